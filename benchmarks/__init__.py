@@ -1,6 +1,7 @@
 """Every bar that fairlead sets itself, measured: ``make bench``. Results are kept in ``results/``.
 
-A benchmark is one file in ``bars/`` that declares ``BENCHMARKS``; :func:`discover` finds them.
+A benchmark is one file in ``bars/`` that declares ``BENCHMARKS``; :func:`discover` finds them. ``programs/`` has what
+their ranks run, ``peers/`` the comparison of training libraries, ``python -m benchmarks.peers``.
 """
 
 from __future__ import annotations

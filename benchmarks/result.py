@@ -23,7 +23,10 @@ from typing import Any
 from fairlead import __version__
 from fairlead.base.paths import atomic_write
 
-RESULTS = Path(__file__).parent / "results"
+PACKAGE = Path(__file__).parent
+RESULTS = PACKAGE / "results"
+# Goes in front of a command in a container into which PACKAGE is bound.
+IMPORTABLE = ("env", f"PYTHONPATH={PACKAGE.parent}")
 SCHEMA, SCHEMA_VERSION = "fairlead/benchmark", 1
 FAIRLEAD = (sys.executable, "-m", "fairlead")
 _RESAMPLES = 2000

@@ -22,10 +22,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from benchmarks.result import FAIRLEAD
+from benchmarks.result import FAIRLEAD, IMPORTABLE, PACKAGE
 from fairlead_build.build import build
 
-PROGRAMS = Path(__file__).with_name("programs")
+PROGRAMS = PACKAGE / "programs"
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -67,10 +67,10 @@ class Side:
         self._listener.listen(job.ranks)
         program, *more = job.words
         variables = [word for k, v in job.env.items() for word in ("--env", f"{k}={v}")]
-        binds = [word for place in (folder, PROGRAMS) for word in ("--bind", str(place))]
+        binds = [word for place in (folder, PACKAGE) for word in ("--bind", str(place))]
         line = [
             *job.before, *FAIRLEAD, "run", "-q", "-n", str(job.ranks), *binds, *variables, *job.run, job.image,
-            "--", "python3", str(PROGRAMS / program), str(path), *more,
+            "--", *IMPORTABLE, "python3", str(PROGRAMS / program), str(path), *more,
         ]  # fmt: skip
         with self._log.open("w") as log:
             self._process = subprocess.Popen(

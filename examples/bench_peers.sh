@@ -8,7 +8,7 @@ trap 'rm -rf "$folder"' EXIT
 
 # With tensorflow-horovod and pytorch built too, leave out --peers.
 fairlead build tensorflow
-fairlead bench peers hepcnn -n 2 --quick --rounds 1 --peers fairlead,mirrored,ps-1 -o "$folder"
+python -m benchmarks.peers hepcnn -n 2 --quick --rounds 1 --peers fairlead,mirrored,ps-1 -o "$folder"
 
 # What a program reads: every sample, and the medians with their intervals.
 python3 - "$folder/bench-peers.json" <<'END'

@@ -32,7 +32,6 @@ SEE = {
     "script": "../howto/schedulers.md#a-job-script",
     "train": "../howto/models.md",
     "bench collectives": "../howto/benchmarks.md",
-    "bench peers": "../howto/benchmarks.md",
     "validate": "../howto/validation.md",
     "project": "../explanation/projection.md",
     "report": "../howto/validation.md#keep-and-compare",

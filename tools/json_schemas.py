@@ -1,4 +1,4 @@
-"""JSON Schemas of what ``fairlead validate`` and ``fairlead bench`` write, made of the classes that are written.
+"""JSON Schemas of what ``fairlead validate``, ``fairlead bench`` and ``python -m benchmarks.peers`` write, made of the classes that are written.
 
 ``python -m tools.json_schemas`` writes them into ``docs/reference/``; a test compares. Draft 7, as
 :mod:`fairlead.base.json_schema`; but here a null stands for what there is not.
@@ -16,9 +16,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers import results as peers
+
 from fairlead.base.json_schema import DRAFT, schema_text
 from fairlead.base.paths import atomic_write, checkout
-from fairlead.perf.bench import results as bench
+from fairlead.perf import bench
 from fairlead.perf.judge import references as reference
 from fairlead.perf.records import validation as model
 
@@ -29,12 +31,8 @@ PUBLISHED = {
         reference.SCHEMA,
         reference.SCHEMA_VERSION,
     ),
-    "bench-peers.schema.json": (bench.PeersBench, bench.PEERS_SCHEMA, bench.SCHEMA_VERSION),
-    "bench-collectives.schema.json": (
-        bench.CollectivesBench,
-        bench.COLLECTIVES_SCHEMA,
-        bench.SCHEMA_VERSION,
-    ),
+    "bench-peers.schema.json": (peers.PeersBench, peers.SCHEMA, peers.SCHEMA_VERSION),
+    "bench-collectives.schema.json": (bench.CollectivesBench, bench.SCHEMA, bench.SCHEMA_VERSION),
 }
 
 

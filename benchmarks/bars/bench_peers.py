@@ -1,4 +1,4 @@
-"""``fairlead bench peers`` at HEP-CNN's size on 2 ranks, kept with the other results.
+"""``python -m benchmarks.peers`` at HEP-CNN's size on 2 ranks, kept with the other results.
 
 ``python -m benchmarks.bars.bench_peers FOLDER`` keeps what a run of it has left in a folder.
 """
@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.pictures import efficiencies
-from benchmarks.result import FAIRLEAD, Benchmark, Result, compare, keep, machine
+from benchmarks.result import PACKAGE, Benchmark, Result, compare, keep, machine
 from benchmarks.tables import efficiency, finished
 from fairlead.perf.draw.charts import WIDTH, picture
 
@@ -25,8 +25,8 @@ NAME = "bench-peers"
 def measure() -> Result:
     """Runs it; a row a peer."""
     with tempfile.TemporaryDirectory(prefix="fairlead-") as folder:
-        words = ("bench", "peers", "hepcnn", "-n", "2", "-o", folder)
-        subprocess.run([*FAIRLEAD, *words], check=True)
+        line = (sys.executable, "-m", "benchmarks.peers", "hepcnn", "-n", "2", "-o", folder)
+        subprocess.run(line, cwd=PACKAGE.parent, check=True)
         return of_document(_document(Path(folder)))
 
 

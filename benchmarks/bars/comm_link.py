@@ -18,12 +18,12 @@ from tests.system.netns import CABLE, Host, launcher, two_hosts
 
 from benchmarks.bars import step_efficiency as steps
 from benchmarks.bars.step_efficiency import ENVIRONMENT, TITLES
+from benchmarks.peers.nets import TASKS
 from benchmarks.pictures import milliseconds
 from benchmarks.result import Benchmark, Compared, Result, compare
 from benchmarks.sides import Job, image, started
 from benchmarks.tables import plain
 from fairlead.doctor.install.host_mpi import install_wheel_mpi
-from fairlead.perf.bench.nets import TASKS
 from fairlead.perf.draw.charts import BarRow, picture
 
 # Bits a second of the cable, and trainable weights, of each model.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def _against_bare(
     staging.ensure(plan, cache_dir())
     bare = command_line(plan, command, 2)
     ours = (_FAIRLEAD, "run", "-q", "-n", "2", image, "--", *command)
-    sides = {
+    sides: dict[str, Callable[[], float]] = {
         "ours": lambda: seconds_of(ours),
         "bare": lambda: seconds_of(bare.argv, bare.environment(dict(os.environ))),
     }

@@ -6,6 +6,7 @@ import os
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.result import Benchmark, Result, absolute, alternate, compare
@@ -57,7 +58,10 @@ def measure() -> Result:
             assert list(records.glob("proof.*")), "nothing was proved"
             return seconds
 
-        sides = {"witnessed": witnessed, "plain": lambda: _init(prefix, program, {})}
+        sides: dict[str, Callable[[], float]] = {
+            "witnessed": witnessed,
+            "plain": lambda: _init(prefix, program, {}),
+        }
         for side in sides.values():
             side()  # warm
         times = alternate(ROUNDS, sides)
@@ -68,7 +72,13 @@ def measure() -> Result:
 
 def _init(prefix: Path, program: Path, variables: dict[str, str]) -> float:
     # For the ranks alone: the launcher is no program of a container.
-    argv = [prefix / "bin/mpiexec", "-n", "2", "env", *(f"{k}={v}" for k, v in variables.items())]
+    argv = [
+        str(prefix / "bin/mpiexec"),
+        "-n",
+        "2",
+        "env",
+        *(f"{k}={v}" for k, v in variables.items()),
+    ]
     done = subprocess.run([*argv, program], capture_output=True, text=True, check=True, timeout=60)
     return float(done.stdout.split()[0])
 

@@ -1,7 +1,7 @@
 """Step times of training, 2 ranks: fairlead against no communication at all, and against other libraries.
 
 Every rank has one core and one thread. Without communication both ranks compute too, so that they share caches, memory
-and clocks as they do with it. All libraries have the same networks (:mod:`fairlead.perf.bench.nets`), batches and
+and clocks as they do with it. All libraries have the same networks (:mod:`benchmarks.peers.nets`), batches and
 optimizer; they take turns, step by step, each next to one without communication.
 """
 
@@ -140,7 +140,9 @@ def step(sides: Mapping[str, Side], model: str, mode: Mode, count: int = 1) -> f
     """
     with sides[mode.side].turn() as side:
         # A parameter server takes no steps of its own.
-        each = [side.ask("step", model=model, mode=mode.mode)[:2] for _ in range(count)]
+        each: list[list[float]] = [
+            side.ask("step", model=model, mode=mode.mode)[:2] for _ in range(count)
+        ]
     return statistics.median(max(ranks) for ranks in each)
 
 

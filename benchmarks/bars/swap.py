@@ -131,14 +131,14 @@ def _measure(pair: Pair, *, apart: bool) -> tuple[list[Compared], Engine]:
     apart_label = ", a namespace a rank"
     rows = []
     for operation, size in sweeps["native"][0]:
-        for side, label, bar in (
+        for name, label, bar in (
             ("swapped", "", BAR) if shared else ("swapped", apart_label, None),
             ("namespaces", apart_label, None),
         ):
-            if side in sweeps:
-                ours, base = _alike(sweeps[side], sweeps["native"], (operation, size))
-                name = f"{pair.image} on {' '.join(pair.wheel)}: {operation} {size} B{label}"
-                rows.append(compare(name, ours, base, bar))
+            if name in sweeps:
+                ours, base = _alike(sweeps[name], sweeps["native"], (operation, size))
+                row = f"{pair.image} on {' '.join(pair.wheel)}: {operation} {size} B{label}"
+                rows.append(compare(row, ours, base, bar))
     return rows, plain.engine
 
 

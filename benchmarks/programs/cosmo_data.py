@@ -10,4 +10,4 @@ def volumes(seed, count, size=32):
     source, k = np.random.default_rng(seed), synthetic_universe.wave_numbers(size)
     y = source.uniform(-1, 1, (count, 3)).astype(np.float32)
     counts = [synthetic_universe.draw(source, parameters, k) for parameters in y]
-    return synthetic_universe.prepare(np.stack(counts)[..., None]), y
+    return np.log1p(np.stack(counts)[..., None].astype(np.float32)), y

@@ -21,14 +21,14 @@ if RANKS > 1:
 import cosmo_data
 import numpy as np
 import tensorflow as tf
+from benchmarks.peers import nets
+from benchmarks.peers.steps_tensorflow import Ops, initial, loss_of
 
 from fairlead import comm
 from fairlead.comm import tensorflow as ours
 from fairlead.comm.delayed import Schedule
 from fairlead.ml.data import synthetic_hep
 from fairlead.ml.data.baseline import auc
-from fairlead.perf.bench import nets
-from fairlead.perf.bench.nets_tensorflow import Ops, initial, loss_of
 
 BATCH, RATE, HELD_OUT = {"hep": 32, "cosmo": 8}, 1e-3, 500
 OUTPUTS = {"hep": 2, "cosmo": 3}
@@ -41,8 +41,8 @@ def data_of(model, samples):
     parts = []
     for split, count in (("train", samples), ("val", 4 * HELD_OUT)):
         events = synthetic_hep.shard(1, split, 0, count, 32)
-        images = np.log1p(100 * events.images.transpose(0, 2, 3, 1))
-        parts.append((images.astype(np.float32), events.labels.astype(np.int64)))
+        images = np.log1p(100 * events.inputs.transpose(0, 2, 3, 1))
+        parts.append((images.astype(np.float32), events.targets.astype(np.int64)))
     return parts
 
 

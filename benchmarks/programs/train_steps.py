@@ -2,7 +2,7 @@
 
 SIDE is ``fairlead`` (modes ``none``, ``sync``, ``delayed``, ``only``: communication without a step), ``horovod``,
 ``horovod-best``, ``mwms``, ``ps``, or ``torch`` (modes ``none``, ``gloo``, ``fairlead``). The steps are those of
-``fairlead bench peers``. SIZE is ``full`` or ``tiny``.
+``python -m benchmarks.peers``. SIZE is ``full`` or ``tiny``.
 """
 
 import os
@@ -22,8 +22,7 @@ if not (sys.argv[3] == "ps" and RANK == 2):  # the server serves from any core
 import hashlib
 
 import numpy as np
-
-from fairlead.perf.bench import nets
+from benchmarks.peers import nets
 
 
 def only(net):
@@ -39,9 +38,9 @@ def only(net):
 def torch_side(tasks):
     """Makes a training of a model and mode."""
     import torch
+    from benchmarks.peers import steps_torch
 
     from fairlead.comm.torch import init_process_group
-    from fairlead.perf.bench import steps_torch
 
     torch.set_num_threads(1)
     init_process_group()
@@ -50,8 +49,8 @@ def torch_side(tasks):
 
 def tensorflow_side(tasks, side):
     """The same."""
-    from fairlead.perf.bench import parameter_server
-    from fairlead.perf.bench import steps_tensorflow as steps
+    from benchmarks.peers import parameter_server
+    from benchmarks.peers import steps_tensorflow as steps
 
     def network(model):
         return steps.Network(model, tasks[model], RANK)

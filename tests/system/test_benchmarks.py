@@ -11,8 +11,7 @@ from benchmarks.bars import comm_peers as peers
 from benchmarks.bars import comm_scaling as scaling
 from benchmarks.bars import convergence
 from benchmarks.bars import step_efficiency as steps
-
-from fairlead.perf.bench import nets
+from benchmarks.peers import nets
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
 

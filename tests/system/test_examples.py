@@ -224,7 +224,7 @@ def test_validation_is_kept_and_compared(
     assert "allreduce" in said and list((tmp_path / "sites").glob("*.references.json"))
 
 
-@pytest.mark.full  # tests/system/test_bench.py has every peer
+@pytest.mark.full  # tests/system/test_bench_peers.py has every peer
 def test_peers_are_compared_and_read_by_a_program() -> None:
     (command,) = _commands("bench_peers.sh")
     done = hosts.typed(command, limit_s=1200)

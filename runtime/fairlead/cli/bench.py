@@ -1,10 +1,13 @@
-"""``fairlead bench``: messages by plain MPI and ``fairlead.comm``; training next to other libraries."""
+"""``fairlead bench``: messages by plain MPI and ``fairlead.comm``; what other benchmarks of launches share."""
 
 from __future__ import annotations
 
+import datetime
+import os
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,28 +17,16 @@ import click
 from fairlead.base.errors import ExitCode
 from fairlead.base.paths import cache_dir
 from fairlead.base.serde import to_json
-from fairlead.cli import options
-from fairlead.cli.bench_peers import peers
-from fairlead.cli.bench_shared import (
-    between,
-    dry_run_option,
-    fresh,
-    load,
-    machine,
-    now,
-    output_option,
-    ranks_option,
-    show_plan,
-    watchdog_option,
-)
+from fairlead.cli import options, show
 from fairlead.cli.screen import json_option, print_json, progress, table
 from fairlead.cli.within import within
 from fairlead.launch import unpack
 from fairlead.launch.request import Asked
+from fairlead.session.model import Prepared
 from fairlead.session.prepare import prepare, refuse
 
 if TYPE_CHECKING:
-    from fairlead.perf.bench.results import CollectivesBench
+    from fairlead.perf.bench import CollectivesBench, Machine
 
 COLLECTIVES_EPILOG = """\b
 Examples:
@@ -62,13 +53,28 @@ class CollectivesFlags:
     as_json: bool
 
 
-@click.group(short_help="Benchmark messages and training against other libraries.")
+output_option = click.option(
+    "-o",
+    "--output",
+    default="fairlead-bench",
+    show_default=True,
+    help="Output folder.",
+    type=click.Path(file_okay=False, path_type=Path),
+)
+ranks_option = click.option(
+    "-n", "--ranks", default=2, show_default=True, type=click.IntRange(2), help="Ranks to start."
+)
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Print what would be measured, and launch nothing."
+)
+
+
+@click.group(short_help="Benchmark messages with plain MPI and fairlead.comm.")
 def bench() -> None:
     """Benchmarks that check every answer.
 
     \b
     fairlead bench collectives      messages with plain MPI and fairlead.comm
-    fairlead bench peers            training with fairlead, Horovod, torch DDP and TensorFlow
     """
 
 
@@ -108,7 +114,7 @@ def _sizes(
 )
 @options.choice_options
 @output_option
-@watchdog_option
+@options.watchdog_option
 @dry_run_option
 @json_option
 @options.collected(CollectivesFlags)
@@ -125,9 +131,9 @@ def collectives(
     IMAGE defaults to `mpi-base`.
     """
     from fairlead.ml.train.session_runner import runner
-    from fairlead.perf.bench import collectives as messages
-    from fairlead.perf.bench.results import COLLECTIVES_SCHEMA, SCHEMA_VERSION, CollectivesBench
+    from fairlead.perf import bench as messages
     from fairlead.perf.draw.pages import require_tools
+    from fairlead.perf.measure import environment
     from fairlead.perf.measure.ranks import messages as sweeps
     from fairlead.perf.records import documents
 
@@ -145,20 +151,20 @@ def collectives(
             f"at most {flags.limit:g} s; result in {output}",
         ]
         return show_plan("bench-collectives", [prepared], steps, flags.as_json)
-    begun, clock, busy = now(), time.monotonic(), load()
+    begun, clock, busy = now(), time.monotonic(), environment.load()
     output.mkdir(parents=True, exist_ok=True)
     unpack.ensure(prepared.plan, cache_dir(), bars)
     launcher = runner(prepared, fresh(output / "ranks.log"), lambda proof: None, flags.watchdog)
     settings = sweeps.Settings(
-        Path("messages.json"),
+        output / "run" / "messages.json",
         sizes=sizes,
         through=("mpi", "comm"),
         repeats=flags.repeats,
         limit_s=flags.limit,
     )
-    document = messages.measure(launcher, ranks, output / "run", settings, bars)
+    document = messages.measure(launcher, ranks, settings, bars)
     hosts = tuple(dict.fromkeys(document["hosts"]))
-    result = CollectivesBench(
+    result = messages.CollectivesBench(
         begun=begun,
         seconds=time.monotonic() - clock,
         command=shlex.join(["fairlead", *sys.argv[1:]]),
@@ -172,7 +178,7 @@ def collectives(
         wrong=document["wrong"],
     )
     path = output / "bench-collectives.json"
-    documents.write(path, result, COLLECTIVES_SCHEMA, SCHEMA_VERSION)
+    documents.write(path, result, messages.SCHEMA, messages.SCHEMA_VERSION)
     if flags.as_json:
         print_json("bench-collectives", to_json(result))
     else:
@@ -213,4 +219,39 @@ def collectives_text(result: CollectivesBench) -> str:
     return "\n".join([table(lines, head), "", *notes])
 
 
-bench.add_command(peers)
+def between(low: float | None, high: float | None, form: str = "{:.2f}") -> str:
+    """An interval, after a blank; empty where there is none."""
+    if low is None or high is None:
+        return ""
+    return f" [{form.format(low)}, {form.format(high)}]"
+
+
+def show_plan(kind: str, ready: Sequence[Prepared], steps: list[str], as_json: bool) -> int:
+    """Show what a benchmark would do."""
+    if as_json:
+        plans = [show.prepared_json(prepared) for prepared in ready]
+        print_json(f"{kind}-plan", {"plans": plans, "steps": steps, "dry_run": True})
+    else:
+        swaps = [f"{p.image.name}: {show.swap_line(p.plan)}" for p in ready]
+        click.echo("\n".join([*swaps, *steps]))
+    return ExitCode.DONE
+
+
+def machine(prepared: Prepared, hosts: tuple[str, ...], load: float | None) -> Machine:
+    """The machine, for the document; ``load`` is from before the benchmark began."""
+    from fairlead.perf.bench import Machine
+    from fairlead.perf.draw.compose import facts
+
+    cores = len(os.sched_getaffinity(0))
+    return Machine(prepared.plan.site.name, hosts, cores, load, facts(prepared))
+
+
+def now() -> str:
+    """ISO 8601, with the zone."""
+    return datetime.datetime.now(datetime.UTC).astimezone().isoformat(timespec="seconds")
+
+
+def fresh(path: Path) -> Path:
+    """The path, with what was there removed."""
+    path.unlink(missing_ok=True)
+    return path

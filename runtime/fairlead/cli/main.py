@@ -74,7 +74,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "bench": (
         "fairlead.cli.bench:bench",
         "Running",
-        "Benchmark messages and training against other libraries.",
+        "Benchmark messages with plain MPI and fairlead.comm.",
     ),
     "validate": (
         "fairlead.cli.validate:validate",
@@ -164,8 +164,14 @@ def main() -> None:
     """
 
 
-def entry(args: list[str] | None = None) -> None:
-    """The console script. Ends the process with one of :class:`ExitCode`, or a rank's own."""
+def entry(
+    args: list[str] | None = None, command: click.Command = main, name: str = "fairlead"
+) -> None:
+    """The console script. Ends the process with one of :class:`ExitCode`, or a rank's own.
+
+    Args:
+        command: another program's, which ends as fairlead does; ``name`` is what the user types for it.
+    """
     argv = sys.argv[1:] if args is None else args
     ours = argv[: argv.index("--")] if "--" in argv else argv
     # SIGTERM and a hang-up unwind like Ctrl-C, so that launches, mounts and partial files are cleaned up.
@@ -174,7 +180,7 @@ def entry(args: list[str] | None = None) -> None:
         signal.signal(signal.SIGHUP, _terminated)
     _standard_streams()
     try:
-        status = _invoke(list(argv))
+        status = _invoke(list(argv), command, name)
         sys.stdout.flush()
         sys.exit(status if isinstance(status, int) else ExitCode.DONE)
     except click.exceptions.Exit as exc:
@@ -185,7 +191,7 @@ def entry(args: list[str] | None = None) -> None:
     except click.UsageError as exc:
         from fairlead.cli.screen import print_usage_error
 
-        print_usage_error(_placed(exc, ours), as_json="--json" in ours)
+        print_usage_error(_placed(exc, ours, command, name), as_json="--json" in ours)
         sys.exit(ExitCode.USAGE)
     except FairleadError as exc:
         from fairlead.cli.screen import print_findings_error
@@ -202,25 +208,27 @@ def entry(args: list[str] | None = None) -> None:
         sys.exit(_refused_by_system(exc, as_json="--json" in ours))
 
 
-def _placed(exc: click.UsageError, words: Sequence[str]) -> click.UsageError:
+def _placed(
+    exc: click.UsageError, words: Sequence[str], command: click.Command, name: str
+) -> click.UsageError:
     """With the verb that it is about: of an option without its argument click does not say whose it is."""
     if exc.ctx is None:
-        exc.ctx = click.Context(main, info_name="fairlead")
+        exc.ctx = click.Context(command, info_name=name)
         for word in words:
             group = exc.ctx.command
-            command = group.get_command(exc.ctx, word) if isinstance(group, click.Group) else None
-            if command is None:
+            verb = group.get_command(exc.ctx, word) if isinstance(group, click.Group) else None
+            if verb is None:
                 break
-            exc.ctx = click.Context(command, parent=exc.ctx, info_name=word)
+            exc.ctx = click.Context(verb, parent=exc.ctx, info_name=word)
     return exc
 
 
-def _invoke(argv: list[str]) -> object:
-    """What ``main.main`` does, without its habit of ending any broken pipe with exit code 1."""
+def _invoke(argv: list[str], command: click.Command, name: str) -> object:
+    """What ``command.main`` does, without its habit of ending any broken pipe with exit code 1."""
     if "_FAIRLEAD_COMPLETE" in os.environ:
-        main.main(prog_name="fairlead")
-    with main.make_context("fairlead", argv) as context:
-        return main.invoke(context)
+        command.main(prog_name=name)
+    with command.make_context(name, argv) as context:
+        return command.invoke(context)
 
 
 def _nobody_reads() -> bool:

@@ -26,7 +26,7 @@ from fairlead.session.model import Prepared
 from fairlead.session.prepare import prepare, refuse
 
 if TYPE_CHECKING:
-    from fairlead.ml.train.options import TrainOptions
+    from fairlead.ml.train.model import TrainOptions
     from fairlead.ml.train.result import TrainResult
 
 EPILOG = """\b
@@ -262,7 +262,7 @@ def train(
 
 def _settings(flags: TrainFlags, model: str, ranks: int, output: Path) -> TrainOptions:
     """How the model is trained."""
-    from fairlead.ml.train.options import TrainOptions
+    from fairlead.ml.train.model import TrainOptions
 
     checkpoints = flags.every_seconds or flags.every_steps or flags.resume
     return TrainOptions(

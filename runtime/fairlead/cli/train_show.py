@@ -13,7 +13,7 @@ from fairlead.proof.verdict import Proof
 from fairlead.session.model import Prepared
 
 if TYPE_CHECKING:
-    from fairlead.ml.train.options import TrainOptions
+    from fairlead.ml.train.model import TrainOptions
     from fairlead.ml.train.result import TrainResult
 
 

@@ -35,7 +35,7 @@ from fairlead.session.recorder import Recorder
 _REPORT_BYTES = 2 << 20
 
 if TYPE_CHECKING:
-    from fairlead.ml.train.host import Runner
+    from fairlead.ml.train.runner import Runner
     from fairlead.perf.measure.step import Observations, Options
     from fairlead.perf.projection.small_runs import SmallRun
     from fairlead.perf.records.validation import Validation, Way

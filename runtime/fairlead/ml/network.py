@@ -43,23 +43,15 @@ def parameters(model: Any) -> int:
 
 
 def checked(model: Any, network: Network) -> Any:
-    """``model``, after comparing its size with ``network``.
+    """``model``, after comparing its size with ``network``: what every builder of a network returns.
 
     Raises:
-        FairleadError: Keras built a network of another size.
+        FairleadError: Keras built a network of another size than the published one.
     """
-    built = parameters(model), tuple(model.get_layer(FEATURES).output.shape[1:])
-    published = network.trainable or built[0], network.features
-    if built != published:
-        raise fail(
-            "model-count",
-            network_name=network.name,
-            source=network.source,
-            built=built[0],
-            built_1=built[1],
-            published=published[0],
-            published_1=published[1],
-        )
+    count, shape = parameters(model), tuple(model.get_layer(FEATURES).output.shape[1:])
+    published = network.trainable or count
+    if (count, shape) != (published, network.features):
+        raise fail("model-count", network=network, count=count, shape=shape, published=published)
     return model
 
 

@@ -11,9 +11,10 @@ import keras
 from keras import ops
 
 
-def _norm(tensor: Any) -> Any:
-    """The 2-norm of all elements; Keras's own is of vectors and matrices."""
-    return ops.sqrt(ops.sum(ops.square(tensor)))
+def _norms(weights: Any, gradient: Any) -> tuple[Any, Any, Any]:
+    """The 2-norms of all elements, of which Keras has those of vectors and matrices only; and whether both are above 0."""
+    weight, slope = (ops.sqrt(ops.sum(ops.square(tensor))) for tensor in (weights, gradient))
+    return weight, slope, ops.logical_and(weight > 0, slope > 0)
 
 
 @keras.saving.register_keras_serializable("fairlead")
@@ -58,15 +59,10 @@ class Lars(keras.optimizers.Optimizer):  # type: ignore[misc]
         rate = ops.cast(learning_rate, variable.dtype)
         gradient = ops.cast(gradient, variable.dtype)
         moment = self._moments[self._get_variable_index(variable)]
-        weight, slope = _norm(variable), _norm(gradient)
-        both = ops.logical_and(weight > 0, slope > 0)
+        weight, slope, both = _norms(variable, gradient)
         # Of two branches both are computed: none may divide by 0.
-        local = (
-            self.trust * weight / ops.where(both, slope + self.decay * weight, ops.ones_like(slope))
-        )
-        step = (
-            rate * ops.where(both, local, ops.ones_like(local)) * (gradient + self.decay * variable)
-        )
+        local = self.trust * weight / ops.where(both, slope + self.decay * weight, 1.0)
+        step = rate * ops.where(both, local, 1.0) * (gradient + self.decay * variable)
         self.assign(moment, self.momentum * moment + step)
         self.assign_sub(variable, moment)
 
@@ -96,12 +92,9 @@ class AdamLarc(keras.optimizers.Adam):  # type: ignore[misc]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         gradient = ops.cast(gradient, variable.dtype)
-        weight, slope = _norm(variable), _norm(gradient)
-        both = ops.logical_and(weight > 0, slope > 0)
-        ratio = self.trust * weight / ops.where(both, slope, ops.ones_like(slope))
-        local = ops.where(
-            both, ops.minimum(ratio, ops.ones_like(ratio)), ops.full_like(ratio, 1 / 16000)
-        )
+        weight, slope, both = _norms(variable, gradient)
+        ratio = self.trust * weight / ops.where(both, slope, 1.0)
+        local = ops.where(both, ops.minimum(ratio, 1.0), 1 / 16000)
         super().update_step(gradient * local, variable, learning_rate)
 
     def get_config(self) -> dict[str, Any]:

@@ -15,13 +15,11 @@ from fairlead.ml.data.kind import DataKind
 from fairlead.ml.network import Network
 
 if TYPE_CHECKING:
+    # A login node asks for names and gates without NumPy.
     import numpy as np
 
     from fairlead.ml.data.samples import Array
 
-
-if TYPE_CHECKING:
-    # A login node asks for names and gates without NumPy.
     Augment = Callable[[np.random.Generator, Array], Array]
     Scores = Callable[[Array, Array], Mapping[str, float]]
 

@@ -18,7 +18,7 @@ from fairlead import comm
 from fairlead.ml import registry
 from fairlead.ml.task import Course
 from fairlead.ml.train import steps
-from fairlead.ml.train.make_steps import make_steps
+from fairlead.ml.train.steps import make_steps
 
 RATE = 0.125
 

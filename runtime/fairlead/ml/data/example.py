@@ -4,9 +4,9 @@ Source: tensorflow/core/example/{example,feature}.proto and the protocol buffers
 (protobuf.dev/programming-guides/encoding). As in any protobuf reader, unknown fields are skipped, repeated
 numbers may be packed or not, and of several features of one name the last counts.
 
-Written here since protobuf is not in the locks of torch's images, and copies each value of a list into a Python object.
+Written here since protobuf is not in the locks of torch's images, and copies each float of a list into a Python object.
 
-Arrays and byte strings of :func:`decode` are views of the message: nothing is copied, and every length is
+Floats and byte strings of :func:`decode` are views of the message: nothing is copied, and every length is
 checked against the bytes that are present.
 """
 
@@ -26,7 +26,6 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 # The numbers of Feature's three kinds of list.
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
 _ALL_ONES = 0xFFFFFFFFFFFFFFFF
-_FEW = 64  # below this number of bytes, integers are faster decoded one by one
 
 
 class BadExample(ValueError):
@@ -125,17 +124,14 @@ def _read_feature(part: _Part) -> Feature:
             values = _fields(content[1], content[0])
             feature = tuple(value[1] for n, k, value in values if (n, k) == (1, _BYTES))
         elif number == _FLOAT_LIST:
-            feature = _joined(np.dtype("<f4"), [*_floats(content)]).astype(np.float32, copy=False)
+            feature = _floats(content)
         elif number == _INT64_LIST:
-            feature = _joined(np.dtype(np.int64), [*_integers(content)])
+            feature = _integers(content)
     return feature
 
 
-def _joined(dtype: np.dtype, parts: list[npt.NDArray]) -> npt.NDArray:  # type: ignore[type-arg]
-    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, dtype), *parts])
-
-
-def _floats(content: _Part) -> Iterator[Floats]:
+def _floats(content: _Part) -> Floats:
+    parts: list[Floats] = []
     for number, kind, part in _fields(content[1], content[0]):
         if number != 1 or kind not in (_BYTES, _FIXED32):
             continue
@@ -143,32 +139,20 @@ def _floats(content: _Part) -> Iterator[Floats]:
             raise BadExample(
                 f"floats at byte {part[0]} are {len(part[1])} bytes, not a multiple of 4"
             )
-        yield np.frombuffer(part[1], "<f4")
+        parts.append(np.frombuffer(part[1], "<f4"))
+    whole = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, "<f4"), *parts])
+    return whole.astype(np.float32, copy=False)
 
 
-def _integers(content: _Part) -> Iterator[Ints]:
-    for number, kind, part in _fields(content[1], content[0]):
+def _integers(content: _Part) -> Ints:
+    integers = []
+    for number, kind, (base, data) in _fields(content[1], content[0]):
         if number == 1 and kind in (_BYTES, _VARINT):
-            yield _varints(part)
-
-
-def _varints(part: _Part) -> Ints:
-    """All integers of a packed list, at once."""
-    if len(part[1]) < _FEW:
-        few, at = [], 0
-        while at < len(part[1]):
-            number, at = _read_varint(part[1], at, part[0])
-            few.append(number & _ALL_ONES)
-        return np.array(few, np.uint64).view(np.int64)
-    raw = np.frombuffer(part[1], np.uint8)
-    ends = np.flatnonzero(raw < 128)
-    starts = np.concatenate([[0], ends[:-1] + 1]) if len(ends) else ends
-    if raw[-1] >= 128 or (ends - starts).max() > 9:
-        raise BadExample(f"an integer among those at byte {part[0]} does not end")
-    lengths = ends - starts + 1
-    place = np.arange(len(raw)) - np.repeat(starts, lengths)
-    bits = (raw & 127).astype(np.uint64) << (7 * place).astype(np.uint64)
-    return np.bitwise_or.reduceat(bits, starts).view(np.int64)
+            at = 0
+            while at < len(data):
+                integer, at = _read_varint(data, at, base)
+                integers.append(integer & _ALL_ONES)
+    return np.array(integers, np.uint64).view(np.int64)
 
 
 def _fields(data: memoryview, base: int) -> Iterator[tuple[int, int, _Part]]:

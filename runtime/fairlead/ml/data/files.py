@@ -1,17 +1,17 @@
 """Single files of samples, in any form: their rows and layout.
 
-:func:`opened` recognises a file by its bytes and by the names in it (:mod:`fairlead.ml.data.formats`). The
-:class:`File` that it returns counts rows cheaply and reads a part of them. :mod:`fairlead.ml.data.manifest` examines
-all files of a split.
+:func:`opened` recognises a file by its bytes and by the names in it (:mod:`fairlead.ml.data.formats`). What it returns
+counts rows cheaply and reads a part of them. :mod:`fairlead.ml.data.manifest` examines all files of a split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,71 +20,16 @@ from fairlead.base.errors import fail
 from fairlead.ml.data import tfrecord
 from fairlead.ml.data.damage import DamagedFile
 from fairlead.ml.data.example import BadExample, Feature, decode
-from fairlead.ml.data.formats import (
-    HDF5,
-    TFRECORD,
-    BadSample,
-    Form,
-    looked_for,
-    recognised,
-    stored_dtype,
-)
+from fairlead.ml.data.formats import HDF5, TFRECORD, BadSample, Form, looked_for, recognised
 from fairlead.ml.data.samples import Array, Draw, Layout, Samples
-from fairlead.ml.data.tfrecord import Compression
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _VERIFY_BYTES = 64 << 20
 
 Rows = npt.NDArray[np.int64]
-
-
-class Held(Protocol):
-    """Some rows of a file, in memory."""
-
-    def put(self, rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
-        """Copies rows, numbered from the first that is held, to ``out`` from ``at`` on.
-
-        Raises:
-            DamagedFile: one of them is not a sample, or of another shape than the others.
-        """
-        ...
-
-
-class File(Protocol):
-    """A file of a known form."""
-
-    @property
-    def path(self) -> Path: ...
-    @property
-    def form(self) -> Form: ...
-
-    def rows(self) -> int:
-        """Number of samples; reads only lengths.
-
-        Raises:
-            DamagedFile: the lengths show that it is not whole.
-        """
-        ...
-
-    def layout(self) -> Layout:
-        """Shape and dtype of its samples, from the first."""
-        ...
-
-    def hold(self, start: int, stop: int, threads: int = 1) -> Held:
-        """Its rows ``start`` to ``stop``. ``threads`` decode pictures.
-
-        Raises:
-            DamagedFile: they are not whole.
-        """
-        ...
-
-    def verify(self, layout: Layout) -> int:
-        """Reads all of it; returns the number of rows.
-
-        Raises:
-            DamagedFile: a checksum is wrong, or a sample does not have ``layout``.
-        """
-        ...
+# ``put(rows, out, at, draws)`` copies rows, numbered from the first that is held, to ``out`` from ``at`` on. It raises
+# DamagedFile where one is not a sample, or of another shape than the others.
+Put = Callable[[Rows, Samples, int, Sequence[Draw]], None]
 
 
 def container_of(path: Path) -> str:
@@ -95,8 +40,7 @@ def container_of(path: Path) -> str:
     """
     try:
         with path.open("rb") as stream:
-            head = stream.read(len(_HDF5_MAGIC))
-            if not head:
+            if not stream.read(1):
                 raise DamagedFile(path, "it is empty")
             # HDF5 may begin after a user block of 512, 1024, 2048, … bytes.
             for at in (0, 512, 1024, 2048):
@@ -112,7 +56,7 @@ def container_of(path: Path) -> str:
     )
 
 
-def opened(path: Path, form: Form | None = None) -> File:
+def opened(path: Path, form: Form | None = None) -> HDF5File | RecordFile:
     """The file of a form that is known already, or recognised.
 
     Raises:
@@ -121,149 +65,140 @@ def opened(path: Path, form: Form | None = None) -> File:
     """
     if form is None:
         container = container_of(path)
-        form = _form_of_hdf5(path) if container == HDF5 else _form_of_records(path)
+        names = _names(path, container)
+        form = recognised(container, names)
+        if form is None:
+            raise fail(
+                "data-form-unknown",
+                path=path,
+                names=", ".join(f"`{n}`" for n in sorted(names)[:12]),
+                looked_for=looked_for(container),
+            )
     return HDF5File(path, form) if form.container == HDF5 else RecordFile(path, form)
 
 
-def _form_of_hdf5(path: Path) -> Form:
-    with _Opened(path, HDF5) as file:
-        names = list(file)
-        # In damaged files, names may not be text.
-        names = [name for name in names if isinstance(name, str)]
-    return _known(path, HDF5, names)
-
-
-def _form_of_records(path: Path) -> Form:
+def _names(path: Path, container: str) -> list[str]:
+    """Of datasets, or of the first record's features."""
+    if container == HDF5:
+        with _hdf5(path, HDF5) as file:
+            # In damaged files, names may not be text.
+            return [name for name in file if isinstance(name, str)]
     for record in tfrecord.records(path, 0, 1):
-        return _known(path, TFRECORD, list(_features(path, 0, record)))
+        return list(_features(path, 0, record))
     raise DamagedFile(path, "it has no sample", TFRECORD)
 
 
-def _known(path: Path, container: str, names: list[str]) -> Form:
-    form = recognised(container, names)
-    if form is None:
-        raise fail(
-            "data-form-unknown",
-            path=path,
-            names=", ".join(f"`{n}`" for n in sorted(names)[:12]),
-            looked_for=looked_for(container),
-        )
-    return form
-
-
-class _Opened:
+@contextmanager
+def _hdf5(path: Path, title: str) -> Iterator[Any]:
     """An HDF5 file open for reading; errors of h5py become a :class:`DamagedFile`."""
-
-    def __init__(self, path: Path, title: str):
-        self._path, self._title = path, title
-
-    def __enter__(self) -> Any:
+    try:
+        import h5py
+    except ImportError as exc:
+        raise fail("data-decoder-hdf5", path=path, reason=exc) from exc
+    try:
+        file = h5py.File(path, "r")
+    except (OSError, RuntimeError, ValueError) as exc:
+        raise DamagedFile(path, f"truncated or altered: {exc}", title) from exc
+    with file:
         try:
-            import h5py
-        except ImportError as exc:
-            raise fail("data-decoder-hdf5", path=self._path, reason=exc) from exc
-        try:
-            self._file = h5py.File(self._path, "r")
-        except (OSError, RuntimeError, ValueError) as exc:
-            raise DamagedFile(self._path, f"truncated or altered: {exc}", self._title) from exc
-        return self._file
-
-    def __exit__(self, kind: Any, exc: BaseException | None, trace: Any) -> None:
-        self._file.close()
+            yield file
         # The place of the damage determines which of these h5py raises.
-        if isinstance(exc, (OSError, KeyError, RuntimeError, ValueError, TypeError)):
+        except (OSError, KeyError, RuntimeError, ValueError, TypeError) as exc:
             why = f"truncated, altered or of another kind: {exc}"
-            raise DamagedFile(self._path, why, self._title) from exc
+            raise DamagedFile(path, why, title) from exc
 
 
 @dataclass(frozen=True)
-class HDF5File:
-    """A file with a dataset of inputs and one of targets."""
-
+class _File:
     path: Path
     form: Form
 
+    def _damaged(self, why: str) -> DamagedFile:
+        return DamagedFile(self.path, why, self.form.title)
+
+
+class HDF5File(_File):
+    """A file with a dataset of inputs and one of targets."""
+
     def rows(self) -> int:
-        with _Opened(self.path, self.form.title) as file:
+        """Number of samples; reads only lengths.
+
+        Raises:
+            DamagedFile: the lengths show that it is not whole.
+        """
+        with _hdf5(self.path, self.form.title) as file:
             inputs, _ = self._datasets(file)
             return 1 if self.form.single else len(inputs)
 
     def layout(self) -> Layout:
-        with _Opened(self.path, self.form.title) as file:
+        """Shape and dtype of its samples, from the first."""
+        with _hdf5(self.path, self.form.title) as file:
             inputs, targets = self._datasets(file)
             first = 0 if self.form.single else 1
             if first and not len(inputs):
-                raise DamagedFile(self.path, "it has no sample", self.form.title)
-            layout = Layout(
-                self.form.data_set,
-                tuple(inputs.shape[first:]),
-                stored_dtype(inputs.dtype),
-                tuple(targets.shape[first:]),
-                self.form.target_dtype,
-            )
+                raise self._damaged("it has no sample")
+            layout = self.form.layout(inputs.shape[first:], inputs.dtype, targets.shape[first:])
         if layout.bytes > tfrecord.LIMIT:
-            raise DamagedFile(self.path, f"a sample of {layout.bytes} bytes", self.form.title)
+            raise self._damaged(f"a sample of {layout.bytes} bytes")
         return layout
 
-    def hold(self, start: int, stop: int, threads: int = 1) -> Held:
-        with _Opened(self.path, self.form.title) as file:
+    def hold(self, start: int, stop: int, threads: int = 1) -> Put:
+        """Reads its rows ``start`` to ``stop``. ``threads`` decode pictures.
+
+        Raises:
+            DamagedFile: they are not whole.
+        """
+        with _hdf5(self.path, self.form.title) as file:
             inputs, targets = self._datasets(file)
             if self.form.single:
-                return _Columns(self, inputs[()][None], targets[()][None])
-            if len(inputs) < stop:
-                raise DamagedFile(self.path, f"{len(inputs)} rows, not {stop}", self.form.title)
-            return _Columns(self, inputs[start:stop], targets[start:stop])
+                held = inputs[()][None], targets[()][None]
+            elif len(inputs) < stop:
+                raise self._damaged(f"{len(inputs)} rows, not {stop}")
+            else:
+                held = inputs[start:stop], targets[start:stop]
 
-    def _datasets(self, file: Any) -> tuple[Any, Any]:
-        """The two datasets, if they are numeric and of equal length."""
-        datasets = tuple(file[name] for name in (self.form.input, self.form.target))
-        shapes = [getattr(dataset, "shape", None) or () for dataset in datasets]
-        numbers = all(
-            getattr(dataset, "dtype", np.dtype("O")).kind in "iuf" for dataset in datasets
-        )
-        fit = self.form.single or shapes[0][:1] == shapes[1][:1]
-        if not (numbers and all(shapes) and len(shapes[0]) > 1 and fit):
-            why = ", ".join(
-                f"`{name}` is {getattr(dataset, 'dtype', 'no dataset')} {shape}"
-                for name, dataset, shape in zip(
-                    (self.form.input, self.form.target), datasets, shapes, strict=True
-                )
-            )
-            raise DamagedFile(self.path, why, self.form.title)
-        return datasets[0], datasets[1]
+        def put(rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
+            for source, target in zip(held, (out.inputs, out.targets), strict=True):
+                if source.shape[1:] != target.shape[1:]:
+                    raise self._damaged(
+                        f"its samples are {source.shape[1:]}, not {target.shape[1:]}"
+                    )
+                target[at : at + len(rows)] = source[rows]
+
+        return put
 
     def verify(self, layout: Layout) -> int:
+        """Reads all of it; returns the number of rows.
+
+        Raises:
+            DamagedFile: a checksum is wrong, or a sample does not have ``layout``.
+        """
         rows, own = self.rows(), self.layout()
         if own != layout:
-            raise DamagedFile(self.path, f"it has {own}, not {layout}", self.form.title)
+            raise self._damaged(f"it has {own}, not {layout}")
         step = max(_VERIFY_BYTES // layout.bytes, 1)
         for start in range(0, rows, step):
             self.hold(start, min(start + step, rows))
         return rows
 
+    def _datasets(self, file: Any) -> tuple[Any, Any]:
+        """The two datasets, if they are numeric and of equal length."""
+        names = (self.form.input, self.form.target)
+        inputs, targets = (file[name] for name in names)
+        shapes = [getattr(dataset, "shape", None) or () for dataset in (inputs, targets)]
+        kinds = [getattr(dataset, "dtype", "no dataset") for dataset in (inputs, targets)]
+        numbers = all(isinstance(kind, np.dtype) and kind.kind in "iuf" for kind in kinds)
+        fit = self.form.single or shapes[0][:1] == shapes[1][:1]
+        if not (numbers and all(shapes) and len(shapes[0]) > 1 and fit):
+            each = zip(names, kinds, shapes, strict=True)
+            raise self._damaged(
+                ", ".join(f"`{name}` is {kind} {shape}" for name, kind, shape in each)
+            )
+        return inputs, targets
 
-@dataclass(frozen=True)
-class _Columns:
-    """Held rows of an HDF5 file."""
 
-    file: HDF5File
-    inputs: Array
-    targets: Array
-
-    def put(self, rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
-        for source, target in ((self.inputs, out.inputs), (self.targets, out.targets)):
-            if source.shape[1:] != target.shape[1:]:
-                why = f"its samples are {source.shape[1:]}, not {target.shape[1:]}"
-                raise DamagedFile(self.file.path, why, self.file.form.title)
-            target[at : at + len(rows)] = source[rows]
-
-
-@dataclass(frozen=True)
-class RecordFile:
-    """A file of tf.train.Example messages."""
-
-    path: Path
-    form: Form
+class RecordFile(_File):
+    """A file of tf.train.Example messages; its methods are those of :class:`HDF5File`."""
 
     def rows(self) -> int:
         return tfrecord.count(self.path)
@@ -271,68 +206,51 @@ class RecordFile:
     def layout(self) -> Layout:
         for record in tfrecord.records(self.path, 0, 1):
             inputs, target = self._sample(0, record, Draw())
-            return Layout(
-                self.form.data_set,
-                inputs.shape,
-                stored_dtype(inputs.dtype),
-                target.shape,
-                self.form.target_dtype,
-            )
+            return self.form.layout(inputs.shape, inputs.dtype, target.shape)
         raise DamagedFile(self.path, "it has no sample", TFRECORD)
 
-    def hold(self, start: int, stop: int, threads: int = 1) -> Held:
-        if tfrecord.compression(self.path) is Compression.NONE:
-            offsets = tfrecord.index(self.path)
-            if len(offsets) < stop:
-                raise DamagedFile(self.path, f"{len(offsets)} records, not {stop}", TFRECORD)
-            return _Records(self, start, tuple(tfrecord.read(offsets, start, stop)), threads)
-        return _Records(self, start, tuple(tfrecord.records(self.path, start, stop)), threads)
+    def hold(self, start: int, stop: int, threads: int = 1) -> Put:
+        records = tuple(tfrecord.records(self.path, start, stop))
+
+        # Decoded when they are copied: a photograph is 20 times larger than its JPEG.
+        def put(rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
+            def put_one(place: int) -> None:
+                row = int(rows[place])
+                self._copy(start + row, records[row], draws[place], out, at + place)
+
+            if threads == 1:
+                for place in range(len(rows)):
+                    put_one(place)
+                return
+            with ThreadPoolExecutor(threads) as pool:
+                for _ in pool.map(put_one, range(len(rows))):
+                    pass
+
+        return put
 
     def verify(self, layout: Layout) -> int:
         rows, room = 0, layout.empty(1)
         for number, record in enumerate(tfrecord.records(self.path)):
-            _Records(self, number, (record,), 1).put(np.zeros(1, np.int64), room, 0, (Draw(),))
+            self._copy(number, record, Draw(), room, 0)
             rows += 1
         return rows
+
+    def _copy(self, number: int, record: memoryview, draw: Draw, out: Samples, at: int) -> None:
+        sample = self._sample(number, record, draw)
+        for source, target in zip(sample, (out.inputs, out.targets), strict=True):
+            if source.shape != target.shape[1:]:
+                raise self._damaged(f"record {number} is {source.shape}, not {target.shape[1:]}")
+            target[at] = source
 
     def _sample(self, number: int, record: memoryview, draw: Draw) -> tuple[Array, Array]:
         features = _features(self.path, number, record, self.form.names)
         if not {self.form.input, self.form.target} <= set(features):
-            raise DamagedFile(self.path, f"record {number} lacks {self.form}", self.form.title)
+            raise self._damaged(f"record {number} lacks {self.form}")
         assert self.form.sample is not None  # as every form of TFRecord has it
         try:
             return self.form.sample(features, draw)
         except BadSample as exc:
-            raise DamagedFile(self.path, f"record {number}: {exc}", self.form.title) from exc
-
-
-@dataclass(frozen=True)
-class _Records:
-    """Held records, decoded when they are copied: a photograph is 20 times larger than its JPEG."""
-
-    file: RecordFile
-    first: int
-    records: tuple[memoryview, ...]
-    threads: int
-
-    def put(self, rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
-        def put_one(place: int) -> None:
-            row = int(rows[place])
-            draw = draws[place]
-            sample = self.file._sample(self.first + row, self.records[row], draw)
-            for source, target in zip(sample, (out.inputs, out.targets), strict=True):
-                if source.shape != target.shape[1:]:
-                    why = f"record {self.first + row} is {source.shape}, not {target.shape[1:]}"
-                    raise DamagedFile(self.file.path, why, self.file.form.title)
-                target[at + place] = source
-
-        if self.threads == 1:
-            for place in range(len(rows)):
-                put_one(place)
-            return
-        with ThreadPoolExecutor(self.threads) as pool:
-            for _ in pool.map(put_one, range(len(rows))):
-                pass
+            raise self._damaged(f"record {number}: {exc}") from exc
 
 
 def _features(

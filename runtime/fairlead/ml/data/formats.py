@@ -22,14 +22,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from fairlead.ml import registry
 from fairlead.ml.data.example import Feature
-from fairlead.ml.data.samples import Array, Draw
+from fairlead.ml.data.samples import Array, Draw, Layout
 
 HDF5, TFRECORD = "HDF5", "TFRecord"
 
@@ -75,6 +74,13 @@ class Form:
         """What distinguishes it from all others."""
         return self.data_set, self.container, self.input, self.target
 
+    def layout(
+        self, inputs: tuple[int, ...], dtype: np.dtype[Any], targets: tuple[int, ...]
+    ) -> Layout:
+        """Of samples of these shapes and inputs of this dtype; in memory float64 becomes float32, as networks take it."""
+        kept = "float32" if dtype == np.float64 else dtype.newbyteorder("=").name
+        return Layout(self.data_set, tuple(inputs), kept, tuple(targets), self.target_dtype)
+
     def __str__(self) -> str:
         return f"`{self.input}` and `{self.target}` ({self.title})"
 
@@ -88,7 +94,6 @@ def forms() -> Iterator[Form]:
             yield from task.data.forms()
 
 
-@lru_cache(maxsize=1)
 def _bundled() -> tuple[Form, ...]:
     kinds = {task.data.name: task.data for task in registry.REGISTRY.bundled()}
     return tuple(form for kind in kinds.values() for form in kind.forms())
@@ -115,11 +120,6 @@ def recognised(container: str, names: Collection[str]) -> Form | None:
 def looked_for(container: str) -> str:
     """The names that files of a container may have, for messages."""
     return ", or ".join(str(form) for form in forms() if form.container == container)
-
-
-def stored_dtype(dtype: np.dtype[Any]) -> str:
-    """The dtype in memory of a file's inputs: no network takes float64."""
-    return "float32" if dtype == np.float64 else dtype.newbyteorder("=").name
 
 
 def only(features: Mapping[str, Feature], name: str) -> memoryview:

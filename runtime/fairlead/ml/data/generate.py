@@ -19,7 +19,7 @@ from pathlib import Path
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import locked
 from fairlead.ml import registry
-from fairlead.ml.data.write import FORMATS, is_whole, shard_path, write_shard
+from fairlead.ml.data.write import FORMATS, is_whole, write_shard
 from fairlead.ml.train.events import EventLog
 
 
@@ -52,7 +52,7 @@ class DataSet:
         for split, events in (("train", self.train), ("val", self.val)):
             for index, start in enumerate(range(0, events, each)):
                 count = min(each, events - start)
-                path = shard_path(folder, split, index, self.kind, self.format)
+                path = folder / f"{self.kind}_{split}_{index:05d}{FORMATS[self.format]}"
                 yield Job(path, self.seed, split, index, count, size, self.kind)
 
 
@@ -102,44 +102,31 @@ def generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> None
 def _generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> None:
     jobs = list(data.jobs(folder))
     missing = [job for job in jobs if not is_whole(job.path, job.identity, job.events)]
-    done = sum(job.events for job in jobs) - sum(job.events for job in missing)
-    log.write("start", events=sum(job.events for job in jobs), kept=done)
-    wanted = {job.path for job in jobs}
-    for path in _leftovers(data.kind, folder):
-        if path not in wanted:
+    left = sum(job.events for job in missing)
+    done = data.train + data.val - left
+    log.write("start", events=data.train + data.val, kept=done)
+    # Files of this data set in any format: with two formats, a reader could not choose.
+    patterns = [f"{data.kind}_*_*{suffix}" for suffix in FORMATS.values()]
+    for pattern in (*patterns, f".{data.kind}_*.partial"):
+        for path in set(folder.glob(pattern)) - {job.path for job in jobs}:
             path.unlink()
     # spawn: a forked child would share this process's BLAS and HDF5 state
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(processes, len(missing)) or 1, mp_context=context) as pool:
         begun = {pool.submit(Job.run, job): job for job in missing}
-        left = sum(job.events for job in missing)
         try:
             for future in as_completed(begun):
                 written = begun[future]
                 done += future.result()
                 left -= written.events
                 log.write("shard", events=done)
-                _room(folder, written.path.stat().st_size * left // written.events)
+                wanted = written.path.stat().st_size * left // written.events
+                free = shutil.disk_usage(folder).free
+                if wanted > free:
+                    raise fail("data-no-room", folder=folder, wanted=wanted / 1e9, free=free / 1e9)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-
-
-def _room(folder: Path, wanted: int) -> None:
-    """
-    Raises:
-        FairleadError: ``folder`` has no room for this number of bytes.
-    """
-    free = shutil.disk_usage(folder).free
-    if wanted > free:
-        raise fail("data-no-room", folder=folder, wanted=wanted / 1e9, free=free / 1e9)
-
-
-def _leftovers(kind: str, folder: Path) -> Iterator[Path]:
-    """Files of this data set in any format: with two formats, a reader could not choose."""
-    for suffix in FORMATS.values():
-        yield from folder.glob(f"{kind}_*_*{suffix}")
-    yield from folder.glob(f".{kind}_*.partial")
 
 
 def main() -> None:
@@ -169,8 +156,7 @@ def main() -> None:
     try:
         generate(data, given.out, given.processes, log)
     except FairleadError as exc:
-        for finding in exc.findings:
-            log.write("error", **finding.to_json())
+        log.errors(exc)
         sys.exit(1)
     except OSError as exc:
         log.write(

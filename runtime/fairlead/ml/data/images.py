@@ -84,12 +84,10 @@ def decoder() -> str:
 def for_training(
     pixels: Pixels, boxes: Floats, rng: np.random.Generator, size: int = SIZE
 ) -> Floats:
-    """A random part of a picture, (size, size, 3), less the mean colour.
+    """A random part of a picture (height, width, 3), as (size, size, 3), less the mean colour.
 
     Args:
-        pixels: (height, width, 3).
         boxes: (n, 4), y and x of the upper left and of the lower right corner of each object, 0 to 1.
-        rng: source of the random numbers.
     """
     top, left, height, width = crop(pixels.shape[0], pixels.shape[1], boxes, rng)
     part = pixels[top : top + height, left : left + width]
@@ -99,11 +97,9 @@ def for_training(
 
 
 def for_evaluation(pixels: Pixels, size: int = SIZE) -> Floats:
-    """The middle of a picture, (size, size, 3), less the mean colour.
+    """The middle of a picture (height, width, 3), as (size, size, 3), less the mean colour.
 
-    Args:
-        pixels: (height, width, 3).
-        size: of a side; the shorter side is resized to 256 / 224 of it before.
+    The shorter side is resized to 256 / 224 of ``size`` before.
     """
     high, wide = pixels.shape[:2]
     scale = SHORTER_SIDE * size / SIZE / min(high, wide)
@@ -118,9 +114,7 @@ def crop(
     """Top, left, height and width of a random part of a picture; all of it where none was found.
 
     Args:
-        high, wide: pixels of the picture.
         boxes: as :func:`for_training` has them; with none, the picture is the object.
-        rng: source of the random numbers.
     """
     objects = np.asarray(boxes, np.float64).reshape(-1, 4)
     if not len(objects):
@@ -197,15 +191,6 @@ def _sample(features: Mapping[str, Feature], draw: Draw) -> tuple[Array, Array]:
     return for_evaluation(pixels), target
 
 
-FORMS = (
-    Form(
-        "imagenet",
-        "ImageNet",
-        TFRECORD,
-        "image/encoded",
-        "image/class/label",
-        "int32",
-        _sample,
-        also=_BOXES,
-    ),
-)
+IMAGENET = Form(
+    "imagenet", "ImageNet", TFRECORD, "image/encoded", "image/class/label", "int32", _sample, also=_BOXES
+)  # fmt: skip

@@ -1,13 +1,14 @@
 """How the data of a model are declared: what generates samples, and how they lie in files.
 
-A declaration is read on login nodes without NumPy: :attr:`DataKind.make` and :attr:`DataKind.forms` import it.
+A declaration is read on login nodes without NumPy, so modules that import it are named: :func:`later`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fairlead.ml.data.formats import Form
@@ -20,7 +21,7 @@ class DataKind:
 
     Attributes:
         name: files begin with it.
-        version: of the generator: a change of any number in it must change this one, and makes data anew.
+        version: of the generator: a change of any number in it must change this one, and regenerates the data.
         size: pixels or voxels along each edge, unless another is requested.
         make: seed, split, index of the shard, samples, size, to the samples of one shard.
         data_set: of the first form of that name, files are written.
@@ -36,3 +37,8 @@ class DataKind:
     data_set: str
     forms: Callable[[], tuple[Form, ...]] = tuple
     per_shard: int = 500
+
+
+def later(module: str, name: str) -> Callable[..., Any]:
+    """``name`` of ``module``, a function, which is imported when it is called."""
+    return lambda *arguments: getattr(import_module(module), name)(*arguments)

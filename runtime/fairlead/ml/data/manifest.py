@@ -10,37 +10,27 @@ which reads everything; without it, such a file stops the run when it is read.
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TypeVar
 
-import numpy as np
-
-from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail
+from fairlead.base.errors import FairleadError, fail
+from fairlead.comm import Comm
+from fairlead.comm.frameworks.common import broadcast_object
 from fairlead.ml.data import files
 from fairlead.ml.data.damage import DamagedFile
 from fairlead.ml.data.formats import HDF5, TFRECORD, Form, form_of
 from fairlead.ml.data.samples import Layout
 
+T = TypeVar("T")
+
 # As published: ImageNet's files have no suffix.
 _NAME = re.compile(r"\.(h5|hdf5|tfrecords?|tfr)(\.(gz|zlib))?$|-\d{5}-of-\d{5}$")
 _FOLDERS = {"train": ("train", "training"), "val": ("val", "validation")}
 _NAMED = 10  # damaged files that one error names
-
-
-class Together(Protocol):
-    """The part of :class:`fairlead.comm.Comm` that is used here."""
-
-    @property
-    def rank(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    def gather(self, value: Any, root: int = 0) -> list[Any] | None: ...
-    def broadcast(self, arrays: Sequence[Any], root: int = 0) -> list[Any]: ...
 
 
 @dataclass(frozen=True)
@@ -57,6 +47,11 @@ class Damage:
 
     path: Path
     why: str
+
+
+@dataclass(frozen=True)
+class _Other(Damage):
+    """A whole file of another form or layout."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +106,7 @@ def find_shards(folder: Path, split: str) -> tuple[Path, ...]:
     both = [path for path in named if all(word in path.name for word in _FOLDERS)]
     if both:
         raise fail(
-            "data-form-both-splits",
-            both=both[0],
-            both_count=len(both),
-            named_count=len(named),
+            "data-form-both-splits", both=both[0], both_count=len(both), named_count=len(named)
         )
     if not (paths := inside or named):
         raise fail(
@@ -133,95 +125,76 @@ def read_manifest(
     *,
     skip_damaged: bool = False,
     verify: bool = False,
-    together: Together | None = None,
+    together: Comm | None = None,
 ) -> Manifest:
     """Examines every file of ``split`` in ``folder``. Collective if ``together`` is given.
 
     Args:
         skip_damaged: leave out files that are not whole, instead of stopping.
         verify: read all files, with their checksums; without it, only lengths.
-        together: the ranks that share the work: a :class:`fairlead.comm.Comm`.
+        together: the ranks that share the work.
     Raises:
         FairleadError: there are no files; they are of no known form, or of several; one is not
             whole and ``skip_damaged`` is False. The same on every rank.
     """
     rank, size = (together.rank, together.size) if together else (0, 1)
-    paths = [
-        Path(name)
-        for name in _from_root(together, lambda: [str(p) for p in find_shards(folder, split)])
-    ]
-    key, look, bad = _from_root(together, lambda: _first(paths))
-    form, layout = form_of(key), Layout(**{k: _tuple(v) for k, v in look.items()})
+    paths = _from_root(together, lambda: find_shards(folder, split))
+    key, layout, bad = _from_root(together, lambda: _first(paths))
+    form = form_of(key)
     mine = [_examined(path, form, layout, verify) for path in paths[rank::size]]
     parts = together.gather(mine) if together else [mine]
-    every = _from_root(together, lambda: _in_order(parts or [], len(paths)))
-    every[: len(bad)] = [("damaged", why) for why in bad]
-    return _manifest(split, paths, form, layout, every, skip_damaged)
+    every = _from_root(
+        together, lambda: [(parts or [])[n % size][n // size] for n in range(len(paths))]
+    )
+    return _manifest(split, form, layout, [*bad, *every[len(bad) :]], skip_damaged)
 
 
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, (list, tuple)) else value
-
-
-def _first(paths: Sequence[Path]) -> tuple[tuple[str, ...], dict[str, Any], list[str]]:
-    """Form and layout of the first whole file, which all others must have, as plain values; and
-    the damage of the files before it."""
+def _first(paths: Sequence[Path]) -> tuple[tuple[str, ...], Layout, list[Damage]]:
+    """Form and layout of the first whole file, which all others must have, and the damage of the files before it."""
     damaged: list[DamagedFile] = []
     for path in paths:
         try:
             file = files.opened(path)
-            return file.form.key, asdict(file.layout()), [exc.why for exc in damaged]
+            return file.form.key, file.layout(), [Damage(exc.path, exc.why) for exc in damaged]
         except DamagedFile as exc:
             damaged.append(exc)
     raise FairleadError([finding for exc in damaged[:_NAMED] for finding in exc.findings])
 
 
-def _examined(path: Path, form: Form, layout: Layout, verify: bool) -> tuple[str, Any]:
-    """``rows`` and their number; or ``damaged`` or ``other``, and the reason."""
+def _examined(path: Path, form: Form, layout: Layout, verify: bool) -> Shard | Damage:
     try:
         container = files.container_of(path)
         if container != form.container:
-            return "other", f"{container} among {form.container}"
+            return _Other(path, f"{container} among {form.container}")
         # A TFRecord file's form would need its first record, which may have 64 MiB.
         file = files.opened(path, form if container == TFRECORD else None)
         if container == HDF5 and (file.form, file.layout()) != (form, layout):
-            return "other", f"{file.layout()} among {layout}"
+            return _Other(path, f"{file.layout()} among {layout}")
         rows = file.verify(layout) if verify else file.rows()
-        return ("rows", rows) if rows else ("damaged", "it has no sample")
+        return Shard(path, rows) if rows else Damage(path, "it has no sample")
     except DamagedFile as exc:
-        return "damaged", exc.why
+        return Damage(path, exc.why)
     except FairleadError as exc:
-        return "other", exc.findings[0].why
+        return _Other(path, exc.findings[0].why)
     except OSError as exc:
-        return "damaged", f"it cannot be read: {exc}"
-
-
-def _in_order(parts: list[list[tuple[str, Any]]], count: int) -> list[tuple[str, Any]]:
-    """The results of the ranks, each of its n-th files, in the order of the files."""
-    return [parts[n % len(parts)][n // len(parts)] for n in range(count)]
+        return Damage(path, f"it cannot be read: {exc}")
 
 
 def _manifest(
-    split: str,
-    paths: Sequence[Path],
-    form: Form,
-    layout: Layout,
-    every: Sequence[Sequence[Any]],
-    skip_damaged: bool,
+    split: str, form: Form, layout: Layout, every: Sequence[Shard | Damage], skip_damaged: bool
 ) -> Manifest:
-    results = [(path, word, value) for path, (word, value) in zip(paths, every, strict=True)]
-    others = [(path, why) for path, word, why in results if word == "other"]
+    others = [file for file in every if isinstance(file, _Other)]
     if others:
         raise fail(
             "data-form-mixed",
             split=split,
-            others=others[0][0],
-            others_1=others[0][1],
+            others=others[0].path,
+            others_1=others[0].why,
             others_count=len(others),
-            paths_count=len(paths),
+            paths_count=len(every),
         )
-    damaged = tuple(Damage(path, why) for path, word, why in results if word == "damaged")
-    shards = tuple(Shard(path, rows) for path, word, rows in results if word == "rows")
+    damaged = tuple(file for file in every if isinstance(file, Damage))
+    shards = tuple(file for file in every if isinstance(file, Shard))
     if damaged and not (skip_damaged and shards):
         raise FairleadError(
             [f for d in damaged[:_NAMED] for f in DamagedFile(d.path, d.why, form.title).findings]
@@ -229,23 +202,18 @@ def _manifest(
     return Manifest(split, form, layout, shards, damaged)
 
 
-def _from_root(together: Together | None, make: Callable[[], Any]) -> Any:
-    """The result of ``make`` on rank 0, a JSON value, or its FairleadError, on every rank."""
+def _from_root(together: Comm | None, make: Callable[[], T]) -> T:
+    """The result of ``make`` on rank 0, or its FairleadError, on every rank."""
     if together is None or together.size == 1:
         return make()
-    answer: dict[str, Any] = {}
+    value = error = None
     if together.rank == 0:
         try:
-            answer = {"value": make()}
+            value = make()
         except FairleadError as exc:
-            answer = {"findings": [f.to_json() for f in exc.findings], "code": int(exc.code)}
-    text = np.frombuffer(bytearray(json.dumps(answer).encode()), np.uint8)
-    (size,) = together.broadcast([np.array([len(text)], np.int64)])
-    (text,) = together.broadcast([text if together.rank == 0 else np.empty(int(size[0]), np.uint8)])
-    answer = json.loads(text.tobytes())
-    if "findings" in answer:
-        findings = [
-            Finding(**{**f, "severity": Severity(f["severity"])}) for f in answer["findings"]
-        ]
-        raise FairleadError(findings, ExitCode(answer["code"]))
-    return answer["value"]
+            error = exc
+    value, error = broadcast_object(together, (value, error), 0)
+    if error is not None:
+        raise error
+    made: T = value
+    return made

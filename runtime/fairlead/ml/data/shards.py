@@ -8,7 +8,7 @@ in a thread, :mod:`fairlead.ml.data.speed` measures the speed, and :mod:`fairlea
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -16,12 +16,9 @@ import numpy as np
 
 from fairlead.base.errors import fail
 from fairlead.ml.data import files
-from fairlead.ml.data.manifest import Manifest, Shard, find_shards, read_manifest
+from fairlead.ml.data.manifest import Manifest, Shard, read_manifest
 from fairlead.ml.data.samples import Draw, Samples
-from fairlead.ml.data.write import is_whole, shard_path, write_shard
 from fairlead.trace.spans import span as recorded
-
-__all__ = ["Rows", "Span", "find_shards", "is_whole", "read", "shard_path", "write_shard"]
 
 # Bytes of inputs that are held at once: a larger file is read and shuffled in parts.
 _PIECE_BYTES = 256 << 20
@@ -136,9 +133,7 @@ class Rows:
         if each == 0:
             raise fail(
                 "data-too-small",
-                shards_path_parent=str(self.manifest.shards[0].path.parent)
-                if self.manifest.shards
-                else "",
+                shards_path_parent=next((str(s.path.parent) for s in self.manifest.shards), ""),
                 total=self.total,
                 batch=batch,
             )
@@ -149,31 +144,24 @@ class Rows:
             epoch, begin = epoch + 1, 0
 
     def _batches(
-        self,
-        plan: Iterable[tuple[Span, files.Rows]],
-        batch: int,
-        draw: Draw,
-        skip: int = 0,
+        self, plan: Iterable[tuple[Span, files.Rows]], batch: int, draw: Draw, skip: int = 0
     ) -> Iterator[Samples]:
         """Batches of the planned rows after the first ``skip``; the last may be smaller."""
         out, filled = None, 0
         for span, whole in plan:
             order = whole[skip:]
             skip = max(skip - len(whole), 0)
-            held = None
+            put = None
             while len(order):
-                if held is None:
+                if put is None:
                     with recorded("read", file=span.path.name, rows=len(span)):
                         file = files.opened(span.path, self.manifest.form)
-                        held = file.hold(span.start, span.stop, self._threads)
+                        put = file.hold(span.start, span.stop, self._threads)
                 out = out or self.layout.empty(batch)
                 rows, order = order[: batch - filled], order[batch - filled :]
-                draws = [
-                    Draw(draw.training, draw.seed, draw.epoch, span.first + int(row))
-                    for row in rows
-                ]
+                draws = [replace(draw, row=span.first + int(row)) for row in rows]
                 with recorded("decode", rows=len(rows)):
-                    held.put(rows, out, filled, draws)
+                    put(rows, out, filled, draws)
                 filled += len(rows)
                 if filled == batch:
                     yield out
@@ -201,5 +189,5 @@ def read(span: Span) -> Samples:
     file = files.opened(span.path)
     out = file.layout().empty(len(span))
     rows = np.arange(len(span))
-    file.hold(span.start, span.stop).put(rows, out, 0, [Draw()] * len(span))
+    file.hold(span.start, span.stop)(rows, out, 0, [Draw()] * len(span))
     return out

@@ -50,31 +50,24 @@ def measure(
 
     Args:
         batches: as many as the time takes; where they end before, what was measured until then counts.
-        windows: of which the median is taken.
-        window_s: seconds of each.
-        warmup_s: seconds before the first, which count for nothing.
+        warmup_s: seconds before the first window, which count for nothing.
     Raises:
         ValueError: the batches ended before a window did.
     """
     rates: list[float] = []
-    total = taken = size = 0
-    begun = time.perf_counter()
-    warm = warmup_s <= 0
-    for batch in batches:
-        size = batch.inputs.nbytes // max(len(batch), 1)
-        taken += len(batch)
-        seconds = time.perf_counter() - begun
-        if not warm:
-            if seconds >= warmup_s:
-                warm, taken, begun = True, 0, time.perf_counter()
-            continue
-        if seconds < window_s:
-            continue
-        rates.append(taken / seconds)
-        total += taken
-        if len(rates) == windows:
+    source, total, size = iter(batches), 0, 0
+    for number in range(0 if warmup_s > 0 else 1, windows + 1):  # 0 is the warm-up
+        limit, taken, begun = window_s if number else warmup_s, 0, time.perf_counter()
+        for batch in source:
+            taken += len(batch)
+            size = batch.inputs.nbytes // max(len(batch), 1)
+            if (seconds := time.perf_counter() - begun) >= limit:
+                break
+        else:
             break
-        taken, begun = 0, time.perf_counter()
+        if number:
+            rates.append(taken / seconds)
+            total += taken
     if not rates:
         raise ValueError("the batches ended before a window did")
     median = statistics.median(rates)
@@ -111,9 +104,9 @@ def main() -> None:
             batches = prefetch(batches, given.ahead)
         speed = measure(batches, given.windows, given.window_s, given.warmup_s)
     except FairleadError as exc:
+        if given.events_file:
+            EventLog(given.events_file).errors(exc)
         for f in exc.findings:
-            if given.events_file:
-                EventLog(given.events_file).write("error", **f.to_json())
             print(
                 f"error[{f.check}]: {f.what}\nwhere: {f.where}\nwhy:   {f.why}\nnext:  {f.remedy}"
             )

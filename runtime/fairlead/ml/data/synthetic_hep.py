@@ -13,7 +13,6 @@ sum of Poisson counts over clusters is one Poisson count of the summed energy.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -21,7 +20,7 @@ import numpy.typing as npt
 
 from fairlead.ml.data.example import Feature
 from fairlead.ml.data.formats import HDF5, TFRECORD, BadSample, Form, label, numbers, root
-from fairlead.ml.data.samples import Array, Draw
+from fairlead.ml.data.samples import Array, Draw, Samples
 from fairlead.ml.data.streams import stream
 
 Floats = npt.NDArray[np.float32]
@@ -33,32 +32,15 @@ _CALIBRATION_EVENTS = 1024
 _BLOCK = 64  # events in flight: about 10 MB, which stays in a core's cache
 
 
-@dataclass(frozen=True)
-class Events:
-    """Labelled images.
+def shard(seed: int, split: str, index: int, events: int, size: int = 64) -> Samples:
+    """The events of one shard; they depend on these arguments alone, which :func:`stream` describes.
 
-    Attributes:
-        images: float32 (events, 3, size, size), in units of each channel's calibrated maximum.
-        labels: int32 (events,), 1 for signal.
+    Returns:
+        float32 (events, 3, size, size), in units of each channel's calibrated maximum; int32 labels, 1 for signal.
     """
-
-    images: Floats
-    labels: npt.NDArray[np.int32]
-
-
-def shard(seed: int, split: str, index: int, events: int, size: int = 64) -> Events:
-    """The events of one shard; they depend on these arguments and on nothing else.
-
-    Args:
-        seed: of the whole data set.
-        split: ``train`` or ``val``; the two never share a random stream.
-        index: the shard's number in its split, from 0; shards never share a random stream.
-        events: how many.
-        size: pixels along each edge.
-    """
-    events_, labels = _raw(stream(seed, split, index), events, size)
-    events_ /= channel_maxima(size)[:, None, None]
-    return Events(events_, labels)
+    images, labels = _raw(stream(seed, split, index), events, size)
+    images /= channel_maxima(size)[:, None, None]
+    return Samples(images, labels)
 
 
 @lru_cache(maxsize=4)
@@ -134,7 +116,11 @@ def _sample(features: Mapping[str, Feature], _: Draw) -> tuple[Array, Array]:
 
 # The published loader asks for weights and `psr` as well.
 _CONSTANTS = (("normweight", 1.0), ("weight", 1.0), ("psr", 0.0))
-FORMS = (
-    Form("hep", "HEP-CNN", HDF5, "data", "label", "int32", constants=_CONSTANTS),
-    Form("hep", "HEP-CNN", TFRECORD, "data", "label", "int32", _sample, constants=_CONSTANTS),
-)
+
+
+def forms() -> tuple[Form, ...]:
+    """The published form, and this package's."""
+    return (
+        Form("hep", "HEP-CNN", HDF5, "data", "label", "int32", constants=_CONSTANTS),
+        Form("hep", "HEP-CNN", TFRECORD, "data", "label", "int32", _sample, constants=_CONSTANTS),
+    )

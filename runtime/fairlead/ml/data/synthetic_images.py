@@ -1,21 +1,21 @@
 """Synthetic images for ResNet-50: waves of ten kinds under noise.
 
 A class is one of five directions and one of two wave lengths; phase, contrast of each colour and a little of direction and
-length are drawn anew for each image, and noise of the wave's own height lies over it. A linear model recognises a third of
+length are drawn for each image, and noise of the wave's own height lies over it. A linear model recognises a third of
 them right (chance: a tenth), the spectrum of an image nearly all. NumPy only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from fairlead.ml.data import images
 from fairlead.ml.data.example import Feature
 from fairlead.ml.data.formats import HDF5, TFRECORD, BadSample, Form, label, numbers, root
-from fairlead.ml.data.samples import Array, Draw
+from fairlead.ml.data.samples import Array, Draw, Samples
 from fairlead.ml.data.streams import stream
 
 CLASSES = 10
@@ -23,36 +23,19 @@ _DIRECTIONS, _WAVES = 5, (6.0, 12.0)
 _BLOCK = 64  # images in flight: 3 MB at 64 pixels
 
 
-@dataclass(frozen=True)
-class Images:
-    """Labelled images.
+def shard(seed: int, split: str, index: int, count: int, size: int = 64) -> Samples:
+    """The images of one shard; they depend on these arguments alone, which :func:`stream` describes.
 
-    Attributes:
-        pixels: float32 (images, size, size, 3), of mean 0.
-        labels: int32 (images,), 0 to 9: direction, plus 5 for the shorter waves.
-    """
-
-    pixels: npt.NDArray[np.float32]
-    labels: npt.NDArray[np.int32]
-
-
-def shard(seed: int, split: str, index: int, images: int, size: int = 64) -> Images:
-    """The images of one shard; they depend on these arguments and on nothing else.
-
-    Args:
-        seed: of the whole data set.
-        split: ``train`` or ``val``; the two never share a random stream.
-        index: the shard's number in its split, from 0; shards never share a random stream.
-        images: how many.
-        size: pixels of a side.
+    Returns:
+        float32 (count, size, size, 3) of mean 0; int32 labels, 0 to 9: direction, plus 5 for the shorter waves.
     """
     rng = stream(seed, split, index)
-    labels = rng.integers(0, CLASSES, images, dtype=np.int32)
-    pixels = np.empty((images, size, size, 3), np.float32)
-    for start in range(0, images, _BLOCK):
-        block = slice(start, min(start + _BLOCK, images))
+    labels = rng.integers(0, CLASSES, count, dtype=np.int32)
+    pixels = np.empty((count, size, size, 3), np.float32)
+    for start in range(0, count, _BLOCK):
+        block = slice(start, min(start + _BLOCK, count))
         pixels[block] = _draw(rng, labels[block], size)
-    return Images(pixels, labels)
+    return Samples(pixels, labels)
 
 
 def _draw(
@@ -79,7 +62,10 @@ def _sample(features: Mapping[str, Feature], _: Draw) -> tuple[Array, Array]:
     return pixels.reshape(side, side, 3), label(features, "label")
 
 
-FORMS = (
-    Form("gratings", "gratings", HDF5, "image", "label", "int32"),
-    Form("gratings", "gratings", TFRECORD, "image", "label", "int32", _sample),
-)
+def forms() -> tuple[Form, ...]:
+    """The gratings' forms, and ImageNet's."""
+    return (
+        Form("gratings", "gratings", HDF5, "image", "label", "int32"),
+        Form("gratings", "gratings", TFRECORD, "image", "label", "int32", _sample),
+        images.IMAGENET,
+    )

@@ -16,43 +16,28 @@ It leaks into the means as the second does, and no gate counts it either. NumPy 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from fairlead.ml.data.example import Feature
 from fairlead.ml.data.formats import HDF5, TFRECORD, BadSample, Form, floats, numbers, only, root
-from fairlead.ml.data.samples import Array, Draw
+from fairlead.ml.data.samples import Array, Draw, Samples
 from fairlead.ml.data.streams import stream
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 
 PARAMETERS = ("turnover", "strength", "tilt")
 ALL_PARAMETERS = (*PARAMETERS, "growth")  # of universes at several redshifts
 REDSHIFTS = 4
 
 
-@dataclass(frozen=True)
-class Volumes:
-    """Universes and what made them.
+def shard(seed: int, split: str, index: int, volumes: int, size: int = 32) -> Samples:
+    """The volumes of one shard; they depend on these arguments alone, which :func:`stream` describes.
 
-    Attributes:
-        counts: int16 (volumes, size, size, size, channels), of 1 channel or of :data:`REDSHIFTS`.
-        parameters: float32 (volumes, 3), or (volumes, 4) of several redshifts; uniform in [-1, 1].
-    """
-
-    counts: npt.NDArray[np.int16]
-    parameters: npt.NDArray[np.float32]
-
-
-def shard(seed: int, split: str, index: int, volumes: int, size: int = 32) -> Volumes:
-    """The volumes of one shard; they depend on these arguments and on nothing else.
-
-    Args:
-        seed: of the whole data set.
-        split: ``train`` or ``val``; the two never share a random stream.
-        index: the shard's number in its split, from 0; shards never share a random stream.
-        volumes: how many.
-        size: voxels of a side.
+    Returns:
+        Counts, int16 (volumes, size, size, size, 1); parameters, float32 (volumes, 3), uniform in [-1, 1].
     """
     rng = stream(seed, split, index)
     parameters = rng.uniform(-1, 1, (volumes, len(PARAMETERS))).astype(np.float32)
@@ -60,11 +45,11 @@ def shard(seed: int, split: str, index: int, volumes: int, size: int = 32) -> Vo
     k = wave_numbers(size)
     for place, drawn in zip(counts, parameters, strict=True):
         place[..., 0] = draw(rng, drawn, k)
-    return Volumes(counts, parameters)
+    return Samples(counts, parameters)
 
 
-def redshifts(seed: int, split: str, index: int, volumes: int, size: int = 128) -> Volumes:
-    """As :func:`shard`, of universes at four redshifts with four parameters: MLPerf's form, and its size."""
+def redshifts(seed: int, split: str, index: int, volumes: int, size: int = 128) -> Samples:
+    """As :func:`shard`, of universes at four redshifts, the channels, with four parameters: MLPerf's form, and its size."""
     rng = stream(seed, split, index)
     parameters = rng.uniform(-1, 1, (volumes, len(ALL_PARAMETERS))).astype(np.float32)
     counts = np.empty((volumes, size, size, size, REDSHIFTS), np.int16)
@@ -74,26 +59,19 @@ def redshifts(seed: int, split: str, index: int, volumes: int, size: int = 128) 
         growth = 0.75 * (1 + 0.2 * float(drawn[3]))
         for channel in range(REDSHIFTS):
             place[..., channel] = observed(rng, universe, strength(drawn) * growth**channel)
-    return Volumes(counts, parameters)
+    return Samples(counts, parameters)
 
 
-def prepare(counts: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
-    """Counts as networks want them: ``log(1 + counts)``, float32 of the same shape."""
-    return np.log1p(counts.astype(np.float32))
-
-
-def wave_numbers(size: int) -> npt.NDArray[np.float64]:
+def wave_numbers(size: int) -> Doubles:
     """|k| of each coefficient of ``numpy.fft.rfftn`` of a cube, in waves a side; that of the mean counts as 1."""
     axis = np.fft.fftfreq(size, 1 / size)
     half = np.fft.rfftfreq(size, 1 / size)
-    k: npt.NDArray[np.float64] = np.sqrt(axis[:, None, None] ** 2 + axis[:, None] ** 2 + half**2)
+    k: Doubles = np.sqrt(axis[:, None, None] ** 2 + axis[:, None] ** 2 + half**2)
     k[0, 0, 0] = 1.0
     return k
 
 
-def power(
-    parameters: npt.NDArray[np.float32], k: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
+def power(parameters: Floats, k: Doubles) -> Doubles:
     """P(k) of a universe, without its strength; 0 for the mean."""
     turnover, _, tilt = (float(value) for value in parameters[:3])
     spectrum = k ** (1 + 0.3 * tilt) / (1 + (k / (4 * (1 + 0.4 * turnover))) ** 2) ** 2
@@ -101,34 +79,28 @@ def power(
     return spectrum
 
 
-def draw(
-    rng: np.random.Generator, parameters: npt.NDArray[np.float32], k: npt.NDArray[np.float64]
-) -> npt.NDArray[np.int64]:
+def draw(rng: np.random.Generator, parameters: Floats, k: Doubles) -> npt.NDArray[np.int64]:
     """Counts of one universe, (size, size, size); ``k`` is :func:`wave_numbers` of ``size``."""
     return observed(rng, field(rng, parameters, k), strength(parameters))
 
 
-def field(
-    rng: np.random.Generator, parameters: npt.NDArray[np.float32], k: npt.NDArray[np.float64]
-) -> npt.NDArray[np.float64]:
+def field(rng: np.random.Generator, parameters: Floats, k: Doubles) -> Doubles:
     """A Gaussian field of unit deviation with the spectrum of :func:`power`, (size, size, size)."""
     size = k.shape[0]
     white = np.fft.rfftn(rng.standard_normal((size,) * 3))
-    made: npt.NDArray[np.float64] = np.fft.irfftn(
+    made: Doubles = np.fft.irfftn(
         white * np.sqrt(power(parameters, k)), (size,) * 3, axes=(0, 1, 2)
     )
     made /= made.std()
     return made
 
 
-def strength(parameters: npt.NDArray[np.float32]) -> float:
+def strength(parameters: Floats) -> float:
     """The deviation of the logarithm of what is expected."""
     return 0.8 * (1 + 0.25 * float(parameters[1]))
 
 
-def observed(
-    rng: np.random.Generator, universe: npt.NDArray[np.float64], sigma: float
-) -> npt.NDArray[np.int64]:
+def observed(rng: np.random.Generator, universe: Doubles, sigma: float) -> npt.NDArray[np.int64]:
     """Counts in a field that is ``sigma`` strong; 4 a voxel are expected."""
     # The mean of exp(sigma field) is exp(sigma^2 / 2).
     return rng.poisson(4 * np.exp(sigma * universe - sigma**2 / 2))
@@ -159,9 +131,11 @@ def _sc18(features: Mapping[str, Feature], _: Draw) -> tuple[Array, Array]:
     raise BadSample(f"`data_raw` has {size} bytes, a cube of neither float32 nor float64")
 
 
-FORMS = (
-    Form("cosmo", "CosmoFlow", HDF5, "x", "y", "float32"),
-    Form("cosmo", "CosmoFlow", HDF5, "full", "unitPar", "float32", single=True),
-    Form("cosmo", "CosmoFlow", TFRECORD, "x", "y", "float32", _mlperf),
-    Form("cosmo", "CosmoFlow", TFRECORD, "data_raw", "label_raw", "float32", _sc18),
-)
+def forms() -> tuple[Form, ...]:
+    """This package's form, then those of MLPerf and SC18."""
+    return (
+        Form("cosmo", "CosmoFlow", HDF5, "x", "y", "float32"),
+        Form("cosmo", "CosmoFlow", HDF5, "full", "unitPar", "float32", single=True),
+        Form("cosmo", "CosmoFlow", TFRECORD, "x", "y", "float32", _mlperf),
+        Form("cosmo", "CosmoFlow", TFRECORD, "data_raw", "label_raw", "float32", _sc18),
+    )

@@ -18,10 +18,8 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 import numpy as np
@@ -31,6 +29,7 @@ from fairlead.ml.data.crc32c import Bytes, masked
 from fairlead.ml.data.damage import DamagedFile
 
 LIMIT = 1 << 30  # bytes of a record; the largest published sample has 64 MiB
+Offsets = npt.NDArray[np.int64]
 _HEAD, _TAIL = struct.Struct("<QI"), struct.Struct("<I")
 _CHUNK = 1 << 18
 
@@ -45,22 +44,6 @@ class Compression(enum.StrEnum):
 
 # What zlib calls the two; gzip's header then has no name and no time, so equal data have equal bytes.
 _WINDOW = {Compression.GZIP: 31, Compression.ZLIB: 15}
-
-
-@dataclass(frozen=True)
-class Index:
-    """Where the records of an uncompressed file begin.
-
-    Attributes:
-        path: the file.
-        offsets: int64 (records + 1,); the last is the size of the file.
-    """
-
-    path: Path
-    offsets: npt.NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
 
 
 def compression(path: Path) -> Compression | None:
@@ -80,9 +63,11 @@ def compression(path: Path) -> Compression | None:
     return None
 
 
-def index(path: Path) -> Index:
-    """Where each record begins: reads only lengths, 12 bytes per record. Uncompressed files only.
+def index(path: Path) -> Offsets:
+    """Where each record of an uncompressed file begins, and the size of the file: reads only lengths, 12 bytes per record.
 
+    Returns:
+        int64 (records + 1,).
     Raises:
         DamagedFile: a length is wrong, or the last record is cut short.
         OSError: the file cannot be read.
@@ -98,24 +83,24 @@ def index(path: Path) -> Index:
             length = _length(path, number, at, head, size - at - _HEAD.size - _TAIL.size)
             offsets.append(at)
             at += _HEAD.size + length + _TAIL.size
-    return Index(path, np.array([*offsets, size], np.int64))
+    return np.array([*offsets, size], np.int64)
 
 
-def read(of: Index, start: int, stop: int) -> Iterator[memoryview]:
-    """Records ``start`` to ``stop`` of an indexed file.
+def read(path: Path, offsets: Offsets, start: int, stop: int) -> Iterator[memoryview]:
+    """Records ``start`` to ``stop`` of a file, of which :func:`index` gave ``offsets``.
 
     Raises:
         DamagedFile: a checksum is wrong, or the file has changed.
         OSError: it cannot be read.
     """
-    places = of.offsets[start : stop + 1].tolist()
-    with of.path.open("rb", buffering=0) as stream:
+    places = offsets[start : stop + 1].tolist()
+    with path.open("rb", buffering=0) as stream:
         for number, (at, end) in enumerate(pairwise(places), start):
             whole = os.pread(stream.fileno(), end - at, at)
             room = len(whole) - _HEAD.size - _TAIL.size
-            length = _length(of.path, number, at, whole[: _HEAD.size], room)
+            length = _length(path, number, at, whole[: _HEAD.size], room)
             body = memoryview(whole)[_HEAD.size :]
-            yield _checked(of.path, number, at, body[:length], body[length : length + 4])
+            yield _checked(path, number, at, body[:length], body[length : length + 4])
 
 
 def records(path: Path, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
@@ -131,10 +116,11 @@ def records(path: Path, start: int = 0, stop: int | None = None) -> Iterator[mem
         raise DamagedFile(path, "neither TFRecord nor gzip nor zlib begins like this", "TFRecord")
     if how is Compression.NONE:
         offsets = index(path)
-        last = len(offsets) if stop is None else stop
-        if last > len(offsets):
-            raise DamagedFile(path, f"{len(offsets)} records, not {last}", "TFRecord")
-        yield from read(offsets, start, last)
+        there = len(offsets) - 1
+        last = there if stop is None else stop
+        if last > there:
+            raise DamagedFile(path, f"{there} records, not {last}", "TFRecord")
+        yield from read(path, offsets, start, last)
         return
     with path.open("rb") as stream:
         content = _Inflated(path, stream, how)
@@ -168,7 +154,7 @@ def count(path: Path) -> int:
     """
     how = compression(path)
     if how is Compression.NONE:
-        return len(index(path))
+        return len(index(path)) - 1
     if how is Compression.GZIP and _holds_one(path):
         return 1
     return sum(1 for _ in records(path))
@@ -186,7 +172,10 @@ def _holds_one(path: Path) -> bool:
 
 
 class Writer:
-    """Writes records to a stream, which stays open: ``with Writer(stream) as out: out.write(record)``."""
+    """Writes records to a stream, which stays open: ``with Writer(stream) as out: out.write(record)``.
+
+    A compressed file is whole once the block has ended.
+    """
 
     def __init__(self, stream: IO[bytes], how: Compression = Compression.NONE):
         self._stream = stream
@@ -198,20 +187,12 @@ class Writer:
         for part in (head, _TAIL.pack(masked(head)), record, _TAIL.pack(masked(record))):
             self._stream.write(self._zip.compress(part) if self._zip else part)
 
-    def close(self) -> None:
-        """Completes a compressed file, which is not whole before."""
-        if self._zip:
-            self._stream.write(self._zip.flush())
-            self._zip = None
-
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, at: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None and self._zip:
+            self._stream.write(self._zip.flush())
 
 
 def _length(path: Path, number: int, at: int, head: Bytes, room: int) -> int:

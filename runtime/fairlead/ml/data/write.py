@@ -29,13 +29,6 @@ _CHUNK_BYTES = 64 << 20
 _IDENTITY = "identity"  # a feature of each record, an attribute of an HDF5 file
 
 
-def shard_path(
-    folder: Path, split: str, index: int, data_set: str = "hep", kind: str = "hdf5"
-) -> Path:
-    """``hep_train_00003.h5``."""
-    return folder / f"{data_set}_{split}_{index:05d}{FORMATS[kind]}"
-
-
 def write_shard(
     path: Path, samples: Samples, identity: str, data_set: str = "hep", version: int = 1
 ) -> None:
@@ -75,10 +68,8 @@ def is_whole(path: Path, identity: str, rows: int) -> bool:
         first = decode(next(tfrecord.records(path, 0, 1)))
     except (OSError, DamagedFile, BadExample, StopIteration):
         return False
-    identities = first.get(_IDENTITY)
-    return isinstance(identities, tuple) and [bytes(text) for text in identities] == [
-        identity.encode()
-    ]
+    kept = first.get(_IDENTITY)
+    return isinstance(kept, tuple) and [bytes(text) for text in kept] == [identity.encode()]
 
 
 def format_of(path: Path) -> str:
@@ -107,10 +98,8 @@ def _write_hdf5(
 
 
 def _columns(form: Form, samples: Samples) -> dict[str, Array]:
-    columns = {form.input: samples.inputs, form.target: samples.targets}
-    for name, value in form.constants:
-        columns[name] = np.full(len(samples), value, np.float32)
-    return columns
+    constants = {name: np.full(len(samples), value, np.float32) for name, value in form.constants}
+    return {form.input: samples.inputs, form.target: samples.targets, **constants}
 
 
 def _record(form: Form, samples: Samples, row: int, identity: str) -> bytes:

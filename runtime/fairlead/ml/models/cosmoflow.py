@@ -15,7 +15,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fairlead.ml.data.kind import DataKind
+from fairlead.ml.data.kind import DataKind, later
 from fairlead.ml.network import Network, checked, features
 from fairlead.ml.task import (
     Course,
@@ -32,14 +32,10 @@ from fairlead.ml.task import (
 if TYPE_CHECKING:
     import numpy as np
 
-    from fairlead.ml.data.formats import Form
-    from fairlead.ml.data.samples import Array, Samples
+    from fairlead.ml.data.samples import Array
 
 SC18, MLPERF = "github.com/NERSC/CosmoFlow 128cube", "github.com/mlcommons/hpc 2c627d4"
 FILTERS = (32, 64, 128, 256, 512)
-
-# What SC18's labels were standardised by: Omega_m, sigma_8, n_s.
-MEANS, DEVIATIONS = (0.3, 0.8628, 0.95), (0.02853, 0.04887, 0.028)
 
 _SC18 = {3: 7_041_443, 2: 7_041_186}
 # By kernel, size, channels and outputs, with the published filters.
@@ -71,16 +67,8 @@ def mlperf_network(
 
 
 def build_sc18(outputs: int = 3, dropout: float = 0.5) -> Any:
-    """SC18's network as a ``keras.Model``: volumes to standardised parameters.
-
-    Args:
-        outputs: number of parameters to predict.
-        dropout: fraction dropped before each dense layer.
-    Returns:
-        A model from ``(batch, 128, 128, 128, 1)`` to float32 ``(batch, outputs)``.
-    Raises:
-        FairleadError: Keras built a network of another size than the published one.
-    """
+    """SC18's network as a ``keras.Model``: ``(batch, 128, 128, 128, 1)`` to standardised parameters, float32
+    ``(batch, outputs)``. ``dropout`` is the fraction dropped before each dense layer."""
     from keras import Input, Model, initializers, layers
 
     bias = initializers.Constant(0.1)
@@ -118,19 +106,15 @@ def build_mlperf(
     filters: tuple[int, ...] = FILTERS,
     dropout: float = 0.5,
 ) -> Any:
-    """MLPerf's network as a ``keras.Model``: volumes to parameters in [-1.2, 1.2].
+    """MLPerf's network as a ``keras.Model``: ``(batch, size, size, size, channels)`` to parameters in [-1.2, 1.2], float32
+    ``(batch, outputs)``.
 
     Args:
         size: voxels of a side, a multiple of 2 to the number of filters.
         channels: of a voxel: redshifts in MLPerf's data.
-        outputs: number of parameters to predict.
         kernel: voxels of a convolution's side; 3, or 2 as until v0.7.
         filters: of each convolution, each before a pooling.
         dropout: fraction dropped after each hidden dense layer.
-    Returns:
-        A model from ``(batch, size, size, size, channels)`` to float32 ``(batch, outputs)``.
-    Raises:
-        FairleadError: Keras built a network of another size than the published one.
     """
     from keras import Input, Model, layers
 
@@ -149,21 +133,6 @@ def build_mlperf(
         Model(volumes, x, name="cosmoflow"),
         mlperf_network(size, channels, outputs, kernel, filters),
     )
-
-
-def mlperf_rate(epoch: float, batch: int) -> float:
-    """MLPerf's published learning rate, for SGD with momentum .9.
-
-    Linear from .001 to the peak, .001 times the global ``batch`` over 64, in 4 epochs; a quarter of the peak after
-    epoch 32, an eighth after epoch 64.
-
-    >>> [mlperf_rate(epoch, 512) for epoch in (0, 2, 4, 32, 33, 65)]
-    [0.001, 0.0045, 0.008, 0.008, 0.002, 0.001]
-    """
-    peak = 0.001 * batch / 64
-    if epoch < 4:
-        return 0.001 + (peak - 0.001) * epoch / 4
-    return peak * (1 if epoch <= 32 else 0.25 if epoch <= 64 else 0.125)
 
 
 def prepare(counts: Any) -> Any:
@@ -186,14 +155,9 @@ def scores(wanted: Array, outputs: Array) -> dict[str, float]:
     wanted = wanted.astype(np.float64)
     alone = np.abs(wanted - wanted.mean(0)).mean(0)
     error = np.abs(wanted - outputs).mean(0)
-    each = dict(
-        zip(
-            synthetic_universe.ALL_PARAMETERS,
-            (error / np.maximum(alone, 1e-12)).tolist(),
-            strict=False,
-        )
-    )
-    return {**each, "error": float(error.mean())}
+    each = (error / np.maximum(alone, 1e-12)).tolist()
+    names = synthetic_universe.ALL_PARAMETERS
+    return {**dict(zip(names, each, strict=False)), "error": float(error.mean())}
 
 
 def turned(rng: np.random.Generator, volumes: Array) -> Array:
@@ -214,8 +178,15 @@ def turned(rng: np.random.Generator, volumes: Array) -> Array:
 
 
 def _mlperf_rate(course: Course, step: int) -> float:
-    # As a callback that sees whole epochs, of which the first is 0: the rate is the same throughout one.
-    return mlperf_rate(step // course.per_epoch, course.batch)
+    """MLPerf's published rate, for SGD with momentum .9; the same throughout an epoch, of which the first is 0.
+
+    Linear from .001 to the peak, .001 times the global batch over 64, in 4 epochs; a quarter of the peak after
+    epoch 32, an eighth after epoch 64.
+    """
+    epoch, peak = step // course.per_epoch, 0.001 * course.batch / 64
+    if epoch < 4:
+        return 0.001 + (peak - 0.001) * epoch / 4
+    return peak * (1 if epoch <= 32 else 0.25 if epoch <= 64 else 0.125)
 
 
 def _sc18_rate(course: Course, step: int) -> float:
@@ -235,43 +206,16 @@ _QUICK = Recipe(adam, warmed_cosine(1e-3), 8, 4, 0.0, "this module", augment=tur
 _MLPERF_RECIPE = Recipe(momentum, _mlperf_rate, 4, 128, 0.5, MLPERF)
 
 
-def _small(recipe: Recipe, sample: tuple[int, ...], outputs: int) -> Any:
-    return build_mlperf(
-        sample[0], sample[-1], outputs, filters=_QUICK_FILTERS, dropout=recipe.dropout
-    )
+def _mlperf(
+    recipe: Recipe, sample: tuple[int, ...], outputs: int, filters: tuple[int, ...] = FILTERS
+) -> Any:
+    return build_mlperf(sample[0], sample[-1], outputs, filters=filters, dropout=recipe.dropout)
 
 
-def _mlperf(recipe: Recipe, sample: tuple[int, ...], outputs: int) -> Any:
-    return build_mlperf(sample[0], sample[-1], outputs, dropout=recipe.dropout)
-
-
-def _universes(seed: int, split: str, index: int, count: int, size: int) -> Samples:
-    from fairlead.ml.data import synthetic_universe
-    from fairlead.ml.data.samples import Samples
-
-    made = synthetic_universe.shard(seed, split, index, count, size)
-    return Samples(made.counts, made.parameters)
-
-
-def _redshifts(seed: int, split: str, index: int, count: int, size: int) -> Samples:
-    from fairlead.ml.data import synthetic_universe
-    from fairlead.ml.data.samples import Samples
-
-    made = synthetic_universe.redshifts(seed, split, index, count, size)
-    return Samples(made.counts, made.parameters)
-
-
-def _forms() -> tuple[Form, ...]:
-    from fairlead.ml.data.synthetic_universe import FORMS
-
-    return FORMS
-
-
-UNIVERSES = DataKind("cosmo", version=1, size=32, make=_universes, data_set="cosmo", forms=_forms)
+_DATA = "fairlead.ml.data.synthetic_universe"
+UNIVERSES = DataKind("cosmo", 1, 32, later(_DATA, "shard"), "cosmo", later(_DATA, "forms"))
 # A sample of 128 voxels a side is 17 MB.
-REDSHIFTS = DataKind(
-    "cosmo-mlperf", version=1, size=128, make=_redshifts, data_set="cosmo", per_shard=16
-)
+REDSHIFTS = DataKind("cosmo-mlperf", 1, 128, later(_DATA, "redshifts"), "cosmo", per_shard=16)
 
 _COMMON = partial(
     Task, prepare=prepare, scores=scores, gates=_GATES, penalty=1e5, quick=_QUICK, train=4000, val=2000,
@@ -282,7 +226,7 @@ TASKS = (
         name="cosmoflow",
         title="CosmoFlow",
         network=mlperf_network(32, 1, 3, filters=_QUICK_FILTERS),
-        build=_small,
+        build=partial(_mlperf, filters=_QUICK_FILTERS),
         data=UNIVERSES,
         size=32,
         loss=squared_error,

@@ -20,21 +20,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fairlead.ml.data.kind import DataKind
+from fairlead.ml.data.kind import DataKind, later
 from fairlead.ml.network import Network, checked, features
-from fairlead.ml.task import (
-    Gate,
-    Recipe,
-    Task,
-    adam,
-    constant,
-    cross_entropy,
-    warmed_cosine,
-)
+from fairlead.ml.task import Gate, Recipe, Task, adam, constant, cross_entropy, warmed_cosine
 
 if TYPE_CHECKING:
-    from fairlead.ml.data.formats import Form
-    from fairlead.ml.data.samples import Array, Samples
+    from fairlead.ml.data.samples import Array
 
 SIZE = 64
 CHANNELS = 3
@@ -57,16 +48,8 @@ def network_224(size: int = 224) -> Network:
 
 
 def build(dropout: float) -> Any:
-    """The 64 network as a ``keras.Model``: images to logits.
-
-    Args:
-        dropout: fraction dropped after each unit and in the head; 0.5 as published, 0.0 for none.
-    Returns:
-        A model from ``(batch, 64, 64, 3)``, prepared by :func:`prepare`, to float32 logits
-        ``(batch, 2)``: background, signal.
-    Raises:
-        FairleadError: Keras built a network of another size than the published one.
-    """
+    """The 64 network as a ``keras.Model``: ``(batch, 64, 64, 3)``, of :func:`prepare`, to float32 logits ``(batch, 2)``:
+    background, signal. ``dropout`` is the fraction dropped after each unit and in the head; 0.5 as published."""
     from keras import Input, Model, layers
 
     images = Input((SIZE, SIZE, CHANNELS), name="images")
@@ -82,13 +65,7 @@ def build(dropout: float) -> Any:
 def build_224(dropout: float, size: int = 224) -> Any:
     """The 224 network ("scaling improvements") as a ``keras.Model``: four units, a convolution, the mean of each map.
 
-    Args:
-        dropout: fraction dropped after each unit; 0.5 as published.
-        size: pixels of a side, at least 16.
-    Returns:
-        A model from ``(batch, size, size, 3)`` to float32 logits ``(batch, 2)``: background, signal.
-    Raises:
-        FairleadError: Keras built a network of another size than the published one.
+    As :func:`build`, of images of ``size`` pixels a side, at least 16.
     """
     from keras import Input, Model, layers
 
@@ -147,21 +124,8 @@ def scores(labels: Array, logits: Array) -> dict[str, float]:
     return {"auc": auc(labels, margin), "accuracy": float(right.mean())}
 
 
-def _events(seed: int, split: str, index: int, count: int, size: int) -> Samples:
-    from fairlead.ml.data import synthetic_hep
-    from fairlead.ml.data.samples import Samples
-
-    made = synthetic_hep.shard(seed, split, index, count, size)
-    return Samples(made.images, made.labels)
-
-
-def _forms() -> tuple[Form, ...]:
-    from fairlead.ml.data.synthetic_hep import FORMS
-
-    return FORMS
-
-
-EVENTS = DataKind("hep", version=1, size=SIZE, make=_events, data_set="hep", forms=_forms)
+_DATA = "fairlead.ml.data.synthetic_hep"
+EVENTS = DataKind("hep", 1, SIZE, later(_DATA, "shard"), "hep", later(_DATA, "forms"))
 
 _SOURCE = "github.com/sparticlesteve/hep_cnn_benchmark"
 

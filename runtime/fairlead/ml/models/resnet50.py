@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fairlead.ml.data.kind import DataKind
+from fairlead.ml.data.kind import DataKind, later
 from fairlead.ml.network import Network, checked, features
 from fairlead.ml.task import (
     Course,
@@ -28,8 +28,7 @@ from fairlead.ml.task import (
 )
 
 if TYPE_CHECKING:
-    from fairlead.ml.data.formats import Form
-    from fairlead.ml.data.samples import Array, Samples
+    from fairlead.ml.data.samples import Array
 
 BLOCKS, WIDTHS, STRIDES = (3, 4, 6, 3), (64, 128, 256, 512), (1, 2, 2, 2)
 MOMENTUM, EPSILON = 0.997, 1e-5
@@ -55,23 +54,15 @@ def network(version: int = 2, size: int = 224, classes: int = 1001) -> Network:
 
 
 def build(version: int = 2, size: int = 224, classes: int = 1001, moving: float = MOMENTUM) -> Any:
-    """The network as a ``keras.Model``: images to logits.
+    """The network as a ``keras.Model``: ``(batch, size, size, 3)`` to float32 logits ``(batch, classes)``.
 
     Args:
         version: 1, or 2: pre-activation.
         size: pixels of a side, at least 32.
-        classes: how many logits.
         moving: momentum of BatchNorm's moving statistics; published is .997.
-    Returns:
-        A model from ``(batch, size, size, 3)`` to float32 ``(batch, classes)``.
-    Raises:
-        FairleadError: Keras built a network of another size than the published one.
-        ValueError: there is no such version.
     """
     from keras import Input, Model, layers
 
-    if version not in (1, 2):
-        raise ValueError(f"ResNet-50 has versions 1 and 2, not {version}")
     normal = partial(_normal, moving)
     images = Input((size, size, 3), name="images")
     x = _conv(images, 64, 7, 2, "stem")
@@ -81,14 +72,8 @@ def build(version: int = 2, size: int = 224, classes: int = 1001, moving: float 
     block = _plain if version == 1 else _preactivated
     for stage, (blocks, width, stride) in enumerate(zip(BLOCKS, WIDTHS, STRIDES, strict=True)):
         for number in range(blocks):
-            x = block(
-                normal,
-                x,
-                width,
-                stride if number == 0 else 1,
-                f"s{stage + 1}b{number + 1}",
-                number == 0,
-            )
+            name, first = f"s{stage + 1}b{number + 1}", number == 0
+            x = block(normal, x, width, stride if first else 1, name, first)
     if version == 2:
         x = normal(x, "last")
     x = features(x)
@@ -139,34 +124,8 @@ def _conv(x: Any, filters: int, kernel: int, stride: int, name: str) -> Any:
     )(x)  # fmt: skip
 
 
-def learning_rates(batch: int, samples: int) -> tuple[tuple[int, float], ...]:
-    """The published rate of one process: ``(from step, rate)``, for SGD with momentum .9.
-
-    .1 times ``batch`` over 256; a tenth of it from epoch 30, 60, 80 and 90 on, each, of 100.
-    """
-    peak, steps = 0.1 * batch / 256, samples / batch
-    return tuple((int(epoch * steps), peak * 0.1**n) for n, epoch in enumerate((0, 30, 60, 80, 90)))
-
-
 # The plugin's peak rates by global batch, for LARS; 40 is that of 32,768 images.
-LARS_RATES = ((256, 4.0), (512, 5.0), (1024, 9.0), (4096, 14.0), (32768, 40.0))
-
-
-def lars_rate(
-    step: int, batch: int, warmup_steps: int, decay_steps: int, first: float = 0.1
-) -> float:
-    """The published rate with the plugin, for :class:`fairlead.ml.optimizers.Lars`.
-
-    Linear from ``first`` to the peak of the global ``batch`` (of the largest that is published and not
-    larger) over ``warmup_steps``; then the peak times (1 - t) squared, t going from 0 to 1 in ``decay_steps``.
-
-    >>> [round(lars_rate(step, 1024, 10, 100), 2) for step in (0, 5, 10, 60, 110)]
-    [0.1, 4.55, 9.0, 2.25, 0.0]
-    """
-    peak = max((rate for size, rate in LARS_RATES if size <= batch), default=LARS_RATES[0][1])
-    if step < warmup_steps:
-        return first + (peak - first) * step / warmup_steps
-    return peak * (1 - min((step - warmup_steps) / max(decay_steps, 1), 1)) ** 2
+_LARS = ((256, 4.0), (512, 5.0), (1024, 9.0), (4096, 14.0), (32768, 40.0))
 
 
 def scores(labels: Array, logits: Array) -> dict[str, float]:
@@ -182,16 +141,19 @@ def _optimizer(course: Course) -> Any:
 
 
 def _rate(course: Course, step: int) -> float:
-    if course.ranks > 1:
-        # 12 epochs of its 100, as in its runit_tf_aprun.sh; the decay has the others.
-        warmup = course.steps * 12 // 100
-        return lars_rate(step, course.batch, warmup, course.steps - warmup)
-    table = learning_rates(course.batch, course.batch * course.per_epoch)
-    return next(rate for begin, rate in reversed(table) if step >= begin)
+    """The published rates: of one process, with momentum .9 for 100 epochs; of several, with the plugin, by LARS.
 
-
-def _unchanged(images: Any) -> Any:
-    return images
+    The latter is linear from .1 to the peak of the global batch (of the largest that is published and not larger) for 12
+    of the 100 epochs, as its runit_tf_aprun.sh has it; then the peak times (1 - t) squared, t going from 0 to 1.
+    """
+    if course.ranks == 1:
+        falls = sum(step >= epoch * course.per_epoch for epoch in (30, 60, 80, 90))
+        return 0.1 * course.batch / 256 * 0.1**falls
+    warmup = course.steps * 12 // 100
+    peak = max((rate for size, rate in _LARS if size <= course.batch), default=_LARS[0][1])
+    if step < warmup:
+        return 0.1 + (peak - 0.1) * step / warmup
+    return peak * (1 - min((step - warmup) / max(course.steps - warmup, 1), 1)) ** 2
 
 
 _SOURCE = "github.com/NERSC/cray-bdc-deeplearning a39eaf0"
@@ -199,23 +161,8 @@ _QUICK = Recipe(adam, warmed_cosine(1e-3), 16, 2, 0.0, "this module", moving=0.9
 _PUBLISHED = Recipe(_optimizer, _rate, 32, 100, 0.0, _SOURCE, l2=1e-4)
 
 
-def _gratings(seed: int, split: str, index: int, count: int, size: int) -> Samples:
-    from fairlead.ml.data import synthetic_images
-    from fairlead.ml.data.samples import Samples
-
-    made = synthetic_images.shard(seed, split, index, count, size)
-    return Samples(made.pixels, made.labels)
-
-
-def _forms() -> tuple[Form, ...]:
-    from fairlead.ml.data import images, synthetic_images
-
-    return (*synthetic_images.FORMS, *images.FORMS)
-
-
-GRATINGS = DataKind(
-    "gratings", version=1, size=64, make=_gratings, data_set="gratings", forms=_forms
-)
+_DATA = "fairlead.ml.data.synthetic_images"
+GRATINGS = DataKind("gratings", 1, 64, later(_DATA, "shard"), "gratings", later(_DATA, "forms"))
 
 
 def _task(name: str, title: str, version: int, size: int, classes: int) -> Task:
@@ -226,7 +173,7 @@ def _task(name: str, title: str, version: int, size: int, classes: int) -> Task:
         build=lambda recipe, sample, outputs: build(version, sample[0], outputs, recipe.moving),
         data=GRATINGS,
         size=size,
-        prepare=_unchanged,
+        prepare=lambda images: images,
         loss=cross_entropy,
         scores=scores,
         gates=(Gate("accuracy", 0.95),),

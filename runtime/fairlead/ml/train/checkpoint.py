@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 import shlex
-import threading
 import time
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import numpy as np
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write
 from fairlead.ml.data.samples import Array
+from fairlead.ml.train.model import CheckpointTime
 from fairlead.trace.spans import span
 
 VERSION = 1
@@ -55,22 +56,6 @@ class Checkpoint:
     def bytes(self) -> int:
         """Of all arrays."""
         return sum(a.nbytes for a in self.shared) + sum(a.nbytes for own in self.own for a in own)
-
-
-@dataclass(frozen=True)
-class Written:
-    """A checkpoint on the disk.
-
-    Attributes:
-        seconds: from the first byte until the file is on the disk under its name.
-        held_s: for how long training was paused, to copy the arrays.
-    """
-
-    step: int
-    path: Path
-    bytes: int
-    seconds: float
-    held_s: float
 
 
 def path_of(folder: Path, step: int) -> Path:
@@ -166,10 +151,9 @@ def newest(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
 
 
 def require_same(kept_state: Checkpoint, identity: Mapping[str, Any], folder: Path) -> None:
-    """Checks that a checkpoint belongs to this training.
-
+    """
     Raises:
-        FairleadError: it belongs to another.
+        FairleadError: the checkpoint belongs to another training.
     """
     differ = [k for k in identity if kept_state.identity.get(k) != identity[k]]
     if differ:
@@ -184,10 +168,9 @@ def require_same(kept_state: Checkpoint, identity: Mapping[str, Any], folder: Pa
 
 
 def require_none(folder: Path) -> None:
-    """Checks that the folder of a fresh training has no checkpoints.
-
+    """
     Raises:
-        FairleadError: it has some, which could not be distinguished from new ones.
+        FairleadError: the folder of a fresh training has checkpoints, which could not be distinguished from new ones.
     """
     if there := kept(folder):
         raise fail("checkpoint-there", there=there[-1], folder=shlex.quote(str(folder)))
@@ -207,48 +190,41 @@ class Writer:
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob(".step-*.partial"):  # of a run that was killed
             left.unlink(missing_ok=True)
-        self._thread: threading.Thread | None = None
-        self._failed: BaseException | None = None
-        self.written: list[Written] = []
+        self._pool = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[CheckpointTime] | None = None
+        self.written: list[CheckpointTime] = []
 
     def __enter__(self) -> Writer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.wait()
-        elif self._thread is not None:
-            self._thread.join()  # the error is the block's; this checkpoint is good
+        with self._pool:  # after an error, which is the block's, the checkpoint is still completed
+            if kind is None:
+                self.wait()
 
     @property
     def busy(self) -> bool:
         """Whether a checkpoint is still being written."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._writing is not None and not self._writing.done()
 
     def start(self, state: Checkpoint, held_s: float) -> None:
         """Starts to write; first waits for the previous checkpoint.
 
         Args:
             state: copies, which must not change any more.
-            held_s: see :class:`Written`.
+            held_s: see :class:`fairlead.ml.train.model.CheckpointTime`.
         Raises:
             FairleadError: the previous checkpoint could not be written.
         """
         self.wait()
 
-        def run() -> None:
+        def run() -> CheckpointTime:
             begun = time.perf_counter()
-            try:
-                with span("write a checkpoint", step=state.step, bytes=state.bytes):
-                    path = write(self._folder, state)
-            except BaseException as exc:  # raised by `wait`, in the thread that trains
-                self._failed = exc
-                return
-            seconds = time.perf_counter() - begun
-            self.written.append(Written(state.step, path, state.bytes, seconds, held_s))
+            with span("write a checkpoint", step=state.step, bytes=state.bytes):
+                write(self._folder, state)
+            return CheckpointTime(state.step, state.bytes, time.perf_counter() - begun, held_s)
 
-        self._thread = threading.Thread(target=run, name="checkpoint")
-        self._thread.start()
+        self._writing = self._pool.submit(run)
 
     def wait(self) -> None:
         """Waits until the last checkpoint is on the disk.
@@ -256,9 +232,9 @@ class Writer:
         Raises:
             FairleadError: it could not be written.
         """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
+        if self._writing is None:
+            return
+        writing, self._writing = self._writing, None
+        if failed := writing.exception():
             raise fail("checkpoint-write", folder=self._folder, failed=failed) from failed
+        self.written.append(writing.result())

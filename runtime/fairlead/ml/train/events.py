@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fairlead.base.errors import FairleadError
+
 
 class EventLog:
     """Writes events; each is complete once written."""
@@ -26,9 +28,14 @@ class EventLog:
             )
             print(event, *shown, flush=True)
             return
-        # opened anew each time: one append is one write, so ranks cannot cut each other's lines
+        # Opened for each: one append is one write, so ranks cannot cut each other's lines
         with self._path.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"event": event, **fields}) + "\n")
+
+    def errors(self, failed: FairleadError, **fields: Any) -> None:
+        """An event ``error`` for each finding."""
+        for finding in failed.findings:
+            self.write("error", **fields, **finding.to_json())
 
 
 class Tail:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +18,10 @@ from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.base.progress import Progress, Stage
 from fairlead.base.serde import from_json, to_json
-from fairlead.ml.train.model import WorkerConfig, WorkerResult
-from fairlead.ml.train.options import TrainOptions
+from fairlead.ml.task import Task
+from fairlead.ml.train.model import Training, TrainOptions, WorkerConfig, WorkerResult
 from fairlead.ml.train.result import Baseline, TrainResult, judge, score_name
-from fairlead.ml.train.runner import Runner, RunOutcome, launch
-
-__all__ = [
-    "WORKER",
-    "RunOutcome",
-    "Runner",
-    "TrainOptions",
-    "data_key",
-    "generate",
-    "launch",
-    "train",
-    "work",
-]
+from fairlead.ml.train.runner import Runner, launch
 
 WORKER = "fairlead.ml.train.worker"  # the module that every rank of a training runs
 
@@ -74,42 +62,32 @@ def generate(runner: Runner, options: TrainOptions, progress: Progress) -> Path:
     task = options.task
     whole = sum(options.samples)
     events = _fresh(options.run_dir / "generate.jsonl")
-    command = [
-        "python3",
-        "-m",
-        "fairlead.ml.data.generate",
-        "--out",
-        str(folder),
-        "--train",
-        str(options.samples[0]),
-        "--val",
-        str(options.samples[1]),
-        "--set",
-        task.data.name,
-        "--size",
-        str(task.size),
-        "--format",
-        options.data_format,
-        "--seed",
-        str(options.seed),
-        "--processes",
-        str(options.processes),
-        "--events-file",
-        str(events),
-    ]
+    train, val = options.samples
+    command = _command(
+        "fairlead.ml.data.generate", out=folder, train=train, val=val, set=task.data.name, size=task.size,
+        format=options.data_format, seed=options.seed, processes=options.processes, events_file=events,
+    )  # fmt: skip
     unit = f"{task.sample}s"
     with progress.stage(f"generate {unit}", whole, unit) as stage:
-        done = _Counter(stage)
+        reach = _reaching(stage)
 
         def show(event: dict[str, Any]) -> None:
             if event["event"] == "start":
-                done.reach(event["kept"])
+                reach(event["kept"])
                 stage.result(f"{whole:,} {unit}" + (", cached" if event["kept"] == whole else ""))
             elif event["event"] == "shard":
-                done.reach(event["events"])
+                reach(event["events"])
 
         launch(runner, 1, command, [folder, options.run_dir], events, show)
     return folder
+
+
+def _command(module: str, **options: object) -> list[str]:
+    """``python3 -m MODULE --name VALUE …``."""
+    words = ["python3", "-m", module]
+    for name, value in options.items():
+        words += [f"--{name.replace('_', '-')}", str(value)]
+    return words
 
 
 def _measure_one(
@@ -131,11 +109,8 @@ def _train(runner: Runner, options: TrainOptions, data: Path, progress: Progress
     with progress.stage(title, None, "steps") as stage:
         result = work(runner, options, data, options.ranks, None, stage)
         assert result.evaluation is not None
-        held = result.evaluation.scores
-        scores = [
-            f"{score_name(g.metric)} {held[g.metric]:.3f}" for g in task.gates if g.metric in held
-        ]
         speed = [f"{result.speed.samples_per_s:.0f} samples/s"] if result.speed else []
+        scores = _gated(task, result.evaluation.scores)
         stage.result(", ".join([*scores, *speed, f"{len(result.loss)} steps"]))
     return result
 
@@ -149,103 +124,93 @@ def work(
     stage: Stage,
 ) -> WorkerResult:
     """One launch of the worker; ``max_steps`` makes it a measurement without evaluation."""
-    folder = options.run_dir
-    stem = "measure" if max_steps else "train"
-    result = folder / f"{stem}.result.json"
-    result.unlink(missing_ok=True)
-    measure = max_steps is not None
+    folder, measure = options.run_dir, max_steps is not None
+    stem = "measure" if measure else "train"
+    result = _fresh(folder / f"{stem}.result.json")
+    asked = {field.name: getattr(options, field.name) for field in fields(Training)}
+    asked |= {"batch": options.each}
+    if measure:
+        asked |= {"max_seconds": options.measure_seconds, "checkpoints": None, "resume": False}
     config = WorkerConfig(
         data=data,
         result=result,
-        model=options.model,
-        published=options.published,
-        backend=options.backend,
-        precision=options.precision,
         events=_fresh(folder / f"{stem}.events.jsonl"),
-        batch=options.each,
-        epochs=options.epochs,
-        max_seconds=options.measure_seconds if measure else options.max_seconds,
         max_steps=max_steps,
         least_steps=options.warmup + options.measure_least if measure else 0,
-        warmup=options.warmup,
         measure_only=measure,
-        forward_apart=options.forward_apart,
-        dropout=options.dropout,
-        threads=options.threads,
-        seed=options.seed,
-        checkpoints=None if measure else options.checkpoints,
-        every_seconds=options.every_seconds,
-        every_steps=options.every_steps,
-        resume=options.resume and not measure,
-        skip_damaged=options.skip_damaged,
+        **asked,
     )
-    assert config.events is not None
     path = folder / f"{stem}.config.json"
     with atomic_write(path, "w") as stream:
         json.dump(to_json(config), stream, indent=2)
-    command = ["python3", "-m", WORKER, "--config", str(path)]
     binds = [data, folder, *([options.checkpoints] if options.checkpoints else [])]
-    launch(runner, ranks, command, binds, config.events, _ShowTraining(stage))
+    launch(runner, ranks, _command(WORKER, config=path), binds, config.events, _showing(stage))
     try:
         return from_json(WorkerResult, json.loads(result.read_text()))
     except (OSError, ValueError) as exc:
         raise fail("train-no-result", result=result, reason=exc) from exc
 
 
-class _ShowTraining:
+# By a worker's event, what its stage shows.
+_NOTES = {
+    "setup": "loading the framework",
+    "start": "compiling the first step",
+    "step": "loss {loss:.3f}, {samples_per_s:.0f} samples/s",
+    "resumed": "going on after step {step}",
+    "damaged": "left out: {what}",
+    "evaluate": "scoring {samples} held-out samples",
+    "evaluated": "scored {samples} held-out samples",
+}
+
+
+def _showing(stage: Stage) -> Callable[[dict[str, Any]], None]:
     """Turns a worker's events into a stage's progress."""
+    reach = _reaching(stage)
 
-    def __init__(self, stage: Stage):
-        self._stage, self._done = stage, _Counter(stage)
-
-    def __call__(self, event: dict[str, Any]) -> None:
+    def show(event: dict[str, Any]) -> None:
         kind = event["event"]
-        if kind == "setup":
-            self._stage.note("loading the framework")
-        elif kind == "start":
-            self._stage.total(event["steps"])
-            self._done.reach(event["begin"])
-            self._stage.note("compiling the first step")
+        if kind == "start":
+            stage.total(event["steps"])
+            reach(event["begin"])
         elif kind == "step":
-            self._done.reach(event["step"])
-            self._stage.note(f"loss {event['loss']:.3f}, {event['samples_per_s']:.0f} samples/s")
-        elif kind == "resumed":
-            self._stage.note(f"going on after step {event['step']}")
-        elif kind == "damaged":
-            self._stage.note(f"left out: {event['what']}")
-        elif kind == "evaluate":
-            self._stage.note(f"scoring {event['samples']} held-out samples")
-        elif kind == "evaluated":
-            self._stage.note(f"scored {event['samples']} held-out samples")
+            reach(event["step"])
+        if kind in _NOTES:
+            stage.note(_NOTES[kind].format(**event))
+
+    return show
 
 
-class _Counter:
+def _reaching(stage: Stage) -> Callable[[float], None]:
     """Advances a stage to absolute amounts."""
+    at = 0.0
 
-    def __init__(self, stage: Stage):
-        self._stage, self._at = stage, 0.0
+    def reach(amount: float) -> None:
+        nonlocal at
+        stage.advance(amount - at)
+        at = amount
 
-    def reach(self, amount: float) -> None:
-        self._stage.advance(amount - self._at)
-        self._at = amount
+    return reach
 
 
 def _baseline(
     runner: Runner, options: TrainOptions, data: Path, damaged: Sequence[str], progress: Progress
 ) -> Baseline:
     result = options.run_dir / "baseline.json"
-    command = ["python3", "-m", "fairlead.ml.data.baseline"]
-    command += ["--data", str(data), "--out", str(result), "--model", options.model]
+    command = _command("fairlead.ml.data.baseline", data=data, out=result, model=options.model)
     command += [word for path in damaged for word in ("--leave-out", path)]
     with progress.stage("fit the linear baseline") as stage:
         launch(runner, 1, command, [data, options.run_dir])
         baseline = from_json(Baseline, json.loads(result.read_text()))
-        held = baseline.scores
-        gates = [g for g in options.task.gates if g.metric in held]
-        stage.result(", ".join(f"{score_name(g.metric)} {held[g.metric]:.3f}" for g in gates))
+        stage.result(", ".join(_gated(options.task, baseline.scores)))
     return baseline
 
 
-def _fresh(events: Path) -> Path:
-    events.unlink(missing_ok=True)
-    return events
+def _gated(task: Task, scores: Mapping[str, float]) -> list[str]:
+    """The scores that have a gate, in words."""
+    metrics = [gate.metric for gate in task.gates if gate.metric in scores]
+    return [f"{score_name(metric)} {scores[metric]:.3f}" for metric in metrics]
+
+
+def _fresh(path: Path) -> Path:
+    path.unlink(missing_ok=True)
+    return path

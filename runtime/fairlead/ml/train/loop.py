@@ -24,9 +24,8 @@ from fairlead.ml.data.shards import Rows
 from fairlead.ml.task import Course
 from fairlead.ml.train import checkpoint, not_finite
 from fairlead.ml.train.events import EventLog
-from fairlead.ml.train.model import LossPoint, WorkerConfig
+from fairlead.ml.train.model import CheckpointTime, LossPoint, Marks, WorkerConfig
 from fairlead.ml.train.steps import Steps, arrays, assign
-from fairlead.ml.train.times import Marks, Times
 from fairlead.trace.spans import span
 
 # Under loss scaling a step that overflows is skipped; this many in a row mean that training has diverged.
@@ -51,9 +50,9 @@ class Progress:
     step: int = 0
     resumed_from: int = 0
     points: list[LossPoint] = field(default_factory=list)
-    times: Times = field(default_factory=Times)
+    marks: list[Marks] = field(default_factory=list)
     forward_s: float = 0.0
-    written: list[checkpoint.Written] = field(default_factory=list)
+    written: list[CheckpointTime] = field(default_factory=list)
     unreadable: tuple[str, ...] = ()
 
 
@@ -198,7 +197,7 @@ class Loop:
         self._record(Marks(start, read, steps.forward_over, computed, arrived, averaged, end))
         epoch, seconds = step // self.course.per_epoch, end / 1e9 - self._begun
         self.progress.points.append(LossPoint(step, epoch, seconds, float(shared[0])))
-        _tell(self.log, self.config, self.course, self.progress)
+        self._report()
         if self._is_due(wanted=bool(shared[3] > 0)):
             self._saved, self._saved_step = time.perf_counter(), self.progress.step
             self._save()
@@ -217,7 +216,7 @@ class Loop:
 
     def _record(self, marks: Marks) -> None:
         """Counts the step, and records its times."""
-        self.progress.times.marks.append(marks)
+        self.progress.marks.append(marks)
         if self.ranks.timeline is not None:
             self.ranks.timeline.phases(self.progress.step, marks.parts, marks.borders)
         self.progress.step += 1
@@ -229,51 +228,42 @@ class Loop:
         return self.config.checkpoints is not None and due
 
     def _save(self) -> None:
-        _save(self.ranks, self.steps, self.progress, self.identity, self._writer)
+        """Passes the state to the writer. Collective: each rank contributes its own arrays."""
+        begun, writer = time.perf_counter(), self._writer
+        with span("copy the state for a checkpoint", step=self.progress.step):
+            own = self.ranks.gather(self.steps.own_state())
+            if writer is None:
+                return
+            writer.wait()  # one copy of the state at a time, and the wait counts as held
+            losses = {"loss": [to_json(point) for point in self.progress.points]}
+            shared = arrays(self.steps.shared())
+            state = checkpoint.Checkpoint(
+                self.progress.step, self.identity, shared, own or [], losses
+            )
+        writer.start(state, time.perf_counter() - begun)
 
     def _measure_forward(self, batch: Samples) -> None:
+        """Median seconds of a forward pass alone; the state of dropout is put back."""
         with span("measure the forward pass apart"):
-            self.progress.forward_s = _forward(self.steps, batch)
+            kept, seconds = self.steps.own_state(), []
+            for _ in range(_FORWARDS):
+                begun = time.perf_counter()
+                self.steps.forward(batch.inputs, batch.targets)
+                seconds.append(time.perf_counter() - begun)
+            self.steps.restore(kept)
+            self.progress.forward_s = statistics.median(seconds[1:])
         if self.ranks.timeline is not None:
             self.ranks.timeline.forward_apart(round(1e9 * self.progress.forward_s))
 
-
-def _save(
-    ranks: Comm, steps: Steps, progress: Progress, identity: dict[str, object],
-    writer: checkpoint.Writer | None,
-) -> None:  # fmt: skip
-    """Passes the state to the writer. Collective: each rank contributes its own arrays."""
-    begun = time.perf_counter()
-    with span("copy the state for a checkpoint", step=progress.step):
-        own = ranks.gather(steps.own_state())
-        if writer is None:
-            return
-        writer.wait()  # one copy of the state at a time, and the wait counts as held
-        losses = {"loss": [to_json(point) for point in progress.points]}
-        shared = arrays(steps.shared())
-        state = checkpoint.Checkpoint(progress.step, identity, shared, own or [], losses)
-    writer.start(state, time.perf_counter() - begun)
-
-
-def _forward(steps: Steps, batch: Samples) -> float:
-    """Median seconds of a forward pass alone; the state of dropout is put back."""
-    kept, seconds = steps.own_state(), []
-    for _ in range(_FORWARDS):
-        begun = time.perf_counter()
-        steps.forward(batch.inputs, batch.targets)
-        seconds.append(time.perf_counter() - begun)
-    steps.restore(kept)
-    return statistics.median(seconds[1:])
-
-
-def _tell(log: EventLog, config: WorkerConfig, course: Course, progress: Progress) -> None:
-    recent = progress.times.whole[config.warmup :][-10:] or progress.times.whole[-1:]
-    point = progress.points[-1]
-    log.write(
-        "step",
-        step=progress.step,
-        epoch=point.epoch,
-        loss=point.loss,
-        seconds=point.seconds,
-        samples_per_s=course.batch / statistics.median(recent),
-    )
+    def _report(self) -> None:
+        marks, point = self.progress.marks, self.progress.points[-1]
+        recent = marks[self.config.warmup :][-10:] or marks[-1:]
+        seconds = statistics.median((mark.end - mark.start) / 1e9 for mark in recent)
+        self.log.write(
+            "step",
+            step=self.progress.step,
+            epoch=point.epoch,
+            loss=point.loss,
+            seconds=point.seconds,
+            samples_per_s=self.course.batch / seconds,
+        )

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairlead.ml import registry
+from fairlead.ml.task import Recipe, Task
 
-@dataclass(frozen=True)
-class WorkerConfig:
-    """One launch of :mod:`fairlead.ml.train.worker`, as every rank reads it from ``config.json``.
+# The parts between a step's borders, where the framework shows the end of the forward pass and where it does not.
+PARTS = ("input", "forward", "backward", "idle", "exposed communication", "update")
+FUSED = ("input", "forward and backward", "idle", "exposed communication", "update")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How to train, as the user asks for it and every rank does it.
 
     Attributes:
-        data: folder of the model's files.
-        result: JSON file that rank 0 writes at the end: a :class:`WorkerResult`.
         model: a name of :mod:`fairlead.ml.registry`.
-        published: train by the published recipe, not by the quick one.
+        published: use the published recipe instead of the quick one.
         backend: of Keras: ``tensorflow`` or ``torch``.
         precision: Keras's policy: ``float32``, ``mixed_bfloat16`` or ``mixed_float16``.
-        events: file that progress is appended to; None prints it on rank 0 instead.
-        batch: samples a rank and step; None for the recipe's.
+        batch: samples a rank and step, on 1 rank and on all, so that scaling is weak; None for the recipe's.
         epochs: passes over the training data, at most; None for the recipe's.
         max_seconds: training ends at the first step after this time, not counting an earlier launch.
-        max_steps: training ends after this number of steps; None for no limit.
-        least_steps: number of steps that are taken even if ``max_seconds`` are over.
         warmup: first steps, whose times are not measured.
-        measure_only: stop after the steps: no evaluation; ``max_seconds`` begins when the warm-up is over.
         forward_apart: measure the forward pass separately, where a backend does not show it.
         dropout: fraction dropped; None for the recipe's.
         threads: of the framework in each rank.
@@ -36,20 +38,14 @@ class WorkerConfig:
         skip_damaged: leave out files that cannot be read and report them, instead of ending.
     """
 
-    data: Path
-    result: Path
     model: str = "hepcnn"
     published: bool = False
     backend: str = "tensorflow"
     precision: str = "float32"
-    events: Path | None = None
     batch: int | None = None
     epochs: int | None = None
     max_seconds: float = 90.0
-    max_steps: int | None = None
-    least_steps: int = 0
     warmup: int = 3
-    measure_only: bool = False
     forward_apart: bool = True
     dropout: float | None = None
     threads: int = 1
@@ -59,6 +55,75 @@ class WorkerConfig:
     every_steps: int | None = None
     resume: bool = False
     skip_damaged: bool = False
+
+
+@dataclass(frozen=True)
+class TrainOptions(Training):
+    """What to train and how long.
+
+    Attributes:
+        run_dir: folder for configuration, progress and results; made if absent.
+        ranks: processes of the training.
+        data_dir: folder of the user's files; None generates synthetic ones in the cache.
+        data_format: of generated files: ``hdf5``, ``tfrecord`` or ``tfrecord-gzip``.
+        train_samples, val_samples: how many to generate; None for as many as the quick recipe needs.
+        measure_steps, measure_seconds: timed steps of a measurement, at most, and their time limit.
+        measure_least: number of those steps that are timed whatever they take.
+        processes: that generate data.
+    """
+
+    run_dir: Path
+    ranks: int = 2
+    data_dir: Path | None = None
+    data_format: str = "hdf5"
+    train_samples: int | None = None
+    val_samples: int | None = None
+    measure_steps: int = 12
+    measure_seconds: float = 90.0
+    measure_least: int = 1
+    processes: int = 2
+
+    @property
+    def task(self) -> Task:
+        """The model."""
+        return registry.find(self.model)
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe, before the overrides of these options."""
+        return self.task.published if self.published else self.task.quick
+
+    @property
+    def each(self) -> int:
+        """Samples a rank and step."""
+        return self.batch or self.recipe.each(self.ranks)
+
+    @property
+    def samples(self) -> tuple[int, int]:
+        """Training and held-out samples that are generated."""
+        task = self.task
+        return self.train_samples or task.train, self.val_samples or task.val
+
+
+@dataclass(frozen=True)
+class WorkerConfig(Training):
+    """One launch of :mod:`fairlead.ml.train.worker`, as every rank reads it from ``config.json``.
+
+    Attributes:
+        data: folder of the model's files.
+        result: JSON file that rank 0 writes at the end: a :class:`WorkerResult`.
+        events: file that progress is appended to; None prints it on rank 0 instead.
+        max_steps: training ends after this number of steps; None for no limit.
+        least_steps: number of steps that are taken even if ``max_seconds`` are over.
+        measure_only: stop after the steps: no evaluation; ``max_seconds`` begins when the warm-up is over.
+    """
+
+    data: Path
+    result: Path
+    events: Path | None = None
+    max_steps: int | None = None
+    least_steps: int = 0
+    measure_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,6 +207,59 @@ class StepTimes:
     def after(self, steps: int) -> StepTimes:
         """Without the first ``steps``, as those of a warm-up."""
         return StepTimes(self.rank, self.host, *(part[steps:] for part in self.parts.values()))
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The borders of one step's parts, ns of ``time.perf_counter_ns``, in ascending order.
+
+    Attributes:
+        start, read: between them, waiting for the batch.
+        forward: when the forward pass was over; None where one function computes both passes.
+        computed: when the gradients were there.
+        waited: ``computed`` and the time in the mean that was spent waiting for the slowest rank. That lies at the
+            beginning of the call, or nearly so.
+        averaged: when the means were there.
+        end: when the optimizer had made its update.
+    """
+
+    start: int
+    read: int
+    forward: int | None
+    computed: int
+    waited: int
+    averaged: int
+    end: int
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of what lies between the borders."""
+        return FUSED if self.forward is None else PARTS
+
+    @property
+    def borders(self) -> tuple[int, ...]:
+        """One more than there are parts."""
+        known = (self.start, self.read, self.forward, self.computed, self.waited, self.averaged)
+        return (*(at for at in known if at is not None), self.end)
+
+    def seconds(self, apart: int) -> tuple[float, ...]:
+        """The parts as :class:`StepTimes` has them, to the microsecond.
+
+        Args:
+            apart: ns of a forward pass that was measured apart; used if this step does not show its own.
+        """
+        forward = min(self.read + apart, self.computed) if self.forward is None else self.forward
+        parts = (
+            self.read - self.start, forward - self.read, self.computed - forward,
+            self.averaged - self.waited, self.end - self.averaged, self.waited - self.computed,
+        )  # fmt: skip
+        return tuple(round(ns / 1e9, 6) for ns in parts)
+
+
+def step_times(marks: Sequence[Marks], rank: int, host: str, forward_s: float) -> StepTimes:
+    """A rank's steps of one launch, as it reports them; ``forward_s`` is of a forward pass measured apart."""
+    steps = [mark.seconds(round(forward_s * 1e9)) for mark in marks]
+    return StepTimes(rank, host, *(zip(*steps, strict=True) if steps else [()] * 6))
 
 
 @dataclass(frozen=True)

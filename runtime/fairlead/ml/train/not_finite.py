@@ -32,7 +32,9 @@ def error(
     """
     mine = {"own": tuple(map(float, own)), "host": socket.gethostname(), "why": ""}
     if not np.isfinite(own).all():
-        mine["why"] = "; ".join(filter(None, (_tensor(steps, local), _data(batch, rows))))
+        odd = steps.odd(local)
+        tensor = f"the first such gradient is that of {odd}" if odd else ""
+        mine["why"] = "; ".join(filter(None, (tensor, _data(batch, rows))))
     every = common.broadcast_object(ranks, ranks.gather(mine), 0)
     # If all are finite and their mean is not, the sum overflowed: rank 0 is named.
     rank = next((r for r, each in enumerate(every) if not all(map(math.isfinite, each["own"]))), 0)
@@ -49,11 +51,6 @@ def error(
         norm=norm,
         more=more,
     )
-
-
-def _tensor(steps: Steps, local: Any) -> str:
-    name = steps.odd(local)
-    return f"the first such gradient is that of {name}" if name else ""
 
 
 def _data(batch: Samples, rows: Rows) -> str:

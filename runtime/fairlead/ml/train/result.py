@@ -72,43 +72,32 @@ def score_name(metric: str) -> str:
 def judge(result: TrainResult) -> Iterator[Finding]:
     """What a finished training shows: an error where the linear model was not beaten, a warning where a gate was
     missed, or where files or checkpoints were left out."""
-    task, held_out = result.task, f"{result.baseline.val} held-out {result.task.sample}s"
-    how_long = f"{result.all.epochs_done:.2f} epochs in {result.all.train_seconds:.0f} s"
-    longer = "train longer, e.g. with twice the time limit"
+    task, training = result.task, result.all
+    held_out = f"{result.baseline.val} held-out {task.sample}s"
+    how_long = f"{training.epochs_done:.2f} epochs in {training.train_seconds:.0f} s"
     for gate in result.gates:
         score, linear = result.scores[gate.metric], result.baseline.scores[gate.metric]
+        name = score_name(gate.metric)
         if not gate.better(score, linear):
             yield error(
-                "train-not-learnt",
-                task_title=task.title,
-                score_name=score_name(gate.metric),
-                score=score,
-                linear=linear,
-                held_out=held_out,
-                how_long=how_long,
-                longer=longer,
-            )
+                "train-not-learnt", task_title=task.title, score_name=name, score=score, linear=linear,
+                held_out=held_out, how_long=how_long,
+            )  # fmt: skip
         elif not gate.passed(score):
             yield warning(
-                "train-below-gate",
-                score_name=score_name(gate.metric),
-                score=score,
-                gate_words=gate.words,
-                held_out=held_out,
-                stopped_by=result.all.stopped_by,
-                how_long=how_long,
-                longer=longer,
-            )
-    if result.all.damaged:
+                "train-below-gate", score_name=name, score=score, gate=gate, held_out=held_out,
+                training=training, how_long=how_long,
+            )  # fmt: skip
+    if training.damaged:
         yield warning(
             "train-skipped-unreadable",
-            damaged_count=len(result.all.damaged),
-            damaged=result.all.damaged[0],
+            damaged_count=len(training.damaged),
+            damaged=training.damaged[0],
         )
-    if result.all.unreadable:
+    if training.unreadable:
         yield warning(
-            "checkpoint-damaged-resumed" if result.all.resumed_from else "checkpoint-damaged-all",
-            unreadable_count=len(result.all.unreadable),
-            unreadable="; ".join(result.all.unreadable),
-            resumed_from=result.all.resumed_from,
+            "checkpoint-damaged-resumed" if training.resumed_from else "checkpoint-damaged-all",
+            unreadable_count=len(training.unreadable),
+            unreadable="; ".join(training.unreadable),
+            resumed_from=training.resumed_from,
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -51,10 +51,7 @@ def launch(
         FairleadError: it failed. A cause that a rank itself reported comes first.
     """
     try:
-        if events is not None and show is not None:
-            with _watched(events, show):
-                outcome = runner(ranks, command, binds)
-        else:
+        with _watched(events, show) if events and show else nullcontext():
             outcome = runner(ranks, command, binds)
     except FairleadError as exc:
         raise _at_step(exc, events) from None
@@ -105,15 +102,8 @@ def _failure(outcome: RunOutcome, command: Sequence[str], events: Path | None) -
         return FairleadError(outcome.killed)
     if errors:
         first = errors[0]
-        return fail(
-            "failure",
-            check=first.get("check", "train-rank"),
-            what=first["what"],
-            where=first.get("where", ""),
-            why=first.get("why", ""),
-            events=events,
-            remedy=first.get("remedy"),
-        )
+        own = {key: first.get(key, "") for key in ("what", "where", "why", "remedy")}
+        return fail("failure", check=first.get("check", "train-rank"), events=events, **own)
     last = "\n".join(outcome.output.strip().splitlines()[-12:])
     return fail(
         "train-launch",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fairlead.base.errors import FairleadError
+from fairlead.base.errors import FairleadError, Finding
 from fairlead.launch import launch as launching
 from fairlead.ml.train.host import WORKER
 from fairlead.ml.train.runner import Runner, RunOutcome
@@ -46,43 +46,38 @@ def runner(
                 launch.proved()
             on_proof(proof)
 
+        def placed(finding: Finding) -> Finding:
+            if finding.check != "rank-died":
+                return finding
+            return replace(finding, where=launching.on_host(finding.where, hosts))
+
         with log.open("ab") as stream:
             start = stream.tell()
             stream.write(f"$ {' '.join(command)}\n".encode())
             stream.flush()
             try:
                 options = LaunchOptions(
-                    on_proof=proved, on_start=launch.begun if launch else _nothing,
+                    on_proof=proved, on_start=launch.begun if launch else lambda: None,
                     limit_s=limit_s, binds=shared, env=launch.env if launch else {},
                     stdout=stream, stderr=stream, stdin=subprocess.DEVNULL,
                 )  # fmt: skip
                 done = launch_proved(prepared, command, ranks, options)
             except FairleadError as exc:
-                findings = [
-                    replace(f, where=launching.on_host(f.where, hosts))
-                    if f.check == "rank-died"
-                    else f
-                    for f in exc.findings
-                ]
-                raise FairleadError(findings, exc.code) from None
+                raise FairleadError([placed(f) for f in exc.findings], exc.code) from None
             finally:
                 if launch:
                     launch.ended()
-        output = _tail(log, start)
+        output = tail(log, start)
         finding = launching.explain_exit(done.result)
         if finding:
             output += f"\n{finding.what}"
-        killed = launching.killed(done.result, hosts)
-        return RunOutcome(done.result.code, output, killed)
+        return RunOutcome(done.result.code, output, launching.killed(done.result, hosts))
 
     return run
 
 
-def _tail(log: Path, start: int) -> str:
+def tail(log: Path, start: int) -> str:
     """The end of what was appended to a file after ``start``."""
     with log.open("rb") as stream:
         stream.seek(start)
         return stream.read()[-_TAIL_BYTES:].decode(errors="replace")
-
-
-def _nothing() -> None: ...

@@ -48,6 +48,8 @@ class Steps(ABC):
         self.variables = self.model.trainable_variables
         self.optimizer.build(self.variables)
         self.decayed = [v for v in self.variables if decays(v)]
+        # Of what :meth:`mean` sends.
+        self._names = [*(v.path for v in self.variables), "loss"]
 
     @abstractmethod
     def gradients(self, inputs: Array, targets: Array) -> Any:
@@ -158,3 +160,22 @@ def assign(variables: Sequence[Any], values: Sequence[Array]) -> None:
     """Assigns the values to the variables."""
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
+
+
+def make_steps(
+    task: Task, recipe: Recipe, course: Course, sample: tuple[int, ...], outputs: int
+) -> Steps:
+    """The steps of ``task`` on the backend that Keras was loaded with.
+
+    Raises:
+        FairleadError: Keras built another network than the published one.
+    """
+    from keras import backend
+
+    if backend.backend() == "torch":
+        from fairlead.ml.train.steps_torch import TorchSteps
+
+        return TorchSteps(task, recipe, course, sample, outputs)
+    from fairlead.ml.train.steps_tensorflow import TensorFlowSteps
+
+    return TensorFlowSteps(task, recipe, course, sample, outputs)

@@ -9,18 +9,14 @@ import tensorflow as tf
 
 from fairlead.comm import tensorflow as ours
 from fairlead.ml.data.samples import Array
-from fairlead.ml.task import Course, Recipe, Task
 from fairlead.ml.train.steps import Steps
 
 
 class TensorFlowSteps(Steps):
     """See :class:`fairlead.ml.train.steps.Steps`."""
 
-    def __init__(
-        self, task: Task, recipe: Recipe, course: Course, sample: tuple[int, ...], outputs: int
-    ):
-        super().__init__(task, recipe, course, sample, outputs)
-        self._names = [v.path for v in self.variables] + ["loss"]
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
         self._gradients = tf.function(self._traced_gradients, autograph=False)
         self._update = tf.function(self._traced_update, autograph=False)
         self._forward = tf.function(lambda x, y: self.loss(x, y, True)[0], autograph=False)
@@ -46,10 +42,8 @@ class TensorFlowSteps(Steps):
 
     def mean(self, local: Any, more: Array) -> tuple[Any, Array]:
         _, _, gradients = local
-        mean_more = tf.convert_to_tensor(more)
-        *means, mean_more = ours.aggregate(
-            [*gradients, mean_more], names=self._names, any_values=True
-        )
+        everything = [*gradients, tf.convert_to_tensor(more)]
+        *means, mean_more = ours.aggregate(everything, names=self._names, any_values=True)
         return means, np.asarray(mean_more)
 
     def update(self, means: Any) -> None:

@@ -12,18 +12,11 @@ from keras import ops
 
 from fairlead.comm.torch import average_tensors
 from fairlead.ml.data.samples import Array
-from fairlead.ml.task import Course, Recipe, Task
 from fairlead.ml.train.steps import Steps
 
 
 class TorchSteps(Steps):
     """See :class:`fairlead.ml.train.steps.Steps`."""
-
-    def __init__(
-        self, task: Task, recipe: Recipe, course: Course, sample: tuple[int, ...], outputs: int
-    ):
-        super().__init__(task, recipe, course, sample, outputs)
-        self._names = [v.path for v in self.variables] + ["loss"]
 
     def gradients(self, inputs: Array, targets: Array) -> Any:
         self.model.zero_grad()
@@ -46,8 +39,7 @@ class TorchSteps(Steps):
     def mean(self, local: Any, more: Array) -> tuple[Any, Array]:
         _, _, gradients = local
         # On the same device, so that one call carries all.
-        mean_more = torch.from_numpy(more).to(gradients[0].device)
-        everything = [*gradients, mean_more]
+        everything = [*gradients, torch.from_numpy(more).to(gradients[0].device)]
         *means, mean_more = average_tensors(everything, everything, self._names, any_values=True)
         return means, mean_more.cpu().numpy()
 

@@ -42,18 +42,18 @@ from fairlead.ml.data.samples import Array
 from fairlead.ml.data.shards import Rows
 from fairlead.ml.network import parameters
 from fairlead.ml.task import Course, Recipe, Task
-from fairlead.ml.train import loop, steps
+from fairlead.ml.train import loop
 from fairlead.ml.train.events import EventLog
-from fairlead.ml.train.make_steps import make_steps
 from fairlead.ml.train.model import (
-    CheckpointTime,
     Evaluation,
     RankWeights,
     Speed,
     StepTimes,
     WorkerConfig,
     WorkerResult,
+    step_times,
 )
+from fairlead.ml.train.steps import Steps, make_steps
 from fairlead.trace.spans import span
 
 _EVALUATION_BATCH = 100
@@ -70,15 +70,14 @@ def main() -> None:
     ranks = comm.init()
     log = EventLog(config.events)
     try:
-        result = work(config, ranks, log if ranks.rank == 0 else _Quiet())
+        result = work(config, ranks, log if ranks.rank == 0 else EventLog(Path(os.devnull)))
         if ranks.rank == 0:
             with atomic_write(config.result, "w") as stream:
                 json.dump(to_json(result), stream)
             log.write("done")
         comm.finalize()
     except FairleadError as exc:
-        for finding in exc.findings:
-            log.write("error", rank=ranks.rank, **finding.to_json())
+        log.errors(exc, rank=ranks.rank)
         raise
     except Exception as exc:
         log.write(
@@ -89,15 +88,6 @@ def main() -> None:
             why=str(exc)[:2000],
         )
         raise
-
-
-class _Quiet(EventLog):
-    """The log of every rank but 0."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-
-    def write(self, event: str, **fields: Any) -> None: ...
 
 
 def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
@@ -124,7 +114,8 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
     # Different on each rank on purpose: only the broadcast can make the weights equal.
     keras.utils.set_random_seed(config.seed + ranks.rank)
     with span("build the network", model=task.name):
-        network = make_steps(task, recipe, course, rows.layout.input_shape, _outputs(task, rows))
+        outputs = next(iter(rows.layout.target_shape), task.network.outputs)  # those of classes
+        network = make_steps(task, recipe, course, rows.layout.input_shape, outputs)
     with span("give all ranks the same weights"):
         initial = ranks.check_buffers_match(network.weights())
         network.broadcast(ranks)
@@ -142,8 +133,8 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
         over = loop.Loop(config, course, ranks, network, rows, progress, identity, log).run()
     with span("compare the weights"):
         final = _all_equal(ranks, network, "after training")
-    hosts = ranks.gather(socket.gethostname()) or []
-    mine = progress.times.of(ranks.rank, socket.gethostname(), progress.forward_s)
+    host = socket.gethostname()
+    mine = step_times(progress.marks, ranks.rank, host, progress.forward_s)
     times = ranks.gather(mine) or []
     with span("evaluate"):
         evaluation = None if held_out is None else _evaluate(held_out, ranks, network, log)
@@ -162,17 +153,15 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
         speed=_speed(config, mine, course.batch),
         loss=tuple(progress.points),
         weights=tuple(
-            RankWeights(rank, host, initial.digests[rank], broadcast[rank], final[rank])
-            for rank, host in enumerate(hosts)
+            RankWeights(t.rank, t.host, initial.digests[t.rank], broadcast[t.rank], final[t.rank])
+            for t in times
         ),
         train_seconds=progress.points[-1].seconds,
         epochs_done=progress.step / course.per_epoch,
         evaluation=evaluation,
         stopped_by=stopped_by if over else "max_seconds",
         steps=tuple(times),
-        checkpoints=tuple(
-            CheckpointTime(w.step, w.bytes, w.seconds, w.held_s) for w in progress.written
-        ),
+        checkpoints=tuple(progress.written),
         resumed_from=progress.resumed_from,
         damaged=tuple(
             str(damage.path)
@@ -210,17 +199,10 @@ def _rows(config: WorkerConfig, split: str, ranks: Comm) -> Rows:
     To find damage that only checksums show, all files are read first.
 
     Raises:
-        FairleadError: on every rank: there are no files, one is damaged, or there is no sample in them.
+        FairleadError: on every rank: there are no files, or one is damaged, such as one without a sample.
     """
     skip = config.skip_damaged
     manifest = read_manifest(config.data, split, skip_damaged=skip, verify=skip, together=ranks)
-    if manifest.total == 0:
-        raise fail(
-            "data-too-small-empty",
-            split=split,
-            data=config.data,
-            shards_count=len(manifest.shards),
-        )
     return Rows(manifest, split, ranks.rank, ranks.size, threads=config.threads)
 
 
@@ -228,18 +210,8 @@ def _recipe(config: WorkerConfig, task: Task, ranks: int) -> Recipe:
     """The task's recipe for one of ``ranks`` ranks, with the configuration's overrides."""
     recipe = task.published if config.published else task.quick
     recipe = replace(recipe, batch=recipe.each(ranks), together=False)
-    given: dict[str, Any] = {
-        "batch": config.batch,
-        "epochs": config.epochs,
-        "dropout": config.dropout,
-    }
-    return replace(recipe, **{k: v for k, v in given.items() if v is not None})
-
-
-def _outputs(task: Task, rows: Rows) -> int:
-    """As many as a sample has targets; for classes, as many as the task has."""
-    targets = rows.layout.target_shape
-    return targets[0] if targets else task.network.outputs
+    asked = {name: getattr(config, name) for name in ("batch", "epochs", "dropout")}
+    return replace(recipe, **{name: value for name, value in asked.items() if value is not None})
 
 
 def _course(config: WorkerConfig, recipe: Recipe, rows: Rows, ranks: Comm) -> tuple[Course, str]:
@@ -256,9 +228,10 @@ def _course(config: WorkerConfig, recipe: Recipe, rows: Rows, ranks: Comm) -> tu
 
 
 def _identity(
-    config: WorkerConfig, task: Task, course: Course, rows: Rows, network: steps.Steps
+    config: WorkerConfig, task: Task, course: Course, rows: Rows, network: Steps
 ) -> dict[str, object]:
     """The facts that a checkpoint and the training that continues from it must share."""
+    files = [(shard.path.name, shard.rows) for shard in rows.manifest.shards]
     return {
         "model": task.name,
         "recipe": "published" if config.published else "quick",
@@ -272,17 +245,12 @@ def _identity(
         "ranks": course.ranks,
         "steps": course.steps,
         "samples": rows.total,
-        "files": _files(rows),
+        # They determine the order of the samples.
+        "files": hashlib.sha256(repr(files).encode()).hexdigest()[:16],
     }
 
 
-def _files(rows: Rows) -> str:
-    """A digest of the files that determine the order of the samples."""
-    listed = [(shard.path.name, shard.rows) for shard in rows.manifest.shards]
-    return hashlib.sha256(repr(listed).encode()).hexdigest()[:16]
-
-
-def _all_equal(ranks: Comm, network: steps.Steps, when: str) -> tuple[str, ...]:
+def _all_equal(ranks: Comm, network: Steps, when: str) -> tuple[str, ...]:
     """The sha256 of each rank's weights, which are all the same."""
     match = ranks.check_buffers_match(network.weights())
     if match.first is not None:
@@ -301,10 +269,10 @@ def _speed(config: WorkerConfig, steps: StepTimes, samples: int) -> Speed | None
     """How fast this launch's steps were; None for a training that had no more of them than its warm-up."""
     timed = steps.after(config.warmup)
     whole = timed.whole_s
-    if not whole and not config.measure_only:
-        return None
     if not whole:
-        raise fail("too-few-steps")
+        if config.measure_only:
+            raise fail("too-few-steps")
+        return None
     step, forward, update = (statistics.median(t) for t in (whole, timed.forward_s, timed.update_s))
     both = map(sum, zip(timed.forward_s, timed.backward_s, strict=True))
     return Speed(
@@ -321,7 +289,7 @@ def _speed(config: WorkerConfig, steps: StepTimes, samples: int) -> Speed | None
     )
 
 
-def _evaluate(rows: Rows, ranks: Comm, network: steps.Steps, log: EventLog) -> Evaluation:
+def _evaluate(rows: Rows, ranks: Comm, network: Steps, log: EventLog) -> Evaluation:
     """The network's scores on held-out samples: each rank evaluates its share, rank 0 computes the scores.
 
     A rank's share may be empty. BatchNorm's statistics are averaged over ranks first, so that the result does not

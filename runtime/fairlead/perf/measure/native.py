@@ -19,7 +19,8 @@ from fairlead.base.paths import cache_dir
 from fairlead.launch import launch as launching
 from fairlead.launch.launch import CommandLine
 from fairlead.launchers import registry
-from fairlead.ml.train.host import WORKER, Runner, RunOutcome
+from fairlead.ml.train.host import WORKER
+from fairlead.ml.train.runner import Runner, RunOutcome
 from fairlead.mpi.host import HostMpi
 from fairlead.session.model import Prepared
 from fairlead.session.recorder import Recorder

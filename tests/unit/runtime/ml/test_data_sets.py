@@ -160,7 +160,7 @@ def tfrecord(path: Path, *messages: dict[str, Any], how: Compression = Compressi
 def one_of(path: Path) -> Samples:
     found = files.opened(path)
     out = found.layout().empty(1)
-    found.hold(0, 1).put(np.zeros(1, np.int64), out, 0, [formats.Draw()])
+    found.hold(0, 1)(np.zeros(1, np.int64), out, 0, [formats.Draw()])
     return out
 
 
@@ -501,7 +501,7 @@ def test_altered_data_are_found_by_reading_or_by_a_full_check(tmp_path: Path, fo
         list(rows.shuffled(4, 1, 0))
     assert finding(caught).where == str(path)
     if form == "tfrecord":
-        at = index(path).offsets[4]
+        at = index(path)[4]
         assert f"record 4 at byte {at}: the checksum of its data" in finding(caught).why
     found = read_manifest(tmp_path, "train", skip_damaged=True, verify=True)
     assert [damage.path for damage in found.damaged] == [path]

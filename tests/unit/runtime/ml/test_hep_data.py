@@ -10,7 +10,8 @@ from fairlead.ml import registry
 from fairlead.ml.data import synthetic_hep
 from fairlead.ml.data.baseline import auc, measure, ridge, roc
 from fairlead.ml.data.generate import DataSet, generate
-from fairlead.ml.data.shards import Rows, find_shards, read
+from fairlead.ml.data.manifest import find_shards
+from fairlead.ml.data.shards import Rows, read
 from fairlead.ml.train.events import EventLog, Tail
 
 SMALL = DataSet(train=50, val=30, per_shard=20, seed=3, size=16)
@@ -28,41 +29,41 @@ def generated(folder, data=SMALL, processes=1):
 
 def test_shard_same_arguments_gives_same_bits():
     first, second = (synthetic_hep.shard(5, "val", 2, 20, 16) for _ in range(2))
-    np.testing.assert_array_equal(first.images, second.images)
-    np.testing.assert_array_equal(first.labels, second.labels)
+    np.testing.assert_array_equal(first.inputs, second.inputs)
+    np.testing.assert_array_equal(first.targets, second.targets)
 
 
 @pytest.mark.parametrize("other", [(6, "val", 2), (5, "train", 2), (5, "val", 3)])
 def test_shard_other_seed_split_or_index_gives_other_events(other):
-    mine = synthetic_hep.shard(5, "val", 2, 20, 16).images
-    theirs = synthetic_hep.shard(*other, 20, 16).images
+    mine = synthetic_hep.shard(5, "val", 2, 20, 16).inputs
+    theirs = synthetic_hep.shard(*other, 20, 16).inputs
     assert not (mine[:, None] == theirs[None]).all(axis=(2, 3, 4)).any()
 
 
 def test_images_have_the_documented_form(sample):
-    assert sample.images.shape == (1500, 3, 64, 64)
-    assert sample.images.dtype == np.float32
-    assert set(np.unique(sample.labels)) == {0, 1}
-    assert 0.45 < sample.labels.mean() < 0.55
-    assert (sample.images >= 0).all()
+    assert sample.inputs.shape == (1500, 3, 64, 64)
+    assert sample.inputs.dtype == np.float32
+    assert set(np.unique(sample.targets)) == {0, 1}
+    assert 0.45 < sample.targets.mean() < 0.55
+    assert (sample.inputs >= 0).all()
     # every channel is in units of its calibrated maximum
-    assert (sample.images.max(axis=(0, 2, 3)) < 3).all()
-    assert (sample.images.max(axis=(0, 2, 3)) > 0.3).all()
+    assert (sample.inputs.max(axis=(0, 2, 3)) < 3).all()
+    assert (sample.inputs.max(axis=(0, 2, 3)) > 0.3).all()
 
 
 def test_images_wrap_around_in_x_only(sample):
-    energy = sample.images[:, 0].mean(axis=0)
+    energy = sample.inputs[:, 0].mean(axis=0)
     columns, rows = energy.mean(axis=0), energy.mean(axis=1)
     assert columns[[0, -1]].mean() > 0.8 * columns.mean()  # the seam looks like any other column
     assert rows[[0, -1]].mean() < 0.5 * rows.max()
 
 
 def test_total_energy_does_not_tell_classes_apart(sample):
-    assert auc(sample.labels, sample.images[:, 0].sum(axis=(1, 2))) == pytest.approx(0.5, abs=0.05)
+    assert auc(sample.targets, sample.inputs[:, 0].sum(axis=(1, 2))) == pytest.approx(0.5, abs=0.05)
 
 
 def test_linear_model_fails_and_peak_count_succeeds(sample):
-    images, labels = sample.images, sample.labels
+    images, labels = sample.inputs, sample.targets
     linear = auc(labels[1000:], ridge(images[:1000], labels[:1000, None], images[1000:])[:, 0])
     assert linear < 0.65
     assert auc(labels, peaks(images[:, 0])) > 0.92

@@ -12,12 +12,13 @@ import pytest
 
 from fairlead.base.errors import FairleadError
 from fairlead.ml import registry
-from fairlead.ml.data import formats, images, synthetic_hep, synthetic_images, synthetic_universe
+from fairlead.ml.data import formats, synthetic_hep, synthetic_images, synthetic_universe
 from fairlead.ml.data.generate import DataSet, generate
-from fairlead.ml.data.shards import Rows, find_shards
+from fairlead.ml.data.manifest import find_shards
+from fairlead.ml.data.shards import Rows
 from fairlead.ml.train.events import EventLog
 from fairlead.ml.train.host import data_key
-from fairlead.ml.train.options import TrainOptions
+from fairlead.ml.train.model import TrainOptions
 
 # All that a package has to bring: this module and, in its metadata, one line that names it.
 MODULE = """
@@ -153,10 +154,10 @@ def test_bundled_model_is_found_without_entry_points(monkeypatch: pytest.MonkeyP
 
 
 def test_every_form_of_the_data_files_is_declared_by_a_model() -> None:
-    files = (synthetic_hep, synthetic_universe, synthetic_images, images)
+    files = (synthetic_hep, synthetic_universe, synthetic_images)
     declared = [form.key for form in formats.forms()]
     assert len(set(declared)) == len(declared)
-    assert set(declared) == {form.key for file in files for form in file.FORMS}
+    assert set(declared) == {form.key for file in files for form in file.forms()}
 
 
 def test_model_that_cannot_be_loaded_is_named_when_it_is_asked_for(tones: Path) -> None:

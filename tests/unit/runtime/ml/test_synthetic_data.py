@@ -20,7 +20,7 @@ def ridge(train: Any, wanted: Any, held: Any, penalty: float) -> Any:
 
 def spectrum(counts: Any) -> Any:
     """Log mean power in 16 bins of k, and three moments, of log(1 + counts)."""
-    x = synthetic_universe.prepare(counts)[..., 0].astype(float)
+    x = np.log1p(counts.astype(np.float32))[..., 0].astype(float)
     bins = np.minimum(synthetic_universe.wave_numbers(x.shape[1]).astype(int), 16)
     weights = np.abs(np.fft.rfftn(x - x.mean((1, 2, 3), keepdims=True), axes=(1, 2, 3))) ** 2
     means = [[w[bins == one].mean() for one in range(1, 17)] for w in weights]
@@ -47,19 +47,19 @@ def test_shard_depends_on_its_arguments_alone(make: Any) -> None:
 
 def test_universes_at_four_redshifts_are_one_field_that_grows() -> None:
     made = synthetic_universe.redshifts(1, "train", 0, 120, 16)
-    assert made.counts.shape == (120, 16, 16, 16, 4) and made.counts.dtype == np.int16
-    assert made.parameters.shape == (120, 4) and abs(made.parameters).max() <= 1
-    x = synthetic_universe.prepare(made.counts).reshape(120, -1, 4)
-    assert abs(made.counts.mean((0, 1, 2, 3)) - 4).max() < 0.2
+    assert made.inputs.shape == (120, 16, 16, 16, 4) and made.inputs.dtype == np.int16
+    assert made.targets.shape == (120, 4) and abs(made.targets).max() <= 1
+    x = np.log1p(made.inputs.astype(np.float32)).reshape(120, -1, 4)
+    assert abs(made.inputs.mean((0, 1, 2, 3)) - 4).max() < 0.2
     today, before = x[..., 0], x[..., 3]
     alike = [np.corrcoef(a, b)[0, 1] for a, b in zip(today, before, strict=True)]
     assert min(alike) > 0.1
-    spread = made.counts.reshape(120, -1, 4).var(1)
+    spread = made.inputs.reshape(120, -1, 4).var(1)
     assert (np.diff(spread.mean(0)) < 0).all()  # each weaker than the one before
     # What is beyond the counts' own noise, over today's, tells the growth, and the turnover does not.
     grown = (spread[:, 1] - 4) / (spread[:, 0] - 4)
-    assert np.corrcoef(grown, made.parameters[:, 3])[0, 1] > 0.8
-    assert abs(np.corrcoef(grown, made.parameters[:, 0])[0, 1]) < 0.4
+    assert np.corrcoef(grown, made.targets[:, 3])[0, 1] > 0.8
+    assert abs(np.corrcoef(grown, made.targets[:, 0])[0, 1]) < 0.4
 
 
 def test_universes_have_equal_counts_and_a_spectrum_that_tells_them_apart() -> None:
@@ -67,20 +67,19 @@ def test_universes_have_equal_counts_and_a_spectrum_that_tells_them_apart() -> N
         synthetic_universe.shard(1, "train", 0, 500),
         synthetic_universe.shard(1, "val", 0, 200),
     )
-    assert train.counts.dtype == np.int16 and abs(train.parameters).max() <= 1
-    sums = train.counts.reshape(500, -1).mean(1)
+    assert train.inputs.dtype == np.int16 and abs(train.targets).max() <= 1
+    sums = train.inputs.reshape(500, -1).mean(1)
     assert abs(sums.mean() - 4) < 0.2
     for parameter in (0, 2):
-        assert abs(np.corrcoef(sums, train.parameters[:, parameter])[0, 1]) < 0.2
-    says_mean = np.abs(held.parameters - train.parameters.mean(0)).mean(0)
+        assert abs(np.corrcoef(sums, train.targets[:, parameter])[0, 1]) < 0.2
+    says_mean = np.abs(held.targets - train.targets.mean(0)).mean(0)
     voxels = [
-        synthetic_universe.prepare(part.counts).reshape(len(part.counts), -1)
+        np.log1p(part.inputs.astype(np.float32)).reshape(len(part.inputs), -1)
         for part in (train, held)
     ]
-    linear = np.abs(ridge(voxels[0], train.parameters, voxels[1], 1e5) - held.parameters).mean(0)
+    linear = np.abs(ridge(voxels[0], train.targets, voxels[1], 1e5) - held.targets).mean(0)
     known = np.abs(
-        ridge(spectrum(train.counts), train.parameters, spectrum(held.counts), 1.0)
-        - held.parameters
+        ridge(spectrum(train.inputs), train.targets, spectrum(held.inputs), 1.0) - held.targets
     ).mean(0)
     assert linear[0] > 0.9 * says_mean[0] and linear[2] > 0.9 * says_mean[2]
     assert known[0] < 0.6 * says_mean[0] and known[2] < 0.9 * says_mean[2]
@@ -91,13 +90,13 @@ def test_gratings_are_told_by_their_spectrum_and_hardly_by_a_line() -> None:
         synthetic_images.shard(1, "train", 0, 600, 64),
         synthetic_images.shard(1, "val", 0, 200, 64),
     )
-    assert train.pixels.dtype == np.float32 and set(train.labels) == set(range(10))
-    wanted = np.eye(10)[train.labels]
+    assert train.inputs.dtype == np.float32 and set(train.targets) == set(range(10))
+    wanted = np.eye(10)[train.targets]
 
     def right(of: Any, penalty: float) -> float:
         return float(
             (
-                ridge(of(train.pixels), wanted, of(held.pixels), penalty).argmax(1) == held.labels
+                ridge(of(train.inputs), wanted, of(held.inputs), penalty).argmax(1) == held.targets
             ).mean()
         )
 

@@ -17,17 +17,19 @@ from fairlead.ml.data import baseline
 from fairlead.ml.data.generate import DataSet, generate
 from fairlead.ml.train import host
 from fairlead.ml.train.events import EventLog, Tail
-from fairlead.ml.train.host import RunOutcome, TrainOptions
 from fairlead.ml.train.model import (
     Evaluation,
     LossPoint,
+    Marks,
     RankWeights,
     StepTimes,
+    TrainOptions,
     WorkerConfig,
     WorkerResult,
+    step_times,
 )
 from fairlead.ml.train.result import Baseline, TrainResult, judge
-from fairlead.ml.train.times import Marks, Times
+from fairlead.ml.train.runner import RunOutcome
 
 RUNTIME = Path(host.__file__).parents[2]
 
@@ -208,9 +210,9 @@ def marks(start, forward=None, wait=5 * MS):
 
 
 def test_parts_of_a_step_add_up_to_it_whether_the_forward_pass_is_seen_or_measured_apart():
-    times = Times([marks(0), marks(80 * MS, forward=95 * MS), marks(160 * MS, wait=0)])
-    steps = times.of(1, "node", forward_s=0.012)
-    assert times.whole == pytest.approx([0.07] * 3) == steps.whole_s
+    given = [marks(0), marks(80 * MS, forward=95 * MS), marks(160 * MS, wait=0)]
+    steps = step_times(given, 1, "node", forward_s=0.012)
+    assert steps.whole_s == pytest.approx([0.07] * 3)
     assert steps.forward_s == (0.012, 0.013, 0.012)
     assert steps.backward_s == pytest.approx((0.026, 0.025, 0.026))
     assert steps.exposed_s == (0.015, 0.015, 0.02) and steps.idle_s == (0.005, 0.005, 0.0)
@@ -223,7 +225,7 @@ ORDER = ["input", "forward", "backward", "exposed communication", "update", "idl
 
 
 def test_forward_pass_that_was_measured_longer_than_both_leaves_no_negative_backward():
-    (step,) = Times([marks(0)]).of(0, "node", forward_s=9.0).backward_s
+    (step,) = step_times([marks(0)], 0, "node", forward_s=9.0).backward_s
     assert step == 0.0
 
 

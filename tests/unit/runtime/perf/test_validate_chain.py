@@ -12,9 +12,8 @@ from tests.findings import fail
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.progress import Silent
 from fairlead.base.serde import to_json
-from fairlead.ml.train.host import RunOutcome
-from fairlead.ml.train.model import RankWeights, Speed, StepTimes, WorkerResult
-from fairlead.ml.train.options import TrainOptions
+from fairlead.ml.train.model import RankWeights, Speed, StepTimes, TrainOptions, WorkerResult
+from fairlead.ml.train.runner import RunOutcome
 from fairlead.perf.measure import steps
 from fairlead.perf.measure.step import Context, Observations, Options
 from fairlead.perf.measure.steps import training

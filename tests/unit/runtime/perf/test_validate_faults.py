@@ -24,9 +24,9 @@ from fairlead.launch.launch import LaunchResult, RankExit
 from fairlead.ml.data.generate import DataSet, generate
 from fairlead.ml.data.shards import Rows, read
 from fairlead.ml.data.write import write_shard
-from fairlead.ml.train import host, not_finite
+from fairlead.ml.train import not_finite, runner
 from fairlead.ml.train.events import EventLog
-from fairlead.ml.train.host import RunOutcome
+from fairlead.ml.train.runner import RunOutcome
 from fairlead.perf.draw.validation_page import render
 from fairlead.perf.judge import assess, faults
 from fairlead.perf.judge.references import save
@@ -217,7 +217,7 @@ def test_killed_rank_is_named_with_its_host() -> None:
 def launched(events: Path, outcome: RunOutcome, *told: dict[str, object]) -> Finding:
     events.write_text("".join(json.dumps(one) + "\n" for one in told))
     with pytest.raises(FairleadError) as caught:
-        host.launch(lambda *_: outcome, 2, ["python3", "-m", "x"], [], events)
+        runner.launch(lambda *_: outcome, 2, ["python3", "-m", "x"], [], events)
     return caught.value.findings[0]
 
 

@@ -18,7 +18,7 @@ from fairlead.base.progress import Silent
 from fairlead.comm.core import Timings
 from fairlead.comm.mpi import connect
 from fairlead.comm.timeline import Timeline
-from fairlead.ml.train.times import Marks, Times
+from fairlead.ml.train.model import Marks, step_times
 from fairlead.session.recorder import Recorder
 from fairlead.trace import document, spans
 
@@ -108,20 +108,20 @@ def test_limit_that_no_step_fits_in_is_no_endless_turn(file: Path) -> None:
 @pytest.mark.parametrize("how", ["seen", "measured apart", "never measured"])
 def test_parts_of_a_step_are_those_that_the_result_tells(file: Path, how: str) -> None:
     timeline = alone(file)
-    times, at = Times(), time.monotonic_ns()
+    marks, at = [], time.monotonic_ns()
     for number in range(4):
         forward = at + 15 * MS if how == "seen" else None
         mark = Marks(
             at, at + 2 * MS, forward, at + 40 * MS, at + 45 * MS, at + 60 * MS, at + 70 * MS
         )
-        times.marks.append(mark)
+        marks.append(mark)
         timeline.phases(number, mark.parts, mark.borders)
         at += 80 * MS + 123
     if how != "never measured":
         timeline.forward_apart(12 * MS)
     timeline.end()
     events = traces.read(file)
-    mine = times.of(0, events[0]["rank"][8:-1], 0.012)
+    mine = step_times(marks, 0, events[0]["rank"][8:-1], 0.012)
     if how != "never measured":
         traces.agrees(events, [mine])
     else:  # as of a run that was killed before: no border is made up

@@ -14,8 +14,7 @@ from fairlead.base.progress import Silent
 from fairlead.ml import registry
 from fairlead.ml.task import Task
 from fairlead.ml.train import host as training
-from fairlead.ml.train.model import StepTimes, WorkerResult
-from fairlead.ml.train.options import TrainOptions
+from fairlead.ml.train.model import StepTimes, TrainOptions, WorkerResult
 from fairlead.ml.train.runner import Runner, launch
 from fairlead.perf.measure.step import Context, Options, Step
 from fairlead.perf.projection.small_runs import SmallRun

@@ -1,7 +1,7 @@
-"""One rank of one peer: ``python3 -m fairlead.perf.bench.worker --config FILE``; rank 0 writes what all have seen.
+"""One rank of one peer: ``python3 -m benchmarks.peers.worker --config FILE``; rank 0 writes what all measured.
 
 Every rank trains two networks of the same kind: one by the peer's way, one without any communication. They take turns,
-some steps each, begun together, so that whatever else the machine does is in both. Before, the answers are looked at:
+some steps each, begun together, so that other load affects both. The answers are checked before:
 after the first step the optimizer's momenta are that step's gradients, so those of the peer's way must be the mean of
 those that the ranks have by themselves, added up by MPI.
 """
@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import FairleadError, error
+from benchmarks.peers import nets
+from benchmarks.peers import placement as cluster
+from benchmarks.peers.nets import MOMENTUM, Training
+from benchmarks.peers.results import Block, Launch, WorkerConfig
+from fairlead.base.errors import FairleadError, Finding, Severity
 from fairlead.base.serde import to_json
 from fairlead.ml.train.events import EventLog
-from fairlead.perf.bench import nets
-from fairlead.perf.bench import placement as cluster
-from fairlead.perf.bench.nets import MOMENTUM, Training
-from fairlead.perf.bench.results import Block, Launch, WorkerConfig
 from fairlead.perf.measure.program import read_settings, write_document
 from fairlead.perf.measure.rank_control import RankControl, kernel_id
 
@@ -40,7 +40,7 @@ _LIBRARIES = ("tensorflow-cpu", "tensorflow", "torch", "horovod", "numpy", "mpi4
 
 
 class Watch:
-    """Ends this rank when time is over, and says in which line it was."""
+    """Ends this rank when its time is up, and reports the line that it was in."""
 
     def __init__(self, log: EventLog, seconds: float, name: str):
         self._log, self._seconds, self._name = log, seconds, name
@@ -48,7 +48,7 @@ class Watch:
         self._timer = threading.Timer(seconds, self._over)
         self._timer.daemon = True
         self._timer.start()
-        # No thread of Python's runs while a library holds the interpreter, or when the end itself hangs.
+        # No Python thread runs while a library holds the interpreter, or when the exit itself hangs.
         faulthandler.dump_traceback_later(seconds + _GRACE_S, exit=True)
         self.doing = "start-up"
 
@@ -104,11 +104,11 @@ class Servers:
     """Parameter servers, each the child of a rank."""
 
     def __init__(self, control: RankControl, count: int, hosts: Sequence[str], of: Path):
-        """Starts them; collective. They run on any core that their rank may use. ``of`` is for who looks at `ps`."""
+        """Starts them; collective. They run on any core that their rank may use. ``of`` only shows in `ps`."""
         self._control, self._hosts = control, cluster.names(hosts)
         self._holders = cluster.holders(hosts, count)
         mine = [number for number, rank in enumerate(self._holders) if rank == control.rank]
-        words = [sys.executable, "-m", "fairlead.perf.bench.parameter_server"]
+        words = [sys.executable, "-m", "benchmarks.peers.parameter_server"]
         self._own = {
             number: subprocess.Popen(
                 [*words, str(number), str(of)],
@@ -175,7 +175,7 @@ class Rank:
             cluster.require_names(placed.hosts)
         self._watch.doing = "building the networks"
         base, own = self._trainings(placed)
-        self._watch.doing = "looking at the answers"
+        self._watch.doing = "checking the answers"
         error, apart = self._answers(base, own)
         base.step()
         own.step()
@@ -207,7 +207,7 @@ class Rank:
         )
 
     def _steps_taken(self) -> int:
-        """By each rank, of the peer's way: one that is looked at, one warm, the blocks with a lead each."""
+        """By each rank, of the peer's way: one that is checked, one to warm up, the blocks with a lead-in each."""
         return 2 + self._config.blocks * (1 + self._config.steps)
 
     def _trainings(self, placed: Placed) -> tuple[Training, Training]:
@@ -217,7 +217,7 @@ class Rank:
         cores = placed.cores[rank]
         if config.framework == "torch":
             return self._torch(key, task, cores)
-        from fairlead.perf.bench import steps_tensorflow as steps
+        from benchmarks.peers import steps_tensorflow as steps
 
         steps.use_threads(cores)
         if config.way == "mirrored":
@@ -229,7 +229,7 @@ class Rank:
             return base, steps.mirrored(steps.Network(key, task, rank), strategy)
         base = steps.alone(steps.Network(key, task, rank))
         if config.way == "ps":
-            from fairlead.perf.bench.parameter_server import Worker
+            from benchmarks.peers.parameter_server import Worker
 
             assert self._servers is not None
             worker = Worker(self._servers.cluster(), rank, cores)
@@ -251,7 +251,7 @@ class Rank:
     def _torch(self, key: str, task: nets.Task, cores: int) -> tuple[Training, Training]:
         import torch
 
-        from fairlead.perf.bench.steps_torch import training
+        from benchmarks.peers.steps_torch import training
 
         torch.set_num_threads(cores)
         rank, way = self._control.rank, self._config.way
@@ -331,7 +331,7 @@ class Rank:
         return seconds
 
     def end(self) -> None:
-        """Lets everything go; nothing can be computed afterwards."""
+        """Ends servers and libraries; nothing can be computed afterwards."""
         self._watch.doing = "the end"
         if self._servers is not None:
             self._servers.end()
@@ -375,12 +375,13 @@ def main(words: Sequence[str]) -> None:
 def _words(exc: BaseException, doing: str) -> dict[str, Any]:
     """What an error says, as :mod:`fairlead.ml.train.host` reads it."""
     lines = [line for line in str(exc).strip().splitlines() if line.strip()]
-    own = error(
+    own = Finding(
+        Severity.ERROR,
+        f"a rank failed: {type(exc).__name__}",
+        f"{os.uname().nodename}, {doing}",
+        "\n".join(lines[:6]) or "it gave no reason",
+        "see what the ranks printed: `ranks.log` in the output folder",
         "bench-rank",
-        type=type(exc).__name__,
-        nodename=os.uname().nodename,
-        doing=doing,
-        lines="\n".join(lines[:6]),
     )
     finding = exc.findings[0] if isinstance(exc, FairleadError) else own
     return {k: getattr(finding, k) for k in ("what", "where", "why", "remedy", "check")}

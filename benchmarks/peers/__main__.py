@@ -1,4 +1,4 @@
-"""``fairlead bench peers``: training by fairlead and by other libraries."""
+"""``python -m benchmarks.peers [MODEL]``: training by fairlead and by other libraries."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, fail
+from benchmarks.peers import catalogue, launches, show, summary
+from benchmarks.peers.launches import PeersOptions
+from benchmarks.peers.results import SCHEMA, SCHEMA_VERSION, Outcome, PeersBench
+from benchmarks.result import IMPORTABLE, PACKAGE
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity
 from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.base.progress import Progress
 from fairlead.base.serde import to_json
 from fairlead.base.suggest import suggest
 from fairlead.cli import options
-from fairlead.cli.bench_shared import (
-    between,
+from fairlead.cli.bench import (
     dry_run_option,
     fresh,
-    load,
     machine,
     now,
     output_option,
     ranks_option,
     show_plan,
-    watchdog_option,
 )
-from fairlead.cli.screen import json_option, print_json, progress, table
+from fairlead.cli.main import entry
+from fairlead.cli.screen import json_option, print_json, progress
 from fairlead.cli.within import within
 from fairlead.launch import unpack
 from fairlead.launch.request import Asked
 from fairlead.launchers.model import Shape
-from fairlead.perf.bench import peers as catalogue
+from fairlead.ml.train.runner import Runner, RunOutcome
+from fairlead.ml.train.session_runner import runner
+from fairlead.perf.measure import environment
+from fairlead.perf.records import documents
 from fairlead.session.model import Prepared
 from fairlead.session.prepare import prepare, refuse
 
-if TYPE_CHECKING:
-    from fairlead.ml.train.host import Runner
-    from fairlead.perf.bench.launches import PeersOptions
-    from fairlead.perf.bench.results import Estimate, PeersBench
-
-PEERS_EPILOG = """\b
+NAME = "python -m benchmarks.peers"
+EPILOG = """\b
 Examples:
-  fairlead bench peers --quick
-  fairlead bench peers hepcnn -n 2 -o peers
-  fairlead bench peers resnet50 -n 16 --peers horovod-tuned,ddp,ps-4
-  fairlead bench peers cosmoflow -n 8 --image pytorch=/images/torch.sif --json
+  python -m benchmarks.peers --quick
+  python -m benchmarks.peers hepcnn -n 2 -o peers
+  python -m benchmarks.peers resnet50 -n 16 --peers horovod-tuned,ddp,ps-4
+  python -m benchmarks.peers cosmoflow -n 8 --image pytorch=/images/torch.sif --json
 
 \b
 Exit codes: 0 every peer that ran gave right answers; 1 a peer failed, or its answers are wrong;
@@ -59,7 +59,7 @@ those of `fairlead run` if no peer could be launched.
 
 @dataclass(frozen=True)
 class PeersFlags:
-    """The options of ``fairlead bench peers`` that no other group of options holds.
+    """The options that no other group of options holds.
 
     Attributes:
         rounds, blocks, steps: None for the default, which depends on ``quick``.
@@ -109,7 +109,8 @@ def _images(
 
 
 @click.command(
-    "peers", epilog=PEERS_EPILOG, short_help="Benchmark training with fairlead and other libraries."
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.argument("model", default="hepcnn", metavar="[MODEL]", callback=_models)
 @ranks_option
@@ -154,7 +155,7 @@ def _images(
 )
 @options.choice_options
 @output_option
-@watchdog_option
+@options.watchdog_option
 @dry_run_option
 @json_option
 @options.collected(PeersFlags)
@@ -172,33 +173,28 @@ def peers(
     MPI's, and the weights of all ranks with each other. A peer whose image is not built is listed as
     not run.
     """
-    from fairlead.ml.train.session_runner import runner
-    from fairlead.perf.bench import launches as host
-    from fairlead.perf.bench import summary
-    from fairlead.perf.bench.results import Outcome, PeersBench
-    from fairlead.perf.draw.pages import require_tools
-
     output, bars = flags.output.absolute(), progress(flags.as_json)
-    require_tools("numpy")
     scope = _scope(flags, model, ranks, output)
     shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=flags.dry_run)
     ready, refused = _prepared(scope, flags.images, planning, shape, bars)
     if flags.dry_run:
         steps = _steps(scope, refused, output)
         return show_plan("bench-peers", list(ready.values()), steps, flags.as_json)
-    begun, clock, busy = now(), time.monotonic(), load()
+    begun, clock, busy = now(), time.monotonic(), environment.load()
     output.mkdir(parents=True, exist_ok=True)
     log = fresh(output / "ranks.log")
     runners: dict[str, Runner | Finding] = dict(refused)
     for recipe, prepared in ready.items():
         unpack.ensure(prepared.plan, cache_dir(), bars)
-        runners[recipe] = runner(prepared, log, lambda proof: None, flags.watchdog)
-    rows = summary.results(scope, host.measure(scope, runners, bars))
+        runners[recipe] = _with_benchmarks(
+            runner(prepared, log, lambda proof: None, flags.watchdog)
+        )
+    rows = summary.results(scope, launches.measure(scope, runners, bars))
     hosts = dict.fromkeys(h for row in rows for run in row.launches if run for h in run.hosts)
     result = PeersBench(
         begun=begun,
         seconds=time.monotonic() - clock,
-        command=shlex.join(["fairlead", *sys.argv[1:]]),
+        command=shlex.join([*NAME.split(), *sys.argv[1:]]),
         machine=machine(next(iter(ready.values())), tuple(hosts), busy),
         model=model,
         title=scope.task.name,
@@ -220,8 +216,6 @@ def peers(
 
 def _scope(flags: PeersFlags, model: str, ranks: int, output: Path) -> PeersOptions:
     """What is measured."""
-    from fairlead.perf.bench.launches import PeersOptions
-
     return PeersOptions(
         out=output / "run",
         model=model,
@@ -248,18 +242,14 @@ def _steps(scope: PeersOptions, refused: Mapping[str, Finding], output: Path) ->
 
 def _keep(result: PeersBench, output: Path, as_json: bool) -> None:
     """Write the document and the picture, and show the result."""
-    from fairlead.perf.bench.picture import peers_picture
-    from fairlead.perf.bench.results import PEERS_SCHEMA, SCHEMA_VERSION
-    from fairlead.perf.records import documents
-
     document, picture = output / "bench-peers.json", output / "bench-peers.svg"
-    documents.write(document, result, PEERS_SCHEMA, SCHEMA_VERSION)
+    documents.write(document, result, SCHEMA, SCHEMA_VERSION)
     with atomic_write(picture, "w") as stream:
-        stream.write(peers_picture(result))
+        stream.write(show.picture(result))
     if as_json:
         print_json("bench-peers", to_json(result))
     else:
-        click.echo("\n" + peers_text(result) + f"\n\nkept: {document}\n      {picture}")
+        click.echo("\n" + show.text(result) + f"\n\nkept: {document}\n      {picture}")
 
 
 def _prepared(
@@ -289,61 +279,28 @@ def _prepared(
             refused[recipe] = exc.findings[0]
             errors.append(exc)
     if not ready:
-        raise fail(
-            "bench-no-peer",
-            refused=", ".join(refused),
-            refused_list="; ".join(finding.what for finding in refused.values()),
-            remedy=errors[0].findings[0].remedy,
-            code=errors[0].code,
+        raise FairleadError(
+            Finding(
+                Severity.ERROR,
+                "no peer can be run",
+                ", ".join(refused),
+                "; ".join(finding.what for finding in refused.values()),
+                errors[0].findings[0].remedy,
+                "bench-no-peer",
+            ),
+            errors[0].code,
         )
     return ready, refused
 
 
-def peers_text(result: PeersBench) -> str:
-    """A line for each peer, the fastest first; then what failed, with the command to run next."""
-    from fairlead.perf.draw.wording import count
+def _with_benchmarks(run: Runner) -> Runner:
+    """``run`` with this package in the container: an image has fairlead's wheel, which is without benchmarks."""
 
-    lines = [
-        (
-            row.title,
-            _estimate(row.samples_per_s, "{:.3g}"),
-            _estimate(row.efficiency, "{:.0f} %", 100),
-            _estimate(row.of_alone, "{:.0f} %", 100),
-            _estimate(row.fairlead_times, "{:.2f} x"),
-            row.outcome.value if row.outcome.value in ("right", "not run") else row.outcome.value.upper(),
-        )
-        for row in result.peers
-    ]  # fmt: skip
-    head = (
-        "",
-        "samples/s",
-        "of no communication",
-        f"of {result.ranks} x one process",
-        "fairlead is",
-        "answers",
-    )
-    size = "x".join(map(str, result.image))
-    title = (
-        f"{result.title} on {size}, {result.batch} samples a rank, {result.weights:,} weights,"
-        f" {count(result.ranks, 'rank')}, {count(result.rounds, 'round')}"
-    )
-    notes = []
-    if result.size == "tiny":
-        notes.append("tiny inputs: this shows that everything works, not how fast it is")
-    if any(run and run.crowded for row in result.peers for run in row.launches):
-        notes.append("ranks shared cores: they take turns as well as communicate")
-    notes.append("[] is the interval of the median over rounds, from five rounds on")
-    for row in result.peers:
-        if row.why:
-            notes.append(f"{row.outcome.value}: {row.title}: {row.why}\n  next: {row.next}")
-    return "\n".join([title, "", table(lines, head, width=0), "", *notes])
+    def launch(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcome:
+        return run(ranks, [*IMPORTABLE, *command], [*binds, PACKAGE])
+
+    return launch
 
 
-def _estimate(estimate: Estimate | None, form: str, scale: float = 1.0) -> str:
-    if estimate is None:
-        return ""
-    unit = form.partition("}")[2]
-    number = form.removesuffix(unit)
-    low = None if estimate.low is None else estimate.low * scale
-    high = None if estimate.high is None else estimate.high * scale
-    return number.format(estimate.value * scale) + unit + between(low, high, number)
+if __name__ == "__main__":
+    entry(command=peers, name=NAME)

@@ -12,19 +12,19 @@ import pytest
 from benchmarks import bars, discover, result, tables
 from benchmarks.bars import comm_scaling as scaling
 from benchmarks.bars import step_efficiency as steps
+from benchmarks.peers import nets
 
-from fairlead.perf.bench import nets
 from fairlead.perf.projection.cost_model import Costs, Layout, allreduce_s
 
 ALL = discover()
 IN_DOCUMENT = {name for name, one in ALL.items() if one.table}
 KEPT = sorted(p for p in result.RESULTS.glob("*.json") if p.stem != "test-full")
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
 def read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+    document: dict[str, Any] = json.loads(path.read_text())
+    return document
 
 
 @pytest.mark.parametrize("path", KEPT, ids=[p.stem for p in KEPT])

@@ -1,4 +1,4 @@
-"""Who is measured by ``fairlead bench peers``: a row a way to train, with the image that it needs."""
+"""Who is measured: a row a way to train, with the image that it needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity
 from fairlead.base.suggest import suggest
 
 # By the name of the bundled model.
@@ -26,11 +26,11 @@ class Peer:
     Attributes:
         framework: ``tensorflow`` or ``torch``.
         recipe: of the image.
-        way: what :mod:`fairlead.perf.bench.worker` calls it.
+        way: what :mod:`benchmarks.peers.worker` calls it.
         servers: parameter servers in addition to the workers.
         env: variables for the ranks.
-        alone: one process, which communicates with nobody.
-        ours: the peer of fairlead's that it is compared with, of the same framework.
+        alone: one process, which does not communicate.
+        ours: fairlead's peer that it is compared with, of the same framework.
         guarantee: what holds of the weights.
     """
 
@@ -91,7 +91,17 @@ def find(name: str) -> Peer:
             return peer
     if re.fullmatch(r"ps-[1-9]\d{0,3}", name):
         return _server(int(name[3:]))
-    raise fail("bench-peer", name=name, suggestion=suggest(name, NAMES))
+    raise FairleadError(
+        Finding(
+            Severity.ERROR,
+            f"unknown peer `{name}`",
+            "--peers",
+            f"{suggest(name, NAMES)} ps-N, with N servers, is also a peer.",
+            "python -m benchmarks.peers --peers fairlead,horovod,ps-2",
+            "bench-peer",
+        ),
+        ExitCode.USAGE,
+    )
 
 
 def select(names: Sequence[str] | None) -> tuple[Peer, ...]:

@@ -5,7 +5,7 @@ fewest bytes so far; every worker has a graph of its own, computes gradients of 
 them as they come. Workers do not wait for each other. Source: M. Li et al., "Scaling Distributed Machine Learning
 with the Parameter Server", OSDI 14; J. Dean et al., "Large Scale Distributed Deep Networks", NIPS 12.
 
-``python3 -m fairlead.perf.bench.parameter_server INDEX OF`` is one server of the launch that writes OF: it prints its port, reads the
+``python3 -m benchmarks.peers.parameter_server INDEX OF`` is one server of the launch that writes OF: it prints its port, reads the
 cluster as JSON, serves, and ends with its standard input; so none outlives the rank that started it.
 """
 
@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.perf.bench import nets
-from fairlead.perf.bench.nets import MOMENTUM, RATE, Training
-from fairlead.perf.bench.placement import free_port
+from benchmarks.peers import nets
+from benchmarks.peers.nets import MOMENTUM, RATE, Training
+from benchmarks.peers.placement import free_port
 
 _POLL_S = 0.05
 
@@ -75,7 +75,7 @@ class Worker:
         """
         import tensorflow as tf
 
-        from fairlead.perf.bench.nets_tensorflow import Ops, loss_of
+        from benchmarks.peers.steps_tensorflow import Ops, loss_of
 
         v1 = tf.compat.v1
         places = iter(least_loaded([4 * int(np.prod(a.shape)) for a in start], self._servers))
@@ -140,7 +140,7 @@ def _wait(session: Any, ready: Any) -> None:
 
 def main(words: Sequence[str]) -> None:
     index = int(words[0])
-    import tensorflow  # noqa: F401  # seconds, in which somebody else could take the port
+    import tensorflow  # noqa: F401  # takes seconds, in which another program could take the port
 
     sys.stdout.write(f"{free_port()}\n")
     sys.stdout.flush()

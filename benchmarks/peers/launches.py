@@ -1,7 +1,7 @@
 """Launches the peers: one launch for each peer and round, in a rotating order.
 
 How a command is launched in an image is the caller's, as for :mod:`fairlead.ml.train.host`. What the ranks do is
-:mod:`fairlead.perf.bench.worker`; their results :mod:`fairlead.perf.bench.summary`.
+:mod:`benchmarks.peers.worker`; their results :mod:`benchmarks.peers.summary`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers import nets
+from benchmarks.peers.catalogue import MODELS, Peer
+from benchmarks.peers.results import Launch, WorkerConfig
 from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity
 from fairlead.base.progress import Progress, Stage
 from fairlead.base.serde import from_json
 from fairlead.ml.train.events import Tail
 from fairlead.ml.train.runner import Runner
-from fairlead.perf.bench import nets
-from fairlead.perf.bench.peers import MODELS, Peer
-from fairlead.perf.bench.results import Launch, WorkerConfig
 from fairlead.perf.measure.program import run_program
 
 _MOST_FAILURES = 2
-_WORKER = "fairlead.perf.bench.worker"
+_WORKER = "benchmarks.peers.worker"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def rotation(peers: Sequence[Peer], rounds: int) -> list[list[Peer]]:
     """The peers in order, by round: each round begins with another one; single processes come last, since they get the
     cores that a rank of the others had.
 
-    >>> from fairlead.perf.bench.peers import find
+    >>> from benchmarks.peers.catalogue import find
     >>> some = [find(n) for n in ("alone", "fairlead", "horovod")]
     >>> [[p.name for p in one] for one in rotation(some, 2)]
     [['fairlead', 'horovod', 'alone'], ['horovod', 'fairlead', 'alone']]

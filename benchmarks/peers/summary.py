@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from benchmarks.peers.catalogue import Peer
+from benchmarks.peers.launches import PeerRuns, PeersOptions
+from benchmarks.peers.results import Estimate, Launch, Outcome, PeerResult
 from fairlead.perf import stats
-from fairlead.perf.bench.launches import PeerRuns, PeersOptions
-from fairlead.perf.bench.peers import Peer
-from fairlead.perf.bench.results import Estimate, Launch, Outcome, PeerResult
 
 # As a part of a mean's largest element: float32 sums in another order differ by less.
 WITHIN = 1e-3
@@ -88,12 +88,12 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     independent of the rest of it."""
     if not values:
         return None
-    seen = stats.summarize(values)
-    return Estimate(seen.median, seen.low, seen.high, seen.confidence, seen.n)
+    summary = stats.summarize(values)
+    return Estimate(summary.median, summary.low, summary.high, summary.confidence, summary.n)
 
 
 def judged(peer: Peer, runs: PeerRuns) -> tuple[Outcome, str, str]:
-    """How a peer did, why, and the next command where it is not well."""
+    """How a peer did, why, and the next command unless it was right."""
     if runs.refused is not None:
         return Outcome.NOT_RUN, runs.refused.what, runs.refused.remedy
     if runs.failures:
@@ -102,12 +102,16 @@ def judged(peer: Peer, runs: PeerRuns) -> tuple[Outcome, str, str]:
         return Outcome.FAILED, why, one.remedy
     for launch in filter(None, runs.launches):
         if why := wrong(launch):
-            return Outcome.WRONG, why, f"fairlead bench peers --peers {peer.name}; fairlead doctor"
+            return (
+                Outcome.WRONG,
+                why,
+                f"python -m benchmarks.peers --peers {peer.name}; fairlead doctor",
+            )
     return Outcome.RIGHT, "", ""
 
 
 def wrong(launch: Launch) -> str:
-    """What is not as it has to be; empty: nothing."""
+    """What is wrong; empty if nothing is."""
     if not launch.alike:
         return "ranks hold different weights at the end"
     if launch.updates != launch.expected_updates:

@@ -1,4 +1,4 @@
-"""Settings and results of ``fairlead bench``, as values; files are their JSON form."""
+"""Settings and results of ``python -m benchmarks.peers``, as values; files are their JSON form."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-PEERS_SCHEMA, COLLECTIVES_SCHEMA, SCHEMA_VERSION = (
-    "fairlead/bench-peers",
-    "fairlead/bench-collectives",
-    1,
-)
+from fairlead.perf.bench import Machine
+
+SCHEMA, SCHEMA_VERSION = "fairlead/bench-peers", 1
 
 
 @dataclass(frozen=True)
@@ -20,7 +18,7 @@ class WorkerConfig:
 
     Attributes:
         peer: its name; ``way`` is what its ranks do.
-        model: key of :mod:`fairlead.perf.bench.nets`.
+        model: key of :mod:`benchmarks.peers.nets`.
         size: ``full``, or ``tiny`` where only its working is of interest.
         servers: parameter servers.
         cores: most that a rank may use; 0 for its share of the node.
@@ -55,12 +53,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Launch:
-    """What the ranks of one launch have seen.
+    """What the ranks of one launch measured.
 
     Attributes:
         error: how far the first step's means are off those by MPI, as a part of their largest element; null where
             nothing is communicated.
-        apart: how far a rank's own gradients are from their mean, alike: what an answer that is not added up would be off.
+        apart: how far a rank's own gradients are from their mean, by the same measure: the error of an answer that is not added up.
         alike: all ranks hold, or get from the servers, the same weights at the end, bit by bit.
         updates, expected_updates: how often the servers have changed the weights, and how often workers asked for it.
         hosts, cores: of each rank; how many cores it is pinned to.
@@ -121,7 +119,7 @@ class PeerResult:
         fairlead_times: how many times as fast fairlead trains, by the same framework, in the same round.
         guarantee: what holds of the weights.
         why, next: where it was not run, failed or was wrong: the reason, and the command that goes on.
-        launches: by round; null for a round that there is nothing of.
+        launches: by round; null for a round without a result.
     """
 
     name: str
@@ -140,26 +138,8 @@ class PeerResult:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """What was measured on.
-
-    Attributes:
-        site: name of its profile.
-        cores: of the node that launched.
-        load_before: processes that wanted to run before the first launch, mean of a minute; null where unknown.
-        facts: processor, kernel, MPI, engine, launcher.
-    """
-
-    site: str
-    hosts: tuple[str, ...]
-    cores: int
-    load_before: float | None
-    facts: Mapping[str, str]
-
-
-@dataclass(frozen=True)
 class PeersBench:
-    """``fairlead bench peers``: the peers, the fastest first.
+    """``python -m benchmarks.peers``: the peers, the fastest first.
 
     Attributes:
         begun: ISO 8601, with zone.
@@ -187,54 +167,3 @@ class PeersBench:
     blocks: int
     steps: int
     peers: tuple[PeerResult, ...]
-
-
-@dataclass(frozen=True)
-class CollectiveRow:
-    """One operation with messages of one size.
-
-    Attributes:
-        operation: ``pingpong``, ``allreduce`` or ``broadcast``.
-        through: ``mpi`` for plain MPI, ``comm`` for ``fairlead.comm``.
-        ranks: that take part.
-        seconds: of a call, one a sample, of the slowest rank; a ping-pong's is half of there and back.
-        wrong: answers that were not what they had to be, of all that were given.
-        times: how many times as long as plain MPI it takes, with its 95 % interval; null for plain MPI itself.
-    """
-
-    operation: str
-    through: str
-    bytes: int
-    ranks: tuple[int, ...]
-    seconds: tuple[float, ...]
-    median: float
-    low: float | None
-    high: float | None
-    wrong: int
-    times: float | None = None
-    times_low: float | None = None
-    times_high: float | None = None
-
-
-@dataclass(frozen=True)
-class CollectivesBench:
-    """``fairlead bench collectives``.
-
-    Attributes:
-        backend: what carried the bytes of ``fairlead.comm``.
-        crowded: ranks shared cores.
-        rows: in order of operation, size, way.
-        skipped: points that there was no time for, in words.
-    """
-
-    begun: str
-    seconds: float
-    command: str
-    machine: Machine
-    image: str
-    ranks: int
-    backend: str
-    crowded: bool
-    rows: tuple[CollectiveRow, ...]
-    skipped: tuple[str, ...]
-    wrong: int

@@ -7,7 +7,8 @@ Residual Networks" (arXiv:1603.05027). BatchNormalization keeps no moving statis
 
 They are plain functions of a framework's operations and not the Keras 3 models of :mod:`fairlead.ml.models`: Horovod and
 MultiWorkerMirroredStrategy do not support Keras 3, a parameter server needs a TensorFlow 1 graph, and in torch Keras would
-transpose every batch. A network is a function of its input and of ``var(shape, kind)``, which hands out its tensors in
+transpose every batch. One list of layers for both would be longer than the functions here: it would need Keras's layer
+names, dropout, policies and paddings, and the CosmoFlow here is none of the published ones there. A network is a function of its input and of ``var(shape, kind)``, which hands out its tensors in
 the order in which they are used.
 """
 
@@ -37,9 +38,9 @@ class Training:
     Attributes:
         step: one whole step; returns this rank's loss.
         weights: the trainable tensors as arrays, float32, in the order in which a network uses them.
-        momenta: the optimizer's, alike. After the first step they are that step's gradients.
-        settle: lands what a delayed step has left on its way.
-        updates: how many updates the weights have had, where somebody counts.
+        momenta: the optimizer's, in the same order. After the first step they are that step's gradients.
+        settle: lands the means that a delayed step still has under way.
+        updates: how many updates the weights have had, where the servers count.
     """
 
     step: Callable[[], float]

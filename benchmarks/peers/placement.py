@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import FairleadError, Finding, Severity
 
 _PROXIES = ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY", "HTTPS_PROXY")
 
@@ -35,8 +35,8 @@ def place_of(rank: int, cores: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[i
     >>> place_of(2, [("a", (0, 1)), ("a", (0, 1)), ("b", (0, 1))])
     (0, 1)
     """
-    alike = [other for other, one in enumerate(cores) if one == cores[rank]]
-    return share(cores[rank][1], alike.index(rank), len(alike))
+    sharing = [other for other, given in enumerate(cores) if given == cores[rank]]
+    return share(cores[rank][1], sharing.index(rank), len(sharing))
 
 
 def holders(hosts: Sequence[str], servers: int) -> list[int]:
@@ -60,7 +60,7 @@ def pin(cores: Sequence[int]) -> None:
 
 
 def free_port() -> int:
-    """A port that nobody listens at now, on any interface."""
+    """A port without a listener now, on any interface."""
     with socket.socket() as door:
         door.bind(("", 0))
         port: int = door.getsockname()[1]
@@ -77,21 +77,28 @@ def names(hosts: Sequence[str]) -> list[str]:
 
 
 def require_names(hosts: Sequence[str]) -> None:
-    """Looks whether this host can resolve the others' names: gRPC would wait for them until somebody's time is over.
+    """Checks that this host can resolve the others' names: gRPC would wait for them until a time limit ends it.
 
     Raises:
-        FairleadError: a name leads nowhere.
+        FairleadError: a name does not resolve.
     """
     for name in dict.fromkeys(names(hosts)):
         try:
             socket.getaddrinfo(name, None)
         except OSError as exc:
-            raise fail(
-                "bench-name", name=name, nodename=os.uname().nodename, strerror=exc.strerror or exc
+            raise FairleadError(
+                Finding(
+                    Severity.ERROR,
+                    f"host name `{name}` does not resolve",
+                    os.uname().nodename,
+                    f"{exc.strerror or exc}; gRPC uses names and TCP",
+                    f"getent hosts {name}; add it to DNS, or bind a hosts file: -B FILE:/etc/hosts:ro",
+                    "bench-name",
+                )
             ) from None
 
 
 def without_proxies() -> None:
-    """gRPC would ask a proxy of the environment for the way to the next node."""
+    """gRPC would connect to the next node through a proxy that the environment names."""
     for name in _PROXIES:
         os.environ.pop(name, None)
