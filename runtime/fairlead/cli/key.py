@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from pathlib import Path
 
 import click
 
-from fairlead.cli.passphrase import passphrase
+from fairlead.base.errors import fail
+from fairlead.cli.declare import FILE
 from fairlead.cli.screen import json_option, print_json, table
 from fairlead.image import keys
 
@@ -17,6 +20,24 @@ Examples:
   fairlead key trust their-key.pub
   fairlead key list
 """
+
+
+def passphrase(key: Path, new: bool = False) -> bytes:
+    """The passphrase of ``key``, from a terminal or from the environment; never an option.
+
+    Args:
+        new: it is a new passphrase, so ask twice.
+    Raises:
+        FairleadError: exit code 2; there is no terminal to ask on, or it is empty.
+    """
+    given = os.environ.get("FAIRLEAD_KEY_PASSPHRASE")
+    if given is None and sys.stdin.isatty():
+        given = click.prompt(
+            f"Passphrase of {key}", hide_input=True, confirmation_prompt=new, err=True
+        )
+    if not given:
+        raise fail("key-passphrase-empty" if given == "" else "key-passphrase-no-terminal", key=key)
+    return given.encode("utf-8", "surrogateescape")
 
 
 @click.group(epilog=EPILOG, short_help="Manage signing keys: new, list, trust, untrust.")
@@ -32,7 +53,7 @@ def key() -> None:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="File for the private half; the public half goes next to it.  [default: the user's own key]",
 )
 @click.option("--dry-run", is_flag=True, help="Print which files would be made, and make none.")
@@ -48,8 +69,8 @@ def new(output: Path | None, dry_run: bool, as_json: bool) -> None:
     keys.check_new(path)
     made = None if dry_run else keys.new_key(path, passphrase(path, new=True))
     if as_json:
-        found = {"private": str(path), "public": str(public), "dry_run": dry_run}
-        print_json("key", {**found, "key": made.id if made else None})
+        files = {"private": str(path), "public": str(public), "dry_run": dry_run}
+        print_json("key", {**files, "key": made.id if made else None})
     elif made is None:
         click.echo(f"would make {path} and {public}")
     else:

@@ -13,7 +13,7 @@ import click
 
 from fairlead.base.errors import fail
 from fairlead.base.serde import to_json
-from fairlead.cli.options import collected
+from fairlead.cli.declare import COUNT, FILE_HERE, collected, option
 from fairlead.cli.screen import columns, json_option, print_json, table, wrap
 
 if TYPE_CHECKING:
@@ -26,14 +26,12 @@ Examples:
   fairlead project validation.json --batch 16 --bandwidth 12.5 --latency 1.5
 """
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _ABOVE_0 = click.FloatRange(0, min_open=True)
-_COUNT = click.IntRange(1)
 # As fairlead.perf.projection.cost_model.Algorithm; `--help` must not load NumPy.
 ALGORITHMS = ("halving", "ring", "doubling", "tree")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ProjectFlags:
     """The options of ``fairlead project``.
 
@@ -44,96 +42,60 @@ class ProjectFlags:
         size: bytes of gradients.
     """
 
-    nodes: int
-    per_node: int
-    fabric: str | None
-    site: str | None
-    cards: int
-    bandwidth: float | None
-    latency: float | None
-    algorithm: str
-    storage: float | None
-    keep: float
-    model: str
-    size: int | None
-    batch: int | None
+    nodes: int = option("Largest number of nodes.", default=8192, type=click.IntRange(1, 1 << 20))
+    per_node: int = option("Ranks per node.", default=1, type=COUNT)
+    fabric: str | None = option(
+        "The network between nodes, one of those listed in docs/explanation/projection.md.",
+        metavar="NAME",
+    )
+    site: str | None = option(
+        "Use the network figures measured in this site's profile.", metavar="NAME"
+    )
+    cards: int = option("Network cards per node.", default=1, type=COUNT)
+    bandwidth: float | None = option(
+        "Bandwidth per node, one way; 1 GB is 10**9 bytes.", type=_ABOVE_0, metavar="GB/S"
+    )
+    latency: float | None = option(
+        "Latency of a small message, in microseconds.", type=click.FloatRange(0), metavar="US"
+    )
+    algorithm: str = option(
+        "Algorithm of the allreduce between nodes.",
+        default="halving",
+        type=click.Choice(ALGORITHMS),
+    )
+    storage: float | None = option(
+        "What the shared storage delivers to all ranks together.  [default: unlimited]",
+        type=_ABOVE_0,
+        metavar="SAMPLES/S",
+    )
+    keep: float = option(
+        "Report up to how many nodes the efficiency stays above this.",
+        default=0.9,
+        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    )
+    model: str = option(
+        "The model to project, for a validation with several.", default="", metavar="NAME"
+    )
+    size: int | None = option(
+        "For a validation: bytes of gradients; not needed for a bundled network.",
+        "--bytes",
+        type=COUNT,
+        metavar="N",
+    )
+    batch: int | None = option(
+        "Samples per rank and step.  [default: those of the validation's training]",
+        type=COUNT,
+        metavar="N",
+    )
     as_json: bool
 
 
 @click.command(
     epilog=EPILOG, short_help="Project small runs to thousands of nodes, with intervals."
 )
-@click.argument("file", type=_FILE)
-@click.option(
-    "--nodes",
-    type=click.IntRange(1, 1 << 20),
-    default=8192,
-    show_default=True,
-    help="Largest number of nodes.",
-)
-@click.option("--per-node", type=_COUNT, default=1, show_default=True, help="Ranks per node.")
-@click.option(
-    "--fabric",
-    metavar="NAME",
-    help="The network between nodes, one of those listed in docs/explanation/projection.md.",
-)
-@click.option(
-    "--site", metavar="NAME", help="Use the network figures measured in this site's profile."
-)
-@click.option("--cards", type=_COUNT, default=1, show_default=True, help="Network cards per node.")
-@click.option(
-    "--bandwidth",
-    type=_ABOVE_0,
-    metavar="GB/S",
-    help="Bandwidth per node, one way; 1 GB is 10**9 bytes.",
-)
-@click.option(
-    "--latency",
-    type=click.FloatRange(0),
-    metavar="US",
-    help="Latency of a small message, in microseconds.",
-)
-@click.option(
-    "--algorithm",
-    type=click.Choice(ALGORITHMS),
-    default="halving",
-    show_default=True,
-    help="Algorithm of the allreduce between nodes.",
-)
-@click.option(
-    "--storage",
-    type=_ABOVE_0,
-    metavar="SAMPLES/S",
-    help="What the shared storage delivers to all ranks together.  [default: unlimited]",
-)
-@click.option(
-    "--keep",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.9,
-    show_default=True,
-    help="Report up to how many nodes the efficiency stays above this.",
-)
-@click.option(
-    "--model",
-    default="",
-    metavar="NAME",
-    help="The model to project, for a validation with several.",
-)
-@click.option(
-    "--bytes",
-    "size",
-    type=_COUNT,
-    metavar="N",
-    help="For a validation: bytes of gradients; not needed for a bundled network.",
-)
-@click.option(
-    "--batch",
-    type=_COUNT,
-    metavar="N",
-    help="Samples per rank and step.  [default: those of the validation's training]",
-)
-@json_option
+@click.argument("file", type=FILE_HERE)
 @collected(ProjectFlags)
+@json_option
 def project(file: Path, flags: ProjectFlags) -> None:
     """Project small runs to many nodes: time of a step, efficiency, and what costs most.
 
@@ -165,8 +127,8 @@ def project(file: Path, flags: ProjectFlags) -> None:
             _finite(
                 {
                     "fabric": to_json(network),
-                    "synchronous": [_point_json(p) for p in synchronous],
-                    "delayed": [_point_json(p) for p in delayed],
+                    "synchronous": to_json(synchronous),
+                    "delayed": to_json(delayed),
                     "answers": to_json(answers),
                     "sentences": sentences,
                     "assumed": list(model.assumed),
@@ -252,11 +214,6 @@ def _paragraph(title: str, lines: tuple[str, ...] | list[str]) -> None:
     for line in lines:
         first, *rest = wrap(line, columns() - 2)
         click.echo("\n".join([f"* {first}", *(f"  {more}" for more in rest)]))
-
-
-def _point_json(point: Point) -> dict[str, Any]:
-    document: dict[str, Any] = to_json(point)
-    return document
 
 
 def _finite(value: Any) -> Any:

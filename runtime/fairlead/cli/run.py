@@ -10,29 +10,23 @@ from typing import Any
 
 import click
 
-from fairlead import native
 from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.base.paths import cache_dir
-from fairlead.base.progress import Progress
 from fairlead.base.serde import to_json
 from fairlead.cli import options, show
-from fairlead.cli import timeline as timelines
+from fairlead.cli.declare import SECONDS, collected, option
 from fairlead.cli.screen import json_option, print_findings, print_json, progress, say
 from fairlead.cli.staging import Staging, stage_json, stage_options, staged_here, step_words
-from fairlead.cli.within import within
+from fairlead.cli.within import Ready, plan_launch, ready_line
 from fairlead.launch import allocate, unpack
 from fairlead.launch import launch as launching
 from fairlead.launch.request import Asked
-from fairlead.launchers.model import Shape
-from fairlead.proof.preload import asked as asked_of_witness
 from fairlead.proof.preload import unproved
 from fairlead.proof.verdict import Proof
-from fairlead.schedulers.model import Allocation
 from fairlead.session.model import Launched, LaunchOptions, Prepared
-from fairlead.session.prepare import prepare, refuse
+from fairlead.session.prepare import refuse
 from fairlead.session.recorder import Launching
 from fairlead.session.run import launch_proved
-from fairlead.swap import staging
 from fairlead.swap.model import Bind
 from fairlead.transfer.job import Stage, Wish, shell
 
@@ -55,28 +49,31 @@ Exit codes: that of the first rank that failed; 121 refused before launch; 122 p
 _SHOWN = (Severity.WARNING, Severity.ERROR)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunFlags:
     """The options of ``fairlead run`` that no other group of options holds."""
 
-    env: tuple[str, ...]
-    workdir: str
-    watchdog: float | None
-    probe: bool
-    force: bool
-    dry_run: bool
-    timeline_file: str
-    verbose: bool
-    quiet: bool
+    env: tuple[str, ...] = options.ENV
+    workdir: str = options.WORKDIR
+    watchdog: float | None = option(
+        "Time limit without progress until MPI has started.  [default: the site's, 30]",
+        type=SECONDS,
+        metavar="SECONDS",
+    )
+    probe: bool = option("Also prove with a separate job before the command starts.")
+    force: bool = option("Continue when the checks refuse; the proof still decides.")
+    dry_run: bool = option("Print the launch command, and launch nothing.")
+    timeline_file: str = options.TIMELINE
+    verbose: bool = option("Print what every rank proved, as a table.", "-v", "--verbose")
+    quiet: bool = option("Print only errors.", "-q", "--quiet")
     as_json: bool
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Run(Ready):
     """One run, planned and checked.
 
     Attributes:
-        allocation: the job that the shell is in; None outside of a job.
         wish: what is staged; None when nothing is.
         recording: this launch in the timeline; None without --timeline.
         user_env: variables of ``--env`` that the plan does not merge into its own.
@@ -85,13 +82,9 @@ class _Run:
     flags: RunFlags
     planning: options.Planning
     command: tuple[str, ...]
-    prepared: Prepared
-    shape: Shape
-    allocation: Allocation | None
     wish: Wish | None
     recording: Launching | None
     user_env: dict[str, str]
-    progress: Progress
 
     @property
     def binds(self) -> tuple[Bind, ...]:
@@ -112,27 +105,10 @@ class _Run:
 @options.placement_options
 @options.choice_options
 @stage_options
-@options.container_options
-@click.option(
-    "--watchdog",
-    type=click.FloatRange(1),
-    metavar="SECONDS",
-    help="Time limit without progress until MPI has started.  [default: the site's, 30]",
-)
-@click.option(
-    "--probe", is_flag=True, help="Also prove with a separate job before the command starts."
-)
-@click.option(
-    "--force", is_flag=True, help="Continue when the checks refuse; the proof still decides."
-)
-@click.option("--dry-run", is_flag=True, help="Print the launch command, and launch nothing.")
-@timelines.timeline_option
-@click.option("-v", "--verbose", is_flag=True, help="Print what every rank proved, as a table.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
+@collected(RunFlags)
 @json_option
 @click.argument("image")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@options.collected(RunFlags)
 def run(
     asked: Asked,
     planning: options.Planning,
@@ -148,26 +124,20 @@ def run(
     """
     variables = options.variables(flags.env)
     data.check()
-    shape, allocation = within(asked, planning, dry_run=flags.dry_run, quiet=flags.quiet)
-    recorder = timelines.recording(flags.timeline_file, dry_run=flags.dry_run, quiet=flags.quiet)
-    bars = progress(flags.as_json)
-    bars = recorder.progress(bars) if recorder else bars
-    with timelines.stage(recorder, "plan"):
-        request = planning.request(shape.ranks, command, variables, shape=shape)
-        prepared = prepare(image, planning.choices, request, progress=bars)
+    ready = plan_launch(
+        image, asked, planning, flags, command=command, variables=variables, quiet=flags.quiet
+    )
+    prepared, recorder = ready.prepared, ready.recorder
     if prepared.refused and not flags.force:
         raise refuse(prepared)
     planned = _Run(
         flags=flags,
         planning=planning,
         command=command,
-        prepared=prepared,
-        shape=shape,
-        allocation=allocation,
+        **vars(ready),
         wish=data.wish(prepared.plan.site),
         recording=recorder.launch("run") if recorder else None,
         user_env={n: v for n, v in variables.items() if n not in options.MERGED},
-        progress=bars,
     )
     if flags.dry_run:
         return _dry_run(planned, asked)
@@ -196,11 +166,10 @@ def _overruled(finding: Finding) -> Finding:
 
 def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
     """Stage in, launch and prove, stage out. The stage is None when nothing is staged."""
-    flags, prepared, recording = planned.flags, planned.prepared, planned.recording
-    ranks = planned.shape.ranks
+    flags, recording, ranks = planned.flags, planned.recording, planned.shape.ranks
     with staged_here(
         planned.wish,
-        prepared.plan,
+        planned.prepared.plan,
         planned.planning,
         ranks,
         quiet=flags.quiet,
@@ -219,7 +188,7 @@ def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
             progress=planned.progress,
             stdout=sys.stderr.fileno() if flags.as_json else None,
         )
-        launched = launch_proved(prepared, planned.command, ranks, how)
+        launched = launch_proved(planned.prepared, planned.command, ranks, how)
     if recording:
         recording.ended()
     return launched, stage
@@ -265,23 +234,12 @@ def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
 
 
 def _dry_run(planned: _Run, asked: Asked) -> int:
-    """Print the line that launches the command. It works when it is pasted, so what it binds is made now."""
-    flags, plan, cache = planned.flags, planned.prepared.plan, cache_dir()
-    step = step_words(plan, planned.planning, planned.shape.ranks)
+    flags, plan, ranks = planned.flags, planned.prepared.plan, planned.shape.ranks
+    step = step_words(plan, planned.planning, ranks)
     job = _job_words(planned, asked)
-    unpack.ensure(plan, cache, progress(flags.as_json), planned.binds)
-    if plan.witness:
-        native.ensure_witness(cache)
-    staging.ensure(plan, cache)
-    ranks = planned.shape.ranks
-    witness, _ = asked_of_witness(plan, ranks, staging.planned_inode(plan, cache))
-    line = launching.command_line(
-        plan,
-        planned.command,
-        ranks,
-        planned.binds,
-        workdir=flags.workdir,
-        env={**planned.env, **witness},
+    unpack.ensure(plan, cache_dir(), progress(flags.as_json), planned.binds)
+    line = ready_line(
+        plan, planned.command, ranks, planned.binds, workdir=flags.workdir, env=planned.env
     )
     line.write_files()
     text = shell(planned.wish, line.shell(), step) if planned.wish else line.shell()

@@ -10,25 +10,23 @@ from pathlib import Path
 
 import click
 
-from fairlead import native
 from fairlead import site as sites
 from fairlead.base.errors import ExitCode, FairleadError, fail
-from fairlead.base.paths import atomic_write, cache_dir
+from fairlead.base.paths import atomic_write
 from fairlead.cli import options
+from fairlead.cli.declare import collected, option
 from fairlead.cli.screen import json_option, print_json, progress
 from fairlead.cli.staging import Staging, space_lines, stage_options
-from fairlead.launch import launch as launching
+from fairlead.cli.within import ready_line
 from fairlead.launch.request import Asked
 from fairlead.launch.request import shape as make_shape
 from fairlead.launchers.model import Shape
-from fairlead.proof.preload import asked as asked_of_witness
 from fairlead.schedulers import model
 from fairlead.schedulers import script as render
 from fairlead.schedulers.registry import SCHEDULERS, with_scripts
 from fairlead.session.model import Choices
 from fairlead.session.prepare import prepare, refuse
 from fairlead.site.model import Site
-from fairlead.swap import staging
 from fairlead.transfer import datawarp
 
 EPILOG = """\b
@@ -42,22 +40,41 @@ Examples:
 _KEPT = ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ScriptFlags:
     """The options of ``fairlead script`` that no other group of options holds."""
 
-    scheduler: str | None
-    output: Path | None
-    name: str
-    log: str
-    array: str
-    requeue: bool
-    directives: tuple[str, ...]
-    modules: tuple[str, ...]
-    plain: bool
-    env: tuple[str, ...]
-    workdir: str
-    burst_buffer: str
+    scheduler: str | None = option(
+        "The scheduler to write for.  [default: the site's]", type=click.Choice(with_scripts())
+    )
+    output: Path | None = option(
+        "Output file.  [default: stdout]", "-o", "--output", type=click.Path(path_type=Path)
+    )
+    name: str = option("Job name.", default="", metavar="NAME")
+    log: str = option("File for the job's output and errors.", default="", metavar="FILE")
+    array: str = option(
+        "Submit a job array, optionally with :STEP and %MOST_AT_ONCE; each job finds its index in "
+        "FAIRLEAD_ARRAY_INDEX.",
+        default="",
+        metavar="FIRST-LAST",
+    )
+    requeue: bool = option("Requeue the job when a node fails.")
+    directives: tuple[str, ...] = option(
+        "Extra scheduler option, e.g. --directive='-C gpu'. Repeatable.",
+        "--directive",
+        metavar="OPTION",
+    )
+    modules: tuple[str, ...] = option(
+        "Environment module to load; -NAME unloads. Repeatable.", "--module", metavar="NAME"
+    )
+    plain: bool = option("Write the engine's own command, which needs no fairlead on the nodes.")
+    env: tuple[str, ...] = options.ENV
+    workdir: str = options.WORKDIR
+    burst_buffer: str = option(
+        "Burst buffer space for the job, e.g. 2TiB; --stage-to burst-buffer uses it.",
+        default="",
+        metavar="SIZE",
+    )
     as_json: bool
 
 
@@ -95,58 +112,13 @@ class _Command:
 
 
 @click.command(epilog=EPILOG, short_help="Write a job script for Slurm, PBS, LSF, Flux or Cobalt.")
-@click.option(
-    "--scheduler",
-    type=click.Choice(with_scripts()),
-    help="The scheduler to write for.  [default: the site's]",
-)
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Output file.  [default: stdout]"
-)
-@click.option("--name", default="", metavar="NAME", help="Job name.")
-@click.option("--log", default="", metavar="FILE", help="File for the job's output and errors.")
-@click.option(
-    "--array",
-    default="",
-    metavar="FIRST-LAST",
-    help="Submit a job array, optionally with :STEP and %MOST_AT_ONCE; each job finds its index in "
-    "FAIRLEAD_ARRAY_INDEX.",
-)
-@click.option("--requeue", is_flag=True, help="Requeue the job when a node fails.")
-@click.option(
-    "--directive",
-    "directives",
-    multiple=True,
-    metavar="OPTION",
-    help="Extra scheduler option, e.g. --directive='-C gpu'. Repeatable.",
-)
-@click.option(
-    "--module",
-    "modules",
-    multiple=True,
-    metavar="NAME",
-    help="Environment module to load; -NAME unloads. Repeatable.",
-)
-@click.option(
-    "--plain",
-    is_flag=True,
-    help="Write the engine's own command, which needs no fairlead on the nodes.",
-)
-@options.container_options
-@click.option(
-    "--burst-buffer",
-    "burst_buffer",
-    default="",
-    metavar="SIZE",
-    help="Burst buffer space for the job, e.g. 2TiB; --stage-to burst-buffer uses it.",
-)
+@collected(ScriptFlags)
 @options.placement_options
 @options.choice_options
 @stage_options
 @json_option
 @click.argument("image")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@options.collected(ScriptFlags)
 def script(
     asked: Asked,
     planning: options.Planning,
@@ -206,13 +178,13 @@ def _check_account(home: Site | None, asked: Asked) -> None:
 
 
 def _check_names(flags: ScriptFlags, asked: Asked) -> None:
-    for option, text in (
+    for flag, text in (
         ("--name", flags.name),
         ("--log", flags.log.replace("%", "")),
         ("--account", asked.account),
         ("--partition", asked.partition),
     ):
-        model.name(option, text)
+        model.name(flag, text)
 
 
 def _job(target: _Target, flags: ScriptFlags, run: _Command, body: str, launcher: str) -> model.Job:
@@ -283,7 +255,7 @@ def _fairlead(run: _Command, flags: ScriptFlags) -> str:
     """The line of ``fairlead run``, with what does not concern the scheduler."""
     shape, planning, choices = run.shape, run.planning, run.planning.choices
     words = ["fairlead", "run", "-n", str(shape.ranks)]
-    for option, value in (
+    for flag, value in (
         ("-N", shape.nodes or ""),
         ("--ranks-per-node", shape.per_node or ""),
         ("--cores-per-rank", shape.cores or ""),
@@ -298,16 +270,16 @@ def _fairlead(run: _Command, flags: ScriptFlags) -> str:
         ("--workdir", flags.workdir),
     ):
         if value:
-            words += [option, str(value)]
+            words += [flag, str(value)]
     words += ["--require-signature"] * choices.require_signature
-    for option, values in (
+    for flag, values in (
         ("--launcher-arg", run.asked.extra),
         ("--app", planning.apps),
         ("--bind", planning.binds),
         ("--engine-arg", planning.engine_args),
         ("--env", flags.env),
     ):
-        words += [f"{option}={value}" for value in values]
+        words += [f"{flag}={value}" for value in values]
     words += run.data.words()
     path = shlex.quote(str(Path(sys.executable).parent))
     return f"PATH={path}:$PATH\nexec {shlex.join([*words, run.image, '--', *run.words])}"
@@ -323,13 +295,5 @@ def _plain(run: _Command, flags: ScriptFlags, variables: dict[str, str], launche
     prepared = prepare(run.image, choices, request, progress=progress(flags.as_json))
     if prepared.refused:
         raise refuse(prepared)
-    plan, cache = prepared.plan, cache_dir()
-    staging.ensure(plan, cache)
-    if plan.witness:
-        native.ensure_witness(cache)
-    witness, _ = asked_of_witness(plan, ranks, staging.planned_inode(plan, cache))
     env = {n: v for n, v in variables.items() if n not in options.MERGED}
-    line = launching.command_line(
-        plan, run.words, ranks, workdir=flags.workdir, env={**env, **witness}
-    )
-    return line.shell()
+    return ready_line(prepared.plan, run.words, ranks, workdir=flags.workdir, env=env).shell()

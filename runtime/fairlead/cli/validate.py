@@ -20,15 +20,15 @@ from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.base.serde import to_json
 from fairlead.base.suggest import suggest
 from fairlead.cli import options, show
-from fairlead.cli import timeline as timelines
-from fairlead.cli.screen import json_option, print_findings, print_json, progress, table
-from fairlead.cli.within import within
+from fairlead.cli.declare import FILE_HERE, FOLDER, collected, option
+from fairlead.cli.screen import json_option, print_findings, print_json, table
+from fairlead.cli.within import plan_launch
 from fairlead.launch import unpack
 from fairlead.launch.request import Asked
 from fairlead.ml import registry
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Prepared
-from fairlead.session.prepare import prepare, refuse
+from fairlead.session.prepare import refuse
 from fairlead.session.recorder import Recorder
 
 # Most reports are far below 1 MB; the progress files of the ranks come on top.
@@ -54,25 +54,6 @@ Exit codes, the most serious first: 122 ranks ran on another MPI than planned; 1
 wrong; 1 something broke, e.g. a rank was killed; 125 a line is slow; 0 as fast as expected, or no
 expectation. Those of `fairlead run` if nothing could be launched.
 """
-
-
-@dataclass(frozen=True)
-class ValidateFlags:
-    """The options of ``fairlead validate`` that no other group of options holds."""
-
-    weak: bool
-    folders: tuple[str, ...]
-    skip_damaged: bool
-    quick: bool
-    native: Path | None
-    save_reference: bool
-    save_crowded: bool
-    save_slow: bool
-    output: Path
-    watchdog: float | None
-    timeline_file: str
-    dry_run: bool
-    as_json: bool
 
 
 @dataclass(frozen=True)
@@ -113,73 +94,97 @@ def _models(
     return words
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be measured.
+
+    Attributes:
+        models: None for those that are usually trained.
+        folders: of ``--data``.
+    """
+
+    ranks: tuple[int, ...] = option(
+        "Numbers of ranks to measure at; what is measured once uses the largest.",
+        "-n",
+        "--ranks",
+        default="1,2",
+        metavar="N,N,…",
+        multiple=False,
+        callback=_counts,
+    )
+    models: tuple[str, ...] | None = option(
+        f"Bundled models to train, or `none`.  [default: {','.join(registry.validated())}]",
+        metavar="NAME,…",
+        callback=_models,
+    )
+    weak: bool = option(
+        "Keep the samples per rank (weak) or per step (strong) constant.  [default: weak]",
+        "--weak/--strong",
+        default=True,
+    )
+    folders: tuple[str, ...] = option(
+        "Train on your own files instead of generated ones. Repeatable, once per model.",
+        "--data",
+        metavar="[MODEL=]DIRECTORY",
+    )
+    skip_damaged: bool = options.SKIP_DAMAGED
+    quick: bool = option("Fewer sizes and steps, and only HEP-CNN; takes minutes.")
+
+    def scope(self, output: Path) -> Options:
+        """What is measured.
+
+        Raises:
+            click.UsageError: ``--data`` is not of a measured model, or no folder.
+        """
+        from fairlead.perf.measure.step import Options
+
+        usual = registry.validated()
+        usual = usual[:1] if self.quick else usual
+        models = usual if self.models is None else self.models
+        return Options(
+            out=output / "run",
+            ranks=self.ranks,
+            models=models,
+            quick=self.quick,
+            cores=len(os.sched_getaffinity(0)),
+            strong=not self.weak,
+            data=_data(self.folders, models),
+            skip_damaged=self.skip_damaged,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateFlags:
+    """How the validation is done, and what becomes of it."""
+
+    native: Path | None = option(
+        "Also measure without a container, using this Python of the host; it needs mpi4py, and"
+        " TensorFlow for models.",
+        metavar="PYTHON",
+        type=FILE_HERE,
+    )
+    save_reference: bool = option("Save the measurements as this site's references.")
+    save_crowded: bool = option("With --save-reference: also save lines whose ranks shared cores.")
+    save_slow: bool = option("With --save-reference: also save lines slower than expected.")
+    output: Path = option(
+        "Folder for the report.", "-o", "--output", default="fairlead-validation", type=FOLDER
+    )
+    watchdog: float | None = options.WATCHDOG
+    timeline_file: str = options.TIMELINE
+    dry_run: bool = option("Print what would be measured, and launch nothing.")
+    as_json: bool
+
+
 @click.command(epilog=EPILOG, short_help="Check that this machine is as fast as it should be.")
-@click.option(
-    "-n",
-    "--ranks",
-    callback=_counts,
-    metavar="N,N,…",
-    default="1,2",
-    show_default=True,
-    help="Numbers of ranks to measure at; what is measured once uses the largest.",
-)
-@click.option(
-    "--models",
-    callback=_models,
-    metavar="NAME,…",
-    help=f"Bundled models to train, or `none`.  [default: {','.join(registry.validated())}]",
-)
-@click.option(
-    "--weak/--strong",
-    default=True,
-    help="Keep the samples per rank (weak) or per step (strong) constant.  [default: weak]",
-)
-@click.option(
-    "--data",
-    "folders",
-    multiple=True,
-    metavar="[MODEL=]DIRECTORY",
-    help="Train on your own files instead of generated ones. Repeatable, once per model.",
-)
-@click.option(
-    "--skip-damaged",
-    is_flag=True,
-    help="Skip and count files that cannot be read; all files are read first.",
-)
-@click.option(
-    "--quick", is_flag=True, help="Fewer sizes and steps, and only HEP-CNN; takes minutes."
-)
+@collected(Wanted, "wanted")
 @options.nodes_options
 @options.image_option()
 @options.choice_options
-@click.option(
-    "--native",
-    metavar="PYTHON",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Also measure without a container, using this Python of the host; it needs mpi4py, and"
-    " TensorFlow for models.",
-)
-@click.option(
-    "--save-reference", is_flag=True, help="Save the measurements as this site's references."
-)
-@click.option(
-    "--save-crowded",
-    is_flag=True,
-    help="With --save-reference: also save lines whose ranks shared cores.",
-)
-@click.option(
-    "--save-slow", is_flag=True, help="With --save-reference: also save lines slower than expected."
-)
-@options.output_option("fairlead-validation")
-@options.watchdog_option
-@timelines.timeline_option
-@click.option("--dry-run", is_flag=True, help="Print what would be measured, and launch nothing.")
+@collected(ValidateFlags)
 @json_option
-@options.collected(ValidateFlags)
 def validate(
-    ranks: tuple[int, ...],
+    wanted: Wanted,
     asked: Asked,
-    models: tuple[str, ...] | None,
     image: str,
     planning: options.Planning,
     flags: ValidateFlags,
@@ -198,25 +203,17 @@ def validate(
     from fairlead.perf.measure.step import Context
 
     output = flags.output.absolute()
-    usual = registry.validated()
-    chosen = models if models is not None else (usual[:1] if flags.quick else usual)
-    data = _data(flags.folders, chosen)
-    shape, _ = within(replace(asked, ranks=max(ranks)), planning, dry_run=flags.dry_run)
-    recorder = timelines.recording(
-        flags.timeline_file, dry_run=flags.dry_run, nobody=timelines.NO_TRAINING
-    )
-    bars = progress(flags.as_json)
-    bars = recorder.progress(bars) if recorder else bars
-    with timelines.stage(recorder, "plan"):
-        request = planning.request(shape.ranks, shape=shape)
-        prepared = prepare(image, planning.choices, request, progress=bars)
+    scope = wanted.scope(output)
+    ready = plan_launch(image, replace(asked, ranks=max(scope.ranks)), planning, flags)
+    prepared, bars = ready.prepared, ready.progress
     require_tools("jinja2", "numpy")
     if prepared.refused:
         raise refuse(prepared)
-    scope = _scope(flags, ranks, chosen, data)
     _check_native(flags.native, prepared)
     if flags.dry_run:
-        return _dry_run(prepared, scope, flags.native, flags.as_json)
+        return show.dry_run(
+            "validate", prepared, _steps(prepared, scope, flags.native), flags.as_json
+        )
     _check_writable(output)
     unpack.ensure(prepared.plan, cache_dir(), bars)
     begun, clock = datetime.datetime.now(datetime.UTC).astimezone(), time.monotonic()
@@ -225,7 +222,7 @@ def validate(
         problems = _doctor()
         stage.result(f"{len(problems)} findings" if problems else "all is well")
     proofs: list[Proof] = []
-    ways = _ways(prepared, flags, output / "ranks.log", proofs, recorder)
+    ways = _ways(prepared, flags, output / "ranks.log", proofs, ready.recorder)
     context = Context(scope, ways, prepared.plan.launcher.kind, bars)
     pipeline.measure(context)
     around = Circumstances(
@@ -235,27 +232,6 @@ def validate(
     written = _write(result, context.seen.runs, output, flags)
     _show(result, written, flags.as_json)
     return _exit_code(result, written, context.seen)
-
-
-def _scope(
-    flags: ValidateFlags,
-    ranks: tuple[int, ...],
-    models: tuple[str, ...],
-    data: dict[str, Path],
-) -> Options:
-    """What is measured."""
-    from fairlead.perf.measure.step import Options
-
-    return Options(
-        out=flags.output.absolute() / "run",
-        ranks=ranks,
-        models=models,
-        quick=flags.quick,
-        cores=len(os.sched_getaffinity(0)),
-        strong=not flags.weak,
-        data=data,
-        skip_damaged=flags.skip_damaged,
-    )
 
 
 def _check_native(python: Path | None, prepared: Prepared) -> None:
@@ -462,19 +438,14 @@ def _table(result: Validation) -> str:
     return text + ("\n\n" + table(bad) if bad else "")
 
 
-def _dry_run(prepared: Prepared, scope: Options, native: Path | None, as_json: bool) -> int:
+def _steps(prepared: Prepared, scope: Options, native: Path | None) -> list[str]:
     from fairlead.perf.measure.steps import STEPS
 
     ways = f"in {prepared.image.path}" + (
         f", and natively by {native}" if native else "; natively: not requested (--native)"
     )
-    steps = [
+    return [
         ways,
         *(line for step in STEPS for line in step.describe(scope)),
         f"report in {scope.out.parent}",
     ]
-    if as_json:
-        print_json("validate", {**show.prepared_json(prepared), "steps": steps, "dry_run": True})
-    else:
-        click.echo("\n".join([show.swap_line(prepared.plan), *steps]))
-    return ExitCode.DONE
