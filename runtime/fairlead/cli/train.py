@@ -161,21 +161,22 @@ def train(
     if flags.auto is not None:
         return _run_script(flags.auto, ((model,) if model else ()) + arguments, ranks, image)
     from fairlead.ml import registry
+    from fairlead.perf.draw.pages import require_tools
 
     context = click.get_current_context()
     if flags.backend == "torch" and not options.is_given(context, "image"):
         image = _IMAGES[flags.backend]
     task = registry.find(" ".join(filter(None, [model, *arguments])))
-    from fairlead.ml.train.host import train as train_model
-    from fairlead.ml.train.session_runner import runner
-    from fairlead.perf.draw import require_tools, write_report
-    from fairlead.perf.draw.compose import compose
-
     output = flags.output.absolute()
     ready = plan_launch(image, replace(asked, ranks=ranks), planning, flags)
     prepared, ranks, bars = ready.prepared, ready.shape.ranks, ready.progress
     _check_image(prepared, image, flags.backend, generates=flags.data is None)
     require_tools()
+    from fairlead.ml.train.host import train as train_model
+    from fairlead.ml.train.session_runner import runner
+    from fairlead.perf.draw.compose import compose
+    from fairlead.perf.draw.run_page import write_report
+
     if prepared.refused:
         raise refuse(prepared)
     settings = _settings(flags, task.name, ranks, output)

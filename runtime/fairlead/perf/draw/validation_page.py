@@ -11,7 +11,7 @@ makes its pictures of the measurements, ``validation.html.j2`` sets it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,9 +19,8 @@ from fairlead.base.errors import Severity
 from fairlead.base.paths import atomic_write
 from fairlead.perf import stats
 from fairlead.perf.draw import figures
-from fairlead.perf.draw.charts import Figure
 from fairlead.perf.draw.pages import Number, page, require_tools
-from fairlead.perf.draw.tables import ORDER, WORD, Table, as_csv, broken, groups, tables
+from fairlead.perf.draw.tables import ORDER, WORD, as_csv, broken, groups, tables
 from fairlead.perf.draw.wording import amount, count, label, model_title, percent, size
 from fairlead.perf.judge.verdict import headline, worst
 from fairlead.perf.records import documents
@@ -109,13 +108,25 @@ def render(validation: Validation) -> str:
         well, called = "error", state.value if state is State.WRONG else "broken"
     elif validation.faults and state in (State.NORMAL, State.UNKNOWN):
         well, called = WORD[State.SLOW], "look here"
-    ranks = _ranks(validation)
-    steps_of = next((m for m in validation.measurements if m.key == validation.steps_of), None)
     facts = validation.machine.facts
-    drawn = [f for model in figures.models(validation) for f in figures.scaling(validation, model)]
+    drawn = [f for model in figures.trained(validation) for f in figures.scaling(validation, model)]
     for what in (What.ALLREDUCE, What.PINGPONG, What.BROADCAST):
         drawn += figures.bandwidths(validation, what)
     lines = tables(validation)
+    ranks = _ranks(validation)
+    efficiency = _efficiency(validation)
+    heat = figures.heat_map(validation.steps)
+    sections = (
+        ("figures", "curves", drawn),
+        ("efficiency", "efficiency", efficiency),
+        ("split", "a step's time", validation.steps),
+        ("steps", "ranks × steps", heat),
+        ("lines", "all lines", lines),
+        ("proof", "proof", ranks),
+        ("environment", "environment", True),
+        ("repeat", "repeat it", True),
+    )
+    steps_of = next((m for m in validation.measurements if m.key == validation.steps_of), None)
     return page(
         "validation",
         v=validation,
@@ -123,18 +134,18 @@ def render(validation: Validation) -> str:
         state=called,
         headline=headline(validation),
         counts=[(WORD[s], s.value, n) for s in ORDER if (n := _count(validation, s))],
-        numbers=_numbers(validation),
+        numbers=list(_numbers(validation, efficiency)),
         groups=(*broken(validation), *groups(validation)),
         unknown=_count(validation, State.UNKNOWN),
         culprits=culprits,
         figures=drawn,
-        efficiency=_efficiency(validation),
+        efficiency=efficiency,
         bars=figures.split(validation.steps),
         parts=figures.parts(validation.steps),
-        heat=figures.heat_map(validation.steps),
+        heat=heat,
         tables=lines,
         few=sum(len(table.rows) for table in lines) <= _FEW,
-        sections=_sections(validation, drawn, lines),
+        sections=[(key, name) for key, name, content in sections if content],
         ranks=ranks[:_RANKS_SHOWN],
         ranks_hidden=len(ranks[_RANKS_SHOWN:]),
         steps_of=label(steps_of) if steps_of else "",
@@ -178,55 +189,26 @@ def _is_digest(name: str) -> bool:
     return "digest" in name or "sha256" in name
 
 
-def _sections(
-    validation: Validation, drawn: Sequence[Figure], lines: Sequence[Table]
-) -> tuple[tuple[str, str], ...]:
-    """Identifier and name of those that there are, in the page's order."""
-    every = (
-        ("figures", "curves", bool(drawn)),
-        ("efficiency", "efficiency", bool(figures.models(validation))),
-        ("split", "a step's time", bool(validation.steps)),
-        ("steps", "ranks × steps", figures.heat_map(validation.steps) is not None),
-        ("lines", "all lines", bool(lines)),
-        ("proof", "proof", bool(validation.proof and validation.proof.ranks)),
-        ("environment", "environment", True),
-        ("repeat", "repeat it", True),
-    )
-    return tuple((key, name) for key, name, there in every if there)
-
-
-def _numbers(validation: Validation) -> tuple[Number, ...]:
-    numbers = []
-    for model in _efficiency(validation)[:1]:
+def _numbers(validation: Validation, efficiency: Sequence[Efficiency]) -> Iterator[Number]:
+    for model in efficiency[:1]:
         # Ranks that share a core say nothing about scaling.
         rows = [r for r in model.rows if not r.crowded and r.ranks > 1] or model.rows[1:]
         if rows:
             most = rows[-1]
-            share = most.container[1] or most.native[1]
-            label = f"{model.title} on {count(most.ranks, 'rank')}"
-            label += ", sharing cores" if most.crowded else ""
-            numbers.append(Number(share, "of ideal", label))
-    pairs = _pairs(validation)
-    if pairs:
-        usual = sorted(pairs)[len(pairs) // 2]
-        numbers.append(
-            Number(
-                f"{usual:.2f} ×",
-                "native time",
-                f"in containers, median of {count(len(pairs), 'line')}",
-            )
-        )
-    large = [
-        m for m in validation.measurements if m.what is What.ALLREDUCE and m.bytes and m.samples
-    ]
+            title = f"{model.title} on {count(most.ranks, 'rank')}"
+            title += ", sharing cores" if most.crowded else ""
+            yield Number(most.container[1] or most.native[1], "of ideal", title)
+    if pairs := sorted(_pairs(validation)):
+        usual = f"{pairs[len(pairs) // 2]:.2f} ×"
+        lines = count(len(pairs), "line")
+        yield Number(usual, "native time", f"in containers, median of {lines}")
+    kind = What.ALLREDUCE
+    large = [m for m in validation.measurements if m.what is kind and m.bytes and m.samples]
     if large:
         m = max(large, key=lambda m: (not m.crowded, m.ranks, m.bytes or 0, m.way is Way.CONTAINER))
         rate = (m.bytes or 0) / stats.summarize(m.samples).median
         value, unit = amount(rate, "B/s").split(" ")
-        numbers.append(
-            Number(value, unit, f"allreduce of {size(m.bytes or 0)}, {count(m.ranks, 'rank')}")
-        )
-    return tuple(numbers)
+        yield Number(value, unit, f"allreduce of {size(m.bytes or 0)}, {count(m.ranks, 'rank')}")
 
 
 def _pairs(validation: Validation) -> list[float]:
@@ -245,39 +227,36 @@ def _same(m: Measurement) -> tuple[object, ...]:
 
 
 def _efficiency(validation: Validation) -> tuple[Efficiency, ...]:
-    trained = [m for m in validation.measurements if m.what is What.TRAIN and m.samples]
     models = []
-    for model in figures.models(validation):
-        mine = [m for m in trained if m.subject == model]
-        fewest = {
-            w: min((m for m in mine if m.way is w), key=lambda m: m.ranks, default=None)
-            for w in Way
-        }
+    for model, ways in figures.trained(validation).items():
         rows = []
-        for ranks, nodes in sorted({(m.ranks, m.nodes) for m in mine}):
-            here = {m.way: m for m in mine if (m.ranks, m.nodes) == (ranks, nodes)}
+        points = sorted({(m.ranks, m.nodes) for measured in ways.values() for m in measured})
+        for ranks, nodes in points:
+            here = {
+                way: m
+                for way, measured in ways.items()
+                for m in measured
+                if (m.ranks, m.nodes) == (ranks, nodes)
+            }
             crowded = any(m.crowded for m in here.values())
             notes = [f"{nodes} nodes"] * (nodes > 1) + ["sharing cores"] * crowded
             # An image by its own MPI stands where a container does: both are never measured.
             inside = Way.CONTAINER if Way.CONTAINER in here else Way.IMAGE
-            speeds = {w: _speed(here[w], fewest[w]) for w in here}
-            none = ("", "")
-            native, container = speeds.get(Way.NATIVE, none), speeds.get(inside, none)
-            rows.append(
-                EfficiencyRow(ranks, ", ".join(notes), crowded, native, container, _ratio(here))
+            native, container = (
+                _speed(here[way], ways[way][0]) if way in here else ("", "")
+                for way in (Way.NATIVE, inside)
             )
+            where, ratio = ", ".join(notes), _ratio(here)
+            rows.append(EfficiencyRow(ranks, where, crowded, native, container, ratio))
         models.append(Efficiency(model_title(model), tuple(rows)))
     return tuple(models)
 
 
-def _speed(m: Measurement, one: Measurement | None) -> tuple[str, str]:
-    value = amount(stats.summarize(m.samples).median, m.unit).partition(" ")[0]
-    return value, _share(m, one) if one else ""
-
-
-def _share(m: Measurement, one: Measurement) -> str:
+def _speed(m: Measurement, one: Measurement) -> tuple[str, str]:
+    """The speed, and its share of what ``one`` promises."""
     fast, base = stats.summarize(m.samples).median, stats.summarize(one.samples).median
-    return percent(fast / base / (m.ranks / one.ranks))
+    share = percent(fast / base / (m.ranks / one.ranks))
+    return amount(fast, m.unit).partition(" ")[0], share
 
 
 def _ratio(here: dict[Way, Measurement]) -> tuple[str, str]:
