@@ -91,9 +91,10 @@ def explain(
         ).shell()
     except FairleadError as exc:  # the engine cannot express it; a finding also says so
         shown = f"(none: {exc.findings[0].what})"
+    settings, old_settings = in_effect({**os.environ, **prepared.comm.env}), account(os.environ)
     if as_json:
-        tuned = {s.name: v for s, v in in_effect({**os.environ, **prepared.comm.env})}
-        tuned |= {s.name: value for s, value, counts in account(os.environ) if counts}
+        tuned = {setting.name: value for setting, value in settings}
+        tuned |= {setting.name: value for setting, value, counts in old_settings if counts}
         print_json(
             "explain",
             {**show.prepared_json(prepared), "command_line": shown, "collectives": tuned},
@@ -102,13 +103,12 @@ def explain(
     click.echo(show.plan_text(prepared))
     click.echo("\n" + click.style("Gradients, by fairlead.comm", bold=True))
     click.echo(show.comm_text(prepared.comm))
-    for setting, value in in_effect({**os.environ, **prepared.comm.env}):
-        shown_as = f"{setting.name}={value}"
-        click.echo(f"  {shown_as:<36} {setting.meaning}")
+    for setting, value in settings:
+        click.echo(f"  {f'{setting.name}={value}':<36} {setting.meaning}")
     click.echo("\n" + click.style("Gradients of old scripts, by fairlead.comm.dropin", bold=True))
-    for setting, value, counts in account(os.environ):
-        shown_as = f"{setting.name}={value}"
-        click.echo(f"  {shown_as:<36} {'' if counts else 'no effect here: '}{setting.meaning}")
+    for setting, value, counts in old_settings:
+        effect = "" if counts else "no effect here: "
+        click.echo(f"  {f'{setting.name}={value}':<36} {effect}{setting.meaning}")
     click.echo("\n" + click.style("Command line", bold=True) + f"\n  {shown}")
     if prepared.refused:
         click.echo("\n" + click.style("This plan is refused before launch:", fg="red", bold=True))

@@ -58,12 +58,11 @@ def line_text(line: Line) -> str:
 
 def findings_text(findings: Iterable[Finding]) -> str:
     """One line for what is well, four for what is not."""
-    words = {Severity.OK: ("ok", "green"), Severity.INFO: ("info", "cyan")}
+    colours = {Severity.OK: "green", Severity.INFO: "cyan"}
     parts = []
     for finding in findings:
-        if finding.severity in words:
-            word, colour = words[finding.severity]
-            label = click.style(f"{word:<6}", fg=colour, bold=True)
+        if colour := colours.get(finding.severity):
+            label = click.style(f"{finding.severity.value:<6}", fg=colour, bold=True)
             parts.append(f"{label}{finding.what}" + (f" ({finding.why})" if finding.why else ""))
         else:
             parts.append("\n" + finding_lines(finding) + "\n")
@@ -71,21 +70,20 @@ def findings_text(findings: Iterable[Finding]) -> str:
 
 
 def proof_text(proof: Proof) -> str:
-    """The proof, one row a rank; of many, a row for those in a row that are alike."""
+    """The proof, one row a rank; of many, a row for neighbours that saw the same."""
     rows = []
     many = len(proof.ranks) > _MANY
 
     def seen(p: RankProof) -> tuple[str, ...]:
-        return (p.mpi_path, str(p.mpi_inode), p.version, p.transport)
+        return (str(p.size), p.host, p.mpi_path, str(p.mpi_inode), p.version, p.transport)
 
-    def alike(p: RankProof) -> tuple[object, ...]:
-        return (p.size, p.host, *seen(p)) if many else (p.rank, p.host)
+    def same(p: RankProof) -> tuple[object, ...]:
+        return seen(p) if many else (p.rank, p.host)
 
-    for _, group in itertools.groupby(proof.ranks, alike):
-        ranks = list(group)
-        first, last = ranks[0], ranks[-1]
-        label = str(first.rank) if len(ranks) == 1 else f"{first.rank}-{last.rank}"
-        rows.append((label, str(first.size), first.host, *seen(first)))
+    for _, group in itertools.groupby(proof.ranks, same):
+        first, *others = group
+        label = f"{first.rank}-{others[-1].rank}" if others else str(first.rank)
+        rows.append((label, *seen(first)))
     return table(rows, ("rank", "of", "host", "MPI mapped", "inode", "it says", "transport"))
 
 
@@ -103,10 +101,8 @@ def proof_line(proof: Proof) -> str:
 
 def swap_line(plan: Plan) -> str:
     """Which MPI runs, in one line."""
-    return next(
-        (f"{line.what}" for line in plan.lines if line.kind in ("replace", "keep")),
-        plan.planned_title,
-    )
+    swaps = (line.what for line in plan.lines if line.kind in ("replace", "keep"))
+    return next(swaps, plan.planned_title)
 
 
 def dry_run(kind: str, prepared: Prepared, steps: list[str], as_json: bool) -> int:

@@ -10,7 +10,7 @@ import click
 
 from fairlead import site as sites
 from fairlead.base.serde import to_json
-from fairlead.cli import site_detect
+from fairlead.cli.declare import FILE
 from fairlead.cli.export import export_site
 from fairlead.cli.screen import (
     columns,
@@ -21,6 +21,7 @@ from fairlead.cli.screen import (
     show_schema,
     table,
 )
+from fairlead.cli.site_detect import check_site, detect_site, why_not_site
 from fairlead.cli.site_show import profile_lines
 from fairlead.detect import capture as captures
 from fairlead.site import Status
@@ -63,7 +64,7 @@ def list_profiles(as_json: bool) -> None:
             }
             for s in known
         ]
-        wrong = {n: [f.to_json() for f in found] for n, found in every.wrong.items()}
+        wrong = {n: [f.to_json() for f in findings] for n, findings in every.wrong.items()}
         print_json("site-list", {"sites": rows, "wrong": wrong})
         return
     for title, family in (("site", False), ("family", True)):
@@ -116,7 +117,7 @@ def show_profile(name: str, sources: bool, as_json: bool) -> None:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Output file, NAME.toml.  [default: in ~/.config/fairlead/sites]",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
@@ -148,9 +149,7 @@ def new_profile(
 
 
 @site.command("schema")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it there."
-)
+@click.option("-o", "--output", type=FILE, help="Write it there.")
 @json_option
 def print_schema(output: Path | None, as_json: bool) -> None:
     """Print the JSON Schema of a site profile, for editors.
@@ -169,7 +168,7 @@ def print_schema(output: Path | None, as_json: bool) -> None:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Output file, ending in .json.  [default: NODE.json]",
 )
 @click.option("--site", metavar="NAME", help="Use this site profile instead of the detected one.")
@@ -216,5 +215,5 @@ def capture_site(
         click.echo(f"  {line}", err=True)
 
 
-for command in (site_detect.detect_site, site_detect.why_not_site, site_detect.check_site):
+for command in (detect_site, why_not_site, check_site):
     site.add_command(command)

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead import site as sites
-from fairlead.base.errors import ExitCode, Severity, fail, finding_of
+from fairlead.base.errors import ExitCode, Finding, Severity, fail, finding_of
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import to_json
 from fairlead.cli.screen import finding_lines, json_option, plain, print_json, table
@@ -242,37 +243,28 @@ def check_site(name: str | None, against: Path | None, as_json: bool) -> ExitCod
         known = value.origin.status.value if value.origin else ""
         shown.append((value.state.value, value.key, value.wanted, known, seen))
     click.echo(table(shown, ("state", "key", "the profile says", "known", "seen here")))
-    counts = {state: sum(c.state is state for c in compared) for state in drift.State}
-    said = f"{counts[drift.State.OK]} ok, {counts[drift.State.DIFFERS]} differ, {counts[drift.State.UNSEEN]} cannot be seen here"
-    click.echo(f"\n{said}")
+    counts = Counter(c.state for c in compared)
+    words = {
+        drift.State.OK: "ok",
+        drift.State.DIFFERS: "differ",
+        drift.State.UNSEEN: "cannot be seen here",
+    }
+    click.echo("\n" + ", ".join(f"{counts[state]} {word}" for state, word in words.items()))
     for value in wrong:
-        _tell(value, site)
+        click.echo("\n" + finding_lines(_drifted(value, site)), err=True)
     return ExitCode.FAILED if wrong else ExitCode.DONE
 
 
-def _tell(value: Compared, site: sites.Site) -> None:
+def _drifted(value: Compared, site: sites.Site) -> Finding:
     origin = value.origin
-    finding = (
-        finding_of(
-            "site-drift-moved",
-            value_key=value.key,
-            site_name=site.name,
-            wanted=value.wanted,
-            where=f"profile {origin.profile} ({origin.status}: {origin.source})" if origin else "",
-            seen=value.seen,
-            moved_to=", ".join(value.moved_to),
-            moved_to_0=value.moved_to[0],
-            severity=value.severity,
-        )
-        if value.moved_to
-        else finding_of(
-            "site-drift-correct",
-            value_key=value.key,
-            site_name=site.name,
-            wanted=value.wanted,
-            where=f"profile {origin.profile} ({origin.status}: {origin.source})" if origin else "",
-            seen=value.seen,
-            severity=value.severity,
-        )
+    moved = {"moved_to": ", ".join(value.moved_to), "moved_to_0": (*value.moved_to, "")[0]}
+    return finding_of(
+        "site-drift-moved" if value.moved_to else "site-drift-correct",
+        value_key=value.key,
+        site_name=site.name,
+        wanted=value.wanted,
+        where=f"profile {origin.profile} ({origin.status}: {origin.source})" if origin else "",
+        seen=value.seen,
+        severity=value.severity,
+        **moved,
     )
-    click.echo("\n" + finding_lines(finding), err=True)

@@ -9,7 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,7 @@ expectation. Those of `fairlead run` if nothing could be launched.
 """
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Written:
     """What came of writing a validation.
 
@@ -67,10 +67,10 @@ class _Written:
         refused: why some of these could not be written.
     """
 
-    kept: Path | None
-    paths: tuple[Path, ...]
-    references: Path | None
-    refused: list[Finding]
+    kept: Path | None = None
+    paths: tuple[Path, ...] = ()
+    references: Path | None = None
+    refused: list[Finding] = field(default_factory=list)
 
 
 def _counts(context: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
@@ -196,8 +196,10 @@ def validate(
     and training of the bundled models at each number of ranks. Each result is compared with this
     site's references, with what the hardware allows, or with the same run without a container.
     """
-    from fairlead.perf.draw.compose import facts
     from fairlead.perf.draw.pages import require_tools
+
+    require_tools()
+    from fairlead.perf.draw.compose import facts
     from fairlead.perf.judge.assess import Circumstances, assess
     from fairlead.perf.measure import environment, pipeline
     from fairlead.perf.measure.step import Context
@@ -206,7 +208,6 @@ def validate(
     scope = wanted.scope(output)
     ready = plan_launch(image, replace(asked, ranks=max(scope.ranks)), planning, flags)
     prepared, bars = ready.prepared, ready.progress
-    require_tools("jinja2", "numpy")
     if prepared.refused:
         raise refuse(prepared)
     _check_native(flags.native, prepared)
@@ -324,15 +325,6 @@ def _check_writable(output: Path) -> None:
         ) from None
 
 
-def _small_runs(output: Path, runs: Mapping[str, Sequence[SmallRun]]) -> None:
-    """Write a file for each model, from which `fairlead project` projects to more nodes."""
-    from fairlead.perf.projection.small_runs import small_runs_json
-
-    for model, runs_of_model in runs.items():
-        with atomic_write(output / f"small-runs-{model}.json", "w") as stream:
-            json.dump(small_runs_json(runs_of_model), stream)
-
-
 def _doctor() -> list[Finding]:
     """The warnings and errors of doctor."""
     from fairlead.doctor.fix import examine
@@ -348,30 +340,36 @@ def _write(
 ) -> _Written:
     """Write history, report and references. A failure of one does not stop the others."""
     from fairlead.perf.draw.validation_page import write_validation
-    from fairlead.perf.judge import references as reference
+    from fairlead.perf.judge import references
+    from fairlead.perf.projection.small_runs import small_runs_json
     from fairlead.perf.records import history
 
-    refused: list[Finding] = []
-    kept: Path | None = None
-    paths: tuple[Path, ...] = ()
-    saved: Path | None = None
+    written = _Written()
     try:
-        kept = history.keep(result)
+        written.kept = history.keep(result)
     except FairleadError as exc:
-        refused += exc.findings
+        written.refused += exc.findings
     try:
-        paths = write_validation(output, result)
-        _small_runs(output, runs)
+        written.paths = write_validation(output, result)
+        for model, runs_of_model in runs.items():  # for `fairlead project`
+            with atomic_write(output / f"small-runs-{model}.json", "w") as stream:
+                json.dump(small_runs_json(runs_of_model), stream)
     except OSError as exc:
-        refused.append(_no_report(exc, output, result.id if kept else ""))
+        refused = error(
+            "output-unwritable-saved" if written.kept else "output-unwritable-rerun",
+            filename=exc.filename or output,
+            reason=exc.strerror or str(exc),
+            kept=result.id,
+        )
+        written.refused.append(refused)
     if flags.save_reference:
         try:
-            saved, _ = reference.save(
+            written.references, _ = references.save(
                 result, crowded_too=flags.save_crowded, slow_too=flags.save_slow
             )
         except FairleadError as exc:
-            refused += exc.findings
-    return _Written(kept, paths, saved, refused)
+            written.refused += exc.findings
+    return written
 
 
 def _show(result: Validation, written: _Written, as_json: bool) -> None:
@@ -379,6 +377,7 @@ def _show(result: Validation, written: _Written, as_json: bool) -> None:
 
     page, document, rows = (*map(str, written.paths), None, None, None)[:3]
     if as_json:
+        files = {"kept": written.kept, "references": written.references}
         print_json(
             "validate",
             {
@@ -386,8 +385,7 @@ def _show(result: Validation, written: _Written, as_json: bool) -> None:
                 "page": page,
                 "document": document,
                 "rows": rows,
-                "kept": str(written.kept) if written.kept else None,
-                "references": str(written.references) if written.references else None,
+                **{key: str(path) if path else None for key, path in files.items()},
                 "refused": [finding.to_json() for finding in written.refused],
                 **to_json(result),
             },
@@ -405,16 +403,6 @@ def _show(result: Validation, written: _Written, as_json: bool) -> None:
         click.echo(f"references of site {result.machine.site}: {written.references}")
     if written.refused:
         print_findings(written.refused)
-
-
-def _no_report(exc: OSError, output: Path, kept: str) -> Finding:
-    """The report's folder is no longer writable; the history may still hold the validation."""
-    return error(
-        "output-unwritable-saved" if kept else "output-unwritable-rerun",
-        filename=exc.filename or output,
-        reason=exc.strerror or str(exc),
-        kept=kept,
-    )
 
 
 def _table(result: Validation) -> str:
@@ -441,11 +429,6 @@ def _table(result: Validation) -> str:
 def _steps(prepared: Prepared, scope: Options, native: Path | None) -> list[str]:
     from fairlead.perf.measure.steps import STEPS
 
-    ways = f"in {prepared.image.path}" + (
-        f", and natively by {native}" if native else "; natively: not requested (--native)"
-    )
-    return [
-        ways,
-        *(line for step in STEPS for line in step.describe(scope)),
-        f"report in {scope.out.parent}",
-    ]
+    natively = f", and natively by {native}" if native else "; natively: not requested (--native)"
+    steps = [line for step in STEPS for line in step.describe(scope)]
+    return [f"in {prepared.image.path}{natively}", *steps, f"report in {scope.out.parent}"]
