@@ -190,13 +190,13 @@ def _numbers(training: TrainResult) -> Iterator[Number]:
     for gate in training.gates:
         linear_model = f"linear model {training.baseline.scores[gate.metric]:.3f}"
         score = f"{training.scores[gate.metric]:.3f}"
-        yield Number(score, score_name(gate.metric), linear_model)
+        yield score, score_name(gate.metric), linear_model
     if speed is not None:
         on = f"on {ranks} rank{'s' if ranks > 1 else ''}"
-        yield Number(f"{speed.samples_per_s:.0f}", "samples/s", on)
+        yield f"{speed.samples_per_s:.0f}", "samples/s", on
     if training.one is not None and training.one.speed is not None:
         alone = f"{training.one.speed.samples_per_s:.0f} samples/s on 1 rank"
-        yield Number(percent(training.efficiency), "of ideal", alone)
+        yield percent(training.efficiency), "of ideal", alone
 
 
 def _shares(training: TrainResult) -> list[tuple[str, float, float]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from fairlead.base.errors import Severity
 from fairlead.perf import stats
@@ -68,71 +68,44 @@ class Group:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one thing.
+    """Rows of one thing, each the words of its cells by name.
 
     Attributes:
         basis: where what is normal comes from in rows that do not say it themselves.
         counts: (CSS class, state, how many rows), the worst first.
-        amiss: a row is slow or wrong, so that it should be seen at once.
+        amiss: a row is slow or wrong, or has changed, so that it should be seen at once.
     """
 
     title: str
     basis: str
-    rows: tuple[Row, ...]
+    rows: tuple[dict[str, str], ...]
     counts: tuple[tuple[str, str, int], ...]
     amiss: bool
 
 
-@dataclass(frozen=True)
-class Row:
-    """One measurement, in words."""
-
-    where: str
-    way: str
-    median: str
-    interval: str
-    expected: str
-    basis: str
-    times: str
-    word: str
-    state: str
-    strip: str
-    note: str
+def broken(validation: Validation) -> Iterator[Group]:
+    """What broke, and what else is wrong, as :func:`fairlead.perf.judge.faults.ranked` has it."""
+    for fault in validation.faults:
+        error = fault.severity is Severity.ERROR
+        word, state = ("error", "broken") if error else ("warning", "amiss")
+        because = f"{faults.words(fault)}{'; ' if fault.why else ''}{fault.why}"
+        yield Group(word, state, because, fault.remedy, (), 0)
 
 
-def broken(validation: Validation) -> tuple[Group, ...]:
-    """What broke, and what else is amiss, as :func:`fairlead.perf.judge.faults.ranked` has it."""
-    return tuple(
-        Group(
-            "error" if fault.severity is Severity.ERROR else "warning",
-            "broken" if fault.severity is Severity.ERROR else "amiss",
-            f"{faults.words(fault)}{'; ' if fault.why else ''}{fault.why}",
-            fault.remedy,
-            (),
-            0,
-        )
-        for fault in validation.faults
-    )
-
-
-def groups(validation: Validation) -> tuple[Group, ...]:
+def groups(validation: Validation) -> Iterator[Group]:
     """All that is not normal, or is so with a word to say, by its reason; the worst first."""
     by_reason: dict[tuple[State, str, str], list[tuple[Measurement, Verdict]]] = {}
     for m, v in zip(validation.measurements, validation.verdicts, strict=True):
         if v.state is not State.NORMAL:
             by_reason.setdefault((v.state, v.because, v.remedy), []).append((m, v))
-    order = sorted(by_reason, key=lambda k: (ORDER.index(k[0]), -len(by_reason[k])))
-    made = []
-    for state, because, remedy in order:
-        pairs = sorted(by_reason[state, because, remedy], key=lambda p: -(p[1].times or 0))
+    for reason in sorted(by_reason, key=lambda r: (ORDER.index(r[0]), -len(by_reason[r]))):
+        state, because, remedy = reason
+        pairs = sorted(by_reason[reason], key=lambda p: -(p[1].times or 0))
         lines = tuple(
             (label(m), slower(v.times) if v.times and state is State.SLOW else "")
             for m, v in pairs[:6]
         )
-        made.append(
-            Group(WORD[state], state.value, because, remedy, lines, len(pairs) - len(lines))
-        )
-    return tuple(made)
+        yield Group(WORD[state], state.value, because, remedy, lines, len(pairs) - len(lines))
 
 
 def tables(validation: Validation) -> tuple[Table, ...]:
@@ -171,17 +144,18 @@ def sorted_by_title(
     return [(title, titled, lines) for title, (titled, lines) in titles.items()]
 
 
-def _table(title: str, rows: list[Row]) -> Table:
+def _table(title: str, rows: list[dict[str, str]]) -> Table:
     """What is normal by the same source in most rows is said once."""
-    sources = Counter(row.basis for row in rows if row.basis)
+    sources = Counter(row["basis"] for row in rows if row["basis"])
     (source, often), *_ = sources.most_common(1) or [("", 0)]
     if often < 2:
         source = ""
-    kept = (replace(row, basis="" if row.basis == source else row.basis) for row in rows)
-    states = Counter(row.state for row in rows)
+    for row in rows:
+        row["basis"] = "" if row["basis"] == source else row["basis"]
+    states = Counter(row["state"] for row in rows)
     counts = tuple((WORD[s], s.value, states[s.value]) for s in ORDER if states[s.value])
     amiss = any(states[s.value] for s in (State.WRONG, State.SLOW))
-    return Table(title, source, tuple(kept), counts, amiss)
+    return Table(title, source, tuple(rows), counts, amiss)
 
 
 def _title(m: Measurement) -> str:
@@ -193,7 +167,7 @@ def _title(m: Measurement) -> str:
     return f"{_TITLES[m.what]} by {subject(m) or 'MPI itself'}"
 
 
-def _row(m: Measurement, v: Verdict, titled: bool, draw: bool) -> Row:
+def _row(m: Measurement, v: Verdict, titled: bool, draw: bool) -> dict[str, str]:
     """A line; what its table's title has ``titled`` is not said again."""
     median, interval, strip, note = "–", "", "", ""
     if m.samples:
@@ -208,19 +182,19 @@ def _row(m: Measurement, v: Verdict, titled: bool, draw: bool) -> Row:
             strip = charts.strip(m.samples, seen.outliers, ends, normal, seen.median)
         far = f", {count(len(seen.outliers), 'outlier')}" if seen.outliers else ""
         note = f"{count(seen.n, 'repeat')}{far}"
-    return Row(
-        where=within(m, titled),
-        way=name_of(m.way),
-        median=median,
-        interval=interval,
-        expected=_expected(v.expected, m),
-        basis=v.expected.source if v.expected else "",
-        times=slower(v.times) if v.times else "",
-        word=WORD[v.state],
-        state=v.state.value,
-        strip=strip,
-        note=note,
-    )
+    return {
+        "where": within(m, titled),
+        "way": name_of(m.way),
+        "median": median,
+        "interval": interval,
+        "expected": _expected(v.expected, m),
+        "basis": v.expected.source if v.expected else "",
+        "times": slower(v.times) if v.times else "",
+        "word": WORD[v.state],
+        "state": v.state.value,
+        "strip": strip,
+        "note": note,
+    }
 
 
 def within(m: Measurement, titled: bool) -> str:

@@ -11,7 +11,7 @@ makes its pictures of the measurements, ``validation.html.j2`` sets it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,15 +42,6 @@ _FEW = 12  # lines that are all shown at once
 
 
 @dataclass(frozen=True)
-class ProofLine:
-    """Ranks in a row that saw the same, on which hosts, and what the first of them saw."""
-
-    ranks: str
-    hosts: str
-    saw: RankSaw
-
-
-@dataclass(frozen=True)
 class EfficiencyRow:
     """One number of ranks; strings are empty where there is nothing.
 
@@ -66,14 +57,6 @@ class EfficiencyRow:
     native: tuple[str, str]
     container: tuple[str, str]
     ratio: tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Efficiency:
-    """A model's rows."""
-
-    title: str
-    rows: tuple[EfficiencyRow, ...]
 
 
 def write_validation(folder: Path, validation: Validation) -> tuple[Path, Path, Path]:
@@ -189,26 +172,28 @@ def _is_digest(name: str) -> bool:
     return "digest" in name or "sha256" in name
 
 
-def _numbers(validation: Validation, efficiency: Sequence[Efficiency]) -> Iterator[Number]:
-    for model in efficiency[:1]:
+def _numbers(
+    validation: Validation, efficiency: Mapping[str, Sequence[EfficiencyRow]]
+) -> Iterator[Number]:
+    for model, every in list(efficiency.items())[:1]:
         # Ranks that share a core say nothing about scaling.
-        rows = [r for r in model.rows if not r.crowded and r.ranks > 1] or model.rows[1:]
+        rows = [r for r in every if not r.crowded and r.ranks > 1] or every[1:]
         if rows:
             most = rows[-1]
-            title = f"{model.title} on {count(most.ranks, 'rank')}"
+            title = f"{model} on {count(most.ranks, 'rank')}"
             title += ", sharing cores" if most.crowded else ""
-            yield Number(most.container[1] or most.native[1], "of ideal", title)
+            yield most.container[1] or most.native[1], "of ideal", title
     if pairs := sorted(_pairs(validation)):
         usual = f"{pairs[len(pairs) // 2]:.2f} ×"
         lines = count(len(pairs), "line")
-        yield Number(usual, "native time", f"in containers, median of {lines}")
+        yield usual, "native time", f"in containers, median of {lines}"
     kind = What.ALLREDUCE
     large = [m for m in validation.measurements if m.what is kind and m.bytes and m.samples]
     if large:
         m = max(large, key=lambda m: (not m.crowded, m.ranks, m.bytes or 0, m.way is Way.CONTAINER))
         rate = (m.bytes or 0) / stats.summarize(m.samples).median
         value, unit = amount(rate, "B/s").split(" ")
-        yield Number(value, unit, f"allreduce of {size(m.bytes or 0)}, {count(m.ranks, 'rank')}")
+        yield value, unit, f"allreduce of {size(m.bytes or 0)}, {count(m.ranks, 'rank')}"
 
 
 def _pairs(validation: Validation) -> list[float]:
@@ -226,8 +211,8 @@ def _same(m: Measurement) -> tuple[object, ...]:
     return (m.what, m.ranks, m.nodes, m.bytes, m.subject, m.launcher, m.crowded)
 
 
-def _efficiency(validation: Validation) -> tuple[Efficiency, ...]:
-    models = []
+def _efficiency(validation: Validation) -> dict[str, list[EfficiencyRow]]:
+    models = {}
     for model, ways in figures.trained(validation).items():
         rows = []
         points = sorted({(m.ranks, m.nodes) for measured in ways.values() for m in measured})
@@ -248,8 +233,8 @@ def _efficiency(validation: Validation) -> tuple[Efficiency, ...]:
             )
             where, ratio = ", ".join(notes), _ratio(here)
             rows.append(EfficiencyRow(ranks, where, crowded, native, container, ratio))
-        models.append(Efficiency(model_title(model), tuple(rows)))
-    return tuple(models)
+        models[model_title(model)] = rows
+    return models
 
 
 def _speed(m: Measurement, one: Measurement) -> tuple[str, str]:
@@ -268,11 +253,11 @@ def _ratio(here: dict[Way, Measurement]) -> tuple[str, str]:
     return f"{ratio.value:.3f}", f"{ratio.low:.3f} to {ratio.high:.3f}"
 
 
-def _ranks(validation: Validation) -> tuple[ProofLine, ...]:
-    """What ranks saw, a row for neighbours that saw the same; rows that are wrong come first."""
+def _ranks(validation: Validation) -> list[tuple[str, str, RankSaw]]:
+    """Neighbours that saw the same, their hosts, and what the first of them saw; rows that are wrong come first."""
     proof = validation.proof
     if proof is None:
-        return ()
+        return []
 
     def seen(p: RankSaw) -> RankSaw:
         return replace(p, rank=0, host="")
@@ -283,5 +268,5 @@ def _ranks(validation: Validation) -> tuple[ProofLine, ...]:
         first, last = ranks[0], ranks[-1]
         name = str(first.rank) if first is last else f"{first.rank}–{last.rank}"
         hosts = tuple(dict.fromkeys(r.host for r in ranks))
-        rows.append(ProofLine(name, _hosts(hosts, 3), first))
-    return tuple(sorted(rows, key=lambda row: row.saw.as_planned))
+        rows.append((name, _hosts(hosts, 3), first))
+    return sorted(rows, key=lambda row: row[2].as_planned)
