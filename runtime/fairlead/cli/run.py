@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import click
 
@@ -76,7 +75,7 @@ class _Run(Ready):
     Attributes:
         wish: what is staged; None when nothing is.
         recording: this launch in the timeline; None without --timeline.
-        user_env: variables of ``--env`` that the plan does not merge into its own.
+        variables: of ``--env``.
     """
 
     flags: RunFlags
@@ -84,7 +83,7 @@ class _Run(Ready):
     command: tuple[str, ...]
     wish: Wish | None
     recording: Launching | None
-    user_env: dict[str, str]
+    variables: dict[str, str]
 
     @property
     def binds(self) -> tuple[Bind, ...]:
@@ -95,8 +94,9 @@ class _Run(Ready):
     @property
     def env(self) -> dict[str, str]:
         """Variables for the container besides those of the plan."""
+        own = {n: v for n, v in self.variables.items() if n not in options.MERGED}
         staged = self.wish.env if self.wish else {}
-        return {**self.user_env, **staged, **(self.recording.env if self.recording else {})}
+        return {**own, **staged, **(self.recording.env if self.recording else {})}
 
 
 @click.command(
@@ -137,7 +137,7 @@ def run(
         **vars(ready),
         wish=data.wish(prepared.plan.site),
         recording=recorder.launch("run") if recorder else None,
-        user_env={n: v for n, v in variables.items() if n not in options.MERGED},
+        variables=variables,
     )
     if flags.dry_run:
         return _dry_run(planned, asked)
@@ -215,14 +215,25 @@ def _proof_shower(flags: RunFlags, recording: Launching | None) -> Callable[[Pro
 
 def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
     """Show how the run ended; the exit code."""
-    flags, result = planned.flags, launched.result
+    flags, result, proof = planned.flags, launched.result, launched.proof
     failure = launching.explain_exit(result)
-    if failure is None and launched.proof is None:
+    if failure is None and proof is None:
         failure = unproved(planned.command)
     stage_findings = list(stage.findings) if stage else []
     if flags.as_json:
-        document = _json(planned.prepared, launched, failure)
-        print_json("run", {**document, "stage": stage_json(stage)})
+        print_json(
+            "run",
+            {
+                **show.prepared_json(planned.prepared),
+                "command_line": launched.line.shell(),
+                "proof": {**to_json(proof), "holds": proof.holds} if proof else None,
+                "exit_code": result.code,
+                "ranks": [{"rank": r.rank, "exit_code": r.code} for r in result.ranks],
+                "seconds": result.seconds,
+                "error": failure.to_json() if failure else None,
+                "stage": stage_json(stage),
+            },
+        )
     else:
         findings = [*([failure] if failure else []), *stage_findings]
         if shown := [f for f in findings if f.severity is Severity.ERROR or not flags.quiet]:
@@ -234,9 +245,12 @@ def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
 
 
 def _dry_run(planned: _Run, asked: Asked) -> int:
+    """Print the line that launches the command."""
     flags, plan, ranks = planned.flags, planned.prepared.plan, planned.shape.ranks
-    step = step_words(plan, planned.planning, ranks)
-    job = _job_words(planned, asked)
+    launcher = planned.planning.launcher
+    step, job = step_words(plan, planned.planning, ranks), None
+    if planned.wish and not planned.allocation:  # staging and launch share a job, as several steps
+        job = allocate.words(planned.shape, asked, plan.site, launcher, ("sh", "-c", ""))
     unpack.ensure(plan, cache_dir(), progress(flags.as_json), planned.binds)
     line = ready_line(
         plan, planned.command, ranks, planned.binds, workdir=flags.workdir, env=planned.env
@@ -250,30 +264,3 @@ def _dry_run(planned: _Run, asked: Asked) -> int:
     else:
         click.echo(text)
     return ExitCode.DONE
-
-
-def _job_words(planned: _Run, asked: Asked) -> tuple[str, ...]:
-    """What asks for the job that staging and launch share, as several steps; empty where none is needed."""
-    if planned.allocation or not planned.wish:
-        return ()
-    words = allocate.words(
-        planned.shape,
-        asked,
-        planned.prepared.plan.site,
-        planned.planning.choices.launcher,
-        ("sh", "-c", ""),
-    )
-    return words or ()
-
-
-def _json(prepared: Prepared, launched: Launched, failure: Finding | None) -> dict[str, Any]:
-    proof = launched.proof
-    return {
-        **show.prepared_json(prepared),
-        "command_line": launched.line.shell(),
-        "proof": {**to_json(proof), "holds": proof.holds} if proof else None,
-        "exit_code": launched.result.code,
-        "ranks": [{"rank": r.rank, "exit_code": r.code} for r in launched.result.ranks],
-        "seconds": launched.result.seconds,
-        "error": failure.to_json() if failure else None,
-    }
