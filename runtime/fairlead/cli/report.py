@@ -12,7 +12,7 @@ import click
 
 from fairlead.base.errors import ExitCode, fail
 from fairlead.base.serde import to_json
-from fairlead.cli.screen import columns, json_option, print_json, table
+from fairlead.cli.screen import columns, json_option, print_json, table, writing
 
 if TYPE_CHECKING:
     from fairlead.perf.judge.compare import Comparison, LineChange
@@ -139,13 +139,9 @@ def _draw(name: str, output: Path, as_json: bool) -> int:
 @contextmanager
 def _into(output: Path) -> Iterator[Path]:
     """The folder, made where there is none."""
-    try:
+    with writing(lambda why: fail("output-unwritable-give", output=output, reason=why)):
         output.mkdir(parents=True, exist_ok=True)
         yield output.absolute()
-    except OSError as exc:
-        raise fail(
-            "output-unwritable-give", output=output, reason=exc.strerror or str(exc)
-        ) from None
 
 
 def _compare(a: str, b: str, percent: float | None, output: Path | None, as_json: bool) -> int:

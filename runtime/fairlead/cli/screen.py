@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -276,6 +276,15 @@ class _Display:
         click.echo(f"  {mark}  {words} ({time.monotonic() - begun:.1f} s)", err=True)
 
 
+@contextmanager
+def writing(refused: Callable[[str], FairleadError]) -> Iterator[None]:
+    """Around what writes a file: raises the error made of the system's reason for refusing."""
+    try:
+        yield
+    except OSError as exc:
+        raise refused(exc.strerror or str(exc)) from None
+
+
 def show_schema(kind: str, text: str, output: Path | None, as_json: bool) -> None:
     """A JSON Schema where it is wanted: in a file, on the screen, or within the answer of ``--json``.
 
@@ -283,15 +292,11 @@ def show_schema(kind: str, text: str, output: Path | None, as_json: bool) -> Non
         FairleadError: the file cannot be written.
     """
     if output is not None:
-        try:
-            with atomic_write(output, "w") as out:
-                out.write(text)
-        except OSError as exc:
-            raise fail(
-                "output-unwritable-schema",
-                output=output,
-                reason=exc.strerror or str(exc),
-            ) from None
+        with (
+            writing(lambda why: fail("output-unwritable-schema", output=output, reason=why)),
+            atomic_write(output, "w") as out,
+        ):
+            out.write(text)
     if as_json:
         path = str(output) if output else None
         print_json(kind, {"path": path, "json_schema": json.loads(text)})

@@ -17,7 +17,7 @@ from fairlead import site as sites
 from fairlead.base.errors import ExitCode, Finding, Severity, fail, finding_of
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import to_json
-from fairlead.cli.screen import finding_lines, json_option, plain, print_json, table
+from fairlead.cli.screen import finding_lines, json_option, plain, print_json, table, writing
 from fairlead.detect import capture as captures
 
 if TYPE_CHECKING:  # what a verb does not use, it does not load
@@ -31,7 +31,6 @@ _EDITED = "fairlead site show {0}; then move it into ~/.config/fairlead/sites/"
 @click.command("detect")
 @click.option(
     "--write",
-    "write",
     is_flag=False,
     flag_value="",
     metavar="[FILE]",
@@ -124,19 +123,14 @@ def _written(write: str, facts: SiteFacts, found: Detected, site: sites.Site | N
         raise click.UsageError(
             f"--write {path}: a profile is NAME.toml, its name of lower case letters, digits and hyphens"
         )
-    base = _base(site)
-    text = draft(path.stem, facts, found, base)
+    text = draft(path.stem, facts, found, _base(site))
     if os.path.lexists(path):
-        raise fail(
-            "site-draft-exists",
-            path=path,
-            path_2=path.with_stem(path.stem + "-new"),
-        )
-    try:
-        with atomic_write(path, "w") as stream:
-            stream.write(text)
-    except OSError as exc:
-        raise fail("site-draft-unwritable", path=path, reason=exc.strerror or str(exc)) from None
+        raise fail("site-draft-exists", path=path, path_2=path.with_stem(path.stem + "-new"))
+    with (
+        writing(lambda why: fail("site-draft-unwritable", path=path, reason=why)),
+        atomic_write(path, "w") as stream,
+    ):
+        stream.write(text)
     return path
 
 
@@ -144,11 +138,8 @@ def _base(site: sites.Site | None) -> sites.Site | None:
     """The family that a new profile is laid over: a site's own, or that which was found."""
     if site is None or site.is_family:
         return site
-    for name in site.lineage[1:]:
-        above = sites.load_site(name)
-        if above.is_family:
-            return above
-    return site
+    above = map(sites.load_site, site.lineage[1:])
+    return next((ancestor for ancestor in above if ancestor.is_family), site)
 
 
 @click.command("why-not")
@@ -184,8 +175,7 @@ def why_not_site(name: str, as_json: bool) -> None:
         click.echo(f"{site.name}: not this machine, which is {taken}")
         for reason in found.against.get(site.name, ()):
             click.echo(f"  {reason}")
-    marks = {"for": "for", "against": "against", "nothing": "-"}
-    shown = [(marks[c.says], c.what, c.seen) for c in held.clues]
+    shown = [("-" if c.says == "nothing" else c.says, c.what, c.seen) for c in held.clues]
     if held.expired:
         shown.append(("against", "dates", held.expired))
     click.echo("\n" + (table(shown, ("says", "clue", "here")) if shown else "it has no clues"))

@@ -21,15 +21,14 @@ from fairlead.base.serde import to_json
 from fairlead.base.suggest import suggest
 from fairlead.cli import options, show
 from fairlead.cli.declare import FILE_HERE, FOLDER, collected, option
-from fairlead.cli.screen import json_option, print_findings, print_json, table
-from fairlead.cli.within import plan_launch
+from fairlead.cli.screen import json_option, print_findings, print_json, table, writing
+from fairlead.cli.within import Ready, plan_launch
 from fairlead.launch import unpack
 from fairlead.launch.request import Asked
 from fairlead.ml import registry
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Prepared
 from fairlead.session.prepare import refuse
-from fairlead.session.recorder import Recorder
 
 # Most reports are far below 1 MB; the progress files of the ranks come on top.
 _REPORT_BYTES = 2 << 20
@@ -210,7 +209,8 @@ def validate(
     prepared, bars = ready.prepared, ready.progress
     if prepared.refused:
         raise refuse(prepared)
-    _check_native(flags.native, prepared)
+    if flags.native:
+        _check_native(flags.native, prepared)
     if flags.dry_run:
         return show.dry_run(
             "validate", prepared, _steps(prepared, scope, flags.native), flags.as_json
@@ -223,7 +223,7 @@ def validate(
         problems = _doctor()
         stage.result(f"{len(problems)} findings" if problems else "all is well")
     proofs: list[Proof] = []
-    ways = _ways(prepared, flags, output / "ranks.log", proofs, ready.recorder)
+    ways = _ways(ready, flags, output / "ranks.log", proofs)
     context = Context(scope, ways, prepared.plan.launcher.kind, bars)
     pipeline.measure(context)
     around = Circumstances(
@@ -235,40 +235,26 @@ def validate(
     return _exit_code(result, written, context.seen)
 
 
-def _check_native(python: Path | None, prepared: Prepared) -> None:
-    """Check that the ranks can also run without a container.
-
-    Raises:
-        FairleadError: the Python lacks a package; or, exit code 2, the plan has no MPI of the host.
-    """
+def _check_native(python: Path, prepared: Prepared) -> None:
+    """Check that the ranks can also run without a container."""
     from fairlead.perf.measure import native as natively
 
-    if python is None:
-        return
     natively.modules(python)
     if prepared.plan.host is None:
         raise fail("validate-native-no-host-mpi")
 
 
-def _ways(
-    prepared: Prepared,
-    flags: ValidateFlags,
-    log: Path,
-    proofs: list[Proof],
-    recorder: Recorder | None,
-) -> dict[Way, Runner]:
+def _ways(ready: Ready, flags: ValidateFlags, log: Path, proofs: list[Proof]) -> dict[Way, Runner]:
     """What launches ranks, in the container and natively. Launches append to ``proofs``."""
     from fairlead.ml.train.session_runner import runner
     from fairlead.perf.measure import native as natively
     from fairlead.perf.records.validation import Way
 
     log.unlink(missing_ok=True)
-    host = prepared.plan.host
-    contained = Way.IMAGE if host is None else Way.CONTAINER
-    ways: dict[Way, Runner] = {
-        contained: runner(prepared, log, proofs.append, flags.watchdog, recorder)
-    }
-    if flags.native is not None and host is not None:
+    prepared, host, recorder = ready.prepared, ready.prepared.plan.host, ready.recorder
+    in_image = runner(prepared, log, proofs.append, flags.watchdog, recorder)
+    ways: dict[Way, Runner] = {Way.CONTAINER if host else Way.IMAGE: in_image}
+    if flags.native and host:
         ways[Way.NATIVE] = natively.runner(prepared, host, flags.native, log, recorder)
     return ways
 
@@ -278,9 +264,8 @@ def _exit_code(result: Validation, written: _Written, observed: Observations) ->
 
     if observed.stopped:
         return ExitCode.PROOF_FAILED
-    if set(observed.codes) == {ExitCode.LAUNCH_FAILED} and not any(
-        m.samples for m in observed.measurements
-    ):
+    measured = any(m.samples for m in observed.measurements)
+    if set(observed.codes) == {ExitCode.LAUNCH_FAILED} and not measured:
         return ExitCode.LAUNCH_FAILED
     code = verdict.exit_code(result)
     return ExitCode.FAILED if written.refused and code is ExitCode.DONE else code
@@ -310,19 +295,11 @@ def _data(folders: Sequence[str], models: Sequence[str]) -> dict[str, Path]:
 
 
 def _check_writable(output: Path) -> None:
-    """Check, before minutes of measurements, that a report can be written.
-
-    Raises:
-        FairleadError: the folder cannot be made, or has no room.
-    """
-    try:
+    """Check, before minutes of measurements, that a report can be written."""
+    with writing(lambda why: fail("output-unwritable-validation", output=output, reason=why)):
         with atomic_write(output / ".room") as stream:
             stream.write(bytes(_REPORT_BYTES))
         (output / ".room").unlink()
-    except OSError as exc:
-        raise fail(
-            "output-unwritable-validation", output=output, reason=exc.strerror or str(exc)
-        ) from None
 
 
 def _doctor() -> list[Finding]:
