@@ -1,4 +1,4 @@
-"""Options declared next to their values: ``epochs: int | None = option("Passes over the samples.", type=COUNT)``.
+"""Options declared next to their values: ``batch: int | None = option("--batch N", "Samples per step.", type=COUNT)``.
 
 The fields of a dataclass declare the options of a verb, in the order of the help.
 """
@@ -21,21 +21,21 @@ FILE_HERE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
-def option(help: str, *flags: str, **settings: Any) -> Any:
+def option(spec: str, help: str, **settings: Any) -> Any:
     """A field that is an option.
 
-    A ``bool`` is a flag, a ``tuple[T, ...]`` may be repeated, and a default is shown.
+    A ``bool`` is a flag, a ``str`` is empty by default, a ``tuple[T, ...]`` may be repeated, and a default is shown.
 
     Args:
-        flags: as users type them; by default ``--the-name`` of the field.
-        settings: of ``click.option``.
+        spec: flags and metavar as in the help: ``-o --output FILE``.
+        settings: further ones of ``click.option``, and ``names`` of :class:`LazyOption`.
     """
-    return field(default=settings.get("default"), metadata={"option": (help, flags, settings)})
+    return field(default=settings.get("default"), metadata={"option": (spec, help, settings)})
 
 
 SITE = option(
+    "--site NAME|FILE",
     "Use this site profile, or this capture of another machine, instead of the detected one.",
-    metavar="NAME|FILE",
 )
 
 
@@ -43,13 +43,20 @@ def decorator(name: str, kind: Any, declaration: Field[Any]) -> Callable[[Functi
     """The decorator that adds a field of the type ``kind`` as an option; one that adds nothing if it is not an option."""
     if "option" not in declaration.metadata:
         return lambda function: function
-    help, flags, settings = declaration.metadata["option"]
-    derived: dict[str, Any] = {"multiple": get_args(kind)[-1:] == (Ellipsis,)}
+    spec, help, settings = declaration.metadata["option"]
+    flags = [word for word in spec.split() if word.startswith("-")]
+    derived: dict[str, Any] = {
+        "metavar": next((word for word in spec.split() if word not in flags), None),
+        "multiple": get_args(kind)[-1:] == (Ellipsis,),
+    }
     if kind is bool:
         derived["is_flag"] = True
     elif settings.get("default"):
         derived["show_default"] = True
-    flags = flags or (f"--{name.replace('_', '-')}",)
+    elif kind is str and "type" not in settings:
+        derived["default"] = ""
+    if "names" in settings:
+        derived["cls"] = LazyOption
     return click.option(*flags, name, help=help, **{**derived, **settings})
 
 

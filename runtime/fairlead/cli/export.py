@@ -64,36 +64,34 @@ class ExportFlags(Wanted):
 
     site: str | None = SITE
     mpi: str = option(
+        "--mpi host|PREFIX",
         "The machine's MPI to use: the preferred one, or the one installed in PREFIX.",
         default="host",
-        metavar="host|PREFIX",
     )
     image: str = option(
+        "--image IMAGE",
         "Export for this image; lmod, jupyter and reframe need one.  [default: for every image]",
-        default="",
-        metavar="IMAGE",
     )
     engine: str | None = option(
-        "The engine with which lmod, jupyter and reframe start the image.", metavar="KIND"
+        "--engine KIND", "The engine with which lmod, jupyter and reframe start the image."
     )
     programs: tuple[str, ...] = option(
+        "--program NAME",
         "A program of the image for lmod to offer.  [default: those that use MPI, python3]  Repeatable.",
-        "--program",
-        metavar="NAME",
     )
     stage_root: str = option(
+        "--stage DIR",
         "Folder on the machine in which to stage its MPI.",
-        "--stage",
         default="/opt/fairlead/stage",
-        metavar="DIR",
     )
     form: str = option(
+        "--form",
         "How Shifter passes the staged folder to a container.",
         default="copy",
         type=click.Choice(["copy", "bind"]),
     )
-    name: str = option("Name of the module, kernel or environment.", default="", metavar="NAME")
-    dry_run: bool = option("Print the files, and write nothing.")
+    name: str = option("--name NAME", "Name of the module, kernel or environment.")
+    dry_run: bool = option("--dry-run", "Print the files, and write nothing.")
     as_json: bool
 
 

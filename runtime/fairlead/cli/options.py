@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from fairlead.base.comm_backend import REGISTRY
-from fairlead.cli.declare import COUNT, SECONDS, SITE, LazyOption, decorator, option
+from fairlead.cli.declare import COUNT, SECONDS, SITE, decorator, option
 from fairlead.cli.declare import collected as collected
 from fairlead.engines.registry import kinds as engine_kinds
 from fairlead.launch.request import Asked
@@ -28,19 +28,18 @@ _GPU = "MPICH_GPU_SUPPORT_ENABLED"
 # The plan sets these itself, and adds the user's to its own.
 MERGED = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD"})
 
-ENV = option("Set a variable in the container. Repeatable.", metavar="NAME=VALUE")
-WORKDIR = option("Working directory in the container.", default="", metavar="DIR")
+ENV = option("--env NAME=VALUE", "Set a variable in the container. Repeatable.")
+WORKDIR = option("--workdir DIR", "Working directory in the container.")
 WATCHDOG = option(
+    "--watchdog SECONDS",
     "Time limit until every rank has reported.  [default: the site's, 30]",
     type=SECONDS,
-    metavar="SECONDS",
 )
-SKIP_DAMAGED = option("Skip and count files that cannot be read; all files are read first.")
+SKIP_DAMAGED = option(
+    "--skip-damaged", "Skip and count files that cannot be read; all files are read first."
+)
 TIMELINE = option(
-    "Write a timeline of every rank for Perfetto; FILE.gz is compressed.",
-    "--timeline",
-    default="",
-    metavar="FILE",
+    "--timeline FILE", "Write a timeline of every rank for Perfetto; FILE.gz is compressed."
 )
 
 
@@ -49,43 +48,39 @@ class Planning:
     """The options of planning, as given."""
 
     mpi: str = option(
+        "--mpi host|container|PREFIX",
         "MPI to run on: this machine's, the image's own, or the one installed in PREFIX.",
         default="host",
-        metavar="host|container|PREFIX",
     )
     site: str | None = SITE
     launcher: str | None = option(
+        "--launcher KIND|PROGRAM",
         "Launcher, by kind ({names}) or path.  [default: the site's]",
-        cls=LazyOption,
         names=launcher_kinds,
-        metavar="KIND|PROGRAM",
     )
     engine: str | None = option(
+        "--engine KIND",
         "Container engine: {names}.  [default: the site's first installed one]",
-        cls=LazyOption,
         names=engine_kinds,
-        metavar="KIND",
     )
     apps: tuple[str, ...] = option(
-        "Check only this program of the image. Repeatable.", "--app", metavar="PATH"
+        "--app PATH", "Check only this program of the image. Repeatable."
     )
     binds: tuple[str, ...] = option(
+        "--bind -B SRC[:DST[:ro]]",
         "Bind a folder or file of this machine into the container. Repeatable.",
-        "--bind",
-        "-B",
-        metavar="SRC[:DST[:ro]]",
     )
     engine_args: tuple[str, ...] = option(
+        "--engine-arg WORD",
         "Extra option for the container engine, e.g. --engine-arg=--nv. Repeatable.",
-        "--engine-arg",
-        metavar="WORD",
     )
-    require_signature: bool = option("Refuse an image that is not signed by a trusted key.")
+    require_signature: bool = option(
+        "--require-signature", "Refuse an image that is not signed by a trusted key."
+    )
     comm: str | None = option(
+        "--comm BACKEND",
         "Backend for gradients: {names}, or auto.  [default: the site's, or the best]",
-        cls=LazyOption,
         names=REGISTRY.names,
-        metavar="BACKEND",
     )
 
     def __post_init__(self) -> None:
@@ -147,33 +142,32 @@ class Planning:
 class Placement(Asked):
     """Where the ranks go, by options."""
 
-    nodes: int | None = option("Nodes to use.", "-N", "--nodes", type=COUNT)
-    per_node: int | None = option("Ranks per node.", "--ranks-per-node", type=COUNT)
-    cores: int | None = option("Cores per rank.", "--cores-per-rank", type=COUNT)
-    gpus: int | None = option("GPUs per rank.", "--gpus-per-rank", type=COUNT)
+    nodes: int | None = option("-N --nodes", "Nodes to use.", type=COUNT)
+    per_node: int | None = option("--ranks-per-node", "Ranks per node.", type=COUNT)
+    cores: int | None = option("--cores-per-rank", "Cores per rank.", type=COUNT)
+    gpus: int | None = option("--gpus-per-rank", "GPUs per rank.", type=COUNT)
     bind: str = option(
-        "Bind each rank to this unit.",
         "--bind-to",
+        "Bind each rank to this unit.",
         type=click.Choice(BINDINGS),
         callback=lambda context, option, unit: unit or "",
     )
     hosts: tuple[str, ...] = option(
+        "--hosts HOST,HOST",
         "Nodes to use, by name, for mpiexec.",
         default="",
-        metavar="HOST,HOST",
         multiple=False,
         callback=lambda context, option, names: tuple(filter(None, names.split(","))),
     )
-    time: str = option("Time limit of a new job; also 90m or 2h.", default="", metavar="H:MM:SS")
-    account: str = option("Account to charge for a new job.", default="", metavar="NAME")
-    partition: str = option("Partition or queue of a new job.", default="", metavar="NAME")
+    time: str = option("--time H:MM:SS", "Time limit of a new job; also 90m or 2h.")
+    account: str = option("--account NAME", "Account to charge for a new job.")
+    partition: str = option("--partition NAME", "Partition or queue of a new job.")
     extra: tuple[str, ...] = option(
+        "--launcher-arg WORD",
         "Extra option for the launcher, e.g. --launcher-arg=--exclusive. Repeatable.",
-        "--launcher-arg",
-        metavar="WORD",
     )
     ranks: int | None = option(
-        "Ranks to start.  [default: one per node, or 1]", "-n", "--ranks", type=COUNT
+        "-n --ranks", "Ranks to start.  [default: one per node, or 1]", type=COUNT
     )
 
 

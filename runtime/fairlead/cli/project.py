@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 from collections.abc import Sequence
@@ -30,6 +31,11 @@ _ABOVE_0 = click.FloatRange(0, min_open=True)
 # As fairlead.perf.projection.cost_model.Algorithm; `--help` must not load NumPy.
 ALGORITHMS = ("halving", "ring", "doubling", "tree")
 
+_RANGE = (
+    "the range holds what the runs and the fabric leave open, not what the model leaves out: see"
+    " docs/explanation/projection.md for how far off it was on published curves"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectFlags:
@@ -42,50 +48,51 @@ class ProjectFlags:
         size: bytes of gradients.
     """
 
-    nodes: int = option("Largest number of nodes.", default=8192, type=click.IntRange(1, 1 << 20))
-    per_node: int = option("Ranks per node.", default=1, type=COUNT)
+    nodes: int = option(
+        "--nodes", "Largest number of nodes.", default=8192, type=click.IntRange(1, 1 << 20)
+    )
+    per_node: int = option("--per-node", "Ranks per node.", default=1, type=COUNT)
     fabric: str | None = option(
+        "--fabric NAME",
         "The network between nodes, one of those listed in docs/explanation/projection.md.",
-        metavar="NAME",
     )
     site: str | None = option(
-        "Use the network figures measured in this site's profile.", metavar="NAME"
+        "--site NAME", "Use the network figures measured in this site's profile."
     )
-    cards: int = option("Network cards per node.", default=1, type=COUNT)
+    cards: int = option("--cards", "Network cards per node.", default=1, type=COUNT)
     bandwidth: float | None = option(
-        "Bandwidth per node, one way; 1 GB is 10**9 bytes.", type=_ABOVE_0, metavar="GB/S"
+        "--bandwidth GB/S", "Bandwidth per node, one way; 1 GB is 10**9 bytes.", type=_ABOVE_0
     )
     latency: float | None = option(
-        "Latency of a small message, in microseconds.", type=click.FloatRange(0), metavar="US"
+        "--latency US", "Latency of a small message, in microseconds.", type=click.FloatRange(0)
     )
     algorithm: str = option(
+        "--algorithm",
         "Algorithm of the allreduce between nodes.",
         default="halving",
         type=click.Choice(ALGORITHMS),
     )
     storage: float | None = option(
+        "--storage SAMPLES/S",
         "What the shared storage delivers to all ranks together.  [default: unlimited]",
         type=_ABOVE_0,
-        metavar="SAMPLES/S",
     )
     keep: float = option(
+        "--keep",
         "Report up to how many nodes the efficiency stays above this.",
         default=0.9,
         type=click.FloatRange(0, 1, min_open=True, max_open=True),
     )
-    model: str = option(
-        "The model to project, for a validation with several.", default="", metavar="NAME"
-    )
+    model: str = option("--model NAME", "The model to project, for a validation with several.")
     size: int | None = option(
+        "--bytes N",
         "For a validation: bytes of gradients; not needed for a bundled network.",
-        "--bytes",
         type=COUNT,
-        metavar="N",
     )
     batch: int | None = option(
+        "--batch N",
         "Samples per rank and step.  [default: those of the validation's training]",
         type=COUNT,
-        metavar="N",
     )
     as_json: bool
 
@@ -102,7 +109,8 @@ def project(file: Path, flags: ProjectFlags) -> None:
     FILE holds runs of 1, 2, 4, ... ranks: times of computing, communication and input, or a
     validation's rates. Every number comes with its 95 % interval.
     """
-    _need_numpy()
+    if importlib.util.find_spec("numpy") is None:
+        raise fail("project-numpy")
     from fairlead.perf import projection
     from fairlead.perf.projection.cost_model import Algorithm
 
@@ -122,57 +130,31 @@ def project(file: Path, flags: ProjectFlags) -> None:
     answers = projection.answer(model, flags.nodes, flags.keep)
     sentences = projection.sentences(answers)
     if flags.as_json:
-        print_json(
-            "project",
-            _finite(
-                {
-                    "fabric": to_json(network),
-                    "synchronous": to_json(synchronous),
-                    "delayed": to_json(delayed),
-                    "answers": to_json(answers),
-                    "sentences": sentences,
-                    "assumed": list(model.assumed),
-                }
-            ),
-        )
+        document = {
+            "fabric": network,
+            "synchronous": synchronous,
+            "delayed": delayed,
+            "answers": answers,
+            "sentences": sentences,
+            "assumed": model.assumed,
+        }
+        print_json("project", _finite(to_json(document)))
         return
     click.echo(f"{file.name} on {network.name}: {_words(network)}\n")
     click.echo(_curves(synchronous, delayed))
     _paragraph("", sentences)
     _paragraph("Assumed, since no run shows it:", model.assumed)
-    _paragraph(
-        "",
-        (
-            "the range holds what the runs and the fabric leave open, not what the model leaves out: see docs/explanation/projection.md "
-            "for how far off it was on published curves",
-        ),
-    )
+    _paragraph("", [_RANGE])
 
 
 def _curves(synchronous: Sequence[Point], delayed: Sequence[Point]) -> str:
     """A table with a line for each number of nodes."""
-    head = (
-        "nodes",
-        "ranks",
-        "step",
-        "efficiency",
-        "costs most",
-        "delayed: step",
-        "efficiency",
-        "costs most",
-    )
+    cells = ("step", "efficiency", "costs most")
     rows = [
         (f"{p.nodes:,}", f"{p.ranks:,}", *_cells(p), *_cells(d))
         for p, d in zip(synchronous, delayed, strict=True)
     ]
-    return table(rows, head)
-
-
-def _need_numpy() -> None:
-    try:
-        import numpy  # noqa: F401
-    except ImportError:
-        raise fail("project-numpy") from None
+    return table(rows, ("nodes", "ranks", *cells, f"delayed: {cells[0]}", *cells[1:]))
 
 
 def _network(flags: ProjectFlags) -> Network | None:
@@ -208,7 +190,7 @@ def _percent(band: Band) -> str:
     return f"{band.value:.0%} ({100 * band.low:.0f} to {100 * band.high:.0f})"
 
 
-def _paragraph(title: str, lines: tuple[str, ...] | list[str]) -> None:
+def _paragraph(title: str, lines: Sequence[str]) -> None:
     if lines:
         click.echo(f"\n{title}" if title else "")
     for line in lines:

@@ -55,16 +55,16 @@ class RunFlags:
     env: tuple[str, ...] = options.ENV
     workdir: str = options.WORKDIR
     watchdog: float | None = option(
+        "--watchdog SECONDS",
         "Time limit without progress until MPI has started.  [default: the site's, 30]",
         type=SECONDS,
-        metavar="SECONDS",
     )
-    probe: bool = option("Also prove with a separate job before the command starts.")
-    force: bool = option("Continue when the checks refuse; the proof still decides.")
-    dry_run: bool = option("Print the launch command, and launch nothing.")
+    probe: bool = option("--probe", "Also prove with a separate job before the command starts.")
+    force: bool = option("--force", "Continue when the checks refuse; the proof still decides.")
+    dry_run: bool = option("--dry-run", "Print the launch command, and launch nothing.")
     timeline_file: str = options.TIMELINE
-    verbose: bool = option("Print what every rank proved, as a table.", "-v", "--verbose")
-    quiet: bool = option("Print only errors.", "-q", "--quiet")
+    verbose: bool = option("-v --verbose", "Print what every rank proved, as a table.")
+    quiet: bool = option("-q --quiet", "Print only errors.")
     as_json: bool
 
 

@@ -43,35 +43,35 @@ class ScriptFlags:
     """The options of ``fairlead script`` that no other group of options holds."""
 
     scheduler: str | None = option(
-        "The scheduler to write for.  [default: the site's]", type=click.Choice(with_scripts())
+        "--scheduler",
+        "The scheduler to write for.  [default: the site's]",
+        type=click.Choice(with_scripts()),
     )
     output: Path | None = option(
-        "Output file.  [default: stdout]", "-o", "--output", type=click.Path(path_type=Path)
+        "-o --output", "Output file.  [default: stdout]", type=click.Path(path_type=Path)
     )
-    name: str = option("Job name.", default="", metavar="NAME")
-    log: str = option("File for the job's output and errors.", default="", metavar="FILE")
+    name: str = option("--name NAME", "Job name.")
+    log: str = option("--log FILE", "File for the job's output and errors.")
     array: str = option(
+        "--array FIRST-LAST",
         "Submit a job array, optionally with :STEP and %MOST_AT_ONCE; each job finds its index in "
         "FAIRLEAD_ARRAY_INDEX.",
-        default="",
-        metavar="FIRST-LAST",
     )
-    requeue: bool = option("Requeue the job when a node fails.")
+    requeue: bool = option("--requeue", "Requeue the job when a node fails.")
     directives: tuple[str, ...] = option(
-        "Extra scheduler option, e.g. --directive='-C gpu'. Repeatable.",
-        "--directive",
-        metavar="OPTION",
+        "--directive OPTION", "Extra scheduler option, e.g. --directive='-C gpu'. Repeatable."
     )
     modules: tuple[str, ...] = option(
-        "Environment module to load; -NAME unloads. Repeatable.", "--module", metavar="NAME"
+        "--module NAME", "Environment module to load; -NAME unloads. Repeatable."
     )
-    plain: bool = option("Write the engine's own command, which needs no fairlead on the nodes.")
+    plain: bool = option(
+        "--plain", "Write the engine's own command, which needs no fairlead on the nodes."
+    )
     env: tuple[str, ...] = options.ENV
     workdir: str = options.WORKDIR
     burst_buffer: str = option(
+        "--burst-buffer SIZE",
         "Burst buffer space for the job, e.g. 2TiB; --stage-to burst-buffer uses it.",
-        default="",
-        metavar="SIZE",
     )
     as_json: bool
 

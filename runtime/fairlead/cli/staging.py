@@ -86,30 +86,26 @@ class Staging:
     """What the options say, as given."""
 
     ins: tuple[InItem, ...] = option(
+        "--stage-in SRC[:NAME]",
         "Copy a file or folder to each node, as $FAIRLEAD_STAGE/NAME. Repeatable.",
-        "--stage-in",
-        metavar="SRC[:NAME]",
         callback=_items(_in_item),
     )
     outs: tuple[OutItem, ...] = option(
+        "--stage-out NAME[:DST]",
         "Copy $FAIRLEAD_STAGE/NAME back after the command; DST must not exist. Repeatable.",
-        "--stage-out",
-        metavar="NAME[:DST]",
         callback=_items(_out_item),
     )
     to: str = option(
+        "--stage-to memory|node-local|burst-buffer|PATH",
         "Where to stage.  [default: the site's node-local disk, else its memory]",
-        "--stage-to",
-        default="",
-        metavar="memory|node-local|burst-buffer|PATH",
     )
     links: str = option(
-        "What to do with links that lead out of what is staged in: refuse, or copy their targets.",
         "--stage-links",
+        "What to do with links that lead out of what is staged in: refuse, or copy their targets.",
         type=click.Choice(["refuse", "follow"]),
         default="refuse",
     )
-    keep: bool = option("Keep staged-in files for the next run of this job.", "--stage-keep")
+    keep: bool = option("--stage-keep", "Keep staged-in files for the next run of this job.")
 
     def words(self) -> list[str]:
         """The options again, for a line that is run elsewhere."""

@@ -55,50 +55,57 @@ class TrainFlags:
 
     auto: Path | None
     data: Path | None = option(
+        "--data",
         "Folder of your own files.  [default: samples generated once and kept]",
         type=click.Path(exists=True, file_okay=False, path_type=Path),
     )
     train_samples: int | None = option(
+        "--train-samples --train-events N",
         "Samples to generate and train on.  [default: what the model needs]",
-        "--train-samples",
-        "--train-events",
         type=click.IntRange(100),
-        metavar="N",
     )
     published: bool = option(
-        "Use the publication's recipe instead of the one that learns in minutes."
+        "--published", "Use the publication's recipe instead of the one that learns in minutes."
     )
-    epochs: int | None = option("Passes over the samples.  [default: the recipe's]", type=COUNT)
-    batch: int | None = option("Samples per rank and step.  [default: the recipe's]", type=COUNT)
-    backend: str = option("Keras backend.", default="tensorflow", type=click.Choice(BACKENDS))
+    epochs: int | None = option(
+        "--epochs", "Passes over the samples.  [default: the recipe's]", type=COUNT
+    )
+    batch: int | None = option(
+        "--batch", "Samples per rank and step.  [default: the recipe's]", type=COUNT
+    )
+    backend: str = option(
+        "--backend", "Keras backend.", default="tensorflow", type=click.Choice(BACKENDS)
+    )
     precision: str = option(
+        "--precision",
         "Precision of the layers; weights stay float32.",
         default="float32",
         type=click.Choice(PRECISIONS),
     )
-    max_seconds: float = option("Time limit of the training.", default=90.0, type=SECONDS)
+    max_seconds: float = option(
+        "--max-seconds", "Time limit of the training.", default=90.0, type=SECONDS
+    )
     seed: int = option(
-        "Seed for weights, data and order.", default=1, type=click.IntRange(0, 2**31 - 1)
+        "--seed", "Seed for weights, data and order.", default=1, type=click.IntRange(0, 2**31 - 1)
     )
     every_seconds: float | None = option(
+        "--checkpoint SECONDS",
         "Write a checkpoint every SECONDS, and one at the end.",
-        "--checkpoint",
         type=click.FloatRange(0, min_open=True),
-        metavar="SECONDS",
     )
     every_steps: int | None = option(
-        "Also write a checkpoint every N steps.", "--checkpoint-steps", type=COUNT, metavar="N"
+        "--checkpoint-steps N", "Also write a checkpoint every N steps.", type=COUNT
     )
     resume: bool = option(
-        "Resume bit for bit from the last complete checkpoint in the report's folder."
+        "--resume", "Resume bit for bit from the last complete checkpoint in the report's folder."
     )
     skip_damaged: bool = options.SKIP_DAMAGED
     output: Path = option(
-        "Folder for the report.", "-o", "--output", default="fairlead-report", type=FOLDER
+        "-o --output", "Folder for the report.", default="fairlead-report", type=FOLDER
     )
     watchdog: float | None = options.WATCHDOG
     timeline_file: str = options.TIMELINE
-    dry_run: bool = option("Print what would be done, and launch nothing.")
+    dry_run: bool = option("--dry-run", "Print what would be done, and launch nothing.")
     as_json: bool
 
 

@@ -103,31 +103,28 @@ class Wanted:
     """
 
     ranks: tuple[int, ...] = option(
+        "-n --ranks N,N,…",
         "Numbers of ranks to measure at; what is measured once uses the largest.",
-        "-n",
-        "--ranks",
         default="1,2",
-        metavar="N,N,…",
         multiple=False,
         callback=_counts,
     )
     models: tuple[str, ...] | None = option(
+        "--models NAME,…",
         f"Bundled models to train, or `none`.  [default: {','.join(registry.validated())}]",
-        metavar="NAME,…",
         callback=_models,
     )
     weak: bool = option(
-        "Keep the samples per rank (weak) or per step (strong) constant.  [default: weak]",
         "--weak/--strong",
+        "Keep the samples per rank (weak) or per step (strong) constant.  [default: weak]",
         default=True,
     )
     folders: tuple[str, ...] = option(
+        "--data [MODEL=]DIRECTORY",
         "Train on your own files instead of generated ones. Repeatable, once per model.",
-        "--data",
-        metavar="[MODEL=]DIRECTORY",
     )
     skip_damaged: bool = options.SKIP_DAMAGED
-    quick: bool = option("Fewer sizes and steps, and only HEP-CNN; takes minutes.")
+    quick: bool = option("--quick", "Fewer sizes and steps, and only HEP-CNN; takes minutes.")
 
     def scope(self, output: Path) -> Options:
         """What is measured.
@@ -157,20 +154,26 @@ class ValidateFlags:
     """How the validation is done, and what becomes of it."""
 
     native: Path | None = option(
+        "--native PYTHON",
         "Also measure without a container, using this Python of the host; it needs mpi4py, and"
         " TensorFlow for models.",
-        metavar="PYTHON",
         type=FILE_HERE,
     )
-    save_reference: bool = option("Save the measurements as this site's references.")
-    save_crowded: bool = option("With --save-reference: also save lines whose ranks shared cores.")
-    save_slow: bool = option("With --save-reference: also save lines slower than expected.")
+    save_reference: bool = option(
+        "--save-reference", "Save the measurements as this site's references."
+    )
+    save_crowded: bool = option(
+        "--save-crowded", "With --save-reference: also save lines whose ranks shared cores."
+    )
+    save_slow: bool = option(
+        "--save-slow", "With --save-reference: also save lines slower than expected."
+    )
     output: Path = option(
-        "Folder for the report.", "-o", "--output", default="fairlead-validation", type=FOLDER
+        "-o --output", "Folder for the report.", default="fairlead-validation", type=FOLDER
     )
     watchdog: float | None = options.WATCHDOG
     timeline_file: str = options.TIMELINE
-    dry_run: bool = option("Print what would be measured, and launch nothing.")
+    dry_run: bool = option("--dry-run", "Print what would be measured, and launch nothing.")
     as_json: bool
 
 

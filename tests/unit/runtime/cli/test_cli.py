@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from fairlead import __version__
 from fairlead.base.errors import ExitCode, Finding, Severity
-from fairlead.cli.declare import collected
+from fairlead.cli.declare import collected, option
 from fairlead.cli.main import SECTIONS, VERBS, entry, main
 from fairlead.cli.options import Planning, variables
 from fairlead.cli.screen import finding_lines, human_bytes, table
@@ -372,3 +372,21 @@ def test_parameters_named_like_fields_reach_the_function_as_one_value() -> None:
     assert verb(size=3, image="x") == ("x", _Flags(3))
     with pytest.raises(TypeError, match="other"):
         verb(image="x", size=3, other=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Declared:
+    paths: tuple[str, ...] = option("--path -p DIR", "Folders.")
+    count: int = option("--count", "How many.", default=2)
+    word: str = option("--word", "A word.")
+    plain: bool = option("--plain", "Plainly.")
+
+
+def test_fields_declare_the_options_of_a_verb_in_order() -> None:
+    got: list[_Declared] = []
+    verb = click.command()(collected(_Declared, "declared")(lambda declared: got.append(declared)))
+    verb.main(["-p", "a", "--path", "b", "--plain"], standalone_mode=False)
+    assert got == [_Declared(paths=("a", "b"), count=2, word="", plain=True)]
+    shown = RUN.invoke(verb, ["--help"]).output
+    assert "-p, --path DIR" in shown and "[default: 2]" in shown
+    assert shown.index("--path") < shown.index("--count") < shown.index("--word")
