@@ -150,11 +150,9 @@ def _plan(plan: Plan) -> tuple[PlanRow, ...]:
     for line in plan.lines:
         if line.kind not in _KINDS:
             continue
-        outside, _, inside = line.what.partition(" -> ")
-        if line.kind == "replace" or line.kind == "alias":
-            outside, inside = inside, outside
-        elif line.kind == "env":
-            inside, _, outside = line.what.partition("=")
+        inside, _, outside = line.what.partition("=" if line.kind == "env" else " -> ")
+        if line.kind == "bind":
+            inside, outside = outside, inside
         rows.append(PlanRow(_KINDS[line.kind], inside, outside, line.why))
     return tuple(rows)
 

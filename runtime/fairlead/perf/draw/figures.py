@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -83,42 +84,32 @@ def scaling(validation: Validation, model: str) -> tuple[Figure, ...]:
         speeds.append(_series(way, seen, lambda ranks, speed: speed))
         # Each way's efficiency is compared with its own start; of speeds there is one ideal line.
         shares.append(_series(way, seen, partial(_share, starts[-1])))
-    whose = (
-        f"ideal, from {name_of(Way.NATIVE)}" if len(rows) > 1 and Way.NATIVE in rows else "ideal"
-    )
-    line = Series(whose, tuple((float(c), starts[0] * c) for c in counts), "ideal", marks=False)
-    speed = decades([y for s in (*speeds, line) for _, y in s.points], "samples/s")
-    full = Series("ideal", ((counts[0], 100.0), (counts[-1], 100.0)), "ideal", marks=False)
-    top = max(105.0, *(y for s in shares for _, y in s.points + tuple(b[1:] for b in s.band)))
-    ticks = tuple((float(v), f"{v} %") for v in range(0, int(top) + 1, 25 if top <= 130 else 50))
-    share = Axis("", 0, top, ticks, log=False, words="{:.1f} %".format)
-    labels = tuple((float(c), str(c)) for c in _thinned(counts))
-    ranks = Axis("ranks", counts[0] / 1.12, counts[-1] * 1.12, labels)
     last = efficiency(validation, Way.CONTAINER) or efficiency(validation, Way.NATIVE)
     of_ideal = last.get((model, counts[-1]))
     reached = f": {percent(of_ideal)} of ideal on {counts[-1]} ranks" if of_ideal else ""
-    figures = []
-    for kind, words, axis, ideal, series in (
-        (
-            "Speed",
-            "of all ranks together; shaded: 95 % interval of the median",
-            speed,
-            line,
-            speeds,
-        ),
-        (
-            "Efficiency",
-            f"of {count(counts[0], 'rank')}'s speed, as often as there are ranks",
-            share,
-            full,
-            shares,
-        ),
-    ):
+    labels = tuple((float(c), str(c)) for c in _thinned(counts))
+    ranks = Axis("ranks", counts[0] / 1.12, counts[-1] * 1.12, labels)
+
+    def figure(kind: str, words: str, axis: Axis, ideal: Series, series: list[Series]) -> Figure:
         title = f"{kind} of {model_title(model)}"
         described = f"{title} against ranks{reached}"
         svg = chart(ranks, axis, [ideal, *series], described, _crowded(everything))
-        figures.append(Figure(title, words, svg, legend([*series, ideal])))
-    return tuple(figures)
+        return Figure(title, words, svg, legend([*series, ideal]))
+
+    whose = f", from {name_of(Way.NATIVE)}" if len(rows) > 1 and Way.NATIVE in rows else ""
+    points = tuple((float(c), starts[0] * c) for c in counts)
+    line = Series(f"ideal{whose}", points, "ideal", marks=False)
+    speed = decades([y for s in (*speeds, line) for _, y in s.points], "samples/s")
+    full = Series("ideal", ((counts[0], 100.0), (counts[-1], 100.0)), "ideal", marks=False)
+    top = max(105.0, *_heights(shares))
+    ticks = tuple((float(v), f"{v} %") for v in range(0, int(top) + 1, 25 if top <= 130 else 50))
+    share = Axis("", 0, top, ticks, log=False, words="{:.1f} %".format)
+    shaded = "of all ranks together; shaded: 95 % interval of the median"
+    often = f"of {count(counts[0], 'rank')}'s speed, as often as there are ranks"
+    return (
+        figure("Speed", shaded, speed, line, speeds),
+        figure("Efficiency", often, share, full, shares),
+    )
 
 
 def _share(one: float, ranks: int, speed: float) -> float:
@@ -181,28 +172,24 @@ def _bandwidth(validation: Validation, measured: Sequence[Measurement]) -> Figur
     first, sizes = measured[0], sorted({m.bytes for m in measured if m.bytes})
     if len(sizes) < 3:
         return None
-    series = []
+    series, expected = [], []
     references: dict[Measurement, Expected] = {}
     limits: dict[int, float] = {}
     for way, rows in _by_way(measured):
-        seen = [(m.bytes or 0, stats.summarize(m.samples)) for m in rows]
+        seen = [(_bytes(m), stats.summarize(m.samples)) for m in rows]
         series.append(_series(way, seen, lambda size, seconds: size / seconds))
         for m in rows:
-            expected, known = verdicts[m].expected, limit(m, validation.bounds)
-            if expected and expected.basis is Basis.REFERENCE:
-                references[m] = expected
+            usual, known = verdicts[m].expected, limit(m, validation.bounds)
+            if usual and usual.basis is Basis.REFERENCE:
+                references[m] = usual
             if isinstance(known, Limit):
-                limits[m.bytes or 0] = (m.bytes or 0) / known.value
-    band = {
-        m.bytes or 0: ((m.bytes or 0) / e.high, (m.bytes or 0) / e.low)
-        for m, e in references.items()
-    }
-    lines = [*series]
+                limits[_bytes(m)] = _bytes(m) / known.value
+    band = {_bytes(m): (_bytes(m) / e.high, _bytes(m) / e.low) for m, e in references.items()}
     if len(band) > 1:
-        lines.append(_reference(band))
+        expected.append(_reference(band))
     if len(limits) > 1:
         points = tuple((float(b), limits[b]) for b in sorted(limits))
-        lines.append(Series("bound of the hardware", points, "bound", marks=False))
+        expected.append(Series("bound of the hardware", points, "bound", marks=False))
     across = Axis(
         "bytes of a message" if first.what is What.PINGPONG else "bytes of a rank",
         sizes[0] / 1.4,
@@ -210,27 +197,28 @@ def _bandwidth(validation: Validation, measured: Sequence[Measurement]) -> Figur
         tuple((float(b), _tick(b)) for b in _thinned(sizes)),
         words=lambda value: size(int(value)),
     )
-    by = subject(first) if first.what is not What.PINGPONG else ""
+    by = f" by {subject(first)}" if first.what is not What.PINGPONG and subject(first) else ""
     where = f"{count(first.ranks, 'rank')} on {count(first.nodes, 'node')}"
     where += ", sharing cores" if first.crowded else ""
-    title = f"{first.what.value.capitalize()}{f' by {by}' if by else ''}, {where}"
-    up = decades(_heights(lines), "", lambda value: amount(value, "B/s"))
+    title = f"{first.what.value.capitalize()}{by}, {where}"
+    up = decades(_heights([*series, *expected]), "", lambda value: amount(value, "B/s"))
     up = replace(up, ticks=tuple((v, _round(words)) for v, words in up.ticks))
     # What is expected lies below what was measured.
-    drawn = chart(
-        across, up, [*lines[len(series) :][::-1], *series], f"Bandwidth against size: {title}"
+    lines = [*reversed(expected), *series]
+    svg = chart(across, up, lines, f"Bandwidth against size: {title}") + _against(
+        references, across
     )
-    return Figure(
-        title,
-        "bandwidth: bytes over time; shaded: 95 % interval of the median",
-        drawn + _against(references, across),
-        legend(lines),
-    )
+    words = "bandwidth: bytes over time; shaded: 95 % interval of the median"
+    return Figure(title, words, svg, legend([*series, *expected]))
+
+
+def _bytes(m: Measurement) -> int:
+    return m.bytes or 0
 
 
 def _by_way(measured: Iterable[Measurement]) -> Iterator[tuple[Way, list[Measurement]]]:
     """Those of each way that there is, by size."""
-    ordered = sorted(measured, key=lambda m: m.bytes or 0)
+    ordered = sorted(measured, key=_bytes)
     for way in _STYLE:
         if rows := [m for m in ordered if m.way is way]:
             yield way, rows
@@ -253,11 +241,11 @@ def _against(references: Mapping[Measurement, Expected], across: Axis) -> str:
     for way, rows in _by_way(references):
         points = []
         for m in rows:
-            e, bytes_ = references[m], m.bytes or 0
-            points.append((float(bytes_), 100 * e.value / stats.summarize(m.samples).median))
-            ends = 100 * e.value / e.high, 100 * e.value / e.low
-            before = band.get(bytes_, ends)
-            band[bytes_] = (min(ends[0], before[0]), max(ends[1], before[1]))
+            e = references[m]
+            points.append((float(_bytes(m)), 100 * e.value / stats.summarize(m.samples).median))
+            low, high = 100 * e.value / e.high, 100 * e.value / e.low
+            before = band.get(_bytes(m), (low, high))
+            band[_bytes(m)] = (min(low, before[0]), max(high, before[1]))
         lines.append(Series(name_of(way), tuple(points), _STYLE[way]))
     if len(band) < 2:
         return ""
@@ -286,30 +274,27 @@ def split(steps: Sequence[StepTimes]) -> tuple[Bar, ...]:
     if not steps:
         return ()
     groups: dict[str, list[StepTimes]] = {}
-    for one, host in zip(steps, short([one.host for one in steps]), strict=True):
-        name = f"rank {one.rank}" if len(steps) <= _MOST_BARS else host
-        groups.setdefault(name, []).append(one)
-    parts_by_name = {name: _medians(group) for name, group in groups.items()}
-    if len(parts_by_name) > _MOST_BARS:
-        own = {
-            name: sum(v for k, v in m.items() if k not in _WAITS)
-            for name, m in parts_by_name.items()
+    for rank, host in zip(steps, short([rank.host for rank in steps]), strict=True):
+        name = f"rank {rank.rank}" if len(steps) <= _MOST_BARS else host
+        groups.setdefault(name, []).append(rank)
+    medians = {name: _medians(group) for name, group in groups.items()}
+    if len(medians) > _MOST_BARS:
+        own = {n: sum(v for k, v in m.items() if k not in _WAITS) for n, m in medians.items()}
+        order = sorted(medians, key=lambda name: own[name])
+        fastest, usual = order[0], order[len(order) // 2]
+        medians = {
+            **{name: medians[name] for name in reversed(order[2 - _MOST_BARS :])},
+            f"{usual}, a usual one": medians[usual],
+            f"{fastest}, the fastest": medians[fastest],
         }
-        order = sorted(parts_by_name, key=lambda name: own[name])
-        usual = order[len(order) // 2]
-        parts_by_name = {
-            **{name: parts_by_name[name] for name in reversed(order[-(_MOST_BARS - 2) :])},
-            f"{usual}, a usual one": parts_by_name[usual],
-            f"{order[0]}, the fastest": parts_by_name[order[0]],
-        }
-    longest = max(sum(parts.values()) for parts in parts_by_name.values()) or 1.0
+    longest = max(sum(parts.values()) for parts in medians.values()) or 1.0
     return tuple(
         Bar(
             name,
             1000 * sum(parts.values()),
             tuple((i, k, 1000 * v, 100 * v / longest) for i, (k, v) in enumerate(parts.items())),
         )
-        for name, parts in parts_by_name.items()
+        for name, parts in medians.items()
     )
 
 
@@ -323,7 +308,7 @@ def parts(steps: Sequence[StepTimes]) -> tuple[tuple[str, float], ...]:
 
 def _medians(group: Sequence[StepTimes]) -> dict[str, float]:
     return {
-        part: float(np.median([v for one in group for v in one.parts[part]]))
+        part: float(np.median([v for rank in group for v in rank.parts[part]]))
         for part in group[0].parts
     }
 
@@ -335,8 +320,8 @@ def heat_map(steps: Sequence[StepTimes]) -> HeatMap | None:
     """
     if not steps or len(steps[0].input_s) < 2:
         return None
-    ordered = sorted(steps, key=lambda one: one.rank)
-    busy = np.array([one.busy_s for one in ordered])
+    ordered = sorted(steps, key=lambda rank: rank.rank)
+    busy = np.array([rank.busy_s for rank in ordered])
     usual = float(np.median(busy)) or 1e-9
     ranks, total = busy.shape
     tall, wide = -(-ranks // _MOST_ROWS), -(-total // _MOST_COLUMNS)
@@ -345,20 +330,16 @@ def heat_map(steps: Sequence[StepTimes]) -> HeatMap | None:
     levels = np.searchsorted(LEVELS, pooled / usual, side="right")
     names = _names(ordered)
     late = np.median(busy, axis=1) > LEVELS[0] * usual
-    slow = {name for name, so in zip(names, late, strict=True) if so}
+    slow = set(itertools.compress(names, late))
     # Of the ranks of a row, one that is slow gives it its name.
     rows = [
         next((names[r] for r in range(i, min(i + tall, ranks)) if late[r]), names[i])
         for i in range(0, ranks, tall)
     ]
-    thinned = [
-        f"{tall} ranks a row" if tall > 1 else "",
-        f"{wide} steps a column" if wide > 1 else "",
-    ]
-    how = "; ".join(filter(None, thinned))
     words = f"What each of {ranks:,} ranks needed itself for each of {total:,} steps; all else is waiting for others."
-    if how:
-        words += f" Drawn with {how}: the longest of them."
+    thinned = [f"{tall} ranks a row"] * (tall > 1) + [f"{wide} steps a column"] * (wide > 1)
+    if thinned:
+        words += f" Drawn with {'; '.join(thinned)}: the longest of them."
     marks = [round(i * (total - 1) / 4) for i in range(5)] if total > 8 else [0, total - 1]
     return HeatMap(
         heat(levels.tolist(), words),
@@ -371,9 +352,9 @@ def heat_map(steps: Sequence[StepTimes]) -> HeatMap | None:
 
 def _names(ordered: Sequence[StepTimes]) -> list[str]:
     """Of rows: ranks where there are few on one host, else hosts."""
-    hosts = short([one.host for one in ordered])
+    hosts = short([rank.host for rank in ordered])
     if len(ordered) <= _MOST_BARS and len(set(hosts)) == 1:
-        return [f"rank {one.rank}" for one in ordered]
+        return [f"rank {rank.rank}" for rank in ordered]
     return hosts
 
 
@@ -386,12 +367,7 @@ def short(hosts: Sequence[str]) -> list[str]:
 
 def _labels(hosts: Sequence[str], slow: set[str]) -> list[tuple[str, int, bool]]:
     """Neighbouring rows of one host share a label; of more than 16 labels, only those that stand out are shown."""
-    labels: list[tuple[str, int, bool]] = []
-    for host in hosts:
-        if labels and labels[-1][0] == host:
-            labels[-1] = (host, labels[-1][1] + 1, host in slow)
-        else:
-            labels.append((host, 1, host in slow))
+    labels = [(host, len([*rows]), host in slow) for host, rows in itertools.groupby(hosts)]
     if len(labels) > 16:
         labels = [(name if out else "", rows, out) for name, rows, out in labels]
     return labels
