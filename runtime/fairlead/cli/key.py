@@ -82,12 +82,12 @@ def new(output: Path | None, dry_run: bool, as_json: bool) -> None:
 @json_option
 def list_keys(as_json: bool) -> None:
     """List the trusted keys, from the user's folder and the system's."""
-    found = keys.trusted()
+    trusted = keys.trusted()
     if as_json:
-        rows = [{"key": k.id, "path": k.path} for k in found.values()]
+        rows = [{"key": k.id, "path": k.path} for k in trusted.values()]
         print_json("keys", {"keys": rows, "folders": [str(f) for f in keys.key_folders()]})
-    elif found:
-        click.echo(table([(k.id, k.path) for k in found.values()], ("KEY", "FILE")))
+    elif trusted:
+        click.echo(table([(k.id, k.path) for k in trusted.values()], ("KEY", "FILE")))
     else:
         click.echo("no key is trusted: `fairlead key trust FILE`")
 
@@ -102,12 +102,12 @@ def trust(file: Path, dry_run: bool, as_json: bool) -> None:
     Get FILE, or at least its identifier, through a channel that you trust: anyone who can replace it
     decides which images you run.
     """
-    found = keys.read_public(file)
-    path = keys.key_folders()[0] / f"{found.id}{keys.SUFFIX}" if dry_run else keys.trust(found)
+    public = keys.read_public(file)
+    path = keys.key_folders()[0] / f"{public.id}{keys.SUFFIX}" if dry_run else keys.trust(public)
     if as_json:
-        print_json("key", {"key": found.id, "public": str(path), "dry_run": dry_run})
+        print_json("key", {"key": public.id, "public": str(path), "dry_run": dry_run})
     else:
-        click.echo(f"{'would trust' if dry_run else 'trusted'}: key {found.id} ({path})")
+        click.echo(f"{'would trust' if dry_run else 'trusted'}: key {public.id} ({path})")
 
 
 @key.command(short_help="Stop trusting a key.")

@@ -200,17 +200,17 @@ def capture_site(
         raise click.UsageError(
             f"-o {path}: --site knows a capture by its name, which ends in .json"
         )
-    taken = captures.take(site, prefixes)
-    captures.write(taken, path)
-    mpis = [f"{m.library.title} ({m.library.soname}) in {m.prefix}" for m in taken.mpis]
+    capture = captures.take(site, prefixes)
+    captures.write(capture, path)
+    mpis = [f"{m.library.title} ({m.library.soname}) in {m.prefix}" for m in capture.mpis]
     if as_json:
-        fields = {"path": str(path), "node": taken.node, "site": taken.site.name, "mpis": mpis}
+        fields = {"path": str(path), "node": capture.node, "site": capture.site.name, "mpis": mpis}
         print_json("site-capture-written", {**fields, "bytes": path.stat().st_size})
         return
     click.echo(str(path))
-    engine = taken.engine.path if taken.engine else "no engine"
+    engine = capture.engine.path if capture.engine else "no engine"
     size = f"{path.stat().st_size / 1e3:.0f} kB"
-    click.echo(f"captured: {taken.node}, site {taken.site.name}, {engine}, {size}", err=True)
+    click.echo(f"captured: {capture.node}, site {capture.site.name}, {engine}, {size}", err=True)
     for line in mpis or ["no MPI"]:
         click.echo(f"  {line}", err=True)
 

@@ -1,4 +1,4 @@
-"""``fairlead site detect``, ``why-not`` and ``check``: a machine held against profiles."""
+"""``fairlead site detect``, ``why-not`` and ``check``: a machine compared with profiles."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ def detect_site(write: str | None, as_json: bool) -> None:
     from fairlead.site.match import detect
 
     machine = MpiMachine(patience_s=PATIENCE_S)
-    found = detect(world=machine)
+    detected = detect(world=machine)
     facts = gather(machine)
-    site = sites.load_site(found.profile) if found.profile else None
-    notes = (*found.notes, *cautions(facts, site))
-    written = _written(write, facts, found, site) if write is not None else None
+    site = sites.load_site(detected.profile) if detected.profile else None
+    notes = (*detected.notes, *cautions(facts, site))
+    written = _written(write, facts, detected, site) if write is not None else None
     if as_json:
         print_json(
             "site-detect",
             {
-                **to_json(found),
+                **to_json(detected),
                 "cautions": list(notes),
                 "facts": to_json(facts),
                 "draft": str(written) if written else None,
@@ -69,20 +69,22 @@ def detect_site(write: str | None, as_json: bool) -> None:
         click.echo(str(written))
         click.echo(f"next: {_EDITED.format(shlex.quote(str(written)))}", err=True)
         return
-    click.echo(f"{click.style(platform.node(), bold=True)}: {_verdict(found.profile, found.ties)}")
-    for reason in found.reasons:
+    click.echo(
+        f"{click.style(platform.node(), bold=True)}: {_verdict(detected.profile, detected.ties)}"
+    )
+    for reason in detected.reasons:
         click.echo(f"  {plain(reason)}")
     for note in notes:
         click.echo(f"{click.style('note:', fg='yellow')} {plain(note)}")
     click.echo()
     for line in _lines(rows(facts)):
         click.echo(line)
-    if found.against:
+    if detected.against:
         click.echo("\nleft out")
-        shown = [(f"  {name}", why[0] if why else "") for name, why in found.against.items()]
+        shown = [(f"  {name}", why[0] if why else "") for name, why in detected.against.items()]
         click.echo(table(shown))
         click.echo("\n`fairlead site why-not NAME` lists the evidence for and against one")
-    if not found.profile:
+    if not detected.profile:
         click.echo(
             "\nnext: name a profile with --site, or draft one: fairlead site detect --write",
             err=True,
@@ -115,7 +117,7 @@ def _verdict(profile: str | None, ties: tuple[str, ...]) -> str:
     return "no profile fits"
 
 
-def _written(write: str, facts: SiteFacts, found: Detected, site: sites.Site | None) -> Path:
+def _written(write: str, facts: SiteFacts, detected: Detected, site: sites.Site | None) -> Path:
     from fairlead.detect.draft import draft, name_for
 
     path = Path(write or f"{name_for(facts)}.toml")
@@ -123,7 +125,7 @@ def _written(write: str, facts: SiteFacts, found: Detected, site: sites.Site | N
         raise click.UsageError(
             f"--write {path}: a profile is NAME.toml, its name of lower case letters, digits and hyphens"
         )
-    text = draft(path.stem, facts, found, _base(site))
+    text = draft(path.stem, facts, detected, _base(site))
     if os.path.lexists(path):
         raise fail("site-draft-exists", path=path, path_2=path.with_stem(path.stem + "-new"))
     with (
@@ -135,7 +137,7 @@ def _written(write: str, facts: SiteFacts, found: Detected, site: sites.Site | N
 
 
 def _base(site: sites.Site | None) -> sites.Site | None:
-    """The family that a new profile is laid over: a site's own, or that which was found."""
+    """The family that a new profile is laid over: a site's own, or the one detected."""
     if site is None or site.is_family:
         return site
     above = map(sites.load_site, site.lineage[1:])
@@ -152,32 +154,32 @@ def why_not_site(name: str, as_json: bool) -> None:
 
     site = sites.load_site(name)
     machine = MpiMachine()
-    held = account(site, machine)
-    found = detect(world=machine)
-    own = found.profile == site.name
+    evidence = account(site, machine)
+    detected = detect(world=machine)
+    own = detected.profile == site.name
     if as_json:
         print_json(
             "site-why-not",
             {
                 "site": site.name,
                 "fits": own,
-                "detected": found.profile,
-                "clues": to_json(held.clues),
-                "expired": held.expired,
-                "reasons": list(found.against.get(site.name, ())),
+                "detected": detected.profile,
+                "clues": to_json(evidence.clues),
+                "expired": evidence.expired,
+                "reasons": list(detected.against.get(site.name, ())),
             },
         )
         return
     if own:
-        click.echo(f"{site.name}: this machine is taken for it ({found.by})")
+        click.echo(f"{site.name}: this machine is taken for it ({detected.by})")
     else:
-        taken = f"taken for {found.profile}" if found.profile else "taken for none"
+        taken = f"taken for {detected.profile}" if detected.profile else "taken for none"
         click.echo(f"{site.name}: not this machine, which is {taken}")
-        for reason in found.against.get(site.name, ()):
+        for reason in detected.against.get(site.name, ()):
             click.echo(f"  {reason}")
-    shown = [("-" if c.says == "nothing" else c.says, c.what, c.seen) for c in held.clues]
-    if held.expired:
-        shown.append(("against", "dates", held.expired))
+    shown = [("-" if c.says == "nothing" else c.says, c.what, c.seen) for c in evidence.clues]
+    if evidence.expired:
+        shown.append(("against", "dates", evidence.expired))
     click.echo("\n" + (table(shown, ("says", "clue", "here")) if shown else "it has no clues"))
 
 
@@ -204,9 +206,9 @@ def check_site(name: str | None, against: Path | None, as_json: bool) -> ExitCod
 
     world: MpiView | None
     if against:
-        taken = captures.read(against)
-        site = sites.load_site(name) if name else taken.site
-        facts, world, where = taken.facts, None, f"{taken.node}, captured {taken.taken}"
+        capture = captures.read(against)
+        site = sites.load_site(name) if name else capture.site
+        facts, world, where = capture.facts, None, f"{capture.node}, captured {capture.taken}"
     else:
         site, _ = sites.resolve(name)
         world = MpiMachine(os.environ, patience_s=PATIENCE_S)

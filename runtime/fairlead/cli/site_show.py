@@ -26,7 +26,7 @@ def profile_lines(site: Site, sources: bool, width: int) -> Iterator[str]:
     """The whole profile.
 
     Args:
-        sources: also who says each value.
+        sources: also the source of each value.
         width: of a line, in characters.
     """
     first, *rest = wrap(plain(f"{site.name}: {site.summary}"), width)
@@ -57,7 +57,7 @@ def profile_lines(site: Site, sources: bool, width: int) -> Iterator[str]:
         yield table(rows, indent="  ", width=width)
 
 
-_Notes = Mapping[tuple[str, str], int]  # who says it, when that was read: its number
+_Notes = Mapping[tuple[str, str], int]  # (source, date of reading): its number
 
 
 def _notes(site: Site) -> _Notes:

@@ -308,10 +308,10 @@ def _steps(settings: TrainOptions) -> list[str]:
     """What would be launched, in order. The lines themselves need files that each step makes."""
     task, (train_samples, held_out) = settings.task, settings.samples
     what = f"{task.sample}s"
-    found = settings.data_dir or f"{train_samples} {what}, generated once and kept"
+    data = settings.data_dir or f"{train_samples} {what}, generated once and kept"
     kept = [f"checkpoints in {settings.checkpoints}"] if settings.checkpoints else []
     return [
-        f"data: {found}",
+        f"data: {data}",
         f"speed on 1 rank: {settings.measure_steps} steps of {settings.each} {what}",
         f"training on {settings.ranks} ranks: {settings.epochs or settings.recipe.epochs} epochs, at most "
         f"{settings.max_seconds:g} s, then {held_out} held-out {what}",

@@ -86,8 +86,8 @@ def plan_launch(
         click.UsageError: the timeline cannot be such a file.
     """
     shape, allocation = within(asked, planning, dry_run=flags.dry_run, quiet=quiet)
-    nobody = _NO_RANK if command else _NO_TRAINING
-    recorder = _recorder(flags, quiet, nobody) if flags.timeline_file else None
+    missing = _NO_RANK if command else _NO_TRAINING
+    recorder = _recorder(flags, quiet, missing) if flags.timeline_file else None
     bars = progress(flags.as_json)
     bars = recorder.progress(bars) if recorder else bars
     with recorder.span("plan") if recorder else nullcontext():
@@ -146,7 +146,7 @@ def ready_line(
     return command_line(plan, command, ranks, binds, workdir=workdir, env={**env, **witness})
 
 
-def _recorder(flags: LaunchFlags, quiet: bool, nobody: str) -> Recorder:
+def _recorder(flags: LaunchFlags, quiet: bool, missing: str) -> Recorder:
     """What records this command until it ends."""
     path = Path(flags.timeline_file).absolute()
     if path.is_dir() or not path.parent.is_dir():
@@ -154,17 +154,17 @@ def _recorder(flags: LaunchFlags, quiet: bool, nobody: str) -> Recorder:
         raise click.UsageError(f"--timeline {flags.timeline_file}: {why}")
     recorder = Recorder(path)
     if not flags.dry_run:
-        click.get_current_context().with_resource(_until_the_end(recorder, quiet, nobody))
+        click.get_current_context().with_resource(_until_the_end(recorder, quiet, missing))
     return recorder
 
 
 @contextmanager
-def _until_the_end(recorder: Recorder, quiet: bool, nobody: str) -> Iterator[None]:
+def _until_the_end(recorder: Recorder, quiet: bool, missing: str) -> Iterator[None]:
     recorder.begin()
     try:
         yield
     finally:
-        finding = recorder.finish(nobody)
+        finding = recorder.finish(missing)
         if finding.severity is Severity.INFO:
             if not quiet:
                 say(finding.what)

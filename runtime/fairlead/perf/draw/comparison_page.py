@@ -4,7 +4,7 @@
 
     page = write_comparison(folder, before, after)
 
-What is said of a line is :func:`fairlead.perf.judge.compare.compare`'s; ``comparison.html.j2`` sets it.
+The change of a line is judged by :func:`fairlead.perf.judge.compare.compare`; ``comparison.html.j2`` sets it.
 """
 
 from __future__ import annotations

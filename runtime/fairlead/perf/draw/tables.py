@@ -56,7 +56,7 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Group:
-    """Lines that stand alike for the same reason."""
+    """Lines of the same state, for the same reason."""
 
     word: str
     state: str
@@ -73,14 +73,14 @@ class Table:
     Attributes:
         basis: where what is normal comes from in rows that do not say it themselves.
         counts: (CSS class, state, how many rows), the worst first.
-        amiss: a row is slow or wrong, or has changed, so that it should be seen at once.
+        opened: a row is slow or wrong, or has changed, so that it is shown at once.
     """
 
     title: str
     basis: str
     rows: tuple[dict[str, str], ...]
     counts: tuple[tuple[str, str, int], ...]
-    amiss: bool
+    opened: bool
 
 
 def broken(validation: Validation) -> Iterator[Group]:
@@ -154,8 +154,8 @@ def _table(title: str, rows: list[dict[str, str]]) -> Table:
         row["basis"] = "" if row["basis"] == source else row["basis"]
     states = Counter(row["state"] for row in rows)
     counts = tuple((WORD[s], s.value, states[s.value]) for s in ORDER if states[s.value])
-    amiss = any(states[s.value] for s in (State.WRONG, State.SLOW))
-    return Table(title, source, tuple(rows), counts, amiss)
+    opened = any(states[s.value] for s in (State.WRONG, State.SLOW))
+    return Table(title, source, tuple(rows), counts, opened)
 
 
 def _title(m: Measurement) -> str:

@@ -147,7 +147,7 @@ def _hosts(names: Sequence[str], most: int = 16) -> str:
 
 
 def _clocks(clocks: Sequence[Clock]) -> str:
-    """What processors said of themselves while ranks computed."""
+    """What the processors reported while ranks computed."""
     rates = [c.seen_mhz for c in clocks if c.seen_mhz]
     sold = sorted({c.nominal_mhz for c in clocks if c.nominal_mhz})
     hot = [f"{c.host} {count(c.throttled, 'time')}" for c in clocks if c.throttled]
@@ -263,8 +263,8 @@ def _ranks(validation: Validation) -> list[tuple[str, str, RankSaw]]:
         return replace(p, rank=0, host="")
 
     rows = []
-    for _, alike in itertools.groupby(proof.ranks, seen):
-        ranks = list(alike)
+    for _, same in itertools.groupby(proof.ranks, seen):
+        ranks = list(same)
         first, last = ranks[0], ranks[-1]
         name = str(first.rank) if first is last else f"{first.rank}–{last.rank}"
         hosts = tuple(dict.fromkeys(r.host for r in ranks))

@@ -42,8 +42,8 @@ def milliseconds(value: float) -> str:
 def between(low: float, high: float, unit: str) -> str:
     """An interval, its unit once where both ends have the same: ``39.3 to 40.7 samples/s``."""
     first, last = amount(low, unit), amount(high, unit)
-    alike = first.partition(" ")[2] == last.partition(" ")[2]
-    return f"{first.partition(' ')[0] if alike else first} to {last}"
+    same_unit = first.partition(" ")[2] == last.partition(" ")[2]
+    return f"{first.partition(' ')[0] if same_unit else first} to {last}"
 
 
 def label(m: Measurement) -> str:
