@@ -8,9 +8,8 @@ from dataclasses import replace
 import click
 
 from fairlead.base.errors import FairleadError
-from fairlead.base.serde import to_json
 from fairlead.cli import options, show
-from fairlead.cli.screen import json_option, print_json, progress
+from fairlead.cli.screen import answer, json_option, print_json, progress
 from fairlead.cli.staging import Staging, stage_options
 from fairlead.comm.dropin.variables import account
 from fairlead.comm.settings import in_effect
@@ -72,10 +71,8 @@ def explain(
     )
     if why_not is not None:
         lines = reasons(prepared.plan, why_not)
-        if as_json:
-            print_json("why-not", {"library": why_not, "lines": [to_json(line) for line in lines]})
-        else:
-            click.echo("\n".join(show.line_text(line) for line in lines))
+        text = "\n".join(map(show.line_text, lines))
+        answer(as_json, "why-not", {"library": why_not, "lines": lines}, text)
         return
     wish = data.wish(prepared.plan.site)
     if wish:
@@ -95,10 +92,8 @@ def explain(
     if as_json:
         tuned = {setting.name: value for setting, value in settings}
         tuned |= {setting.name: value for setting, value, counts in old_settings if counts}
-        print_json(
-            "explain",
-            {**show.prepared_json(prepared), "command_line": shown, "collectives": tuned},
-        )
+        document = show.prepared_json(prepared)
+        print_json("explain", {**document, "command_line": shown, "collectives": tuned})
         return
     click.echo(show.plan_text(prepared))
     click.echo("\n" + click.style("Gradients, by fairlead.comm", bold=True))

@@ -127,7 +127,7 @@ def export_site(target: str, output: Path | None, flags: ExportFlags) -> None:
     if flags.as_json:
         files = [
             {
-                "path": str(path),
+                "path": path,
                 "mode": f"{file.mode:04o}",
                 "goes": file.goes,
                 **({"text": file.text} if flags.dry_run else {}),

@@ -11,7 +11,7 @@ import click
 
 from fairlead.base.errors import fail
 from fairlead.cli.declare import FILE
-from fairlead.cli.screen import json_option, print_json, table
+from fairlead.cli.screen import answer, json_option, print_json, table
 from fairlead.image import keys
 
 EPILOG = """\b
@@ -69,7 +69,7 @@ def new(output: Path | None, dry_run: bool, as_json: bool) -> None:
     keys.check_new(path)
     made = None if dry_run else keys.new_key(path, passphrase(path, new=True))
     if as_json:
-        files = {"private": str(path), "public": str(public), "dry_run": dry_run}
+        files = {"private": path, "public": public, "dry_run": dry_run}
         print_json("key", {**files, "key": made.id if made else None})
     elif made is None:
         click.echo(f"would make {path} and {public}")
@@ -85,7 +85,7 @@ def list_keys(as_json: bool) -> None:
     trusted = keys.trusted()
     if as_json:
         rows = [{"key": k.id, "path": k.path} for k in trusted.values()]
-        print_json("keys", {"keys": rows, "folders": [str(f) for f in keys.key_folders()]})
+        print_json("keys", {"keys": rows, "folders": keys.key_folders()})
     elif trusted:
         click.echo(table([(k.id, k.path) for k in trusted.values()], ("KEY", "FILE")))
     else:
@@ -104,10 +104,8 @@ def trust(file: Path, dry_run: bool, as_json: bool) -> None:
     """
     public = keys.read_public(file)
     path = keys.key_folders()[0] / f"{public.id}{keys.SUFFIX}" if dry_run else keys.trust(public)
-    if as_json:
-        print_json("key", {"key": public.id, "public": str(path), "dry_run": dry_run})
-    else:
-        click.echo(f"{'would trust' if dry_run else 'trusted'}: key {public.id} ({path})")
+    text = f"{'would trust' if dry_run else 'trusted'}: key {public.id} ({path})"
+    answer(as_json, "key", {"key": public.id, "public": path, "dry_run": dry_run}, text)
 
 
 @key.command(short_help="Stop trusting a key.")
@@ -119,7 +117,5 @@ def untrust(identifier: str, dry_run: bool, as_json: bool) -> None:
     path = keys.find_trusted(identifier)
     if not dry_run:
         keys.distrust(path)
-    if as_json:
-        print_json("key", {"key": path.stem, "public": str(path), "dry_run": dry_run})
-    else:
-        click.echo(f"{'would remove' if dry_run else 'removed'}: key {path.stem} ({path})")
+    text = f"{'would remove' if dry_run else 'removed'}: key {path.stem} ({path})"
+    answer(as_json, "key", {"key": path.stem, "public": path, "dry_run": dry_run}, text)

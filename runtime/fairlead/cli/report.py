@@ -12,7 +12,7 @@ import click
 
 from fairlead.base.errors import ExitCode, fail
 from fairlead.base.serde import to_json
-from fairlead.cli.screen import columns, json_option, print_json, table, writing
+from fairlead.cli.screen import answer, columns, json_option, print_json, table, writing
 
 if TYPE_CHECKING:
     from fairlead.perf.judge.compare import Comparison, LineChange
@@ -118,21 +118,20 @@ def _draw(name: str, output: Path, as_json: bool) -> int:
     validation = history.find(name, os.environ)
     with _into(output) as folder:
         page, document, rows = write_validation(folder, validation)
-    if as_json:
-        print_json(
-            "report",
-            {
-                "id": validation.id,
-                "verdict": worst(validation.verdicts).value,
-                "headline": headline(validation),
-                "page": str(page),
-                "document": str(document),
-                "rows": str(rows),
-            },
-        )
-    else:
-        click.echo(f"{validation.id}: {headline(validation)}")
-        click.echo(f"report: {page}\n        {document}\n        {rows}")
+    files = f"report: {page}\n        {document}\n        {rows}"
+    answer(
+        as_json,
+        "report",
+        {
+            "id": validation.id,
+            "verdict": worst(validation.verdicts),
+            "headline": headline(validation),
+            "page": page,
+            "document": document,
+            "rows": rows,
+        },
+        f"{validation.id}: {headline(validation)}\n{files}",
+    )
     return ExitCode.DONE
 
 
@@ -162,7 +161,7 @@ def _compare(a: str, b: str, percent: float | None, output: Path | None, as_json
             **to_json(comparison),
             "fail_if_slower": percent,
             "failed": [x.key for x in worse],
-            "page": str(page) if page else None,
+            "page": page,
         }
         print_json("report-compare", payload)
     else:

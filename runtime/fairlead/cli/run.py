@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import click
 
-from fairlead.base.errors import ExitCode, Finding, Severity
+from fairlead.base.errors import ExitCode, Severity
 from fairlead.base.paths import cache_dir
 from fairlead.base.serde import to_json
 from fairlead.cli import options, show
 from fairlead.cli.declare import SECONDS, collected, option
-from fairlead.cli.screen import json_option, print_findings, print_json, progress, say
+from fairlead.cli.screen import answer, json_option, print_findings, print_json, progress, say
 from fairlead.cli.staging import Staging, stage_json, stage_options, staged_here, step_words
 from fairlead.cli.within import Ready, plan_launch, ready_line
 from fairlead.launch import allocate, unpack
@@ -44,8 +43,6 @@ Examples:
 Exit codes: that of the first rank that failed; 121 refused before launch; 122 proof failed;
 123 engine or launcher failed; 124 ended by the watchdog.
 """
-
-_SHOWN = (Severity.WARNING, Severity.ERROR)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +95,21 @@ class _Run(Ready):
         staged = self.wish.env if self.wish else {}
         return {**own, **staged, **(self.recording.env if self.recording else {})}
 
+    def show_proof(self, proof: Proof) -> None:
+        """Show the proof, and mark its moment in the timeline."""
+        flags = self.flags
+        if self.recording:
+            self.recording.proved()
+        if not proof.holds and not flags.as_json:
+            click.echo(show.proof_text(proof), err=True)
+        if flags.quiet or not proof.holds:
+            return  # what is wrong comes as an error
+        say(show.proof_line(proof))
+        if proof.findings:
+            print_findings(proof.findings)
+        if flags.verbose:
+            click.echo(show.proof_text(proof), err=True)
+
 
 @click.command(
     epilog=EPILOG, short_help="Launch a command in an image on the host's MPI, and prove it."
@@ -148,20 +160,19 @@ def run(
 
 
 def _announce(prepared: Prepared) -> None:
-    """Show the signature, the swap and what the checks warn of."""
+    """Show the signature, the swap and what the checks warn of; a refusal that --force overrules is a warning."""
     if prepared.verified:
         say(show.signature_line(prepared.verified))
     say(show.swap_line(prepared.plan))
-    warnings = [_overruled(f) for f in prepared.findings if f.severity in _SHOWN]
+    warnings = [
+        replace(f, severity=Severity.WARNING, what=f"{f.what} (going on: --force)")
+        if f.severity is Severity.ERROR
+        else f
+        for f in prepared.findings
+        if f.severity in (Severity.WARNING, Severity.ERROR)
+    ]
     if warnings:
         print_findings(warnings)
-
-
-def _overruled(finding: Finding) -> Finding:
-    """A refusal that --force overrules is a warning: the proof decides."""
-    if finding.severity is not Severity.ERROR:
-        return finding
-    return replace(finding, severity=Severity.WARNING, what=f"{finding.what} (going on: --force)")
 
 
 def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
@@ -176,7 +187,7 @@ def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
         as_json=flags.as_json,
     ) as stage:
         how = LaunchOptions(
-            on_proof=_proof_shower(flags, recording),
+            on_proof=planned.show_proof,
             on_finding=lambda finding: None if flags.quiet else print_findings([finding]),
             on_start=recording.begun if recording else lambda: None,
             allocation=planned.allocation,
@@ -192,25 +203,6 @@ def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
     if recording:
         recording.ended()
     return launched, stage
-
-
-def _proof_shower(flags: RunFlags, recording: Launching | None) -> Callable[[Proof], None]:
-    """What shows the proof of a launch, and marks its moment in the timeline."""
-
-    def show_proof(proof: Proof) -> None:
-        if recording:
-            recording.proved()
-        if not proof.holds and not flags.as_json:
-            click.echo(show.proof_text(proof), err=True)
-        if flags.quiet or not proof.holds:
-            return  # what is wrong comes as an error
-        say(show.proof_line(proof))
-        if proof.findings:
-            print_findings(proof.findings)
-        if flags.verbose:
-            click.echo(show.proof_text(proof), err=True)
-
-    return show_proof
 
 
 def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
@@ -230,7 +222,7 @@ def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
                 "exit_code": result.code,
                 "ranks": [{"rank": r.rank, "exit_code": r.code} for r in result.ranks],
                 "seconds": result.seconds,
-                "error": failure.to_json() if failure else None,
+                "error": failure,
                 "stage": stage_json(stage),
             },
         )
@@ -258,9 +250,6 @@ def _dry_run(planned: _Run, asked: Asked) -> int:
     line.write_files()
     text = shell(planned.wish, line.shell(), step) if planned.wish else line.shell()
     text = shlex.join([*job[:-1], text]) if job else text
-    if flags.as_json:
-        document = show.prepared_json(planned.prepared)
-        print_json("run", {**document, "command_line": text, "dry_run": True})
-    else:
-        click.echo(text)
+    document = {**show.prepared_json(planned.prepared), "command_line": text, "dry_run": True}
+    answer(flags.as_json, "run", document, text)
     return ExitCode.DONE

@@ -21,6 +21,7 @@ import click
 from fairlead.base.errors import FairleadError, Finding, Severity, error, fail
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Stage
+from fairlead.base.serde import to_json
 
 SCHEMA_VERSION = 1
 
@@ -30,11 +31,18 @@ json_option = click.option(
 
 
 def print_json(kind: str, payload: dict[str, Any]) -> None:
-    """One object on stdout: ``{"schema": "fairlead/KIND", "version": 1, ...payload}``."""
-    json.dump(
-        {"schema": f"fairlead/{kind}", "version": SCHEMA_VERSION, **payload}, sys.stdout, indent=2
-    )
+    """One object on stdout: ``{"schema": "fairlead/KIND", "version": 1, ...payload}``, of what serde can write."""
+    document = {"schema": f"fairlead/{kind}", "version": SCHEMA_VERSION, **payload}
+    json.dump(to_json(document), sys.stdout, indent=2)
     sys.stdout.write("\n")
+
+
+def answer(as_json: bool, kind: str, payload: dict[str, Any], text: str) -> None:
+    """The answer of a verb on stdout: one JSON object, or text."""
+    if as_json:
+        print_json(kind, payload)
+    else:
+        click.echo(text)
 
 
 def plain(text: str) -> str:
@@ -298,7 +306,6 @@ def show_schema(kind: str, text: str, output: Path | None, as_json: bool) -> Non
         ):
             out.write(text)
     if as_json:
-        path = str(output) if output else None
-        print_json(kind, {"path": path, "json_schema": json.loads(text)})
+        print_json(kind, {"path": output, "json_schema": json.loads(text)})
     elif output is None:
         click.echo(text, nl=False)

@@ -10,7 +10,7 @@ import click
 
 from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.base.serde import to_json
-from fairlead.cli.screen import finding_lines, print_json, table
+from fairlead.cli.screen import answer, finding_lines, table
 from fairlead.image.signature import Verified
 from fairlead.proof.verdict import Proof, RankProof
 from fairlead.session.gradients import CommChoice
@@ -107,10 +107,8 @@ def swap_line(plan: Plan) -> str:
 
 def dry_run(kind: str, prepared: Prepared, steps: list[str], as_json: bool) -> int:
     """Shows what a verb would launch."""
-    if as_json:
-        print_json(kind, {**prepared_json(prepared), "steps": steps, "dry_run": True})
-    else:
-        click.echo("\n".join([swap_line(prepared.plan), *steps]))
+    document = {**prepared_json(prepared), "steps": steps, "dry_run": True}
+    answer(as_json, kind, document, "\n".join([swap_line(prepared.plan), *steps]))
     return ExitCode.DONE
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import click
 
 from fairlead import site as sites
-from fairlead.base.serde import to_json
 from fairlead.cli.declare import FILE
 from fairlead.cli.export import export_site
 from fairlead.cli.screen import (
@@ -56,16 +55,15 @@ def list_profiles(as_json: bool) -> None:
                 "name": s.name,
                 "summary": s.summary,
                 "family": s.is_family,
-                "lineage": list(s.lineage),
+                "lineage": s.lineage,
                 "since": s.since,
                 "until": s.until,
-                "values": {status.value: n for status, n in s.known.items()},
-                "files": [str(p) for p in sites.files()[s.name]],
+                "values": s.known,
+                "files": sites.files()[s.name],
             }
             for s in known
         ]
-        wrong = {n: [f.to_json() for f in findings] for n, findings in every.wrong.items()}
-        print_json("site-list", {"sites": rows, "wrong": wrong})
+        print_json("site-list", {"sites": rows, "wrong": every.wrong})
         return
     for title, family in (("site", False), ("family", True)):
         shown = [
@@ -100,7 +98,7 @@ def show_profile(name: str, sources: bool, as_json: bool) -> None:
     """
     profile = sites.load_site(name)
     if as_json:
-        print_json("site", {"site": to_json(profile)})
+        print_json("site", {"site": profile})
         return
     for line in profile_lines(profile, sources, columns()):
         click.echo(line)
@@ -140,7 +138,7 @@ def new_profile(
     if not dry_run:
         new.write(made)
     if as_json:
-        print_json("site-new", {"path": str(made.path), "text": made.text, "written": not dry_run})
+        print_json("site-new", {"path": made.path, "text": made.text, "written": not dry_run})
     elif dry_run:
         click.echo(made.text, nl=False)
     else:
@@ -204,7 +202,7 @@ def capture_site(
     captures.write(capture, path)
     mpis = [f"{m.library.title} ({m.library.soname}) in {m.prefix}" for m in capture.mpis]
     if as_json:
-        fields = {"path": str(path), "node": capture.node, "site": capture.site.name, "mpis": mpis}
+        fields = {"path": path, "node": capture.node, "site": capture.site.name, "mpis": mpis}
         print_json("site-capture-written", {**fields, "bytes": path.stat().st_size})
         return
     click.echo(str(path))

@@ -59,9 +59,9 @@ def detect_site(write: str | None, as_json: bool) -> None:
             "site-detect",
             {
                 **to_json(detected),
-                "cautions": list(notes),
-                "facts": to_json(facts),
-                "draft": str(written) if written else None,
+                "cautions": notes,
+                "facts": facts,
+                "draft": written,
             },
         )
         return
@@ -164,9 +164,9 @@ def why_not_site(name: str, as_json: bool) -> None:
                 "site": site.name,
                 "fits": own,
                 "detected": detected.profile,
-                "clues": to_json(evidence.clues),
+                "clues": evidence.clues,
                 "expired": evidence.expired,
-                "reasons": list(detected.against.get(site.name, ())),
+                "reasons": detected.against.get(site.name, ()),
             },
         )
         return

@@ -6,7 +6,7 @@ import math
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -41,12 +41,8 @@ Examples:
 DEFAULT_RANKS = 2
 BACKENDS = ("tensorflow", "torch")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
-# What each backend is trained in, and what its ranks import.
+# What each backend is trained in.
 _IMAGES = {"tensorflow": "tensorflow", "torch": "pytorch"}
-_NEEDED = {
-    "tensorflow": ("tensorflow", "keras", "mpi4py"),
-    "torch": ("torch", "keras", "mpi4py"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,13 +255,8 @@ def _settings(flags: TrainFlags, model: str, ranks: int, output: Path) -> TrainO
 def _show(result: TrainResult, proof: Proof, page: Path, document: Path, flags: TrainFlags) -> None:
     """Show the figures and where the report is."""
     if flags.as_json:
-        payload: dict[str, Any] = {
-            "report": str(document),
-            "page": str(page),
-            "proof": to_json(proof),
-            "result": to_json(result),
-        }
-        print_json("train", payload)
+        values = {"report": document, "page": page, "proof": proof, "result": result}
+        print_json("train", to_json(values))
         return
     click.echo("\n" + _summary(result, proof, flags.resume))
     if result.findings:
@@ -292,16 +283,11 @@ def _check_image(prepared: Prepared, image: str, backend: str, *, generates: boo
     if wheels is None:
         return  # not built by fairlead: only the ranks can say
     present = {name.lower().replace("_", "-").removesuffix("-cpu") for name in wheels}
-    needed = [*_NEEDED[backend], *(["h5py"] if generates and backend == "tensorflow" else [])]
-    lacking = [name for name in needed if name not in present]
-    if lacking:
-        raise fail(
-            "train-image",
-            lacking=", ".join(lacking),
-            image=image,
-            backend=backend,
-            images=_IMAGES[backend],
-        )
+    needed = [backend, "keras", "mpi4py"]
+    needed += ["h5py"] if generates and backend == "tensorflow" else []
+    if lacking := ", ".join(name for name in needed if name not in present):
+        images = _IMAGES[backend]
+        raise fail("train-image", lacking=lacking, image=image, backend=backend, images=images)
 
 
 def _steps(settings: TrainOptions) -> list[str]:
@@ -333,20 +319,14 @@ def _summary(result: TrainResult, proof: Proof, resume: bool) -> str:
         label = f"held-out {score_name(gate.metric)}"
         rows.append((label, f"{result.scores[gate.metric]:.3f}", f"{linear}; wanted {gate.words}"))
     if every.speed is not None:
-        rows.append(
-            (
-                f"samples/s, {every.ranks} rank{'s' if every.ranks > 1 else ''}",
-                f"{every.speed.samples_per_s:.1f}",
-                f"batch {every.batch} a rank",
-            )
-        )
+        ranks = f"{every.ranks} rank{'s' if every.ranks > 1 else ''}"
+        speed = f"{every.speed.samples_per_s:.1f}"
+        rows.append((f"samples/s, {ranks}", speed, f"batch {every.batch} a rank"))
     if result.one is not None and result.one.speed is not None:
-        rows.append(
-            ("samples/s, 1 rank", f"{result.one.speed.samples_per_s:.1f}", "same batch a rank")
-        )
-        rows.append(
-            ("efficiency", f"{100 * result.efficiency:.0f} %", f"of {every.ranks} x 1 rank")
-        )
+        speed = f"{result.one.speed.samples_per_s:.1f}"
+        rows.append(("samples/s, 1 rank", speed, "same batch a rank"))
+        efficiency = f"{100 * result.efficiency:.0f} %"
+        rows.append(("efficiency", efficiency, f"of {every.ranks} x 1 rank"))
     for written in every.checkpoints[-1:]:
         rate = written.bytes / written.seconds / 1e6
         held = f"{written.bytes / 1e6:.0f} MB at {rate:.0f} MB/s; the training paused for {written.held_s:.2f} s"
@@ -355,9 +335,7 @@ def _summary(result: TrainResult, proof: Proof, resume: bool) -> str:
         rows.append(("went on", f"after step {every.resumed_from}", "from a checkpoint"))
     elif resume:
         rows.append(("began", "at step 0", "there was no checkpoint to resume from"))
-    digests = {w.final for w in every.weights}
-    same = "bit-identical" if len(digests) == 1 else "DIFFERENT"
-    rows.append(
-        ("weights", same, f"on {len(every.weights)} ranks: sha256 {every.weights[0].final[:16]}…")
-    )
+    digests = [weights.final for weights in every.weights]
+    same = "bit-identical" if len({*digests}) == 1 else "DIFFERENT"
+    rows.append(("weights", same, f"on {len(digests)} ranks: sha256 {digests[0][:16]}…"))
     return table(rows)

@@ -355,9 +355,8 @@ def _write(
 def _show(result: Validation, written: _Written, as_json: bool) -> None:
     from fairlead.perf.judge import verdict
 
-    page, document, rows = (*map(str, written.paths), None, None, None)[:3]
+    page, document, rows = (*written.paths, None, None, None)[:3]
     if as_json:
-        files = {"kept": written.kept, "references": written.references}
         print_json(
             "validate",
             {
@@ -365,8 +364,9 @@ def _show(result: Validation, written: _Written, as_json: bool) -> None:
                 "page": page,
                 "document": document,
                 "rows": rows,
-                **{key: str(path) if path else None for key, path in files.items()},
-                "refused": [finding.to_json() for finding in written.refused],
+                "kept": written.kept,
+                "references": written.references,
+                "refused": written.refused,
                 **to_json(result),
             },
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from fairlead.cli import show
-from fairlead.cli.screen import json_option, print_json, progress
+from fairlead.cli.screen import answer, json_option, progress
 from fairlead.image import keys, signature
 
 EPILOG = """\b
@@ -36,7 +36,6 @@ def verify(image: str, key: Path | None, as_json: bool) -> None:
     path = signature.located(image, os.environ, bars)
     named = keys.read_public(key) if key else None
     verified = signature.verify(path, {named.id: named} if named else keys.trusted(), bars)
-    if as_json:
-        print_json("verify", {"image": str(path), "signature": show.signature_json(verified)})
-    else:
-        click.echo(f"{path}: {show.signature_line(verified)}; no byte has changed since")
+    document = {"image": path, "signature": show.signature_json(verified)}
+    text = f"{path}: {show.signature_line(verified)}; no byte has changed since"
+    answer(as_json, "verify", document, text)

@@ -158,18 +158,17 @@ def _plan(plan: Plan) -> tuple[PlanRow, ...]:
 
 
 def _environment(prepared: Prepared) -> tuple[Fact, ...]:
-    plan = prepared.plan
-    return (
-        Fact("machine", f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores"),
-        Fact("kernel", platform.release()),
-        Fact("site", f"{plan.site.name} ({prepared.site_reason})"),
-        Fact("engine", f"{plan.engine.kind} at {plan.engine.path}"),
-        Fact("launcher", plan.launcher.title),
-        Fact(
-            "image", f"{plan.facts.os}, glibc {plan.facts.glibc}, Python {plan.facts.python or '-'}"
-        ),
-        Fact("fairlead", __version__),
-    )
+    plan, image = prepared.plan, prepared.plan.facts
+    values = {
+        "machine": f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores",
+        "kernel": platform.release(),
+        "site": f"{plan.site.name} ({prepared.site_reason})",
+        "engine": f"{plan.engine.kind} at {plan.engine.path}",
+        "launcher": plan.launcher.title,
+        "image": f"{image.os}, glibc {image.glibc}, Python {image.python or '-'}",
+        "fairlead": __version__,
+    }
+    return tuple(Fact(name, value) for name, value in values.items())
 
 
 def facts(prepared: Prepared) -> dict[str, str]:
@@ -186,10 +185,11 @@ def facts(prepared: Prepared) -> dict[str, str]:
 
 def digests(prepared: Prepared) -> tuple[Fact, ...]:
     """Identifies this image, its lock, fairlead in it and the staged MPI."""
-    record = prepared.image.record
-    rows = [Fact("image digest", prepared.image.digest)] if prepared.image.digest else []
-    names = (("lock_sha256", "lock sha256"), ("wheel_sha256", "fairlead wheel sha256"))
-    rows += [Fact(title, str(record[key])) for key, title in names if record.get(key)]
-    if prepared.plan.staging:
-        rows.append(Fact("staged host MPI", prepared.plan.staging.key))
-    return tuple(rows)
+    record, staging = prepared.image.record, prepared.plan.staging
+    values = {
+        "image digest": prepared.image.digest,
+        "lock sha256": record.get("lock_sha256"),
+        "fairlead wheel sha256": record.get("wheel_sha256"),
+        "staged host MPI": staging.key if staging else None,
+    }
+    return tuple(Fact(name, str(value)) for name, value in values.items() if value)
