@@ -107,31 +107,32 @@ class Planning:
             variables: of ``--env``; of these, the request takes :data:`MERGED`.
             shape: where the ranks go.
         """
-        comm, comm_by = asked_for(self.comm, variables or {}, environ)
+        variables = variables or {}
+        comm, comm_by = asked_for(self.comm, variables, environ)
 
         def kept(name: str) -> str:
-            if variables and name in variables:
-                return variables[name]
-            return environ.get(f"APPTAINERENV_{name}", environ.get(f"SINGULARITYENV_{name}", ""))
+            of_engine = environ.get(f"SINGULARITYENV_{name}", "")
+            return variables.get(name, environ.get(f"APPTAINERENV_{name}", of_engine))
 
+        everything = {**environ, **variables}
+        mpi4py = [
+            (name, value)
+            for name, value in everything.items()
+            if name.removeprefix("APPTAINERENV_").removeprefix("SINGULARITYENV_") == _MPI4PY
+        ]
+        python = [n for n in environ if n.startswith("PYTHON") or n == "VIRTUAL_ENV"]
         return Request(
             mpi="container" if self.mpi == "container" else "host",
             ranks=ranks,
             command=command,
             apps=self.apps,
-            binds=tuple(_bind(text) for text in self.binds),
+            binds=tuple(map(_bind, self.binds)),
             library_path=kept("LD_LIBRARY_PATH"),
             preload=kept("LD_PRELOAD"),
             engine_args=self.engine_args,
-            gpu=(variables or {}).get(_GPU, environ.get(_GPU, "")) == "1",
-            shell_python=tuple(
-                sorted(n for n in environ if n.startswith("PYTHON") or n == "VIRTUAL_ENV")
-            ),
-            mpi4py=tuple(
-                (name, value)
-                for name, value in {**environ, **(variables or {})}.items()
-                if name.removeprefix("APPTAINERENV_").removeprefix("SINGULARITYENV_") == _MPI4PY
-            ),
+            gpu=everything.get(_GPU) == "1",
+            shell_python=tuple(sorted(python)),
+            mpi4py=tuple(mpi4py),
             shape=shape,
             comm=comm,
             comm_by=comm_by,

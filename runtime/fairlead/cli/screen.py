@@ -86,9 +86,7 @@ def print_findings(findings: Iterable[Finding], err: bool = True) -> None:
 def print_findings_error(exc: FairleadError, as_json: bool) -> None:
     """The end of a failed verb."""
     if as_json:
-        print_json(
-            "error", {"exit_code": int(exc.code), "findings": [f.to_json() for f in exc.findings]}
-        )
+        print_json("error", {"exit_code": exc.code, "findings": exc.findings})
     else:
         print_findings(exc.findings)
 
@@ -101,7 +99,7 @@ def print_usage_error(exc: click.UsageError, as_json: bool) -> None:
         why = "options of the launched command go after `--`"
     finding = error("usage-command-line", exc=exc.format_message().rstrip("."), path=path, why=why)
     if as_json:
-        print_json("error", {"exit_code": 2, "findings": [finding.to_json()]})
+        print_json("error", {"exit_code": 2, "findings": [finding]})
     else:
         print_findings([finding])
 

@@ -118,8 +118,8 @@ def signature_line(verified: Verified) -> str:
 
 
 def prepared_json(prepared: Prepared) -> dict[str, Any]:
-    """A plan and its findings as JSON."""
-    plan = prepared.plan
+    """A plan and its findings, for JSON. Where only the ranks will know, a backend's ``possible`` is null."""
+    plan, comm = prepared.plan, prepared.comm
     return {
         "image": {
             "path": plan.image,
@@ -133,18 +133,24 @@ def prepared_json(prepared: Prepared) -> dict[str, Any]:
             "mode": plan.mode,
             "planned": plan.planned_title,
             "file": plan.planned_file,
-            "names": list(plan.names),
+            "names": plan.names,
         },
-        "launcher": to_json(plan.launcher),
-        "engine": to_json(plan.engine),
-        "binds": to_json(plan.binds),
-        "env": dict(plan.env),
-        "unset": list(plan.unset),
-        "staging": to_json(plan.staging),
-        "lines": to_json(plan.lines),
-        "findings": [f.to_json() for f in prepared.findings],
+        "launcher": plan.launcher,
+        "engine": plan.engine,
+        "binds": plan.binds,
+        "env": plan.env,
+        "unset": plan.unset,
+        "staging": plan.staging,
+        "lines": plan.lines,
+        "findings": prepared.findings,
         "refused": prepared.refused,
-        "comm": comm_json(prepared.comm),
+        "comm": {
+            "backend": comm.backend,
+            "why": comm.why,
+            "forced": comm.forced,
+            "env": comm.env,
+            "others": comm.others,
+        },
         "signature": signature_json(prepared.verified) if prepared.verified else None,
     }
 
@@ -155,17 +161,6 @@ def comm_text(choice: CommChoice) -> str:
     word = {True: "possible", False: "not possible", None: "perhaps"}
     rows += [f"  ({o.backend}: {word[o.possible]}; {o.why})" for o in choice.others]
     return "\n".join(rows)
-
-
-def comm_json(choice: CommChoice) -> dict[str, Any]:
-    """What carries gradients; ``possible`` is null where only the ranks will know."""
-    return {
-        "backend": choice.backend,
-        "why": choice.why,
-        "forced": choice.forced,
-        "env": choice.env,
-        "others": to_json(choice.others),
-    }
 
 
 def signature_json(verified: Verified) -> dict[str, Any]:

@@ -233,7 +233,7 @@ def stage_json(stage: Stage | None) -> dict[str, Any] | None:
         return None
     wish = stage.wish
     return {
-        "place": {"kind": wish.place.kind, "path": wish.place.path, "why": wish.place.why},
+        "place": wish.place,
         "folder": wish.folder,
         "mount": MOUNT,
         "nodes": stage.nodes,
@@ -242,5 +242,5 @@ def stage_json(stage: Stage | None) -> dict[str, Any] | None:
         "kept": [
             {"node": node, "name": name, "path": path} for (node, name), path in stage.kept.items()
         ],
-        "findings": [finding.to_json() for finding in stage.findings],
+        "findings": stage.findings,
     }
