@@ -126,18 +126,12 @@ def export_site(target: str, output: Path | None, flags: ExportFlags) -> None:
     paths = [folder / file.path for file in exported] if flags.dry_run else write(exported, folder)
     if flags.as_json:
         files = [
-            {
-                "path": path,
-                "mode": f"{file.mode:04o}",
-                "goes": file.goes,
-                **({"text": file.text} if flags.dry_run else {}),
-            }
+            {"path": path, "mode": f"{file.mode:04o}", "goes": file.goes}
+            | ({"text": file.text} if flags.dry_run else {})
             for path, file in zip(paths, exported, strict=True)
         ]
-        print_json(
-            "site-export",
-            {"target": target, "site": facts.site.name, "dry_run": flags.dry_run, "files": files},
-        )
+        document = {"target": target, "site": facts.site.name, "dry_run": flags.dry_run}
+        print_json("site-export", {**document, "files": files})
         return
     for path, file in zip(paths, exported, strict=True):
         if flags.dry_run:

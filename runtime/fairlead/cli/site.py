@@ -12,9 +12,9 @@ from fairlead import site as sites
 from fairlead.cli.declare import FILE
 from fairlead.cli.export import export_site
 from fairlead.cli.screen import (
+    answer,
     columns,
     json_option,
-    plain,
     print_findings,
     print_json,
     show_schema,
@@ -50,7 +50,7 @@ def list_profiles(as_json: bool) -> None:
     every = sites.all_sites()
     known = sorted(every.sites.values(), key=lambda s: (s.is_family, s.name))
     if as_json:
-        rows = [
+        profiles = [
             {
                 "name": s.name,
                 "summary": s.summary,
@@ -63,23 +63,16 @@ def list_profiles(as_json: bool) -> None:
             }
             for s in known
         ]
-        print_json("site-list", {"sites": rows, "wrong": every.wrong})
+        print_json("site-list", {"sites": profiles, "wrong": every.wrong})
         return
     for title, family in (("site", False), ("family", True)):
-        shown = [
-            (
-                plain(s.name),
-                " < ".join(s.lineage[1:]),
-                s.until,
-                f"{s.known[Status.GUESS]} of {sum(s.known.values())}",
-                plain(s.summary),
-            )
-            for s in known
-            if s.is_family is family
-        ]
-        if shown:
-            click.echo(table(shown, (title, "extends", "until", "guessed", ""), width=columns()))
-            click.echo()
+        rows = []
+        for s in (s for s in known if s.is_family is family):
+            guessed = f"{s.known[Status.GUESS]} of {sum(s.known.values())}"
+            rows.append((s.name, " < ".join(s.lineage[1:]), s.until, guessed, s.summary))
+        if rows:
+            head = (title, "extends", "until", "guessed", "")
+            click.echo(table(rows, head, width=columns()) + "\n")
     for findings in every.wrong.values():
         print_findings(findings)
 
@@ -97,11 +90,8 @@ def show_profile(name: str, sources: bool, as_json: bool) -> None:
     out.
     """
     profile = sites.load_site(name)
-    if as_json:
-        print_json("site", {"site": profile})
-        return
-    for line in profile_lines(profile, sources, columns()):
-        click.echo(line)
+    text = "\n".join(profile_lines(profile, sources, columns()))
+    answer(as_json, "site", {"site": profile}, text)
 
 
 @site.command("new")

@@ -57,12 +57,7 @@ def detect_site(write: str | None, as_json: bool) -> None:
     if as_json:
         print_json(
             "site-detect",
-            {
-                **to_json(detected),
-                "cautions": notes,
-                "facts": facts,
-                "draft": written,
-            },
+            {**to_json(detected), "cautions": notes, "facts": facts, "draft": written},
         )
         return
     if written:
@@ -77,18 +72,15 @@ def detect_site(write: str | None, as_json: bool) -> None:
     for note in notes:
         click.echo(f"{click.style('note:', fg='yellow')} {plain(note)}")
     click.echo()
-    for line in _lines(rows(facts)):
-        click.echo(line)
+    click.echo("\n".join(_lines(rows(facts))))
     if detected.against:
         click.echo("\nleft out")
         shown = [(f"  {name}", why[0] if why else "") for name, why in detected.against.items()]
         click.echo(table(shown))
         click.echo("\n`fairlead site why-not NAME` lists the evidence for and against one")
     if not detected.profile:
-        click.echo(
-            "\nnext: name a profile with --site, or draft one: fairlead site detect --write",
-            err=True,
-        )
+        next_ = "name a profile with --site, or draft one: fairlead site detect --write"
+        click.echo(f"\nnext: {next_}", err=True)
 
 
 _WIDE = 110
@@ -157,26 +149,23 @@ def why_not_site(name: str, as_json: bool) -> None:
     evidence = account(site, machine)
     detected = detect(world=machine)
     own = detected.profile == site.name
+    reasons = detected.against.get(site.name, ())
     if as_json:
-        print_json(
-            "site-why-not",
-            {
-                "site": site.name,
-                "fits": own,
-                "detected": detected.profile,
-                "clues": evidence.clues,
-                "expired": evidence.expired,
-                "reasons": detected.against.get(site.name, ()),
-            },
-        )
+        document = {
+            "site": site.name,
+            "fits": own,
+            "detected": detected.profile,
+            "clues": evidence.clues,
+            "expired": evidence.expired,
+            "reasons": reasons,
+        }
+        print_json("site-why-not", document)
         return
     if own:
         click.echo(f"{site.name}: this machine is taken for it ({detected.by})")
     else:
-        taken = f"taken for {detected.profile}" if detected.profile else "taken for none"
-        click.echo(f"{site.name}: not this machine, which is {taken}")
-        for reason in detected.against.get(site.name, ()):
-            click.echo(f"  {reason}")
+        taken = f"taken for {detected.profile or 'none'}"
+        click.echo("\n  ".join([f"{site.name}: not this machine, which is {taken}", *reasons]))
     shown = [("-" if c.says == "nothing" else c.says, c.what, c.seen) for c in evidence.clues]
     if evidence.expired:
         shown.append(("against", "dates", evidence.expired))
@@ -218,12 +207,7 @@ def check_site(name: str | None, against: Path | None, as_json: bool) -> ExitCod
     if as_json:
         print_json(
             "site-check",
-            {
-                "site": site.name,
-                "machine": where,
-                "differs": len(wrong),
-                "values": to_json(compared),
-            },
+            {"site": site.name, "machine": where, "differs": len(wrong), "values": compared},
         )
         return ExitCode.FAILED if wrong else ExitCode.DONE
     click.echo(f"{click.style(site.name, bold=True)} against {where}\n")
