@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -116,8 +115,8 @@ def _draw(name: str, output: Path, as_json: bool) -> int:
     from fairlead.perf.records import history
 
     validation = history.find(name, os.environ)
-    with _into(output) as folder:
-        page, document, rows = write_validation(folder, validation)
+    with _into(output):
+        page, document, rows = write_validation(output.absolute(), validation)
     files = f"report: {page}\n        {document}\n        {rows}"
     answer(
         as_json,
@@ -135,12 +134,8 @@ def _draw(name: str, output: Path, as_json: bool) -> int:
     return ExitCode.DONE
 
 
-@contextmanager
-def _into(output: Path) -> Iterator[Path]:
-    """The folder, made where there is none."""
-    with writing(lambda why: fail("output-unwritable-give", output=output, reason=why)):
-        output.mkdir(parents=True, exist_ok=True)
-        yield output.absolute()
+def _into(output: Path) -> AbstractContextManager[None]:
+    return writing(lambda why: fail("output-unwritable-give", output=output, reason=why))
 
 
 def _compare(a: str, b: str, percent: float | None, output: Path | None, as_json: bool) -> int:
@@ -154,16 +149,11 @@ def _compare(a: str, b: str, percent: float | None, output: Path | None, as_json
     if output:
         from fairlead.perf.draw.comparison_page import write_comparison
 
-        with _into(output) as folder:
-            page = write_comparison(folder, before, after)
+        with _into(output):
+            page = write_comparison(output.absolute(), before, after)
     if as_json:
-        payload = {
-            **to_json(comparison),
-            "fail_if_slower": percent,
-            "failed": [x.key for x in worse],
-            "page": page,
-        }
-        print_json("report-compare", payload)
+        ended = {"fail_if_slower": percent, "failed": [line.key for line in worse], "page": page}
+        print_json("report-compare", {**to_json(comparison), **ended})
     else:
         click.echo(_text(comparison, before, after))
         if page:

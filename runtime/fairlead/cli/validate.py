@@ -357,19 +357,10 @@ def _show(result: Validation, written: _Written, as_json: bool) -> None:
 
     page, document, rows = (*written.paths, None, None, None)[:3]
     if as_json:
-        print_json(
-            "validate",
-            {
-                "headline": verdict.headline(result),
-                "page": page,
-                "document": document,
-                "rows": rows,
-                "kept": written.kept,
-                "references": written.references,
-                "refused": written.refused,
-                **to_json(result),
-            },
-        )
+        files = {"page": page, "document": document, "rows": rows, "kept": written.kept}
+        others = {"references": written.references, "refused": written.refused}
+        headline = {"headline": verdict.headline(result)}
+        print_json("validate", {**headline, **files, **others, **to_json(result)})
         return
     click.echo("\n" + _table(result) + "\n")
     slower = [f for f in result.evidence.findings if f.check == "validate-slow"]
