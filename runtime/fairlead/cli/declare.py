@@ -40,9 +40,7 @@ SITE = option(
 
 
 def decorator(name: str, kind: Any, declaration: Field[Any]) -> Callable[[Function], Function]:
-    """The decorator that adds a field of the type ``kind`` as an option; one that adds nothing if it is not an option."""
-    if "option" not in declaration.metadata:
-        return lambda function: function
+    """The decorator that adds the option of a field of the type ``kind``."""
     spec, help, settings = declaration.metadata["option"]
     flags = [word for word in spec.split() if word.startswith("-")]
     derived: dict[str, Any] = {
@@ -83,7 +81,8 @@ def collected(
 
         decorated: Function = wrapper
         for field_name, declaration in reversed(declared.items()):
-            decorated = decorator(field_name, kinds[field_name], declaration)(decorated)
+            if "option" in declaration.metadata:
+                decorated = decorator(field_name, kinds[field_name], declaration)(decorated)
         return decorated
 
     return decorate

@@ -11,6 +11,7 @@ makes its pictures of the measurements, ``validation.html.j2`` sets it.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -82,7 +83,7 @@ def render(validation: Validation) -> str:
         FairleadError: jinja2 is not installed.
     """
     require_tools("jinja2", "numpy")
-    state = worst(validation.verdicts)
+    state, states = worst(validation.verdicts), Counter(v.state for v in validation.verdicts)
     reasons = " ".join(v.because for v in validation.verdicts)
     culprits = [c for c in validation.evidence.culprits if c.name not in reasons]
     well = WORD[State.SLOW] if culprits and state is not State.WRONG else WORD[state]
@@ -116,10 +117,10 @@ def render(validation: Validation) -> str:
         word=well,
         state=called,
         headline=headline(validation),
-        counts=[(WORD[s], s.value, n) for s in ORDER if (n := _count(validation, s))],
+        counts=[(WORD[s], s.value, states[s]) for s in ORDER if states[s]],
         numbers=list(_numbers(validation, efficiency)),
         groups=(*broken(validation), *groups(validation)),
-        unknown=_count(validation, State.UNKNOWN),
+        unknown=states[State.UNKNOWN],
         culprits=culprits,
         figures=drawn,
         efficiency=efficiency,
@@ -162,10 +163,6 @@ def _clocks(clocks: Sequence[Clock]) -> str:
     elif any(c.throttled is not None for c in clocks):
         words.append("none was slowed down for heat")
     return "; ".join(words) or "cannot tell: no clock and no counter of heat could be read"
-
-
-def _count(validation: Validation, state: State) -> int:
-    return sum(v.state is state for v in validation.verdicts)
 
 
 def _is_digest(name: str) -> bool:
@@ -215,14 +212,11 @@ def _efficiency(validation: Validation) -> dict[str, list[EfficiencyRow]]:
     models = {}
     for model, ways in figures.trained(validation).items():
         rows = []
-        points = sorted({(m.ranks, m.nodes) for measured in ways.values() for m in measured})
-        for ranks, nodes in points:
-            here = {
-                way: m
-                for way, measured in ways.items()
-                for m in measured
-                if (m.ranks, m.nodes) == (ranks, nodes)
-            }
+        points: dict[tuple[int, int], dict[Way, Measurement]] = {}
+        for m in itertools.chain(*ways.values()):
+            points.setdefault((m.ranks, m.nodes), {})[m.way] = m
+        for ranks, nodes in sorted(points):
+            here = points[ranks, nodes]
             crowded = any(m.crowded for m in here.values())
             notes = [f"{nodes} nodes"] * (nodes > 1) + ["sharing cores"] * crowded
             # An image by its own MPI stands where a container does: both are never measured.
