@@ -344,6 +344,19 @@ def test_run_needs_an_image_and_a_command() -> None:
     assert code == 2 and "COMMAND" in err
 
 
+@pytest.mark.parametrize("words", ["report", "report --list", "validate --dry-run"])
+def test_verb_that_measures_or_draws_names_a_missing_numpy(words: str) -> None:
+    program = (
+        "import sys\nsys.modules['numpy'] = None\n"
+        "from fairlead.cli.main import entry\nentry(sys.argv[1:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words.split()], capture_output=True, text=True
+    )
+    assert done.returncode and done.stderr.startswith("error[report-extra]")
+    assert "numpy is not installed" in done.stderr
+
+
 def test_site_list_show_and_detect_answer_in_json(tmp_path: Path) -> None:
     env = {"XDG_CACHE_HOME": str(tmp_path)}
     for words, schema in (
