@@ -91,13 +91,9 @@ def headline(comparison: Comparison, now: dict[str, Measurement]) -> str:
             of = f"{len(moved)} of {count(len(comparison.lines), 'line')} {'are' if len(moved) > 1 else 'is'} {word}"
             named = f"the most {label(now[most.key])}" if len(moved) > 1 else label(now[most.key])
             sentences.append(f"{of}, {named}: {digits(_factor(most.times))} ×.")
-    unknown = comparison.of(Change.UNKNOWN)
-    if not sentences:
-        same = len(comparison.lines) - len(unknown)
-        sentences.append(
-            f"No significant change in {same} of {count(len(comparison.lines), 'line')}."
-        )
-    return " ".join(sentences)
+    lines = len(comparison.lines)
+    same = lines - len(comparison.of(Change.UNKNOWN))
+    return " ".join(sentences) or f"No significant change in {same} of {count(lines, 'line')}."
 
 
 def _factor(times: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,13 +37,9 @@ from fairlead.perf.records.validation import (
 _STRIPS = 200  # of lines beyond that, the page would become heavy
 _PAIRS = 3  # of ranks that have a table each
 _OF = (What.TRAIN, What.ALLREDUCE, What.BROADCAST)  # a table for each subject
-WORD = {
-    State.NORMAL: "ok",
-    State.SLOW: "warning",
-    State.WRONG: "error",
-    State.UNKNOWN: "unknown",
-}
-ORDER = (State.WRONG, State.SLOW, State.UNKNOWN, State.NORMAL)
+# The worst first.
+WORD = {State.WRONG: "error", State.SLOW: "warning", State.UNKNOWN: "unknown", State.NORMAL: "ok"}
+ORDER = tuple(WORD)
 _TITLES = {
     What.TRAIN: "Training",
     What.ALLREDUCE: "Allreduce",
@@ -111,12 +108,11 @@ def groups(validation: Validation) -> Iterator[Group]:
 def tables(validation: Validation) -> tuple[Table, ...]:
     """All lines, by what was measured."""
     verdicts = dict(zip(validation.measurements, validation.verdicts, strict=True))
-    made, number = [], 0
-    for title, titled, lines in sorted_by_title(validation.measurements):
-        rows = [_row(m, verdicts[m], titled, number + i < _STRIPS) for i, m in enumerate(lines)]
-        number += len(rows)
-        made.append(_table(title, rows))
-    return tuple(made)
+    number = itertools.count()
+    return tuple(
+        _table(title, [_row(m, verdicts[m], titled, next(number) < _STRIPS) for m in lines])
+        for title, titled, lines in sorted_by_title(validation.measurements)
+    )
 
 
 def sorted_by_title(
@@ -126,17 +122,12 @@ def sorted_by_title(
     titles: dict[str, tuple[bool, list[Measurement]]] = {}
     kinds, ways = list(_TITLES), list(Way)
     few = len({m.subject for m in measurements if m.what is What.PINGPONG}) <= _PAIRS
-    for m in sorted(
-        measurements,
-        key=lambda m: (
-            kinds.index(m.what),
-            m.subject if m.what in _OF else "",
-            m.nodes,
-            m.ranks,
-            m.bytes or 0,
-            ways.index(m.way),
-        ),
-    ):
+
+    def place(m: Measurement) -> tuple[object, ...]:
+        kind, subject_ = kinds.index(m.what), m.subject if m.what in _OF else ""
+        return kind, subject_, m.nodes, m.ranks, m.bytes or 0, ways.index(m.way)
+
+    for m in sorted(measurements, key=place):
         titled = m.what in _OF or (m.what is What.PINGPONG and few)
         title = _title(m) if titled else _TITLES[m.what]
         title += f", under {m.launcher}" if m.launcher else ""
@@ -171,12 +162,11 @@ def _row(m: Measurement, v: Verdict, titled: bool, draw: bool) -> dict[str, str]
     """A line; what its table's title has ``titled`` is not said again."""
     median, interval, strip, note = "–", "", "", ""
     if m.samples:
-        seen = stats.summarize(m.samples)
+        seen, ends = stats.summarize(m.samples), None
         median = amount(seen.median, m.unit)
-        ends = None
         if seen.low is not None and seen.high is not None:
             ends = (seen.low, seen.high)
-            interval = between(seen.low, seen.high, m.unit)
+            interval = between(*ends, m.unit)
         normal = (v.expected.low, v.expected.high) if v.expected else None
         if draw:
             strip = charts.strip(m.samples, seen.outliers, ends, normal, seen.median)
