@@ -8,7 +8,7 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import click
 
@@ -77,10 +77,10 @@ def doctor(
     if host_mpi:
         name, _, version = host_mpi.partition("==")
         install_wheel_mpi(name, version, display)
-    screen = _Screen(silent=as_json, in_full=bool(names))
+    screen = _Screen(silent=as_json, in_full=bool(names), yes=yes)
     begun = time.monotonic()
     diagnoses = screen.show(
-        apply_fixes(machine, checks, screen.approve(yes), display, screen.begins)
+        apply_fixes(machine, checks, screen.approve, display, screen.begins)
         if fix
         else examine(machine, checks, screen.begins)
     )
@@ -116,8 +116,8 @@ def _fix_line(fix: Fix) -> str:
 class _Screen:
     """What a user sees: a line a check as soon as it is known, and at the end what is to be fixed."""
 
-    def __init__(self, silent: bool, in_full: bool):
-        self.silent, self.in_full = silent, in_full
+    def __init__(self, *, silent: bool, in_full: bool, yes: bool):
+        self.silent, self.in_full, self.yes = silent, in_full, yes
         self.moving = not silent and sys.stderr.isatty()
         # A file or a pipe gets whole lines, for grep.
         self.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
@@ -133,12 +133,9 @@ class _Screen:
         if self.moving:
             click.echo("\r\033[K", nl=False, err=True)
 
-    def approve(self, yes: bool) -> Callable[[Fix], bool]:
-        def approve(fix: Fix) -> bool:
-            self._clear()
-            return yes or click.confirm(_fix_line(fix) + "; do it?", default=True, err=True)
-
-        return approve
+    def approve(self, fix: Fix) -> bool:
+        self._clear()
+        return self.yes or click.confirm(_fix_line(fix) + "; do it?", default=True, err=True)
 
     def show(self, diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
         kept = []

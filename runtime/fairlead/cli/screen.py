@@ -6,6 +6,7 @@ objects too. Colour and moving bars appear on a terminal only, and ``NO_COLOR`` 
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -151,7 +152,7 @@ def table(
     grid = ([heads] if heads else []) + body
     if not grid:
         return ""
-    widths = [max(len(row[i]) for row in grid if i < len(row)) for i in range(max(map(len, grid)))]
+    widths = [max(map(len, column)) for column in itertools.zip_longest(*grid, fillvalue="")]
     if width:
         left = len(indent) + sum(widths[:-1]) + 2 * len(widths[:-1])
         grid = [
