@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from fairlead import export as exports
 from fairlead.base.suggest import suggest
@@ -40,22 +38,16 @@ class _ExportCommand(click.Command):
         super().format_epilog(ctx, formatter)
 
 
-class _Target(click.ParamType):  # type: ignore[type-arg]
+def _target(context: click.Context, option: click.Parameter, value: str) -> str:
     """The name of a target; unknown ones are refused with the nearest."""
+    if value not in exports.TARGETS:
+        nearest = suggest(value, exports.TARGETS.names())
+        raise click.BadParameter(f"{value!r} is not known. {nearest}")
+    return value
 
-    name = "name"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value not in exports.TARGETS:
-            names = exports.TARGETS.names()
-            self.fail(f"{value!r} is not known. {suggest(value, names)}", param, ctx)
-        return value
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        names = exports.TARGETS.names()
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+def _complete(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in exports.TARGETS.names() if name.startswith(incomplete)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +97,8 @@ class ExportFlags(Wanted):
     "--for",
     "target",
     required=True,
-    type=_Target(),
+    callback=_target,
+    shell_complete=_complete,
     metavar="TARGET",
     help="The tool to export for; see below.",
 )

@@ -19,7 +19,7 @@ from fairlead.ml.train.result import TrainResult, score_name
 from fairlead.perf.draw.charts import BarRow, Figure, Series, bars, chart, linear
 from fairlead.perf.draw.compose import Report
 from fairlead.perf.draw.figures import Bar, legend, split
-from fairlead.perf.draw.pages import Number, page, require_tools
+from fairlead.perf.draw.pages import Number, page
 from fairlead.perf.draw.wording import count, percent
 
 SCHEMA = "fairlead/report"
@@ -89,7 +89,6 @@ def render(report: Report) -> str:
     Raises:
         FairleadError: jinja2 is not installed.
     """
-    require_tools("jinja2", "numpy")
     training = report.training
     # As many ranks as one can read, those that are wrong first.
     rows = sorted(report.proof, key=lambda row: (row.planned_ok, row.rank))

@@ -20,7 +20,7 @@ from fairlead.base.errors import Severity
 from fairlead.base.paths import atomic_write
 from fairlead.perf import stats
 from fairlead.perf.draw import figures
-from fairlead.perf.draw.pages import Number, page, require_tools
+from fairlead.perf.draw.pages import Number, page
 from fairlead.perf.draw.tables import ORDER, WORD, as_csv, broken, groups, tables
 from fairlead.perf.draw.wording import amount, count, label, model_title, percent, size
 from fairlead.perf.judge.verdict import headline, worst
@@ -82,7 +82,6 @@ def render(validation: Validation) -> str:
     Raises:
         FairleadError: jinja2 is not installed.
     """
-    require_tools("jinja2", "numpy")
     state, states = worst(validation.verdicts), Counter(v.state for v in validation.verdicts)
     reasons = " ".join(v.because for v in validation.verdicts)
     culprits = [c for c in validation.evidence.culprits if c.name not in reasons]
