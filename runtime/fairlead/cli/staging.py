@@ -192,7 +192,7 @@ def step_words(
 ) -> tuple[str, ...]:
     """What starts a step on every node that ranks may come to; empty when that is this one."""
     shape = replace(plan.request.shape, ranks=ranks)
-    spread = bool(planning.choices.launcher) or shape.nodes > 1 or bool(shape.hosts)
+    spread = bool(planning.launcher) or shape.nodes > 1 or bool(shape.hosts)
     if not elsewhere(spread, environ):
         return ()
     # Copying wants neither the ranks' GPUs nor their binding, and the ranks' own nodes.

@@ -112,18 +112,16 @@ def within(
     if created and allocation:  # the job was made with these
         asked = replace(asked, time="", account="", partition="")
     shape = make_shape(asked, allocation)
-    elsewhere = is_capture(planning.choices.site or "")  # which launching refuses
+    elsewhere = is_capture(planning.site or "")  # which launching refuses
     if allocation is None and not dry_run and not elsewhere:
-        site, _ = sites.resolve(planning.choices.site)
+        site, _ = sites.resolve(planning.site)
         again = [sys.executable, "-m", "fairlead", *sys.argv[1:]]
-        if words := allocate.words(
-            shape, asked, site, planning.choices.launcher, again, quiet=quiet
-        ):
+        if words := allocate.words(shape, asked, site, planning.launcher, again, quiet=quiet):
             if not quiet:
                 job = shlex.join(words[: words.index("--")])
                 say(f"asking {site.scheduler.kind} for nodes: {job}")
             allocate.become(words)
-        if not planning.choices.launcher:  # a user's own launcher may start them anywhere
+        if not planning.launcher:  # a user's own launcher may start them anywhere
             on_this_machine(shape, len(os.sched_getaffinity(0)), os.environ)
     return shape, allocation
 
