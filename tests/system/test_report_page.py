@@ -14,8 +14,8 @@ from tests.system import browser
 from tests.unit.runtime.perf.test_compare import BEFORE, SLOWER
 from tests.unit.runtime.perf.test_report import split
 
-from fairlead.perf.draw import write_report
 from fairlead.perf.draw.comparison_page import write_comparison
+from fairlead.perf.draw.run_page import write_report
 from fairlead.perf.draw.validation_page import write_validation
 
 pytestmark = pytest.mark.skipif(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlead.base.errors import ExitCode
-from fairlead.cli.lazy import LazyOption
+from fairlead.cli.declare import LazyOption
 from fairlead.cli.screen import (
     human_bytes,
     json_option,

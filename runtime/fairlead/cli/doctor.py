@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Iterable
 
 import click
 
 from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.base.suggest import suggest
-from fairlead.cli.screen import finding_lines, json_option, plain, print_json, progress
+from fairlead.cli.screen import (
+    detail_lines,
+    finding_lines,
+    json_option,
+    plain,
+    print_json,
+    progress,
+)
 from fairlead.doctor.diagnosis import Check, Diagnosis, Fix
 from fairlead.doctor.fix import apply_fixes, examine
 from fairlead.doctor.install.host_mpi import install_wheel_mpi
@@ -21,6 +30,7 @@ from fairlead.doctor.world import LocalWorld
 
 CHECKS = ordered()
 _WIDEST = max(len(check.name) for check in CHECKS)
+_BAD = (Severity.WARNING, Severity.ERROR)
 _LABELS = {
     Severity.OK: ("ok", "green"),
     Severity.INFO: ("info", "cyan"),
@@ -30,13 +40,10 @@ _LABELS = {
 
 
 def _check_list() -> str:
-    lines: list[str] = []
-    topic = None
-    for check in CHECKS:
-        if check.topic != topic:
-            topic = check.topic
-            lines.append(f"  {topic}:")
-        lines.append(f"    {check.name:<{_WIDEST}}  {check.about}")
+    lines = []
+    for topic, checks in itertools.groupby(CHECKS, lambda check: check.topic):
+        lines.append(f"  {topic}:")
+        lines += [f"    {check.name:<{_WIDEST}}  {check.about}" for check in checks]
     return "\n".join(lines)
 
 
@@ -70,16 +77,15 @@ def doctor(
     if host_mpi:
         name, _, version = host_mpi.partition("==")
         install_wheel_mpi(name, version, display)
-    screen = _Screen(silent=as_json, in_full=bool(names))
+    screen = _Screen(silent=as_json, in_full=bool(names), yes=yes)
     begun = time.monotonic()
-    found = (
-        apply_fixes(machine, checks, screen.approve(yes), display, screen.begins)
+    diagnoses = screen.show(
+        apply_fixes(machine, checks, screen.approve, display, screen.begins)
         if fix
         else examine(machine, checks, screen.begins)
     )
-    diagnoses = screen.show(found)
     seconds = time.monotonic() - begun
-    counts = {s: sum(d.finding.severity is s for d in diagnoses) for s in Severity}
+    counts = Counter(d.finding.severity for d in diagnoses)
     if as_json:
         print_json(
             "doctor",
@@ -108,11 +114,10 @@ def _fix_line(fix: Fix) -> str:
 
 
 class _Screen:
-    """What a person sees: a line a check as soon as it is known, and at the end, where eyes are, what
-    is to be fixed."""
+    """What a user sees: a line a check as soon as it is known, and at the end what is to be fixed."""
 
-    def __init__(self, silent: bool, in_full: bool):
-        self.silent, self.in_full = silent, in_full
+    def __init__(self, *, silent: bool, in_full: bool, yes: bool):
+        self.silent, self.in_full, self.yes = silent, in_full, yes
         self.moving = not silent and sys.stderr.isatty()
         # A file or a pipe gets whole lines, for grep.
         self.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
@@ -128,12 +133,9 @@ class _Screen:
         if self.moving:
             click.echo("\r\033[K", nl=False, err=True)
 
-    def approve(self, yes: bool) -> Callable[[Fix], bool]:
-        def approve(fix: Fix) -> bool:
-            self._clear()
-            return yes or click.confirm(_fix_line(fix) + "; do it?", default=True, err=True)
-
-        return approve
+    def approve(self, fix: Fix) -> bool:
+        self._clear()
+        return self.yes or click.confirm(_fix_line(fix) + "; do it?", default=True, err=True)
 
     def show(self, diagnoses: Iterable[Diagnosis]) -> list[Diagnosis]:
         kept = []
@@ -150,61 +152,41 @@ class _Screen:
             self.topic = self.check.topic
             click.secho(self.topic, bold=True)
         word, colour = _LABELS[finding.severity]
-        label = click.style(f"{word:<6}", fg=colour, bold=finding.severity in _TO_MEND)
+        label = click.style(f"{word:<6}", fg=colour, bold=finding.severity in _BAD)
         indent = " " * (8 + _WIDEST + 2)
         text = plain(finding.what)
         if self.width > len(indent) + 20:
-            text = textwrap.fill(
-                text,
-                self.width - len(indent) - 1,
-                subsequent_indent="",
-                break_long_words=False,
-                break_on_hyphens=False,
-            ).replace("\n", "\n" + indent)
+            width = self.width - len(indent) - 1
+            lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
+            text = f"\n{indent}".join(lines)
         click.echo(f"  {label}{finding.check:<{_WIDEST}}  {text}")
-        if self.in_full and finding.severity not in _TO_MEND:
-            for word, detail in (
-                ("where:", finding.where),
-                ("why:  ", finding.why),
-                ("next: ", finding.remedy),
-            ):
-                if detail:
-                    lines = plain(detail).replace("\n", "\n" + " " * 15)
-                    click.echo(f"        {word} {lines}")
+        if self.in_full and finding.severity not in _BAD:
+            for line in detail_lines(finding):
+                click.echo(textwrap.indent(line, " " * 8))
 
     def close(
         self, diagnoses: list[Diagnosis], checks: int, seconds: float, *, fixing: bool
     ) -> None:
         """What is to be fixed, the worst last, and the totals."""
-        order = (Severity.WARNING, Severity.ERROR)
-        ill = [d for severity in order for d in diagnoses if d.finding.severity is severity]
-        for diagnosis in ill:
+        bad = [d for severity in _BAD for d in diagnoses if d.finding.severity is severity]
+        for diagnosis in bad:
             click.echo("\n" + finding_lines(diagnosis.finding))
             if diagnosis.fix:
                 click.echo(f"fix:   {_fix_line(diagnosis.fix)}")
         notes = [d.finding.check for d in diagnoses if d.finding.severity is Severity.INFO]
-        click.echo("\n" + _sum(ill, notes, checks, seconds))
+        click.echo("\n" + _sum(bad, notes, checks, seconds))
         if notes and not self.in_full:
             names = " ".join(dict.fromkeys(notes))
             click.echo(f"to know more: fairlead doctor {names}")
-        if any(d.fix for d in ill) and not fixing:
+        if any(d.fix for d in bad) and not fixing:
             click.echo("fairlead doctor --fix applies the fixes", err=True)
 
 
-_TO_MEND = (Severity.WARNING, Severity.ERROR)
-
-
-def _sum(ill: list[Diagnosis], notes: list[str], checks: int, seconds: float) -> str:
+def _sum(bad: list[Diagnosis], notes: list[str], checks: int, seconds: float) -> str:
     """``26 checks: 1 error, 2 warnings, 3 worth knowing (1.8 s)``."""
-    errors = sum(d.finding.severity is Severity.ERROR for d in ill)
-    parts = [
-        f"{count} {word}{'s' if count > 1 and plural else ''}"
-        for count, word, plural in (
-            (errors, "error", True),
-            (len(ill) - errors, "warning", True),
-            (len(notes), "worth knowing", False),
-        )
-        if count
-    ]
+    errors = sum(d.finding.severity is Severity.ERROR for d in bad)
+    counts = {"error": errors, "warning": len(bad) - errors}
+    parts = [f"{n} {word}{'s' if n > 1 else ''}" for word, n in counts.items() if n]
+    parts += [f"{len(notes)} worth knowing"] if notes else []
     of = "1 check" if checks == 1 else f"{checks} checks"
     return f"{of}: {', '.join(parts) or 'all is well'} ({seconds:.1f} s)"

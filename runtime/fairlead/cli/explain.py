@@ -8,9 +8,8 @@ from dataclasses import replace
 import click
 
 from fairlead.base.errors import FairleadError
-from fairlead.base.serde import to_json
 from fairlead.cli import options, show
-from fairlead.cli.screen import json_option, print_json, progress
+from fairlead.cli.screen import answer, json_option, print_json, progress
 from fairlead.cli.staging import Staging, stage_options
 from fairlead.comm.dropin.variables import account
 from fairlead.comm.settings import in_effect
@@ -72,10 +71,8 @@ def explain(
     )
     if why_not is not None:
         lines = reasons(prepared.plan, why_not)
-        if as_json:
-            print_json("why-not", {"library": why_not, "lines": [to_json(line) for line in lines]})
-        else:
-            click.echo("\n".join(show.line_text(line) for line in lines))
+        text = "\n".join(map(show.line_text, lines))
+        answer(as_json, "why-not", {"library": why_not, "lines": lines}, text)
         return
     wish = data.wish(prepared.plan.site)
     if wish:
@@ -91,24 +88,22 @@ def explain(
         ).shell()
     except FairleadError as exc:  # the engine cannot express it; a finding also says so
         shown = f"(none: {exc.findings[0].what})"
+    settings, old_settings = in_effect({**os.environ, **prepared.comm.env}), account(os.environ)
     if as_json:
-        tuned = {s.name: v for s, v in in_effect({**os.environ, **prepared.comm.env})}
-        tuned |= {s.name: value for s, value, counts in account(os.environ) if counts}
-        print_json(
-            "explain",
-            {**show.prepared_json(prepared), "command_line": shown, "collectives": tuned},
-        )
+        tuned = {setting.name: value for setting, value in settings}
+        tuned |= {setting.name: value for setting, value, counts in old_settings if counts}
+        document = show.prepared_json(prepared)
+        print_json("explain", {**document, "command_line": shown, "collectives": tuned})
         return
     click.echo(show.plan_text(prepared))
     click.echo("\n" + click.style("Gradients, by fairlead.comm", bold=True))
     click.echo(show.comm_text(prepared.comm))
-    for setting, value in in_effect({**os.environ, **prepared.comm.env}):
-        shown_as = f"{setting.name}={value}"
-        click.echo(f"  {shown_as:<36} {setting.meaning}")
+    for setting, value in settings:
+        click.echo(f"  {f'{setting.name}={value}':<36} {setting.meaning}")
     click.echo("\n" + click.style("Gradients of old scripts, by fairlead.comm.dropin", bold=True))
-    for setting, value, counts in account(os.environ):
-        shown_as = f"{setting.name}={value}"
-        click.echo(f"  {shown_as:<36} {'' if counts else 'no effect here: '}{setting.meaning}")
+    for setting, value, counts in old_settings:
+        effect = "" if counts else "no effect here: "
+        click.echo(f"  {f'{setting.name}={value}':<36} {effect}{setting.meaning}")
     click.echo("\n" + click.style("Command line", bold=True) + f"\n  {shown}")
     if prepared.refused:
         click.echo("\n" + click.style("This plan is refused before launch:", fg="red", bold=True))

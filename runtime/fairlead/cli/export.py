@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from fairlead import export as exports
-from fairlead.cli.lazy import LazyCommand, NameIn
-from fairlead.cli.options import collected
+from fairlead.base.suggest import suggest
+from fairlead.cli.declare import FOLDER, SITE, collected, option
 from fairlead.cli.screen import json_option, print_json
 from fairlead.export.gather import Wanted, gather
 from fairlead.export.write import write
@@ -26,15 +27,69 @@ Examples:
 """
 
 
-def _listing() -> str:
-    names = exports.TARGETS.names()
-    return "\n".join(f"  {name:<11} {exports.TARGETS.get(name).about}" for name in names)
+class _ExportCommand(click.Command):
+    """``fairlead site export``, whose help lists the targets; only help looks for them."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        listing = "\n".join(
+            f"  {name:<11} {exports.TARGETS.get(name).about}" for name in exports.TARGETS.names()
+        )
+        self.epilog = EPILOG.format(listing=listing)
+        super().format_epilog(ctx, formatter)
+
+
+def _target(context: click.Context, option: click.Parameter, value: str) -> str:
+    """The name of a target; unknown ones are refused with the nearest."""
+    if value not in exports.TARGETS:
+        nearest = suggest(value, exports.TARGETS.names())
+        raise click.BadParameter(f"{value!r} is not known. {nearest}")
+    return value
+
+
+def _complete(context: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in exports.TARGETS.names() if name.startswith(incomplete)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportFlags(Wanted):
+    """What to export, by options."""
+
+    site: str | None = SITE
+    mpi: str = option(
+        "--mpi host|PREFIX",
+        "The machine's MPI to use: the preferred one, or the one installed in PREFIX.",
+        default="host",
+    )
+    image: str = option(
+        "--image IMAGE",
+        "Export for this image; lmod, jupyter and reframe need one.  [default: for every image]",
+    )
+    engine: str | None = option(
+        "--engine KIND", "The engine with which lmod, jupyter and reframe start the image."
+    )
+    programs: tuple[str, ...] = option(
+        "--program NAME",
+        "A program of the image for lmod to offer.  [default: those that use MPI, python3]  Repeatable.",
+    )
+    stage_root: str = option(
+        "--stage DIR",
+        "Folder on the machine in which to stage its MPI.",
+        default="/opt/fairlead/stage",
+    )
+    form: str = option(
+        "--form",
+        "How Shifter passes the staged folder to a container.",
+        default="copy",
+        type=click.Choice(["copy", "bind"]),
+    )
+    name: str = option("--name NAME", "Name of the module, kernel or environment.")
+    dry_run: bool = option("--dry-run", "Print the files, and write nothing.")
+    as_json: bool
 
 
 @click.command(
     "export",
-    cls=LazyCommand,
-    listing=_listing,
+    cls=_ExportCommand,
     epilog=EPILOG,
     short_help="Export a site as configuration of other tools.",
 )
@@ -42,98 +97,37 @@ def _listing() -> str:
     "--for",
     "target",
     required=True,
-    type=NameIn(exports.TARGETS),
+    callback=_target,
+    shell_complete=_complete,
     metavar="TARGET",
     help="The tool to export for; see below.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Output folder.  [default: TARGET-SITE, here]",
-)
-@click.option(
-    "--site",
-    metavar="NAME|FILE",
-    help="Use this site profile, or this capture of another machine, instead of the detected one.",
-)
-@click.option(
-    "--mpi",
-    default="host",
-    show_default=True,
-    metavar="host|PREFIX",
-    help="The machine's MPI to use: the preferred one, or the one installed in PREFIX.",
-)
-@click.option(
-    "--image",
-    default="",
-    metavar="IMAGE",
-    help="Export for this image; lmod, jupyter and reframe need one.  [default: for every image]",
-)
-@click.option(
-    "--engine",
-    metavar="KIND",
-    help="The engine with which lmod, jupyter and reframe start the image.",
-)
-@click.option(
-    "--program",
-    "programs",
-    multiple=True,
-    metavar="NAME",
-    help="A program of the image for lmod to offer.  [default: those that use MPI, python3]  Repeatable.",
-)
-@click.option(
-    "--stage",
-    "stage_root",
-    default="/opt/fairlead/stage",
-    show_default=True,
-    metavar="DIR",
-    help="Folder on the machine in which to stage its MPI.",
-)
-@click.option(
-    "--form",
-    default="copy",
-    show_default=True,
-    type=click.Choice(["copy", "bind"]),
-    help="How Shifter passes the staged folder to a container.",
-)
-@click.option(
-    "--name", default="", metavar="NAME", help="Name of the module, kernel or environment."
-)
-@click.option("--dry-run", is_flag=True, help="Print the files, and write nothing.")
+@click.option("-o", "--output", type=FOLDER, help="Output folder.  [default: TARGET-SITE, here]")
+@collected(ExportFlags)
 @json_option
-@collected(Wanted, "wanted")
-def export_site(
-    target: str, output: Path | None, wanted: Wanted, dry_run: bool, as_json: bool
-) -> None:
+def export_site(target: str, output: Path | None, flags: ExportFlags) -> None:
     """Export what fairlead knows of a site as complete configuration of TARGET.
 
     Exports this machine, or with `--site FILE.json` the machine that was captured in FILE.json. With
     --image, the image's needs are included, and an export that would not work is refused.
     """
-    if not wanted.stage_root.startswith("/"):
-        raise click.UsageError(f"--stage {wanted.stage_root}: it must be an absolute path")
-    facts = gather(wanted)
+    if not flags.stage_root.startswith("/"):
+        raise click.UsageError(f"--stage {flags.stage_root}: it must be an absolute path")
+    facts = gather(flags)
     exported = exports.export(target, facts)
     folder = output or Path(f"{target}-{facts.site.name}")
-    paths = [folder / file.path for file in exported] if dry_run else write(exported, folder)
-    if as_json:
+    paths = [folder / file.path for file in exported] if flags.dry_run else write(exported, folder)
+    if flags.as_json:
         files = [
-            {
-                "path": str(path),
-                "mode": f"{file.mode:04o}",
-                "goes": file.goes,
-                **({"text": file.text} if dry_run else {}),
-            }
+            {"path": path, "mode": f"{file.mode:04o}", "goes": file.goes}
+            | ({"text": file.text} if flags.dry_run else {})
             for path, file in zip(paths, exported, strict=True)
         ]
-        print_json(
-            "site-export",
-            {"target": target, "site": facts.site.name, "dry_run": dry_run, "files": files},
-        )
+        document = {"target": target, "site": facts.site.name, "dry_run": flags.dry_run}
+        print_json("site-export", {**document, "files": files})
         return
     for path, file in zip(paths, exported, strict=True):
-        if dry_run:
+        if flags.dry_run:
             click.echo(f"==> {path}  ({file.mode:04o}; {file.goes})\n{file.text}")
         else:
             click.echo(str(path))

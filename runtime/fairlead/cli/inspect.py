@@ -32,53 +32,42 @@ def inspect(image: str, sbom: bool, as_json: bool) -> None:
     An image built by fairlead carries its record and bill of materials, which are checked against
     its content. In any other image, packages are those that dpkg and Python list.
     """
-    found = open_image(image, progress=progress(as_json))
+    bars = progress(as_json)
+    opened = open_image(image, progress=bars)
     if sbom:
-        click.echo(materials_of(found), nl=False)
+        click.echo(materials_of(opened), nl=False)
         return
-    tree = tree_of(found, progress=progress(as_json))
-    packages = packages_of(found)
+    tree, packages = tree_of(opened, progress=bars), packages_of(opened)
     if as_json:
-        fields = {**to_json(found), "packages": to_json(packages), "tree_sha256": tree}
+        fields = {**to_json(opened), "packages": to_json(packages), "tree_sha256": tree}
         fields.pop("installed")
         print_json("inspect", {"image": fields, "frameworks": frameworks(packages["wheel"])})
         return
-    click.echo(_text(found, tree, packages))
+    click.echo(_text(opened, tree, packages))
 
 
 def _text(image: Image, tree: str, packages: Mapping[str, Mapping[str, str]]) -> str:
     facts = image.facts
-    named = frameworks(packages.get("wheel", {}))
+    wheels, looked = packages.get("wheel", {}), "found by looking inside"
+    named = frameworks(wheels)
     rows = [
         ("path", image.path),
         ("format", f"{image.format}, {human_bytes(image.bytes)}" if image.bytes else image.format),
         ("sha256", image.digest or "- (a folder)"),
         ("tree sha256", tree),
-        (
-            "facts",
-            "found by looking inside"
-            if image.looked
-            else "from its record, checked against its sha256",
-        ),
+        ("facts", looked if image.looked else "from its record, checked against its sha256"),
         ("system", f"{facts.os}, {facts.arch}"),
         ("glibc", f"{facts.glibc}; its programs need up to {facts.glibc_floor or '-'}"),
         ("libstdc++", f"GLIBCXX_{facts.libstdcxx}" if facts.libstdcxx else "none"),
         ("Python", facts.python or "none"),
         ("frameworks", ", ".join(f"{k} {v}" for k, v in named.items()) or "none"),
-        (
-            "packages",
-            f"{len(packages.get('deb', {}))} of Debian, {len(packages.get('wheel', {}))} of Python",
-        ),
+        ("packages", f"{len(packages.get('deb', {}))} of Debian, {len(wheels)} of Python"),
     ]
     if image.record:
         rows += _origin(image)
-    parts = [table(rows)]
     mpis = [
         (m.title, m.family.value, f"MPI {m.level}", m.path, ", ".join(m.names)) for m in facts.mpis
     ]
-    parts.append(
-        click.style("MPI libraries", bold=True) + "\n" + (table(mpis, indent="  ") or "  none")
-    )
     users = [
         (
             e.path,
@@ -88,16 +77,13 @@ def _text(image: Image, tree: str, packages: Mapping[str, Mapping[str, str]]) ->
         )
         for e in facts.consumers
     ]
-    parts.append(
-        click.style("Who uses MPI", bold=True) + "\n" + (table(users, indent="  ") or "  nobody")
-    )
-    if image.env:
-        parts.append(
-            click.style("Environment", bold=True)
-            + "\n"
-            + table(sorted(image.env.items()), indent="  ")
-        )
-    return "\n\n".join(parts)
+    parts = {
+        "MPI libraries": table(mpis, indent="  ") or "  none",
+        "Who uses MPI": table(users, indent="  ") or "  nobody",
+        "Environment": table(sorted(image.env.items()), indent="  "),
+    }
+    texts = [f"{click.style(title, bold=True)}\n{text}" for title, text in parts.items() if text]
+    return "\n\n".join([table(rows), *texts])
 
 
 def _needs(elf: Elf) -> str:
@@ -107,11 +93,8 @@ def _needs(elf: Elf) -> str:
 
 def _origin(image: Image) -> list[tuple[str, str]]:
     record = image.record
-    rows = [
-        ("recipe", str(record.get("recipe", "-"))),
-        ("lock sha256", str(record.get("lock_sha256", "-"))),
-        ("fairlead", str(record.get("fairlead_version", "-"))),
-    ]
+    names = {"recipe": "recipe", "lock sha256": "lock_sha256", "fairlead": "fairlead_version"}
+    rows = [(title, str(record.get(key, "-"))) for title, key in names.items()]
     sbom = record.get("sbom")
     if isinstance(sbom, dict):
         rows.append(("SBOM", f"{sbom.get('format')}, {sbom.get('components')} components"))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from pathlib import Path
 
 import click
 
-from fairlead.cli.passphrase import passphrase
-from fairlead.cli.screen import json_option, print_json, table
+from fairlead.base.errors import fail
+from fairlead.cli.declare import FILE
+from fairlead.cli.screen import answer, json_option, print_json, table
 from fairlead.image import keys
 
 EPILOG = """\b
@@ -17,6 +20,24 @@ Examples:
   fairlead key trust their-key.pub
   fairlead key list
 """
+
+
+def passphrase(key: Path, new: bool = False) -> bytes:
+    """The passphrase of ``key``, from a terminal or from the environment; never an option.
+
+    Args:
+        new: it is a new passphrase, so ask twice.
+    Raises:
+        FairleadError: exit code 2; there is no terminal to ask on, or it is empty.
+    """
+    given = os.environ.get("FAIRLEAD_KEY_PASSPHRASE")
+    if given is None and sys.stdin.isatty():
+        given = click.prompt(
+            f"Passphrase of {key}", hide_input=True, confirmation_prompt=new, err=True
+        )
+    if not given:
+        raise fail("key-passphrase-empty" if given == "" else "key-passphrase-no-terminal", key=key)
+    return given.encode("utf-8", "surrogateescape")
 
 
 @click.group(epilog=EPILOG, short_help="Manage signing keys: new, list, trust, untrust.")
@@ -32,7 +53,7 @@ def key() -> None:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="File for the private half; the public half goes next to it.  [default: the user's own key]",
 )
 @click.option("--dry-run", is_flag=True, help="Print which files would be made, and make none.")
@@ -48,8 +69,8 @@ def new(output: Path | None, dry_run: bool, as_json: bool) -> None:
     keys.check_new(path)
     made = None if dry_run else keys.new_key(path, passphrase(path, new=True))
     if as_json:
-        found = {"private": str(path), "public": str(public), "dry_run": dry_run}
-        print_json("key", {**found, "key": made.id if made else None})
+        files = {"private": path, "public": public, "dry_run": dry_run}
+        print_json("key", {**files, "key": made.id if made else None})
     elif made is None:
         click.echo(f"would make {path} and {public}")
     else:
@@ -61,12 +82,12 @@ def new(output: Path | None, dry_run: bool, as_json: bool) -> None:
 @json_option
 def list_keys(as_json: bool) -> None:
     """List the trusted keys, from the user's folder and the system's."""
-    found = keys.trusted()
+    trusted = keys.trusted()
     if as_json:
-        rows = [{"key": k.id, "path": k.path} for k in found.values()]
-        print_json("keys", {"keys": rows, "folders": [str(f) for f in keys.key_folders()]})
-    elif found:
-        click.echo(table([(k.id, k.path) for k in found.values()], ("KEY", "FILE")))
+        rows = [{"key": k.id, "path": k.path} for k in trusted.values()]
+        print_json("keys", {"keys": rows, "folders": keys.key_folders()})
+    elif trusted:
+        click.echo(table([(k.id, k.path) for k in trusted.values()], ("KEY", "FILE")))
     else:
         click.echo("no key is trusted: `fairlead key trust FILE`")
 
@@ -81,12 +102,10 @@ def trust(file: Path, dry_run: bool, as_json: bool) -> None:
     Get FILE, or at least its identifier, through a channel that you trust: anyone who can replace it
     decides which images you run.
     """
-    found = keys.read_public(file)
-    path = keys.key_folders()[0] / f"{found.id}{keys.SUFFIX}" if dry_run else keys.trust(found)
-    if as_json:
-        print_json("key", {"key": found.id, "public": str(path), "dry_run": dry_run})
-    else:
-        click.echo(f"{'would trust' if dry_run else 'trusted'}: key {found.id} ({path})")
+    public = keys.read_public(file)
+    path = keys.key_folders()[0] / f"{public.id}{keys.SUFFIX}" if dry_run else keys.trust(public)
+    text = f"{'would trust' if dry_run else 'trusted'}: key {public.id} ({path})"
+    answer(as_json, "key", {"key": public.id, "public": path, "dry_run": dry_run}, text)
 
 
 @key.command(short_help="Stop trusting a key.")
@@ -98,7 +117,5 @@ def untrust(identifier: str, dry_run: bool, as_json: bool) -> None:
     path = keys.find_trusted(identifier)
     if not dry_run:
         keys.distrust(path)
-    if as_json:
-        print_json("key", {"key": path.stem, "public": str(path), "dry_run": dry_run})
-    else:
-        click.echo(f"{'would remove' if dry_run else 'removed'}: key {path.stem} ({path})")
+    text = f"{'would remove' if dry_run else 'removed'}: key {path.stem} ({path})"
+    answer(as_json, "key", {"key": path.stem, "public": path, "dry_run": dry_run}, text)

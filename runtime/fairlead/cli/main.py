@@ -1,8 +1,7 @@
 """``fairlead VERB``: finds the verb, loads only its module, and turns findings into exit codes.
 
-Verbs of this package are listed in :data:`VERBS`; others (the image builder's, which ``fairlead``
-never imports) come by the entry point group ``fairlead.verbs``. A verb module defines a click
-command of the verb's name.
+A verb is the click command of its name in the module of its name; others (the image builder's, which ``fairlead``
+never imports) come by the entry point group ``fairlead.verbs``.
 """
 
 from __future__ import annotations
@@ -24,74 +23,39 @@ import click
 from fairlead import __version__
 from fairlead.base.errors import ExitCode, FairleadError, fail
 
-# name -> (module:command, section, one line). The line is repeated here, so that `--help` loads
-# nothing; a test keeps it equal to the command's own.
-VERBS: dict[str, tuple[str, str, str]] = {
-    "recipe": ("", "Images", "Manage recipes: list, show, check, lock, render, import."),
-    "build": ("", "Images", "Build an image from a recipe's lock."),
-    "push": ("", "Images", "Push an image to a registry, as layers and as its SIF."),
-    "pull": ("", "Images", "Pull an image from a registry, as a SIF."),
-    "inspect": ("fairlead.cli.inspect:inspect", "Images", "Show what is inside an image."),
-    "diff": ("", "Images", "Compare two images."),
-    "key": ("fairlead.cli.key:key", "Images", "Manage signing keys: new, list, trust, untrust."),
-    "sign": ("fairlead.cli.sign:sign", "Images", "Sign an image with an offline key."),
-    "verify": ("fairlead.cli.verify:verify", "Images", "Verify an image's signature."),
-    "site": (
-        "fairlead.cli.site:site",
-        "Sites",
-        "Manage site profiles: list, show, new, detect, check, …",
-    ),
-    "doctor": (
-        "fairlead.cli.doctor:doctor",
-        "Sites",
-        "Diagnose this machine, and fix what can be fixed.",
-    ),
-    "preflight": (
-        "fairlead.cli.preflight:preflight",
-        "Running",
-        "Check that an image can run on the host's MPI.",
-    ),
-    "explain": (
-        "fairlead.cli.explain:explain",
-        "Running",
-        "Explain the plan: which MPI, binds and variables, and why.",
-    ),
-    "run": (
-        "fairlead.cli.run:run",
-        "Running",
-        "Launch a command in an image on the host's MPI, and prove it.",
-    ),
-    "script": (
-        "fairlead.cli.script:script",
-        "Running",
-        "Write a job script for Slurm, PBS, LSF, Flux or Cobalt.",
-    ),
-    "train": (
-        "fairlead.cli.train:train",
-        "Running",
-        "Train a bundled model data-parallel, and write a report.",
-    ),
-    "bench": (
-        "fairlead.cli.bench:bench",
-        "Running",
-        "Benchmark messages with plain MPI and fairlead.comm.",
-    ),
-    "validate": (
-        "fairlead.cli.validate:validate",
-        "Running",
-        "Check that this machine is as fast as it should be.",
-    ),
-    "project": (
-        "fairlead.cli.project:project",
-        "Running",
-        "Project small runs to thousands of nodes, with intervals.",
-    ),
-    "report": (
-        "fairlead.cli.report:report",
-        "Running",
-        "Show or compare saved validations.",
-    ),
+# section -> verb -> one line. The line is repeated here, so that `--help` loads nothing; a test keeps it equal to
+# the command's own.
+SECTIONS = {
+    "Images": {
+        "recipe": "Manage recipes: list, show, check, lock, render, import.",
+        "build": "Build an image from a recipe's lock.",
+        "push": "Push an image to a registry, as layers and as its SIF.",
+        "pull": "Pull an image from a registry, as a SIF.",
+        "inspect": "Show what is inside an image.",
+        "diff": "Compare two images.",
+        "key": "Manage signing keys: new, list, trust, untrust.",
+        "sign": "Sign an image with an offline key.",
+        "verify": "Verify an image's signature.",
+    },
+    "Sites": {
+        "site": "Manage site profiles: list, show, new, detect, check, …",
+        "doctor": "Diagnose this machine, and fix what can be fixed.",
+    },
+    "Running": {
+        "preflight": "Check that an image can run on the host's MPI.",
+        "explain": "Explain the plan: which MPI, binds and variables, and why.",
+        "run": "Launch a command in an image on the host's MPI, and prove it.",
+        "script": "Write a job script for Slurm, PBS, LSF, Flux or Cobalt.",
+        "train": "Train a bundled model data-parallel, and write a report.",
+        "bench": "Benchmark messages with plain MPI and fairlead.comm.",
+        "validate": "Check that this machine is as fast as it should be.",
+        "project": "Project small runs to thousands of nodes, with intervals.",
+        "report": "Show or compare saved validations.",
+    },
 }
+VERBS = {verb: line for lines in SECTIONS.values() for verb, line in lines.items()}
+# Verbs that ``fairlead_build`` brings.
+_BUILDERS = frozenset({"recipe", "build", "push", "pull", "diff"})
 
 EPILOG = """\
 Exit codes: 0 done, 1 failed, 2 bad usage or input, 121 preflight refused, 122 proof failed,
@@ -115,14 +79,14 @@ class Verbs(click.Group):
         return list(VERBS)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        target = VERBS[name][0] if name in VERBS else ""
-        if not target:
+        target = f"fairlead.cli.{name}:{name}"
+        if name not in VERBS or name in _BUILDERS:
             from importlib.metadata import entry_points
 
-            found = entry_points(group="fairlead.verbs", name=name)
-            if not found:
+            others = entry_points(group="fairlead.verbs", name=name)
+            if not others:
                 return None
-            target = next(iter(found)).value
+            target = next(iter(others)).value
         module, _, attribute = target.partition(":")
         try:
             command: click.Command = getattr(importlib.import_module(module), attribute)
@@ -139,12 +103,9 @@ class Verbs(click.Group):
             raise click.UsageError(f"no verb `{args[0]}`. {suggest(args[0], VERBS)}", ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for name, (_, section, line) in VERBS.items():
-            sections.setdefault(section, []).append((name, line))
-        for section, rows in sections.items():
+        for section, lines in SECTIONS.items():
             with formatter.section(section):
-                formatter.write_dl(rows)
+                formatter.write_dl(list(lines.items()))
 
 
 @click.group(

@@ -8,7 +8,7 @@ import click
 
 from fairlead.base.errors import ExitCode
 from fairlead.cli import options, show
-from fairlead.cli.screen import json_option, print_json, progress
+from fairlead.cli.screen import answer, json_option, progress
 from fairlead.session.prepare import prepare
 
 EPILOG = """\b
@@ -48,10 +48,8 @@ def preflight(
         elsewhere=True,
     )
     seconds = time.monotonic() - begun
-    if as_json:
-        print_json("preflight", {**show.prepared_json(prepared), "seconds": seconds})
-    else:
-        click.echo(show.findings_text(prepared.findings))
-        verdict = "no: see above" if prepared.refused else f"yes: {show.swap_line(prepared.plan)}"
-        click.echo(f"\n{click.style('Will it run?', bold=True)} {verdict}  ({seconds:.2f} s)")
+    verdict = "no: see above" if prepared.refused else f"yes: {show.swap_line(prepared.plan)}"
+    question = f"{click.style('Will it run?', bold=True)} {verdict}  ({seconds:.2f} s)"
+    text = f"{show.findings_text(prepared.findings)}\n\n{question}"
+    answer(as_json, "preflight", {**show.prepared_json(prepared), "seconds": seconds}, text)
     return ExitCode.PREFLIGHT_REFUSED if prepared.refused else ExitCode.DONE

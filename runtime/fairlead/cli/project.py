@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ import click
 
 from fairlead.base.errors import fail
 from fairlead.base.serde import to_json
-from fairlead.cli.options import collected
+from fairlead.cli.declare import COUNT, FILE_HERE, collected, option
 from fairlead.cli.screen import columns, json_option, print_json, table, wrap
 
 if TYPE_CHECKING:
@@ -26,14 +27,17 @@ Examples:
   fairlead project validation.json --batch 16 --bandwidth 12.5 --latency 1.5
 """
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _ABOVE_0 = click.FloatRange(0, min_open=True)
-_COUNT = click.IntRange(1)
 # As fairlead.perf.projection.cost_model.Algorithm; `--help` must not load NumPy.
 ALGORITHMS = ("halving", "ring", "doubling", "tree")
 
+_RANGE = (
+    "the range holds what the runs and the fabric leave open, not what the model leaves out: see"
+    " docs/explanation/projection.md for how far off it was on published curves"
+)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class ProjectFlags:
     """The options of ``fairlead project``.
 
@@ -44,103 +48,69 @@ class ProjectFlags:
         size: bytes of gradients.
     """
 
-    nodes: int
-    per_node: int
-    fabric: str | None
-    site: str | None
-    cards: int
-    bandwidth: float | None
-    latency: float | None
-    algorithm: str
-    storage: float | None
-    keep: float
-    model: str
-    size: int | None
-    batch: int | None
+    nodes: int = option(
+        "--nodes", "Largest number of nodes.", default=8192, type=click.IntRange(1, 1 << 20)
+    )
+    per_node: int = option("--per-node", "Ranks per node.", default=1, type=COUNT)
+    fabric: str | None = option(
+        "--fabric NAME",
+        "The network between nodes, one of those listed in docs/explanation/projection.md.",
+    )
+    site: str | None = option(
+        "--site NAME", "Use the network figures measured in this site's profile."
+    )
+    cards: int = option("--cards", "Network cards per node.", default=1, type=COUNT)
+    bandwidth: float | None = option(
+        "--bandwidth GB/S", "Bandwidth per node, one way; 1 GB is 10**9 bytes.", type=_ABOVE_0
+    )
+    latency: float | None = option(
+        "--latency US", "Latency of a small message, in microseconds.", type=click.FloatRange(0)
+    )
+    algorithm: str = option(
+        "--algorithm",
+        "Algorithm of the allreduce between nodes.",
+        default="halving",
+        type=click.Choice(ALGORITHMS),
+    )
+    storage: float | None = option(
+        "--storage SAMPLES/S",
+        "What the shared storage delivers to all ranks together.  [default: unlimited]",
+        type=_ABOVE_0,
+    )
+    keep: float = option(
+        "--keep",
+        "Report up to how many nodes the efficiency stays above this.",
+        default=0.9,
+        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    )
+    model: str = option("--model NAME", "The model to project, for a validation with several.")
+    size: int | None = option(
+        "--bytes N",
+        "For a validation: bytes of gradients; not needed for a bundled network.",
+        type=COUNT,
+    )
+    batch: int | None = option(
+        "--batch N",
+        "Samples per rank and step.  [default: those of the validation's training]",
+        type=COUNT,
+    )
     as_json: bool
 
 
 @click.command(
     epilog=EPILOG, short_help="Project small runs to thousands of nodes, with intervals."
 )
-@click.argument("file", type=_FILE)
-@click.option(
-    "--nodes",
-    type=click.IntRange(1, 1 << 20),
-    default=8192,
-    show_default=True,
-    help="Largest number of nodes.",
-)
-@click.option("--per-node", type=_COUNT, default=1, show_default=True, help="Ranks per node.")
-@click.option(
-    "--fabric",
-    metavar="NAME",
-    help="The network between nodes, one of those listed in docs/explanation/projection.md.",
-)
-@click.option(
-    "--site", metavar="NAME", help="Use the network figures measured in this site's profile."
-)
-@click.option("--cards", type=_COUNT, default=1, show_default=True, help="Network cards per node.")
-@click.option(
-    "--bandwidth",
-    type=_ABOVE_0,
-    metavar="GB/S",
-    help="Bandwidth per node, one way; 1 GB is 10**9 bytes.",
-)
-@click.option(
-    "--latency",
-    type=click.FloatRange(0),
-    metavar="US",
-    help="Latency of a small message, in microseconds.",
-)
-@click.option(
-    "--algorithm",
-    type=click.Choice(ALGORITHMS),
-    default="halving",
-    show_default=True,
-    help="Algorithm of the allreduce between nodes.",
-)
-@click.option(
-    "--storage",
-    type=_ABOVE_0,
-    metavar="SAMPLES/S",
-    help="What the shared storage delivers to all ranks together.  [default: unlimited]",
-)
-@click.option(
-    "--keep",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.9,
-    show_default=True,
-    help="Report up to how many nodes the efficiency stays above this.",
-)
-@click.option(
-    "--model",
-    default="",
-    metavar="NAME",
-    help="The model to project, for a validation with several.",
-)
-@click.option(
-    "--bytes",
-    "size",
-    type=_COUNT,
-    metavar="N",
-    help="For a validation: bytes of gradients; not needed for a bundled network.",
-)
-@click.option(
-    "--batch",
-    type=_COUNT,
-    metavar="N",
-    help="Samples per rank and step.  [default: those of the validation's training]",
-)
-@json_option
+@click.argument("file", type=FILE_HERE)
 @collected(ProjectFlags)
+@json_option
 def project(file: Path, flags: ProjectFlags) -> None:
     """Project small runs to many nodes: time of a step, efficiency, and what costs most.
 
     FILE holds runs of 1, 2, 4, ... ranks: times of computing, communication and input, or a
     validation's rates. Every number comes with its 95 % interval.
     """
-    _need_numpy()
+    if importlib.util.find_spec("numpy") is None:
+        raise fail("project-numpy")
     from fairlead.perf import projection
     from fairlead.perf.projection.cost_model import Algorithm
 
@@ -160,57 +130,31 @@ def project(file: Path, flags: ProjectFlags) -> None:
     answers = projection.answer(model, flags.nodes, flags.keep)
     sentences = projection.sentences(answers)
     if flags.as_json:
-        print_json(
-            "project",
-            _finite(
-                {
-                    "fabric": to_json(network),
-                    "synchronous": [_point_json(p) for p in synchronous],
-                    "delayed": [_point_json(p) for p in delayed],
-                    "answers": to_json(answers),
-                    "sentences": sentences,
-                    "assumed": list(model.assumed),
-                }
-            ),
-        )
+        document = {
+            "fabric": network,
+            "synchronous": synchronous,
+            "delayed": delayed,
+            "answers": answers,
+            "sentences": sentences,
+            "assumed": model.assumed,
+        }
+        print_json("project", _finite(to_json(document)))
         return
     click.echo(f"{file.name} on {network.name}: {_words(network)}\n")
     click.echo(_curves(synchronous, delayed))
     _paragraph("", sentences)
     _paragraph("Assumed, since no run shows it:", model.assumed)
-    _paragraph(
-        "",
-        (
-            "the range holds what the runs and the fabric leave open, not what the model leaves out: see docs/explanation/projection.md "
-            "for how far off it was on published curves",
-        ),
-    )
+    _paragraph("", [_RANGE])
 
 
 def _curves(synchronous: Sequence[Point], delayed: Sequence[Point]) -> str:
     """A table with a line for each number of nodes."""
-    head = (
-        "nodes",
-        "ranks",
-        "step",
-        "efficiency",
-        "costs most",
-        "delayed: step",
-        "efficiency",
-        "costs most",
-    )
+    cells = ("step", "efficiency", "costs most")
     rows = [
         (f"{p.nodes:,}", f"{p.ranks:,}", *_cells(p), *_cells(d))
         for p, d in zip(synchronous, delayed, strict=True)
     ]
-    return table(rows, head)
-
-
-def _need_numpy() -> None:
-    try:
-        import numpy  # noqa: F401
-    except ImportError:
-        raise fail("project-numpy") from None
+    return table(rows, ("nodes", "ranks", *cells, f"delayed: {cells[0]}", *cells[1:]))
 
 
 def _network(flags: ProjectFlags) -> Network | None:
@@ -246,17 +190,12 @@ def _percent(band: Band) -> str:
     return f"{band.value:.0%} ({100 * band.low:.0f} to {100 * band.high:.0f})"
 
 
-def _paragraph(title: str, lines: tuple[str, ...] | list[str]) -> None:
+def _paragraph(title: str, lines: Sequence[str]) -> None:
     if lines:
         click.echo(f"\n{title}" if title else "")
     for line in lines:
         first, *rest = wrap(line, columns() - 2)
         click.echo("\n".join([f"* {first}", *(f"  {more}" for more in rest)]))
-
-
-def _point_json(point: Point) -> dict[str, Any]:
-    document: dict[str, Any] = to_json(point)
-    return document
 
 
 def _finite(value: Any) -> Any:

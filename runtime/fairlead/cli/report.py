@@ -1,18 +1,17 @@
-"""``fairlead report``: kept validations, listed, drawn again, and compared."""
+"""``fairlead report``: saved validations, listed, drawn again, and compared."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from fairlead.base.errors import ExitCode, fail
 from fairlead.base.serde import to_json
-from fairlead.cli.screen import columns, json_option, print_json, table
+from fairlead.cli.screen import answer, columns, json_option, print_json, table, writing
 
 if TYPE_CHECKING:
     from fairlead.perf.judge.compare import Comparison, LineChange
@@ -72,6 +71,10 @@ def report(
         raise click.UsageError("--fail-if-slower needs --compare A B")
     if list_them and output:
         raise click.UsageError("--list writes no page, so -o has no effect")
+    from fairlead.perf.draw.pages import require_tools
+
+    writes_page = output or not (list_them or compare)
+    require_tools("numpy", *(["jinja2"] if writes_page else []))
     if list_them:
         return _list(as_json)
     if compare:
@@ -80,22 +83,22 @@ def report(
 
 
 def _list(as_json: bool) -> int:
-    _needs("numpy")
     from fairlead.perf.judge.verdict import headline, worst
     from fairlead.perf.records import history
 
-    kept = history.entries(os.environ)
-    rows = [
-        {
-            "id": e.id,
-            "file": str(e.path),
-            "begun": e.validation.begun if e.validation else "",
-            "site": e.validation.machine.site if e.validation else "",
-            "verdict": worst(e.validation.verdicts).value if e.validation else "",
-            "headline": headline(e.validation) if e.validation else f"cannot be read: {e.why}",
-        }
-        for e in kept
-    ]
+    rows = []
+    for entry in history.entries(os.environ):
+        v = entry.validation
+        rows.append(
+            {
+                "id": entry.id,
+                "file": str(entry.path),
+                "begun": v.begun if v else "",
+                "site": v.machine.site if v else "",
+                "verdict": worst(v.verdicts).value if v else "",
+                "headline": headline(v) if v else f"cannot be read: {entry.why}",
+            }
+        )
     if as_json:
         print_json("report-list", {"validations": rows})
     elif rows:
@@ -107,66 +110,52 @@ def _list(as_json: bool) -> int:
 
 
 def _draw(name: str, output: Path, as_json: bool) -> int:
-    _needs("numpy", "jinja2")
     from fairlead.perf.draw.validation_page import write_validation
     from fairlead.perf.judge.verdict import headline, worst
     from fairlead.perf.records import history
 
     validation = history.find(name, os.environ)
-    with _into(output) as folder:
-        page, document, rows = write_validation(folder, validation)
-    if as_json:
-        payload: dict[str, Any] = {
+    with _into(output):
+        page, document, rows = write_validation(output.absolute(), validation)
+    files = f"report: {page}\n        {document}\n        {rows}"
+    answer(
+        as_json,
+        "report",
+        {
             "id": validation.id,
-            "verdict": worst(validation.verdicts).value,
+            "verdict": worst(validation.verdicts),
             "headline": headline(validation),
-            "page": str(page),
-            "document": str(document),
-            "rows": str(rows),
-        }
-        print_json("report", payload)
-    else:
-        click.echo(f"{validation.id}: {headline(validation)}")
-        click.echo(f"report: {page}\n        {document}\n        {rows}")
+            "page": page,
+            "document": document,
+            "rows": rows,
+        },
+        f"{validation.id}: {headline(validation)}\n{files}",
+    )
     return ExitCode.DONE
 
 
-@contextmanager
-def _into(output: Path) -> Iterator[Path]:
-    """The folder, made where there is none."""
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        yield output.absolute()
-    except OSError as exc:
-        raise fail(
-            "output-unwritable-give", output=output, reason=exc.strerror or str(exc)
-        ) from None
+def _into(output: Path) -> AbstractContextManager[None]:
+    return writing(lambda why: fail("output-unwritable-give", output=output, reason=why))
 
 
 def _compare(a: str, b: str, percent: float | None, output: Path | None, as_json: bool) -> int:
-    _needs("numpy", *(("jinja2",) if output else ()))
     from fairlead.perf.judge.compare import compare as compared
     from fairlead.perf.records import history
 
     before, after = (history.find(name, os.environ) for name in (a, b))
-    found = compared(before, after)
-    worse = found.slower_by(percent) if percent is not None else ()
+    comparison = compared(before, after)
+    worse = comparison.slower_by(percent) if percent is not None else ()
     page = None
     if output:
         from fairlead.perf.draw.comparison_page import write_comparison
 
-        with _into(output) as folder:
-            page = write_comparison(folder, before, after)
+        with _into(output):
+            page = write_comparison(output.absolute(), before, after)
     if as_json:
-        payload = {
-            **to_json(found),
-            "fail_if_slower": percent,
-            "failed": [x.key for x in worse],
-            "page": str(page) if page else None,
-        }
-        print_json("report-compare", payload)
+        ended = {"fail_if_slower": percent, "failed": [line.key for line in worse], "page": page}
+        print_json("report-compare", {**to_json(comparison), **ended})
     else:
-        click.echo(comparison_text(found, before, after))
+        click.echo(_text(comparison, before, after))
         if page:
             click.echo(f"\nreport: {page}")
         if worse:
@@ -175,36 +164,39 @@ def _compare(a: str, b: str, percent: float | None, output: Path | None, as_json
     return ExitCode.BELOW_REFERENCE if worse else ExitCode.DONE
 
 
-def comparison_text(found: Comparison, before: Validation, after: Validation) -> str:
+def _text(comparison: Comparison, before: Validation, after: Validation) -> str:
     """A comparison for the screen: what differs in the set-up, what became slower or faster, what stayed."""
     from fairlead.perf.judge.compare import Change
 
-    parts = [f"before  {before.id}, {before.begun}\nafter   {after.id}, {after.begun}"]
-    facts = [(f.name, f.before or "-", f.after or "-") for f in found.facts]
+    def part(title: str, count: object, body: str = "", colour: str | None = None) -> str:
+        return f"{click.style(title, fg=colour, bold=True)}{count}" + (f"\n{body}" if body else "")
+
+    facts = [(f.name, f.before or "-", f.after or "-") for f in comparison.facts]
     differ = table(facts, ("fact", "before", "after"), indent="  ") if facts else "  none"
-    parts.append(click.style("Facts that differ", bold=True) + f"\n{differ}")
+    parts = [
+        f"before  {before.id}, {before.begun}\nafter   {after.id}, {after.begun}",
+        part("Facts that differ", "", differ),
+    ]
     for change, title, colour in (
         (Change.SLOWER, "Slower", "red"),
         (Change.FASTER, "Faster", "green"),
     ):
-        lines = found.of(change)
-        if lines:
-            rows = [_row(line) for line in lines]
-            body = table(rows, ("line", "before", "after", "", "p"), indent="  ")
-            parts.append(f"{click.style(title, fg=colour, bold=True)}: {len(lines)}\n{body}")
-    same, unknown = found.of(Change.SAME), found.of(Change.UNKNOWN)
-    parts.append(
-        f"{click.style('No significant change', bold=True)}: {len(same)} of {len(found.lines)} lines"
-    )
+        if lines := comparison.of(change):
+            head = ("line", "before", "after", "", "p")
+            body = table(map(_row, lines), head, indent="  ")
+            parts.append(part(title, f": {len(lines)}", body, colour))
+    same, unknown = comparison.of(Change.SAME), comparison.of(Change.UNKNOWN)
+    parts.append(part("No significant change", f": {len(same)} of {len(comparison.lines)} lines"))
     if unknown:
-        rows = [(line.key, line.why) for line in unknown]
-        body = table(rows, indent="  ", width=columns())
-        parts.append(f"{click.style('Cannot tell', bold=True)}: {len(unknown)}\n{body}")
-    for title, keys in (("Only before", found.only_before), ("Only after", found.only_after)):
+        body = table([(line.key, line.why) for line in unknown], indent="  ", width=columns())
+        parts.append(part("Cannot tell", f": {len(unknown)}", body))
+    for title, keys in (
+        ("Only before", comparison.only_before),
+        ("Only after", comparison.only_after),
+    ):
         if keys:
-            shown = "\n".join(f"  {key}" for key in keys)
-            parts.append(f"{click.style(title, bold=True)}: {len(keys)}\n{shown}")
-    if found.lines:
+            parts.append(part(title, f": {len(keys)}", "\n".join(f"  {key}" for key in keys)))
+    if comparison.lines:
         parts.append(
             "p: Mann-Whitney, corrected by Holm for all lines. Two runs of the same set-up show how much this machine"
             " itself changes from one to the next."
@@ -223,10 +215,3 @@ def _row(line: LineChange) -> tuple[str, ...]:
         text += f" [{low:.2f}, {high:.2f}]"
     p = "" if line.p is None else f"{line.p:.1g}"
     return (line.key, amount(line.before, line.unit), amount(line.after, line.unit), text, p)
-
-
-def _needs(*packages: str) -> None:
-    """Says at once what is not installed; the page needs jinja2, statistics NumPy."""
-    from fairlead.perf.draw.pages import require_tools
-
-    require_tools(*packages)

@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import click
 
-from fairlead import native
-from fairlead.base.errors import ExitCode, Finding, Severity
+from fairlead.base.errors import ExitCode, Severity
 from fairlead.base.paths import cache_dir
-from fairlead.base.progress import Progress
 from fairlead.base.serde import to_json
 from fairlead.cli import options, show
-from fairlead.cli import timeline as timelines
-from fairlead.cli.screen import json_option, print_findings, print_json, progress, say
+from fairlead.cli.declare import SECONDS, collected, option
+from fairlead.cli.screen import answer, json_option, print_findings, print_json, progress, say
 from fairlead.cli.staging import Staging, stage_json, stage_options, staged_here, step_words
-from fairlead.cli.within import within
+from fairlead.cli.within import Ready, plan_launch, ready_line
 from fairlead.launch import allocate, unpack
 from fairlead.launch import launch as launching
 from fairlead.launch.request import Asked
-from fairlead.launchers.model import Shape
-from fairlead.proof.preload import asked as asked_of_witness
 from fairlead.proof.preload import unproved
 from fairlead.proof.verdict import Proof
-from fairlead.schedulers.model import Allocation
 from fairlead.session.model import Launched, LaunchOptions, Prepared
-from fairlead.session.prepare import prepare, refuse
+from fairlead.session.prepare import refuse
 from fairlead.session.recorder import Launching
 from fairlead.session.run import launch_proved
-from fairlead.swap import staging
 from fairlead.swap.model import Bind
 from fairlead.transfer.job import Stage, Wish, shell
 
@@ -52,46 +44,43 @@ Exit codes: that of the first rank that failed; 121 refused before launch; 122 p
 123 engine or launcher failed; 124 ended by the watchdog.
 """
 
-_SHOWN = (Severity.WARNING, Severity.ERROR)
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunFlags:
     """The options of ``fairlead run`` that no other group of options holds."""
 
-    env: tuple[str, ...]
-    workdir: str
-    watchdog: float | None
-    probe: bool
-    force: bool
-    dry_run: bool
-    timeline_file: str
-    verbose: bool
-    quiet: bool
+    env: tuple[str, ...] = options.ENV
+    workdir: str = options.WORKDIR
+    watchdog: float | None = option(
+        "--watchdog SECONDS",
+        "Time limit without progress until MPI has started.  [default: the site's, 30]",
+        type=SECONDS,
+    )
+    probe: bool = option("--probe", "Also prove with a separate job before the command starts.")
+    force: bool = option("--force", "Continue when the checks refuse; the proof still decides.")
+    dry_run: bool = option("--dry-run", "Print the launch command, and launch nothing.")
+    timeline_file: str = options.TIMELINE
+    verbose: bool = option("-v --verbose", "Print what every rank proved, as a table.")
+    quiet: bool = option("-q --quiet", "Print only errors.")
     as_json: bool
 
 
 @dataclass(frozen=True)
-class _Run:
+class _Run(Ready):
     """One run, planned and checked.
 
     Attributes:
-        allocation: the job that the shell is in; None outside of a job.
         wish: what is staged; None when nothing is.
         recording: this launch in the timeline; None without --timeline.
-        user_env: variables of ``--env`` that the plan does not merge into its own.
+        variables: of ``--env``.
     """
 
     flags: RunFlags
     planning: options.Planning
     command: tuple[str, ...]
-    prepared: Prepared
-    shape: Shape
-    allocation: Allocation | None
     wish: Wish | None
     recording: Launching | None
-    user_env: dict[str, str]
-    progress: Progress
+    variables: dict[str, str]
 
     @property
     def binds(self) -> tuple[Bind, ...]:
@@ -102,8 +91,24 @@ class _Run:
     @property
     def env(self) -> dict[str, str]:
         """Variables for the container besides those of the plan."""
+        own = {n: v for n, v in self.variables.items() if n not in options.MERGED}
         staged = self.wish.env if self.wish else {}
-        return {**self.user_env, **staged, **(self.recording.env if self.recording else {})}
+        return {**own, **staged, **(self.recording.env if self.recording else {})}
+
+    def show_proof(self, proof: Proof) -> None:
+        """Show the proof, and mark its moment in the timeline."""
+        flags = self.flags
+        if self.recording:
+            self.recording.proved()
+        if not proof.holds and not flags.as_json:
+            click.echo(show.proof_text(proof), err=True)
+        if flags.quiet or not proof.holds:
+            return  # what is wrong comes as an error
+        say(show.proof_line(proof))
+        if proof.findings:
+            print_findings(proof.findings)
+        if flags.verbose:
+            click.echo(show.proof_text(proof), err=True)
 
 
 @click.command(
@@ -112,27 +117,10 @@ class _Run:
 @options.placement_options
 @options.choice_options
 @stage_options
-@options.container_options
-@click.option(
-    "--watchdog",
-    type=click.FloatRange(1),
-    metavar="SECONDS",
-    help="Time limit without progress until MPI has started.  [default: the site's, 30]",
-)
-@click.option(
-    "--probe", is_flag=True, help="Also prove with a separate job before the command starts."
-)
-@click.option(
-    "--force", is_flag=True, help="Continue when the checks refuse; the proof still decides."
-)
-@click.option("--dry-run", is_flag=True, help="Print the launch command, and launch nothing.")
-@timelines.timeline_option
-@click.option("-v", "--verbose", is_flag=True, help="Print what every rank proved, as a table.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
+@collected(RunFlags)
 @json_option
 @click.argument("image")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@options.collected(RunFlags)
 def run(
     asked: Asked,
     planning: options.Planning,
@@ -148,26 +136,20 @@ def run(
     """
     variables = options.variables(flags.env)
     data.check()
-    shape, allocation = within(asked, planning, dry_run=flags.dry_run, quiet=flags.quiet)
-    recorder = timelines.recording(flags.timeline_file, dry_run=flags.dry_run, quiet=flags.quiet)
-    bars = progress(flags.as_json)
-    bars = recorder.progress(bars) if recorder else bars
-    with timelines.stage(recorder, "plan"):
-        request = planning.request(shape.ranks, command, variables, shape=shape)
-        prepared = prepare(image, planning.choices, request, progress=bars)
+    ready = plan_launch(
+        image, asked, planning, flags, command=command, variables=variables, quiet=flags.quiet
+    )
+    prepared, recorder = ready.prepared, ready.recorder
     if prepared.refused and not flags.force:
         raise refuse(prepared)
     planned = _Run(
         flags=flags,
         planning=planning,
         command=command,
-        prepared=prepared,
-        shape=shape,
-        allocation=allocation,
+        **vars(ready),
         wish=data.wish(prepared.plan.site),
         recording=recorder.launch("run") if recorder else None,
-        user_env={n: v for n, v in variables.items() if n not in options.MERGED},
-        progress=bars,
+        variables=variables,
     )
     if flags.dry_run:
         return _dry_run(planned, asked)
@@ -178,36 +160,34 @@ def run(
 
 
 def _announce(prepared: Prepared) -> None:
-    """Show the signature, the swap and what the checks warn of."""
+    """Show the signature, the swap and what the checks warn of; a refusal that --force overrules is a warning."""
     if prepared.verified:
         say(show.signature_line(prepared.verified))
     say(show.swap_line(prepared.plan))
-    warnings = [_overruled(f) for f in prepared.findings if f.severity in _SHOWN]
+    warnings = [
+        replace(f, severity=Severity.WARNING, what=f"{f.what} (going on: --force)")
+        if f.severity is Severity.ERROR
+        else f
+        for f in prepared.findings
+        if f.severity in (Severity.WARNING, Severity.ERROR)
+    ]
     if warnings:
         print_findings(warnings)
 
 
-def _overruled(finding: Finding) -> Finding:
-    """A refusal that --force overrules is a warning: the proof decides."""
-    if finding.severity is not Severity.ERROR:
-        return finding
-    return replace(finding, severity=Severity.WARNING, what=f"{finding.what} (going on: --force)")
-
-
 def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
     """Stage in, launch and prove, stage out. The stage is None when nothing is staged."""
-    flags, prepared, recording = planned.flags, planned.prepared, planned.recording
-    ranks = planned.shape.ranks
+    flags, recording, ranks = planned.flags, planned.recording, planned.shape.ranks
     with staged_here(
         planned.wish,
-        prepared.plan,
+        planned.prepared.plan,
         planned.planning,
         ranks,
         quiet=flags.quiet,
         as_json=flags.as_json,
     ) as stage:
         how = LaunchOptions(
-            on_proof=_proof_shower(flags, recording),
+            on_proof=planned.show_proof,
             on_finding=lambda finding: None if flags.quiet else print_findings([finding]),
             on_start=recording.begun if recording else lambda: None,
             allocation=planned.allocation,
@@ -219,41 +199,33 @@ def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
             progress=planned.progress,
             stdout=sys.stderr.fileno() if flags.as_json else None,
         )
-        launched = launch_proved(prepared, planned.command, ranks, how)
+        launched = launch_proved(planned.prepared, planned.command, ranks, how)
     if recording:
         recording.ended()
     return launched, stage
 
 
-def _proof_shower(flags: RunFlags, recording: Launching | None) -> Callable[[Proof], None]:
-    """What shows the proof of a launch, and marks its moment in the timeline."""
-
-    def show_proof(proof: Proof) -> None:
-        if recording:
-            recording.proved()
-        if not proof.holds and not flags.as_json:
-            click.echo(show.proof_text(proof), err=True)
-        if flags.quiet or not proof.holds:
-            return  # what is wrong comes as an error
-        say(show.proof_line(proof))
-        if proof.findings:
-            print_findings(proof.findings)
-        if flags.verbose:
-            click.echo(show.proof_text(proof), err=True)
-
-    return show_proof
-
-
 def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
     """Show how the run ended; the exit code."""
-    flags, result = planned.flags, launched.result
+    flags, result, proof = planned.flags, launched.result, launched.proof
     failure = launching.explain_exit(result)
-    if failure is None and launched.proof is None:
+    if failure is None and proof is None:
         failure = unproved(planned.command)
     stage_findings = list(stage.findings) if stage else []
     if flags.as_json:
-        document = _json(planned.prepared, launched, failure)
-        print_json("run", {**document, "stage": stage_json(stage)})
+        print_json(
+            "run",
+            {
+                **show.prepared_json(planned.prepared),
+                "command_line": launched.line.shell(),
+                "proof": {**to_json(proof), "holds": proof.holds} if proof else None,
+                "exit_code": result.code,
+                "ranks": [{"rank": r.rank, "exit_code": r.code} for r in result.ranks],
+                "seconds": result.seconds,
+                "error": failure,
+                "stage": stage_json(stage),
+            },
+        )
     else:
         findings = [*([failure] if failure else []), *stage_findings]
         if shown := [f for f in findings if f.severity is Severity.ERROR or not flags.quiet]:
@@ -265,57 +237,19 @@ def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
 
 
 def _dry_run(planned: _Run, asked: Asked) -> int:
-    """Print the line that launches the command. It works when it is pasted, so what it binds is made now."""
-    flags, plan, cache = planned.flags, planned.prepared.plan, cache_dir()
-    step = step_words(plan, planned.planning, planned.shape.ranks)
-    job = _job_words(planned, asked)
-    unpack.ensure(plan, cache, progress(flags.as_json), planned.binds)
-    if plan.witness:
-        native.ensure_witness(cache)
-    staging.ensure(plan, cache)
-    ranks = planned.shape.ranks
-    witness, _ = asked_of_witness(plan, ranks, staging.planned_inode(plan, cache))
-    line = launching.command_line(
-        plan,
-        planned.command,
-        ranks,
-        planned.binds,
-        workdir=flags.workdir,
-        env={**planned.env, **witness},
+    """Print the line that launches the command."""
+    flags, plan, ranks = planned.flags, planned.prepared.plan, planned.shape.ranks
+    launcher = planned.planning.launcher
+    step, job = step_words(plan, planned.planning, ranks), None
+    if planned.wish and not planned.allocation:  # staging and launch share a job, as several steps
+        job = allocate.words(planned.shape, asked, plan.site, launcher, ("sh", "-c", ""))
+    unpack.ensure(plan, cache_dir(), progress(flags.as_json), planned.binds)
+    line = ready_line(
+        plan, planned.command, ranks, planned.binds, workdir=flags.workdir, env=planned.env
     )
     line.write_files()
     text = shell(planned.wish, line.shell(), step) if planned.wish else line.shell()
     text = shlex.join([*job[:-1], text]) if job else text
-    if flags.as_json:
-        document = show.prepared_json(planned.prepared)
-        print_json("run", {**document, "command_line": text, "dry_run": True})
-    else:
-        click.echo(text)
+    document = {**show.prepared_json(planned.prepared), "command_line": text, "dry_run": True}
+    answer(flags.as_json, "run", document, text)
     return ExitCode.DONE
-
-
-def _job_words(planned: _Run, asked: Asked) -> tuple[str, ...]:
-    """What asks for the job that staging and launch share, as several steps; empty where none is needed."""
-    if planned.allocation or not planned.wish:
-        return ()
-    words = allocate.words(
-        planned.shape,
-        asked,
-        planned.prepared.plan.site,
-        planned.planning.choices.launcher,
-        ("sh", "-c", ""),
-    )
-    return words or ()
-
-
-def _json(prepared: Prepared, launched: Launched, failure: Finding | None) -> dict[str, Any]:
-    proof = launched.proof
-    return {
-        **show.prepared_json(prepared),
-        "command_line": launched.line.shell(),
-        "proof": {**to_json(proof), "holds": proof.holds} if proof else None,
-        "exit_code": launched.result.code,
-        "ranks": [{"rank": r.rank, "exit_code": r.code} for r in launched.result.ranks],
-        "seconds": launched.result.seconds,
-        "error": failure.to_json() if failure else None,
-    }

@@ -6,12 +6,13 @@ objects too. Colour and moving bars appear on a terminal only, and ``NO_COLOR`` 
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import click
 from fairlead.base.errors import FairleadError, Finding, Severity, error, fail
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Stage
+from fairlead.base.serde import to_json
 
 SCHEMA_VERSION = 1
 
@@ -30,11 +32,18 @@ json_option = click.option(
 
 
 def print_json(kind: str, payload: dict[str, Any]) -> None:
-    """One object on stdout: ``{"schema": "fairlead/KIND", "version": 1, ...payload}``."""
-    json.dump(
-        {"schema": f"fairlead/{kind}", "version": SCHEMA_VERSION, **payload}, sys.stdout, indent=2
-    )
+    """One object on stdout: ``{"schema": "fairlead/KIND", "version": 1, ...payload}``, of what serde can write."""
+    document = {"schema": f"fairlead/{kind}", "version": SCHEMA_VERSION, **payload}
+    json.dump(to_json(document), sys.stdout, indent=2)
     sys.stdout.write("\n")
+
+
+def answer(as_json: bool, kind: str, payload: dict[str, Any], text: str) -> None:
+    """The answer of a verb on stdout: one JSON object, or text."""
+    if as_json:
+        print_json(kind, payload)
+    else:
+        click.echo(text)
 
 
 def plain(text: str) -> str:
@@ -54,16 +63,15 @@ def finding_lines(finding: Finding) -> str:
     label = click.style(
         f"{finding.severity.value}{name}:", fg=colour.get(finding.severity), bold=True
     )
-    lines = [f"{label} {plain(finding.what)}"]
-    for name, text in (
-        ("where:", finding.where),
-        ("why:  ", finding.why),
-        ("next: ", finding.remedy),
-    ):
+    return "\n".join([f"{label} {plain(finding.what)}", *detail_lines(finding)])
+
+
+def detail_lines(finding: Finding) -> Iterator[str]:
+    """Where, why and what next, as far as the finding says so."""
+    details = {"where:": finding.where, "why:  ": finding.why, "next: ": finding.remedy}
+    for name, text in details.items():
         if text:
-            first, *rest = plain(text).split("\n")
-            lines += [f"{name} {first}", *(f"       {line}" for line in rest)]
-    return "\n".join(lines)
+            yield f"{name} " + plain(text).replace("\n", "\n       ")
 
 
 def say(text: str) -> None:
@@ -79,9 +87,7 @@ def print_findings(findings: Iterable[Finding], err: bool = True) -> None:
 def print_findings_error(exc: FairleadError, as_json: bool) -> None:
     """The end of a failed verb."""
     if as_json:
-        print_json(
-            "error", {"exit_code": int(exc.code), "findings": [f.to_json() for f in exc.findings]}
-        )
+        print_json("error", {"exit_code": exc.code, "findings": exc.findings})
     else:
         print_findings(exc.findings)
 
@@ -94,7 +100,7 @@ def print_usage_error(exc: click.UsageError, as_json: bool) -> None:
         why = "options of the launched command go after `--`"
     finding = error("usage-command-line", exc=exc.format_message().rstrip("."), path=path, why=why)
     if as_json:
-        print_json("error", {"exit_code": 2, "findings": [finding.to_json()]})
+        print_json("error", {"exit_code": 2, "findings": [finding]})
     else:
         print_findings([finding])
 
@@ -142,11 +148,11 @@ def table(
         width: of a whole line, at which the last column is wrapped; 0 for lines of any length.
     """
     body = [[plain(str(cell)) for cell in row] for row in rows]
-    heads = [str(cell) for cell in head]
+    heads = list(head)
     grid = ([heads] if heads else []) + body
     if not grid:
         return ""
-    widths = [max(len(row[i]) for row in grid if i < len(row)) for i in range(max(map(len, grid)))]
+    widths = [max(map(len, column)) for column in itertools.zip_longest(*grid, fillvalue="")]
     if width:
         left = len(indent) + sum(widths[:-1]) + 2 * len(widths[:-1])
         grid = [
@@ -154,16 +160,13 @@ def table(
             for row in grid
             for more, line in enumerate(wrap(row[-1], max(width - left, 20)))
         ]
-    out = []
-    for number, row in enumerate(grid):
-        line = (
-            indent
-            + "  ".join(
-                cell.ljust(width) for cell, width in zip(row, widths, strict=False)
-            ).rstrip()
-        )
-        out.append(click.style(line, bold=True) if heads and number == 0 else line)
-    return "\n".join(out)
+    lines = []
+    for row in grid:
+        cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+        lines.append(f"{indent}{cells.rstrip()}")
+    if heads:
+        lines[0] = click.style(lines[0], bold=True)
+    return "\n".join(lines)
 
 
 def human_bytes(amount: float) -> str:
@@ -177,13 +180,22 @@ def human_bytes(amount: float) -> str:
 
 def progress(as_json: bool = False) -> Progress:
     """The right progress display: bars on a terminal, a line a stage elsewhere."""
-    return _Bars() if sys.stderr.isatty() and not as_json else _Lines()
+    return _Display(bars=sys.stderr.isatty() and not as_json)
 
 
-class _Ending:
-    """What a stage's closing line will say of it."""
+class _LineStage:
+    """A stage without a bar: a sign of life every 15 s.
+
+    Attributes:
+        words: of the closing line.
+        well: what the closing line says of the stage.
+    """
 
     words, well = "", True
+
+    def __init__(self, title: str, total: float | None, unit: str):
+        self.title, self.whole, self.unit = title, total, unit
+        self.done, self.last = 0.0, time.monotonic()
 
     def result(self, text: str) -> None:
         self.words = text
@@ -191,25 +203,14 @@ class _Ending:
     def failed(self, text: str) -> None:
         self.words, self.well = text, False
 
-
-class _LineStage(_Ending):
-    """One line when a stage ends; a sign of life every 15 s meanwhile."""
-
-    def __init__(self, title: str, total: float | None, unit: str):
-        self.title, self.whole, self.unit = title, total, unit
-        self.done, self.last = 0.0, time.monotonic()
-
     def advance(self, amount: float) -> None:
         self.done += amount
-        self._sign_of_life(_amount(self.done, self.whole, self.unit))
+        self.note(_amount(self.done, self.whole, self.unit))
 
     def total(self, amount: float) -> None:
         self.whole = amount
 
     def note(self, text: str) -> None:
-        self._sign_of_life(text)
-
-    def _sign_of_life(self, text: str) -> None:
         now = time.monotonic()
         if now - self.last > 15:
             self.last = now
@@ -222,31 +223,9 @@ def _amount(done: float, whole: float | None, unit: str) -> str:
     return f"{done:.0f}" + (f" of {whole:.0f}" if whole else "") + (f" {unit}" if unit else "")
 
 
-def _words(result: str, begun: float) -> str:
-    """What a closing line says behind the title."""
-    return f"{f': {result}' if result else ''} ({time.monotonic() - begun:.1f} s)"
-
-
-_FAIL = click.style("FAIL", fg="red", bold=True)
-
-
-class _Lines:
-    @contextmanager
-    def stage(self, title: str, total: float | None = None, unit: str = "") -> Iterator[Stage]:
-        begun = time.monotonic()
-        stage = _LineStage(title, total, unit)
-        try:
-            yield stage
-        except BaseException:
-            click.echo(f"  FAIL  {title}", err=True)
-            raise
-        mark = "ok  " if stage.well else "FAIL"
-        click.echo(f"  {mark}  {title}{_words(stage.words, begun)}", err=True)
-
-
-class _BarStage(_Ending):
-    def __init__(self, bars: Any, task: Any):
-        self.bars, self.task = bars, task
+class _BarStage(_LineStage):
+    def __init__(self, bars: Any, title: str, total: float | None):
+        self.bars, self.task = bars, bars.add_task(title, total=total, note="")
 
     def advance(self, amount: float) -> None:
         self.bars.advance(self.task, amount)
@@ -258,47 +237,59 @@ class _BarStage(_Ending):
         self.bars.update(self.task, note=text)
 
 
-class _Bars:
+def _bars(unit: str) -> Any:
+    """A display of rich: where it is, how fast, and for how long still."""
+    from rich import progress as parts
+    from rich.console import Console
+
+    columns: list[Any] = [
+        parts.SpinnerColumn(),
+        parts.TextColumn("{task.description}"),
+        parts.BarColumn(24),
+    ]
+    if unit == "B":
+        columns += [parts.DownloadColumn(), parts.TransferSpeedColumn()]
+    elif unit:
+        columns.append(parts.MofNCompleteColumn())
+    columns += [
+        parts.TimeElapsedColumn(),
+        parts.TimeRemainingColumn(),
+        parts.TextColumn("[dim]{task.fields[note]}"),
+    ]
+    return parts.Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+class _Display:
+    """Each stage with a bar while it lasts, or without, and one line when it ends."""
+
+    def __init__(self, bars: bool):
+        self.bars = bars
+
     @contextmanager
     def stage(self, title: str, total: float | None = None, unit: str = "") -> Iterator[Stage]:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            DownloadColumn,
-            MofNCompleteColumn,
-            SpinnerColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
-        from rich.progress import (
-            Progress as RichProgress,
-        )
-
-        console = Console(stderr=True)
-        columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(24)]
-        if unit == "B":
-            columns += [DownloadColumn(), TransferSpeedColumn()]
-        elif unit:
-            columns.append(MofNCompleteColumn())
-        columns += [
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("[dim]{task.fields[note]}"),
-        ]
-        begun = time.monotonic()
-        bars = RichProgress(*columns, console=console, transient=True)
-        task = bars.add_task(title, total=total, note="")
-        stage = _BarStage(bars, task)
+        begun, failed = time.monotonic(), click.style("FAIL", fg="red", bold=True)
+        stage: _LineStage
         try:
-            with bars:
-                yield stage
+            if self.bars:
+                with _bars(unit) as bars:
+                    yield (stage := _BarStage(bars, title, total))
+            else:
+                yield (stage := _LineStage(title, total, unit))
         except BaseException:
-            click.echo(f"  {_FAIL}  {title}", err=True)
+            click.echo(f"  {failed}  {title}", err=True)
             raise
-        mark = click.style("ok", fg="green", bold=True) + "  " if stage.well else _FAIL
-        click.echo(f"  {mark}  {title}{_words(stage.words, begun)}", err=True)
+        mark = click.style("ok", fg="green", bold=True) + "  " if stage.well else failed
+        words = f"{title}: {stage.words}" if stage.words else title
+        click.echo(f"  {mark}  {words} ({time.monotonic() - begun:.1f} s)", err=True)
+
+
+@contextmanager
+def writing(refused: Callable[[str], FairleadError]) -> Iterator[None]:
+    """Around what writes a file: raises the error made of the system's reason for refusing."""
+    try:
+        yield
+    except OSError as exc:
+        raise refused(exc.strerror or str(exc)) from None
 
 
 def show_schema(kind: str, text: str, output: Path | None, as_json: bool) -> None:
@@ -308,17 +299,12 @@ def show_schema(kind: str, text: str, output: Path | None, as_json: bool) -> Non
         FairleadError: the file cannot be written.
     """
     if output is not None:
-        try:
-            with atomic_write(output, "w") as out:
-                out.write(text)
-        except OSError as exc:
-            raise fail(
-                "output-unwritable-schema",
-                output=output,
-                reason=exc.strerror or str(exc),
-            ) from None
+        with (
+            writing(lambda why: fail("output-unwritable-schema", output=output, reason=why)),
+            atomic_write(output, "w") as out,
+        ):
+            out.write(text)
     if as_json:
-        path = str(output) if output else None
-        print_json(kind, {"path": path, "json_schema": json.loads(text)})
+        print_json(kind, {"path": output, "json_schema": json.loads(text)})
     elif output is None:
         click.echo(text, nl=False)

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from fairlead.base.errors import Finding, Severity
+from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.base.serde import to_json
-from fairlead.cli.screen import finding_lines, table
+from fairlead.cli.screen import answer, finding_lines, table
 from fairlead.image.signature import Verified
 from fairlead.proof.verdict import Proof, RankProof
 from fairlead.session.gradients import CommChoice
@@ -58,12 +58,11 @@ def line_text(line: Line) -> str:
 
 def findings_text(findings: Iterable[Finding]) -> str:
     """One line for what is well, four for what is not."""
-    words = {Severity.OK: ("ok", "green"), Severity.INFO: ("info", "cyan")}
+    colours = {Severity.OK: "green", Severity.INFO: "cyan"}
     parts = []
     for finding in findings:
-        if finding.severity in words:
-            word, colour = words[finding.severity]
-            label = click.style(f"{word:<6}", fg=colour, bold=True)
+        if colour := colours.get(finding.severity):
+            label = click.style(f"{finding.severity.value:<6}", fg=colour, bold=True)
             parts.append(f"{label}{finding.what}" + (f" ({finding.why})" if finding.why else ""))
         else:
             parts.append("\n" + finding_lines(finding) + "\n")
@@ -71,21 +70,20 @@ def findings_text(findings: Iterable[Finding]) -> str:
 
 
 def proof_text(proof: Proof) -> str:
-    """The proof, one row a rank; of many, a row for those in a row that are alike."""
+    """The proof, one row a rank; of many, a row for neighbours that saw the same."""
     rows = []
     many = len(proof.ranks) > _MANY
 
     def seen(p: RankProof) -> tuple[str, ...]:
-        return (p.mpi_path, str(p.mpi_inode), p.version, p.transport)
+        return (str(p.size), p.host, p.mpi_path, str(p.mpi_inode), p.version, p.transport)
 
-    def alike(p: RankProof) -> tuple[object, ...]:
-        return (p.size, p.host, *seen(p)) if many else (p.rank, p.host)
+    def same(p: RankProof) -> tuple[object, ...]:
+        return seen(p) if many else (p.rank, p.host)
 
-    for _, group in itertools.groupby(proof.ranks, alike):
-        ranks = list(group)
-        first, last = ranks[0], ranks[-1]
-        label = str(first.rank) if len(ranks) == 1 else f"{first.rank}-{last.rank}"
-        rows.append((label, str(first.size), first.host, *seen(first)))
+    for _, group in itertools.groupby(proof.ranks, same):
+        first, *others = group
+        label = f"{first.rank}-{others[-1].rank}" if others else str(first.rank)
+        rows.append((label, *seen(first)))
     return table(rows, ("rank", "of", "host", "MPI mapped", "inode", "it says", "transport"))
 
 
@@ -103,10 +101,15 @@ def proof_line(proof: Proof) -> str:
 
 def swap_line(plan: Plan) -> str:
     """Which MPI runs, in one line."""
-    return next(
-        (f"{line.what}" for line in plan.lines if line.kind in ("replace", "keep")),
-        plan.planned_title,
-    )
+    swaps = (line.what for line in plan.lines if line.kind in ("replace", "keep"))
+    return next(swaps, plan.planned_title)
+
+
+def dry_run(kind: str, prepared: Prepared, steps: list[str], as_json: bool) -> int:
+    """Shows what a verb would launch."""
+    document = {**prepared_json(prepared), "steps": steps, "dry_run": True}
+    answer(as_json, kind, document, "\n".join([swap_line(prepared.plan), *steps]))
+    return ExitCode.DONE
 
 
 def signature_line(verified: Verified) -> str:
@@ -115,8 +118,8 @@ def signature_line(verified: Verified) -> str:
 
 
 def prepared_json(prepared: Prepared) -> dict[str, Any]:
-    """A plan and its findings as JSON."""
-    plan = prepared.plan
+    """A plan and its findings, for JSON. Where only the ranks will know, a backend's ``possible`` is null."""
+    plan, comm = prepared.plan, prepared.comm
     return {
         "image": {
             "path": plan.image,
@@ -130,18 +133,24 @@ def prepared_json(prepared: Prepared) -> dict[str, Any]:
             "mode": plan.mode,
             "planned": plan.planned_title,
             "file": plan.planned_file,
-            "names": list(plan.names),
+            "names": plan.names,
         },
-        "launcher": to_json(plan.launcher),
-        "engine": to_json(plan.engine),
-        "binds": to_json(plan.binds),
-        "env": dict(plan.env),
-        "unset": list(plan.unset),
-        "staging": to_json(plan.staging),
-        "lines": to_json(plan.lines),
-        "findings": [f.to_json() for f in prepared.findings],
+        "launcher": plan.launcher,
+        "engine": plan.engine,
+        "binds": plan.binds,
+        "env": plan.env,
+        "unset": plan.unset,
+        "staging": plan.staging,
+        "lines": plan.lines,
+        "findings": prepared.findings,
         "refused": prepared.refused,
-        "comm": comm_json(prepared.comm),
+        "comm": {
+            "backend": comm.backend,
+            "why": comm.why,
+            "forced": comm.forced,
+            "env": comm.env,
+            "others": comm.others,
+        },
         "signature": signature_json(prepared.verified) if prepared.verified else None,
     }
 
@@ -152,17 +161,6 @@ def comm_text(choice: CommChoice) -> str:
     word = {True: "possible", False: "not possible", None: "perhaps"}
     rows += [f"  ({o.backend}: {word[o.possible]}; {o.why})" for o in choice.others]
     return "\n".join(rows)
-
-
-def comm_json(choice: CommChoice) -> dict[str, Any]:
-    """What carries gradients; ``possible`` is null where only the ranks will know."""
-    return {
-        "backend": choice.backend,
-        "why": choice.why,
-        "forced": choice.forced,
-        "env": choice.env,
-        "others": to_json(choice.others),
-    }
 
 
 def signature_json(verified: Verified) -> dict[str, Any]:

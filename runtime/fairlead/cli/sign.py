@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from fairlead.base.serde import to_json
-from fairlead.cli.passphrase import passphrase
+from fairlead.cli.key import passphrase
 from fairlead.cli.screen import human_bytes, json_option, print_json, progress
 from fairlead.image import keys, signature
 
@@ -23,7 +22,6 @@ Examples:
 @click.argument("image")
 @click.option(
     "--key",
-    "key",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Private key.  [default: the one made by `fairlead key new`]",
@@ -46,8 +44,8 @@ def sign(image: str, key: Path | None, dry_run: bool, as_json: bool) -> None:
         opened = keys.open_private(source, lambda: passphrase(source))
         statement = signature.sign(path, opened, progress=bars)
     if as_json:
-        found = {"image": str(path), "signature": str(file), "dry_run": dry_run}
-        print_json("sign", {**found, "signed": to_json(statement)})
+        document = {"image": path, "signature": file, "dry_run": dry_run}
+        print_json("sign", {**document, "signed": statement})
         return
     for part in statement.files:
         name = path if part.name == "image" else part.name

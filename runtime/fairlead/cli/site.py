@@ -9,18 +9,18 @@ from pathlib import Path
 import click
 
 from fairlead import site as sites
-from fairlead.base.serde import to_json
-from fairlead.cli import site_detect
+from fairlead.cli.declare import FILE
 from fairlead.cli.export import export_site
 from fairlead.cli.screen import (
+    answer,
     columns,
     json_option,
-    plain,
     print_findings,
     print_json,
     show_schema,
     table,
 )
+from fairlead.cli.site_detect import check_site, detect_site, why_not_site
 from fairlead.cli.site_show import profile_lines
 from fairlead.detect import capture as captures
 from fairlead.site import Status
@@ -50,37 +50,29 @@ def list_profiles(as_json: bool) -> None:
     every = sites.all_sites()
     known = sorted(every.sites.values(), key=lambda s: (s.is_family, s.name))
     if as_json:
-        rows = [
+        profiles = [
             {
                 "name": s.name,
                 "summary": s.summary,
                 "family": s.is_family,
-                "lineage": list(s.lineage),
+                "lineage": s.lineage,
                 "since": s.since,
                 "until": s.until,
-                "values": {status.value: n for status, n in s.known.items()},
-                "files": [str(p) for p in sites.files()[s.name]],
+                "values": s.known,
+                "files": sites.files()[s.name],
             }
             for s in known
         ]
-        wrong = {n: [f.to_json() for f in found] for n, found in every.wrong.items()}
-        print_json("site-list", {"sites": rows, "wrong": wrong})
+        print_json("site-list", {"sites": profiles, "wrong": every.wrong})
         return
     for title, family in (("site", False), ("family", True)):
-        shown = [
-            (
-                plain(s.name),
-                " < ".join(s.lineage[1:]),
-                s.until,
-                f"{s.known[Status.GUESS]} of {sum(s.known.values())}",
-                plain(s.summary),
-            )
-            for s in known
-            if s.is_family is family
-        ]
-        if shown:
-            click.echo(table(shown, (title, "extends", "until", "guessed", ""), width=columns()))
-            click.echo()
+        rows = []
+        for s in (s for s in known if s.is_family is family):
+            guessed = f"{s.known[Status.GUESS]} of {sum(s.known.values())}"
+            rows.append((s.name, " < ".join(s.lineage[1:]), s.until, guessed, s.summary))
+        if rows:
+            head = (title, "extends", "until", "guessed", "")
+            click.echo(table(rows, head, width=columns()) + "\n")
     for findings in every.wrong.values():
         print_findings(findings)
 
@@ -98,11 +90,8 @@ def show_profile(name: str, sources: bool, as_json: bool) -> None:
     out.
     """
     profile = sites.load_site(name)
-    if as_json:
-        print_json("site", {"site": to_json(profile)})
-        return
-    for line in profile_lines(profile, sources, columns()):
-        click.echo(line)
+    text = "\n".join(profile_lines(profile, sources, columns()))
+    answer(as_json, "site", {"site": profile}, text)
 
 
 @site.command("new")
@@ -116,7 +105,7 @@ def show_profile(name: str, sources: bool, as_json: bool) -> None:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Output file, NAME.toml.  [default: in ~/.config/fairlead/sites]",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
@@ -139,7 +128,7 @@ def new_profile(
     if not dry_run:
         new.write(made)
     if as_json:
-        print_json("site-new", {"path": str(made.path), "text": made.text, "written": not dry_run})
+        print_json("site-new", {"path": made.path, "text": made.text, "written": not dry_run})
     elif dry_run:
         click.echo(made.text, nl=False)
     else:
@@ -148,9 +137,7 @@ def new_profile(
 
 
 @site.command("schema")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it there."
-)
+@click.option("-o", "--output", type=FILE, help="Write it there.")
 @json_option
 def print_schema(output: Path | None, as_json: bool) -> None:
     """Print the JSON Schema of a site profile, for editors.
@@ -169,7 +156,7 @@ def print_schema(output: Path | None, as_json: bool) -> None:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Output file, ending in .json.  [default: NODE.json]",
 )
 @click.option("--site", metavar="NAME", help="Use this site profile instead of the detected one.")
@@ -201,20 +188,20 @@ def capture_site(
         raise click.UsageError(
             f"-o {path}: --site knows a capture by its name, which ends in .json"
         )
-    taken = captures.take(site, prefixes)
-    captures.write(taken, path)
-    mpis = [f"{m.library.title} ({m.library.soname}) in {m.prefix}" for m in taken.mpis]
+    capture = captures.take(site, prefixes)
+    captures.write(capture, path)
+    mpis = [f"{m.library.title} ({m.library.soname}) in {m.prefix}" for m in capture.mpis]
     if as_json:
-        fields = {"path": str(path), "node": taken.node, "site": taken.site.name, "mpis": mpis}
+        fields = {"path": path, "node": capture.node, "site": capture.site.name, "mpis": mpis}
         print_json("site-capture-written", {**fields, "bytes": path.stat().st_size})
         return
     click.echo(str(path))
-    engine = taken.engine.path if taken.engine else "no engine"
+    engine = capture.engine.path if capture.engine else "no engine"
     size = f"{path.stat().st_size / 1e3:.0f} kB"
-    click.echo(f"captured: {taken.node}, site {taken.site.name}, {engine}, {size}", err=True)
+    click.echo(f"captured: {capture.node}, site {capture.site.name}, {engine}, {size}", err=True)
     for line in mpis or ["no MPI"]:
         click.echo(f"  {line}", err=True)
 
 
-for command in (site_detect.detect_site, site_detect.why_not_site, site_detect.check_site):
+for command in (detect_site, why_not_site, check_site):
     site.add_command(command)

@@ -1,4 +1,4 @@
-"""``fairlead site detect``, ``why-not`` and ``check``: a machine held against profiles."""
+"""``fairlead site detect``, ``why-not`` and ``check``: a machine compared with profiles."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +14,10 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead import site as sites
-from fairlead.base.errors import ExitCode, Severity, fail, finding_of
+from fairlead.base.errors import ExitCode, Finding, Severity, fail, finding_of
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import to_json
-from fairlead.cli.screen import finding_lines, json_option, plain, print_json, table
+from fairlead.cli.screen import finding_lines, json_option, plain, print_json, table, writing
 from fairlead.detect import capture as captures
 
 if TYPE_CHECKING:  # what a verb does not use, it does not load
@@ -30,7 +31,6 @@ _EDITED = "fairlead site show {0}; then move it into ~/.config/fairlead/sites/"
 @click.command("detect")
 @click.option(
     "--write",
-    "write",
     is_flag=False,
     flag_value="",
     metavar="[FILE]",
@@ -49,44 +49,38 @@ def detect_site(write: str | None, as_json: bool) -> None:
     from fairlead.site.match import detect
 
     machine = MpiMachine(patience_s=PATIENCE_S)
-    found = detect(world=machine)
+    detected = detect(world=machine)
     facts = gather(machine)
-    site = sites.load_site(found.profile) if found.profile else None
-    notes = (*found.notes, *cautions(facts, site))
-    written = _written(write, facts, found, site) if write is not None else None
+    site = sites.load_site(detected.profile) if detected.profile else None
+    notes = (*detected.notes, *cautions(facts, site))
+    written = _written(write, facts, detected, site) if write is not None else None
     if as_json:
         print_json(
             "site-detect",
-            {
-                **to_json(found),
-                "cautions": list(notes),
-                "facts": to_json(facts),
-                "draft": str(written) if written else None,
-            },
+            {**to_json(detected), "cautions": notes, "facts": facts, "draft": written},
         )
         return
     if written:
         click.echo(str(written))
         click.echo(f"next: {_EDITED.format(shlex.quote(str(written)))}", err=True)
         return
-    click.echo(f"{click.style(platform.node(), bold=True)}: {_verdict(found.profile, found.ties)}")
-    for reason in found.reasons:
+    click.echo(
+        f"{click.style(platform.node(), bold=True)}: {_verdict(detected.profile, detected.ties)}"
+    )
+    for reason in detected.reasons:
         click.echo(f"  {plain(reason)}")
     for note in notes:
         click.echo(f"{click.style('note:', fg='yellow')} {plain(note)}")
     click.echo()
-    for line in _lines(rows(facts)):
-        click.echo(line)
-    if found.against:
+    click.echo("\n".join(_lines(rows(facts))))
+    if detected.against:
         click.echo("\nleft out")
-        shown = [(f"  {name}", why[0] if why else "") for name, why in found.against.items()]
+        shown = [(f"  {name}", why[0] if why else "") for name, why in detected.against.items()]
         click.echo(table(shown))
         click.echo("\n`fairlead site why-not NAME` lists the evidence for and against one")
-    if not found.profile:
-        click.echo(
-            "\nnext: name a profile with --site, or draft one: fairlead site detect --write",
-            err=True,
-        )
+    if not detected.profile:
+        next_ = "name a profile with --site, or draft one: fairlead site detect --write"
+        click.echo(f"\nnext: {next_}", err=True)
 
 
 _WIDE = 110
@@ -115,7 +109,7 @@ def _verdict(profile: str | None, ties: tuple[str, ...]) -> str:
     return "no profile fits"
 
 
-def _written(write: str, facts: SiteFacts, found: Detected, site: sites.Site | None) -> Path:
+def _written(write: str, facts: SiteFacts, detected: Detected, site: sites.Site | None) -> Path:
     from fairlead.detect.draft import draft, name_for
 
     path = Path(write or f"{name_for(facts)}.toml")
@@ -123,31 +117,23 @@ def _written(write: str, facts: SiteFacts, found: Detected, site: sites.Site | N
         raise click.UsageError(
             f"--write {path}: a profile is NAME.toml, its name of lower case letters, digits and hyphens"
         )
-    base = _base(site)
-    text = draft(path.stem, facts, found, base)
+    text = draft(path.stem, facts, detected, _base(site))
     if os.path.lexists(path):
-        raise fail(
-            "site-draft-exists",
-            path=path,
-            path_2=path.with_stem(path.stem + "-new"),
-        )
-    try:
-        with atomic_write(path, "w") as stream:
-            stream.write(text)
-    except OSError as exc:
-        raise fail("site-draft-unwritable", path=path, reason=exc.strerror or str(exc)) from None
+        raise fail("site-draft-exists", path=path, path_2=path.with_stem(path.stem + "-new"))
+    with (
+        writing(lambda why: fail("site-draft-unwritable", path=path, reason=why)),
+        atomic_write(path, "w") as stream,
+    ):
+        stream.write(text)
     return path
 
 
 def _base(site: sites.Site | None) -> sites.Site | None:
-    """The family that a new profile is laid over: a site's own, or that which was found."""
+    """The family that a new profile is laid over: a site's own, or the one detected."""
     if site is None or site.is_family:
         return site
-    for name in site.lineage[1:]:
-        above = sites.load_site(name)
-        if above.is_family:
-            return above
-    return site
+    above = map(sites.load_site, site.lineage[1:])
+    return next((ancestor for ancestor in above if ancestor.is_family), site)
 
 
 @click.command("why-not")
@@ -160,33 +146,29 @@ def why_not_site(name: str, as_json: bool) -> None:
 
     site = sites.load_site(name)
     machine = MpiMachine()
-    held = account(site, machine)
-    found = detect(world=machine)
-    own = found.profile == site.name
+    evidence = account(site, machine)
+    detected = detect(world=machine)
+    own = detected.profile == site.name
+    reasons = detected.against.get(site.name, ())
     if as_json:
-        print_json(
-            "site-why-not",
-            {
-                "site": site.name,
-                "fits": own,
-                "detected": found.profile,
-                "clues": to_json(held.clues),
-                "expired": held.expired,
-                "reasons": list(found.against.get(site.name, ())),
-            },
-        )
+        document = {
+            "site": site.name,
+            "fits": own,
+            "detected": detected.profile,
+            "clues": evidence.clues,
+            "expired": evidence.expired,
+            "reasons": reasons,
+        }
+        print_json("site-why-not", document)
         return
     if own:
-        click.echo(f"{site.name}: this machine is taken for it ({found.by})")
+        click.echo(f"{site.name}: this machine is taken for it ({detected.by})")
     else:
-        taken = f"taken for {found.profile}" if found.profile else "taken for none"
-        click.echo(f"{site.name}: not this machine, which is {taken}")
-        for reason in found.against.get(site.name, ()):
-            click.echo(f"  {reason}")
-    marks = {"for": "for", "against": "against", "nothing": "-"}
-    shown = [(marks[c.says], c.what, c.seen) for c in held.clues]
-    if held.expired:
-        shown.append(("against", "dates", held.expired))
+        taken = f"taken for {detected.profile or 'none'}"
+        click.echo("\n  ".join([f"{site.name}: not this machine, which is {taken}", *reasons]))
+    shown = [("-" if c.says == "nothing" else c.says, c.what, c.seen) for c in evidence.clues]
+    if evidence.expired:
+        shown.append(("against", "dates", evidence.expired))
     click.echo("\n" + (table(shown, ("says", "clue", "here")) if shown else "it has no clues"))
 
 
@@ -213,9 +195,9 @@ def check_site(name: str | None, against: Path | None, as_json: bool) -> ExitCod
 
     world: MpiView | None
     if against:
-        taken = captures.read(against)
-        site = sites.load_site(name) if name else taken.site
-        facts, world, where = taken.facts, None, f"{taken.node}, captured {taken.taken}"
+        capture = captures.read(against)
+        site = sites.load_site(name) if name else capture.site
+        facts, world, where = capture.facts, None, f"{capture.node}, captured {capture.taken}"
     else:
         site, _ = sites.resolve(name)
         world = MpiMachine(os.environ, patience_s=PATIENCE_S)
@@ -225,12 +207,7 @@ def check_site(name: str | None, against: Path | None, as_json: bool) -> ExitCod
     if as_json:
         print_json(
             "site-check",
-            {
-                "site": site.name,
-                "machine": where,
-                "differs": len(wrong),
-                "values": to_json(compared),
-            },
+            {"site": site.name, "machine": where, "differs": len(wrong), "values": compared},
         )
         return ExitCode.FAILED if wrong else ExitCode.DONE
     click.echo(f"{click.style(site.name, bold=True)} against {where}\n")
@@ -242,37 +219,28 @@ def check_site(name: str | None, against: Path | None, as_json: bool) -> ExitCod
         known = value.origin.status.value if value.origin else ""
         shown.append((value.state.value, value.key, value.wanted, known, seen))
     click.echo(table(shown, ("state", "key", "the profile says", "known", "seen here")))
-    counts = {state: sum(c.state is state for c in compared) for state in drift.State}
-    said = f"{counts[drift.State.OK]} ok, {counts[drift.State.DIFFERS]} differ, {counts[drift.State.UNSEEN]} cannot be seen here"
-    click.echo(f"\n{said}")
+    counts = Counter(c.state for c in compared)
+    words = {
+        drift.State.OK: "ok",
+        drift.State.DIFFERS: "differ",
+        drift.State.UNSEEN: "cannot be seen here",
+    }
+    click.echo("\n" + ", ".join(f"{counts[state]} {word}" for state, word in words.items()))
     for value in wrong:
-        _tell(value, site)
+        click.echo("\n" + finding_lines(_drifted(value, site)), err=True)
     return ExitCode.FAILED if wrong else ExitCode.DONE
 
 
-def _tell(value: Compared, site: sites.Site) -> None:
+def _drifted(value: Compared, site: sites.Site) -> Finding:
     origin = value.origin
-    finding = (
-        finding_of(
-            "site-drift-moved",
-            value_key=value.key,
-            site_name=site.name,
-            wanted=value.wanted,
-            where=f"profile {origin.profile} ({origin.status}: {origin.source})" if origin else "",
-            seen=value.seen,
-            moved_to=", ".join(value.moved_to),
-            moved_to_0=value.moved_to[0],
-            severity=value.severity,
-        )
-        if value.moved_to
-        else finding_of(
-            "site-drift-correct",
-            value_key=value.key,
-            site_name=site.name,
-            wanted=value.wanted,
-            where=f"profile {origin.profile} ({origin.status}: {origin.source})" if origin else "",
-            seen=value.seen,
-            severity=value.severity,
-        )
+    moved = {"moved_to": ", ".join(value.moved_to), "moved_to_0": (*value.moved_to, "")[0]}
+    return finding_of(
+        "site-drift-moved" if value.moved_to else "site-drift-correct",
+        value_key=value.key,
+        site_name=site.name,
+        wanted=value.wanted,
+        where=f"profile {origin.profile} ({origin.status}: {origin.source})" if origin else "",
+        seen=value.seen,
+        severity=value.severity,
+        **moved,
     )
-    click.echo("\n" + finding_lines(finding), err=True)

@@ -1,6 +1,6 @@
 """A site profile as text: every value, how well it is known, and which profile sets it.
 
-What nobody has said is marked with a question mark, so that it is seen without colour.
+A guess is marked with a question mark, so that it shows without colour.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def profile_lines(site: Site, sources: bool, width: int) -> Iterator[str]:
     """The whole profile.
 
     Args:
-        sources: also who says each value.
+        sources: also the source of each value.
         width: of a line, in characters.
     """
     first, *rest = wrap(plain(f"{site.name}: {site.summary}"), width)
@@ -57,7 +57,7 @@ def profile_lines(site: Site, sources: bool, width: int) -> Iterator[str]:
         yield table(rows, indent="  ", width=width)
 
 
-_Notes = Mapping[tuple[str, str], int]  # who says it, when that was read: its number
+_Notes = Mapping[tuple[str, str], int]  # (source, date of reading): its number
 
 
 def _notes(site: Site) -> _Notes:
@@ -80,13 +80,13 @@ def _note(origin: Origin, notes: _Notes) -> str:
 
 def _about(site: Site) -> list[tuple[str, str]]:
     counts = [f"{n} {_WORDS[status]}" for status, n in site.known.items() if n]
-    about = (
-        ("extends", " < ".join(site.lineage[1:])),
-        ("operator", site.operator),
-        ("valid", validity(site)),
-        ("values", ", ".join(counts) + " (? below)" * bool(site.known[Status.GUESS])),
-    )
-    return [row for row in about if row[1]]
+    about = {
+        "extends": " < ".join(site.lineage[1:]),
+        "operator": site.operator,
+        "valid": validity(site),
+        "values": ", ".join(counts) + " (? below)" * bool(site.known[Status.GUESS]),
+    }
+    return [row for row in about.items() if row[1]]
 
 
 _WORDS = {
@@ -113,7 +113,7 @@ def _value_lines(
     guess = origin.status is Status.GUESS
     known, own, width = widths
     name = key.partition(".")[2]
-    said = f"{origin.status.value}{' ?' if guess else ''}{_note(origin, notes)}"
+    source = f"{origin.status.value}{' ?' if guess else ''}{_note(origin, notes)}"
     indent = " " * (2 + _KEY + 2 + known + 2 + own + 2)
     lines = [
         line
@@ -123,7 +123,7 @@ def _value_lines(
     if len(name) > _KEY:
         yield f"  {name}"
         name = ""
-    shown = f"{said:{known}}"
+    shown = f"{source:{known}}"
     marked = click.style(shown, fg="yellow") if guess else shown
     yield f"  {name:{_KEY}}  {marked}  {origin.profile:{own}}  {lines[0]}".rstrip()
     yield from (f"{indent}{line}" for line in lines[1:])
@@ -173,8 +173,8 @@ def _apart(site: Site, key: str, name: str) -> str:
 def _performance(site: Site, notes: _Notes, width: int) -> Iterator[str]:
     for reference in site.performance:
         which = "or more" if reference.higher_is_better else "or less"
-        said = f"{reference.what}: {reference.value:g} {reference.unit} {which}"
+        value = f"{reference.what}: {reference.value:g} {reference.unit} {which}"
         known = f"{reference.origin.status.value}{_note(reference.origin, notes)}"
-        yield from (f"  {line}" for line in wrap(plain(f"{said} ({known})"), width - 2))
+        yield from (f"  {line}" for line in wrap(plain(f"{value} ({known})"), width - 2))
         if reference.conditions:
             yield from (f"    {line}" for line in wrap(plain(reference.conditions), width - 4))

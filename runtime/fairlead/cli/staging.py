@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import posixpath
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import click
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Silent
+from fairlead.cli.declare import collected, option
 from fairlead.cli.options import Planning
 from fairlead.cli.screen import print_findings, progress
 from fairlead.launch.launch import new_run_folder
@@ -30,37 +30,112 @@ from fairlead.transfer.place import choose, job_here
 from fairlead.transfer.steps import elsewhere, through_launcher
 
 
+def _in_item(text: str) -> InItem:
+    # A path that is there is meant as it stands, colons and all.
+    source, name = text, ""
+    if not os.path.lexists(text) and ":" in text:
+        source, _, name = text.rpartition(":")
+    path = Path(source).expanduser().absolute()
+    name = name or Path(posixpath.normpath(path)).name
+    return InItem(posixpath.normpath(path), _name(name, f"--stage-in {text}"))
+
+
+def _out_item(text: str) -> OutItem:
+    name, _, target = text.partition(":")
+    name = _name(name, f"--stage-out {text}")
+    if target.endswith("/"):  # into that folder
+        target += posixpath.basename(name)
+    path = Path(target or name).expanduser().absolute()
+    return OutItem(name, posixpath.normpath(path))
+
+
+def _name(name: str, where: str) -> str:
+    parts = name.rstrip("/").split("/")
+    if {"", ".", ".."} & set(parts) or "\0" in name:
+        raise click.UsageError(
+            f"{where}: `{name}` is not a valid name below {MOUNT}: it cannot start with /, or contain . or .."
+        )
+    return "/".join(parts)
+
+
+def _apart(names: list[str], option: str) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise click.UsageError(
+                f"{option}: two have the name `{name}`; add :NAME to one of them"
+            )
+        if inside := next((other for other in names if other.startswith(f"{name}/")), None):
+            raise click.UsageError(
+                f"{option}: `{inside}` lies inside `{name}`; give it another name"
+            )
+
+
+def _items(read: Callable[[str], InItem | OutItem]) -> Callable[..., Any]:
+    """The callback of an option whose words name items, which must lie apart."""
+
+    def callback(context: click.Context, option: click.Parameter, texts: Sequence[str]) -> Any:
+        items = tuple(map(read, texts))
+        _apart([item.name for item in items], option.opts[0])
+        return items
+
+    return callback
+
+
 @dataclass(frozen=True)
 class Staging:
     """What the options say, as given."""
 
-    ins: tuple[InItem, ...]
-    outs: tuple[OutItem, ...]
-    to: str
-    follow: bool
-    keep: bool
+    ins: tuple[InItem, ...] = option(
+        "--stage-in SRC[:NAME]",
+        "Copy a file or folder to each node, as $FAIRLEAD_STAGE/NAME. Repeatable.",
+        callback=_items(_in_item),
+    )
+    outs: tuple[OutItem, ...] = option(
+        "--stage-out NAME[:DST]",
+        "Copy $FAIRLEAD_STAGE/NAME back after the command; DST must not exist. Repeatable.",
+        callback=_items(_out_item),
+    )
+    to: str = option(
+        "--stage-to memory|node-local|burst-buffer|PATH",
+        "Where to stage.  [default: the site's node-local disk, else its memory]",
+    )
+    links: str = option(
+        "--stage-links",
+        "What to do with links that lead out of what is staged in: refuse, or copy their targets.",
+        type=click.Choice(["refuse", "follow"]),
+        default="refuse",
+    )
+    keep: bool = option("--stage-keep", "Keep staged-in files for the next run of this job.")
 
     def words(self) -> list[str]:
         """The options again, for a line that is run elsewhere."""
-        found = []
+        words = []
         for item in self.ins:
             own = Path(item.source).name == item.name
-            found.append(f"--stage-in={item.source}" + ("" if own else f":{item.name}"))
-        found += [f"--stage-out={one.name}:{one.target}" for one in self.outs]
-        found += [f"--stage-to={self.to}"] if self.to else []
-        found += ["--stage-links=follow"] if self.follow else []
-        return found + ["--stage-keep"] * self.keep
+            words.append(f"--stage-in={item.source}" + ("" if own else f":{item.name}"))
+        words += [f"--stage-out={item.name}:{item.target}" for item in self.outs]
+        words += [f"--stage-to={self.to}"] if self.to else []
+        words += ["--stage-links=follow"] if self.links == "follow" else []
+        return words + ["--stage-keep"] * self.keep
 
     def check(self) -> None:
-        """Looks whether sources are there and results will have a place: soon, since nodes cost.
+        """Checks that sources exist and results will have a place: early, since nodes cost.
 
         Raises:
-            FairleadError: exit code 2; they are not, or have none.
+            FairleadError: exit code 2; they do not, or have none.
         """
         for item in self.ins:
-            _there(item)
-        for one in self.outs:
-            _free(one)
+            if not Path(item.source).exists():
+                raise fail("stage-source-missing", source=item.source)
+        for result in self.outs:
+            target = Path(result.target)
+            if os.path.lexists(target):
+                raise fail("stage-target-exists", target=target, one_name=result.name)
+            above = next(parent for parent in target.parents if os.path.lexists(parent))
+            if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+                raise fail(
+                    "stage-target-unwritable", target=target, above=above, one_name=result.name
+                )
 
     def wish(self, site: Site, environ: Mapping[str, str] = os.environ) -> Wish | None:
         """What is to be staged here; None when nothing is.
@@ -69,7 +144,7 @@ class Staging:
             FairleadError: exit code 2; there is no such storage, or something is in the way.
         """
         if not self.ins and not self.outs:
-            if self.to or self.keep or self.follow:
+            if self.to or self.keep or self.links == "follow":
                 raise click.UsageError("nothing is staged: --stage-in or --stage-out is missing")
             return None
         job = job_here(environ)
@@ -79,71 +154,10 @@ class Staging:
             )
         self.check()
         place = choose(self.to, site.storage, site.name, environ)
-        links = Links.FOLLOW if self.follow else Links.REFUSE
-        return Wish(self.ins, self.outs, place, links, self.keep, job)
+        return Wish(self.ins, self.outs, place, Links(self.links), self.keep, job)
 
 
-_OPTIONS = (
-    click.option(
-        "--stage-keep",
-        "keep",
-        is_flag=True,
-        help="Keep staged-in files for the next run of this job.",
-    ),
-    click.option(
-        "--stage-links",
-        "links",
-        type=click.Choice(["refuse", "follow"]),
-        default="refuse",
-        show_default=True,
-        help="What to do with links that lead out of what is staged in: refuse, or copy their targets.",
-    ),
-    click.option(
-        "--stage-to",
-        "to",
-        default="",
-        metavar="memory|node-local|burst-buffer|PATH",
-        help="Where to stage.  [default: the site's node-local disk, else its memory]",
-    ),
-    click.option(
-        "--stage-out",
-        "outs",
-        multiple=True,
-        metavar="NAME[:DST]",
-        help="Copy $FAIRLEAD_STAGE/NAME back after the command; DST must not exist. Repeatable.",
-    ),
-    click.option(
-        "--stage-in",
-        "ins",
-        multiple=True,
-        metavar="SRC[:NAME]",
-        help="Copy a file or folder to each node, as $FAIRLEAD_STAGE/NAME. Repeatable.",
-    ),
-)
-
-
-def stage_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of staging, which reach ``function`` as one :class:`Staging` called ``data``."""
-
-    @functools.wraps(function)
-    def wrapped(
-        *,
-        ins: tuple[str, ...],
-        outs: tuple[str, ...],
-        to: str,
-        links: str,
-        keep: bool,
-        **others: Any,
-    ) -> Any:
-        items = tuple(_in_item(text) for text in ins)
-        back = tuple(_out_item(text) for text in outs)
-        _apart([item.name for item in items], "--stage-in")
-        _apart([one.name for one in back], "--stage-out")
-        return function(data=Staging(items, back, to, links == Links.FOLLOW.value, keep), **others)
-
-    for option in _OPTIONS:
-        wrapped = option(wrapped)
-    return wrapped
+stage_options = collected(Staging, "data")
 
 
 @contextlib.contextmanager
@@ -178,7 +192,7 @@ def step_words(
 ) -> tuple[str, ...]:
     """What starts a step on every node that ranks may come to; empty when that is this one."""
     shape = replace(plan.request.shape, ranks=ranks)
-    spread = bool(planning.choices.launcher) or shape.nodes > 1 or bool(shape.hosts)
+    spread = bool(planning.launcher) or shape.nodes > 1 or bool(shape.hosts)
     if not elsewhere(spread, environ):
         return ()
     # Copying wants neither the ranks' GPUs nor their binding, and the ranks' own nodes.
@@ -219,68 +233,14 @@ def stage_json(stage: Stage | None) -> dict[str, Any] | None:
         return None
     wish = stage.wish
     return {
-        "place": {"kind": wish.place.kind, "path": wish.place.path, "why": wish.place.why},
+        "place": wish.place,
         "folder": wish.folder,
         "mount": MOUNT,
         "nodes": stage.nodes,
-        "in": [one.to_json() for one in stage.moved_in],
-        "out": [one.to_json() for one in stage.moved_out],
+        "in": [item.to_json() for item in stage.moved_in],
+        "out": [item.to_json() for item in stage.moved_out],
         "kept": [
             {"node": node, "name": name, "path": path} for (node, name), path in stage.kept.items()
         ],
-        "findings": [finding.to_json() for finding in stage.findings],
+        "findings": stage.findings,
     }
-
-
-def _in_item(text: str) -> InItem:
-    # A path that is there is meant as it stands, colons and all.
-    source, name = text, ""
-    if not os.path.lexists(text) and ":" in text:
-        source, _, name = text.rpartition(":")
-    path = Path(source).expanduser().absolute()
-    name = name or Path(posixpath.normpath(path)).name
-    return InItem(posixpath.normpath(path), _name(name, f"--stage-in {text}"))
-
-
-def _out_item(text: str) -> OutItem:
-    name, _, target = text.partition(":")
-    name = _name(name, f"--stage-out {text}")
-    if target.endswith("/"):  # into that folder
-        target += posixpath.basename(name)
-    path = Path(target or name).expanduser().absolute()
-    return OutItem(name, posixpath.normpath(path))
-
-
-def _name(name: str, where: str) -> str:
-    parts = name.rstrip("/").split("/")
-    if {"", ".", ".."} & set(parts) or "\0" in name:
-        raise click.UsageError(
-            f"{where}: `{name}` is not a valid name below {MOUNT}: it cannot start with /, or contain . or .."
-        )
-    return "/".join(parts)
-
-
-def _apart(names: list[str], option: str) -> None:
-    for one in names:
-        if names.count(one) > 1:
-            raise click.UsageError(f"{option}: two have the name `{one}`; add :NAME to one of them")
-        inside = next((other for other in names if other.startswith(f"{one}/")), None)
-        if inside:
-            raise click.UsageError(
-                f"{option}: `{inside}` lies inside `{one}`; give it another name"
-            )
-
-
-def _there(item: InItem) -> None:
-    if not Path(item.source).exists():
-        raise fail("stage-source-missing", source=item.source)
-
-
-def _free(one: OutItem) -> None:
-    """Whether results will have a place: to learn that after the command would be late."""
-    target = Path(one.target)
-    if os.path.lexists(target):
-        raise fail("stage-target-exists", target=target, one_name=one.name)
-    above = next(parent for parent in target.parents if os.path.lexists(parent))
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise fail("stage-target-unwritable", target=target, above=above, one_name=one.name)

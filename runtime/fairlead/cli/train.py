@@ -6,24 +6,22 @@ import math
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from fairlead.base.errors import ExitCode, Severity, fail
 from fairlead.base.paths import cache_dir
 from fairlead.base.serde import to_json
-from fairlead.cli import options
-from fairlead.cli import timeline as timelines
-from fairlead.cli.screen import json_option, print_findings, print_json, progress
-from fairlead.cli.train_auto import run_script
-from fairlead.cli.train_show import show_plan, summary
-from fairlead.cli.within import within
+from fairlead.cli import options, show
+from fairlead.cli.declare import COUNT, FILE_HERE, FOLDER, SECONDS, collected, option
+from fairlead.cli.screen import json_option, print_findings, print_json, table
+from fairlead.cli.within import plan_launch
 from fairlead.launch import unpack
 from fairlead.launch.request import Asked
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Prepared
-from fairlead.session.prepare import prepare, refuse
+from fairlead.session.prepare import refuse
 
 if TYPE_CHECKING:
     from fairlead.ml.train.model import TrainOptions
@@ -43,36 +41,67 @@ Examples:
 DEFAULT_RANKS = 2
 BACKENDS = ("tensorflow", "torch")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
-# What each backend is trained in, and what its ranks import.
+# What each backend is trained in.
 _IMAGES = {"tensorflow": "tensorflow", "torch": "pytorch"}
-_NEEDED = {
-    "tensorflow": ("tensorflow", "keras", "mpi4py"),
-    "torch": ("torch", "keras", "mpi4py"),
-}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainFlags:
     """The options of ``fairlead train`` that no other group of options holds."""
 
     auto: Path | None
-    data: Path | None
-    train_samples: int | None
-    published: bool
-    epochs: int | None
-    batch: int | None
-    backend: str
-    precision: str
-    max_seconds: float
-    seed: int
-    every_seconds: float | None
-    every_steps: int | None
-    resume: bool
-    skip_damaged: bool
-    output: Path
-    watchdog: float | None
-    timeline_file: str
-    dry_run: bool
+    data: Path | None = option(
+        "--data",
+        "Folder of your own files.  [default: samples generated once and kept]",
+        type=click.Path(exists=True, file_okay=False, path_type=Path),
+    )
+    train_samples: int | None = option(
+        "--train-samples --train-events N",
+        "Samples to generate and train on.  [default: what the model needs]",
+        type=click.IntRange(100),
+    )
+    published: bool = option(
+        "--published", "Use the publication's recipe instead of the one that learns in minutes."
+    )
+    epochs: int | None = option(
+        "--epochs", "Passes over the samples.  [default: the recipe's]", type=COUNT
+    )
+    batch: int | None = option(
+        "--batch", "Samples per rank and step.  [default: the recipe's]", type=COUNT
+    )
+    backend: str = option(
+        "--backend", "Keras backend.", default="tensorflow", type=click.Choice(BACKENDS)
+    )
+    precision: str = option(
+        "--precision",
+        "Precision of the layers; weights stay float32.",
+        default="float32",
+        type=click.Choice(PRECISIONS),
+    )
+    max_seconds: float = option(
+        "--max-seconds", "Time limit of the training.", default=90.0, type=SECONDS
+    )
+    seed: int = option(
+        "--seed", "Seed for weights, data and order.", default=1, type=click.IntRange(0, 2**31 - 1)
+    )
+    every_seconds: float | None = option(
+        "--checkpoint SECONDS",
+        "Write a checkpoint every SECONDS, and one at the end.",
+        type=click.FloatRange(0, min_open=True),
+    )
+    every_steps: int | None = option(
+        "--checkpoint-steps N", "Also write a checkpoint every N steps.", type=COUNT
+    )
+    resume: bool = option(
+        "--resume", "Resume bit for bit from the last complete checkpoint in the report's folder."
+    )
+    skip_damaged: bool = options.SKIP_DAMAGED
+    output: Path = option(
+        "-o --output", "Folder for the report.", default="fairlead-report", type=FOLDER
+    )
+    watchdog: float | None = options.WATCHDOG
+    timeline_file: str = options.TIMELINE
+    dry_run: bool = option("--dry-run", "Print what would be done, and launch nothing.")
     as_json: bool
 
 
@@ -97,104 +126,21 @@ class _TrainCommand(click.Command):
 @click.option(
     "--auto",
     metavar="SCRIPT",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE_HERE,
     help="Instead of MODEL: run a serial Keras or torch script data-parallel. Its own arguments"
     " follow `--`.",
 )
 @click.option(
     "-n",
     "--ranks",
-    type=click.IntRange(1),
+    type=COUNT,
     help="Ranks to train on.  [default: 2, or what -N and --ranks-per-node give]",
 )
 @options.nodes_options
 @options.image_option("; with --backend torch `pytorch`, unless another is named.")
 @options.choice_options
-@click.option(
-    "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder of your own files.  [default: samples generated once and kept]",
-)
-@click.option(
-    "--train-samples",
-    "--train-events",
-    type=click.IntRange(100),
-    metavar="N",
-    help="Samples to generate and train on.  [default: what the model needs]",
-)
-@click.option(
-    "--published",
-    is_flag=True,
-    help="Use the publication's recipe instead of the one that learns in minutes.",
-)
-@click.option(
-    "--epochs",
-    type=click.IntRange(1),
-    help="Passes over the samples.  [default: the recipe's]",
-)
-@click.option(
-    "--batch",
-    type=click.IntRange(1),
-    help="Samples per rank and step.  [default: the recipe's]",
-)
-@click.option(
-    "--backend",
-    default="tensorflow",
-    show_default=True,
-    type=click.Choice(BACKENDS),
-    help="Keras backend.",
-)
-@click.option(
-    "--precision",
-    default="float32",
-    show_default=True,
-    type=click.Choice(PRECISIONS),
-    help="Precision of the layers; weights stay float32.",
-)
-@click.option(
-    "--max-seconds",
-    default=90.0,
-    show_default=True,
-    type=click.FloatRange(1),
-    help="Time limit of the training.",
-)
-@click.option(
-    "--seed",
-    default=1,
-    show_default=True,
-    type=click.IntRange(0, 2**31 - 1),
-    help="Seed for weights, data and order.",
-)
-@click.option(
-    "--checkpoint",
-    "every_seconds",
-    type=click.FloatRange(0, min_open=True),
-    metavar="SECONDS",
-    help="Write a checkpoint every SECONDS, and one at the end.",
-)
-@click.option(
-    "--checkpoint-steps",
-    "every_steps",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Also write a checkpoint every N steps.",
-)
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Resume bit for bit from the last complete checkpoint in the report's folder.",
-)
-@click.option(
-    "--skip-damaged",
-    is_flag=True,
-    help="Skip and count files that cannot be read; all files are read first.",
-)
-@options.output_option("fairlead-report")
-@options.watchdog_option
-@timelines.timeline_option
-@click.option("--dry-run", is_flag=True, help="Print what would be done, and launch nothing.")
+@collected(TrainFlags)
 @json_option
-@options.collected(TrainFlags)
 def train(
     model: str | None,
     arguments: tuple[str, ...],
@@ -216,48 +162,66 @@ def train(
     if ranks is None and not (asked.nodes or asked.per_node or asked.hosts):
         ranks = DEFAULT_RANKS
     if flags.auto is not None:
-        return run_script(flags.auto, ((model,) if model else ()) + arguments, ranks, image)
+        return _run_script(flags.auto, ((model,) if model else ()) + arguments, ranks, image)
     from fairlead.ml import registry
+    from fairlead.perf.draw.pages import require_tools
 
     context = click.get_current_context()
     if flags.backend == "torch" and not options.is_given(context, "image"):
         image = _IMAGES[flags.backend]
     task = registry.find(" ".join(filter(None, [model, *arguments])))
-    from fairlead.ml.train.host import train as train_model
-    from fairlead.ml.train.session_runner import runner
-    from fairlead.perf.draw import require_tools, write_report
-    from fairlead.perf.draw.compose import compose
-
-    shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=flags.dry_run)
     output = flags.output.absolute()
-    recorder = timelines.recording(
-        flags.timeline_file, dry_run=flags.dry_run, nobody=timelines.NO_TRAINING
-    )
-    bars = progress(flags.as_json)
-    bars = recorder.progress(bars) if recorder else bars
-    with timelines.stage(recorder, "plan"):
-        request = planning.request(shape.ranks, shape=shape)
-        prepared = prepare(image, planning.choices, request, progress=bars)
+    ready = plan_launch(image, replace(asked, ranks=ranks), planning, flags)
+    prepared, ranks, bars = ready.prepared, ready.shape.ranks, ready.progress
     _check_image(prepared, image, flags.backend, generates=flags.data is None)
     require_tools()
+    from fairlead.ml.train.host import train as train_model
+    from fairlead.ml.train.session_runner import runner
+    from fairlead.perf.draw.compose import compose
+    from fairlead.perf.draw.run_page import write_report
+
     if prepared.refused:
         raise refuse(prepared)
-    settings = _settings(flags, task.name, shape.ranks, output)
+    settings = _settings(flags, task.name, ranks, output)
     if flags.dry_run:
-        return show_plan(prepared, settings, flags.as_json)
+        return show.dry_run("train", prepared, _steps(settings), flags.as_json)
     output.mkdir(parents=True, exist_ok=True)  # where that fails, before any work
     unpack.ensure(prepared.plan, cache_dir(), bars)
     proofs: list[Proof] = []
-    launch_by_plan = runner(prepared, output / "ranks.log", proofs.append, flags.watchdog, recorder)
-    result = train_model(launch_by_plan, settings, bars)
+    launcher = runner(prepared, output / "ranks.log", proofs.append, flags.watchdog, ready.recorder)
+    result = train_model(launcher, settings, bars)
     proof = proofs[-1]  # of the training itself, the last launch that starts MPI
-    title = f"{task.title} in {image} on {shape.ranks} rank{'s' if shape.ranks > 1 else ''}"
+    title = f"{task.title} in {image} on {ranks} rank{'s' if ranks > 1 else ''}"
     report = compose(title, prepared, proof, result, _repeat(context, image))
     with bars.stage("write the report"):
         page, document = write_report(output, report)
     _show(result, proof, page, document, flags)
     failed = any(f.severity is Severity.ERROR for f in result.findings)
     return ExitCode.FAILED if failed else ExitCode.DONE
+
+
+def _run_script(script: Path, words: tuple[str, ...], ranks: int | None, image: str) -> int:
+    """``fairlead run`` of a serial script, by what makes it one of many ranks."""
+    from fairlead.cli.run import run
+
+    context = click.get_current_context()
+    own = {"model", "arguments", "auto", "ranks", "image"}
+    of_run = {parameter.name for parameter in run.params}
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        if name not in own | of_run and options.is_given(context, name):
+            flag = max(parameter.opts, key=len)
+            raise fail("train-model-bundled-only", flag=flag, script=script)
+    words_of_run = list(options.given(context, own))
+    script = script.resolve()
+    if not script.is_relative_to(Path.cwd()):  # that folder the container has anyhow
+        words_of_run += ["--bind", str(script.parent)]
+    command = ["python3", "-m", "fairlead.comm.auto", str(script), *words]
+    count = ["-n", str(ranks)] if ranks else []  # else as many as the nodes give
+    argv = [*count, *words_of_run, image, "--", *command]
+    with run.make_context("run", argv, parent=context.parent) as inner:
+        code: int = run.invoke(inner) or 0
+    return code
 
 
 def _settings(flags: TrainFlags, model: str, ranks: int, output: Path) -> TrainOptions:
@@ -291,15 +255,10 @@ def _settings(flags: TrainFlags, model: str, ranks: int, output: Path) -> TrainO
 def _show(result: TrainResult, proof: Proof, page: Path, document: Path, flags: TrainFlags) -> None:
     """Show the figures and where the report is."""
     if flags.as_json:
-        payload: dict[str, Any] = {
-            "report": str(document),
-            "page": str(page),
-            "proof": to_json(proof),
-            "result": to_json(result),
-        }
-        print_json("train", payload)
+        values = {"report": document, "page": page, "proof": proof, "result": result}
+        print_json("train", to_json(values))
         return
-    click.echo("\n" + summary(result, proof, flags.resume))
+    click.echo("\n" + _summary(result, proof, flags.resume))
     if result.findings:
         print_findings(result.findings)
     click.echo(f"\nreport: {page}\n        {document}")
@@ -324,13 +283,59 @@ def _check_image(prepared: Prepared, image: str, backend: str, *, generates: boo
     if wheels is None:
         return  # not built by fairlead: only the ranks can say
     present = {name.lower().replace("_", "-").removesuffix("-cpu") for name in wheels}
-    needed = [*_NEEDED[backend], *(["h5py"] if generates and backend == "tensorflow" else [])]
-    lacking = [name for name in needed if name not in present]
-    if lacking:
-        raise fail(
-            "train-image",
-            lacking=", ".join(lacking),
-            image=image,
-            backend=backend,
-            images=_IMAGES[backend],
-        )
+    needed = [backend, "keras", "mpi4py"]
+    needed += ["h5py"] if generates and backend == "tensorflow" else []
+    if lacking := ", ".join(name for name in needed if name not in present):
+        images = _IMAGES[backend]
+        raise fail("train-image", lacking=lacking, image=image, backend=backend, images=images)
+
+
+def _steps(settings: TrainOptions) -> list[str]:
+    """What would be launched, in order. The lines themselves need files that each step makes."""
+    task, (train_samples, held_out) = settings.task, settings.samples
+    what = f"{task.sample}s"
+    data = settings.data_dir or f"{train_samples} {what}, generated once and kept"
+    kept = [f"checkpoints in {settings.checkpoints}"] if settings.checkpoints else []
+    return [
+        f"data: {data}",
+        f"speed on 1 rank: {settings.measure_steps} steps of {settings.each} {what}",
+        f"training on {settings.ranks} ranks: {settings.epochs or settings.recipe.epochs} epochs, at most "
+        f"{settings.max_seconds:g} s, then {held_out} held-out {what}",
+        *kept,
+        f"a linear model on the same {what}",
+        f"report in {settings.run_dir.parent}",
+    ]
+
+
+def _summary(result: TrainResult, proof: Proof, resume: bool) -> str:
+    """The figures of a training, in a table."""
+    from fairlead.ml.train.result import score_name
+
+    every = result.all
+    first = proof.ranks[0]
+    rows = [("proved", f"{len(proof.ranks)} ranks", f"{first.version}; {first.transport}")]
+    for gate in result.gates:
+        linear = f"linear model on the same {result.task.sample}s: {result.baseline.scores[gate.metric]:.3f}"
+        label = f"held-out {score_name(gate.metric)}"
+        rows.append((label, f"{result.scores[gate.metric]:.3f}", f"{linear}; wanted {gate.words}"))
+    if every.speed is not None:
+        ranks = f"{every.ranks} rank{'s' if every.ranks > 1 else ''}"
+        speed = f"{every.speed.samples_per_s:.1f}"
+        rows.append((f"samples/s, {ranks}", speed, f"batch {every.batch} a rank"))
+    if result.one is not None and result.one.speed is not None:
+        speed = f"{result.one.speed.samples_per_s:.1f}"
+        rows.append(("samples/s, 1 rank", speed, "same batch a rank"))
+        efficiency = f"{100 * result.efficiency:.0f} %"
+        rows.append(("efficiency", efficiency, f"of {every.ranks} x 1 rank"))
+    for written in every.checkpoints[-1:]:
+        rate = written.bytes / written.seconds / 1e6
+        held = f"{written.bytes / 1e6:.0f} MB at {rate:.0f} MB/s; the training paused for {written.held_s:.2f} s"
+        rows.append(("last checkpoint", f"step {written.step}", held))
+    if every.resumed_from:
+        rows.append(("went on", f"after step {every.resumed_from}", "from a checkpoint"))
+    elif resume:
+        rows.append(("began", "at step 0", "there was no checkpoint to resume from"))
+    digests = [weights.final for weights in every.weights]
+    same = "bit-identical" if len({*digests}) == 1 else "DIFFERENT"
+    rows.append(("weights", same, f"on {len(digests)} ranks: sha256 {digests[0][:16]}…"))
+    return table(rows)

@@ -9,7 +9,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,16 +20,15 @@ from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.base.serde import to_json
 from fairlead.base.suggest import suggest
 from fairlead.cli import options, show
-from fairlead.cli import timeline as timelines
-from fairlead.cli.screen import json_option, print_findings, print_json, progress, table
-from fairlead.cli.within import within
+from fairlead.cli.declare import FILE_HERE, FOLDER, collected, option
+from fairlead.cli.screen import json_option, print_findings, print_json, table, writing
+from fairlead.cli.within import Ready, plan_launch
 from fairlead.launch import unpack
 from fairlead.launch.request import Asked
 from fairlead.ml import registry
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Prepared
-from fairlead.session.prepare import prepare, refuse
-from fairlead.session.recorder import Recorder
+from fairlead.session.prepare import refuse
 
 # Most reports are far below 1 MB; the progress files of the ranks come on top.
 _REPORT_BYTES = 2 << 20
@@ -56,26 +55,7 @@ expectation. Those of `fairlead run` if nothing could be launched.
 """
 
 
-@dataclass(frozen=True)
-class ValidateFlags:
-    """The options of ``fairlead validate`` that no other group of options holds."""
-
-    weak: bool
-    folders: tuple[str, ...]
-    skip_damaged: bool
-    quick: bool
-    native: Path | None
-    save_reference: bool
-    save_crowded: bool
-    save_slow: bool
-    output: Path
-    watchdog: float | None
-    timeline_file: str
-    dry_run: bool
-    as_json: bool
-
-
-@dataclass(frozen=True)
+@dataclass
 class _Written:
     """What came of writing a validation.
 
@@ -86,10 +66,10 @@ class _Written:
         refused: why some of these could not be written.
     """
 
-    kept: Path | None
-    paths: tuple[Path, ...]
-    references: Path | None
-    refused: list[Finding]
+    kept: Path | None = None
+    paths: tuple[Path, ...] = ()
+    references: Path | None = None
+    refused: list[Finding] = field(default_factory=list)
 
 
 def _counts(context: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
@@ -113,73 +93,100 @@ def _models(
     return words
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is to be measured.
+
+    Attributes:
+        models: None for those that are usually trained.
+        folders: of ``--data``.
+    """
+
+    ranks: tuple[int, ...] = option(
+        "-n --ranks N,N,…",
+        "Numbers of ranks to measure at; what is measured once uses the largest.",
+        default="1,2",
+        multiple=False,
+        callback=_counts,
+    )
+    models: tuple[str, ...] | None = option(
+        "--models NAME,…",
+        f"Bundled models to train, or `none`.  [default: {','.join(registry.validated())}]",
+        callback=_models,
+    )
+    weak: bool = option(
+        "--weak/--strong",
+        "Keep the samples per rank (weak) or per step (strong) constant.  [default: weak]",
+        default=True,
+    )
+    folders: tuple[str, ...] = option(
+        "--data [MODEL=]DIRECTORY",
+        "Train on your own files instead of generated ones. Repeatable, once per model.",
+    )
+    skip_damaged: bool = options.SKIP_DAMAGED
+    quick: bool = option("--quick", "Fewer sizes and steps, and only HEP-CNN; takes minutes.")
+
+    def scope(self, output: Path) -> Options:
+        """What is measured.
+
+        Raises:
+            click.UsageError: ``--data`` is not of a measured model, or no folder.
+        """
+        from fairlead.perf.measure.step import Options
+
+        usual = registry.validated()
+        usual = usual[:1] if self.quick else usual
+        models = usual if self.models is None else self.models
+        return Options(
+            out=output / "run",
+            ranks=self.ranks,
+            models=models,
+            quick=self.quick,
+            cores=len(os.sched_getaffinity(0)),
+            strong=not self.weak,
+            data=_data(self.folders, models),
+            skip_damaged=self.skip_damaged,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateFlags:
+    """How the validation is done, and what becomes of it."""
+
+    native: Path | None = option(
+        "--native PYTHON",
+        "Also measure without a container, using this Python of the host; it needs mpi4py, and"
+        " TensorFlow for models.",
+        type=FILE_HERE,
+    )
+    save_reference: bool = option(
+        "--save-reference", "Save the measurements as this site's references."
+    )
+    save_crowded: bool = option(
+        "--save-crowded", "With --save-reference: also save lines whose ranks shared cores."
+    )
+    save_slow: bool = option(
+        "--save-slow", "With --save-reference: also save lines slower than expected."
+    )
+    output: Path = option(
+        "-o --output", "Folder for the report.", default="fairlead-validation", type=FOLDER
+    )
+    watchdog: float | None = options.WATCHDOG
+    timeline_file: str = options.TIMELINE
+    dry_run: bool = option("--dry-run", "Print what would be measured, and launch nothing.")
+    as_json: bool
+
+
 @click.command(epilog=EPILOG, short_help="Check that this machine is as fast as it should be.")
-@click.option(
-    "-n",
-    "--ranks",
-    callback=_counts,
-    metavar="N,N,…",
-    default="1,2",
-    show_default=True,
-    help="Numbers of ranks to measure at; what is measured once uses the largest.",
-)
-@click.option(
-    "--models",
-    callback=_models,
-    metavar="NAME,…",
-    help=f"Bundled models to train, or `none`.  [default: {','.join(registry.validated())}]",
-)
-@click.option(
-    "--weak/--strong",
-    default=True,
-    help="Keep the samples per rank (weak) or per step (strong) constant.  [default: weak]",
-)
-@click.option(
-    "--data",
-    "folders",
-    multiple=True,
-    metavar="[MODEL=]DIRECTORY",
-    help="Train on your own files instead of generated ones. Repeatable, once per model.",
-)
-@click.option(
-    "--skip-damaged",
-    is_flag=True,
-    help="Skip and count files that cannot be read; all files are read first.",
-)
-@click.option(
-    "--quick", is_flag=True, help="Fewer sizes and steps, and only HEP-CNN; takes minutes."
-)
+@collected(Wanted, "wanted")
 @options.nodes_options
 @options.image_option()
 @options.choice_options
-@click.option(
-    "--native",
-    metavar="PYTHON",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Also measure without a container, using this Python of the host; it needs mpi4py, and"
-    " TensorFlow for models.",
-)
-@click.option(
-    "--save-reference", is_flag=True, help="Save the measurements as this site's references."
-)
-@click.option(
-    "--save-crowded",
-    is_flag=True,
-    help="With --save-reference: also save lines whose ranks shared cores.",
-)
-@click.option(
-    "--save-slow", is_flag=True, help="With --save-reference: also save lines slower than expected."
-)
-@options.output_option("fairlead-validation")
-@options.watchdog_option
-@timelines.timeline_option
-@click.option("--dry-run", is_flag=True, help="Print what would be measured, and launch nothing.")
+@collected(ValidateFlags)
 @json_option
-@options.collected(ValidateFlags)
 def validate(
-    ranks: tuple[int, ...],
+    wanted: Wanted,
     asked: Asked,
-    models: tuple[str, ...] | None,
     image: str,
     planning: options.Planning,
     flags: ValidateFlags,
@@ -191,32 +198,26 @@ def validate(
     and training of the bundled models at each number of ranks. Each result is compared with this
     site's references, with what the hardware allows, or with the same run without a container.
     """
-    from fairlead.perf.draw.compose import facts
     from fairlead.perf.draw.pages import require_tools
+
+    require_tools()
+    from fairlead.perf.draw.compose import facts
     from fairlead.perf.judge.assess import Circumstances, assess
     from fairlead.perf.measure import environment, pipeline
     from fairlead.perf.measure.step import Context
 
     output = flags.output.absolute()
-    usual = registry.validated()
-    chosen = models if models is not None else (usual[:1] if flags.quick else usual)
-    data = _data(flags.folders, chosen)
-    shape, _ = within(replace(asked, ranks=max(ranks)), planning, dry_run=flags.dry_run)
-    recorder = timelines.recording(
-        flags.timeline_file, dry_run=flags.dry_run, nobody=timelines.NO_TRAINING
-    )
-    bars = progress(flags.as_json)
-    bars = recorder.progress(bars) if recorder else bars
-    with timelines.stage(recorder, "plan"):
-        request = planning.request(shape.ranks, shape=shape)
-        prepared = prepare(image, planning.choices, request, progress=bars)
-    require_tools("jinja2", "numpy")
+    scope = wanted.scope(output)
+    ready = plan_launch(image, replace(asked, ranks=max(scope.ranks)), planning, flags)
+    prepared, bars = ready.prepared, ready.progress
     if prepared.refused:
         raise refuse(prepared)
-    scope = _scope(flags, ranks, chosen, data)
-    _check_native(flags.native, prepared)
+    if flags.native:
+        _check_native(flags.native, prepared)
     if flags.dry_run:
-        return _dry_run(prepared, scope, flags.native, flags.as_json)
+        return show.dry_run(
+            "validate", prepared, _steps(prepared, scope, flags.native), flags.as_json
+        )
     _check_writable(output)
     unpack.ensure(prepared.plan, cache_dir(), bars)
     begun, clock = datetime.datetime.now(datetime.UTC).astimezone(), time.monotonic()
@@ -225,7 +226,7 @@ def validate(
         problems = _doctor()
         stage.result(f"{len(problems)} findings" if problems else "all is well")
     proofs: list[Proof] = []
-    ways = _ways(prepared, flags, output / "ranks.log", proofs, recorder)
+    ways = _ways(ready, flags, output / "ranks.log", proofs)
     context = Context(scope, ways, prepared.plan.launcher.kind, bars)
     pipeline.measure(context)
     around = Circumstances(
@@ -237,61 +238,26 @@ def validate(
     return _exit_code(result, written, context.seen)
 
 
-def _scope(
-    flags: ValidateFlags,
-    ranks: tuple[int, ...],
-    models: tuple[str, ...],
-    data: dict[str, Path],
-) -> Options:
-    """What is measured."""
-    from fairlead.perf.measure.step import Options
-
-    return Options(
-        out=flags.output.absolute() / "run",
-        ranks=ranks,
-        models=models,
-        quick=flags.quick,
-        cores=len(os.sched_getaffinity(0)),
-        strong=not flags.weak,
-        data=data,
-        skip_damaged=flags.skip_damaged,
-    )
-
-
-def _check_native(python: Path | None, prepared: Prepared) -> None:
-    """Check that the ranks can also run without a container.
-
-    Raises:
-        FairleadError: the Python lacks a package; or, exit code 2, the plan has no MPI of the host.
-    """
+def _check_native(python: Path, prepared: Prepared) -> None:
+    """Check that the ranks can also run without a container."""
     from fairlead.perf.measure import native as natively
 
-    if python is None:
-        return
     natively.modules(python)
     if prepared.plan.host is None:
         raise fail("validate-native-no-host-mpi")
 
 
-def _ways(
-    prepared: Prepared,
-    flags: ValidateFlags,
-    log: Path,
-    proofs: list[Proof],
-    recorder: Recorder | None,
-) -> dict[Way, Runner]:
+def _ways(ready: Ready, flags: ValidateFlags, log: Path, proofs: list[Proof]) -> dict[Way, Runner]:
     """What launches ranks, in the container and natively. Launches append to ``proofs``."""
     from fairlead.ml.train.session_runner import runner
     from fairlead.perf.measure import native as natively
     from fairlead.perf.records.validation import Way
 
     log.unlink(missing_ok=True)
-    host = prepared.plan.host
-    contained = Way.IMAGE if host is None else Way.CONTAINER
-    ways: dict[Way, Runner] = {
-        contained: runner(prepared, log, proofs.append, flags.watchdog, recorder)
-    }
-    if flags.native is not None and host is not None:
+    prepared, host, recorder = ready.prepared, ready.prepared.plan.host, ready.recorder
+    in_image = runner(prepared, log, proofs.append, flags.watchdog, recorder)
+    ways: dict[Way, Runner] = {Way.CONTAINER if host else Way.IMAGE: in_image}
+    if flags.native and host:
         ways[Way.NATIVE] = natively.runner(prepared, host, flags.native, log, recorder)
     return ways
 
@@ -301,9 +267,8 @@ def _exit_code(result: Validation, written: _Written, observed: Observations) ->
 
     if observed.stopped:
         return ExitCode.PROOF_FAILED
-    if set(observed.codes) == {ExitCode.LAUNCH_FAILED} and not any(
-        m.samples for m in observed.measurements
-    ):
+    measured = any(m.samples for m in observed.measurements)
+    if set(observed.codes) == {ExitCode.LAUNCH_FAILED} and not measured:
         return ExitCode.LAUNCH_FAILED
     code = verdict.exit_code(result)
     return ExitCode.FAILED if written.refused and code is ExitCode.DONE else code
@@ -333,28 +298,11 @@ def _data(folders: Sequence[str], models: Sequence[str]) -> dict[str, Path]:
 
 
 def _check_writable(output: Path) -> None:
-    """Check, before minutes of measurements, that a report can be written.
-
-    Raises:
-        FairleadError: the folder cannot be made, or has no room.
-    """
-    try:
+    """Check, before minutes of measurements, that a report can be written."""
+    with writing(lambda why: fail("output-unwritable-validation", output=output, reason=why)):
         with atomic_write(output / ".room") as stream:
             stream.write(bytes(_REPORT_BYTES))
         (output / ".room").unlink()
-    except OSError as exc:
-        raise fail(
-            "output-unwritable-validation", output=output, reason=exc.strerror or str(exc)
-        ) from None
-
-
-def _small_runs(output: Path, runs: Mapping[str, Sequence[SmallRun]]) -> None:
-    """Write a file for each model, from which `fairlead project` projects to more nodes."""
-    from fairlead.perf.projection.small_runs import small_runs_json
-
-    for model, runs_of_model in runs.items():
-        with atomic_write(output / f"small-runs-{model}.json", "w") as stream:
-            json.dump(small_runs_json(runs_of_model), stream)
 
 
 def _doctor() -> list[Finding]:
@@ -372,50 +320,47 @@ def _write(
 ) -> _Written:
     """Write history, report and references. A failure of one does not stop the others."""
     from fairlead.perf.draw.validation_page import write_validation
-    from fairlead.perf.judge import references as reference
+    from fairlead.perf.judge import references
+    from fairlead.perf.projection.small_runs import small_runs_json
     from fairlead.perf.records import history
 
-    refused: list[Finding] = []
-    kept: Path | None = None
-    paths: tuple[Path, ...] = ()
-    saved: Path | None = None
+    written = _Written()
     try:
-        kept = history.keep(result)
+        written.kept = history.keep(result)
     except FairleadError as exc:
-        refused += exc.findings
+        written.refused += exc.findings
     try:
-        paths = write_validation(output, result)
-        _small_runs(output, runs)
+        written.paths = write_validation(output, result)
+        for model, runs_of_model in runs.items():  # for `fairlead project`
+            with atomic_write(output / f"small-runs-{model}.json", "w") as stream:
+                json.dump(small_runs_json(runs_of_model), stream)
     except OSError as exc:
-        refused.append(_no_report(exc, output, result.id if kept else ""))
+        refused = error(
+            "output-unwritable-saved" if written.kept else "output-unwritable-rerun",
+            filename=exc.filename or output,
+            reason=exc.strerror or str(exc),
+            kept=result.id,
+        )
+        written.refused.append(refused)
     if flags.save_reference:
         try:
-            saved, _ = reference.save(
+            written.references, _ = references.save(
                 result, crowded_too=flags.save_crowded, slow_too=flags.save_slow
             )
         except FairleadError as exc:
-            refused += exc.findings
-    return _Written(kept, paths, saved, refused)
+            written.refused += exc.findings
+    return written
 
 
 def _show(result: Validation, written: _Written, as_json: bool) -> None:
     from fairlead.perf.judge import verdict
 
-    page, document, rows = (*map(str, written.paths), None, None, None)[:3]
+    page, document, rows = (*written.paths, None, None, None)[:3]
     if as_json:
-        print_json(
-            "validate",
-            {
-                "headline": verdict.headline(result),
-                "page": page,
-                "document": document,
-                "rows": rows,
-                "kept": str(written.kept) if written.kept else None,
-                "references": str(written.references) if written.references else None,
-                "refused": [finding.to_json() for finding in written.refused],
-                **to_json(result),
-            },
-        )
+        files = {"page": page, "document": document, "rows": rows, "kept": written.kept}
+        others = {"references": written.references, "refused": written.refused}
+        headline = {"headline": verdict.headline(result)}
+        print_json("validate", {**headline, **files, **others, **to_json(result)})
         return
     click.echo("\n" + _table(result) + "\n")
     slower = [f for f in result.evidence.findings if f.check == "validate-slow"]
@@ -429,16 +374,6 @@ def _show(result: Validation, written: _Written, as_json: bool) -> None:
         click.echo(f"references of site {result.machine.site}: {written.references}")
     if written.refused:
         print_findings(written.refused)
-
-
-def _no_report(exc: OSError, output: Path, kept: str) -> Finding:
-    """The report's folder is no longer writable; the history may still hold the validation."""
-    return error(
-        "output-unwritable-saved" if kept else "output-unwritable-rerun",
-        filename=exc.filename or output,
-        reason=exc.strerror or str(exc),
-        kept=kept,
-    )
 
 
 def _table(result: Validation) -> str:
@@ -462,19 +397,9 @@ def _table(result: Validation) -> str:
     return text + ("\n\n" + table(bad) if bad else "")
 
 
-def _dry_run(prepared: Prepared, scope: Options, native: Path | None, as_json: bool) -> int:
+def _steps(prepared: Prepared, scope: Options, native: Path | None) -> list[str]:
     from fairlead.perf.measure.steps import STEPS
 
-    ways = f"in {prepared.image.path}" + (
-        f", and natively by {native}" if native else "; natively: not requested (--native)"
-    )
-    steps = [
-        ways,
-        *(line for step in STEPS for line in step.describe(scope)),
-        f"report in {scope.out.parent}",
-    ]
-    if as_json:
-        print_json("validate", {**show.prepared_json(prepared), "steps": steps, "dry_run": True})
-    else:
-        click.echo("\n".join([show.swap_line(prepared.plan), *steps]))
-    return ExitCode.DONE
+    natively = f", and natively by {native}" if native else "; natively: not requested (--native)"
+    steps = [line for step in STEPS for line in step.describe(scope)]
+    return [f"in {prepared.image.path}{natively}", *steps, f"report in {scope.out.parent}"]

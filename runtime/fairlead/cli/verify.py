@@ -1,4 +1,4 @@
-"""``fairlead verify``: holds an image against its signature."""
+"""``fairlead verify``: verifies who signed an image."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from fairlead.cli import show
-from fairlead.cli.screen import json_option, print_json, progress
+from fairlead.cli.screen import answer, json_option, progress
 from fairlead.image import keys, signature
 
 EPILOG = """\b
@@ -22,7 +22,6 @@ Examples:
 @click.argument("image")
 @click.option(
     "--key",
-    "key",
     type=click.Path(path_type=Path),
     metavar="PUB",
     help="Accept only a signature by this public key, instead of the trusted keys.",
@@ -35,13 +34,8 @@ def verify(image: str, key: Path | None, as_json: bool) -> None:
     """
     bars = progress(as_json)
     path = signature.located(image, os.environ, bars)
-    if key is None:
-        accepted = keys.trusted()
-    else:
-        named = keys.read_public(key)
-        accepted = {named.id: named}
-    found = signature.verify(path, accepted, bars)
-    if as_json:
-        print_json("verify", {"image": str(path), "signature": show.signature_json(found)})
-    else:
-        click.echo(f"{path}: {show.signature_line(found)}; no byte has changed since")
+    named = keys.read_public(key) if key else None
+    verified = signature.verify(path, {named.id: named} if named else keys.trusted(), bars)
+    document = {"image": path, "signature": show.signature_json(verified)}
+    text = f"{path}: {show.signature_line(verified)}; no byte has changed since"
+    answer(as_json, "verify", document, text)

@@ -1,22 +1,99 @@
-"""Where a verb's ranks go: within the job that this shell is in, or in a new one."""
+"""The launch of a verb until it begins: the job that its ranks go into, what records it, and its plan."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import sys
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
 
+import click
+
+from fairlead import native
 from fairlead import site as sites
+from fairlead.base.errors import Severity
+from fairlead.base.paths import cache_dir
+from fairlead.base.progress import Progress
 from fairlead.cli.options import Planning
-from fairlead.cli.screen import say
+from fairlead.cli.screen import print_findings, progress, say
 from fairlead.detect.capture import is_capture
 from fairlead.launch import allocate
+from fairlead.launch.launch import CommandLine, command_line
 from fairlead.launch.request import Asked, on_this_machine
 from fairlead.launch.request import shape as make_shape
 from fairlead.launchers.model import Shape
+from fairlead.proof.preload import asked as asked_of_witness
 from fairlead.schedulers.model import Allocation
 from fairlead.schedulers.registry import find_allocation
+from fairlead.session.model import Prepared
+from fairlead.session.prepare import prepare
+from fairlead.session.recorder import Recorder
+from fairlead.swap import staging
+from fairlead.swap.model import Bind, Plan
+
+_NO_RANK = "no rank of the command called fairlead.comm.init"
+_NO_TRAINING = "no rank of a training came as far as fairlead.comm.init"
+
+
+class LaunchFlags(Protocol):
+    """What the options of every verb that launches ranks hold."""
+
+    @property
+    def timeline_file(self) -> str: ...
+    @property
+    def dry_run(self) -> bool: ...
+    @property
+    def as_json(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A launch that is planned and checked.
+
+    Attributes:
+        allocation: the job that the shell is in; None outside of a job.
+        recorder: of the timeline; None without ``--timeline``.
+    """
+
+    prepared: Prepared
+    shape: Shape
+    allocation: Allocation | None
+    recorder: Recorder | None
+    progress: Progress
+
+
+def plan_launch(
+    image: str,
+    asked: Asked,
+    planning: Planning,
+    flags: LaunchFlags,
+    *,
+    command: tuple[str, ...] = (),
+    variables: Mapping[str, str] | None = None,
+    quiet: bool = False,
+) -> Ready:
+    """Finds the job for the ranks as :func:`within` does, then plans and checks the launch.
+
+    Args:
+        command: of the user; a training has none.
+        variables: of ``--env``.
+    Raises:
+        FairleadError: as :func:`within` and :func:`prepare` raise it; or no folder can be made next to the timeline.
+        click.UsageError: the timeline cannot be such a file.
+    """
+    shape, allocation = within(asked, planning, dry_run=flags.dry_run, quiet=quiet)
+    missing = _NO_RANK if command else _NO_TRAINING
+    recorder = _recorder(flags, quiet, missing) if flags.timeline_file else None
+    bars = progress(flags.as_json)
+    bars = recorder.progress(bars) if recorder else bars
+    with recorder.span("plan") if recorder else nullcontext():
+        request = planning.request(shape.ranks, command, variables, shape=shape)
+        prepared = prepare(image, planning.choices, request, progress=bars)
+    return Ready(prepared, shape, allocation, recorder, bars)
 
 
 def within(
@@ -35,17 +112,59 @@ def within(
     if created and allocation:  # the job was made with these
         asked = replace(asked, time="", account="", partition="")
     shape = make_shape(asked, allocation)
-    elsewhere = is_capture(planning.choices.site or "")  # which launching refuses
+    elsewhere = is_capture(planning.site or "")  # which launching refuses
     if allocation is None and not dry_run and not elsewhere:
-        site, _ = sites.resolve(planning.choices.site)
+        site, _ = sites.resolve(planning.site)
         again = [sys.executable, "-m", "fairlead", *sys.argv[1:]]
-        if words := allocate.words(
-            shape, asked, site, planning.choices.launcher, again, quiet=quiet
-        ):
+        if words := allocate.words(shape, asked, site, planning.launcher, again, quiet=quiet):
             if not quiet:
                 job = shlex.join(words[: words.index("--")])
                 say(f"asking {site.scheduler.kind} for nodes: {job}")
             allocate.become(words)
-        if not planning.choices.launcher:  # a user's own launcher may start them anywhere
+        if not planning.launcher:  # a user's own launcher may start them anywhere
             on_this_machine(shape, len(os.sched_getaffinity(0)), os.environ)
     return shape, allocation
+
+
+def ready_line(
+    plan: Plan,
+    command: tuple[str, ...],
+    ranks: int,
+    binds: tuple[Bind, ...] = (),
+    *,
+    workdir: str,
+    env: Mapping[str, str],
+) -> CommandLine:
+    """The line that launches the command; it works when it is pasted, since what it binds is made now."""
+    cache = cache_dir()
+    if plan.witness:
+        native.ensure_witness(cache)
+    staging.ensure(plan, cache)
+    witness, _ = asked_of_witness(plan, ranks, staging.planned_inode(plan, cache))
+    return command_line(plan, command, ranks, binds, workdir=workdir, env={**env, **witness})
+
+
+def _recorder(flags: LaunchFlags, quiet: bool, missing: str) -> Recorder:
+    """What records this command until it ends."""
+    path = Path(flags.timeline_file).absolute()
+    if path.is_dir() or not path.parent.is_dir():
+        why = "is a folder" if path.is_dir() else f"{path.parent} is not a folder"
+        raise click.UsageError(f"--timeline {flags.timeline_file}: {why}")
+    recorder = Recorder(path)
+    if not flags.dry_run:
+        click.get_current_context().with_resource(_until_the_end(recorder, quiet, missing))
+    return recorder
+
+
+@contextmanager
+def _until_the_end(recorder: Recorder, quiet: bool, missing: str) -> Iterator[None]:
+    recorder.begin()
+    try:
+        yield
+    finally:
+        finding = recorder.finish(missing)
+        if finding.severity is Severity.INFO:
+            if not quiet:
+                say(finding.what)
+        elif finding.severity is Severity.ERROR or not quiet:
+            print_findings([finding])

@@ -39,10 +39,10 @@ class Wanted:
     mpi: str = "host"
     image: str = ""
     engine: str | None = None
+    programs: tuple[str, ...] = ()
     stage_root: str = "/opt/fairlead/stage"
     form: str = "copy"
     name: str = ""
-    programs: tuple[str, ...] = ()
 
 
 def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:

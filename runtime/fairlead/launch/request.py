@@ -33,7 +33,6 @@ _HOST_FILES = (
 class Asked:
     """What the options say; None and empty where they say nothing."""
 
-    ranks: int | None = None
     nodes: int | None = None
     per_node: int | None = None
     cores: int | None = None
@@ -44,6 +43,7 @@ class Asked:
     account: str = ""
     partition: str = ""
     extra: tuple[str, ...] = ()
+    ranks: int | None = None
 
     @property
     def of_scheduler(self) -> tuple[str, ...]:

@@ -1,16 +1,15 @@
 """All drawings of fairlead: SVG text that takes its colours and fonts from the page around it, by CSS classes.
 
-Written by hand, since a line is a few hundred bytes here and thousands from a plotting library, and since with classes
-one drawing serves light, dark and print, which no plotting library offers. Coordinates are those of a viewBox as wide as
-a telephone, so that text stays legible there. :func:`picture` makes a file of its own of several drawings.
+Written by hand: plotting libraries write thousands of bytes for a line, and fix colours, where classes let one drawing
+serve light, dark and print. Coordinates are those of a viewBox as wide as a telephone, so that text stays legible there.
 """
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 WIDTH, HEIGHT = 440, 284
@@ -133,14 +132,14 @@ def chart(
     """
     field = _Field(x, y, height)
     out = [*field.shade(shade), *field.axes()]
-    for one in series:
-        if one.band:
-            there = [field.at(px, high) for px, _, high in one.band]
-            back = [field.at(px, low) for px, low, _ in reversed(one.band)]
-            out.append(f'<path class="band {one.style}" d="M{"L".join(there + back)}Z"/>')
-    for one in series:
-        out += field.line(one)
-    return _svg("chart", WIDTH, height, out, words)
+    for line in series:
+        if line.band:
+            there = [field.at(px, high) for px, _, high in line.band]
+            back = [field.at(px, low) for px, low, _ in reversed(line.band)]
+            out.append(f'<path class="band {line.style}" d="M{"L".join(there + back)}Z"/>')
+    for line in series:
+        out += field.line(line)
+    return _svg(WIDTH, height, out, words)
 
 
 class _Field:
@@ -166,34 +165,34 @@ class _Field:
             start = self.across(shade.start) if shade.start > self.x.low else self.left
             edge, right = max(start, self.left), self.right
             yield f'<path class="shade" d="M{edge:.1f} {self.top}H{right}V{self.bottom}H{edge:.1f}z"/>'
-            yield f'<text x="{right - 6}" y="{self.bottom - 8}" class="end">{_text(shade.words)}</text>'
+            yield f'<text x="{right - 6}" y="{self.bottom - 8}" class="end">{escape(shade.words)}</text>'
 
     def axes(self) -> Iterator[str]:
         left, right, bottom = self.left, self.right, self.bottom
         if self.y.title:
-            yield f'<text x="0" y="{_TOP - 1}" class="unit">{_text(self.y.title)}</text>'
+            yield f'<text x="0" y="{_TOP - 1}" class="unit">{escape(self.y.title)}</text>'
         for value, label in self.y.ticks:
             line = self.down(value)
             yield f'<path class="grid" d="M{left:.1f} {line:.1f}H{right}"/>'
-            yield f'<text x="{left - 8:.1f}" y="{line + 4:.1f}" class="end">{_text(label)}</text>'
+            yield f'<text x="{left - 8:.1f}" y="{line + 4:.1f}" class="end">{escape(label)}</text>'
         for value, label in self.x.ticks:
             at = self.across(value)
             yield f'<path class="grid" d="M{at:.1f} {bottom}v4"/>'
-            yield f'<text x="{at:.1f}" y="{bottom + 19}" class="mid">{_text(label)}</text>'
+            yield f'<text x="{at:.1f}" y="{bottom + 19}" class="mid">{escape(label)}</text>'
         yield f'<path class="axis" d="M{left:.1f} {bottom}H{right}"/>'
         middle = (left + right) / 2
-        yield f'<text x="{middle:.0f}" y="{self.height - 6}" class="mid">{_text(self.x.title)}</text>'
+        yield f'<text x="{middle:.0f}" y="{self.height - 6}" class="mid">{escape(self.x.title)}</text>'
 
-    def line(self, one: Series) -> Iterator[str]:
-        if one.points and one.line:
-            points = "L".join(self.at(px, py) for px, py in one.points)
-            yield f'<path class="line {one.style}" d="M{points}"/>'
-        size = 3 if one.style == "a" else 5
-        for px, py in one.points if one.marks else ():
-            tip = f"{one.name}: {self.x.words(px)}, {self.y.words(py)}"
+    def line(self, line: Series) -> Iterator[str]:
+        if line.points and line.line:
+            points = "L".join(self.at(px, py) for px, py in line.points)
+            yield f'<path class="line {line.style}" d="M{points}"/>'
+        size = 3 if line.style == "a" else 5
+        for px, py in line.points if line.marks else ():
+            tip = f"{line.name}: {self.x.words(px)}, {self.y.words(py)}"
             yield (
-                f'<circle class="dot {one.style}" cx="{self.across(px):.1f}" cy="{self.down(py):.1f}" r="{size}">'
-                f"<title>{_text(tip)}</title></circle>"
+                f'<circle class="dot {line.style}" cx="{self.across(px):.1f}" cy="{self.down(py):.1f}" r="{size}">'
+                f"<title>{escape(tip)}</title></circle>"
             )
 
 
@@ -222,28 +221,26 @@ def bars(
     def across(value: float) -> float:
         return left + min(max(axis.place(value), 0.0), 1.0) * (right - left)
 
+    def text(at: str, y: int, style: str, words: str) -> str:
+        return f'<text x="{at}" y="{y}" class="{style}">{escape(words)}</text>'
+
     out = []
     room = (right - left) / max(len(axis.ticks), 1)
     for value, label in axis.ticks[:: max(1, math.ceil(44 / room))]:
         out.append(f'<path class="grid" d="M{across(value):.1f} {top}V{bottom}"/>')
-        out.append(
-            f'<text x="{across(value):.1f}" y="{bottom + 18}" class="mid">{_text(label)}</text>'
-        )
+        out.append(text(f"{across(value):.1f}", bottom + 18, "mid", label))
     for number, row in enumerate(rows):
         y = top + _ROW * number
-        out.append(f'<text x="{left - 8:.0f}" y="{y + 18}" class="end">{_text(row.name)}</text>')
+        out.append(text(f"{left - 8:.0f}", y + 18, "end", row.name))
         out += _bar(row, axis, across, y)
         at = right + 8 if row.style else left
-        out.append(f'<text x="{at:.0f}" y="{y + 18}" class="strong">{_text(row.text)}</text>')
-        if row.note:
-            out.append(f'<text x="{width}" y="{y + 18}" class="end">{_text(row.note)}</text>')
+        out.append(text(f"{at:.0f}", y + 18, "strong", row.text))
+        out += [text(f"{width}", y + 18, "end", row.note)] if row.note else []
     if mark:
-        at = across(mark[0])
-        out.append(f'<path class="limit" d="M{at:.1f} {top}V{bottom}"/>')
-        out.append(f'<text x="{at:.1f}" y="14" class="mid">{_text(mark[1])}</text>')
-    middle = (left + right) / 2
-    out.append(f'<text x="{middle:.0f}" y="{bottom + 38}" class="mid">{_text(axis.title)}</text>')
-    return _svg("chart", width, bottom + 44, out, words)
+        out.append(f'<path class="limit" d="M{across(mark[0]):.1f} {top}V{bottom}"/>')
+        out.append(text(f"{across(mark[0]):.1f}", 14, "mid", mark[1]))
+    out.append(text(f"{(left + right) / 2:.0f}", bottom + 38, "mid", axis.title))
+    return _svg(width, bottom + 44, out, words)
 
 
 def _bar(row: BarRow, axis: Axis, across: Callable[[float], float], y: int) -> Iterator[str]:
@@ -252,7 +249,7 @@ def _bar(row: BarRow, axis: Axis, across: Callable[[float], float], y: int) -> I
         tip = f"{row.name}: {row.text}"
         yield (
             f'<path class="bar {row.style}" d="M{start:.1f} {y + 4}H{across(row.value):.1f}V{y + _ROW - 4}H{start:.1f}z">'
-            f"<title>{_text(tip)}</title></path>"
+            f"<title>{escape(tip)}</title></path>"
         )
     if row.limit is not None:
         yield f'<path class="limit" d="M{across(row.limit):.1f} {y + 1}v{_ROW - 2}"/>'
@@ -269,8 +266,8 @@ def picture(figures: Sequence[Figure], title: str = "", columns: int = 2) -> str
         if number and number % columns == 0:
             x, y, tall = 16, y + tall + 24, 0
         width, height = _size_of(figure.svg)
-        words = f'<text x="{x}" y="{y + 18}" class="soft">{_text(figure.words)}</text>'
-        cells.append(f'<text x="{x}" y="{y}" class="title">{_text(figure.title)}</text>{words}')
+        words = f'<text x="{x}" y="{y + 18}" class="soft">{escape(figure.words)}</text>'
+        cells.append(f'<text x="{x}" y="{y}" class="title">{escape(figure.title)}</text>{words}')
         placed = f'<svg x="{x}" y="{y + 34}" width="{width}" height="{height}"'
         cells.append(figure.svg.replace("<svg", placed, 1))
         legend = list(_legend(figure.legend, x, y + 34 + height + 18, width))
@@ -278,9 +275,9 @@ def picture(figures: Sequence[Figure], title: str = "", columns: int = 2) -> str
         lines = len({cell.split('y="')[1].split('"')[0] for cell in legend if "<text" in cell})
         tall, wide = max(tall, height + 34 + 20 * lines), max(wide, x + width + 16)
         x += width + 32
-    head = f'<text x="16" y="28" class="title">{_text(title)}</text>' if title else ""
+    head = f'<text x="16" y="28" class="title">{escape(title)}</text>' if title else ""
     style = f"<style>{CHART_STYLE.read_text(encoding='utf-8')}{_COLOURS}</style>"
-    label = _text(title or ", ".join(figure.title for figure in figures))
+    label = escape(title or ", ".join(figure.title for figure in figures))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {wide} {y + tall + 14}" role="img"'
         f' aria-label="{label}">{style}\n{head}' + "\n".join(cells) + "</svg>\n"
@@ -294,7 +291,7 @@ def _legend(entries: Sequence[tuple[str, str]], x: int, y: int, width: int) -> I
         if at > x and at + room > x + width:
             at, y = x, y + 20
         yield f'<path class="line {style}" d="M{at} {y - 4}h22"/>'
-        yield f'<text x="{at + 28}" y="{y}">{_text(name)}</text>'
+        yield f'<text x="{at + 28}" y="{y}">{escape(name)}</text>'
         at += room
 
 
@@ -303,13 +300,9 @@ def _size_of(svg: str) -> tuple[int, int]:
     return int(width), int(height)
 
 
-def _svg(style: str, width: int, height: int, parts: Sequence[str], words: str) -> str:
-    head = f'<svg class="{style}" viewBox="0 0 {width} {height}" role="img" aria-label="{_text(words)}">'
+def _svg(width: int, height: int, parts: Sequence[str], words: str) -> str:
+    head = f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(words)}">'
     return "".join([head, *parts, "</svg>"])
-
-
-def _text(words: str) -> str:
-    return html.escape(words)
 
 
 def decades(
@@ -321,17 +314,15 @@ def decades(
         words: a tick's label; by default short: ``0.001``, ``20``, ``5k``.
     """
     low, high = min(values) / 1.25, max(values) * 1.25
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     length = math.log10(high / low)
     steps: tuple[float, ...] = (1,)
     if length < 0.7:
         steps = (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
     elif length < 2.2:
         steps = (1, 2, 5)
-    ticks = [m * 10.0**e for e in range(first, last + 1) for m in steps]
-    shown = [t for t in ticks if low <= t <= high]
-    skip = max(1, math.ceil(len(shown) / 7))
-    labels = tuple((t, (words or _short)(t)) for t in shown[::skip])
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [tick for e in powers for m in steps if low <= (tick := m * 10.0**e) <= high]
+    labels = tuple((t, (words or _short)(t)) for t in ticks[:: max(1, math.ceil(len(ticks) / 7))])
     return Axis(title, low, high, labels, words=words or "{:,.4g}".format)
 
 
@@ -439,5 +430,5 @@ def heat(levels: Sequence[Sequence[int]], words: str) -> str:
     )
     return (
         f'<svg class="cells" viewBox="0 0 {columns} {rows}" preserveAspectRatio="none" role="img"'
-        f' aria-label="{_text(words)}">{drawn}</svg>'
+        f' aria-label="{escape(words)}">{drawn}</svg>'
     )

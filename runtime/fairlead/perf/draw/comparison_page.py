@@ -4,20 +4,19 @@
 
     page = write_comparison(folder, before, after)
 
-What is said of a line is :func:`fairlead.perf.judge.compare.compare`'s; ``comparison.html.j2`` sets it.
+The change of a line is judged by :func:`fairlead.perf.judge.compare.compare`; ``comparison.html.j2`` sets it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fairlead.base.paths import atomic_write
 from fairlead.perf.draw import charts
 from fairlead.perf.draw.pages import page
-from fairlead.perf.draw.tables import sorted_by_title, within
+from fairlead.perf.draw.tables import Table, sorted_by_title, within
 from fairlead.perf.draw.wording import amount, count, digits, label, name_of
 from fairlead.perf.judge.compare import Change, Comparison, LineChange, compare
 from fairlead.perf.records.validation import Measurement, Validation
@@ -35,32 +34,6 @@ _SHORT = {Change.SAME: "the same"}  # in a column of a table
 _REACH = (1.1, 1.25, 1.5, 2.0, 4.0, 10.0)  # what a page's scale ends at
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line that both have, in words."""
-
-    where: str
-    way: str
-    before: str
-    after: str
-    strip: str
-    times: str
-    interval: str
-    word: str
-    change: str
-    note: str
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of one thing; ``changed`` where one of them is slower or faster."""
-
-    title: str
-    rows: tuple[Row, ...]
-    counts: tuple[tuple[str, str, int], ...]
-    changed: bool
-
-
 def write_comparison(folder: Path, before: Validation, after: Validation) -> Path:
     """Writes ``comparison.html`` into ``folder``; returns its path.
 
@@ -68,8 +41,7 @@ def write_comparison(folder: Path, before: Validation, after: Validation) -> Pat
         FairleadError: jinja2 is not installed.
         OSError: the folder cannot be written.
     """
-    text = render(before, after)
-    path = folder / PAGE
+    path, text = folder / PAGE, render(before, after)
     with atomic_write(path, "w") as stream:
         stream.write(text)
     return path
@@ -85,8 +57,13 @@ def render(before: Validation, after: Validation) -> str:
     reach = _reach(comparison.lines)
     now = {m.key: m for m in after.measurements}
     then = {m.key: m for m in before.measurements}
-    lines = _tables(comparison, now, reach)
-    change = _overall(comparison)
+    # The first of slower, faster and the same that there is.
+    changes = {line.change for line in comparison.lines} - {Change.UNKNOWN}
+    change = next((change for change in _ORDER if change in changes), Change.UNKNOWN)
+    gone = (
+        ("Only before", then, comparison.only_before),
+        ("Only after", now, comparison.only_after),
+    )
     return page(
         "comparison",
         before=before,
@@ -96,12 +73,10 @@ def render(before: Validation, after: Validation) -> str:
         state=change.value,
         counts=_counts(comparison.lines),
         facts=comparison.facts,
-        tables=lines,
+        tables=list(_tables(comparison, now, reach)),
         reach=f"{reach:g}",
-        gone=[(title, [label(of[k]) for k in keys]) for title, of, keys in (
-            ("Only before", then, comparison.only_before), ("Only after", now, comparison.only_after)
-        ) if keys],
-    )  # fmt: skip
+        gone=[(title, [label(of[key]) for key in keys]) for title, of, keys in gone if keys],
+    )
 
 
 def headline(comparison: Comparison, now: dict[str, Measurement]) -> str:
@@ -116,19 +91,9 @@ def headline(comparison: Comparison, now: dict[str, Measurement]) -> str:
             of = f"{len(moved)} of {count(len(comparison.lines), 'line')} {'are' if len(moved) > 1 else 'is'} {word}"
             named = f"the most {label(now[most.key])}" if len(moved) > 1 else label(now[most.key])
             sentences.append(f"{of}, {named}: {digits(_factor(most.times))} ×.")
-    unknown = comparison.of(Change.UNKNOWN)
-    if not sentences:
-        same = len(comparison.lines) - len(unknown)
-        sentences.append(
-            f"No significant change in {same} of {count(len(comparison.lines), 'line')}."
-        )
-    return " ".join(sentences)
-
-
-def _overall(comparison: Comparison) -> Change:
-    """The first of slower, faster and the same that there is."""
-    seen = {line.change for line in comparison.lines} - {Change.UNKNOWN}
-    return next((change for change in _ORDER if change in seen), Change.UNKNOWN)
+    lines = len(comparison.lines)
+    same = lines - len(comparison.of(Change.UNKNOWN))
+    return " ".join(sentences) or f"No significant change in {same} of {count(lines, 'line')}."
 
 
 def _factor(times: float) -> float:
@@ -148,18 +113,16 @@ def _counts(lines: Sequence[LineChange]) -> tuple[tuple[str, str, int], ...]:
     return tuple((_WORD[c], _SHORT.get(c, c.value), counts[c]) for c in _ORDER if counts[c])
 
 
-def _tables(comparison: Comparison, now: dict[str, Measurement], reach: float) -> tuple[Table, ...]:
+def _tables(comparison: Comparison, now: dict[str, Measurement], reach: float) -> Iterator[Table]:
     lines = {line.key: line for line in comparison.lines}
-    made = []
     for title, titled, measurements in sorted_by_title([now[key] for key in lines]):
         mine = [lines[m.key] for m in measurements]
-        rows = [_row(m, lines[m.key], titled, reach) for m in measurements]
+        rows = tuple(_row(m, lines[m.key], titled, reach) for m in measurements)
         changed = any(x.change in (Change.SLOWER, Change.FASTER) for x in mine)
-        made.append(Table(title, tuple(rows), _counts(mine), changed))
-    return tuple(made)
+        yield Table(title, "", rows, _counts(mine), changed)
 
 
-def _row(m: Measurement, line: LineChange, titled: bool, reach: float) -> Row:
+def _row(m: Measurement, line: LineChange, titled: bool, reach: float) -> dict[str, str]:
     ends = (line.low, line.high) if line.low is not None and line.high is not None else None
     slower = line.times > 1
     interval = ""
@@ -167,15 +130,15 @@ def _row(m: Measurement, line: LineChange, titled: bool, reach: float) -> Row:
         low, high = ends if slower else (1 / ends[1], 1 / ends[0])
         interval = f"{low:.2f} to {high:.2f}"
     p = "" if line.p is None else f"p {line.p:.1g}"
-    return Row(
-        where=within(m, titled),
-        way=name_of(m.way),
-        before=amount(line.before, line.unit),
-        after=amount(line.after, line.unit),
-        strip=charts.ratio_strip(line.times, ends, reach, _STYLE.get(line.change, "same")),
-        times=f"{_factor(line.times):.2f} × {'slower' if slower else 'faster'}",
-        interval=interval,
-        word=_WORD[line.change],
-        change=_SHORT.get(line.change, line.change.value),
-        note=line.why or p,
-    )
+    return {
+        "where": within(m, titled),
+        "way": name_of(m.way),
+        "before": amount(line.before, line.unit),
+        "after": amount(line.after, line.unit),
+        "strip": charts.ratio_strip(line.times, ends, reach, _STYLE.get(line.change, "same")),
+        "times": f"{_factor(line.times):.2f} × {'slower' if slower else 'faster'}",
+        "interval": interval,
+        "word": _WORD[line.change],
+        "change": _SHORT.get(line.change, line.change.value),
+        "note": line.why or p,
+    }

@@ -1,21 +1,101 @@
-"""A run's plan, proof and training as one :class:`fairlead.perf.draw.run_report.Report`."""
+"""What a run's report holds, as plain frozen values, and how plan, proof and training become one.
+
+``report.json`` is exactly a :class:`Report`.
+"""
 
 from __future__ import annotations
 
 import datetime
 import os
 import platform
+from dataclasses import dataclass
 
 from fairlead import __version__
 from fairlead.base.errors import Finding, Severity
 from fairlead.ml.train.result import TrainResult
-from fairlead.perf.draw.run_report import Fact, PlanRow, ProofRow, Report
 from fairlead.perf.measure.environment import machine_facts
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Prepared
 from fairlead.swap.model import Plan
 
+# Lines of a plan that are shown, and what they are called.
 _KINDS = {"replace": "library", "alias": "alias", "bind": "bind", "env": "variable"}
+
+
+@dataclass(frozen=True)
+class ProofRow:
+    """What one rank saw of its MPI.
+
+    Attributes:
+        size: of the world this rank is in.
+        mpi_path: the one MPI library mapped into it.
+        mpi_version: first line of ``MPI_Get_library_version``.
+        inode: of that file.
+        planned_ok: the mapped file is the planned one.
+        compared: by what: ``path and inode``, or ``path`` for the image's own MPI.
+        mpi_count: MPI libraries mapped into it.
+    """
+
+    rank: int
+    host: str
+    size: int
+    mpi_path: str
+    mpi_version: str
+    transport: str
+    inode: int
+    planned_ok: bool
+    compared: str
+    mpi_count: int
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """One thing that the launch changes in the image.
+
+    Attributes:
+        kind: ``library``, ``alias``, ``bind`` or ``variable``.
+        inside: what the image has or sees, e.g. ``/opt/mpich/lib/libmpi.so.12 (MPICH 3.4.3)``.
+        outside: what it gets from the host.
+        why: why that is needed, or allowed.
+    """
+
+    kind: str
+    inside: str
+    outside: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A name and a value, for the tables of environment and digests."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """One run.
+
+    Attributes:
+        title: e.g. ``HEP-CNN in tensorflow on 2 ranks``.
+        created: ISO 8601 with time zone.
+        ranks: how many were asked for.
+        repeat: commands that repeat the run.
+        findings: of every stage; an error makes the verdict a failure.
+        training: None when nothing was trained.
+    """
+
+    title: str
+    created: str
+    ranks: int
+    repeat: tuple[str, ...]
+    proof: tuple[ProofRow, ...]
+    plan: tuple[PlanRow, ...]
+    environment: tuple[Fact, ...]
+    digests: tuple[Fact, ...]
+    findings: tuple[Finding, ...] = ()
+    training: TrainResult | None = None
 
 
 def compose(
@@ -32,7 +112,7 @@ def compose(
         repeat: commands that repeat it.
     """
     shown = {Severity.WARNING, Severity.ERROR}
-    findings: tuple[Finding, ...] = tuple(f for f in prepared.findings if f.severity in shown)
+    findings = tuple(f for f in prepared.findings if f.severity in shown)
     return Report(
         title=title,
         created=datetime.datetime.now(datetime.UTC).astimezone().isoformat(timespec="seconds"),
@@ -70,28 +150,25 @@ def _plan(plan: Plan) -> tuple[PlanRow, ...]:
     for line in plan.lines:
         if line.kind not in _KINDS:
             continue
-        outside, _, inside = line.what.partition(" -> ")
-        if line.kind == "replace" or line.kind == "alias":
-            outside, inside = inside, outside
-        elif line.kind == "env":
-            inside, _, outside = line.what.partition("=")
+        inside, _, outside = line.what.partition("=" if line.kind == "env" else " -> ")
+        if line.kind == "bind":
+            inside, outside = outside, inside
         rows.append(PlanRow(_KINDS[line.kind], inside, outside, line.why))
     return tuple(rows)
 
 
 def _environment(prepared: Prepared) -> tuple[Fact, ...]:
-    plan = prepared.plan
-    return (
-        Fact("machine", f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores"),
-        Fact("kernel", platform.release()),
-        Fact("site", f"{plan.site.name} ({prepared.site_reason})"),
-        Fact("engine", f"{plan.engine.kind} at {plan.engine.path}"),
-        Fact("launcher", plan.launcher.title),
-        Fact(
-            "image", f"{plan.facts.os}, glibc {plan.facts.glibc}, Python {plan.facts.python or '-'}"
-        ),
-        Fact("fairlead", __version__),
-    )
+    plan, image = prepared.plan, prepared.plan.facts
+    values = {
+        "machine": f"{platform.node()}, {platform.machine()}, {os.cpu_count()} cores",
+        "kernel": platform.release(),
+        "site": f"{plan.site.name} ({prepared.site_reason})",
+        "engine": f"{plan.engine.kind} at {plan.engine.path}",
+        "launcher": plan.launcher.title,
+        "image": f"{image.os}, glibc {image.glibc}, Python {image.python or '-'}",
+        "fairlead": __version__,
+    }
+    return tuple(Fact(name, value) for name, value in values.items())
 
 
 def facts(prepared: Prepared) -> dict[str, str]:
@@ -108,10 +185,11 @@ def facts(prepared: Prepared) -> dict[str, str]:
 
 def digests(prepared: Prepared) -> tuple[Fact, ...]:
     """Identifies this image, its lock, fairlead in it and the staged MPI."""
-    record = prepared.image.record
-    rows = [Fact("image digest", prepared.image.digest)] if prepared.image.digest else []
-    names = (("lock_sha256", "lock sha256"), ("wheel_sha256", "fairlead wheel sha256"))
-    rows += [Fact(title, str(record[key])) for key, title in names if record.get(key)]
-    if prepared.plan.staging:
-        rows.append(Fact("staged host MPI", prepared.plan.staging.key))
-    return tuple(rows)
+    record, staging = prepared.image.record, prepared.plan.staging
+    values = {
+        "image digest": prepared.image.digest,
+        "lock sha256": record.get("lock_sha256"),
+        "fairlead wheel sha256": record.get("wheel_sha256"),
+        "staged host MPI": staging.key if staging else None,
+    }
+    return tuple(Fact(name, str(value)) for name, value in values.items() if value)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -22,7 +24,7 @@ from fairlead.perf.draw.wording import (
 )
 from fairlead.perf.judge.bounds import Limit, limit
 from fairlead.perf.judge.verdict import efficiency
-from fairlead.perf.records.validation import Basis, Measurement, Validation, Verdict, Way, What
+from fairlead.perf.records.validation import Basis, Expected, Measurement, Validation, Way, What
 
 _STYLE = {Way.NATIVE: "b", Way.CONTAINER: "a", Way.IMAGE: "c"}
 _MOST_ROWS, _MOST_COLUMNS = 64, 160
@@ -58,99 +60,74 @@ class HeatMap:
     bounds: tuple[float, ...]
 
 
-def _trained(validation: Validation) -> dict[tuple[str, Way], list[Measurement]]:
-    trained: dict[tuple[str, Way], list[Measurement]] = {}
-    for m in validation.measurements:
-        if m.what is What.TRAIN and m.samples:
-            trained.setdefault((m.subject, m.way), []).append(m)
-    return {key: sorted(rows, key=lambda m: m.ranks) for key, rows in trained.items()}
-
-
-def models(validation: Validation) -> tuple[str, ...]:
-    """That were trained, those on most ranks first."""
-    most: dict[str, int] = {}
-    for (model, _), rows in _trained(validation).items():
-        most[model] = max(most.get(model, 0), rows[-1].ranks)
-    return tuple(sorted(most, key=lambda name: (-most[name], name)))
+def trained(validation: Validation) -> dict[str, dict[Way, list[Measurement]]]:
+    """Trainings by model and way, on few ranks first; models that were trained on most ranks first."""
+    models: dict[str, dict[Way, list[Measurement]]] = {}
+    rows = (m for m in validation.measurements if m.what is What.TRAIN and m.samples)
+    for m in sorted(rows, key=lambda m: m.ranks):
+        models.setdefault(m.subject, {}).setdefault(m.way, []).append(m)
+    most = {name: max(rows[-1].ranks for rows in ways.values()) for name, ways in models.items()}
+    return {name: models[name] for name in sorted(models, key=lambda name: (-most[name], name))}
 
 
 def scaling(validation: Validation, model: str) -> tuple[Figure, ...]:
     """Speed against ranks, and how much of ideal that is; nothing for a single number of ranks."""
-    rows = {
-        way: measured for (name, way), measured in _trained(validation).items() if name == model
-    }
-    counts = sorted({m.ranks for measured in rows.values() for m in measured})
+    rows = trained(validation)[model]
+    everything = [m for measured in rows.values() for m in measured]
+    counts = sorted({m.ranks for m in everything})
     if len(counts) < 2:
         return ()
-    crowded = _crowded([m for measured in rows.values() for m in measured])
-    lines, parts = [], []
-    base = rows.get(Way.NATIVE) or next(iter(rows.values()))
-    one = stats.summarize(base[0].samples).median / base[0].ranks
+    speeds, shares, starts = [], [], []
     for way in sorted(rows, key=lambda w: w is not Way.NATIVE):
-        points, band, of_ideal, share_band = [], [], [], []
-        start = stats.summarize(rows[way][0].samples).median / rows[way][0].ranks
-        for m in rows[way]:
-            seen = stats.summarize(m.samples)
-            ideal = start * m.ranks
-            points.append((float(m.ranks), seen.median))
-            of_ideal.append((float(m.ranks), 100 * seen.median / ideal))
-            if seen.low is not None and seen.high is not None:
-                band.append((float(m.ranks), seen.low, seen.high))
-                share_band.append((float(m.ranks), 100 * seen.low / ideal, 100 * seen.high / ideal))
-        lines.append(Series(name_of(way), tuple(points), _STYLE[way], tuple(band)))
-        parts.append(Series(name_of(way), tuple(of_ideal), _STYLE[way], tuple(share_band)))
-    ranks = Axis(
-        "ranks",
-        counts[0] / 1.12,
-        counts[-1] * 1.12,
-        tuple((float(c), str(c)) for c in _thinned(counts)),
-    )
-    # Each way's efficiency is held against its own start; of speeds there is one line.
-    whose = (
-        f"ideal, from {name_of(Way.NATIVE)}" if len(rows) > 1 and Way.NATIVE in rows else "ideal"
-    )
-    ideal_line = Series(whose, tuple((float(c), one * c) for c in counts), "ideal", (), marks=False)
-    every = [y for s in [*lines, ideal_line] for _, y in s.points]
-    top = max(
-        105.0,
-        *(high for s in parts for _, _, high in s.band),
-        *(y for s in parts for _, y in s.points),
-    )
-    step = 25 if top <= 130 else 50
-    shares = tuple((float(v), f"{v} %") for v in range(0, int(top) + 1, step))
-    axis = Axis("", 0, top, shares, log=False, words="{:.1f} %".format)
-    full = Series("ideal", ((counts[0], 100.0), (counts[-1], 100.0)), "ideal", (), marks=False)
-    legend = tuple((s.style, s.name) for s in lines)
+        seen = [(m.ranks, stats.summarize(m.samples)) for m in rows[way]]
+        starts.append(seen[0][1].median / seen[0][0])
+        speeds.append(_series(way, seen, lambda ranks, speed: speed))
+        # Each way's efficiency is compared with its own start; of speeds there is one ideal line.
+        shares.append(_series(way, seen, partial(_share, starts[-1])))
     last = efficiency(validation, Way.CONTAINER) or efficiency(validation, Way.NATIVE)
-    share = last.get((model, counts[-1]))
-    share_words = f": {percent(share)} of ideal on {counts[-1]} ranks" if share else ""
-    title, speed = model_title(model), decades(every, "samples/s")
+    of_ideal = last.get((model, counts[-1]))
+    reached = f": {percent(of_ideal)} of ideal on {counts[-1]} ranks" if of_ideal else ""
+    labels = tuple((float(c), str(c)) for c in _thinned(counts))
+    ranks = Axis("ranks", counts[0] / 1.12, counts[-1] * 1.12, labels)
+
+    def figure(kind: str, words: str, axis: Axis, ideal: Series, series: list[Series]) -> Figure:
+        title = f"{kind} of {model_title(model)}"
+        described = f"{title} against ranks{reached}"
+        svg = chart(ranks, axis, [ideal, *series], described, _crowded(everything))
+        return Figure(title, words, svg, legend([*series, ideal]))
+
+    whose = f", from {name_of(Way.NATIVE)}" if len(rows) > 1 and Way.NATIVE in rows else ""
+    points = tuple((float(c), starts[0] * c) for c in counts)
+    line = Series(f"ideal{whose}", points, "ideal", marks=False)
+    speed = decades([y for s in (*speeds, line) for _, y in s.points], "samples/s")
+    full = Series("ideal", ((counts[0], 100.0), (counts[-1], 100.0)), "ideal", marks=False)
+    top = max(105.0, *_heights(shares))
+    ticks = tuple((float(v), f"{v} %") for v in range(0, int(top) + 1, 25 if top <= 130 else 50))
+    share = Axis("", 0, top, ticks, log=False, words="{:.1f} %".format)
+    shaded = "of all ranks together; shaded: 95 % interval of the median"
+    often = f"of {count(counts[0], 'rank')}'s speed, as often as there are ranks"
     return (
-        Figure(
-            f"Speed of {title}",
-            "of all ranks together; shaded: 95 % interval of the median",
-            chart(
-                ranks,
-                speed,
-                [ideal_line, *lines],
-                f"Speed of {title} against ranks{share_words}",
-                crowded,
-            ),
-            (*legend, ("ideal", whose)),
-        ),
-        Figure(
-            f"Efficiency of {title}",
-            f"of {count(counts[0], 'rank')}'s speed, as often as there are ranks",
-            chart(
-                ranks,
-                axis,
-                [full, *parts],
-                f"Efficiency of {title} against ranks{share_words}",
-                crowded,
-            ),
-            (*legend, ("ideal", "ideal")),
-        ),
+        figure("Speed", shaded, speed, line, speeds),
+        figure("Efficiency", often, share, full, shares),
     )
+
+
+def _share(one: float, ranks: int, speed: float) -> float:
+    return 100 * speed / (one * ranks)
+
+
+def _series(
+    way: Way, seen: Sequence[tuple[int, stats.Summary]], of: Callable[[int, float], float]
+) -> Series:
+    """The medians at each x and their intervals, as ``of`` draws a value at an x."""
+    points = tuple((float(x), of(x, s.median)) for x, s in seen)
+    ends = ((x, of(x, s.low), of(x, s.high)) for x, s in seen if s.low and s.high)
+    band = tuple((float(x), min(a, b), max(a, b)) for x, a, b in ends)
+    return Series(name_of(way), points, _STYLE[way], band)
+
+
+def legend(series: Sequence[Series]) -> tuple[tuple[str, str], ...]:
+    return tuple((s.style, s.name) for s in series)
 
 
 def _crowded(measured: Sequence[Measurement]) -> Shade | None:
@@ -192,93 +169,94 @@ def bandwidths(validation: Validation, what: What) -> tuple[Figure, ...]:
 def _bandwidth(validation: Validation, measured: Sequence[Measurement]) -> Figure | None:
     """Of measurements that differ in size and way only."""
     verdicts = dict(zip(validation.measurements, validation.verdicts, strict=True))
-    what, nodes, ranks = measured[0].what, measured[0].nodes, measured[0].ranks
-    sizes = sorted({m.bytes for m in measured if m.bytes})
+    first, sizes = measured[0], sorted({m.bytes for m in measured if m.bytes})
     if len(sizes) < 3:
         return None
-    series: list[Series] = []
-    references: dict[int, tuple[float, float]] = {}
+    series, expected = [], []
+    references: dict[Measurement, Expected] = {}
     limits: dict[int, float] = {}
-    for way in (Way.NATIVE, Way.CONTAINER, Way.IMAGE):
-        points, band = [], []
-        for m in sorted((m for m in measured if m.way is way), key=lambda m: m.bytes or 0):
-            assert m.bytes
-            seen, expected = stats.summarize(m.samples), verdicts[m].expected
-            points.append((float(m.bytes), m.bytes / seen.median))
-            if seen.low and seen.high:
-                band.append((float(m.bytes), m.bytes / seen.high, m.bytes / seen.low))
-            if expected and expected.basis is Basis.REFERENCE:
-                references[m.bytes] = (m.bytes / expected.high, m.bytes / expected.low)
-            known = limit(m, validation.bounds)
+    for way, rows in _by_way(measured):
+        seen = [(_bytes(m), stats.summarize(m.samples)) for m in rows]
+        series.append(_series(way, seen, lambda size, seconds: size / seconds))
+        for m in rows:
+            usual, known = verdicts[m].expected, limit(m, validation.bounds)
+            if usual and usual.basis is Basis.REFERENCE:
+                references[m] = usual
             if isinstance(known, Limit):
-                limits[m.bytes] = m.bytes / known.value
-        if points:
-            series.append(Series(name_of(way), tuple(points), _STYLE[way], tuple(band)))
-    legend = [(s.style, s.name) for s in series]
-    usual = Series(
-        "reference", (), "ref", tuple((float(b), *references[b]) for b in sorted(references))
-    )
-    bound = Series(
-        "bound", tuple((float(b), limits[b]) for b in sorted(limits)), "bound", (), marks=False
-    )
-    if len(references) > 1:
-        series.insert(0, usual)
-        legend.append(("ref", "this site's reference"))
+                limits[_bytes(m)] = _bytes(m) / known.value
+    band = {_bytes(m): (_bytes(m) / e.high, _bytes(m) / e.low) for m, e in references.items()}
+    if len(band) > 1:
+        expected.append(_reference(band))
     if len(limits) > 1:
-        series.insert(0, bound)
-        legend.append(("bound", "bound of the hardware"))
-    heights = [y for s in series for _, y in s.points] + [
-        v for s in series for _, a, b in s.band for v in (a, b)
-    ]
+        points = tuple((float(b), limits[b]) for b in sorted(limits))
+        expected.append(Series("bound of the hardware", points, "bound", marks=False))
     across = Axis(
-        "bytes of a message" if what is What.PINGPONG else "bytes of a rank",
+        "bytes of a message" if first.what is What.PINGPONG else "bytes of a rank",
         sizes[0] / 1.4,
         sizes[-1] * 1.4,
         tuple((float(b), _tick(b)) for b in _thinned(sizes)),
         words=lambda value: size(int(value)),
     )
-    by = subject(measured[0]) if what is not What.PINGPONG else ""
-    where = f"{count(ranks, 'rank')} on {count(nodes, 'node')}"
-    where += ", sharing cores" if measured[0].crowded else ""
-    title = f"{what.value.capitalize()}{f' by {by}' if by else ''}, {where}"
-    up = decades(heights, "", lambda value: amount(value, "B/s"))
+    by = f" by {subject(first)}" if first.what is not What.PINGPONG and subject(first) else ""
+    where = f"{count(first.ranks, 'rank')} on {count(first.nodes, 'node')}"
+    where += ", sharing cores" if first.crowded else ""
+    title = f"{first.what.value.capitalize()}{by}, {where}"
+    up = decades(_heights([*series, *expected]), "", lambda value: amount(value, "B/s"))
     up = replace(up, ticks=tuple((v, _round(words)) for v, words in up.ticks))
-    drawn = chart(across, up, series, f"Bandwidth against size: {title}")
-    return Figure(
-        title,
-        "bandwidth: bytes over time; shaded: 95 % interval of the median",
-        drawn + _against(measured, verdicts, across),
-        tuple(legend),
+    # What is expected lies below what was measured.
+    lines = [*reversed(expected), *series]
+    svg = chart(across, up, lines, f"Bandwidth against size: {title}") + _against(
+        references, across
+    )
+    words = "bandwidth: bytes over time; shaded: 95 % interval of the median"
+    return Figure(title, words, svg, legend([*series, *expected]))
+
+
+def _bytes(m: Measurement) -> int:
+    return m.bytes or 0
+
+
+def _by_way(measured: Iterable[Measurement]) -> Iterator[tuple[Way, list[Measurement]]]:
+    """Those of each way that there is, by size."""
+    ordered = sorted(measured, key=_bytes)
+    for way in _STYLE:
+        if rows := [m for m in ordered if m.way is way]:
+            yield way, rows
+
+
+def _reference(band: Mapping[int, tuple[float, float]]) -> Series:
+    return Series(
+        "this site's reference", (), "ref", tuple((float(b), *band[b]) for b in sorted(band))
     )
 
 
-def _against(
-    measured: Sequence[Measurement], verdicts: Mapping[Measurement, Verdict], across: Axis
-) -> str:
+def _heights(lines: Sequence[Series]) -> list[float]:
+    return [y for s in lines for _, *ys in (*s.points, *s.band) for y in ys]
+
+
+def _against(references: Mapping[Measurement, Expected], across: Axis) -> str:
     """The same over its reference, where the band of what is normal can be seen; nothing without references."""
-    series: list[Series] = []
+    lines = []
     band: dict[int, tuple[float, float]] = {}
-    for way in (Way.NATIVE, Way.CONTAINER, Way.IMAGE):
+    for way, rows in _by_way(references):
         points = []
-        for m in sorted((m for m in measured if m.way is way), key=lambda m: m.bytes or 0):
-            e = verdicts[m].expected
-            if e and e.basis is Basis.REFERENCE and m.bytes:
-                points.append((float(m.bytes), 100 * e.value / stats.summarize(m.samples).median))
-                low, high = 100 * e.value / e.high, 100 * e.value / e.low
-                before = band.get(m.bytes, (low, high))
-                band[m.bytes] = (min(low, before[0]), max(high, before[1]))
-        if points:
-            series.append(Series(name_of(way), tuple(points), _STYLE[way]))
+        for m in rows:
+            e = references[m]
+            points.append((float(_bytes(m)), 100 * e.value / stats.summarize(m.samples).median))
+            low, high = 100 * e.value / e.high, 100 * e.value / e.low
+            before = band.get(_bytes(m), (low, high))
+            band[_bytes(m)] = (min(low, before[0]), max(high, before[1]))
+        lines.append(Series(name_of(way), tuple(points), _STYLE[way]))
     if len(band) < 2:
         return ""
-    usual = Series("reference", (), "ref", tuple((float(b), *band[b]) for b in sorted(band)))
-    values = [y for s in series for _, y in s.points] + [y for pair in band.values() for y in pair]
+    lines.insert(0, _reference(band))
+    values = _heights(lines)
     low, high = min(80.0, *values) - 2, max(120.0, *values) + 2
     step = next(s for s in (20, 50, 100, 200, 500, 1000, 10**9) if (high - low) / s < 5)
     ticks = range(math.ceil(low / step) * step, int(high) + 1, step)
     title, labels = "of this site's reference", tuple((float(v), f"{v} %") for v in ticks)
     axis = Axis(title, low, high, labels, log=False, words="{:.1f} %".format)
-    return chart(across, axis, [usual, *series], f"The same, in percent {title}", height=190)
+    return chart(across, axis, lines, f"The same, in percent {title}", height=190)
 
 
 def _round(words: str) -> str:
@@ -296,30 +274,27 @@ def split(steps: Sequence[StepTimes]) -> tuple[Bar, ...]:
     if not steps:
         return ()
     groups: dict[str, list[StepTimes]] = {}
-    for one, host in zip(steps, short([one.host for one in steps]), strict=True):
-        name = f"rank {one.rank}" if len(steps) <= _MOST_BARS else host
-        groups.setdefault(name, []).append(one)
-    parts_by_name = {name: _medians(group) for name, group in groups.items()}
-    if len(parts_by_name) > _MOST_BARS:
-        own = {
-            name: sum(v for k, v in m.items() if k not in _WAITS)
-            for name, m in parts_by_name.items()
+    for rank, host in zip(steps, short([rank.host for rank in steps]), strict=True):
+        name = f"rank {rank.rank}" if len(steps) <= _MOST_BARS else host
+        groups.setdefault(name, []).append(rank)
+    medians = {name: _medians(group) for name, group in groups.items()}
+    if len(medians) > _MOST_BARS:
+        own = {n: sum(v for k, v in m.items() if k not in _WAITS) for n, m in medians.items()}
+        order = sorted(medians, key=lambda name: own[name])
+        fastest, usual = order[0], order[len(order) // 2]
+        medians = {
+            **{name: medians[name] for name in reversed(order[2 - _MOST_BARS :])},
+            f"{usual}, a usual one": medians[usual],
+            f"{fastest}, the fastest": medians[fastest],
         }
-        order = sorted(parts_by_name, key=lambda name: own[name])
-        usual = order[len(order) // 2]
-        parts_by_name = {
-            **{name: parts_by_name[name] for name in reversed(order[-(_MOST_BARS - 2) :])},
-            f"{usual}, a usual one": parts_by_name[usual],
-            f"{order[0]}, the fastest": parts_by_name[order[0]],
-        }
-    longest = max(sum(parts.values()) for parts in parts_by_name.values()) or 1.0
+    longest = max(sum(parts.values()) for parts in medians.values()) or 1.0
     return tuple(
         Bar(
             name,
             1000 * sum(parts.values()),
             tuple((i, k, 1000 * v, 100 * v / longest) for i, (k, v) in enumerate(parts.items())),
         )
-        for name, parts in parts_by_name.items()
+        for name, parts in medians.items()
     )
 
 
@@ -333,7 +308,7 @@ def parts(steps: Sequence[StepTimes]) -> tuple[tuple[str, float], ...]:
 
 def _medians(group: Sequence[StepTimes]) -> dict[str, float]:
     return {
-        part: float(np.median([v for one in group for v in one.parts[part]]))
+        part: float(np.median([v for rank in group for v in rank.parts[part]]))
         for part in group[0].parts
     }
 
@@ -345,8 +320,8 @@ def heat_map(steps: Sequence[StepTimes]) -> HeatMap | None:
     """
     if not steps or len(steps[0].input_s) < 2:
         return None
-    ordered = sorted(steps, key=lambda one: one.rank)
-    busy = np.array([one.busy_s for one in ordered])
+    ordered = sorted(steps, key=lambda rank: rank.rank)
+    busy = np.array([rank.busy_s for rank in ordered])
     usual = float(np.median(busy)) or 1e-9
     ranks, total = busy.shape
     tall, wide = -(-ranks // _MOST_ROWS), -(-total // _MOST_COLUMNS)
@@ -355,20 +330,16 @@ def heat_map(steps: Sequence[StepTimes]) -> HeatMap | None:
     levels = np.searchsorted(LEVELS, pooled / usual, side="right")
     names = _names(ordered)
     late = np.median(busy, axis=1) > LEVELS[0] * usual
-    slow = {name for name, so in zip(names, late, strict=True) if so}
+    slow = set(itertools.compress(names, late))
     # Of the ranks of a row, one that is slow gives it its name.
     rows = [
         next((names[r] for r in range(i, min(i + tall, ranks)) if late[r]), names[i])
         for i in range(0, ranks, tall)
     ]
-    thinned = [
-        f"{tall} ranks a row" if tall > 1 else "",
-        f"{wide} steps a column" if wide > 1 else "",
-    ]
-    how = "; ".join(filter(None, thinned))
     words = f"What each of {ranks:,} ranks needed itself for each of {total:,} steps; all else is waiting for others."
-    if how:
-        words += f" Drawn with {how}: the longest of them."
+    thinned = [f"{tall} ranks a row"] * (tall > 1) + [f"{wide} steps a column"] * (wide > 1)
+    if thinned:
+        words += f" Drawn with {'; '.join(thinned)}: the longest of them."
     marks = [round(i * (total - 1) / 4) for i in range(5)] if total > 8 else [0, total - 1]
     return HeatMap(
         heat(levels.tolist(), words),
@@ -381,9 +352,9 @@ def heat_map(steps: Sequence[StepTimes]) -> HeatMap | None:
 
 def _names(ordered: Sequence[StepTimes]) -> list[str]:
     """Of rows: ranks where there are few on one host, else hosts."""
-    hosts = short([one.host for one in ordered])
+    hosts = short([rank.host for rank in ordered])
     if len(ordered) <= _MOST_BARS and len(set(hosts)) == 1:
-        return [f"rank {one.rank}" for one in ordered]
+        return [f"rank {rank.rank}" for rank in ordered]
     return hosts
 
 
@@ -396,12 +367,7 @@ def short(hosts: Sequence[str]) -> list[str]:
 
 def _labels(hosts: Sequence[str], slow: set[str]) -> list[tuple[str, int, bool]]:
     """Neighbouring rows of one host share a label; of more than 16 labels, only those that stand out are shown."""
-    labels: list[tuple[str, int, bool]] = []
-    for host in hosts:
-        if labels and labels[-1][0] == host:
-            labels[-1] = (host, labels[-1][1] + 1, host in slow)
-        else:
-            labels.append((host, 1, host in slow))
+    labels = [(host, len([*rows]), host in slow) for host, rows in itertools.groupby(hosts)]
     if len(labels) > 16:
         labels = [(name if out else "", rows, out) for name, rows, out in labels]
     return labels

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,7 @@ from fairlead.base.errors import fail
 from fairlead.perf.draw.charts import CHART_STYLE
 from fairlead.perf.draw.wording import milliseconds
 
-
-@dataclass(frozen=True)
-class Number:
-    """A figure to be seen from afar."""
-
-    value: str
-    unit: str
-    note: str
+Number = tuple[str, str, str]  # to be seen from afar: value, unit, note
 
 
 def page(template: str, **values: Any) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from fairlead.base.errors import Severity
 from fairlead.perf import stats
@@ -36,13 +37,9 @@ from fairlead.perf.records.validation import (
 _STRIPS = 200  # of lines beyond that, the page would become heavy
 _PAIRS = 3  # of ranks that have a table each
 _OF = (What.TRAIN, What.ALLREDUCE, What.BROADCAST)  # a table for each subject
-WORD = {
-    State.NORMAL: "ok",
-    State.SLOW: "warning",
-    State.WRONG: "error",
-    State.UNKNOWN: "unknown",
-}
-ORDER = (State.WRONG, State.SLOW, State.UNKNOWN, State.NORMAL)
+# The worst first.
+WORD = {State.WRONG: "error", State.SLOW: "warning", State.UNKNOWN: "unknown", State.NORMAL: "ok"}
+ORDER = tuple(WORD)
 _TITLES = {
     What.TRAIN: "Training",
     What.ALLREDUCE: "Allreduce",
@@ -56,7 +53,7 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Group:
-    """Lines that stand alike for the same reason."""
+    """Lines of the same state, for the same reason."""
 
     word: str
     state: str
@@ -68,82 +65,54 @@ class Group:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of one thing.
+    """Rows of one thing, each the words of its cells by name.
 
     Attributes:
         basis: where what is normal comes from in rows that do not say it themselves.
         counts: (CSS class, state, how many rows), the worst first.
-        amiss: a row is slow or wrong, so that it should be seen at once.
+        opened: a row is slow or wrong, or has changed, so that it is shown at once.
     """
 
     title: str
     basis: str
-    rows: tuple[Row, ...]
+    rows: tuple[dict[str, str], ...]
     counts: tuple[tuple[str, str, int], ...]
-    amiss: bool
+    opened: bool
 
 
-@dataclass(frozen=True)
-class Row:
-    """One measurement, in words."""
-
-    where: str
-    way: str
-    median: str
-    interval: str
-    expected: str
-    basis: str
-    times: str
-    word: str
-    state: str
-    strip: str
-    note: str
+def broken(validation: Validation) -> Iterator[Group]:
+    """What broke, and what else is wrong, as :func:`fairlead.perf.judge.faults.ranked` has it."""
+    for fault in validation.faults:
+        error = fault.severity is Severity.ERROR
+        word, state = ("error", "broken") if error else ("warning", "amiss")
+        because = f"{faults.words(fault)}{'; ' if fault.why else ''}{fault.why}"
+        yield Group(word, state, because, fault.remedy, (), 0)
 
 
-def broken(validation: Validation) -> tuple[Group, ...]:
-    """What broke, and what else is amiss, as :func:`fairlead.perf.judge.faults.ranked` has it."""
-    return tuple(
-        Group(
-            "error" if fault.severity is Severity.ERROR else "warning",
-            "broken" if fault.severity is Severity.ERROR else "amiss",
-            f"{faults.words(fault)}{'; ' if fault.why else ''}{fault.why}",
-            fault.remedy,
-            (),
-            0,
-        )
-        for fault in validation.faults
-    )
-
-
-def groups(validation: Validation) -> tuple[Group, ...]:
+def groups(validation: Validation) -> Iterator[Group]:
     """All that is not normal, or is so with a word to say, by its reason; the worst first."""
     by_reason: dict[tuple[State, str, str], list[tuple[Measurement, Verdict]]] = {}
     for m, v in zip(validation.measurements, validation.verdicts, strict=True):
         if v.state is not State.NORMAL:
             by_reason.setdefault((v.state, v.because, v.remedy), []).append((m, v))
-    order = sorted(by_reason, key=lambda k: (ORDER.index(k[0]), -len(by_reason[k])))
-    made = []
-    for state, because, remedy in order:
-        pairs = sorted(by_reason[state, because, remedy], key=lambda p: -(p[1].times or 0))
+    for reason in sorted(by_reason, key=lambda r: (ORDER.index(r[0]), -len(by_reason[r]))):
+        state, because, remedy = reason
+        pairs = sorted(by_reason[reason], key=lambda p: -(p[1].times or 0))
         lines = tuple(
             (label(m), slower(v.times) if v.times and state is State.SLOW else "")
             for m, v in pairs[:6]
         )
-        made.append(
-            Group(WORD[state], state.value, because, remedy, lines, len(pairs) - len(lines))
-        )
-    return tuple(made)
+        yield Group(WORD[state], state.value, because, remedy, lines, len(pairs) - len(lines))
 
 
 def tables(validation: Validation) -> tuple[Table, ...]:
     """All lines, by what was measured."""
     verdicts = dict(zip(validation.measurements, validation.verdicts, strict=True))
-    made, number = [], 0
-    for title, titled, lines in sorted_by_title(validation.measurements):
-        rows = [_row(m, verdicts[m], titled, number + i < _STRIPS) for i, m in enumerate(lines)]
-        number += len(rows)
-        made.append(_table(title, rows))
-    return tuple(made)
+    number = itertools.count()
+    return tuple(
+        _table(title, [_row(m, verdicts[m], titled, next(number) < _STRIPS) for m in lines])
+        for title, titled, lines in sorted_by_title(validation.measurements)
+    )
 
 
 def sorted_by_title(
@@ -153,17 +122,12 @@ def sorted_by_title(
     titles: dict[str, tuple[bool, list[Measurement]]] = {}
     kinds, ways = list(_TITLES), list(Way)
     few = len({m.subject for m in measurements if m.what is What.PINGPONG}) <= _PAIRS
-    for m in sorted(
-        measurements,
-        key=lambda m: (
-            kinds.index(m.what),
-            m.subject if m.what in _OF else "",
-            m.nodes,
-            m.ranks,
-            m.bytes or 0,
-            ways.index(m.way),
-        ),
-    ):
+
+    def place(m: Measurement) -> tuple[object, ...]:
+        kind, subject_ = kinds.index(m.what), m.subject if m.what in _OF else ""
+        return kind, subject_, m.nodes, m.ranks, m.bytes or 0, ways.index(m.way)
+
+    for m in sorted(measurements, key=place):
         titled = m.what in _OF or (m.what is What.PINGPONG and few)
         title = _title(m) if titled else _TITLES[m.what]
         title += f", under {m.launcher}" if m.launcher else ""
@@ -171,17 +135,18 @@ def sorted_by_title(
     return [(title, titled, lines) for title, (titled, lines) in titles.items()]
 
 
-def _table(title: str, rows: list[Row]) -> Table:
+def _table(title: str, rows: list[dict[str, str]]) -> Table:
     """What is normal by the same source in most rows is said once."""
-    sources = Counter(row.basis for row in rows if row.basis)
+    sources = Counter(row["basis"] for row in rows if row["basis"])
     (source, often), *_ = sources.most_common(1) or [("", 0)]
     if often < 2:
         source = ""
-    kept = (replace(row, basis="" if row.basis == source else row.basis) for row in rows)
-    states = Counter(row.state for row in rows)
+    for row in rows:
+        row["basis"] = "" if row["basis"] == source else row["basis"]
+    states = Counter(row["state"] for row in rows)
     counts = tuple((WORD[s], s.value, states[s.value]) for s in ORDER if states[s.value])
-    amiss = any(states[s.value] for s in (State.WRONG, State.SLOW))
-    return Table(title, source, tuple(kept), counts, amiss)
+    opened = any(states[s.value] for s in (State.WRONG, State.SLOW))
+    return Table(title, source, tuple(rows), counts, opened)
 
 
 def _title(m: Measurement) -> str:
@@ -193,34 +158,33 @@ def _title(m: Measurement) -> str:
     return f"{_TITLES[m.what]} by {subject(m) or 'MPI itself'}"
 
 
-def _row(m: Measurement, v: Verdict, titled: bool, draw: bool) -> Row:
+def _row(m: Measurement, v: Verdict, titled: bool, draw: bool) -> dict[str, str]:
     """A line; what its table's title has ``titled`` is not said again."""
     median, interval, strip, note = "–", "", "", ""
     if m.samples:
-        seen = stats.summarize(m.samples)
+        seen, ends = stats.summarize(m.samples), None
         median = amount(seen.median, m.unit)
-        ends = None
         if seen.low is not None and seen.high is not None:
             ends = (seen.low, seen.high)
-            interval = between(seen.low, seen.high, m.unit)
+            interval = between(*ends, m.unit)
         normal = (v.expected.low, v.expected.high) if v.expected else None
         if draw:
             strip = charts.strip(m.samples, seen.outliers, ends, normal, seen.median)
         far = f", {count(len(seen.outliers), 'outlier')}" if seen.outliers else ""
         note = f"{count(seen.n, 'repeat')}{far}"
-    return Row(
-        where=within(m, titled),
-        way=name_of(m.way),
-        median=median,
-        interval=interval,
-        expected=_expected(v.expected, m),
-        basis=v.expected.source if v.expected else "",
-        times=slower(v.times) if v.times else "",
-        word=WORD[v.state],
-        state=v.state.value,
-        strip=strip,
-        note=note,
-    )
+    return {
+        "where": within(m, titled),
+        "way": name_of(m.way),
+        "median": median,
+        "interval": interval,
+        "expected": _expected(v.expected, m),
+        "basis": v.expected.source if v.expected else "",
+        "times": slower(v.times) if v.times else "",
+        "word": WORD[v.state],
+        "state": v.state.value,
+        "strip": strip,
+        "note": note,
+    }
 
 
 def within(m: Measurement, titled: bool) -> str:

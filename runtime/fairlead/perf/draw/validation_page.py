@@ -11,7 +11,8 @@ makes its pictures of the measurements, ``validation.html.j2`` sets it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,9 +20,8 @@ from fairlead.base.errors import Severity
 from fairlead.base.paths import atomic_write
 from fairlead.perf import stats
 from fairlead.perf.draw import figures
-from fairlead.perf.draw.charts import Figure
-from fairlead.perf.draw.pages import Number, page, require_tools
-from fairlead.perf.draw.tables import ORDER, WORD, Table, as_csv, broken, groups, tables
+from fairlead.perf.draw.pages import Number, page
+from fairlead.perf.draw.tables import ORDER, WORD, as_csv, broken, groups, tables
 from fairlead.perf.draw.wording import amount, count, label, model_title, percent, size
 from fairlead.perf.judge.verdict import headline, worst
 from fairlead.perf.records import documents
@@ -43,15 +43,6 @@ _FEW = 12  # lines that are all shown at once
 
 
 @dataclass(frozen=True)
-class ProofLine:
-    """Ranks in a row that saw the same, on which hosts, and what the first of them saw."""
-
-    ranks: str
-    hosts: str
-    saw: RankSaw
-
-
-@dataclass(frozen=True)
 class EfficiencyRow:
     """One number of ranks; strings are empty where there is nothing.
 
@@ -67,14 +58,6 @@ class EfficiencyRow:
     native: tuple[str, str]
     container: tuple[str, str]
     ratio: tuple[str, str]
-
-
-@dataclass(frozen=True)
-class Efficiency:
-    """A model's rows."""
-
-    title: str
-    rows: tuple[EfficiencyRow, ...]
 
 
 def write_validation(folder: Path, validation: Validation) -> tuple[Path, Path, Path]:
@@ -99,8 +82,7 @@ def render(validation: Validation) -> str:
     Raises:
         FairleadError: jinja2 is not installed.
     """
-    require_tools("jinja2", "numpy")
-    state = worst(validation.verdicts)
+    state, states = worst(validation.verdicts), Counter(v.state for v in validation.verdicts)
     reasons = " ".join(v.because for v in validation.verdicts)
     culprits = [c for c in validation.evidence.culprits if c.name not in reasons]
     well = WORD[State.SLOW] if culprits and state is not State.WRONG else WORD[state]
@@ -109,32 +91,44 @@ def render(validation: Validation) -> str:
         well, called = "error", state.value if state is State.WRONG else "broken"
     elif validation.faults and state in (State.NORMAL, State.UNKNOWN):
         well, called = WORD[State.SLOW], "look here"
-    ranks = _ranks(validation)
-    steps_of = next((m for m in validation.measurements if m.key == validation.steps_of), None)
     facts = validation.machine.facts
-    drawn = [f for model in figures.models(validation) for f in figures.scaling(validation, model)]
+    drawn = [f for model in figures.trained(validation) for f in figures.scaling(validation, model)]
     for what in (What.ALLREDUCE, What.PINGPONG, What.BROADCAST):
         drawn += figures.bandwidths(validation, what)
     lines = tables(validation)
+    ranks = _ranks(validation)
+    efficiency = _efficiency(validation)
+    heat = figures.heat_map(validation.steps)
+    sections = (
+        ("figures", "curves", drawn),
+        ("efficiency", "efficiency", efficiency),
+        ("split", "a step's time", validation.steps),
+        ("steps", "ranks × steps", heat),
+        ("lines", "all lines", lines),
+        ("proof", "proof", ranks),
+        ("environment", "environment", True),
+        ("repeat", "repeat it", True),
+    )
+    steps_of = next((m for m in validation.measurements if m.key == validation.steps_of), None)
     return page(
         "validation",
         v=validation,
         word=well,
         state=called,
         headline=headline(validation),
-        counts=[(WORD[s], s.value, n) for s in ORDER if (n := _count(validation, s))],
-        numbers=_numbers(validation),
+        counts=[(WORD[s], s.value, states[s]) for s in ORDER if states[s]],
+        numbers=list(_numbers(validation, efficiency)),
         groups=(*broken(validation), *groups(validation)),
-        unknown=_count(validation, State.UNKNOWN),
+        unknown=states[State.UNKNOWN],
         culprits=culprits,
         figures=drawn,
-        efficiency=_efficiency(validation),
+        efficiency=efficiency,
         bars=figures.split(validation.steps),
         parts=figures.parts(validation.steps),
-        heat=figures.heat_map(validation.steps),
+        heat=heat,
         tables=lines,
         few=sum(len(table.rows) for table in lines) <= _FEW,
-        sections=_sections(validation, drawn, lines),
+        sections=[(key, name) for key, name, content in sections if content],
         ranks=ranks[:_RANKS_SHOWN],
         ranks_hidden=len(ranks[_RANKS_SHOWN:]),
         steps_of=label(steps_of) if steps_of else "",
@@ -153,7 +147,7 @@ def _hosts(names: Sequence[str], most: int = 16) -> str:
 
 
 def _clocks(clocks: Sequence[Clock]) -> str:
-    """What processors said of themselves while ranks computed."""
+    """What the processors reported while ranks computed."""
     rates = [c.seen_mhz for c in clocks if c.seen_mhz]
     sold = sorted({c.nominal_mhz for c in clocks if c.nominal_mhz})
     hot = [f"{c.host} {count(c.throttled, 'time')}" for c in clocks if c.throttled]
@@ -170,63 +164,32 @@ def _clocks(clocks: Sequence[Clock]) -> str:
     return "; ".join(words) or "cannot tell: no clock and no counter of heat could be read"
 
 
-def _count(validation: Validation, state: State) -> int:
-    return sum(v.state is state for v in validation.verdicts)
-
-
 def _is_digest(name: str) -> bool:
     return "digest" in name or "sha256" in name
 
 
-def _sections(
-    validation: Validation, drawn: Sequence[Figure], lines: Sequence[Table]
-) -> tuple[tuple[str, str], ...]:
-    """Identifier and name of those that there are, in the page's order."""
-    every = (
-        ("figures", "curves", bool(drawn)),
-        ("efficiency", "efficiency", bool(figures.models(validation))),
-        ("split", "a step's time", bool(validation.steps)),
-        ("steps", "ranks × steps", figures.heat_map(validation.steps) is not None),
-        ("lines", "all lines", bool(lines)),
-        ("proof", "proof", bool(validation.proof and validation.proof.ranks)),
-        ("environment", "environment", True),
-        ("repeat", "repeat it", True),
-    )
-    return tuple((key, name) for key, name, there in every if there)
-
-
-def _numbers(validation: Validation) -> tuple[Number, ...]:
-    numbers = []
-    for model in _efficiency(validation)[:1]:
+def _numbers(
+    validation: Validation, efficiency: Mapping[str, Sequence[EfficiencyRow]]
+) -> Iterator[Number]:
+    for model, every in list(efficiency.items())[:1]:
         # Ranks that share a core say nothing about scaling.
-        rows = [r for r in model.rows if not r.crowded and r.ranks > 1] or model.rows[1:]
+        rows = [r for r in every if not r.crowded and r.ranks > 1] or every[1:]
         if rows:
             most = rows[-1]
-            share = most.container[1] or most.native[1]
-            label = f"{model.title} on {count(most.ranks, 'rank')}"
-            label += ", sharing cores" if most.crowded else ""
-            numbers.append(Number(share, "of ideal", label))
-    pairs = _pairs(validation)
-    if pairs:
-        usual = sorted(pairs)[len(pairs) // 2]
-        numbers.append(
-            Number(
-                f"{usual:.2f} ×",
-                "native time",
-                f"in containers, median of {count(len(pairs), 'line')}",
-            )
-        )
-    large = [
-        m for m in validation.measurements if m.what is What.ALLREDUCE and m.bytes and m.samples
-    ]
+            title = f"{model} on {count(most.ranks, 'rank')}"
+            title += ", sharing cores" if most.crowded else ""
+            yield most.container[1] or most.native[1], "of ideal", title
+    if pairs := sorted(_pairs(validation)):
+        usual = f"{pairs[len(pairs) // 2]:.2f} ×"
+        lines = count(len(pairs), "line")
+        yield usual, "native time", f"in containers, median of {lines}"
+    kind = What.ALLREDUCE
+    large = [m for m in validation.measurements if m.what is kind and m.bytes and m.samples]
     if large:
         m = max(large, key=lambda m: (not m.crowded, m.ranks, m.bytes or 0, m.way is Way.CONTAINER))
         rate = (m.bytes or 0) / stats.summarize(m.samples).median
         value, unit = amount(rate, "B/s").split(" ")
-        numbers.append(
-            Number(value, unit, f"allreduce of {size(m.bytes or 0)}, {count(m.ranks, 'rank')}")
-        )
-    return tuple(numbers)
+        yield value, unit, f"allreduce of {size(m.bytes or 0)}, {count(m.ranks, 'rank')}"
 
 
 def _pairs(validation: Validation) -> list[float]:
@@ -244,40 +207,34 @@ def _same(m: Measurement) -> tuple[object, ...]:
     return (m.what, m.ranks, m.nodes, m.bytes, m.subject, m.launcher, m.crowded)
 
 
-def _efficiency(validation: Validation) -> tuple[Efficiency, ...]:
-    trained = [m for m in validation.measurements if m.what is What.TRAIN and m.samples]
-    models = []
-    for model in figures.models(validation):
-        mine = [m for m in trained if m.subject == model]
-        fewest = {
-            w: min((m for m in mine if m.way is w), key=lambda m: m.ranks, default=None)
-            for w in Way
-        }
+def _efficiency(validation: Validation) -> dict[str, list[EfficiencyRow]]:
+    models = {}
+    for model, ways in figures.trained(validation).items():
         rows = []
-        for ranks, nodes in sorted({(m.ranks, m.nodes) for m in mine}):
-            here = {m.way: m for m in mine if (m.ranks, m.nodes) == (ranks, nodes)}
+        points: dict[tuple[int, int], dict[Way, Measurement]] = {}
+        for m in itertools.chain(*ways.values()):
+            points.setdefault((m.ranks, m.nodes), {})[m.way] = m
+        for ranks, nodes in sorted(points):
+            here = points[ranks, nodes]
             crowded = any(m.crowded for m in here.values())
             notes = [f"{nodes} nodes"] * (nodes > 1) + ["sharing cores"] * crowded
             # An image by its own MPI stands where a container does: both are never measured.
             inside = Way.CONTAINER if Way.CONTAINER in here else Way.IMAGE
-            speeds = {w: _speed(here[w], fewest[w]) for w in here}
-            none = ("", "")
-            native, container = speeds.get(Way.NATIVE, none), speeds.get(inside, none)
-            rows.append(
-                EfficiencyRow(ranks, ", ".join(notes), crowded, native, container, _ratio(here))
+            native, container = (
+                _speed(here[way], ways[way][0]) if way in here else ("", "")
+                for way in (Way.NATIVE, inside)
             )
-        models.append(Efficiency(model_title(model), tuple(rows)))
-    return tuple(models)
+            where, ratio = ", ".join(notes), _ratio(here)
+            rows.append(EfficiencyRow(ranks, where, crowded, native, container, ratio))
+        models[model_title(model)] = rows
+    return models
 
 
-def _speed(m: Measurement, one: Measurement | None) -> tuple[str, str]:
-    value = amount(stats.summarize(m.samples).median, m.unit).partition(" ")[0]
-    return value, _share(m, one) if one else ""
-
-
-def _share(m: Measurement, one: Measurement) -> str:
+def _speed(m: Measurement, one: Measurement) -> tuple[str, str]:
+    """The speed, and its share of what ``one`` promises."""
     fast, base = stats.summarize(m.samples).median, stats.summarize(one.samples).median
-    return percent(fast / base / (m.ranks / one.ranks))
+    share = percent(fast / base / (m.ranks / one.ranks))
+    return amount(fast, m.unit).partition(" ")[0], share
 
 
 def _ratio(here: dict[Way, Measurement]) -> tuple[str, str]:
@@ -289,20 +246,20 @@ def _ratio(here: dict[Way, Measurement]) -> tuple[str, str]:
     return f"{ratio.value:.3f}", f"{ratio.low:.3f} to {ratio.high:.3f}"
 
 
-def _ranks(validation: Validation) -> tuple[ProofLine, ...]:
-    """What ranks saw, a row for neighbours that saw the same; rows that are wrong come first."""
+def _ranks(validation: Validation) -> list[tuple[str, str, RankSaw]]:
+    """Neighbours that saw the same, their hosts, and what the first of them saw; rows that are wrong come first."""
     proof = validation.proof
     if proof is None:
-        return ()
+        return []
 
     def seen(p: RankSaw) -> RankSaw:
         return replace(p, rank=0, host="")
 
     rows = []
-    for _, alike in itertools.groupby(proof.ranks, seen):
-        ranks = list(alike)
+    for _, same in itertools.groupby(proof.ranks, seen):
+        ranks = list(same)
         first, last = ranks[0], ranks[-1]
         name = str(first.rank) if first is last else f"{first.rank}–{last.rank}"
         hosts = tuple(dict.fromkeys(r.host for r in ranks))
-        rows.append(ProofLine(name, _hosts(hosts, 3), first))
-    return tuple(sorted(rows, key=lambda row: row.saw.as_planned))
+        rows.append((name, _hosts(hosts, 3), first))
+    return sorted(rows, key=lambda row: row[2].as_planned)

@@ -10,21 +10,18 @@ from fairlead.perf.records.validation import Measurement, Way, What
 # How fairlead.perf.measure.ranks.messages names what carried a message: backend, then the MPI below it.
 _CARRIED = re.compile(r"fairlead\.comm \((\w+)(?: \((.+)\))?\)")
 
+_SCALES = {
+    "s": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)),
+    "B/s": (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0)),
+}
 _ROUNDED = 0.9995  # what three digits show as 1,000 of a unit is 1.00 of the next
 
 
 def amount(value: float, unit: str) -> str:
     """Three digits and a unit that suits them: ``12.3 µs``, ``4.56 GB/s``."""
-    if unit == "s":
-        for name, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-            if value >= _ROUNDED * scale:
-                return f"{digits(value / scale)} {name}"
-        return f"{digits(value / 1e-9)} ns"
-    if unit == "B/s":
-        for name, scale in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
-            if value >= _ROUNDED * scale:
-                return f"{digits(value / scale)} {name}"
-    return f"{digits(value)} {unit}"
+    scales = _SCALES.get(unit, ((unit, 1.0),))
+    name, scale = next((s for s in scales if value >= _ROUNDED * s[1]), scales[-1])
+    return f"{digits(value / scale)} {name}"
 
 
 def digits(value: float) -> str:
@@ -42,8 +39,8 @@ def milliseconds(value: float) -> str:
 def between(low: float, high: float, unit: str) -> str:
     """An interval, its unit once where both ends have the same: ``39.3 to 40.7 samples/s``."""
     first, last = amount(low, unit), amount(high, unit)
-    alike = first.partition(" ")[2] == last.partition(" ")[2]
-    return f"{first.partition(' ')[0] if alike else first} to {last}"
+    same_unit = first.partition(" ")[2] == last.partition(" ")[2]
+    return f"{first.partition(' ')[0] if same_unit else first} to {last}"
 
 
 def label(m: Measurement) -> str:
@@ -78,11 +75,7 @@ def where(m: Measurement) -> str:
 
 def name_of(way: Way) -> str:
     """In a legend."""
-    return {
-        Way.NATIVE: "native",
-        Way.CONTAINER: "container",
-        Way.IMAGE: "container, its own MPI",
-    }[way]
+    return "container, its own MPI" if way is Way.IMAGE else way.value
 
 
 def count(number: int, thing: str) -> str:

@@ -17,10 +17,10 @@ from click.testing import CliRunner
 
 from fairlead import __version__
 from fairlead.base.errors import ExitCode, Finding, Severity
-from fairlead.cli.main import VERBS, entry, main
-from fairlead.cli.options import Planning, collected, variables
+from fairlead.cli.declare import collected, option
+from fairlead.cli.main import SECTIONS, VERBS, entry, main
+from fairlead.cli.options import Planning, variables
 from fairlead.cli.screen import finding_lines, human_bytes, table
-from fairlead.session.model import Choices
 from fairlead.swap.model import Bind, Request
 
 RUN = CliRunner()
@@ -83,7 +83,7 @@ def test_exit_codes_never_change_their_meaning() -> None:
 def test_verb_line_in_the_list_is_the_verbs_own(verb: str) -> None:
     found = command(verb)
     assert found.name == verb
-    assert VERBS[verb][2] == found.get_short_help_str(limit=100)
+    assert VERBS[verb] == found.get_short_help_str(limit=100)
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -112,8 +112,9 @@ def test_verb_that_launches_or_makes_has_a_dry_run(verb: str) -> None:
 
 def test_help_lists_every_verb_and_the_exit_codes() -> None:
     shown = RUN.invoke(main, ["--help"]).output
-    for verb, (_, section, line) in VERBS.items():
-        assert verb in shown and section in shown and line in shown
+    for verb, line in VERBS.items():
+        assert verb in shown and line in shown
+    assert all(section in shown for section in SECTIONS)
     for code in (121, 122, 123, 124, 125):
         assert str(code) in shown
 
@@ -270,7 +271,7 @@ def test_interrupt_is_130_and_no_traceback(monkeypatch: pytest.MonkeyPatch, caps
 
 
 def request(mpi: str = "host", binds: tuple[str, ...] = (), **more: Any) -> Request:
-    return Planning(Choices(mpi), (), binds, ()).request(1, **more)
+    return Planning(mpi=mpi, apps=(), binds=binds, engine_args=()).request(1, **more)
 
 
 def test_request_keeps_what_the_shell_sets_for_the_container() -> None:
@@ -343,6 +344,19 @@ def test_run_needs_an_image_and_a_command() -> None:
     assert code == 2 and "COMMAND" in err
 
 
+@pytest.mark.parametrize("words", ["report", "report --list", "validate --dry-run"])
+def test_verb_that_measures_or_draws_names_a_missing_numpy(words: str) -> None:
+    program = (
+        "import sys\nsys.modules['numpy'] = None\n"
+        "from fairlead.cli.main import entry\nentry(sys.argv[1:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words.split()], capture_output=True, text=True
+    )
+    assert done.returncode and done.stderr.startswith("error[report-extra]")
+    assert "numpy is not installed" in done.stderr
+
+
 def test_site_list_show_and_detect_answer_in_json(tmp_path: Path) -> None:
     env = {"XDG_CACHE_HOME": str(tmp_path)}
     for words, schema in (
@@ -371,3 +385,21 @@ def test_parameters_named_like_fields_reach_the_function_as_one_value() -> None:
     assert verb(size=3, image="x") == ("x", _Flags(3))
     with pytest.raises(TypeError, match="other"):
         verb(image="x", size=3, other=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Declared:
+    paths: tuple[str, ...] = option("--path -p DIR", "Folders.")
+    count: int = option("--count", "How many.", default=2)
+    word: str = option("--word", "A word.")
+    plain: bool = option("--plain", "Plainly.")
+
+
+def test_fields_declare_the_options_of_a_verb_in_order() -> None:
+    got: list[_Declared] = []
+    verb = click.command()(collected(_Declared, "declared")(lambda declared: got.append(declared)))
+    verb.main(["-p", "a", "--path", "b", "--plain"], standalone_mode=False)
+    assert got == [_Declared(paths=("a", "b"), count=2, word="", plain=True)]
+    shown = RUN.invoke(verb, ["--help"]).output
+    assert "-p, --path DIR" in shown and "[default: 2]" in shown
+    assert shown.index("--path") < shown.index("--count") < shown.index("--word")

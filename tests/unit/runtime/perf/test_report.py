@@ -21,9 +21,8 @@ from fairlead.ml.train.model import (
 )
 from fairlead.ml.train.result import Baseline, TrainResult
 from fairlead.ml.train.result import judge as judge_training
-from fairlead.perf.draw import Fact, PlanRow, ProofRow, Report, write_report
-from fairlead.perf.draw.claims import judge
-from fairlead.perf.draw.run_page import render
+from fairlead.perf.draw.compose import Fact, PlanRow, ProofRow, Report
+from fairlead.perf.draw.run_page import judge, render, write_report
 
 VOID = {"meta", "br", "use", "path"}
 

@@ -282,7 +282,7 @@ def test_lines_that_are_not_normal_are_open_and_the_others_are_counted() -> None
         "Allreduce by MPI itself, under srun",
         "Pingpong, one way, under srun",
     ]
-    assert [t.amiss for t in drawn[:2]] == [True, False]
+    assert [t.opened for t in drawn[:2]] == [True, False]
     assert drawn[0].counts == (("warning", "slow", 2), ("ok", "normal", 12))
     assert sum(n for t in drawn for _, _, n in t.counts) == len(FULL.measurements)
     body = PAGE[PAGE.index('id="lines"') :]
