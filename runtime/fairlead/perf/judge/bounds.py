@@ -70,11 +70,9 @@ def _on_one_node(m: Measurement, size: int, bounds: Bounds) -> Limit | str:
 def _between_nodes(m: Measurement, size: int, bounds: Bounds) -> Limit | str:
     if bounds.link is None:
         return "the bandwidth of the nodes' links is not known"
-    sent = {
-        What.PINGPONG: 1.0,
-        What.ALLREDUCE: 2 * (m.nodes - 1) / m.nodes,
-        What.BROADCAST: 1.0,
-    }[m.what]
+    sent = {What.PINGPONG: 1.0, What.ALLREDUCE: 2 * (m.nodes - 1) / m.nodes, What.BROADCAST: 1.0}[
+        m.what
+    ]
     hops = 1 if m.what is What.PINGPONG else math.ceil(math.log2(m.nodes))
     moving = sent * size / bounds.link.value
     if bounds.latency is None:

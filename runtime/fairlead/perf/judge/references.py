@@ -170,9 +170,7 @@ def save(
         documents.write(target, whole, SCHEMA, SCHEMA_VERSION)
     except OSError as exc:
         raise fail(
-            "reference-save-unwritable",
-            target=target,
-            reason=exc.strerror or str(exc),
+            "reference-save-unwritable", target=target, reason=exc.strerror or str(exc)
         ) from None
     return target, whole
 
@@ -196,12 +194,7 @@ def _fit(validation: Validation, crowded_too: bool, slow_too: bool) -> None:
         why = f"slower than what was expected so far: {_some(slow)}"
         remedy = "fix that first; or --save-slow, where it is the new normal"
     if why:
-        raise fail(
-            "reference-save-refused",
-            validation_id=validation.id,
-            why=why,
-            remedy=remedy,
-        )
+        raise fail("reference-save-refused", validation_id=validation.id, why=why, remedy=remedy)
 
 
 def _some(keys: list[str]) -> str:

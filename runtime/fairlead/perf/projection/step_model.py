@@ -130,11 +130,7 @@ class Step:
     @property
     def dominant(self) -> str:
         """What costs most, of all that is not computing; ``computing`` where all else is below 1 %."""
-        parts = {
-            "stragglers": self.straggle_s,
-            "allreduce": self.exposed_s,
-            "input": self.input_s,
-        }
+        parts = {"stragglers": self.straggle_s, "allreduce": self.exposed_s, "input": self.input_s}
         name = max(parts, key=lambda part: parts[part])
         return name if parts[name] > 0.01 * self.step_s else "computing"
 

@@ -129,12 +129,7 @@ class Rank:
         self._kernels = None
 
     def across(
-        self,
-        left: Sequence[int],
-        right: Sequence[int],
-        size: int,
-        repeats: int,
-        round_s: float,
+        self, left: Sequence[int], right: Sequence[int], size: int, repeats: int, round_s: float
     ) -> tuple[Seconds, list[str]]:
         """This rank's part of a group: an exchange with each rank of the other side.
 
