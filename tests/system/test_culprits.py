@@ -22,7 +22,7 @@ import fairlead
 from fairlead.base.serde import to_json
 from fairlead.perf.measure import straggler_search
 from fairlead.perf.measure.ranks import stragglers as pairs
-from fairlead.perf.measure.search_result import Answer, Kind, Outcome
+from fairlead.perf.measure.straggler_search import Answer, Kind, Outcome
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
 

@@ -68,9 +68,9 @@ def now() -> str:
 
 def load() -> float | None:
     """Runnable processes, mean of a minute; None where the system does not report it."""
-    from fairlead.perf.measure import environment
+    from fairlead.perf.measure import processors
 
-    return environment.load()
+    return processors.load()
 
 
 def fresh(path: Path) -> Path:

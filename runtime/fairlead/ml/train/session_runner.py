@@ -68,7 +68,7 @@ def runner(
             finally:
                 if launch:
                     launch.ended()
-        output = _tail(log, start)
+        output = tail(log, start)
         finding = launching.explain_exit(done.result)
         if finding:
             output += f"\n{finding.what}"
@@ -78,7 +78,7 @@ def runner(
     return run
 
 
-def _tail(log: Path, start: int) -> str:
+def tail(log: Path, start: int) -> str:
     """The end of what was appended to a file after ``start``."""
     with log.open("rb") as stream:
         stream.seek(start)
