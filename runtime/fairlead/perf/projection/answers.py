@@ -6,6 +6,7 @@ number reaches is infinite: "none does".
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -81,13 +82,8 @@ def _reach(draw: Draw, keep: float, delayed: bool) -> float:
 
 def _first(true: Callable[[int], bool], most: int) -> float:
     """The smallest number from 1 on of which it is true, it being true of all larger ones; infinite if none."""
-    if not true(most):
-        return math.inf
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if true(middle) else (middle, high)
-    return float(high)
+    place = bisect.bisect_left(range(1, most + 1), True, key=true)
+    return float(place + 1) if place < most else math.inf
 
 
 def sentences(answers: Answers) -> list[str]:
