@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -152,7 +152,7 @@ def fit(
         FairleadError: exit code 2; the runs do not have what the target needs.
     """
     fitted, random = _Fitted(runs, target, batch), np.random.default_rng(seed)
-    return Projection(tuple(fitted.draw(random) for _ in range(draws)), tuple(fitted.assumed))
+    return Projection(tuple(fitted.draw(random) for _ in range(draws)), fitted.assumed)
 
 
 class _Fitted:
@@ -167,12 +167,14 @@ class _Fitted:
         self._batch = batch if batch in batches else max(sorted(set(batches)), key=batches.count)
         self._wanted, self._target = batch or self._batch, target
         self._usual = [run for run in runs if run.local_batch == self._batch]
-        self._reducing = [run for run in self._usual if run.ranks > 1]
         self._inputs = [t for run in self._usual for t in run.input_s]
-        self.assumed: list[str] = []
         if not any(run.compute_s for run in self._usual):
             raise fail("project-runs-no-compute-time")
-        self._fit_spread()
+        self._reducing = [run for run in self._usual if run.ranks > 1]
+        tables = [np.array(run.compute_s) for run in self._usual if _every_rank(run)]
+        # From the ranks' own times, else from how long they wait, else from what steps take longer.
+        own_times = not self._reducing or any(map(_every_rank, self._reducing))
+        self._estimate = estimate_spread(tables) if own_times else None
         self._other_times: dict[int, list[float]] = {}
         for run in runs:
             if run.compute_s and run.local_batch != self._batch:
@@ -181,51 +183,28 @@ class _Fitted:
             raise fail("project-runs-other-batch", batch=batch, seen_batch=self._batch)
         if target.ranks > 1 and not any(run.ranks > run.nodes for run in self._reducing):
             raise fail("project-runs-one-per-node", ranks=target.ranks)
-        self.assumed.append(
-            "the runs of several nodes were on this very fabric"
-            if any(run.nodes > 1 for run in self._reducing)
-            else f"a byte of an allreduce between nodes takes {LINK_USE[0]:g} to {LINK_USE[1]:g} times as long as the "
-            "bandwidth says: no run had several nodes"
-        )
-        self._fit_overlap()
-        if not self._inputs:
-            self.assumed.append("reading the input costs nothing: no run has `input_s`")
-
-    def _fit_spread(self) -> None:
-        """From the ranks' own times, else from how long they wait, else from what steps take longer."""
-        whole = [run for run in self._usual if len(run.compute_s) == run.ranks]
-        self._estimate = None
-        if not self._reducing or any(run.ranks > 1 for run in whole):
-            tables = [np.array(run.compute_s) for run in whole]
-            if not any(table.shape[1] > 1 for table in tables):
-                raise fail("project-runs-one-step")
-            self._estimate = estimate_spread(tables)
-            if not self._estimate.between_free:
-                self.assumed.append(
-                    "no rank is slower than others for long: one rank alone tells nothing of that"
-                )
-            return
-        waits = any(run.wait_s for run in self._reducing)
-        what = "how long ranks wait" if waits else "what steps take longer"
-        self.assumed.append(
-            f"the spread of ranks is {what} beyond computing and allreduce, none of it lasting; its tail is unknown"
-        )
-
-    def _fit_overlap(self) -> None:
-        """From whole steps of runs whose slowest rank is known."""
+        # Whole steps tell the overlap where the slowest rank is known.
         whole = [run for run in self._reducing if run.step_s]
-        self._timed = [
-            run
-            for run in whole
-            if len(run.compute_s) == run.ranks or (run.compute_s and run.wait_s)
-        ]
+        self._timed = [run for run in whole if _every_rank(run) or (run.compute_s and run.wait_s)]
         self._rates_only = bool(whole) and not self._timed
-        if not whole:
-            self.assumed.append("nothing of the allreduce is hidden: no run has `step_s`")
-        elif self._rates_only:
-            self.assumed.append(
-                "anything from none to all of the allreduce is hidden: rates do not tell"
-            )
+        several_nodes = any(run.nodes > 1 for run in self._reducing)
+        waits = any(run.wait_s for run in self._reducing)
+        assumed = {
+            "no rank is slower than others for long: one rank alone tells nothing of that": (
+                self._estimate and not self._estimate.between_free
+            ),
+            f"the spread of ranks is {'how long ranks wait' if waits else 'what steps take longer'} beyond computing and"
+            " allreduce, none of it lasting; its tail is unknown": not self._estimate,
+            "the runs of several nodes were on this very fabric": several_nodes,
+            f"a byte of an allreduce between nodes takes {LINK_USE[0]:g} to {LINK_USE[1]:g} times as long as the bandwidth"
+            " says: no run had several nodes": not several_nodes,
+            "nothing of the allreduce is hidden: no run has `step_s`": not whole,
+            "anything from none to all of the allreduce is hidden: rates do not tell": (
+                self._rates_only
+            ),
+            "reading the input costs nothing: no run has `input_s`": not self._inputs,
+        }
+        self.assumed = tuple(words for words, holds in assumed.items() if holds)
 
     def draw(self, random: Random) -> Draw:
         """One set of parameters that could be the true one."""
@@ -306,7 +285,7 @@ class _Fitted:
             if run.nodes == 1 and (seconds := _mean(run.communicate_s, random)) > 0
         ]
         costs = fit_costs(inside) if inside else Costs(0.0, 0.0, 0.0, 0.0)
-        known, points = replace(costs, link_latency=latency_s, link_use=0.0), []
+        known, points = costs._replace(link_latency=latency_s, link_use=0.0), []
         for run in self._reducing:
             if run.nodes > 1:
                 ranks = run.ranks // run.nodes
@@ -328,9 +307,14 @@ def _flat(times: Sequence[Sequence[float]]) -> list[float]:
     return [t for rank in times for t in rank]
 
 
+def _every_rank(run: SmallRun) -> bool:
+    """Whether the computing time of each of its ranks is known."""
+    return len(run.compute_s) == run.ranks
+
+
 def _slowest(run: SmallRun, random: Random) -> float:
     times = np.array(run.compute_s)
-    if len(times) == run.ranks:
+    if _every_rank(run):
         return _mean(times.max(axis=0), random)
     return _mean(times[0], random) + _mean(run.wait_s, random)
 

@@ -24,6 +24,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from fairlead.base.errors import fail
+
 Floats = npt.NDArray[np.float64]
 
 # Midpoints of the quadrature: the expected maximum is then right to 0.2 % of the deviation.
@@ -136,9 +138,13 @@ def estimate_spread(runs: Sequence[Floats]) -> SpreadEstimate:
     """The spread by one-way analysis of variance, ranks being the groups.
 
     Args:
-        runs: computing seconds of each run, shape (ranks, steps) each; one of them has two steps or more.
+        runs: computing seconds of each run, shape (ranks, steps) each.
+    Raises:
+        FairleadError: exit code 2; none has two steps.
     """
     runs = [run for run in runs if run.shape[1] > 1]
+    if not runs:
+        raise fail("project-runs-one-step")
     count, ranks = sum(run.size for run in runs), sum(len(run) for run in runs)
     mean = sum(run.sum() for run in runs) / count
     means = [run.mean(axis=1, keepdims=True) / mean for run in runs]
