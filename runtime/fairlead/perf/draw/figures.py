@@ -20,8 +20,9 @@ from fairlead.perf.draw.wording import (
     size,
     subject,
 )
-from fairlead.perf.judge.bounds import Limit, limit
+from fairlead.perf.judge.bounds import limit
 from fairlead.perf.judge.verdict import efficiency
+from fairlead.perf.records.evidence import Bound
 from fairlead.perf.records.validation import Basis, Measurement, Validation, Verdict, Way, What
 
 _STYLE = {Way.NATIVE: "b", Way.CONTAINER: "a", Way.IMAGE: "c"}
@@ -210,7 +211,7 @@ def _bandwidth(validation: Validation, measured: Sequence[Measurement]) -> Figur
             if expected and expected.basis is Basis.REFERENCE:
                 references[m.bytes] = (m.bytes / expected.high, m.bytes / expected.low)
             known = limit(m, validation.bounds)
-            if isinstance(known, Limit):
+            if isinstance(known, Bound):
                 limits[m.bytes] = m.bytes / known.value
         if points:
             series.append(Series(name_of(way), tuple(points), _STYLE[way], tuple(band)))
