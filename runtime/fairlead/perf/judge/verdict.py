@@ -155,16 +155,9 @@ def _scales(base: Measurement, m: Measurement) -> bool:
 
 
 def _scaled(m: Measurement, base: Measurement) -> Expected:
-    median, low, high = (m.ranks / base.ranks * value for value in _interval(base))
+    median, low, high = (m.ranks / base.ranks * value for value in stats.interval(base.samples))
     source = f"{100 / SCALING:.0f} % of the speed of {base.ranks} rank{'s' if base.ranks > 1 else ''}, as often as there are more"
     return Expected(median / SCALING, low / SCALING, high, Basis.BOUND, source)
-
-
-def _interval(m: Measurement) -> tuple[float, float, float]:
-    """Median, and low and high end of its interval; of enough samples."""
-    summary = stats.summarize(m.samples)
-    assert summary.low is not None and summary.high is not None
-    return summary.median, summary.low, summary.high
 
 
 def _reach(m: Measurement, bound: Bound) -> Expected:
@@ -177,7 +170,7 @@ def _reach(m: Measurement, bound: Bound) -> Expected:
 def _by_native(twin: Measurement) -> Expected | None:
     if len(twin.samples) < stats.FEWEST or twin.wrong:
         return None
-    median, low, high = _interval(twin)
+    median, low, high = stats.interval(twin.samples)
     source = f"the same without a container, {len(twin.samples)} repeats; 2 % more passes"
     return Expected(median, low / NATIVE_BAR, high * NATIVE_BAR, Basis.NATIVE, source)
 
@@ -185,7 +178,7 @@ def _by_native(twin: Measurement) -> Expected | None:
 def _compared(m: Measurement, expected: Expected, evidence: Evidence) -> Verdict:
     """With an expectation; there are enough samples."""
     time = m.smaller_is_better
-    median, low, high = _interval(m)
+    median, low, high = stats.interval(m.samples)
     best, worst = (low, high) if time else (high, low)
     fastest, slowest = (expected.low, expected.high) if time else (expected.high, expected.low)
     times = median / expected.value if time else expected.value / median
