@@ -110,7 +110,7 @@ def compare(before: Validation, after: Validation) -> Comparison:
         lines.append(
             LineChange(
                 key, new[key].unit, _median(old[key]), _median(new[key]), ratio.value, ratio.low, ratio.high,
-                p.get(key), change, *(of_run.get(key, State.UNKNOWN) for of_run in states), why,
+                p.get(key), change, states[0].get(key, State.UNKNOWN), states[1].get(key, State.UNKNOWN), why,
             )
         )  # fmt: skip
     return Comparison(

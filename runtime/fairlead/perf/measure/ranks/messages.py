@@ -253,7 +253,12 @@ class Sweep:
             team.Recv(buffers.take[row], other)
             team.Send(buffers.give[row], other)
 
-        give, take = (lambda row: buffers.give[row]), (lambda row: buffers.take[row])
+        def give(row: int) -> Any:
+            return buffers.give[row]
+
+        def take(row: int) -> Any:
+            return buffers.take[row]
+
         calls: dict[tuple[str, str], Callable[[int], None]] = {
             ("pingpong", "mpi"): ping if team.rank == 0 else pong,
             ("allreduce", "mpi"): lambda row: team.Allreduce(give(row), take(row)),
