@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Any
@@ -27,10 +27,9 @@ from fairlead.perf.projection.cost_model import (
     Allreduce,
     Costs,
     Layout,
+    allreduce_s,
     fit,
     fit_overlap,
-    relative_errors,
-    step_s,
 )
 
 SIZES = (4096, 65536, 1048576, 2376704, 13107200, 33554432)
@@ -93,7 +92,7 @@ def measure(effort: Effort = Effort()) -> Result:
         "sums and weights: one process with all samples; times: the cost model, on runs it has not seen",
         tuple(rows),
         {
-            **{f"fitted {k}": f"{v:.4g}" for k, v in asdict(costs).items()},
+            **{f"fitted {k}": f"{v:.4g}" for k, v in costs._asdict().items()},
             **{f"overlap {k}": f"{v:.2f}" for k, v in overlaps.items()},
         },
     )
@@ -101,6 +100,27 @@ def measure(effort: Effort = Effort()) -> Result:
 
 def _job(ranks: int) -> Job:
     return Job(image("mpi-base"), ["many_ranks.py"], ranks)
+
+
+def relative_errors(costs: Costs, runs: Sequence[Allreduce]) -> list[float]:
+    """Of each run: predicted over measured, less one."""
+    return [allreduce_s(costs, run.layout, run.size) / run.seconds - 1 for run in runs]
+
+
+def step_s(
+    costs: Costs, layout: Layout, compute_s: float, size: float, overlap: float = 0.0
+) -> float:
+    """Seconds of a training step: computing plus allreduce, less what of the shorter overlaps the longer.
+
+    Args:
+        compute_s: of one rank that has a core for itself.
+        size: bytes of gradients.
+        overlap: 0, communication begins when computing ends; 1, the shorter is hidden whole.
+    """
+    if not 0 <= overlap <= 1:
+        raise ValueError(f"an overlap of {overlap} is not in [0, 1]")
+    compute, moving = compute_s * layout.crowd, allreduce_s(costs, layout, size)
+    return compute + moving - overlap * min(compute, moving)
 
 
 def judged(costs: Costs, runs: Sequence[Run]) -> list[Compared]:

@@ -38,7 +38,7 @@ from fairlead.launch.request import Asked
 from fairlead.launchers.model import Shape
 from fairlead.ml.train.runner import Runner, RunOutcome
 from fairlead.ml.train.session_runner import runner
-from fairlead.perf.measure import environment
+from fairlead.perf.measure import processors
 from fairlead.perf.records import documents
 from fairlead.session.model import Prepared
 from fairlead.session.prepare import prepare, refuse
@@ -180,7 +180,7 @@ def peers(
     if flags.dry_run:
         steps = _steps(scope, refused, output)
         return show_plan("bench-peers", list(ready.values()), steps, flags.as_json)
-    begun, clock, busy = now(), time.monotonic(), environment.load()
+    begun, clock, busy = now(), time.monotonic(), processors.load()
     output.mkdir(parents=True, exist_ok=True)
     log = fresh(output / "ranks.log")
     runners: dict[str, Runner | Finding] = dict(refused)

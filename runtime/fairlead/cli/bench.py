@@ -133,7 +133,7 @@ def collectives(
     from fairlead.ml.train.session_runner import runner
     from fairlead.perf import bench as messages
     from fairlead.perf.draw.pages import require_tools
-    from fairlead.perf.measure import environment
+    from fairlead.perf.measure import processors
     from fairlead.perf.measure.ranks import messages as sweeps
     from fairlead.perf.records import documents
 
@@ -151,7 +151,7 @@ def collectives(
             f"at most {flags.limit:g} s; result in {output}",
         ]
         return show_plan("bench-collectives", [prepared], steps, flags.as_json)
-    begun, clock, busy = now(), time.monotonic(), environment.load()
+    begun, clock, busy = now(), time.monotonic(), processors.load()
     output.mkdir(parents=True, exist_ok=True)
     unpack.ensure(prepared.plan, cache_dir(), bars)
     launcher = runner(prepared, fresh(output / "ranks.log"), lambda proof: None, flags.watchdog)

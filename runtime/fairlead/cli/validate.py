@@ -203,7 +203,7 @@ def validate(
     require_tools()
     from fairlead.perf.draw.compose import facts
     from fairlead.perf.judge.assess import Circumstances, assess
-    from fairlead.perf.measure import environment, pipeline
+    from fairlead.perf.measure import processors, steps
     from fairlead.perf.measure.step import Context
 
     output = flags.output.absolute()
@@ -221,14 +221,14 @@ def validate(
     _check_writable(output)
     unpack.ensure(prepared.plan, cache_dir(), bars)
     begun, clock = datetime.datetime.now(datetime.UTC).astimezone(), time.monotonic()
-    load = environment.load()
+    load = processors.load()
     with bars.stage("doctor") as stage:
         problems = _doctor()
         stage.result(f"{len(problems)} findings" if problems else "all is well")
     proofs: list[Proof] = []
     ways = _ways(ready, flags, output / "ranks.log", proofs)
     context = Context(scope, ways, prepared.plan.launcher.kind, bars)
-    pipeline.measure(context)
+    steps.measure(context)
     around = Circumstances(
         prepared.plan, proofs, problems, load, facts(prepared), begun, time.monotonic() - clock
     )
@@ -242,7 +242,7 @@ def _check_native(python: Path, prepared: Prepared) -> None:
     """Check that the ranks can also run without a container."""
     from fairlead.perf.measure import native as natively
 
-    natively.modules(python)
+    natively.check(python)
     if prepared.plan.host is None:
         raise fail("validate-native-no-host-mpi")
 

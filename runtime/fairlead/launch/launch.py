@@ -78,9 +78,7 @@ class CommandLine:
                     stream.write(text)
             except OSError as exc:
                 raise fail(
-                    "run-folder-engine-file",
-                    name=name,
-                    reason=exc.strerror or str(exc),
+                    "run-folder-engine-file", name=name, reason=exc.strerror or str(exc)
                 ) from None
 
     def shell(self) -> str:

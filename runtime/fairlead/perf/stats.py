@@ -50,13 +50,6 @@ class Summary:
     confidence: float
     outliers: tuple[int, ...]
 
-    @property
-    def half_width(self) -> float:
-        """Of the interval, relative to the median; infinite where there is none."""
-        if self.low is None or self.high is None or self.median == 0:
-            return math.inf
-        return (self.high - self.low) / 2 / abs(self.median)
-
 
 @dataclass(frozen=True)
 class Ratio:
@@ -77,6 +70,13 @@ def summarize(samples: Sequence[float]) -> Summary:
     return Summary(len(values), float(np.median(values)), low, high, reached, outliers(samples))
 
 
+def interval(samples: Sequence[float]) -> tuple[float, float, float]:
+    """The median, and the ends of its interval, of :data:`FEWEST` samples or more."""
+    summary = summarize(samples)
+    assert summary.low is not None and summary.high is not None
+    return summary.median, summary.low, summary.high
+
+
 def _sorted(samples: Sequence[float]) -> Floats:
     values = np.sort(np.asarray(samples, np.float64))
     if values.size == 0 or not np.isfinite(values).all():
@@ -90,17 +90,14 @@ def _interval(values: Floats) -> tuple[float | None, float | None, float]:
     n = len(values)
     if n < FEWEST:
         return None, None, 0.0
-    # P(k-th smallest <= median <= k-th largest) = 1 - 2 P(Binomial(n, 1/2) < k); the largest k that reaches it.
-    k, tail, term = 0, 0.0, 0.5**n if n < 1000 else 0.0
     if n >= 1000:  # 0.5**n would vanish; the normal approximation is exact enough here
-        k = math.floor(n / 2 - 1.959964 * math.sqrt(n) / 2)
-        return float(values[k - 1]), float(values[n - k]), CONFIDENCE
-    while 2 * (tail + term) <= ALPHA:
-        tail += term
-        k += 1
-        term *= (n - k + 1) / k
-    if k == 0:  # five values: smallest and largest are all there is
-        return float(values[0]), float(values[-1]), 1 - 2 * 0.5**n
+        k, tail = math.floor(n / 2 - 1.959964 * math.sqrt(n) / 2), ALPHA / 2
+    else:
+        # P(k-th smallest <= median <= k-th largest) = 1 - 2 P(Binomial(n, 1/2) < k); the largest k that reaches it,
+        # and of five values, smallest and largest.
+        k, tail, term = 1, 0.5**n, n * 0.5**n
+        while 2 * (tail + term) <= ALPHA:
+            k, tail, term = k + 1, tail + term, term * (n - k) / (k + 1)
     return float(values[k - 1]), float(values[n - k]), 1 - 2 * tail
 
 
@@ -113,13 +110,6 @@ def outliers(samples: Sequence[float]) -> tuple[int, ...]:
     # Where most values are equal, the last digit of a clock would be an outlier.
     fence = max(_FENCE * (third - first), 1e-3 * abs(float(np.median(values))))
     return tuple(map(int, np.flatnonzero((values < first - fence) | (values > third + fence))))
-
-
-def inner(samples: Sequence[float], part: float = 0.5) -> tuple[float, float]:
-    """Between which the inner ``part`` of the samples lies, by interpolation."""
-    values = _sorted(samples)
-    low, high = np.quantile(values, ((1 - part) / 2, (1 + part) / 2))
-    return float(low), float(high)
 
 
 def ratio_of_medians(above: Sequence[float], below: Sequence[float]) -> Ratio:
@@ -161,20 +151,14 @@ def rank_sum(one: Sequence[float], other: Sequence[float]) -> float:
         ValueError: a side is empty, or a value is not finite.
     """
     a, b = _sorted(one), _sorted(other)
-    ranks = _midranks(np.concatenate([a, b]))
+    # Ranks from 1; equal values share the mean of theirs.
+    _, inverse, counts = np.unique(np.concatenate([a, b]), return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     doubled = np.rint(2 * ranks).astype(np.int64)  # midranks are halves: twice them are whole
     observed = int(doubled[: len(a)].sum())
     if len(ranks) <= _EXACT:
         return _exact_p(doubled, len(a), observed)
     return _normal_p(ranks, len(a), observed / 2)
-
-
-def _midranks(values: Floats) -> Floats:
-    """Ranks from 1; equal values share the mean of theirs."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    middle: Floats = (last - (counts - 1) / 2)[inverse]
-    return middle
 
 
 def _exact_p(doubled: npt.NDArray[np.int64], size: int, observed: int) -> float:

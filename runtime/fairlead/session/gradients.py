@@ -116,9 +116,7 @@ def choose(facts: CommFacts) -> CommChoice:
 
 
 def _unasked(
-    declarations: Mapping[str, CommBackend],
-    available: Mapping[str, Availability],
-    facts: CommFacts,
+    declarations: Mapping[str, CommBackend], available: Mapping[str, Availability], facts: CommFacts
 ) -> tuple[CommBackend, str]:
     if facts.wish and available[facts.wish].possible is not False:
         return declarations[facts.wish], f"the profile {facts.site} says so ({facts.wish_by})"

@@ -283,9 +283,7 @@ def _capture(choices: Choices, elsewhere: bool) -> Capture | None:
     found = capture.read(Path(choices.site))
     if not elsewhere:
         raise fail(
-            "site-capture-cannot-launch",
-            found_node=found.node,
-            site=shlex.quote(choices.site),
+            "site-capture-cannot-launch", found_node=found.node, site=shlex.quote(choices.site)
         )
     return found
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fairlead import __version__
 from fairlead.base.errors import Finding, Severity
 from fairlead.ml.train.result import TrainResult
-from fairlead.perf.measure.environment import machine_facts
+from fairlead.perf.measure.processors import machine_facts
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Prepared
 from fairlead.swap.model import Plan

@@ -22,8 +22,9 @@ from fairlead.perf.draw.wording import (
     size,
     subject,
 )
-from fairlead.perf.judge.bounds import Limit, limit
+from fairlead.perf.judge.bounds import limit
 from fairlead.perf.judge.verdict import efficiency
+from fairlead.perf.records.evidence import Bound
 from fairlead.perf.records.validation import Basis, Expected, Measurement, Validation, Way, What
 
 _STYLE = {Way.NATIVE: "b", Way.CONTAINER: "a", Way.IMAGE: "c"}
@@ -182,7 +183,7 @@ def _bandwidth(validation: Validation, measured: Sequence[Measurement]) -> Figur
             usual, known = verdicts[m].expected, limit(m, validation.bounds)
             if usual and usual.basis is Basis.REFERENCE:
                 references[m] = usual
-            if isinstance(known, Limit):
+            if isinstance(known, Bound):
                 limits[_bytes(m)] = _bytes(m) / known.value
     band = {_bytes(m): (_bytes(m) / e.high, _bytes(m) / e.low) for m, e in references.items()}
     if len(band) > 1:

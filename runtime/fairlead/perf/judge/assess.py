@@ -15,7 +15,6 @@ from fairlead.perf.measure.step import Observations, Options
 from fairlead.perf.records import history
 from fairlead.perf.records.evidence import Culprit, Evidence
 from fairlead.perf.records.validation import (
-    Expected,
     Machine,
     Measurement,
     Proved,
@@ -167,12 +166,9 @@ def link_between_two(
         return None
     m, v, expected = max(slow, key=lambda line: line[0].bytes or 0)
     name = f"link between {hosts[0]} and {hosts[1]}"
-    return Culprit(name, _link_numbers(m, expected), v.times or 1.0, tuple(hosts), 2, "expected")
-
-
-def _link_numbers(m: Measurement, expected: Expected) -> str:
     took, size = stats.summarize(m.samples).median, m.bytes or 0
-    return (
+    numbers = (
         f"{size >> 10} KiB one way took {took * 1e3:.3g} ms, {size / took / 1e6:.3g} MB/s;"
         f" {expected.value * 1e3:.3g} ms by {expected.source}"
     )
+    return Culprit(name, numbers, v.times or 1.0, tuple(hosts), 2, "expected")

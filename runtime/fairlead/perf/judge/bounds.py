@@ -11,7 +11,6 @@ bytes written count alike.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from fairlead.perf.projection.fabrics import link_numbers
 from fairlead.perf.records.evidence import Bound, Bounds
@@ -25,36 +24,24 @@ _BEYOND_CACHES = 64_000_000  # bytes; less may never leave the caches, which are
 _DOMINATES_S = 100e-6  # seconds on the link that make any latency small
 
 
-@dataclass(frozen=True)
-class Limit:
-    """What no run can better, in the measurement's unit."""
-
-    value: float
-    source: str
-
-
-def limit(m: Measurement, bounds: Bounds) -> Limit | str:
-    """The bound of one measurement, or why there is none."""
-    if m.what is What.CHECKPOINT:
-        return _of(bounds.disk) or "the speed of the storage is not known"
-    if m.what not in REACH:
-        return f"no bound is known for {_NAMES.get(m.what, m.what.value)}"
-    size = m.bytes or 0
-    return _on_one_node(m, size, bounds) if m.nodes < 2 else _between_nodes(m, size, bounds)
-
-
-_NAMES = {
+_WITHOUT = {
     What.TRAIN: "a training's speed",
     What.INPUT: "the input's speed",
     What.START: "the time of a start",
 }
 
 
-def _of(bound: Bound | None) -> Limit | None:
-    return Limit(bound.value, bound.source) if bound else None
+def limit(m: Measurement, bounds: Bounds) -> Bound | str:
+    """What no run of one measurement can better, in its unit; or why that is not known."""
+    if m.what is What.CHECKPOINT:
+        return bounds.disk or "the speed of the storage is not known"
+    if m.what in _WITHOUT:
+        return f"no bound is known for {_WITHOUT[m.what]}"
+    size = m.bytes or 0
+    return _on_one_node(m, size, bounds) if m.nodes < 2 else _between_nodes(m, size, bounds)
 
 
-def _on_one_node(m: Measurement, size: int, bounds: Bounds) -> Limit | str:
+def _on_one_node(m: Measurement, size: int, bounds: Bounds) -> Bound | str:
     if bounds.memory is None:
         return "the bandwidth of a node's memory is not known"
     if size < _BEYOND_CACHES:
@@ -64,24 +51,20 @@ def _on_one_node(m: Measurement, size: int, bounds: Bounds) -> Limit | str:
         What.ALLREDUCE: 2 * size * m.ranks,  # every rank's is read, every rank's result written
         What.BROADCAST: size * m.ranks,  # read once, written by all others
     }[m.what]
-    return Limit(moved / bounds.memory.value, f"memory of {_rate(bounds.memory)}")
+    return Bound(moved / bounds.memory.value, f"memory of {_rate(bounds.memory)}")
 
 
-def _between_nodes(m: Measurement, size: int, bounds: Bounds) -> Limit | str:
+def _between_nodes(m: Measurement, size: int, bounds: Bounds) -> Bound | str:
     if bounds.link is None:
         return "the bandwidth of the nodes' links is not known"
-    sent = {
-        What.PINGPONG: 1.0,
-        What.ALLREDUCE: 2 * (m.nodes - 1) / m.nodes,
-        What.BROADCAST: 1.0,
-    }[m.what]
+    sent = 2 * (m.nodes - 1) / m.nodes if m.what is What.ALLREDUCE else 1.0
     hops = 1 if m.what is What.PINGPONG else math.ceil(math.log2(m.nodes))
     moving = sent * size / bounds.link.value
     if bounds.latency is None:
         if moving < _DOMINATES_S:
             return "the fabric's latency is not known, and the message is too short for its rate to count"
-        return Limit(moving, f"link of {_rate(bounds.link)}")
-    return Limit(
+        return Bound(moving, f"link of {_rate(bounds.link)}")
+    return Bound(
         moving + hops * bounds.latency.value,
         f"link of {_rate(bounds.link)}, latency {1e6 * bounds.latency.value:.3g} µs"
         f" ({bounds.latency.source})",

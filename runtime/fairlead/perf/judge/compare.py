@@ -12,7 +12,7 @@ may be of the hour and not of the upgrade. Two runs of the same set-up, compared
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fairlead.perf import stats
@@ -94,27 +94,30 @@ class Comparison:
 
 def compare(before: Validation, after: Validation) -> Comparison:
     """What changed from one to the other; pure."""
-    old = {m.key: m for m in before.measurements}
-    new = {m.key: m for m in after.measurements}
+    old, new = ({m.key: m for m in v.measurements} for v in (before, after))
+    states = [{v.key: v.state for v in validation.verdicts} for validation in (before, after)]
     both = [key for key in new if key in old]
-    reasons = {key: _untestable(old[key], new[key]) for key in both}
-    tested = [key for key in both if not reasons[key]]
-    p = dict(
-        zip(
-            tested,
-            stats.holm([stats.rank_sum(old[k].samples, new[k].samples) for k in tested]),
-            strict=True,
-        )
-    )
-    states = [{v.key: v.state for v in one.verdicts} for one in (before, after)]
+    untestable = {key: why for key in both if (why := _untestable(old[key], new[key]))}
+    tested = [key for key in both if key not in untestable]
+    adjusted = stats.holm([stats.rank_sum(old[k].samples, new[k].samples) for k in tested])
+    p = dict(zip(tested, adjusted, strict=True))
+    lines = []
+    for key in both:
+        ratio = _ratio(old[key], new[key])
+        change, why = Change.UNKNOWN, untestable.get(key, "")
+        if key in p:
+            change, why = _judged(old[key], new[key], ratio, p[key], len(tested))
+        lines.append(
+            LineChange(
+                key, new[key].unit, _median(old[key]), _median(new[key]), ratio.value, ratio.low, ratio.high,
+                p.get(key), change, states[0].get(key, State.UNKNOWN), states[1].get(key, State.UNKNOWN), why,
+            )
+        )  # fmt: skip
     return Comparison(
         before.id,
         after.id,
         tuple(_facts(before, after)),
-        tuple(
-            _line(old[key], new[key], p.get(key), len(tested), reasons[key], states[0], states[1])
-            for key in both
-        ),
+        tuple(lines),
         tuple(key for key in old if key not in new),
         tuple(key for key in new if key not in old),
     )
@@ -122,8 +125,7 @@ def compare(before: Validation, after: Validation) -> Comparison:
 
 def _untestable(old: Measurement, new: Measurement) -> str:
     if old.crowded is not new.crowded:
-        one = "before" if old.crowded else "after"
-        return f"ranks shared cores {one} only"
+        return f"ranks shared cores {'before' if old.crowded else 'after'} only"
     if old.wrong or new.wrong:
         return "answers were wrong: how fast they came says nothing"
     fewest = min(len(old.samples), len(new.samples))
@@ -132,56 +134,37 @@ def _untestable(old: Measurement, new: Measurement) -> str:
     return ""
 
 
-def _line(
-    old: Measurement,
-    new: Measurement,
-    p: float | None,
-    lines: int,
-    why: str,
-    before: Mapping[str, State],
-    after: Mapping[str, State],
-) -> LineChange:
+def _ratio(old: Measurement, new: Measurement) -> stats.Ratio:
+    """How many times slower it is now."""
+    if not (old.samples and new.samples):
+        return stats.Ratio(1.0, None, None)
     slow, fast = (new, old) if new.smaller_is_better else (old, new)
-    ratio = (
-        stats.ratio_of_medians(slow.samples, fast.samples) if old.samples and new.samples else None
-    )
-    times = ratio.value if ratio else 1.0
-    change = Change.UNKNOWN
-    if p is not None and p < stats.ALPHA:
-        moved = Change.SLOWER if times > 1 else Change.FASTER
-        change = moved if abs(times - 1) > MATTERS else Change.SAME
-    elif p is not None:
-        least = stats.smallest_p(len(old.samples), len(new.samples)) * lines
-        change = Change.SAME
-        # What is far apart, and was not proved, has not been shown to be the same.
-        if least > stats.ALPHA and _apart(ratio, 0.0):
-            change = Change.UNKNOWN
-            why = (
-                f"too few repeats for {lines} lines: {len(old.samples)} and {len(new.samples)};"
-                f" {stats.repeats_needed(lines)} on each side would do"
-            )
-        elif _apart(ratio, MATTERS):
-            change = Change.UNKNOWN
-            why = f"medians are apart, and p {p:.2g} proves nothing of {lines} lines: more repeats would tell"
-    return LineChange(
-        key=new.key,
-        unit=new.unit,
-        before=_median(old),
-        after=_median(new),
-        times=times,
-        low=ratio.low if ratio else None,
-        high=ratio.high if ratio else None,
-        p=p,
-        change=change,
-        state_before=before.get(old.key, State.UNKNOWN),
-        state_after=after.get(new.key, State.UNKNOWN),
-        why=why,
-    )
+    return stats.ratio_of_medians(slow.samples, fast.samples)
 
 
-def _apart(ratio: stats.Ratio | None, margin: float) -> bool:
+def _judged(
+    old: Measurement, new: Measurement, ratio: stats.Ratio, p: float, lines: int
+) -> tuple[Change, str]:
+    """The change, and the reason if it is unknown."""
+    if p < stats.ALPHA:
+        moved = Change.SLOWER if ratio.value > 1 else Change.FASTER
+        return (moved if abs(ratio.value - 1) > MATTERS else Change.SAME), ""
+    # What is far apart, and was not proved, has not been shown to be the same.
+    counts = len(old.samples), len(new.samples)
+    if stats.smallest_p(*counts) * lines > stats.ALPHA and _apart(ratio, 0.0):
+        return Change.UNKNOWN, (
+            f"too few repeats for {lines} lines: {counts[0]} and {counts[1]};"
+            f" {stats.repeats_needed(lines)} on each side would do"
+        )
+    if _apart(ratio, MATTERS):
+        why = f"medians are apart, and p {p:.2g} proves nothing of {lines} lines: more repeats would tell"
+        return Change.UNKNOWN, why
+    return Change.SAME, ""
+
+
+def _apart(ratio: stats.Ratio, margin: float) -> bool:
     """Whether all of the interval is farther from 1 than that, on either side."""
-    if ratio is None or ratio.low is None or ratio.high is None:
+    if ratio.low is None or ratio.high is None:
         return False
     return ratio.low > 1 + margin or ratio.high < 1 / (1 + margin)
 
@@ -191,16 +174,12 @@ def _median(m: Measurement) -> float:
 
 
 def _facts(before: Validation, after: Validation) -> Iterator[FactChange]:
-    one, other = before.machine, after.machine
-    pairs = [
-        ("site", one.site, other.site),
-        ("hosts", ", ".join(one.hosts), ", ".join(other.hosts)),
-        ("cores", str(one.cores), str(other.cores)),
-        *(
-            (name, one.facts.get(name, ""), other.facts.get(name, ""))
-            for name in sorted({**one.facts, **other.facts})
-        ),
-    ]
-    for name, old, new in pairs:
-        if old != new:
-            yield FactChange(name, old, new)
+    old, new = (
+        {"site": m.site, "hosts": ", ".join(m.hosts), "cores": str(m.cores)}
+        for m in (before.machine, after.machine)
+    )
+    facts = before.machine.facts, after.machine.facts
+    for name in (*old, *sorted({**facts[0], **facts[1]})):
+        was, now = ((own | of).get(name, "") for own, of in zip((old, new), facts, strict=True))
+        if was != now:
+            yield FactChange(name, was, now)

@@ -8,9 +8,12 @@ profiles, those in a later folder come before those in an earlier one; here line
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from fairlead.base.errors import Severity, fail
 from fairlead.perf import stats
@@ -87,9 +90,9 @@ def load(site: str, environ: Mapping[str, str] = os.environ) -> References:
     values: dict[str, Kept] = {}
     machine: dict[str, Mapping[str, str]] = {}
     for path in files(site, environ):
-        one = read(path, site)
-        values |= one.by_key
-        machine |= one.machine
+        of_file = read(path, site)
+        values |= of_file.by_key
+        machine |= of_file.machine
     return References(site, tuple(values.values()), machine)
 
 
@@ -100,10 +103,8 @@ def read(path: Path, site: str | None = None) -> References:
         FairleadError: exit code 2; it is none, or another site's.
     """
     references = documents.read(path, References, SCHEMA, SCHEMA_VERSION, "references", _REMEDY)
-    double = sorted(
-        {k.key for k in references.values if sum(o.key == k.key for o in references.values) > 1}
-    )
-    if double:
+    counts = Counter(kept.key for kept in references.values)
+    if double := sorted(key for key, count in counts.items() if count > 1):
         raise fail("validate-document-duplicates", path=path, double=", ".join(double))
     if site is not None and references.site != site:
         raise fail("validate-document-other-site", path=path, site=references.site, site_2=site)
@@ -123,15 +124,14 @@ def make(validation: Validation) -> References:
 
 
 def _kept(m: Measurement, validation: Validation) -> Kept:
-    seen = stats.summarize(m.samples)
-    assert seen.low is not None and seen.high is not None  # there are enough samples
-    median, (low, high) = seen.median, stats.inner(m.samples)
+    median, low, high = stats.interval(m.samples)
+    first, third = np.quantile(m.samples, (0.25, 0.75)).tolist()
     return Kept(
         key=m.key,
         unit=m.unit,
         median=median,
-        low=min(low, seen.low, median * (1 - _LEAST)),
-        high=max(high, seen.high, median * (1 + _LEAST)),
+        low=min(first, low, median * (1 - _LEAST)),
+        high=max(third, high, median * (1 + _LEAST)),
         repeats=len(m.samples),
         crowded=m.crowded,
         when=validation.begun,
@@ -170,9 +170,7 @@ def save(
         documents.write(target, whole, SCHEMA, SCHEMA_VERSION)
     except OSError as exc:
         raise fail(
-            "reference-save-unwritable",
-            target=target,
-            reason=exc.strerror or str(exc),
+            "reference-save-unwritable", target=target, reason=exc.strerror or str(exc)
         ) from None
     return target, whole
 
@@ -196,12 +194,7 @@ def _fit(validation: Validation, crowded_too: bool, slow_too: bool) -> None:
         why = f"slower than what was expected so far: {_some(slow)}"
         remedy = "fix that first; or --save-slow, where it is the new normal"
     if why:
-        raise fail(
-            "reference-save-refused",
-            validation_id=validation.id,
-            why=why,
-            remedy=remedy,
-        )
+        raise fail("reference-save-refused", validation_id=validation.id, why=why, remedy=remedy)
 
 
 def _some(keys: list[str]) -> str:

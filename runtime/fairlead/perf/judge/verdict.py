@@ -23,9 +23,8 @@ from collections.abc import Mapping, Sequence
 from fairlead.base.errors import ExitCode, Severity
 from fairlead.perf import stats
 from fairlead.perf.judge import bounds, diagnosis, faults
-from fairlead.perf.judge.bounds import Limit
 from fairlead.perf.judge.references import Kept
-from fairlead.perf.records.evidence import Bounds, Culprit, Evidence
+from fairlead.perf.records.evidence import Bound, Bounds, Culprit, Evidence
 from fairlead.perf.records.validation import (
     Basis,
     Expected,
@@ -36,11 +35,10 @@ from fairlead.perf.records.validation import (
     Way,
     What,
 )
-from fairlead.perf.stats import Summary
 
 SCALING = 1.25  # a training on more ranks reaches 80 % of ideal, or something is in its way; judged
 NATIVE_BAR = 1.02  # container over native, as in benchmarks/
-_AMISS = 0.98  # of a bound: to be faster by more than what a clock gets wrong is not possible
+_CLOCK = 0.98  # of a bound: to be faster by more than what a clock gets wrong is not possible
 _ROUGH = 1.1  # how near a bound a sound machine comes is judged: a little beyond is not yet slow
 _AGAIN = "the same command with more repeats"
 
@@ -82,46 +80,48 @@ def _one(
     evidence: Evidence,
 ) -> Verdict:
     if m.wrong:
-        words = f"{m.wrong} answer{'s were' if m.wrong > 1 else ' was'} wrong in {len(m.samples)} repeats"
-        mistaken = diagnosis.other_mpi(m, evidence)
-        remedy = (
-            mistaken.remedy if mistaken else "fairlead doctor; do not trust results of this machine"
-        )
-        words += f"; {mistaken.text}" if mistaken else ""
-        return Verdict(m.key, State.WRONG, None, None, words, remedy)
+        return _wrong(m, evidence)
     if not all(0 < value < math.inf for value in m.samples):
-        return _unknown(m, None, "a repeat took no time, or forever: the clock is at fault", "")
+        return _unknown(m, "a repeat took no time, or forever: the clock is at fault")
     if not m.samples and (why := evidence.failed.get(m.key)):
-        return _unknown(m, None, f"it could not be measured: {faults.words(why)}", why.remedy)
+        return _unknown(m, f"it could not be measured: {faults.words(why)}", why.remedy)
     if len(m.samples) < stats.FEWEST:
-        had = f"{len(m.samples)} repeat{'s' if len(m.samples) != 1 else ''}"
-        return _unknown(m, None, f"{had}; at least {stats.FEWEST} are needed", _AGAIN)
-    seen = stats.summarize(m.samples)
+        repeats = f"{len(m.samples)} repeat{'s' if len(m.samples) != 1 else ''}"
+        return _unknown(m, f"{repeats}; at least {stats.FEWEST} are needed", _AGAIN)
     # An engine takes its time to start whatever the machine: that is no slowness.
-    alike = m.way is Way.CONTAINER and m.what is not What.START
-    twin = twins.get(_without_way(m)) if alike else None
+    comparable = m.way is Way.CONTAINER and m.what is not What.START
+    twin = twins.get(_without_way(m)) if comparable else None
     native = _by_native(twin) if twin else None
     expected = _by_reference(m, references) or _by_bound(m, base, known)
     if isinstance(expected, Expected):
-        first = _held(m, seen, expected, evidence)
+        first = _compared(m, expected, evidence)
         if first.state is State.NORMAL and native:
-            second = _held(m, seen, native, evidence)
+            second = _compared(m, native, evidence)
             return second if second.state is State.SLOW else first
         return first
     if native:
-        return _held(m, seen, native, evidence)
-    return _unknown(m, None, f"no reference is kept for it, and {expected}", _save(m))
+        return _compared(m, native, evidence)
+    return _unknown(m, f"no reference is kept for it, and {expected}", _save(m))
+
+
+def _wrong(m: Measurement, evidence: Evidence) -> Verdict:
+    words = (
+        f"{m.wrong} answer{'s were' if m.wrong > 1 else ' was'} wrong in {len(m.samples)} repeats"
+    )
+    remedy = "fairlead doctor; do not trust results of this machine"
+    if other_mpi := diagnosis.other_mpi(m, evidence):
+        words, remedy = f"{words}; {other_mpi.text}", other_mpi.remedy
+    return Verdict(m.key, State.WRONG, None, None, words, remedy)
 
 
 def _save(m: Measurement) -> str:
-    return (
-        ""
-        if m.crowded
-        else "fairlead validate --save-reference, once this machine is known to be well"
-    )
+    remedy = "fairlead validate --save-reference, once this machine is known to be well"
+    return "" if m.crowded else remedy
 
 
-def _unknown(m: Measurement, expected: Expected | None, why: str, remedy: str) -> Verdict:
+def _unknown(
+    m: Measurement, why: str, remedy: str = "", expected: Expected | None = None
+) -> Verdict:
     return Verdict(m.key, State.UNKNOWN, expected, None, why, remedy)
 
 
@@ -144,35 +144,23 @@ def _by_bound(m: Measurement, base: Measurement | None, known: Bounds) -> Expect
     if base:
         return _scaled(m, base)
     bound = bounds.limit(m, known)
-    return _reach(m, bound) if isinstance(bound, Limit) else bound
+    return bound if isinstance(bound, str) else _reach(m, bound)
 
 
 def _scales(base: Measurement, m: Measurement) -> bool:
     """Whether ``m`` is the training of ``base`` on more ranks."""
-    same = (base.what, base.way, base.subject, base.launcher) == (
-        m.what,
-        m.way,
-        m.subject,
-        m.launcher,
-    )
+    a, b = ((x.what, x.way, x.subject, x.launcher) for x in (base, m))
     sound = len(base.samples) >= stats.FEWEST and not (base.wrong or base.crowded)
-    return m.what is What.TRAIN and same and sound and base.ranks < m.ranks
+    return m.what is What.TRAIN and a == b and sound and base.ranks < m.ranks
 
 
 def _scaled(m: Measurement, base: Measurement) -> Expected:
-    seen, more = stats.summarize(base.samples), m.ranks / base.ranks
-    assert seen.low is not None and seen.high is not None  # there are enough samples
+    median, low, high = (m.ranks / base.ranks * value for value in stats.interval(base.samples))
     source = f"{100 / SCALING:.0f} % of the speed of {base.ranks} rank{'s' if base.ranks > 1 else ''}, as often as there are more"
-    return Expected(
-        seen.median * more / SCALING,
-        seen.low * more / SCALING,
-        seen.high * more,
-        Basis.BOUND,
-        source,
-    )
+    return Expected(median / SCALING, low / SCALING, high, Basis.BOUND, source)
 
 
-def _reach(m: Measurement, bound: Limit) -> Expected:
+def _reach(m: Measurement, bound: Bound) -> Expected:
     times = bounds.REACH[m.what]
     near = bound.value * times if m.smaller_is_better else bound.value / times
     low, high = sorted((bound.value, near))
@@ -182,51 +170,47 @@ def _reach(m: Measurement, bound: Limit) -> Expected:
 def _by_native(twin: Measurement) -> Expected | None:
     if len(twin.samples) < stats.FEWEST or twin.wrong:
         return None
-    seen = stats.summarize(twin.samples)
-    assert seen.low is not None and seen.high is not None  # there are enough samples
-    low, high = seen.low / NATIVE_BAR, seen.high * NATIVE_BAR
+    median, low, high = stats.interval(twin.samples)
     source = f"the same without a container, {len(twin.samples)} repeats; 2 % more passes"
-    return Expected(seen.median, low, high, Basis.NATIVE, source)
+    return Expected(median, low / NATIVE_BAR, high * NATIVE_BAR, Basis.NATIVE, source)
 
 
-def _held(m: Measurement, seen: Summary, expected: Expected, evidence: Evidence) -> Verdict:
-    """By an expectation; there are enough samples."""
-    assert seen.low is not None and seen.high is not None
+def _compared(m: Measurement, expected: Expected, evidence: Evidence) -> Verdict:
+    """With an expectation; there are enough samples."""
     time = m.smaller_is_better
-    times = seen.median / expected.value if time else expected.value / seen.median
-    slow = seen.low > expected.high if time else seen.high < expected.low
-    within = seen.median <= expected.high if time else seen.median >= expected.low
+    median, low, high = stats.interval(m.samples)
+    best, worst = (low, high) if time else (high, low)
+    fastest, slowest = (expected.low, expected.high) if time else (expected.high, expected.low)
+    times = median / expected.value if time else expected.value / median
+
+    def slower(a: float, b: float) -> bool:
+        return a > b if time else a < b
+
     # A training may well gain from the caches of more cores.
     physical = expected.basis is Basis.BOUND and m.what is not What.TRAIN
-    if physical and _beyond(seen.median, expected, time):
+    if physical and slower(fastest * _CLOCK if time else fastest / _CLOCK, median):
         why = f"faster than what should be possible ({expected.source}): that number does not belong to this machine"
-        return _unknown(m, expected, why, "fix the profile: fairlead site check")
-    if slow and expected.basis is Basis.BOUND and times < _ROUGH:
-        why = f"{times:.2f} × slower than {expected.source}: too close for so rough a bound"
-        return _unknown(m, expected, why, _save(m))
-    if slow:
+        return _unknown(m, why, "fix the profile: fairlead site check", expected)
+    if slower(best, slowest):
+        if expected.basis is Basis.BOUND and times < _ROUGH:
+            why = f"{times:.2f} × slower than {expected.source}: too close for so rough a bound"
+            return _unknown(m, why, _save(m), expected)
         reason = diagnosis.reason(m, evidence)
         return Verdict(m.key, State.SLOW, expected, times, reason.text, reason.remedy)
-    if not within:
+    if slower(median, slowest):
+        half_width = 100 * (high - low) / 2 / median
         why = (
             f"its median is {times:.2f} × slower than expected, and its interval reaches what is normal"
-            f" ({100 * seen.half_width:.0f} % on either side)"
+            f" ({half_width:.0f} % on either side)"
         )
-        busy = diagnosis.busy(m, evidence)
-        return _unknown(
-            m, expected, f"{why}; {busy.text}" if busy else why, busy.remedy if busy else _AGAIN
-        )
-    better = seen.high < expected.low if time else seen.low > expected.high
-    if better and expected.basis is Basis.REFERENCE:
+        if busy := diagnosis.busy(m, evidence):
+            return _unknown(m, f"{why}; {busy.text}", busy.remedy, expected)
+        return _unknown(m, why, _AGAIN, expected)
+    why = remedy = ""
+    if slower(fastest, worst) and expected.basis is Basis.REFERENCE:
         why = f"{1 / times:.2f} × faster than the reference: something has changed for the better"
-        return Verdict(
-            m.key, State.NORMAL, expected, times, why, "fairlead validate --save-reference"
-        )
-    return Verdict(m.key, State.NORMAL, expected, times)
-
-
-def _beyond(median: float, expected: Expected, time: bool) -> bool:
-    return median < _AMISS * expected.low if time else median > expected.high / _AMISS
+        remedy = "fairlead validate --save-reference"
+    return Verdict(m.key, State.NORMAL, expected, times, why, remedy)
 
 
 def exit_code(validation: Validation) -> ExitCode:
@@ -235,31 +219,26 @@ def exit_code(validation: Validation) -> ExitCode:
     122 where ranks ran another MPI than planned, or did not find each other; 125 where answers were wrong; 1 where
     something broke; 125 where a line is slow; else 0.
     """
-    worst_of = worst(validation.verdicts)
+    state = worst(validation.verdicts)
     errors = [f for f in validation.faults if f.severity is Severity.ERROR]
     if any(map(faults.is_of_proof, errors)):
         return ExitCode.PROOF_FAILED
-    if worst_of is State.WRONG:
-        return ExitCode.BELOW_REFERENCE
-    if errors:
+    if errors and state is not State.WRONG:
         return ExitCode.FAILED
-    return ExitCode.BELOW_REFERENCE if worst_of is State.SLOW else ExitCode.DONE
+    return ExitCode.BELOW_REFERENCE if state in (State.WRONG, State.SLOW) else ExitCode.DONE
 
 
 def headline(validation: Validation) -> str:
     """One sentence on all of it, by what is most fundamental: what broke, wrong answers, what is slow; a second one
-    on what is amiss besides."""
+    on the first warning."""
     errors = [f for f in validation.faults if f.severity is Severity.ERROR]
-    amiss = [f for f in validation.faults if f.severity is not Severity.ERROR]
-    lines = _of_lines(validation)
-    wrong = worst(validation.verdicts) is State.WRONG
-    if errors and not (wrong and faults.is_of_answers(errors[0])):
+    warnings = [f for f in validation.faults if f.severity is not Severity.ERROR]
+    state, sentences = worst(validation.verdicts), [_of_lines(validation)]
+    if errors and not (state is State.WRONG and faults.is_of_answers(errors[0])):
         more = f", and {len(errors) - 1} more broke" if len(errors) > 1 else ""
-        sentences = [f"{faults.sentence(errors[0])}{more}."]
-        sentences += [lines] if wrong or worst(validation.verdicts) is State.SLOW else []
-    else:
-        sentences = [lines]
-    sentences += [f"{faults.sentence(amiss[0])}."] if amiss else []
+        broke = f"{faults.sentence(errors[0])}{more}."
+        sentences = [broke, *(sentences if state in (State.WRONG, State.SLOW) else ())]
+    sentences += [f"{faults.sentence(fault)}." for fault in warnings[:1]]
     return " ".join(sentences)
 
 
@@ -274,10 +253,10 @@ def _of_lines(validation: Validation) -> str:
         return f"Wrong answers in {count[state]} {of}: do not trust this machine's results."
     if state is State.SLOW:
         most = max((v for v in verdicts if v.state is state), key=lambda v: v.times or 0)
-        verb_words = "is slow," if count[state] == 1 else "are slow, the worst"
-        slow = (
-            f"{count[state]} {of} {verb_words} {_times(most.times or 1)} × slower than it should be"
-        )
+        are = "is slow," if count[state] == 1 else "are slow, the worst"
+        times = most.times or 1
+        factor = f"{times:.1f}" if times >= 1.15 else f"{times:.2f}"
+        slow = f"{count[state]} {of} {are} {factor} × slower than it should be"
         if slowest:  # and where it explains nothing that is slow, that is two things
             explains = any(
                 v.state is state and v.because.startswith(slowest.name) for v in verdicts
@@ -298,10 +277,6 @@ def _of_lines(validation: Validation) -> str:
 def _named(culprit: Culprit) -> str:
     name = culprit.name[:1].upper() + culprit.name[1:]
     return f"{name} is {culprit.times:.2g} × as slow as {culprit.against}"
-
-
-def _times(value: float) -> str:
-    return f"{value:.1f}" if value >= 1.15 else f"{value:.2f}"
 
 
 def efficiency(validation: Validation, way: Way) -> dict[tuple[str, int], float]:

@@ -11,8 +11,9 @@ processor that is slow itself (its clock, its memory).
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, median_low
@@ -20,7 +21,7 @@ from statistics import median, median_low
 import numpy as np
 
 from fairlead.perf.measure import processors
-from fairlead.perf.measure.search_result import Answer, Kind, Outcome, Straggler, conclude
+from fairlead.perf.measure.straggler_search import Answer, Kind, Outcome, Straggler, conclude
 
 THRESHOLD = 1.5
 KERNELS = ("memory", "arithmetic")
@@ -152,32 +153,32 @@ class Kernels:
     def __init__(self) -> None:
         self._stream = [np.full(_STREAM // 8, value) for value in (1.0, 2.0, 3.0)]
         self._cached = [np.full(_CACHED // 8, value) for value in (0.5, 0.25)]
-        self._throttled = throttled_clock()
+        self._pass = {"memory": self._memory, "arithmetic": self._arithmetic}
 
     def seconds_of_one(self, kernel: str) -> float:
         """Seconds of CPU that one pass takes; a quota does not lengthen them."""
-        passes: dict[str, Callable[[], None]] = {"memory": self._memory, "arithmetic": self._arithmetic}  # fmt: skip
-        passes[kernel]()  # the first touches the pages
+        run = self._pass[kernel]
+        run()  # the first touches the pages
         count, begun = 0, time.thread_time()
         while count < 3 or time.thread_time() - begun < 0.005:
-            passes[kernel]()
+            run()
             count += 1
         return (time.thread_time() - begun) / count
 
     def sample(self, kernel: str, passes: int) -> Sample:
-        one = self._memory if kernel == "memory" else self._arithmetic
-        throttled, waited = self._throttled(), _waited()
-        core, before = _core()
+        run = self._pass[kernel]
+        throttled, waited = throttled_s(), _waited_s()
+        core, before = processors.read_current()
         wall, cpu = time.perf_counter(), time.thread_time()
         for _ in range(passes):
-            one()
+            run()
         wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
-        last, after = _core()
+        last, after = processors.read_current()
         hot = None
         if last == core and before.throttled is not None and after.throttled is not None:
             hot = after.throttled - before.throttled
         return Sample(
-            wall, cpu, _less(_waited(), waited), _less(self._throttled(), throttled), after.mhz,
+            wall, cpu, _less(_waited_s(), waited), _less(throttled_s(), throttled), after.mhz,
             after.nominal_mhz, hot,
         )  # fmt: skip
 
@@ -195,55 +196,28 @@ class Kernels:
             np.add(y, 0.25, out=y)
 
 
-def throttled_clock(root: Path = Path("/")) -> Callable[[], float | None]:
-    """A function that reads for how many seconds this process's cgroup has been throttled; None: unknown."""
-    for path, key, unit in _places(root):
-        if _field(path, key) is not None:
-            return lambda path=path, key=key, unit=unit: _scaled(_field(path, key), unit)  # type: ignore[misc]
-    return lambda: None
-
-
-def _places(root: Path) -> list[tuple[Path, str, float]]:
-    """Where a cgroup of either version reports it, and in which unit."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    places, base = [], root / "sys/fs/cgroup"
-    for line in lines:
+def throttled_s(root: Path = Path("/")) -> float | None:
+    """For how many seconds this process's cgroup, of either version, has been throttled; None if unknown."""
+    base = root / "sys/fs/cgroup"
+    for line in processors.text(root / "proc/self/cgroup").splitlines():
         number, controllers, own = line.split(":", 2)
-        own = own.lstrip("/")
         if number == "0":
-            for mount in (base, base / "unified"):
-                places.append((mount / own / "cpu.stat", "throttled_usec", 1e-6))
+            mounts, key, unit = (base, base / "unified"), "throttled_usec", 1e-6
         elif "cpu" in controllers.split(","):
-            places.append((base / controllers / own / "cpu.stat", "throttled_time", 1e-9))
-            places.append((base / "cpu" / own / "cpu.stat", "throttled_time", 1e-9))
-    return places
+            mounts, key, unit = (base / controllers, base / "cpu"), "throttled_time", 1e-9
+        else:
+            continue
+        for mount in mounts:
+            rows = processors.text(mount / own.lstrip("/") / "cpu.stat")
+            if match := re.search(rf"^{key} (\d+)$", rows, re.MULTILINE):
+                return int(match[1]) * unit
+    return None
 
 
-def _core() -> tuple[int | None, processors.Reading]:
-    """The core that this thread is on, and what it says."""
-    core = processors.core_now()
-    return core, processors.Reading() if core is None else processors.read(core)
-
-
-def _field(path: Path, key: str) -> int | None:
+def _waited_s() -> float | None:
     try:
-        rows = dict(line.split() for line in path.read_text().splitlines())
-        return int(rows[key])
-    except (OSError, KeyError, ValueError):
-        return None
-
-
-def _scaled(value: int | None, unit: float) -> float | None:
-    return None if value is None else value * unit
-
-
-def _waited() -> float | None:
-    try:
-        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) * 1e-9
-    except (OSError, IndexError, ValueError):
+        return int(processors.text(Path("/proc/thread-self/schedstat")).split()[1]) * 1e-9
+    except (IndexError, ValueError):
         return None
 
 

@@ -8,6 +8,7 @@ values is repeated along a message, so that filling and checking run at the spee
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,15 +50,16 @@ class Buffers:
     """
 
     def __init__(self, operation: str, through: str, size: int, rank: int, ranks: int, host: str):
-        self._operation, self._through, self._bytes = operation, through, size
-        self._rank, self._ranks, self._host = rank, ranks, host
+        self._operation, self._through = operation, through
+        self._rank, self._ranks = rank, ranks
         self._period = period(ranks)
+        self._wrong = partial(Wrong, operation, through, size, rank, host)
         self.give = self.take = np.empty((0, size // 4), np.float32)
 
     def fill(self, repeat: int, calls: int) -> None:
         """Makes everything ready for a sample."""
         if len(self.take) != calls:
-            self.give = np.empty((calls, self._bytes // 4), np.float32)
+            self.give = np.empty((calls, self.take.shape[1]), np.float32)
             self.take = np.empty_like(self.give)
         for call in range(calls):
             own = values(self._rank, repeat, call, self._period)
@@ -67,20 +69,13 @@ class Buffers:
                 self.take[call].fill(_NEVER)
                 _laid(self.give[call], own)
 
-    def check(self, repeat: int, calls: int) -> tuple[int, list[Wrong]]:
-        """How many answers of a sample are wrong, and these."""
+    def check(self, repeat: int, calls: int) -> list[Wrong]:
+        """The wrong answers of a sample."""
         wrong = []
         for call in range(calls):
-            expected, within = self._expected(repeat, call)
-            if (odd := _first_odd(self.take[call], expected, within)) is not None:
-                position, count, got, true = odd
-                wrong.append(
-                    Wrong(
-                        self._operation, self._through, self._bytes, self._rank, self._host,
-                        repeat, call, position, count, got, true,
-                    )
-                )  # fmt: skip
-        return len(wrong), wrong
+            if odd := _first_odd(self.take[call], *self._expected(repeat, call)):
+                wrong.append(self._wrong(repeat, call, *odd))
+        return wrong
 
     def _expected(self, repeat: int, call: int) -> tuple[Any, float]:
         """A period of the right answer, and by which part of it a value may be off."""
@@ -124,18 +119,11 @@ def _laid(buffer: Any, row: Any) -> None:
 
 def _first_odd(buffer: Any, row: Any, within: float) -> tuple[int, int, float, float] | None:
     """Position, number, value and right value of what is wrong; None: all is right."""
-    whole = len(buffer) // len(row) * len(row)
-    exact = row.astype(np.float32)
-    parts = ((0, buffer[:whole].reshape(-1, len(row)), exact), (whole, buffer[whole:], exact[: len(buffer) - whole]))  # fmt: skip
-    first, count = None, 0
-    for start, part, right in parts:
-        # Written so that NaN is wrong.
-        good = part == right if within == 0 else np.abs(part - right) <= within * right
-        if good.all():
-            continue
-        odd = np.flatnonzero(~good.ravel())
-        count += len(odd)
-        if first is None:
-            at = int(odd[0])
-            first = start + at, float(part.ravel()[at]), float(right[at % len(row)])
-    return None if first is None else (first[0], count, first[1], first[2])
+    right = np.resize(row.astype(np.float32), len(buffer))
+    # Written so that NaN is wrong.
+    good = buffer == right if within == 0 else np.abs(buffer - right) <= within * right
+    if good.all():
+        return None
+    odd = np.flatnonzero(~good)
+    at = int(odd[0])
+    return at, len(odd), float(buffer[at]), float(right[at])

@@ -21,32 +21,29 @@ from fairlead.launch.launch import CommandLine
 from fairlead.launchers import registry
 from fairlead.ml.train.host import WORKER
 from fairlead.ml.train.runner import Runner, RunOutcome
+from fairlead.ml.train.session_runner import tail
 from fairlead.mpi.host import HostMpi
 from fairlead.session.model import Prepared
 from fairlead.session.recorder import Recorder
 
-_TAIL_BYTES = 8000
-_ASK = """
-import importlib.util, json, platform, sys
-names = ("numpy", "mpi4py", "h5py", "keras", "tensorflow", "torch")
-print(json.dumps({
-    "python": platform.python_version(),
-    "modules": [n for n in names if importlib.util.find_spec(n)],
-}))
+# Prints which of the modules that every program needs are absent.
+_LACKING = """
+import importlib.util, json
+print(json.dumps([n for n in ("numpy", "mpi4py") if not importlib.util.find_spec(n)]))
 """
 
 
-def modules(python: Path) -> tuple[str, tuple[str, ...]]:
-    """The version of a Python, and which of the modules that matter it has.
+def check(python: Path) -> None:
+    """Checks that a Python of the host can run ranks.
 
     Raises:
         FairleadError: it cannot be run, or has no NumPy or no mpi4py.
     """
     try:
         done = subprocess.run(
-            [python, "-c", _ASK], capture_output=True, text=True, timeout=60, check=True
+            [python, "-c", _LACKING], capture_output=True, text=True, timeout=60, check=True
         )
-        answer = json.loads(done.stdout)
+        lacking = json.loads(done.stdout)
     except subprocess.CalledProcessError as exc:
         output = exc.stderr.strip().rpartition("\n")[2]
         raise fail(
@@ -60,7 +57,6 @@ def modules(python: Path) -> tuple[str, tuple[str, ...]]:
         ) from None
     except ValueError:
         raise fail("validate-native-not-python", python=python) from None
-    lacking = [name for name in ("numpy", "mpi4py") if name not in answer["modules"]]
     if lacking:
         install = f"{python} -m pip install numpy mpi4py, and tensorflow keras h5py for trainings"
         raise fail(
@@ -69,7 +65,6 @@ def modules(python: Path) -> tuple[str, tuple[str, ...]]:
             lacking=" and no ".join(lacking),
             install=install,
         )
-    return answer["python"], tuple(answer["modules"])
 
 
 def runner(
@@ -83,10 +78,9 @@ def runner(
         recorder: of a timeline, in which the trainings among the launches are.
     """
     cache, launcher, shape = cache_dir(), prepared.plan.launcher, prepared.plan.request.shape
-    where = _modules_folder(cache)
     core = native.core_path(cache)
     environ = {
-        "PYTHONPATH": str(where),
+        "PYTHONPATH": str(_modules_folder(cache)),
         "PYTHONNOUSERSITE": "1",
         # mpi4py looks next to Python first; this names the file.
         "MPI4PY_LIBMPI": mpi.library.path,
@@ -98,24 +92,21 @@ def runner(
         folder = launching.new_run_folder(cache)
         inner = launching.recorded(words, str(folder), launcher.kind)
         whole = registry.words(launcher, shape.of(ranks), inner)
-        seen = recorder.launch() if recorder and WORKER in command else None
-        more = seen.native_env if seen else {}
+        timeline = recorder.launch() if recorder and WORKER in command else None
+        more = timeline.native_env if timeline else {}
         line = CommandLine(whole.argv, {**environ, **more, **whole.environ}, kind=launcher.kind)
         with log.open("ab") as stream:
             start = stream.tell()
             stream.write(f"$ {' '.join(words)}\n".encode())
             stream.flush()
-            if seen:
-                seen.begun()
+            if timeline:
+                timeline.begun()
             done = launching.launch(
                 line, folder, streams=launching.Streams(stream, stream, subprocess.DEVNULL)
             )
-        if seen:
-            seen.ended()
-        with log.open("rb") as stream:
-            stream.seek(start)
-            output = stream.read()[-_TAIL_BYTES:].decode(errors="replace")
-        return RunOutcome(done.code, output, launching.killed(done, {}))
+        if timeline:
+            timeline.ended()
+        return RunOutcome(done.code, tail(log, start), launching.killed(done, {}))
 
     return run
 

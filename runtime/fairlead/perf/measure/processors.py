@@ -1,4 +1,4 @@
-"""What Linux says of a processor's clock and of its heat, and what that comes to for each host.
+"""What Linux reports about its processors: model, load, clock and heat; and the clock of each host of a job.
 
 A reading alone proves nothing: processors that compute on all cores run below the clock of one, and many save power. So
 :func:`clocks` gives the clocks read, along with how fast the rank's arithmetic was; :mod:`fairlead.perf.judge.diagnosis` concludes.
@@ -11,6 +11,9 @@ aperfmperf.c) and a constant where it has not, as in many virtual machines.
 
 from __future__ import annotations
 
+import os
+import platform
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,7 +58,7 @@ def read(core: int, root: Path = Path("/")) -> Reading:
     mhz = _scaled(own / "cpufreq/scaling_cur_freq", 1e-3) or _measured(core, root)
     nominal = _scaled(own / "cpufreq/base_frequency", 1e-3)
     nominal = nominal or _scaled(own / "acpi_cppc/nominal_freq", 1.0)
-    if nominal is None and _text(own / "cpufreq/scaling_driver") in _NO_BOOST:
+    if nominal is None and text(own / "cpufreq/scaling_driver") in _NO_BOOST:
         nominal = _scaled(own / "cpufreq/cpuinfo_max_freq", 1e-3)
     counts = [_scaled(own / "thermal_throttle" / name, 1.0, zero=True) for name in _COUNTERS]
     known = [int(count) for count in counts if count is not None]
@@ -64,11 +67,32 @@ def read(core: int, root: Path = Path("/")) -> Reading:
 
 def core_now() -> int | None:
     """The core that the calling thread is on, or was last; None where Linux does not say."""
-    text = _text(Path("/proc/thread-self/stat"))
+    stat = text(Path("/proc/thread-self/stat"))
     try:
-        return int(text[text.rindex(")") + 2 :].split()[36])  # field 39 of proc(5), after the name
+        return int(stat[stat.rindex(")") + 2 :].split()[36])  # field 39 of proc(5), after the name
     except (ValueError, IndexError):
         return None
+
+
+def read_current() -> tuple[int | None, Reading]:
+    """The core that the calling thread is on, and its reading."""
+    core = core_now()
+    return core, Reading() if core is None else read(core)
+
+
+def load() -> float | None:
+    """Processes that want to run, mean of the last minute; None where the system does not say."""
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
+
+
+def machine_facts() -> dict[str, str]:
+    """Kernel and processor of this machine."""
+    model = re.search(r"^model name.*?:(.*)$", text(Path("/proc/cpuinfo")), re.MULTILINE)
+    processor = model[1].strip() if model else platform.machine()
+    return {"kernel": platform.release(), "processor": processor}
 
 
 def clocks(every: Sequence[KernelTimes], hosts: Sequence[str]) -> tuple[Clock, ...]:
@@ -118,7 +142,7 @@ def _rank(one: KernelTimes) -> Clock:
 
 def _measured(core: int, root: Path) -> float | None:
     """``cpu MHz`` of /proc/cpuinfo, where it is a measurement."""
-    for block in _text(root / "proc/cpuinfo").split("\n\n"):
+    for block in text(root / "proc/cpuinfo").split("\n\n"):
         rows = {key.strip(): value.strip() for key, _, value in (r.partition(":") for r in block.splitlines())}  # fmt: skip
         if rows.get("processor") == str(core):
             if "aperfmperf" not in rows.get("flags", "").split():
@@ -128,19 +152,20 @@ def _measured(core: int, root: Path) -> float | None:
 
 
 def _scaled(path: Path, unit: float, zero: bool = False) -> float | None:
-    return _number(_text(path), unit, zero)
+    return _number(text(path), unit, zero)
 
 
-def _number(text: str, unit: float, zero: bool = False) -> float | None:
+def _number(word: str, unit: float, zero: bool = False) -> float | None:
     """None also for the 0 that some drivers write where they do not know."""
     try:
-        value = float(text) * unit
+        value = float(word) * unit
     except ValueError:
         return None
     return value if value > 0 or (zero and value == 0) else None
 
 
-def _text(path: Path) -> str:
+def text(path: Path) -> str:
+    """The content of a small file, stripped; empty where it cannot be read."""
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:

@@ -6,6 +6,7 @@ number reaches is infinite: "none does".
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,18 +51,14 @@ def answer(projection: Projection, nodes: int, keep: float) -> Answers:
             return None
         return band([_batch(draw, nodes, keep, delayed) for draw in draws])
 
+    def reach(delayed: bool) -> Band:
+        return band([_reach(draw, keep, delayed) for draw in draws])
+
     def holds(delayed: bool) -> float:
         return sum(_efficiency(draw, nodes, delayed) >= keep for draw in draws) / len(draws)
 
-    return Answers(
-        keep=keep,
-        nodes=nodes,
-        batch=batch(False),
-        delayed_batch=batch(True),
-        synchronous_to=band([_reach(draw, keep, False) for draw in draws]),
-        delayed_to=band([_reach(draw, keep, True) for draw in draws]),
-        holds=(holds(False), holds(True)),
-    )
+    both = (holds(False), holds(True))
+    return Answers(keep, nodes, batch(False), batch(True), reach(False), reach(True), both)
 
 
 def _efficiency(draw: Draw, nodes: int, delayed: bool, batch: int | None = None) -> float:
@@ -81,13 +78,8 @@ def _reach(draw: Draw, keep: float, delayed: bool) -> float:
 
 def _first(true: Callable[[int], bool], most: int) -> float:
     """The smallest number from 1 on of which it is true, it being true of all larger ones; infinite if none."""
-    if not true(most):
-        return math.inf
-    low, high = 0, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if true(middle) else (middle, high)
-    return float(high)
+    place = bisect.bisect_left(range(1, most + 1), True, key=true)
+    return float(place + 1) if place < most else math.inf
 
 
 def sentences(answers: Answers) -> list[str]:
@@ -97,27 +89,23 @@ def sentences(answers: Answers) -> list[str]:
         f"synchronous steps keep {share} up to {nodes_words(answers.synchronous_to)}",
         f"delayed by one step, up to {nodes_words(answers.delayed_to)}",
     ]
-    more = answers.delayed_to.value > answers.synchronous_to.value
-    at = min(answers.synchronous_to.value, answers.delayed_to.value) + 1
-    if answers.synchronous_to.value >= answers.nodes:
-        lines.append(f"on {answers.nodes:,} nodes no delay is needed")
-    elif not more:
+    reach, delayed_reach = answers.synchronous_to.value, answers.delayed_to.value
+    nodes = f"{answers.nodes:,} nodes"
+    if reach >= answers.nodes:
+        lines.append(f"on {nodes} no delay is needed")
+    elif delayed_reach <= reach:
         lines.append("delay does not keep it any longer")
-    elif answers.delayed_to.value >= answers.nodes:
-        lines.append(
-            f"from {at:,.0f} nodes on it takes the delay; {answers.nodes:,} nodes then keep it"
-        )
     else:
-        lines.append(
-            f"from {at:,.0f} nodes on it takes the delay; on {answers.nodes:,} nodes not even that keeps it"
-        )
+        kept = f"{nodes} then keep it"
+        outcome = kept if delayed_reach >= answers.nodes else f"on {nodes} not even that keeps it"
+        lines.append(f"from {reach + 1:,.0f} nodes on it takes the delay; {outcome}")
     if answers.batch is None or answers.delayed_batch is None:
         lines.append(
             "which local batch would keep it is unknown: all runs have the same; add runs with another"
         )
     else:
         lines.append(
-            f"on {answers.nodes:,} nodes, the smallest local batch that keeps {share}: {batch_words(answers.batch)}; "
+            f"on {nodes}, the smallest local batch that keeps {share}: {batch_words(answers.batch)}; "
             f"delayed: {batch_words(answers.delayed_batch)}"
         )
     return lines

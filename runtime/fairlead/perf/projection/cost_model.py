@@ -1,10 +1,9 @@
-"""What a data-parallel step costs on a machine that one does not have: a model of few numbers, fitted to runs.
+"""What an allreduce costs on a machine that is not at hand: a model of few numbers, fitted to runs.
 
 The allreduce of ``n`` bytes is a latency and a time a byte in each of two stages. Within a node every rank
 copies, adds and copies ``n`` bytes, at once with the others as far as there are cores. Between nodes it
 takes ``ceil(log2 N)`` messages there and back, and ``2 (N-1)/N n`` bytes through each node's link, the least that an
-allreduce can move; other algorithms are in :class:`Algorithm`. A step is computing plus allreduce, less what of the
-shorter overlaps the longer.
+allreduce can move; other algorithms are in :class:`Algorithm`.
 
 Sources: R. Hockney, *The communication challenge for MPP*, Parallel Computing 20 (1994), for latency and
 bandwidth; A. Alexandrov et al., *LogGP*, SPAA 1995, for long messages; R. Thakur, R. Rabenseifner and W.
@@ -20,6 +19,7 @@ import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,9 +38,8 @@ class Algorithm(enum.StrEnum):
     (2009), for ``tree``.
     """
 
-    HALVING = (
-        "halving"  # 2 ceil(log2 N) messages, 2 (N-1)/N n bytes: recursive halving, then doubling
-    )
+    # 2 ceil(log2 N) messages, 2 (N-1)/N n bytes: recursive halving, then doubling
+    HALVING = "halving"
     RING = "ring"  # 2 (N-1) messages, 2 (N-1)/N n bytes
     DOUBLING = "doubling"  # ceil(log2 N) messages, ceil(log2 N) n bytes
     TREE = "tree"  # 2 ceil(log2 N) messages, 2 n bytes: two trees, in a pipeline
@@ -89,9 +88,8 @@ class Layout:
         return max(1.0, self.ranks / self.cores)
 
 
-@dataclass(frozen=True)
-class Costs:
-    """What the fit finds.
+class Costs(NamedTuple):
+    """What the fit finds, in the order of :func:`features`.
 
     Attributes:
         node_latency: seconds until the ranks of a node have met, for each doubling of the ranks.
@@ -129,36 +127,19 @@ def features(layout: Layout, size: float) -> tuple[float, float, float, float]:
 
 def allreduce_s(costs: Costs, layout: Layout, size: float) -> float:
     """Seconds of an allreduce of ``size`` bytes."""
-    values = (costs.node_latency, costs.node_byte, costs.link_latency, costs.link_use)
-    return sum(f * v for f, v in zip(features(layout, size), values, strict=True))
+    return sum(f * cost for f, cost in zip(features(layout, size), costs, strict=True))
 
 
-def step_s(
-    costs: Costs, layout: Layout, compute_s: float, size: float, overlap: float = 0.0
-) -> float:
-    """Seconds of a training step.
-
-    Args:
-        compute_s: of one rank that has a core for itself.
-        size: bytes of gradients.
-        overlap: 0, communication begins when computing ends; 1, the shorter is hidden whole.
-    """
-    if not 0 <= overlap <= 1:
-        raise ValueError(f"an overlap of {overlap} is not in [0, 1]")
-    compute, moving = compute_s * layout.crowd, allreduce_s(costs, layout, size)
-    return compute + moving - overlap * min(compute, moving)
-
-
-def fit(seen: Sequence[Allreduce]) -> Costs:
+def fit(runs: Sequence[Allreduce]) -> Costs:
     """Costs by least squares of logarithms, so that half and twice count alike; none is below zero.
 
     Raises:
         ValueError: nothing was measured.
     """
-    if not seen:
+    if not runs:
         raise ValueError("there are no runs to fit costs to")
-    rows = np.array([features(one.layout, one.size) for one in seen])
-    measured = np.array([one.seconds for one in seen])
+    rows = np.array([features(run.layout, run.size) for run in runs])
+    measured = np.array([run.seconds for run in runs])
     weights = 1 / measured
     solution = np.full(rows.shape[1], math.inf)
     for _ in range(_ROUNDS):
@@ -197,8 +178,3 @@ def fit_overlap(compute: Sequence[float], moving: Sequence[float], step: Sequenc
     c, m, s = (np.asarray(values, np.float64) for values in (compute, moving, step))
     shorter = np.minimum(c, m) / s
     return float(np.clip(np.sum(shorter * (c + m - s) / s) / np.sum(shorter**2), 0.0, 1.0))
-
-
-def relative_errors(costs: Costs, runs: Sequence[Allreduce]) -> list[float]:
-    """Of each run: predicted over measured, less one."""
-    return [allreduce_s(costs, run.layout, run.size) / run.seconds - 1 for run in runs]

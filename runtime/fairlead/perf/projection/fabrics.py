@@ -1,6 +1,6 @@
 """What is known of networks: bandwidth and latency of one card, each with its source, or nothing.
 
-A number that nobody has said is None, and a projection then asks for it: ``--bandwidth``, ``--latency``. What a
+A number without a source is None, and a projection then asks for it: ``--bandwidth``, ``--latency``. What a
 site itself says in ``[[performance]]`` of its profile comes before its family's (:func:`of_site`).
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail
 from fairlead.base.suggest import suggest
 from fairlead.site.model import Site
 
@@ -110,11 +110,7 @@ def link_numbers(site: Site, what: str) -> list[tuple[float, str]]:
     Returns:
         (bytes/s or seconds, source) of each entry; numbers of GPUs and of the image's own MPI are left out.
     """
-    pattern = {
-        "bandwidth": r"(osu_bw|pingpong bandwidth)\b",
-        "latency": r"(osu_latency|pingpong latency)\b",
-    }[what]
-    scales = _SCALES[what]
+    pattern, scales = _LINK_NUMBERS[what]
     return [
         (r.value * scales[r.unit], f"{r.what}: {r.value:g} {r.unit} ({r.origin.source})")
         for r in site.performance
@@ -124,7 +120,10 @@ def link_numbers(site: Site, what: str) -> list[tuple[float, str]]:
     ]
 
 
-_SCALES = {"bandwidth": {"B/s": 1.0, "MB/s": 1e6, "GB/s": 1e9}, "latency": {"us": 1e-6, "s": 1.0}}
+_LINK_NUMBERS = {
+    "bandwidth": (r"(osu_bw|pingpong bandwidth)\b", {"B/s": 1.0, "MB/s": 1e6, "GB/s": 1e9}),
+    "latency": (r"(osu_latency|pingpong latency)\b", {"us": 1e-6, "s": 1.0}),
+}
 
 
 def of_site(site: Site) -> Network:
@@ -158,30 +157,17 @@ def given(bandwidth: float | None, latency_s: float | None, known: Network | Non
     """
     if known is None and None in (bandwidth, latency_s):
         raise fail("project-fabric-missing")
-    base = known or Network("as given", None, None)
-    source = "as given on the command line"
-    network = Network(
-        base.name,
-        Known(bandwidth, 1.0, source) if bandwidth else base.bandwidth,
-        Known(latency_s, 1.0, source) if latency_s is not None else base.latency_s,
-    )
-    absent = [
-        f"{option} {unit}"
-        for option, unit, value in (
-            ("--bandwidth", "GB/S", network.bandwidth),
-            ("--latency", "US", network.latency_s),
+    network, source = known or Network("as given", None, None), "as given on the command line"
+    if bandwidth:
+        network = replace(network, bandwidth=Known(bandwidth, 1.0, source))
+    if latency_s is not None:
+        network = replace(network, latency_s=Known(latency_s, 1.0, source))
+    numbers = {"bandwidth GB/S": network.bandwidth, "latency US": network.latency_s}
+    if absent := [name for name, value in numbers.items() if value is None]:
+        raise fail(
+            "project-fabric" if network.name in NETWORKS else "project-fabric-site-incomplete",
+            absent=" and ".join(name.split()[0] for name in absent),
+            network_name=network.name,
+            absent_list=" ".join(f"--{name}" for name in absent),
         )
-        if value is None
-    ]
-    if absent:
-        raise _unknown(network, absent)
     return network
-
-
-def _unknown(network: Network, absent: list[str]) -> FairleadError:
-    return fail(
-        "project-fabric" if network.name in NETWORKS else "project-fabric-site-incomplete",
-        absent=" and ".join(word.split()[0][2:] for word in absent),
-        network_name=network.name,
-        absent_list=" ".join(absent),
-    )

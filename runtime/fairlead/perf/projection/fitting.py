@@ -3,7 +3,7 @@
 :func:`fit` makes :class:`Draw`\\ s, each a set of all parameters that could be the true one. The curve is their
 median, the band their middle 95 %. What differs between draws:
 
-* the mean and the two deviations of computing, and the form of its tail: :meth:`fairlead.perf.projection.spread.Seen.draw`;
+* the mean and the two deviations of computing, and the form of its tail: :meth:`fairlead.perf.projection.spread.SpreadEstimate.draw`;
 * communication, input and whole steps: a bootstrap over their samples (B. Efron, *Bootstrap methods*, Annals of
   Statistics 7, 1979), the costs being fitted anew to each;
 * bandwidth and latency of the fabric, lognormal within their declared uncertainty;
@@ -15,8 +15,8 @@ median, the band their middle 95 %. What differs between draws:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -27,16 +27,19 @@ from fairlead.perf.projection.cost_model import (
     Costs,
     Layout,
     allreduce_s,
+    features,
     fit_overlap,
 )
 from fairlead.perf.projection.cost_model import fit as fit_costs
 from fairlead.perf.projection.fabrics import Network
 from fairlead.perf.projection.small_runs import SmallRun
-from fairlead.perf.projection.spread import Floats, Spread, Tail, excess, seen
+from fairlead.perf.projection.spread import Floats, Spread, Tail, estimate_spread, excess
 from fairlead.perf.projection.step_model import LINK_USE, Fabric, Step, Work, step
 
 DRAWS = 200
 _BAND = (2.5, 97.5)
+
+Random = np.random.Generator
 
 
 @dataclass(frozen=True)
@@ -106,18 +109,13 @@ class Projection:
         """``nodes`` nodes."""
         steps = [step(d.work, d.fabric, d.spread, nodes, delayed) for d in self.draws]
         names = [s.dominant for s in steps]
-        middle = {
-            name: float(np.median([getattr(s, name) for s in steps]))
-            for name in (
-                "step_s", "efficiency", "compute_s", "straggle_s", "exposed_s", "input_s", "allreduce_s",
-            )
-        }  # fmt: skip
+        _, *parts = np.median([astuple(s) for s in steps], axis=0).tolist()
         return Point(
             nodes,
             nodes * self.draws[0].fabric.ranks,
             band([s.step_s for s in steps]),
             band([s.efficiency for s in steps]),
-            Step(nodes=nodes, **middle),
+            Step(nodes, *parts),
             max(sorted(set(names)), key=names.count),
         )
 
@@ -153,196 +151,172 @@ def fit(
     Raises:
         FairleadError: exit code 2; the runs do not have what the target needs.
     """
-    batches = [run.local_batch for run in runs]
-    seen_batch = batch if batch in batches else max(sorted(set(batches)), key=batches.count)
-    usual = [run for run in runs if run.local_batch == seen_batch]
-    computing = [run for run in runs if run.compute_s]
-    if not any(run.local_batch == seen_batch for run in computing):
-        raise fail("project-runs-no-compute-time")
-    assumed: list[str] = []
-    tell_spread = _spread_of(usual, assumed)
-    line = _line(computing, seen_batch)
-    if batch not in (None, seen_batch) and len({run.local_batch for run in computing}) == 1:
-        raise fail("project-runs-other-batch", batch=batch, seen_batch=seen_batch)
-    reducing = [run for run in usual if run.ranks > 1]
-    if target.ranks > 1 and not any(run.ranks > run.nodes for run in reducing):
-        raise fail("project-runs-one-per-node", ranks=target.ranks)
-    if any(run.nodes > 1 for run in reducing):
-        assumed.append("the runs of several nodes were on this very fabric")
-    else:
-        assumed.append(
-            f"a byte of an allreduce between nodes takes {LINK_USE[0]:g} to {LINK_USE[1]:g} times as long as the bandwidth says: "
-            "no run had several nodes"
-        )
-    tell_overlap = _overlap_of(reducing, assumed)
-    if not any(run.input_s for run in usual):
-        assumed.append("reading the input costs nothing: no run has `input_s`")
-    numbers = [n for n in (target.network.bandwidth, target.network.latency_s) if n is not None]
-    if len(numbers) < 2:
-        raise ValueError(f"{target.network} is not known: fabrics.given fills it or refuses")
-    random = np.random.default_rng(seed)
-    made = []
-    for _ in range(draws):
-        bandwidth, latency = (known.draw(random) for known in numbers)
-        moving = _moving(reducing, bandwidth, latency, random)
-        use = moving.link_use
+    fitted, random = _Fitted(runs, target, batch), np.random.default_rng(seed)
+    return Projection(tuple(fitted.draw(random) for _ in range(draws)), fitted.assumed)
+
+
+class _Fitted:
+    """What the runs show, from which parameters are drawn.
+
+    Attributes:
+        assumed: what no run shows, in words.
+    """
+
+    def __init__(self, runs: Sequence[SmallRun], target: Target, batch: int | None):
+        batches = [run.local_batch for run in runs]
+        self._batch = batch if batch in batches else max(sorted(set(batches)), key=batches.count)
+        self._wanted, self._target = batch or self._batch, target
+        self._usual = [run for run in runs if run.local_batch == self._batch]
+        self._inputs = [t for run in self._usual for t in run.input_s]
+        if not any(run.compute_s for run in self._usual):
+            raise fail("project-runs-no-compute-time")
+        self._reducing = [run for run in self._usual if run.ranks > 1]
+        tables = [np.array(run.compute_s) for run in self._usual if _every_rank(run)]
+        # From the ranks' own times, else from how long they wait, else from what steps take longer.
+        own_times = not self._reducing or any(map(_every_rank, self._reducing))
+        self._estimate = estimate_spread(tables) if own_times else None
+        self._other_times: dict[int, list[float]] = {}
+        for run in runs:
+            if run.compute_s and run.local_batch != self._batch:
+                self._other_times.setdefault(run.local_batch, []).extend(_flat(run.compute_s))
+        if self._wanted != self._batch and not self._other_times:
+            raise fail("project-runs-other-batch", batch=batch, seen_batch=self._batch)
+        if target.ranks > 1 and not any(run.ranks > run.nodes for run in self._reducing):
+            raise fail("project-runs-one-per-node", ranks=target.ranks)
+        # Whole steps tell the overlap where the slowest rank is known.
+        whole = [run for run in self._reducing if run.step_s]
+        self._timed = [run for run in whole if _every_rank(run) or (run.compute_s and run.wait_s)]
+        self._rates_only = bool(whole) and not self._timed
+        several_nodes = any(run.nodes > 1 for run in self._reducing)
+        waits = any(run.wait_s for run in self._reducing)
+        assumed = {
+            "no rank is slower than others for long: one rank alone tells nothing of that": (
+                self._estimate and not self._estimate.between_free
+            ),
+            f"the spread of ranks is {'how long ranks wait' if waits else 'what steps take longer'} beyond computing and"
+            " allreduce, none of it lasting; its tail is unknown": not self._estimate,
+            "the runs of several nodes were on this very fabric": several_nodes,
+            f"a byte of an allreduce between nodes takes {LINK_USE[0]:g} to {LINK_USE[1]:g} times as long as the bandwidth"
+            " says: no run had several nodes": not several_nodes,
+            "nothing of the allreduce is hidden: no run has `step_s`": not whole,
+            "anything from none to all of the allreduce is hidden: rates do not tell": (
+                self._rates_only
+            ),
+            "reading the input costs nothing: no run has `input_s`": not self._inputs,
+        }
+        self.assumed = tuple(words for words, holds in assumed.items() if holds)
+
+    def draw(self, random: Random) -> Draw:
+        """One set of parameters that could be the true one."""
+        target, network = self._target, self._target.network
+        assert network.bandwidth and network.latency_s  # fabrics.given refuses a network without
+        bandwidth, latency = network.bandwidth.draw(random), network.latency_s.draw(random)
+        costs, use = self._moving(bandwidth, latency, random)
         if use is None:
             use = float(np.exp(random.uniform(*np.log(LINK_USE))))
-        overlap = tell_overlap(random)
-        compute, spread = tell_spread(random, overlap)
-        fixed, sample = line(random, compute)
+        overlap = self._overlap(random)
+        compute, spread = (
+            self._estimate.draw(random) if self._estimate else self._from_waiting(overlap, random)
+        )
+        fixed, sample = self._line(compute, random)
         work = Work(
             compute_s=compute,
-            bytes=usual[0].bytes,
-            batch=seen_batch,
+            bytes=self._usual[0].bytes,
+            batch=self._batch,
             fixed_s=fixed,
             sample_s=sample,
-            input_s=_mean([t for run in usual for t in run.input_s], random),
+            input_s=_mean(self._inputs, random),
             overlap=overlap,
         )
-        if batch is not None and batch != seen_batch:
-            work = work.at(batch)
+        if self._wanted != self._batch:
+            work = work.at(self._wanted)
         fabric = Fabric(
-            bandwidth,
-            latency,
-            use,
-            target.ranks,
-            moving.latency_s,
-            moving.byte_s,
-            target.algorithm,
+            bandwidth, latency, use, target.ranks, costs.node_latency, costs.node_byte, target.algorithm,
             target.shared_input,
-        )
-        made.append(Draw(work, fabric, spread))
-    return Projection(tuple(made), tuple(assumed))
+        )  # fmt: skip
+        return Draw(work, fabric, spread)
 
+    def _from_waiting(self, overlap: float, random: Random) -> tuple[float, Spread]:
+        """A deviation by least squares: the mean rank waits for the slowest as long as that exceeds the mean."""
+        compute = _mean([t for run in self._usual for t in _flat(run.compute_s)], random)
+        tail = Tail.GUMBEL if random.random() < 0.5 else Tail.LOGNORMAL
+        points = []
+        for run in self._reducing:
+            if run.wait_s:
+                rest = _mean(run.wait_s, random)
+            elif run.step_s:
+                moving = _mean(run.communicate_s, random)
+                rest = _mean(run.step_s, random) - compute - moving + overlap * min(compute, moving)
+            else:
+                continue
+            points.append((excess(0.01, run.ranks, tail) / 0.01 * compute, rest))
+        return compute, Spread(0.0, _slope(points), tail)
 
-Random = np.random.Generator
-
-
-def _spread_of(
-    runs: Sequence[SmallRun], assumed: list[str]
-) -> Callable[[Random, float], tuple[float, Spread]]:
-    """A function that draws computing time and spread: from the ranks' own times, else from how long they wait, else from
-    what steps take longer."""
-    tables = [np.array(run.compute_s) for run in runs if len(run.compute_s) == run.ranks]
-    several = [run for run in runs if run.ranks > 1]
-    if not several or any(len(run.compute_s) == run.ranks for run in several):
-        if not any(table.shape[1] > 1 for table in tables):
-            raise fail("project-runs-one-step")
-        seen_spread = seen(tables)
-        if not seen_spread.between_free:
-            assumed.append(
-                "no rank is slower than others for long: one rank alone tells nothing of that"
-            )
-        return lambda random, overlap: seen_spread.draw(random)
-    what = "how long ranks wait" if any(run.wait_s for run in several) else "what steps take longer"
-    assumed.append(
-        f"the spread of ranks is {what} beyond computing and allreduce, none of it lasting; its tail is unknown"
-    )
-    return lambda random, overlap: _from_waiting(runs, overlap, random)
-
-
-def _from_waiting(runs: Sequence[SmallRun], overlap: float, random: Random) -> tuple[float, Spread]:
-    """A deviation by least squares: the mean rank waits for the slowest as long as that exceeds the mean."""
-    compute = _mean([t for run in runs for rank in run.compute_s for t in rank], random)
-    tail = Tail.GUMBEL if random.random() < 0.5 else Tail.LOGNORMAL
-    above, below = 0.0, 0.0
-    for run in runs:
-        if run.ranks == 1 or not (run.wait_s or run.step_s):
-            continue
-        if run.wait_s:
-            rest = _mean(run.wait_s, random)
-        else:
-            moving = _mean(run.communicate_s, random)
-            rest = _mean(run.step_s, random) - compute - moving + overlap * min(compute, moving)
-        unit = excess(0.01, run.ranks, tail) / 0.01 * compute
-        above, below = above + rest * unit, below + unit**2
-    return compute, Spread(0.0, max(0.0, above / below) if below else 0.0, tail)
-
-
-def _line(
-    runs: Sequence[SmallRun], batch: int
-) -> Callable[[Random, float], tuple[float | None, float | None]]:
-    """How computing grows with the local batch: a line through the draw's own value and the other batches."""
-    others = sorted({run.local_batch for run in runs} - {batch})
-    if not others:
-        return lambda random, compute: (None, None)
-
-    def draw_line(random: Random, compute: float) -> tuple[float, float]:
-        above, below = 0.0, 0.0
-        for other in others:
-            times = [
-                t for r in runs if r.local_batch == other for rank in r.compute_s for t in rank
-            ]
-            above += (_mean(times, random) - compute) * (other - batch)
-            below += (other - batch) ** 2
+    def _line(self, compute: float, random: Random) -> tuple[float | None, float | None]:
+        """How computing grows with the local batch: a line through the draw's own value and the other batches."""
+        if not self._other_times:
+            return None, None
+        others = sorted(self._other_times.items())
+        slope = _slope((b - self._batch, _mean(times, random) - compute) for b, times in others)
         # Neither a sample nor the step itself can take less than nothing.
-        sample = min(max(above / below, 0.0), compute / batch)
-        return compute - sample * batch, sample
+        sample = min(slope, compute / self._batch)
+        return compute - sample * self._batch, sample
 
-    return draw_line
-
-
-def _overlap_of(runs: Sequence[SmallRun], assumed: list[str]) -> Callable[[Random], float]:
-    """A function that draws the overlap, from whole steps of runs whose slowest rank is known."""
-    whole = [run for run in runs if run.step_s]
-    timed = [
-        run for run in whole if len(run.compute_s) == run.ranks or (run.compute_s and run.wait_s)
-    ]
-    if not whole:
-        assumed.append("nothing of the allreduce is hidden: no run has `step_s`")
-        return lambda random: 0.0
-    if not timed:
-        assumed.append("anything from none to all of the allreduce is hidden: rates do not tell")
-        return lambda random: float(random.uniform())
-
-    def slowest(run: SmallRun, random: Random) -> float:
-        times = np.array(run.compute_s)
-        if len(times) == run.ranks:
-            return _mean(times.max(axis=0), random)
-        return _mean(times[0], random) + _mean(run.wait_s, random)
-
-    def overlap(random: Random) -> float:
-        moving = [_mean(run.communicate_s, random) for run in timed]
+    def _overlap(self, random: Random) -> float:
+        if self._rates_only:
+            return float(random.uniform())
+        moving = [_mean(run.communicate_s, random) for run in self._timed]
         if not any(moving):
             return 0.0
-        steps = [_mean(run.step_s, random) for run in timed]
-        return fit_overlap([slowest(run, random) for run in timed], moving, steps)
+        steps = [_mean(run.step_s, random) for run in self._timed]
+        return fit_overlap([_slowest(run, random) for run in self._timed], moving, steps)
 
-    return overlap
+    def _moving(
+        self, bandwidth: float, latency_s: float, random: Random
+    ) -> tuple[Costs, float | None]:
+        """Costs within a node, and how much longer than its rate a link takes; None if no run shows it.
+
+        From a bootstrap of each run's times. Between nodes only the link's use is fitted, the latency being the fabric's:
+        with a single size, and few nodes, the two cannot be separated.
+        """
+        inside = [
+            Allreduce(Layout(1, run.ranks, run.ranks), run.bytes, seconds)
+            for run in self._reducing
+            if run.nodes == 1 and (seconds := _mean(run.communicate_s, random)) > 0
+        ]
+        costs = fit_costs(inside) if inside else Costs(0.0, 0.0, 0.0, 0.0)
+        known, points = costs._replace(link_latency=latency_s, link_use=0.0), []
+        for run in self._reducing:
+            if run.nodes > 1:
+                ranks = run.ranks // run.nodes
+                layout = Layout(run.nodes, ranks, ranks, bandwidth)
+                rest = _mean(run.communicate_s, random) - allreduce_s(known, layout, run.bytes)
+                points.append((features(layout, run.bytes)[3], rest))
+        return costs, _slope(points) if points else None
 
 
-@dataclass(frozen=True)
-class _Moving:
-    """Of the allreduce: the stage within a node, and how much longer than its rate a link takes; None if unseen."""
+def _slope(points: Iterable[tuple[float, float]]) -> float:
+    """Of the line through the origin that is nearest to (x, y), by least squares; not below 0, and 0 of no points."""
+    above = below = 0.0
+    for x, y in points:
+        above, below = above + x * y, below + x * x
+    return max(above / below, 0.0) if below else 0.0
 
-    latency_s: float
-    byte_s: float
-    link_use: float | None
+
+def _flat(times: Sequence[Sequence[float]]) -> list[float]:
+    return [t for rank in times for t in rank]
 
 
-def _moving(
-    runs: Sequence[SmallRun], bandwidth: float, latency_s: float, random: Random
-) -> _Moving:
-    """From a bootstrap of each run's times. Between nodes only the link's use is fitted, the latency being the fabric's:
-    with a single size, and few nodes, the two cannot be separated."""
-    inside = [
-        Allreduce(Layout(1, run.ranks, run.ranks), run.bytes, seconds)
-        for run in runs
-        if run.nodes == 1 and (seconds := _mean(run.communicate_s, random)) > 0
-    ]
-    costs = fit_costs(inside) if inside else Costs(0.0, 0.0, 0.0, 0.0)
-    above, below = 0.0, 0.0
-    for run in runs:
-        if run.nodes > 1:
-            ranks = run.ranks // run.nodes
-            known = replace(costs, link_latency=latency_s, link_use=0.0)
-            layout = Layout(run.nodes, ranks, ranks, bandwidth)
-            rest = _mean(run.communicate_s, random) - allreduce_s(known, layout, run.bytes)
-            unit = allreduce_s(Costs(0.0, 0.0, 0.0, 1.0), layout, run.bytes)
-            above, below = above + rest * unit, below + unit**2
-    use = max(above / below, 0.0) if below else None
-    return _Moving(costs.node_latency, costs.node_byte, use)
+def _every_rank(run: SmallRun) -> bool:
+    """Whether the computing time of each of its ranks is known."""
+    return len(run.compute_s) == run.ranks
+
+
+def _slowest(run: SmallRun, random: Random) -> float:
+    times = np.array(run.compute_s)
+    if _every_rank(run):
+        return _mean(times.max(axis=0), random)
+    return _mean(times[0], random) + _mean(run.wait_s, random)
 
 
 def _mean(values: Sequence[float] | Floats, random: Random) -> float:

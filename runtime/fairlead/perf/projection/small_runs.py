@@ -9,19 +9,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import ExitCode, FairleadError, error, fail
 from fairlead.base.serde import from_json, to_json
 from fairlead.ml.models import cosmoflow, hepcnn
+from fairlead.perf.records.validation import SCHEMA as VALIDATION
 from fairlead.perf.records.validation import Measurement, What
 
 SCHEMA, SCHEMA_VERSION = "fairlead/small-runs", 1
-VALIDATION = "fairlead/validation"
-_EXAMPLE = "fix it; docs/explanation/projection.md has an example"
-GRADIENT = 4  # bytes of a float32
+_EXAMPLE = "docs/explanation/projection.md has an example"
 # Trainable parameters of bundled networks whose name says all; of others, as of reduced ones, --bytes is asked for.
 PARAMETERS = {
     one.name: one.trainable
@@ -58,30 +57,25 @@ class SmallRun:
     @property
     def mistakes(self) -> list[str]:
         """What cannot be."""
-        mistakes = []
-        if self.nodes < 1 or self.ranks < self.nodes:
-            mistakes.append(f"{self.ranks} ranks on {self.nodes} nodes")
-        if self.bytes < 1 or self.local_batch < 1:
-            mistakes.append(
-                f"{self.bytes} bytes, a local batch of {self.local_batch}: both start at 1"
-            )
         steps = {len(rank) for rank in self.compute_s}
-        if len(steps) > 1 or (not max(steps, default=0) and not self.step_s):
-            mistakes.append("`compute_s` has not as many steps of each rank, or none")
-        if len(self.compute_s) not in (0, 1, self.ranks):
-            mistakes.append(f"`compute_s` has {len(self.compute_s)} ranks of {self.ranks}")
-        if self.ranks > 1 and not self.communicate_s:
-            mistakes.append("`communicate_s` is empty, of several ranks")
-        lists = {
-            "compute_s": [t for rank in self.compute_s for t in rank],
-            "communicate_s": self.communicate_s,
-            "wait_s": self.wait_s,
-            "input_s": self.input_s,
-            "step_s": self.step_s,
+        no_steps = not max(steps, default=0) and not self.step_s
+        rules = {
+            f"{self.ranks} ranks on {self.nodes} nodes": self.nodes < 1 or self.ranks < self.nodes,
+            f"{self.bytes} bytes, a local batch of {self.local_batch}: both start at 1": (
+                self.bytes < 1 or self.local_batch < 1
+            ),
+            "`compute_s` has not as many steps of each rank, or none": len(steps) > 1 or no_steps,
+            f"`compute_s` has {len(self.compute_s)} ranks of {self.ranks}": (
+                len(self.compute_s) not in (0, 1, self.ranks)
+            ),
+            "`communicate_s` is empty, of several ranks": self.ranks > 1 and not self.communicate_s,
         }
-        for name, values in lists.items():
-            zero = name not in ("compute_s", "step_s")
-            if not all(math.isfinite(t) and (t > 0 or (zero and t == 0)) for t in values):
+        mistakes = [words for words, wrong in rules.items() if wrong]
+        above_0 = {"compute_s": [t for rank in self.compute_s for t in rank], "step_s": self.step_s}
+        from_0 = {name: getattr(self, name) for name in ("communicate_s", "wait_s", "input_s")}
+        for name, times in (above_0 | from_0).items():
+            least = 0.0 if name in from_0 else math.ulp(0.0)
+            if not all(least <= t < math.inf for t in times):
                 mistakes.append(f"`{name}` has a time that is none")
         return mistakes
 
@@ -113,11 +107,11 @@ def read(
             measured = tuple(from_json(Measurement, m) for m in _list(data, "measurements"))
             return of_rates(measured, path, model, size, batch)
         if schema == SCHEMA and data.get("version") == SCHEMA_VERSION:
-            return checked(tuple(from_json(SmallRun, r) for r in _list(data, "runs")), path)
+            return _checked(tuple(from_json(SmallRun, r) for r in _list(data, "runs")), path)
     except ValueError as exc:
         raise fail("project-runs-invalid", path=path, reason=exc) from None
     why = f"its schema is {schema!r}; `{SCHEMA}` of version {SCHEMA_VERSION} and `{VALIDATION}` are known"
-    raise fail("project-runs", path=path, why=why, example=_EXAMPLE.removeprefix("fix it; "))
+    raise fail("project-runs", path=path, why=why, example=_EXAMPLE)
 
 
 def _list(data: Mapping[str, Any], key: str) -> list[Any]:
@@ -127,19 +121,14 @@ def _list(data: Mapping[str, Any], key: str) -> list[Any]:
     return items
 
 
-def checked(runs: tuple[SmallRun, ...], path: Path) -> tuple[SmallRun, ...]:
-    """``runs`` as they are.
-
-    Raises:
-        FairleadError: exit code 2; there are none, or one of them cannot be.
-    """
+def _checked(runs: tuple[SmallRun, ...], path: Path) -> tuple[SmallRun, ...]:
     wrong = [
-        fail("project-runs-invalid-run", path=path, number=number, mistake=mistake)
+        error("project-runs-invalid-run", path=path, number=number, mistake=mistake)
         for number, run in enumerate(runs, 1)
         for mistake in run.mistakes
     ]
     if wrong:
-        raise FairleadError([f for exc in wrong for f in exc.findings], ExitCode.USAGE)
+        raise FairleadError(wrong, ExitCode.USAGE)
     if not runs:
         raise fail("project-runs-empty", path=path)
     return runs
@@ -171,34 +160,25 @@ def of_rates(
         raise fail("project-runs-several-models", path=path, names=", ".join(names))
     name = model or names[0]
     chosen = [m for m in trained if m.subject == name]
-    size = size or PARAMETERS.get(name, 0) * GRADIENT
-    absent = [
-        word
-        for word, there in (
-            ("--model", bool(chosen)),
-            ("--bytes", bool(size)),
-            ("--batch", bool(batch)),
-        )
-        if not there
-    ]
-    if absent:
+    size = size or 4 * PARAMETERS.get(name, 0)  # float32
+    needed = {"--model": chosen, "--bytes": size, "--batch": batch}
+    if absent := [option for option, value in needed.items() if not value]:
         why = f"of `{name}`, trained were {', '.join(names)}; a rate gives neither gradients nor batch"
         raise fail("project-runs-absent-fields", path=path, why=why, absent=" and ".join(absent))
     assert batch is not None
     way = min(chosen, key=lambda m: m.ranks).way  # native before container, as they were measured
     runs = []
-    for one in sorted((m for m in chosen if m.way is way), key=lambda m: m.ranks):
-        times = tuple(batch * one.ranks / rate for rate in one.samples)
-        run = SmallRun(one.ranks, one.nodes, (), size, batch, step_s=times)
-        if one.ranks == 1:
-            run = replace(run, compute_s=(times,), step_s=())
+    for m in sorted((m for m in chosen if m.way is way), key=lambda m: m.ranks):
+        times = tuple(batch * m.ranks / rate for rate in m.samples)
+        if m.ranks == 1:
+            runs.append(SmallRun(1, m.nodes, (times,), size, batch))
         else:
-            run = replace(run, communicate_s=_allreduce(measured, one, size, path))
-        runs.append(run)
+            moving = _allreduce(measured, m, size, path)
+            runs.append(SmallRun(m.ranks, m.nodes, (), size, batch, moving, step_s=times))
     if not runs or runs[0].ranks > 1 or runs[-1].ranks == 1:
         why = f"`{name}` was not trained on one rank, or on one rank only"
         raise fail("project-runs-too-few", path=path, why=why)
-    return checked(tuple(runs), path)
+    return _checked(tuple(runs), path)
 
 
 def _allreduce(
@@ -213,14 +193,13 @@ def _allreduce(
         and m.bytes
         and m.samples
     ]
-    there.sort(key=lambda m: abs(math.log((m.bytes or 1) / size)))
     if not there:
         why = f"no allreduce was measured on {run.ranks} ranks, {run.nodes} nodes"
         raise fail("project-runs-other-collectives", path=path, why=why)
-    near = there[0]
-    if len(there) == 1 or near.bytes == size:
-        return tuple(t * size / (near.bytes or 1) for t in near.samples)
-    other = there[1]
-    a, b = near.bytes or 1, other.bytes or 1
+    near, *others = sorted(there, key=lambda m: abs(math.log((m.bytes or 1) / size)))
+    a = near.bytes or 1
+    if not others or a == size:
+        return tuple(t * size / a for t in near.samples)
+    other, b = others[0], others[0].bytes or 1
     lines = zip(near.samples, other.samples, strict=False)
     return tuple(max(s + (t - s) * (size - a) / (b - a), 0.0) for s, t in lines)

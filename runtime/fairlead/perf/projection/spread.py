@@ -24,6 +24,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from fairlead.base.errors import fail
+
 Floats = npt.NDArray[np.float64]
 
 # Midpoints of the quadrature: the expected maximum is then right to 0.2 % of the deviation.
@@ -92,8 +94,8 @@ def _normal_tail() -> tuple[Floats, Floats]:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """The spread that step times of ranks show, all relative to their mean.
+class SpreadEstimate:
+    """What step times of ranks show of their spread, all relative to their mean.
 
     Attributes:
         mean: seconds.
@@ -112,13 +114,6 @@ class Seen:
     within_free: int
     steps: float
     heavier: Floats
-
-    @property
-    def spread(self) -> Spread:
-        """The likeliest."""
-        lasting = max(0.0, (self.between - self.within) / self.steps) if self.between_free else 0.0
-        tail = Tail.GUMBEL if self.heavier.sum() > 0 else Tail.LOGNORMAL
-        return Spread(math.sqrt(lasting), math.sqrt(self.within), tail)
 
     def draw(self, random: np.random.Generator) -> tuple[float, Spread]:
         """A mean and a spread that could be the true ones.
@@ -139,38 +134,35 @@ class Seen:
         return self.mean * (1 + error), Spread(math.sqrt(lasting), math.sqrt(passing), tail)
 
 
-def seen(runs: Sequence[Floats]) -> Seen:
-    """The spread of one-way analysis of variance, ranks being the groups.
+def estimate_spread(runs: Sequence[Floats]) -> SpreadEstimate:
+    """The spread by one-way analysis of variance, ranks being the groups.
 
     Args:
-        runs: computing seconds of each run, shape (ranks, steps) each; at least two steps.
+        runs: computing seconds of each run, shape (ranks, steps) each.
     Raises:
-        ValueError: there is nothing to estimate a spread from.
+        FairleadError: exit code 2; none has two steps.
     """
-    runs = [np.asarray(run, np.float64) for run in runs if run.shape[1] > 1]
+    runs = [run for run in runs if run.shape[1] > 1]
     if not runs:
-        raise ValueError("a spread needs two steps of a rank")
-    count = sum(run.size for run in runs)
+        raise fail("project-runs-one-step")
+    count, ranks = sum(run.size for run in runs), sum(len(run) for run in runs)
     mean = sum(run.sum() for run in runs) / count
-    inner = [run - run.mean(axis=1, keepdims=True) for run in runs]
-    means = [run.mean(axis=1) for run in runs]
-    within_free = sum(run.shape[0] * (run.shape[1] - 1) for run in runs)
-    between_free = sum(run.shape[0] - 1 for run in runs)
+    means = [run.mean(axis=1, keepdims=True) / mean for run in runs]
+    around = [run / mean - own for run, own in zip(runs, means, strict=True)]
     squares = sum(
         run.shape[1] * ((own - own.mean()) ** 2).sum() for run, own in zip(runs, means, strict=True)
     )
-    within = sum((part**2).sum() for part in inner) / within_free
-    scaled = np.concatenate([(part / mean).ravel() for part in inner])
-    ranks = sum(run.shape[0] for run in runs)
-    return Seen(
+    deviations = np.concatenate([part.ravel() for part in around])
+    between_free, within_free = ranks - len(runs), count - ranks
+    return SpreadEstimate(
         mean=float(mean),
         count=count,
-        between=float(squares / between_free / mean**2) if between_free else 0.0,
-        within=float(within / mean**2),
+        between=float(squares / between_free) if between_free else 0.0,
+        within=float((deviations**2).sum() / within_free),
         between_free=between_free,
         within_free=within_free,
-        steps=ranks / sum(run.shape[0] / run.shape[1] for run in runs),
-        heavier=_heavier(scaled),
+        steps=ranks / sum(len(run) / run.shape[1] for run in runs),
+        heavier=_heavier(deviations),
     )
 
 

@@ -96,14 +96,12 @@ class Fabric:
     algorithm: Algorithm = Algorithm.HALVING
     shared_input: float = math.inf
 
-    def layout(self, nodes: int) -> Layout:
-        # A node of the projection has a core for every rank.
-        return Layout(nodes, self.ranks, self.ranks, self.bandwidth, self.algorithm)
-
     def allreduce_s(self, nodes: int, size: float, calls: int = 1) -> float:
         """Seconds to average ``size`` bytes over all ranks, in ``calls`` parts."""
         costs = Costs(self.node_latency_s, self.node_byte_s, self.latency_s, self.link_use)
-        return calls * allreduce_s(costs, self.layout(nodes), size / calls)
+        # A node of the projection has a core for every rank.
+        layout = Layout(nodes, self.ranks, self.ranks, self.bandwidth, self.algorithm)
+        return calls * allreduce_s(costs, layout, size / calls)
 
 
 @dataclass(frozen=True)
@@ -130,12 +128,8 @@ class Step:
     @property
     def dominant(self) -> str:
         """What costs most, of all that is not computing; ``computing`` where all else is below 1 %."""
-        parts = {
-            "stragglers": self.straggle_s,
-            "allreduce": self.exposed_s,
-            "input": self.input_s,
-        }
-        name = max(parts, key=lambda part: parts[part])
+        parts = {"stragglers": self.straggle_s, "allreduce": self.exposed_s, "input": self.input_s}
+        name = max(parts, key=parts.__getitem__)
         return name if parts[name] > 0.01 * self.step_s else "computing"
 
 
@@ -155,13 +149,11 @@ def step(work: Work, fabric: Fabric, spread: Spread, nodes: int, delayed: bool =
     if delayed and ranks > 1:
         lasting = min(excess(spread.lasting, ranks, spread.tail) * compute, slowest)
         passing = min(excess(spread.passing, ranks, spread.tail) * compute, slowest - lasting)
-        path = (_STRETCHES * (compute + lasting) + np.sqrt(_STRETCHES) * passing + moving) / (
-            _STRETCHES + 1
-        )
-        straggle = max(float(path.max()) - compute, 0.0)
+        paths = _STRETCHES * (compute + lasting) + np.sqrt(_STRETCHES) * passing + moving
         # With nothing to wait for, a stretch has no end, and computing is all there is.
-        whole = max(compute + max(straggle, lasting), moving)
-        straggle = min(max(straggle, lasting), slowest)
+        straggle = max(float((paths / (_STRETCHES + 1)).max()) - compute, lasting)
+        whole = max(compute + straggle, moving)
+        straggle = min(straggle, slowest)
         exposed = whole - compute - straggle
     else:
         straggle = slowest

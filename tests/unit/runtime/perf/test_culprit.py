@@ -16,8 +16,15 @@ from hypothesis import strategies as st
 
 from fairlead.base.serde import from_json, to_json
 from fairlead.perf.measure import straggler_search
-from fairlead.perf.measure.search_result import Answer, Kind, Outcome
-from fairlead.perf.measure.straggler_search import Across, OutOfTime, Seconds, find_links
+from fairlead.perf.measure.straggler_search import (
+    Across,
+    Answer,
+    Kind,
+    Outcome,
+    OutOfTime,
+    Seconds,
+    find_links,
+)
 
 REPEATS, USUAL = 5, 1e-3
 # Sides above this are not tried pair by pair: 1024 nodes have half a million.

@@ -18,10 +18,10 @@ from fairlead.perf.measure.kernels import (
     KernelTimes,
     Sample,
     find_compute,
-    throttled_clock,
+    throttled_s,
 )
 from fairlead.perf.measure.ranks import stragglers as pairs
-from fairlead.perf.measure.search_result import Answer, Kind, Outcome, Straggler, conclude
+from fairlead.perf.measure.straggler_search import Answer, Kind, Outcome, Straggler, conclude
 
 
 def worked(rank: int, *walls: float, cpu: float = 0.1, **more: float) -> KernelTimes:
@@ -103,7 +103,7 @@ def test_throttled_time_of_either_cgroup_version_is_read(
     place = tmp_path / "sys/fs/cgroup" / file
     place.parent.mkdir(parents=True)
     place.write_text(words + "\n")
-    assert throttled_clock(tmp_path)() == seconds
+    assert throttled_s(tmp_path) == seconds
 
 
 shares = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 6)), min_size=1, max_size=5)

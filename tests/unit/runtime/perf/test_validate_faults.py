@@ -32,8 +32,8 @@ from fairlead.perf.judge import assess, faults
 from fairlead.perf.judge.references import save
 from fairlead.perf.judge.verdict import exit_code, headline, judge
 from fairlead.perf.measure.ranks import stragglers as pairs
-from fairlead.perf.measure.search_result import Answer, Kind
 from fairlead.perf.measure.step import Context, Observations, Options
+from fairlead.perf.measure.straggler_search import Answer, Kind
 from fairlead.perf.records.evidence import Bounds, Culprit, Evidence
 from fairlead.perf.records.validation import Machine, Measurement, State, Validation, Way, What
 

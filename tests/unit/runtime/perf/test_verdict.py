@@ -9,7 +9,7 @@ from tests.support.validated import BOUNDS, demo, kept
 
 from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.perf.judge import diagnosis
-from fairlead.perf.judge.bounds import Limit, limit, of_site
+from fairlead.perf.judge.bounds import limit, of_site
 from fairlead.perf.judge.references import Kept
 from fairlead.perf.judge.verdict import efficiency, exit_code, headline, judge, worst
 from fairlead.perf.records.evidence import Bound, Bounds, Clock, Culprit, Evidence, Shares
@@ -119,7 +119,7 @@ def test_bound_of_the_link_is_held() -> None:
 def test_bounds_of_each_kind() -> None:
     def value(what: What, known: Bounds = BOUNDS, **changes) -> float | str:
         found = limit(measured(what=what, **changes), known)
-        return found.value if isinstance(found, Limit) else found
+        return found.value if isinstance(found, Bound) else found
 
     assert value(What.PINGPONG) == pytest.approx(64e6 / 12.5e9 + 1.6e-6)
     assert value(What.PINGPONG, bytes=8) == pytest.approx(1.6e-6, rel=1e-3)

@@ -217,8 +217,8 @@ class Sweep:
             for row in range(calls):
                 call(row)
             seconds = (time.perf_counter() - begun) / calls / per_call
-            odd, wrong_now = buffers.check(repeat, calls)
-            count += odd
+            wrong_now = buffers.check(repeat, calls)
+            count += len(wrong_now)
             wrong.extend(wrong_now[: max(0, _NAMED - len(wrong))])
             return seconds
 
@@ -243,11 +243,7 @@ class Sweep:
         self, team: Team, point: Point, buffers: Buffers
     ) -> tuple[Callable[[int], None], int]:
         """What makes call number ``row``, and how many of the operation it holds."""
-        ranks, other, per_call = (
-            self._comm,
-            1 - team.rank,
-            2 if point.operation == "pingpong" else 1,
-        )
+        comm, other = self._comm, 1 - team.rank
 
         def ping(row: int) -> None:
             team.Send(buffers.give[row], other)
@@ -257,20 +253,20 @@ class Sweep:
             team.Recv(buffers.take[row], other)
             team.Send(buffers.give[row], other)
 
-        def aggregate(row: int) -> None:
-            ranks.aggregate([buffers.give[row]], out=[buffers.take[row]])
+        def give(row: int) -> Any:
+            return buffers.give[row]
 
-        def broadcast(row: int) -> None:
-            ranks.broadcast([buffers.take[row]], out=[buffers.take[row]])
+        def take(row: int) -> Any:
+            return buffers.take[row]
 
         calls: dict[tuple[str, str], Callable[[int], None]] = {
             ("pingpong", "mpi"): ping if team.rank == 0 else pong,
-            ("allreduce", "mpi"): lambda row: team.Allreduce(buffers.give[row], buffers.take[row]),
-            ("broadcast", "mpi"): lambda row: team.Bcast(buffers.take[row]),
-            ("allreduce", "comm"): aggregate,
-            ("broadcast", "comm"): broadcast,
+            ("allreduce", "mpi"): lambda row: team.Allreduce(give(row), take(row)),
+            ("broadcast", "mpi"): lambda row: team.Bcast(take(row)),
+            ("allreduce", "comm"): lambda row: comm.aggregate([give(row)], out=[take(row)]),
+            ("broadcast", "comm"): lambda row: comm.broadcast([take(row)], out=[take(row)]),
         }
-        return calls[point.operation, point.through], per_call
+        return calls[point.operation, point.through], 2 if point.operation == "pingpong" else 1
 
 
 def _row(point: Point, parts: Sequence[Part]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -27,8 +27,17 @@ from fairlead.perf.measure import straggler_search
 from fairlead.perf.measure.kernels import KERNELS, Kernels, KernelTimes, Sample, find_compute
 from fairlead.perf.measure.program import read_settings, write_document
 from fairlead.perf.measure.rank_control import RankControl, machines
-from fairlead.perf.measure.search_result import Answer, Kind, Outcome, Straggler, conclude
-from fairlead.perf.measure.straggler_search import Across, OutOfTime, Seconds, find_links
+from fairlead.perf.measure.straggler_search import (
+    Across,
+    Answer,
+    Kind,
+    Outcome,
+    OutOfTime,
+    Seconds,
+    Straggler,
+    conclude,
+    find_links,
+)
 
 SCHEMA, SCHEMA_VERSION = "fairlead/culprits", 1
 _PERIOD = (
@@ -76,31 +85,29 @@ def together(outcomes: Mapping[str, Outcome]) -> Outcome:
     with messages of several sizes is named once, as it is worst.
     """
     every = [c for outcome in outcomes.values() for c in outcome.culprits]
-    slow = {c.names for c in every if c.kind is Kind.COMPUTE}
+    processors, links = (
+        {c.names for c in every if c.kind is kind} for kind in (Kind.COMPUTE, Kind.LINK)
+    )
     kept: dict[tuple[Any, ...], Straggler] = {}
     for one in every:
-        key = (one.kind, one.names, one.ranks)
-        if (one.kind is Kind.LINK and one.names in slow) or (
-            key in kept and kept[key].times_slower >= one.times_slower
-        ):
+        if one.kind is Kind.LINK and one.names in processors:
             continue
-        kept[key] = one
-    for key, one in kept.items():
-        if one.kind is Kind.COMPUTE and any(
-            c.kind is Kind.LINK and c.names == one.names for c in every
-        ):
-            kept[key] = replace(
+        if one.kind is Kind.COMPUTE and one.names in links:
+            one = replace(
                 one, evidence=f"{one.evidence}; its link is slow as well, perhaps for that"
             )
+        key = (one.kind, one.names, one.ranks)
+        if key not in kept or one.times_slower > kept[key].times_slower:
+            kept[key] = one
     unsure = [f"{name}: {words}" for name, o in outcomes.items() for words in o.unsure]
-    unknown = [
+    unsure += [
         f"{name}: {o.reason}"
         for name, o in outcomes.items()
         if o.answer is Answer.UNKNOWN and not o.unsure
     ]
     clear = "; ".join(o.reason for o in outcomes.values())
     rounds = sum(o.rounds for o in outcomes.values())
-    return conclude(list(kept.values()), [*unsure, *unknown], clear, rounds, None)
+    return conclude(list(kept.values()), unsure, clear, rounds, None)
 
 
 class Rank:
@@ -112,8 +119,7 @@ class Rank:
 
     def act(self, command: tuple[Any, ...]) -> Any:
         name, *words = command
-        act: Callable[..., Any] = getattr(self, name)
-        return act(*words)
+        return getattr(self, name)(*words)
 
     def cost(self) -> dict[str, float]:
         """Seconds of CPU of one pass of each kernel."""
@@ -129,12 +135,7 @@ class Rank:
         self._kernels = None
 
     def across(
-        self,
-        left: Sequence[int],
-        right: Sequence[int],
-        size: int,
-        repeats: int,
-        round_s: float,
+        self, left: Sequence[int], right: Sequence[int], size: int, repeats: int, round_s: float
     ) -> tuple[Seconds, list[str]]:
         """This rank's part of a group: an exchange with each rank of the other side.
 
@@ -143,54 +144,58 @@ class Rank:
         Returns:
             Seconds of its slowest partner, an exchange; and its wrong messages, in words.
         """
-        rank, mine = self._control.rank, self._control.rank in left
-        place, steps = (left if mine else right).index(rank), max(len(left), len(right))
-        inner = max(1, min(100, (64 << 10) // size))
+        rank = self._control.rank
+        mine, theirs, turn = (left, right, -1) if rank in left else (right, left, 1)
+        place, steps = mine.index(rank), max(len(left), len(right))
         values = np.arange(size) % _PERIOD
         take, wrong, late = np.empty(size, np.uint8), [], time.monotonic() + round_s
         seconds_by_rank: dict[int, list[float]] = {}
         for repeat in range(-1, repeats):  # the first connects the two, and does not count
             for step in range(steps):
-                at = (place - step if mine else place + step) % steps
-                if at >= len(right if mine else left):
+                at = (place + turn * step) % steps
+                if at >= len(theirs):
                     continue
-                other = (right if mine else left)[at]
-                give = _message(values, rank, repeat)
+                other = theirs[at]
+                give, expected = (_message(values, sender, repeat) for sender in (rank, other))
                 take.fill(255)
                 enough = int(repeat > 0 and time.monotonic() > late)
                 if self._control.meet(other, enough) or enough:
                     continue  # both know it
                 begun = time.perf_counter()
-                for _ in range(inner):
+                for _ in range(_inner(size)):
                     self._control.swap(give, take, other)
-                seconds = (time.perf_counter() - begun) / inner
                 if repeat >= 0:
+                    seconds = (time.perf_counter() - begun) / _inner(size)
                     seconds_by_rank.setdefault(other, []).append(seconds)
-                if not np.array_equal(take, _message(values, other, repeat)):
-                    odd = int(np.flatnonzero(take != _message(values, other, repeat))[0])
+                if (odd := np.flatnonzero(take != expected)).size:
                     wrong.append(
-                        f"rank {rank} got a wrong message of {size} B from rank {other}, byte {odd}"
+                        f"rank {rank} got a wrong message of {size} B from rank {other}, byte {odd[0]}"
                     )
         best, typical = (max(f(v) for v in seconds_by_rank.values()) for f in (min, median))
         return Seconds(best, typical), wrong
 
     def one_way(self, sender: int, receiver: int, size: int, repeats: int) -> list[float]:
         """Seconds of a message from one to the other and a byte back, shape (repeats,), on the sender; else empty."""
-        rank, buffer, mark = self._control.rank, np.zeros(size, np.uint8), np.zeros(1, np.uint8)
-        inner, samples = max(1, min(100, (64 << 10) // size)), []
+        world, sends, samples = self._control.world, self._control.rank == sender, []
+        buffer, mark = np.zeros(size, np.uint8), np.zeros(1, np.uint8)
         for repeat in range(-1, repeats):
-            self._control.meet(receiver if rank == sender else sender)
+            self._control.meet(receiver if sends else sender)
             begun = time.perf_counter()
-            for _ in range(inner):
-                if rank == sender:
-                    self._control.world.Send(buffer, receiver)
-                    self._control.world.Recv(mark, receiver)
+            for _ in range(_inner(size)):
+                if sends:
+                    world.Send(buffer, receiver)
+                    world.Recv(mark, receiver)
                 else:
-                    self._control.world.Recv(buffer, sender)
-                    self._control.world.Send(mark, sender)
-            if rank == sender and repeat >= 0:
-                samples.append((time.perf_counter() - begun) / inner)
+                    world.Recv(buffer, sender)
+                    world.Send(mark, sender)
+            if sends and repeat >= 0:
+                samples.append((time.perf_counter() - begun) / _inner(size))
         return samples
+
+
+def _inner(size: int) -> int:
+    """Exchanges of a sample."""
+    return max(1, min(100, (64 << 10) // size))
 
 
 def _message(values: Any, rank: int, repeat: int) -> Any:
@@ -216,10 +221,8 @@ class Conductor:
             worked = self.worked()
             results["compute"] = find_compute(worked, self._settings.compute_threshold)
         self._late = time.monotonic() + self._settings.limit_s
-        for size in (
-            self._settings.bytes if self._settings.links and len(set(self.hosts)) > 1 else ()
-        ):
-            results[f"links of {size} B"] = self.links(size)
+        if self._settings.links and len(set(self.hosts)) > 1:
+            results |= {f"links of {size} B": self.links(size) for size in self._settings.bytes}
         results["all"] = together(results)
         return {
             "schema": SCHEMA,
@@ -254,18 +257,15 @@ class Conductor:
 
     def links(self, size: int) -> Outcome:
         """The search over hosts, each by its first rank."""
-        first: dict[str, int] = {}
-        for rank, host in enumerate(self.hosts):
-            first.setdefault(host, rank)
-        names, leaders = list(first), list(first.values())
+        names = list(dict.fromkeys(self.hosts))
+        leaders = [self.hosts.index(name) for name in names]
         repeats, round_s = self._settings.repeats, self._settings.round_s
+        threshold = self._settings.link_threshold
         if len(names) == 2:
-            ways = [(leaders[0], leaders[1]), (leaders[1], leaders[0])]
             samples = [
                 self._ask(dict.fromkeys(leaders, ("one_way", *way, size, repeats)))[way[0]]
-                for way in ways
+                for way in (leaders, leaders[::-1])
             ]
-            threshold = self._settings.link_threshold
             return two_ways(names, leaders, samples, threshold)
 
         def measure(groups: Sequence[Across]) -> list[Seconds]:
@@ -288,7 +288,7 @@ class Conductor:
                 for group in ranks
             ]
 
-        outcome = find_links(names, measure, self._settings.link_threshold)
+        outcome = find_links(names, measure, threshold)
         culprits = tuple(
             replace(c, ranks=tuple(leaders[n] for n in c.ranks)) for c in outcome.culprits
         )
@@ -308,19 +308,21 @@ def two_ways(
         taken: seconds from the first to the second, and back; each of shape (repeats,).
     """
     there, back = (Seconds(min(each), median(each)) for each in taken)
-    slow, quick, (a, b) = (back, there, (1, 0)) if back.typical > there.typical else (there, back, (0, 1))  # fmt: skip
-    why = "two nodes have one link between them: nothing to compare it with"
+    quick, slow = sorted((there, back), key=lambda seconds: seconds.typical)
+    a, b = names if slow is there else reversed(names)
     if min(slow.typical, slow.best) < threshold * quick.typical:
-        return Outcome(Answer.UNKNOWN, (), f"{why} but the two directions, and they are alike", 2)  # fmt: skip
-    path = f"from {names[a]} to {names[b]}"
-    slow_way = Straggler(
-        Kind.PAIR,
-        tuple(names),
-        slow.typical / quick.typical,
-        f"{path} a message takes {1e3 * slow.typical:.3g} ms, the other way {1e3 * quick.typical:.3g} ms",
-        f"have what leaves {names[a]} and what reaches {names[b]} looked at: cable, port, link rate",
-        tuple(ranks),
+        why = (
+            "two nodes have one link between them: nothing to compare it with but the two directions,"
+            " and they are alike"
+        )
+        return Outcome(Answer.UNKNOWN, (), why, 2)
+    evidence = (
+        f"from {a} to {b} a message takes {1e3 * slow.typical:.3g} ms,"
+        f" the other way {1e3 * quick.typical:.3g} ms"
     )
+    remedy = f"have what leaves {a} and what reaches {b} looked at: cable, port, link rate"
+    times = slow.typical / quick.typical
+    slow_way = Straggler(Kind.PAIR, tuple(names), times, evidence, remedy, tuple(ranks))
     return conclude([slow_way], [], "", 2, quick.typical)
 
 

@@ -1,11 +1,12 @@
-"""The steps of a validation, a file each, which declares ``STEP``; :data:`STEPS` has all in order."""
+"""The steps of a validation, one file each, which declares ``STEP``; :data:`STEPS` has all in order."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 
-from fairlead.perf.measure.step import Step
+from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.perf.measure.step import Context, Step
 
 
 def _discover() -> tuple[Step, ...]:
@@ -15,3 +16,17 @@ def _discover() -> tuple[Step, ...]:
 
 
 STEPS = _discover()
+
+
+def measure(context: Context) -> None:
+    """Runs every step, into ``context.seen``: one that fails is reported, and the next one runs.
+
+    A proof that does not hold ends the validation.
+    """
+    context.options.out.mkdir(parents=True, exist_ok=True)
+    try:
+        for step in STEPS:
+            step.measure(context)
+    except FairleadError as exc:
+        if exc.code is not ExitCode.PROOF_FAILED:
+            raise

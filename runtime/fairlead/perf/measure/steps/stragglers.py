@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fairlead.base.errors import warning
 from fairlead.base.serde import from_json
 from fairlead.perf.measure import processors
 from fairlead.perf.measure.kernels import KernelTimes
 from fairlead.perf.measure.program import run_program
 from fairlead.perf.measure.ranks import stragglers
-from fairlead.perf.measure.search_result import Kind, Straggler
 from fairlead.perf.measure.step import Context, Step
+from fairlead.perf.measure.straggler_search import Kind, Straggler
 from fairlead.perf.records.evidence import Culprit
 
 # On a crowded machine another rank's turn looks like a slow link.
@@ -19,14 +21,11 @@ _NAMES = {Kind.COMPUTE: "processor of", Kind.LINK: "link of", Kind.PAIR: "path"}
 
 def _search(context: Context) -> None:
     options, seen = context.options, context.seen
-    default = stragglers.Settings(options.out / "pairs.json")
-    crowded = seen.crowded or context.crowded(options.most)
-    settings = stragglers.Settings(
-        out=default.out,
-        link_threshold=_CROWDED_THRESHOLD if crowded else default.link_threshold,
-        repeats=3 if options.quick else default.repeats,
-        limit_s=20 if options.quick else default.limit_s,
-    )
+    settings = stragglers.Settings(options.out / "pairs.json")
+    if seen.crowded or context.crowded(options.most):
+        settings = replace(settings, link_threshold=_CROWDED_THRESHOLD)
+    if options.quick:
+        settings = replace(settings, repeats=3, limit_s=20)
     document = run_program(stragglers.__name__, settings, context.container, options.most)
     times = [from_json(KernelTimes, rank) for rank in document["samples"]]
     seen.clocks = processors.clocks(times, seen.hosts)
