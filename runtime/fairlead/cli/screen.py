@@ -21,6 +21,7 @@ import click
 from fairlead.base.errors import FairleadError, Finding, Severity, error, fail
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Stage
+from fairlead.base.progress import human_bytes as human_bytes
 
 SCHEMA_VERSION = 1
 
@@ -164,15 +165,6 @@ def table(
         )
         out.append(click.style(line, bold=True) if heads and number == 0 else line)
     return "\n".join(out)
-
-
-def human_bytes(amount: float) -> str:
-    """``1234567`` as ``1.2 MB``; powers of ten, as everywhere in fairlead."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(amount) < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
 
 
 def progress(as_json: bool = False) -> Progress:

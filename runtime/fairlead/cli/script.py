@@ -16,7 +16,7 @@ from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.cli import options
 from fairlead.cli.screen import json_option, print_json, progress
-from fairlead.cli.staging import Staging, space_lines, stage_options
+from fairlead.cli.staging import Staging, space_line, stage_options
 from fairlead.launch import launch as launching
 from fairlead.launch.request import Asked
 from fairlead.launch.request import shape as make_shape
@@ -173,7 +173,7 @@ def script(
     body = _plain(run, flags, variables, launcher) if flags.plain else _fairlead(run, flags)
     text = render.script(target.kind, _job(target, flags, run, body, launcher))
     if flags.burst_buffer:
-        space = space_lines(flags.burst_buffer, target.site, target.kind)
+        space = space_line(flags.burst_buffer, target.site, target.kind)
         text = datawarp.inserted(text, space)
     _show_kinds_of_nodes(target.home, flags, asked)
     if flags.output:
