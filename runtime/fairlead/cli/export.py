@@ -11,7 +11,6 @@ from fairlead.cli.lazy import LazyCommand, NameIn
 from fairlead.cli.options import collected
 from fairlead.cli.screen import json_option, print_json
 from fairlead.export.gather import Wanted, gather
-from fairlead.export.write import write
 
 EPILOG = """\b
 Targets:
@@ -116,7 +115,9 @@ def export_site(
     facts = gather(wanted)
     exported = exports.export(target, facts)
     folder = output or Path(f"{target}-{facts.site.name}")
-    paths = [folder / file.path for file in exported] if dry_run else write(exported, folder)
+    paths = (
+        [folder / file.path for file in exported] if dry_run else exports.write(exported, folder)
+    )
     if as_json:
         files = [
             {

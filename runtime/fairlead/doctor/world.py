@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from fairlead.base import process
 from fairlead.base.paths import bundled
 from fairlead.base.process import Ran
+from fairlead.base.system import mount_of
 from fairlead.detect.machine import MpiMachine, MpiView, Profile
 from fairlead.engines import registry as engines
 from fairlead.engines.find import find_apptainer
@@ -122,11 +123,11 @@ class LocalWorld(MpiMachine):
         while not there.exists():
             there = there.parent
         stat = os.statvfs(there)
-        mount, kind, options = _mount_of(there)
+        mount = mount_of(there)
         return FileSystem(
-            kind=kind,
-            mount=mount,
-            options=options,
+            kind=mount.kind,
+            mount=mount.point,
+            options=mount.options,
             free_bytes=stat.f_bavail * stat.f_frsize,
             total_bytes=stat.f_blocks * stat.f_frsize,
             free_files=stat.f_favail,
@@ -181,25 +182,3 @@ class LocalWorld(MpiMachine):
 
 # How a lock names the package, with its version's upstream part.
 _LIBC = re.compile(r'name = "libc6", version = "(\d+\.\d+)')
-
-
-def _mount_of(folder: Path) -> tuple[str, str, tuple[str, ...]]:
-    """Mount point, kind and options of a folder's file system: proc(5), /proc/pid/mountinfo."""
-    device = folder.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    real = str(folder.resolve())
-    best: tuple[str, str, tuple[str, ...]] = ("", "", ())
-    fallback = best
-    for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
-        left, _, right = line.partition(" - ")
-        fields, kind = left.split(), right.split()[0]
-        mount = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4])
-        if real != mount and not real.startswith(mount.rstrip("/") + "/"):
-            continue
-        here = (mount, kind, tuple(fields[5].split(",")))
-        # A later line is mounted over an earlier; btrfs gives a folder another device number.
-        if fields[2] == wanted and len(mount) >= len(best[0]):
-            best = here
-        if len(mount) >= len(fallback[0]):
-            fallback = here
-    return best if best[0] else fallback
