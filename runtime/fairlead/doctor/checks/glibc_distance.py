@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
@@ -65,7 +66,7 @@ def _distance(mpi: HostMpi, images: Mapping[str, str], engine: Engine) -> Diagno
         return None
     worst = next((w for w in far.values() if w.way is GlibcWay.NONE), next(iter(far.values())))
     names = ", ".join(f"{name} {images[name]}" for name in list(far)[:4])
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "mpi": mpi,
         "worst": worst,
         "far_count": len(far),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.site_expectations import DEVICES, FABRICS, says
@@ -24,7 +25,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
         yield well(NAME, f"{_words(soft)} of memory can be locked", "RLIMIT_MEMLOCK of this shell")
     elif found:
         kind, device = next(iter(found.items()))
-        limited = {
+        limited: dict[str, Any] = {
             "words": _words(soft),
             "fabrics": FABRICS[kind],
             "words_2": _words(hard),
