@@ -52,3 +52,12 @@ class Silent:
     @contextmanager
     def stage(self, title: str, total: float | None = None, unit: str = "") -> Iterator[Stage]:
         yield _SILENT_STAGE
+
+
+def human_bytes(amount: float) -> str:
+    """``1234567`` as ``1.2 MB``; powers of ten, as everywhere in fairlead."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(amount) < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import platform
 import pwd
+import re
 import shutil
 import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -166,3 +168,38 @@ def _read(fd: int) -> bytes:
     while len(found) < _MOST_BYTES and (piece := os.read(fd, 1 << 16)):
         found += piece
     return bytes(found[:_MOST_BYTES])
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A mounted file system: a line of proc(5), /proc/pid/mountinfo; empty where there is none."""
+
+    point: str = ""
+    kind: str = ""
+    options: tuple[str, ...] = ()
+
+
+def mount_of(folder: Path, root: Path = Path("/")) -> Mount:
+    """The mount that a folder is on.
+
+    Args:
+        root: where this machine's ``proc`` is.
+    Raises:
+        OSError: the folder does not exist, or there is no ``proc``.
+    """
+    device = folder.stat().st_dev
+    real = str(folder.resolve())
+    best = fallback = Mount()
+    for line in (root / "proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split()
+        point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4])
+        if real != point and not real.startswith(point.rstrip("/") + "/"):
+            continue
+        here = Mount(point, right.split()[0], tuple(fields[5].split(",")))
+        # A later line is mounted over an earlier one; btrfs gives a folder another device number.
+        if fields[2] == f"{os.major(device)}:{os.minor(device)}" and len(point) >= len(best.point):
+            best = here
+        if len(point) >= len(fallback.point):
+            fallback = here
+    return best if best.point else fallback

@@ -12,7 +12,6 @@ from fairlead.base.suggest import suggest
 from fairlead.cli.declare import FOLDER, SITE, collected, option
 from fairlead.cli.screen import json_option, print_json
 from fairlead.export.gather import Wanted, gather
-from fairlead.export.write import write
 
 EPILOG = """\b
 Targets:
@@ -116,7 +115,7 @@ def export_site(target: str, output: Path | None, flags: ExportFlags) -> None:
     facts = gather(flags)
     exported = exports.export(target, facts)
     folder = output or Path(f"{target}-{facts.site.name}")
-    paths = [folder / file.path for file in exported] if flags.dry_run else write(exported, folder)
+    paths = [folder / file.path for file in exported] if flags.dry_run else exports.write(exported, folder)
     if flags.as_json:
         files = [
             {"path": path, "mode": f"{file.mode:04o}", "goes": file.goes}

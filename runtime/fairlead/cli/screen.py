@@ -21,7 +21,7 @@ import click
 
 from fairlead.base.errors import FairleadError, Finding, Severity, error, fail
 from fairlead.base.paths import atomic_write
-from fairlead.base.progress import Progress, Stage
+from fairlead.base.progress import Progress, Stage, human_bytes
 from fairlead.base.serde import to_json
 
 SCHEMA_VERSION = 1
@@ -167,15 +167,6 @@ def table(
     if heads:
         lines[0] = click.style(lines[0], bold=True)
     return "\n".join(lines)
-
-
-def human_bytes(amount: float) -> str:
-    """``1234567`` as ``1.2 MB``; powers of ten, as everywhere in fairlead."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(amount) < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
 
 
 def progress(as_json: bool = False) -> Progress:

@@ -16,7 +16,7 @@ from fairlead.base.paths import atomic_write
 from fairlead.cli import options
 from fairlead.cli.declare import collected, option
 from fairlead.cli.screen import json_option, print_json, progress
-from fairlead.cli.staging import Staging, space_lines, stage_options
+from fairlead.cli.staging import Staging, space_line, stage_options
 from fairlead.cli.within import ready_line
 from fairlead.launch.request import Asked
 from fairlead.launch.request import shape as make_shape
@@ -143,7 +143,7 @@ def script(
     body = _plain(made, variables) if flags.plain else _fairlead(made)
     text = render.script(kind, _job(made, body))
     if flags.burst_buffer:
-        text = datawarp.inserted(text, space_lines(flags.burst_buffer, site, kind))
+        text = datawarp.inserted(text, space_line(flags.burst_buffer, site, kind))
     _show_kinds_of_nodes(made)
     if flags.output:
         with atomic_write(flags.output, "w") as out:

@@ -24,10 +24,9 @@ from fairlead.schedulers.registry import find_allocation
 from fairlead.site.model import Site
 from fairlead.swap.model import Plan
 from fairlead.transfer import datawarp
-from fairlead.transfer.job import Stage, Wish, staged
+from fairlead.transfer.job import Stage, Wish, staged, through_launcher
 from fairlead.transfer.model import MOUNT, InItem, Links, OutItem
 from fairlead.transfer.place import choose, job_here
-from fairlead.transfer.steps import elsewhere, through_launcher
 
 
 def _in_item(text: str) -> InItem:
@@ -193,7 +192,8 @@ def step_words(
     """What starts a step on every node that ranks may come to; empty when that is this one."""
     shape = replace(plan.request.shape, ranks=ranks)
     spread = bool(planning.launcher) or shape.nodes > 1 or bool(shape.hosts)
-    if not elsewhere(spread, environ):
+    # In a job ranks may be elsewhere even on one node: this may be the login node that requested it.
+    if not spread and not job_here(environ):
         return ()
     # Copying wants neither the ranks' GPUs nor their binding, and the ranks' own nodes.
     shape = replace(shape, gpus=0, bind="")
@@ -207,8 +207,8 @@ def step_words(
     return launchers.words(plan.launcher, shape, ()).argv
 
 
-def space_lines(capacity: str, site: Site | None, scheduler: str) -> tuple[str, ...]:
-    """The directives by which a job gets ``capacity`` of a burst buffer.
+def space_line(capacity: str, site: Site | None, scheduler: str) -> str:
+    """The directive by which a job gets ``capacity`` of a burst buffer.
 
     Raises:
         FairleadError: exit code 2; the site has none, or it is not Slurm's to give.
@@ -224,7 +224,7 @@ def space_lines(capacity: str, site: Site | None, scheduler: str) -> tuple[str, 
             if site
             else fail("stage-place-no-profile", capacity=capacity)
         )
-    return datawarp.directives(capacity, options=site.storage.burst_buffer_options)
+    return datawarp.job_space(capacity, site.storage.burst_buffer_options)
 
 
 def stage_json(stage: Stage | None) -> dict[str, Any] | None:

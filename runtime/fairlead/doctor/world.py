@@ -8,18 +8,18 @@ import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from fairlead.base import process
 from fairlead.base.paths import bundled
 from fairlead.base.process import Ran
+from fairlead.base.system import mount_of
 from fairlead.detect.machine import MpiMachine, MpiView, Profile
+from fairlead.doctor import engine_probe, experiments
+from fairlead.doctor.experiments import ClockState
 from fairlead.engines import registry as engines
 from fairlead.engines.find import find_apptainer
 from fairlead.engines.model import Engine
-
-if TYPE_CHECKING:
-    from fairlead.doctor.experiments import ClockState
 
 # Of a program that a check asks; the engine's own trials have more.
 LONGEST_RUN_S = 20.0
@@ -98,7 +98,7 @@ class World(MpiView, Protocol):
 
 
 class LocalWorld(MpiMachine):
-    """This machine. Modules that run experiments are imported on first use."""
+    """This machine."""
 
     def run(self, argv: Sequence[str]) -> Ran:
         return process.run(argv, environ=self.environ, timeout_s=LONGEST_RUN_S)
@@ -108,25 +108,21 @@ class LocalWorld(MpiMachine):
         return str(found) if found else None
 
     def probe_engine(self) -> Ran:
-        from fairlead.doctor.engine_probe import probe_engine
-
-        return probe_engine(self.environ)
+        return engine_probe.probe_engine(self.environ)
 
     def other_engines(self) -> Mapping[str, Ran]:
-        from fairlead.doctor.engine_probe import probe_others
-
-        return probe_others(self.environ)
+        return engine_probe.probe_others(self.environ)
 
     def file_system(self, folder: str) -> FileSystem:
         there = Path(folder)
         while not there.exists():
             there = there.parent
         stat = os.statvfs(there)
-        mount, kind, options = _mount_of(there)
+        mount = mount_of(there)
         return FileSystem(
-            kind=kind,
-            mount=mount,
-            options=options,
+            kind=mount.kind,
+            mount=mount.point,
+            options=mount.options,
             free_bytes=stat.f_bavail * stat.f_frsize,
             total_bytes=stat.f_blocks * stat.f_frsize,
             free_files=stat.f_favail,
@@ -137,34 +133,22 @@ class LocalWorld(MpiMachine):
         return resource.prlimit(0, getattr(resource, f"RLIMIT_{name}"))
 
     def clock_state(self) -> ClockState:
-        from fairlead.doctor import experiments
-
         return experiments.clock_state()
 
     def clock_offset_s(self, folder: str) -> float | None:
-        from fairlead.doctor import experiments
-
         return experiments.clock_offset_s(Path(folder))
 
     def try_cma(self) -> Ran:
-        from fairlead.doctor import experiments
-
         return experiments.try_cma(self.environ)
 
     def try_squashfuse(self, compression: str) -> Ran:
-        from fairlead.doctor import experiments
-
         return experiments.try_squashfuse(compression, self.environ)
 
     def try_image(self, compression: str) -> Ran:
-        from fairlead.doctor.engine_probe import probe_engine
-
-        return probe_engine(self.environ, compression)
+        return engine_probe.probe_engine(self.environ, compression)
 
     def look_inside(self) -> tuple[Ran, Ran]:
-        from fairlead.doctor.engine_probe import look_inside
-
-        return look_inside(self.environ)
+        return engine_probe.look_inside(self.environ)
 
     def engine_here(self) -> Engine | None:
         return engines.ENGINES.get("apptainer").detect(self.environ)
@@ -181,25 +165,3 @@ class LocalWorld(MpiMachine):
 
 # How a lock names the package, with its version's upstream part.
 _LIBC = re.compile(r'name = "libc6", version = "(\d+\.\d+)')
-
-
-def _mount_of(folder: Path) -> tuple[str, str, tuple[str, ...]]:
-    """Mount point, kind and options of a folder's file system: proc(5), /proc/pid/mountinfo."""
-    device = folder.stat().st_dev
-    wanted = f"{os.major(device)}:{os.minor(device)}"
-    real = str(folder.resolve())
-    best: tuple[str, str, tuple[str, ...]] = ("", "", ())
-    fallback = best
-    for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
-        left, _, right = line.partition(" - ")
-        fields, kind = left.split(), right.split()[0]
-        mount = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4])
-        if real != mount and not real.startswith(mount.rstrip("/") + "/"):
-            continue
-        here = (mount, kind, tuple(fields[5].split(",")))
-        # A later line is mounted over an earlier; btrfs gives a folder another device number.
-        if fields[2] == wanted and len(mount) >= len(best[0]):
-            best = here
-        if len(mount) >= len(fallback[0]):
-            fallback = here
-    return best if best[0] else fallback

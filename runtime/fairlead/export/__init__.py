@@ -2,18 +2,20 @@
 
 One module a target, each a pure function from :class:`~fairlead.export.model.Facts` to files.
 :mod:`~fairlead.export.gather` finds the facts, on this machine or in the capture of another;
-:mod:`~fairlead.export.staged` is the folder with the host's MPI that most targets name;
-:mod:`~fairlead.export.write` is the one place that writes.
+:mod:`~fairlead.export.staged` is the folder with the host's MPI that most targets name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from fairlead.base.errors import fail
+from fairlead.base.paths import atomic_write
 from fairlead.base.registry import Registry
 from fairlead.export.model import ExportFile, Facts, Target
 
-TARGETS: Registry[Target] = Registry(
-    "fairlead.export", "EXPORT", ("gather", "lua", "staged", "write")
-)
+TARGETS: Registry[Target] = Registry("fairlead.export", "EXPORT", ("gather", "staged"))
 
 
 def export(target: str, facts: Facts) -> tuple[ExportFile, ...]:
@@ -23,3 +25,28 @@ def export(target: str, facts: Facts) -> tuple[ExportFile, ...]:
         FairleadError: the target's format cannot hold a value, or the facts do not allow it.
     """
     return TARGETS.get(target).files(facts)
+
+
+def write(files: Sequence[ExportFile], folder: Path) -> tuple[Path, ...]:
+    """Writes ``files`` below ``folder``; replaces existing files, each only when it is complete.
+
+    Raises:
+        FairleadError: one cannot be written.
+    """
+    written = []
+    for file in files:
+        inner = PurePosixPath(file.path)
+        assert not inner.is_absolute() and ".." not in inner.parts
+        path = folder / inner
+        try:
+            with atomic_write(path, "w") as stream:
+                stream.write(file.text)
+            path.chmod(file.mode)
+        except OSError as exc:
+            raise fail(
+                "output-unwritable-export",
+                filename=exc.filename or path,
+                reason=exc.strerror or str(exc),
+            ) from None
+        written.append(path)
+    return tuple(written)

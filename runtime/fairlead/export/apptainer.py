@@ -10,9 +10,9 @@ import re
 import shlex
 
 from fairlead import __version__
-from fairlead.export.lua import text as lua
+from fairlead.export.lmod import lua
 from fairlead.export.model import ExportFile, Facts, Target, unfit
-from fairlead.export.staged import Staged, library, lowest, script, staged
+from fairlead.export.staged import Staged, lowest, stage_script, staged
 
 # Options that have a variable, by which they reach an `apptainer exec` typed by the user.
 _OPTIONS = {"--userns": "APPTAINER_USERNS", "--fakeroot": "APPTAINER_FAKEROOT"}
@@ -53,9 +53,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
             "\n".join(module) + "\n",
             "a folder of MODULEPATH, for Lmod",
         ),
-        ExportFile(
-            "stage.sh", script(facts, made, "Apptainer"), "run it where the ranks run", 0o755
-        ),
+        stage_script(facts, made, "Apptainer", "run it where the ranks run"),
     )
 
 
@@ -75,10 +73,7 @@ def _binds(facts: Facts, made: Staged) -> list[str]:
 
 
 def _variables(facts: Facts, made: Staged) -> dict[str, str]:
-    own = facts.image.env.get("LD_LIBRARY_PATH", "") if facts.image else ""
-    path = ":".join([*made.search, *filter(None, own.split(":"))])
-    env = {**made.env, "LD_LIBRARY_PATH": path, "FAIRLEAD_EXPECTS": library(made)}
-    found = {f"APPTAINERENV_{name}": value for name, value in sorted(env.items())}
+    found = {f"APPTAINERENV_{name}": value for name, value in sorted(made.variables.items())}
     options = facts.engine.options if facts.engine and facts.engine.kind == "apptainer" else ()
     words = iter(options)
     for word in words:

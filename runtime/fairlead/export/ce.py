@@ -11,7 +11,7 @@ import re
 from fairlead import __version__
 from fairlead.engines.ce import edf
 from fairlead.export.model import ExportFile, Facts, Target, unfit
-from fairlead.export.staged import library, script, staged
+from fairlead.export.staged import stage_script, staged
 
 
 def files(facts: Facts) -> tuple[ExportFile, ...]:
@@ -29,18 +29,14 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     made = staged(facts, "ce")
     mounts = [(made.folder, made.place, True), *((s, t, True) for s, t in made.over)]
     mounts += [(path, path, False) for path in facts.here.binds]
-    own = facts.image.env.get("LD_LIBRARY_PATH", "") if facts.image else ""
-    path = ":".join([*made.search, *filter(None, own.split(":"))])
-    env = {**made.env, "LD_LIBRARY_PATH": path, "FAIRLEAD_EXPECTS": library(made)}
-    text = head + edf(opened, mounts, env)
+    where = "run it where the ranks run; the folder must be on a file system that they see"
     return (
-        ExportFile(f"{name}.toml", text, "~/.edf, or a folder of EDF_PATH"),
         ExportFile(
-            "stage.sh",
-            script(facts, made, f"the environment `{name}`"),
-            "run it where the ranks run; the folder must be on a file system that they see",
-            0o755,
+            f"{name}.toml",
+            head + edf(opened, mounts, made.variables),
+            "~/.edf, or a folder of EDF_PATH",
         ),
+        stage_script(facts, made, f"the environment `{name}`", where),
     )
 
 

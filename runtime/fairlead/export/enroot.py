@@ -12,7 +12,7 @@ import re
 
 from fairlead import __version__
 from fairlead.export.model import ExportFile, Facts, Target, unfit
-from fairlead.export.staged import library, script, staged
+from fairlead.export.staged import stage_script, staged
 
 _HOOK = """\
 #!/usr/bin/env bash
@@ -33,9 +33,6 @@ fi
 def files(facts: Facts) -> tuple[ExportFile, ...]:
     """The files and the staging script."""
     made = staged(facts, "enroot")
-    own = facts.image.env.get("LD_LIBRARY_PATH", "") if facts.image else ""
-    path = ":".join([*made.search, *filter(None, own.split(":"))])
-    env = {**made.env, "LD_LIBRARY_PATH": path, "FAIRLEAD_EXPECTS": library(made)}
     mounts = [
         (made.folder, made.place, "dir", ",ro"),
         *((s, t, "file", ",ro") for s, t in made.over),
@@ -47,7 +44,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     return (
         ExportFile(
             f"environ.d/50-{name}.env",
-            "".join(_variable(n, v) for n, v in sorted(env.items())),
+            "".join(_variable(n, v) for n, v in sorted(made.variables.items())),
             into.format("environ.d", "environ.d"),
         ),
         ExportFile(
@@ -61,12 +58,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
             into.format("hooks.d", "hooks.d") + "; enroot runs it only if it is executable",
             0o755,
         ),
-        ExportFile(
-            "stage.sh",
-            script(facts, made, "enroot's mounts.d"),
-            "run it where the ranks run",
-            0o755,
-        ),
+        stage_script(facts, made, "enroot's mounts.d", "run it where the ranks run"),
     )
 
 

@@ -12,7 +12,6 @@ import shlex
 from pathlib import PurePosixPath
 
 from fairlead import __version__
-from fairlead.export.lua import text as lua
 from fairlead.export.model import ExportFile, Facts, Target, need_image, unfit
 
 
@@ -56,6 +55,17 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
             f"{name}/{version}.lua", "\n".join(lines) + "\n", "a folder of MODULEPATH, for Lmod"
         ),
     )
+
+
+def lua(value: str) -> str:
+    """A Lua string; every byte that is not plain is written by its number, unless brackets do."""
+    plain = value.isascii() and value.isprintable()
+    if plain and set(value) & set('"\\') and "]=]" not in value + "]":
+        return f"[=[{value}]=]"
+    text = "".join(
+        chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:03d}" for b in value.encode()
+    )
+    return f'"{text}"'
 
 
 def _help(facts: Facts, name: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from fairlead import __version__
 from fairlead.engines.podman_hpc import LAUNCHERS
 from fairlead.export.model import ExportFile, Facts, Target, unfit
-from fairlead.export.staged import library, script, staged
+from fairlead.export.staged import stage_script, staged
 
 # What podman-hpc reads of a module; it ignores anything else.
 KEYS = frozenset(
@@ -39,9 +39,6 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         )
     binds = [(made.folder, made.place), *made.over, *((p, p) for p in facts.here.binds)]
     binds += [(device, device) for device in facts.here.devices]
-    own = facts.image.env.get("LD_LIBRARY_PATH", "") if facts.image else ""
-    path = ":".join([*made.search, *filter(None, own.split(":"))])
-    variables = {**made.env, "LD_LIBRARY_PATH": path, "FAIRLEAD_EXPECTS": library(made)}
     module: dict[str, object] = {
         "name": name,
         "cli_arg": name,
@@ -52,7 +49,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         "shared_run": facts.site.scheduler.kind == "slurm",
         "additional_args": [
             *(f"--env={pattern}" for pattern in LAUNCHERS),
-            *(f"--env={n}={v}" for n, v in sorted(variables.items())),
+            *(f"--env={n}={v}" for n, v in sorted(made.variables.items())),
             "--ipc=host",
             "--network=host",
             "--pid=host",
@@ -64,7 +61,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         f"# Use: podman-hpc run --{name} IMAGE COMMAND\n"
     )
     goes = "/etc/podman_hpc/modules.d, or the modules_dir of podman_hpc.yaml"
-    staging = script(facts, made, f"podman-hpc's --{name}")
+    where = "run it where the ranks run, as a user who can write there"
     for_gpus: tuple[ExportFile, ...] = ()
     if made.gpu:
         more: dict[str, object] = {
@@ -80,9 +77,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     return (
         ExportFile(f"modules.d/{name}.yaml", head + yaml(module), goes),
         *for_gpus,
-        ExportFile(
-            "stage.sh", staging, "run it where the ranks run, as a user who can write there", 0o755
-        ),
+        stage_script(facts, made, f"podman-hpc's --{name}", where),
     )
 
 

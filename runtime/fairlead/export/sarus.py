@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from fairlead.export.model import ExportFile, Facts, Target, unfit
-from fairlead.export.staged import Staged, script, staged
+from fairlead.export.staged import Staged, stage_script, staged
 from fairlead.mpi.host import is_binding
 from fairlead.swap.model import MOUNT
 
@@ -48,12 +48,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
             json.dumps(part, indent=2) + "\n",
             f"add its entries to {_PREFIX}/etc/sarus.json, root's",
         ),
-        ExportFile(
-            "stage.sh",
-            script(facts, made, "the MPI hook of Sarus"),
-            "run it as root on every node",
-            0o755,
-        ),
+        stage_script(facts, made, "the MPI hook of Sarus", "run it as root on every node"),
     )
 
 

@@ -16,69 +16,28 @@ from pathlib import PurePosixPath
 from fairlead import __version__
 from fairlead.elf.facts import AbiFamily
 from fairlead.export.model import ExportFile, Facts, Target, unfit
-from fairlead.export.staged import Staged, library, lowest, script, staged
+from fairlead.export.staged import Staged, lowest, stage_script, staged
 from fairlead.swap.model import MOUNT
 
 COPIED = "/opt/udiImage/modules"  # where Shifter puts what a module's copyPath names
 BOUND = "/fairlead"  # a folder directly below the root: deeper ones need a hook
 CONF = "/etc/shifter"
 # Keys of the file. Others end Shifter: `Couldn't understand key`.
-KEYS = frozenset(
-    [
-        "allowLibcPwdCalls",
-        "allowLocalChroot",
-        "batchType",
-        "chmodPath",
-        "cpPath",
-        "ddPath",
-        "defaultImageType",
-        "defaultModules",
-        "etcPath",
-        "gatewayTimeout",
-        "imageGateway",
-        "imagePath",
-        "insmodPath",
-        "loopMount",
-        "maxGroupCount",
-        "mkfsXfsPath",
-        "modprobePath",
-        "mountPropagationStyle",
-        "mountUdiRootWritable",
-        "mvPath",
-        "optUdiImage",
-        "perNodeCacheAllowedFsType",
-        "perNodeCachePath",
-        "perNodeCacheSizeLimit",
-        "populateEtcDynamically",
-        "rootfsType",
-        "siteEnv",
-        "siteEnvAppend",
-        "siteEnvPrepend",
-        "siteEnvUnset",
-        "siteFs",
-        "sitePostMountHook",
-        "sitePreMountHook",
-        "system",
-        "udiMount",
-        "udiRootPath",
-        "usersToImport",
-    ]
-)
+KEYS = frozenset((
+    "allowLibcPwdCalls", "allowLocalChroot", "batchType", "chmodPath", "cpPath", "ddPath",
+    "defaultImageType", "defaultModules", "etcPath", "gatewayTimeout", "imageGateway",
+    "imagePath", "insmodPath", "loopMount", "maxGroupCount", "mkfsXfsPath", "modprobePath",
+    "mountPropagationStyle", "mountUdiRootWritable", "mvPath", "optUdiImage",
+    "perNodeCacheAllowedFsType", "perNodeCachePath", "perNodeCacheSizeLimit",
+    "populateEtcDynamically", "rootfsType", "siteEnv", "siteEnvAppend", "siteEnvPrepend",
+    "siteEnvUnset", "siteFs", "sitePostMountHook", "sitePreMountHook", "system", "udiMount",
+    "udiRootPath", "usersToImport",
+))  # fmt: skip
 # What may follow `module_NAME_`. Another, or another case, is ignored.
-MODULE_KEYS = frozenset(
-    [
-        "conflict",
-        "copyPath",
-        "enabled",
-        "roothook",
-        "siteEnv",
-        "siteEnvAppend",
-        "siteEnvPrepend",
-        "siteEnvUnset",
-        "siteFs",
-        "userhook",
-    ]
-)
+MODULE_KEYS = frozenset((
+    "conflict", "copyPath", "enabled", "roothook", "siteEnv", "siteEnvAppend", "siteEnvPrepend",
+    "siteEnvUnset", "siteFs", "userhook",
+))  # fmt: skip
 # Programs that Shifter wants to exist before it starts, though it may never call them.
 _TOOLS = {
     "modprobePath": "modprobe",
@@ -102,11 +61,11 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         ExportFile(
             "module.conf", _head(facts, made, name) + module, "append it to udiRoot.conf, as root"
         ),
-        ExportFile(
-            "stage.sh",
-            script(facts, made, f"module `{name}` of Shifter"),
+        stage_script(
+            facts,
+            made,
+            f"module `{name}` of Shifter",
             "run it as root on every node, or once where the folder is shared",
-            0o755,
         ),
         ExportFile(
             "udiRoot.conf",
@@ -188,7 +147,7 @@ def _module(facts: Facts, made: Staged, name: str) -> list[tuple[str, str]]:
         lines.append((key("siteFs"), text))
     lines.append((key("siteEnvPrepend"), f"LD_LIBRARY_PATH={':'.join(made.search)}"))
     # For `python3 -m fairlead.prove`: the module may be there, and what it should bring not.
-    lines.append((key("siteEnv"), " ".join([f"FAIRLEAD_EXPECTS={library(made)}", *own])))
+    lines.append((key("siteEnv"), " ".join([f"FAIRLEAD_EXPECTS={made.library}", *own])))
     if made.gpu:
         # Alone it does nothing good: --module=mpich,mpich-gpu.
         lines.append((f"module_{name}-gpu_siteEnv", " ".join(_variables(made.gpu, f"{name}-gpu"))))

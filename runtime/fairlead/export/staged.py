@@ -18,7 +18,7 @@ from fairlead.base.errors import ExitCode, FairleadError, Severity, fail
 from fairlead.elf.facts import Elf, ImageFacts
 from fairlead.elf.reader import newest
 from fairlead.engines.model import Engine
-from fairlead.export.model import Facts
+from fairlead.export.model import ExportFile, Facts
 from fairlead.launchers.model import Launcher
 from fairlead.mpi.host import HostMpi, needs
 from fairlead.swap import checks
@@ -53,6 +53,18 @@ class Staged:
     over: tuple[tuple[str, str], ...]
     gpu: Mapping[str, str]
     plan: Plan
+
+    @property
+    def library(self) -> str:
+        """The host's MPI as a container sees it."""
+        return f"{self.place}/lib/{PurePosixPath(self.plan.planned_file).name}"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """``env`` with the search path, which the image's own folders follow."""
+        own = filter(None, self.plan.request.image_library_path.split(":"))
+        path = ":".join([*self.search, *own])
+        return {**self.env, "LD_LIBRARY_PATH": path, "FAIRLEAD_EXPECTS": self.library}
 
 
 def staged(
@@ -295,8 +307,8 @@ echo "$folder"
 """
 
 
-def script(facts: Facts, made: Staged, kind: str) -> str:
-    """A POSIX shell script that makes ``made.folder``, or leaves it as it is."""
+def stage_script(facts: Facts, made: Staged, kind: str, goes: str) -> ExportFile:
+    """``stage.sh``, a POSIX shell script that makes ``made.folder``, or leaves it as it is."""
 
     def lines(calls: list[tuple[str, ...]]) -> str:
         return "\n".join(f'    "$1" {shlex.join(words)}' for words in calls) or "    :"
@@ -317,16 +329,11 @@ def script(facts: Facts, made: Staged, kind: str) -> str:
     }
     if any(c in made.folder for c in " \t\n'\"$`\\*?[;&|<>(){}"):
         raise fail("export-value-needs-quotes", folder=made.folder)
-    script_text = _SCRIPT
+    script = _SCRIPT
     for name, value in text.items():
-        script_text = script_text.replace(f"@{name}@", value)
-    return script_text
+        script = script.replace(f"@{name}@", value)
+    return ExportFile("stage.sh", script, goes, 0o755)
 
 
 def _comment(text: str) -> str:
     return " ".join(text.split()).replace("@", "(at)")
-
-
-def library(made: Staged) -> str:
-    """The host's MPI as a container sees it."""
-    return f"{made.place}/lib/{PurePosixPath(made.plan.planned_file).name}"

@@ -17,8 +17,10 @@ import sys
 from collections.abc import Sequence
 
 from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.base.progress import human_bytes
+from fairlead.base.serde import to_json
 from fairlead.transfer import node
-from fairlead.transfer.model import InItem, Links, NodeReport, OutItem, node_name
+from fairlead.transfer.model import InItem, Links, NodeReport, OutItem
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,17 +28,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupted)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # not under nohup
         signal.signal(signal.SIGHUP, _interrupted)
-    args = _parser().parse_args(argv)
+    args, me = _parser().parse_args(argv), os.uname().nodename
     try:
         report = _done(args)
     except FairleadError as exc:
-        report = NodeReport(node_name(), True, findings=exc.findings, error=int(exc.code))
+        report = NodeReport(me, True, findings=exc.findings, error=int(exc.code))
     except KeyboardInterrupt:
-        report = NodeReport(node_name(), True, error=int(ExitCode.INTERRUPTED))
+        report = NodeReport(me, True, error=int(ExitCode.INTERRUPTED))
     if args.report:
         _write(args.report, report)
     else:
-        _say(report)
+        _print(report)
     if not report.acted and not args.step:
         return ExitCode.FAILED
     return report.error
@@ -44,23 +46,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _done(args: argparse.Namespace) -> NodeReport:
     if args.what == "in":
-        # The command runs when this process has ended: it holds nothing.
-        begun = node.stage_in(
-            args.folder,
-            [InItem(source, name) for source, name in args.item],
-            node.InOptions(
-                links=Links.FOLLOW if args.follow else Links.REFUSE,
-                job=args.job,
-                keep=args.keep,
-                step=args.step,
-                hold=False,
-            ),
-        )
-        return begun.report
-    if args.what == "out":
-        items = [OutItem(name, target) for name, target in args.item]
-        return node.stage_out(args.folder, items, each=args.each, step=args.step)
-    return node.clear(args.folder, step=args.step)
+        links = Links.FOLLOW if args.follow else Links.REFUSE
+        # The command runs when this process has ended: it holds no lock.
+        options = node.InOptions(links, args.job, args.keep, args.step, hold=False)
+        items = [InItem(source, name) for source, name in args.item]
+        return node.stage_in(args.folder, items, options).report
+    results = [OutItem(name, target) for name, target in args.item if args.what == "out"]
+    return node.stage_out(args.folder, results, each=args.each, step=args.step)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -82,19 +74,15 @@ def _parser() -> argparse.ArgumentParser:
 def _write(folder: str, report: NodeReport) -> None:
     path = f"{folder}/{report.node}.{os.getpid()}"
     with open(f"{path}.partial", "w", encoding="ascii") as stream:
-        json.dump(report.to_json(), stream)
+        json.dump(to_json(report), stream)
     os.replace(f"{path}.partial", f"{path}.json")
 
 
-def _say(report: NodeReport) -> None:
-    from fairlead.transfer.job import amount
-
-    for one in report.items:
-        rate = "there already" if one.reused else f"{amount(one.rate)}/s"
-        print(
-            f"{one.name}: {amount(one.bytes)} in {one.files} files to {one.target}, {rate}, verified",
-            file=sys.stderr,
-        )
+def _print(report: NodeReport) -> None:
+    for item in report.items:
+        rate = "there already" if item.reused else f"{human_bytes(item.rate)}/s"
+        size = f"{human_bytes(item.bytes)} in {item.files} files"
+        print(f"{item.name}: {size} to {item.target}, {rate}, verified", file=sys.stderr)
     for finding in report.findings:
         label = f"{finding.severity.value}[{finding.check}]"
         print(f"{label}: {finding.what}\nwhere: {finding.where}", file=sys.stderr)

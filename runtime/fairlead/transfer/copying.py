@@ -1,8 +1,8 @@
 """Copies a tree with a few threads, and reads back what it has written.
 
 Each leaf is hashed as it comes from the source, and again as it comes from the destination, once
-that has been written out and dropped from memory. Reading, hashing and writing hold no lock of
-Python's, so threads work side by side; large files are shared between them.
+that has been written out and dropped from memory. Reading, hashing and writing release Python's
+lock, so the threads run at the same time; they share large files.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 
 from fairlead.base.errors import ExitCode, FairleadError, error
 from fairlead.transfer import digest
@@ -25,12 +26,16 @@ from fairlead.transfer.tree import changed, differences, extents, printable, sca
 _PIECE = 16 * LEAF  # what a thread takes of a file at once, bytes
 _POLL_S = 0.1
 _FEW_FILES = 64  # above that, to sync all of the file system is faster
-OnProgress = Callable[[str, int], None]  # what is being done, and how many bytes of it were
+OnProgress = Callable[[str, int], None]  # the current phase, and how many more bytes of it are done
+
+
+def silent(phase: str, count: int) -> None:
+    """Discards progress."""
 
 
 @dataclass(frozen=True)
 class Copied:
-    """A copy that was found to be what its source is.
+    """A copy that was verified against its source.
 
     Attributes:
         files: digest of each file, by path; hard links once.
@@ -42,107 +47,88 @@ class Copied:
     verify_s: float
 
 
-@dataclass
-class _Work:
-    """What the threads of one copy share."""
-
-    entries: Sequence[Entry]
-    target: str
-    leaves: list[list[bytes]]
-    wrong: list[tuple[str, int]] = field(default_factory=list)
-
-
-def threads_here() -> int:
-    """How many threads are worth having: they wait for storage more than they compute."""
-    return max(2, min(8, len(os.sched_getaffinity(0))))
-
-
-def copy(tree: Tree, target: str, on_progress: OnProgress = lambda what, amount: None) -> Copied:
-    """Copies ``tree`` to ``target``, which must not be there, and verifies the copy.
+def copy(tree: Tree, target: str, on_progress: OnProgress = silent) -> Copied:
+    """Copies ``tree`` to ``target``, which must not exist, and verifies the copy.
 
     Args:
         on_progress: called from this thread every now and then, with ``copying`` or ``verifying``.
     Raises:
         FairleadError: exit code 123; the source changed meanwhile, or what was read back differs.
-        OSError: with the path; what is at ``target`` then is for the caller to remove.
+        OSError: with the path; the caller removes what is at ``target`` then.
     """
     begun = time.monotonic()
-    files = [e for e in tree.entries if e.kind is Kind.FILE and not e.same_as]
-    leaves = [[b""] * (-(-entry.size // LEAF)) for entry in files]
-    work = _Work(files, target, leaves)
     for entry in tree.entries:
         if entry.kind is Kind.FOLDER:
             os.mkdir(_at(target, entry.path), 0o700)
-    _pieces(work, _copy_piece, lambda amount: on_progress("copying", amount))
+    work = _Work(tree, target)
+    work.run(work.copy_leaf, lambda count: on_progress("copying", count))
     for entry in tree.entries:
         here = _at(target, entry.path)
         if entry.kind is Kind.LINK:
             os.symlink(entry.target, here)
         elif entry.same_as:
             os.link(_at(target, entry.same_as), here)
-    for entry in reversed(tree.entries):  # what is in a folder before the folder
-        _dressed(_at(target, entry.path), entry)
-    _written_out(target, [_at(target, entry.path) for entry in files])
+    for entry in reversed(tree.entries):  # the content of a folder before the folder
+        if not entry.same_as:
+            _set_mode_and_time(_at(target, entry.path), entry)
+    _written_out(target, [_at(target, entry.path) for entry in work.files])
     copied = time.monotonic()
-    _pieces(work, _verify_piece, lambda amount: on_progress("verifying", amount))
+    work.run(work.verify_leaf, lambda count: on_progress("verifying", count))
     if work.wrong:
         raise _damaged(target, work.wrong)
-    # Its own links are as they should be: no rule is applied to them again.
-    if paths := differing(tree, scan(target, Links.KEEP, seen_as="\0", leave_special=True)):
+    # Its links are as they should be: no rule is applied to them again.
+    copy_now = scan(target, Links.KEEP, seen_as="\0", leave_special=True)
+    if paths := differences(tree, copy_now, copied=True):
         raise _damaged(target, [(path, -1) for path in paths])
-    digests = {e.path: digest.of_file(e.size, leaves[n]) for n, e in enumerate(files)}
-    return Copied(
-        digest.of_tree(tree, digests), digests, copied - begun, time.monotonic() - copied
-    )  # fmt: skip
+    files = work.digests()
+    seconds = time.monotonic() - copied
+    return Copied(digest.of_tree(tree, files), files, copied - begun, seconds)
 
 
 def unchanged(tree: Tree, links: Links, seen_as: str = "") -> None:
-    """Looks at the source again.
+    """Scans the source again.
 
     Raises:
-        FairleadError: exit code 123; it is not what it was.
+        FairleadError: exit code 123; it differs from ``tree``.
     """
     after = scan(tree.top, links, seen_as=seen_as, leave_special=True)
     if paths := differences(tree, after):
         raise changed(tree.top, [path or "." for path in paths])
 
 
-def digests(tree: Tree, on_progress: OnProgress = lambda what, amount: None) -> dict[str, str]:
-    """The digest of each file of a tree, read anew from its storage; hard links once."""
-    files = [e for e in tree.entries if e.kind is Kind.FILE and not e.same_as]
-    work = _Work(files, tree.top, [[b""] * (-(-entry.size // LEAF)) for entry in files])
-    _pieces(work, _hash_piece, lambda amount: on_progress("verifying", amount))
-    return {e.path: digest.of_file(e.size, work.leaves[n]) for n, e in enumerate(files)}
+def digests(tree: Tree, on_progress: OnProgress = silent) -> dict[str, str]:
+    """The digest of each file of a tree, read from its storage again; hard links once."""
+    work = _Work(tree, tree.top)
+    work.run(work.hash_leaf, lambda count: on_progress("verifying", count))
+    return work.digests()
 
 
 def remove(path: str) -> None:
-    """Removes what is at ``path``, also where its folders may not be written to; never follows a link.
+    """Removes what is at ``path``, also where its folders are not writable; never follows a link.
+
+    ``shutil.rmtree`` changes no permissions, and recurses: trees may be deeper than Python calls.
 
     Raises:
         OSError: with the path.
     """
     try:
-        found = os.lstat(path)
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            os.unlink(path)
+            return
     except FileNotFoundError:
         return
-    if not stat.S_ISDIR(found.st_mode):
-        os.unlink(path)
-        return
-    todo = [(path, False)]
-    while todo:
-        folder, emptied = todo.pop()
-        if emptied:
-            os.rmdir(folder)
-            continue
+    folders = [path]
+    for folder in folders:  # grows
         with contextlib.suppress(PermissionError):
             os.chmod(folder, 0o700)
-        todo.append((folder, True))
         with os.scandir(folder) as listing:
             for item in list(listing):
                 if item.is_dir(follow_symlinks=False):
-                    todo.append((item.path, False))
+                    folders.append(item.path)
                 else:
                     os.unlink(item.path)
+    for folder in reversed(folders):
+        os.rmdir(folder)
 
 
 def _at(top: str, path: str) -> str:
@@ -151,140 +137,124 @@ def _at(top: str, path: str) -> str:
 
 # --- threads -----------------------------------------------------------------------------------
 
-_Piece = Callable[[_Work, int, int, int, memoryview], None]
 
-
-def _pieces(work: _Work, do: _Piece, on_progress: Callable[[int], None]) -> None:
-    """Does every piece of every file with some threads, and reports the bytes done to its caller."""
-    pieces = sum(max(1, -(-entry.size // _PIECE)) for entry in work.entries)
-    pool = _Pool(work, do, min(threads_here(), pieces))
-    reported = 0
-    try:
-        for thread in pool.threads:
-            thread.start()
-        while pool.threads and not pool.done.wait(_POLL_S):
-            on_progress(pool.moved - reported)
-            reported = pool.moved
-    finally:
-        pool.stop.set()
-        for thread in pool.threads:
-            if thread.ident is not None:
-                thread.join()
-    if pool.failed:
-        raise pool.failed[0]
-    on_progress(pool.moved - reported)
-
-
-class _Pool:
-    """Threads that take pieces until there are none, one fails, or they are stopped.
+class _Work:
+    """What the threads of one copy share: the files of a tree and the digests of their leaves.
 
     Attributes:
-        moved: bytes done by all of them.
-        done: set by the last one that ends.
+        wrong: files, and where a leaf begins that was not read back as it was written.
     """
 
-    def __init__(self, work: _Work, do: _Piece, count: int):
-        self._work, self._do = work, do
-        self._source, self._lock = _cut(work.entries), threading.Lock()
-        self.stop, self.done = threading.Event(), threading.Event()
-        self.failed: list[BaseException] = []
-        self.moved = 0
-        self._living = count
-        self.threads = [threading.Thread(target=self._run, daemon=True) for _ in range(count)]
+    def __init__(self, tree: Tree, target: str):
+        self.files, self.target = tree.contents, target
+        self.leaves = [[b""] * -(-file.size // LEAF) for file in self.files]
+        self.wrong: list[tuple[str, int]] = []
 
-    def _run(self) -> None:
-        buffer = memoryview(bytearray(LEAF))
-        try:
-            while not self.stop.is_set() and (piece := self._next()):
-                self._piece(*piece, buffer)
-        except BaseException as exc:
-            self.failed.append(exc)
-            self.stop.set()
-        finally:
-            with self._lock:
-                self._living -= 1
-                if not self._living:
-                    self.done.set()
+    def digests(self) -> dict[str, str]:
+        leaves = zip(self.files, self.leaves, strict=True)
+        return {file.path: digest.of_file(file.size, each) for file, each in leaves}
 
-    def _next(self) -> tuple[int, int, int] | None:
-        with self._lock:
-            return next(self._source, None)
+    def run(
+        self,
+        do: Callable[[int, int, int, memoryview], None],
+        on_progress: Callable[[int], None],
+    ) -> None:
+        """Calls ``do`` with each leaf of each file in some threads; reports bytes to its caller.
 
-    def _piece(self, number: int, start: int, end: int, buffer: memoryview) -> None:
-        for begin in range(start, end, LEAF) if end else (0,):
-            if self.stop.is_set():
+        Threads wait for storage more than they compute. All end as soon as one fails.
+        """
+        pieces, lock, stop = self._pieces(), threading.Lock(), threading.Event()
+        done = reported = 0
+
+        def work() -> None:
+            nonlocal done
+            buffer = memoryview(bytearray(LEAF))
+            while True:
+                with lock:
+                    number, start, end = next(pieces, (0, 0, -1))
+                if end < 0:
+                    return
+                for begin in range(start, end, LEAF) if end else (0,):
+                    if stop.is_set():
+                        return
+                    do(number, begin, min(begin + LEAF, end), buffer)
+                    with lock:
+                        done += min(begin + LEAF, end) - begin
+
+        count = min(max(2, min(8, len(os.sched_getaffinity(0)))), max(1, len(self.files)))
+        with ThreadPoolExecutor(count) as pool:
+            pending = {pool.submit(work) for _ in range(count)}
+            try:
+                while pending:
+                    ended, pending = wait(pending, _POLL_S, FIRST_EXCEPTION)
+                    for thread in ended:
+                        thread.result()
+                    on_progress(done - reported)
+                    reported = done
+            finally:
+                stop.set()
+
+    def _pieces(self) -> Iterator[tuple[int, int, int]]:
+        """``(file, start, end)``; an empty file is one piece of nothing."""
+        for number, file in enumerate(self.files):
+            for start in range(0, max(file.size, 1), _PIECE):
+                yield number, start, min(start + _PIECE, file.size)
+
+    def copy_leaf(self, number: int, start: int, end: int, buffer: memoryview) -> None:
+        file = self.files[number]
+        target = _at(self.target, file.path)
+        with (
+            _opened(file.source, os.O_RDONLY) as source,
+            _opened(target, os.O_WRONLY | os.O_CREAT) as out,
+        ):
+            now = os.fstat(source)
+            if (now.st_dev, now.st_ino) != file.stamp[:2] or now.st_size != file.size:
+                raise changed(file.source, ["it was replaced, or its size changed"])
+            with _named(target):
+                # The first thread gives it its size, and with it the holes.
+                if os.fstat(out).st_size < file.size:
+                    os.truncate(out, file.size)
+            if not end:
                 return
-            last = min(begin + LEAF, end)
-            self._do(self._work, number, begin, last, buffer)
-            with self._lock:
-                self.moved += last - begin
+            parts = _parts(source, file, start, end)
+            if not parts:
+                self.leaves[number][start // LEAF] = digest.empty_leaf(end - start)
+                return
+            with _named(file.source):
+                content = _read(source, start, end, buffer)
+            if content is None:
+                raise changed(file.source, ["it became shorter"])
+            self.leaves[number][start // LEAF] = digest.leaf(content)
+            with _named(target):
+                for begin, stop in parts:
+                    _write(out, content[begin - start : stop - start], begin)
+
+    def verify_leaf(self, number: int, start: int, end: int, buffer: memoryview) -> None:
+        known = self.leaves[number][start // LEAF] if end else b""
+        if end and self._stored_leaf(number, start, end, buffer) != known:
+            self.wrong.append((self.files[number].path, start))
+
+    def hash_leaf(self, number: int, start: int, end: int, buffer: memoryview) -> None:
+        if end:
+            self.leaves[number][start // LEAF] = self._stored_leaf(number, start, end, buffer)
+
+    def _stored_leaf(self, number: int, start: int, end: int, buffer: memoryview) -> bytes:
+        """The digest of a leaf that was written, as its storage returns it."""
+        file = self.files[number]
+        target = _at(self.target, file.path)
+        with _opened(target, os.O_RDONLY) as handle:
+            with contextlib.suppress(OSError):
+                # So that it comes from the disk, and not from the memory that it was written through.
+                os.posix_fadvise(handle, start, end - start, os.POSIX_FADV_DONTNEED)
+            if not _parts(handle, file, start, end):
+                return digest.empty_leaf(end - start)
+            with _named(target):
+                content = _read(handle, start, end, buffer)
+        return digest.leaf(content) if content is not None else b""
 
 
-def _cut(entries: Sequence[Entry]) -> Iterator[tuple[int, int, int]]:
-    """``(file, start, end)``; an empty file is one piece of nothing."""
-    for number, entry in enumerate(entries):
-        yield number, 0, min(_PIECE, entry.size)
-        for start in range(_PIECE, entry.size, _PIECE):
-            yield number, start, min(start + _PIECE, entry.size)
-
-
-def _copy_piece(work: _Work, number: int, start: int, end: int, buffer: memoryview) -> None:
-    entry = work.entries[number]
-    target = _at(work.target, entry.path)
-    with (
-        _opened(entry.source, os.O_RDONLY) as source,
-        _opened(target, os.O_WRONLY | os.O_CREAT) as out,
-    ):
-        found = os.fstat(source)
-        if (found.st_dev, found.st_ino) != entry.stamp[:2] or found.st_size != entry.size:
-            raise changed(entry.source, ["it was replaced, or its size changed"])
-        with _named(target):
-            # Whoever comes first gives it its size, and with it the holes.
-            if os.fstat(out).st_size < entry.size:
-                os.truncate(out, entry.size)
-        if not end:
-            return
-        parts = _parts(source, entry, start, end)
-        if not parts:
-            work.leaves[number][start // LEAF] = digest.empty_leaf(end - start)
-            return
-        with _named(entry.source):
-            content = _read(source, start, end, buffer)
-        if content is None:
-            raise changed(entry.source, ["it became shorter"])
-        work.leaves[number][start // LEAF] = digest.leaf(content)
-        with _named(target):
-            for begin, stop in parts:
-                _write(out, content[begin - start : stop - start], begin)
-
-
-def _verify_piece(work: _Work, number: int, start: int, end: int, buffer: memoryview) -> None:
-    if end and _leaf_of(work, number, start, end, buffer) != work.leaves[number][start // LEAF]:
-        work.wrong.append((work.entries[number].path, start))
-
-
-def _hash_piece(work: _Work, number: int, start: int, end: int, buffer: memoryview) -> None:
-    if end:
-        work.leaves[number][start // LEAF] = _leaf_of(work, number, start, end, buffer)
-
-
-def _leaf_of(work: _Work, number: int, start: int, end: int, buffer: memoryview) -> bytes:
-    """The digest of a leaf that was written, as its storage gives it back."""
-    entry = work.entries[number]
-    target = _at(work.target, entry.path)
-    with _opened(target, os.O_RDONLY) as handle:
-        with contextlib.suppress(OSError):
-            # So that it comes from the disk, and not from the memory that it was written through.
-            os.posix_fadvise(handle, start, end - start, os.POSIX_FADV_DONTNEED)
-        if not _parts(handle, entry, start, end):
-            return digest.empty_leaf(end - start)
-        with _named(target):
-            content = _read(handle, start, end, buffer)
-    return digest.leaf(content) if content is not None else b""
-
-
-def _parts(handle: int, entry: Entry, start: int, end: int) -> list[tuple[int, int]]:
-    return list(extents(handle, start, end)) if entry.data < entry.size else [(start, end)]
+def _parts(handle: int, file: Entry, start: int, end: int) -> list[tuple[int, int]]:
+    return list(extents(handle, start, end)) if file.data < file.size else [(start, end)]
 
 
 def _read(handle: int, start: int, end: int, buffer: memoryview) -> memoryview | None:
@@ -316,7 +286,7 @@ def _opened(path: str, flags: int) -> Iterator[int]:
 
 @contextlib.contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Gives an error of the system the path: reads and writes know a number only."""
+    """Adds the path to an OSError: reads and writes know a number only."""
     try:
         yield
     except OSError as exc:
@@ -327,56 +297,32 @@ def _named(path: str) -> Iterator[None]:
 # --- what is not content -----------------------------------------------------------------------
 
 
-def _dressed(path: str, entry: Entry) -> None:
-    """Gives a copy its permissions and time."""
-    if entry.same_as:
-        return
+def _set_mode_and_time(path: str, entry: Entry) -> None:
     if entry.kind is not Kind.LINK:
         os.chmod(path, entry.mode)
-    times = (entry.mtime_ns, entry.mtime_ns)
     with contextlib.suppress(NotImplementedError):
-        os.utime(path, ns=times, follow_symlinks=False)
+        os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
 
 
 def _written_out(target: str, files: Sequence[str]) -> None:
-    """Waits until what was copied is on its storage: file by file, of many files at once."""
+    """Waits until the copy is on its storage: file by file, or by syncfs(2) for many files."""
     if len(files) <= _FEW_FILES:
         for path in files:
             with _opened(path, os.O_RDONLY) as handle, _named(path):
                 os.fsync(handle)
         return
-    handle = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.syncfs(handle):
+    with _opened(target, os.O_RDONLY) as handle:
+        if ctypes.CDLL(None, use_errno=True).syncfs(handle):
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), target)
-    finally:
-        os.close(handle)
-
-
-def differing(one: Tree, two: Tree) -> list[str]:
-    """Where two trees differ in names, kinds, permissions, sizes or links; contents apart."""
-
-    def shape(seen: Tree) -> dict[str, tuple[object, ...]]:
-        # A link's own permissions mean nothing, and file systems give it others.
-        return {
-            e.path: (e.kind, 0 if e.kind is Kind.LINK else e.mode, e.size, e.target, e.same_as)
-            for e in seen.entries
-        }
-
-    want, have = shape(one), shape(two)
-    return sorted(path for path in want.keys() | have.keys() if want.get(path) != have.get(path))
 
 
 def _damaged(target: str, wrong: list[tuple[str, int]]) -> FairleadError:
-    path, offset = sorted(wrong)[0]
-    return FairleadError(
-        error(
-            "stage-checksum",
-            at=printable(_at(target, path)),
-            where=f", between byte {offset} and {offset + LEAF}" if offset >= 0 else "",
-            why=f"; {len(wrong) - 1} more places differ" if len(wrong) > 1 else "",
-        ),
-        ExitCode.LAUNCH_FAILED,
+    path, offset = min(wrong)
+    damage = error(
+        "stage-checksum",
+        at=printable(_at(target, path)),
+        where=f", between byte {offset} and {offset + LEAF}" if offset >= 0 else "",
+        why=f"; {len(wrong) - 1} more places differ" if len(wrong) > 1 else "",
     )
+    return FairleadError(damage, ExitCode.LAUNCH_FAILED)

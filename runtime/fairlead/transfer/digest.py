@@ -1,10 +1,10 @@
 """What a copy is compared with: a digest of leaves, so that many threads can compute it, and holes are free.
 
 A file is cut into leaves of 4 MiB. Its digest is the SHA-256 of ``fairlead-file-1``, its size (8 bytes,
-little endian) and the SHA-256 of each leaf; a tree's is that of one line an entry, sorted by path.
+little endian) and the SHA-256 of each leaf; a tree's is that of one line per entry, sorted by path.
 
 Why SHA-256: of what the standard library has it takes the least time where the processor has
-instructions for it (Zen, Ice Lake and what came after, Arm with its cryptographic extension).
+instructions for it (Zen, Ice Lake and later, Arm with its cryptographic extension).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairlead.transfer.model import Kind, Tree
 LEAF = 4 << 20  # bytes
 
 
-def leaf(content: bytes | bytearray | memoryview) -> bytes:
+def leaf(content: bytes | memoryview) -> bytes:
     return hashlib.sha256(content, usedforsecurity=False).digest()
 
 
@@ -39,18 +39,14 @@ def of_file(size: int, leaves: Sequence[bytes]) -> str:
 
 
 def of_tree(tree: Tree, files: Mapping[str, str]) -> str:
-    """A tree's digest, hexadecimal: kinds, permissions, names and contents; no times.
+    """A tree's digest, hexadecimal: kinds, permissions, names and contents, without times.
 
     Args:
         files: digest of each file that is not a hard link to an earlier one.
     """
     digest = hashlib.sha256(b"fairlead-tree-1\n", usedforsecurity=False)
     for entry in tree.entries:
-        content = entry.target if entry.kind is Kind.LINK else ""
-        if entry.kind is Kind.FILE:
-            content = files[entry.same_as or entry.path]
-        # A link's own permissions mean nothing, and file systems give it others.
-        mode = 0 if entry.kind is Kind.LINK else entry.mode
-        parts = (entry.kind.value, f"{mode:o}", entry.path, content)
+        content = files[entry.same_as or entry.path] if entry.kind is Kind.FILE else entry.target
+        parts = (entry.kind.value, f"{entry.mode:o}", entry.path, content)
         digest.update(b"\0".join(os.fsencode(part) for part in parts) + b"\n\0")
     return digest.hexdigest()

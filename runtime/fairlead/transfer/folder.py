@@ -1,9 +1,9 @@
-"""The folder that a run has on a node's storage: whose it is, and what is left of others.
+"""The folder that a run has on a node's storage: who owns it, and what others left.
 
-``ROOT/fairlead-stage.ID`` has ``data`` (what the container sees), ``new`` (copies that are not whole
-yet), ``owner.json``, ``manifest.json`` and ``lock``. The run's own process holds the lock as long as it
-lives, so that the next run on the node recognises what a killed one left. A job step ends before
-the run does and holds none: what it made goes with the run, or with the job.
+``ROOT/fairlead-stage.ID`` has ``data`` (what the container sees), ``new`` (incomplete copies),
+``owner.json``, ``manifest.json`` and ``lock``. The run's process holds the lock as long as it lives,
+so the next run on the node recognises the folder of a killed one. A job step ends before the run does
+and holds none: its folder is removed with the run, or with the job.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fairlead.base.errors import ExitCode, FairleadError, error, fail
+from fairlead.base.errors import fail
+from fairlead.base.serde import from_json, to_json
 from fairlead.transfer import copying
-from fairlead.transfer.model import PREFIX, Entry, Kind, Tree, node_name
+from fairlead.transfer.model import PREFIX, Entry, Tree
 
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose a folder is.
+    """Who owns a folder.
 
     Attributes:
         job: the scheduler's job; empty outside of one.
         held: by a process that lives as long as the run, and not by a step that has ended since.
         keep: it is to be left to the next run of the same job.
-        free: its own run has ended, and has left it.
+        free: its run has ended, and has left it.
     """
 
     node: str
@@ -42,7 +43,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class Lock:
-    """A lock that is held until it is let go, or the process ends."""
+    """A lock that is held until it is released, or the process ends."""
 
     handle: int
 
@@ -50,41 +51,41 @@ class Lock:
         os.close(self.handle)
 
 
-def usable(root: str) -> None:
-    """Looks whether folders can be made in ``root``.
+def check_usable(root: str) -> None:
+    """Tests whether folders can be made in ``root``.
 
     Raises:
         FairleadError: exit code 121; they cannot.
     """
-    why = ""
     if not os.path.isdir(root):
         why = "no such folder on this node"
     elif not os.access(root, os.W_OK | os.X_OK):
         why = "you cannot write there"
-    if why:
-        raise fail("stage-place-unusable", root=root, node_name=node_name(), why=why)
+    else:
+        return
+    raise fail("stage-place-unusable", root=root, node_name=os.uname().nodename, why=why)
 
 
 def make(folder: str, owner: Owner) -> Lock | None:
-    """Makes a run's folder, for its user alone; the lock on it, where one is held.
+    """Makes a run's folder, for its user alone; returns the lock on it, where one is held.
 
     Raises:
-        FileExistsError: it is there.
+        FileExistsError: it exists.
     """
     os.mkdir(folder, 0o700)
     lock = _locked(folder) if owner.held else None
     os.mkdir(f"{folder}/data", 0o700)
     os.mkdir(f"{folder}/new", 0o700)
-    _write(f"{folder}/owner.json", asdict(owner))
+    _write(f"{folder}/owner.json", owner)
     return lock
 
 
 def owner_of(folder: str) -> Owner | None:
-    """Whose a folder is; None when it is unknown, or it is another user's."""
-    with contextlib.suppress(OSError, ValueError, TypeError):
-        found = os.lstat(folder)
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
-            return Owner(**_read(f"{folder}/owner.json"))
+    """Who owns a folder; None when it is unknown, or another user does."""
+    with contextlib.suppress(OSError, ValueError):
+        info = os.lstat(folder)
+        if stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid():
+            return from_json(Owner, _read(f"{folder}/owner.json"))
     return None
 
 
@@ -98,22 +99,21 @@ def hand_on(folder: str, owner: Owner, gone: list[str]) -> None:
         copying.remove(f"{folder}/data/{name}")
     with contextlib.suppress(FileNotFoundError):
         os.rmdir(f"{folder}/out")
-    _write(f"{folder}/owner.json", asdict(owner) | {"free": True})
+    _write(f"{folder}/owner.json", replace(owner, free=True))
 
 
 def keep_results(folder: str, names: list[str]) -> None:
-    """Marks a folder as holding results that nothing but a user may remove, and removes the rest."""
+    """Marks a folder as holding results that only a user may remove, and removes the rest."""
     _write(f"{folder}/kept.json", {"names": names})
-    kept = {f"{folder}/data/{name}" for name in names}
-    above = {parent for path in kept for parent in _above(path, f"{folder}/data")}
+    kept = [f"{folder}/data/{name}" for name in names]
     todo = [f"{folder}/data"]
-    while todo:
-        with os.scandir(todo.pop()) as listing:
-            for item in list(listing):
-                if item.path in above:
-                    todo.append(item.path)
-                elif item.path not in kept:
-                    copying.remove(item.path)
+    for above in todo:  # grows
+        for name in os.listdir(above):
+            path = f"{above}/{name}"
+            if any(result.startswith(f"{path}/") for result in kept):
+                todo.append(path)
+            elif path not in kept:
+                copying.remove(path)
     for name in ("new", "out"):
         copying.remove(f"{folder}/{name}")
 
@@ -125,54 +125,50 @@ def kept_results(folder: str) -> list[str]:
     return []
 
 
-def clear_stale(root: str) -> int:
-    """Removes what runs that were killed have left in ``root``; how many folders that were."""
-    removed = 0
+def clear_stale(root: str) -> None:
+    """Removes what killed runs have left in ``root``."""
     for folder, owner in _folders(root):
         if not owner.held or owner.keep or os.path.lexists(f"{folder}/kept.json"):
             continue
         if lock := _locked(folder):
             with contextlib.suppress(OSError):
                 copying.remove(folder)
-                removed += 1
             lock.release()
-    return removed
 
 
 @contextlib.contextmanager
 def of_job(root: str, job: str) -> Iterator[list[str]]:
-    """Folders that earlier runs of the same job have left for later ones; nobody else takes them
-    meanwhile. Those that are empty at the end are removed."""
-    found: list[tuple[str, Lock]] = []
-    for folder, owner in _folders(root) if job else ():
-        if owner.free and owner.job == job and (lock := _locked(folder)):
-            found.append((folder, lock))
-    try:
-        yield [folder for folder, _ in found]
-    finally:
-        for folder, lock in found:
-            with contextlib.suppress(OSError):
-                if not manifest(folder) and not os.path.lexists(f"{folder}/kept.json"):
-                    copying.remove(folder)
-            lock.release()
+    """Folders that earlier runs of the same job have left for later ones, locked meanwhile. Those that are
+    empty at the end are removed."""
+    with contextlib.ExitStack() as locks:
+        folders = []
+        for folder, owner in _folders(root) if job else ():
+            if owner.free and owner.job == job and (lock := _locked(folder)):
+                locks.callback(lock.release)
+                folders.append(folder)
+        try:
+            yield folders
+        finally:
+            for folder in folders:
+                with contextlib.suppress(OSError):
+                    if not manifest(folder) and not os.path.lexists(f"{folder}/kept.json"):
+                        copying.remove(folder)
 
 
 def _folders(root: str) -> Iterator[tuple[str, Owner]]:
     """This user's folders in ``root`` that were made on this node."""
     with contextlib.suppress(OSError), os.scandir(root) as listing:
         for item in list(listing):
-            if item.name.startswith(PREFIX):
-                owner = owner_of(item.path)
-                if owner and owner.node == node_name():
-                    yield item.path, owner
+            owner = owner_of(item.path) if item.name.startswith(PREFIX) else None
+            if owner and owner.node == os.uname().nodename:
+                yield item.path, owner
 
 
 def _locked(folder: str) -> Lock | None:
     """The lock on a folder; None when another process holds it, or locks do not work there."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        handle = os.open(
-            f"{folder}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
+        handle = os.open(f"{folder}/lock", flags, 0o600)
     except OSError:
         return None
     try:
@@ -183,72 +179,42 @@ def _locked(folder: str) -> Lock | None:
     return Lock(handle)
 
 
-def _above(path: str, top: str) -> Iterator[str]:
-    while (path := os.path.dirname(path)) != top:
-        yield path
-
-
 # --- manifests -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Staged:
-    """What a manifest says of one item: the source as it was, and each file's digest."""
+    """A manifest's record of one item: the source as it was, and each file's digest."""
 
-    tree: Tree
+    top: str
     digest: str
     files: Mapping[str, str]
+    entries: tuple[Entry, ...]
+
+    @property
+    def tree(self) -> Tree:
+        return Tree(self.top, self.entries)
 
 
 def manifest(folder: str) -> dict[str, Staged]:
-    """What is whole in a folder, by name; what cannot be read counts as nothing."""
-    found: dict[str, Staged] = {}
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        for name, said in _read(f"{folder}/manifest.json").items():
-            entries = tuple(
-                Entry(**{**e, "kind": Kind(e["kind"]), "stamp": tuple(e["stamp"])})
-                for e in said["entries"]
-            )
-            found[name] = Staged(Tree(said["top"], entries), said["digest"], said["files"])
-    return found
+    """What is complete in a folder, by name; empty if it cannot be read."""
+    with contextlib.suppress(OSError, ValueError):
+        return from_json(dict[str, Staged], _read(f"{folder}/manifest.json"))
+    return {}
 
 
 def write_manifest(folder: str, items: Mapping[str, Staged]) -> None:
     """Replaces the manifest."""
-    _write(
-        f"{folder}/manifest.json",
-        {
-            name: {
-                "top": staged.tree.top,
-                "digest": staged.digest,
-                "files": dict(staged.files),
-                "entries": [asdict(entry) for entry in staged.tree.entries],
-            }
-            for name, staged in items.items()
-        },
-    )
+    _write(f"{folder}/manifest.json", items)
 
 
 def _write(path: str, value: object) -> None:
     partial = f"{path}.partial"
     with open(partial, "w", encoding="ascii") as stream:  # surrogates as \udcff
-        json.dump(value, stream)
+        json.dump(to_json(value), stream)
     os.replace(partial, path)
 
 
 def _read(path: str) -> Any:
     with open(path, encoding="ascii") as stream:
         return json.load(stream)
-
-
-def in_words(exc: OSError, where: str) -> FairleadError:
-    """An error of the system while something was staged."""
-    return FairleadError(
-        error(
-            "stage-copy",
-            filename=exc.filename or where,
-            reason=exc.strerror or str(exc),
-            where=where,
-        ),
-        ExitCode.LAUNCH_FAILED,
-    )

@@ -1,8 +1,7 @@
-"""What a run does about its data: before the command, and after it however it ended.
+"""Data staging of a run: before the command, and after it, however it ended.
 
-For one node this process copies by itself. For several, ``python3 -m fairlead.transfer`` runs on each:
-how a step is started on every node is the caller's to say (:data:`EachNode`), and what each node did
-comes back as a file of a folder that all of them see.
+On one node this process copies by itself. For several nodes, ``python3 -m fairlead.transfer`` runs on each,
+started by an :data:`EachNode`; each process reports in a file of a folder that all nodes see.
 """
 
 from __future__ import annotations
@@ -11,13 +10,17 @@ import contextlib
 import json
 import os
 import shlex
+import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
-from fairlead.base.progress import Progress, Silent
+from fairlead.base.progress import Progress, Silent, human_bytes
+from fairlead.base.serde import from_json
+from fairlead.launch import processes
+from fairlead.launch.launch import CommandLine
 from fairlead.swap.model import Bind, Line
 from fairlead.transfer import node
 from fairlead.transfer.folder import Lock
@@ -30,7 +33,6 @@ from fairlead.transfer.model import (
     Moved,
     NodeReport,
     OutItem,
-    report_of,
 )
 from fairlead.transfer.place import Place
 
@@ -111,11 +113,7 @@ def staged(
         FairleadError: exit codes 2, 121 and 123; it could not be staged in. Nothing is left then.
     """
     stage, shown = Stage(wish), progress or Silent()
-    lock = None
-    if each_node:
-        _in_by_steps(stage, each_node, _reports(shared), shown)
-    else:
-        lock = _in_here(stage, shown)
+    lock = _in(stage, each_node, shared, shown)
     try:
         yield stage
     except FairleadError as exc:
@@ -132,25 +130,32 @@ def staged(
             lock.release()
 
 
-def _in_here(stage: Stage, shown: Progress) -> Lock | None:
-    wish, begun = stage.wish, None
+def _in(
+    stage: Stage, each_node: EachNode | None, shared: Path | None, shown: Progress
+) -> Lock | None:
+    wish, lock, begun = stage.wish, None, False
     try:
-        with _shown(shown, "staging in" if wish.ins else "making a folder for data") as (
-            moving,
-            say,
-        ):
-            begun = node.stage_in(
-                wish.folder, wish.ins, node.InOptions(wish.links, wish.job, wish.keep), moving
-            )
-            stage.moved_in += begun.report.items
-            stage.nodes = 1
+        title = "staging in" if wish.ins else "making a folder for data"
+        with _shown(shown, title) as (moving, say):
+            if each_node:
+                begun = True  # on some node, maybe
+                done = _step(each_node, in_words(wish, step=True), shared)
+            else:
+                options = node.InOptions(wish.links, wish.job, wish.keep)
+                here = node.stage_in(wish.folder, wish.ins, options, moving)
+                begun, lock, done = True, here.lock, [here.report]
+            stage.moved_in += [item for report in done for item in report.items]
+            stage.nodes = sum(report.acted for report in done)
             if wish.ins:
-                say(begun.report.items)
+                say(stage.moved_in)
     except BaseException:
-        if begun:  # interrupted after it was made
-            node.clear(wish.folder)
+        if begun and each_node:
+            with contextlib.suppress(FairleadError):
+                _step(each_node, _words("clear", wish, step=True), shared)
+        elif begun:  # interrupted after it was made
+            node.stage_out(wish.folder, ())
         raise
-    return begun.lock
+    return lock
 
 
 def _out(
@@ -166,10 +171,8 @@ def _out(
         title = "staging out" if wish.outs else "removing what was staged"
         with _shown(shown, title) as (moving, say):
             if each_node:
-                several = stage.nodes > 1
-                reports = _step(
-                    each_node, out_words(wish, step=True, each=several), _reports(shared)
-                )
+                words = out_words(wish, step=True, each=stage.nodes > 1)
+                reports = _step(each_node, words, shared)
             else:
                 reports = [node.stage_out(wish.folder, wish.outs, on_progress=moving)]
             _noted(stage, reports)
@@ -192,63 +195,67 @@ def _noted(stage: Stage, reports: Sequence[NodeReport]) -> None:
     for item in stage.wish.outs:
         if acted and all(item.name in report.missing for report in acted):
             stage.findings.append(
-                error(
-                    "stage-out-missing",
-                    item_name=item.name,
-                    mount=MOUNT,
-                    variable=VARIABLE,
-                )
+                error("stage-out-missing", item_name=item.name, mount=MOUNT, variable=VARIABLE)
             )
 
 
 # --- several nodes -------------------------------------------------------------------------------
 
 
-def _in_by_steps(stage: Stage, each_node: EachNode, reports: Path, shown: Progress) -> None:
-    wish = stage.wish
-    try:
-        with _shown(shown, "staging in" if wish.ins else "making a folder for data") as (_, say):
-            done = _step(each_node, in_words(wish, step=True), reports)
-            stage.moved_in += [item for report in done for item in report.items]
-            stage.nodes = sum(report.acted for report in done)
-            if wish.ins:
-                say(stage.moved_in)
-    except BaseException:
-        with contextlib.suppress(FairleadError):
-            _step(each_node, clear_words(wish, step=True), reports)
-        raise
+def through_launcher(
+    launcher: Sequence[str], unset: Sequence[str] = (), environ: Mapping[str, str] = os.environ
+) -> EachNode:
+    """Starts steps by the words of a launcher.
+
+    Where the launcher chooses the nodes, they start as many processes as the command has ranks, and so on the
+    same nodes; those that come second on a node end at once.
+
+    Args:
+        unset: variables that must not reach them.
+    """
+
+    def each_node(words: Sequence[str]) -> int:
+        line = CommandLine((*launcher, *words), {}, tuple(unset))
+        started = processes.start(
+            line.argv,
+            line.environment(environ),
+            f"stage-{os.urandom(4).hex()}",
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno(),
+        )
+        try:
+            return started.process.wait()
+        finally:
+            # An interrupted step undoes what it has begun, for which it needs a moment.
+            processes.end(started, 5.0)
+
+    return each_node
 
 
-def _step(each_node: EachNode, words: Sequence[str], reports: Path) -> list[NodeReport]:
+def _step(each_node: EachNode, words: Sequence[str], shared: Path | None) -> list[NodeReport]:
     """Runs a step on every node, and reads what each of its processes reports.
 
     Raises:
         FairleadError: a node failed, or one ended without a report.
     """
-    folder = reports / f"stage-{os.urandom(4).hex()}"
+    assert shared is not None
+    folder = shared / f"stage-{os.urandom(4).hex()}"
     folder.mkdir(parents=True)
     code = each_node([*words, "--report", str(folder)])
-    found = [report_of(json.loads(path.read_text())) for path in sorted(folder.glob("*.json"))]
-    failed = [report for report in found if report.error]
-    out = "out" in words
-    if failed and not out:
+    files = sorted(folder.glob("*.json"))
+    reports = [from_json(NodeReport, json.loads(file.read_text())) for file in files]
+    failed = [report for report in reports if report.error]
+    if failed and "out" not in words:
         findings = {finding: None for report in failed for finding in report.findings}
         raise FairleadError(tuple(findings), ExitCode(failed[0].error))
-    if not found or (code and not failed):
-        raise fail("stage-step", status=code, found_count=len(found), words=shlex.join(words))
-    return found
-
-
-def _reports(shared: Path | None) -> Path:
-    if shared is None:
-        raise ValueError("steps need a folder for their reports")
-    return shared
+    if not reports or (code and not failed):
+        raise fail("stage-step", status=code, found_count=len(reports), words=shlex.join(words))
+    return reports
 
 
 def in_words(wish: Wish, *, step: bool = False) -> list[str]:
     """The words that stage in on the node they run on."""
-    words = [*_module(), "in", wish.folder]
-    words += ["--step"] if step else []
+    words = _words("in", wish, step)
     words += ["--follow"] if wish.links is Links.FOLLOW else []
     words += ["--job", wish.job] if wish.job else []
     words += ["--keep"] if wish.keep else []
@@ -259,21 +266,16 @@ def in_words(wish: Wish, *, step: bool = False) -> list[str]:
 
 def out_words(wish: Wish, *, step: bool = False, each: bool = False) -> list[str]:
     """The words that stage out, and remove what was staged."""
-    words = [*_module(), "out", wish.folder]
-    words += ["--step"] if step else []
+    words = _words("out", wish, step)
     words += ["--each"] if each else []
     for item in wish.outs:
         words += ["--item", item.name, item.target]
     return words
 
 
-def clear_words(wish: Wish, *, step: bool = False) -> list[str]:
-    """The words that remove what was staged."""
-    return [*_module(), "clear", wish.folder, *(["--step"] if step else [])]
-
-
-def _module() -> tuple[str, ...]:
-    return (sys.executable, "-m", "fairlead.transfer")
+def _words(verb: str, wish: Wish, step: bool) -> list[str]:
+    step_words = ["--step"] if step else []
+    return [sys.executable, "-m", "fairlead.transfer", verb, wish.folder, *step_words]
 
 
 def shell(wish: Wish, line: str, launcher: Sequence[str] = ()) -> str:
@@ -294,41 +296,19 @@ def shell(wish: Wish, line: str, launcher: Sequence[str] = ()) -> str:
 
 def lines(wish: Wish) -> tuple[Line, ...]:
     """What is staged, for ``explain``."""
-    place = f"{wish.place.path} ({wish.place.kind})"
-    found = [
+    folder = f"a folder of this run in {wish.place.path} ({wish.place.kind})"
+    whence = "--stage-in: copied once a node before the command, and read back to compare"
+    whither = "--stage-out: copied back after the command, however it ended"
+    return (
         Line(
             "stage-data",
             f"${VARIABLE}={MOUNT}",
-            f"a folder of this run in {place}, made on each node and removed after the command",
+            f"{folder}, made on each node and removed after the command",
             wish.place.why,
-        )
-    ]
-    for item in wish.ins:
-        found.append(
-            Line(
-                "stage-data",
-                f"{item.source} -> {MOUNT}/{item.name}",
-                "--stage-in: copied once a node before the command, and read back to compare",
-            )
-        )
-    for one in wish.outs:
-        found.append(
-            Line(
-                "stage-data",
-                f"{MOUNT}/{one.name} -> {one.target}",
-                "--stage-out: copied back after the command, however it ended",
-            )
-        )
-    return tuple(found)
-
-
-def amount(count: float) -> str:
-    """Bytes for people, in powers of ten."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+        ),
+        *(Line("stage-data", f"{i.source} -> {MOUNT}/{i.name}", whence) for i in wish.ins),
+        *(Line("stage-data", f"{MOUNT}/{o.name} -> {o.target}", whither) for o in wish.outs),
+    )
 
 
 def in_short(moved: Sequence[Moved]) -> str:
@@ -338,7 +318,7 @@ def in_short(moved: Sequence[Moved]) -> str:
     nodes = {one.node: [m for m in moved if m.node == one.node] for one in moved}
     first = next(iter(nodes.values()))
     files, size = sum(m.files for m in first), sum(m.bytes for m in first)
-    text = f"{amount(size)} in {files} file{'s' if files != 1 else ''}"
+    text = f"{human_bytes(size)} in {files} file{'s' if files != 1 else ''}"
     text += f" on each of {len(nodes)} nodes" if len(nodes) > 1 else ""
     rates = {
         name: sum(m.data for m in own if not m.reused) / max(sum(m.copy_s for m in own), 1e-6)
@@ -347,7 +327,7 @@ def in_short(moved: Sequence[Moved]) -> str:
     if all(m.reused for m in moved):
         return f"{text}, kept from an earlier run of this job, verified"
     slowest = min(rates, key=lambda name: rates[name])
-    text += f", {amount(rates[slowest])}/s"
+    text += f", {human_bytes(rates[slowest])}/s"
     text += f" (the slowest, {slowest})" if len(nodes) > 1 else ""
     text += ", some there already" if any(m.reused for m in moved) else ""
     verified = max(sum(m.verify_s for m in own) for own in nodes.values())

@@ -17,34 +17,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail, warning
-from fairlead.transfer import copying, folder, room, tree
-from fairlead.transfer.copying import OnProgress
+from fairlead.transfer import copying, folder, free_space, tree
+from fairlead.transfer.copying import Copied, OnProgress, silent
 from fairlead.transfer.folder import Lock, Owner, Staged
-from fairlead.transfer.model import (
-    MOUNT,
-    InItem,
-    Links,
-    Moved,
-    NodeReport,
-    OutItem,
-    Tree,
-    node_name,
-)
+from fairlead.transfer.model import MOUNT, InItem, Kind, Links, Moved, NodeReport, OutItem, Tree
 
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A folder that was filled, and the lock that says that its run lives."""
+    """A folder that was filled, and the lock that shows that its run is alive."""
 
     report: NodeReport
     lock: Lock | None = None
-
-
-def _nobody(what: str, amount: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -52,10 +39,10 @@ class InOptions:
     """How data are staged in.
 
     Attributes:
-        job: what an earlier run of it has left is used, when it is what it should be.
+        job: what an earlier run of it has left is reused, if it is unchanged.
         keep: it is to be left to the next run of that job.
-        step: other processes do the same; one of them does it.
-        hold: the process that calls lives as long as the run: when it ends, the folder is nobody's.
+        step: other processes do the same; one of them works.
+        hold: the calling process lives as long as the run: the folder is stale when it ends.
     """
 
     links: Links = Links.REFUSE
@@ -69,7 +56,7 @@ def stage_in(
     where: str,
     items: Sequence[InItem],
     options: InOptions = InOptions(),
-    on_progress: OnProgress = _nobody,
+    on_progress: OnProgress = silent,
 ) -> Begun:
     """Makes the folder ``where`` and copies ``items`` into it, all of them or none.
 
@@ -78,8 +65,8 @@ def stage_in(
     Raises:
         FairleadError: exit codes 2, 121 and 123. Nothing is left then.
     """
-    root, me = os.path.dirname(where), node_name()
-    folder.usable(root)
+    root, me = os.path.dirname(where), os.uname().nodename
+    folder.check_usable(root)
     folder.clear_stale(root)
     try:
         lock = folder.make(where, Owner(me, options.job, options.hold, options.keep))
@@ -88,94 +75,87 @@ def stage_in(
             return Begun(NodeReport(me, acted=False))
         raise fail("stage-place-exists", where=where) from None
     except OSError as exc:
-        raise _in_words(exc, root) from None
+        raise _as_error(exc, root) from None
     try:
-        moved = _filled(where, root, items, options.links, options.job, on_progress)
+        moved = _filled(where, root, items, options, on_progress)
     except BaseException as exc:
         with contextlib.suppress(OSError):
             copying.remove(where)
         if lock:
             lock.release()
         if isinstance(exc, OSError):
-            raise _in_words(exc, root) from None
+            raise _as_error(exc, root) from None
         raise
-    return Begun(NodeReport(me, acted=True, items=tuple(moved)), lock)
+    return Begun(NodeReport(me, acted=True, items=moved), lock)
 
 
 def _filled(
-    where: str, root: str, items: Sequence[InItem], links: Links, job: str, on_progress: OnProgress
-) -> list[Moved]:
-    trees = {item.name: tree.scan(item.source, links) for item in items}
-    moved: list[Moved] = []
+    where: str, root: str, items: Sequence[InItem], options: InOptions, on_progress: OnProgress
+) -> tuple[Moved, ...]:
+    trees = {item.name: tree.scan(item.source, options.links) for item in items}
+    moved: dict[str, Moved] = {}
     whole: dict[str, Staged] = {}
-    with folder.of_job(root, job) as earlier:
+    with folder.of_job(root, options.job) as earlier:
         for item in items:
-            if again := _reused(where, item, trees[item.name], earlier, on_progress):
-                whole[item.name], one = again
-                moved.append(one)
+            source, target = trees[item.name], f"{where}/data/{item.name}"
+            for other in earlier:
+                begun = time.monotonic()
+                if staged := _taken_over(other, source, target, on_progress):
+                    copied = Copied(staged.digest, {}, 0.0, time.monotonic() - begun)
+                    whole[item.name] = staged
+                    moved[item.name] = _moved(item.name, source.top, target, source, copied, True)
+                    break
     todo = [item for item in items if item.name not in whole]
-    room.check(where, [trees[item.name] for item in todo])
+    free_space.check(where, [trees[item.name] for item in todo])
     on_progress("size", sum(trees[item.name].bytes for item in todo))
     for item in todo:
-        seen, partial = trees[item.name], f"{where}/new/copy"
-        copied = copying.copy(seen, partial, on_progress)
-        copying.unchanged(seen, links)
-        target = f"{where}/data/{item.name}"
+        source, target = trees[item.name], f"{where}/data/{item.name}"
+        partial = f"{where}/new/copy"
+        copied = copying.copy(source, partial, on_progress)
+        copying.unchanged(source, options.links)
         os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
-        _moved(partial, target)
-        whole[item.name] = Staged(seen, copied.digest, copied.files)
-        moved.append(
-            Moved(
-                node_name(), item.name, seen.top, target, seen.files, seen.bytes, seen.data,
-                copied.copy_s, copied.verify_s, copied.digest,
-            )
-        )  # fmt: skip
+        _rename(partial, target)
+        whole[item.name] = Staged(source.top, copied.digest, copied.files, source.entries)
+        moved[item.name] = _moved(item.name, source.top, target, source, copied)
     folder.write_manifest(where, whole)
-    order = {item.name: n for n, item in enumerate(items)}
-    return sorted(moved, key=lambda one: order[one.name])
+    return tuple(moved[item.name] for item in items)
 
 
-def _reused(
-    where: str, item: InItem, seen: Tree, earlier: Sequence[str], on_progress: OnProgress
-) -> tuple[Staged, Moved] | None:
-    """Takes an item over from an earlier run of the job, if source and copy are what they were."""
-    for other in earlier:
-        known = folder.manifest(other)
-        for name, staged in known.items():
-            if staged.tree.top != seen.top:
-                continue
-            begun, place = time.monotonic(), f"{other}/data/{name}"
-            try:
-                there = tree.scan(place, Links.KEEP, seen_as="\0", leave_special=True)
-                right = not tree.differences(staged.tree, seen)
-                right = right and not copying.differing(seen, there)
-                right = right and copying.digests(there, on_progress) == dict(staged.files)
-            except (OSError, FairleadError):
-                right = False
-            folder.write_manifest(other, {n: s for n, s in known.items() if n != name})
-            if not right:
-                copying.remove(place)
-                break
-            target = f"{where}/data/{item.name}"
-            os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
-            _moved(place, target)
-            one = Moved(
-                node_name(), item.name, seen.top, target, seen.files, seen.bytes, seen.data,
-                0.0, time.monotonic() - begun, staged.digest, reused=True,
-            )  # fmt: skip
-            return staged, one
+def _taken_over(other: str, source: Tree, target: str, on_progress: OnProgress) -> Staged | None:
+    """Moves an item over from an earlier run's folder, if source and copy are what they were."""
+    known = folder.manifest(other)
+    for name, staged in known.items():
+        if staged.top != source.top:
+            continue
+        place = f"{other}/data/{name}"
+        try:
+            copy = tree.scan(place, Links.KEEP, seen_as="\0", leave_special=True)
+            right = (
+                not tree.differences(staged.tree, source)
+                and not tree.differences(source, copy, copied=True)
+                and copying.digests(copy, on_progress) == staged.files
+            )
+        except (OSError, FairleadError):
+            right = False
+        folder.write_manifest(other, {n: s for n, s in known.items() if n != name})
+        if not right:
+            copying.remove(place)
+            return None
+        os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
+        _rename(place, target)
+        return staged
     return None
 
 
-def _moved(source: str, target: str) -> None:
-    """Renames within a storage; a folder that may not be written to is made writable for that."""
-    mode = os.lstat(source).st_mode
-    ours = os.path.isdir(source) and not os.path.islink(source)
-    if ours:
-        os.chmod(source, 0o700)
-    _rename(source, target)
-    if ours:
-        os.chmod(target, mode & 0o7777)
+def _moved(
+    name: str, source: str, target: str, what: Tree, copied: Copied, reused: bool = False
+) -> Moved:
+    files = sum(entry.kind is Kind.FILE for entry in what.entries)
+    data = sum(file.data for file in what.contents)
+    return Moved(
+        os.uname().nodename, name, source, target, files, what.bytes, data,
+        copied.copy_s, copied.verify_s, copied.digest, reused,
+    )  # fmt: skip
 
 
 def stage_out(
@@ -184,24 +164,48 @@ def stage_out(
     *,
     each: bool = False,
     step: bool = False,
-    on_progress: OnProgress = _nobody,
+    on_progress: OnProgress = silent,
 ) -> NodeReport:
     """Copies ``items`` back from the folder ``where``, then removes it; what is not back stays.
 
     Args:
-        each: several nodes have folders of their own: each copies into a folder of its name.
-        step: other processes do the same; one of them does it.
+        each: several nodes have such folders: each copies into a folder of its name.
+        step: other processes do the same; one of them works.
     Raises:
-        KeyboardInterrupt: after what is not back was marked as kept.
+        Interrupted: after what is not back was marked as kept.
     """
-    me, owner = node_name(), folder.owner_of(where)
+    me, owner = os.uname().nodename, folder.owner_of(where)
     if owner is None or (step and not _acts(where, owner, me)):
         return NodeReport(me, acted=False)
-    way_back = _WayBack(where, owner, on_progress)
+    moved: list[Moved] = []
+    findings: list[Finding] = []
+    missing: list[str] = []
+    kept: dict[str, str] = {}
+    interrupted = False
     for item in items:
-        way_back.bring(item, f"{item.target}/{me}" if each else item.target)
-    report = way_back.finished(me, items)
-    if way_back.interrupted and not step:
+        place = f"{where}/data/{item.name}"
+        target = f"{item.target}/{me}" if each else item.target
+        if not os.path.lexists(place):
+            missing.append(item.name)
+            continue
+        try:
+            if interrupted:
+                raise KeyboardInterrupt
+            moved.append(_back(place, item, target, findings, on_progress))
+            if not owner.keep:
+                copying.remove(place)
+        except (FairleadError, OSError, KeyboardInterrupt) as exc:
+            interrupted = interrupted or isinstance(exc, KeyboardInterrupt)
+            kept[item.name] = place
+            findings.append(_kept(exc, where, item, place, target))
+    code = ExitCode.LAUNCH_FAILED if kept else 0
+    back = {one.name for one in moved}
+    for name in folder.kept_results(where):  # by a run before this call
+        if name not in back and os.path.lexists(f"{where}/data/{name}"):
+            kept.setdefault(name, f"{where}/data/{name}")
+    findings += _cleared(where, owner, items, kept)
+    report = NodeReport(me, True, tuple(moved), tuple(findings), code, kept, tuple(missing))
+    if interrupted and not step:
         raise Interrupted(report)
     return report
 
@@ -217,99 +221,35 @@ def _acts(where: str, owner: Owner, me: str) -> bool:
     return True
 
 
-class _WayBack:
-    """What is back, what is kept where it was, and why.
-
-    Attributes:
-        interrupted: by Ctrl-C; what comes after that is kept.
-    """
-
-    def __init__(self, where: str, owner: Owner, on_progress: OnProgress):
-        self._where, self._owner, self._on_progress = where, owner, on_progress
-        self.interrupted = False
-        self._moved: list[Moved] = []
-        self._findings: list[Finding] = []
-        self._kept: dict[str, str] = {}
-        self._missing: list[str] = []
-        self._code = 0
-
-    def bring(self, item: OutItem, target: str) -> None:
-        """Copies one item back."""
-        place = f"{self._where}/data/{item.name}"
-        if not os.path.lexists(place):
-            self._missing.append(item.name)
-            return
-        try:
-            if self.interrupted:
-                raise KeyboardInterrupt
-            moved, findings = _back(place, item, target, self._on_progress)
-            self._moved.append(moved)
-            self._findings += findings
-            if not self._owner.keep:
-                copying.remove(place)
-        except (FairleadError, OSError, KeyboardInterrupt) as exc:
-            self.interrupted = self.interrupted or isinstance(exc, KeyboardInterrupt)
-            self._kept[item.name] = place
-            self._code = ExitCode.LAUNCH_FAILED
-            self._findings.append(_kept(exc, self._where, item, place, target))
-
-    def finished(self, me: str, items: Sequence[OutItem]) -> NodeReport:
-        """Removes what is not kept."""
-        where, back = self._where, {moved.name for moved in self._moved}
-        for name in folder.kept_results(where):  # by a run before this call
-            if name not in back and os.path.lexists(f"{where}/data/{name}"):
-                self._kept.setdefault(name, f"{where}/data/{name}")
-        try:
-            _cleared(where, self._owner, items, self._kept)
-        except OSError as exc:
-            self._findings.append(
-                warning(
-                    "stage-clear",
-                    filename=exc.filename or where,
-                    reason=exc.strerror or str(exc),
-                    where=shlex.quote(where),
-                )
-            )
-        return NodeReport(
-            me, True, tuple(self._moved), tuple(self._findings), self._code, self._kept,
-            tuple(self._missing),
-        )  # fmt: skip
-
-
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C while results were copied back, and what is back by then."""
+    """Ctrl-C while results were copied back; ``report`` says what is back by then."""
 
     def __init__(self, report: NodeReport):
         super().__init__()
         self.report = report
 
 
-def clear(where: str, *, step: bool = False) -> NodeReport:
-    """Removes a run's folder with all that is in it."""
-    return stage_out(where, (), step=step)
-
-
 def _back(
-    place: str, item: OutItem, target: str, on_progress: OnProgress
-) -> tuple[Moved, list[Finding]]:
-    """Copies one item to ``target``, under another name until it is whole."""
+    place: str, item: OutItem, target: str, findings: list[Finding], on_progress: OnProgress
+) -> Moved:
+    """Copies one item to ``target``, under another name until it is complete; adds warnings."""
     seen_as = f"{MOUNT}/{item.name}"
-    seen = tree.scan(place, Links.KEEP, seen_as=seen_as, leave_special=True)
+    result = tree.scan(place, Links.KEEP, seen_as=seen_as, leave_special=True)
     above = os.path.dirname(target)
     os.makedirs(above, exist_ok=True)
-    room.check(above, [seen])
+    free_space.check(above, [result])
     token = os.urandom(4).hex()
     partial = f"{above}/.{os.path.basename(target)}.{token}.partial"
-    on_progress("size", seen.bytes)
-    findings = _left(item, seen)
+    on_progress("size", result.bytes)
+    notes = _incomplete(item, result)
     try:
-        copied = copying.copy(seen, partial, on_progress)
-        copying.unchanged(seen, Links.KEEP, seen_as)
+        copied = copying.copy(result, partial, on_progress)
+        copying.unchanged(result, Links.KEEP, seen_as)
         try:
-            _moved(partial, target)
+            _rename(partial, target)
         except FileExistsError:
             instead = f"{target}.{token}"
-            findings.append(
+            notes.append(
                 warning(
                     "stage-out-renamed",
                     item_name=item.name,
@@ -319,42 +259,36 @@ def _back(
                 )
             )
             target = instead
-            _moved(partial, target)
+            _rename(partial, target)
     except BaseException:
         with contextlib.suppress(OSError):
             copying.remove(partial)
         raise
-    return (
-        Moved(
-            node_name(), item.name, place, target, seen.files, seen.bytes, seen.data,
-            copied.copy_s, copied.verify_s, copied.digest,
-        ),
-        findings,
-    )  # fmt: skip
+    findings += notes
+    return _moved(item.name, place, target, result, copied)
 
 
-def _left(item: OutItem, seen: Tree) -> list[Finding]:
-    found = []
-    if seen.left_out:
-        shown = ", ".join(f"{path}: {what}" for path, what in seen.left_out[:5])
-        found.append(
+def _incomplete(item: OutItem, result: Tree) -> list[Finding]:
+    notes = []
+    if result.left_out:
+        notes.append(
             warning(
                 "stage-special-results",
-                left_out_count=len(seen.left_out),
+                left_out_count=len(result.left_out),
                 item_name=item.name,
-                shown=shown,
+                shown=", ".join(f"{path}: {what}" for path, what in result.left_out[:5]),
             )
         )
-    if seen.outward:
-        found.append(
+    if result.outward:
+        notes.append(
             warning(
                 "stage-link-out-of-results",
-                outward_count=len(seen.outward),
+                outward_count=len(result.outward),
                 item_name=item.name,
-                outward=", ".join(seen.outward[:5]),
+                outward=", ".join(result.outward[:5]),
             )
         )
-    return found
+    return notes
 
 
 def _kept(exc: BaseException, where: str, item: OutItem, place: str, target: str) -> Finding:
@@ -369,52 +303,71 @@ def _kept(exc: BaseException, where: str, item: OutItem, place: str, target: str
     return error(
         "stage-out-failed",
         item_name=item.name,
-        node_name=node_name(),
+        node_name=os.uname().nodename,
         place=place,
         why=why,
         words=shlex.join(words),
     )
 
 
-def _cleared(where: str, owner: Owner, items: Sequence[OutItem], kept: dict[str, str]) -> None:
-    if kept:
-        folder.keep_results(where, list(kept))
-    elif owner.keep:
-        whole = folder.manifest(where)
-        folder.hand_on(where, owner, [i.name for i in items if i.name not in whole])
-    else:
-        copying.remove(where)
+def _cleared(
+    where: str, owner: Owner, items: Sequence[OutItem], kept: dict[str, str]
+) -> list[Finding]:
+    """Removes what is neither kept nor left to the next run."""
+    try:
+        if kept:
+            folder.keep_results(where, list(kept))
+        elif owner.keep:
+            whole = folder.manifest(where)
+            folder.hand_on(where, owner, [i.name for i in items if i.name not in whole])
+        else:
+            copying.remove(where)
+    except OSError as exc:
+        reason = exc.strerror or str(exc)
+        filename, quoted = exc.filename or where, shlex.quote(where)
+        return [warning("stage-clear", filename=filename, reason=reason, where=quoted)]
+    return []
 
 
-def _in_words(exc: OSError, root: str) -> FairleadError:
-    if exc.errno in _NO_ROOM:
-        return room.no_room(
-            root, f"{exc.strerror} while {exc.filename or root} was written: others also fill it"
+def _as_error(exc: OSError, root: str) -> FairleadError:
+    """An error of the system while something was staged in."""
+    filename, reason = exc.filename or root, exc.strerror or str(exc)
+    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        return free_space.no_space(
+            root, f"{reason} while {filename} was written: others also fill it"
         )
-    return folder.in_words(exc, root)
+    copy = error("stage-copy", filename=filename, reason=reason, where=root)
+    return FairleadError(copy, ExitCode.LAUNCH_FAILED)
 
 
 def _rename(source: str, target: str) -> None:
-    """Renames, and replaces nothing.
+    """Renames within a storage; replaces nothing, which ``os.rename`` would.
+
+    A folder that is not writable is made writable for that.
 
     Raises:
-        FileExistsError: there is something at ``target``.
+        FileExistsError: ``target`` exists.
     """
+    mode = os.lstat(source).st_mode
+    is_folder = os.path.isdir(source) and not os.path.islink(source)
+    if is_folder:
+        os.chmod(source, 0o700)
     libc = ctypes.CDLL(None, use_errno=True)
-    words = (os.fsencode(source), os.fsencode(target))
+    paths = (os.fsencode(source), os.fsencode(target))
     try:
-        failed = libc.renameat2(_AT_FDCWD, words[0], _AT_FDCWD, words[1], _RENAME_NOREPLACE)
+        failed = libc.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_NOREPLACE)
         number = ctypes.get_errno() if failed else 0
     except AttributeError:  # a C library before glibc 2.28
         number = errno.ENOSYS
-    if not number:
-        return
-    if number not in (errno.ENOSYS, errno.EINVAL):  # NFS, Lustre: no such rename
+    if number in (errno.ENOSYS, errno.EINVAL):  # NFS, Lustre: no such rename
+        if not is_folder:
+            os.link(source, target, follow_symlinks=False)
+            os.unlink(source)
+        elif os.path.lexists(target):
+            number = errno.EEXIST
+        else:
+            os.rename(source, target)  # over an empty folder at most
+    if number not in (0, errno.ENOSYS, errno.EINVAL):
         raise OSError(number, os.strerror(number), source, None, target)
-    if os.path.isdir(source) and not os.path.islink(source):
-        if os.path.lexists(target):
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
-        os.rename(source, target)  # over an empty folder at most
-    else:
-        os.link(source, target, follow_symlinks=False)
-        os.unlink(source)
+    if is_folder:
+        os.chmod(target, mode & 0o7777)

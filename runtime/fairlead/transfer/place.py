@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail
 from fairlead.schedulers.registry import job_variables
 from fairlead.site.model import Storage
 
-WORDS = ("memory", "node-local", "burst-buffer")
-# What DataWarp sets in a job that requested striped space (see datawarp.py).
-DATAWARP = "DW_JOB_STRIPED"
-# By what a job is known: two runs with the same value are of one job.
+DATAWARP = "DW_JOB_STRIPED"  # what DataWarp sets in a job that requested striped space
 
 
 @dataclass(frozen=True)
@@ -21,9 +18,9 @@ class Place:
     """A storage near the nodes.
 
     Attributes:
-        kind: one of :data:`WORDS`, or ``path``.
+        kind: ``memory``, ``node-local``, ``burst-buffer`` or ``path``.
         path: its folder.
-        why: who says that it is that one.
+        why: the source of this choice.
     """
 
     kind: str
@@ -32,30 +29,43 @@ class Place:
 
 
 def choose(wanted: str, storage: Storage, site: str, environ: Mapping[str, str]) -> Place:
-    """The storage that ``--stage-to`` means; the site's node-local disk, else its memory, without.
+    """The storage that ``--stage-to`` means; without it the site's node-local disk, else its memory.
 
     Args:
-        wanted: one of :data:`WORDS`, a path, or empty.
+        wanted: a kind of storage, a path, or empty.
         site: the profile's name, for messages.
     Raises:
-        FairleadError: exit code 2; the site has none of that kind, or its path holds a variable that is
+        FairleadError: exit code 2; the site has none of that kind, or its path contains a variable that is
             not set here.
     """
     if not wanted:
-        kind = "node-local" if storage.node_local else "memory"
-        first = choose(kind, storage, site, environ)
-        return Place(first.kind, first.path, f"{first.why}; --stage-to names another")
+        default = choose("node-local" if storage.node_local else "memory", storage, site, environ)
+        return replace(default, why=f"{default.why}; --stage-to names another")
+    paths = {
+        "memory": storage.memory,
+        "node-local": storage.node_local,
+        "burst-buffer": f"${DATAWARP}" if storage.burst_buffer == "datawarp" else "",
+    }
+    if wanted not in paths:
+        if "/" not in wanted:
+            raise fail("stage-place-unknown", wanted=wanted, words=", ".join(paths))
+        return Place("path", wanted, "named by --stage-to")
+    path = paths[wanted]
+    if not path:
+        has = [kind for kind, other in paths.items() if other]
+        raise fail(
+            "stage-place-not-in-profile",
+            site=site,
+            kind=wanted,
+            has=", ".join(has),
+            path=has[0] if has else "PATH",
+        )
     if wanted == "burst-buffer":
-        return _burst_buffer(storage, site, environ)
-    if wanted in WORDS:
-        path = storage.memory if wanted == "memory" else storage.node_local
-        if not path:
-            raise _none(wanted, storage, site)
-        why = f"`{path}`, the {wanted} storage of site {site}"
-        return Place(wanted, expanded(path, site, environ), why)
-    if "/" not in wanted:
-        raise fail("stage-place-unknown", wanted=wanted, words=", ".join(WORDS))
-    return Place("path", wanted, "named by --stage-to")
+        if not environ.get(DATAWARP):
+            raise fail("stage-place-no-datawarp", datawarp=DATAWARP)
+        return Place(wanted, environ[DATAWARP], f"{path}, this job's DataWarp space")
+    why = f"`{path}`, the {wanted} storage of site {site}"
+    return Place(wanted, expanded(path, site, environ), why)
 
 
 def expanded(path: str, site: str, environ: Mapping[str, str]) -> str:
@@ -65,8 +75,8 @@ def expanded(path: str, site: str, environ: Mapping[str, str]) -> str:
         FairleadError: exit code 2; one of them is not set.
     """
 
-    def value(found: re.Match[str]) -> str:
-        name = found[1] or found[2]
+    def value(match: re.Match[str]) -> str:
+        name = match[1] or match[2]
         if not environ.get(name):
             raise fail("stage-place-variable-unset", name=name, path=path, site=site)
         return environ[name]
@@ -75,33 +85,5 @@ def expanded(path: str, site: str, environ: Mapping[str, str]) -> str:
 
 
 def job_here(environ: Mapping[str, str]) -> str:
-    """The scheduler's job that this is in, by variable and value; empty outside of one."""
+    """The current job of a scheduler, by variable and value; empty outside of one."""
     return next((f"{name}={environ[name]}" for name in job_variables() if environ.get(name)), "")
-
-
-def _burst_buffer(storage: Storage, site: str, environ: Mapping[str, str]) -> Place:
-    if storage.burst_buffer != "datawarp":
-        raise _none("burst-buffer", storage, site)
-    path = environ.get(DATAWARP, "")
-    if not path:
-        raise fail("stage-place-no-datawarp", datawarp=DATAWARP)
-    return Place("burst-buffer", path, f"${DATAWARP}, this job's DataWarp space")
-
-
-def _none(kind: str, storage: Storage, site: str) -> FairleadError:
-    has = [
-        word
-        for word, there in zip(
-            WORDS,
-            (storage.memory, storage.node_local, storage.burst_buffer != "none"),
-            strict=True,
-        )
-        if there
-    ]
-    return fail(
-        "stage-place-not-in-profile",
-        site=site,
-        kind=kind,
-        has=", ".join(has),
-        path=has[0] if has else "PATH",
-    )

@@ -1,9 +1,9 @@
 """What to copy: a walk through a tree that reads no file.
 
-Rules. A link that stays within the tree is kept as it is. An absolute link into the tree becomes a
-relative one, since the copy lies elsewhere. What leads out is refused, followed or kept, as is asked.
-Of hard links within the tree the first is copied. Sockets, pipes and devices have no content that could
-be copied. Not kept: owners, access lists and extended attributes, set-user-id bits.
+A link that stays within the tree is kept as it is. An absolute link into the tree becomes a relative
+one, since the copy is elsewhere. A link that leads out is refused, followed or kept, as requested. Of
+hard links within the tree the first is copied. Sockets, pipes and devices have no content to copy. Not
+kept: owners, access lists and extended attributes, set-user-id bits.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error
 from fairlead.transfer.model import Entry, Kind, Links, Tree
 
 _MODE = 0o1777  # a copy belongs to the copier: set-user-id would mean another user
-_SHOWN = 5  # of many mistakes of one kind, as many are named
+_SHOWN = 5  # paths that a message names
 _HOPS = 100  # links on one way; a kernel follows 40
 _SPECIAL = {
     stat.S_IFIFO: "a pipe",
@@ -29,14 +30,14 @@ _SPECIAL = {
 
 
 def scan(top: str, links: Links, *, seen_as: str = "", leave_special: bool = False) -> Tree:
-    """Looks through what is at ``top``.
+    """Lists what is at ``top``.
 
     Args:
-        seen_as: the path by which its links call it; ``top`` itself otherwise.
+        seen_as: the path by which its links name it; ``top`` itself otherwise.
         leave_special: leave out what cannot be copied, instead of refusing all.
     Raises:
         FairleadError: exit code 121; links lead out, or something is not a file, folder or link,
-            or may not be read. Exit code 2; there is nothing.
+            or cannot be read. Exit code 2; there is nothing.
     """
     real = os.path.realpath(top)
     walk = _Walk((seen_as,) if seen_as else (os.path.abspath(top), real), links)
@@ -49,10 +50,8 @@ def scan(top: str, links: Links, *, seen_as: str = "", leave_special: bool = Fal
     except FileNotFoundError as exc:
         where = exc.filename or top
         if where == real:
-            raise FairleadError(
-                error("stage-source-missing-on-node", top=top),
-                ExitCode.USAGE,
-            ) from None
+            missing = error("stage-source-missing-on-node", top=top)
+            raise FairleadError(missing, ExitCode.USAGE) from None
         raise changed(top, [os.path.relpath(where, real)]) from None
     problems = list(walk.problems(leave_special))
     if problems:
@@ -67,17 +66,16 @@ def scan(top: str, links: Links, *, seen_as: str = "", leave_special: bool = Fal
 
 def changed(top: str, paths: list[str]) -> FairleadError:
     """The error of a tree that was written to while it was copied."""
-    return FairleadError(
-        error("stage-changed", top=top, few=_few(paths)),
-        ExitCode.LAUNCH_FAILED,
-    )
+    return FairleadError(error("stage-changed", top=top, few=_few(paths)), ExitCode.LAUNCH_FAILED)
 
 
-def differences(before: Tree, after: Tree) -> list[str]:
-    """Paths at which two looks at one tree differ."""
-    # What is a hole may change as a file system writes out what it was given long ago.
-    one = {entry.path: replace(entry, data=0) for entry in before.entries}
-    two = {entry.path: replace(entry, data=0) for entry in after.entries}
+def differences(first: Tree, second: Tree, *, copied: bool = False) -> list[str]:
+    """Paths at which two scans of one tree differ, or of a tree and its copy; contents aside."""
+    # Holes may change as a file system writes out what it was given long ago.
+    aside: dict[str, Any] = {"data": 0}
+    if copied:
+        aside |= {"source": "", "mtime_ns": 0, "stamp": (0, 0, 0)}
+    one, two = ({e.path: replace(e, **aside) for e in tree.entries} for tree in (first, second))
     return sorted(path for path in one.keys() | two.keys() if one.get(path) != two.get(path))
 
 
@@ -163,68 +161,51 @@ class _Walk:
         if not os.access(source, os.R_OK):
             self.unreadable.append(path or source)
             return
-        made = _entry(path, Kind.FILE, source, found)
-        holes = found.st_blocks * 512 < found.st_size
-        data = _data(source, found.st_size) if holes else found.st_size
-        self.entries.append(replace(made, size=found.st_size, data=data))
+        data = found.st_size
+        if found.st_blocks * 512 < data:  # it has holes
+            with open(source, "rb", buffering=0) as file:
+                data = sum(stop - begin for begin, stop in extents(file.fileno(), 0, data))
+        entry = _entry(path, Kind.FILE, source, found)
+        self.entries.append(replace(entry, size=found.st_size, data=data))
 
     def problems(self, leave_special: bool) -> Iterator[Finding]:
         if self.refused:
-            yield error(
-                "stage-link-out-of-source",
-                count=_count(self.refused, "link leads", "links lead"),
-                few=_few(self.refused),
-            )
+            listed = _listed(self.refused, "link leads", "links lead")
+            yield error("stage-link-out-of-source", **listed)
         if self.nowhere:
-            yield error(
-                "stage-link-broken",
-                count=_count(self.nowhere, "link", "links"),
-                few=_few(self.nowhere),
-            )
+            yield error("stage-link-broken", **_listed(self.nowhere, "link", "links"))
         if self.special and not leave_special:
-            yield error(
-                "stage-special-source",
-                count=_count(self.special, "thing", "things"),
-                few=_few([f"{path}: {what}" for path, what in self.special]),
-            )
+            special = [f"{path}: {what}" for path, what in self.special]
+            yield error("stage-special-source", **_listed(special, "thing", "things"))
         if self.unreadable:
-            yield error(
-                "stage-source-unreadable",
-                count=_count(self.unreadable, "path", "paths"),
-                few=_few(self.unreadable),
-            )
+            yield error("stage-source-unreadable", **_listed(self.unreadable, "path", "paths"))
 
 
 def _entry(path: str, kind: Kind, source: str, found: os.stat_result) -> Entry:
-    return Entry(
-        path, kind, source, stat.S_IMODE(found.st_mode) & _MODE, found.st_mtime_ns,
-        stamp=(found.st_dev, found.st_ino, found.st_ctime_ns),
-    )  # fmt: skip
+    mode = 0 if kind is Kind.LINK else found.st_mode & _MODE
+    stamp = (found.st_dev, found.st_ino, found.st_ctime_ns)
+    return Entry(path, kind, source, mode, found.st_mtime_ns, stamp=stamp)
 
 
 def _linked(entries: list[Entry]) -> tuple[Entry, ...]:
-    """Which files are hard links to one before them."""
+    """Marks files that are hard links to an earlier one."""
     first: dict[tuple[int, int], str] = {}
-    out = []
-    for entry in entries:
+    for n, entry in enumerate(entries):
         if entry.kind is Kind.FILE:
             earlier = first.setdefault(entry.stamp[:2], entry.path)
             if earlier != entry.path:
-                entry = replace(entry, same_as=earlier)
-        out.append(entry)
-    return tuple(out)
+                entries[n] = replace(entry, same_as=earlier)
+    return tuple(entries)
 
 
 def _stays(root: str, folder: str, target: str, hops: list[int] | None = None) -> bool:
     """Whether a link in ``folder`` leads to a place below ``root``, as a kernel would follow it.
 
-    A link on its way that leads out is judged by itself: what it is followed to stands in its place.
+    A link on the way that leads out is judged by itself: the copy has its target in its place.
     """
     if target.startswith("/"):
         return False
-    hops = (
-        hops if hops is not None else [_HOPS]
-    )  # for all of the way, or a circle doubles at each turn
+    hops = [_HOPS] if hops is None else hops  # for all of the way, or a loop doubles at each turn
     parts = folder.split("/") if folder else []
     todo = target.split("/")[::-1]
     while todo:
@@ -268,16 +249,9 @@ def extents(handle: int, start: int, end: int) -> Iterator[tuple[int, int]]:
         here = stop
 
 
-def _data(source: str, size: int) -> int:
-    handle = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return sum(stop - begin for begin, stop in extents(handle, 0, size))
-    finally:
-        os.close(handle)
-
-
-def _count(items: list[str] | list[tuple[str, str]], one: str, many: str) -> str:
-    return f"1 {one}" if len(items) == 1 else f"{len(items)} {many}"
+def _listed(items: list[str], one: str, many: str) -> dict[str, str]:
+    count = f"1 {one}" if len(items) == 1 else f"{len(items)} {many}"
+    return {"count": count, "few": _few(items)}
 
 
 def _few(items: list[str]) -> str:
@@ -287,5 +261,5 @@ def _few(items: list[str]) -> str:
 
 
 def printable(path: str) -> str:
-    """A path for people: bytes that are no text as ``\\xNN``."""
+    """A path for messages: bytes that are not UTF-8 as ``\\xNN``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -38,23 +38,13 @@ def _apptainer(world: World, able: list[str]) -> Iterator[Diagnosis]:
         return
     version = world.run((program, "--version"))
     if version.returncode:
-        private = private_apptainer(world.environ)
-        yield (
-            ill(
-                "engine-does-not-start",
-                program=program,
-                version_said=version.said,
-                retry=RETRY,
-                fix=_own_fix(world),
-            )
-            if program == str(private)
-            else ill(
-                "engine-does-not-start-reinstall",
-                program=program,
-                version_said=version.said,
-                retry=RETRY,
-                fix=None,
-            )
+        private = program == str(private_apptainer(world.environ))
+        yield ill(
+            "engine-does-not-start" if private else "engine-does-not-start-reinstall",
+            program=program,
+            version_said=version.said,
+            retry=RETRY,
+            fix=_own_fix(world) if private else None,
         )
         return
     probe = world.probe_engine()

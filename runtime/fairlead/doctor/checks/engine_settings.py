@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from fairlead.base import process
 from fairlead.base.errors import Severity
@@ -18,7 +19,7 @@ from fairlead.engines.apptainer import CAP_SYS_RESOURCE
 from fairlead.engines.apptainer_conf import parse
 
 NAME = "engine-settings"
-# Key, values that harm, how much, what comes of it, the value to set. Source: Apptainer's and
+# Key, values that harm, how much, and the consequence; `yes` is right. Source: Apptainer's and
 # SingularityCE's administrator guides, "Configuration Files".
 _RULES = (
     (
@@ -26,38 +27,28 @@ _RULES = (
         ("no",),
         Severity.ERROR,
         "nothing of the node can be bound into a container: neither the host's MPI nor your data",
-        "yes",
     ),
-    (
-        "allow container squashfs",
-        ("no",),
-        Severity.ERROR,
-        "an image that is a squashfs is refused",
-        "yes",
-    ),
-    ("allow container sif", ("no",), Severity.ERROR, "an image that is a SIF is refused", "yes"),
+    ("allow container squashfs", ("no",), Severity.ERROR, "an image that is a squashfs is refused"),
+    ("allow container sif", ("no",), Severity.ERROR, "an image that is a SIF is refused"),
     (
         "mount dev",
         ("no", "minimal"),
         Severity.WARNING,
         "a container has its own /dev: no fabric, no GPU, and a /dev/shm that ranks do not share",
-        "yes",
     ),
     (
         "mount tmp",
         ("no",),
         Severity.WARNING,
         "a container has its own /tmp, in which Open MPI's ranks do not find each other",
-        "yes",
     ),
-    ("mount proc", ("no",), Severity.WARNING, "MPI finds neither its cores nor its peers", "yes"),
-    ("mount sys", ("no",), Severity.WARNING, "MPI and UCX find no devices and no cores", "yes"),
+    ("mount proc", ("no",), Severity.WARNING, "MPI finds neither its cores nor its peers"),
+    ("mount sys", ("no",), Severity.WARNING, "MPI and UCX find no devices and no cores"),
     (
         "mount home",
         ("no",),
         Severity.INFO,
         "the home folder is not in a container unless it is bound: --bind $HOME",
-        "yes",
     ),
 )
 
@@ -76,6 +67,43 @@ def examine(world: World) -> Iterator[Diagnosis]:
         )
 
 
+@dataclass(frozen=True)
+class _Settings:
+    """An engine's apptainer.conf."""
+
+    world: World
+    program: str
+    file: str
+    values: Mapping[str, tuple[str, ...]]
+
+    @property
+    def own(self) -> bool:
+        """Whether it belongs to fairlead's private Apptainer."""
+        data = self.world.real(str(data_dir(self.world.environ)))
+        return self.world.real(self.file).startswith(f"{data}/")
+
+    def last(self, key: str, default: str = "") -> str:
+        return self.values.get(key, (default,))[-1].lower()
+
+    def line(self, key: str, value: str = "yes", how: str = "--set") -> str:
+        """The command that changes a value, for a person to type."""
+        sudo = "" if self.own else "sudo "
+        quoted = value if how == "--set" else shlex.quote(value)
+        return f'{sudo}{shlex.quote(self.program)} config global {how} "{key}" {quoted}'
+
+    def fix(self, key: str, value: str = "yes", how: str = "--set") -> Fix | None:
+        """Only in the user's own installation; an administrator's settings are theirs to change."""
+        if not self.own:
+            return None
+        words = (self.program, "config", "global", how, key, value)
+        return OwnFix(
+            f"{how.lstrip('-')}s `{key} = {value}` in {self.file}",
+            lambda progress: process.run_checked(
+                words, f"cannot set `{key}`", f"edit {self.file}", environ=self.world.environ
+            ),
+        )
+
+
 def _apptainer(world: World) -> Iterator[Diagnosis]:
     program = world.engine()
     if program is None:
@@ -85,9 +113,9 @@ def _apptainer(world: World) -> Iterator[Diagnosis]:
     if text is None:
         yield ill("engine-settings-unreadable", file=file)
         return
-    values = parse(text)
-    for key, bad, severity, why, good in _RULES:
-        value = values.get(key, ("",))[-1].lower()
+    conf = _Settings(world, program, file, parse(text))
+    for key, bad, severity, why in _RULES:
+        value = conf.last(key)
         if value in bad:
             yield ill(
                 "engine-settings-value",
@@ -95,98 +123,57 @@ def _apptainer(world: World) -> Iterator[Diagnosis]:
                 value=value,
                 file=file,
                 why=why,
-                line=_line(world, program, file, key, good),
+                line=conf.line(key),
                 severity=severity,
-                fix=None if severity is Severity.INFO else _fix(world, program, file, key, good),
+                fix=None if severity is Severity.INFO else conf.fix(key),
             )
-    yield from _mount_points(world, program, file, values)
-    yield from _loop_devices(world, program, file, values)
-    yield from _others(world, program, file, values)
-
-
-def _mount_points(
-    world: World, program: str, file: str, values: Mapping[str, tuple[str, ...]]
-) -> Iterator[Diagnosis]:
-    overlay = values.get("enable overlay", ("yes",))[-1].lower()
-    underlay = values.get("enable underlay", ("yes",))[-1].lower()
-    if overlay == "no" and underlay == "no":
+    if conf.last("enable overlay") == conf.last("enable underlay") == "no":
+        key = "enable underlay"
         yield ill(
             "engine-settings-no-overlay-no-underlay",
             file=file,
-            line=_line(world, program, file, "enable underlay", "yes"),
-            fix=_fix(world, program, file, "enable underlay", "yes"),
+            line=conf.line(key),
+            fix=conf.fix(key),
         )
+    yield from _loop_devices(world, conf)
+    yield from _others(world, conf)
 
 
-def _loop_devices(
-    world: World, program: str, file: str, values: Mapping[str, tuple[str, ...]]
-) -> Iterator[Diagnosis]:
+def _loop_devices(world: World, conf: _Settings) -> Iterator[Diagnosis]:
     """Only the kernel's own squashfs takes loop devices: for root, and for a setuid engine."""
-    if world.uid != 0 and not starters(world, program):
+    if world.uid != 0 and not starters(world, conf.program):
         return
-    shared = values.get("shared loop devices", ("no",))[-1].lower() == "yes"
-    text = values.get("max loop devices", ("256",))[-1]
+    text = conf.last("max loop devices")
     most = int(text) if text.isdecimal() else 256
     ranks = world.cores()
-    if not shared and most < ranks:
+    if conf.last("shared loop devices") != "yes" and most < ranks:
         yield ill(
             "engine-settings-loop-devices",
             most=most,
             ranks=ranks,
-            file=file,
-            line=_line(world, program, file, "shared loop devices", "yes"),
-            fix=_fix(world, program, file, "shared loop devices", "yes"),
+            file=conf.file,
+            line=conf.line("shared loop devices"),
+            fix=conf.fix("shared loop devices"),
         )
 
 
-def _others(
-    world: World, program: str, file: str, values: Mapping[str, tuple[str, ...]]
-) -> Iterator[Diagnosis]:
-    if values.get("allow setuid", ("yes",))[-1].lower() == "no" and starters(world, program):
-        yield note(
-            "engine-settings-setuid-off",
-            file=file,
-            line=_line(world, program, file, "allow setuid", "yes"),
-        )
-    for entry in values.get("bind path", ()):
+def _others(world: World, conf: _Settings) -> Iterator[Diagnosis]:
+    if conf.last("allow setuid") == "no" and starters(world, conf.program):
+        yield note("engine-settings-setuid-off", file=conf.file, line=conf.line("allow setuid"))
+    for entry in conf.values.get("bind path", ()):
         source = entry.split(":")[0]
         if source and not world.access(source, os.F_OK):
             yield ill(
                 "engine-settings-bind-path-missing",
                 entry=entry,
-                file=file,
-                line=_line(world, program, file, "bind path", shlex.quote(entry), "--unset"),
-                fix=_fix(world, program, file, "bind path", entry, "--unset"),
+                file=conf.file,
+                line=conf.line("bind path", entry, "--unset"),
+                fix=conf.fix("bind path", entry, "--unset"),
             )
     for key in ("limit container owners", "limit container groups", "limit container paths"):
-        value = ", ".join(v for v in values.get(key, ()) if v and v.upper() != "NULL")
+        value = ", ".join(v for v in conf.values.get(key, ()) if v and v.upper() != "NULL")
         if value:
-            yield note("engine-settings-images-limited", key=key, value=value, file=file)
-
-
-def _line(world: World, program: str, file: str, key: str, value: str, how: str = "--set") -> str:
-    become = "" if _own(world, file) else "sudo "
-    return f'{become}{shlex.quote(program)} config global {how} "{key}" {value}'
-
-
-def _own(world: World, file: str) -> bool:
-    """Whether it is of fairlead's private Apptainer."""
-    return world.real(file).startswith(world.real(str(data_dir(world.environ))) + "/")
-
-
-def _fix(
-    world: World, program: str, file: str, key: str, value: str, how: str = "--set"
-) -> Fix | None:
-    """Only in the user's own installation; an administrator's settings are theirs to change."""
-    if not _own(world, file):
-        return None
-    words = (program, "config", "global", how, key, value)
-    return OwnFix(
-        f"{how.lstrip('-')}s `{key} = {value}` in {file}",
-        lambda progress: process.run_checked(
-            words, f"cannot set `{key}`", f"edit {file}", environ=world.environ
-        ),
-    )
+            yield note("engine-settings-images-limited", key=key, value=value, file=conf.file)
 
 
 def _podman(world: World) -> Iterator[Diagnosis]:
@@ -197,11 +184,8 @@ def _podman(world: World) -> Iterator[Diagnosis]:
         return
     driver, where = podman.storage_driver(world)
     if driver == "vfs":
-        yield note(
-            "engine-settings-podman-vfs",
-            where=where,
-            own_storage_file=podman.own_storage_file(world),
-        )
+        file = podman.own_storage_file(world)
+        yield note("engine-settings-podman-vfs", where=where, own_storage_file=file)
 
 
 def _ulimits(world: World) -> Iterator[Diagnosis]:

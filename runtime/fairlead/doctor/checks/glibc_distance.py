@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
@@ -65,33 +66,19 @@ def _distance(mpi: HostMpi, images: Mapping[str, str], engine: Engine) -> Diagno
         return None
     worst = next((w for w in far.values() if w.way is GlibcWay.NONE), next(iter(far.values())))
     names = ", ".join(f"{name} {images[name]}" for name in list(far)[:4])
+    fields: dict[str, Any] = {
+        "mpi": mpi,
+        "worst": worst,
+        "far_count": len(far),
+        "images_count": len(images),
+        "names": names + (", ..." if len(far) > 4 else ""),
+        "host_glibc": host_glibc(mpi),
+    }
     if worst.way is GlibcWay.NONE:
-        return ill(
-            "glibc-distance-too-old",
-            library_title=mpi.library.title,
-            worst_need=worst.need,
-            far_count=len(far),
-            images_count=len(images),
-            library_path=mpi.library.path,
-            by=worst.by,
-            names=names,
-            why=", ..." if len(far) > 4 else "",
-            host_glibc=host_glibc(mpi),
-        )
-    return note(
-        "glibc-distance-bound-over"
-        if worst.way is GlibcWay.BIND
-        else "glibc-distance-used-through-loader",
-        library_title=mpi.library.title,
-        worst_need=worst.need,
-        far_count=len(far),
-        images_count=len(images),
-        library_path=mpi.library.path,
-        by=worst.by,
-        names=names,
-        why=", ..." if len(far) > 4 else "",
-        host_glibc=host_glibc(mpi),
-    )
+        return ill("glibc-distance-too-old", **fields)
+    if worst.way is GlibcWay.BIND:
+        return note("glibc-distance-bound-over", **fields)
+    return note("glibc-distance-used-through-loader", **fields)
 
 
 def _facts(glibc: str) -> ImageFacts:

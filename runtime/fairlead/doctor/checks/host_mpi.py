@@ -45,9 +45,8 @@ def _other_than_the_sites(site: Site | None, chosen: HostMpi) -> Diagnosis | Non
     return ill(
         "host-mpi-not-the-sites",
         title=_title(chosen),
-        vendor=site.mpi.vendor,
-        library_path=chosen.library.path,
-        found_by=chosen.found_by,
+        site=site,
+        chosen=chosen,
         says=says(site, "mpi.vendor", site.mpi.vendor),
         load=_load(site),
     )
@@ -57,23 +56,17 @@ def _absent_at(site: Site, mpis: tuple[HostMpi, ...]) -> Diagnosis:
     """One from a wheel would not know the network, so none is offered."""
     search = ", ".join(site.mpi.search)
     others = ", ".join(_title(m) for m in mpis)
-    return (
-        ill(
-            "host-mpi-site-not-found",
-            search=search,
-            says=says(site, "mpi.search", search),
-            others=others,
-            load=_load(site),
-            severity=severity(site, "mpi.search"),
+    if not search:
+        return ill(
+            "host-mpi-site-has-no-folder", site_name=site.name, others=others, load=_load(site)
         )
-        if search
-        else ill(
-            "host-mpi-site-has-no-folder",
-            search=search,
-            site_name=site.name,
-            others=others,
-            load=_load(site),
-        )
+    return ill(
+        "host-mpi-site-not-found",
+        search=search,
+        says=says(site, "mpi.search", search),
+        others=others,
+        load=_load(site),
+        severity=severity(site, "mpi.search"),
     )
 
 

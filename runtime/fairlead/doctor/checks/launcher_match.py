@@ -87,8 +87,7 @@ def _against_modules(launcher: Launcher, modules: dict[str, AbiFamily]) -> Itera
     if others and launcher.family not in modules.values():
         yield ill(
             "launcher-match-other-family",
-            launcher_title=launcher.title,
-            launcher_path=launcher.path,
+            launcher=launcher,
             others=", ".join(others),
         )
 
@@ -102,8 +101,7 @@ def _against_host(world: World, launcher: Launcher) -> Iterator[Diagnosis]:
     if chosen.launcher.family is not launcher.family:
         yield note(
             "launcher-match-other-family-unused",
-            launcher_title=launcher.title,
-            launcher_path=launcher.path,
+            launcher=launcher,
             chosen_launcher_path=chosen.launcher.path,
         )
 

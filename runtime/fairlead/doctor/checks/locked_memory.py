@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.site_expectations import DEVICES, FABRICS, says
@@ -24,24 +25,17 @@ def examine(world: World) -> Iterator[Diagnosis]:
         yield well(NAME, f"{_words(soft)} of memory can be locked", "RLIMIT_MEMLOCK of this shell")
     elif found:
         kind, device = next(iter(found.items()))
-        yield (
-            ill(
-                "locked-memory-soft-limit",
-                words=_words(soft),
-                fabrics=FABRICS[kind],
-                words_2=_words(hard),
-                device=device,
-                unlimited="unlimited" if hard == UNLIMITED else hard // 1024,
-            )
-            if _enough(hard)
-            else ill(
-                "locked-memory-hard-limit",
-                words=_words(soft),
-                fabrics=FABRICS[kind],
-                words_2=_words(hard),
-                device=device,
-            )
-        )
+        limited: dict[str, Any] = {
+            "words": _words(soft),
+            "fabrics": FABRICS[kind],
+            "words_2": _words(hard),
+            "device": device,
+        }
+        if _enough(hard):
+            unlimited = "unlimited" if hard == UNLIMITED else hard // 1024
+            yield ill("locked-memory-soft-limit", unlimited=unlimited, **limited)
+        else:
+            yield ill("locked-memory-hard-limit", **limited)
     elif site and site.fabric.kind in _NEED_IT:
         yield note(
             "locked-memory-login-node",

@@ -23,13 +23,13 @@ class Rule:
     Attributes:
         harms: whether a value of the variable does.
         why: what comes of it.
-        remedy: what to type.
+        remedy: what to type besides ``unset``.
     """
 
     variable: str
     harms: Callable[[str], bool]
     why: str
-    remedy: str
+    remedy: str = ""
 
 
 def _is(*values: str) -> Callable[[str], bool]:
@@ -50,20 +50,15 @@ RULES = (
         "I_MPI_FABRICS",
         lambda value: value.strip() == "shm",
         "only shared memory: a job over two nodes fails in MPI_Init",
-        "unset I_MPI_FABRICS, or shm:ofi",
+        ", or shm:ofi",
     ),
     Rule(
         "I_MPI_FABRICS",
         lambda value: bool(_OLD_FABRICS & set(value.split(":"))),
         "Intel MPI has supported only shm and ofi since 2019, and ends in MPI_Init",
-        "unset I_MPI_FABRICS, or shm:ofi",
+        ", or shm:ofi",
     ),
-    Rule(
-        "I_MPI_FABRICS",
-        lambda value: value.strip() == "ofi",
-        _NODE_ALONE,
-        "unset I_MPI_FABRICS, or shm:ofi",
-    ),
+    Rule("I_MPI_FABRICS", lambda value: value.strip() == "ofi", _NODE_ALONE, ", or shm:ofi"),
     Rule(
         "OMPI_MCA_btl",
         lambda value: (
@@ -72,46 +67,36 @@ RULES = (
             and not {"sm", "vader"} & _words(value)
         ),
         f"no shared memory among the transports: {_NODE_ALONE}",
-        "unset OMPI_MCA_btl",
     ),
     Rule(
         "OMPI_MCA_btl",
         lambda value: value.startswith("^") and bool({"sm", "vader", "self"} & _words(value)),
         f"shared memory is excluded: {_NODE_ALONE}",
-        "unset OMPI_MCA_btl",
     ),
     Rule(
         "OMPI_MCA_btl",
         lambda value: not value.startswith("^") and "openib" in _words(value),
         "Open MPI 5 has no openib, and every rank reports it; InfiniBand uses UCX",
-        "unset OMPI_MCA_btl",
     ),
     Rule(
         "OMPI_MCA_mtl",
         lambda value: "^ofi" in value,
         "libfabric is excluded, which Omni-Path, Slingshot and EFA need",
-        "unset OMPI_MCA_mtl",
     ),
-    Rule(
-        "MPIR_CVAR_NOLOCAL", _is("1", "yes", "true", "on"), _NODE_ALONE, "unset MPIR_CVAR_NOLOCAL"
-    ),
-    Rule(
-        "MPIR_CVAR_NO_LOCAL", _is("1", "yes", "true", "on"), _NODE_ALONE, "unset MPIR_CVAR_NO_LOCAL"
-    ),
-    Rule("MPICH_NO_LOCAL", _is("1"), _NODE_ALONE, "unset MPICH_NO_LOCAL"),
-    Rule("MV2_USE_SHARED_MEM", _is("0"), _SHORTER, "unset MV2_USE_SHARED_MEM"),
-    Rule("MPICH_SMP_SINGLE_COPY_MODE", _is("none"), _SHORTER, "unset MPICH_SMP_SINGLE_COPY_MODE"),
+    Rule("MPIR_CVAR_NOLOCAL", _is("1", "yes", "true", "on"), _NODE_ALONE),
+    Rule("MPIR_CVAR_NO_LOCAL", _is("1", "yes", "true", "on"), _NODE_ALONE),
+    Rule("MPICH_NO_LOCAL", _is("1"), _NODE_ALONE),
+    Rule("MV2_USE_SHARED_MEM", _is("0"), _SHORTER),
+    Rule("MPICH_SMP_SINGLE_COPY_MODE", _is("none"), _SHORTER),
     Rule(
         "SLURM_MPI_TYPE",
         _is("none"),
         "srun starts ranks that do not know each other: rank 0 of 1, with exit code 0",
-        "unset SLURM_MPI_TYPE",
     ),
     Rule(
         "MPICH_MAX_THREAD_SAFETY",
         _is("single"),
         "frameworks with their own threads request more, and so does mpi4py",
-        "unset MPICH_MAX_THREAD_SAFETY",
     ),
 )
 
@@ -146,7 +131,7 @@ def _broken(values: Mapping[str, str], where: Callable[[str], str]) -> Iterator[
                 value=value,
                 where=where(rule.variable),
                 why=rule.why,
-                remedy=rule.remedy,
+                remedy=f"unset {rule.variable}{rule.remedy}",
             )
 
 

@@ -46,23 +46,13 @@ def examine(world: World) -> Iterator[Diagnosis]:
         yield well(NAME, f"{len(wanted)} system packages", ", ".join(p.name for p in wanted))
         return
     names = [package.name for package in missing]
-    has_apt = world.which("apt-get") is not None
-    yield (
-        ill(
-            "packages-missing-apt",
-            names=", ".join(names),
-            missing="\n".join(f"{p.witness}: {p.purpose}" for p in missing),
-            apt_line=apt_line(names),
-            fix=apt_fix(names),
-        )
-        if has_apt
-        else ill(
-            "packages-missing-no-apt",
-            names=", ".join(names),
-            missing="\n".join(f"{p.witness}: {p.purpose}" for p in missing),
-            fix=None,
-        )
-    )
+    listed = ", ".join(names)
+    lacking = "\n".join(f"{p.witness}: {p.purpose}" for p in missing)
+    if world.which("apt-get") is None:
+        yield ill("packages-missing-no-apt", names=listed, missing=lacking)
+    else:
+        fix = apt_fix(names)
+        yield ill("packages-missing-apt", names=listed, missing=lacking, apt_line=fix.line, fix=fix)
 
 
 def _present(world: World, package: Package) -> bool:

@@ -93,76 +93,34 @@ def examine(world: World) -> Iterator[Diagnosis]:
 def _place(world: World, place: Place) -> Iterator[Diagnosis]:
     there = world.access(place.folder, os.F_OK)
     severe = Severity.ERROR if place.essential else Severity.WARNING
+    quoted = shlex.quote(place.folder)
     if not there and place.chosen and place.variable.endswith(("TMPDIR", "CACHEDIR")):
+        if not place.folder.startswith("/"):
+            yield ill("quotas-missing-relative", place=place)
+            return
         folder = Path(place.folder)
-        yield (
-            ill(
-                "quotas-missing-absolute",
-                place_title=place.title,
-                variable=place.variable,
-                folder=place.folder,
-                quoted_folder=shlex.quote(place.folder),
-                fix=OwnFix(
-                    f"makes {place.folder}",
-                    lambda progress: folder.mkdir(parents=True, exist_ok=True, mode=0o700),
-                ),
-            )
-            if place.folder.startswith("/")
-            else ill(
-                "quotas-missing-relative",
-                place_title=place.title,
-                variable=place.variable,
-                folder=place.folder,
-                fix=None,
-            )
+        fix = OwnFix(
+            f"makes {place.folder}",
+            lambda progress: folder.mkdir(parents=True, exist_ok=True, mode=0o700),
         )
+        yield ill("quotas-missing-absolute", place=place, quoted_folder=quoted, fix=fix)
         return
     if there and not world.access(place.folder, os.R_OK | os.W_OK | os.X_OK):
-        yield ill(
-            "quotas-unwritable",
-            user=world.user,
-            place_title=place.title,
-            folder=place.folder,
-            variable=place.variable,
-            severity=severe,
-        )
+        yield ill("quotas-unwritable", user=world.user, place=place, severity=severe)
         return
     fs = world.file_system(place.folder)
     if "noexec" in fs.options and place.maps:
+        noexec = severe if place.variable == "XDG_CACHE_HOME" else Severity.WARNING
+        yield ill("quotas-noexec", place=place, fs=fs, severity=noexec)
+    if fs.total_files and not fs.free_files:
+        yield ill("quotas-no-inodes", place=place, fs=fs, quoted_folder=quoted, severity=severe)
+    elif fs.total_files and fs.free_files < FILES_NEEDED:
         yield ill(
-            "quotas-noexec",
-            place_title=place.title,
-            folder=place.folder,
-            mount=fs.mount,
-            fs_kind=fs.kind,
-            variable=place.variable,
-            severity=severe if place.variable == "XDG_CACHE_HOME" else Severity.WARNING,
-        )
-    if fs.total_files and fs.free_files < FILES_NEEDED:
-        yield (
-            ill(
-                "quotas-no-inodes",
-                place_title=place.title,
-                free_files=fs.free_files,
-                folder=place.folder,
-                mount=fs.mount,
-                fs_kind=fs.kind,
-                quoted_folder=shlex.quote(place.folder),
-                variable=place.variable,
-                severity=severe,
-            )
-            if not fs.free_files
-            else ill(
-                "quotas-few-inodes-for-builds",
-                place_title=place.title,
-                free_files=fs.free_files,
-                folder=place.folder,
-                mount=fs.mount,
-                fs_kind=fs.kind,
-                files_needed=FILES_NEEDED,
-                quoted_folder=shlex.quote(place.folder),
-                variable=place.variable,
-            )
+            "quotas-few-inodes-for-builds",
+            place=place,
+            fs=fs,
+            files_needed=FILES_NEEDED,
+            quoted_folder=quoted,
         )
 
 
@@ -208,14 +166,12 @@ def _full(words: list[str], place: Place, where: str) -> Iterator[Diagnosis]:
         if limit and used >= FULL * limit:
             yield ill(
                 "quotas-nearly-full",
-                used=used / limit,
-                place_title=place.title,
-                folder=place.folder,
+                share=used / limit,
+                place=place,
                 where=where,
-                used_2=used,
+                used=used,
                 limit=limit,
                 unit=unit,
-                variable=place.variable,
             )
 
 

@@ -48,7 +48,8 @@ def install_apptainer(
     """
     progress = progress or Silent()
     home = data_dir(environ) / "apptainer"
-    _refuse_unfit(home)
+    if odd := sorted(set(str(home)) & set(":;$")):
+        raise fail("engine-data-folder-name", home=home, odd=odd[0])
     program = private_apptainer(environ)
     with (
         progress.stage("Apptainer, in a prefix of its own") as stage,
@@ -266,7 +267,9 @@ def _share_loop_devices(tree: Path) -> None:
 
 def _point_at(tree: Path, final: Path) -> None:
     """Tells the programs to start with the loader and libraries that will lie in ``final``."""
-    patchelf = _patchelf()
+    patchelf = find_patchelf()
+    if not patchelf:
+        raise fail("engine-no-patchelf", retry=RETRY)
     for path, facts in _programs(tree):
         loader = Path(facts.interpreter).name
         at = next(p for p in tree.rglob(loader) if p.parent.name.endswith("-linux-gnu"))
@@ -281,24 +284,10 @@ def _point_at(tree: Path, final: Path) -> None:
         )
 
 
-def _patchelf() -> str:
-    found = find_patchelf()
-    if not found:
-        raise fail("engine-no-patchelf", retry=RETRY)
-    return found
-
-
 def _debian_mirror() -> str:
     """The mirror of this machine's Debian ``main``, from apt's own configuration."""
-    listed = run(
-        [
-            "apt-get",
-            "indextargets",
-            "--format",
-            "$(REPO_URI) $(RELEASE) $(COMPONENT)",
-            "Created-By: Packages",
-        ]
-    )
+    row_format = "$(REPO_URI) $(RELEASE) $(COMPONENT)"
+    listed = run(["apt-get", "indextargets", "--format", row_format, "Created-By: Packages"])
     rows = [row.split() for row in listed.stdout.splitlines()]
     mirrors = [
         row[0]
@@ -308,25 +297,12 @@ def _debian_mirror() -> str:
     ]
     debian = [m for m in mirrors if m.rstrip("/").endswith("debian")] or mirrors
     if not debian or not KEYRING.exists():
-        raise (
-            fail(
-                "engine-no-debian-release" if not debian else "engine-debian-list-failed",
-                listed_said=listed.said,
-                other_way=OTHER_WAY,
-                keyring=KEYRING,
-                retry=RETRY,
-            )
-            if listed.returncode
-            else fail(
-                "engine-no-debian-main" if not debian else "engine-no-debian-keys",
-                other_way=OTHER_WAY,
-                keyring=KEYRING,
-                retry=RETRY,
-            )
-        )
+        if debian and listed.returncode:
+            said = listed.said
+            raise fail("engine-debian-list-failed", listed_said=said, keyring=KEYRING, retry=RETRY)
+        if debian:
+            raise fail("engine-no-debian-keys", keyring=KEYRING, retry=RETRY)
+        if listed.returncode:
+            raise fail("engine-no-debian-release", listed_said=listed.said, other_way=OTHER_WAY)
+        raise fail("engine-no-debian-main", other_way=OTHER_WAY)
     return debian[0]
-
-
-def _refuse_unfit(home: Path) -> None:
-    if odd := sorted(set(str(home)) & set(":;$")):
-        raise fail("engine-data-folder-name", home=home, odd=odd[0])

@@ -25,11 +25,10 @@ from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.cli.main import main
 from fairlead.detect import capture
 from fairlead.elf.facts import Elf
-from fairlead.export import TARGETS, export, podman_hpc, shifter
-from fairlead.export.lua import text as lua
+from fairlead.export import TARGETS, export, podman_hpc, shifter, write
+from fairlead.export.lmod import lua
 from fairlead.export.model import ExportFile, Facts
 from fairlead.export.staged import moved, staged
-from fairlead.export.write import write
 from fairlead.image.open import Image
 from fairlead.site.model import Environment, Gpu, MpiHere
 from fairlead.site.resolved_paths import Here

@@ -1,4 +1,4 @@
-"""Which storage is meant, what the options add up to, and the directives of DataWarp."""
+"""Which storage is meant, what the options add up to, and the directive of DataWarp."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import pytest
 
 from fairlead.base.errors import FairleadError
-from fairlead.cli.staging import Staging, stage_options
+from fairlead.cli.staging import Staging, stage_options, step_words
+from fairlead.elf.facts import AbiFamily
+from fairlead.launchers.model import Launcher, Shape
 from fairlead.site.model import Site, Storage
 from fairlead.transfer import datawarp, job
-from fairlead.transfer.datawarp import Copy
 from fairlead.transfer.job import Wish
 from fairlead.transfer.model import InItem, Links, Moved, OutItem
 from fairlead.transfer.place import Place, choose, expanded, job_here
-from fairlead.transfer.steps import elsewhere
 
 FULL = Storage(
     shared="$SCRATCH", node_local="/local/$SLURM_JOB_ID", memory="/dev/shm", burst_buffer="datawarp"
@@ -81,7 +82,18 @@ def test_word_that_is_no_storage_is_refused() -> None:
 def test_runs_are_of_one_job_by_the_schedulers_variable() -> None:
     assert job_here({"PBS_JOBID": "5.x", "SLURM_JOB_ID": ""}) == "PBS_JOBID=5.x"
     assert job_here({"PATH": "/bin"}) == ""
-    assert elsewhere(False, JOB) and elsewhere(True, {}) and not elsewhere(False, {})
+
+
+@pytest.mark.parametrize(
+    ("launcher", "environ", "steps"), [("", JOB, True), ("mpiexec", {}, True), ("", {}, False)]
+)
+def test_steps_are_started_where_ranks_may_be_on_other_nodes(
+    launcher: str, environ: dict[str, str], steps: bool
+) -> None:
+    mpiexec = Launcher("/bin/mpiexec", AbiFamily.MPICH, "MPICH", "hydra")
+    plan: Any = SimpleNamespace(request=SimpleNamespace(shape=Shape()), launcher=mpiexec)
+    planning: Any = SimpleNamespace(choices=SimpleNamespace(launcher=launcher))
+    assert bool(step_words(plan, planning, 2, environ)) is steps
 
 
 # --- options ---------------------------------------------------------------------------------------
@@ -200,59 +212,31 @@ def test_one_line_says_how_much_and_how_fast() -> None:
 
 # --- DataWarp --------------------------------------------------------------------------------------
 
-GOLDEN = """\
-#DW jobdw type=scratch access_mode=striped capacity=2TiB pool=wlm_pool optimization_strategy=interference
-#DW stage_in type=directory source=/scratch/cosmo/train destination=$DW_JOB_STRIPED/train
-#DW stage_in type=file source=/scratch/cosmo/net.json destination=$DW_JOB_STRIPED/conf/net.json
-#DW stage_out type=directory source=$DW_JOB_STRIPED/weights destination=/scratch/cosmo/run12
-"""
-PERSISTENT = """\
-#DW persistentdw name=cosmo_1
-#DW stage_in type=directory source=/scratch/cosmo/train destination=$DW_PERSISTENT_STRIPED_cosmo_1/train
-"""
-# The grammar as Slurm's Burst Buffer Guide and the DataWarp User Guide have it: a command, then words
-# NAME=VALUE in any order, each name once.
-_COMMANDS = {
-    "#DW jobdw": ({"type", "access_mode", "capacity"}, {"pool", "optimization_strategy"}),
-    "#DW persistentdw": ({"name"}, set()),
-    "#DW stage_in": ({"type", "source", "destination"}, set()),
-    "#DW stage_out": ({"type", "source", "destination"}, set()),
-    "#BB create_persistent": ({"name", "capacity"}, {"access", "pool", "type"}),
-}
+# The grammar as the DataWarp User Guide has it: words NAME=VALUE in any order, each name once.
+_REQUIRED, _OPTIONAL = {"type", "access_mode", "capacity"}, {"pool", "optimization_strategy"}
 _VALUES = {
-    "type": r"scratch|cache|directory|file|list",
+    "type": r"scratch|cache",
     "access_mode": r"striped|private",
-    "access": r"striped|private|ldbalance",
     "capacity": r"\d+(N|[KMGTP](iB|B)?)?",
-    "name": r"[A-Za-z_]\w*",
 }
 
 
 def grammatical(line: str) -> bool:
-    command, words = " ".join(line.split()[:2]), line.split()[2:]
-    must, may = _COMMANDS[command]
-    pairs = [word.partition("=") for word in words]
+    pairs = [word.partition("=") for word in line.removeprefix("#DW jobdw ").split()]
     names = [name for name, _, _ in pairs]
     return (
-        must <= set(names) <= must | may
+        line.startswith("#DW jobdw ")
+        and _REQUIRED <= set(names) <= _REQUIRED | _OPTIONAL
         and len(names) == len(set(names))
         and all(re.fullmatch(_VALUES.get(name, r"\S+"), value) for name, _, value in pairs)
     )
 
 
-def test_directives_of_a_job_are_as_its_script_must_have_them() -> None:
-    lines = datawarp.directives(
-        "2TiB",
-        (Copy("/scratch/cosmo/train", "train"), Copy("/scratch/cosmo/net.json", "conf/net.json", False)),
-        (Copy("/scratch/cosmo/run12", "weights"),),
-        pool="wlm_pool",
-        options=("optimization_strategy=interference",),
-    )  # fmt: skip
-    assert "\n".join(lines) + "\n" == GOLDEN
-    assert all(grammatical(line) for line in lines)
-    lines = datawarp.directives("", (Copy("/scratch/cosmo/train", "train"),), persistent="cosmo_1")
-    assert "\n".join(lines) + "\n" == PERSISTENT
-    assert all(grammatical(line) for line in lines)
+def test_directive_of_a_job_is_as_its_script_must_have_it() -> None:
+    line = datawarp.job_space("2TiB", ("pool=wlm_pool", "optimization_strategy=interference"))
+    space = "type=scratch access_mode=striped capacity=2TiB"
+    assert line == f"#DW jobdw {space} pool=wlm_pool optimization_strategy=interference"
+    assert grammatical(line)
 
 
 def test_words_of_the_site_take_the_place_of_defaults() -> None:
@@ -308,37 +292,16 @@ def test_job_script_of_a_site_without_a_burst_buffer_is_refused() -> None:
     assert written("--plain", "--stage-in", "/s").returncode == 2
 
 
-def test_persistent_space_is_made_and_destroyed() -> None:
-    line = datawarp.create_persistent("alpha", "32GB", pool="sm_pool")
-    assert (
-        line
-        == "#BB create_persistent name=alpha capacity=32GB access=striped pool=sm_pool type=scratch"
-    )
-    assert grammatical(line)
-    assert (
-        datawarp.destroy_persistent("alpha", hurry=True)
-        == "#BB destroy_persistent name=alpha hurry"
-    )
-
-
 @pytest.mark.parametrize(
     "call",
     [
         lambda: datawarp.job_space("200 GiB"),
         lambda: datawarp.job_space("0GiB"),
         lambda: datawarp.job_space("1.5TB"),
-        lambda: datawarp.job_space("1TB", access="shared"),
         lambda: datawarp.job_space("1TB", options=("a b",)),
+        lambda: datawarp.job_space("1TB", options=("a=b c",)),
         lambda: datawarp.job_space("1TB", options=("fast",)),
         lambda: datawarp.job_space("1TB", options=("access_mode=shared",)),
-        lambda: datawarp.stage_in(Copy("relative", "x")),
-        lambda: datawarp.stage_in(Copy("/with blank", "x")),
-        lambda: datawarp.stage_in(Copy("/x", "../y")),
-        lambda: datawarp.stage_in(Copy("/x", "/y")),
-        lambda: datawarp.stage_out(Copy("$HOME/x", "y")),
-        lambda: datawarp.stage_out(Copy("/x\n#SBATCH --uid=0", "y")),
-        lambda: datawarp.use_persistent("1st"),
-        lambda: datawarp.create_persistent("a-b", "1TB"),
     ],
 )
 def test_what_a_directive_cannot_hold_is_refused(call: Callable[[], str]) -> None:

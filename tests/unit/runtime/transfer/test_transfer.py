@@ -20,9 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fairlead.base.errors import FairleadError
-from fairlead.transfer import copying, datawarp, digest, folder, node, room, tree
+from fairlead.base.serde import from_json, to_json
+from fairlead.transfer import copying, datawarp, digest, folder, free_space, node, tree
 from fairlead.transfer.digest import LEAF
-from fairlead.transfer.model import MOUNT, PREFIX, InItem, Links, OutItem, node_name, report_of
+from fairlead.transfer.model import MOUNT, PREFIX, InItem, Links, NodeReport, OutItem
 
 MODULE = (sys.executable, "-m", "fairlead.transfer")
 
@@ -329,7 +330,7 @@ def test_source_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
 def test_storage_that_is_not_there_is_named(source: Path, tmp_path: Path) -> None:
     where = str(tmp_path / "no" / f"{PREFIX}1")
     said = refused(121, "stage-place", lambda: node.stage_in(where, [InItem(str(source), "x")]))
-    assert str(tmp_path / "no") in said and node_name() in said
+    assert str(tmp_path / "no") in said and os.uname().nodename in said
 
 
 def test_interrupted_stage_in_leaves_nothing(source: Path, tmp_path: Path) -> None:
@@ -367,7 +368,8 @@ def test_folder_of_a_killed_run_is_cleared_by_the_next_and_no_other(
     words = (sys.executable, "-c", code, begun_folder(tmp_path, "dead"), str(source))
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout and other.stdout.readline() == "ready\n"
-        assert folder.clear_stale(str(tmp_path)) == 0  # it lives
+        folder.clear_stale(str(tmp_path))  # it lives
+        assert left(tmp_path) == [f"{PREFIX}dead"]
         other.kill()
     step = staged(tmp_path, InItem(str(source), "x"), name="step", hold=False)
     assert step.lock is None
@@ -441,8 +443,9 @@ def test_what_cannot_be_copied_back_is_kept_and_fetched_by_the_command_shown(
     assert begun.lock is not None
     begun.lock.release()
     assert report.error == 123 and set(report.kept) == {"res", "other"}
-    assert report_of(json.loads(json.dumps(report.to_json()))) == report
-    assert folder.clear_stale(str(tmp_path)) == 0  # no later run takes it away
+    assert from_json(NodeReport, json.loads(json.dumps(to_json(report)))) == report
+    folder.clear_stale(str(tmp_path))  # no later run removes it
+    assert left(tmp_path) == [f"{PREFIX}res"]
     (tmp_path / "file").unlink()
     for finding, target in zip(report.findings, (lost, other), strict=True):
         assert finding.check == "stage-out"
@@ -502,11 +505,11 @@ def test_of_many_processes_of_a_step_one_works(source: Path, tmp_path: Path) -> 
     back = together("out", "--each", "--item", "x", str(tmp_path / "back"))
     # A process that comes when all is over finds no folder, and says so too.
     assert sum(bool(report["acted"]) for report in back) == 1
-    assert snapshot(tmp_path / "back" / node_name()) == before
+    assert snapshot(tmp_path / "back" / os.uname().nodename) == before
     assert left(tmp_path) == []
 
 
-# --- room ------------------------------------------------------------------------------------------
+# --- free space ------------------------------------------------------------------------------------------
 
 
 def in_small_storage(tmp_path: Path, options: str, code: str) -> subprocess.CompletedProcess[str]:
@@ -524,7 +527,7 @@ def in_small_storage(tmp_path: Path, options: str, code: str) -> subprocess.Comp
 STAGE = """
 import os, sys
 from fairlead.base.errors import FairleadError
-from fairlead.transfer import node, room
+from fairlead.transfer import free_space, node
 from fairlead.transfer.model import InItem
 {before}
 try:
@@ -552,7 +555,7 @@ def test_storage_with_too_few_inodes_is_told(source: Path, tmp_path: Path) -> No
 
 
 def test_storage_that_fills_up_meanwhile_is_told_and_cleared(source: Path, tmp_path: Path) -> None:
-    code = STAGE.format(before="room.check = lambda *words: None", source=str(source))
+    code = STAGE.format(before="free_space.check = lambda *words: None", source=str(source))
     done = in_small_storage(tmp_path, "size=10m", code)
     assert done.stdout.startswith("121 stage-room No space left on device"), (
         done.stdout + done.stderr
@@ -586,17 +589,17 @@ def test_memory_of_the_jobs_cgroup_counts_where_data_lies_in_memory(
         (group / "memory.stat").write_text(f"anon 5\n{names[2]} {10 << 20}\n")
 
     limit(60 << 20)
-    room.check(str(tmp_path), seen, root)
+    free_space.check(str(tmp_path), seen, root)
     limit(40 << 20)
-    said = refused(121, "stage-room", lambda: room.check(str(tmp_path), seen, root))
+    said = refused(121, "stage-room", lambda: free_space.check(str(tmp_path), seen, root))
     assert "the job's cgroup /job has 21.0 MB left" in said
     limit(60 << 20)
     (root / "proc/meminfo").write_text("MemAvailable:   9000 kB\n")
     assert "this node has 9.2 MB available" in refused(
-        121, "stage-room", lambda: room.check(str(tmp_path), seen, root)
+        121, "stage-room", lambda: free_space.check(str(tmp_path), seen, root)
     )
     (root / "proc/self/mountinfo").write_text("1 0 0:1 / / rw - ext4 x rw\n")
-    room.check(str(tmp_path), seen, root)
+    free_space.check(str(tmp_path), seen, root)
 
 
 def test_copy_is_not_slowed_to_a_poll_a_file(tmp_path: Path) -> None:
