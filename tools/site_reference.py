@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.paths import atomic_write, bundled, checkout
-from fairlead.site import layers, schema
+from fairlead.site import layers, profile
 from fairlead.site.model import Site, Status
 from fairlead.site.places import REPLACE
 
@@ -37,7 +37,7 @@ def page(sites: Mapping[str, Site]) -> str:
 
 def keys_section() -> str:
     """Every section of a profile with its keys, from the schema."""
-    whole = schema.schema()
+    whole = profile.schema()
     parts = []
     for name, section in whole["properties"].items():
         repeated = section.get("type") == "array"

@@ -19,7 +19,6 @@ from fairlead.engines.model import Engine
 from fairlead.engines.registry import ENGINES
 from fairlead.launchers.model import Launcher
 from fairlead.mpi.host import HostMpi
-from fairlead.site.evidence import known_by
 from fairlead.site.model import Site, Status
 
 _FAMILIES = {
@@ -114,7 +113,7 @@ def assumptions(site: Site) -> Iterator[Finding]:
     """What the answer stands on."""
     relied = ("mpi.family", "mpi.level", "mpi.glibc", "engine.kinds", "launcher.kinds")
     said = [
-        f"{key}: {_value(site, key)} ({known_by(site, key)})" for key in relied if _value(site, key)
+        f"{key}: {_value(site, key)} ({site.known_by(key)})" for key in relied if _value(site, key)
     ]
     unknown = [key for key in relied if not _value(site, key)]
     why = "\n".join(said)
@@ -138,12 +137,12 @@ def policy(site: Site, mpi: str) -> Iterator[Finding]:
         yield finding_of(
             "site-mpi-none",
             site_name=site.name,
-            known_by=known_by(site, "mpi.replaces"),
+            known_by=site.known_by("mpi.replaces"),
             severity=Severity.WARNING if known is Status.GUESS else Severity.ERROR,
         )
         return
     yield warning(
         "site-mpi-libfabric",
         site_name=site.name,
-        known_by=known_by(site, "mpi.replaces"),
+        known_by=site.known_by("mpi.replaces"),
     )

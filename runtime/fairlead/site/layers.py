@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fairlead.base.toml import Document, Mistake, mistake_at, read
 from fairlead.site import model
 from fairlead.site.model import Origin, Site, Status
 from fairlead.site.places import files
-from fairlead.site.profile import GUESS, SECTIONS, SiteProfile, section_model
+from fairlead.site.profile import GUESS, SECTIONS, SiteProfile
 
 _PROVENANCE = ("source", "sources")
 
@@ -110,21 +110,16 @@ def _unfounded(data: Mapping[str, Any]) -> Iterator[Mistake]:
                 )
         for key in own:
             if key not in values:
+                others = ", ".join(k for k in values if k not in _PROVENANCE)
+                where = (section, "sources", key)
                 yield mistake_at(
-                    (section, "sources", key),
-                    "site-source-unused",
-                    section=section,
-                    key=key,
-                    values=", ".join(k for k in values if k not in _PROVENANCE),
+                    where, "site-source-unused", section=section, key=key, values=others
                 )
         for key in values:
             if key not in (*_PROVENANCE, *own) and "source" not in values:
+                where = (section, key)
                 yield mistake_at(
-                    (section, key),
-                    "site-source-missing",
-                    section=section,
-                    key=key,
-                    guess=GUESS,
+                    where, "site-source-missing", section=section, key=key, guess=GUESS
                 )
     for number, reference in enumerate(data.get("performance", ())):
         if reference["source"] not in known:
@@ -167,19 +162,11 @@ def _merged(documents: tuple[Document, ...]) -> Site:
         for reference in document.data.get("performance", ()):
             named = (reference["what"], reference.get("conditions", ""))
             references[named] = (reference, _from(document, reference["source"]))
-    profile = SiteProfile.model_validate(data)
+    profile, last = SiteProfile.model_validate(data), documents[-1]
     if not profile.fabric.accepts:
-        raise fail(
-            "missing-key-fabric-accepts",
-            documents_path=documents[-1].path,
-            remedy=documents[-1].remedy,
-        )
+        raise fail("missing-key-fabric-accepts", documents_path=last.path, remedy=last.remedy)
     if profile.comm.backend == "dl_comm" and not profile.comm.plugin:
-        raise fail(
-            "missing-key-comm-plugin",
-            documents_path=documents[-1].path,
-            remedy=documents[-1].remedy,
-        )
+        raise fail("missing-key-comm-plugin", documents_path=last.path, remedy=last.remedy)
     return _site(profile, documents, origins, references)
 
 
@@ -203,12 +190,13 @@ def _site(
     references: Mapping[tuple[str, str], tuple[dict[str, Any], Origin]],
 ) -> Site:
     about = profile.site
-
-    def part(name: str, kind: type[Any]) -> Any:
-        fields = section_model(name).model_fields
-        section = getattr(profile, name)
-        return kind(**{key: getattr(section, key) for key in fields if key not in _PROVENANCE})
-
+    sections = {
+        part.name: part.default_factory(
+            **getattr(profile, part.name).model_dump(exclude=set(_PROVENANCE))
+        )
+        for part in fields(Site)
+        if is_dataclass(part.default_factory)
+    }
     return Site(
         name=about.name,
         summary=about.summary,
@@ -221,21 +209,8 @@ def _site(
         since=str(about.since or ""),
         until=str(about.until or ""),
         notes=about.notes,
-        detect=part("detect", model.Clues),
-        scheduler=part("scheduler", model.Scheduler),
-        launcher=part("launcher", model.Starter),
-        engine=part("engine", model.Engines),
-        fabric=part("fabric", model.Fabric),
-        mpi=part("mpi", model.MpiHere),
-        dependencies=part("dependencies", model.Dependencies),
         binds=profile.binds.paths,
         devices=profile.devices.paths,
-        environment=part("environment", model.Environment),
-        gpu=part("gpu", model.Gpu),
-        comm=part("comm", model.Gradients),
-        storage=part("storage", model.Storage),
-        node=part("node", model.Node),
-        images=part("images", model.Images),
         performance=tuple(
             model.Reference(
                 what=raw["what"],
@@ -248,4 +223,5 @@ def _site(
             for raw, origin in references.values()
         ),
         origins=origins,
+        **sections,
     )

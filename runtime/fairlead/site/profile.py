@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 from pydantic_core import PydanticKnownError
 
-from fairlead.base import comm_backend
+from fairlead.base import comm_backend, json_schema
 from fairlead.base.toml import Strict
 from fairlead.engines import registry as engines
 from fairlead.launchers.registry import kinds_of_profiles
@@ -303,3 +303,13 @@ def section_model(name: str) -> type[BaseModel]:
     model = SiteProfile.model_fields[name].annotation
     assert isinstance(model, type) and issubclass(model, BaseModel)
     return model
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a profile, for editors: its shape, without sources and inheritance (see :mod:`fairlead.site.layers`)."""
+    return json_schema.schema_of(SiteProfile)
+
+
+def schema_text() -> str:
+    """The schema as it is published."""
+    return json_schema.schema_text(schema())

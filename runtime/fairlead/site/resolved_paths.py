@@ -43,6 +43,16 @@ def _by_version(path: Path) -> tuple[tuple[int, int, str], ...]:
     return tuple((1, int(p), "") if p.isdigit() else (0, 0, p) for p in parts)
 
 
+def expanded(pattern: str, environ: Mapping[str, str]) -> str:
+    """A pattern of paths with its variables expanded; an unset one becomes ``/$NAME``, which matches nothing."""
+    return _VARIABLE.sub(lambda m: environ.get(m[1]) or f"/${m[1]}", pattern)
+
+
+def unset(pattern: str, environ: Mapping[str, str]) -> str:
+    """The first unset variable of a pattern; empty if all are set."""
+    return next((n for n in _VARIABLE.findall(pattern) if not environ.get(n)), "")
+
+
 @dataclass(frozen=True)
 class Here:
     """What of a profile's paths is on this machine.

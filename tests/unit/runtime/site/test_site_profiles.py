@@ -15,8 +15,8 @@ import pytest
 from tools import site_reference
 
 from fairlead.base.paths import bundled
-from fairlead.site import Site, Status, layers, schema
-from fairlead.site.profile import SECTIONS, section_model
+from fairlead.site import Site, Status, layers
+from fairlead.site.profile import SECTIONS, schema, schema_text, section_model
 
 ROOT = Path(__file__).parents[4]
 PUBLISHED = ROOT / "docs" / "reference" / "site.schema.json"
@@ -127,15 +127,14 @@ def test_profile_names_processors_as_archspec_does(site: Site) -> None:
 
 
 def test_schema_published_is_that_of_the_code() -> None:
-    assert PUBLISHED.read_text() == schema.text(), f"fairlead site schema -o {PUBLISHED}"
+    assert PUBLISHED.read_text() == schema_text(), f"fairlead site schema -o {PUBLISHED}"
 
 
 @each_file
 def test_schema_fits_every_profile_and_each_names_it(path: Path) -> None:
-    jsonschema.Draft7Validator.check_schema(schema.schema())
-    assert [
-        e.message for e in jsonschema.Draft7Validator(schema.schema()).iter_errors(plain(path))
-    ] == []
+    jsonschema.Draft7Validator.check_schema(schema())
+    errors = jsonschema.Draft7Validator(schema()).iter_errors(plain(path))
+    assert [e.message for e in errors] == []
     named = re.match(r"#:schema (\S+)\n", path.read_text())
     assert named and (path.parent / named[1]).resolve() == PUBLISHED
 
@@ -160,9 +159,7 @@ SMALL = '[site]\nname = "x"\nsummary = "x"\n'
 )  # fmt: skip
 def test_schema_refuses_what_the_reader_refuses(wrong: str) -> None:
     def mistakes(text: str) -> int:
-        return len(
-            list(jsonschema.Draft7Validator(schema.schema()).iter_errors(tomllib.loads(text)))
-        )
+        return len(list(jsonschema.Draft7Validator(schema()).iter_errors(tomllib.loads(text))))
 
     assert not mistakes(SMALL)
     assert mistakes(SMALL + wrong)
@@ -170,9 +167,9 @@ def test_schema_refuses_what_the_reader_refuses(wrong: str) -> None:
 
 def test_schema_says_of_every_key_what_it_means() -> None:
     found = []
-    for name, table in schema.schema()["$defs"].items():
+    for name, table in schema()["$defs"].items():
         found += [f"{name}.{k}" for k, v in table["properties"].items() if not v.get("description")]
-    assert found == [] and '"null"' not in schema.text()
+    assert found == [] and '"null"' not in schema_text()
 
 
 def test_page_of_profiles_is_made_of_them() -> None:
