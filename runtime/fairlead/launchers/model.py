@@ -86,6 +86,16 @@ class Shape:
         return tuple(even + (i < more) for i in range(count))
 
     @property
+    def filled(self) -> int:
+        """The number of nodes with ranks; 0 if the nodes are unknown."""
+        return sum(ranks > 0 for ranks in self.spread)
+
+    @property
+    def hosts_with_ranks(self) -> tuple[tuple[str, int], ...]:
+        """The named nodes that have ranks, with their number."""
+        return tuple((h, n) for h, n in zip(self.hosts, self.spread, strict=False) if n)
+
+    @property
     def each(self) -> int:
         """Ranks on the fullest node; 0 if the nodes are unknown."""
         return self.per_node or max(self.spread, default=0)
@@ -166,6 +176,28 @@ def cannot(launcher: Launcher, option: str, why: str, remedy: str) -> FairleadEr
     )
 
 
+def cannot_share_gpus(launcher: Launcher, why: str, variable: str) -> FairleadError:
+    """:func:`cannot` for ranks that see every GPU; ``variable`` numbers the ranks of a node."""
+    remedy = f"leave out --gpus-per-rank, and choose by {variable} in the program"
+    return cannot(launcher, "how many GPUs each rank gets", why, remedy)
+
+
+def given(*options: tuple[str, object]) -> list[str]:
+    """The options that have a value, filled in.
+
+    >>> given(("--nodes={}", 2), ("--time={}", ""))
+    ['--nodes=2']
+    """
+    return [option.format(value) for option, value in options if value]
+
+
+def pairs(*options: tuple[str, object]) -> list[str]:
+    """The options that have a value, each followed by it as a word of its own."""
+    return [word for option, value in options if value for word in (option, str(value))]
+
+
 def clock(seconds: int) -> str:
-    """``H:MM:SS``, which every scheduler except LSF accepts."""
+    """``H:MM:SS``, which every scheduler except LSF accepts; empty for 0."""
+    if not seconds:
+        return ""
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fairlead.elf.facts import AbiFamily
-from fairlead.launchers.model import Driver, Launcher, Shape, Words, clock
+from fairlead.launchers.model import Driver, Launcher, Shape, Words, clock, given
 from fairlead.launchers.pmi import connects, slurm_pmi
 
 _BIND = {"none": "none", "core": "cores", "socket": "sockets", "numa": "ldoms"}
@@ -52,36 +52,26 @@ class Srun(Driver):
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         # A job script may have been sent with --export=NONE, and then srun passes nothing on.
         argv = [launcher.path, *launcher.options, "--export=ALL", *allocation_words(shape)]
-        if launcher.pmi:
-            argv.append(f"--mpi={launcher.pmi}")
-        if shape.bind:
-            argv.append(f"--cpu-bind={_BIND[shape.bind]}")
+        argv += given(("--mpi={}", launcher.pmi), ("--cpu-bind={}", _BIND.get(shape.bind)))
         return Words((*argv, *shape.extra, *inner))
 
 
 LAUNCHER = Srun()
 
 
-def allocation_words(shape: Shape) -> tuple[str, ...]:
+def allocation_words(shape: Shape) -> list[str]:
     """The options that srun, salloc and sbatch have in common."""
-    said = [f"--ntasks={shape.ranks}"]
-    if nodes := shape.nodes or len(shape.hosts):
-        said.append(f"--nodes={nodes}")
-    if shape.per_node:
-        said.append(f"--ntasks-per-node={shape.per_node}")
-    if shape.cores:
-        said.append(f"--cpus-per-task={shape.cores}")
-    if shape.gpus:
-        said.append(f"--gpus-per-task={shape.gpus}")
-    if shape.hosts:
-        said.append(f"--nodelist={','.join(shape.hosts)}")
-    if shape.time_s:
-        said.append(f"--time={clock(shape.time_s)}")
-    if shape.account:
-        said.append(f"--account={shape.account}")
-    if shape.partition:
-        said.append(f"--partition={shape.partition}")
-    return tuple(said)
+    return given(
+        ("--ntasks={}", shape.ranks),
+        ("--nodes={}", shape.nodes or len(shape.hosts)),
+        ("--ntasks-per-node={}", shape.per_node),
+        ("--cpus-per-task={}", shape.cores),
+        ("--gpus-per-task={}", shape.gpus),
+        ("--nodelist={}", ",".join(shape.hosts)),
+        ("--time={}", clock(shape.time_s)),
+        ("--account={}", shape.account),
+        ("--partition={}", shape.partition),
+    )
 
 
 def answer(

@@ -8,7 +8,7 @@ from fairlead.base.process import Ran
 from fairlead.base.system import View
 from fairlead.base.timeboxed import version
 from fairlead.launchers.flux import allocation_words
-from fairlead.launchers.model import Shape
+from fairlead.launchers.model import Shape, given
 from fairlead.schedulers.model import Allocation, Job, Scheduler, lacks
 
 
@@ -35,11 +35,9 @@ class Flux(Scheduler):
             )
         if job.requeue:
             raise lacks("flux", "a requeue", "leave out --requeue")
-        said = [f"--job-name={job.name}"] if job.name else []
-        said += allocation_words(job.shape, "--nslots", "per-slot")
-        if job.log:
-            said.append(f"--output={job.log}")
-        return (*said, *job.options)
+        size = allocation_words(job.shape, "--nslots", "per-slot")
+        name, log = given(("--job-name={}", job.name)), given(("--output={}", job.log))
+        return (*name, *size, *log, *job.options)
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """Source: flux-environment(7)."""

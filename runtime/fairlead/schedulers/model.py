@@ -30,6 +30,12 @@ class Array:
     step: int = 1
     limit: int = 0
 
+    def words(self, form: str = "{}") -> str:
+        """``FIRST-LAST:STEP`` in ``form``, and ``%LIMIT``; a step of 1 and no limit are left out."""
+        step = f":{self.step}" if self.step > 1 else ""
+        limit = f"%{self.limit}" if self.limit else ""
+        return form.format(f"{self.first}-{self.last}{step}") + limit
+
 
 @dataclass(frozen=True)
 class Job:

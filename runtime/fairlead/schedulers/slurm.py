@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from fairlead.base.process import Ran
 from fairlead.base.system import View
 from fairlead.base.timeboxed import first, settings, words
-from fairlead.launchers.model import Shape
+from fairlead.launchers.model import Shape, given
 from fairlead.launchers.srun import allocation_words
 from fairlead.schedulers.hostlist import counts, expand
 from fairlead.schedulers.model import Allocation, Job, Scheduler
@@ -31,15 +31,13 @@ class Slurm(Scheduler):
     reframe = "slurm"
 
     def directives(self, job: Job) -> tuple[str, ...]:
-        said = [f"--job-name={job.name}"] if job.name else []
-        said += allocation_words(job.shape)
-        if job.array:
-            a = job.array
-            said.append(f"--array={a.first}-{a.last}{_more(':', a.step)}{_more('%', a.limit)}")
-        said.append("--requeue" if job.requeue else "--no-requeue")
-        if job.log:
-            said.append(f"--output={job.log}")
-        return (*said, *job.options)
+        words = [*given(("--job-name={}", job.name)), *allocation_words(job.shape)]
+        words += given(
+            ("--array={}", job.array and job.array.words()),
+            ("--{}", "requeue" if job.requeue else "no-requeue"),
+            ("--output={}", job.log),
+        )
+        return (*words, *job.options)
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """Source: sbatch(1), "OUTPUT ENVIRONMENT VARIABLES"."""
@@ -83,10 +81,6 @@ class Slurm(Scheduler):
         if name := _cluster_in(view, conf):
             names.setdefault(name, f"ClusterName in {conf}")
         return names
-
-
-def _more(sign: str, number: int) -> str:
-    return f"{sign}{number}" if number > (sign == ":") else ""
 
 
 SCHEDULER = Slurm()

@@ -111,15 +111,12 @@ def _unfounded(data: Mapping[str, Any]) -> Iterator[Mistake]:
         for key in own:
             if key not in values:
                 others = ", ".join(k for k in values if k not in _PROVENANCE)
-                where = (section, "sources", key)
-                yield mistake_at(
-                    where, "site-source-unused", section=section, key=key, values=others
-                )
+                at = (section, "sources", key)
+                yield mistake_at(at, "site-source-unused", section=section, key=key, values=others)
         for key in values:
             if key not in (*_PROVENANCE, *own) and "source" not in values:
-                where = (section, key)
                 yield mistake_at(
-                    where, "site-source-missing", section=section, key=key, guess=GUESS
+                    (section, key), "site-source-missing", section=section, key=key, guess=GUESS
                 )
     for number, reference in enumerate(data.get("performance", ())):
         if reference["source"] not in known:
@@ -190,13 +187,12 @@ def _site(
     references: Mapping[tuple[str, str], tuple[dict[str, Any], Origin]],
 ) -> Site:
     about = profile.site
-    sections = {
-        part.name: part.default_factory(
-            **getattr(profile, part.name).model_dump(exclude=set(_PROVENANCE))
-        )
-        for part in fields(Site)
-        if is_dataclass(part.default_factory)
-    }
+    sections: dict[str, Any] = {}
+    for part in fields(Site):
+        kind: Any = part.default_factory
+        if is_dataclass(kind):
+            values = getattr(profile, part.name).model_dump(exclude=set(_PROVENANCE))
+            sections[part.name] = kind(**values)
     return Site(
         name=about.name,
         summary=about.summary,
