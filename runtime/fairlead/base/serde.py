@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +31,21 @@ def to_json(value: Any) -> Any:
         return {str(k): to_json(v) for k, v in value.items()}
     if isinstance(value, tuple | list | set | frozenset):
         return [to_json(v) for v in value]
+    return value
+
+
+def cached(cls: type[T], path: Path, make: Callable[[], T]) -> T:
+    """The value that the JSON file ``path`` holds; else that of ``make``, which it holds from then on.
+
+    A damaged file counts as none. A full or read-only cache costs time, not the answer.
+    """
+    from fairlead.base.paths import atomic_write
+
+    with suppress(OSError, ValueError):
+        return from_json(cls, json.loads(path.read_text()))
+    value = make()
+    with suppress(OSError), atomic_write(path, "w") as stream:
+        json.dump(to_json(value), stream)
     return value
 
 

@@ -12,20 +12,20 @@ import json
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fairlead.base.errors import FairleadError, fail
-from fairlead.base.paths import atomic_write, bundled, cache_dir, resolve_in
+from fairlead.base.paths import bundled, cache_dir
 from fairlead.base.progress import Progress, Silent
-from fairlead.base.serde import from_json, to_json
+from fairlead.base.serde import cached, from_json
 from fairlead.base.suggest import suggest
 from fairlead.elf.facts import ImageFacts
-from fairlead.image.mount import RECORD, look
+from fairlead.image.mount import look, record_in
 from fairlead.image.packages import Installed
 from fairlead.image.scan import scan_tree
-from fairlead.image.sif import identity, is_sif, read_sif
+from fairlead.image.sif import blocks, identity, is_sif, read_sif
 
 _RECORD_NAME = "image.json"  # the SIF's JSON object
 _SQUASHFS_MAGIC = b"hsqs"
@@ -154,33 +154,13 @@ def open_image(
         read_sif(path)  # report a truncated file even if its facts are cached
     status = path.stat()
     identity = f"4 {path} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
-    cached = (
-        cache_dir(environ)
-        / "facts"
-        / f"image-{hashlib.sha256(identity.encode()).hexdigest()[:20]}.json"
+    key = hashlib.sha256(identity.encode()).hexdigest()[:20]
+    image = cached(
+        Image,
+        cache_dir(environ) / "facts" / f"image-{key}.json",
+        lambda: _read(name, path, kind, status.st_size, progress or Silent(), environ),
     )
-    try:
-        known = from_json(Image, json.loads(cached.read_text()))
-        return Image(
-            name,
-            known.path,
-            known.format,
-            known.bytes,
-            known.digest,
-            known.looked,
-            known.facts,
-            known.record,
-            known.installed,
-        )
-    except (OSError, ValueError):
-        pass
-    image = _read(name, path, kind, status.st_size, progress or Silent(), environ)
-    try:
-        with atomic_write(cached, "w") as stream:
-            json.dump(to_json(image), stream)
-    except OSError:
-        pass  # a full or read-only cache costs time, not the answer
-    return image
+    return replace(image, name=name)
 
 
 def _check_root(path: Path) -> None:
@@ -221,8 +201,12 @@ def _read(
         sif = read_sif(path)
         record = _sound(sif.document(_RECORD_NAME) or {}, path)
         offset, length = sif.squashfs.offset, sif.squashfs.size
+    content = hashlib.sha256()
     with progress.stage(f"verifying {path.name}", length, "B") as stage:
-        digest = _sha256(path, offset, length, stage.advance)
+        for block in blocks(path, offset, length):
+            content.update(block)
+            stage.advance(len(block))
+    digest = content.hexdigest()
     expected = record.get("squashfs_sha256", "")
     if expected and digest != expected:
         raise fail(
@@ -257,14 +241,7 @@ def _read(
 
 def _folder_record(path: Path) -> dict[str, Any]:
     """What a folder says of itself. Unlike that of a file, nothing shows whether it still holds."""
-    inner = resolve_in(path, path / RECORD)
-    try:
-        record = json.loads(inner.read_text("utf-8")) if inner and inner.is_file() else {}
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(record, dict):
-        return {}
-    return _sound({k: v for k, v in record.items() if k != "facts"}, path)
+    return _sound({k: v for k, v in record_in(path).items() if k != "facts"}, path)
 
 
 def _sound(record: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -282,18 +259,3 @@ def _sound(record: dict[str, Any], path: Path) -> dict[str, Any]:
     ):
         raise fail("image-record", path=path, record_name=_RECORD_NAME)
     return record
-
-
-def _sha256(path: Path, offset: int, length: int, advance: Any) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        stream.seek(offset)
-        left = length
-        while left > 0:
-            block = stream.read(min(left, 4 << 20))
-            if not block:
-                break
-            digest.update(block)
-            left -= len(block)
-            advance(len(block))
-    return digest.hexdigest()

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from fairlead import __version__
 from fairlead.base.errors import fail
-from fairlead.base.paths import atomic_write, cache_dir
+from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Progress, Silent
+from fairlead.base.serde import cached
 from fairlead.image.mount import MATERIALS, Seen, look, look_into
 from fairlead.image.open import Image
 from fairlead.image.packages import Installed, installed
@@ -39,19 +40,14 @@ def tree_of(
     recorded = str(image.record.get("tree_sha256", ""))
     if recorded and not image.looked:
         return recorded
+
+    def read() -> dict[str, str]:
+        with progress.stage(f"reading {Path(image.path).name}"):
+            digest = _seen(image, environ, whole=True).tree_sha256
+        return {"squashfs_sha256": image.digest, "tree_sha256": digest}
+
     kept = cache_dir(environ) / "facts" / f"tree-{image.digest[:20]}.json"
-    try:
-        return str(json.loads(kept.read_text("utf-8"))["tree_sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    with progress.stage(f"reading {Path(image.path).name}"):
-        digest = _seen(image, environ, whole=True).tree_sha256
-    try:
-        with atomic_write(kept, "w") as out:
-            json.dump({"squashfs_sha256": image.digest, "tree_sha256": digest}, out)
-    except OSError:
-        pass  # a full or read-only cache costs time, not the answer
-    return digest
+    return cached(dict[str, str], kept, read)["tree_sha256"]
 
 
 def packages_of(image: Image) -> Mapping[str, Mapping[str, str]]:

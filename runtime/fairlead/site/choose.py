@@ -6,9 +6,7 @@ longer than everything else before a launch.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
 import platform
 from collections.abc import Mapping
@@ -17,8 +15,8 @@ from pathlib import Path
 
 from fairlead import __version__
 from fairlead.base.errors import FairleadError, Finding, fail
-from fairlead.base.paths import atomic_write, cache_dir
-from fairlead.base.serde import from_json, to_json
+from fairlead.base.paths import cache_dir
+from fairlead.base.serde import cached
 from fairlead.base.suggest import suggest
 from fairlead.site import places
 from fairlead.site.model import Site
@@ -56,22 +54,20 @@ def all_sites(environ: Mapping[str, str] = os.environ) -> Sites:
     """Every profile that can be found, by name."""
     found = places.files(environ)
     key = _key([p for paths in found.values() for p in paths])
-    cached = cache_dir(environ) / "facts" / f"sites-{key}.json"
-    with contextlib.suppress(OSError, ValueError):
-        return from_json(Sites, json.loads(cached.read_text()))
-    from fairlead.site import layers  # pydantic, only when something must be checked
 
-    sites: dict[str, Site] = {}
-    wrong: dict[str, tuple[Finding, ...]] = {}
-    for name, paths in found.items():
-        try:
-            sites[name] = layers.load(paths[-1], environ).site
-        except FairleadError as exc:
-            wrong[name] = exc.findings
-    every = Sites(sites, wrong)
-    with contextlib.suppress(OSError), atomic_write(cached, "w") as stream:
-        json.dump(to_json(every), stream)
-    return every
+    def load() -> Sites:
+        from fairlead.site import layers  # pydantic, only when something must be checked
+
+        sites: dict[str, Site] = {}
+        wrong: dict[str, tuple[Finding, ...]] = {}
+        for name, paths in found.items():
+            try:
+                sites[name] = layers.load(paths[-1], environ).site
+            except FairleadError as exc:
+                wrong[name] = exc.findings
+        return Sites(sites, wrong)
+
+    return cached(Sites, cache_dir(environ) / "facts" / f"sites-{key}.json", load)
 
 
 def _key(paths: list[Path]) -> str:
