@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -86,9 +86,7 @@ def resolve_in(root: Path, path: Path) -> Path | None:
 
 
 @contextmanager
-def atomic_write(  # type: ignore[type-arg]
-    path: Path, mode: str = "wb", permissions: int | None = None
-) -> Iterator[IO]:
+def atomic_write(path: Path, mode: str = "wb", permissions: int | None = None) -> Iterator[IO[Any]]:
     """Opens a temporary file next to ``path``, and renames it to ``path`` only if the block succeeds.
 
     Args:

@@ -108,6 +108,11 @@ def settings(text: str, wanted: Sequence[str], separator: str = "=") -> dict[str
     return found
 
 
+def content(world: View, path: str) -> str:
+    """A file's text without blanks around it; empty if it cannot be read."""
+    return (world.read(path) or "").strip()
+
+
 def first(world: View, *paths: str) -> str:
     """The first path that exists; empty if none does."""
     return next((path for path in paths if world.access(path, 0)), "")

@@ -14,13 +14,12 @@ import os
 import platform
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail
 from fairlead.base.paths import checkout
 
 SOURCE = Path(__file__).with_name("witness.c")
@@ -180,25 +179,18 @@ def _copied(source: Path, made: Path, check: str) -> Path:
 
 
 def _compiled(made: Path, words: Sequence[str], what: str, remedy: str, check: str) -> Path:
+    from fairlead.base.process import run  # ranks do not compile
+
     made.parent.mkdir(parents=True, exist_ok=True)
     partial = made.with_name(f".{made.name}.{os.getpid()}")
     argv = [*words, "-o", str(partial)]
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=180, check=False, stdin=subprocess.DEVNULL
-        )
-        why = (done.stderr.strip() or f"it ended with code {done.returncode}")[-300:]
-        if done.returncode == 0:
-            partial.replace(made)
-            return made
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        why = str(exc)
+        ran = run(argv, timeout_s=180)
+        if ran.returncode == 0:
+            return partial.replace(made)
     finally:
         partial.unlink(missing_ok=True)
-    raise _cannot(what, argv, why, remedy, check)
-
-
-def _cannot(what: str, argv: Sequence[str], why: str, remedy: str, check: str) -> FairleadError:
-    return fail(
+    why = (ran.stderr.strip() or f"it ended with code {ran.returncode}")[-300:]
+    raise fail(
         "native-failed", check=check, what=what, argv=shlex.join(argv), why=why, remedy=remedy
     )

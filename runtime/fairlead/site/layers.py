@@ -189,8 +189,8 @@ def _site(
     about = profile.site
     sections: dict[str, Any] = {}
     for part in fields(Site):
-        kind: Any = part.default_factory
-        if is_dataclass(kind):
+        if is_dataclass(part.default_factory):
+            kind: Any = part.default_factory
             values = getattr(profile, part.name).model_dump(exclude=set(_PROVENANCE))
             sections[part.name] = kind(**values)
     return Site(

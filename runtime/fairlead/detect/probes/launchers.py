@@ -24,14 +24,8 @@ def probe(view: View) -> dict[str, Any]:
     }
     drivers |= dict.fromkeys(_MPIEXECS)
     paths = {name: path for name in drivers if (path := view.which(name))}
-    answered = answers(
-        view,
-        {
-            name: (path, *arguments)
-            for name, path in paths.items()
-            if (arguments := _version_arguments(drivers[name]))
-        },
-    )
+    commands = {name: (path, *_version_arguments(drivers[name])) for name, path in paths.items()}
+    answered = answers(view, {name: argv for name, argv in commands.items() if argv[1:]})
     facts: list[LauncherFact] = []
     unknown: list[Unknown] = []
     resolved: set[str] = set()
@@ -60,10 +54,8 @@ def _version_arguments(driver: Driver | None) -> tuple[str, ...]:
 def _titled(driver: Driver, text: str) -> tuple[str, str]:
     if not driver.version_arguments:
         return driver.kind, driver.title
-    return (
-        driver.kind,
-        f"{driver.title} {version(text, driver.version_after) or version(text)}".strip(),
-    )
+    number = version(text, driver.version_after) or version(text)
+    return driver.kind, f"{driver.title} {number}".strip()
 
 
 def _mpiexec(name: str, real: str, text: str) -> tuple[str, str]:

@@ -256,7 +256,8 @@ def test_seconds_of_every_way_to_write_it(d: int, h: int, m: int, s: int) -> Non
 # --- PMI ----------------------------------------------------------------------------------------
 
 OLD = "srun: MPI types are...\nsrun: none\nsrun: pmi2\nsrun: openmpi\n"
-NEW = "MPI plugin types are...\n\tnone\n\tcray_shasta\n\tpmi2\n\tpmix\nspecific pmix plugin versions available: pmix_v4,pmix_v3\n"
+HEAD = "MPI plugin types are...\n"
+NEW = f"{HEAD}\tnone\n\tcray_shasta\n\tpmi2\n\tpmix\nspecific pmix plugin versions available: pmix_v4,pmix_v3\n"
 
 
 def test_pmi_listed_by_old_and_new_slurm() -> None:
@@ -273,8 +274,8 @@ def test_pmi_listed_by_old_and_new_slurm() -> None:
         (AbiFamily.OPENMPI, NEW, (), "pmix"),
         (AbiFamily.OPENMPI, NEW, ("cray", "pmi2"), "pmix"),
         (AbiFamily.OPENMPI, OLD, (), ""),
-        (AbiFamily.OPENMPI, "\tpmix_v5\n", (), "pmix_v5"),
-        (AbiFamily.MPICH, "\tnone\n\tpmix\n", ("pmix",), ""),
+        (AbiFamily.OPENMPI, f"{HEAD}\tpmix_v5\n", (), "pmix_v5"),
+        (AbiFamily.MPICH, f"{HEAD}\tnone\n\tpmix\n", ("pmix",), ""),
         (AbiFamily.MPICH, OLD, ("cray", "pmi2"), ""),
     ],
 )
