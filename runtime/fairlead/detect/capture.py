@@ -112,12 +112,10 @@ def write(capture: Capture, path: Path) -> None:
     document = {"schema": SCHEMA, "version": VERSION, **to_json(capture)}
     try:
         with atomic_write(path, "w") as out:
-            json.dump(document, out, indent=1, sort_keys=True)
-            out.write("\n")
+            out.write(json.dumps(document, indent=1, sort_keys=True) + "\n")
     except OSError as exc:
-        raise fail(
-            "output-unwritable-capture", path=path, reason=exc.strerror or str(exc)
-        ) from None
+        reason = exc.strerror or str(exc)
+        raise fail("output-unwritable-capture", path=path, reason=reason) from None
 
 
 def is_capture(name: str) -> bool:
@@ -143,13 +141,9 @@ def read(path: Path) -> Capture:
             raise ValueError(f"its version is {version!r}, this fairlead reads {VERSION}")
         return from_json(Capture, document)
     except (OSError, ValueError, RecursionError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) else str(exc)
-        raise fail(
-            "site-capture",
-            path=path,
-            why=(why or str(exc))[:300],
-            path_name=shlex.quote(path.name),
-        ) from None
+        why = (isinstance(exc, OSError) and exc.strerror) or str(exc)
+        quoted = shlex.quote(path.name)
+        raise fail("site-capture", path=path, why=why[:300], path_name=quoted) from None
 
 
 def mpi_below(capture: Capture, prefix: Path) -> tuple[HostMpi, ...]:

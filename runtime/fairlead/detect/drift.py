@@ -77,12 +77,6 @@ class Here:
     def environ(self) -> Mapping[str, str]:
         return self.world.environ if self.world else {}
 
-    @property
-    def compute(self) -> bool:
-        """Whether what compute nodes have must be here: in a job, or where there is no scheduler."""
-        schedulers = self.facts.schedulers
-        return not schedulers or any(s.job for s in schedulers)
-
     def glob(self, pattern: str) -> tuple[str, ...]:
         return self.world.matching(expanded(pattern, self.environ)) if self.world else ()
 
@@ -155,7 +149,7 @@ def _launchers(here: Here, kinds: tuple[str, ...]) -> _Verdict:
     wanted = ", ".join(kinds)
     if present := [seen[k] for k in kinds if k in seen]:
         return _holds(wanted, "; ".join(present))
-    if here.compute:
+    if here.facts.compute:
         return _differs(wanted, ", ".join(seen) or "no launcher on PATH")
     return _unseen(wanted, "not on PATH here; a job may have it")
 
@@ -171,7 +165,7 @@ def _pmi(here: Here, flavour: str) -> _Verdict:
 
 
 def _engines(here: Here, kinds: tuple[str, ...]) -> _Verdict:
-    seen = {e.kind: f"{e.kind} {e.version}".strip() + f", {e.seen}" for e in here.facts.engines}
+    seen = {e.kind: f"{e.title}, {e.seen}" for e in here.facts.engines}
     wanted, modules = ", ".join(kinds), here.site.engine.modules
     if present := [seen[k] for k in kinds if k in seen]:
         return _holds(wanted, "; ".join(present))
@@ -181,15 +175,14 @@ def _engines(here: Here, kinds: tuple[str, ...]) -> _Verdict:
 
 
 def _fabric(here: Here, wanted: str) -> _Verdict:
-    same = {"roce": "infiniband", "efa": "ethernet"}
-    kinds = {same.get(f.kind, f.kind): f.seen for f in here.facts.fabrics}
+    kinds = {f.profile_kind: f.seen for f in here.facts.fabrics}
     if wanted in kinds:
         return _holds(wanted, kinds[wanted])
     if fast := "; ".join(f"{k}: {v}" for k, v in kinds.items() if k != "ethernet"):
         return _differs(wanted, fast)
     if wanted in ("none", "ethernet"):
         return _holds(wanted, "no fabric device")
-    if not here.compute:
+    if not here.facts.compute:
         return _unseen(wanted, "a login node may lack it; look from a compute node")
     in_job = " on this node, which is in a job" if here.facts.schedulers else ""
     return _differs(wanted, f"no fabric device{in_job}")
@@ -219,7 +212,7 @@ def _paths(here: Here, pattern: str, elsewhere: _Search | None = None) -> _Verdi
 def _on_compute_nodes(here: Here, pattern: str) -> _Verdict:
     """Paths that need to exist on compute nodes only."""
     verdict = _paths(here, pattern)
-    if verdict.state is State.DIFFERS and not here.compute:
+    if verdict.state is State.DIFFERS and not here.facts.compute:
         return _unseen(pattern, "not on this node; a compute node may have it")
     return verdict
 
@@ -245,7 +238,7 @@ def _family(here: Here, wanted: str) -> _Verdict:
 
 
 def _no_mpi(here: Here, wanted: str) -> _Verdict:
-    others = ", ".join(dict.fromkeys(f"{m.vendor} {m.version}".strip() for m in here.facts.mpis))
+    others = ", ".join(dict.fromkeys(m.title for m in here.facts.mpis))
     if others:
         return _differs(wanted, f"found: {others}")
     modules = " ".join(here.site.mpi.modules)
@@ -375,7 +368,7 @@ def _gpu_vendor(here: Here, wanted: str) -> _Verdict:
         return _differs(wanted, "; ".join(seen.values()))
     if wanted == "none":
         return _holds(wanted, "no GPU")
-    if here.compute:
+    if here.facts.compute:
         return _other_node(here, wanted, "no GPU on this node")
     return _unseen(wanted, "a login node may lack it; look from a compute node")
 
@@ -417,7 +410,7 @@ def _processor(here: Here, targets: tuple[str, ...]) -> _Verdict:
         return _unseen(wanted, "archspec knows none here")
     if fact.target in targets:
         return _holds(wanted, fact.target)
-    if not here.compute:
+    if not here.facts.compute:
         return _unseen(wanted, f"{fact.target} on this node; compute nodes may be others")
     return _other_node(here, wanted, f"{fact.target} ({fact.model})")
 
@@ -427,7 +420,7 @@ _OTHER_NODES = "compute nodes may be others than this one"
 
 def _cores(here: Here, wanted: int) -> _Verdict:
     fact = here.facts.processor
-    if fact is None or not here.compute:
+    if fact is None or not here.facts.compute:
         return _unseen(str(wanted), _OTHER_NODES)
     if fact.online not in (wanted, 2 * wanted, 4 * wanted):
         return _other_node(here, str(wanted), f"{fact.online} online")
@@ -437,7 +430,7 @@ def _cores(here: Here, wanted: int) -> _Verdict:
 
 def _memory(here: Here, gib: float) -> _Verdict:
     fact, wanted = here.facts.processor, f"{gib:g} GiB"
-    if fact is None or not fact.memory_bytes or not here.compute:
+    if fact is None or not fact.memory_bytes or not here.facts.compute:
         return _unseen(wanted, _OTHER_NODES)
     seen = fact.memory_bytes / 2**30
     if 0.85 * gib <= seen <= 1.1 * gib:

@@ -112,37 +112,23 @@ def _machine(site: Site) -> str:
 def assumptions(site: Site) -> Iterator[Finding]:
     """What the answer stands on."""
     relied = ("mpi.family", "mpi.level", "mpi.glibc", "engine.kinds", "launcher.kinds")
-    said = [
-        f"{key}: {_value(site, key)} ({site.known_by(key)})" for key in relied if _value(site, key)
-    ]
-    unknown = [key for key in relied if not _value(site, key)]
-    why = "\n".join(said)
-    if unknown:
-        why += f"\nnot said, and assumed to fit: {', '.join(unknown)}"
+    values = {key: site.value(key) for key in relied}
+    texts = {k: ", ".join(v) if isinstance(v, tuple) else v for k, v in values.items()}
+    known = [f"{key}: {text} ({site.known_by(key)})" for key, text in texts.items() if text]
+    why = "\n".join(known)
+    if unknown := ", ".join(key for key, text in texts.items() if not text):
+        why += f"\nnot said, and assumed to fit: {unknown}"
     yield warning("profile-only", site_name=site.name, why=why)
-
-
-def _value(site: Site, key: str) -> str:
-    section, _, name = key.partition(".")
-    value = getattr(getattr(site, section), name)
-    return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def policy(site: Site, mpi: str) -> Iterator[Finding]:
     """What the site itself exchanges in a container, when that is not its MPI."""
     if mpi == "container" or site.mpi.replaces == "mpi":
         return
-    known = site.status("mpi.replaces")
+    known_by = site.known_by("mpi.replaces")
     if site.mpi.replaces == "none":
-        yield finding_of(
-            "site-mpi-none",
-            site_name=site.name,
-            known_by=site.known_by("mpi.replaces"),
-            severity=Severity.WARNING if known is Status.GUESS else Severity.ERROR,
-        )
-        return
-    yield warning(
-        "site-mpi-libfabric",
-        site_name=site.name,
-        known_by=site.known_by("mpi.replaces"),
-    )
+        guess = site.status("mpi.replaces") is Status.GUESS
+        severity = Severity.WARNING if guess else Severity.ERROR
+        yield finding_of("site-mpi-none", site_name=site.name, known_by=known_by, severity=severity)
+    else:
+        yield warning("site-mpi-libfabric", site_name=site.name, known_by=known_by)
