@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.errors import FairleadError, fail
-from fairlead.image.frameworks import frameworks
+from fairlead.image.packages import frameworks
 from fairlead_build.base.digest import sha256_of
 from fairlead_build.base.proc import no_space, tool_failed
 from fairlead_build.base.progress_protocol import Phases, stdout_of

@@ -10,8 +10,8 @@ from fairlead.base.serde import to_json
 from fairlead.cli.screen import human_bytes, json_option, print_json, progress, table
 from fairlead.elf.facts import Elf
 from fairlead.elf.mpi_standard import standard_floor
-from fairlead.image.frameworks import frameworks
 from fairlead.image.open import Image, open_image
+from fairlead.image.packages import frameworks
 from fairlead.image.sbom_reader import materials_of, packages_of, tree_of
 
 EPILOG = """\b

@@ -13,7 +13,7 @@ import os
 import platform
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -66,7 +66,6 @@ def take(
     site: str | None = None,
     prefixes: Sequence[Path] = (),
     environ: Mapping[str, str] = os.environ,
-    now: Callable[[], float] = time.time,
 ) -> Capture:
     """Looks at this machine; tools are started for what they say of it, each in a time box.
 
@@ -92,7 +91,7 @@ def take(
         engine = None  # planning with the capture reports it
     return Capture(
         node=platform.node(),
-        taken=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now())),
+        taken=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         fairlead=__version__,
         site=chosen,
         reason=reason,

@@ -123,3 +123,27 @@ def _wheel(metadata: str) -> Package | None:
         classifiers = [c for c in head.get_all("Classifier", []) if c.startswith("License ::")]
         free = "; ".join(sorted({c.rpartition("::")[2].strip() for c in classifiers}))
     return Package("wheel", name, version, licence=free)
+
+
+# What people call frameworks, by normalised name; some projects are installed under another name.
+_FRAMEWORKS = ("dask", "horovod", "jax", "jupyterlab", "keras", "mpi4py", "pyspark", "pytorch-lightning",
+               "tensorflow", "torch")  # fmt: skip
+_KNOWN_AS = {
+    **{name: name for name in _FRAMEWORKS},
+    "tensorflow-cpu": "tensorflow",
+    "tensorflow-rocm": "tensorflow",
+}
+
+
+def frameworks(packages: Mapping[str, str]) -> dict[str, str]:
+    """Versions of the frameworks among Python ``packages``, by the name they are known by.
+
+    >>> frameworks({"numpy": "2.4.1", "tensorflow_cpu": "2.21.0"})
+    {'tensorflow': '2.21.0'}
+    """
+    found = {}
+    for name, version in packages.items():
+        # PEP 503: runs of ``-``, ``_`` and ``.`` are one.
+        if known := _KNOWN_AS.get(re.sub(r"[-_.]+", "-", name).lower()):
+            found[known] = version
+    return dict(sorted(found.items()))

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from fairlead.image.frameworks import frameworks
-from fairlead.image.packages import Package
+from fairlead.image.packages import Package, frameworks
 
 SPECIFICATION = "1.6"
 

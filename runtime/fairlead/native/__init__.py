@@ -27,18 +27,11 @@ CORE, WITNESS = "libfairlead_comm.so", "witness.so"
 _SHIPPED = Path(__file__).with_name("lib")
 
 
-def shipped(name: str, machine: str = "") -> Path | None:
-    """A library that this installation brings, or None.
-
-    Args:
-        name: :data:`CORE` or :data:`WITNESS`.
-        machine: as ``platform.machine()`` names it; this one by default.
-    """
-    if not machine:
-        if sys.platform != "linux" or sys.maxsize < 1 << 32 or sys.byteorder != "little":
-            return None
-        machine = platform.machine()
-    path = _SHIPPED / machine / name
+def shipped(name: str) -> Path | None:
+    """A library that this installation brings, or None. ``name`` is :data:`CORE` or :data:`WITNESS`."""
+    if sys.platform != "linux" or sys.maxsize < 1 << 32 or sys.byteorder != "little":
+        return None
+    path = _SHIPPED / platform.machine() / name
     return path if path.is_file() else None
 
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from fairlead.base.process import Ran
 from fairlead.base.system import View
 from fairlead.launchers.model import given
-from fairlead.schedulers.hostlist import first_words
-from fairlead.schedulers.model import Allocation, Job, Scheduler, lacks
+from fairlead.schedulers.model import Allocation, Job, Scheduler, first_words, lacks
 
 
 class Cobalt(Scheduler):

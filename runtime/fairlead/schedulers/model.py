@@ -6,7 +6,9 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.process import Ran
@@ -184,6 +186,13 @@ class Scheduler:
     def cluster_names(self, view: View) -> dict[str, str]:
         """The cluster's names according to variables and files only, each with its source."""
         return {}
+
+
+def first_words(path: str) -> list[str]:
+    """The first word of each line of a file; none where it cannot be read."""
+    with suppress(OSError):
+        return [line.split()[0] for line in Path(path).read_text().splitlines() if line.strip()]
+    return []
 
 
 def array(text: str) -> Array:

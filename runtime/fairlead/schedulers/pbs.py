@@ -11,8 +11,7 @@ from fairlead.base.system import View
 from fairlead.base.timeboxed import settings
 from fairlead.launchers.model import Shape, clock, given
 from fairlead.schedulers.cobalt import is_cobalt
-from fairlead.schedulers.hostlist import first_words
-from fairlead.schedulers.model import Allocation, Job, Scheduler, lacks
+from fairlead.schedulers.model import Allocation, Job, Scheduler, first_words, lacks
 
 
 class Pbs(Scheduler):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 from pydantic_core import PydanticKnownError
 
 from fairlead.base import comm_backend, json_schema
@@ -296,13 +296,6 @@ SECTIONS: tuple[str, ...] = tuple(
     for name, field in SiteProfile.model_fields.items()
     if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
 )
-
-
-def section_model(name: str) -> type[BaseModel]:
-    """The model of the table ``[name]``."""
-    model = SiteProfile.model_fields[name].annotation
-    assert isinstance(model, type) and issubclass(model, BaseModel)
-    return model
 
 
 def schema() -> dict[str, Any]:

@@ -21,13 +21,14 @@ from fairlead.elf.facts import AbiFamily
 from fairlead.launch import allocate, choose_launcher, shared_cache
 from fairlead.launch import request as request_module
 from fairlead.launch.request import Asked, on_this_machine, seconds, shape
+from fairlead.launchers import model as launcher_model
 from fairlead.launchers import pmi, registry, srun
 from fairlead.launchers.model import BINDINGS, Launcher, Shape
-from fairlead.schedulers import hostlist as allocation
 from fairlead.schedulers import model as jobscript_model
-from fairlead.schedulers.hostlist import counts, expand
+from fairlead.schedulers import slurm
 from fairlead.schedulers.model import Allocation
 from fairlead.schedulers.registry import find_allocation as find
+from fairlead.schedulers.slurm import counts, expand
 from fairlead.site.model import Scheduler, Starter
 from fairlead.swap import checks
 
@@ -388,7 +389,9 @@ def test_allocation_that_nobody_can_make_is_refused(kind: str, asked: Asked, rem
     assert finding.check == "allocation" and remedy in finding.remedy
 
 
-@pytest.mark.parametrize("module", [allocation, jobscript_model, pmi, request_module, srun])
+@pytest.mark.parametrize(
+    "module", [jobscript_model, launcher_model, pmi, request_module, slurm, srun]
+)
 def test_examples_in_the_docstrings_hold(module: types.ModuleType) -> None:
     found = doctest.testmod(module)
     assert found.attempted and not found.failed

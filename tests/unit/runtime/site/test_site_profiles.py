@@ -16,12 +16,13 @@ from tools import site_reference
 
 from fairlead.base.paths import bundled
 from fairlead.site import Site, Status, layers
-from fairlead.site.profile import SECTIONS, schema, schema_text, section_model
+from fairlead.site.profile import SECTIONS, SiteProfile, schema, schema_text
 
 ROOT = Path(__file__).parents[4]
 PUBLISHED = ROOT / "docs" / "reference" / "site.schema.json"
 FILES = sorted([*bundled("sitecfg").rglob("*.toml"), ROOT / "examples" / "my-site.toml"])
 SITES = site_reference.bundled_sites()
+KEYS = {name: type(getattr(SiteProfile.model_construct(), name)).model_fields for name in SECTIONS}
 TCP = {"tcp", "sockets", "udp", "ofi_rxd"}
 FABRICS = {"aries", "slingshot", "infiniband", "omni-path"}
 
@@ -73,7 +74,7 @@ def test_profile_file_dates_what_was_read_and_not_what_was_run(path: Path) -> No
 def test_profile_has_an_origin_for_each_value_that_is_no_default(site: Site) -> None:
     blank = Site("x", "x", (), 30.0)
     for section in SECTIONS:
-        for key in section_model(section).model_fields:
+        for key in KEYS[section]:
             if key in ("source", "sources") or section in ("binds", "devices", "watchdog"):
                 continue
             own, default = (getattr(getattr(s, section), key) for s in (site, blank))
@@ -179,14 +180,13 @@ def test_page_of_profiles_is_made_of_them() -> None:
 
 def test_reference_lists_every_key_of_a_profile() -> None:
     text = site_reference.keys_section()
-    keys = {name: section_model(name).model_fields for name in SECTIONS}
     shown = {
         name: re.findall(r"^- `(\w+)`: \w", body, re.MULTILINE)
         for name, body in re.findall(
             r"^## `\[+(\w+)(?:\.NAME)?\]+`\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL
         )
     }
-    for name, fields in keys.items():
+    for name, fields in KEYS.items():
         assert shown[name] == [key for key in fields if key not in ("source", "sources")], name
     assert set(shown) == {*SECTIONS, "site", "sources", "performance"}
 
