@@ -51,13 +51,16 @@ def run(
             timeout=timeout_s,
             check=False,
         )
-    except FileNotFoundError as exc:
-        return Ran(words, 127, stderr=str(exc))
-    except OSError as exc:  # not executable, or damaged
-        return Ran(words, 126, stderr=str(exc))
     except subprocess.TimeoutExpired:
         return Ran(words, 124, stderr=f"no end after {timeout_s:.0f} s")
+    except OSError as exc:
+        return _not_started(words, exc)
     return Ran(words, done.returncode, done.stdout, done.stderr)
+
+
+def _not_started(words: tuple[str, ...], exc: Exception) -> Ran:
+    """Of a program that is missing, or not executable, damaged, or has a null byte in its words."""
+    return Ran(words, 127 if isinstance(exc, FileNotFoundError) else 126, stderr=str(exc))
 
 
 def run_boxed(
@@ -86,10 +89,8 @@ def run_boxed(
             env={**environ, "LC_ALL": "C"},
             start_new_session=True,
         )
-    except FileNotFoundError as exc:
-        return Ran(words, 127, stderr=str(exc))
-    except (OSError, ValueError) as exc:  # not executable, damaged, or a null byte in it
-        return Ran(words, 126, stderr=str(exc))
+    except (OSError, ValueError) as exc:
+        return _not_started(words, exc)
     try:
         said, why = _read_both(process, time.monotonic() + timeout_s, most_bytes)
     finally:

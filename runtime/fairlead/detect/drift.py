@@ -217,10 +217,6 @@ def _on_compute_nodes(here: Here, pattern: str) -> _Verdict:
     return verdict
 
 
-def _interface(here: Here, name: str) -> _Verdict:
-    return _on_compute_nodes(here, f"/sys/class/net/{name}")
-
-
 def _vendor(here: Here, wanted: str) -> _Verdict:
     # Some are others' under a name of their own: Spectrum MPI is an Open MPI, to the library's own words.
     for mpi in here.facts.mpis:
@@ -264,11 +260,6 @@ def _mpi_variable(here: Here, name: str) -> _Verdict:
     if value := here.environ.get(name):
         return _holds(f"${name}", value)
     return _unseen(f"${name}", "it is not set; load the modules first")
-
-
-def _versioned(here: Here, pattern: str) -> _Verdict:
-    """A path in which an update may have changed a version."""
-    return _path(here, pattern, _siblings)
 
 
 def _file(here: Here, pattern: str) -> _Verdict:
@@ -382,10 +373,6 @@ def _gpus(here: Here, wanted: int) -> _Verdict:
     return _other_node(here, str(wanted), str(count))
 
 
-def _transport(here: Here, pattern: str) -> _Verdict:
-    return _paths(here, pattern, _siblings)
-
-
 def _storage(here: Here, wanted: str, shared: bool = False) -> _Verdict | None:
     if not wanted.startswith(("/", "$")):
         return None
@@ -451,13 +438,18 @@ class _Rule(NamedTuple):
     optional: bool = False
 
 
+_versioned = partial(_path, elsewhere=_siblings)  # an update may have changed a version in the path
 _RULES: Mapping[str, _Rule] = {
     "scheduler.kind": _Rule(_scheduler),
     "launcher.kinds": _Rule(_launchers),
     "launcher.pmi": _Rule(_pmi, each=True),
     "engine.kinds": _Rule(_engines),
     "fabric.kind": _Rule(_fabric),
-    "fabric.interfaces": _Rule(_interface, each=True, optional=True),
+    "fabric.interfaces": _Rule(
+        lambda here, name: _on_compute_nodes(here, f"/sys/class/net/{name}"),
+        each=True,
+        optional=True,
+    ),
     "fabric.counters": _Rule(_on_compute_nodes, each=True, optional=True),
     "mpi.vendor": _Rule(_vendor),
     "mpi.family": _Rule(_family),
@@ -470,7 +462,7 @@ _RULES: Mapping[str, _Rule] = {
     "devices.paths": _Rule(_on_compute_nodes, each=True, optional=True),
     "gpu.vendor": _Rule(_gpu_vendor),
     "gpu.per_node": _Rule(_gpus),
-    "gpu.transport": _Rule(_transport),
+    "gpu.transport": _Rule(partial(_paths, elsewhere=_siblings)),
     "comm.plugin": _Rule(_versioned, each=True),
     "storage.shared": _Rule(partial(_storage, shared=True)),
     "storage.node_local": _Rule(_storage),

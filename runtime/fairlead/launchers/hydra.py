@@ -6,11 +6,7 @@ Grammar: mpiexec(1) of MPICH, "Hydra process management"; of Intel MPI, its Deve
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 from fairlead.elf.facts import AbiFamily
-from fairlead.launchers.identify import identify
 from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot_share_gpus, pairs
 
 
@@ -21,11 +17,6 @@ class Hydra(Driver):
     programs = ("mpiexec.hydra", "mpiexec.mpich", "mpiexec")
     family = AbiFamily.MPICH
     in_profiles = False
-
-    def describe(
-        self, program: str, speaks: AbiFamily, pmi: str, preferred_pmi: tuple[str, ...] = ()
-    ) -> Launcher:
-        return replace(identify(Path(program)), kind=self.kind)
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         intel = launcher.title.startswith("Intel")

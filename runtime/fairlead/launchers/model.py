@@ -154,6 +154,10 @@ class Driver:
             pmi: how ranks find each other, if the user set it.
             preferred_pmi: the site's order of preference, in a profile's terms.
         """
+        if not self.title:
+            from fairlead.launchers.identify import identify
+
+            return replace(identify(Path(program)), kind=self.kind)
         return Launcher(program, self.family, Path(program).name, self.kind, pmi)
 
     def is_present(self, view: View, text: str) -> bool:

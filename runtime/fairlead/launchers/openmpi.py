@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from pathlib import Path
 
 from fairlead.elf.facts import AbiFamily
-from fairlead.launchers.identify import identify
 from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot_share_gpus, pairs
 
 
@@ -18,11 +15,6 @@ class OpenMpi(Driver):
     programs = ("mpiexec.openmpi", "mpirun", "mpiexec")
     family = AbiFamily.OPENMPI
     in_profiles = False
-
-    def describe(
-        self, program: str, speaks: AbiFamily, pmi: str, preferred_pmi: tuple[str, ...] = ()
-    ) -> Launcher:
-        return replace(identify(Path(program)), kind=self.kind)
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         if shape.gpus:
