@@ -81,11 +81,7 @@ class Machine:
         root: the folder that stands for ``/``; another than that for a system that is mounted there.
     """
 
-    def __init__(
-        self,
-        environ: Mapping[str, str] = os.environ,
-        root: Path = Path("/"),
-    ):
+    def __init__(self, environ: Mapping[str, str] = os.environ, root: Path = Path("/")):
         self.uid = os.geteuid()
         self.environ = environ
         self.root = root

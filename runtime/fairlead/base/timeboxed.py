@@ -17,9 +17,7 @@ _T = TypeVar("_T")
 
 
 def at_once(
-    tasks: Mapping[_K, Callable[[], _T]],
-    limit_s: float,
-    longer_s: Mapping[_K, float] | None = None,
+    tasks: Mapping[_K, Callable[[], _T]], limit_s: float, longer_s: Mapping[_K, float] | None = None
 ) -> dict[_K, _T | BaseException]:
     """What each task returned or raised; omits tasks that did not end within ``limit_s``.
 

@@ -63,9 +63,7 @@ class Capture:
 
 
 def take(
-    site: str | None = None,
-    prefixes: Sequence[Path] = (),
-    environ: Mapping[str, str] = os.environ,
+    site: str | None = None, prefixes: Sequence[Path] = (), environ: Mapping[str, str] = os.environ
 ) -> Capture:
     """Looks at this machine; tools are started for what they say of it, each in a time box.
 

@@ -84,12 +84,7 @@ def component_of(package: Package, distribution: str, suite: str) -> Component:
     else:
         purl = pypi_purl(package.name, package.version)
     return Component(
-        "library",
-        package.name,
-        package.version,
-        purl,
-        licence=package.licence,
-        spdx=package.spdx,
+        "library", package.name, package.version, purl, licence=package.licence, spdx=package.spdx
     )
 
 

@@ -107,10 +107,7 @@ class Sif:
             if item.datatype == DATA_GENERIC_JSON and item.name == name:
                 if item.size > _MOST_JSON_BYTES:
                     raise fail(
-                        "sif-damaged-json-size",
-                        path=self.path,
-                        name=name,
-                        item_size=item.size,
+                        "sif-damaged-json-size", path=self.path, name=name, item_size=item.size
                     )
                 with self.path.open("rb") as stream:
                     stream.seek(item.offset)

@@ -9,10 +9,7 @@ from fairlead.elf.facts import AbiFamily
 # What a site profile calls a way to find each other, in Slurm's words.
 _SLURMS = {"cray": "cray_shasta", "pmi2": "pmi2", "pmix": "pmix"}
 # Ways that connect a family. PMI-1 comes with PMI-2 in Slurm; MPICH's and Intel's wheels have no PMIx.
-_CONNECTS = {
-    AbiFamily.MPICH: ("pmi2", "cray_shasta"),
-    AbiFamily.OPENMPI: ("pmix",),
-}
+_CONNECTS = {AbiFamily.MPICH: ("pmi2", "cray_shasta"), AbiFamily.OPENMPI: ("pmix",)}
 
 
 def slurm_pmi(speaks: AbiFamily, offered: Sequence[str], preferred: tuple[str, ...] = ()) -> str:

@@ -115,12 +115,7 @@ def resolve(name: str | None, environ: Mapping[str, str] = os.environ) -> tuple[
         reasons = "\n".join(f"{site}: {why[0]}" for site, why in found.against.items() if why)
         tied = "\n".join(found.notes)
         raise (
-            fail(
-                "site-detect-tie",
-                node=platform.node(),
-                tied=tied or reasons,
-                ties=found.ties[0],
-            )
+            fail("site-detect-tie", node=platform.node(), tied=tied or reasons, ties=found.ties[0])
             if found.ties
             else fail("site-detect-none", node=platform.node(), tied=tied or reasons)
         )
