@@ -71,7 +71,10 @@ def _build(hint: Any, data: Any) -> Any:
         return data
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
-        return _optional(typing.get_args(hint), data)
+        options = typing.get_args(hint)
+        if data is None and type(None) in options:
+            return None
+        return _build(next(option for option in options if option is not type(None)), data)
     if origin is tuple:
         return _tuple(typing.get_args(hint), data)
     if origin is list:
@@ -82,12 +85,6 @@ def _build(hint: Any, data: Any) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _dataclass(hint, _object(data))
     return _scalar(hint, data)
-
-
-def _optional(options: tuple[Any, ...], data: Any) -> Any:
-    if data is None and type(None) in options:
-        return None
-    return _build(next(option for option in options if option is not type(None)), data)
 
 
 def _tuple(arguments: tuple[Any, ...], data: Any) -> tuple[Any, ...]:

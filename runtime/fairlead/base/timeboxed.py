@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from fairlead.base.process import Ran
@@ -51,10 +52,8 @@ def at_once(
 def answers(world: View, asked: Mapping[_K, Sequence[str]]) -> dict[_K, Ran]:
     """The results of programs; one that does not end in time has code 124."""
 
-    def task(argv: Sequence[str]) -> Callable[[], Ran]:
-        return lambda: world.ask(argv, PATIENCE_S)
-
-    found = at_once({key: task(argv) for key, argv in asked.items()}, PATIENCE_S + 1)
+    tasks = {key: partial(world.ask, argv, PATIENCE_S) for key, argv in asked.items()}
+    found = at_once(tasks, PATIENCE_S + 1)
     return {
         key: ran
         if isinstance(ran := found.get(key), Ran)

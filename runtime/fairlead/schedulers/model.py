@@ -202,11 +202,11 @@ def array(text: str) -> Array:
         FairleadError: exit code 2.
     """
     match = re.fullmatch(r"(\d{1,9})-(\d{1,9})(?::(\d{1,9}))?(?:%(\d{1,9}))?", text)
-    made = Array(*(int(part or 0) for part in match.groups())) if match else Array(1, 0)
-    made = Array(made.first, made.last, made.step or 1, made.limit)
-    if not match or made.last < made.first:
+    parts = [int(part or 0) for part in match.groups()] if match else [1, 0, 0, 0]
+    first, last, step, limit = parts
+    if last < first:
         raise fail("script-array", text=text)
-    return made
+    return Array(first, last, step or 1, limit)
 
 
 def name(option: str, text: str) -> str:

@@ -137,7 +137,7 @@ def _misnamed(document: Document) -> Iterator[Mistake]:
 def _merged(documents: tuple[Document, ...]) -> Site:
     data: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
-    references: dict[tuple[str, str], tuple[dict[str, Any], Origin]] = {}
+    references: dict[tuple[str, str], model.Reference] = {}
     notes: list[str] = []
     for document in documents:
         about = document.data["site"]
@@ -156,15 +156,22 @@ def _merged(documents: tuple[Document, ...]) -> Site:
                     origins |= {f"{section}.{key}.{name}": origin for name in value}
                     value = {**data.get(section, {}).get(key, {}), **value}
                 data.setdefault(section, {})[key] = value
-        for reference in document.data.get("performance", ()):
-            named = (reference["what"], reference.get("conditions", ""))
-            references[named] = (reference, _from(document, reference["source"]))
+        for raw in document.data.get("performance", ()):
+            conditions = raw.get("conditions", "")
+            references[raw["what"], conditions] = model.Reference(
+                what=raw["what"],
+                value=float(raw["value"]),
+                unit=raw["unit"],
+                higher_is_better=raw["better"] == "higher",
+                conditions=conditions,
+                origin=_from(document, raw["source"]),
+            )
     profile, last = SiteProfile.model_validate(data), documents[-1]
     if not profile.fabric.accepts:
         raise fail("missing-key-fabric-accepts", documents_path=last.path, remedy=last.remedy)
     if profile.comm.backend == "dl_comm" and not profile.comm.plugin:
         raise fail("missing-key-comm-plugin", documents_path=last.path, remedy=last.remedy)
-    return _site(profile, documents, origins, references)
+    return _site(profile, documents, origins, tuple(references.values()))
 
 
 def _origin(document: Document, section: str, key: str) -> Origin:
@@ -184,7 +191,7 @@ def _site(
     profile: SiteProfile,
     documents: tuple[Document, ...],
     origins: Mapping[str, Origin],
-    references: Mapping[tuple[str, str], tuple[dict[str, Any], Origin]],
+    references: tuple[model.Reference, ...],
 ) -> Site:
     about = profile.site
     sections: dict[str, Any] = {}
@@ -207,17 +214,7 @@ def _site(
         notes=about.notes,
         binds=profile.binds.paths,
         devices=profile.devices.paths,
-        performance=tuple(
-            model.Reference(
-                what=raw["what"],
-                value=float(raw["value"]),
-                unit=raw["unit"],
-                higher_is_better=raw["better"] == "higher",
-                conditions=raw.get("conditions", ""),
-                origin=origin,
-            )
-            for raw, origin in references.values()
-        ),
+        performance=references,
         origins=origins,
         **sections,
     )
