@@ -92,8 +92,9 @@ def find(
     if name and ("/" in name or name.endswith(_SUFFIXES) or folder):
         if os.path.exists(name):  # noqa: PTH110
             return path.absolute()
-        if shifter := _shifter_image(name):
-            return shifter
+        shifter = Path(f"{name}.squashfs"), Path(f"{name}.meta")  # NAME is FOLDER/ID
+        if all(map(os.path.isfile, shifter)):
+            return shifter[0].absolute()
         why, remedy = "there is no such file or folder", "fairlead recipe list"
         if "://" in name:
             why = "it begins with neither docker:// nor oras://"
@@ -130,12 +131,6 @@ def _known_elsewhere(name: str, environ: Mapping[str, str], progress: Progress) 
     return None
 
 
-def _shifter_image(name: str) -> Path | None:
-    """``FOLDER/ID`` as Shifter keeps it: ``ID.squashfs`` with ``ID.meta`` next to it."""
-    both = (Path(f"{name}.squashfs"), Path(f"{name}.meta"))
-    return both[0].absolute() if all(map(os.path.isfile, both)) else None
-
-
 def open_image(
     name: str, environ: Mapping[str, str] = os.environ, progress: Progress | None = None
 ) -> Image:
@@ -146,9 +141,11 @@ def open_image(
     """
     path = find(name, environ, progress)
     if path.is_dir():
-        _check_root(path)
-        facts, record = scan_tree(path), _folder_record(path)
-        return Image(name, str(path), "sandbox", 0, "", True, facts, record, Installed())
+        if not any((path / folder).is_dir() for folder in ("bin", "usr/bin")):
+            raise fail("image-format-folder", path_name=path.name or path, path=path)
+        # Unlike that of a file, nothing shows whether the record still holds.
+        record = _sound({k: v for k, v in record_in(path).items() if k != "facts"}, path)
+        return Image(name, str(path), "sandbox", 0, "", True, scan_tree(path), record, Installed())
     kind = file_format(path)
     if kind == "sif":
         read_sif(path)  # report a truncated file even if its facts are cached
@@ -161,11 +158,6 @@ def open_image(
         lambda: _read(name, path, kind, status.st_size, progress or Silent(), environ),
     )
     return replace(image, name=name)
-
-
-def _check_root(path: Path) -> None:
-    if not any((path / name).is_dir() for name in ("bin", "usr/bin")):
-        raise fail("image-format-folder", path_name=path.name or path, path=path)
 
 
 def unreadable(path: Path, exc: OSError) -> FairleadError:
@@ -237,11 +229,6 @@ def _read(
         stage.result(f"{seen.facts.files} ELF files")
     record = record or _sound({k: v for k, v in seen.record.items() if k != "facts"}, path)
     return Image(name, str(path), kind, size, digest, True, seen.facts, record, seen.installed)
-
-
-def _folder_record(path: Path) -> dict[str, Any]:
-    """What a folder says of itself. Unlike that of a file, nothing shows whether it still holds."""
-    return _sound({k: v for k, v in record_in(path).items() if k != "facts"}, path)
 
 
 def _sound(record: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from urllib.parse import quote
 from fairlead.image.packages import Package, frameworks
 
 SPECIFICATION = "1.6"
+_UTC = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def document(
         "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, f'fairlead {identity}')}",
         "version": 1,
         "metadata": {
-            **({"timestamp": _time(epoch)} if epoch is not None else {}),
+            **({} if epoch is None else {"timestamp": time.strftime(_UTC, time.gmtime(epoch))}),
             "tools": {"components": [tool]},
             "component": {
                 "type": "container",
@@ -129,10 +130,6 @@ def document(
         "dependencies": [{"ref": "image", "dependsOn": [c.purl for c in parts]}],
     }
     return json.dumps(bom, indent=1).encode() + b"\n"
-
-
-def _time(epoch: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch))
 
 
 def _component(component: Component) -> dict[str, Any]:

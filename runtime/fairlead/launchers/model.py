@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.system import View
+from fairlead.base.timeboxed import version
 from fairlead.elf.facts import AbiFamily
 
 BINDINGS = ("none", "core", "socket", "numa")
@@ -163,6 +164,11 @@ class Driver:
     def is_present(self, view: View, text: str) -> bool:
         """Whether a program of that name whose version output is ``text`` is this launcher."""
         return True
+
+    def titled(self, text: str) -> str:
+        """Its title with its version, from its version output; without, if it prints none."""
+        number = version(text, self.version_after) or version(text)
+        return f"{self.title} {number if self.version_arguments else ''}".strip()
 
     def cancel(self, program: str, folder: Path, environ: Mapping[str, str]) -> None:
         """Ends processes that a launch left on other nodes; ``folder`` is the run's folder."""

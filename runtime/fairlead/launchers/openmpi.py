@@ -20,20 +20,17 @@ class OpenMpi(Driver):
         if shape.gpus:
             why = "its ranks all see every GPU of their node"
             raise cannot_share_gpus(launcher, why, "OMPI_COMM_WORLD_LOCAL_RANK")
+        bind = shape.bind or ("core" if shape.cores else "")
+        if bind == "socket" and re.search(r"Open MPI ([5-9]|\d\d)", launcher.title):
+            bind = "package"
         pe = f":PE={shape.cores}" if shape.cores else ""
         argv = [launcher.path, *launcher.options]
         argv += pairs(
             ("--host", ",".join(f"{host}:{ranks}" for host, ranks in shape.hosts_with_ranks)),
             ("--map-by", f"ppr:{shape.each}:node{pe}" if shape.each else pe and f"slot{pe}"),
-            ("--bind-to", _place(launcher, shape.bind or (shape.cores and "core") or "")),
+            ("--bind-to", bind),
         )
         return Words((*argv, *shape.extra, "-n", str(shape.ranks), *inner))
-
-
-def _place(launcher: Launcher, bind: str) -> str:
-    major = re.search(r"Open MPI (\d+)", launcher.title)
-    new = major is not None and int(major[1]) >= 5
-    return "package" if bind == "socket" and new else bind
 
 
 LAUNCHER = OpenMpi()

@@ -49,8 +49,11 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> Layered:
         findings += mistakes
         # What has no sound shape can not be looked into further.
         if not mistakes:
-            findings += [document.finding(m) for m in _unfounded(document.data)]
-            findings += [document.finding(m) for m in _misnamed(document)]
+            findings += map(document.finding, _unfounded(document.data))
+            name, stem = document.data["site"]["name"], document.path.stem
+            if name != stem:
+                mistake = mistake_at(("site", "name"), "site-name", name=name, stem=stem)
+                findings.append(document.finding(mistake))
     if findings:
         raise FairleadError(findings, ExitCode.USAGE)
     return Layered(_merged(documents), documents)
@@ -128,12 +131,6 @@ def _unfounded(data: Mapping[str, Any]) -> Iterator[Mistake]:
             )
 
 
-def _misnamed(document: Document) -> Iterator[Mistake]:
-    name, stem = document.data["site"]["name"], document.path.stem
-    if name != stem:
-        yield mistake_at(("site", "name"), "site-name", name=name, stem=stem)
-
-
 def _merged(documents: tuple[Document, ...]) -> Site:
     data: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
@@ -150,7 +147,9 @@ def _merged(documents: tuple[Document, ...]) -> Site:
             for key, value in document.data.get(section, {}).items():
                 if key in _PROVENANCE:
                     continue
-                origin = _origin(document, section, key)
+                values = document.data[section]
+                named = values.get("sources", {}).get(key) or values["source"]
+                origin = _from(document, named)
                 origins[f"{section}.{key}"] = origin
                 if isinstance(value, dict):
                     origins |= {f"{section}.{key}.{name}": origin for name in value}
@@ -172,11 +171,6 @@ def _merged(documents: tuple[Document, ...]) -> Site:
     if profile.comm.backend == "dl_comm" and not profile.comm.plugin:
         raise fail("missing-key-comm-plugin", documents_path=last.path, remedy=last.remedy)
     return _site(profile, documents, origins, tuple(references.values()))
-
-
-def _origin(document: Document, section: str, key: str) -> Origin:
-    values = document.data[section]
-    return _from(document, values.get("sources", {}).get(key) or values["source"])
 
 
 def _from(document: Document, source: str) -> Origin:

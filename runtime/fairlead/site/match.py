@@ -15,7 +15,6 @@ import fnmatch
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.system import Machine, View
@@ -98,10 +97,7 @@ class Detected:
 
 
 def detect(
-    environ: Mapping[str, str] = os.environ,
-    root: Path = Path("/"),
-    world: View | None = None,
-    limit_s: float = 10.0,
+    environ: Mapping[str, str] = os.environ, world: View | None = None, limit_s: float = 10.0
 ) -> Detected:
     """Finds the profile of this machine.
 
@@ -114,21 +110,19 @@ def detect(
     every = all_sites(environ)
     if every.wrong:
         raise FairleadError([f for found in every.wrong.values() for f in found], ExitCode.USAGE)
-    view = world or Machine(environ, root)
+    view = world or Machine(environ)
     found = at_once({"": lambda: match(view, every.sites)}, limit_s).get("")
     if isinstance(found, BaseException):
         raise found
-    silent = (
-        f"a file system does not answer: no verdict within {limit_s:g} s; `df` shows which hangs"
-    )
-    return found or Detected(None, notes=(silent,))
+    why = f"no verdict within {limit_s:g} s; `df` shows which hangs"
+    return found or Detected(None, notes=(f"a file system does not answer: {why}",))
 
 
 def why_not(
-    site: Site, environ: Mapping[str, str] = os.environ, root: Path = Path("/")
+    site: Site, environ: Mapping[str, str] = os.environ, world: View | None = None
 ) -> tuple[str, ...]:
     """What on this machine contradicts a profile; empty if nothing does, or if a specific clue matches."""
-    held = account(site, Machine(environ, root))
+    held = account(site, world or Machine(environ))
     if held.named and not held.contradicted:
         return ()
     own = [c.what for c in held.clues if c.what.startswith(("environ", "clusters", "hostnames"))]

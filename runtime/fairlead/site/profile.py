@@ -45,12 +45,10 @@ def _comm_backend(name: str) -> str:
     return name
 
 
-def _comm_backend_schema(schema: dict[str, Any]) -> None:
-    schema["enum"] = ["", *comm_backend.REGISTRY.names()]
-
-
 CommBackendName = Annotated[
-    str, AfterValidator(_comm_backend), Field(json_schema_extra=_comm_backend_schema)
+    str,
+    AfterValidator(_comm_backend),
+    Field(json_schema_extra=lambda s: s.update(enum=["", *comm_backend.REGISTRY.names()])),
 ]
 FabricKind = Literal["aries", "slingshot", "infiniband", "omni-path", "ethernet", "none"]
 

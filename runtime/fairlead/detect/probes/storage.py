@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from fairlead.base.system import View
@@ -21,6 +22,7 @@ _NODE_PLACES = ("/mnt/bb", "/mnt/nvme", "/local/scratch", "/local_scratch", "/nv
 
 def probe(world: View) -> dict[str, Any]:
     mounts = _mounts(world)
+    shared = dict(mount for mount in mounts if mount[1] in SHARED)
     facts = [
         *_plain(world, mounts),
         *_by_variable(world, mounts, _SCRATCH, "shared"),
@@ -31,8 +33,15 @@ def probe(world: View) -> dict[str, Any]:
             for variable in sorted(world.environ)
             if variable.startswith("DW_PERSISTENT_STRIPED_")
         ),
-        *_node_places(world, mounts),
-        *_shared(mounts),
+        *(
+            StorageFact("node-local", path, kind, None, path)
+            for path in _NODE_PLACES
+            if world.access(path, 0) and (kind := _type(path, mounts)) not in SHARED
+        ),
+        *(
+            StorageFact("shared", folder, kind, None, "/proc/self/mounts")
+            for folder, kind in islice(shared.items(), 20)
+        ),
     ]
     return {"storage": tuple(dict.fromkeys(facts))}
 
@@ -73,15 +82,3 @@ def _by_variable(
         value = world.environ.get(variable, "")
         if value.startswith("/"):
             yield StorageFact(role, f"${variable}", _type(value, mounts), None, f"${variable}")
-
-
-def _node_places(world: View, mounts: list[tuple[str, str]]) -> Iterator[StorageFact]:
-    for path in _NODE_PLACES:
-        if world.access(path, 0) and (kind := _type(path, mounts)) not in SHARED:
-            yield StorageFact("node-local", path, kind, None, path)
-
-
-def _shared(mounts: list[tuple[str, str]]) -> Iterator[StorageFact]:
-    shared = dict(mount for mount in mounts if mount[1] in SHARED)
-    for folder, kind in list(shared.items())[:20]:
-        yield StorageFact("shared", folder, kind, None, "/proc/self/mounts")

@@ -12,7 +12,10 @@ from fairlead.detect.model import MpiFact, TransportFact, Unknown
 
 
 def probe(world: View) -> dict[str, Any]:
-    tools = {"fi_info": _fi_info(world), "ucx_info": world.which("ucx_info")}
+    # Cray's is in a folder that only a module puts on PATH.
+    cray = world.matching("/opt/cray/libfabric/*/bin/fi_info")
+    fi_info = world.which("fi_info") or next(reversed(cray), "")
+    tools = {"fi_info": fi_info, "ucx_info": world.which("ucx_info")}
     asked: dict[str, tuple[str, ...]] = {}
     for tool, path in tools.items():
         listing, release = ("-l", "--version") if tool == "fi_info" else ("-d", "-v")
@@ -40,12 +43,6 @@ def probe(world: View) -> dict[str, Any]:
 
 def _transports(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(re.findall(r"Transport:\s*(\w+)", text)))
-
-
-def _fi_info(world: View) -> str:
-    """On PATH, or in Cray's folder, which only a module puts there."""
-    cray = world.matching("/opt/cray/libfabric/*/bin/fi_info")
-    return world.which("fi_info") or (cray[-1] if cray else "")
 
 
 def providers(text: str) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from tests.recording import Played, Recording
 from fairlead import site as sites
 from fairlead.base import paths
 from fairlead.base.serde import from_json, to_json
+from fairlead.base.system import Machine
 from fairlead.detect.draft import draft, name_for
 from fairlead.detect.gather import cautions, gather
 from fairlead.detect.model import SiteFacts
@@ -433,16 +434,16 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def test_detect_scheduler_or_fabric_speaks_against_a_laptop(
     make: str, reason: str, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    assert detect(environ, tmp_path).profile == "laptop"
+    assert detect(environ, Machine(environ, tmp_path)).profile == "laptop"
     laptop = sites.load_site("laptop", environ)
-    assert why_not(laptop, environ, tmp_path) == ()
+    assert why_not(laptop, environ, Machine(environ, tmp_path)) == ()
     path = tmp_path / make
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)
-    found = detect(environ, tmp_path)
+    found = detect(environ, Machine(environ, tmp_path))
     assert found.profile != "laptop"
-    assert why_not(laptop, environ, tmp_path) == (reason,)
+    assert why_not(laptop, environ, Machine(environ, tmp_path)) == (reason,)
 
 
 def test_detect_on_a_dead_file_system_ends_and_says_so(environ: dict[str, str]) -> None:
