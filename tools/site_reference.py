@@ -11,8 +11,8 @@ from typing import Any
 
 from fairlead.base.paths import atomic_write, bundled, checkout
 from fairlead.site import layers, profile
+from fairlead.site.choose import REPLACE
 from fairlead.site.model import Site, Status
-from fairlead.site.places import REPLACE
 
 _INTRO = """\
 # Bundled site profiles

@@ -7,9 +7,8 @@ holds here.
 
 from __future__ import annotations
 
-from fairlead.site.choose import CHOSEN, all_sites, load_site, profile_file, resolve
+from fairlead.site.choose import CHOSEN, all_sites, files, folders, load_site, profile_file, resolve
 from fairlead.site.model import Origin, Site, Status
-from fairlead.site.places import files, folders
 
 __all__ = [
     "CHOSEN",

@@ -1,4 +1,9 @@
-"""Loads profiles by name, and chooses the one for this machine.
+"""Finds and loads profiles by name, and chooses the one for this machine.
+
+They are looked for in folders, of which a later one comes before an earlier one: those that come with
+fairlead, ``/etc/fairlead/sites.d``, the user's own, and what $FAIRLEAD_SITES_EXTRA names. $FAIRLEAD_SITES
+takes the place of all of them. A file hides those of its name in earlier folders, unless it extends its
+own name: then it is laid over them.
 
 All profiles are cached together, under the content of every file read: validating them takes
 longer than everything else before a launch.
@@ -9,20 +14,56 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead import __version__
 from fairlead.base.errors import FairleadError, Finding, fail
-from fairlead.base.paths import cache_dir
+from fairlead.base.paths import bundled, cache_dir, config_dir
 from fairlead.base.serde import cached
 from fairlead.base.suggest import suggest
-from fairlead.site import places
 from fairlead.site.model import Site
 
 CHOSEN = "FAIRLEAD_SITE"
+REPLACE, EXTEND = "FAIRLEAD_SITES", "FAIRLEAD_SITES_EXTRA"
+SYSTEM = Path("/etc/fairlead/sites.d")
 _SCHEMA = 2
+
+
+def folders(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Where profiles are looked for; a later folder comes before an earlier one.
+
+    Raises:
+        FairleadError: exit code 2; a variable names a folder that there is not. Without what is in it
+            another profile would be taken, silently.
+    """
+    own = bundled("sitecfg")
+    usual = (own / "families", own, SYSTEM, config_dir(environ) / "sites")
+    return (*(_listed(REPLACE, environ) or usual), *_listed(EXTEND, environ))
+
+
+def _listed(variable: str, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    named = tuple(Path(part) for part in environ.get(variable, "").split(":") if part)
+    for folder in named:
+        if not folder.is_dir():
+            raise fail(
+                "site-folder-file" if folder.exists() else "site-folder-missing",
+                variable=variable,
+                folder=folder,
+                quoted_folder=shlex.quote(str(folder)),
+            )
+    return named
+
+
+def files(environ: Mapping[str, str] = os.environ) -> dict[str, tuple[Path, ...]]:
+    """Every profile's files by its name; the one that comes first is the last."""
+    found: dict[str, tuple[Path, ...]] = {}
+    for folder in folders(environ):
+        for path in sorted(folder.glob("*.toml")) if folder.is_dir() else ():
+            found[path.stem] = (*found.get(path.stem, ()), path)
+    return found
 
 
 def profile_file(name: str, environ: Mapping[str, str] = os.environ) -> Path:
@@ -31,7 +72,7 @@ def profile_file(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     Raises:
         FairleadError: exit code 2; there is no such profile.
     """
-    found = places.files(environ)
+    found = files(environ)
     path = Path(name) if name.endswith(".toml") else found.get(name, (None,))[-1]
     if path is None:
         raise fail("site-unknown", name=name, suggestion=suggest(name, found))
@@ -52,7 +93,7 @@ class Sites:
 
 def all_sites(environ: Mapping[str, str] = os.environ) -> Sites:
     """Every profile that can be found, by name."""
-    found = places.files(environ)
+    found = files(environ)
     key = _key([p for paths in found.values() for p in paths])
 
     def load() -> Sites:

@@ -1,6 +1,6 @@
 """One profile out of several files: its own, what that extends, and what a machine or user lays over it.
 
-Where the files are, and which hides which, is :mod:`fairlead.site.places`.
+Where the files are, and which hides which, is :mod:`fairlead.site.choose`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, fail
 from fairlead.base.suggest import suggest
 from fairlead.base.toml import Document, Mistake, mistake_at, read
 from fairlead.site import model
+from fairlead.site.choose import files
 from fairlead.site.model import Origin, Site, Status
-from fairlead.site.places import files
 from fairlead.site.profile import GUESS, SECTIONS, SiteProfile
 
 _PROVENANCE = ("source", "sources")
