@@ -158,7 +158,7 @@ class Machine:
 
 def _read(fd: int) -> bytes:
     """Reads in small blocks: files of /proc/sys refuse a buffer of 4 MiB (ENOMEM)."""
-    found = bytearray()
-    while len(found) < _MOST_BYTES and (piece := os.read(fd, 1 << 16)):
-        found += piece
-    return bytes(found[:_MOST_BYTES])
+    content = bytearray()
+    while len(content) < _MOST_BYTES and (piece := os.read(fd, 1 << 16)):
+        content += piece
+    return bytes(content[:_MOST_BYTES])

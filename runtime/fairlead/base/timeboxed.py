@@ -53,10 +53,10 @@ def answers(world: View, asked: Mapping[_K, Sequence[str]]) -> dict[_K, Ran]:
     """The results of programs; one that does not end in time has code 124."""
 
     tasks = {key: partial(world.ask, argv, PATIENCE_S) for key, argv in asked.items()}
-    found = at_once(tasks, PATIENCE_S + 1)
+    results = at_once(tasks, PATIENCE_S + 1)
     return {
         key: ran
-        if isinstance(ran := found.get(key), Ran)
+        if isinstance(ran := results.get(key), Ran)
         else Ran(tuple(argv), 124, stderr=str(ran) if ran else "no end")
         for key, argv in asked.items()
     }
@@ -96,13 +96,13 @@ def settings(text: str, wanted: Sequence[str], separator: str = "=") -> dict[str
     >>> settings('mount home = yes\\n# mount sys = no', ("mount home", "mount sys"))
     {'mount home': 'yes'}
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in text.splitlines():
         key, mark, value = line.partition(separator)
         key = key.strip()
         if mark and key in wanted:
-            found[key] = value.split(" #")[0].strip().strip("\"'")
-    return found
+            values[key] = value.split(" #")[0].strip().strip("\"'")
+    return values
 
 
 def content(world: View, path: str) -> str:

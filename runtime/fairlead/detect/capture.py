@@ -76,13 +76,13 @@ def take(
     from fairlead.detect.gather import here as facts_here  # not needed to read captures
 
     chosen, reason = sites.resolve(site, environ)
-    found = {
+    by_path = {
         mpi.library.path: mpi
         for prefix in prefixes
         for mpi in host.from_prefix(prefix, environ, site=chosen)
     }
     for mpi in host.discover(environ, site=chosen):
-        found.setdefault(mpi.library.path, mpi)
+        by_path.setdefault(mpi.library.path, mpi)
     try:
         engine = engines.choose(None, chosen.engine.kinds, environ)
     except FairleadError:
@@ -94,7 +94,7 @@ def take(
         site=chosen,
         reason=reason,
         engine=engine,
-        mpis=tuple(found.values()),
+        mpis=tuple(by_path.values()),
         facts=facts_here(environ),
         here=look(chosen, environ),
     )
@@ -150,9 +150,9 @@ def mpi_below(capture: Capture, prefix: Path) -> tuple[HostMpi, ...]:
         FairleadError: exit code 2; there is none.
     """
     wanted = os.path.normpath(prefix)
-    found = tuple(m for m in capture.mpis if os.path.normpath(m.prefix) == wanted)
-    if found:
-        return tuple(replace(m, found_by=f"named by --mpi {prefix}") for m in found)
+    mpis = tuple(m for m in capture.mpis if os.path.normpath(m.prefix) == wanted)
+    if mpis:
+        return tuple(replace(m, found_by=f"named by --mpi {prefix}") for m in mpis)
     known = ", ".join(dict.fromkeys(mpi.prefix for mpi in capture.mpis))
     raise fail(
         "host-mpi-not-captured",

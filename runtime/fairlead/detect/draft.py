@@ -35,7 +35,7 @@ class Value(NamedTuple):
 def draft(
     name: str,
     facts: SiteFacts,
-    found: Detected,
+    detected: Detected,
     base: Site | None,
     today: datetime.date | None = None,
 ) -> str:
@@ -46,7 +46,7 @@ def draft(
         base: what it extends.
     """
     day = today or datetime.date.today()
-    reasons = "; ".join(found.reasons) if base else "no profile fits, so nothing is inherited"
+    reasons = "; ".join(detected.reasons) if base else "no profile fits, so nothing is inherited"
     lines = [
         f"# A draft that `fairlead site detect --write` made on {_comment(facts.node)}, {day}. Read every line:",
         "# it says what was seen from this one node. A login node may lack what compute nodes have.",

@@ -277,7 +277,7 @@ def trusted(environ: Mapping[str, str] = os.environ) -> dict[str, PublicKey]:
     Raises:
         FairleadError: a key is damaged, or another user could have put it there.
     """
-    found: dict[str, PublicKey] = {}
+    keys: dict[str, PublicKey] = {}
     for folder in reversed(key_folders(environ)):
         for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
             for part in (folder, path):
@@ -286,8 +286,8 @@ def trusted(environ: Mapping[str, str] = os.environ) -> dict[str, PublicKey]:
             key = read_public(path)
             if path.name != f"{key.id}{SUFFIX}" or path.read_bytes() != key.line.encode():
                 raise fail("key-damaged-other-id", path=path, key_id=key.id)
-            found[key.id] = key
-    return found
+            keys[key.id] = key
+    return keys
 
 
 def open_to_others(path: Path) -> str:
@@ -329,17 +329,17 @@ def find_trusted(beginning: str, environ: Mapping[str, str] = os.environ) -> Pat
         FairleadError: exit code 2; there is none, or there are several.
     """
     files = [p for f in key_folders(environ) if f.is_dir() for p in sorted(f.glob(f"*{SUFFIX}"))]
-    found = [p for p in files if beginning and p.name.startswith(beginning)]
-    if len(found) != 1:
+    matching = [p for p in files if beginning and p.name.startswith(beginning)]
+    if len(matching) != 1:
         raise fail(
             "key-unknown",
-            no="no" if not found else len(found),
-            s="s" if found else "",
+            no="no" if not matching else len(matching),
+            s="s" if matching else "",
             beginning=beginning,
             files_count=len(files),
-            found_count=len(found),
+            found_count=len(matching),
         )
-    return found[0]
+    return matching[0]
 
 
 def distrust(path: Path) -> None:

@@ -125,9 +125,9 @@ def _known_elsewhere(name: str, environ: Mapping[str, str], progress: Progress) 
     from importlib.metadata import entry_points
 
     for provider in entry_points(group="fairlead.images"):
-        found: Path | None = provider.load()(name, environ, progress)
-        if found:
-            return found
+        path: Path | None = provider.load()(name, environ, progress)
+        if path:
+            return path
     return None
 
 

@@ -47,20 +47,20 @@ class Installed:
 
     def versions(self) -> dict[str, dict[str, str]]:
         """``{"deb": {name: version}, "wheel": {…}}``, as an image's record has them."""
-        found: dict[str, dict[str, str]] = {"deb": {}, "wheel": {}}
+        versions: dict[str, dict[str, str]] = {"deb": {}, "wheel": {}}
         for package in self.packages:
-            found[package.kind][package.name] = package.version
-        return found
+            versions[package.kind][package.name] = package.version
+        return versions
 
 
 def installed(root: Path) -> Installed:
     """The packages of the tree at ``root``."""
     release = os_release(root)
-    found = {*_debs(root), *_wheels(root)}
+    packages = {*_debs(root), *_wheels(root)}
     return Installed(
         distribution=release.get("ID", ""),
         suite=release.get("VERSION_CODENAME", ""),
-        packages=tuple(sorted(found, key=lambda p: (p.kind, p.name.lower(), p.version))),
+        packages=tuple(sorted(packages, key=lambda p: (p.kind, p.name.lower(), p.version))),
     )
 
 
@@ -141,9 +141,9 @@ def frameworks(packages: Mapping[str, str]) -> dict[str, str]:
     >>> frameworks({"numpy": "2.4.1", "tensorflow_cpu": "2.21.0"})
     {'tensorflow': '2.21.0'}
     """
-    found = {}
+    versions = {}
     for name, version in packages.items():
         # PEP 503: runs of ``-``, ``_`` and ``.`` are one.
         if known := _KNOWN_AS.get(re.sub(r"[-_.]+", "-", name).lower()):
-            found[known] = version
-    return dict(sorted(found.items()))
+            versions[known] = version
+    return dict(sorted(versions.items()))

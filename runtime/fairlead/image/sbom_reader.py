@@ -68,25 +68,27 @@ def materials_of(image: Image, environ: Mapping[str, str] = os.environ) -> str:
     expected = str(recorded.get("sha256", "")) if isinstance(recorded, dict) else ""
     if not seen.materials:
         return _found(image, seen.installed)
-    found = hashlib.sha256(seen.materials.encode()).hexdigest()
-    if expected and found != expected:
+    digest = hashlib.sha256(seen.materials.encode()).hexdigest()
+    if expected and digest != expected:
         raise fail(
             "sbom-changed",
             image_path=image.path,
             materials=MATERIALS,
-            found=found[:16],
+            found=digest[:16],
             expected=expected[:16],
         )
     return seen.materials
 
 
-def _found(image: Image, found: Installed) -> str:
+def _found(image: Image, installed: Installed) -> str:
     return document(
         Path(image.path).name,
         version="",
         summary=f"Packages found in {image.facts.os or 'the image'}",
-        components=[component_of(p, found.distribution, found.suite) for p in found.packages],
-        identity=image.digest or json.dumps(found.versions(), sort_keys=True),
+        components=[
+            component_of(p, installed.distribution, installed.suite) for p in installed.packages
+        ],
+        identity=image.digest or json.dumps(installed.versions(), sort_keys=True),
         fairlead=__version__,
         epoch=None,
     ).decode()

@@ -125,11 +125,11 @@ def _python_prefix(root: Path, library: Path) -> str:
 
 def _python(root: Path) -> str:
     """Version of the newest python3 in the usual places, e.g. ``3.11``."""
-    found = []
+    versions = []
     opt = resolve_in(root, root / "opt")
     prefixes = sorted(opt.iterdir()) if opt and opt.is_dir() else []
     for prefix in [root / "usr", root / "usr/local", *prefixes]:
         folder = resolve_in(root, prefix / "bin")
         if folder and folder.is_dir():
-            found += [m[1] for p in folder.iterdir() if (m := _PYTHON.match(p.name))]
-    return newest(found)
+            versions += [m[1] for p in folder.iterdir() if (m := _PYTHON.match(p.name))]
+    return newest(versions)

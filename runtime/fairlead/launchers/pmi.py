@@ -51,10 +51,10 @@ def pmi_said(words: Sequence[str]) -> str:
     >>> pmi_said(("--mpi=pmi2", "-v", "--mpi", "none"))
     'none'
     """
-    said = ""
+    value = ""
     for position, word in enumerate(words):
         if word.startswith("--mpi="):
-            said = word.partition("=")[2]
+            value = word.partition("=")[2]
         elif word == "--mpi" and position + 1 < len(words):
-            said = words[position + 1]
-    return said
+            value = words[position + 1]
+    return value

@@ -111,12 +111,12 @@ def _program(srun: str, name: str) -> str:
     return str(path) if path.exists() else name
 
 
-def pmix_configured(said: str) -> tuple[str, ...]:
+def pmix_configured(text: str) -> tuple[str, ...]:
     r"""The same, from what ``scontrol show config`` prints. A name for each node (``%n``, ``%h``) is left off.
 
     >>> pmix_configured("SlurmdSpoolDir          = /var/spool/slurm/%n\nPMIxCliTmpDirBase = (null)")
     ('/var/spool/slurm',)
     """
-    found = re.findall(r"^(?:SlurmdSpoolDir|PMIxCliTmpDirBase)\s*= (/\S*)$", said, re.MULTILINE)
+    found = re.findall(r"^(?:SlurmdSpoolDir|PMIxCliTmpDirBase)\s*= (/\S*)$", text, re.MULTILINE)
     whole = [re.sub(r"/[^/]*%.*", "", folder) or "/" for folder in found]
     return tuple(dict.fromkeys(folder for folder in whole if folder != "/"))

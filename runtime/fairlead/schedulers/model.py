@@ -251,12 +251,12 @@ def options(words: Iterable[str]) -> tuple[str, ...]:
     >>> options(("-C", "haswell", "--exclusive", "-l filesystems=home"))
     ('-C haswell', '--exclusive', '-l filesystems=home')
     """
-    found: list[str] = []
+    grouped: list[str] = []
     for word in words:
         if "\n" in word:
             raise fail("script-directive-line", word=word)
-        if word.startswith("-") or not found:
-            found.append(word)
+        if word.startswith("-") or not grouped:
+            grouped.append(word)
         else:
-            found[-1] += f" {word}"
-    return tuple(found)
+            grouped[-1] += f" {word}"
+    return tuple(grouped)

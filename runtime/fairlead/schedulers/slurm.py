@@ -113,10 +113,10 @@ def counts(text: str) -> tuple[int, ...]:
     >>> counts("72(x2),36")
     (72, 72, 36)
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for number, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
-        found += [int(number)] * int(times or 1)
-    return tuple(found)
+        numbers += [int(number)] * int(times or 1)
+    return tuple(numbers)
 
 
 def expand(names: str) -> tuple[str, ...]:
@@ -125,22 +125,22 @@ def expand(names: str) -> tuple[str, ...]:
     >>> expand("nid[0008-0010,12],login1,r[1-2]c[3,4]-x")
     ('nid0008', 'nid0009', 'nid0010', 'nid12', 'login1', 'r1c3-x', 'r1c4-x', 'r2c3-x', 'r2c4-x')
     """
-    found: list[str] = []
+    hosts: list[str] = []
     for word in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", names):
         made = [""]
         for plain, ranges in re.findall(r"([^\[]+)|\[([^\]]*)\]", word):
             ends = [plain] if plain else list(_numbers(ranges))
             made = [before + end for before in made for end in ends]
-        found += made
-    return tuple(found)
+        hosts += made
+    return tuple(hosts)
 
 
 def _numbers(ranges: str) -> list[str]:
-    found = []
+    numbers = []
     for part in ranges.split(","):
         first, dash, last = part.partition("-")
         if dash and first.isdigit() and last.isdigit():
-            found += [f"{n:0{len(first)}}" for n in range(int(first), int(last) + 1)]
+            numbers += [f"{n:0{len(first)}}" for n in range(int(first), int(last) + 1)]
         else:
-            found.append(part)
-    return found
+            numbers.append(part)
+    return numbers

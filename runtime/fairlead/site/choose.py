@@ -59,11 +59,11 @@ def _listed(variable: str, environ: Mapping[str, str]) -> tuple[Path, ...]:
 
 def files(environ: Mapping[str, str] = os.environ) -> dict[str, tuple[Path, ...]]:
     """Every profile's files by its name; the one that comes first is the last."""
-    found: dict[str, tuple[Path, ...]] = {}
+    profiles: dict[str, tuple[Path, ...]] = {}
     for folder in folders(environ):
         for path in sorted(folder.glob("*.toml")) if folder.is_dir() else ():
-            found[path.stem] = (*found.get(path.stem, ()), path)
-    return found
+            profiles[path.stem] = (*profiles.get(path.stem, ()), path)
+    return profiles
 
 
 def profile_file(name: str, environ: Mapping[str, str] = os.environ) -> Path:
@@ -72,10 +72,10 @@ def profile_file(name: str, environ: Mapping[str, str] = os.environ) -> Path:
     Raises:
         FairleadError: exit code 2; there is no such profile.
     """
-    found = files(environ)
-    path = Path(name) if name.endswith(".toml") else found.get(name, (None,))[-1]
+    profiles = files(environ)
+    path = Path(name) if name.endswith(".toml") else profiles.get(name, (None,))[-1]
     if path is None:
-        raise fail("site-unknown", name=name, suggestion=suggest(name, found))
+        raise fail("site-unknown", name=name, suggestion=suggest(name, profiles))
     return path
 
 
@@ -93,15 +93,15 @@ class Sites:
 
 def all_sites(environ: Mapping[str, str] = os.environ) -> Sites:
     """Every profile that can be found, by name."""
-    found = files(environ)
-    key = _key([p for paths in found.values() for p in paths])
+    profiles = files(environ)
+    key = _key([p for paths in profiles.values() for p in paths])
 
     def load() -> Sites:
         from fairlead.site import layers  # pydantic, only when something must be checked
 
         sites: dict[str, Site] = {}
         wrong: dict[str, tuple[Finding, ...]] = {}
-        for name, paths in found.items():
+        for name, paths in profiles.items():
             try:
                 sites[name] = layers.load(paths[-1], environ).site
             except FairleadError as exc:
@@ -151,13 +151,15 @@ def resolve(name: str | None, environ: Mapping[str, str] = os.environ) -> tuple[
         return load_site(name, environ), "named by --site"
     if chosen := environ.get(CHOSEN):
         return load_site(chosen, environ), f"named by ${CHOSEN}"
-    found = detect(environ)
-    if found.profile is None:
-        reasons = "\n".join(f"{site}: {why[0]}" for site, why in found.against.items() if why)
-        tied = "\n".join(found.notes)
+    detected = detect(environ)
+    if detected.profile is None:
+        reasons = "\n".join(f"{site}: {why[0]}" for site, why in detected.against.items() if why)
+        tied = "\n".join(detected.notes)
         raise (
-            fail("site-detect-tie", node=platform.node(), tied=tied or reasons, ties=found.ties[0])
-            if found.ties
+            fail(
+                "site-detect-tie", node=platform.node(), tied=tied or reasons, ties=detected.ties[0]
+            )
+            if detected.ties
             else fail("site-detect-none", node=platform.node(), tied=tied or reasons)
         )
-    return load_site(found.profile, environ), "detected"
+    return load_site(detected.profile, environ), "detected"

@@ -23,7 +23,7 @@ def matches(
 
     A pattern whose variable is not set fits nothing.
     """
-    found: dict[Path, None] = {}
+    matched: dict[Path, None] = {}
     for pattern in patterns:
         if any(name not in environ for name in _VARIABLE.findall(pattern)):
             continue
@@ -33,8 +33,8 @@ def matches(
         except (OSError, ValueError):  # a file server that is away, an odd value of the variable
             continue
         for path in sorted(paths, key=_by_version, reverse=True):
-            found[path] = None
-    return list(found)
+            matched[path] = None
+    return list(matched)
 
 
 def _by_version(path: Path) -> tuple[tuple[int, int, str], ...]:

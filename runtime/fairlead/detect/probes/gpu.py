@@ -63,7 +63,7 @@ def _intel(world: View) -> Iterator[GpuFact]:
 
 
 def _cards(world: View, vendor: str, compute_only: bool) -> list[str]:
-    found = []
+    paths = []
     for path in world.matching("/sys/class/drm/card[0-9]*/device"):
         if "-" in path.split("/")[4]:
             continue  # an output of a card
@@ -71,5 +71,5 @@ def _cards(world: View, vendor: str, compute_only: bool) -> list[str]:
             continue
         if compute_only and not (world.read(f"{path}/class") or "").startswith(_COMPUTE_CLASSES):
             continue
-        found.append(path)
-    return found
+        paths.append(path)
+    return paths

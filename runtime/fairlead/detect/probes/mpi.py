@@ -23,18 +23,18 @@ PLACES = (
 
 
 def probe(world: MpiView) -> dict[str, Any]:
-    found: dict[str, HostMpi] = {}
+    by_path: dict[str, HostMpi] = {}
     for mpi in world.host_mpis():
-        found.setdefault(mpi.library.path, mpi)
+        by_path.setdefault(mpi.library.path, mpi)
     for folder, reason in _named(world):
         for mpi in world.mpis_below(folder, reason):
-            found.setdefault(mpi.library.path, mpi)
+            by_path.setdefault(mpi.library.path, mpi)
     unknown = tuple(
         Unknown(f"which MPI {mpi.launcher.path} is of", "its `--version` does not say")
-        for mpi in found.values()
+        for mpi in by_path.values()
         if mpi.launcher and mpi.launcher.family.value == "unknown"
     )
-    return {"mpis": tuple(map(fact, found.values())), "unknown": unknown}
+    return {"mpis": tuple(map(fact, by_path.values())), "unknown": unknown}
 
 
 def _named(world: MpiView) -> Iterator[tuple[str, str]]:

@@ -66,7 +66,7 @@ def of_modules(
         probed: the facts from :func:`probe`.
     """
     known = {fact.library for fact in probed}
-    found: dict[str, TransportFact] = {}
+    by_folder: dict[str, TransportFact] = {}
     for mpi in mpis:
         for soname, path in mpi.closure.items():
             folder = path.rpartition("/")[0]
@@ -84,9 +84,9 @@ def of_modules(
                 names = [m[1] for f in files if (m := re.search(r"libuct_(\w+?)\.so", f))]
             else:
                 continue
-            if names and where not in found:
+            if names and where not in by_folder:
                 unique = tuple(dict.fromkeys(names))
-                found[where] = TransportFact(
+                by_folder[where] = TransportFact(
                     library, "", unique, False, f"modules in {where}, behind {mpi.path}"
                 )
-    return tuple(found.values())
+    return tuple(by_folder.values())
