@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple, get_args
 
 from fairlead.detect.model import SiteFacts
@@ -69,7 +69,7 @@ def draft(
         if value.section != section:
             section = value.section
             lines += ["", f"[{section}]", 'source = "detected"']
-        lines += [f"# {_comment(value.seen)}", f"{value.key} = {_toml(value.value)}"]
+        lines += [f"# {_comment(value.seen)}", f"{value.key} = {json.dumps(value.value)}"]
         if value.guess:
             lines.append(f'sources.{value.key} = "{GUESS}"')
     left = [f"# not known: {_comment(u.what)}: {_comment(u.why)}" for u in facts.unknown]
@@ -219,14 +219,6 @@ def _devices(facts: SiteFacts) -> Iterator[Value]:
     if devices:
         seen = ", ".join(seen for _, seen in devices[:5])
         yield Value("devices", "paths", list(dict(devices)), seen)
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, str):
-        return json.dumps(value)
-    if isinstance(value, Iterable):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return str(value)
 
 
 def _safe(text: str) -> str:

@@ -16,11 +16,10 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from fairlead.base.errors import fail
-from fairlead.base.paths import checkout
+from fairlead.base.paths import atomic_write, checkout
 
 SOURCE = Path(__file__).with_name("witness.c")
 CORE, WITNESS = "libfairlead_comm.so", "witness.so"
@@ -118,13 +117,8 @@ def ensure_witness(cache: Path, environ: Mapping[str, str] = os.environ) -> Path
         return made
     if own := shipped(WITNESS):
         return _copied(own, made, "witness")
-    return _compiled(
-        made,
-        [*compiler(environ), *_witness_flags(), str(SOURCE)],
-        "the witness of a launch cannot be compiled",
-        "install a C compiler (gcc), name a working one in CC, or prove with a separate job: --probe",
-        "witness",
-    )
+    words = [*compiler(environ), *_witness_flags(), str(SOURCE)]
+    return _compiled(made, words, "native-witness-failed")
 
 
 def ensure_core(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
@@ -140,23 +134,14 @@ def ensure_core(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
         return _copied(own, made, "comm-core")
     folder = core_folder()
     sources = map(str, sorted((folder / "src").glob("*.cpp")))
-    return _compiled(
-        made,
-        [*cxx_compiler(environ), *_core_flags(), "-I", str(folder / "include"), *sources, "-lgcc"],
-        "the collective core cannot be compiled",
-        "install a C++ compiler (g++), name a working one in CXX, or let mpi4py carry the gradients:"
-        " FAIRLEAD_COMM_BACKEND=mpi4py",
-        "comm-core",
-    )
+    inputs = ["-I", str(folder / "include"), *sources, "-lgcc"]
+    return _compiled(made, [*cxx_compiler(environ), *_core_flags(), *inputs], "native-core-failed")
 
 
 def _copied(source: Path, made: Path, check: str) -> Path:
-    partial = made.with_name(f".{made.name}.{os.getpid()}")
     try:
-        made.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, partial)
-        partial.chmod(0o755)  # as a linker leaves it
-        partial.replace(made)
+        with atomic_write(made, permissions=0o755) as out:  # as a linker leaves it
+            out.write(source.read_bytes())
     except OSError as exc:
         raise fail(
             "native-cache-unwritable",
@@ -165,13 +150,10 @@ def _copied(source: Path, made: Path, check: str) -> Path:
             made_parent=made.parent,
             reason=exc.strerror or str(exc),
         ) from None
-    finally:
-        with suppress(OSError):
-            partial.unlink()
     return made
 
 
-def _compiled(made: Path, words: Sequence[str], what: str, remedy: str, check: str) -> Path:
+def _compiled(made: Path, words: Sequence[str], message: str) -> Path:
     from fairlead.base.process import run  # ranks do not compile
 
     made.parent.mkdir(parents=True, exist_ok=True)
@@ -184,6 +166,4 @@ def _compiled(made: Path, words: Sequence[str], what: str, remedy: str, check: s
     finally:
         partial.unlink(missing_ok=True)
     why = (ran.stderr.strip() or f"it ended with code {ran.returncode}")[-300:]
-    raise fail(
-        "native-failed", check=check, what=what, argv=shlex.join(argv), why=why, remedy=remedy
-    )
+    raise fail(message, argv=shlex.join(argv), why=why)
