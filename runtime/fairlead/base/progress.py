@@ -46,9 +46,5 @@ class _SilentStage:
 _SILENT_STAGE = _SilentStage()
 
 
-class Silent:
+class Silent(Progress):
     """Discards progress; the default in library use and in tests."""
-
-    @contextmanager
-    def stage(self, title: str, total: float | None = None, unit: str = "") -> Iterator[Stage]:
-        yield _SILENT_STAGE

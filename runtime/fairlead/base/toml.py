@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
 from fairlead.base.suggest import suggest
@@ -26,6 +26,12 @@ class Strict(BaseModel):
     """Base class of models of files: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+def key(meaning: str, default: Any = ..., **rules: Any) -> Any:
+    """A key of such a model. ``dict`` is the default of an empty table; ``rules`` are those of pydantic's Field."""
+    given = {"default_factory": dict} if default is dict else {"default": default}
+    return Field(description=meaning, **given, **rules)
 
 
 M = TypeVar("M", bound=BaseModel)
