@@ -155,11 +155,8 @@ def resolve(name: str | None, environ: Mapping[str, str] = os.environ) -> tuple[
     if detected.profile is None:
         reasons = "\n".join(f"{site}: {why[0]}" for site, why in detected.against.items() if why)
         tied = "\n".join(detected.notes)
-        raise (
-            fail(
-                "site-detect-tie", node=platform.node(), tied=tied or reasons, ties=detected.ties[0]
-            )
-            if detected.ties
-            else fail("site-detect-none", node=platform.node(), tied=tied or reasons)
-        )
+        node, why = platform.node(), tied or reasons
+        if detected.ties:
+            raise fail("site-detect-tie", node=node, tied=why, ties=detected.ties[0])
+        raise fail("site-detect-none", node=node, tied=why)
     return load_site(detected.profile, environ), "detected"
