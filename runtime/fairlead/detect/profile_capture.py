@@ -42,16 +42,9 @@ def machine(site: Site, facts: ImageFacts) -> Capture:
         facts: of the image; of the functions that it calls, the MPI has those of its edition.
     """
     kind = site.engine.kinds[0]
-    driver = ENGINES.get(kind)
-    options = site.engine.options.get(kind, ())
-    apart = any(word in ("--fakeroot", "--userns") for word in options)
+    binds_files = ENGINES.get(kind).binds_files
     engine = Engine(
-        kind=kind,
-        path=kind,
-        userns_per_rank=apart and not driver.shares_userns,
-        options=(),
-        reasons=(),
-        binds_files=driver.binds_files,
+        kind, kind, userns_per_rank=False, options=(), reasons=(), binds_files=binds_files
     )
     return Capture(
         node=site.name,
