@@ -90,7 +90,7 @@ def bundled_sites() -> dict[str, Site]:
     """The profiles that come with fairlead, whatever lies over them on this machine."""
     own = bundled("sitecfg")
     environ = {REPLACE: f"{own / 'families'}:{own}"}
-    return {path.stem: layers.load(path, environ).site for path in sorted(own.rglob("*.toml"))}
+    return {path.stem: layers.load(path, environ) for path in sorted(own.rglob("*.toml"))}
 
 
 def main() -> None:

@@ -103,7 +103,7 @@ def all_sites(environ: Mapping[str, str] = os.environ) -> Sites:
         wrong: dict[str, tuple[Finding, ...]] = {}
         for name, paths in profiles.items():
             try:
-                sites[name] = layers.load(paths[-1], environ).site
+                sites[name] = layers.load(paths[-1], environ)
             except FairleadError as exc:
                 wrong[name] = exc.findings
         return Sites(sites, wrong)
@@ -135,7 +135,7 @@ def load_site(name: str, environ: Mapping[str, str] = os.environ) -> Site:
             return every.sites[name]
     from fairlead.site import layers
 
-    return layers.load(path, environ).site
+    return layers.load(path, environ)
 
 
 def resolve(name: str | None, environ: Mapping[str, str] = os.environ) -> tuple[Site, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +23,7 @@ from fairlead.site.profile import GUESS, SECTIONS, SiteProfile
 _PROVENANCE = ("source", "sources")
 
 
-@dataclass(frozen=True)
-class Layered:
-    """A profile and the files that it is made of.
-
-    Attributes:
-        documents: the base first.
-    """
-
-    site: Site
-    documents: tuple[Document, ...]
-
-
-def load(path: Path, environ: Mapping[str, str] = os.environ) -> Layered:
+def load(path: Path, environ: Mapping[str, str] = os.environ) -> Site:
     """The profile in ``path``, laid over what it extends.
 
     Raises:
@@ -56,7 +44,7 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> Layered:
                 findings.append(document.finding(mistake))
     if findings:
         raise FairleadError(findings, ExitCode.USAGE)
-    return Layered(_merged(documents), documents)
+    return _merged(documents)
 
 
 def _chain(path: Path, environ: Mapping[str, str]) -> Iterator[Document | FairleadError]:

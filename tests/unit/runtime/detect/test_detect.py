@@ -140,7 +140,7 @@ ENVIRON = {"FAIRLEAD_SITES": f"{FOLDER}/families:{FOLDER}"}
 @cache
 def bundled() -> dict[str, Site]:
     found = sites.files(ENVIRON)
-    return {name: layers.load(files[-1], ENVIRON).site for name, files in found.items()}
+    return {name: layers.load(files[-1], ENVIRON) for name, files in found.items()}
 
 
 def changed(name: str, **changes: Any) -> Played:
@@ -476,7 +476,7 @@ def test_draft_is_a_sound_profile_in_which_every_value_has_its_evidence(
         text = draft("mine", facts, found, below, DAY)
         path = tmp_path / "mine.toml"
         path.write_text(text)
-        made = layers.load(path, ENVIRON).site
+        made = layers.load(path, ENVIRON)
         assert tomllib.loads(text)["sources"]["detected"]["status"] == "run"
         own = [k for k, o in made.origins.items() if o.profile == "mine"]
         assert len(own) > 3
@@ -499,7 +499,7 @@ def test_draft_of_a_machine_is_found_by_its_own_clue_afterwards(tmp_path: Path) 
     text = draft("physics", facts_of("ethernet-slurm"), found, bundled()["ethernet"], DAY)
     path = tmp_path / "physics.toml"
     path.write_text(text)
-    made = layers.load(path, ENVIRON).site
+    made = layers.load(path, ENVIRON)
     again = match(world, {**bundled(), "physics": made})
     assert (again.profile, again.by) == ("physics", "a clue of its own")
 
@@ -511,7 +511,7 @@ def test_draft_survives_names_that_would_break_a_file(tmp_path: Path) -> None:
     text = draft("mine", odd, Detected(None), None, DAY)
     path = tmp_path / "mine.toml"
     path.write_text(text)
-    assert layers.load(path, ENVIRON).site.name == "mine"
+    assert layers.load(path, ENVIRON).name == "mine"
     assert "\x1b" not in text
 
 

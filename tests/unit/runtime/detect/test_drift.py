@@ -90,7 +90,7 @@ memory_gib = 1024
 def profile(folder: Path) -> Site:
     path = folder / "lumi.toml"
     path.write_text(PROFILE)
-    return layers.load(path, {}).site
+    return layers.load(path, {})
 
 
 def held(folder: Path, world: Played) -> dict[tuple[str, str], Compared]:

@@ -141,7 +141,7 @@ def test_file_given_by_its_path_may_amend_one_of_its_name(
         "laptop",
         small("laptop", '[watchdog]\nsource = "guess"\nstart_s = 9\n', "laptop"),
     )
-    assert layers.load(path, environ).site.start_s == 9
+    assert layers.load(path, environ).start_s == 9
     assert site.load_site(str(path), environ).engine.kinds[0] == "apptainer"
 
 
@@ -260,7 +260,7 @@ def test_layers_of_any_content_later_wins_and_origins_follow(
     top = len(contents) - 1
     found = layers.load(
         tmp_path / "layers" / f"l{top}.toml", {"FAIRLEAD_SITES": str(tmp_path / "layers")}
-    ).site
+    )
 
     def last(key: str) -> int | None:
         return max((n for n, c in enumerate(contents) if key in c), default=None)
