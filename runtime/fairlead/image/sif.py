@@ -11,17 +11,20 @@ import hashlib
 import json
 import struct
 import uuid
+from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from fairlead.base.errors import FairleadError, fail
 
 # Source: github.com/sylabs/sif, pkg/sif/sif.go and descriptor.go; checked against `apptainer sif`.
-# launch line, magic, version, arch, uuid, created, modified, free and total descriptors,
-# descriptors' offset and size, data's offset and size.
 HEADER = struct.Struct("<32s10s3s3s16s8q")
+_Header = namedtuple(
+    "_Header",
+    "launch magic version arch uuid created modified free total table_offset table_size data_offset data_size",
+)
 # datatype, used, id, group, link, offset, size, size with padding, created, modified, uid, gid,
 # name, extra.
 DESCRIPTOR = struct.Struct("<i?3I7q128s384s")
@@ -181,24 +184,6 @@ def blocks(path: Path, offset: int, size: int) -> Iterator[bytes]:
         while size and (block := stream.read(min(size, 4 << 20))):
             size -= len(block)
             yield block
-
-
-class _Header(NamedTuple):
-    """The fields of :data:`HEADER`."""
-
-    launch: bytes
-    magic: bytes
-    version: bytes
-    arch: bytes
-    uuid: bytes
-    created: int
-    modified: int
-    free: int
-    total: int
-    table_offset: int
-    table_size: int
-    data_offset: int
-    data_size: int
 
 
 def _header(path: Path, head: bytes, real: int) -> _Header:
