@@ -25,13 +25,8 @@ def slurm_pmi(speaks: AbiFamily, offered: Sequence[str], preferred: tuple[str, .
     wanted += [way for way in able if way != "cray_shasta"]
     if preferred[:1] == ("cray",) and "cray_shasta" in able and "cray_shasta" not in offered:
         return ""  # Cray's own of before Slingshot is Slurm's default there, and has no name
-    for way in wanted:
-        if way in offered:
-            return way
-    for way in offered:
-        if way.partition("_v")[0] in wanted:
-            return way
-    return ""
+    versions = [way for way in offered if way.partition("_v")[0] in wanted]
+    return next((way for way in (*wanted, *versions) if way in offered), "")
 
 
 def connects(pmi: str, speaks: AbiFamily) -> AbiFamily:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from fairlead.base.process import Ran
 from fairlead.base.system import View
-from fairlead.base.timeboxed import version
 from fairlead.launchers.flux import allocation_words
 from fairlead.launchers.model import Shape, given
 from fairlead.schedulers.model import Allocation, Job, Scheduler, lacks
@@ -19,6 +18,7 @@ class Flux(Scheduler):
     title = "Flux"
     programs = ("flux",)
     version_command = ("flux", "version")
+    version_after = "commands:"
     job_variable = "FLUX_JOB_ID"
     nests = True
     sentinel = "# flux: "
@@ -58,9 +58,6 @@ class Flux(Scheduler):
         inside = "FLUX_URI" in view.environ or "FLUX_JOB_ID" in view.environ
         timed_out = answered is not None and answered.returncode == 124
         return inside or "flux-core" in version_text or timed_out
-
-    def version(self, text: str) -> str:
-        return version(text, "commands:") or version(text)
 
 
 SCHEDULER = Flux()

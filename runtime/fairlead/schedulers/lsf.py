@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from fairlead.base.process import Ran
 from fairlead.base.system import View
-from fairlead.base.timeboxed import version, words
+from fairlead.base.timeboxed import words
 from fairlead.launchers.model import given
 from fairlead.schedulers.model import Allocation, Job, Scheduler, first_words, lacks
 
@@ -20,6 +20,7 @@ class Lsf(Scheduler):
     title = "LSF"
     programs = ("bsub",)
     version_command = ("bsub", "-V")
+    version_after = "LSF"
     job_variable = "LSB_JOBID"
     sentinel = "#BSUB "
     submit = "bsub <"
@@ -59,9 +60,6 @@ class Lsf(Scheduler):
             # Under CSM the first line is the node that the script runs on, which has no ranks.
             slots, hosts = slots[1:], hosts[1:]
         return Allocation(self.kind, job, len(hosts), tuple(hosts), len(slots), "LSB_JOBID")
-
-    def version(self, text: str) -> str:
-        return version(text, "LSF")
 
     def questions(self, view: View) -> dict[str, tuple[str, ...]]:
         return {"lsid": ("lsid",)}

@@ -110,6 +110,7 @@ class Scheduler:
         title: its product name.
         programs: any of which on PATH shows it.
         version_command: prints its version.
+        version_after: the text that precedes the version in its output.
         job_variable: set in each of its jobs.
         job_variable_is_own: no other software sets that variable.
         nests: it can run inside another scheduler's job, whose allocation comes first.
@@ -128,6 +129,7 @@ class Scheduler:
     title: str
     programs: tuple[str, ...]
     version_command: tuple[str, ...] = ()
+    version_after: str = ""
     job_variable: str = ""
     job_variable_is_own: bool = True
     nests: bool = False
@@ -173,7 +175,7 @@ class Scheduler:
 
     def version(self, text: str) -> str:
         """Its version, from the output of ``version_command``."""
-        return version(text)
+        return version(text, self.version_after) or version(text)
 
     def questions(self, view: View) -> dict[str, tuple[str, ...]]:
         """Further commands that :meth:`cluster` needs, by key."""
