@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,13 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> Site:
     Raises:
         FairleadError: exit code 2; one finding for each mistake of any of its files.
     """
-    *read_here, end = _chain(path, environ)
-    documents = tuple(d for d in (*read_here, end) if isinstance(d, Document))[::-1]
-    findings: list[Finding] = list(end.findings) if isinstance(end, FairleadError) else []
+    documents: list[Document] = []
+    findings: list[Finding] = []
+    try:
+        _read_chain(path, environ, documents)
+    except FairleadError as exc:
+        findings += exc.findings
+    documents.reverse()
     for document in documents:
         _, mistakes = document.validate(SiteProfile)
         findings += mistakes
@@ -47,19 +51,19 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> Site:
     return _merged(documents)
 
 
-def _chain(path: Path, environ: Mapping[str, str]) -> Iterator[Document | FairleadError]:
-    """The file and those below it, itself first; where they do not lead on, the reason is the last."""
+def _read_chain(path: Path, environ: Mapping[str, str], documents: list[Document]) -> None:
+    """Reads the file and those below it into ``documents``, itself first.
+
+    Raises:
+        FairleadError: one cannot be read, or what it extends does not exist.
+    """
     known = files(environ)
     seen: list[Path] = []
     while True:
         named = path.stem if path in known.get(path.stem, ()) else shlex.quote(str(path))
-        try:
-            document = read(path, f"fairlead site show {named}")
-        except FairleadError as exc:
-            yield exc
-            return
+        document = read(path, f"fairlead site show {named}")
         seen.append(path)
-        yield document
+        documents.append(document)
         about = document.data.get("site")
         base = about.get("extends") if isinstance(about, dict) else None
         if not isinstance(base, str):
@@ -71,8 +75,7 @@ def _chain(path: Path, environ: Mapping[str, str]) -> Iterator[Document | Fairle
         if base == path.stem and path not in own:
             below = own
         if not below:
-            yield FairleadError(document.finding(_no_base(base, known, seen)), ExitCode.USAGE)
-            return
+            raise FairleadError(document.finding(_no_base(base, known, seen)), ExitCode.USAGE)
         path = below[-1]
 
 
@@ -119,7 +122,7 @@ def _unfounded(data: Mapping[str, Any]) -> Iterator[Mistake]:
             )
 
 
-def _merged(documents: tuple[Document, ...]) -> Site:
+def _merged(documents: Sequence[Document]) -> Site:
     data: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
     references: dict[tuple[str, str], model.Reference] = {}
@@ -171,7 +174,7 @@ def _from(document: Document, source: str) -> Origin:
 
 def _site(
     profile: SiteProfile,
-    documents: tuple[Document, ...],
+    documents: Sequence[Document],
     origins: Mapping[str, Origin],
     references: tuple[model.Reference, ...],
 ) -> Site:
