@@ -123,7 +123,7 @@ def read(path: Path, remedy: str) -> Document:
     """The TOML file at ``path``, not yet validated against a model.
 
     Raises:
-        FairleadError: exit code 2; it cannot be read, or is no TOML.
+        FairleadError: exit code 2; it cannot be read, or is not TOML.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")  # some editors begin a file with a mark

@@ -1,4 +1,4 @@
-"""A machine as a file: the facts that a plan for it needs, to be used where one is not on it.
+"""A machine as a file: the facts that a plan for it needs, to be used on another machine.
 
 ``fairlead site capture`` writes it there; ``fairlead preflight IMAGE --site FILE.json`` and
 ``fairlead explain`` read it anywhere. It holds names, versions, symbols and paths of the machine's
@@ -30,7 +30,7 @@ from fairlead.mpi.host import HostMpi
 from fairlead.site import Site
 from fairlead.site.resolved_paths import NOTHING, Here, look
 
-# 2: all facts of detection in the place of its few lines of evidence.
+# 2: all facts of detection instead of a few lines of evidence.
 SCHEMA, VERSION = "fairlead/site-capture", 2
 SUFFIX = ".json"
 _MOST_BYTES = 64 << 20
@@ -124,7 +124,7 @@ def read(path: Path) -> Capture:
     """The capture in ``path``.
 
     Raises:
-        FairleadError: exit code 2; it cannot be read, or is no capture that this fairlead knows.
+        FairleadError: exit code 2; it cannot be read, or is not a capture that this fairlead reads.
     """
     try:
         with path.open("rb") as stream:

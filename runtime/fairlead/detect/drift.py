@@ -327,7 +327,7 @@ def _loader_folders(here: Here) -> Iterator[str]:
 
 
 def _siblings(here: Here, pattern: str) -> tuple[str, ...]:
-    """The same path with another version in the place of one that is gone, the newest first.
+    """The path with other versions in it, where the one that it names is gone; the newest first.
 
     ``/opt/cray/pe/mpich/8.1.29/ofi/gnu/12.3/lib`` finds ``…/8.1.31/ofi/gnu/12.3/lib``.
     """

@@ -1,10 +1,11 @@
-"""Keys that sign images, and the keys of others that one trusts: ed25519, in OpenSSH's formats.
+"""Keys that sign images, and trusted keys of others: ed25519, in OpenSSH's formats.
 
-A private key is an OpenSSH file, encrypted with a passphrase, so ``ssh-keygen -p`` changes that. A
+A private key is an OpenSSH file, encrypted with a passphrase that ``ssh-keygen -p`` changes. A
 public key is one line, ``ssh-ed25519 BASE64``. Trusted keys are files in two folders, a file a key,
-called after its identifier: the first 32 digits of the sha256 of its 32 bytes.
+named by its identifier: the first 32 digits of the sha256 of its 32 bytes.
 
-The cryptography is the library ``cryptography``'s, the only module that imports it is this one.
+This is the only module that imports the library ``cryptography``, which has no reader of keys that rejects stray
+characters or an excess of bcrypt rounds.
 Read next: ``signature.py``, which says what is signed.
 """
 
@@ -221,7 +222,7 @@ def read_public(path: Path) -> PublicKey:
     """The public key in ``path``: one line of OpenSSH's; a comment behind the key is allowed.
 
     Raises:
-        FairleadError: exit code 2; it cannot be read, or is no ed25519 public key.
+        FairleadError: exit code 2; it cannot be read, or is not an ed25519 public key.
     """
     raw = _content(path, "fairlead key list")
     try:

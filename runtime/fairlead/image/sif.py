@@ -72,7 +72,7 @@ class Sif:
         """The primary system partition.
 
         Raises:
-            FairleadError: there is none, or it is no squashfs.
+            FairleadError: there is none, or it is not a squashfs.
         """
         for item in self.objects:
             if item.datatype == DATA_PARTITION and item.parttype == PART_PRIMARY_SYSTEM:
@@ -91,7 +91,7 @@ class Sif:
         """The generic JSON object called ``name``; None when the SIF has none.
 
         Raises:
-            FairleadError: it is no JSON object.
+            FairleadError: it is not a JSON object.
         """
         raw = self.document_bytes(name)
         if raw is None:

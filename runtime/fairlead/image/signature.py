@@ -124,7 +124,7 @@ def sign(
     """Signs ``image`` as it is now; ``image.sig`` is made, or replaced.
 
     Raises:
-        FairleadError: it is no image that can be signed, it contradicts its own record, or the
+        FairleadError: the image cannot be signed, it contradicts its own record, or the
             signature cannot be written.
     """
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now()))
@@ -147,7 +147,7 @@ def statement_of(image: Path, progress: Progress | None = None) -> Statement:
 def verify(
     image: Path, keys: Mapping[str, PublicKey], progress: Progress | None = None
 ) -> Verified:
-    """Holds ``image`` against its signature, reading every byte of it.
+    """Verifies the signature of ``image``, reading every byte of it.
 
     Args:
         keys: those that count, by identifier.
@@ -175,7 +175,7 @@ def verify(
 
 
 def unchanged(verified: Verified) -> None:
-    """Looks whether the files that were verified are the same still.
+    """Checks that the files that were verified are still the same.
 
     Raises:
         FairleadError: one was written to, replaced or removed since.
