@@ -19,7 +19,7 @@ from pathlib import Path
 
 from fairlead import __version__
 from fairlead import site as sites
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import FairleadError, fail, os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import from_json, to_json
 from fairlead.detect.model import SiteFacts
@@ -107,12 +107,8 @@ def write(capture: Capture, path: Path) -> None:
         FairleadError: it cannot be written.
     """
     document = {"schema": SCHEMA, "version": VERSION, **to_json(capture)}
-    try:
-        with atomic_write(path, "w") as out:
-            out.write(json.dumps(document, indent=1, sort_keys=True) + "\n")
-    except OSError as exc:
-        reason = exc.strerror or str(exc)
-        raise fail("output-unwritable-capture", path=path, reason=reason) from None
+    with os_error_as("output-unwritable-capture", path=path), atomic_write(path, "w") as out:
+        out.write(json.dumps(document, indent=1, sort_keys=True) + "\n")
 
 
 def is_capture(name: str) -> bool:

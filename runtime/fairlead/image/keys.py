@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import fail, os_error_as
 from fairlead.base.paths import atomic_write, config_dir
 
 SYSTEM_KEYS = Path("/etc/fairlead/keys")
@@ -257,11 +257,8 @@ def read_most(path: Path, most_bytes: int) -> bytes:
 
 
 def _content(path: Path, remedy: str) -> bytes:
-    try:
+    with os_error_as("key-unreadable", path=path, remedy=remedy):
         raw = read_most(path, _MOST_BYTES)
-    except OSError as exc:
-        reason = exc.strerror or str(exc)
-        raise fail("key-unreadable", path=path, reason=reason, remedy=remedy) from None
     if len(raw) > _MOST_BYTES:
         raise fail("key-damaged-too-large", path=path, most_bytes=_MOST_BYTES)
     return raw
@@ -312,12 +309,10 @@ def trust(key: PublicKey, environ: Mapping[str, str] = os.environ) -> Path:
         FairleadError: the folder cannot be written to.
     """
     path = key_folders(environ)[0] / f"{key.id}{SUFFIX}"
-    try:
+    with os_error_as("key-unwritable-trust", path=path):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with atomic_write(path, "w", permissions=0o644) as out:
             out.write(key.line)
-    except OSError as exc:
-        raise fail("key-unwritable-trust", path=path, reason=exc.strerror or str(exc)) from None
     return path
 
 
@@ -349,7 +344,5 @@ def distrust(path: Path) -> None:
     Raises:
         FairleadError: it cannot be removed.
     """
-    try:
+    with os_error_as("key-unwritable-remove", path=path):
         path.unlink()
-    except OSError as exc:
-        raise fail("key-unwritable-remove", path=path, reason=exc.strerror or str(exc)) from None

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import FairleadError, fail, os_error_as
 
 # Source: github.com/sylabs/sif, pkg/sif/sif.go and descriptor.go; checked against `apptainer sif`.
 HEADER = struct.Struct("<32s10s3s3s16s8q")
@@ -130,16 +130,12 @@ def read_sif(path: Path) -> Sif:
     Raises:
         FairleadError: unreadable, not a SIF, cut short, or inconsistent.
     """
-    try:
+    with os_error_as("sif-unreadable", path=path), path.open("rb") as stream:
         real = path.stat().st_size
-        with path.open("rb") as stream:
-            head = stream.read(HEADER.size)
-            header = _header(path, head, real)
-            size = header.total * DESCRIPTOR.size
-            stream.seek(header.table_offset)
-            table = stream.read(size)
-    except OSError as exc:
-        raise fail("sif-unreadable", path=path, reason=exc.strerror or str(exc)) from None
+        header = _header(path, stream.read(HEADER.size), real)
+        size = header.total * DESCRIPTOR.size
+        stream.seek(header.table_offset)
+        table = stream.read(size)
     least = max(header.table_offset + size, header.data_offset + header.data_size)
     if len(table) < size:
         raise _truncated(path, real, least)

@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairlead.base.errors import FairleadError, Finding, fail, warning
+from fairlead.base.errors import FairleadError, Finding, fail, os_error_as, warning
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.serde import from_json, to_json
@@ -130,12 +130,9 @@ def sign(
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now()))
     statement = replace(statement_of(image, progress), key=key.public.id, created=created)
     text = render(statement, key.sign(statement.message))
-    try:
-        with atomic_write(signature_file(image)) as out:
-            out.write(text)
-    except OSError as exc:
-        file, reason = signature_file(image), exc.strerror or str(exc)
-        raise fail("signature-unwritable", signature_file=file, reason=reason) from None
+    file = signature_file(image)
+    with os_error_as("signature-unwritable", signature_file=file), atomic_write(file) as out:
+        out.write(text)
     return statement
 
 
@@ -255,16 +252,9 @@ def parse(raw: bytes, file: Path) -> tuple[Statement, bytes]:
 
 
 def _content(image: Path, file: Path) -> bytes:
-    try:
+    quoted = shlex.quote(str(image))
+    with os_error_as("signature-missing", image_name=image.name, file=file, image=quoted):
         raw = read_most(file, _MOST_BYTES)
-    except OSError as exc:
-        raise fail(
-            "signature-missing",
-            image_name=image.name,
-            file=file,
-            reason=exc.strerror or str(exc),
-            image=shlex.quote(str(image)),
-        ) from None
     return raw if len(raw) <= _MOST_BYTES else b""  # no signature is that long: a damaged one
 
 

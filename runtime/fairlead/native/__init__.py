@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import fail, os_error_as
 from fairlead.base.paths import atomic_write, checkout
 
 SOURCE = Path(__file__).with_name("witness.c")
@@ -139,17 +139,11 @@ def ensure_core(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def _copied(source: Path, made: Path, check: str) -> Path:
-    try:
-        with atomic_write(made, permissions=0o755) as out:  # as a linker leaves it
-            out.write(source.read_bytes())
-    except OSError as exc:
-        raise fail(
-            "native-cache-unwritable",
-            check=check,
-            source_name=source.name,
-            made_parent=made.parent,
-            reason=exc.strerror or str(exc),
-        ) from None
+    unwritable = os_error_as(
+        "native-cache-unwritable", check=check, source_name=source.name, made_parent=made.parent
+    )
+    with unwritable, atomic_write(made, permissions=0o755) as out:  # as a linker leaves it
+        out.write(source.read_bytes())
     return made
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import fail, os_error_as
 from fairlead.base.paths import atomic_write, config_dir
 from fairlead.site.choose import all_sites, load_site
 from fairlead.site.model import Site
@@ -162,10 +162,7 @@ def write(made: NewSite) -> None:
     Raises:
         FairleadError: exit code 2; the folder cannot be written to.
     """
-    try:
+    with os_error_as("site-new-unwritable", made_path=made.path):
         for path, text in ((made.path.parent / _SCHEMA, schema_text()), (made.path, made.text)):
             with atomic_write(path, "w") as out:
                 out.write(text)
-    except OSError as exc:
-        reason = exc.strerror or str(exc)
-        raise fail("site-new-unwritable", made_path=made.path, reason=reason) from None
