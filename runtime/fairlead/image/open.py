@@ -12,11 +12,12 @@ import json
 import os
 import shlex
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail, os_error_as
 from fairlead.base.paths import bundled, cache_dir
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.serde import cached, from_json
@@ -160,17 +161,18 @@ def open_image(
     return replace(image, name=name)
 
 
-def unreadable(path: Path, exc: OSError) -> FairleadError:
-    return fail(
-        "image-cannot-read",
-        path=path,
-        reason=exc.strerror or str(exc),
-        quoted_path=shlex.quote(str(path)),
-    )
+def reading(path: Path) -> AbstractContextManager[None]:
+    """Reports an image that cannot be read."""
+    return os_error_as("image-cannot-read", path=path, quoted_path=shlex.quote(str(path)))
 
 
 def file_format(path: Path) -> str:
-    try:
+    """``squashfs`` or ``sif``.
+
+    Raises:
+        FairleadError: the file is of another format, or cannot be read.
+    """
+    with reading(path):
         if not path.is_file():  # opening a pipe would block
             raise fail("image-format-special-file", path_name=path.name or path, path=path)
         with path.open("rb") as stream:
@@ -179,8 +181,6 @@ def file_format(path: Path) -> str:
             return "squashfs"
         if is_sif(path):
             return "sif"
-    except OSError as exc:
-        raise unreadable(path, exc) from None
     raise fail("image-format-magic", path_name=path.name or path, path=path)
 
 

@@ -27,7 +27,7 @@ from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.serde import from_json, to_json
 from fairlead.image.keys import PrivateKey, PublicKey, open_to_others, read_most
-from fairlead.image.open import file_format, find, unreadable
+from fairlead.image.open import file_format, find, reading
 from fairlead.image.sif import Sif, read_sif
 
 SCHEMA, VERSION = "fairlead/signature", 1
@@ -317,17 +317,14 @@ def _hash(
     whole, part = hashlib.sha256(), hashlib.sha256()
     begin, end = inner[0], inner[0] + inner[1]
     at = 0
-    try:
-        with path.open("rb") as stream:
-            before = _seen(str(path), os.fstat(stream.fileno()))
-            while block := stream.read(4 << 20):
-                whole.update(block)
-                part.update(block[max(begin - at, 0) : max(end - at, 0)])
-                at += len(block)
-                advance(len(block))
-            after = _seen(str(path), os.fstat(stream.fileno()))
-    except OSError as exc:
-        raise unreadable(path, exc) from None
+    with reading(path), path.open("rb") as stream:
+        before = _seen(str(path), os.fstat(stream.fileno()))
+        while block := stream.read(4 << 20):
+            whole.update(block)
+            part.update(block[max(begin - at, 0) : max(end - at, 0)])
+            at += len(block)
+            advance(len(block))
+        after = _seen(str(path), os.fstat(stream.fileno()))
     if before != after or at != before.size:
         raise fail("signature-changed-during-read", path=path)
     return whole.hexdigest(), part.hexdigest(), after
