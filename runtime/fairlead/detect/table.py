@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.detect.model import EngineFact, MpiFact, SiteFacts
+from fairlead.detect.model import MpiFact, SiteFacts
 
 Row = tuple[str, str, str]
 
@@ -54,9 +54,13 @@ def _engines(facts: SiteFacts) -> Iterator[Row]:
     for engine in facts.engines:
         setuid = {True: ", setuid", False: ", not setuid", None: ""}[engine.setuid]
         yield "engine", engine.title + setuid, engine.seen
-        settings = "; ".join(f"{key} {value}".strip() for key, value in distinctive(engine).items())
-        if settings:
-            yield "", settings, engine.config or engine.seen
+        distinctive = [
+            f"{key} {value}".strip()
+            for key, value in engine.settings.items()
+            if key in _ALWAYS or value != _USUAL.get(key)
+        ]
+        if distinctive:
+            yield "", "; ".join(distinctive), engine.config or engine.seen
     if not facts.engines:
         yield "engine", "none", "PATH, `srun --help`"
 
@@ -122,12 +126,3 @@ _USUAL = {
     "root default capabilities": "full", "always use nv": "no", "always use rocm": "no",
 }  # fmt: skip
 _ALWAYS = ("user bind control", "mount hostfs", "bind path", "enable overlay", "enable underlay")
-
-
-def distinctive(engine: EngineFact) -> dict[str, str]:
-    """Of an engine's settings those that decide much, and those that are not as usual."""
-    return {
-        key: value
-        for key, value in engine.settings.items()
-        if key in _ALWAYS or value != _USUAL.get(key)
-    }

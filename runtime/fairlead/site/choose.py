@@ -66,19 +66,6 @@ def files(environ: Mapping[str, str] = os.environ) -> dict[str, tuple[Path, ...]
     return profiles
 
 
-def profile_file(name: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """The file of the profile called ``name``, or ``name`` itself when it is a ``.toml`` path.
-
-    Raises:
-        FairleadError: exit code 2; there is no such profile.
-    """
-    profiles = files(environ)
-    path = Path(name) if name.endswith(".toml") else profiles.get(name, (None,))[-1]
-    if path is None:
-        raise fail("site-unknown", name=name, suggestion=suggest(name, profiles))
-    return path
-
-
 @dataclass(frozen=True)
 class Sites:
     """Every profile that is sound.
@@ -123,12 +110,15 @@ def _key(paths: list[Path]) -> str:
 
 
 def load_site(name: str, environ: Mapping[str, str] = os.environ) -> Site:
-    """The profile called ``name``, checked.
+    """The profile called ``name``, or in the file ``name`` when it is a ``.toml`` path; checked.
 
     Raises:
         FairleadError: exit code 2; it is unknown, or its files have mistakes.
     """
-    path = profile_file(name, environ)
+    profiles = files(environ)
+    path = Path(name) if name.endswith(".toml") else profiles.get(name, (None,))[-1]
+    if path is None:
+        raise fail("site-unknown", name=name, suggestion=suggest(name, profiles))
     if not name.endswith(".toml"):
         every = all_sites(environ)
         if name in every.sites:
