@@ -10,13 +10,4 @@ from __future__ import annotations
 from fairlead.site.choose import CHOSEN, all_sites, files, folders, load_site, resolve
 from fairlead.site.model import Site, Status
 
-__all__ = [
-    "CHOSEN",
-    "Site",
-    "Status",
-    "all_sites",
-    "files",
-    "folders",
-    "load_site",
-    "resolve",
-]
+__all__ = ["CHOSEN", "Site", "Status", "all_sites", "files", "folders", "load_site", "resolve"]
