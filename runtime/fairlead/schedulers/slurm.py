@@ -58,9 +58,7 @@ class Slurm(Scheduler):
         return (program, *silence, *options, *allocation_words(shape), "--", *argv)
 
     def questions(self, view: View) -> dict[str, tuple[str, ...]]:
-        if view.environ.get("SLURM_CLUSTER_NAME") or _cluster_in(view, slurm_conf(view)):
-            return {}
-        return {"ClusterName": ("scontrol", "show", "config")}
+        return {} if self.cluster_names(view) else {"ClusterName": ("scontrol", "show", "config")}
 
     def cluster(self, view: View, answers: Mapping[str, Ran]) -> tuple[str, str]:
         if name := view.environ.get("SLURM_CLUSTER_NAME"):
