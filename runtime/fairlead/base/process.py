@@ -74,7 +74,7 @@ def run_boxed(
 
     It runs in a separate session, without a terminal to prompt on; when it exceeds the time or the output
     limit, its whole process group is killed. Processes that cannot be killed because they
-    wait for a file system are not waited for.
+    wait for a file system are not waited for. ``Popen.communicate`` would wait for children that keep the pipe open.
 
     Args:
         most_bytes: of its standard output and error together.
