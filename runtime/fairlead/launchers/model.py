@@ -121,7 +121,8 @@ class Driver:
         programs: its program names on PATH, in order of preference.
         title: its product name; empty if its ``--version`` output has it.
         family: the family whose ranks it connects; unknown if that depends on options such as ``--mpi``.
-        in_profiles: a site profile may name it. The ``mpiexec`` of an MPI is called ``mpiexec`` there.
+        in_profiles: a site profile may name it. The ``mpiexec`` of an MPI is called ``mpiexec`` there, and says
+            itself which MPI it belongs to.
         version_arguments: arguments that print its version; empty if it starts a job with any arguments.
         version_after: the text that precedes the version in its output.
         prologue: shell text that each rank runs before its command; ``$1`` is the run's folder.
@@ -155,7 +156,7 @@ class Driver:
             pmi: how ranks find each other, if the user set it.
             preferred_pmi: the site's order of preference, in a profile's terms.
         """
-        if not self.title:
+        if not self.in_profiles:
             from fairlead.launchers.identify import identify
 
             return replace(identify(Path(program)), kind=self.kind)
