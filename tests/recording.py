@@ -369,17 +369,23 @@ def _text(value: object) -> object:
     return tomlkit.string(value, multiline=True)
 
 
+# Variables that distinguish machines, in addition to those that profiles name.
+_VARIABLES = ("SLURM_CLUSTER_NAME", "LMOD_SYSTEM_NAME", "NERSC_HOST", "SLURM_JOB_ID", "PBS_JOBID",
+              "COBALT_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "SLURM_CONF", "SCRATCH", "PSCRATCH",
+              "CRAYPE_NETWORK_TARGET", "CRAY_MPICH_DIR", "MPICH_DIR", "TMPDIR")  # fmt: skip
+
+
 def record(environ: Mapping[str, str] = os.environ) -> Recording:
     """This machine, by all that detection asks of it."""
     from fairlead.detect.gather import gather
     from fairlead.site import all_sites
-    from fairlead.site.match import TELLING, match
+    from fairlead.site.match import match
 
     recorder = Recorder(environ)
     gather(recorder, limit_s=10)
     match(recorder, all_sites(environ).sites)
     named = {name for site in all_sites(environ).sites.values() for name in site.detect.environ}
-    return recorder.recording(f"recorded on {recorder.hostname}", (*TELLING, *sorted(named)))
+    return recorder.recording(f"recorded on {recorder.hostname}", (*_VARIABLES, *sorted(named)))
 
 
 if __name__ == "__main__":

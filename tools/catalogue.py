@@ -15,7 +15,7 @@ from pathlib import Path
 
 from fairlead.base.paths import atomic_write, bundled
 from fairlead.base.progress import Progress
-from fairlead.image.frameworks import frameworks
+from fairlead.image.packages import frameworks
 from fairlead_build.base.digest import sha256_of
 from fairlead_build.build import build
 from fairlead_build.cache.store import Cache

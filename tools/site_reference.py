@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.paths import atomic_write, bundled, checkout
-from fairlead.site import layers, schema
+from fairlead.site import layers, profile
+from fairlead.site.choose import REPLACE
 from fairlead.site.model import Site, Status
-from fairlead.site.places import REPLACE
 
 _INTRO = """\
 # Bundled site profiles
@@ -37,7 +37,7 @@ def page(sites: Mapping[str, Site]) -> str:
 
 def keys_section() -> str:
     """Every section of a profile with its keys, from the schema."""
-    whole = schema.schema()
+    whole = profile.schema()
     parts = []
     for name, section in whole["properties"].items():
         repeated = section.get("type") == "array"
@@ -90,7 +90,7 @@ def bundled_sites() -> dict[str, Site]:
     """The profiles that come with fairlead, whatever lies over them on this machine."""
     own = bundled("sitecfg")
     environ = {REPLACE: f"{own / 'families'}:{own}"}
-    return {path.stem: layers.load(path, environ).site for path in sorted(own.rglob("*.toml"))}
+    return {path.stem: layers.load(path, environ) for path in sorted(own.rglob("*.toml"))}
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from tests.system.slurm import NODES, Cluster, waited
 from tests.system.test_user import User, user  # noqa: F401 (a fixture)
 
 from fairlead.launchers.srun import pmi_listed
-from fairlead.schedulers.hostlist import expand
+from fairlead.schedulers.slurm import expand
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="slurmd runs jobs of others: only root can start it"

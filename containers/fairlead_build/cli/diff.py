@@ -8,7 +8,8 @@ import click
 
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.serde import to_json
-from fairlead.cli.screen import human_bytes, json_option, print_json, progress, table
+from fairlead.base.progress import human_bytes
+from fairlead.cli.screen import json_option, print_json, progress, table
 from fairlead_build.diff import Change, Difference, FileChange
 
 _SHOWN = 20

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from fairlead.cli.screen import human_bytes, json_option, print_json, progress
+from fairlead.base.progress import human_bytes
+from fairlead.cli.screen import json_option, print_json, progress
 
 
 @click.command(short_help="Pull an image from a registry, as a SIF.")

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from fairlead.base.errors import fail
-from fairlead.cli.screen import human_bytes, json_option, print_json, progress, table
+from fairlead.base.progress import human_bytes
+from fairlead.cli.screen import json_option, print_json, progress, table
 
 
 @click.command(short_help="Push an image to a registry, as layers and as its SIF.")

@@ -23,7 +23,7 @@ from fairlead.base.serde import to_json
 from fairlead.elf.facts import ImageFacts
 from fairlead.elf.mpi_standard import standard_floor
 from fairlead.elf.mpi_symbols import family_of_soname
-from fairlead.image.frameworks import frameworks
+from fairlead.image.packages import frameworks
 from fairlead.image.sbom import SPECIFICATION
 from fairlead.image.tree_digest import Entry, tree_sha256
 from fairlead_build.base import tar

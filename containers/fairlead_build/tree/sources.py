@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.errors import FairleadError, fail
-from fairlead.image.frameworks import frameworks
+from fairlead.image.packages import frameworks
 from fairlead_build.base.digest import json_digest, sha256_of
 from fairlead_build.base.progress_protocol import Phases, stdout_of
 from fairlead_build.cache.store import check_blob, scratch_parent, workspace

@@ -132,16 +132,6 @@ def unknown(name: str, where: str, remedy: str, code: ExitCode = ExitCode.FAILED
 
     names = ("auto", *REGISTRY.names())
     near = suggest(name, names)
-    return (
-        fail("comm-backend", name=name, where=where, near=near, remedy=remedy, code=code)
-        if near.startswith("Known")
-        else fail(
-            "comm-backend-known",
-            name=name,
-            where=where,
-            near=near,
-            names=", ".join(names),
-            remedy=remedy,
-            code=code,
-        )
-    )
+    if not near.startswith("Known"):
+        near += f" Known: {', '.join(names)}."
+    return fail("comm-backend", name=name, where=where, near=near, remedy=remedy, code=code)

@@ -7,7 +7,8 @@ layer that prints them. Code below the command line raises or returns these, and
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -77,18 +78,11 @@ def finding_of(message: str, /, *, severity: Severity | None = None, **fields: o
 
 
 def error(message: str, /, **fields: object) -> Finding:
-    """An error finding: it stops the work until the user applies the remedy."""
+    """As :func:`finding_of`. Its names say the message's severity in the catalogue; a test compares."""
     return _render(message, fields)[0]
 
 
-def warning(message: str, /, **fields: object) -> Finding:
-    """A finding that needs attention but stops nothing."""
-    return _render(message, fields)[0]
-
-
-def info(message: str, /, **fields: object) -> Finding:
-    """A finding that needs no action."""
-    return _render(message, fields)[0]
+warning = info = error
 
 
 def _render(message: str, fields: dict[str, object]) -> tuple[Finding, ExitCode]:
@@ -120,3 +114,13 @@ def fail(message: str, /, *, code: ExitCode | None = None, **fields: object) -> 
     """
     made, usual = _render(message, fields)
     return FairleadError(made, usual if code is None else code)
+
+
+@contextmanager
+def os_error_as(message: str, /, **fields: object) -> Iterator[None]:
+    """Turns an ``OSError`` of the block into :func:`fail` of ``message``, whose field ``reason`` is its text."""
+    try:
+        yield
+    except OSError as exc:
+        reason = exc.strerror or str(exc)
+        raise FairleadError(*_render(message, {**fields, "reason": reason})) from None

@@ -1,7 +1,7 @@
 """JSON Schemas of fairlead's own files, for editors: completion, the meaning of each key, mistakes.
 
 Made of the models that read the files, so both always say the same. Draft 7, which the TOML servers
-of editors know. See :mod:`fairlead.site.schema`; recipes have theirs in ``fairlead_build``.
+of editors know. See :mod:`fairlead.site.profile`; recipes have theirs in ``fairlead_build``.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -86,9 +86,11 @@ def resolve_in(root: Path, path: Path) -> Path | None:
 
 
 @contextmanager
-def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:  # type: ignore[type-arg]
+def atomic_write(path: Path, mode: str = "wb", permissions: int | None = None) -> Iterator[IO[Any]]:
     """Opens a temporary file next to ``path``, and renames it to ``path`` only if the block succeeds.
 
+    Args:
+        permissions: of the file; those of the umask by default.
     Raises:
         OSError: as ``open``, ``fsync`` and ``rename`` do; nothing is left behind then.
     """
@@ -99,9 +101,11 @@ def atomic_write(path: Path, mode: str = "wb") -> Iterator[IO]:  # type: ignore[
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)  # mkstemp's 0600 would hide the file from a group
+        if permissions is None:  # mkstemp's 0600 would hide the file from a group
+            umask = os.umask(0)
+            os.umask(umask)
+            permissions = 0o666 & ~umask
+        Path(name).chmod(permissions)
         Path(name).replace(path)
     except BaseException as exc:
         Path(name).unlink(missing_ok=True)

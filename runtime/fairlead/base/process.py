@@ -51,13 +51,16 @@ def run(
             timeout=timeout_s,
             check=False,
         )
-    except FileNotFoundError as exc:
-        return Ran(words, 127, stderr=str(exc))
-    except OSError as exc:  # not executable, or damaged
-        return Ran(words, 126, stderr=str(exc))
     except subprocess.TimeoutExpired:
         return Ran(words, 124, stderr=f"no end after {timeout_s:.0f} s")
+    except OSError as exc:
+        return _not_started(words, exc)
     return Ran(words, done.returncode, done.stdout, done.stderr)
+
+
+def _not_started(words: tuple[str, ...], exc: Exception) -> Ran:
+    """Of a program that is missing, or not executable, damaged, or has a null byte in its words."""
+    return Ran(words, 127 if isinstance(exc, FileNotFoundError) else 126, stderr=str(exc))
 
 
 def run_boxed(
@@ -71,7 +74,7 @@ def run_boxed(
 
     It runs in a separate session, without a terminal to prompt on; when it exceeds the time or the output
     limit, its whole process group is killed. Processes that cannot be killed because they
-    wait for a file system are not waited for.
+    wait for a file system are not waited for. ``Popen.communicate`` would wait for children that keep the pipe open.
 
     Args:
         most_bytes: of its standard output and error together.
@@ -86,31 +89,27 @@ def run_boxed(
             env={**environ, "LC_ALL": "C"},
             start_new_session=True,
         )
-    except FileNotFoundError as exc:
-        return Ran(words, 127, stderr=str(exc))
-    except (OSError, ValueError) as exc:  # not executable, damaged, or a null byte in it
-        return Ran(words, 126, stderr=str(exc))
+    except (OSError, ValueError) as exc:
+        return _not_started(words, exc)
     try:
-        said, why = _read_both(process, time.monotonic() + timeout_s, most_bytes)
+        out, err, why = _read_both(process, timeout_s, most_bytes)
     finally:
         # Also kills children that outlive it: the group's number cannot be reused until it is reaped.
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.5)
-    out, err = (part.decode(errors="replace") for part in said)
-    if why == "time":
-        return Ran(words, 124, out, f"no end after {timeout_s:g} s")
-    if why == "size":
-        return Ran(words, 124, out, f"it printed more than {most_bytes} bytes")
+    if why:
+        return Ran(words, 124, out, why)
     return Ran(words, process.returncode if process.returncode is not None else 124, out, err)
 
 
 def _read_both(
-    process: subprocess.Popen[bytes], until: float, most_bytes: int
-) -> tuple[tuple[bytes, bytes], str]:
-    """Standard output and error, and why reading stopped early: ``time``, ``size`` or empty."""
+    process: subprocess.Popen[bytes], timeout_s: float, most_bytes: int
+) -> tuple[str, str, str]:
+    """Standard output and error, and why reading stopped early; empty if it did not."""
     assert process.stdout and process.stderr
+    until = time.monotonic() + timeout_s
     with process.stdout as out, process.stderr as err, selectors.DefaultSelector() as pipes:
         parts = {stream.fileno(): bytearray() for stream in (out, err)}
         for fd in parts:
@@ -129,10 +128,10 @@ def _read_both(
                 break
         for fd, part in parts.items():
             _drain(fd, part, most_bytes)
-        said = tuple(bytes(part) for part in parts.values())
-    if sum(map(len, said)) > most_bytes:
-        return (said[0], said[1]), "size"
-    return (said[0], said[1]), "" if ended else "time"
+    out_text, err_text = (part.decode(errors="replace") for part in parts.values())
+    if sum(map(len, parts.values())) > most_bytes:
+        return out_text, err_text, f"it printed more than {most_bytes} bytes"
+    return out_text, err_text, "" if ended else f"no end after {timeout_s:g} s"
 
 
 def _drain(fd: int, part: bytearray, most_bytes: int) -> bool:

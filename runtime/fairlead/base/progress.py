@@ -46,12 +46,8 @@ class _SilentStage:
 _SILENT_STAGE = _SilentStage()
 
 
-class Silent:
+class Silent(Progress):
     """Discards progress; the default in library use and in tests."""
-
-    @contextmanager
-    def stage(self, title: str, total: float | None = None, unit: str = "") -> Iterator[Stage]:
-        yield _SILENT_STAGE
 
 
 def human_bytes(amount: float) -> str:

@@ -42,8 +42,7 @@ class Registry(Generic[T]):
 
     def bundled(self) -> tuple[str, ...]:
         """The names in the package, sorted. Imports no module."""
-        left_out = {"__init__", "model", "registry", *self.helpers}
-        modules = _modules(self.package) - left_out
+        modules = _modules(self.package) - {"model", "registry", *self.helpers}
         return tuple(sorted(name.replace("_", "-") for name in modules))
 
     def names(self) -> tuple[str, ...]:
@@ -62,11 +61,10 @@ class Registry(Generic[T]):
             module = importlib.import_module(f"{self.package}.{name.replace('-', '_')}")
             declaration: T = getattr(module, self.attribute)
             return declaration
-        for entry in self._entry_points():
-            if entry.name == name:
-                loaded: T = _load(entry, self.group)
-                return loaded
-        raise KeyError(name)
+        other: T | None = _other(self.group, name)
+        if other is None:
+            raise KeyError(name)
+        return other
 
     def __contains__(self, name: str) -> bool:
         return name in self.bundled() or any(entry.name == name for entry in self._entry_points())
@@ -113,19 +111,15 @@ class NamedRegistry(Generic[N]):
             FairleadError: the entry point of another distribution cannot be loaded.
         """
         module = self.module_of(name)
-        if module in _modules(self.package) - {"__init__"}:
-            for declaration in self._of(module):
-                if declaration.name == name:
-                    return declaration
-        for entry in _entry_points(self.group, tuple(sys.path)):
-            if entry.name == name:
-                loaded: N = _load(entry, self.group)
-                return loaded
-        return None
+        for declaration in self._of(module) if module in _modules(self.package) else ():
+            if declaration.name == name:
+                return declaration
+        other: N | None = _other(self.group, name)
+        return other
 
     def bundled(self) -> tuple[N, ...]:
         """The declarations of this distribution, in order."""
-        modules = sorted(_modules(self.package) - {"__init__"})
+        modules = sorted(_modules(self.package))
         return tuple(sorted((d for m in modules for d in self._of(m)), key=self.order))
 
     def every(self) -> tuple[N, ...]:
@@ -133,7 +127,11 @@ class NamedRegistry(Generic[N]):
         a broken plugin must not break a list; :meth:`find` reports it."""
         bundled = self.bundled()
         names = {declaration.name for declaration in bundled}
-        others = [d for d in self._others() if d.name not in names]
+        others: list[N] = []
+        for entry in _entry_points(self.group, tuple(sys.path)):
+            with suppress(Exception):
+                others.append(entry.load())
+        others = [d for d in others if d.name not in names]
         return (*bundled, *sorted(others, key=lambda declaration: declaration.name))
 
     def names(self) -> tuple[str, ...]:
@@ -143,16 +141,12 @@ class NamedRegistry(Generic[N]):
     def _of(self, module: str) -> tuple[N, ...]:
         return tuple(getattr(importlib.import_module(f"{self.package}.{module}"), self.attribute))
 
-    def _others(self) -> Iterator[N]:
-        for entry in _entry_points(self.group, tuple(sys.path)):
-            with suppress(Exception):  # see `every`
-                yield entry.load()
-
 
 @functools.cache
 def _modules(package: str) -> frozenset[str]:
     folders = importlib.import_module(package).__path__
-    return frozenset(path.stem for folder in folders for path in Path(folder).glob("*.py"))
+    files = (path for folder in folders for path in Path(folder).glob("*.py"))
+    return frozenset(path.stem for path in files) - {"__init__"}
 
 
 @functools.cache
@@ -163,20 +157,24 @@ def _entry_points(group: str, search_path: tuple[str, ...]) -> tuple[Any, ...]:
     return tuple(entry_points(group=group))
 
 
-def _load(entry: Any, group: str) -> Any:
-    """Loads the declaration of an entry point.
+def _other(group: str, name: str) -> Any:
+    """The declaration of an entry point; None if there is none of that name.
 
     Raises:
         FairleadError: it cannot be loaded.
     """
-    try:
-        return entry.load()
-    except Exception as exc:  # code of another distribution
-        raise fail(
-            "entry-point",
-            entry_name=entry.name,
-            dist_name=entry.dist.name if entry.dist else entry.value,
-            group=group,
-            type=type(exc).__name__,
-            reason=exc,
-        ) from exc
+    for entry in _entry_points(group, tuple(sys.path)):
+        if entry.name != name:
+            continue
+        try:
+            return entry.load()
+        except Exception as exc:  # code of another distribution
+            raise fail(
+                "entry-point",
+                entry_name=entry.name,
+                dist_name=entry.dist.name if entry.dist else entry.value,
+                group=group,
+                type=type(exc).__name__,
+                reason=exc,
+            ) from exc
+    return None

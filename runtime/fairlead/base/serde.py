@@ -1,12 +1,17 @@
-"""Converts frozen values to JSON and back by their type hints; the one format between subpackages."""
+"""Converts frozen values to JSON and back by their type hints; the one format between subpackages.
+
+pydantic does this too, but importing it takes longer than reading most files.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +37,21 @@ def to_json(value: Any) -> Any:
     return value
 
 
+def cached(cls: type[T], path: Path, make: Callable[[], T]) -> T:
+    """The value that the JSON file ``path`` holds; else that of ``make``, which it holds from then on.
+
+    A damaged file counts as none. A full or read-only cache costs time, not the answer.
+    """
+    from fairlead.base.paths import atomic_write
+
+    with suppress(OSError, ValueError):
+        return from_json(cls, json.loads(path.read_text()))
+    value = make()
+    with suppress(OSError), atomic_write(path, "w") as stream:
+        json.dump(to_json(value), stream)
+    return value
+
+
 @cache
 def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
@@ -54,7 +74,10 @@ def _build(hint: Any, data: Any) -> Any:
         return data
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
-        return _optional(typing.get_args(hint), data)
+        options = typing.get_args(hint)
+        if data is None and type(None) in options:
+            return None
+        return _build(next(option for option in options if option is not type(None)), data)
     if origin is tuple:
         return _tuple(typing.get_args(hint), data)
     if origin is list:
@@ -65,12 +88,6 @@ def _build(hint: Any, data: Any) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _dataclass(hint, _object(data))
     return _scalar(hint, data)
-
-
-def _optional(options: tuple[Any, ...], data: Any) -> Any:
-    if data is None and type(None) in options:
-        return None
-    return _build(next(option for option in options if option is not type(None)), data)
 
 
 def _tuple(arguments: tuple[Any, ...], data: Any) -> tuple[Any, ...]:

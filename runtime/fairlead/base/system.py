@@ -83,11 +83,7 @@ class Machine:
         root: the folder that stands for ``/``; another than that for a system that is mounted there.
     """
 
-    def __init__(
-        self,
-        environ: Mapping[str, str] = os.environ,
-        root: Path = Path("/"),
-    ):
+    def __init__(self, environ: Mapping[str, str] = os.environ, root: Path = Path("/")):
         self.uid = os.geteuid()
         self.environ = environ
         self.root = root
@@ -164,10 +160,10 @@ class Machine:
 
 def _read(fd: int) -> bytes:
     """Reads in small blocks: files of /proc/sys refuse a buffer of 4 MiB (ENOMEM)."""
-    found = bytearray()
-    while len(found) < _MOST_BYTES and (piece := os.read(fd, 1 << 16)):
-        found += piece
-    return bytes(found[:_MOST_BYTES])
+    content = bytearray()
+    while len(content) < _MOST_BYTES and (piece := os.read(fd, 1 << 16)):
+        content += piece
+    return bytes(content[:_MOST_BYTES])
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
 from fairlead.base.process import Ran
@@ -17,9 +18,7 @@ _T = TypeVar("_T")
 
 
 def at_once(
-    tasks: Mapping[_K, Callable[[], _T]],
-    limit_s: float,
-    longer_s: Mapping[_K, float] | None = None,
+    tasks: Mapping[_K, Callable[[], _T]], limit_s: float, longer_s: Mapping[_K, float] | None = None
 ) -> dict[_K, _T | BaseException]:
     """What each task returned or raised; omits tasks that did not end within ``limit_s``.
 
@@ -53,13 +52,11 @@ def at_once(
 def answers(world: View, asked: Mapping[_K, Sequence[str]]) -> dict[_K, Ran]:
     """The results of programs; one that does not end in time has code 124."""
 
-    def task(argv: Sequence[str]) -> Callable[[], Ran]:
-        return lambda: world.ask(argv, PATIENCE_S)
-
-    found = at_once({key: task(argv) for key, argv in asked.items()}, PATIENCE_S + 1)
+    tasks = {key: partial(world.ask, argv, PATIENCE_S) for key, argv in asked.items()}
+    results = at_once(tasks, PATIENCE_S + 1)
     return {
         key: ran
-        if isinstance(ran := found.get(key), Ran)
+        if isinstance(ran := results.get(key), Ran)
         else Ran(tuple(argv), 124, stderr=str(ran) if ran else "no end")
         for key, argv in asked.items()
     }
@@ -99,13 +96,18 @@ def settings(text: str, wanted: Sequence[str], separator: str = "=") -> dict[str
     >>> settings('mount home = yes\\n# mount sys = no', ("mount home", "mount sys"))
     {'mount home': 'yes'}
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for line in text.splitlines():
         key, mark, value = line.partition(separator)
         key = key.strip()
         if mark and key in wanted:
-            found[key] = value.split(" #")[0].strip().strip("\"'")
-    return found
+            values[key] = value.split(" #")[0].strip().strip("\"'")
+    return values
+
+
+def content(world: View, path: str) -> str:
+    """A file's text without blanks around it; empty if it cannot be read."""
+    return (world.read(path) or "").strip()
 
 
 def first(world: View, *paths: str) -> str:

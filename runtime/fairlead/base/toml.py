@@ -1,7 +1,7 @@
 """Reads and validates TOML files: reports every mistake at once, with file, line and allowed values.
 
 :func:`load` reads recipes, locks and site profiles. pydantic finds the mistakes; this
-module adds their lines and the valid values.
+module adds their lines, which neither tomllib nor tomlkit keeps, and the valid values.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import re
 import tomllib
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
 from fairlead.base.suggest import suggest
@@ -25,6 +26,12 @@ class Strict(BaseModel):
     """Base class of models of files: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+def key(meaning: str, default: Any = ..., **rules: Any) -> Any:
+    """A key of such a model. ``dict`` is the default of an empty table; ``rules`` are those of pydantic's Field."""
+    given = {"default_factory": dict} if default is dict else {"default": default}
+    return Field(description=meaning, **given, **rules)
 
 
 M = TypeVar("M", bound=BaseModel)
@@ -52,11 +59,7 @@ def mistake_at(loc: Loc, message: str, /, **fields: object) -> Mistake:
 Cross = Callable[[dict[str, Any]], Iterable[Mistake]]
 
 
-def no_cross_checks(data: dict[str, Any]) -> Iterable[Mistake]:
-    return ()
-
-
-def load(path: Path, model: type[M], remedy: str, cross: Cross = no_cross_checks) -> M:
+def load(path: Path, model: type[M], remedy: str, cross: Cross = lambda data: ()) -> M:
     """Reads ``path`` as a ``model``.
 
     Args:
@@ -67,15 +70,7 @@ def load(path: Path, model: type[M], remedy: str, cross: Cross = no_cross_checks
     Raises:
         FairleadError: exit code 2; one finding for each mistake.
     """
-    return _validated(read(path, remedy), model, cross)
-
-
-def parse(text: str, path: Path, model: type[M], remedy: str, cross: Cross = no_cross_checks) -> M:
-    """As :func:`load`, of text that is already in memory; ``path`` is for the messages."""
-    return _validated(scan(text, path, remedy), model, cross)
-
-
-def _validated(document: Document, model: type[M], cross: Cross) -> M:
+    document = read(path, remedy)
     value, findings = document.validate(model)
     findings += [document.finding(mistake) for mistake in cross(document.data)]
     if value is None or findings:
@@ -102,33 +97,37 @@ class Document:
         try:
             return model.model_validate(self.data), []
         except ValidationError as exc:
-            problems = sorted(exc.errors(), key=lambda e: _line_of(e["loc"], self.lines) or 0)
-            return None, [
-                _finding(dict(e), model, self.path, self.lines, self.remedy) for e in problems
-            ]
+            problems = sorted(exc.errors(), key=lambda e: self._line(e["loc"]) or 0)
+            return None, [self.finding(_mistake(dict(e), model)) for e in problems]
 
     def finding(self, mistake: Mistake) -> Finding:
         """``mistake`` with its line."""
-        where, edit = _place(mistake.loc, self.path, self.lines)
+        line = self._line(mistake.loc)
         return error(
             "document-mistake",
             check=mistake.check,
             mistake_what=mistake.what,
-            where=where,
+            where=f"{self.path}:{line}" if line else self.path,
             why=mistake.why,
-            edit=edit,
+            edit=f"edit line {line}" if line else f"edit {self.path.name}",
             remedy=self.remedy,
         )
+
+    def _line(self, loc: Loc) -> int | None:
+        """The line of the deepest part of ``loc`` that stands on a line of its own."""
+        ends = (loc[:end] for end in range(len(loc), 0, -1))
+        return next((self.lines[end] for end in ends if end in self.lines), None)
 
 
 def read(path: Path, remedy: str) -> Document:
     """The TOML file at ``path``, not yet validated against a model.
 
     Raises:
-        FairleadError: exit code 2; it cannot be read, or is no TOML.
+        FairleadError: exit code 2; it cannot be read, or is not TOML.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")  # some editors begin a file with a mark
+        return Document(path, tomllib.loads(text), _line_index(text), remedy)
     except UnicodeDecodeError as exc:
         raise fail(
             "toml-encoding", path=path, start=exc.start, reason=exc.reason, remedy=remedy
@@ -137,67 +136,38 @@ def read(path: Path, remedy: str) -> Document:
         raise fail(
             "toml-unreadable", path=path, reason=exc.strerror or str(exc), remedy=remedy
         ) from None
-    return scan(text, path, remedy)
-
-
-def scan(text: str, path: Path, remedy: str) -> Document:
-    """As :func:`read`, of text that is already in memory."""
-    try:
-        data = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as exc:
         at = re.search(r"\(at line (\d+), column (\d+)\)", str(exc))
-        where = f"{path}:{at[1]}" if at else str(path)
+        where = f"{path}:{at[1]}" if at else path
         raise fail(
             "toml-syntax", path_name=path.name, where=where, reason=exc, remedy=remedy
         ) from None
-    return Document(path, data, _line_index(text), remedy)
 
 
-def _place(loc: Loc, path: Path, lines: dict[Loc, int]) -> tuple[str, str]:
-    """Where ``loc`` is, and what to do there: ``recipe.toml:7`` and ``edit line 7``."""
-    line = _line_of(loc, lines)
-    return (f"{path}:{line}", f"edit line {line}") if line else (str(path), f"edit {path.name}")
-
-
-def _finding(
-    problem: dict[str, Any], model: type[BaseModel], path: Path, lines: dict[Loc, int], remedy: str
-) -> Finding:
+def _mistake(problem: dict[str, Any], model: type[BaseModel]) -> Mistake:
+    """One of pydantic's errors."""
     loc: Loc = tuple(problem["loc"])
-    key = ".".join(str(part) for part in loc) or "the file"
+    path = [str(part) for part in loc]
+    key, table = ".".join(path) or "the file", ".".join(path[:-1])
+    within = f" in [{table}]" if table else ""
     kind = problem["type"]
     if kind == "extra_forbidden":
         known = _fields_at(model, loc[:-1])
-        table = ".".join(str(part) for part in loc[:-1])
-        what = f"unknown key `{loc[-1]}`" + (f" in [{table}]" if table else "")
-        why = suggest(str(loc[-1]), known)
+        why = suggest(path[-1], known)
         if "Did you mean" in why:
-            why = f"{'[' + table + ']' if table else 'the file'} knows {', '.join(sorted(known))}. {why}"
-        check = "unknown-key"
-    elif kind == "missing":
-        table = ".".join(str(part) for part in loc[:-1])
-        what, why = (
-            f"`{loc[-1]}` is missing" + (f" in [{table}]" if table else ""),
-            "it has no default",
-        )
-        check = "missing-key"
-    elif kind in ("literal_error", "enum"):
+            why = f"{f'[{table}]' if table else 'the file'} knows {', '.join(sorted(known))}. {why}"
+        return Mistake(loc, f"unknown key `{loc[-1]}`{within}", why, "unknown-key")
+    if kind == "missing":
+        return Mistake(loc, f"`{loc[-1]}` is missing{within}", "it has no default", "missing-key")
+    if kind in ("literal_error", "enum"):
         expected = re.findall(r"'([^']*)'", str(problem.get("ctx", {}).get("expected", "")))
-        what = f"`{key}` cannot be {problem['input']!r}"
-        why = f"allowed: {', '.join(expected)}"
         hint = suggest(str(problem["input"]), expected)
-        if hint.startswith("Did"):
-            why += f". {hint}"
-        check = "bad-value"
-    else:
-        shown = repr(problem["input"])
-        shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        what = f"`{key}` cannot be {shown}"
-        why = problem["msg"].removeprefix("Value error, ")
-        check = "bad-value"
-    where, edit = _place(loc, path, lines)
-    return error(
-        "document-value", check=check, what=what, where=where, why=why, edit=edit, remedy=remedy
-    )
+        why = f"allowed: {', '.join(expected)}" + (f". {hint}" if hint.startswith("Did") else "")
+        return Mistake(loc, f"`{key}` cannot be {problem['input']!r}", why, "bad-value")
+    shown = repr(problem["input"])
+    shown = shown if len(shown) <= 60 else shown[:57] + "..."
+    why = problem["msg"].removeprefix("Value error, ")
+    return Mistake(loc, f"`{key}` cannot be {shown}", why, "bad-value")
 
 
 def _fields_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
@@ -210,11 +180,8 @@ def _fields_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
         field = next((c.model_fields[part] for c in candidates if part in c.model_fields), None)
         if field is not None:
             current = field.annotation
-    names: set[str] = set()
-    for candidate in _models_in(current):
-        for name, info in candidate.model_fields.items():
-            names.add(info.alias or name)
-    return sorted(names)
+    models = _models_in(current)
+    return sorted({f.alias or name for m in models for name, f in m.model_fields.items()})
 
 
 def _models_in(annotation: Any) -> typing.Iterator[type[BaseModel]]:
@@ -235,26 +202,17 @@ _PART = re.compile(r"""[A-Za-z0-9_-]+|"[^"]*"|'[^']*'""")
 def _line_index(text: str) -> dict[Loc, int]:
     """Line numbers (from 1) of tables and keys, by their path. Good enough to point with."""
     index: dict[Loc, int] = {}
-    counts: dict[Loc, int] = {}
+    counts: Counter[Loc] = Counter()
     table: Loc = ()
     for number, line in enumerate(text.splitlines(), start=1):
         if header := _TABLE.match(line):
             table = tuple(part.strip("\"'") for part in _PART.findall(header[2]))
             if header[1]:
-                position = counts.get(table, 0)
-                counts[table] = position + 1
-                table = (*table, position)
+                counts[table] += 1
+                table = (*table, counts[table] - 1)
             index.setdefault(table, number)
         elif key := _KEY.match(line):
             parts = tuple(part.strip("\"'") for part in _PART.findall(key[1]))
             for end in range(1, len(parts) + 1):
                 index.setdefault((*table, *parts[:end]), number)
     return index
-
-
-def _line_of(loc: Loc, lines: dict[Loc, int]) -> int | None:
-    """The line of the deepest part of ``loc`` that stands on a line of its own."""
-    for end in range(len(loc), 0, -1):
-        if loc[:end] in lines:
-            return lines[loc[:end]]
-    return None

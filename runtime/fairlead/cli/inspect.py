@@ -11,8 +11,8 @@ from fairlead.base.progress import human_bytes
 from fairlead.cli.screen import json_option, print_json, progress, table
 from fairlead.elf.facts import Elf
 from fairlead.elf.mpi_standard import standard_floor
-from fairlead.image.frameworks import frameworks
 from fairlead.image.open import Image, open_image
+from fairlead.image.packages import frameworks
 from fairlead.image.sbom_reader import materials_of, packages_of, tree_of
 
 EPILOG = """\b

@@ -147,9 +147,9 @@ def print_schema(output: Path | None, as_json: bool) -> None:
     \b
     fairlead site schema -o site.schema.json
     """
-    from fairlead.site import schema
+    from fairlead.site import profile
 
-    show_schema("site-schema", schema.text(), output, as_json)
+    show_schema("site-schema", profile.schema_text(), output, as_json)
 
 
 @site.command("capture")

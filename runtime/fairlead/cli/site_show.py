@@ -129,20 +129,9 @@ def _value_lines(
     yield from (f"{indent}{line}" for line in lines[1:])
 
 
-def value_of(site: Site, key: str) -> Any:
-    """The value of ``section.key``, where the profile keeps it (see :mod:`fairlead.site.layers`)."""
-    section, _, name = key.partition(".")
-    flat = {
-        "watchdog.start_s": site.start_s,
-        "binds.paths": site.binds,
-        "devices.paths": site.devices,
-    }
-    return flat[key] if key in flat else getattr(getattr(site, section), name)
-
-
 def _items(site: Site, key: str) -> list[str]:
     """A value in paragraphs: an entry of a table each, a list in one."""
-    value = value_of(site, key)
+    value = site.value(key)
     if isinstance(value, Mapping):
         entries = [f"{_entry(n, v)}{_apart(site, key, n)}" for n, v in value.items()]
         return entries or ["none"]

@@ -1,4 +1,4 @@
-"""A machine as a file: the facts that a plan for it needs, to be used where one is not on it.
+"""A machine as a file: the facts that a plan for it needs, to be used on another machine.
 
 ``fairlead site capture`` writes it there; ``fairlead preflight IMAGE --site FILE.json`` and
 ``fairlead explain`` read it anywhere. It holds names, versions, symbols and paths of the machine's
@@ -13,13 +13,13 @@ import os
 import platform
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairlead import __version__
 from fairlead import site as sites
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import FairleadError, fail, os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import from_json, to_json
 from fairlead.detect.model import SiteFacts
@@ -30,7 +30,7 @@ from fairlead.mpi.host import HostMpi
 from fairlead.site import Site
 from fairlead.site.resolved_paths import NOTHING, Here, look
 
-# 2: all facts of detection in the place of its few lines of evidence.
+# 2: all facts of detection instead of a few lines of evidence.
 SCHEMA, VERSION = "fairlead/site-capture", 2
 SUFFIX = ".json"
 _MOST_BYTES = 64 << 20
@@ -63,10 +63,7 @@ class Capture:
 
 
 def take(
-    site: str | None = None,
-    prefixes: Sequence[Path] = (),
-    environ: Mapping[str, str] = os.environ,
-    now: Callable[[], float] = time.time,
+    site: str | None = None, prefixes: Sequence[Path] = (), environ: Mapping[str, str] = os.environ
 ) -> Capture:
     """Looks at this machine; tools are started for what they say of it, each in a time box.
 
@@ -79,25 +76,25 @@ def take(
     from fairlead.detect.gather import here as facts_here  # not needed to read captures
 
     chosen, reason = sites.resolve(site, environ)
-    found = {
+    by_path = {
         mpi.library.path: mpi
         for prefix in prefixes
         for mpi in host.from_prefix(prefix, environ, site=chosen)
     }
     for mpi in host.discover(environ, site=chosen):
-        found.setdefault(mpi.library.path, mpi)
+        by_path.setdefault(mpi.library.path, mpi)
     try:
         engine = engines.choose(None, chosen.engine.kinds, environ)
     except FairleadError:
         engine = None  # planning with the capture reports it
     return Capture(
         node=platform.node(),
-        taken=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now())),
+        taken=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         fairlead=__version__,
         site=chosen,
         reason=reason,
         engine=engine,
-        mpis=tuple(found.values()),
+        mpis=tuple(by_path.values()),
         facts=facts_here(environ),
         here=look(chosen, environ),
     )
@@ -110,14 +107,8 @@ def write(capture: Capture, path: Path) -> None:
         FairleadError: it cannot be written.
     """
     document = {"schema": SCHEMA, "version": VERSION, **to_json(capture)}
-    try:
-        with atomic_write(path, "w") as out:
-            json.dump(document, out, indent=1, sort_keys=True)
-            out.write("\n")
-    except OSError as exc:
-        raise fail(
-            "output-unwritable-capture", path=path, reason=exc.strerror or str(exc)
-        ) from None
+    with os_error_as("output-unwritable-capture", path=path), atomic_write(path, "w") as out:
+        out.write(json.dumps(document, indent=1, sort_keys=True) + "\n")
 
 
 def is_capture(name: str) -> bool:
@@ -129,7 +120,7 @@ def read(path: Path) -> Capture:
     """The capture in ``path``.
 
     Raises:
-        FairleadError: exit code 2; it cannot be read, or is no capture that this fairlead knows.
+        FairleadError: exit code 2; it cannot be read, or is not a capture that this fairlead reads.
     """
     try:
         with path.open("rb") as stream:
@@ -143,13 +134,9 @@ def read(path: Path) -> Capture:
             raise ValueError(f"its version is {version!r}, this fairlead reads {VERSION}")
         return from_json(Capture, document)
     except (OSError, ValueError, RecursionError) as exc:
-        why = exc.strerror if isinstance(exc, OSError) else str(exc)
-        raise fail(
-            "site-capture",
-            path=path,
-            why=(why or str(exc))[:300],
-            path_name=shlex.quote(path.name),
-        ) from None
+        why = (isinstance(exc, OSError) and exc.strerror) or str(exc)
+        quoted = shlex.quote(path.name)
+        raise fail("site-capture", path=path, why=why[:300], path_name=quoted) from None
 
 
 def mpi_below(capture: Capture, prefix: Path) -> tuple[HostMpi, ...]:
@@ -159,9 +146,9 @@ def mpi_below(capture: Capture, prefix: Path) -> tuple[HostMpi, ...]:
         FairleadError: exit code 2; there is none.
     """
     wanted = os.path.normpath(prefix)
-    found = tuple(m for m in capture.mpis if os.path.normpath(m.prefix) == wanted)
-    if found:
-        return tuple(replace(m, found_by=f"named by --mpi {prefix}") for m in found)
+    mpis = tuple(m for m in capture.mpis if os.path.normpath(m.prefix) == wanted)
+    if mpis:
+        return tuple(replace(m, found_by=f"named by --mpi {prefix}") for m in mpis)
     known = ", ".join(dict.fromkeys(mpi.prefix for mpi in capture.mpis))
     raise fail(
         "host-mpi-not-captured",

@@ -10,10 +10,10 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple, get_args
 
-from fairlead.detect.model import EngineFact, MpiFact, SiteFacts
+from fairlead.detect.model import SiteFacts
 from fairlead.engines.registry import kinds as engine_kinds
 from fairlead.launchers.registry import kinds_of_profiles
 from fairlead.schedulers.registry import with_scripts
@@ -35,7 +35,7 @@ class Value(NamedTuple):
 def draft(
     name: str,
     facts: SiteFacts,
-    found: Detected,
+    detected: Detected,
     base: Site | None,
     today: datetime.date | None = None,
 ) -> str:
@@ -46,7 +46,7 @@ def draft(
         base: what it extends.
     """
     day = today or datetime.date.today()
-    reasons = "; ".join(found.reasons) if base else "no profile fits, so nothing is inherited"
+    reasons = "; ".join(detected.reasons) if base else "no profile fits, so nothing is inherited"
     lines = [
         f"# A draft that `fairlead site detect --write` made on {_comment(facts.node)}, {day}. Read every line:",
         "# it says what was seen from this one node. A login node may lack what compute nodes have.",
@@ -69,7 +69,7 @@ def draft(
         if value.section != section:
             section = value.section
             lines += ["", f"[{section}]", 'source = "detected"']
-        lines += [f"# {_comment(value.seen)}", f"{value.key} = {_toml(value.value)}"]
+        lines += [f"# {_comment(value.seen)}", f"{value.key} = {json.dumps(value.value)}"]
         if value.guess:
             lines.append(f'sources.{value.key} = "{GUESS}"')
     left = [f"# not known: {_comment(u.what)}: {_comment(u.why)}" for u in facts.unknown]
@@ -96,13 +96,12 @@ def _values(facts: SiteFacts, base: Site | None) -> Iterator[Value]:
     yield from _launcher(facts)
     engines = {e.kind: e for e in facts.engines if e.kind in engine_kinds()}
     if engines:
-        yield Value(
-            "engine", "kinds", list(engines), "; ".join(map(_engine_seen, engines.values()))
-        )
+        seen = "; ".join(f"{e.kind} {e.version}: {e.seen}" for e in engines.values())
+        yield Value("engine", "kinds", list(engines), seen)
     yield from _fabric(facts, base)
     yield from _mpi(facts)
     yield from _devices(facts)
-    if _whole(facts):
+    if facts.compute:
         yield from _node(facts)
     for role, key in (("shared", "shared"), ("node-local", "node_local"), ("memory", "memory")):
         place = next((s for s in facts.storage if s.role == role), None)
@@ -123,11 +122,6 @@ def _node(facts: SiteFacts) -> Iterator[Value]:
         if processor.memory_bytes:
             gib = round(processor.memory_bytes / 2**30, 1)
             yield Value("node", "memory_gib", gib, "MemTotal in /proc/meminfo")
-
-
-def _whole(facts: SiteFacts) -> bool:
-    """Whether this node is one that ranks run on: in a job, or where there is no scheduler."""
-    return not facts.schedulers or any(s.job for s in facts.schedulers)
 
 
 def _clues(facts: SiteFacts) -> Iterator[Value]:
@@ -158,10 +152,6 @@ def _launcher(facts: SiteFacts) -> Iterator[Value]:
         yield Value("launcher", "pmi", list(flavours), seen)
 
 
-def _engine_seen(engine: EngineFact) -> str:
-    return f"{engine.kind} {engine.version}: {engine.seen}".strip()
-
-
 # Transports that a proof may find on a kind of network, in addition to shared memory within a node.
 _WITHIN = ("shm", "sm", "vader", "self", "sysv", "posix", "cma", "xpmem")
 _BEYOND = {
@@ -172,37 +162,31 @@ _BEYOND = {
     "ethernet": ("tcp", "sockets", "udp", "ofi_rxm", "ofi_rxd"),
     "none": ("tcp", "sockets", "udp", "ofi_rxm", "ofi_rxd"),
 }
-_KINDS = {"roce": "infiniband", "efa": "ethernet"}
 
 
 def _fabric(facts: SiteFacts, base: Site | None) -> Iterator[Value]:
     fast = facts.fast_fabrics
     if fast:
-        kind, seen = _KINDS.get(fast[0].kind, fast[0].kind), "; ".join(f.seen for f in fast[:4])
+        kind, seen = fast[0].profile_kind, "; ".join(f.seen for f in fast[:4])
         yield Value("fabric", "kind", kind, seen)
     elif facts.schedulers:
         # A login node may lack it, so that nothing was learnt; a profile must accept something all the same.
-        kind, seen = (
-            "ethernet",
-            "no fabric device on this node: look from a compute node, and correct this",
-        )
+        kind = "ethernet"
+        seen = "no fabric device on this node: look from a compute node, and correct this"
         if base and base.accepts:
             return
     else:
         kind, seen = "none", "no scheduler and no fabric device"
         yield Value("fabric", "kind", kind, seen)
     if not (base and base.accepts and base.fabric.kind == kind):
-        accepted = [*_WITHIN, *_BEYOND[kind]]
-        yield Value(
-            "fabric", "accepts", accepted, f"what MPIs call the transports of {kind}; {seen}", True
-        )
+        why = f"what MPIs call the transports of {kind}; {seen}"
+        yield Value("fabric", "accepts", [*_WITHIN, *_BEYOND[kind]], why, guess=True)
     interfaces = dict.fromkeys(
         m[0] for f in fast if (m := re.search(r"\b(hsn|ib)\d", f"{f.device} {f.state}"))
     )
     if interfaces:
-        yield Value(
-            "fabric", "interfaces", sorted({f"{n[:-1]}*" for n in interfaces}), fast[0].state
-        )
+        patterns = sorted({f"{name[:-1]}*" for name in interfaces})
+        yield Value("fabric", "interfaces", patterns, fast[0].state)
 
 
 def _mpi(facts: SiteFacts) -> Iterator[Value]:
@@ -217,7 +201,7 @@ def _mpi(facts: SiteFacts) -> Iterator[Value]:
     apart = [m for m in facts.mpis if not m.launcher]
     if apart:
         folders = list(dict.fromkeys(m.path.rpartition("/")[0] for m in apart))
-        yield Value("mpi", "search", folders, "; ".join(map(_mpi_seen, apart)))
+        yield Value("mpi", "search", folders, "; ".join(f"{m.title} in {m.path}" for m in apart))
     if chosen.missing:
         yield Value(
             "dependencies", "expected", list(chosen.missing),
@@ -225,27 +209,16 @@ def _mpi(facts: SiteFacts) -> Iterator[Value]:
         )  # fmt: skip
 
 
-def _mpi_seen(mpi: MpiFact) -> str:
-    return f"{mpi.vendor} {mpi.version}".strip() + f" in {mpi.path}"
-
-
 _NODES = {"slingshot": "/dev/cxi*", "aries": "/dev/kgni*", "infiniband": "/dev/infiniband/*",
           "roce": "/dev/infiniband/*", "efa": "/dev/infiniband/*", "omni-path": "/dev/hfi1_*"}  # fmt: skip
 
 
 def _devices(facts: SiteFacts) -> Iterator[Value]:
-    paths = [_NODES[f.kind] for f in facts.fast_fabrics] + ([facts.xpmem] if facts.xpmem else [])
-    if paths:
-        seen = [f.seen for f in facts.fast_fabrics] + ([facts.xpmem] if facts.xpmem else [])
-        yield Value("devices", "paths", list(dict.fromkeys(paths)), ", ".join(seen[:5]))
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, str):
-        return json.dumps(value)
-    if isinstance(value, Iterable):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return str(value)
+    devices = [(_NODES[f.kind], f.seen) for f in facts.fast_fabrics]
+    devices += [(facts.xpmem, facts.xpmem)] if facts.xpmem else []
+    if devices:
+        seen = ", ".join(seen for _, seen in devices[:5])
+        yield Value("devices", "paths", list(dict(devices)), seen)
 
 
 def _safe(text: str) -> str:

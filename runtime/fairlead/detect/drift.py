@@ -11,12 +11,14 @@ import enum
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
 
 from fairlead.base.errors import Severity
 from fairlead.base.system import View
 from fairlead.detect.model import SiteFacts
-from fairlead.site.match import expanded, unset
 from fairlead.site.model import Origin, Site, Status
+from fairlead.site.resolved_paths import expanded, unset
 
 
 class State(enum.StrEnum):
@@ -29,7 +31,7 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Compared:
-    """One value held against the machine.
+    """One value of a profile, compared with the machine.
 
     Attributes:
         key: ``section.key`` of the profile.
@@ -49,94 +51,66 @@ class Compared:
     moved_to: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Verdict:
+class _Verdict(NamedTuple):
+    """The fields of :class:`Compared` that a check decides."""
+
     state: State
     wanted: str
     seen: str
     moved_to: tuple[str, ...] = ()
 
 
-def _holds(wanted: str, seen: str) -> _Verdict:
-    return _Verdict(State.OK, wanted, seen)
+_holds = partial(_Verdict, State.OK)
+_differs = partial(_Verdict, State.DIFFERS)
+_unseen = partial(_Verdict, State.UNSEEN)
 
 
-def _differs(wanted: str, seen: str, moved_to: Iterable[str] = ()) -> _Verdict:
-    return _Verdict(State.DIFFERS, wanted, seen, tuple(moved_to))
-
-
-def _unseen(wanted: str, why: str) -> _Verdict:
-    return _Verdict(State.UNSEEN, wanted, why)
-
-
+@dataclass(frozen=True)
 class Here:
-    """What a profile is held against: the facts, and the machine itself or, for a capture, nothing more."""
+    """A profile, and what it is compared with: the facts, and the machine itself unless they are a capture's."""
 
-    def __init__(self, facts: SiteFacts, world: View | None):
-        self.facts = facts
-        self.world = world
-        self.environ: Mapping[str, str] = world.environ if world else {}
+    site: Site
+    facts: SiteFacts
+    world: View | None
 
     @property
-    def compute(self) -> bool:
-        """Whether what compute nodes have must be here: in a job, or where there is no scheduler."""
-        schedulers = self.facts.schedulers
-        return not schedulers or any(s.job for s in schedulers)
+    def environ(self) -> Mapping[str, str]:
+        return self.world.environ if self.world else {}
 
     def glob(self, pattern: str) -> tuple[str, ...]:
         return self.world.matching(expanded(pattern, self.environ)) if self.world else ()
 
     def libraries(self) -> dict[str, str]:
         """Every library behind the MPIs by its SONAME."""
-        found: dict[str, str] = {}
+        libraries: dict[str, str] = {}
         for mpi in self.facts.mpis:
-            found.setdefault(mpi.soname, mpi.path)
-            for soname, path in mpi.closure.items():
-                found.setdefault(soname, path)
-        return found
+            for soname, path in ((mpi.soname, mpi.path), *mpi.closure.items()):
+                libraries.setdefault(soname, path)
+        return libraries
 
 
 def compare(site: Site, facts: SiteFacts, world: View | None = None) -> tuple[Compared, ...]:
-    """Every value of a profile that can be held against facts.
+    """Compares every value that the files of a profile set and facts can confirm.
 
     Args:
         world: the machine, for paths; None for a capture, whose facts are all there is.
     """
-    here = Here(facts, world)
-    found = []
-    for key, check in _CHECKS:
-        if key not in site.origins:
+    here = Here(site, facts, world)
+    compared = []
+    for key, rule in _RULES.items():
+        origin, value = site.origins.get(key), site.value(key)
+        if origin is None or not value:
             continue
-        origin = site.origins[key]
-        for verdict in check(site, here):
-            if key in _WHERE_THEY_EXIST and verdict.state is State.DIFFERS and not verdict.moved_to:
+        for wanted in value if rule.each else (value,):
+            verdict = rule.check(here, wanted)
+            if verdict is None:
+                continue
+            if rule.optional and verdict.state is State.DIFFERS and not verdict.moved_to:
                 verdict = _of_some(site, origin, verdict)
-            severity = _severity(site, verdict.state, origin.status)
-            found.append(
-                Compared(
-                    key,
-                    verdict.state,
-                    verdict.wanted,
-                    verdict.seen,
-                    severity,
-                    origin,
-                    verdict.moved_to,
-                )
-            )
-    return tuple(found)
-
-
-# Lists of what is taken where it exists.
-_WHERE_THEY_EXIST = frozenset(
-    {
-        "fabric.interfaces",
-        "fabric.counters",
-        "dependencies.folders",
-        "dependencies.files",
-        "binds.paths",
-        "devices.paths",
-    }
-)
+            state, shown, seen, moved_to = verdict
+            severity = _severity(site, state, origin.status)
+            compared.append(Compared(key, state, shown, seen, severity, origin, moved_to))
+    return tuple(compared)
 
 
 def _of_some(site: Site, origin: Origin, verdict: _Verdict) -> _Verdict:
@@ -158,252 +132,158 @@ def _severity(site: Site, state: State, status: Status) -> Severity:
     return Severity.ERROR if weighs else Severity.WARNING
 
 
-def _scheduler(site: Site, here: Here) -> Iterator[_Verdict]:
-    wanted, kinds = site.scheduler.kind, {s.kind: s for s in here.facts.schedulers}
-    if wanted == "none":
-        if kinds:
-            yield _differs(wanted, next(iter(kinds.values())).seen)
-        else:
-            yield _holds(wanted, "no scheduler")
-    elif wanted in kinds:
-        yield _holds(wanted, kinds[wanted].seen)
-    elif kinds:
-        yield _differs(wanted, "; ".join(s.seen for s in kinds.values()))
-    else:
-        yield _differs(wanted, "no program and no job of it")
+def _scheduler(here: Here, wanted: str) -> _Verdict:
+    kinds = {s.kind: s.seen for s in here.facts.schedulers}
+    if wanted in kinds:
+        return _holds(wanted, kinds[wanted])
+    if wanted == "none" and not kinds:
+        return _holds(wanted, "no scheduler")
+    return _differs(wanted, "; ".join(kinds.values()) or "no program and no job of it")
 
 
-def _launchers(site: Site, here: Here) -> Iterator[_Verdict]:
+def _launchers(here: Here, kinds: tuple[str, ...]) -> _Verdict:
     seen = {x.kind: x.seen for x in here.facts.launchers}
     for mpi in here.facts.mpis:
         if mpi.launcher:
             seen.setdefault("mpiexec", mpi.launcher)
-    found = [k for k in site.launcher.kinds if k in seen]
-    wanted = ", ".join(site.launcher.kinds)
-    if found:
-        yield _holds(wanted, "; ".join(seen[k] for k in found))
-    elif here.compute:
-        yield _differs(wanted, ", ".join(seen) or "no launcher on PATH")
-    else:
-        yield _unseen(wanted, "not on PATH here; a job may have it")
+    wanted = ", ".join(kinds)
+    if present := [seen[k] for k in kinds if k in seen]:
+        return _holds(wanted, "; ".join(present))
+    if here.facts.compute:
+        return _differs(wanted, ", ".join(seen) or "no launcher on PATH")
+    return _unseen(wanted, "not on PATH here; a job may have it")
 
 
-def _pmi(site: Site, here: Here) -> Iterator[_Verdict]:
+def _pmi(here: Here, flavour: str) -> _Verdict:
     seen = {p.flavour: p.seen for p in here.facts.pmi}
-    for flavour in site.launcher.pmi:
-        if flavour in seen:
-            yield _holds(flavour, seen[flavour])
-        elif any(p.seen.startswith("`srun --mpi=list`") for p in here.facts.pmi) and flavour in (
-            "pmi2",
-            "pmix",
-        ):
-            yield _differs(flavour, "`srun --mpi=list` does not name it")
-        else:
-            yield _unseen(flavour, "only a rank sees how it was started")
+    if flavour in seen:
+        return _holds(flavour, seen[flavour])
+    listed = any(p.seen.startswith("`srun --mpi=list`") for p in here.facts.pmi)
+    if listed and flavour in ("pmi2", "pmix"):
+        return _differs(flavour, "`srun --mpi=list` does not name it")
+    return _unseen(flavour, "only a rank sees how it was started")
 
 
-def _engines(site: Site, here: Here) -> Iterator[_Verdict]:
-    seen = {e.kind: f"{e.kind} {e.version}".strip() + f", {e.seen}" for e in here.facts.engines}
-    found = [k for k in site.engine.kinds if k in seen]
-    wanted = ", ".join(site.engine.kinds)
-    if found:
-        yield _holds(wanted, "; ".join(seen[k] for k in found))
-    elif site.engine.modules:
-        yield _unseen(wanted, f"not on PATH; first: module load {' '.join(site.engine.modules)}")
-    else:
-        yield _differs(wanted, f"there is {', '.join(seen)}" if seen else "no engine on PATH")
+def _engines(here: Here, kinds: tuple[str, ...]) -> _Verdict:
+    seen = {e.kind: f"{e.title}, {e.seen}" for e in here.facts.engines}
+    wanted, modules = ", ".join(kinds), here.site.engine.modules
+    if present := [seen[k] for k in kinds if k in seen]:
+        return _holds(wanted, "; ".join(present))
+    if modules:
+        return _unseen(wanted, f"not on PATH; first: module load {' '.join(modules)}")
+    return _differs(wanted, f"there is {', '.join(seen)}" if seen else "no engine on PATH")
 
 
-def _fabric(site: Site, here: Here) -> Iterator[_Verdict]:
-    wanted = site.fabric.kind
-    same = {"roce": "infiniband", "efa": "ethernet"}
-    kinds = {same.get(f.kind, f.kind): f.seen for f in here.facts.fabrics}
-    fast = {k: v for k, v in kinds.items() if k != "ethernet"}
+def _fabric(here: Here, wanted: str) -> _Verdict:
+    kinds = {f.profile_kind: f.seen for f in here.facts.fabrics}
     if wanted in kinds:
-        yield _holds(wanted, kinds[wanted])
-    elif wanted in ("none", "ethernet"):
-        if fast:
-            yield _differs(wanted, "; ".join(f"{k}: {v}" for k, v in fast.items()))
-        else:
-            yield _holds(wanted, "no fabric device")
-    elif fast:
-        yield _differs(wanted, "; ".join(f"{k}: {v}" for k, v in fast.items()))
-    elif here.compute and not here.facts.schedulers:
-        yield _differs(wanted, "no fabric device")
-    elif here.compute:
-        yield _differs(wanted, "no fabric device on this node, which is in a job")
-    else:
-        yield _unseen(wanted, "a login node may lack it; look from a compute node")
+        return _holds(wanted, kinds[wanted])
+    if fast := "; ".join(f"{k}: {v}" for k, v in kinds.items() if k != "ethernet"):
+        return _differs(wanted, fast)
+    if wanted in ("none", "ethernet"):
+        return _holds(wanted, "no fabric device")
+    if not here.facts.compute:
+        return _unseen(wanted, "a login node may lack it; look from a compute node")
+    in_job = " on this node, which is in a job" if here.facts.schedulers else ""
+    return _differs(wanted, f"no fabric device{in_job}")
 
 
-def _interfaces(site: Site, here: Here) -> Iterator[_Verdict]:
-    yield from _paths(
-        here, (f"/sys/class/net/{name}" for name in site.fabric.interfaces), compute_only=True
-    )
+_Search = Callable[["Here", str], tuple[str, ...]]
 
 
-def _counters(site: Site, here: Here) -> Iterator[_Verdict]:
-    yield from _paths(here, site.fabric.counters, compute_only=True)
+def _path(here: Here, pattern: str, elsewhere: _Search | None = None) -> _Verdict:
+    """A path; ``elsewhere`` finds where one that is gone is now."""
+    if paths := here.glob(pattern):
+        return _holds(pattern, paths[0])
+    if here.world is None:
+        return _unseen(pattern, "a capture does not hold paths")
+    if variable := unset(pattern, here.environ):
+        return _unseen(pattern, f"${variable} is not set; load the modules first")
+    return _differs(pattern, "it does not exist", elsewhere(here, pattern) if elsewhere else ())
 
 
-def _devices(site: Site, here: Here) -> Iterator[_Verdict]:
-    yield from _paths(here, site.devices, compute_only=True)
+def _paths(here: Here, pattern: str, elsewhere: _Search | None = None) -> _Verdict:
+    """All paths of a pattern."""
+    if len(paths := here.glob(pattern)) > 1:
+        return _holds(pattern, f"{paths[0]} and {len(paths) - 1} more")
+    return _path(here, pattern, elsewhere)
 
 
-def _binds(site: Site, here: Here) -> Iterator[_Verdict]:
-    # They are bound where they exist, and some exist on compute nodes only.
-    yield from _paths(here, site.binds, compute_only=True)
+def _on_compute_nodes(here: Here, pattern: str) -> _Verdict:
+    """Paths that need to exist on compute nodes only."""
+    verdict = _paths(here, pattern)
+    if verdict.state is State.DIFFERS and not here.facts.compute:
+        return _unseen(pattern, "not on this node; a compute node may have it")
+    return verdict
 
 
-def _paths(here: Here, patterns: Iterable[str], compute_only: bool) -> Iterator[_Verdict]:
-    for pattern in patterns:
-        found = here.glob(pattern)
-        if found:
-            more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-            yield _holds(pattern, found[0] + more)
-        elif here.world is None:
-            yield _unseen(pattern, "a capture does not hold paths")
-        elif variable := unset(pattern, here.environ):
-            yield _unseen(pattern, f"${variable} is not set; load the modules first")
-        elif compute_only and not here.compute:
-            yield _unseen(pattern, "not on this node; a compute node may have it")
-        else:
-            yield _differs(pattern, "it does not exist")
-
-
-def _vendor(site: Site, here: Here) -> Iterator[_Verdict]:
-    wanted = site.mpi.vendor
-    if not wanted:
-        return
+def _vendor(here: Here, wanted: str) -> _Verdict:
     # Some are others' under a name of their own: Spectrum MPI is an Open MPI, to the library's own words.
-    found = [
-        m for m in here.facts.mpis if m.vendor == wanted or m.launcher_title.startswith(wanted)
-    ]
-    if found:
-        yield _holds(wanted, found[0].seen)
-    else:
-        yield from _no_mpi(site, here, wanted)
+    for mpi in here.facts.mpis:
+        if mpi.vendor == wanted or mpi.launcher_title.startswith(wanted):
+            return _holds(wanted, mpi.seen)
+    return _no_mpi(here, wanted)
 
 
-def _family(site: Site, here: Here) -> Iterator[_Verdict]:
-    wanted = site.mpi.family
-    if not wanted:
-        return
-    names = {"mpi5": "mpi-abi"}
-    found = [m for m in here.facts.mpis if m.family == names.get(wanted, wanted)]
-    if found:
-        yield _holds(wanted, found[0].seen)
-    else:
-        yield from _no_mpi(site, here, wanted)
+def _family(here: Here, wanted: str) -> _Verdict:
+    family = {"mpi5": "mpi-abi"}.get(wanted, wanted)
+    for mpi in here.facts.mpis:
+        if mpi.family == family:
+            return _holds(wanted, mpi.seen)
+    return _no_mpi(here, wanted)
 
 
-def _no_mpi(site: Site, here: Here, wanted: str) -> Iterator[_Verdict]:
-    found = ", ".join(dict.fromkeys(f"{m.vendor} {m.version}".strip() for m in here.facts.mpis))
-    if found:
-        yield _differs(wanted, f"found: {found}")
-    elif site.mpi.modules:
-        yield _unseen(wanted, f"no MPI was found; first: module load {' '.join(site.mpi.modules)}")
-    else:
-        yield _unseen(wanted, "no MPI was found; a module may bring it")
+def _no_mpi(here: Here, wanted: str) -> _Verdict:
+    others = ", ".join(dict.fromkeys(m.title for m in here.facts.mpis))
+    if others:
+        return _differs(wanted, f"found: {others}")
+    modules = " ".join(here.site.mpi.modules)
+    hint = f"first: module load {modules}" if modules else "a module may bring it"
+    return _unseen(wanted, f"no MPI was found; {hint}")
 
 
-def _search(site: Site, here: Here) -> Iterator[_Verdict]:
-    for pattern in site.mpi.search:
-        found = here.glob(pattern)
-        own = [m for m in here.facts.mpis if _below(m.path, found)]
-        if own:
-            yield _holds(pattern, own[0].path)
-        elif found:
-            libraries = [p for f in found for p in here.glob(f"{f}/libmpi*.so*")]
-            if libraries:
-                yield _holds(pattern, libraries[0])
-            else:
-                yield _differs(pattern, f"{found[0]} holds no libmpi")
-        elif here.world is None:
-            inside = [m.path for m in here.facts.mpis if m.path.startswith(pattern.split("*")[0])]
-            yield (
-                _holds(pattern, inside[0])
-                if inside
-                else _unseen(pattern, "a capture does not hold paths")
-            )
-        elif variable := unset(pattern, here.environ):
-            yield _unseen(pattern, f"${variable} is not set; load the modules first")
-        else:
-            yield _differs(pattern, "it does not exist", _siblings(here, pattern))
+def _search(here: Here, pattern: str) -> _Verdict:
+    folders = here.glob(pattern)
+    beginnings = [f"{f.rstrip('/')}/" for f in folders] if here.world else [pattern.split("*")[0]]
+    for mpi in here.facts.mpis:
+        if mpi.path.startswith(tuple(beginnings)):
+            return _holds(pattern, mpi.path)
+    if not folders:
+        return _path(here, pattern, _siblings)
+    libraries = [path for folder in folders for path in here.glob(f"{folder}/libmpi*.so*")]
+    if libraries:
+        return _holds(pattern, libraries[0])
+    return _differs(pattern, f"{folders[0]} holds no libmpi")
 
 
-def _below(path: str, folders: Iterable[str]) -> bool:
-    return any(path.startswith(folder.rstrip("/") + "/") for folder in folders)
+def _mpi_variable(here: Here, name: str) -> _Verdict:
+    if value := here.environ.get(name):
+        return _holds(f"${name}", value)
+    return _unseen(f"${name}", "it is not set; load the modules first")
 
 
-def _mpi_variable(site: Site, here: Here) -> Iterator[_Verdict]:
-    wanted = site.mpi.variable
-    if not wanted:
-        return
-    if value := here.environ.get(wanted):
-        yield _holds(f"${wanted}", value)
-    else:
-        yield _unseen(f"${wanted}", "it is not set; load the modules first")
+def _file(here: Here, pattern: str) -> _Verdict:
+    soname = pattern.rpartition("/")[2]
+    if here.world is None and (now := here.libraries().get(soname)):
+        return _differs(pattern, "it was elsewhere", (now,))
+    return _path(here, pattern, lambda *_: find_library(here, soname, pattern))
 
 
-def _folders(site: Site, here: Here) -> Iterator[_Verdict]:
-    yield from _versioned(here, site.dependencies.folders)
-
-
-def _plugin(site: Site, here: Here) -> Iterator[_Verdict]:
-    yield from _versioned(here, site.comm.plugin)
-
-
-def _versioned(here: Here, patterns: Iterable[str]) -> Iterator[_Verdict]:
-    for pattern in patterns:
-        found = here.glob(pattern)
-        if found:
-            yield _holds(pattern, found[0])
-        elif here.world is None:
-            yield _unseen(pattern, "a capture does not hold paths")
-        elif variable := unset(pattern, here.environ):
-            yield _unseen(pattern, f"${variable} is not set; load the modules first")
-        else:
-            yield _differs(pattern, "it does not exist", _siblings(here, pattern))
-
-
-def _files(site: Site, here: Here) -> Iterator[_Verdict]:
-    for pattern in site.dependencies.files:
-        found = here.glob(pattern)
-        soname = pattern.rpartition("/")[2]
-        if found:
-            yield _holds(pattern, found[0])
-        elif here.world is None:
-            now = here.libraries().get(soname)
-            if now:
-                yield _differs(pattern, "it was elsewhere", [now])
-            else:
-                yield _unseen(pattern, "a capture does not hold paths")
-        elif variable := unset(pattern, here.environ):
-            yield _unseen(pattern, f"${variable} is not set; load the modules first")
-        else:
-            yield _differs(pattern, "it does not exist", find_library(here, soname, pattern))
-
-
-def _expected(site: Site, here: Here) -> Iterator[_Verdict]:
+def _expected(here: Here, soname: str) -> _Verdict:
     behind = here.libraries()
-    lacking = {name for mpi in here.facts.mpis for name in mpi.missing}
-    for soname in site.dependencies.expected:
-        if soname in behind:
-            yield _holds(soname, behind[soname])
-        elif here.world is None:
-            yield _unseen(soname, "not behind a captured MPI")
-        elif not here.facts.mpis:
-            yield _unseen(soname, "no MPI was found, so nothing is behind it")
-        else:
-            places = find_library(here, soname, "", site.dependencies.folders)
-            exact = [p for p in places if p.rpartition("/")[2] == soname]
-            if exact and soname not in lacking:
-                yield _holds(soname, exact[0])
-            elif exact:
-                yield _differs(soname, "its MPI needs it, and the loader does not find it", exact)
-            else:
-                yield _differs(soname, "no library of that name is behind its MPI", places)
+    if soname in behind:
+        return _holds(soname, behind[soname])
+    if here.world is None:
+        return _unseen(soname, "not behind a captured MPI")
+    if not here.facts.mpis:
+        return _unseen(soname, "no MPI was found, so nothing is behind it")
+    places = find_library(here, soname, "", here.site.dependencies.folders)
+    exact = tuple(p for p in places if p.rpartition("/")[2] == soname)
+    if not exact:
+        return _differs(soname, "no library of that name is behind its MPI", places)
+    if any(soname in mpi.missing for mpi in here.facts.mpis):
+        return _differs(soname, "its MPI needs it, and the loader does not find it", exact)
+    return _holds(soname, exact[0])
 
 
 def find_library(
@@ -415,8 +295,9 @@ def find_library(
     ``libjson-c.so.5`` for ``libjson-c.so.3``.
     """
     stem = re.sub(r"\.so[.\d*]*$", "", soname)
+    siblings = _siblings(here, was) if was else ()
     if not stem.startswith("lib") or "*" in stem:
-        return _siblings(here, was) if was else ()
+        return siblings
     behind = here.libraries()
     if soname in behind:
         return (behind[soname],)
@@ -427,32 +308,26 @@ def find_library(
     for folder in dict.fromkeys(searched):
         exact += here.glob(f"{folder.rstrip('/')}/{soname}")
         other += here.glob(f"{folder.rstrip('/')}/{stem}.so.*")
-    if was:
-        exact += _siblings(here, was)
-    return tuple(dict.fromkeys(exact or other))[:3]
+    return tuple(dict.fromkeys([*exact, *siblings] or other))[:3]
 
 
 def _loader_folders(here: Here) -> Iterator[str]:
     """The folders of /etc/ld.so.conf and what it includes."""
     if here.world is None:
         return
-    queue, seen = ["/etc/ld.so.conf"], set()
-    while queue:
-        path = queue.pop(0)
-        if path in seen:
-            continue
-        seen.add(path)
+    queue = ["/etc/ld.so.conf"]
+    for path in queue:  # grows while it is read
         for line in (here.world.read(path) or "").splitlines():
             words = line.split("#")[0].split()
             if len(words) == 2 and words[0] == "include":
                 pattern = words[1] if words[1].startswith("/") else f"/etc/{words[1]}"
-                queue += here.world.matching(pattern)
+                queue += [p for p in here.world.matching(pattern) if p not in queue]
             elif words:
                 yield words[0]
 
 
 def _siblings(here: Here, pattern: str) -> tuple[str, ...]:
-    """The same path with another version in the place of one that is gone, the newest first.
+    """The path with other versions in it, where the one that it names is gone; the newest first.
 
     ``/opt/cray/pe/mpich/8.1.29/ofi/gnu/12.3/lib`` finds ``…/8.1.31/ofi/gnu/12.3/lib``.
     """
@@ -462,11 +337,11 @@ def _siblings(here: Here, pattern: str) -> tuple[str, ...]:
         tried = [
             re.sub(r"\d+(\.\d+)*", "*", p) if i in loosened else p for i, p in enumerate(parts)
         ]
-        if found := here.glob("/".join(tried)):
+        if paths := here.glob("/".join(tried)):
             # `default` is a link to one of the others.
             many = len(_numbers(pattern))
             order = sorted(
-                found, key=lambda p: (len(_numbers(p)) >= many, _numbers(p)), reverse=True
+                paths, key=lambda p: (len(_numbers(p)) >= many, _numbers(p)), reverse=True
             )
             return tuple(order)[:3]
     return ()
@@ -476,138 +351,123 @@ def _numbers(path: str) -> list[int]:
     return [int(n) for n in re.findall(r"\d+", path)]
 
 
-def _gpu_vendor(site: Site, here: Here) -> Iterator[_Verdict]:
-    wanted, seen = site.gpu.vendor, {g.vendor: g.seen for g in here.facts.gpus}
+def _gpu_vendor(here: Here, wanted: str) -> _Verdict:
+    seen = {g.vendor: g.seen for g in here.facts.gpus}
+    if wanted in seen:
+        return _holds(wanted, seen[wanted])
+    if seen:
+        return _differs(wanted, "; ".join(seen.values()))
     if wanted == "none":
-        if seen:
-            yield _differs(wanted, "; ".join(seen.values()))
-        else:
-            yield _holds(wanted, "no GPU")
-    elif wanted in seen:
-        yield _holds(wanted, seen[wanted])
-    elif seen:
-        yield _differs(wanted, "; ".join(seen.values()))
-    elif here.compute:
-        yield _other_node(site, wanted, "no GPU on this node")
-    else:
-        yield _unseen(wanted, "a login node may lack it; look from a compute node")
+        return _holds(wanted, "no GPU")
+    if here.facts.compute:
+        return _other_node(here, wanted, "no GPU on this node")
+    return _unseen(wanted, "a login node may lack it; look from a compute node")
 
 
-def _gpus(site: Site, here: Here) -> Iterator[_Verdict]:
-    wanted = site.gpu.per_node
+def _gpus(here: Here, wanted: int) -> _Verdict:
     count = sum(g.count for g in here.facts.gpus)
-    if not wanted:
-        return
     if count == wanted:
-        yield _holds(str(wanted), here.facts.gpus[0].seen)
-    elif not here.compute or any(s.job for s in here.facts.schedulers):
-        yield _unseen(str(wanted), f"{count} here; a job may be given some of them only")
-    else:
-        yield _other_node(site, str(wanted), str(count))
+        return _holds(str(wanted), here.facts.gpus[0].seen)
+    if here.facts.schedulers:
+        return _unseen(str(wanted), f"{count} here; a job may be given some of them only")
+    return _other_node(here, str(wanted), str(count))
 
 
-def _transport(site: Site, here: Here) -> Iterator[_Verdict]:
-    if site.gpu.transport:
-        yield from _files_of(here, site.gpu.transport)
+def _storage(here: Here, wanted: str, shared: bool = False) -> _Verdict | None:
+    if not wanted.startswith(("/", "$")):
+        return None
+    for place in here.facts.storage:
+        if place.path == wanted:
+            return _holds(wanted, place.seen)
+    if variable := unset(wanted, here.environ):
+        return _unseen(wanted, f"${variable} is not set; a job may have it")
+    return _paths(here, wanted) if shared else _on_compute_nodes(here, wanted)
 
 
-def _files_of(here: Here, pattern: str) -> Iterator[_Verdict]:
-    for verdict in _paths(here, (pattern,), compute_only=False):
-        moved = _siblings(here, pattern) if verdict.state is State.DIFFERS else ()
-        yield _Verdict(verdict.state, verdict.wanted, verdict.seen, moved)
-
-
-def _storage(name: str) -> Callable[[Site, Here], Iterator[_Verdict]]:
-    def check(site: Site, here: Here) -> Iterator[_Verdict]:
-        wanted = str(getattr(site.storage, name))
-        if not wanted or not wanted.startswith(("/", "$")):
-            return
-        known = {s.path for s in here.facts.storage}
-        if wanted in known:
-            yield _holds(wanted, f"{next(s for s in here.facts.storage if s.path == wanted).seen}")
-        elif variable := unset(wanted, here.environ):
-            yield _unseen(wanted, f"${variable} is not set; a job may have it")
-        else:
-            yield from _paths(here, (wanted,), compute_only=name != "shared")
-
-    return check
-
-
-def _other_node(site: Site, wanted: str, seen: str) -> _Verdict:
+def _other_node(here: Here, wanted: str, seen: str) -> _Verdict:
     """What this node has, if the profile describes one kind of node and the site may have several."""
-    if len(site.scheduler.nodes) > 1:
+    if len(here.site.scheduler.nodes) > 1:
         return _unseen(wanted, f"{seen} on this node; the site has several kinds of node")
     return _differs(wanted, seen)
 
 
-def _processor(site: Site, here: Here) -> Iterator[_Verdict]:
-    fact, wanted = here.facts.processor, ", ".join(site.node.processor)
-    if not wanted:
-        return
+def _processor(here: Here, targets: tuple[str, ...]) -> _Verdict:
+    fact, wanted = here.facts.processor, ", ".join(targets)
     if fact is None or not fact.target:
-        yield _unseen(wanted, "archspec knows none here")
-    elif fact.target in site.node.processor:
-        yield _holds(wanted, fact.target)
-    elif not here.compute:
-        yield _unseen(wanted, f"{fact.target} on this node; compute nodes may be others")
-    else:
-        yield _other_node(site, wanted, f"{fact.target} ({fact.model})")
+        return _unseen(wanted, "archspec knows none here")
+    if fact.target in targets:
+        return _holds(wanted, fact.target)
+    if not here.facts.compute:
+        return _unseen(wanted, f"{fact.target} on this node; compute nodes may be others")
+    return _other_node(here, wanted, f"{fact.target} ({fact.model})")
 
 
-def _cores(site: Site, here: Here) -> Iterator[_Verdict]:
-    fact, wanted = here.facts.processor, site.node.cores
-    if not wanted:
-        return
-    if fact is None or not here.compute:
-        yield _unseen(str(wanted), "compute nodes may be others than this one")
-    elif fact.online in (wanted, 2 * wanted, 4 * wanted):
-        threads = (
-            f", {fact.online // wanted} hardware threads a core" if fact.online > wanted else ""
-        )
-        yield _holds(str(wanted), f"{fact.online} online{threads}")
-    else:
-        yield _other_node(site, str(wanted), f"{fact.online} online")
+_OTHER_NODES = "compute nodes may be others than this one"
 
 
-def _memory(site: Site, here: Here) -> Iterator[_Verdict]:
-    fact, wanted = here.facts.processor, site.node.memory_gib
-    if not wanted:
-        return
-    if fact is None or not fact.memory_bytes or not here.compute:
-        yield _unseen(f"{wanted:g} GiB", "compute nodes may be others than this one")
-    elif 0.85 * wanted <= fact.memory_bytes / 2**30 <= 1.1 * wanted:
-        yield _holds(
-            f"{wanted:g} GiB", f"{fact.memory_bytes / 2**30:.1f} GiB, without what the kernel keeps"
-        )
-    else:
-        yield _other_node(site, f"{wanted:g} GiB", f"{fact.memory_bytes / 2**30:.1f} GiB")
+def _cores(here: Here, wanted: int) -> _Verdict:
+    fact = here.facts.processor
+    if fact is None or not here.facts.compute:
+        return _unseen(str(wanted), _OTHER_NODES)
+    if fact.online not in (wanted, 2 * wanted, 4 * wanted):
+        return _other_node(here, str(wanted), f"{fact.online} online")
+    threads = f", {fact.online // wanted} hardware threads a core" if fact.online > wanted else ""
+    return _holds(str(wanted), f"{fact.online} online{threads}")
 
 
-_CHECKS: tuple[tuple[str, Callable[[Site, Here], Iterator[_Verdict]]], ...] = (
-    ("scheduler.kind", _scheduler),
-    ("launcher.kinds", _launchers),
-    ("launcher.pmi", _pmi),
-    ("engine.kinds", _engines),
-    ("fabric.kind", _fabric),
-    ("fabric.interfaces", _interfaces),
-    ("fabric.counters", _counters),
-    ("mpi.vendor", _vendor),
-    ("mpi.family", _family),
-    ("mpi.search", _search),
-    ("mpi.variable", _mpi_variable),
-    ("dependencies.folders", _folders),
-    ("dependencies.files", _files),
-    ("dependencies.expected", _expected),
-    ("binds.paths", _binds),
-    ("devices.paths", _devices),
-    ("gpu.vendor", _gpu_vendor),
-    ("gpu.per_node", _gpus),
-    ("gpu.transport", _transport),
-    ("comm.plugin", _plugin),
-    ("storage.shared", _storage("shared")),
-    ("storage.node_local", _storage("node_local")),
-    ("storage.memory", _storage("memory")),
-    ("node.processor", _processor),
-    ("node.cores", _cores),
-    ("node.memory_gib", _memory),
-)
+def _memory(here: Here, gib: float) -> _Verdict:
+    fact, wanted = here.facts.processor, f"{gib:g} GiB"
+    if fact is None or not fact.memory_bytes or not here.facts.compute:
+        return _unseen(wanted, _OTHER_NODES)
+    seen = fact.memory_bytes / 2**30
+    if 0.85 * gib <= seen <= 1.1 * gib:
+        return _holds(wanted, f"{seen:.1f} GiB, without what the kernel keeps")
+    return _other_node(here, wanted, f"{seen:.1f} GiB")
+
+
+class _Rule(NamedTuple):
+    """How a key is compared.
+
+    Attributes:
+        each: every entry of the list is compared.
+        optional: what the list names is used where it exists.
+    """
+
+    check: Callable[[Here, Any], _Verdict | None]
+    each: bool = False
+    optional: bool = False
+
+
+_versioned = partial(_path, elsewhere=_siblings)  # an update may have changed a version in the path
+_RULES: Mapping[str, _Rule] = {
+    "scheduler.kind": _Rule(_scheduler),
+    "launcher.kinds": _Rule(_launchers),
+    "launcher.pmi": _Rule(_pmi, each=True),
+    "engine.kinds": _Rule(_engines),
+    "fabric.kind": _Rule(_fabric),
+    "fabric.interfaces": _Rule(
+        lambda here, name: _on_compute_nodes(here, f"/sys/class/net/{name}"),
+        each=True,
+        optional=True,
+    ),
+    "fabric.counters": _Rule(_on_compute_nodes, each=True, optional=True),
+    "mpi.vendor": _Rule(_vendor),
+    "mpi.family": _Rule(_family),
+    "mpi.search": _Rule(_search, each=True),
+    "mpi.variable": _Rule(_mpi_variable),
+    "dependencies.folders": _Rule(_versioned, each=True, optional=True),
+    "dependencies.files": _Rule(_file, each=True, optional=True),
+    "dependencies.expected": _Rule(_expected, each=True),
+    "binds.paths": _Rule(_on_compute_nodes, each=True, optional=True),
+    "devices.paths": _Rule(_on_compute_nodes, each=True, optional=True),
+    "gpu.vendor": _Rule(_gpu_vendor),
+    "gpu.per_node": _Rule(_gpus),
+    "gpu.transport": _Rule(partial(_paths, elsewhere=_siblings)),
+    "comm.plugin": _Rule(_versioned, each=True),
+    "storage.shared": _Rule(partial(_storage, shared=True)),
+    "storage.node_local": _Rule(_storage),
+    "storage.memory": _Rule(_storage),
+    "node.processor": _Rule(_processor),
+    "node.cores": _Rule(_cores),
+    "node.memory_gib": _Rule(_memory),
+}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from fairlead.base.errors import FairleadError
@@ -63,15 +64,13 @@ def gather(world: MpiView, limit_s: float = LIMIT_S) -> SiteFacts:
         limit_s: seconds that the slowest probe may take; facts of a probe that exceeds them are unknown.
     """
 
-    def task(probe: Probe) -> Callable[[], dict[str, Any]]:
-        return lambda: probe(world)
-
     longer = {name: max(limit, limit_s) for name, limit in LONGER_S.items()}
-    said = at_once({name: task(probe) for name, probe in PROBES.items()}, limit_s, longer)
+    tasks = {name: partial(probe, world) for name, probe in PROBES.items()}
+    answers = at_once(tasks, limit_s, longer)
     facts: dict[str, Any] = {}
     unknown: list[Unknown] = []
     for name in PROBES:
-        answer = said.get(name)
+        answer = answers.get(name)
         if isinstance(answer, dict):
             unknown += answer.pop("unknown", ())
             facts |= answer
@@ -83,11 +82,8 @@ def gather(world: MpiView, limit_s: float = LIMIT_S) -> SiteFacts:
             unknown.append(Unknown(name, f"{type(answer).__name__}: {answer}"))
     probed = facts.get("transports", ())
     facts["transports"] = (*probed, *transports.of_modules(world, facts.get("mpis", ()), probed))
-    return SiteFacts(node=world.hostname, uid=world.uid, unknown=_once(unknown), **facts)
-
-
-def _once(unknown: Iterable[Unknown]) -> tuple[Unknown, ...]:
-    return tuple(dict.fromkeys(unknown))
+    once = tuple(dict.fromkeys(unknown))
+    return SiteFacts(node=world.hostname, uid=world.uid, unknown=once, **facts)
 
 
 def cautions(facts: SiteFacts, site: Site | None) -> tuple[str, ...]:

@@ -127,6 +127,10 @@ class EngineFact:
     config: str
     seen: str
 
+    @property
+    def title(self) -> str:
+        return f"{self.kind} {self.version}".strip()
+
 
 @dataclass(frozen=True)
 class MpiFact:
@@ -153,6 +157,10 @@ class MpiFact:
     closure: Mapping[str, str]
     seen: str
 
+    @property
+    def title(self) -> str:
+        return f"{self.vendor} {self.version}".strip()
+
 
 @dataclass(frozen=True)
 class FabricFact:
@@ -168,6 +176,11 @@ class FabricFact:
     device: str
     state: str
     seen: str
+
+    @property
+    def profile_kind(self) -> str:
+        """The kind as profiles name it."""
+        return {"roce": "infiniband", "efa": "ethernet"}.get(self.kind, self.kind)
 
 
 @dataclass(frozen=True)
@@ -257,6 +270,11 @@ class SiteFacts:
     gpus: tuple[GpuFact, ...] = ()
     storage: tuple[StorageFact, ...] = ()
     unknown: tuple[Unknown, ...] = field(default_factory=tuple)
+
+    @property
+    def compute(self) -> bool:
+        """Whether ranks run on this node: it is in a job, or there is no scheduler."""
+        return not self.schedulers or any(s.job for s in self.schedulers)
 
     @property
     def fast_fabrics(self) -> tuple[FabricFact, ...]:

@@ -19,7 +19,6 @@ from fairlead.engines.model import Engine
 from fairlead.engines.registry import ENGINES
 from fairlead.launchers.model import Launcher
 from fairlead.mpi.host import HostMpi
-from fairlead.site.evidence import known_by
 from fairlead.site.model import Site, Status
 
 _FAMILIES = {
@@ -43,16 +42,9 @@ def machine(site: Site, facts: ImageFacts) -> Capture:
         facts: of the image; of the functions that it calls, the MPI has those of its edition.
     """
     kind = site.engine.kinds[0]
-    driver = ENGINES.get(kind)
-    options = site.engine.options.get(kind, ())
-    apart = any(word in ("--fakeroot", "--userns") for word in options)
+    binds_files = ENGINES.get(kind).binds_files
     engine = Engine(
-        kind=kind,
-        path=kind,
-        userns_per_rank=apart and not driver.shares_userns,
-        options=(),
-        reasons=(),
-        binds_files=driver.binds_files,
+        kind, kind, userns_per_rank=False, options=(), reasons=(), binds_files=binds_files
     )
     return Capture(
         node=site.name,
@@ -113,37 +105,23 @@ def _machine(site: Site) -> str:
 def assumptions(site: Site) -> Iterator[Finding]:
     """What the answer stands on."""
     relied = ("mpi.family", "mpi.level", "mpi.glibc", "engine.kinds", "launcher.kinds")
-    said = [
-        f"{key}: {_value(site, key)} ({known_by(site, key)})" for key in relied if _value(site, key)
-    ]
-    unknown = [key for key in relied if not _value(site, key)]
-    why = "\n".join(said)
-    if unknown:
-        why += f"\nnot said, and assumed to fit: {', '.join(unknown)}"
+    values = {key: site.value(key) for key in relied}
+    texts = {k: ", ".join(v) if isinstance(v, tuple) else v for k, v in values.items()}
+    known = [f"{key}: {text} ({site.known_by(key)})" for key, text in texts.items() if text]
+    why = "\n".join(known)
+    if unknown := ", ".join(key for key, text in texts.items() if not text):
+        why += f"\nnot said, and assumed to fit: {unknown}"
     yield warning("profile-only", site_name=site.name, why=why)
-
-
-def _value(site: Site, key: str) -> str:
-    section, _, name = key.partition(".")
-    value = getattr(getattr(site, section), name)
-    return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def policy(site: Site, mpi: str) -> Iterator[Finding]:
     """What the site itself exchanges in a container, when that is not its MPI."""
     if mpi == "container" or site.mpi.replaces == "mpi":
         return
-    known = site.status("mpi.replaces")
+    known_by = site.known_by("mpi.replaces")
     if site.mpi.replaces == "none":
-        yield finding_of(
-            "site-mpi-none",
-            site_name=site.name,
-            known_by=known_by(site, "mpi.replaces"),
-            severity=Severity.WARNING if known is Status.GUESS else Severity.ERROR,
-        )
-        return
-    yield warning(
-        "site-mpi-libfabric",
-        site_name=site.name,
-        known_by=known_by(site, "mpi.replaces"),
-    )
+        guess = site.status("mpi.replaces") is Status.GUESS
+        severity = Severity.WARNING if guess else Severity.ERROR
+        yield finding_of("site-mpi-none", site_name=site.name, known_by=known_by, severity=severity)
+    else:
+        yield warning("site-mpi-libfabric", site_name=site.name, known_by=known_by)

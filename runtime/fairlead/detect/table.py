@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from fairlead.detect.model import EngineFact, MpiFact, SiteFacts
+from fairlead.detect.model import MpiFact, SiteFacts
 
 Row = tuple[str, str, str]
 
@@ -37,10 +37,10 @@ def _system(facts: SiteFacts) -> Iterator[Row]:
 def _starts(facts: SiteFacts) -> Iterator[Row]:
     """What gives nodes, and what starts ranks."""
     for scheduler in facts.schedulers:
-        parts = [f"{scheduler.kind} {scheduler.version}".strip()]
-        parts += [f"cluster {scheduler.cluster}"] if scheduler.cluster else []
-        parts += [f"in job {scheduler.job}"] if scheduler.job else ["outside of a job"]
-        yield "scheduler", ", ".join(parts), scheduler.seen
+        title = f"{scheduler.kind} {scheduler.version}".strip()
+        cluster = f", cluster {scheduler.cluster}" if scheduler.cluster else ""
+        job = f"in job {scheduler.job}" if scheduler.job else "outside of a job"
+        yield "scheduler", f"{title}{cluster}, {job}", scheduler.seen
     if not facts.schedulers:
         yield "scheduler", "none", "no program and no job of one"
     for launcher in facts.launchers:
@@ -52,24 +52,37 @@ def _starts(facts: SiteFacts) -> Iterator[Row]:
 def _engines(facts: SiteFacts) -> Iterator[Row]:
     """The container engines."""
     for engine in facts.engines:
-        yield "engine", _engine(engine), engine.seen
-        settings = "; ".join(f"{key} {value}".strip() for key, value in distinctive(engine).items())
-        if settings:
-            yield "", settings, engine.config or engine.seen
+        setuid = {True: ", setuid", False: ", not setuid", None: ""}[engine.setuid]
+        yield "engine", engine.title + setuid, engine.seen
+        distinctive = [
+            f"{key} {value}".strip()
+            for key, value in engine.settings.items()
+            if key in _ALWAYS or value != _USUAL.get(key)
+        ]
+        if distinctive:
+            yield "", "; ".join(distinctive), engine.config or engine.seen
     if not facts.engines:
         yield "engine", "none", "PATH, `srun --help`"
 
 
 def _mpis(facts: SiteFacts) -> Iterator[Row]:
     """The MPIs."""
-    for mpis in _by_prefix(facts.mpis):
-        yield _mpi(mpis)
-    if not facts.mpis:
+    by_prefix: dict[tuple[str, str, str], list[MpiFact]] = {}
+    for mpi in facts.mpis:  # one may have several binary interfaces
+        by_prefix.setdefault((mpi.vendor, mpi.version, mpi.prefix), []).append(mpi)
+    for first, *others in by_prefix.values():
+        families = " and ".join(dict.fromkeys(m.family for m in (first, *others)))
+        launcher = first.launcher_title or first.launcher
+        lacks = f"; lacks {', '.join(first.missing)}" if first.missing else ""
+        title = f"{first.title}, {families} family, MPI {first.level}; "
         yield (
             "MPI",
-            "none",
-            "$FAIRLEAD_MPI, fairlead's own, mpiexec on PATH, system and Cray folders",
+            title + (f"launcher {launcher}" if launcher else "no launcher") + lacks,
+            first.seen,
         )
+    if not facts.mpis:
+        where = "$FAIRLEAD_MPI, fairlead's own, mpiexec on PATH, system and Cray folders"
+        yield "MPI", "none", where
 
 
 def _network(facts: SiteFacts) -> Iterator[Row]:
@@ -105,55 +118,11 @@ def _node(facts: SiteFacts) -> Iterator[Row]:
         yield "storage", f"{place.role}: {place.path}{kind}{free}", place.seen
 
 
-def _by_prefix(mpis: Iterable[MpiFact]) -> list[list[MpiFact]]:
-    """An MPI may have several binary interfaces."""
-    found: dict[tuple[str, str, str], list[MpiFact]] = {}
-    for mpi in mpis:
-        found.setdefault((mpi.vendor, mpi.version, mpi.prefix), []).append(mpi)
-    return list(found.values())
-
-
-def _mpi(mpis: list[MpiFact]) -> Row:
-    first = mpis[0]
-    families = " and ".join(dict.fromkeys(m.family for m in mpis))
-    parts = [f"{first.vendor} {first.version}".strip() + f", {families} family, MPI {first.level}"]
-    title = first.launcher_title or first.launcher
-    parts += [f"launcher {title}" if title else "no launcher"]
-    parts += [f"lacks {', '.join(first.missing)}"] if first.missing else []
-    return "MPI", "; ".join(parts), first.seen
-
-
-def _engine(engine: EngineFact) -> str:
-    setuid = {True: ", setuid", False: ", not setuid", None: ""}[engine.setuid]
-    return f"{engine.kind} {engine.version}".strip() + setuid
-
-
 # Default values of engine configurations.
 _USUAL = {
-    "allow setuid": "yes",
-    "user bind control": "yes",
-    "mount hostfs": "no",
-    "mount home": "yes",
-    "mount tmp": "yes",
-    "mount dev": "yes",
-    "mount proc": "yes",
-    "mount sys": "yes",
-    "enable fusemount": "yes",
-    "max loop devices": "256",
-    "allow container squashfs": "yes",
-    "allow container sif": "yes",
-    "allow container dir": "yes",
-    "root default capabilities": "full",
-    "always use nv": "no",
-    "always use rocm": "no",
-}
+    "allow setuid": "yes", "user bind control": "yes", "mount hostfs": "no", "mount home": "yes", "mount tmp": "yes",
+    "mount dev": "yes", "mount proc": "yes", "mount sys": "yes", "enable fusemount": "yes", "max loop devices": "256",
+    "allow container squashfs": "yes", "allow container sif": "yes", "allow container dir": "yes",
+    "root default capabilities": "full", "always use nv": "no", "always use rocm": "no",
+}  # fmt: skip
 _ALWAYS = ("user bind control", "mount hostfs", "bind path", "enable overlay", "enable underlay")
-
-
-def distinctive(engine: EngineFact) -> dict[str, str]:
-    """Of an engine's settings those that decide much, and those that are not as usual."""
-    return {
-        key: value
-        for key, value in engine.settings.items()
-        if key in _ALWAYS or value != _USUAL.get(key)
-    }

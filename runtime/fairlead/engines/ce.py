@@ -27,7 +27,6 @@ class ContainerEngine(Driver):
 
     kind = "ce"
     title = "Container Engine"
-    shares_userns = True
     srun_option = ("--environment", "Container Engine")
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:

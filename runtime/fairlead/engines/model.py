@@ -120,7 +120,6 @@ class Driver:
         driven: fairlead can run with it; otherwise fairlead only recognises it.
         version_arguments: arguments that print its version.
         processes: regular expressions of its process names, to find what a dying launch leaves behind.
-        shares_userns: ranks of a node share a user namespace, or have none.
         binds_files: it can bind a single file of the host over one of the image.
         userns_options: options that give each rank a separate user namespace.
         parting_options: options that isolate the ranks of a node from each other, with the reason.
@@ -135,7 +134,6 @@ class Driver:
     driven: bool = True
     version_arguments: tuple[str, ...] = ("--version",)
     processes: tuple[str, ...] = ()
-    shares_userns: bool = False
     binds_files: bool = True
     userns_options: tuple[str, ...] = ()
     parting_options: Mapping[str, str] = MappingProxyType({})

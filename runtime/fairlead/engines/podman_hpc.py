@@ -28,7 +28,6 @@ class PodmanHpc(Driver):
     title = "podman-hpc"
     programs = ("podman-hpc",)
     processes = ("podman", "conmon", "runc", "crun")
-    shares_userns = True
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
         """podman-hpc, where it is on PATH."""

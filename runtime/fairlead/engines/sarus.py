@@ -27,7 +27,6 @@ class Sarus(Driver):
     title = "Sarus"
     programs = ("sarus",)
     processes = ("sarus",)
-    shares_userns = True
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
         """Sarus, where it is on PATH."""

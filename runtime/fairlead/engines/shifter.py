@@ -40,7 +40,6 @@ class Shifter(Driver):
     title = "Shifter"
     programs = ("shifter",)
     processes = ("shifter",)
-    shares_userns = True
     binds_files = False
     inside_variables = ("SHIFTER_RUNTIME",)
     srun_option = ("--image", "Shifter's plugin")

@@ -1,33 +1,33 @@
-"""Keys that sign images, and the keys of others that one trusts: ed25519, in OpenSSH's formats.
+"""Keys that sign images, and trusted keys of others: ed25519, in OpenSSH's formats.
 
-A private key is an OpenSSH file, encrypted with a passphrase, so ``ssh-keygen -p`` changes that. A
+A private key is an OpenSSH file, encrypted with a passphrase that ``ssh-keygen -p`` changes. A
 public key is one line, ``ssh-ed25519 BASE64``. Trusted keys are files in two folders, a file a key,
-called after its identifier: the first 32 digits of the sha256 of its 32 bytes.
+named by its identifier: the first 32 digits of the sha256 of its 32 bytes.
 
-The cryptography is the library ``cryptography``'s, the only module that imports it is this one.
+This is the only module that imports the library ``cryptography``, which has no reader of keys that rejects stray
+characters or an excess of bcrypt rounds.
 Read next: ``signature.py``, which says what is signed.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import os
 import re
 import stat
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail, os_error_as
 from fairlead.base.paths import atomic_write, config_dir
 
 SYSTEM_KEYS = Path("/etc/fairlead/keys")
 SUFFIX = ".pub"
-_KIND = b"ssh-ed25519"
+_KIND = "ssh-ed25519"
+_BEFORE_POINT = b"\0\0\0\x0bssh-ed25519\0\0\0\x20"  # a public key's 32 bytes follow
 _PRIVATE = ("-----BEGIN OPENSSH PRIVATE KEY-----", "-----END OPENSSH PRIVATE KEY-----")
 _MAGIC = b"openssh-key-v1\0"
 _MOST_BYTES = 16 << 10
@@ -50,17 +50,15 @@ class PublicKey:
     @property
     def line(self) -> str:
         """The key as OpenSSH writes it."""
-        return f"{_KIND.decode()} {base64.b64encode(_packed(_KIND, self.raw)).decode()}\n"
+        return f"{_KIND} {base64.b64encode(_BEFORE_POINT + self.raw).decode()}\n"
 
     def verifies(self, signature: bytes, message: bytes) -> bool:
         """Whether ``signature`` was made over ``message`` with the private half of this key."""
-        ed25519, _ = _library()
+        ed25519, _, exceptions = _library()
         try:
             ed25519.Ed25519PublicKey.from_public_bytes(self.raw).verify(signature, message)
-        except Exception as exc:  # the library's own class cannot be named without importing it
-            if type(exc).__name__ in ("InvalidSignature", "ValueError"):
-                return False
-            raise
+        except (exceptions.InvalidSignature, ValueError):
+            return False
         return True
 
 
@@ -76,22 +74,24 @@ class PrivateKey:
         return bytes(self.secret.sign(message))
 
 
-def _library() -> tuple[Any, Any]:
-    """The library's ed25519 and its file formats.
+def _library() -> tuple[Any, Any, Any]:
+    """The library's ed25519, file formats and exceptions.
 
     Raises:
         FairleadError: it is not installed.
     """
     try:
+        from cryptography import exceptions
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as exc:
-        raise _no_library(str(exc)) from None
-    return ed25519, serialization
+        raise fail("sign-library", why=exc) from None
+    return ed25519, serialization, exceptions
 
 
-def _no_library(why: str) -> FairleadError:
-    return fail("sign-library", why=why)
+def _public(secret: Any, path: Path, formats: Any) -> PublicKey:
+    raw = secret.public_key().public_bytes(formats.Encoding.Raw, formats.PublicFormat.Raw)
+    return PublicKey(raw, str(path))
 
 
 def default_key(environ: Mapping[str, str] = os.environ) -> Path:
@@ -110,7 +110,7 @@ def new_key(path: Path, passphrase: bytes) -> PublicKey:
     Raises:
         FairleadError: one is there already, or it cannot be written.
     """
-    ed25519, formats = _library()
+    ed25519, formats, exceptions = _library()
     check_new(path)
     secret = ed25519.Ed25519PrivateKey.generate()
     how = formats.PrivateFormat.OpenSSH.encryption_builder().kdf_rounds(_ROUNDS)
@@ -118,22 +118,12 @@ def new_key(path: Path, passphrase: bytes) -> PublicKey:
         text = secret.private_bytes(
             formats.Encoding.PEM, formats.PrivateFormat.OpenSSH, how.build(passphrase)
         )
-    except Exception as exc:
-        if type(exc).__name__ == "UnsupportedAlgorithm":  # bcrypt is a separate package
-            raise _no_library(str(exc)) from None
-        raise
-    public = PublicKey(
-        secret.public_key().public_bytes(formats.Encoding.Raw, formats.PublicFormat.Raw),
-        str(public_file(path)),
-    )
+    except exceptions.UnsupportedAlgorithm as exc:  # bcrypt is a separate package
+        raise fail("sign-library", why=exc) from None
+    public = _public(secret, public_file(path), formats)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        before = os.umask(0o077)
-        try:
-            with atomic_write(path) as out:
-                out.write(text)
-        finally:
-            os.umask(before)
+        with atomic_write(path, permissions=0o600) as out:
+            out.write(text)
         with atomic_write(public_file(path), "w") as out:
             out.write(public.line)
     except OSError as exc:
@@ -165,19 +155,14 @@ def open_private(path: Path, passphrase: Callable[[], bytes]) -> PrivateKey:
     encrypted, stored = _header(path, raw)
     if not encrypted:
         raise fail("key-passphrase-missing", path=path)
-    _, formats = _library()
+    _, formats, exceptions = _library()
     try:
         secret = formats.load_ssh_private_key(raw, passphrase())
-        public = PublicKey(
-            secret.public_key().public_bytes(formats.Encoding.Raw, formats.PublicFormat.Raw),
-            str(path),
-        )
-    except (ValueError, TypeError, binascii.Error) as exc:
+        public = _public(secret, path, formats)
+    except (ValueError, TypeError) as exc:
         raise fail("key-passphrase-wrong", path=path, reason=exc) from None
-    except Exception as exc:
-        if type(exc).__name__ == "UnsupportedAlgorithm":
-            raise _no_library(str(exc)) from None
-        raise
+    except exceptions.UnsupportedAlgorithm as exc:
+        raise fail("sign-library", why=exc) from None
     # The format has no checksum over the secret itself: what it gives must fit the public half.
     if public.raw != stored:
         raise fail("key-damaged-halves", path=path)
@@ -185,10 +170,10 @@ def open_private(path: Path, passphrase: Callable[[], bytes]) -> PrivateKey:
 
 
 def _header(path: Path, raw: bytes) -> tuple[bool, bytes]:
-    """Whether an OpenSSH private key is encrypted, and its public half; the file is held against
-    its one canonical form, since readers of the format pass over stray characters.
+    """Whether an OpenSSH private key is encrypted, and its public half.
 
-    Source: OpenSSH, PROTOCOL.key.
+    The library says neither without the passphrase, and ignores stray characters: the file must have its one
+    canonical form. Source: OpenSSH, PROTOCOL.key.
     """
     try:
         first, *body, last, end = raw.decode("ascii").split("\n")
@@ -200,61 +185,55 @@ def _header(path: Path, raw: bytes) -> tuple[bool, bytes]:
             raise ValueError("its text is not as OpenSSH writes it")
         if not data.startswith(_MAGIC):
             raise ValueError("it is not of OpenSSH's format")
-        (cipher, kdf, options, count, public), _ = _unpacked(data[len(_MAGIC) :], "sssns")
-        if count != 1:
+        cipher, rest = _string(data[len(_MAGIC) :])
+        kdf, rest = _string(rest)
+        options, rest = _string(rest)
+        if (count := int.from_bytes(rest[:4])) != 1:
             raise ValueError(f"it holds {count} keys")
-        (kind, point), rest = _unpacked(public, "ss")
-        if kind != _KIND or len(point) != 32 or rest:
-            raise ValueError("it is not an ed25519 key")
+        point = _point(_string(rest[4:])[0])
         if kdf == b"none" and cipher == b"none":
             return False, point
         if kdf != b"bcrypt" or not re.fullmatch(_CIPHER, cipher):
             raise ValueError("it is encrypted in a way that OpenSSH does not use")
-        (_, rounds), _ = _unpacked(options, "sn")
-        if not 0 < rounds <= _MOST_ROUNDS:
+        _, rest = _string(options)
+        if not 0 < (rounds := int.from_bytes(rest[:4])) <= _MOST_ROUNDS:
             raise ValueError(f"it asks for {rounds} rounds of bcrypt")
-    except (ValueError, IndexError, struct.error) as exc:
+    except (ValueError, IndexError) as exc:
         raise fail("key-damaged-private", path=path, reason=exc) from None
     return True, point
 
 
-def _packed(*parts: bytes) -> bytes:
-    """SSH's strings: each behind its length (RFC 4251, section 5)."""
-    return b"".join(struct.pack(">I", len(part)) + part for part in parts)
+def _string(data: bytes) -> tuple[bytes, bytes]:
+    """The string that ``data`` begins with, behind its length (RFC 4251, section 5), and the rest."""
+    end = 4 + int.from_bytes(data[:4])
+    if len(data) < max(end, 4):
+        raise ValueError("it is cut short")
+    return data[4:end], data[end:]
 
 
-def _unpacked(data: bytes, shape: str) -> tuple[list[Any], bytes]:
-    """The strings (``s``) and numbers (``n``) that ``data`` begins with, and what is left."""
-    found: list[Any] = []
-    for letter in shape:
-        (number,) = struct.unpack_from(">I", data)
-        data = data[4:]
-        if letter == "s":
-            if number > len(data):
-                raise ValueError("it is cut short")
-            found.append(data[:number])
-            data = data[number:]
-        else:
-            found.append(number)
-    return found, data
+def _point(blob: bytes) -> bytes:
+    """The 32 bytes of a public key (RFC 8709, section 4)."""
+    if not blob.startswith(_BEFORE_POINT) or len(blob) != len(_BEFORE_POINT) + 32:
+        raise ValueError("it is not an ed25519 key")
+    return blob[len(_BEFORE_POINT) :]
 
 
 def read_public(path: Path) -> PublicKey:
     """The public key in ``path``: one line of OpenSSH's; a comment behind the key is allowed.
 
     Raises:
-        FairleadError: exit code 2; it cannot be read, or is no ed25519 public key.
+        FairleadError: exit code 2; it cannot be read, or is not an ed25519 public key.
     """
     raw = _content(path, "fairlead key list")
     try:
         kind, text, *_ = raw.decode("utf-8").split()
         data = base64.b64decode(text, validate=True)
-        (inner, point), rest = _unpacked(data, "ss")
-        if kind.encode() != _KIND or inner != _KIND or len(point) != 32 or rest:
+        point = _point(data)
+        if kind != _KIND:
             raise ValueError("it is not an ed25519 key")
         if base64.b64encode(data).decode() != text:
             raise ValueError("its text is not as OpenSSH writes it")
-    except (ValueError, struct.error) as exc:
+    except ValueError as exc:
         raise fail(
             "key-damaged-private-given" if raw.startswith(b"-----BEGIN") else "key-damaged-public",
             path=path,
@@ -265,16 +244,21 @@ def read_public(path: Path) -> PublicKey:
     return PublicKey(point, str(path))
 
 
+def read_most(path: Path, most_bytes: int) -> bytes:
+    """A regular file, or its first ``most_bytes`` + 1 bytes.
+
+    Raises:
+        OSError: it is missing, of another kind, or cannot be read.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(2, "there is no such file")
+    with path.open("rb") as stream:
+        return stream.read(most_bytes + 1)
+
+
 def _content(path: Path, remedy: str) -> bytes:
-    try:
-        if not path.is_file():
-            raise FileNotFoundError(2, "there is no such file")
-        with path.open("rb") as stream:
-            raw = stream.read(_MOST_BYTES + 1)
-    except OSError as exc:
-        raise fail(
-            "key-unreadable", path=path, reason=exc.strerror or str(exc), remedy=remedy
-        ) from None
+    with os_error_as("key-unreadable", path=path, remedy=remedy):
+        raw = read_most(path, _MOST_BYTES)
     if len(raw) > _MOST_BYTES:
         raise fail("key-damaged-too-large", path=path, most_bytes=_MOST_BYTES)
     return raw
@@ -291,7 +275,7 @@ def trusted(environ: Mapping[str, str] = os.environ) -> dict[str, PublicKey]:
     Raises:
         FairleadError: a key is damaged, or another user could have put it there.
     """
-    found: dict[str, PublicKey] = {}
+    keys: dict[str, PublicKey] = {}
     for folder in reversed(key_folders(environ)):
         for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
             for part in (folder, path):
@@ -300,8 +284,8 @@ def trusted(environ: Mapping[str, str] = os.environ) -> dict[str, PublicKey]:
             key = read_public(path)
             if path.name != f"{key.id}{SUFFIX}" or path.read_bytes() != key.line.encode():
                 raise fail("key-damaged-other-id", path=path, key_id=key.id)
-            found[key.id] = key
-    return found
+            keys[key.id] = key
+    return keys
 
 
 def open_to_others(path: Path) -> str:
@@ -325,16 +309,10 @@ def trust(key: PublicKey, environ: Mapping[str, str] = os.environ) -> Path:
         FairleadError: the folder cannot be written to.
     """
     path = key_folders(environ)[0] / f"{key.id}{SUFFIX}"
-    try:
+    with os_error_as("key-unwritable-trust", path=path):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        before = os.umask(0o022)
-        try:
-            with atomic_write(path, "w") as out:
-                out.write(key.line)
-        finally:
-            os.umask(before)
-    except OSError as exc:
-        raise fail("key-unwritable-trust", path=path, reason=exc.strerror or str(exc)) from None
+        with atomic_write(path, "w", permissions=0o644) as out:
+            out.write(key.line)
     return path
 
 
@@ -347,17 +325,17 @@ def find_trusted(beginning: str, environ: Mapping[str, str] = os.environ) -> Pat
         FairleadError: exit code 2; there is none, or there are several.
     """
     files = [p for f in key_folders(environ) if f.is_dir() for p in sorted(f.glob(f"*{SUFFIX}"))]
-    found = [p for p in files if beginning and p.name.startswith(beginning)]
-    if len(found) != 1:
+    matching = [p for p in files if beginning and p.name.startswith(beginning)]
+    if len(matching) != 1:
         raise fail(
             "key-unknown",
-            no="no" if not found else len(found),
-            s="s" if found else "",
+            no="no" if not matching else len(matching),
+            s="s" if matching else "",
             beginning=beginning,
             files_count=len(files),
-            found_count=len(found),
+            found_count=len(matching),
         )
-    return found[0]
+    return matching[0]
 
 
 def distrust(path: Path) -> None:
@@ -366,7 +344,5 @@ def distrust(path: Path) -> None:
     Raises:
         FairleadError: it cannot be removed.
     """
-    try:
+    with os_error_as("key-unwritable-remove", path=path):
         path.unlink()
-    except OSError as exc:
-        raise fail("key-unwritable-remove", path=path, reason=exc.strerror or str(exc)) from None

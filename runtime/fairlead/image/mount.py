@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.errors import FairleadError, Finding, Severity, fail
-from fairlead.base.paths import resolve_in
 from fairlead.base.serde import from_json, to_json
 from fairlead.elf.facts import ImageFacts
-from fairlead.image.packages import Installed, installed
+from fairlead.image.packages import Installed, installed, text_in
 from fairlead.image.scan import scan_tree
 from fairlead.image.tree_digest import scan_folder, tree_sha256
 
@@ -95,21 +94,21 @@ def look_into(root: Path, *, whole: bool = False) -> Seen:
     Raises:
         OSError: a part of it cannot be read.
     """
-    record: Any = {}
-    with contextlib.suppress(ValueError):
-        record = json.loads(_text(root, RECORD) or "{}")
     return Seen(
         facts=scan_tree(root),
         installed=installed(root),
-        record=record if isinstance(record, dict) else {},
-        materials=_text(root, MATERIALS),
+        record=record_in(root),
+        materials=text_in(root, MATERIALS),
         tree_sha256=tree_sha256(scan_folder(root)) if whole else "",
     )
 
 
-def _text(root: Path, name: str) -> str:
-    inner = resolve_in(root, root / name)
-    return inner.read_text("utf-8", "replace") if inner and inner.is_file() else ""
+def record_in(root: Path) -> dict[str, Any]:
+    """The record that fairlead's builder left in a tree; empty when there is none."""
+    record: Any = {}
+    with contextlib.suppress(ValueError):
+        record = json.loads(text_in(root, RECORD) or "{}")
+    return record if isinstance(record, dict) else {}
 
 
 def main(program: str, path: str, offset: str, folder: str, whole: str) -> None:

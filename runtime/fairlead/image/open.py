@@ -12,20 +12,21 @@ import json
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import FairleadError, fail
-from fairlead.base.paths import atomic_write, bundled, cache_dir, resolve_in
+from fairlead.base.errors import fail, os_error_as
+from fairlead.base.paths import bundled, cache_dir
 from fairlead.base.progress import Progress, Silent
-from fairlead.base.serde import from_json, to_json
+from fairlead.base.serde import cached, from_json
 from fairlead.base.suggest import suggest
 from fairlead.elf.facts import ImageFacts
-from fairlead.image.mount import RECORD, look
+from fairlead.image.mount import look, record_in
 from fairlead.image.packages import Installed
 from fairlead.image.scan import scan_tree
-from fairlead.image.sif import identity, is_sif, read_sif
+from fairlead.image.sif import blocks, identity, is_sif, read_sif
 
 _RECORD_NAME = "image.json"  # the SIF's JSON object
 _SQUASHFS_MAGIC = b"hsqs"
@@ -92,8 +93,9 @@ def find(
     if name and ("/" in name or name.endswith(_SUFFIXES) or folder):
         if os.path.exists(name):  # noqa: PTH110
             return path.absolute()
-        if shifter := _shifter_image(name):
-            return shifter
+        shifter = Path(f"{name}.squashfs"), Path(f"{name}.meta")  # NAME is FOLDER/ID
+        if all(map(os.path.isfile, shifter)):
+            return shifter[0].absolute()
         why, remedy = "there is no such file or folder", "fairlead recipe list"
         if "://" in name:
             why = "it begins with neither docker:// nor oras://"
@@ -124,16 +126,10 @@ def _known_elsewhere(name: str, environ: Mapping[str, str], progress: Progress) 
     from importlib.metadata import entry_points
 
     for provider in entry_points(group="fairlead.images"):
-        found: Path | None = provider.load()(name, environ, progress)
-        if found:
-            return found
+        path: Path | None = provider.load()(name, environ, progress)
+        if path:
+            return path
     return None
-
-
-def _shifter_image(name: str) -> Path | None:
-    """``FOLDER/ID`` as Shifter keeps it: ``ID.squashfs`` with ``ID.meta`` next to it."""
-    both = (Path(f"{name}.squashfs"), Path(f"{name}.meta"))
-    return both[0].absolute() if all(map(os.path.isfile, both)) else None
 
 
 def open_image(
@@ -146,59 +142,37 @@ def open_image(
     """
     path = find(name, environ, progress)
     if path.is_dir():
-        _check_root(path)
-        facts, record = scan_tree(path), _folder_record(path)
-        return Image(name, str(path), "sandbox", 0, "", True, facts, record, Installed())
+        if not any((path / folder).is_dir() for folder in ("bin", "usr/bin")):
+            raise fail("image-format-folder", path_name=path.name or path, path=path)
+        # Unlike that of a file, nothing shows whether the record still holds.
+        record = _sound({k: v for k, v in record_in(path).items() if k != "facts"}, path)
+        return Image(name, str(path), "sandbox", 0, "", True, scan_tree(path), record, Installed())
     kind = file_format(path)
     if kind == "sif":
         read_sif(path)  # report a truncated file even if its facts are cached
     status = path.stat()
     identity = f"4 {path} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
-    cached = (
-        cache_dir(environ)
-        / "facts"
-        / f"image-{hashlib.sha256(identity.encode()).hexdigest()[:20]}.json"
+    key = hashlib.sha256(identity.encode()).hexdigest()[:20]
+    image = cached(
+        Image,
+        cache_dir(environ) / "facts" / f"image-{key}.json",
+        lambda: _read(name, path, kind, status.st_size, progress or Silent(), environ),
     )
-    try:
-        known = from_json(Image, json.loads(cached.read_text()))
-        return Image(
-            name,
-            known.path,
-            known.format,
-            known.bytes,
-            known.digest,
-            known.looked,
-            known.facts,
-            known.record,
-            known.installed,
-        )
-    except (OSError, ValueError):
-        pass
-    image = _read(name, path, kind, status.st_size, progress or Silent(), environ)
-    try:
-        with atomic_write(cached, "w") as stream:
-            json.dump(to_json(image), stream)
-    except OSError:
-        pass  # a full or read-only cache costs time, not the answer
-    return image
+    return replace(image, name=name)
 
 
-def _check_root(path: Path) -> None:
-    if not any((path / name).is_dir() for name in ("bin", "usr/bin")):
-        raise fail("image-format-folder", path_name=path.name or path, path=path)
-
-
-def unreadable(path: Path, exc: OSError) -> FairleadError:
-    return fail(
-        "image-cannot-read",
-        path=path,
-        reason=exc.strerror or str(exc),
-        quoted_path=shlex.quote(str(path)),
-    )
+def reading(path: Path) -> AbstractContextManager[None]:
+    """Reports an image that cannot be read."""
+    return os_error_as("image-cannot-read", path=path, quoted_path=shlex.quote(str(path)))
 
 
 def file_format(path: Path) -> str:
-    try:
+    """``squashfs`` or ``sif``.
+
+    Raises:
+        FairleadError: the file is of another format, or cannot be read.
+    """
+    with reading(path):
         if not path.is_file():  # opening a pipe would block
             raise fail("image-format-special-file", path_name=path.name or path, path=path)
         with path.open("rb") as stream:
@@ -207,8 +181,6 @@ def file_format(path: Path) -> str:
             return "squashfs"
         if is_sif(path):
             return "sif"
-    except OSError as exc:
-        raise unreadable(path, exc) from None
     raise fail("image-format-magic", path_name=path.name or path, path=path)
 
 
@@ -221,8 +193,12 @@ def _read(
         sif = read_sif(path)
         record = _sound(sif.document(_RECORD_NAME) or {}, path)
         offset, length = sif.squashfs.offset, sif.squashfs.size
+    content = hashlib.sha256()
     with progress.stage(f"verifying {path.name}", length, "B") as stage:
-        digest = _sha256(path, offset, length, stage.advance)
+        for block in blocks(path, offset, length):
+            content.update(block)
+            stage.advance(len(block))
+    digest = content.hexdigest()
     expected = record.get("squashfs_sha256", "")
     if expected and digest != expected:
         raise fail(
@@ -255,18 +231,6 @@ def _read(
     return Image(name, str(path), kind, size, digest, True, seen.facts, record, seen.installed)
 
 
-def _folder_record(path: Path) -> dict[str, Any]:
-    """What a folder says of itself. Unlike that of a file, nothing shows whether it still holds."""
-    inner = resolve_in(path, path / RECORD)
-    try:
-        record = json.loads(inner.read_text("utf-8")) if inner and inner.is_file() else {}
-    except (OSError, ValueError):
-        return {}
-    if not isinstance(record, dict):
-        return {}
-    return _sound({k: v for k, v in record.items() if k != "facts"}, path)
-
-
 def _sound(record: dict[str, Any], path: Path) -> dict[str, Any]:
     """``record``, after checking the types of the parts that fairlead reads; its author is not trusted."""
 
@@ -282,18 +246,3 @@ def _sound(record: dict[str, Any], path: Path) -> dict[str, Any]:
     ):
         raise fail("image-record", path=path, record_name=_RECORD_NAME)
     return record
-
-
-def _sha256(path: Path, offset: int, length: int, advance: Any) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        stream.seek(offset)
-        left = length
-        while left > 0:
-            block = stream.read(min(left, 4 << 20))
-            if not block:
-                break
-            digest.update(block)
-            left -= len(block)
-            advance(len(block))
-    return digest.hexdigest()

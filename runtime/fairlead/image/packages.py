@@ -14,7 +14,6 @@ from pathlib import Path
 
 from fairlead.base.paths import resolve_in
 
-_SKIP = frozenset({"proc", "sys", "dev"})
 _MOST_BYTES = 64 << 20
 # dpkg reports the Python modules that Debian packages.
 _DEBIAN = re.compile(r"usr/lib/python3(\.\d+)?/dist-packages$")
@@ -48,26 +47,26 @@ class Installed:
 
     def versions(self) -> dict[str, dict[str, str]]:
         """``{"deb": {name: version}, "wheel": {…}}``, as an image's record has them."""
-        found: dict[str, dict[str, str]] = {"deb": {}, "wheel": {}}
+        versions: dict[str, dict[str, str]] = {"deb": {}, "wheel": {}}
         for package in self.packages:
-            found[package.kind][package.name] = package.version
-        return found
+            versions[package.kind][package.name] = package.version
+        return versions
 
 
 def installed(root: Path) -> Installed:
     """The packages of the tree at ``root``."""
-    release = _fields(_text(root, root / "etc/os-release"))
-    found = {*_debs(root), *_wheels(root)}
+    release = os_release(root)
+    packages = {*_debs(root), *_wheels(root)}
     return Installed(
         distribution=release.get("ID", ""),
         suite=release.get("VERSION_CODENAME", ""),
-        packages=tuple(sorted(found, key=lambda p: (p.kind, p.name.lower(), p.version))),
+        packages=tuple(sorted(packages, key=lambda p: (p.kind, p.name.lower(), p.version))),
     )
 
 
-def _text(root: Path, path: Path) -> str:
-    """A file of the tree; empty when there is none."""
-    inner = resolve_in(root, path)
+def text_in(root: Path, name: str | Path) -> str:
+    """A file of the tree at ``root``; empty when there is none that can be read."""
+    inner = resolve_in(root, root / name)
     try:
         if inner is None or not inner.is_file() or inner.stat().st_size > _MOST_BYTES:
             return ""
@@ -76,16 +75,25 @@ def _text(root: Path, path: Path) -> str:
         return ""
 
 
-def _fields(text: str) -> Mapping[str, str]:
-    pairs = re.findall(r'^(\w+)=["\']?([^"\'\n]*)', text, re.MULTILINE)
-    return dict(pairs)
+def os_release(root: Path) -> Mapping[str, str]:
+    """The fields of the tree's os-release(5)."""
+    text = text_in(root, "etc/os-release")
+    return dict(re.findall(r'^(\w+)=["\']?([^"\'\n]*)', text, re.MULTILINE))
+
+
+def walk(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """As ``os.walk``, without the file systems of the kernel."""
+    for folder, folders, files in os.walk(root):
+        if folder == os.fspath(root):
+            folders[:] = [name for name in folders if name not in ("proc", "sys", "dev")]
+        yield Path(folder), folders, files
 
 
 def _debs(root: Path) -> Iterator[Package]:
     dpkg = root / "var/lib/dpkg"
     folder = resolve_in(root, dpkg / "status.d")  # of images without a package manager
     parts = sorted(folder.iterdir()) if folder and folder.is_dir() else []
-    texts = [_text(root, path) for path in (dpkg / "status", *parts)]
+    texts = [text_in(root, path) for path in (dpkg / "status", *parts)]
     for stanza in re.split(r"\n{2,}", "\n\n".join(texts)):
         keys = dict(re.findall(r"^([\w-]+): (.*)$", stanza, re.MULTILINE))
         state = keys.get("Status", "install ok installed").split()
@@ -94,13 +102,10 @@ def _debs(root: Path) -> Iterator[Package]:
 
 
 def _wheels(root: Path) -> Iterator[Package]:
-    for folder, folders, _ in os.walk(root):
-        above = Path(folder)
-        if above == root:
-            folders[:] = [name for name in folders if name not in _SKIP]
-        infos = [name for name in folders if name.endswith(".dist-info")]
-        if infos and not _DEBIAN.search(folder):
-            yield from filter(None, (_wheel(_text(root, above / n / "METADATA")) for n in infos))
+    for folder, folders, _ in walk(root):
+        infos = [folder / name for name in folders if name.endswith(".dist-info")]
+        if not _DEBIAN.search(str(folder)):
+            yield from filter(None, (_wheel(text_in(root, i / "METADATA")) for i in infos))
         folders[:] = [name for name in folders if not name.endswith(".dist-info")]
 
 
@@ -118,3 +123,27 @@ def _wheel(metadata: str) -> Package | None:
         classifiers = [c for c in head.get_all("Classifier", []) if c.startswith("License ::")]
         free = "; ".join(sorted({c.rpartition("::")[2].strip() for c in classifiers}))
     return Package("wheel", name, version, licence=free)
+
+
+# What people call frameworks, by normalised name; some projects are installed under another name.
+_FRAMEWORKS = ("dask", "horovod", "jax", "jupyterlab", "keras", "mpi4py", "pyspark", "pytorch-lightning",
+               "tensorflow", "torch")  # fmt: skip
+_KNOWN_AS = {
+    **{name: name for name in _FRAMEWORKS},
+    "tensorflow-cpu": "tensorflow",
+    "tensorflow-rocm": "tensorflow",
+}
+
+
+def frameworks(packages: Mapping[str, str]) -> dict[str, str]:
+    """Versions of the frameworks among Python ``packages``, by the name they are known by.
+
+    >>> frameworks({"numpy": "2.4.1", "tensorflow_cpu": "2.21.0"})
+    {'tensorflow': '2.21.0'}
+    """
+    versions = {}
+    for name, version in packages.items():
+        # PEP 503: runs of ``-``, ``_`` and ``.`` are one.
+        if known := _KNOWN_AS.get(re.sub(r"[-_.]+", "-", name).lower()):
+            versions[known] = version
+    return dict(sorted(versions.items()))

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from fairlead.image.frameworks import frameworks
-from fairlead.image.packages import Package
+from fairlead.image.packages import Package, frameworks
 
 SPECIFICATION = "1.6"
+_UTC = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,7 @@ def component_of(package: Package, distribution: str, suite: str) -> Component:
     else:
         purl = pypi_purl(package.name, package.version)
     return Component(
-        "library",
-        package.name,
-        package.version,
-        purl,
-        licence=package.licence,
-        spdx=package.spdx,
+        "library", package.name, package.version, purl, licence=package.licence, spdx=package.spdx
     )
 
 
@@ -121,7 +116,7 @@ def document(
         "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, f'fairlead {identity}')}",
         "version": 1,
         "metadata": {
-            **({"timestamp": _time(epoch)} if epoch is not None else {}),
+            **({} if epoch is None else {"timestamp": time.strftime(_UTC, time.gmtime(epoch))}),
             "tools": {"components": [tool]},
             "component": {
                 "type": "container",
@@ -135,10 +130,6 @@ def document(
         "dependencies": [{"ref": "image", "dependsOn": [c.purl for c in parts]}],
     }
     return json.dumps(bom, indent=1).encode() + b"\n"
-
-
-def _time(epoch: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(epoch))
 
 
 def _component(component: Component) -> dict[str, Any]:

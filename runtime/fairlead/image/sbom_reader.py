@@ -13,8 +13,9 @@ from pathlib import Path
 
 from fairlead import __version__
 from fairlead.base.errors import fail
-from fairlead.base.paths import atomic_write, cache_dir
+from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Progress, Silent
+from fairlead.base.serde import cached
 from fairlead.image.mount import MATERIALS, Seen, look, look_into
 from fairlead.image.open import Image
 from fairlead.image.packages import Installed, installed
@@ -39,19 +40,14 @@ def tree_of(
     recorded = str(image.record.get("tree_sha256", ""))
     if recorded and not image.looked:
         return recorded
+
+    def read() -> dict[str, str]:
+        with progress.stage(f"reading {Path(image.path).name}"):
+            digest = _seen(image, environ, whole=True).tree_sha256
+        return {"squashfs_sha256": image.digest, "tree_sha256": digest}
+
     kept = cache_dir(environ) / "facts" / f"tree-{image.digest[:20]}.json"
-    try:
-        return str(json.loads(kept.read_text("utf-8"))["tree_sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    with progress.stage(f"reading {Path(image.path).name}"):
-        digest = _seen(image, environ, whole=True).tree_sha256
-    try:
-        with atomic_write(kept, "w") as out:
-            json.dump({"squashfs_sha256": image.digest, "tree_sha256": digest}, out)
-    except OSError:
-        pass  # a full or read-only cache costs time, not the answer
-    return digest
+    return cached(dict[str, str], kept, read)["tree_sha256"]
 
 
 def packages_of(image: Image) -> Mapping[str, Mapping[str, str]]:
@@ -72,25 +68,27 @@ def materials_of(image: Image, environ: Mapping[str, str] = os.environ) -> str:
     expected = str(recorded.get("sha256", "")) if isinstance(recorded, dict) else ""
     if not seen.materials:
         return _found(image, seen.installed)
-    found = hashlib.sha256(seen.materials.encode()).hexdigest()
-    if expected and found != expected:
+    digest = hashlib.sha256(seen.materials.encode()).hexdigest()
+    if expected and digest != expected:
         raise fail(
             "sbom-changed",
             image_path=image.path,
             materials=MATERIALS,
-            found=found[:16],
+            found=digest[:16],
             expected=expected[:16],
         )
     return seen.materials
 
 
-def _found(image: Image, found: Installed) -> str:
+def _found(image: Image, installed: Installed) -> str:
     return document(
         Path(image.path).name,
         version="",
         summary=f"Packages found in {image.facts.os or 'the image'}",
-        components=[component_of(p, found.distribution, found.suite) for p in found.packages],
-        identity=image.digest or json.dumps(found.versions(), sort_keys=True),
+        components=[
+            component_of(p, installed.distribution, installed.suite) for p in installed.packages
+        ],
+        identity=image.digest or json.dumps(installed.versions(), sort_keys=True),
         fairlead=__version__,
         epoch=None,
     ).decode()

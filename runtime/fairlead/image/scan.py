@@ -13,8 +13,8 @@ from fairlead.elf import reader as elf_file
 from fairlead.elf.facts import Elf, ImageFacts, MpiLibrary
 from fairlead.elf.mpi_symbols import GLIBC_PIECES, family_of_soname, identify, is_mpi_library
 from fairlead.elf.reader import NotElf, newest
+from fairlead.image.packages import os_release, walk
 
-_SKIP = frozenset({"proc", "sys", "dev"})
 _PYTHON = re.compile(r"python(3\.\d+)$")
 
 
@@ -62,7 +62,7 @@ def scan_tree(root: Path) -> ImageFacts:
         arch=arch,
         glibc=glibc,
         libstdcxx=libstdcxx,
-        os=_os_name(root),
+        os=os_release(root).get("PRETTY_NAME", ""),
         python=_python(root),
         mpis=tuple(sorted(mpis, key=lambda m: m.path)),
         consumers=tuple(sorted(consumers, key=lambda e: e.path)),
@@ -82,12 +82,10 @@ def _glibc_files(pieces: list[tuple[str, str]]) -> dict[str, str]:
 
 def _candidates(root: Path) -> Iterator[Path]:
     """Regular files that can be ELF files: a mode bit or a name says so, then the magic does."""
-    for folder, folders, files in os.walk(root):
-        if Path(folder) == root:
-            folders[:] = [name for name in folders if name not in _SKIP]
+    for folder, folders, files in walk(root):
         folders.sort()
         for name in sorted(files):
-            path = Path(folder, name)
+            path = folder / name
             try:
                 status = path.lstat()
                 if not stat.S_ISREG(status.st_mode) or status.st_size < 64:
@@ -125,20 +123,13 @@ def _python_prefix(root: Path, library: Path) -> str:
     return "/" + str(prefix.relative_to(root)) if python.exists() or python.is_symlink() else ""
 
 
-def _os_name(root: Path) -> str:
-    release = resolve_in(root, root / "etc" / "os-release")
-    text = release.read_text(errors="replace") if release else ""
-    match = re.search(r'^PRETTY_NAME="?([^"\n]*)"?', text, re.MULTILINE)
-    return match[1] if match else ""
-
-
 def _python(root: Path) -> str:
     """Version of the newest python3 in the usual places, e.g. ``3.11``."""
-    found = []
+    versions = []
     opt = resolve_in(root, root / "opt")
     prefixes = sorted(opt.iterdir()) if opt and opt.is_dir() else []
     for prefix in [root / "usr", root / "usr/local", *prefixes]:
         folder = resolve_in(root, prefix / "bin")
         if folder and folder.is_dir():
-            found += [m[1] for p in folder.iterdir() if (m := _PYTHON.match(p.name))]
-    return newest(found)
+            versions += [m[1] for p in folder.iterdir() if (m := _PYTHON.match(p.name))]
+    return newest(versions)

@@ -11,16 +11,20 @@ import hashlib
 import json
 import struct
 import uuid
+from collections import namedtuple
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import FairleadError, fail, os_error_as
 
 # Source: github.com/sylabs/sif, pkg/sif/sif.go and descriptor.go; checked against `apptainer sif`.
-# launch line, magic, version, arch, uuid, created, modified, free and total descriptors,
-# descriptors' offset and size, data's offset and size.
 HEADER = struct.Struct("<32s10s3s3s16s8q")
+_Header = namedtuple(
+    "_Header",
+    "launch magic version arch uuid created modified free total table_offset table_size data_offset data_size",
+)
 # datatype, used, id, group, link, offset, size, size with padding, created, modified, uid, gid,
 # name, extra.
 DESCRIPTOR = struct.Struct("<i?3I7q128s384s")
@@ -68,7 +72,7 @@ class Sif:
         """The primary system partition.
 
         Raises:
-            FairleadError: there is none, or it is no squashfs.
+            FairleadError: there is none, or it is not a squashfs.
         """
         for item in self.objects:
             if item.datatype == DATA_PARTITION and item.parttype == PART_PRIMARY_SYSTEM:
@@ -87,7 +91,7 @@ class Sif:
         """The generic JSON object called ``name``; None when the SIF has none.
 
         Raises:
-            FairleadError: it is no JSON object.
+            FairleadError: it is not a JSON object.
         """
         raw = self.document_bytes(name)
         if raw is None:
@@ -106,10 +110,7 @@ class Sif:
             if item.datatype == DATA_GENERIC_JSON and item.name == name:
                 if item.size > _MOST_JSON_BYTES:
                     raise fail(
-                        "sif-damaged-json-size",
-                        path=self.path,
-                        name=name,
-                        item_size=item.size,
+                        "sif-damaged-json-size", path=self.path, name=name, item_size=item.size
                     )
                 with self.path.open("rb") as stream:
                     stream.seek(item.offset)
@@ -129,22 +130,21 @@ def read_sif(path: Path) -> Sif:
     Raises:
         FairleadError: unreadable, not a SIF, cut short, or inconsistent.
     """
-    try:
+    with os_error_as("sif-unreadable", path=path), path.open("rb") as stream:
         real = path.stat().st_size
-        with path.open("rb") as stream:
-            head = stream.read(HEADER.size)
-            header = _header(path, head, real)
-            stream.seek(header.table_offset)
-            table = stream.read(header.table_size)
-    except OSError as exc:
-        raise fail("sif-unreadable", path=path, reason=exc.strerror or str(exc)) from None
-    if len(table) < header.table_size:
-        raise _truncated(path, real, header.least)
-    objects = tuple(_objects(path, table, header.total))
-    least = max([header.least, *(item.offset + item.size for item in objects)])
+        header = _header(path, stream.read(HEADER.size), real)
+        size = header.total * DESCRIPTOR.size
+        stream.seek(header.table_offset)
+        table = stream.read(size)
+    least = max(header.table_offset + size, header.data_offset + header.data_size)
+    if len(table) < size:
+        raise _truncated(path, real, least)
+    objects = tuple(_objects(path, table))
+    least = max([least, *(item.offset + item.size for item in objects)])
     if least > real:
         raise _truncated(path, real, least)
-    return Sif(path, header.uuid, header.arch, header.created, objects)
+    arch = {code: name for name, code in ARCHES.items()}.get(header.arch.rstrip(b"\0"), "unknown")
+    return Sif(path, str(uuid.UUID(bytes=header.uuid)), arch, header.created, objects)
 
 
 def is_sif(path: Path) -> bool:
@@ -162,25 +162,24 @@ def copy_object(path: Path, item: SifObject, out: IO[bytes]) -> None:
         OSError: as reading and writing do.
     """
     left = item.size
-    with path.open("rb") as source:
-        source.seek(item.offset)
-        while left:
-            chunk = source.read(min(left, 4 << 20))
-            if not chunk:
-                raise _truncated(path, path.stat().st_size, item.offset + item.size)
-            out.write(chunk)
-            left -= len(chunk)
+    for block in blocks(path, item.offset, item.size):
+        out.write(block)
+        left -= len(block)
+    if left:
+        raise _truncated(path, path.stat().st_size, item.offset + item.size)
 
 
-@dataclass(frozen=True)
-class _Header:
-    uuid: str
-    arch: str
-    created: int
-    total: int
-    table_offset: int
-    table_size: int
-    least: int
+def blocks(path: Path, offset: int, size: int) -> Iterator[bytes]:
+    """The ``size`` bytes from ``offset`` on, in blocks; fewer where the file ends.
+
+    Raises:
+        OSError: as reading does.
+    """
+    with path.open("rb") as stream:
+        stream.seek(offset)
+        while size and (block := stream.read(min(size, 4 << 20))):
+            size -= len(block)
+            yield block
 
 
 def _header(path: Path, head: bytes, real: int) -> _Header:
@@ -188,67 +187,31 @@ def _header(path: Path, head: bytes, real: int) -> _Header:
         if head[32 : 32 + len(MAGIC)] == MAGIC:
             raise _truncated(path, real, HEADER.size)
         raise fail("sif-magic-too-short", path=path, real=real, header_size=HEADER.size)
-    (
-        _,
-        magic,
-        version,
-        arch,
-        identity,
-        created,
-        _,
-        _,
-        total,
-        table_offset,
-        _,
-        data_offset,
-        data_size,
-    ) = HEADER.unpack(head)
-    if magic.rstrip(b"\0") != MAGIC:
-        raise fail("sif-magic-wrong", path=path, magic=magic, magic_2=MAGIC)
-    if version.rstrip(b"\0") != VERSION:
-        raise fail("sif-magic-version", path=path, version=version, version_2=VERSION)
-    if not 0 < total <= _MOST_DESCRIPTORS:
-        raise fail("sif-damaged-object-count", path=path, total=total)
-    if (
-        min(table_offset, data_offset, data_size) < HEADER.size - 1
-        or max(table_offset, data_offset) > 1 << 62
-    ):
+    header = _Header._make(HEADER.unpack(head))
+    if header.magic.rstrip(b"\0") != MAGIC:
+        raise fail("sif-magic-wrong", path=path, magic=header.magic, magic_2=MAGIC)
+    if header.version.rstrip(b"\0") != VERSION:
+        raise fail("sif-magic-version", path=path, version=header.version, version_2=VERSION)
+    if not 0 < header.total <= _MOST_DESCRIPTORS:
+        raise fail("sif-damaged-object-count", path=path, total=header.total)
+    offsets = header.table_offset, header.data_offset
+    if min(*offsets, header.data_size) < HEADER.size - 1 or max(offsets) > 1 << 62:
         raise fail("sif-damaged-header-offset", path=path)
-    names = {code: name for name, code in ARCHES.items()}
-    size = total * DESCRIPTOR.size
-    return _Header(
-        uuid=str(uuid.UUID(bytes=identity)),
-        arch=names.get(arch.rstrip(b"\0"), "unknown"),
-        created=created,
-        total=total,
-        table_offset=table_offset,
-        table_size=size,
-        least=max(table_offset + size, data_offset + data_size),
-    )
+    return header
 
 
-def _objects(path: Path, table: bytes, total: int) -> list[SifObject]:
-    found = []
-    for number in range(total):
-        (datatype, used, ident, _, _, offset, size, _, _, _, _, _, name, extra) = (
-            DESCRIPTOR.unpack_from(table, number * DESCRIPTOR.size)
-        )
+def _objects(path: Path, table: bytes) -> Iterator[SifObject]:
+    for fields in DESCRIPTOR.iter_unpack(table):
+        datatype, used, ident, _, _, offset, size, *_, name, extra = fields
         if not used:
             continue
         if offset < HEADER.size or size < 0 or offset + size > 1 << 62:
-            raise fail(
-                "sif-damaged-object-range",
-                path=path,
-                ident=ident,
-                size=size,
-                offset=offset,
-            )
+            raise fail("sif-damaged-object-range", path=path, ident=ident, size=size, offset=offset)
         filesystem = parttype = 0
         if datatype == DATA_PARTITION:
             filesystem, parttype, _ = PARTITION_EXTRA.unpack_from(extra)
         text = name.split(b"\0", 1)[0].decode("utf-8", "replace")
-        found.append(SifObject(ident, datatype, offset, size, text, filesystem, parttype))
-    return found
+        yield SifObject(ident, datatype, offset, size, text, filesystem, parttype)
 
 
 def _truncated(path: Path, real: int, least: int) -> FairleadError:

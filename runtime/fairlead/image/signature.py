@@ -19,15 +19,15 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairlead.base.errors import FairleadError, Finding, fail, warning
+from fairlead.base.errors import FairleadError, Finding, fail, os_error_as, warning
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.serde import from_json, to_json
-from fairlead.image.keys import PrivateKey, PublicKey, open_to_others
-from fairlead.image.open import file_format, find, unreadable
+from fairlead.image.keys import PrivateKey, PublicKey, open_to_others, read_most
+from fairlead.image.open import file_format, find, reading
 from fairlead.image.sif import Sif, read_sif
 
 SCHEMA, VERSION = "fairlead/signature", 1
@@ -124,37 +124,27 @@ def sign(
     """Signs ``image`` as it is now; ``image.sig`` is made, or replaced.
 
     Raises:
-        FairleadError: it is no image that can be signed, it contradicts its own record, or the
+        FairleadError: the image cannot be signed, it contradicts its own record, or the
             signature cannot be written.
     """
-    read = _read(image, progress or Silent())
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now()))
-    statement = Statement(
-        read.format, read.files, read.squashfs_sha256, read.tree_sha256, key.public.id, created
-    )
+    statement = replace(statement_of(image, progress), key=key.public.id, created=created)
     text = render(statement, key.sign(statement.message))
-    try:
-        with atomic_write(signature_file(image)) as out:
-            out.write(text)
-    except OSError as exc:
-        raise fail(
-            "signature-unwritable",
-            signature_file=signature_file(image),
-            reason=exc.strerror or str(exc),
-        ) from None
+    file = signature_file(image)
+    with os_error_as("signature-unwritable", signature_file=file), atomic_write(file) as out:
+        out.write(text)
     return statement
 
 
 def statement_of(image: Path, progress: Progress | None = None) -> Statement:
     """What :func:`sign` would sign, without key and time."""
-    read = _read(image, progress or Silent())
-    return Statement(read.format, read.files, read.squashfs_sha256, read.tree_sha256, "", "")
+    return _read(image, progress or Silent())[0]
 
 
 def verify(
     image: Path, keys: Mapping[str, PublicKey], progress: Progress | None = None
 ) -> Verified:
-    """Holds ``image`` against its signature, reading every byte of it.
+    """Verifies the signature of ``image``, reading every byte of it.
 
     Args:
         keys: those that count, by identifier.
@@ -175,14 +165,14 @@ def verify(
         )
     if not key.verifies(signature, statement.message):
         raise fail("signature-bad", image_name=image.name, file=file, key_id=key.id)
-    read = _read(image, progress or Silent())
-    if lost := _difference(statement, read):
+    current, seen = _read(image, progress or Silent())
+    if lost := _difference(statement, current):
         raise fail("signature-mismatch", image=image, lost=lost)
-    return Verified(str(image), key.id, key.path, statement, read.seen)
+    return Verified(str(image), key.id, key.path, statement, seen)
 
 
 def unchanged(verified: Verified) -> None:
-    """Looks whether the files that were verified are the same still.
+    """Checks that the files that were verified are still the same.
 
     Raises:
         FairleadError: one was written to, replaced or removed since.
@@ -262,37 +252,14 @@ def parse(raw: bytes, file: Path) -> tuple[Statement, bytes]:
 
 
 def _content(image: Path, file: Path) -> bytes:
-    try:
-        if not file.is_file():
-            raise FileNotFoundError(2, "there is no such file")
-        with file.open("rb") as stream:
-            raw = stream.read(_MOST_BYTES + 1)
-    except OSError as exc:
-        raise fail(
-            "signature-missing",
-            image_name=image.name,
-            file=file,
-            reason=exc.strerror or str(exc),
-            image=shlex.quote(str(image)),
-        ) from None
-    if len(raw) > _MOST_BYTES:
-        return b""  # no signature is that long: read as a damaged one
-    return raw
+    quoted = shlex.quote(str(image))
+    with os_error_as("signature-missing", image_name=image.name, file=file, image=quoted):
+        raw = read_most(file, _MOST_BYTES)
+    return raw if len(raw) <= _MOST_BYTES else b""  # no signature is that long: a damaged one
 
 
-@dataclass(frozen=True)
-class _Read:
-    """An image as it was just now."""
-
-    format: str
-    files: tuple[SignedFile, ...]
-    squashfs_sha256: str
-    tree_sha256: str
-    seen: tuple[Seen, ...]
-
-
-def _read(image: Path, progress: Progress) -> _Read:
-    """Reads every byte of ``image``."""
+def _read(image: Path, progress: Progress) -> tuple[Statement, tuple[Seen, ...]]:
+    """The statement of ``image`` without key and time, and which files were read; reads every byte of it."""
     sif: Sif | None = None
     if image.is_dir():
         kind, parts = "oci", dict(_layout(image))
@@ -318,7 +285,8 @@ def _read(image: Path, progress: Progress) -> _Read:
     recorded = str(record.get("squashfs_sha256", "") or squashfs)
     if recorded != squashfs:
         raise fail("image-digest-squashfs", image=image, recorded=recorded[:64])
-    return _Read(kind, tuple(files), squashfs, str(record.get("tree_sha256", "")), tuple(seen))
+    tree = str(record.get("tree_sha256", ""))
+    return Statement(kind, tuple(files), squashfs, tree, "", ""), tuple(seen)
 
 
 def _meta(image: Path) -> Path:
@@ -349,52 +317,41 @@ def _hash(
     whole, part = hashlib.sha256(), hashlib.sha256()
     begin, end = inner[0], inner[0] + inner[1]
     at = 0
-    try:
-        with path.open("rb") as stream:
-            before = _seen(str(path), os.fstat(stream.fileno()))
-            while block := stream.read(4 << 20):
-                whole.update(block)
-                part.update(block[max(begin - at, 0) : max(end - at, 0)])
-                at += len(block)
-                advance(len(block))
-            after = _seen(str(path), os.fstat(stream.fileno()))
-    except OSError as exc:
-        raise unreadable(path, exc) from None
+    with reading(path), path.open("rb") as stream:
+        before = _seen(str(path), os.fstat(stream.fileno()))
+        while block := stream.read(4 << 20):
+            whole.update(block)
+            part.update(block[max(begin - at, 0) : max(end - at, 0)])
+            at += len(block)
+            advance(len(block))
+        after = _seen(str(path), os.fstat(stream.fileno()))
     if before != after or at != before.size:
         raise fail("signature-changed-during-read", path=path)
     return whole.hexdigest(), part.hexdigest(), after
 
 
 def _seen(path: str, status: os.stat_result) -> Seen:
-    return Seen(
-        path,
-        status.st_dev,
-        status.st_ino,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    )
+    number = status.st_dev, status.st_ino
+    return Seen(path, *number, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def _difference(statement: Statement, read: _Read) -> str:
+def _difference(statement: Statement, current: Statement) -> str:
     """How an image differs from what was signed, in words; empty when it does not."""
-    if statement.format != read.format:
-        return f"a {statement.format} image was signed, this is {read.format}"
+    if statement.format != current.format:
+        return f"a {statement.format} image was signed, this is {current.format}"
     signed = {file.name: file for file in statement.files}
-    found = {file.name: file for file in read.files}
-    for name in sorted({*signed, *found}):
-        if name not in found:
+    present = {file.name: file for file in current.files}
+    for name in sorted({*signed, *present}):
+        if name not in present:
             return f"{name} was signed and is not there"
         if name not in signed:
             return f"{name} was not signed"
-        if signed[name].size != found[name].size:
-            return f"{name} has {found[name].size} bytes, {signed[name].size} were signed"
-        if signed[name] != found[name]:
-            return f"{name} has sha256 {found[name].sha256[:16]}…, {signed[name].sha256[:16]}… was signed"
-    if (statement.squashfs_sha256, statement.tree_sha256) != (
-        read.squashfs_sha256,
-        read.tree_sha256,
-    ):
+        now, was = present[name], signed[name]
+        if was.size != now.size:
+            return f"{name} has {now.size} bytes, {was.size} were signed"
+        if was != now:
+            return f"{name} has sha256 {now.sha256[:16]}…, {was.sha256[:16]}… was signed"
+    if replace(current, key=statement.key, created=statement.created) != statement:
         return "the digests of what is inside are others than those that were signed"
     return ""
 

@@ -76,7 +76,7 @@ def scan_folder(
     Raises:
         OSError: a part of it cannot be read.
     """
-    found: dict[str, Entry] = {}
+    tree: dict[str, Entry] = {}
     pending = [("", os.fspath(root))]
     while pending:
         above, folder = pending.pop()
@@ -87,10 +87,10 @@ def scan_folder(
                     continue
                 entry = _entry(item, advance)
                 if entry is not None:
-                    found[path] = entry
+                    tree[path] = entry
                     if entry.kind == "folder":
                         pending.append((f"{path}/", item.path))
-    return found
+    return tree
 
 
 def _entry(item: os.DirEntry[str], advance: Callable[[int], None]) -> Entry | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fairlead.base.errors import FairleadError, Finding, fail, warning
-from fairlead.launchers import srun
+from fairlead.base.process import run
 from fairlead.launchers.model import Launcher, Shape
 
 # What mount(8) calls file systems that several machines see.
@@ -76,10 +76,9 @@ def _missing(
         launcher.path, "--export=ALL", "--mpi=none", f"--nodes={nodes}", f"--ntasks={nodes}",
         "--ntasks-per-node=1", *where, "/bin/sh", "-c", script, str(cache),
     )  # fmt: skip
-    done = srun.answer(words, environ, _PROBE_S)
-    if done is None:
-        return []  # the launch itself will say what is wrong with srun
-    return sorted(set(re.findall(r"^blind: (\S+)$", done.stdout, re.MULTILINE)))
+    # The launch itself will say what is wrong with srun.
+    ran = run(words, environ=environ, timeout_s=_PROBE_S)
+    return sorted(set(re.findall(r"^blind: (\S+)$", ran.stdout, re.MULTILINE)))
 
 
 def _blind(cache: Path, who: str, kind: str) -> FairleadError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.elf.facts import AbiFamily
-from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot
+from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot, pairs
 
 _BIND = {"none": "none", "core": "cpu", "numa": "numa_node"}
 
@@ -24,16 +24,16 @@ class Aprun(Driver):
                 "aprun has no option for it",
                 "leave out --gpus-per-rank" if shape.gpus else "use --bind-to numa",
             )
-        argv = [launcher.path, *launcher.options, "-n", str(shape.ranks)]
-        if shape.each:
-            argv += ["-N", str(shape.each)]
-        if shape.cores:
-            argv += ["-d", str(shape.cores)]
-        if shape.bind or shape.cores:
-            deep = shape.cores > 1 and shape.bind in ("", "core")
-            argv += ["-cc", "depth" if deep else _BIND[shape.bind or "core"]]
-        if shape.hosts:
-            argv += ["-L", ",".join(shape.hosts)]
+        deep = shape.cores > 1 and shape.bind in ("", "core")
+        bind = "depth" if deep else _BIND[shape.bind or "core"]
+        argv = [launcher.path, *launcher.options]
+        argv += pairs(
+            ("-n", shape.ranks),
+            ("-N", shape.each),
+            ("-d", shape.cores),
+            ("-cc", (shape.bind or shape.cores) and bind),
+            ("-L", ",".join(shape.hosts)),
+        )
         return Words((*argv, *shape.extra, *inner))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fairlead.base.system import View
 from fairlead.elf.facts import AbiFamily
-from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot
+from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot, given
 
 _AFFINITY = {"none": "off", "core": "per-task"}
 
@@ -45,29 +45,21 @@ class Flux(Driver):
             argv += ["-o", f"cpu-affinity={_AFFINITY[shape.bind]}"]
         if shape.gpus:
             argv += ["-o", "gpu-affinity=per-task"]
-        if shape.hosts:
-            argv.append(f"--requires=hosts:{','.join(shape.hosts)}")
+        argv += given(("--requires=hosts:{}", ",".join(shape.hosts)))
         return Words((*argv, *shape.extra, *inner))
 
 
-def allocation_words(
-    shape: Shape, slots: str = "--ntasks", cores: str = "per-task"
-) -> tuple[str, ...]:
+def allocation_words(shape: Shape, slots: str = "--ntasks", cores: str = "per-task") -> list[str]:
     """The options of a job's size, which ``flux batch`` and ``flux alloc`` say of slots."""
-    said = [f"{slots}={shape.ranks}"]
-    if nodes := len([n for n in shape.spread if n]):
-        said.append(f"--nodes={nodes}")
-    if shape.cores:
-        said.append(f"--cores-{cores}={shape.cores}")
-    if shape.gpus:
-        said.append(f"--gpus-{cores}={shape.gpus}")
-    if shape.time_s:
-        said.append(f"--time-limit={shape.time_s}s")
-    if shape.account:
-        said.append(f"--bank={shape.account}")
-    if shape.partition:
-        said.append(f"--queue={shape.partition}")
-    return tuple(said)
+    return given(
+        (slots + "={}", shape.ranks),
+        ("--nodes={}", shape.filled),
+        (f"--cores-{cores}={{}}", shape.cores),
+        (f"--gpus-{cores}={{}}", shape.gpus),
+        ("--time-limit={}s", shape.time_s),
+        ("--bank={}", shape.account),
+        ("--queue={}", shape.partition),
+    )
 
 
 LAUNCHER = Flux()

@@ -6,12 +6,8 @@ Grammar: mpiexec(1) of MPICH, "Hydra process management"; of Intel MPI, its Deve
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 from fairlead.elf.facts import AbiFamily
-from fairlead.launchers.identify import identify
-from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot
+from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot_share_gpus, pairs
 
 
 class Hydra(Driver):
@@ -22,38 +18,21 @@ class Hydra(Driver):
     family = AbiFamily.MPICH
     in_profiles = False
 
-    def describe(
-        self, program: str, speaks: AbiFamily, pmi: str, preferred_pmi: tuple[str, ...] = ()
-    ) -> Launcher:
-        return replace(identify(Path(program)), kind=self.kind)
-
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         intel = launcher.title.startswith("Intel")
-        argv = [launcher.path, *launcher.options]
-        environ: dict[str, str] = {}
         if shape.gpus:
-            raise cannot(
-                launcher,
-                "how many GPUs each rank gets",
-                "Hydra's ranks all see every GPU of their node",
-                "leave out --gpus-per-rank, and choose by MPI_LOCALRANKID in the program",
-            )
-        if shape.hosts:
-            filled = [(h, n) for h, n in zip(shape.hosts, shape.spread, strict=False) if n]
-            if intel:  # it knows no `host:n`; all but the last node are filled by -ppn
-                argv += ["-hosts", ",".join(h for h, _ in filled), "-ppn", str(shape.each)]
-            else:
-                argv += ["-hosts", ",".join(f"{h}:{n}" for h, n in filled)]
-        elif shape.each:
-            argv += ["-ppn", str(shape.each)]
-        if intel:
-            environ = _pinning(shape)
-        elif shape.bind or shape.cores:
-            place = shape.bind or "core"
-            argv += [
-                "-bind-to",
-                f"core:{shape.cores}" if place == "core" and shape.cores else place,
-            ]
+            why = "Hydra's ranks all see every GPU of their node"
+            raise cannot_share_gpus(launcher, why, "MPI_LOCALRANKID")
+        # Intel's knows no `host:n`; all but the last node are filled by -ppn.
+        hosts = [h if intel else f"{h}:{n}" for h, n in shape.hosts_with_ranks]
+        bind = f"core:{shape.cores}" if shape.cores and shape.bind in ("", "core") else shape.bind
+        argv = [launcher.path, *launcher.options]
+        argv += pairs(
+            ("-hosts", ",".join(hosts)),
+            ("-ppn", shape.each if intel or not hosts else 0),
+            ("-bind-to", "" if intel else bind),
+        )
+        environ = _pinning(shape) if intel else {}
         return Words((*argv, *shape.extra, "-n", str(shape.ranks), *inner), environ)
 
 

@@ -22,18 +22,18 @@ def identify(program: Path, patience_s: float = 10.0) -> Launcher:
     return Launcher(str(program), AbiFamily.UNKNOWN, program.name)
 
 
-def launcher_of(path: str, said: str) -> Launcher | None:
+def launcher_of(path: str, text: str) -> Launcher | None:
     """Whose ``mpiexec`` says this for ``--version``; None for one that is not known."""
-    if "HYDRA build details" in said:
-        match = re.search(r"Version:\s*(\S+)", said)
+    if "HYDRA build details" in text:
+        match = re.search(r"Version:\s*(\S+)", text)
         title = f"MPICH Hydra {match[1] if match else ''}".strip()
         return Launcher(path, AbiFamily.MPICH, title, "hydra")
-    if "Intel(R) MPI Library" in said:
-        match = re.search(r"Version (\S+)", said)
+    if "Intel(R) MPI Library" in text:
+        match = re.search(r"Version (\S+)", text)
         title = f"Intel MPI Hydra {match[1] if match else ''}".strip()
         return Launcher(path, AbiFamily.MPICH, title, "hydra")
-    if match := re.search(r"\(IBM (Spectrum MPI)\) (\d[\w.]*)", said):
+    if match := re.search(r"\(IBM (Spectrum MPI)\) (\d[\w.]*)", text):
         return Launcher(path, AbiFamily.OPENMPI, f"{match[1]} {match[2]}", "openmpi")
-    if match := re.search(r"(?:Open MPI\)|OpenRTE\)|PRTE[^\d]*) ?v?(\d[\w.]*)", said):
+    if match := re.search(r"(?:Open MPI\)|OpenRTE\)|PRTE[^\d]*) ?v?(\d[\w.]*)", text):
         return Launcher(path, AbiFamily.OPENMPI, f"Open MPI {match[1]}", "openmpi")
     return None

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.system import View
+from fairlead.base.timeboxed import version
 from fairlead.elf.facts import AbiFamily
 
 BINDINGS = ("none", "core", "socket", "numa")
@@ -86,6 +87,16 @@ class Shape:
         return tuple(even + (i < more) for i in range(count))
 
     @property
+    def filled(self) -> int:
+        """The number of nodes with ranks; 0 if the nodes are unknown."""
+        return sum(ranks > 0 for ranks in self.spread)
+
+    @property
+    def hosts_with_ranks(self) -> tuple[tuple[str, int], ...]:
+        """The named nodes that have ranks, with their number."""
+        return tuple((h, n) for h, n in zip(self.hosts, self.spread, strict=False) if n)
+
+    @property
     def each(self) -> int:
         """Ranks on the fullest node; 0 if the nodes are unknown."""
         return self.per_node or max(self.spread, default=0)
@@ -110,7 +121,8 @@ class Driver:
         programs: its program names on PATH, in order of preference.
         title: its product name; empty if its ``--version`` output has it.
         family: the family whose ranks it connects; unknown if that depends on options such as ``--mpi``.
-        in_profiles: a site profile may name it. The ``mpiexec`` of an MPI is called ``mpiexec`` there.
+        in_profiles: a site profile may name it. The ``mpiexec`` of an MPI is called ``mpiexec`` there, and says
+            itself which MPI it belongs to.
         version_arguments: arguments that print its version; empty if it starts a job with any arguments.
         version_after: the text that precedes the version in its output.
         prologue: shell text that each rank runs before its command; ``$1`` is the run's folder.
@@ -144,11 +156,20 @@ class Driver:
             pmi: how ranks find each other, if the user set it.
             preferred_pmi: the site's order of preference, in a profile's terms.
         """
+        if not self.in_profiles:
+            from fairlead.launchers.identify import identify
+
+            return replace(identify(Path(program)), kind=self.kind)
         return Launcher(program, self.family, Path(program).name, self.kind, pmi)
 
     def is_present(self, view: View, text: str) -> bool:
         """Whether a program of that name whose version output is ``text`` is this launcher."""
         return True
+
+    def titled(self, text: str) -> str:
+        """Its title with its version, from its version output; without, if it prints none."""
+        number = version(text, self.version_after) or version(text)
+        return f"{self.title} {number if self.version_arguments else ''}".strip()
 
     def cancel(self, program: str, folder: Path, environ: Mapping[str, str]) -> None:
         """Ends processes that a launch left on other nodes; ``folder`` is the run's folder."""
@@ -166,6 +187,28 @@ def cannot(launcher: Launcher, option: str, why: str, remedy: str) -> FairleadEr
     )
 
 
+def cannot_share_gpus(launcher: Launcher, why: str, variable: str) -> FairleadError:
+    """:func:`cannot` for ranks that see every GPU; ``variable`` numbers the ranks of a node."""
+    remedy = f"leave out --gpus-per-rank, and choose by {variable} in the program"
+    return cannot(launcher, "how many GPUs each rank gets", why, remedy)
+
+
+def given(*options: tuple[str, object]) -> list[str]:
+    """The options that have a value, filled in.
+
+    >>> given(("--nodes={}", 2), ("--time={}", ""))
+    ['--nodes=2']
+    """
+    return [option.format(value) for option, value in options if value]
+
+
+def pairs(*options: tuple[str, object]) -> list[str]:
+    """The options that have a value, each followed by it as a word of its own."""
+    return [word for option, value in options if value for word in (option, str(value))]
+
+
 def clock(seconds: int) -> str:
-    """``H:MM:SS``, which every scheduler except LSF accepts."""
+    """``H:MM:SS``, which every scheduler except LSF accepts; empty for 0."""
+    if not seconds:
+        return ""
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"

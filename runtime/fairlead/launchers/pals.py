@@ -7,7 +7,7 @@ Grammar: mpiexec(1) of PALS as used in ALCF's user guides of Polaris, Crux and A
 from __future__ import annotations
 
 from fairlead.elf.facts import AbiFamily
-from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot
+from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot_share_gpus, pairs
 
 
 class Pals(Driver):
@@ -20,22 +20,16 @@ class Pals(Driver):
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         if shape.gpus:
-            raise cannot(
-                launcher,
-                "how many GPUs each rank gets",
-                "PALS shows every rank all GPUs of its node",
-                "leave out --gpus-per-rank, and choose by PALS_LOCAL_RANKID in the program",
-            )
-        argv = [launcher.path, *launcher.options, "-n", str(shape.ranks)]
-        if shape.each:
-            argv += ["--ppn", str(shape.each)]
-        if shape.cores:
-            argv += ["--depth", str(shape.cores)]
-        if shape.bind or shape.cores:
-            deep = shape.cores and shape.bind in ("", "core")
-            argv += ["--cpu-bind", "depth" if deep else shape.bind]
-        if shape.hosts:
-            argv += ["--hosts", ",".join(shape.hosts)]
+            why = "PALS shows every rank all GPUs of its node"
+            raise cannot_share_gpus(launcher, why, "PALS_LOCAL_RANKID")
+        argv = [launcher.path, *launcher.options]
+        argv += pairs(
+            ("-n", shape.ranks),
+            ("--ppn", shape.each),
+            ("--depth", shape.cores),
+            ("--cpu-bind", "depth" if shape.cores and shape.bind in ("", "core") else shape.bind),
+            ("--hosts", ",".join(shape.hosts)),
+        )
         return Words((*argv, *shape.extra, *inner))
 
 

@@ -9,10 +9,7 @@ from fairlead.elf.facts import AbiFamily
 # What a site profile calls a way to find each other, in Slurm's words.
 _SLURMS = {"cray": "cray_shasta", "pmi2": "pmi2", "pmix": "pmix"}
 # Ways that connect a family. PMI-1 comes with PMI-2 in Slurm; MPICH's and Intel's wheels have no PMIx.
-_CONNECTS = {
-    AbiFamily.MPICH: ("pmi2", "cray_shasta"),
-    AbiFamily.OPENMPI: ("pmix",),
-}
+_CONNECTS = {AbiFamily.MPICH: ("pmi2", "cray_shasta"), AbiFamily.OPENMPI: ("pmix",)}
 
 
 def slurm_pmi(speaks: AbiFamily, offered: Sequence[str], preferred: tuple[str, ...] = ()) -> str:
@@ -28,13 +25,8 @@ def slurm_pmi(speaks: AbiFamily, offered: Sequence[str], preferred: tuple[str, .
     wanted += [way for way in able if way != "cray_shasta"]
     if preferred[:1] == ("cray",) and "cray_shasta" in able and "cray_shasta" not in offered:
         return ""  # Cray's own of before Slingshot is Slurm's default there, and has no name
-    for way in wanted:
-        if way in offered:
-            return way
-    for way in offered:
-        if way.partition("_v")[0] in wanted:
-            return way
-    return ""
+    versions = [way for way in offered if way.partition("_v")[0] in wanted]
+    return next((way for way in (*wanted, *versions) if way in offered), "")
 
 
 def connects(pmi: str, speaks: AbiFamily) -> AbiFamily:
@@ -54,10 +46,10 @@ def pmi_said(words: Sequence[str]) -> str:
     >>> pmi_said(("--mpi=pmi2", "-v", "--mpi", "none"))
     'none'
     """
-    said = ""
+    value = ""
     for position, word in enumerate(words):
         if word.startswith("--mpi="):
-            said = word.partition("=")[2]
+            value = word.partition("=")[2]
         elif word == "--mpi" and position + 1 < len(words):
-            said = words[position + 1]
-    return said
+            value = words[position + 1]
+    return value

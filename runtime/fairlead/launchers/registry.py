@@ -23,17 +23,11 @@ def kinds_of_profiles() -> tuple[str, ...]:
 
 
 def kind_of(launcher: Launcher) -> str:
-    """Its driver; for an ``mpiexec`` of which only the family is known, that of the family."""
+    """Its driver; for an ``mpiexec`` of which only the family is known, that of the family. Empty if unknown."""
     if launcher.kind != MPIEXEC:
         return launcher.kind
     known = {AbiFamily.OPENMPI: "openmpi", AbiFamily.MPICH: "hydra"}
     return known.get(launcher.family, "")
-
-
-def driver_of(launcher: Launcher) -> Driver | None:
-    """Its driver; None where it is not known."""
-    kind = kind_of(launcher)
-    return LAUNCHERS.get(kind) if kind else None
 
 
 def words(launcher: Launcher, shape: Shape, inner: Sequence[str]) -> Words:
@@ -42,8 +36,8 @@ def words(launcher: Launcher, shape: Shape, inner: Sequence[str]) -> Words:
     Raises:
         FairleadError: exit code 2; the launcher cannot express the shape.
     """
-    if driver := driver_of(launcher):
-        return driver.words(launcher, shape, tuple(inner))
+    if kind := kind_of(launcher):
+        return LAUNCHERS.get(kind).words(launcher, shape, tuple(inner))
     if shape.each or shape.cores or shape.gpus or shape.bind or shape.hosts:
         raise cannot(
             launcher,

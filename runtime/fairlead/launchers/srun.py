@@ -6,21 +6,19 @@ Grammar: srun(1). What is said here wins over what sbatch or the user's shell le
 from __future__ import annotations
 
 import re
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from fairlead.base.process import run
 from fairlead.elf.facts import AbiFamily
-from fairlead.launchers.model import Driver, Launcher, Shape, Words, clock
+from fairlead.launchers.model import Driver, Launcher, Shape, Words, clock, given
 from fairlead.launchers.pmi import connects, slurm_pmi
 
 _BIND = {"none": "none", "core": "cores", "socket": "sockets", "numa": "ldoms"}
 STEP = "step"  # the file of a run's folder that names its step
 # What the first rank does before anything else, so that the step can be cancelled by its name.
-NOTE_STEP = (
-    '[ "${SLURM_PROCID:-}" = 0 ] && echo "$SLURM_JOB_ID.$SLURM_STEP_ID" >"$1/' + STEP + '"; '
-)
+NOTE_STEP = f'[ "${{SLURM_PROCID:-}}" = 0 ] && echo "$SLURM_JOB_ID.$SLURM_STEP_ID" >"$1/{STEP}"; '
 _PROBE_S = 10.0
 
 
@@ -47,109 +45,78 @@ class Srun(Driver):
         )
 
     def cancel(self, program: str, folder: Path, environ: Mapping[str, str]) -> None:
-        cancel(program, folder, environ)
+        """Ends what is left of a step whose first rank has noted its name in ``folder``."""
+        with suppress(OSError):
+            step = (folder / STEP).read_text().strip()
+            if re.fullmatch(r"\d+\.\d+", step):
+                argv = (_program(program, "scancel"), "--signal=KILL", step)
+                run(argv, environ=environ, timeout_s=_PROBE_S)
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         # A job script may have been sent with --export=NONE, and then srun passes nothing on.
         argv = [launcher.path, *launcher.options, "--export=ALL", *allocation_words(shape)]
-        if launcher.pmi:
-            argv.append(f"--mpi={launcher.pmi}")
-        if shape.bind:
-            argv.append(f"--cpu-bind={_BIND[shape.bind]}")
+        argv += given(("--mpi={}", launcher.pmi), ("--cpu-bind={}", _BIND.get(shape.bind)))
         return Words((*argv, *shape.extra, *inner))
 
 
 LAUNCHER = Srun()
 
 
-def allocation_words(shape: Shape) -> tuple[str, ...]:
+def allocation_words(shape: Shape) -> list[str]:
     """The options that srun, salloc and sbatch have in common."""
-    said = [f"--ntasks={shape.ranks}"]
-    if nodes := shape.nodes or len(shape.hosts):
-        said.append(f"--nodes={nodes}")
-    if shape.per_node:
-        said.append(f"--ntasks-per-node={shape.per_node}")
-    if shape.cores:
-        said.append(f"--cpus-per-task={shape.cores}")
-    if shape.gpus:
-        said.append(f"--gpus-per-task={shape.gpus}")
-    if shape.hosts:
-        said.append(f"--nodelist={','.join(shape.hosts)}")
-    if shape.time_s:
-        said.append(f"--time={clock(shape.time_s)}")
-    if shape.account:
-        said.append(f"--account={shape.account}")
-    if shape.partition:
-        said.append(f"--partition={shape.partition}")
-    return tuple(said)
-
-
-def answer(
-    words: Sequence[str], environ: Mapping[str, str] | None = None, limit_s: float = _PROBE_S
-) -> subprocess.CompletedProcess[str] | None:
-    """What one of Slurm's programs says, however it ends; None when it does not in time, or is not there."""
-    try:
-        return subprocess.run(
-            words,
-            env=None if environ is None else dict(environ),
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    return given(
+        ("--ntasks={}", shape.ranks),
+        ("--nodes={}", shape.nodes or len(shape.hosts)),
+        ("--ntasks-per-node={}", shape.per_node),
+        ("--cpus-per-task={}", shape.cores),
+        ("--gpus-per-task={}", shape.gpus),
+        ("--nodelist={}", ",".join(shape.hosts)),
+        ("--time={}", clock(shape.time_s)),
+        ("--account={}", shape.account),
+        ("--partition={}", shape.partition),
+    )
 
 
 def pmi_offered(srun: str) -> tuple[str, ...]:
     """The kinds that ``srun --mpi=list`` names; empty when it does not answer in time."""
-    done = answer((srun, "--mpi=list"))
-    return pmi_listed(done.stdout + done.stderr) if done else ()
+    ran = run((srun, "--mpi=list"), timeout_s=_PROBE_S)
+    return pmi_listed(ran.stdout + ran.stderr)
 
 
-def pmi_listed(said: str) -> tuple[str, ...]:
-    r"""What such a list names. Versions before 20 print ``srun: `` before every line, others a tab.
+def pmi_listed(text: str) -> tuple[str, ...]:
+    r"""What ``srun --mpi=list`` names; its form has changed with its versions.
 
+    >>> pmi_listed("srun: MPI types are...\nsrun: cray_shasta\nsrun: none")
+    ('cray_shasta', 'none')
     >>> pmi_listed("MPI plugin types are...\n\tpmix\n\tpmi2\nspecific pmix plugin versions available: pmix_v4")
     ('pmix', 'pmi2', 'pmix_v4')
     """
-    found = []
-    for line in said.splitlines():
-        line = line.removeprefix("srun: ").strip()
-        if line.startswith("specific pmix"):
-            found += re.findall(r"pmix_v\d+", line)
-        elif re.fullmatch(r"[a-z][a-z0-9_]*", line):
-            found.append(line)
-    return tuple(dict.fromkeys(found))
+    names: list[str] = []
+    for line in text.partition("types are...")[2].splitlines():
+        line = re.sub(r"^(srun:\s*)?(mpi/)?", "", line.strip())
+        words = line.rpartition("available:")[2].replace(",", " ").split()
+        names += words if "available:" in line or len(words) == 1 else ()
+    return tuple(dict.fromkeys(name for name in names if re.fullmatch(r"\w+", name)))
 
 
 def pmix_folders(srun: str) -> tuple[str, ...]:
     """Where Slurm's PMIx server keeps what ranks read: below slurmd's spool folder, and where mpi.conf says."""
-    scontrol = Path(srun).with_name("scontrol")
-    words = [str(scontrol) if scontrol.exists() else "scontrol", "show", "config"]
-    done = answer(words)
-    return pmix_configured(done.stdout) if done else ()
+    ran = run((_program(srun, "scontrol"), "show", "config"), timeout_s=_PROBE_S)
+    return pmix_configured(ran.stdout)
 
 
-def pmix_configured(said: str) -> tuple[str, ...]:
+def _program(srun: str, name: str) -> str:
+    """Another of Slurm's programs: the one next to srun, else the one on PATH."""
+    path = Path(srun).with_name(name)
+    return str(path) if path.exists() else name
+
+
+def pmix_configured(text: str) -> tuple[str, ...]:
     r"""The same, from what ``scontrol show config`` prints. A name for each node (``%n``, ``%h``) is left off.
 
     >>> pmix_configured("SlurmdSpoolDir          = /var/spool/slurm/%n\nPMIxCliTmpDirBase = (null)")
     ('/var/spool/slurm',)
     """
-    found = re.findall(r"^(?:SlurmdSpoolDir|PMIxCliTmpDirBase)\s*= (/\S*)$", said, re.MULTILINE)
+    found = re.findall(r"^(?:SlurmdSpoolDir|PMIxCliTmpDirBase)\s*= (/\S*)$", text, re.MULTILINE)
     whole = [re.sub(r"/[^/]*%.*", "", folder) or "/" for folder in found]
     return tuple(dict.fromkeys(folder for folder in whole if folder != "/"))
-
-
-def cancel(srun: str, folder: Path, environ: Mapping[str, str]) -> None:
-    """Ends what is left of a step whose first rank has noted its name in ``folder``."""
-    with suppress(OSError, subprocess.TimeoutExpired):
-        step = (folder / STEP).read_text().strip()
-        if re.fullmatch(r"\d+\.\d+", step):
-            scancel = Path(srun).with_name("scancel")
-            words = [str(scancel) if scancel.exists() else "scancel", "--signal=KILL", step]
-            subprocess.run(
-                words, env=dict(environ), capture_output=True, timeout=_PROBE_S, check=False
-            )

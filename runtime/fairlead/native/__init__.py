@@ -14,32 +14,23 @@ import os
 import platform
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from fairlead.base.errors import FairleadError, fail
-from fairlead.base.paths import checkout
+from fairlead.base.errors import fail, os_error_as
+from fairlead.base.paths import atomic_write, checkout
 
 SOURCE = Path(__file__).with_name("witness.c")
 CORE, WITNESS = "libfairlead_comm.so", "witness.so"
 _SHIPPED = Path(__file__).with_name("lib")
 
 
-def shipped(name: str, machine: str = "") -> Path | None:
-    """A library that this installation brings, or None.
-
-    Args:
-        name: :data:`CORE` or :data:`WITNESS`.
-        machine: as ``platform.machine()`` names it; this one by default.
-    """
-    if not machine:
-        if sys.platform != "linux" or sys.maxsize < 1 << 32 or sys.byteorder != "little":
-            return None
-        machine = platform.machine()
-    path = _SHIPPED / machine / name
+def shipped(name: str) -> Path | None:
+    """A library that this installation brings, or None. ``name`` is :data:`CORE` or :data:`WITNESS`."""
+    if sys.platform != "linux" or sys.maxsize < 1 << 32 or sys.byteorder != "little":
+        return None
+    path = _SHIPPED / platform.machine() / name
     return path if path.is_file() else None
 
 
@@ -126,13 +117,8 @@ def ensure_witness(cache: Path, environ: Mapping[str, str] = os.environ) -> Path
         return made
     if own := shipped(WITNESS):
         return _copied(own, made, "witness")
-    return _compiled(
-        made,
-        [*compiler(environ), *_witness_flags(), str(SOURCE)],
-        "the witness of a launch cannot be compiled",
-        "install a C compiler (gcc), name a working one in CC, or prove with a separate job: --probe",
-        "witness",
-    )
+    words = [*compiler(environ), *_witness_flags(), str(SOURCE)]
+    return _compiled(made, words, "native-witness-failed")
 
 
 def ensure_core(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
@@ -148,57 +134,30 @@ def ensure_core(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
         return _copied(own, made, "comm-core")
     folder = core_folder()
     sources = map(str, sorted((folder / "src").glob("*.cpp")))
-    return _compiled(
-        made,
-        [*cxx_compiler(environ), *_core_flags(), "-I", str(folder / "include"), *sources, "-lgcc"],
-        "the collective core cannot be compiled",
-        "install a C++ compiler (g++), name a working one in CXX, or let mpi4py carry the gradients:"
-        " FAIRLEAD_COMM_BACKEND=mpi4py",
-        "comm-core",
-    )
+    inputs = ["-I", str(folder / "include"), *sources, "-lgcc"]
+    return _compiled(made, [*cxx_compiler(environ), *_core_flags(), *inputs], "native-core-failed")
 
 
 def _copied(source: Path, made: Path, check: str) -> Path:
-    partial = made.with_name(f".{made.name}.{os.getpid()}")
-    try:
-        made.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, partial)
-        partial.chmod(0o755)  # as a linker leaves it
-        partial.replace(made)
-    except OSError as exc:
-        raise fail(
-            "native-cache-unwritable",
-            check=check,
-            source_name=source.name,
-            made_parent=made.parent,
-            reason=exc.strerror or str(exc),
-        ) from None
-    finally:
-        with suppress(OSError):
-            partial.unlink()
+    unwritable = os_error_as(
+        "native-cache-unwritable", check=check, source_name=source.name, made_parent=made.parent
+    )
+    with unwritable, atomic_write(made, permissions=0o755) as out:  # as a linker leaves it
+        out.write(source.read_bytes())
     return made
 
 
-def _compiled(made: Path, words: Sequence[str], what: str, remedy: str, check: str) -> Path:
+def _compiled(made: Path, words: Sequence[str], message: str) -> Path:
+    from fairlead.base.process import run  # ranks do not compile
+
     made.parent.mkdir(parents=True, exist_ok=True)
     partial = made.with_name(f".{made.name}.{os.getpid()}")
     argv = [*words, "-o", str(partial)]
     try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=180, check=False, stdin=subprocess.DEVNULL
-        )
-        why = (done.stderr.strip() or f"it ended with code {done.returncode}")[-300:]
-        if done.returncode == 0:
-            partial.replace(made)
-            return made
-    except (OSError, subprocess.TimeoutExpired) as exc:
-        why = str(exc)
+        ran = run(argv, timeout_s=180)
+        if ran.returncode == 0:
+            return partial.replace(made)
     finally:
         partial.unlink(missing_ok=True)
-    raise _cannot(what, argv, why, remedy, check)
-
-
-def _cannot(what: str, argv: Sequence[str], why: str, remedy: str, check: str) -> FairleadError:
-    return fail(
-        "native-failed", check=check, what=what, argv=shlex.join(argv), why=why, remedy=remedy
-    )
+    why = (ran.stderr.strip() or f"it ended with code {ran.returncode}")[-300:]
+    raise fail(message, argv=shlex.join(argv), why=why)

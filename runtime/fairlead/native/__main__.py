@@ -6,12 +6,11 @@ It links nothing, so the copy serves in every image and under every MPI.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
 from fairlead.base.errors import FairleadError
-from fairlead.base.paths import cache_dir
+from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.native import core_folder, ensure_core
 
 
@@ -22,15 +21,13 @@ def main(words: list[str]) -> int:
     folder = Path(words[0])
     try:
         core = ensure_core(cache_dir())
-        folder.mkdir(parents=True, exist_ok=True)
         for source, name in (
             (core, "libfairlead_comm.so"),
             (core_folder() / "include" / "fairlead_comm.h", "fairlead_comm.h"),
         ):
-            # Beside it first: a program that runs keeps the file that it has mapped.
-            partial = folder / f".{name}"
-            shutil.copyfile(source, partial)
-            partial.rename(folder / name)
+            # A program that runs keeps the file that it has mapped.
+            with atomic_write(folder / name) as out:
+                out.write(source.read_bytes())
             print(folder / name)
     except FairleadError as exc:
         for finding in exc.findings:

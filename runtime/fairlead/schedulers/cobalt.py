@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from fairlead.base.process import Ran
 from fairlead.base.system import View
-from fairlead.schedulers.hostlist import first_words
-from fairlead.schedulers.model import Allocation, Job, Scheduler, lacks
+from fairlead.launchers.model import given
+from fairlead.schedulers.model import Allocation, Job, Scheduler, first_words, lacks
 
 
 class Cobalt(Scheduler):
@@ -32,19 +32,17 @@ class Cobalt(Scheduler):
             raise lacks("cobalt", "a requeue", "leave out --requeue")
         if not shape.time_s:
             raise lacks("cobalt", "no time limit", "add --time, e.g. --time 30m")
-        nodes = len([n for n in shape.spread if n])
-        if not nodes:
+        if not shape.filled:
             raise lacks("cobalt", "ranks without a number of nodes", "add -N NODES")
-        said = [f"-n {nodes}", f"-t {-(-shape.time_s // 60)}"]
-        if shape.account:
-            said.append(f"-A {shape.account}")
-        if shape.partition:
-            said.append(f"-q {shape.partition}")
-        if job.name:
-            said.append(f"--jobname {job.name}")
-        if job.log:
-            said.append(f"-O {job.log}")
-        return (*said, *job.options)
+        words = given(
+            ("-n {}", shape.filled),
+            ("-t {}", -(-shape.time_s // 60)),
+            ("-A {}", shape.account),
+            ("-q {}", shape.partition),
+            ("--jobname {}", job.name),
+            ("-O {}", job.log),
+        )
+        return (*words, *job.options)
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """Source: ALCF's "Running Jobs on XC40": $COBALT_NODEFILE has a line a node."""

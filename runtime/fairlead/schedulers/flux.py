@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from fairlead.base.process import Ran
 from fairlead.base.system import View
-from fairlead.base.timeboxed import version
 from fairlead.launchers.flux import allocation_words
-from fairlead.launchers.model import Shape
+from fairlead.launchers.model import Shape, given
 from fairlead.schedulers.model import Allocation, Job, Scheduler, lacks
 
 
@@ -19,6 +18,7 @@ class Flux(Scheduler):
     title = "Flux"
     programs = ("flux",)
     version_command = ("flux", "version")
+    version_after = "commands:"
     job_variable = "FLUX_JOB_ID"
     nests = True
     sentinel = "# flux: "
@@ -35,11 +35,9 @@ class Flux(Scheduler):
             )
         if job.requeue:
             raise lacks("flux", "a requeue", "leave out --requeue")
-        said = [f"--job-name={job.name}"] if job.name else []
-        said += allocation_words(job.shape, "--nslots", "per-slot")
-        if job.log:
-            said.append(f"--output={job.log}")
-        return (*said, *job.options)
+        size = allocation_words(job.shape, "--nslots", "per-slot")
+        name, log = given(("--job-name={}", job.name)), given(("--output={}", job.log))
+        return (*name, *size, *log, *job.options)
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """Source: flux-environment(7)."""
@@ -60,9 +58,6 @@ class Flux(Scheduler):
         inside = "FLUX_URI" in view.environ or "FLUX_JOB_ID" in view.environ
         timed_out = answered is not None and answered.returncode == 124
         return inside or "flux-core" in version_text or timed_out
-
-    def version(self, text: str) -> str:
-        return version(text, "commands:") or version(text)
 
 
 SCHEDULER = Flux()

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 from fairlead.base.process import Ran
 from fairlead.base.system import View
-from fairlead.base.timeboxed import version, words
-from fairlead.schedulers.hostlist import first_words
-from fairlead.schedulers.model import Allocation, Job, Scheduler, lacks
+from fairlead.base.timeboxed import words
+from fairlead.launchers.model import given
+from fairlead.schedulers.model import Allocation, Job, Scheduler, first_words, lacks
 
 
 class Lsf(Scheduler):
@@ -20,6 +20,7 @@ class Lsf(Scheduler):
     title = "LSF"
     programs = ("bsub",)
     version_command = ("bsub", "-V")
+    version_after = "LSF"
     job_variable = "LSB_JOBID"
     sentinel = "#BSUB "
     submit = "bsub <"
@@ -30,18 +31,15 @@ class Lsf(Scheduler):
 
     def directives(self, job: Job) -> tuple[str, ...]:
         shape = job.shape
-        lines = [f"-J {name}"] if (name := _name(job)) else []
-        lines += _size(job)
-        if shape.time_s:
-            minutes = -(-shape.time_s // 60)
-            lines.append(f"-W {minutes // 60}:{minutes % 60:02}")
-        if shape.account:
-            lines.append(f"-P {shape.account}")
-        if shape.partition:
-            lines.append(f"-q {shape.partition}")
-        lines.append("-r" if job.requeue else "-rn")
-        if job.log:
-            lines.append(f"-o {job.log}")
+        minutes = -(-shape.time_s // 60)
+        lines = [*given(("-J {}", _name(job))), *_size(job)]
+        lines += given(
+            ("-W {}", minutes and f"{minutes // 60}:{minutes % 60:02}"),
+            ("-P {}", shape.account),
+            ("-q {}", shape.partition),
+            ("{}", "-r" if job.requeue else "-rn"),
+            ("-o {}", job.log),
+        )
         return (*lines, *job.options)
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
@@ -63,9 +61,6 @@ class Lsf(Scheduler):
             slots, hosts = slots[1:], hosts[1:]
         return Allocation(self.kind, job, len(hosts), tuple(hosts), len(slots), "LSB_JOBID")
 
-    def version(self, text: str) -> str:
-        return version(text, "LSF")
-
     def questions(self, view: View) -> dict[str, tuple[str, ...]]:
         return {"lsid": ("lsid",)}
 
@@ -84,24 +79,19 @@ def _name(job: Job) -> str:
         return job.name
     if array.first < 1:
         raise lacks("lsf", "an array from 0", f"--array 1-{array.last - array.first + 1}")
-    step = f":{array.step}" if array.step > 1 else ""
-    limit = f"%{array.limit}" if array.limit else ""
-    return f'"{job.name or "fairlead"}[{array.first}-{array.last}{step}]{limit}"'
+    return f'"{job.name or "fairlead"}{array.words("[{}]")}"'
 
 
 def _size(job: Job) -> list[str]:
     """Nodes for jsrun, which places ranks by itself; else slots, with cores and GPUs for each."""
     shape = job.shape
     if job.launcher == "jsrun":
-        nodes = len([ranks for ranks in shape.spread if ranks])
-        if not nodes:
+        if not shape.filled:
             raise lacks("lsf", "ranks without a number of nodes for jsrun", "add -N NODES")
-        return [f"-nnodes {nodes}"]
-    lines = [f"-n {shape.ranks}"]
-    if shape.each:
-        lines.append(f'-R "span[ptile={shape.each}]"')
-    if shape.cores:
-        lines.append(f'-R "affinity[core({shape.cores})]"')
-    if shape.gpus:
-        lines.append(f'-gpu "num={shape.gpus}/task"')
-    return lines
+        return [f"-nnodes {shape.filled}"]
+    return given(
+        ("-n {}", shape.ranks),
+        ('-R "span[ptile={}]"', shape.each),
+        ('-R "affinity[core({})]"', shape.cores),
+        ('-gpu "num={}/task"', shape.gpus),
+    )

@@ -6,7 +6,9 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.process import Ran
@@ -29,6 +31,12 @@ class Array:
     last: int
     step: int = 1
     limit: int = 0
+
+    def words(self, form: str = "{}") -> str:
+        """``FIRST-LAST:STEP`` in ``form``, and ``%LIMIT``; a step of 1 and no limit are left out."""
+        step = f":{self.step}" if self.step > 1 else ""
+        limit = f"%{self.limit}" if self.limit else ""
+        return form.format(f"{self.first}-{self.last}{step}") + limit
 
 
 @dataclass(frozen=True)
@@ -102,6 +110,7 @@ class Scheduler:
         title: its product name.
         programs: any of which on PATH shows it.
         version_command: prints its version.
+        version_after: the text that precedes the version in its output.
         job_variable: set in each of its jobs.
         job_variable_is_own: no other software sets that variable.
         nests: it can run inside another scheduler's job, whose allocation comes first.
@@ -120,6 +129,7 @@ class Scheduler:
     title: str
     programs: tuple[str, ...]
     version_command: tuple[str, ...] = ()
+    version_after: str = ""
     job_variable: str = ""
     job_variable_is_own: bool = True
     nests: bool = False
@@ -165,7 +175,7 @@ class Scheduler:
 
     def version(self, text: str) -> str:
         """Its version, from the output of ``version_command``."""
-        return version(text)
+        return version(text, self.version_after) or version(text)
 
     def questions(self, view: View) -> dict[str, tuple[str, ...]]:
         """Further commands that :meth:`cluster` needs, by key."""
@@ -180,6 +190,13 @@ class Scheduler:
         return {}
 
 
+def first_words(path: str) -> list[str]:
+    """The first word of each line of a file; none where it cannot be read."""
+    with suppress(OSError):
+        return [line.split()[0] for line in Path(path).read_text().splitlines() if line.strip()]
+    return []
+
+
 def array(text: str) -> Array:
     """``0-9``, ``1-99:2`` or ``1-100%8``.
 
@@ -187,11 +204,11 @@ def array(text: str) -> Array:
         FairleadError: exit code 2.
     """
     match = re.fullmatch(r"(\d{1,9})-(\d{1,9})(?::(\d{1,9}))?(?:%(\d{1,9}))?", text)
-    made = Array(*(int(part or 0) for part in match.groups())) if match else Array(1, 0)
-    made = Array(made.first, made.last, made.step or 1, made.limit)
-    if not match or made.last < made.first:
+    parts = [int(part or 0) for part in match.groups()] if match else [1, 0, 0, 0]
+    first, last, step, limit = parts
+    if last < first:
         raise fail("script-array", text=text)
-    return made
+    return Array(first, last, step or 1, limit)
 
 
 def name(option: str, text: str) -> str:
@@ -236,12 +253,12 @@ def options(words: Iterable[str]) -> tuple[str, ...]:
     >>> options(("-C", "haswell", "--exclusive", "-l filesystems=home"))
     ('-C haswell', '--exclusive', '-l filesystems=home')
     """
-    found: list[str] = []
+    grouped: list[str] = []
     for word in words:
         if "\n" in word:
             raise fail("script-directive-line", word=word)
-        if word.startswith("-") or not found:
-            found.append(word)
+        if word.startswith("-") or not grouped:
+            grouped.append(word)
         else:
-            found[-1] += f" {word}"
-    return tuple(found)
+            grouped[-1] += f" {word}"
+    return tuple(grouped)

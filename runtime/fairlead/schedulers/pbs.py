@@ -9,10 +9,9 @@ from itertools import groupby
 from fairlead.base.process import Ran
 from fairlead.base.system import View
 from fairlead.base.timeboxed import settings
-from fairlead.launchers.model import Shape, clock
+from fairlead.launchers.model import Shape, clock, given
 from fairlead.schedulers.cobalt import is_cobalt
-from fairlead.schedulers.hostlist import first_words
-from fairlead.schedulers.model import Allocation, Job, Scheduler, lacks
+from fairlead.schedulers.model import Allocation, Job, Scheduler, first_words, lacks
 
 
 class Pbs(Scheduler):
@@ -32,30 +31,21 @@ class Pbs(Scheduler):
 
     def directives(self, job: Job) -> tuple[str, ...]:
         shape = job.shape
-        said = [f"-N {job.name}"] if job.name else []
-        said.append(f"-l select={_chunks(shape)}")
-        if shape.spread:
-            said.append("-l place=scatter")
-        if shape.time_s:
-            said.append(f"-l walltime={clock(shape.time_s)}")
-        if shape.account:
-            said.append(f"-A {shape.account}")
-        if shape.partition:
-            said.append(f"-q {shape.partition}")
-        if job.array:
-            a = job.array
-            if a.first == a.last:
-                raise lacks("pbs", "an array of one", "leave out --array")
-            step = f":{a.step}" if a.step > 1 else ""
-            limit = f"%{a.limit}" if a.limit else ""
-            said.append(f"-J {a.first}-{a.last}{step}{limit}")
-        said.append(
-            f"-r {'y' if job.requeue or job.array else 'n'}"
-        )  # arrays have to be rerunnable
-        said.append("-j oe")
-        if job.log:
-            said.append(f"-o {job.log}")
-        return (*said, *job.options)
+        if job.array and job.array.first == job.array.last:
+            raise lacks("pbs", "an array of one", "leave out --array")
+        words = given(
+            ("-N {}", job.name),
+            ("-l select={}", _chunks(shape)),
+            ("-l place={}", shape.spread and "scatter"),
+            ("-l walltime={}", clock(shape.time_s)),
+            ("-A {}", shape.account),
+            ("-q {}", shape.partition),
+            ("-J {}", job.array and job.array.words()),
+            ("-r {}", "y" if job.requeue or job.array else "n"),  # arrays have to be rerunnable
+            ("-j {}", "oe"),
+            ("-o {}", job.log),
+        )
+        return (*words, *job.options)
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """Source: qsub(1B) of OpenPBS: $PBS_NODEFILE has a line a slot."""

@@ -8,9 +8,7 @@ from fairlead.base.registry import Registry
 from fairlead.base.system import View
 from fairlead.schedulers.model import Allocation, Scheduler
 
-SCHEDULERS: Registry[Scheduler] = Registry(
-    "fairlead.schedulers", "SCHEDULER", ("hostlist", "script")
-)
+SCHEDULERS: Registry[Scheduler] = Registry("fairlead.schedulers", "SCHEDULER", ("script",))
 
 
 def ordered() -> tuple[Scheduler, ...]:

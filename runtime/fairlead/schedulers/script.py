@@ -29,8 +29,8 @@ def script(kind: str, job: Job) -> str:
     if job.array and not reader.index:
         reader.directives(job)  # says so
         raise lacks(kind, "an array", "leave out --array")
-    said = (*job.leading, *reader.directives(job))
-    lines = ["#!/bin/sh", *(f"{reader.sentinel}{words}" for words in said)]
+    directives = (*job.leading, *reader.directives(job))
+    lines = ["#!/bin/sh", *(f"{reader.sentinel}{words}" for words in directives)]
     if job.written_by:
         lines += ["", f"# Written by: {' '.join(job.written_by.split())}"]
     if job.modules:  # before `set -eu`, which few of their scripts bear
@@ -44,8 +44,8 @@ def script(kind: str, job: Job) -> str:
     lines += [f"export {name}={shlex.quote(value)}" for name, value in job.exports]
     if job.array:
         lines.append(f'export {INDEX}="${reader.index}"')
-    text = "\n".join([*lines[1 + len(said) :], job.body, ""])
+    text = "\n".join([*lines[1 + len(directives) :], job.body, ""])
     for line in text.splitlines():
         if line.lstrip().startswith(reader.sentinel.strip()):  # LSF reads them wherever they are
             raise fail("script-line-in-word", line=line[:60], kind=kind)
-    return "\n".join([*lines[: 1 + len(said)], text])
+    return "\n".join([*lines[: 1 + len(directives)], text])

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from fairlead.base.process import Ran
 from fairlead.base.system import View
 from fairlead.base.timeboxed import first, settings, words
-from fairlead.launchers.model import Shape
+from fairlead.launchers.model import Shape, given
 from fairlead.launchers.srun import allocation_words
-from fairlead.schedulers.hostlist import counts, expand
 from fairlead.schedulers.model import Allocation, Job, Scheduler
 
 
@@ -31,15 +30,13 @@ class Slurm(Scheduler):
     reframe = "slurm"
 
     def directives(self, job: Job) -> tuple[str, ...]:
-        said = [f"--job-name={job.name}"] if job.name else []
-        said += allocation_words(job.shape)
-        if job.array:
-            a = job.array
-            said.append(f"--array={a.first}-{a.last}{_more(':', a.step)}{_more('%', a.limit)}")
-        said.append("--requeue" if job.requeue else "--no-requeue")
-        if job.log:
-            said.append(f"--output={job.log}")
-        return (*said, *job.options)
+        words = [*given(("--job-name={}", job.name)), *allocation_words(job.shape)]
+        words += given(
+            ("--array={}", job.array and job.array.words()),
+            ("--{}", "requeue" if job.requeue else "no-requeue"),
+            ("--output={}", job.log),
+        )
+        return (*words, *job.options)
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """Source: sbatch(1), "OUTPUT ENVIRONMENT VARIABLES"."""
@@ -61,9 +58,7 @@ class Slurm(Scheduler):
         return (program, *silence, *options, *allocation_words(shape), "--", *argv)
 
     def questions(self, view: View) -> dict[str, tuple[str, ...]]:
-        if view.environ.get("SLURM_CLUSTER_NAME") or _cluster_in(view, slurm_conf(view)):
-            return {}
-        return {"ClusterName": ("scontrol", "show", "config")}
+        return {} if self.cluster_names(view) else {"ClusterName": ("scontrol", "show", "config")}
 
     def cluster(self, view: View, answers: Mapping[str, Ran]) -> tuple[str, str]:
         if name := view.environ.get("SLURM_CLUSTER_NAME"):
@@ -83,10 +78,6 @@ class Slurm(Scheduler):
         if name := _cluster_in(view, conf):
             names.setdefault(name, f"ClusterName in {conf}")
         return names
-
-
-def _more(sign: str, number: int) -> str:
-    return f"{sign}{number}" if number > (sign == ":") else ""
 
 
 SCHEDULER = Slurm()
@@ -112,3 +103,42 @@ def slurm_conf(view: View) -> str:
 def _cluster_in(view: View, conf: str) -> str:
     lines = {k.lower(): v for k, v in settings(view.read(conf) or "", _CLUSTER).items()}
     return lines.get("clustername", "") if conf else ""
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """What SLURM_JOB_CPUS_PER_NODE says, a number a node.
+
+    >>> counts("72(x2),36")
+    (72, 72, 36)
+    """
+    numbers: list[int] = []
+    for number, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        numbers += [int(number)] * int(times or 1)
+    return tuple(numbers)
+
+
+def expand(names: str) -> tuple[str, ...]:
+    """A list of hosts as Slurm writes it, name by name: ``scontrol show hostnames`` without Slurm.
+
+    >>> expand("nid[0008-0010,12],login1,r[1-2]c[3,4]-x")
+    ('nid0008', 'nid0009', 'nid0010', 'nid12', 'login1', 'r1c3-x', 'r1c4-x', 'r2c3-x', 'r2c4-x')
+    """
+    hosts: list[str] = []
+    for word in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", names):
+        made = [""]
+        for plain, ranges in re.findall(r"([^\[]+)|\[([^\]]*)\]", word):
+            ends = [plain] if plain else list(_numbers(ranges))
+            made = [before + end for before in made for end in ends]
+        hosts += made
+    return tuple(hosts)
+
+
+def _numbers(ranges: str) -> list[str]:
+    numbers = []
+    for part in ranges.split(","):
+        first, dash, last = part.partition("-")
+        if dash and first.isdigit() and last.isdigit():
+            numbers += [f"{n:0{len(first)}}" for n in range(int(first), int(last) + 1)]
+        else:
+            numbers.append(part)
+    return numbers

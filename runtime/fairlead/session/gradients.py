@@ -23,7 +23,6 @@ from fairlead.base.errors import ExitCode, Finding, error, fail, info, warning
 from fairlead.base.paths import cache_dir
 from fairlead.engines.model import Engine
 from fairlead.image.open import Image
-from fairlead.site.evidence import known_by
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import Here
 from fairlead.swap.model import Bind, Line, Plan, Request
@@ -204,7 +203,7 @@ def facts_of(
         wheels={re.sub(r"[-_.]+", "-", n).lower(): v for n, v in wheels.items()} or None,
         site=site.name,
         wish=site.comm.backend,
-        wish_by=known_by(site, "comm.backend"),
+        wish_by=site.known_by("comm.backend"),
         plugin=plugin,
         plugin_named=bool(site.comm.plugin or plugin),
         unseen=known is Known.PROFILE,

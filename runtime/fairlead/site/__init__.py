@@ -7,19 +7,7 @@ holds here.
 
 from __future__ import annotations
 
-from fairlead.site.choose import CHOSEN, all_sites, load_site, profile_file, resolve
-from fairlead.site.model import Origin, Site, Status
-from fairlead.site.places import files, folders
+from fairlead.site.choose import CHOSEN, all_sites, files, folders, load_site, resolve
+from fairlead.site.model import Site, Status
 
-__all__ = [
-    "CHOSEN",
-    "Origin",
-    "Site",
-    "Status",
-    "all_sites",
-    "files",
-    "folders",
-    "load_site",
-    "profile_file",
-    "resolve",
-]
+__all__ = ["CHOSEN", "Site", "Status", "all_sites", "files", "folders", "load_site", "resolve"]

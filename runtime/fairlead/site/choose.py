@@ -1,4 +1,9 @@
-"""Loads profiles by name, and chooses the one for this machine.
+"""Finds and loads profiles by name, and chooses the one for this machine.
+
+They are looked for in folders, of which a later one comes before an earlier one: those that come with
+fairlead, ``/etc/fairlead/sites.d``, the user's own, and what $FAIRLEAD_SITES_EXTRA names. $FAIRLEAD_SITES
+takes the place of all of them. A file hides those of its name in earlier folders, unless it extends its
+own name: then it is laid over them.
 
 All profiles are cached together, under the content of every file read: validating them takes
 longer than everything else before a launch.
@@ -6,38 +11,59 @@ longer than everything else before a launch.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
 import platform
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead import __version__
 from fairlead.base.errors import FairleadError, Finding, fail
-from fairlead.base.paths import atomic_write, cache_dir
-from fairlead.base.serde import from_json, to_json
+from fairlead.base.paths import bundled, cache_dir, config_dir
+from fairlead.base.serde import cached
 from fairlead.base.suggest import suggest
-from fairlead.site import places
 from fairlead.site.model import Site
 
 CHOSEN = "FAIRLEAD_SITE"
+REPLACE, EXTEND = "FAIRLEAD_SITES", "FAIRLEAD_SITES_EXTRA"
+SYSTEM = Path("/etc/fairlead/sites.d")
 _SCHEMA = 2
 
 
-def profile_file(name: str, environ: Mapping[str, str] = os.environ) -> Path:
-    """The file of the profile called ``name``, or ``name`` itself when it is a ``.toml`` path.
+def folders(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Where profiles are looked for; a later folder comes before an earlier one.
 
     Raises:
-        FairleadError: exit code 2; there is no such profile.
+        FairleadError: exit code 2; a variable names a folder that there is not. Without what is in it
+            another profile would be taken, silently.
     """
-    found = places.files(environ)
-    path = Path(name) if name.endswith(".toml") else found.get(name, (None,))[-1]
-    if path is None:
-        raise fail("site-unknown", name=name, suggestion=suggest(name, found))
-    return path
+    own = bundled("sitecfg")
+    usual = (own / "families", own, SYSTEM, config_dir(environ) / "sites")
+    return (*(_listed(REPLACE, environ) or usual), *_listed(EXTEND, environ))
+
+
+def _listed(variable: str, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    named = tuple(Path(part) for part in environ.get(variable, "").split(":") if part)
+    for folder in named:
+        if not folder.is_dir():
+            raise fail(
+                "site-folder-file" if folder.exists() else "site-folder-missing",
+                variable=variable,
+                folder=folder,
+                quoted_folder=shlex.quote(str(folder)),
+            )
+    return named
+
+
+def files(environ: Mapping[str, str] = os.environ) -> dict[str, tuple[Path, ...]]:
+    """Every profile's files by its name; the one that comes first is the last."""
+    profiles: dict[str, tuple[Path, ...]] = {}
+    for folder in folders(environ):
+        for path in sorted(folder.glob("*.toml")) if folder.is_dir() else ():
+            profiles[path.stem] = (*profiles.get(path.stem, ()), path)
+    return profiles
 
 
 @dataclass(frozen=True)
@@ -54,24 +80,22 @@ class Sites:
 
 def all_sites(environ: Mapping[str, str] = os.environ) -> Sites:
     """Every profile that can be found, by name."""
-    found = places.files(environ)
-    key = _key([p for paths in found.values() for p in paths])
-    cached = cache_dir(environ) / "facts" / f"sites-{key}.json"
-    with contextlib.suppress(OSError, ValueError):
-        return from_json(Sites, json.loads(cached.read_text()))
-    from fairlead.site import layers  # pydantic, only when something must be checked
+    profiles = files(environ)
+    key = _key([p for paths in profiles.values() for p in paths])
 
-    sites: dict[str, Site] = {}
-    wrong: dict[str, tuple[Finding, ...]] = {}
-    for name, paths in found.items():
-        try:
-            sites[name] = layers.load(paths[-1], environ).site
-        except FairleadError as exc:
-            wrong[name] = exc.findings
-    every = Sites(sites, wrong)
-    with contextlib.suppress(OSError), atomic_write(cached, "w") as stream:
-        json.dump(to_json(every), stream)
-    return every
+    def load() -> Sites:
+        from fairlead.site import layers  # pydantic, only when something must be checked
+
+        sites: dict[str, Site] = {}
+        wrong: dict[str, tuple[Finding, ...]] = {}
+        for name, paths in profiles.items():
+            try:
+                sites[name] = layers.load(paths[-1], environ)
+            except FairleadError as exc:
+                wrong[name] = exc.findings
+        return Sites(sites, wrong)
+
+    return cached(Sites, cache_dir(environ) / "facts" / f"sites-{key}.json", load)
 
 
 def _key(paths: list[Path]) -> str:
@@ -86,19 +110,22 @@ def _key(paths: list[Path]) -> str:
 
 
 def load_site(name: str, environ: Mapping[str, str] = os.environ) -> Site:
-    """The profile called ``name``, checked.
+    """The profile called ``name``, or in the file ``name`` when it is a ``.toml`` path; checked.
 
     Raises:
         FairleadError: exit code 2; it is unknown, or its files have mistakes.
     """
-    path = profile_file(name, environ)
+    profiles = files(environ)
+    path = Path(name) if name.endswith(".toml") else profiles.get(name, (None,))[-1]
+    if path is None:
+        raise fail("site-unknown", name=name, suggestion=suggest(name, profiles))
     if not name.endswith(".toml"):
         every = all_sites(environ)
         if name in every.sites:
             return every.sites[name]
     from fairlead.site import layers
 
-    return layers.load(path, environ).site
+    return layers.load(path, environ)
 
 
 def resolve(name: str | None, environ: Mapping[str, str] = os.environ) -> tuple[Site, str]:
@@ -114,18 +141,12 @@ def resolve(name: str | None, environ: Mapping[str, str] = os.environ) -> tuple[
         return load_site(name, environ), "named by --site"
     if chosen := environ.get(CHOSEN):
         return load_site(chosen, environ), f"named by ${CHOSEN}"
-    found = detect(environ)
-    if found.profile is None:
-        reasons = "\n".join(f"{site}: {why[0]}" for site, why in found.against.items() if why)
-        tied = "\n".join(found.notes)
-        raise (
-            fail(
-                "site-detect-tie",
-                node=platform.node(),
-                tied=tied or reasons,
-                ties=found.ties[0],
-            )
-            if found.ties
-            else fail("site-detect-none", node=platform.node(), tied=tied or reasons)
-        )
-    return load_site(found.profile, environ), "detected"
+    detected = detect(environ)
+    if detected.profile is None:
+        reasons = "\n".join(f"{site}: {why[0]}" for site, why in detected.against.items() if why)
+        tied = "\n".join(detected.notes)
+        node, why = platform.node(), tied or reasons
+        if detected.ties:
+            raise fail("site-detect-tie", node=node, tied=why, ties=detected.ties[0])
+        raise fail("site-detect-none", node=node, tied=why)
+    return load_site(detected.profile, environ), "detected"

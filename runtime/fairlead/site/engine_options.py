@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from fairlead.engines.model import Engine
 from fairlead.engines.registry import ENGINES
-from fairlead.site.evidence import says
 from fairlead.site.model import Site
 
 
@@ -26,7 +25,7 @@ def with_options(engine: Engine, site: Site, *, gpu: bool, own: Sequence[str] = 
         more = [w for w in options.get(engine.kind, ()) if w not in engine.options]
         if more:
             words += more
-            reasons.append((" ".join(more), says(site, f"{section}.{engine.kind}")))
+            reasons.append((" ".join(more), site.says(f"{section}.{engine.kind}")))
     parts = ENGINES.get(engine.kind).userns_options if engine.kind in ENGINES else ()
     apart = any(word in parts for word in (*words, *own))
     return replace(

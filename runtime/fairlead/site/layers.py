@@ -1,14 +1,14 @@
 """One profile out of several files: its own, what that extends, and what a machine or user lays over it.
 
-Where the files are, and which hides which, is :mod:`fairlead.site.places`.
+Where the files are, and which hides which, is :mod:`fairlead.site.choose`.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,59 +16,54 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, fail
 from fairlead.base.suggest import suggest
 from fairlead.base.toml import Document, Mistake, mistake_at, read
 from fairlead.site import model
+from fairlead.site.choose import files
 from fairlead.site.model import Origin, Site, Status
-from fairlead.site.places import files
-from fairlead.site.profile import GUESS, SECTIONS, SiteProfile, section_model
+from fairlead.site.profile import GUESS, SECTIONS, SiteProfile
 
 _PROVENANCE = ("source", "sources")
 
 
-@dataclass(frozen=True)
-class Layered:
-    """A profile and the files that it is made of.
-
-    Attributes:
-        documents: the base first.
-    """
-
-    site: Site
-    documents: tuple[Document, ...]
-
-
-def load(path: Path, environ: Mapping[str, str] = os.environ) -> Layered:
+def load(path: Path, environ: Mapping[str, str] = os.environ) -> Site:
     """The profile in ``path``, laid over what it extends.
 
     Raises:
         FairleadError: exit code 2; one finding for each mistake of any of its files.
     """
-    *read_here, end = _chain(path, environ)
-    documents = tuple(d for d in (*read_here, end) if isinstance(d, Document))[::-1]
-    findings: list[Finding] = list(end.findings) if isinstance(end, FairleadError) else []
+    documents: list[Document] = []
+    findings: list[Finding] = []
+    try:
+        _read_chain(path, environ, documents)
+    except FairleadError as exc:
+        findings += exc.findings
+    documents.reverse()
     for document in documents:
         _, mistakes = document.validate(SiteProfile)
         findings += mistakes
         # What has no sound shape can not be looked into further.
         if not mistakes:
-            findings += [document.finding(m) for m in _unfounded(document.data)]
-            findings += [document.finding(m) for m in _misnamed(document)]
+            findings += map(document.finding, _unfounded(document.data))
+            name, stem = document.data["site"]["name"], document.path.stem
+            if name != stem:
+                mistake = mistake_at(("site", "name"), "site-name", name=name, stem=stem)
+                findings.append(document.finding(mistake))
     if findings:
         raise FairleadError(findings, ExitCode.USAGE)
-    return Layered(_merged(documents), documents)
+    return _merged(documents)
 
 
-def _chain(path: Path, environ: Mapping[str, str]) -> Iterator[Document | FairleadError]:
-    """The file and those below it, itself first; where they do not lead on, the reason is the last."""
+def _read_chain(path: Path, environ: Mapping[str, str], documents: list[Document]) -> None:
+    """Reads the file and those below it into ``documents``, itself first.
+
+    Raises:
+        FairleadError: one cannot be read, or what it extends does not exist.
+    """
     known = files(environ)
     seen: list[Path] = []
     while True:
         named = path.stem if path in known.get(path.stem, ()) else shlex.quote(str(path))
-        try:
-            document = read(path, f"fairlead site show {named}")
-        except FairleadError as exc:
-            yield exc
-            return
+        document = read(path, f"fairlead site show {named}")
         seen.append(path)
-        yield document
+        documents.append(document)
         about = document.data.get("site")
         base = about.get("extends") if isinstance(about, dict) else None
         if not isinstance(base, str):
@@ -80,8 +75,7 @@ def _chain(path: Path, environ: Mapping[str, str]) -> Iterator[Document | Fairle
         if base == path.stem and path not in own:
             below = own
         if not below:
-            yield FairleadError(document.finding(_no_base(base, known, seen)), ExitCode.USAGE)
-            return
+            raise FairleadError(document.finding(_no_base(base, known, seen)), ExitCode.USAGE)
         path = below[-1]
 
 
@@ -110,21 +104,13 @@ def _unfounded(data: Mapping[str, Any]) -> Iterator[Mistake]:
                 )
         for key in own:
             if key not in values:
-                yield mistake_at(
-                    (section, "sources", key),
-                    "site-source-unused",
-                    section=section,
-                    key=key,
-                    values=", ".join(k for k in values if k not in _PROVENANCE),
-                )
+                others = ", ".join(k for k in values if k not in _PROVENANCE)
+                at = (section, "sources", key)
+                yield mistake_at(at, "site-source-unused", section=section, key=key, values=others)
         for key in values:
             if key not in (*_PROVENANCE, *own) and "source" not in values:
                 yield mistake_at(
-                    (section, key),
-                    "site-source-missing",
-                    section=section,
-                    key=key,
-                    guess=GUESS,
+                    (section, key), "site-source-missing", section=section, key=key, guess=GUESS
                 )
     for number, reference in enumerate(data.get("performance", ())):
         if reference["source"] not in known:
@@ -136,16 +122,10 @@ def _unfounded(data: Mapping[str, Any]) -> Iterator[Mistake]:
             )
 
 
-def _misnamed(document: Document) -> Iterator[Mistake]:
-    name, stem = document.data["site"]["name"], document.path.stem
-    if name != stem:
-        yield mistake_at(("site", "name"), "site-name", name=name, stem=stem)
-
-
-def _merged(documents: tuple[Document, ...]) -> Site:
+def _merged(documents: Sequence[Document]) -> Site:
     data: dict[str, Any] = {}
     origins: dict[str, Origin] = {}
-    references: dict[tuple[str, str], tuple[dict[str, Any], Origin]] = {}
+    references: dict[tuple[str, str], model.Reference] = {}
     notes: list[str] = []
     for document in documents:
         about = document.data["site"]
@@ -158,34 +138,30 @@ def _merged(documents: tuple[Document, ...]) -> Site:
             for key, value in document.data.get(section, {}).items():
                 if key in _PROVENANCE:
                     continue
-                origin = _origin(document, section, key)
+                values = document.data[section]
+                named = values.get("sources", {}).get(key) or values["source"]
+                origin = _from(document, named)
                 origins[f"{section}.{key}"] = origin
                 if isinstance(value, dict):
                     origins |= {f"{section}.{key}.{name}": origin for name in value}
                     value = {**data.get(section, {}).get(key, {}), **value}
                 data.setdefault(section, {})[key] = value
-        for reference in document.data.get("performance", ()):
-            named = (reference["what"], reference.get("conditions", ""))
-            references[named] = (reference, _from(document, reference["source"]))
-    profile = SiteProfile.model_validate(data)
+        for raw in document.data.get("performance", ()):
+            conditions = raw.get("conditions", "")
+            references[raw["what"], conditions] = model.Reference(
+                what=raw["what"],
+                value=float(raw["value"]),
+                unit=raw["unit"],
+                higher_is_better=raw["better"] == "higher",
+                conditions=conditions,
+                origin=_from(document, raw["source"]),
+            )
+    profile, last = SiteProfile.model_validate(data), documents[-1]
     if not profile.fabric.accepts:
-        raise fail(
-            "missing-key-fabric-accepts",
-            documents_path=documents[-1].path,
-            remedy=documents[-1].remedy,
-        )
+        raise fail("missing-key-fabric-accepts", documents_path=last.path, remedy=last.remedy)
     if profile.comm.backend == "dl_comm" and not profile.comm.plugin:
-        raise fail(
-            "missing-key-comm-plugin",
-            documents_path=documents[-1].path,
-            remedy=documents[-1].remedy,
-        )
-    return _site(profile, documents, origins, references)
-
-
-def _origin(document: Document, section: str, key: str) -> Origin:
-    values = document.data[section]
-    return _from(document, values.get("sources", {}).get(key) or values["source"])
+        raise fail("missing-key-comm-plugin", documents_path=last.path, remedy=last.remedy)
+    return _site(profile, documents, origins, tuple(references.values()))
 
 
 def _from(document: Document, source: str) -> Origin:
@@ -198,17 +174,17 @@ def _from(document: Document, source: str) -> Origin:
 
 def _site(
     profile: SiteProfile,
-    documents: tuple[Document, ...],
+    documents: Sequence[Document],
     origins: Mapping[str, Origin],
-    references: Mapping[tuple[str, str], tuple[dict[str, Any], Origin]],
+    references: tuple[model.Reference, ...],
 ) -> Site:
     about = profile.site
-
-    def part(name: str, kind: type[Any]) -> Any:
-        fields = section_model(name).model_fields
-        section = getattr(profile, name)
-        return kind(**{key: getattr(section, key) for key in fields if key not in _PROVENANCE})
-
+    sections: dict[str, Any] = {}
+    for part in fields(Site):
+        if is_dataclass(part.default_factory):
+            kind: Any = part.default_factory
+            values = getattr(profile, part.name).model_dump(exclude=set(_PROVENANCE))
+            sections[part.name] = kind(**values)
     return Site(
         name=about.name,
         summary=about.summary,
@@ -221,31 +197,9 @@ def _site(
         since=str(about.since or ""),
         until=str(about.until or ""),
         notes=about.notes,
-        detect=part("detect", model.Clues),
-        scheduler=part("scheduler", model.Scheduler),
-        launcher=part("launcher", model.Starter),
-        engine=part("engine", model.Engines),
-        fabric=part("fabric", model.Fabric),
-        mpi=part("mpi", model.MpiHere),
-        dependencies=part("dependencies", model.Dependencies),
         binds=profile.binds.paths,
         devices=profile.devices.paths,
-        environment=part("environment", model.Environment),
-        gpu=part("gpu", model.Gpu),
-        comm=part("comm", model.Gradients),
-        storage=part("storage", model.Storage),
-        node=part("node", model.Node),
-        images=part("images", model.Images),
-        performance=tuple(
-            model.Reference(
-                what=raw["what"],
-                value=float(raw["value"]),
-                unit=raw["unit"],
-                higher_is_better=raw["better"] == "higher",
-                conditions=raw.get("conditions", ""),
-                origin=origin,
-            )
-            for raw, origin in references.values()
-        ),
+        performance=references,
         origins=origins,
+        **sections,
     )

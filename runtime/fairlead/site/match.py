@@ -13,10 +13,8 @@ from __future__ import annotations
 import datetime
 import fnmatch
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.system import Machine, View
@@ -24,15 +22,12 @@ from fairlead.base.timeboxed import at_once
 from fairlead.schedulers.registry import cluster_names, in_job, ordered
 from fairlead.site.choose import all_sites
 from fairlead.site.model import Clues, Site
+from fairlead.site.resolved_paths import expanded
 
 LAST = "laptop"
 SILENCE = "nothing speaks against it"
-# Variables that distinguish machines, in addition to those that profiles name.
-TELLING = ("SLURM_CLUSTER_NAME", "LMOD_SYSTEM_NAME", "NERSC_HOST", "SLURM_JOB_ID", "PBS_JOBID",
-           "COBALT_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "SLURM_CONF", "SCRATCH", "PSCRATCH",
-           "CRAYPE_NETWORK_TARGET", "CRAY_MPICH_DIR", "MPICH_DIR", "TMPDIR")  # fmt: skip
 # Weight of one clue: a host name such as nid000001 exists on many machines.
-_ENVIRON, _CLUSTER, _HOSTNAME = 4, 4, 2
+_WEIGHTS = {"environ": 4, "clusters": 4, "hostnames": 2}
 
 
 @dataclass(frozen=True)
@@ -102,10 +97,7 @@ class Detected:
 
 
 def detect(
-    environ: Mapping[str, str] = os.environ,
-    root: Path = Path("/"),
-    world: View | None = None,
-    limit_s: float = 10.0,
+    environ: Mapping[str, str] = os.environ, world: View | None = None, limit_s: float = 10.0
 ) -> Detected:
     """Finds the profile of this machine.
 
@@ -118,21 +110,19 @@ def detect(
     every = all_sites(environ)
     if every.wrong:
         raise FairleadError([f for found in every.wrong.values() for f in found], ExitCode.USAGE)
-    view = world or Machine(environ, root)
+    view = world or Machine(environ)
     found = at_once({"": lambda: match(view, every.sites)}, limit_s).get("")
     if isinstance(found, BaseException):
         raise found
-    silent = (
-        f"a file system does not answer: no verdict within {limit_s:g} s; `df` shows which hangs"
-    )
-    return found or Detected(None, notes=(silent,))
+    why = f"no verdict within {limit_s:g} s; `df` shows which hangs"
+    return found or Detected(None, notes=(f"a file system does not answer: {why}",))
 
 
 def why_not(
-    site: Site, environ: Mapping[str, str] = os.environ, root: Path = Path("/")
+    site: Site, environ: Mapping[str, str] = os.environ, world: View | None = None
 ) -> tuple[str, ...]:
     """What on this machine contradicts a profile; empty if nothing does, or if a specific clue matches."""
-    held = account(site, Machine(environ, root))
+    held = account(site, world or Machine(environ))
     if held.named and not held.contradicted:
         return ()
     own = [c.what for c in held.clues if c.what.startswith(("environ", "clusters", "hostnames"))]
@@ -152,30 +142,24 @@ def match(world: View, sites: Mapping[str, Site], today: datetime.date | None = 
     names = {a.site.name for a in chosen}
     left_out = {n: _why_not(a, by) for n, a in accounts.items() if a.site.name not in names}
     if len(chosen) != 1:
-        return Detected(None, "", (), _ties(chosen), tuple(sorted(names)), left_out)
-    [found] = chosen
-    reasons = found.said("for") or tuple(_only(world))
-    return Detected(found.site.name, by, reasons, tuple(_notes(found)), (), left_out)
+        tied = tuple(f"{a.site.name}: {'; '.join(a.said('for'))}" for a in chosen)
+        return Detected(None, notes=tied, ties=tuple(sorted(names)), against=left_out)
+    [fitting] = chosen
+    reasons = fitting.said("for") or _unsupported(world)
+    notes = tuple(_notes(fitting))
+    return Detected(fitting.site.name, by, reasons, notes, against=left_out)
 
 
-def _only(world: View) -> Iterator[str]:
+def _unsupported(world: View) -> tuple[str, ...]:
     """Reasons for a profile that no clue supports."""
-    programs = [f"`{name}` is on PATH" for name in _programs() if world.which(name)]
-    yield from programs or ["no scheduler"]
-    yield "no fabric device that a profile knows"
-
-
-def _programs() -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for s in ordered() for name in s.programs[:2]))
-
-
-def _ties(chosen: list[Account]) -> tuple[str, ...]:
-    return tuple(f"{a.site.name}: {'; '.join(a.said('for'))}" for a in chosen)
+    programs = dict.fromkeys(name for s in ordered() for name in s.programs[:2])
+    seen = [f"`{name}` is on PATH" for name in programs if world.which(name)]
+    return (*(seen or ["no scheduler"]), "no fabric device that a profile knows")
 
 
 def _outweighed(account: Account) -> bool:
     """Whether a host name is the only evidence, and the machine lacks what every such machine has."""
-    weak = account.named <= _HOSTNAME
+    weak = account.named <= _WEIGHTS["hostnames"]
     return weak and (account.contradicted or bool(account.lacking))
 
 
@@ -188,20 +172,17 @@ def _families(world: View, accounts: Iterable[Account]) -> tuple[list[Account], 
     fitting = [
         a
         for a in accounts
-        if (a.site.is_family or not a.site.detect.named)
+        if (a.site.is_family or (a.site.detect.present_paths and not a.site.detect.named))
         and not a.contradicted
         and not a.lacking
-        and (a.site.is_family or a.site.detect.present_paths)
     ]
-    seen = [a for a in fitting if a.site.detect.present_paths]
-    if seen:
+    if seen := [a for a in fitting if a.site.detect.present_paths]:
         # A family is less specific than the families that extend it.
         below = {name for a in seen for name in a.site.lineage[1:]}
         special = [a for a in seen if a.site.name not in below]
         most = max(len(a.site.detect.present_paths) for a in special)
-        return [
-            a for a in special if len(a.site.detect.present_paths) == most
-        ], "the evidence of its family"
+        best = [a for a in special if len(a.site.detect.present_paths) == most]
+        return best, "the evidence of its family"
     if last := [a for a in fitting if a.site.name == LAST]:
         return last, SILENCE
     # A login node may lack the fabric that compute nodes have; a node in a job shows what they have.
@@ -237,10 +218,7 @@ def account(site: Site, world: View, today: datetime.date | None = None) -> Acco
     """Compares every clue of a profile with a machine."""
     clues = site.detect
     own = [*_own(clues, world)]
-    named = sum(
-        {"environ": _ENVIRON, "clusters": _CLUSTER, "hostnames": _HOSTNAME}[kind]
-        for kind in dict.fromkeys(c.what.split(":")[0] for c in own if c.says == "for")
-    )
+    named = sum(_WEIGHTS[kind] for kind in {c.what.split(":")[0] for c in own if c.says == "for"})
     return Account(site, (*own, *_family(clues, world)), named, _expired(site, today))
 
 
@@ -266,34 +244,17 @@ def _own(clues: Clues, world: View) -> Iterator[Clue]:
 
 def _family(clues: Clues, world: View) -> Iterator[Clue]:
     for pattern in clues.present_paths:
-        found = world.matching(expanded(pattern, world.environ))
-        seen = f"{found[0]} exists" if found else f"there is no {pattern}"
-        yield Clue(f"present_paths: {pattern}", "for" if found else "against", seen)
+        paths = world.matching(expanded(pattern, world.environ))
+        seen = f"{paths[0]} exists" if paths else f"there is no {pattern}"
+        yield Clue(f"present_paths: {pattern}", "for" if paths else "against", seen)
     for program in clues.absent_programs:
-        path = world.which(program)
-        if path:
-            yield Clue(f"absent_programs: {program}", "against", f"`{program}` is on PATH")
-        else:
-            yield Clue(f"absent_programs: {program}", "nothing", f"no `{program}` on PATH")
+        present = world.which(program)
+        seen = f"`{program}` is on PATH" if present else f"no `{program}` on PATH"
+        yield Clue(f"absent_programs: {program}", "against" if present else "nothing", seen)
     for pattern in clues.absent_paths:
-        found = world.matching(expanded(pattern, world.environ))
-        if found:
-            yield Clue(f"absent_paths: {pattern}", "against", f"{found[0]} exists")
-        else:
-            yield Clue(f"absent_paths: {pattern}", "nothing", f"there is no {pattern}")
-
-
-_VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
-
-
-def expanded(pattern: str, environ: Mapping[str, str]) -> str:
-    """A pattern of paths with its variables expanded; an unset one becomes ``/$NAME``, which matches nothing."""
-    return _VARIABLE.sub(lambda m: environ.get(m[1]) or f"/${m[1]}", pattern)
-
-
-def unset(pattern: str, environ: Mapping[str, str]) -> str:
-    """The first unset variable of a pattern; empty if all are set."""
-    return next((n for n in _VARIABLE.findall(pattern) if not environ.get(n)), "")
+        paths = world.matching(expanded(pattern, world.environ))
+        seen = f"{paths[0]} exists" if paths else f"there is no {pattern}"
+        yield Clue(f"absent_paths: {pattern}", "against" if paths else "nothing", seen)
 
 
 def _expired(site: Site, today: datetime.date | None) -> str:

@@ -1,5 +1,6 @@
 """What fairlead knows about a site, as frozen values for plans, launches, checks and exports.
 
+A section has the keys of its table in :mod:`fairlead.site.profile`, which says what they mean.
 :attr:`Site.origins` records the source and the status of each value.
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 class Status(enum.StrEnum):
@@ -18,6 +20,13 @@ class Status(enum.StrEnum):
     USER = "user"  # from a user's job script or issue
     GUESS = "guess"  # no source states it
 
+
+_WORDS = {
+    Status.RUN: "seen to work",
+    Status.DOCUMENTED: "documented",
+    Status.USER: "from a user",
+    Status.GUESS: "a guess",
+}
 
 NOBODY = "no source states it"  # the source of a value whose file says `guess`
 
@@ -40,15 +49,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Clues:
-    """How to recognise that a machine belongs to this site.
-
-    Attributes:
-        environ: variables with patterns of their values; one match identifies the site.
-        hostnames: patterns (``*``, ``?``, ``[…]``) of host names; one match identifies the site.
-        clusters: values of $SLURM_CLUSTER_NAME, $LMOD_SYSTEM_NAME or Slurm's ClusterName, likewise.
-        present_paths: patterns of paths that exist on every machine of the family.
-        absent_programs, absent_paths: what no machine of the family has.
-    """
+    """How to recognise that a machine belongs to this site. In patterns, ``*``, ``?`` and ``[…]`` are special."""
 
     environ: Mapping[str, str] = field(default_factory=dict)
     hostnames: tuple[str, ...] = ()
@@ -65,14 +66,7 @@ class Clues:
 
 @dataclass(frozen=True)
 class Scheduler:
-    """The scheduler that allocates nodes.
-
-    Attributes:
-        kind: ``slurm``, ``pbs``, ``lsf``, ``flux``, ``cobalt``, or ``none``.
-        directives: options that every job script of the site needs, e.g. ``-C haswell``.
-        account: whether a job must name an account.
-        nodes: names of partitions, queues or constraints, with the hardware of their nodes.
-    """
+    """The scheduler that allocates nodes; its directives are e.g. ``-C haswell``."""
 
     kind: str = "none"
     directives: tuple[str, ...] = ()
@@ -82,15 +76,7 @@ class Scheduler:
 
 @dataclass(frozen=True)
 class Starter:
-    """The launchers that start ranks.
-
-    Attributes:
-        kinds: ``mpiexec`` (that of the MPI), ``srun``, ``pals``, ``aprun``, ``jsrun``, ``flux`` or
-            ``ibrun``, in order of preference.
-        pmi: how ranks find each other, in order of preference: ``cray``, ``pmi2``, ``pmix``, ``pmi1``,
-            ``hydra``.
-        options: arguments for a launcher, by its kind.
-    """
+    """The launchers that start ranks; ``mpiexec`` is that of the MPI."""
 
     kinds: tuple[str, ...] = ("mpiexec",)
     pmi: tuple[str, ...] = ()
@@ -99,13 +85,7 @@ class Starter:
 
 @dataclass(frozen=True)
 class Engines:
-    """The container engines that run images.
-
-    Attributes:
-        kinds: in order of preference.
-        options: arguments for an engine, by its kind.
-        modules: environment modules that provide it.
-    """
+    """The container engines that run images."""
 
     kinds: tuple[str, ...] = ("apptainer",)
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -114,14 +94,7 @@ class Engines:
 
 @dataclass(frozen=True)
 class Fabric:
-    """The network between nodes.
-
-    Attributes:
-        kind: ``aries``, ``slingshot``, ``infiniband``, ``omni-path``, ``ethernet``, or ``none``.
-        accepts: transports that the proof accepts.
-        interfaces: patterns of the fabric's network interfaces.
-        counters: patterns of files that count its traffic.
-    """
+    """The network between nodes."""
 
     kind: str = "none"
     accepts: tuple[str, ...] = ()
@@ -134,17 +107,11 @@ class MpiHere:
     """The site's MPI, and how to find it.
 
     Attributes:
-        vendor: as ``fairlead site detect`` names it, e.g. ``Cray MPICH``; empty if the site offers several.
-        family: ``mpich``, ``openmpi``, ``mpi5``; empty if the site offers several.
-        search: patterns of folders with its library for programs built against another MPI of the family;
-            of several matches, the highest version. fairlead identifies the library from its file.
-        variable: the variable that holds its prefix once a module is loaded.
-        modules: modules to load; ``-NAME`` unloads a module.
-        replaces: which library of a container the site replaces: ``mpi``, ``libfabric`` below it, or
-            ``none`` if images run their own MPI.
-        missing: libraries that the site's MPI lacks although other MPIs of its family have them.
-        level: the version of the MPI standard that it implements, e.g. ``3.1``; empty if unknown.
-        glibc: the version of glibc that it and its dependencies need; empty if unknown.
+        vendor, family: empty if the site offers several.
+        search: of several matches, the highest version. fairlead identifies the library from its file.
+        variable: set once a module is loaded.
+        replaces: ``mpi``, ``libfabric`` below it, or ``none`` if images run their own MPI.
+        level, glibc: empty if unknown.
     """
 
     vendor: str = ""
@@ -163,9 +130,8 @@ class Dependencies:
     """What the site's MPI needs and the loader does not find on its own.
 
     Attributes:
-        folders: patterns of folders to search after the loader's.
-        files: patterns of libraries that the MPI opens by name.
-        expected: SONAMEs that belong to its closure; a check reports those that are missing.
+        folders: searched after the loader's.
+        expected: a check reports those that are missing from its closure.
     """
 
     folders: tuple[str, ...] = ()
@@ -175,12 +141,7 @@ class Dependencies:
 
 @dataclass(frozen=True)
 class Environment:
-    """Variables.
-
-    Attributes:
-        set: variables to set in containers on this machine.
-        keep: patterns of launcher variables that a rank must see.
-    """
+    """Variables."""
 
     set: Mapping[str, str] = field(default_factory=dict)
     keep: tuple[str, ...] = ()
@@ -188,15 +149,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Gpu:
-    """The nodes' GPUs.
-
-    Attributes:
-        vendor: ``nvidia``, ``amd``, ``intel``, or ``none``.
-        per_node: GPUs per node; 0 if unknown or none.
-        transport: a pattern of the library by which MPI sends from GPU to GPU.
-        set: variables to set for GPU support.
-        options: arguments for an engine, by its kind.
-    """
+    """The nodes' GPUs; ``per_node`` is 0 if unknown or none."""
 
     vendor: str = "none"
     per_node: int = 0
@@ -207,12 +160,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gradients:
-    """The backend that carries the gradients of :mod:`fairlead.comm`.
-
-    Attributes:
-        backend: the site's preference; empty: fairlead chooses.
-        plugin: patterns of folders with the site's ``dl_comm``; of several matches, the newest.
-    """
+    """The backend that carries the gradients of :mod:`fairlead.comm`; of several plugins, the newest counts."""
 
     backend: str = ""
     plugin: tuple[str, ...] = ()
@@ -220,15 +168,7 @@ class Gradients:
 
 @dataclass(frozen=True)
 class Storage:
-    """Where data can be stored near a node. Paths may contain variables of the job, e.g. ``$SCRATCH``.
-
-    Attributes:
-        shared: the file system for a job's data.
-        node_local: a disk local to each node; empty if there is none.
-        memory: a file system in a node's memory.
-        burst_buffer: ``datawarp`` or ``none``.
-        burst_buffer_options: arguments of its directive.
-    """
+    """Where data can be stored near a node. Paths may contain variables of the job, e.g. ``$SCRATCH``."""
 
     shared: str = ""
     node_local: str = ""
@@ -239,18 +179,20 @@ class Storage:
 
 @dataclass(frozen=True)
 class Node:
-    """A compute node; 0 or empty if unknown.
-
-    Attributes:
-        processor: archspec names.
-        memory_gib: GiB of memory.
-        count: number of nodes.
-    """
+    """A compute node; 0 or empty if unknown."""
 
     processor: tuple[str, ...] = ()
     cores: int = 0
     memory_gib: float = 0.0
     count: int = 0
+
+
+@dataclass(frozen=True)
+class Images:
+    """Requirements on images."""
+
+    require_signature: bool = False
+    compression: str = "zstd"
 
 
 @dataclass(frozen=True)
@@ -273,19 +215,6 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Images:
-    """Requirements on images.
-
-    Attributes:
-        require_signature: images must be signed with a trusted key.
-        compression: of squashfs; ``gzip`` for kernels without zstd.
-    """
-
-    require_signature: bool = False
-    compression: str = "zstd"
-
-
-@dataclass(frozen=True)
 class Site:
     """A profile with its inherited values.
 
@@ -296,7 +225,7 @@ class Site:
         notes: notes for users.
         accepts: transports that the proof accepts (``fabric.accepts``).
         start_s: seconds within which every rank must report.
-        require_signature: images must be signed with a trusted key.
+        require_signature: that of ``images``.
         binds: patterns of folders and files to bind into the container if they exist.
         devices: patterns of device nodes.
         origins: origin of each value that a file sets, by ``section.key``.
@@ -331,6 +260,12 @@ class Site:
     performance: tuple[Reference, ...] = ()
     origins: Mapping[str, Origin] = field(default_factory=dict)
 
+    def value(self, key: str) -> Any:
+        """The value of ``section.key``."""
+        section, _, name = key.partition(".")
+        flat = {"watchdog": self.start_s, "binds": self.binds, "devices": self.devices}
+        return flat[section] if section in flat else getattr(getattr(self, section), name)
+
     def status(self, key: str) -> Status:
         """How reliable a value is; a value that no file sets is fairlead's default, a guess."""
         origin = self.origins.get(key)
@@ -341,3 +276,17 @@ class Site:
         """The number of values by status, inherited values included."""
         found = [o.status for key, o in self.origins.items() if key.count(".") == 1]
         return {status: found.count(status) for status in Status}
+
+    def known_by(self, key: str) -> str:
+        """How well a value is known, and its source, as ``documented: …``; for messages and ``explain``."""
+        origin = self._origin(key)
+        return f"{_WORDS[origin.status]}: {origin.source}" if origin else "fairlead's default"
+
+    def says(self, key: str) -> str:
+        """Which profile sets a value, and how well that is known."""
+        origin = self._origin(key)
+        profile = origin.profile if origin else self.name
+        return f"the profile {profile} says so ({self.known_by(key)})"
+
+    def _origin(self, key: str) -> Origin | None:
+        return self.origins.get(key) or self.origins.get(key.rpartition(".")[0])

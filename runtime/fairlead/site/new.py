@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import fail, os_error_as
 from fairlead.base.paths import atomic_write, config_dir
-from fairlead.site import schema
 from fairlead.site.choose import all_sites, load_site
 from fairlead.site.model import Site
+from fairlead.site.profile import schema_text
 
 _SCHEMA = "site.schema.json"
 _LINE = 92  # characters
@@ -132,15 +132,9 @@ def _sections(base: Site) -> Iterator[str]:
     for section, purpose, keys in _SECTIONS:
         yield f'\n# {purpose}\n# [{section}]\n# source = "own"\n'
         for key, example in keys:
-            inherited = _inherited(base, section, key)
-            value = example if example and not inherited else inherited
+            inherited = base.value(f"{section}.{key}")
+            value = inherited if inherited or example is None else example
             yield from (f"# {line}\n" for line in _toml(key, value))
-
-
-def _inherited(base: Site, section: str, key: str) -> Any:
-    if section in ("binds", "devices"):
-        return getattr(base, section)
-    return getattr(getattr(base, section), key)
 
 
 def _toml(key: str, value: Any) -> list[str]:
@@ -168,14 +162,7 @@ def write(made: NewSite) -> None:
     Raises:
         FairleadError: exit code 2; the folder cannot be written to.
     """
-    try:
-        for path, text in (
-            (made.path.parent / _SCHEMA, schema.text()),
-            (made.path, made.text),
-        ):
+    with os_error_as("site-new-unwritable", made_path=made.path):
+        for path, text in ((made.path.parent / _SCHEMA, schema_text()), (made.path, made.text)):
             with atomic_write(path, "w") as out:
                 out.write(text)
-    except OSError as exc:
-        raise fail(
-            "site-new-unwritable", made_path=made.path, reason=exc.strerror or str(exc)
-        ) from None

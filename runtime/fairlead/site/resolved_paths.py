@@ -23,7 +23,7 @@ def matches(
 
     A pattern whose variable is not set fits nothing.
     """
-    found: dict[Path, None] = {}
+    matched: dict[Path, None] = {}
     for pattern in patterns:
         if any(name not in environ for name in _VARIABLE.findall(pattern)):
             continue
@@ -33,14 +33,24 @@ def matches(
         except (OSError, ValueError):  # a file server that is away, an odd value of the variable
             continue
         for path in sorted(paths, key=_by_version, reverse=True):
-            found[path] = None
-    return list(found)
+            matched[path] = None
+    return list(matched)
 
 
 def _by_version(path: Path) -> tuple[tuple[int, int, str], ...]:
     """Numbers in a path as numbers: 8.1.29 comes after 8.1.9."""
     parts = re.findall(r"\d+|\D+", str(path))
     return tuple((1, int(p), "") if p.isdigit() else (0, 0, p) for p in parts)
+
+
+def expanded(pattern: str, environ: Mapping[str, str]) -> str:
+    """A pattern of paths with its variables expanded; an unset one becomes ``/$NAME``, which matches nothing."""
+    return _VARIABLE.sub(lambda m: environ.get(m[1]) or f"/${m[1]}", pattern)
+
+
+def unset(pattern: str, environ: Mapping[str, str]) -> str:
+    """The first unset variable of a pattern; empty if all are set."""
+    return next((n for n in _VARIABLE.findall(pattern) if not environ.get(n)), "")
 
 
 @dataclass(frozen=True)

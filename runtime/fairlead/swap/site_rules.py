@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from fairlead.site.evidence import says
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import Here
 from fairlead.swap.model import Line
@@ -41,9 +40,9 @@ def from_site(
     lines: list[Line] = []
     env: dict[str, str] = {}
     binds = tuple(path for path in here.binds if path not in bound)
-    lines += [Line("bind", path, says(site, "binds.paths")) for path in binds]
+    lines += [Line("bind", path, site.says("binds.paths")) for path in binds]
     lines += [
-        Line("left out", pattern, f"{says(site, 'binds.paths')}; it is not on this machine")
+        Line("left out", pattern, f"{site.says('binds.paths')}; it is not on this machine")
         for pattern in here.absent
     ]
     wanted = [("environment.set", site.environment.set)]
@@ -51,7 +50,7 @@ def from_site(
         wanted.append(("gpu.set", site.gpu.set))
     for section, values in wanted:
         for name, value in values.items():
-            why = says(site, f"{section}.{name}")
+            why = site.says(f"{section}.{name}")
             if name in shell:
                 lines.append(Line("left out", f"{name}={value}", f"{why}; your shell sets it"))
                 continue

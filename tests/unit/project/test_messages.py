@@ -32,6 +32,7 @@ KEYS = {"like", "check", "severity", "exit", "if_empty", "what", "where", "why",
 # Functions that take a message, the place of its id, and what else they take by name.
 CALLS = {
     "fail": (0, {"code"}),
+    "os_error_as": (0, set()),
     "error": (0, set()),
     "warning": (0, set()),
     "info": (0, set()),
@@ -40,7 +41,8 @@ CALLS = {
     "ill": (0, {"fix", "severity"}),
     "mistake_at": (1, set()),
 }  # fmt: skip
-SEVERITIES = {"fail": "error", "error": "error", "warning": "warning", "info": "info", "note": "info", "mistake_at": "error"}  # fmt: skip
+IMPLIED = {"os_error_as": {"reason"}}  # fields that a function fills in
+SEVERITIES = {"fail": "error", "os_error_as": "error", "error": "error", "warning": "warning", "info": "info", "note": "info", "mistake_at": "error"}  # fmt: skip
 
 Room = tuple[str, str]
 
@@ -91,6 +93,7 @@ def _uses() -> list[Use]:
             assert isinstance(node.func, ast.Name)
             position, options = CALLS[node.func.id]
             named = frozenset(k.arg for k in node.keywords if k.arg) - options
+            named |= IMPLIED.get(node.func.id, set())
             whole = all(k.arg for k in node.keywords)
             ids = _ids(node.args[position])
             place = f"{path.relative_to(ROOT)}:{node.lineno}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairlead.base.system import View
+from fairlead.base.timeboxed import content
 from fairlead.detect.model import FabricFact
 
 
@@ -37,7 +38,7 @@ def _slingshot(world: View) -> Iterator[FabricFact]:
 
 
 def _aries(world: View) -> Iterator[FabricFact]:
-    name = (world.read("/proc/cray_xt/cname") or "").strip()
+    name = content(world, "/proc/cray_xt/cname")
     for path in world.matching("/dev/kgni[0-9]*"):
         yield FabricFact("aries", path.rpartition("/")[2], name and f"node {name}", path)
 
@@ -47,9 +48,9 @@ def _infiniband(world: View) -> Iterator[FabricFact]:
         device = path.rpartition("/")[2]
         ports = world.matching(f"{path}/ports/*") or (f"{path}/ports/1",)
         for port in ports:
-            layer = (world.read(f"{port}/link_layer") or "").strip()
-            state = (world.read(f"{port}/state") or "").strip()
-            rate = (world.read(f"{port}/rate") or "").strip()
+            layer = content(world, f"{port}/link_layer")
+            state = content(world, f"{port}/state")
+            rate = content(world, f"{port}/rate")
             if device.startswith("hfi1"):
                 kind = "omni-path"
             elif device.startswith("efa") or layer == "Unspecified":
@@ -79,7 +80,7 @@ def _ethernet(world: View) -> Iterator[FabricFact]:
 def _net_state(world: View, name: str) -> str:
     if not name:
         return ""
-    state = (world.read(f"/sys/class/net/{name}/operstate") or "").strip()
-    speed = (world.read(f"/sys/class/net/{name}/speed") or "").strip()
+    state = content(world, f"/sys/class/net/{name}/operstate")
+    speed = content(world, f"/sys/class/net/{name}/speed")
     rate = f"{int(speed) / 1000:g} Gb/s" if speed.isdigit() and int(speed) else ""
     return ", ".join(filter(None, [state, rate]))

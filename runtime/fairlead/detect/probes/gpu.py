@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairlead.base.system import View
+from fairlead.base.timeboxed import content
 from fairlead.detect.model import GpuFact, Unknown
 
 # PCI classes of display controllers that drive no screen of their own: how compute GPUs are marked.
@@ -36,23 +37,15 @@ def _nvidia(world: View) -> Iterator[GpuFact]:
         # A container or a job may be given some of them only.
         given = world.matching("/dev/nvidia[0-9]*")
         count = min(len(given), len(cards)) if given else len(cards)
-        yield GpuFact(
-            "nvidia",
-            count,
-            ", ".join(sorted(models)),
-            driver[1] if driver else "",
-            "/proc/driver/nvidia",
-        )
+        model, number = ", ".join(sorted(models)), driver[1] if driver else ""
+        yield GpuFact("nvidia", count, model, number, "/proc/driver/nvidia")
 
 
 def _amd(world: View) -> Iterator[GpuFact]:
-    nodes = []
-    for path in world.matching("/sys/class/kfd/kfd/topology/nodes/*/gpu_id"):
-        if (world.read(path) or "0").strip() not in ("0", ""):
-            nodes.append(path)
-    if nodes:
-        name = (world.read(f"{nodes[0].rpartition('/')[0]}/name") or "").strip()
-        driver = (world.read("/sys/module/amdgpu/version") or "").strip()
+    identifiers = world.matching("/sys/class/kfd/kfd/topology/nodes/*/gpu_id")
+    if nodes := [path for path in identifiers if content(world, path) not in ("0", "")]:
+        name = content(world, f"{nodes[0].rpartition('/')[0]}/name")
+        driver = content(world, "/sys/module/amdgpu/version")
         yield GpuFact("amd", len(nodes), name, driver, "/sys/class/kfd/kfd/topology/nodes")
     elif world.access("/dev/kfd", 0):
         cards = _cards(world, "0x1002", compute_only=False)
@@ -63,25 +56,20 @@ def _intel(world: View) -> Iterator[GpuFact]:
     cards = _cards(world, "0x8086", compute_only=True)
     if cards:
         module = "xe" if world.access("/sys/module/xe", 0) else "i915"
-        driver = (world.read(f"/sys/module/{module}/version") or "").strip()
-        device = (world.read(f"{cards[0]}/device") or "").strip()
-        yield GpuFact(
-            "intel",
-            len(cards),
-            f"PCI device {device}" if device else "",
-            driver or module,
-            cards[0],
-        )
+        driver = content(world, f"/sys/module/{module}/version")
+        device = content(world, f"{cards[0]}/device")
+        model = f"PCI device {device}" if device else ""
+        yield GpuFact("intel", len(cards), model, driver or module, cards[0])
 
 
 def _cards(world: View, vendor: str, compute_only: bool) -> list[str]:
-    found = []
+    paths = []
     for path in world.matching("/sys/class/drm/card[0-9]*/device"):
         if "-" in path.split("/")[4]:
             continue  # an output of a card
-        if (world.read(f"{path}/vendor") or "").strip() != vendor:
+        if content(world, f"{path}/vendor") != vendor:
             continue
         if compute_only and not (world.read(f"{path}/class") or "").startswith(_COMPUTE_CLASSES):
             continue
-        found.append(path)
-    return found
+        paths.append(path)
+    return paths

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairlead.base.system import View
-from fairlead.base.timeboxed import answers, failed
+from fairlead.base.timeboxed import answers, content, failed
 from fairlead.detect.model import AbilityFact
 
 _SWITCHES = (
@@ -29,7 +29,7 @@ def _user_namespaces(world: View) -> AbilityFact:
     forbidden = [
         f"{path} = {value}"
         for path, forbids in _SWITCHES
-        if (value := (world.read(path) or "").strip()) == forbids
+        if (value := content(world, path)) == forbids
     ]
     if forbidden:
         return AbilityFact("user namespaces", "no", ", ".join(forbidden))

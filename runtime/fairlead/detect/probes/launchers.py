@@ -24,14 +24,12 @@ def probe(view: View) -> dict[str, Any]:
     }
     drivers |= dict.fromkeys(_MPIEXECS)
     paths = {name: path for name in drivers if (path := view.which(name))}
-    answered = answers(
-        view,
-        {
-            name: (path, *arguments)
-            for name, path in paths.items()
-            if (arguments := _version_arguments(drivers[name]))
-        },
-    )
+    commands = {
+        name: (path, *(driver.version_arguments if driver else ("--version",)))
+        for name, path in paths.items()
+        if not (driver := drivers[name]) or driver.version_arguments
+    }
+    answered = answers(view, commands)
     facts: list[LauncherFact] = []
     unknown: list[Unknown] = []
     resolved: set[str] = set()
@@ -43,27 +41,17 @@ def probe(view: View) -> dict[str, Any]:
         ran = answered.get(name)
         text = f"{ran.stdout}\n{ran.stderr}" if ran and ran.returncode != 124 else ""
         driver = drivers[name]
-        if driver and not driver.is_present(view, text):
+        if driver is None:
+            kind, title = _mpiexec(name, real, text)
+        elif driver.is_present(view, text):
+            kind, title = driver.kind, driver.titled(text)
+        else:
             continue
-        kind, title = _titled(driver, text) if driver else _mpiexec(name, real, text)
         if ran and ran.returncode not in (0, 127) and title == name:
             unknown.append(Unknown(f"what {path} is", failed(ran)))
         where = f"{path} on PATH" + (f", which is {real}" if real != path else "")
         facts.append(LauncherFact(kind, path, title, where))
     return {"launchers": tuple(facts), "unknown": tuple(unknown)}
-
-
-def _version_arguments(driver: Driver | None) -> tuple[str, ...]:
-    return driver.version_arguments if driver else ("--version",)
-
-
-def _titled(driver: Driver, text: str) -> tuple[str, str]:
-    if not driver.version_arguments:
-        return driver.kind, driver.title
-    return (
-        driver.kind,
-        f"{driver.title} {version(text, driver.version_after) or version(text)}".strip(),
-    )
 
 
 def _mpiexec(name: str, real: str, text: str) -> tuple[str, str]:

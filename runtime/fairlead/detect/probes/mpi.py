@@ -10,15 +10,7 @@ from fairlead.detect.model import MpiFact, Unknown
 from fairlead.mpi.host import HostMpi
 
 # Variables by which modules name a prefix, and folders in which Cray keeps libraries for foreign programs.
-VARIABLES = (
-    "CRAY_MPICH_DIR",
-    "MPICH_DIR",
-    "I_MPI_ROOT",
-    "MPI_ROOT",
-    "MPI_HOME",
-    "MPI_DIR",
-    "OPENMPI_DIR",
-)
+VARIABLES = ("CRAY_MPICH_DIR", "MPICH_DIR", "I_MPI_ROOT", "MPI_ROOT", "MPI_HOME", "MPI_DIR", "OPENMPI_DIR")  # fmt: skip
 PLACES = (
     "/opt/cray/pe/mpich/default/ofi/gnu/*/lib-abi-mpich",
     "/opt/cray/pe/mpich/*/ofi/gnu/*/lib-abi-mpich",
@@ -31,20 +23,18 @@ PLACES = (
 
 
 def probe(world: MpiView) -> dict[str, Any]:
-    found: dict[str, HostMpi] = {}
+    by_path: dict[str, HostMpi] = {}
     for mpi in world.host_mpis():
-        found.setdefault(mpi.library.path, mpi)
+        by_path.setdefault(mpi.library.path, mpi)
     for folder, reason in _named(world):
         for mpi in world.mpis_below(folder, reason):
-            found.setdefault(mpi.library.path, mpi)
-    facts = tuple(fact(mpi) for mpi in found.values())
-    slow = [
-        m.launcher for m in found.values() if m.launcher and m.launcher.family.value == "unknown"
-    ]
+            by_path.setdefault(mpi.library.path, mpi)
     unknown = tuple(
-        Unknown(f"which MPI {one.path} is of", "its `--version` does not say") for one in slow
+        Unknown(f"which MPI {mpi.launcher.path} is of", "its `--version` does not say")
+        for mpi in by_path.values()
+        if mpi.launcher and mpi.launcher.family.value == "unknown"
     )
-    return {"mpis": facts, "unknown": unknown}
+    return {"mpis": tuple(map(fact, by_path.values())), "unknown": unknown}
 
 
 def _named(world: MpiView) -> Iterator[tuple[str, str]]:

@@ -31,6 +31,7 @@ def probe(world: View) -> dict[str, Any]:
 
 
 def _value(text: str, key: str) -> str:
+    """A value of os-release(5); ``platform.freedesktop_os_release`` reads no other machine's."""
     for line in text.splitlines():
         name, _, value = line.partition("=")
         if name.strip() == key:

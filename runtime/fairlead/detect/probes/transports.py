@@ -12,49 +12,37 @@ from fairlead.detect.model import MpiFact, TransportFact, Unknown
 
 
 def probe(world: View) -> dict[str, Any]:
+    # Cray's is in a folder that only a module puts on PATH.
+    cray = world.matching("/opt/cray/libfabric/*/bin/fi_info")
+    fi_info = world.which("fi_info") or next(reversed(cray), "")
+    tools = {"fi_info": fi_info, "ucx_info": world.which("ucx_info")}
     asked: dict[str, tuple[str, ...]] = {}
-    if fi_info := _fi_info(world):
-        asked |= {"fi": (fi_info, "-l"), "fi version": (fi_info, "--version")}
-    if ucx_info := world.which("ucx_info"):
-        asked |= {"ucx": (ucx_info, "-d"), "ucx version": (ucx_info, "-v")}
-    said = answers(world, asked)
+    for tool, path in tools.items():
+        listing, release = ("-l", "--version") if tool == "fi_info" else ("-d", "-v")
+        asked |= {tool: (path, listing), f"{tool} version": (path, release)} if path else {}
+    ran = answers(world, asked)
     facts: list[TransportFact] = []
     unknown: list[Unknown] = []
-    if ran := said.get("fi"):
-        names = providers(ran.stdout)
-        if ran.returncode or not names:
-            unknown.append(
-                Unknown(
-                    "providers of libfabric",
-                    failed(ran) if ran.returncode else "`fi_info -l` names none",
-                )
-            )
+    for tool, library, what, list_names in (
+        ("fi_info", "libfabric", "providers of libfabric", providers),
+        ("ucx_info", "ucx", "transports of UCX", _transports),
+    ):
+        if tool not in ran:
+            continue
+        listed, text = ran[tool], ran[f"{tool} version"].stdout
+        names = list_names(listed.stdout)
+        if listed.returncode or not names:
+            none = f"`{tool} {listed.argv[-1]}` names none"
+            unknown.append(Unknown(what, failed(listed) if listed.returncode else none))
         else:
-            release = version(said["fi version"].stdout, "libfabric:") or version(
-                said["fi version"].stdout
-            )
-            facts.append(
-                TransportFact("libfabric", release, names, True, f"`{' '.join(ran.argv)}`")
-            )
-    if ran := said.get("ucx"):
-        names = tuple(dict.fromkeys(re.findall(r"Transport:\s*(\w+)", ran.stdout)))
-        if ran.returncode or not names:
-            unknown.append(
-                Unknown(
-                    "transports of UCX",
-                    failed(ran) if ran.returncode else "`ucx_info -d` names none",
-                )
-            )
-        else:
-            release = version(said["ucx version"].stdout)
-            facts.append(TransportFact("ucx", release, names, True, f"`{' '.join(ran.argv)}`"))
+            release = version(text, f"{library}:") or version(text)
+            evidence = f"`{' '.join(listed.argv)}`"
+            facts.append(TransportFact(library, release, names, True, evidence))
     return {"transports": tuple(facts), "unknown": tuple(unknown)}
 
 
-def _fi_info(world: View) -> str:
-    """On PATH, or in Cray's folder, which only a module puts there."""
-    cray = world.matching("/opt/cray/libfabric/*/bin/fi_info")
-    return world.which("fi_info") or (cray[-1] if cray else "")
+def _transports(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(re.findall(r"Transport:\s*(\w+)", text)))
 
 
 def providers(text: str) -> tuple[str, ...]:
@@ -78,7 +66,7 @@ def of_modules(
         probed: the facts from :func:`probe`.
     """
     known = {fact.library for fact in probed}
-    found: dict[str, TransportFact] = {}
+    by_folder: dict[str, TransportFact] = {}
     for mpi in mpis:
         for soname, path in mpi.closure.items():
             folder = path.rpartition("/")[0]
@@ -96,9 +84,9 @@ def of_modules(
                 names = [m[1] for f in files if (m := re.search(r"libuct_(\w+?)\.so", f))]
             else:
                 continue
-            if names and where not in found:
+            if names and where not in by_folder:
                 unique = tuple(dict.fromkeys(names))
-                found[where] = TransportFact(
+                by_folder[where] = TransportFact(
                     library, "", unique, False, f"modules in {where}, behind {mpi.path}"
                 )
-    return tuple(found.values())
+    return tuple(by_folder.values())

@@ -1,7 +1,7 @@
 """A site's own references: what its measurements were when it was known to be well.
 
 They are kept as ``NAME.references.json`` next to the user's own profile of the site, ``NAME.toml``
-(:mod:`fairlead.site.places`), so a site engineer can hand both to everybody in ``/etc/fairlead/sites.d``. Like
+(:mod:`fairlead.site.choose`), so a site engineer can hand both to everybody in ``/etc/fairlead/sites.d``. Like
 profiles, those in a later folder come before those in an earlier one; here line by line.
 """
 
@@ -19,7 +19,7 @@ from fairlead.base.errors import Severity, fail
 from fairlead.perf import stats
 from fairlead.perf.records import documents
 from fairlead.perf.records.validation import Measurement, State, Validation
-from fairlead.site import places
+from fairlead.site import folders
 
 SCHEMA, SCHEMA_VERSION = "fairlead/references", 1
 SUFFIX = ".references.json"
@@ -77,7 +77,7 @@ class References:
 
 def files(site: str, environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
     """Where references of ``site`` are, those that come first last."""
-    paths = (folder / f"{site}{SUFFIX}" for folder in places.folders(environ))
+    paths = (folder / f"{site}{SUFFIX}" for folder in folders(environ))
     return tuple(path for path in paths if path.is_file())
 
 
@@ -159,7 +159,7 @@ def save(
     """
     site = validation.machine.site
     _fit(validation, crowded_too, slow_too)
-    target = path or places.folders(environ)[-1] / f"{site}{SUFFIX}"
+    target = path or folders(environ)[-1] / f"{site}{SUFFIX}"
     before = read(target, site) if target.is_file() else References(site)
     new = make(validation)
     values = tuple((before.by_key | new.by_key).values())

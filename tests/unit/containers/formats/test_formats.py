@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.elf.mpi_standard import edition_of, standard_floor
-from fairlead.image.frameworks import frameworks
+from fairlead.image.packages import frameworks
 from fairlead_build.formats import registry
 from fairlead_build.formats.shifter import meta
 from fairlead_build.formats.wrapping import Wrapping

@@ -20,7 +20,8 @@ from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.cli.declare import collected, option
 from fairlead.cli.main import SECTIONS, VERBS, entry, main
 from fairlead.cli.options import Planning, variables
-from fairlead.cli.screen import finding_lines, human_bytes, table
+from fairlead.base.progress import human_bytes
+from fairlead.cli.screen import finding_lines, table
 from fairlead.swap.model import Bind, Request
 
 RUN = CliRunner()

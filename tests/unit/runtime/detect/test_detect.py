@@ -21,6 +21,7 @@ from tests.recording import Played, Recording
 from fairlead import site as sites
 from fairlead.base import paths
 from fairlead.base.serde import from_json, to_json
+from fairlead.base.system import Machine
 from fairlead.detect.draft import draft, name_for
 from fairlead.detect.gather import cautions, gather
 from fairlead.detect.model import SiteFacts
@@ -139,7 +140,7 @@ ENVIRON = {"FAIRLEAD_SITES": f"{FOLDER}/families:{FOLDER}"}
 @cache
 def bundled() -> dict[str, Site]:
     found = sites.files(ENVIRON)
-    return {name: layers.load(files[-1], ENVIRON).site for name, files in found.items()}
+    return {name: layers.load(files[-1], ENVIRON) for name, files in found.items()}
 
 
 def changed(name: str, **changes: Any) -> Played:
@@ -433,16 +434,16 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def test_detect_scheduler_or_fabric_speaks_against_a_laptop(
     make: str, reason: str, environ: dict[str, str], tmp_path: Path
 ) -> None:
-    assert detect(environ, tmp_path).profile == "laptop"
+    assert detect(environ, Machine(environ, tmp_path)).profile == "laptop"
     laptop = sites.load_site("laptop", environ)
-    assert why_not(laptop, environ, tmp_path) == ()
+    assert why_not(laptop, environ, Machine(environ, tmp_path)) == ()
     path = tmp_path / make
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("#!/bin/sh\n")
     path.chmod(0o755)
-    found = detect(environ, tmp_path)
+    found = detect(environ, Machine(environ, tmp_path))
     assert found.profile != "laptop"
-    assert why_not(laptop, environ, tmp_path) == (reason,)
+    assert why_not(laptop, environ, Machine(environ, tmp_path)) == (reason,)
 
 
 def test_detect_on_a_dead_file_system_ends_and_says_so(environ: dict[str, str]) -> None:
@@ -475,7 +476,7 @@ def test_draft_is_a_sound_profile_in_which_every_value_has_its_evidence(
         text = draft("mine", facts, found, below, DAY)
         path = tmp_path / "mine.toml"
         path.write_text(text)
-        made = layers.load(path, ENVIRON).site
+        made = layers.load(path, ENVIRON)
         assert tomllib.loads(text)["sources"]["detected"]["status"] == "run"
         own = [k for k, o in made.origins.items() if o.profile == "mine"]
         assert len(own) > 3
@@ -498,7 +499,7 @@ def test_draft_of_a_machine_is_found_by_its_own_clue_afterwards(tmp_path: Path) 
     text = draft("physics", facts_of("ethernet-slurm"), found, bundled()["ethernet"], DAY)
     path = tmp_path / "physics.toml"
     path.write_text(text)
-    made = layers.load(path, ENVIRON).site
+    made = layers.load(path, ENVIRON)
     again = match(world, {**bundled(), "physics": made})
     assert (again.profile, again.by) == ("physics", "a clue of its own")
 
@@ -510,7 +511,7 @@ def test_draft_survives_names_that_would_break_a_file(tmp_path: Path) -> None:
     text = draft("mine", odd, Detected(None), None, DAY)
     path = tmp_path / "mine.toml"
     path.write_text(text)
-    assert layers.load(path, ENVIRON).site.name == "mine"
+    assert layers.load(path, ENVIRON).name == "mine"
     assert "\x1b" not in text
 
 

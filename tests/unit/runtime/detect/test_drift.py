@@ -90,7 +90,7 @@ memory_gib = 1024
 def profile(folder: Path) -> Site:
     path = folder / "lumi.toml"
     path.write_text(PROFILE)
-    return layers.load(path, {}).site
+    return layers.load(path, {})
 
 
 def held(folder: Path, world: Played) -> dict[tuple[str, str], Compared]:
@@ -129,7 +129,7 @@ def test_library_is_found_in_the_loaders_folders(tmp_path: Path) -> None:
         "/etc/ld.so.conf.d/site.conf": "/opt/site/lib\n",
     }
     world = Played(replace(made, files=files, present=(*made.present, "/opt/site/lib/libodd.so.1")))
-    here = Here(gather(world), world)
+    here = Here(profile(tmp_path), gather(world), world)
     assert find_library(here, "libodd.so.1") == ("/opt/site/lib/libodd.so.1",)
     assert find_library(here, "libodd.so.2") == ("/opt/site/lib/libodd.so.1",)
     assert find_library(here, "libnone.so.1") == ()

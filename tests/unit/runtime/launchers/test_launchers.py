@@ -21,13 +21,14 @@ from fairlead.elf.facts import AbiFamily
 from fairlead.launch import allocate, choose_launcher, shared_cache
 from fairlead.launch import request as request_module
 from fairlead.launch.request import Asked, on_this_machine, seconds, shape
+from fairlead.launchers import model as launcher_model
 from fairlead.launchers import pmi, registry, srun
 from fairlead.launchers.model import BINDINGS, Launcher, Shape
-from fairlead.schedulers import hostlist as allocation
 from fairlead.schedulers import model as jobscript_model
-from fairlead.schedulers.hostlist import counts, expand
+from fairlead.schedulers import slurm
 from fairlead.schedulers.model import Allocation
 from fairlead.schedulers.registry import find_allocation as find
+from fairlead.schedulers.slurm import counts, expand
 from fairlead.site.model import Scheduler, Starter
 from fairlead.swap import checks
 
@@ -256,7 +257,8 @@ def test_seconds_of_every_way_to_write_it(d: int, h: int, m: int, s: int) -> Non
 # --- PMI ----------------------------------------------------------------------------------------
 
 OLD = "srun: MPI types are...\nsrun: none\nsrun: pmi2\nsrun: openmpi\n"
-NEW = "MPI plugin types are...\n\tnone\n\tcray_shasta\n\tpmi2\n\tpmix\nspecific pmix plugin versions available: pmix_v4,pmix_v3\n"
+HEAD = "MPI plugin types are...\n"
+NEW = f"{HEAD}\tnone\n\tcray_shasta\n\tpmi2\n\tpmix\nspecific pmix plugin versions available: pmix_v4,pmix_v3\n"
 
 
 def test_pmi_listed_by_old_and_new_slurm() -> None:
@@ -273,8 +275,8 @@ def test_pmi_listed_by_old_and_new_slurm() -> None:
         (AbiFamily.OPENMPI, NEW, (), "pmix"),
         (AbiFamily.OPENMPI, NEW, ("cray", "pmi2"), "pmix"),
         (AbiFamily.OPENMPI, OLD, (), ""),
-        (AbiFamily.OPENMPI, "\tpmix_v5\n", (), "pmix_v5"),
-        (AbiFamily.MPICH, "\tnone\n\tpmix\n", ("pmix",), ""),
+        (AbiFamily.OPENMPI, f"{HEAD}\tpmix_v5\n", (), "pmix_v5"),
+        (AbiFamily.MPICH, f"{HEAD}\tnone\n\tpmix\n", ("pmix",), ""),
         (AbiFamily.MPICH, OLD, ("cray", "pmi2"), ""),
     ],
 )
@@ -387,7 +389,9 @@ def test_allocation_that_nobody_can_make_is_refused(kind: str, asked: Asked, rem
     assert finding.check == "allocation" and remedy in finding.remedy
 
 
-@pytest.mark.parametrize("module", [allocation, jobscript_model, pmi, request_module, srun])
+@pytest.mark.parametrize(
+    "module", [jobscript_model, launcher_model, pmi, request_module, slurm, srun]
+)
 def test_examples_in_the_docstrings_hold(module: types.ModuleType) -> None:
     found = doctest.testmod(module)
     assert found.attempted and not found.failed

@@ -210,5 +210,5 @@ def test_profile_is_checked_at_the_door(tmp_path: Path, text: str, check: str) -
 
 def test_profile_with_a_plugin(tmp_path: Path) -> None:
     text = 'backend = "dl_comm"\nplugin = ["$DL/lib", "/opt/dl/*"]\n'
-    site = load(profile(tmp_path, text), {}).site
+    site = load(profile(tmp_path, text), {})
     assert site.comm == Gradients("dl_comm", ("$DL/lib", "/opt/dl/*"))

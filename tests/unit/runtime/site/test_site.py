@@ -32,7 +32,7 @@ def test_every_bundled_profile_is_sound_and_called_as_its_file() -> None:
     files = sorted(bundled("sitecfg").rglob("*.toml"))
     assert files
     for path in files:
-        assert layers.load(path).site.name == path.stem
+        assert layers.load(path).name == path.stem
 
 
 def test_profile_with_three_mistakes_has_three_findings_with_lines(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fairlead import site
 from fairlead.base.errors import ExitCode, FairleadError, Finding
-from fairlead.site import Status, layers, new, places
+from fairlead.site import Status, choose, layers, new
 
 SMALL = '[site]\nname = "{name}"\nsummary = "of a test"\n{more}'
 ACCEPTS = '[fabric]\nsource = "guess"\naccepts = ["shm"]\n'
@@ -23,7 +23,7 @@ ACCEPTS = '[fabric]\nsource = "guess"\naccepts = ["shm"]\n'
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Folders of our own, the administrator's among them; nothing of this machine."""
-    monkeypatch.setattr(places, "SYSTEM", tmp_path / "sites.d")
+    monkeypatch.setattr(choose, "SYSTEM", tmp_path / "sites.d")
     names = ("CACHE", "CONFIG", "DATA")
     return {"PATH": str(tmp_path), **{f"XDG_{n}_HOME": str(tmp_path / n) for n in names}}
 
@@ -56,7 +56,7 @@ def test_each_folder_comes_before_the_one_below_it(environ: dict[str, str], tmp_
         return small("laptop", f'[watchdog]\nsource = "guess"\nstart_s = {seconds}\n', "laptop")
 
     assert site.load_site("laptop", environ).start_s == 30
-    for seconds, folder in enumerate((places.SYSTEM, own(environ), tmp_path / "more"), start=1):
+    for seconds, folder in enumerate((choose.SYSTEM, own(environ), tmp_path / "more"), start=1):
         put(folder, "laptop", start(seconds))
         if folder.name == "more":
             environ["FAIRLEAD_SITES_EXTRA"] = str(folder)
@@ -107,7 +107,7 @@ def test_file_that_extends_another_name_hides_the_one_below(environ: dict[str, s
 def test_file_that_extends_its_own_name_amends(environ: dict[str, str]) -> None:
     before = site.load_site("cori", environ)
     put(
-        places.SYSTEM,
+        choose.SYSTEM,
         "cori",
         small(
             "cori",
@@ -141,7 +141,7 @@ def test_file_given_by_its_path_may_amend_one_of_its_name(
         "laptop",
         small("laptop", '[watchdog]\nsource = "guess"\nstart_s = 9\n', "laptop"),
     )
-    assert layers.load(path, environ).site.start_s == 9
+    assert layers.load(path, environ).start_s == 9
     assert site.load_site(str(path), environ).engine.kinds[0] == "apptainer"
 
 
@@ -260,7 +260,7 @@ def test_layers_of_any_content_later_wins_and_origins_follow(
     top = len(contents) - 1
     found = layers.load(
         tmp_path / "layers" / f"l{top}.toml", {"FAIRLEAD_SITES": str(tmp_path / "layers")}
-    ).site
+    )
 
     def last(key: str) -> int | None:
         return max((n for n, c in enumerate(contents) if key in c), default=None)

@@ -16,8 +16,9 @@ from tools import site_reference
 
 from fairlead.base.serde import from_json, to_json
 from fairlead.cli.screen import table, wrap
-from fairlead.cli.site_show import profile_lines, value_of
-from fairlead.site import Site, Status, load_site, schema
+from fairlead.cli.site_show import profile_lines
+from fairlead.site import Site, Status, load_site
+from fairlead.site.profile import schema, schema_text
 
 SITES = site_reference.bundled_sites()
 each_site = pytest.mark.parametrize("site", SITES.values(), ids=SITES.keys())
@@ -55,7 +56,7 @@ def test_profile_is_shown_whole_within_the_width(site: Site, width: int, sources
     # A line break may stand between any two items, and behind the slash of a long path.
     said = re.sub(r"\s+", "", "".join(lines))
     for key in site.origins:
-        value = value_of(site, key) if key.count(".") == 1 else ""
+        value = site.value(key) if key.count(".") == 1 else ""
         for item in value if isinstance(value, tuple) else ():
             assert item.replace(" ", "") in said, key
     for note in site.notes:
@@ -142,10 +143,10 @@ def test_new_is_written_shown_and_not_written_over(environ: dict[str, str], tmp_
 
 
 def test_schema_goes_where_it_is_told(environ: dict[str, str], tmp_path: Path) -> None:
-    assert call(environ, "schema")[1] == schema.text()
+    assert call(environ, "schema")[1] == schema_text()
     assert call(environ, "schema", "-o", str(tmp_path / "s.json"))[:2] == (0, "")
-    assert (tmp_path / "s.json").read_text() == schema.text()
-    assert json.loads(call(environ, "schema", "--json")[1])["json_schema"] == schema.schema()
+    assert (tmp_path / "s.json").read_text() == schema_text()
+    assert json.loads(call(environ, "schema", "--json")[1])["json_schema"] == schema()
     code, _, err = call(environ, "schema", "-o", str(tmp_path / "s.json" / "x"))
     assert code == 1 and "error[output-unwritable]" in err
 
