@@ -205,13 +205,7 @@ def _why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
     for remedy in ordered():
         if reason := remedy.explain_failure(plan, seen):
             return reason
-    there = (
-        {f.target for f in plan.staging.files} | {a for a, _ in plan.staging.aliases}
-        if plan.staging
-        else set()
-    )
-    lacking = [n for n in plan.names if f"lib/{n}" not in there]
-    if lacking and plan.staging:
+    if plan.staging and (lacking := plan.staging.lacking(plan.names)):
         return (
             f"the image needs {lacking[0]}, and the staged host MPI has no alias of that name",
             f"add an alias {lacking[0]} next to the staged library; `fairlead explain` shows the aliases",

@@ -68,7 +68,7 @@ def _needed_by(parts: tuple[Elf, ...]) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for elf in parts:
         for name in elf.needed:
-            found[name] = (*found.get(name, ()), elf.soname or PurePosixPath(elf.path).name)
+            found[name] = (*found.get(name, ()), elf.name)
     return found
 
 
