@@ -15,7 +15,7 @@ from fairlead.base.paths import bundled
 from fairlead.base.process import Ran
 from fairlead.detect.machine import MpiMachine, MpiView, Profile
 from fairlead.engines import registry as engines
-from fairlead.engines.find import find_apptainer
+from fairlead.engines.apptainer import find_apptainer
 from fairlead.engines.model import Engine
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from fairlead.doctor import podman
 from fairlead.doctor.checks.setuid import configuration, starters
 from fairlead.doctor.diagnosis import Check, Diagnosis, Fix, OwnFix, Topic, ill, note, well
 from fairlead.doctor.world import World
-from fairlead.engines.apptainer import CAP_SYS_RESOURCE
-from fairlead.engines.apptainer_conf import parse
+from fairlead.engines.apptainer import CAP_SYS_RESOURCE, parse_conf
 
 NAME = "engine-settings"
 # Key, values that harm, how much, what comes of it, the value to set. Source: Apptainer's and
@@ -85,7 +84,7 @@ def _apptainer(world: World) -> Iterator[Diagnosis]:
     if text is None:
         yield ill("engine-settings-unreadable", file=file)
         return
-    values = parse(text)
+    values = parse_conf(text)
     for key, bad, severity, why, good in _RULES:
         value = values.get(key, ("",))[-1].lower()
         if value in bad:
