@@ -180,13 +180,7 @@ def _check(reference: Reference, source: Source) -> None:
     elif source.sif and source.layout and len(reference.tag + SIF_TAG) > _LONGEST_TAG:
         why = f"the SIF's tag, {SIF_TAG} behind this one, would be longer than {_LONGEST_TAG}"
     if why:
-        raise fail(
-            "reference-nothing-pushed",
-            reference=reference,
-            why=why,
-            reference_host=reference.host,
-            repository=reference.repository,
-        )
+        raise fail("reference-nothing-pushed", reference=reference, why=why)
 
 
 def _of_layout(folder: Path, tag: str) -> _Upload:
@@ -223,10 +217,7 @@ def _of_signature(sif: Path, uploaded: _Upload) -> list[_Upload]:
         return []
     manifest = manifest_of(text, item.annotations[TITLE])
     (layer,) = manifest.layers
-    blobs = (
-        _Blob("signature", layer, text),
-        _Blob("signature's label", manifest.config, EMPTY),
-    )
+    blobs = (_Blob("signature", layer, text), _Blob("signature's label", manifest.config, EMPTY))
     return [_Upload(manifest, blobs, tag_of(item.hex))]
 
 
