@@ -208,8 +208,7 @@ def report(spec_path: str) -> int:
     said = mpi.start(os.path.join(out, f"said.{me}"))
     rank, size = mpi.rank_and_size()
     report.update(rank=rank, size=size, version=mpi.version(), transport=transports(said))
-    ring = mpi.ring(rank, size)
-    report["ring_ok"] = ring
+    report["ring_ok"] = mpi.ring(rank, size)
     _write(out, f"started.{me}", {"host": report["host"], "pid": report["pid"], "rank": rank})
     everyone = mpi.gather(report, rank, size)
     if everyone is not None:
@@ -331,11 +330,9 @@ class _Mpi:
         self.world: Any
         self.byte: Any
         if hasattr(library, "ompi_mpi_comm_world"):
-            self.world = ctypes.c_void_p(
-                ctypes.addressof(ctypes.c_char.in_dll(library, "ompi_mpi_comm_world"))
-            )
-            self.byte = ctypes.c_void_p(
-                ctypes.addressof(ctypes.c_char.in_dll(library, "ompi_mpi_byte"))
+            self.world, self.byte = (
+                ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(library, name)))
+                for name in ("ompi_mpi_comm_world", "ompi_mpi_byte")
             )
         elif "mpi_abi" in library._name:
             self.world, self.byte = ctypes.c_void_p(_MPI5_WORLD), ctypes.c_void_p(_MPI5_BYTE)
@@ -393,19 +390,10 @@ class _Mpi:
         before, after = (rank - 1) % size, (rank + 1) % size
         self._call(
             "MPI_Sendrecv",
-            send,
-            count,
-            self.byte,
-            after,
-            7,
-            receive,
-            count,
-            self.byte,
-            before,
-            7,
-            self.world,
-            status,
-        )
+            send, count, self.byte, after, 7,
+            receive, count, self.byte, before, 7,
+            self.world, status,
+        )  # fmt: skip
         return bytes(receive) == bytes([before % 251]) * count
 
     def gather(self, report: dict[str, Any], rank: int, size: int) -> list[Any] | None:

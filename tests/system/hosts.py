@@ -25,7 +25,7 @@ import pytest
 from fairlead.base.paths import atomic_folder, cache_dir, locked
 from fairlead.doctor.install.host_mpi import install_wheel_mpi
 from fairlead.elf.patchelf import find_patchelf
-from fairlead.engines.find import find_apptainer
+from fairlead.engines.apptainer import find_apptainer
 from fairlead.image.sif import copy_object, read_sif
 from fairlead_build.build import build
 from fairlead_build.cache.store import scratch_parent

@@ -24,7 +24,7 @@ from tests.system.podman import Podman, podman
 from tests.system.registries import LoopbackRegistry, registry
 
 from fairlead.base.paths import locked
-from fairlead.engines.find import find_apptainer
+from fairlead.engines.apptainer import find_apptainer
 from fairlead_build.cache.store import Cache, scratch_parent, workspace
 from fairlead_build.recipe.lock import AptIndex, Lock, SourceArchive, Wheel
 from fairlead_build.resolve.apt_sources import apt_sources

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.system.podman import Podman, podman
 
-from fairlead.engines.find import find_apptainer
+from fairlead.engines.apptainer import find_apptainer
 from fairlead.image.open import open_image
 from fairlead_build.build import build
 from fairlead_build.cache.store import Cache

@@ -23,7 +23,7 @@ from tests.system.podman import podman
 from tests.system.slurm import slurm
 
 from fairlead.doctor.registry import ordered
-from fairlead.engines.find import find_apptainer
+from fairlead.engines.apptainer import find_apptainer
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 # The conditions of the shell that runs the tests are not those that a test is about.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tests.system import hosts, slurm
 
-from fairlead.engines.find import find_apptainer
+from fairlead.engines.apptainer import find_apptainer
 
 STANDIN = Path(__file__).with_name("standin.py")
 

@@ -17,7 +17,7 @@ from tests.system import hosts
 from tests.system.podman import podman
 
 from fairlead.base.paths import atomic_folder, cache_dir, locked
-from fairlead.engines.find import find_apptainer
+from fairlead.engines.apptainer import find_apptainer
 from fairlead_build.cache.store import scratch_parent
 
 LMOD = Path("/usr/share/lmod/lmod/init/bash")

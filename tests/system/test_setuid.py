@@ -29,8 +29,7 @@ from tests.system.test_user import PYTHON, processes_of
 
 import fairlead
 import fairlead_build
-from fairlead.engines.apptainer import describe
-from fairlead.engines.find import find_apptainer
+from fairlead.engines.apptainer import describe, find_apptainer
 
 PROGRAM = find_apptainer()
 pytestmark = [

@@ -18,12 +18,7 @@ from fairlead_build.base.digest import sha256_of
 from fairlead_build.base.platform import architecture
 from fairlead_build.base.proc import no_space
 from fairlead_build.cache.store import Cache, holding, need_space, publish, workspace
-from fairlead_build.distribution.pull_store import (
-    PulledImage,
-    folder_of,
-    read_pulled,
-    write_pulled,
-)
+from fairlead_build.distribution.pull_store import PulledImage, folder_of, read_pulled, write_pulled
 from fairlead_build.formats.convert import from_layout
 from fairlead_build.formats.images import hand_out_copy
 from fairlead_build.registry.client import Client

@@ -10,7 +10,6 @@ Source: OCI distribution specification 1.1, "Pushing"; the SIF's media types are
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -180,13 +179,7 @@ def _check(reference: Reference, source: Source) -> None:
     elif source.sif and source.layout and len(reference.tag + SIF_TAG) > _LONGEST_TAG:
         why = f"the SIF's tag, {SIF_TAG} behind this one, would be longer than {_LONGEST_TAG}"
     if why:
-        raise fail(
-            "reference-nothing-pushed",
-            reference=reference,
-            why=why,
-            reference_host=reference.host,
-            repository=reference.repository,
-        )
+        raise fail("reference-nothing-pushed", reference=reference, why=why)
 
 
 def _of_layout(folder: Path, tag: str) -> _Upload:
@@ -223,10 +216,7 @@ def _of_signature(sif: Path, uploaded: _Upload) -> list[_Upload]:
         return []
     manifest = manifest_of(text, item.annotations[TITLE])
     (layer,) = manifest.layers
-    blobs = (
-        _Blob("signature", layer, text),
-        _Blob("signature's label", manifest.config, EMPTY),
-    )
+    blobs = (_Blob("signature", layer, text), _Blob("signature's label", manifest.config, EMPTY))
     return [_Upload(manifest, blobs, tag_of(item.hex))]
 
 
@@ -239,21 +229,15 @@ def _send(client: Client, blob: _Blob, cache: Cache, advance: Advance) -> str:
     known = _Seen(cache, host, blob.item.hex)
     before = known.repository()
     mount_from = before if before != repository else ""
-    state = _without_grant(
-        lambda name: client.push_blob(content, blob.item.digest, advance, name), mount_from
-    )
-    known.note(repository)
-    return state
-
-
-def _without_grant(send: Callable[[str], str], mount_from: str) -> str:
-    """``send(mount_from)``; where the right to read that repository is lacking, ``send("")``."""
     try:
-        return send(mount_from)
+        state = client.push_blob(content, blob.item.digest, advance, mount_from)
     except FairleadError as exc:
         if not mount_from or exc.findings[0].check not in ("registry-denied", "registry-login"):
             raise
-        return send("")
+        # The right to read that repository is lacking.
+        state = client.push_blob(content, blob.item.digest, advance)
+    known.note(repository)
+    return state
 
 
 @dataclass(frozen=True)

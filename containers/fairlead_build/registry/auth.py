@@ -135,12 +135,9 @@ def _entry(
         if _plain(name) == key and isinstance(helper, str) and helper:
             return _helped(helper, name, path, environ)
     for name, value in _table(content, "auths", path).items():
-        if (
-            _plain(name) == key
-            and isinstance(value, dict)
-            and (credential := _decoded(value, path))
-        ):
-            return credential
+        known = _decoded(value, path) if _plain(name) == key and isinstance(value, dict) else None
+        if known:
+            return known
     return None
 
 

@@ -16,7 +16,7 @@ from typing import IO
 
 import requests
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail
 from fairlead.base.progress import Progress
 from fairlead_build.cache.store import Cache
 from fairlead_build.registry.client import Advance, Client, wrong_digest
@@ -137,7 +137,13 @@ def _complete(client: Client, item: Descriptor, stream: IO[bytes], advance: Adva
             if partial.have > most:  # it made progress: start over with the pauses
                 most, pauses = partial.have, list(client.transport.pauses_s)
             if not pauses:
-                raise _cut(client, partial.have, item.size, cut)
+                raise fail(
+                    "registry-cut-last-end" if cut else "registry-cut",
+                    reference=client.reference,
+                    have=partial.have,
+                    size=item.size,
+                    name=cut,
+                )
             client.transport.sleep(pauses.pop(0))
             continue
         if partial.have == item.size and partial.digest == item.digest:
@@ -150,14 +156,3 @@ def _complete(client: Client, item: Descriptor, stream: IO[bytes], advance: Adva
         if not resumed:
             raise wrong_digest("a part of the image", str(client.reference), item.digest, real)
         # What was kept from an earlier try may have been wrong: once more from the beginning.
-
-
-def _cut(client: Client, have: int, size: int, name: str) -> FairleadError:
-    return fail(
-        "registry-cut-last-end" if name else "registry-cut",
-        reference_host=client.reference.host,
-        reference=client.reference,
-        have=have,
-        size=size,
-        name=name,
-    )

@@ -83,30 +83,21 @@ def no_connection(exc: Exception, host: str, where: str) -> FairleadError:
     names = {type(link).__name__ for link in chain}
     if certificate_refused(exc):
         link = next(e for e in chain if isinstance(e, ssl.SSLCertVerificationError))
-        return fail(
-            "registry-certificate-not-trusted",
-            host=host,
-            where=where,
-            verify_message=plain(link.verify_message or str(link)),
-        )
+        why = plain(link.verify_message or str(link))
+        return fail("registry-certificate-not-trusted", host=host, where=where, why=why)
     if speaks_no_tls(exc):
         return fail("registry-plain-http", host=host, where=where)
     if "NameResolutionError" in names or "gaierror" in names:
         return fail("registry-name", host=host.rsplit(":", 1)[0], where=where)
     if isinstance(exc, requests.exceptions.ProxyError):
         return fail("registry-unreachable-proxy", host=host, where=where)
-    elif isinstance(exc, requests.exceptions.Timeout):
+    if isinstance(exc, requests.exceptions.Timeout):
         return fail("registry-unreachable-timeout", host=host, where=where)
-    elif "ConnectionRefusedError" in names:
+    if "ConnectionRefusedError" in names:
         return fail("registry-unreachable-refused", host=host, where=where)
-    else:
-        # The outer message holds the URL, and a signed URL is a secret.
-        return fail(
-            "registry-unreachable-connection-broke",
-            host=host,
-            where=where,
-            type=type(chain[-1]).__name__,
-        )
+    # The outer message holds the URL, and a signed URL is a secret.
+    kind = type(chain[-1]).__name__
+    return fail("registry-unreachable-connection-broke", host=host, where=where, type=kind)
 
 
 def certificate_refused(exc: Exception) -> bool:

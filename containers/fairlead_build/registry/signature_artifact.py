@@ -13,13 +13,7 @@ from fairlead.base.errors import FairleadError
 from fairlead.base.paths import atomic_write
 from fairlead.image.signature import parse, signature_file
 from fairlead_build.registry.client import Client
-from fairlead_build.registry.manifest import (
-    TITLE,
-    Descriptor,
-    Manifest,
-    artifact,
-    digest_of,
-)
+from fairlead_build.registry.manifest import TITLE, Descriptor, Manifest, artifact, digest_of
 
 SIGNATURE_LAYER = "application/vnd.fairlead.signature.v1+json"
 # OCI image specification 1.1, "Guidance for an Empty Descriptor".

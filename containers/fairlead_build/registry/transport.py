@@ -386,13 +386,8 @@ def _tls_context(host: str, environ: Mapping[str, str]) -> ssl.SSLContext:
     context = ssl.create_default_context()
     home = Path(environ.get("HOME") or "/")
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
-    folders = (
-        config / "containers",
-        Path("/etc/containers"),
-        home / ".docker",
-        Path("/etc/docker"),
-    )
-    for folder in folders:
+    containers, docker = Path("/etc/containers"), Path("/etc/docker")
+    for folder in (config / "containers", containers, home / ".docker", docker):
         for file in sorted((folder / "certs.d" / host).glob("*.crt")):
             _add(context.load_verify_locations, file, file)
         for file in sorted((folder / "certs.d" / host).glob("*.cert")):

@@ -18,7 +18,7 @@ from fairlead.detect.machine import MpiMachine, MpiView, Profile
 from fairlead.doctor import engine_probe, experiments
 from fairlead.doctor.experiments import ClockState
 from fairlead.engines import registry as engines
-from fairlead.engines.find import find_apptainer
+from fairlead.engines.apptainer import find_apptainer
 from fairlead.engines.model import Engine
 
 # Of a program that a check asks; the engine's own trials have more.

@@ -50,6 +50,11 @@ class Elf:
     build_id: str = ""
 
     @property
+    def name(self) -> str:
+        """Its SONAME, or the name of its file."""
+        return self.soname or posixpath.basename(self.path)
+
+    @property
     def rpath_folders(self) -> tuple[str, ...]:
         """DT_RPATH as folders; empty when a RUNPATH makes the loader ignore it (ld.so(8))."""
         if self.runpath:

@@ -46,13 +46,8 @@ _INTEL_LOOSE = re.compile(rb"(20\d\d\.\d{1,2}\.\d{1,2})")
 
 def is_mpi_library(elf: Elf) -> bool:
     """A shared library that *is* an MPI, not a profiler that wraps one (those import ``PMPI_Init``)."""
-    exports = elf.mpi_exports
-    return (
-        bool(elf.soname)
-        and "MPI_Init" in exports
-        and "MPI_Comm_rank" in exports
-        and "PMPI_Init" not in elf.mpi_imports
-    )
+    defines_mpi = {"MPI_Init", "MPI_Comm_rank"} <= set(elf.mpi_exports)
+    return bool(elf.soname) and defines_mpi and "PMPI_Init" not in elf.mpi_imports
 
 
 def family_of_soname(soname: str) -> AbiFamily:

@@ -106,8 +106,8 @@ def _facts(elf: ELFFile, name: str) -> Elf:
         needed=tuple(tags["DT_NEEDED"]),
         rpath=_folders(tags["DT_RPATH"]),
         runpath=_folders(tags["DT_RUNPATH"]),
-        needs=_highest(_needed_versions(elf)),
-        offers=_highest(_defined_versions(elf)),
+        needs=_highest(elf, ".gnu.version_r"),
+        offers=_highest(elf, ".gnu.version_d"),
         mpi_imports=tuple(sorted(imports)),
         mpi_exports=tuple(sorted(exports)),
         interpreter=_interpreter(elf),
@@ -117,12 +117,8 @@ def _facts(elf: ELFFile, name: str) -> Elf:
 
 def _tags(dynamic: Any) -> dict[str, list[str]]:
     """The strings of the dynamic section, by tag, in order."""
-    values: dict[str, list[str]] = {
-        "DT_NEEDED": [],
-        "DT_SONAME": [],
-        "DT_RPATH": [],
-        "DT_RUNPATH": [],
-    }
+    wanted = ("DT_NEEDED", "DT_SONAME", "DT_RPATH", "DT_RUNPATH")
+    values: dict[str, list[str]] = {kind: [] for kind in wanted}
     for tag in dynamic.iter_tags() if dynamic else ():
         kind = tag.entry.d_tag
         if kind in values:
@@ -168,28 +164,16 @@ def _static_mpi(elf: ELFFile) -> set[str]:
     return {name for name in names if _MPI_SYMBOL.fullmatch(name)}
 
 
-def _needed_versions(elf: ELFFile) -> Iterator[str]:
-    section: Any = elf.get_section_by_name(".gnu.version_r")
-    for _, versions in section.iter_versions() if section else ():
-        for version in versions:
-            yield version.name
-
-
-def _defined_versions(elf: ELFFile) -> Iterator[str]:
-    section: Any = elf.get_section_by_name(".gnu.version_d")
-    for _, names in section.iter_versions() if section else ():
-        for entry in names:
-            yield entry.name
-
-
-def _highest(names: Iterator[str]) -> dict[str, str]:
+def _highest(elf: ELFFile, section_name: str) -> dict[str, str]:
+    """The highest symbol version in a section, by prefix."""
+    section: Any = elf.get_section_by_name(section_name)
     best: dict[str, str] = {}
-    for name in names:
-        match = _VERSION.match(name)
-        if match and match[1] in _PREFIXES:
-            prefix, version = match[1], match[2]
-            if version_key(version) > version_key(best.get(prefix, "")):
-                best[prefix] = version
+    for _, versions in section.iter_versions() if section else ():
+        for entry in versions:
+            match = _VERSION.match(entry.name)
+            if match and match[1] in _PREFIXES:
+                prefix, version = match.groups()
+                best[prefix] = newest([best.get(prefix, ""), version])
     return dict(sorted(best.items()))
 
 

@@ -14,56 +14,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from fairlead.base.paths import data_dir
 from fairlead.base.system import View
 from fairlead.base.timeboxed import first, settings
-from fairlead.engines.apptainer_conf import last, parse, places
-from fairlead.engines.find import VARIABLE, find_apptainer, private_apptainer
-from fairlead.engines.model import Call, Config, Driver, Engine, Words, prefix_of
+from fairlead.engines.model import Call, Config, Driver, Engine, Words, find_program, prefix_of
 
 CAP_SYS_RESOURCE = 24
 # Each option of Apptainer's has a variable.
 _APART = tuple(f"{p}_{o}" for p in ("APPTAINER", "SINGULARITY") for o in ("USERNS", "FAKEROOT"))
 _YES = ("1", "t", "true")
-_KEYS = (
-    "allow setuid",
-    "user bind control",
-    "mount hostfs",
-    "mount home",
-    "mount tmp",
-    "mount dev",
-    "mount proc",
-    "mount sys",
-    "enable overlay",
-    "enable underlay",
-    "enable fusemount",
-    "max loop devices",
-    "sessiondir max size",
-    "limit container owners",
-    "limit container groups",
-    "limit container paths",
-    "allow container squashfs",
-    "allow container sif",
-    "allow container dir",
-    "bind path",
-    "root default capabilities",
-    "always use nv",
-    "always use rocm",
-)
 # Options that part the ranks of a node.
-_PARTING = MappingProxyType(
-    {
-        "--contain": "a private /dev/shm for each rank: the ranks would wait for each other and hang",
-        "-c": "a private /dev/shm for each rank: the ranks would wait for each other and hang",
-        "--containall": "a private /dev/shm, PID and IPC namespace for each rank",
-        "-C": "a private /dev/shm, PID and IPC namespace for each rank",
-        "--pid": "a PID namespace for each rank: the MPI cannot attach to its neighbours",
-        "-p": "a PID namespace for each rank: the MPI cannot attach to its neighbours",
-        "--ipc": "an IPC namespace for each rank: System V shared memory is not shared",
-        "-i": "an IPC namespace for each rank: System V shared memory is not shared",
-        "--cleanenv": "the launcher's variables do not reach the ranks: each would run alone",
-        "-e": "the launcher's variables do not reach the ranks: each would run alone",
-    }
-)
+_PARTING = {
+    (
+        "--contain",
+        "-c",
+    ): "a private /dev/shm for each rank: the ranks would wait for each other and hang",
+    ("--containall", "-C"): "a private /dev/shm, PID and IPC namespace for each rank",
+    ("--pid", "-p"): "a PID namespace for each rank: the MPI cannot attach to its neighbours",
+    ("--ipc", "-i"): "an IPC namespace for each rank: System V shared memory is not shared",
+    ("--cleanenv", "-e"): "the launcher's variables do not reach the ranks: each would run alone",
+}
 
 
 class Apptainer(Driver):
@@ -72,18 +42,23 @@ class Apptainer(Driver):
     kind = "apptainer"
     title = "Apptainer"
     programs = ("apptainer", "singularity")
+    variable = "FAIRLEAD_APPTAINER"
     processes = ("starter", "apptainer", "singularity", "squashfuse", "fuse", "fusermount")
     userns_options = ("--fakeroot", "-f", "--userns", "-u")
-    parting_options = _PARTING
+    parting_options = MappingProxyType(
+        {option: why for options, why in _PARTING.items() for option in options}
+    )
     inside_variables = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
     inside_files = ("/.singularity.d",)
+    config_keys = (
+        "allow setuid", "user bind control", "mount hostfs", "mount home", "mount tmp", "mount dev",
+        "mount proc", "mount sys", "enable overlay", "enable underlay", "enable fusemount",
+        "max loop devices", "sessiondir max size", "limit container owners", "limit container groups",
+        "limit container paths", "allow container squashfs", "allow container sif", "allow container dir",
+        "bind path", "root default capabilities", "always use nv", "always use rocm",
+    )  # fmt: skip
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
-        """Apptainer, for this user.
-
-        Raises:
-            FairleadError: exit code 2; a variable names something that cannot be executed.
-        """
         path = find_apptainer(environ)
         return describe(path, os.geteuid(), _capabilities(), environ) if path else None
 
@@ -101,7 +76,7 @@ class Apptainer(Driver):
         )
 
     def locate(self, view: View) -> str:
-        named = view.environ.get(VARIABLE), str(private_apptainer(view.environ))
+        named = view.environ.get(self.variable), str(private_apptainer(view.environ))
         return super().locate(view) or next((p for p in named if p and view.access(p, 1)), "")
 
     def setuid_files(self, view: View, real: str) -> tuple[str, ...] | None:
@@ -110,27 +85,75 @@ class Apptainer(Driver):
         return (starter, *view.matching(f"{prefix}/lib/*/{name}/bin/starter-suid"))
 
     def configuration(self, view: View, real: str) -> Config | None:
-        prefix, name = prefix_of(real), real.rpartition("/")[2]
-        names = dict.fromkeys((name, "apptainer", "singularity"))
-        places = [
-            f"{folder}/{n}/{n}.conf"
-            for n in names
-            for folder in (f"{prefix}/etc", "/etc", "/usr/local/etc")
-        ]
-        path = first(view, *places)
+        names = dict.fromkeys((real.rpartition("/")[2], "apptainer", "singularity"))
+        folders = (f"{prefix_of(real)}/etc", "/etc", "/usr/local/etc")
+        path = first(view, *(f"{folder}/{n}/{n}.conf" for n in names for folder in folders))
         if not path:
             return None
         text = view.read(path)
         if text is None:
             return Config(path, {"": "not readable"})
-        found = settings(text, _KEYS)
-        binds = re.findall(r"^\s*bind path\s*=\s*(\S+)", text, re.MULTILINE)
-        if binds:
-            found["bind path"] = ", ".join(binds)
-        return Config(path, {k: v for k in _KEYS if (v := found.get(k)) not in (None, "", "NULL")})
+        values = settings(text, self.config_keys)
+        if binds := re.findall(r"^\s*bind path\s*=\s*(\S+)", text, re.MULTILINE):
+            values["bind path"] = ", ".join(binds)
+        known = ((key, values.get(key)) for key in self.config_keys)
+        return Config(path, {key: value for key, value in known if value and value != "NULL"})
 
 
 ENGINE = Apptainer()
+
+
+def private_apptainer(environ: Mapping[str, str] = os.environ) -> Path:
+    """The program of fairlead's own Apptainer; ``current`` points at a whole installation.
+
+    :mod:`fairlead.doctor.install.apptainer` creates it if the distribution has no Apptainer.
+    """
+    return data_dir(environ) / "apptainer" / "current" / "bin" / "apptainer"
+
+
+def find_apptainer(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The Apptainer (or Singularity) program to use; None when there is none.
+
+    Order: ``$FAIRLEAD_APPTAINER``, ``apptainer`` then ``singularity`` on PATH, the private prefix.
+
+    Raises:
+        FairleadError: exit code 2; the variable names something that cannot be executed.
+    """
+    called = "an apptainer executable"
+    private = private_apptainer(environ)
+    path = find_program(Apptainer.variable, Apptainer.programs, environ, called)
+    return path or (private if os.access(private, os.X_OK) else None)
+
+
+def conf_places(program: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Where the configuration of an Apptainer or SingularityCE may be: below its prefix, or /etc.
+
+    Args:
+        program: its path, links resolved.
+        environ: may name another file.
+    """
+    for variable in ("APPTAINER_CONFIG_FILE", "SINGULARITY_CONFIG_FILE"):
+        if named := environ.get(variable):
+            return (named,)
+    prefix = str(Path(program).parent.parent)
+    etc = "/etc" if prefix == "/usr" else f"{prefix}/etc"
+    return tuple(f"{etc}/{name}/{name}.conf" for name in ("apptainer", "singularity"))
+
+
+def parse_conf(text: str) -> dict[str, tuple[str, ...]]:
+    """``key = value`` lines of an apptainer.conf; a key may come again."""
+    values: dict[str, tuple[str, ...]] = {}
+    for line in text.splitlines():
+        key, equals, value = line.partition("#")[0].partition("=")
+        if equals:
+            name = " ".join(key.split()).lower()
+            values[name] = (*values.get(name, ()), value.strip())
+    return values
+
+
+def last_value(values: Mapping[str, tuple[str, ...]], key: str) -> str:
+    """The effective value of a key, in lower case; empty when it is not there."""
+    return values.get(key, ("",))[-1].lower()
 
 
 def describe(
@@ -148,6 +171,8 @@ def describe(
     elif unheeded := _not_setuid(path, config, values):
         options, apart = ("--userns",), True
         why = f"{unheeded}, so a user namespace stands in for root"
+    bind_control = last_value(values, "user bind control")
+    mounts = (("/dev/shm", "mount dev"), ("/tmp", "mount tmp"))
     return Engine(
         "apptainer",
         str(path),
@@ -156,11 +181,11 @@ def describe(
         options,
         ((" ".join(options), why),) if why else (),
         config=config,
-        forbids_binds="user bind control = no" if last(values, "user bind control") == "no" else "",
+        forbids_binds="user bind control = no" if bind_control == "no" else "",
         hides=tuple(
             (folder, f"{key} = {value}")
-            for folder, key in (("/dev/shm", "mount dev"), ("/tmp", "mount tmp"))
-            if (value := last(values, key)) in ("no", "minimal")
+            for folder, key in mounts
+            if (value := last_value(values, key)) in ("no", "minimal")
         ),
     )
 
@@ -169,9 +194,9 @@ def _configuration(
     path: Path, environ: Mapping[str, str]
 ) -> tuple[str, dict[str, tuple[str, ...]]]:
     """Its file and what stands in it; neither where it cannot be read."""
-    for place in places(str(path.resolve()), environ):
+    for place in conf_places(str(path.resolve()), environ):
         with contextlib.suppress(OSError):
-            return place, parse(Path(place).read_text("utf-8", "replace"))
+            return place, parse_conf(Path(place).read_text("utf-8", "replace"))
     return "", {}
 
 
@@ -190,7 +215,7 @@ def _not_setuid(path: Path, config: str, values: dict[str, tuple[str, ...]]) -> 
     ]
     if not setuid:
         return "this Apptainer is not setuid"
-    if last(values, "allow setuid") == "no":
+    if last_value(values, "allow setuid") == "no":
         return f"{config} says `allow setuid = no`"
     if os.statvfs(setuid[0]).f_flag & os.ST_NOSUID:
         return f"{setuid[0]} is setuid on a file system that is mounted nosuid"

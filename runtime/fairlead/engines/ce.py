@@ -15,11 +15,11 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from fairlead.base.errors import FairleadError
 from fairlead.base.paths import cache_dir
 from fairlead.base.system import View
-from fairlead.engines.model import Call, Driver, Engine, Takes, Words
-from fairlead.engines.unfit import unfit_bind, unfit_image
+from fairlead.engines.model import Call, Driver, Engine, Takes, Words, unfit_bind, unfit_image
+
+_NAME = "The Container Engine"
 
 
 class ContainerEngine(Driver):
@@ -32,11 +32,9 @@ class ContainerEngine(Driver):
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
         """Present if ``srun`` is and the site says so; only the output of ``srun --help`` would show it."""
         path = shutil.which("srun", path=environ.get("PATH", os.defpath))
-        if path is None:
-            return None
-        return Engine(
-            "ce", path, False, (), (), takes=Takes.SQUASHFS, folder=str(cache_dir(environ) / "edf")
-        )
+        folder = str(cache_dir(environ) / "edf")
+        takes = Takes.SQUASHFS
+        return Engine("ce", path, False, (), (), takes=takes, folder=folder) if path else None
 
     def words(self, engine: Engine, call: Call) -> Words:
         """``srun --environment=FILE``.
@@ -46,7 +44,7 @@ class ContainerEngine(Driver):
         """
         if not call.image.endswith((".squashfs", ".sqsh")):
             raise unfit_image(
-                "The Container Engine",
+                _NAME,
                 call.image,
                 "it opens a squashfs by its path",
                 "fairlead build RECIPE --format squashfs -o DIR, then DIR/RECIPE.squashfs as IMAGE",
@@ -92,22 +90,16 @@ def edf(
         lines += ["", "[env]"]
     for name, value in sorted(env.items()):
         if not value or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise _unset(name)
+            raise unfit_bind(_NAME, name, "an empty value takes the variable away")
         lines.append(f"{name} = {_text(value)}")
     lines += ["", "[annotations]", f'com.hooks.cxi.enabled = "{str(cxi).lower()}"']
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def _unset(name: str) -> FairleadError:
-    return unfit_bind("The Container Engine", name, "an empty value takes the variable away")
-
-
 def _mount(source: str, target: str, read_only: bool) -> str:
     for path in (source, target):
         if ":" in path:
-            raise unfit_bind(
-                "The Container Engine", path, "a `:` separates source, target and flags of a mount"
-            )
+            raise unfit_bind(_NAME, path, "a `:` separates source, target and flags of a mount")
     return f"{source}:{target}" + (":ro" if read_only else "")
 
 

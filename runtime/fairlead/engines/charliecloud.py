@@ -8,10 +8,6 @@ Source: ch-run(1) of Charliecloud 0.31, and the program itself.
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Mapping
-
 from fairlead.base.system import View
 from fairlead.engines.model import Call, Driver, Engine, Takes, Words
 from fairlead.engines.rank_shell import BASH, PLACES, variables
@@ -53,14 +49,11 @@ class Charliecloud(Driver):
     title = "Charliecloud"
     programs = ("ch-run",)
     processes = ("ch-run", "fairlead-")
+    takes = Takes.FOLDER
+    makes_places = False
+    userns_per_rank = True
+    reasons = _REASONS
     inside_variables = ("CH_RUNNING",)
-
-    def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
-        """``ch-run``, for this user."""
-        path = shutil.which("ch-run", path=environ.get("PATH", os.defpath))
-        if not path:
-            return None
-        return Engine(self.kind, path, True, (), _REASONS, takes=Takes.FOLDER, makes_places=False)
 
     def words(self, engine: Engine, call: Call) -> Words:
         """A shell of the rank's own that becomes ``ch-run``, which becomes the command."""

@@ -8,15 +8,8 @@ Source: NVIDIA/enroot, doc/cmd/start.md, doc/image-format.md, conf/hooks/extra/5
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Mapping
-
 from fairlead.base.system import View
-from fairlead.base.timeboxed import first
-from fairlead.engines.find import named_or_on_path
-from fairlead.engines.model import Call, Config, Driver, Engine, Takes, Words
-from fairlead.engines.unfit import unfit_bind, unfit_image
+from fairlead.engines.model import Call, Driver, Engine, Takes, Words, unfit_bind, unfit_image
 
 # $0 is enroot; the launcher's variables come before its other words.
 _START = (
@@ -31,16 +24,18 @@ class Enroot(Driver):
     kind = "enroot"
     title = "enroot"
     programs = ("enroot",)
+    variable = "FAIRLEAD_ENROOT"
     version_arguments = ("version",)
     processes = ("enroot", "unshare", "nsenter")
+    takes = Takes.SQUASHFS
+    userns_per_rank = True
     srun_option = ("--container-image", "pyxis")
-
-    def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
-        """enroot, where it is on PATH."""
-        path = named_or_on_path("FAIRLEAD_ENROOT", "enroot", environ)
-        if path is None:
-            return None
-        return Engine("enroot", str(path), True, (), (), takes=Takes.SQUASHFS)
+    config_files = ("/etc/enroot/enroot.conf",)
+    config_keys = (
+        "ENROOT_RUNTIME_PATH", "ENROOT_CACHE_PATH", "ENROOT_DATA_PATH", "ENROOT_SQUASH_OPTIONS",
+        "ENROOT_MOUNT_HOME", "ENROOT_RESTRICT_DEV", "ENROOT_ROOTFS_WRITABLE",
+    )  # fmt: skip
+    bind_limit = (r"[\s:$]", "blanks, `:` and `$` mean something in --mount")
 
     def words(self, engine: Engine, call: Call) -> Words:
         """``enroot start``.
@@ -56,19 +51,13 @@ class Enroot(Driver):
                 "fairlead build RECIPE --format squashfs -o DIR, then DIR/RECIPE.squashfs as IMAGE",
             )
         words = []
-        for source, target, read_only in call.binds:
-            for path in (source, target):
-                if re.search(r"[\s:$]", path):
-                    raise unfit_bind(
-                        "enroot", path, "blanks, `:` and `$` mean something in --mount"
-                    )
+        for source, target, read_only in self.binds_of(call):
             flags = "x-create=auto,rbind" + (",ro" if read_only else "")
             words += ["--mount", f"{source}:{target}:none:{flags}"]
         for name, value in {**call.image_env, **call.env, **call.literal}.items():
             if "\n" in value:
-                raise unfit_bind(
-                    "enroot", name, "its value has a line break, which ends a variable"
-                )
+                why = "its value has a line break, which ends a variable"
+                raise unfit_bind(self.title, name, why)
             words += ["--env", f"{name}={value}"]
         command = call.command
         if call.workdir:
@@ -76,28 +65,11 @@ class Enroot(Driver):
         inner = (*engine.options, *words, *call.extra, call.image, *command)
         return Words(("/bin/sh", "-c", _START, engine.path, *inner), {})
 
-    def configuration(self, view: View, real: str) -> Config | None:
-        path = first(view, "/etc/enroot/enroot.conf")
-        if not path:
-            return None
-        keys = (
-            "ENROOT_RUNTIME_PATH",
-            "ENROOT_CACHE_PATH",
-            "ENROOT_DATA_PATH",
-            "ENROOT_SQUASH_OPTIONS",
-            "ENROOT_MOUNT_HOME",
-            "ENROOT_RESTRICT_DEV",
-            "ENROOT_ROOTFS_WRITABLE",
-        )
-        found: dict[str, str] = {}
-        for line in (view.read(path) or "").splitlines():
-            key, _, value = line.strip().partition(" ")
-            if key in keys:
-                found[key] = value.strip()
+    def settings(self, view: View, path: str, text: str) -> dict[str, str]:
+        pairs = (line.strip().partition(" ") for line in text.splitlines())
+        values = {key: value.strip() for key, _, value in pairs if key in self.config_keys}
         hooks = view.listdir("/etc/enroot/hooks.d")
-        if hooks:
-            found["hooks"] = ", ".join(hooks)
-        return Config(path, found)
+        return {**values, "hooks": ", ".join(hooks)} if hooks else values
 
 
 ENGINE = Enroot()

@@ -7,11 +7,17 @@ and proofs name no engine.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.system import View
+from fairlead.base.timeboxed import clear, first, settings
 
 
 class Takes(enum.StrEnum):
@@ -110,40 +116,64 @@ class Driver:
     """A kind of container engine: how to recognise it, how it behaves on this machine, and its command line.
 
     Subclass it in a module of this package, or of another distribution with an entry point of the group
-    ``fairlead.engines``; the module's ``ENGINE`` is an instance. Only ``kind``, ``title``, ``programs``,
-    :meth:`detect` and :meth:`words` have no default.
+    ``fairlead.engines``; the module's ``ENGINE`` is an instance. Only ``kind``, ``title``, ``programs`` and
+    :meth:`words` have no default.
 
     Attributes:
         kind: its name in site profiles and for ``--engine``.
         title: its product name.
         programs: names of its program; the first on PATH is used. Empty for a part of ``srun``.
+        variable: environment variable that names its program instead.
         driven: fairlead can run with it; otherwise fairlead only recognises it.
         version_arguments: arguments that print its version.
         processes: regular expressions of its process names, to find what a dying launch leaves behind.
-        binds_files: it can bind a single file of the host over one of the image.
+        takes, binds_files, makes_places, userns_per_rank, options, reasons: as of :class:`Engine`, for an
+            engine that behaves the same on every machine.
         userns_options: options that give each rank a separate user namespace.
         parting_options: options that isolate the ranks of a node from each other, with the reason.
         inside_variables: variables set in its containers.
         inside_files: files present in its containers.
         srun_option: the option that its Slurm plugin adds to ``srun --help``, and the plugin's name; or None.
+        config_files: places of its configuration file; ``{prefix}`` stands for its installation prefix.
+        config_keys: the settings that affect how containers run.
+        bind_limit: regular expression of what its options cannot express in a path, and why.
     """
 
     kind: str
     title: str
     programs: tuple[str, ...] = ()
+    variable: str = ""
     driven: bool = True
     version_arguments: tuple[str, ...] = ("--version",)
     processes: tuple[str, ...] = ()
+    takes: Takes = Takes.FILE
     binds_files: bool = True
+    makes_places: bool = True
+    userns_per_rank: bool = False
+    options: tuple[str, ...] = ()
+    reasons: tuple[tuple[str, str], ...] = ()
     userns_options: tuple[str, ...] = ()
     parting_options: Mapping[str, str] = MappingProxyType({})
     inside_variables: tuple[str, ...] = ()
     inside_files: tuple[str, ...] = ()
     srun_option: tuple[str, str] | None = None
+    config_files: tuple[str, ...] = ()
+    config_keys: tuple[str, ...] = ()
+    bind_limit: tuple[str, str] = ("", "")
 
-    def detect(self, environ: Mapping[str, str]) -> Engine | None:
-        """The engine as it behaves on this machine; None if it is missing. Starts nothing that can hang."""
-        return None
+    def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
+        """The engine as it behaves on this machine; None if it is missing. Starts nothing that can hang.
+
+        Raises:
+            FairleadError: exit code 2; ``variable`` names something that cannot be executed.
+        """
+        path = find_program(self.variable, self.programs, environ) if self.driven else None
+        if path is None:
+            return None
+        return Engine(
+            self.kind, str(path), self.userns_per_rank, self.options, self.reasons,
+            binds_files=self.binds_files, takes=self.takes, makes_places=self.makes_places,
+        )  # fmt: skip
 
     def words(self, engine: Engine, call: Call) -> Words:
         """The command line that starts ``call``; a pure function.
@@ -152,6 +182,19 @@ class Driver:
             FairleadError: exit code 121; the engine cannot open the image, or its options cannot express a path.
         """
         raise NotImplementedError
+
+    def binds_of(self, call: Call) -> Iterator[tuple[str, str, bool]]:
+        """The binds of ``call``.
+
+        Raises:
+            FairleadError: exit code 121; its options cannot express a path.
+        """
+        unfit, why = self.bind_limit
+        for source, target, read_only in call.binds:
+            for path in (source, target) if unfit else ():
+                if re.search(unfit, path):
+                    raise unfit_bind(self.title, path, why)
+            yield source, target, read_only
 
     def locate(self, view: View) -> str:
         """The path of its program; empty if it is not installed."""
@@ -171,13 +214,53 @@ class Driver:
 
     def configuration(self, view: View, real: str) -> Config | None:
         """Its configuration; None if no file is found."""
-        return None
+        prefix = prefix_of(real)
+        path = first(view, *(place.format(prefix=prefix) for place in self.config_files))
+        return Config(path, self.settings(view, path, view.read(path) or "")) if path else None
+
+    def settings(self, view: View, path: str, text: str) -> dict[str, str]:
+        """Those of its ``config_keys`` that are in its configuration file.
+
+        Args:
+            text: the file's content.
+        """
+        return {k: clear(v) for k, v in settings(text, self.config_keys).items() if v}
 
     def srun_settings(self, view: View) -> dict[str, str]:
         """Settings of an engine that only its ``srun_option`` reveals."""
         return {}
 
 
+def find_program(
+    variable: str, programs: Sequence[str], environ: Mapping[str, str], called: str = ""
+) -> Path | None:
+    """The program of an engine: what ``variable`` names, else the first of ``programs`` on PATH; None without.
+
+    Args:
+        called: what ``variable`` should name, for errors; a path of the first program by default.
+    Raises:
+        FairleadError: exit code 2; the variable names something that cannot be executed.
+    """
+    chosen = environ.get(variable) if variable else ""
+    for name in (chosen,) if chosen else programs:
+        if path := shutil.which(name, path=environ.get("PATH", os.defpath)):
+            return Path(path).absolute()
+    if chosen:
+        program = called or programs[0]
+        raise fail("engine-variable", variable=variable, chosen=chosen, program=program)
+    return None
+
+
 def prefix_of(real: str) -> str:
     """The installation prefix of a program in ``bin``."""
     return real.rsplit("/", 2)[0] if real.count("/") > 1 else ""
+
+
+def unfit_image(engine: str, image: str, why: str, remedy: str) -> FairleadError:
+    """The error of an engine that cannot open this kind of image."""
+    return fail("engine-image", engine=engine, image=image, why=why, remedy=remedy)
+
+
+def unfit_bind(engine: str, path: str, why: str) -> FairleadError:
+    """The error of an engine whose options cannot express a path or a variable."""
+    return fail("engine-bind", engine=engine, path=path, why=why)

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from fairlead.base.system import View
 from fairlead.base.timeboxed import clear, first, settings
-from fairlead.engines.model import Call, Config, Driver, Engine, Takes, Words
+from fairlead.engines.model import Call, Config, Driver, Engine, Takes, Words, find_program
 from fairlead.engines.rank_shell import BASH, PLACES, variables
 
 # It waits for the end of what holds the other end of its input, which is the rank's own shell. Then it
@@ -166,6 +166,11 @@ _REASONS = (
 )
 _PRIVATE = "a private namespace for each rank: the MPI cannot reach the other ranks of the node"
 
+_GLOBAL = ("--runtime=", "--cgroup-manager=")
+_STORAGE_KEYS = (
+    "driver", "graphroot", "rootless_storage_path", "additionalimagestores", "mount_program",
+)  # fmt: skip
+
 
 class Podman(Driver):
     """Podman."""
@@ -182,24 +187,23 @@ class Podman(Driver):
         }
     )
     inside_files = ("/run/.containerenv",)
+    config_keys = (
+        "runtime", "cgroups", "cgroup_manager", "hooks_dir", "default_ulimits", "netns", "ipcns", "pidns",
+    )  # fmt: skip
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
-        """Podman, for this user."""
-        path = shutil.which("podman", path=environ.get("PATH", os.defpath))
-        if not path:
-            return None
+        path = find_program(self.variable, self.programs, environ)
         runc = shutil.which("runc", path=f"{environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
         # Of the second version of control groups there is one folder for all.
         old_cgroups = not Path("/sys/fs/cgroup/cgroup.controllers").exists()
-        return describe(path, os.geteuid(), old_cgroups, runc or "")
+        return describe(str(path), os.geteuid(), old_cgroups, runc or "") if path else None
 
     def words(self, engine: Engine, call: Call) -> Words:
         """A shell of the rank's own that starts ``podman run``, and waits for it."""
         # Options of Podman itself stand before `run`, those of a container behind it.
         own = [o for o in engine.options if o.startswith(_GLOBAL)]
         words = [o for o in engine.options if not o.startswith(_GLOBAL)]
-        for source, target, read_only in call.binds:
-            words.append(_volume(source, target, read_only))
+        words += [_volume(*bind) for bind in call.binds]
         for name, value in variables(call).items():
             words += ["--env", f"{name}={value}"]
         # As root, Podman mounts where all can see it; in a namespace of the rank's own it goes with it.
@@ -225,38 +229,19 @@ class Podman(Driver):
             "/etc/containers/storage.conf",
             "/usr/share/containers/storage.conf",
         )
-        keys = (
-            "driver",
-            "graphroot",
-            "rootless_storage_path",
-            "additionalimagestores",
-            "mount_program",
-        )
-        confs: list[tuple[str, Sequence[str]]] = [(storage, keys)] if storage else []
-        own = view.environ.get("CONTAINERS_CONF", "")
-        several = (
-            [own]
-            if own
-            else [
-                "/usr/share/containers/containers.conf",
-                "/etc/containers/containers.conf",
-                *view.matching("/etc/containers/containers.conf.d/*.conf"),
-                f"{home}/containers/containers.conf",
-            ]
-        )
-        more = (
-            "runtime",
-            "cgroups",
-            "cgroup_manager",
-            "hooks_dir",
-            "default_ulimits",
-            "netns",
-            "ipcns",
-            "pidns",
-        )
-        confs += [(path, more) for path in several if view.access(path, 0)]
-        for path, wanted in confs:
-            values = _toml_or_ini(view, path, wanted)
+        confs: list[tuple[str, Sequence[str]]] = [(storage, _STORAGE_KEYS)] if storage else []
+        several = [
+            "/usr/share/containers/containers.conf",
+            "/etc/containers/containers.conf",
+            *view.matching("/etc/containers/containers.conf.d/*.conf"),
+            f"{home}/containers/containers.conf",
+        ]
+        if own := view.environ.get("CONTAINERS_CONF", ""):
+            several = [own]
+        confs += [(path, self.config_keys) for path in several if view.access(path, 0)]
+        for path, keys in confs:
+            text = view.read(path) or ""
+            values = {k: clear(v) for k, v in settings(text, keys).items() if v}
             if values or path == storage:
                 used.append(path)
             found |= values
@@ -264,7 +249,6 @@ class Podman(Driver):
 
 
 ENGINE = Podman()
-_GLOBAL = ("--runtime=", "--cgroup-manager=")
 
 
 def describe(path: str, uid: int, old_cgroups: bool, runc: str) -> Engine:
@@ -289,9 +273,7 @@ def describe(path: str, uid: int, old_cgroups: bool, runc: str) -> Engine:
         options.append(f"--runtime={runc}")
         why = "crun, which Podman prefers, refuses cgroups v1 together with cgroups v2"
         reasons.append((f"--runtime={runc}", why))
-    return Engine(
-        "podman", path, bool(uid), tuple(options), tuple(reasons), takes=Takes.FOLDER
-    )  # fmt: skip
+    return Engine("podman", path, bool(uid), tuple(options), tuple(reasons), takes=Takes.FOLDER)
 
 
 def _volume(source: str, target: str, read_only: bool) -> str:
@@ -299,7 +281,3 @@ def _volume(source: str, target: str, read_only: bool) -> str:
     if ":" in source + target:
         return f"--mount=type=bind,source={source},target={target}" + (",ro" if read_only else "")
     return f"--volume={source}:{target}" + (":ro" if read_only else "")
-
-
-def _toml_or_ini(view: View, path: str, keys: Sequence[str]) -> dict[str, str]:
-    return {k: clear(v) for k, v in settings(view.read(path) or "", keys).items() if v}

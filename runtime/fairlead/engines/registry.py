@@ -11,9 +11,7 @@ from fairlead.base.suggest import suggest
 from fairlead.engines.model import Driver, Engine
 
 CHOSEN = "FAIRLEAD_ENGINE"
-ENGINES: Registry[Driver] = Registry(
-    "fairlead.engines", "ENGINE", ("apptainer_conf", "find", "rank_shell", "unfit")
-)
+ENGINES: Registry[Driver] = Registry("fairlead.engines", "ENGINE", ("rank_shell",))
 
 
 def kinds() -> tuple[str, ...]:

@@ -8,16 +8,11 @@ Source: eth-cscs/sarus, src/cli/CommandRun.hpp, src/libsarus/MountParser.cpp, sr
 from __future__ import annotations
 
 import json
-import os
-import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from fairlead.base.system import View
-from fairlead.base.timeboxed import clear, first
-from fairlead.engines.find import named_or_on_path
-from fairlead.engines.model import Call, Config, Driver, Engine, Takes, Words, prefix_of
-from fairlead.engines.unfit import unfit_bind, unfit_image
+from fairlead.base.timeboxed import clear
+from fairlead.engines.model import Call, Driver, Engine, Takes, Words, unfit_image
 
 
 class Sarus(Driver):
@@ -26,28 +21,28 @@ class Sarus(Driver):
     kind = "sarus"
     title = "Sarus"
     programs = ("sarus",)
+    variable = "FAIRLEAD_SARUS"
     processes = ("sarus",)
-
-    def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
-        """Sarus, where it is on PATH."""
-        path = named_or_on_path("FAIRLEAD_SARUS", "sarus", environ)
-        return Engine("sarus", str(path), False, (), (), takes=Takes.NAME) if path else None
+    takes = Takes.NAME
+    config_files = (
+        "{prefix}/etc/sarus.json",
+        "/opt/sarus/etc/sarus.json",
+        "/etc/sarus/sarus.json",
+        "/opt/sarus/default/etc/sarus.json",
+    )
+    config_keys = (
+        "securityChecks", "OCIBundleDir", "rootfsFolder", "prefixDir", "hooksDir", "localRepositoryBaseDir",
+        "centralizedRepositoryDir", "ramFilesystemType", "mksquashfsOptions",
+    )  # fmt: skip
+    bind_limit = (r"[,=]", "`,` and `=` separate the parts of --mount")
 
     def words(self, engine: Engine, call: Call) -> Words:
-        """``sarus run``.
-
-        Raises:
-            FairleadError: exit code 121; a path has a letter that separates options.
-        """
+        """``sarus run``."""
         words = [engine.path, "run", *engine.options]
-        for source, target, read_only in call.binds:
-            for path in (source, target):
-                if re.search(r"[,=]", path):
-                    raise unfit_bind("Sarus", path, "`,` and `=` separate the parts of --mount")
+        for source, target, read_only in self.binds_of(call):
             end = ",readonly" if read_only else ""
             words.append(f"--mount=type=bind,source={source},destination={target}{end}")
-        for name, value in {**call.env, **call.literal}.items():
-            words.append(f"--env={name}={value}")
+        words += [f"--env={name}={value}" for name, value in {**call.env, **call.literal}.items()]
         if call.workdir:
             words.append(f"--workdir={call.workdir}")
         return Words((*words, *call.extra, image_name(call.image), *call.command), {})
@@ -55,42 +50,17 @@ class Sarus(Driver):
     def setuid_files(self, view: View, real: str) -> tuple[str, ...] | None:
         return (real,)
 
-    def configuration(self, view: View, real: str) -> Config | None:
-        path = first(
-            view,
-            f"{prefix_of(real)}/etc/sarus.json",
-            "/opt/sarus/etc/sarus.json",
-            "/etc/sarus/sarus.json",
-            "/opt/sarus/default/etc/sarus.json",
-        )
-        if not path:
-            return None
+    def settings(self, view: View, path: str, text: str) -> dict[str, str]:
         try:
-            data = json.loads(view.read(path) or "")
+            data = json.loads(text)
         except ValueError:
-            return Config(path, {"": "not readable, or no JSON"})
+            return {"": "not readable, or no JSON"}
         if not isinstance(data, dict):
-            return Config(path, {"": "no JSON object"})
-        keys = (
-            "securityChecks",
-            "OCIBundleDir",
-            "rootfsFolder",
-            "prefixDir",
-            "hooksDir",
-            "localRepositoryBaseDir",
-            "centralizedRepositoryDir",
-            "ramFilesystemType",
-            "mksquashfsOptions",
-        )
-        found = {k: clear(str(data[k])) for k in keys if k in data}
-        hooks = [
-            n.removesuffix(".json")
-            for n in view.listdir(str(data.get("hooksDir", "")))
-            if n.endswith(".json")
-        ]
-        if hooks:
-            found["hooks"] = ", ".join(hooks)
-        return Config(path, found)
+            return {"": "no JSON object"}
+        values = {k: clear(str(data[k])) for k in self.config_keys if k in data}
+        names = view.listdir(str(data.get("hooksDir", "")))
+        hooks = [name.removesuffix(".json") for name in names if name.endswith(".json")]
+        return {**values, "hooks": ", ".join(hooks)} if hooks else values
 
 
 ENGINE = Sarus()

@@ -28,12 +28,7 @@ _STRAGGLERS_S = 1.0  # ranks that are each alone report one after another
 
 
 def asked(
-    plan: Plan,
-    ranks: int,
-    inode: int,
-    folder: Path | None = None,
-    *,
-    ucx: bool = True,
+    plan: Plan, ranks: int, inode: int, folder: Path | None = None, *, ucx: bool = True
 ) -> tuple[dict[str, str], tuple[Bind, ...]]:
     """The variables and binds by which the witness learns what must come true.
 

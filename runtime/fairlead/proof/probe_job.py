@@ -168,20 +168,11 @@ _CAUSES: Sequence[tuple[str, str]] = (
         r"(unsupported PMI version \w+|PMIx server unreachable|PMI_Init returned \S+).*",
         "probe-launcher-family-mismatch",
     ),
-    (
-        r"(?:prterun|mpirun|mpiexec|orterun) has detected an attempt to run as root",
-        "launcher-root",
-    ),
-    (
-        r"version `(GLIBC\w*_[\d.]+)' not found \(required by ([^)]+)\)",
-        "probe-glibc-too-old",
-    ),
+    (r"(?:prterun|mpirun|mpiexec|orterun) has detected an attempt to run as root", "launcher-root"),
+    (r"version `(GLIBC\w*_[\d.]+)' not found \(required by ([^)]+)\)", "probe-glibc-too-old"),
     (r"(\S+): cannot open shared object file", "closure-missing-library"),
     (r"(undefined symbol: \S+)", "symbols-missing"),
-    (
-        r'"python3": executable file not found|python3: (?:command )?not found',
-        "no-python",
-    ),
+    (r'"python3": executable file not found|python3: (?:command )?not found', "no-python"),
     (r"ModuleNotFoundError: No module named '(\w+)'", "no-python-module"),
     (r"((?:process_vm_readv|/proc/\d+/fd)\S*.*)", "namespaces-separate"),
     (r"unknown (?:shorthand )?flag: (.*)", "engine-unknown-option"),

@@ -95,7 +95,7 @@ class Proof:
 
 def judge(plan: Plan, proof: Proof) -> tuple[Finding, ...]:
     """Compares what the ranks saw with the plan; every difference is one finding."""
-    findings = [
+    return (
         *_world(plan, proof),
         *_one_mpi(proof),
         *_planned_file(plan, proof),
@@ -103,8 +103,7 @@ def judge(plan: Plan, proof: Proof) -> tuple[Finding, ...]:
         *_messages(proof),
         *_transport(plan, proof),
         *_shared(proof),
-    ]
-    return tuple(findings)
+    )
 
 
 def _world(plan: Plan, proof: Proof) -> list[Finding]:
@@ -153,11 +152,7 @@ def _family_of(version: str) -> AbiFamily:
 
 
 def _one_mpi(proof: Proof) -> list[Finding]:
-    return [
-        error("one-mpi", rank=p.rank, mpi_count=p.mpi_count, p_host=p.host, mpi_path=p.mpi_path)
-        for p in proof.ranks
-        if p.mpi_count != 1
-    ][:1]
+    return [error("one-mpi", rank=rank) for rank in proof.ranks if rank.mpi_count != 1][:1]
 
 
 def _planned_file(plan: Plan, proof: Proof) -> list[Finding]:
@@ -166,34 +161,15 @@ def _planned_file(plan: Plan, proof: Proof) -> list[Finding]:
         program = p.app_mpi if p.app_mpi and p.app_mpi not in places else ""
         if program or p.mpi_path not in places:
             why, remedy = _why_kept(plan, p)
-            loaded = program or p.mpi_path
+            where = f"{p.host}: {program or p.mpi_path}"
             what = f"rank {p.rank} runs on another MPI than planned: {p.version}"
             if program:
                 what = f"{mpi_program(plan)} takes another MPI than planned on rank {p.rank}"
             return [
-                error(
-                    "planned-file",
-                    what=what,
-                    p_host=p.host,
-                    loaded=loaded,
-                    planned_file=proof.planned_file,
-                    planned_title=proof.planned_title,
-                    why=why,
-                    remedy=remedy,
-                )
+                error("planned-file", what=what, where=where, proof=proof, why=why, remedy=remedy)
             ]
         if proof.planned_inode and p.mpi_inode != proof.planned_inode:
-            return [
-                error(
-                    "planned-file-mounted-over",
-                    rank=p.rank,
-                    p_host=p.host,
-                    mpi_path=p.mpi_path,
-                    mpi_inode=p.mpi_inode,
-                    planned_inode=proof.planned_inode,
-                    mount=MOUNT,
-                )
-            ]
+            return [error("planned-file-mounted-over", rank=p, proof=proof, mount=MOUNT)]
     return []
 
 
@@ -205,13 +181,7 @@ def _why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
     for remedy in ordered():
         if reason := remedy.explain_failure(plan, seen):
             return reason
-    there = (
-        {f.target for f in plan.staging.files} | {a for a, _ in plan.staging.aliases}
-        if plan.staging
-        else set()
-    )
-    lacking = [n for n in plan.names if f"lib/{n}" not in there]
-    if lacking and plan.staging:
+    if plan.staging and (lacking := plan.staging.lacking(plan.names)):
         return (
             f"the image needs {lacking[0]}, and the staged host MPI has no alias of that name",
             f"add an alias {lacking[0]} next to the staged library; `fairlead explain` shows the aliases",
@@ -237,16 +207,7 @@ def _version(plan: Plan, proof: Proof) -> list[Finding]:
         if p.mpi_path in (proof.planned_file, *plan.bound) and not (
             word in p.version and version in p.version
         ):
-            return [
-                error(
-                    "version",
-                    rank=p.rank,
-                    p_version=p.version,
-                    p_host=p.host,
-                    mpi_path=p.mpi_path,
-                    planned_title=proof.planned_title,
-                )
-            ]
+            return [error("version", rank=p, planned_title=proof.planned_title)]
     return []
 
 
@@ -262,25 +223,12 @@ def _transport(plan: Plan, proof: Proof) -> list[Finding]:
     for p in proof.ranks:
         used = {part for provider in p.providers for part in provider.split(";")}
         if foreign := sorted(used - accepted):
+            names, allowed = ", ".join(foreign), ", ".join(sorted(accepted))
             return [
-                error(
-                    "transport-foreign",
-                    foreign=", ".join(foreign),
-                    rank=p.rank,
-                    p_host=p.host,
-                    transport=p.transport,
-                    site_name=plan.site.name,
-                    accepted=", ".join(sorted(accepted)),
-                )
+                error("transport-foreign", foreign=names, rank=p, site=plan.site, accepted=allowed)
             ]
     if proof.asked > 1 and not any(p.netmod or p.providers for p in proof.ranks):
-        return [
-            warning(
-                "transport-unknown",
-                planned_file=proof.planned_file,
-                planned_title=proof.planned_title,
-            )
-        ]
+        return [warning("transport-unknown", proof=proof)]
     return []
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import PurePosixPath
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 from fairlead.elf.mpi_symbols import family_of_soname
 from fairlead.engines.model import Engine
@@ -43,9 +43,8 @@ def choose_host(
         else:
             chosen = host
             continue
-        left.append(
-            Line("left out", f"{host.library.title} in {host.prefix}", why, host.library.path)
-        )
+        what = f"{host.library.title} in {host.prefix}"
+        left.append(Line("left out", what, why, host.library.path))
     return chosen, tuple(left)
 
 
@@ -57,23 +56,27 @@ def image_family(facts: ImageFacts, programs: Sequence[str] = ()) -> AbiFamily:
     most consumers need wins; programs that come with an MPI do not count.
     """
     for elf in facts.consumers:
-        names = (elf.path, PurePosixPath(elf.path).name)
-        asked = [f for n in elf.needed if (f := family_of_soname(n)) is not AbiFamily.UNKNOWN]
-        if elf.interpreter and asked and any(name in programs for name in names):
+        asked = _families(elf)
+        if asked and elf.interpreter and _is_called(elf, programs):
             return asked[0]
     with_mpi = {PurePosixPath(m.path).parents[1] / "bin" for m in facts.mpis}
-    wanted = [
-        f
-        for e in facts.consumers
-        if PurePosixPath(e.path).parent not in with_mpi
-        for n in e.needed
-        if (f := family_of_soname(n)) != "unknown"
-    ]
+    others = (e for e in facts.consumers if PurePosixPath(e.path).parent not in with_mpi)
+    wanted = [family for elf in others for family in _families(elf)]
     own = {m.family for m in facts.mpis}
     offered = [f for f in (AbiFamily.MPICH, AbiFamily.OPENMPI, AbiFamily.MPI5) if f in own]
     if offered:
         return max(offered, key=wanted.count)  # the first of equals
     return max(set(wanted), key=wanted.count) if wanted else AbiFamily.UNKNOWN
+
+
+def _families(elf: Elf) -> list[AbiFamily]:
+    """The families of the MPI libraries that a file needs."""
+    families = map(family_of_soname, elf.needed)
+    return [family for family in families if family is not AbiFamily.UNKNOWN]
+
+
+def _is_called(elf: Elf, names: Collection[str]) -> bool:
+    return elf.path in names or PurePosixPath(elf.path).name in names
 
 
 def replaceable(
@@ -95,9 +98,15 @@ def replaceable(
     """
     family = image_family(facts, programs_of(request))
     if family is AbiFamily.UNKNOWN:
-        raise fail("no-mpi", image=image, engine_path=engine.path)
+        raise fail("no-mpi", image=image, engine=engine)
     if request.mpi == "host" and host is None:
-        raise _no_host(family, notes, machine)
+        raise fail(
+            "host-mpi-none-on-machine" if machine else "host-mpi-none-here",
+            machine=machine,
+            family=family,
+            machine_2=machine,
+            seen="\n".join(f"{n.what}: {n.why}" for n in notes),
+        )
     return family
 
 
@@ -125,23 +134,19 @@ def speaks(library: MpiLibrary | None, family: AbiFamily) -> AbiFamily:
 def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[Elf, ...]:
     """The consumers that this request can run: its programs, and all libraries and extension modules."""
     programs = set(request.apps)
-    if request.command and not programs:
-        first = request.command[0]
-        programs = {
-            e.path
-            for e in facts.consumers
-            if e.interpreter
-            and (e.path == first or ("/" not in first and PurePosixPath(e.path).name == first))
-        }
+    if not programs:
+        called = (
+            e for e in facts.consumers if e.interpreter and _is_called(e, request.command[:1])
+        )
+        programs = {e.path for e in called}
     kept: list[Elf] = []
     homes = {PurePosixPath(mpi.path).parent for mpi in facts.mpis}
     asked = {name for elf in facts.consumers for name in elf.needed}
     for elf in facts.consumers:
-        beside_mpi = PurePosixPath(elf.path).parent in homes and is_binding(elf.soname)
-        if beside_mpi and elf.soname not in asked:
+        part_of_mpi = PurePosixPath(elf.path).parent in homes and is_binding(elf.soname)
+        if part_of_mpi and elf.soname not in asked:
             continue  # a Fortran or C++ interface that nothing in the image uses
-        is_program = bool(elf.interpreter) and not elf.soname
-        if programs and is_program and elf.path not in programs:
+        if programs and elf.interpreter and not elf.soname and elf.path not in programs:
             continue
         if MPI4PY_MODULE.match(elf.path) and family not in map(family_of_soname, elf.needed):
             continue  # mpi4py has one module for each family and chooses at import
@@ -152,19 +157,8 @@ def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[El
 def names_of(
     consumers: Sequence[Elf], family: AbiFamily, own: MpiLibrary | None
 ) -> tuple[str, ...]:
+    """The SONAMEs by which programs request an MPI of ``family``; without any, the usual one."""
     asked = {n for e in consumers for n in e.needed if family_of_soname(n) is family}
-    if not asked:
-        same = own is not None and own.family is family
-        asked = {own.soname} if own and same else {ALIASES[family]["main"][1]}
-    return tuple(sorted(asked))
-
-
-def _no_host(family: AbiFamily, notes: tuple[Line, ...], machine: str) -> FairleadError:
-    seen = "\n".join(f"{n.what}: {n.why}" for n in notes)
-    return fail(
-        "host-mpi-none-on-machine" if machine else "host-mpi-none-here",
-        machine=machine,
-        family=family,
-        machine_2=machine,
-        seen=seen,
-    )
+    if asked:
+        return tuple(sorted(asked))
+    return (own.soname if own and own.family is family else ALIASES[family]["main"][1],)

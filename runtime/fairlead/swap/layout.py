@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -43,116 +43,91 @@ ALIASES: dict[AbiFamily, dict[str, tuple[str, ...]]] = {
 def stage_layout(
     host: HostMpi, facts: ImageFacts, parts: Sequence[Parts] = (), *, isolate: bool = True
 ) -> tuple[Staging, tuple[Line, ...]]:
-    """The staged folder of ``host``'s MPI for an image, with a line in words for each thing in it.
+    """The staged folder of ``host``'s MPI for an image, and a line that explains each thing in it.
 
     Args:
         parts: what remedies add.
         isolate: the copies can be given a DT_RPATH.
     """
-    layout = _Layout(host, facts)
-    layout.add_library()
-    layout.add_optional(newest([facts.glibc, *(part.glibc for part in parts)]))
-    layout.add_closure()
-    layout.add_modules()
-    if isolate and layout.outside:
-        layout.isolate()
+    library = host.library
+    files = [StagedFile(library.path, f"lib/{library.soname}")]
+    lines = [Line("stage", library.soname, "the host MPI itself, under its SONAME", library.path)]
+    glibc = newest([facts.glibc, *(part.glibc for part in parts)])
+    for elf, place, why in (*_optional(host, glibc), *_closure(host, facts)):
+        files += [StagedFile(elf.path, place)] if place else []
+        kind = "stage" if place else "left out"
+        lines.append(Line(kind, place or elf.name, why, elf.path))
+    for plugins in host.plugins:
+        modules = PurePosixPath(plugins.folder).name
+        files += [StagedFile(p, _place(host, PurePosixPath(p), modules)) for p in plugins.files]
+        what = f"{len(plugins.files)} modules of {plugins.folder}"
+        lines.append(Line("stage", what, f"opened at run time, found by {plugins.variable}"))
+    if isolate and any(f.target.startswith("dep/") for f in files):
+        files = [replace(f, rpath=_rpath(f, host)) for f in files]
+        why = "each copy looks there by its own DT_RPATH; the image's programs never do"
+        lines.append(Line("isolate", f"{MOUNT}/dep", why))
     for part in parts:
-        layout.files += part.files
-        layout.lines += part.lines
-    files = sorted({f.target: f for f in layout.files}.values(), key=lambda f: f.target)
-    asked = {n for e in facts.consumers for n in e.needed}
-    aliases = _aliases(host, {f.target for f in files}, asked, layout.lines)
+        files += part.files
+        lines += part.lines
+    files = sorted({f.target: f for f in files}.values(), key=lambda f: f.target)
+    aliases = _aliases(host, facts, {f.target for f in files})
+    lines += [_alias_line(PurePosixPath(link).name, target) for link, target in aliases]
     folders = tuple((f"{host.prefix}/{d}", d) for d in host.data)
     why = "tables that the host MPI reads at start"
-    layout.lines += [Line("stage", f"{place}/", why, source) for source, place in folders]
-    staging = Staging(_key(host, files, aliases), tuple(files), aliases, folders)
-    return staging, tuple(layout.lines)
+    lines += [Line("stage", f"{place}/", why, source) for source, place in folders]
+    return Staging(_key(host, files, aliases), tuple(files), aliases, folders), tuple(lines)
 
 
-class _Layout:
-    """The files of a staged folder, as they are collected.
+def _optional(host: HostMpi, glibc: str) -> Iterator[tuple[Elf, str, str]]:
+    """What modules need: the file, its place (empty: left out), and why.
 
-    Attributes:
-        outside: something lies in another folder than the library's.
+    Args:
+        glibc: version of the newest C library that ranks may have.
     """
-
-    def __init__(self, host: HostMpi, facts: ImageFacts):
-        self.host, self.facts = host, facts
-        self.folder = PurePosixPath(host.library.path).parent
-        self.files: list[StagedFile] = []
-        self.lines: list[Line] = []
-        self.outside = False
-
-    def add_library(self) -> None:
-        library = self.host.library
-        self.files.append(StagedFile(library.path, f"lib/{library.soname}"))
-        why = "the host MPI itself, under its SONAME"
-        self.lines.append(Line("stage", library.soname, why, library.path))
-
-    def add_optional(self, glibc: str) -> None:
-        """What modules need; ``glibc`` is the newest C library that ranks may have."""
-        staged = {e.soname for e in (*self.host.companions, *self.host.closure)}
-        for elf in self.host.optional:
-            name = _name(elf)
-            if GLIBC_PIECES.match(name) or name in RUNTIME_PIECES or name in staged:
-                continue
-            if version_key(elf.needs.get("GLIBC", "")) > version_key(glibc):
-                why = f"it needs GLIBC_{elf.needs['GLIBC']}, and only modules need it"
-                self.lines.append(Line("left out", name, why, elf.path))
-                continue
-            place = self._placed(elf.path, name, self.host.shared_folder)
-            self.files.append(StagedFile(elf.path, place))
-            why = "needed by modules of the host MPI"
-            self.lines.append(Line("stage", place, why, elf.path))
-
-    def add_closure(self) -> None:
-        """What the MPI needs, and its interfaces for other languages."""
-        newer = _newer_runtime(self.host, self.facts)
-        for elf in (*self.host.companions, *self.host.closure):
-            name, companion = _name(elf), elf in self.host.companions
-            if GLIBC_PIECES.match(name):
-                continue
-            if name in RUNTIME_PIECES and name not in newer:
-                why = "the image's own is as new or newer"
-                self.lines.append(Line("left out", name, why, elf.path))
-                continue
-            if name in RUNTIME_PIECES:
-                place = f"lib/{name}"  # one for all: the newest
-            else:
-                apart = self.host.shared_folder and not companion
-                place = self._placed(elf.path, name, apart)
-            self.files.append(StagedFile(elf.path, place))
-            why = "needed by the host MPI"
-            if companion:
-                why = "the host MPI's interface for another language"
-            self.lines.append(Line("stage", place, why, elf.path))
-
-    def add_modules(self) -> None:
-        """What libraries open by themselves."""
-        for plugins in self.host.plugins:
-            inner = PurePosixPath(plugins.folder).name
-            for path in plugins.files:
-                name = PurePosixPath(path).name
-                place = self._placed(path, name, self.host.shared_folder, modules=inner)
-                self.files.append(StagedFile(path, place))
-            what = f"{len(plugins.files)} modules of {plugins.folder}"
-            why = f"opened at run time, found by {plugins.variable}"
-            self.lines.append(Line("stage", what, why))
-
-    def isolate(self) -> None:
-        """Copies find each other by DT_RPATH, so that the image's programs never find them."""
-        self.files = [replace(f, rpath=_rpath(f, self.host)) for f in self.files]
-        why = "each copy looks there by its own DT_RPATH; the image's programs never do"
-        self.lines.append(Line("isolate", f"{MOUNT}/dep", why))
-
-    def _placed(self, path: str, name: str, apart: bool, modules: str = "") -> str:
-        place, away = _place(path, name, self.folder, apart, modules)
-        self.outside = self.outside or away
-        return place
+    staged = {e.soname for e in (*host.companions, *host.closure)}
+    for elf in host.optional:
+        if GLIBC_PIECES.match(elf.name) or elf.name in RUNTIME_PIECES or elf.name in staged:
+            continue
+        if version_key(elf.needs.get("GLIBC", "")) > version_key(glibc):
+            yield elf, "", f"it needs GLIBC_{elf.needs['GLIBC']}, and only modules need it"
+        else:
+            yield elf, _place(host, _named(elf)), "needed by modules of the host MPI"
 
 
-def _name(elf: Elf) -> str:
-    return elf.soname or PurePosixPath(elf.path).name
+def _closure(host: HostMpi, facts: ImageFacts) -> Iterator[tuple[Elf, str, str]]:
+    """What the MPI needs, and its interfaces for other languages: as :func:`_optional`."""
+    newer = _newer_runtime(host, facts)
+    for elf in host.companions:
+        if not GLIBC_PIECES.match(elf.name):
+            place = _place(host, _named(elf), apart=False)
+            yield elf, place, "the host MPI's interface for another language"
+    for elf in host.closure:
+        if elf in host.companions or GLIBC_PIECES.match(elf.name):
+            continue
+        if elf.name not in RUNTIME_PIECES:
+            yield elf, _place(host, _named(elf)), "needed by the host MPI"
+        elif elf.name in newer:
+            yield elf, f"lib/{elf.name}", "needed by the host MPI"  # one for all: the newest
+        else:
+            yield elf, "", "the image's own is as new or newer"
+
+
+def _named(elf: Elf) -> PurePosixPath:
+    """Its path, under the name by which it is asked for."""
+    return PurePosixPath(elf.path).with_name(elf.name)
+
+
+def _place(host: HostMpi, path: PurePosixPath, modules: str = "", apart: bool = True) -> str:
+    """Below the library's own folder things keep their place, so that ``$ORIGIN`` holds.
+
+    Args:
+        modules: the name of the folder of modules that it is in.
+        apart: it need not belong to the MPI where that folder is the system's.
+    """
+    folder = PurePosixPath(host.library.path).parent
+    if not (apart and host.shared_folder) and folder in path.parents:
+        return str("lib" / path.relative_to(folder))
+    return str(PurePosixPath("dep", modules, path.name))
 
 
 def _rpath(file: StagedFile, host: HostMpi) -> str:
@@ -186,46 +161,31 @@ def _newer_runtime(host: HostMpi, facts: ImageFacts) -> frozenset[str]:
     return frozenset(newer)
 
 
-def _place(
-    path: str, name: str, folder: PurePosixPath, apart: bool, modules: str = ""
-) -> tuple[str, bool]:
-    """Below the library's own folder things keep their place, so that ``$ORIGIN`` holds.
-
-    Args:
-        apart: that folder is the system's: what is in it need not belong to the MPI.
-        modules: the name of the folder of modules that it is in.
-    """
-    parent = PurePosixPath(path).parent
-    if not apart and (parent == folder or folder in parent.parents):
-        inner = parent.relative_to(folder)
-        return str(PurePosixPath("lib") / inner / name), False
-    return (f"dep/{modules}/{name}" if modules else f"dep/{name}"), True
-
-
-def _aliases(
-    host: HostMpi, staged: set[str], asked: set[str], lines: list[Line]
-) -> tuple[tuple[str, str], ...]:
+def _aliases(host: HostMpi, facts: ImageFacts, staged: set[str]) -> tuple[tuple[str, str], ...]:
     """The names of the staged MPI: those that its family is known by, and those that are asked for.
 
     Programs built on a Cray ask for `libmpi_gnu_123.so.12` or `libmpi_cray.so.12`: the same interface.
     """
-    names = ALIASES.get(host.library.family, {"main": ()})
-    own = sorted(n for n in asked if family_of_soname(n) is host.library.family)
-    links: list[tuple[str, str]] = []
-    for link in dict.fromkeys((*names["main"], *own)):
-        if f"lib/{link}" not in staged:
-            links.append((f"lib/{link}", host.library.soname))
+    soname, family = host.library.soname, host.library.family
+    names = ALIASES.get(family, {"main": ()})
+    asked = sorted({n for e in facts.consumers for n in e.needed if family_of_soname(n) is family})
+    links = [
+        (f"lib/{link}", soname)
+        for link in dict.fromkeys((*names["main"], *asked))
+        if f"lib/{link}" not in staged
+    ]
     for group in ("fort", "cxx"):
         real = next((n for n in names.get(group, ()) if f"lib/{n}" in staged), None)
         if real:
             links += [(f"lib/{n}", real) for n in names[group] if n != real]
-    for link, target in links:
-        name = PurePosixPath(link).name
-        why = "mpi4py opens this name first; without it the image's library would be mapped too"
-        if name != "libmpi.so":
-            why = "some programs ask for the MPI by this name: who links, decides"
-        lines.append(Line("alias", f"{name} -> {target}", why))
     return tuple(links)
+
+
+def _alias_line(name: str, target: str) -> Line:
+    why = "some programs ask for the MPI by this name: who links, decides"
+    if name == "libmpi.so":
+        why = "mpi4py opens this name first; without it the image's library would be mapped too"
+    return Line("alias", f"{name} -> {target}", why)
 
 
 def _key(host: HostMpi, files: Sequence[StagedFile], aliases: Sequence[tuple[str, str]]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -105,6 +105,11 @@ class Staging:
     files: tuple[StagedFile, ...]
     aliases: tuple[tuple[str, str], ...]
     folders: tuple[tuple[str, str], ...]
+
+    def lacking(self, names: Iterable[str]) -> list[str]:
+        """Of some libraries' names, those that lead to nothing in its ``lib``."""
+        there = {f.target for f in self.files} | {link for link, _ in self.aliases}
+        return [name for name in names if f"lib/{name}" not in there]
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,7 @@ def plan(inputs: Inputs) -> Plan:
     remedies = [remedy for remedy in ordered() if remedy.applies(draft)]
     draft = _host_staged(draft, remedies) if inputs.swapped_in else _own_kept(draft)
     draft = _finished(draft, remedies, Phase.LOADING)
-    for step in (_search_path, _modules, _site_rules):
-        draft = step(draft)
+    draft = _site_rules(_modules(_search_path(draft)))
     draft = _finished(draft, remedies, Phase.RUNNING)
     draft = _preloads(draft)
     draft = _finished(draft, remedies, Phase.SHOWING)
@@ -74,26 +73,17 @@ def _host_staged(draft: Draft, remedies: list[Remedy]) -> Draft:
     staging, lines = stage_layout(host, inputs.facts, parts, isolate=inputs.isolate)
     folder = inputs.cache / "stage" / staging.key
     what, why = f"{folder} -> {MOUNT} (read-only)", "the staged host MPI, seen in the container"
-    draft = replace(
-        draft,
-        staging=staging,
-        folder=folder,
-        planned_file=f"{MOUNT}/lib/{host.library.soname}",
-        planned_title=host.library.title,
-    )
-    return draft.plus(
-        Changes(
-            (Bind(str(folder), MOUNT, read_only=True),),
-            lines=(_replaces(draft.own, host, draft.own_family), *lines, Line("bind", what, why)),
-        )
-    )
+    lines = (_replaces(draft.own, host, draft.own_family), *lines, Line("bind", what, why))
+    file, title = f"{MOUNT}/lib/{host.library.soname}", host.library.title
+    draft = replace(draft, staging=staging, folder=folder, planned_file=file, planned_title=title)
+    return draft.plus(Changes((Bind(str(folder), MOUNT, read_only=True),), lines=lines))
 
 
 def _own_kept(draft: Draft) -> Draft:
     """Keeps the image's MPI, for ``--mpi container``."""
     own = draft.own
     if own is None:
-        raise fail("image-mpi-missing", inputs_image=draft.inputs.image)
+        raise fail("image-mpi-missing", image=draft.inputs.image)
     line = Line("keep", f"{own.title} of the image", "--mpi container asks for it", own.path)
     kept = replace(draft, planned_file=own.path, planned_title=own.title)
     return kept.plus(Changes(lines=(line,)))
@@ -136,16 +126,15 @@ def _modules(draft: Draft) -> Draft:
 def _site_rules(draft: Draft) -> Draft:
     """Adds the site profile's binds and variables. Variables of the swap take precedence."""
     inputs = draft.inputs
-    added = from_site(
+    site = from_site(
         inputs.site,
         inputs.paths,
         gpu=inputs.request.gpu,
         shell=inputs.request.shell,
         bound={bind.target for bind in inputs.request.binds},
     )
-    binds = tuple(Bind(path, path) for path in added.binds)
-    draft = replace(draft, env={**added.env, **draft.env})
-    return draft.plus(Changes(binds, lines=added.lines))
+    draft = replace(draft, env={**site.env, **draft.env})
+    return draft.plus(replace(site, env={}))
 
 
 def _preloads(draft: Draft) -> Draft:
@@ -181,10 +170,8 @@ def _described(draft: Draft) -> Draft:
         why = f"{engine.kind} opens {form}, laid out once at its first launch, and kept"
         lines.append(Line("engine", inputs.opened, why))
     lines += [Line("engine", option, why) for option, why in engine.reasons]
-    lines += [
-        Line("bind", f"{bind.source} -> {bind.target}", "the user's own")
-        for bind in inputs.request.binds
-    ]
+    for bind in inputs.request.binds:
+        lines.append(Line("bind", f"{bind.source} -> {bind.target}", "the user's own"))
     launcher = inputs.launcher
     what = f"{launcher.path}  ({launcher.title})"
     lines.append(Line("launch", what, _why_launcher(launcher)))

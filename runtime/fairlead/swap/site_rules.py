@@ -6,30 +6,17 @@ the user binds is not bound again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
 
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import Here
-from fairlead.swap.model import Line
-
-
-@dataclass(frozen=True)
-class FromSite:
-    """Its part of a plan.
-
-    Attributes:
-        binds: paths, seen under the same name.
-    """
-
-    binds: tuple[str, ...]
-    env: Mapping[str, str]
-    lines: tuple[Line, ...]
+from fairlead.swap.model import Bind, Line
+from fairlead.swap.remedies.model import Changes
 
 
 def from_site(
     site: Site, here: Here, *, gpu: bool, shell: Collection[str], bound: Collection[str]
-) -> FromSite:
+) -> Changes:
     """What ``site`` adds.
 
     Args:
@@ -37,23 +24,18 @@ def from_site(
         shell: names of variables that the user's shell sets.
         bound: paths of the container that the user binds.
     """
-    lines: list[Line] = []
+    paths = [path for path in here.binds if path not in bound]
+    why = site.says("binds.paths")
+    lines = [Line("bind", path, why) for path in paths]
+    lines += [Line("left out", p, f"{why}; it is not on this machine") for p in here.absent]
     env: dict[str, str] = {}
-    binds = tuple(path for path in here.binds if path not in bound)
-    lines += [Line("bind", path, site.says("binds.paths")) for path in binds]
-    lines += [
-        Line("left out", pattern, f"{site.says('binds.paths')}; it is not on this machine")
-        for pattern in here.absent
-    ]
-    wanted = [("environment.set", site.environment.set)]
-    if gpu:
-        wanted.append(("gpu.set", site.gpu.set))
-    for section, values in wanted:
+    sections = {"environment.set": site.environment.set, "gpu.set": site.gpu.set if gpu else {}}
+    for section, values in sections.items():
         for name, value in values.items():
             why = site.says(f"{section}.{name}")
             if name in shell:
                 lines.append(Line("left out", f"{name}={value}", f"{why}; your shell sets it"))
-                continue
-            env[name] = value
-            lines.append(Line("env", f"{name}={value}", why))
-    return FromSite(binds, env, tuple(lines))
+            else:
+                env[name] = value
+                lines.append(Line("env", f"{name}={value}", why))
+    return Changes(tuple(Bind(path, path) for path in paths), env, tuple(lines))

@@ -123,8 +123,4 @@ def _fill(tree: Path, staging: Staging) -> None:
 
 
 def _failed(folder: Path, exc: OSError) -> Exception:
-    return fail(
-        "stage-failed",
-        filename=exc.filename or folder,
-        reason=exc.strerror or str(exc),
-    )
+    return fail("stage-failed", filename=exc.filename or folder, reason=exc.strerror or str(exc))

@@ -65,11 +65,11 @@ def _staged(plan: Plan, wanted: str, stem: str) -> Iterator[Line]:
 
 
 def _needed_by(parts: tuple[Elf, ...]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
+    users: dict[str, tuple[str, ...]] = {}
     for elf in parts:
         for name in elf.needed:
-            found[name] = (*found.get(name, ()), elf.soname or PurePosixPath(elf.path).name)
-    return found
+            users[name] = (*users.get(name, ()), elf.name)
+    return users
 
 
 def _left_out(plan: Plan, wanted: str, stem: str) -> Iterator[Line]:

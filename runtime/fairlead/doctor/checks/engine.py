@@ -9,7 +9,7 @@ from fairlead.doctor.checks.packages import apt_fix, apt_line
 from fairlead.doctor.diagnosis import Check, Diagnosis, Fix, OwnFix, Topic, ill, well
 from fairlead.doctor.install.apptainer import RETRY, install_apptainer
 from fairlead.doctor.world import World
-from fairlead.engines.find import private_apptainer
+from fairlead.engines.apptainer import private_apptainer
 
 NAME = "engine"
 

@@ -15,8 +15,7 @@ from fairlead.doctor import podman
 from fairlead.doctor.checks.setuid import configuration, starters
 from fairlead.doctor.diagnosis import Check, Diagnosis, Fix, OwnFix, Topic, ill, note, well
 from fairlead.doctor.world import World
-from fairlead.engines.apptainer import CAP_SYS_RESOURCE
-from fairlead.engines.apptainer_conf import parse
+from fairlead.engines.apptainer import CAP_SYS_RESOURCE, parse_conf
 
 NAME = "engine-settings"
 # Key, values that harm, how much, and the consequence; `yes` is right. Source: Apptainer's and
@@ -113,7 +112,7 @@ def _apptainer(world: World) -> Iterator[Diagnosis]:
     if text is None:
         yield ill("engine-settings-unreadable", file=file)
         return
-    conf = _Settings(world, program, file, parse(text))
+    conf = _Settings(world, program, file, parse_conf(text))
     for key, bad, severity, why in _RULES:
         value = conf.last(key)
         if value in bad:

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
-from fairlead.engines.apptainer_conf import last, parse, places
+from fairlead.engines.apptainer import conf_places, last_value, parse_conf
 
 NAME = "setuid"
 SETUID = 0o4000
@@ -28,7 +28,7 @@ def starters(world: World, program: str) -> tuple[str, ...]:
 
 def configuration(world: World, program: str) -> str:
     """The engine's apptainer.conf; where it should be, when there is none."""
-    those = places(world.real(program), world.environ)
+    those = conf_places(world.real(program), world.environ)
     return next((place for place in those if world.matching(place)), those[0])
 
 
@@ -54,7 +54,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
         )
         return
     file = configuration(world, program)
-    if last(parse(world.read(file) or ""), "allow setuid") == "no":
+    if last_value(parse_conf(world.read(file) or ""), "allow setuid") == "no":
         yield well(
             NAME, f"Apptainer is setuid, and not used so: `allow setuid = no` in {file}", starter
         )

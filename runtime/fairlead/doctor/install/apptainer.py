@@ -5,7 +5,7 @@ that C library and the few libraries it needs are downloaded by apt itself, whic
 signatures, into a folder of their own; the programs are then patched to use the loader next to them.
 The machine's own packages are not touched, and nobody needs to be root.
 
-``fairlead.engines.find`` knows where the result lies; :mod:`fairlead.doctor.checks.engine` tries whether it runs.
+``fairlead.engines.apptainer`` knows where the result lies; :mod:`fairlead.doctor.checks.engine` tries whether it runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairlead.base.progress import Progress, Silent, Stage
 from fairlead.elf import reader
 from fairlead.elf.facts import Elf
 from fairlead.elf.patchelf import find_patchelf
-from fairlead.engines.find import private_apptainer
+from fairlead.engines.apptainer import private_apptainer
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 SUITE = "sid"

@@ -44,12 +44,7 @@ REMEDY = GpuTransport()
 
 def gpu_transport(host: HostMpi, request: Request) -> Elf | None:
     """The host's library for messages from GPU to GPU, for the GPUs that the engine exposes."""
-    kind = (
-        "hsa"
-        if "--rocm" in request.engine_args
-        else "cuda"
-        if "--nv" in request.engine_args
-        else ""
-    )
-    found = [e for e in host.gpu_transport if f"_gtl_{kind}" in PurePosixPath(e.path).name]
-    return found[0] if found else None
+    kinds = {"--rocm": "hsa", "--nv": "cuda"}
+    kind = next((kinds[option] for option in kinds if option in request.engine_args), "")
+    matching = (e for e in host.gpu_transport if f"_gtl_{kind}" in PurePosixPath(e.path).name)
+    return next(matching, None)

@@ -10,10 +10,7 @@ _MPICH = {"MPIR_CVAR_CH4_CMA_ENABLE": "0", "UCX_POSIX_USE_PROC_LINK": "n"}
 _SETTINGS = {
     **dict.fromkeys(("MPICH", "MVAPICH", "Cray MPICH", "unknown"), _MPICH),
     "Intel MPI": {"I_MPI_SHM_CMA": "0"},
-    "Open MPI": {
-        "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
-        "OMPI_MCA_smsc": "^cma",
-    },
+    "Open MPI": {"OMPI_MCA_btl_vader_single_copy_mechanism": "none", "OMPI_MCA_smsc": "^cma"},
 }
 
 

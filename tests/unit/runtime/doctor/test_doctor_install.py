@@ -13,7 +13,7 @@ from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.paths import atomic_folder, locked
 from fairlead.doctor.install import apptainer
 from fairlead.doctor.install.host_mpi import install_wheel_mpi, known_wheels
-from fairlead.engines.find import find_apptainer, private_apptainer
+from fairlead.engines.apptainer import find_apptainer, private_apptainer
 
 
 def program(path: Path, body: str = "") -> Path:

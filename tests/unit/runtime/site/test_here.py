@@ -10,6 +10,7 @@ from tests.support.recorded import SITE, planned
 from fairlead.site.engine_options import with_options
 from fairlead.site.model import Engines, Environment, Gpu, Origin, Status
 from fairlead.site.resolved_paths import Here, look, matches
+from fairlead.swap.model import Bind
 from fairlead.swap.site_rules import from_site
 
 
@@ -53,7 +54,7 @@ def test_from_site_the_users_own_comes_first() -> None:
     )
     here = Here(binds=("/opt/cray", "/run/cxi"), absent=("/gone",))
     found = from_site(site, here, gpu=False, shell=("FI_B",), bound=("/run/cxi",))
-    assert found.binds == ("/opt/cray",) and found.env == {"FI_A": "1"}
+    assert found.binds == (Bind("/opt/cray", "/opt/cray"),) and found.env == {"FI_A": "1"}
     told = {(line.kind, line.what) for line in found.lines}
     assert {("left out", "/gone"), ("left out", "FI_B=2"), ("env", "FI_A=1")} <= told
     assert any("documented: its manual" in line.why for line in found.lines)
