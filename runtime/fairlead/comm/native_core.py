@@ -174,7 +174,7 @@ class NativeComm(Comm):
         self._check("comm.init", self.core.fairlead_comm_init())
         layout = _Layout()
         self._check("comm.init", self.core.fairlead_comm_layout(ctypes.byref(layout)))
-        values: dict[str, Any] = {name: getattr(layout, name) for name, _ in _Layout._fields_}
+        values: dict[str, Any] = {name: getattr(layout, name) for name, *_ in _Layout._fields_}
         texts = {n: v.decode(errors="replace") for n, v in values.items() if isinstance(v, bytes)}
         self.layout = Layout(**values | texts | {"shared_memory": bool(layout.shared_memory)})
         self.local_rank = self.layout.local_rank
