@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from operator import add
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -61,14 +62,7 @@ class Timings:
     aggregates: int = 0
 
     def __add__(self, other: Timings) -> Timings:
-        return Timings(
-            self.calls + other.calls,
-            self.bytes + other.bytes,
-            self.wait_s + other.wait_s,
-            self.move_s + other.move_s,
-            self.pack_s + other.pack_s,
-            self.aggregates + other.aggregates,
-        )
+        return Timings(*map(add, vars(self).values(), vars(other).values()))
 
 
 @dataclass(frozen=True)
@@ -236,19 +230,7 @@ class Comm:
                 dtype of arrays, or on ``compression``; the compression is unknown; a rank passed NaN or
                 infinity under ``FAIRLEAD_COMM_NONFINITE=stop``. The contents of ``out`` are then undefined.
         """
-        self._check_averaged(arrays)
-        how = wire(compression)
-        policy = odd_values() if not any_values and self.size > 1 else "ignore"
-        if how == "none":
-            return self._fused(
-                "aggregate", arrays, out, partial(self._watched_mean, policy, arrays, names)
-            )
-        narrow = [rounded(array, how) for array in arrays]
-        move = partial(self._watched_mean, policy, arrays, names)
-        means = self._fused(f"aggregate({how})", narrow, out, move)
-        for mean in means:
-            np.copyto(mean, rounded(mean, how))
-        return means
+        return self._means(False, arrays, out, compression, names, any_values).wait()
 
     def start(
         self,
@@ -262,8 +244,30 @@ class Comm:
 
         ``arrays`` must not change, and ``out`` must not be read, before :meth:`Pending.wait`.
         """
-        result = self.aggregate(arrays, out, compression, names, any_values)
-        return Pending(lambda: result)
+        return self._means(True, arrays, out, compression, names, any_values)
+
+    def _means(
+        self,
+        background: bool,
+        arrays: Sequence[Array],
+        out: Sequence[Array] | None,
+        compression: str | None,
+        names: Sequence[str],
+        any_values: bool,
+    ) -> Pending:
+        """:meth:`aggregate`, or :meth:`start` if ``background``."""
+        self._check_averaged(arrays)
+        how = wire(compression)
+        policy = odd_values() if not any_values and self.size > 1 else "ignore"
+        move = partial(self._watched_mean, policy, arrays, names)
+        if how == "none":
+            means = self._fused("aggregate", arrays, out, move)
+        else:
+            narrow = [rounded(array, how) for array in arrays]
+            means = self._fused(f"aggregate({how})", narrow, out, move)
+            for mean in means:
+                np.copyto(mean, rounded(mean, how))
+        return Pending(lambda: means)
 
     def team(self, threads: int = 1, name: str = "") -> Comm:
         """Another communicator over the same ranks, whose aggregations run concurrently with this one's.
@@ -277,7 +281,7 @@ class Comm:
         Raises:
             FairleadError: the ranks request different numbers of threads.
         """
-        self._agree(f"team(threads={threads})")
+        self.agree(f"team(threads={threads})")
         made = self._another()
         self._ended("team")
         made.timeline, made._teams, made._odd = self.timeline, self._teams, self._odd
@@ -290,7 +294,7 @@ class Comm:
 
     def average(self, value: float) -> float:
         """The mean of ``value`` over all ranks, in double precision; for metrics."""
-        self._agree("average")
+        self.agree("average")
         buffer = np.array([value], np.float64)
         self._backend.sum(buffer)
         self._ended("average")
@@ -303,14 +307,14 @@ class Comm:
             FairleadError: there is no rank ``root``, or the ranks disagree on it.
         """
         self._check_root(root, "comm.gather")
-        self._agree(f"gather(root={root})")
+        self.agree(f"gather(root={root})")
         every = self._backend.gather(value, root)
         self._ended("gather")
         return every
 
     def barrier(self) -> None:
         """Returns when every rank has called it."""
-        self._agree("barrier")
+        self.agree("barrier")
         self._backend.barrier()
         self._ended("barrier")
 
@@ -322,7 +326,7 @@ class Comm:
         Returns:
             The same on every rank. Costs 32 bytes per rank if all match.
         """
-        self._agree("check_buffers_match")
+        self.agree("check_buffers_match")
         each = [digest_of(array) for array in arrays]
         match = compare(each, self._backend.allgather, self._backend.allgather)
         self._ended("match")
@@ -335,7 +339,7 @@ class Comm:
     def close(self) -> None:
         """Ends MPI; see :func:`fairlead.comm.finalize`."""
         if self.size > 1:
-            self._agree("finalize")
+            self.agree("finalize")
         self.conclude()
         self._backend.close()
 
@@ -352,13 +356,9 @@ class Comm:
     def _conclude(self, rows: list[tuple[str, Timings]]) -> None:
         self._concluded = True
         if self.size > 1:
-            from fairlead.comm.wait_report import Waited, report
+            from fairlead.comm.wait_report import report
 
-            waits = [
-                Waited(name, spent.calls, spent.aggregates, spent.bytes, spent.wait_s)
-                for name, spent in rows
-            ]
-            report(waits, self._backend)
+            report(rows, self._backend)
         if self.timeline is not None:
             self.timeline.end()
 
@@ -369,12 +369,8 @@ class Comm:
     def _check_averaged(self, arrays: Sequence[Array]) -> None:
         for index, array in enumerate(arrays):
             if name_of(array.dtype) not in AVERAGED:
-                raise fail(
-                    "comm-dtype-array",
-                    index=index,
-                    dtype=array.dtype,
-                    averaged=", ".join(AVERAGED),
-                )
+                averaged = ", ".join(AVERAGED)
+                raise fail("comm-dtype-array", index=index, dtype=array.dtype, averaged=averaged)
 
     def agree(self, call: str, signature: Signature = ()) -> None:
         """Returns when every rank has called it with the same arguments. Moves nothing.
@@ -385,38 +381,23 @@ class Comm:
             call: what the ranks are about to do.
             signature: dtype and shape of each tensor.
         Raises:
-            FairleadError: the ranks differ; the message names rank and tensor.
+            FairleadError: the ranks differ, and the message names rank and tensor; this is a fork of the rank.
         """
-        self._agree_on(call, signature)
-
-    def _agree(self, call: str, arrays: Sequence[Array] = ()) -> _Layout:
-        return self._agree_on(call, tuple((_key(array.dtype), array.shape) for array in arrays))
-
-    def _agree_on(self, call: str, signature: Signature) -> _Layout:
-        if not self.here:
-            raise self._forked(call)
-        layout = _layout(call, signature)
+        pid, host, rank = os.getpid(), os.uname().nodename, self.rank
+        if pid != self._process:
+            raise fail(
+                "comm-call-in-fork", call=call, pid=pid, rank=rank, host=host, process=self._process
+            )
+        mark = _layout(call, signature).mark
         begun = time.perf_counter()
         # largest(mark) == -largest(-mark), the smallest, only if all marks are equal
-        marks = np.array([layout.mark, -layout.mark], np.int64)
+        marks = np.array([mark, -mark], np.int64)
         self._backend.largest(marks)
         if marks[0] != -marks[1]:
-            mine = (call, signature, os.uname().nodename)
             at = f": call {self._spent.calls + 1} of {self._of}"
-            raise disagreement(self._backend.allgather(mine), at)
+            raise disagreement(self._backend.allgather((call, signature, host)), at)
         self._begun, self._agreed = begun, time.perf_counter()
         self._spent += Timings(calls=1, wait_s=self._agreed - begun)
-        return layout
-
-    def _forked(self, call: str) -> FairleadError:
-        return fail(
-            "comm-call-in-fork",
-            call=call,
-            getpid=os.getpid(),
-            rank=self.rank,
-            nodename=os.uname().nodename,
-            process=self._process,
-        )
 
     def _ended(self, call: str, arrays: Sequence[Array] = (), **parts_s: float) -> None:
         """Records the end of the call that was agreed on last."""
@@ -437,7 +418,9 @@ class Comm:
         move: Callable[[Array], None],
     ) -> list[Array]:
         """Packs arrays into one buffer per dtype, lets ``move`` change it over all ranks, unpacks."""
-        layout = self._agree(call, arrays)
+        signature = tuple((_key(array.dtype), array.shape) for array in arrays)
+        self.agree(call, signature)
+        layout = _layout(call, signature)
         begun = time.perf_counter()
         buffers = {
             dtype: np.empty(length, _held(dtype)) if out is None else self._keep(dtype, length)
@@ -493,7 +476,9 @@ class Comm:
                 f" (mean), call {self.timings.calls} of {self._of}"
             )
             if policy == "stop":
-                raise nonfinite(what_happened, "comm.aggregate")
+                raise fail(
+                    "comm-nonfinite-stop", what_happened=what_happened, where="comm.aggregate"
+                )
             self._odd.add(rank)
             if rank == self.rank:
                 once = "of each rank this is said once (FAIRLEAD_COMM_NONFINITE)"
@@ -562,11 +547,6 @@ def odd_values() -> str:
     if asked not in ("tell", "stop", "ignore"):
         raise fail("comm-nonfinite-mode", asked=asked)
     return asked
-
-
-def nonfinite(what_happened: str, where: str) -> FairleadError:
-    """The error of a call in which a rank passed NaN or infinity."""
-    return fail("comm-nonfinite-stop", what_happened=what_happened, where=where)
 
 
 def first_odd(arrays: Sequence[Array]) -> tuple[str, int, int] | None:
@@ -664,13 +644,7 @@ def disagreement(calls: list[tuple[str, Signature, str]], at: str = "") -> Fairl
     odd, first = f"rank {rank} ({host})", f"rank 0 ({first_host})"
     if call != other:
         return fail(
-            "comm-order-other-call",
-            odd=odd,
-            other=other,
-            first=first,
-            call=call,
-            at=at,
-            rank=rank,
+            "comm-order-other-call", odd=odd, other=other, first=first, call=call, at=at, rank=rank
         )
     index = next(
         (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),

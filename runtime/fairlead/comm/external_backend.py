@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fairlead.base.comm_names import UNORDERED, is_ordered
 from fairlead.base.errors import FairleadError, fail
@@ -63,38 +63,23 @@ class Carried:
         self._team = next(self._teams)  # the same on all ranks, which make their teams in one order
         self.name = carrier.name
         self.rank, self.size, self.local_rank = mpi.rank, mpi.size, mpi.local_rank
-
-    def sum(self, buffer: Array) -> None:
-        self._mpi.sum(buffer)
+        # What is small goes by MPI.
+        self.sum, self.largest, self.allgather = mpi.sum, mpi.largest, mpi.allgather
+        self.gather, self.abort, self.clock_of_rank_0 = mpi.gather, mpi.abort, mpi.clock_of_rank_0
 
     def mean(self, buffer: Array) -> None:
         if buffer.size:
             self._call(lambda: self.carrier.mean(buffer, self._team))
 
-    def largest(self, buffer: Array) -> None:
-        self._mpi.largest(buffer)
-
     def broadcast(self, buffer: Array, root: int) -> None:
         if buffer.size:
             self._call(lambda: self.carrier.broadcast(buffer, root, self._team))
 
-    def allgather(self, value: Any) -> list[Any]:
-        return self._mpi.allgather(value)
-
-    def gather(self, value: Any, root: int) -> list[Any] | None:
-        return self._mpi.gather(value, root)
-
     def barrier(self) -> None:
         self._call(self.carrier.barrier)
 
-    def abort(self, code: int) -> None:
-        self._mpi.abort(code)
-
     def another(self) -> Carried:
         return Carried(self._mpi.another(), self.carrier, self._teams)
-
-    def clock_of_rank_0(self, ask: Sequence[int], rounds: int) -> tuple[int, int, int] | None:
-        return self._mpi.clock_of_rank_0(ask, rounds)
 
     def close(self) -> None:
         self._call(self.carrier.close)
@@ -106,12 +91,8 @@ class Carried:
         except FairleadError:
             raise
         except Exception as exc:
-            raise fail(
-                "comm-carrier-failed",
-                name=self.name,
-                rank=self.rank,
-                why=f"{type(exc).__name__}: {exc}".strip().splitlines()[0],
-            ) from exc
+            why = f"{type(exc).__name__}: {exc}".strip().splitlines()[0]
+            raise fail("comm-carrier-failed", name=self.name, rank=self.rank, why=why) from exc
 
 
 class CarriedComm(Comm):
@@ -130,25 +111,24 @@ class CarriedComm(Comm):
     def timings(self) -> Timings:
         return self._spent + self._behind.timings if self._behind else self._spent
 
-    def start(
+    def _means(
         self,
+        background: bool,
         arrays: Sequence[Array],
-        out: Sequence[Array] | None = None,
-        compression: str | None = None,
-        names: Sequence[str] = (),
-        any_values: bool = False,
+        out: Sequence[Array] | None,
+        compression: str | None,
+        names: Sequence[str],
+        any_values: bool,
     ) -> Pending:
-        if self._behind is None:
-            return super().start(arrays, out, compression, names, any_values)
+        if self._behind is None or not background:
+            return super()._means(background, arrays, out, compression, names, any_values)
         if self._helper is None:
             self._helper = ThreadPoolExecutor(1, "fairlead-comm")
         done = self._helper.submit(
             self._behind.aggregate, list(arrays), out, compression, names, any_values
         )
         # `close` waits for those that the caller does not wait for, so that their errors are raised.
-        self._started = [
-            future for future in self._started if not future.done() or future.exception()
-        ]
+        self._started = [f for f in self._started if not f.done() or f.exception()]
         self._started.append(done)
 
         def wait() -> list[Array]:
@@ -185,8 +165,8 @@ def connected(
             raise RuntimeError(UNORDERED)
         carrier = start()
     except (ImportError, RuntimeError, OSError, AttributeError) as exc:
-        reason = str(exc).strip().splitlines()[0] if str(exc).strip() else type(exc).__name__
-        raise unavailable(name, mpi, reason) from exc
+        reason = str(exc).strip() or type(exc).__name__
+        raise unavailable(name, mpi, reason.splitlines()[0]) from exc
     return CarriedComm(Carried(mpi, carrier))
 
 

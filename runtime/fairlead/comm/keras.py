@@ -29,7 +29,7 @@ import numpy as np
 from fairlead import comm
 from fairlead.base.errors import fail
 from fairlead.comm import rank, size
-from fairlead.comm.core import Array, Comm, Pending
+from fairlead.comm.core import Array, Comm
 from fairlead.comm.frameworks import common
 
 __all__ = [
@@ -246,7 +246,10 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
         spec = getattr(iterator, "element_spec", None)
         if spec is not None:
             inputs, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
-            self.model(keras.tree.map_structure(_symbol, inputs))
+            symbols = keras.tree.map_structure(
+                lambda of: keras.KerasTensor(of.shape, of.dtype.name), inputs
+            )
+            self.model(symbols)
         broadcast(self.model, root=self.root)
         return step(iterator)
 
@@ -258,17 +261,11 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
             ("epochs done before", self._epoch),
         )
         for name, mine in promised:
-            table = common.of_each_rank(ranks, mine)
-            known = [value for value in table if value or name == "epochs done before"]
-            if len(set(known)) > 1:
-                raise fail(
-                    "comm-steps-planned",
-                    name=name,
-                    table="; ".join(
-                        f"rank {r}: {value or 'unknown'}" for r, value in enumerate(table)
-                    ),
-                    even=common.EVEN,
-                )
+            each = common.of_each_rank(ranks, mine)
+            known = {value for value in each if value or name == "epochs done before"}
+            if len(known) > 1:
+                table = "; ".join(f"rank {r}: {value or 'unknown'}" for r, value in enumerate(each))
+                raise fail("comm-steps-planned", name=name, table=table, even=common.EVEN)
 
 
 class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
@@ -286,13 +283,8 @@ class AverageMetrics(keras.callbacks.Callback):  # type: ignore[misc]
         names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
         match = ranks.check_buffers_match([np.array(name) for name in names])
         if match.first is not None:
-            raise fail(
-                "comm-metrics",
-                epoch=epoch + 1,
-                ranks=", ".join(map(str, match.ranks)),
-                rank=ranks.rank,
-                names=", ".join(names),
-            )
+            others, mine = ", ".join(map(str, match.ranks)), ", ".join(names)
+            raise fail("comm-metrics", epoch=epoch + 1, ranks=others, rank=ranks.rank, names=mine)
         values = np.array([float(logs[name]) for name in names], np.float64)
         (means,) = ranks.aggregate([values])
         logs.update(zip(names, means.tolist(), strict=True))
@@ -377,7 +369,7 @@ class _Averaging:
             variables = list(known if trainable_variables is None else trainable_variables)
             # Infinities are to be expected where the loss is scaled, and lower the scale.
             scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-            grads = _average(ranks, list(grads), _names(variables), variables, scaled)
+            grads = _average(ranks, list(grads), variables, scaled)
         type(optimizer).apply(optimizer, grads, trainable_variables)
 
     def start(self, gradients: list[Any], variables: list[Any]) -> Started:
@@ -385,7 +377,7 @@ class _Averaging:
         wait: Callable[[], list[Any]] = lambda: gradients  # noqa: E731
         if ranks.size > 1:
             self._require_broadcast()
-            wait = _started(ranks, gradients, _names(variables), variables)
+            wait = _started(ranks, gradients, variables)
         finish = lambda: type(optimizer).apply(optimizer, wait(), variables)  # noqa: E731
         return Started(_as_written(finish))
 
@@ -415,22 +407,19 @@ def _outermost(optimizer: Any) -> _Averaging:
         inner = getattr(inner, "inner_optimizer", None)
         if inner is None:
             raise fail("comm-not-distributed-loaded", type=type(optimizer).__name__)
+    averaging: _Averaging = getattr(inner, _MARK)
     if inner is not optimizer:
-        team = getattr(inner, _MARK).team
-        getattr(inner, _MARK).detach()
-        _Averaging(optimizer, team).attach()
-    found: _Averaging = getattr(optimizer, _MARK)
-    return found
+        averaging.detach()
+        averaging = _Averaging(optimizer, averaging.team)
+        averaging.attach()
+    return averaging
 
 
 def _average(
-    ranks: Comm,
-    gradients: list[Any],
-    names: Sequence[str],
-    variables: Sequence[Any],
-    scaled: bool,
+    ranks: Comm, gradients: list[Any], variables: Sequence[Any], scaled: bool
 ) -> list[Any]:
     """The mean of gradients over ranks, in the framework's own tensors; None stays None."""
+    names = _names(variables)
     if _backend() == "torch":
         import torch
 
@@ -449,17 +438,11 @@ def _average(
     return averaged(ranks, gradients, names, _WHERE, any_values=scaled, step=True)
 
 
-def _placed(averaged: Sequence[Any], places: Sequence[int], count: int) -> list[Any]:
-    result: list[Any] = [None] * count
-    for place, gradient in zip(places, averaged, strict=True):
-        result[place] = gradient
-    return result
-
-
 def _started(
-    ranks: Comm, gradients: list[Any], names: Sequence[str], variables: Sequence[Any]
+    ranks: Comm, gradients: list[Any], variables: Sequence[Any]
 ) -> Callable[[], list[Any]]:
     """What waits for the means of gradients that are on their way from now on."""
+    names = _names(variables)
     if _backend() == "torch":
         from fairlead.comm.torch import start_tensors
 
@@ -469,10 +452,9 @@ def _started(
     from fairlead.comm.tensorflow import refuse_xla
 
     refuse_xla(_WHERE, _REMEDY)
-    places = [i for i, gradient in enumerate(gradients) if gradient is not None]
-    dense = [tf.convert_to_tensor(gradients[i]) for i in places]
-    there = [names[i] for i in places]
-    under_way: dict[int, Pending] = {}
+    dense = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
+    there = [names[i] for i, gradient in enumerate(gradients) if gradient is not None]
+    under_way: dict[int, Callable[[], list[Array]]] = {}
     numbers = itertools.count()
 
     def begin(*values: Any) -> Array:
@@ -480,22 +462,22 @@ def _started(
         kept = [np.array(value) for value in values]
         with common.in_words():
             number = next(numbers)
-            under_way[number] = common.started(ranks, kept, there)
+            under_way[number] = common.start(ranks, kept, there)
         return np.array(number, np.int64)
 
     def finish(number: Any) -> list[Array]:
         with common.in_words():
-            means = common.waited(under_way.pop(int(number)), there)
+            means = under_way.pop(int(number))()
         common.step_made(ranks)
         return means
 
     number = tf.numpy_function(begin, dense, tf.int64)
 
     def wait() -> list[Any]:
-        averaged = tf.numpy_function(finish, [number], [g.dtype for g in dense])
-        for got, given in zip(averaged, dense, strict=True):
-            got.set_shape(given.shape)
-        return _placed(averaged, places, len(gradients))
+        means = tf.numpy_function(finish, [number], [g.dtype for g in dense])
+        for mean, given in zip(means, dense, strict=True):
+            mean.set_shape(given.shape)
+        return common.present(lambda _: means, gradients)
 
     return wait
 
@@ -512,10 +494,6 @@ def _backend() -> str:
     if name not in ("tensorflow", "torch"):
         raise fail("comm-keras-backend", name=name)
     return name
-
-
-def _symbol(spec: Any) -> Any:
-    return keras.KerasTensor(spec.shape, spec.dtype.name)
 
 
 def _names(variables: Sequence[Any]) -> list[str]:

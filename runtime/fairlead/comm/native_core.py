@@ -16,7 +16,7 @@ import pickle
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,6 @@ from fairlead.comm.core import (
     digest_of,
     disagreement,
     name_of,
-    nonfinite,
     wire,
 )
 
@@ -70,18 +69,9 @@ class _Stats(ctypes.Structure):
     ]  # fmt: skip
 
 
-class _Layout(ctypes.Structure):
-    _fields_ = [
-        ("rank", ctypes.c_int32), ("size", ctypes.c_int32), ("local_rank", ctypes.c_int32),
-        ("local_size", ctypes.c_int32), ("nodes", ctypes.c_int32), ("shared_memory", ctypes.c_int32),
-        ("mpi", ctypes.c_char_p), ("library", ctypes.c_char_p), ("kernels", ctypes.c_char_p),
-        ("why_not", ctypes.c_char_p), ("host", ctypes.c_char_p),
-    ]  # fmt: skip
-
-
 @dataclass(frozen=True)
 class Layout:
-    """How the ranks are placed, and what carries the bytes.
+    """How the ranks are placed, and what carries the bytes; the fields are those of fairlead_layout, in its order.
 
     Attributes:
         nodes: number of groups of ranks that share memory.
@@ -104,6 +94,13 @@ class Layout:
     kernels: str
     why_not: str
     host: str
+
+
+class _Layout(ctypes.Structure):
+    _fields_ = [
+        (field.name, ctypes.c_char_p if field.type == "str" else ctypes.c_int32)
+        for field in fields(Layout)
+    ]
 
 
 def library_path(environ: Mapping[str, str] = os.environ) -> tuple[str | None, str]:
@@ -178,9 +175,8 @@ class NativeComm(Comm):
         layout = _Layout()
         self._check("comm.init", self.core.fairlead_comm_layout(ctypes.byref(layout)))
         values: dict[str, Any] = {name: getattr(layout, name) for name, *_ in _Layout._fields_}
-        for name in ("mpi", "library", "kernels", "why_not", "host"):
-            values[name] = values[name].decode(errors="replace")
-        self.layout = Layout(**{**values, "shared_memory": bool(values["shared_memory"])})
+        texts = {n: v.decode(errors="replace") for n, v in values.items() if isinstance(v, bytes)}
+        self.layout = Layout(**values | texts | {"shared_memory": bool(layout.shared_memory)})
         self.local_rank = self.layout.local_rank
         self.backend = f"native ({self.layout.mpi})"
         self._raised: list[BaseException] = []
@@ -195,20 +191,14 @@ class NativeComm(Comm):
     @property
     def timings(self) -> Timings:
         own = self._timings(self._team)
-        behind = self._timings(self._behind) if self._team is None else Timings()
-        return Timings(
-            own.calls + behind.calls,
-            own.bytes + behind.bytes,
-            own.wait_s + behind.wait_s,
-            own.move_s + behind.move_s,
-            aggregates=own.aggregates + behind.aggregates,
-        )
+        return own + self._timings(self._behind) if self._team is None else own
 
     def _timings(self, team: ctypes.c_void_p | None) -> Timings:
         stats = _Stats()
         self.core.fairlead_comm_stats(team, ctypes.byref(stats))
-        counted = stats.calls, stats.bytes, stats.wait_s, stats.move_s
-        return Timings(*counted, aggregates=stats.aggregates)
+        return Timings(
+            stats.calls, stats.bytes, stats.wait_s, stats.move_s, aggregates=stats.aggregates
+        )
 
     @property
     def team_address(self) -> int:
@@ -232,26 +222,6 @@ class NativeComm(Comm):
         own, started = self._timings(None), self._timings(self._behind)
         first = [(self._name, own), (f"started {self._name}", started)]
         return [*first, *((team._name, team.timings) for team in self._teams)]
-
-    def aggregate(
-        self,
-        arrays: Sequence[Array],
-        out: Sequence[Array] | None = None,
-        compression: str | None = None,
-        names: Sequence[str] = (),
-        any_values: bool = False,
-    ) -> list[Array]:
-        return self._aggregate(arrays, out, compression, names, any_values).wait()
-
-    def start(
-        self,
-        arrays: Sequence[Array],
-        out: Sequence[Array] | None = None,
-        compression: str | None = None,
-        names: Sequence[str] = (),
-        any_values: bool = False,
-    ) -> Pending:
-        return self._aggregate(arrays, out, compression, names, any_values, background=True)
 
     def broadcast(
         self, arrays: Sequence[Array], root: int = 0, out: Sequence[Array] | None = None
@@ -295,14 +265,14 @@ class NativeComm(Comm):
         self._check("comm.team", self.core.fairlead_comm_team(threads, ctypes.byref(team)))
         return team
 
-    def _aggregate(
+    def _means(
         self,
+        background: bool,
         arrays: Sequence[Array],
         out: Sequence[Array] | None,
         compression: str | None,
-        names: Sequence[str] = (),
-        any_values: bool = False,
-        background: bool = False,
+        names: Sequence[str],
+        any_values: bool,
     ) -> Pending:
         self._check_averaged(arrays)
         operation = MEAN | ANY * any_values | WIRES[wire(compression)] << 8
@@ -379,13 +349,10 @@ class _Tensors:
         # What is not contiguous is copied: once in, and once out where the result must go there.
         self._arrays = [np.asarray(array, order="C") for array in arrays]
         self._out = out
-        self._results = (
-            [np.empty(a.shape, a.dtype) for a in self._arrays]
-            if out is None
-            else [
-                target if _whole(target) else np.empty(target.shape, target.dtype) for target in out
-            ]
-        )
+        self._results = [
+            np.empty(a.shape, a.dtype) if out is None or not _whole(a) else a
+            for a in (self._arrays if out is None else out)
+        ]
         rows = []
         for array, result in zip(self._arrays, self._results, strict=True):
             dtype = name_of(array.dtype)
@@ -430,17 +397,15 @@ def failed(where: str, code: int, message: str) -> FairleadError:
     """The core's message, which names rank, host and tensor, as an error."""
     odd = re.match(r"(rank \d+) \(.*?\) passed (?:.*? as tensor (\d+))?", message)
     if code == _DIFFER and odd:
-        return (
-            fail("comm-signature-array", text=message, odd=odd[1], odd_2=odd[2])
-            if odd[2]
-            else fail("comm-signature", text=message, odd=odd[1])
-        )
+        if odd[2]:
+            return fail("comm-signature-array", text=message, odd=odd[1], odd_2=odd[2])
+        return fail("comm-signature", text=message, odd=odd[1])
     if code == _DIFFER:
         return fail("comm-order-from-core", text=message, where=where)
     if code == _PEER_LOST:
         return fail("comm-peer-lost", text=message, where=where)
     if code == _NONFINITE:
-        return nonfinite(message, where)
+        return fail("comm-nonfinite-stop", what_happened=message, where=where)
     if code == _TIMEOUT:
         return fail("comm-timeout", text=message, where=where)
     if code == _BAD_CALL:

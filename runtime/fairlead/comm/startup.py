@@ -22,7 +22,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from types import ModuleType
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,14 +41,15 @@ if TYPE_CHECKING:
 
 SWITCH = "FAIRLEAD_COMM_SAME_CODE"
 _LIBRARIES = ("numpy", "mpi4py", "tensorflow", "keras", "torch", "horovod", "jax")
-_PARTS = (
-    "fairlead.comm",
-    "fairlead.comm.core",
-    "fairlead.comm.mpi",
-    __name__,
-)  # every rank has loaded these by now
+# Every rank has loaded these by now.
+_PARTS = ("fairlead.comm", "fairlead.comm.core", "fairlead.comm.mpi", __name__)
 _SETTINGS = (VARIABLE, "FAIRLEAD_COMM_COMPRESSION")
-_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+# Parts of the paths of installed packages, and of fairlead's own files.
+_OTHERS = (
+    f"{os.sep}site-packages{os.sep}",
+    f"{os.sep}dist-packages{os.sep}",
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+)
 _MOST_FILES = 200
 
 Facts = dict[str, str]
@@ -70,14 +71,16 @@ def connected(environ: Mapping[str, str] = os.environ) -> Comm:
     begun = time.monotonic_ns()
     mpi = connect(environ)
     check_same_code(mpi, environ)
-    if not environ.get("FAIRLEAD_COMM_TIMELINE"):
-        return _started(name, start, mpi, environ)
-    from fairlead.comm.timeline import Timeline
+    timeline = None
+    if environ.get("FAIRLEAD_COMM_TIMELINE"):
+        from fairlead.comm.timeline import Timeline
 
-    timeline = Timeline(mpi, environ)  # before the core writes its own part next to it
-    ranks = _started(name, start, mpi, environ)
-    timeline.began(begun, ranks.backend)
-    ranks.timeline = timeline
+        timeline = Timeline(mpi, environ)  # before the core writes its own part next to it
+    ranks = start(mpi, environ)
+    ranks.forced = "" if name == "auto" else name
+    if timeline is not None:
+        timeline.began(begun, ranks.backend)
+        ranks.timeline = timeline
     return ranks
 
 
@@ -88,12 +91,6 @@ def _declared(name: str) -> CommBackend:
     if declaration is None:
         raise unknown(name, f"{VARIABLE}={name}", f"unset {VARIABLE}, or set it to one of them")
     return declaration
-
-
-def _started(name: str, start: Start, mpi: Backend, environ: Mapping[str, str]) -> Comm:
-    ranks = start(mpi, environ)
-    ranks.forced = "" if name == "auto" else name
-    return ranks
 
 
 def automatic(mpi: Backend, environ: Mapping[str, str]) -> Comm:
@@ -119,21 +116,11 @@ def native(mpi: Backend, environ: Mapping[str, str], *, required: bool = False) 
     return Comm(mpi)
 
 
-def required_native(mpi: Backend, environ: Mapping[str, str]) -> Comm:
-    """The native core; an error where a rank has none. Collective."""
-    return native(mpi, environ, required=True)
-
-
-def reference(mpi: Backend, environ: Mapping[str, str]) -> Comm:
-    """mpi4py."""
-    return Comm(mpi)
-
-
 # What most ranks use is started without reading declarations: at 10,000 ranks every file counts.
 _STARTS: dict[str, Start] = {
     "auto": automatic,
-    "native": required_native,
-    "mpi4py": reference,
+    "native": partial(native, required=True),
+    "mpi4py": lambda mpi, environ: Comm(mpi),
 }
 
 
@@ -152,7 +139,7 @@ def unavailable(name: str, mpi: Backend, why: str) -> FairleadError:
 # --- the same code ---------------------------------------------------------------------------
 
 
-def check_same_code(backend: Backend, environ: Mapping[str, str] = os.environ) -> None:
+def check_same_code(backend: Backend, environ: Mapping[str, str]) -> None:
     """Compares :func:`facts` over all ranks. Collective; one small allreduce where they agree.
 
     Facts that a rank lacks, such as a module that only rank 0 imports, are not compared.
@@ -174,23 +161,19 @@ def check_same_code(backend: Backend, environ: Mapping[str, str] = os.environ) -
         raise error
 
 
-def facts(environ: Mapping[str, str] = os.environ) -> Facts:
+def facts(environ: Mapping[str, str]) -> Facts:
     """The facts that must be the same on every rank, by name: versions, settings, and the program's own files."""
     # A development version does not identify the code, and reading all of it again would cost every rank.
     own = (sys.modules[name].__file__ for name in _PARTS)
     bytes_of = sum(os.stat(path).st_size for path in own if path and os.path.isfile(path))
-    named_facts = {
+    versions = {n: getattr(sys.modules.get(n), "__version__", None) for n in _LIBRARIES}
+    return {
         "fairlead": f"{__version__}, {bytes_of} bytes of comm",
         "Python": sys.version.split(maxsplit=1)[0],
+        **{name: str(version) for name, version in versions.items() if version is not None},
+        **{name: environ.get(name, "") for name in _SETTINGS},
+        **(_program() if environ.get(SWITCH, "1") != "0" else {}),
     }
-    for name in _LIBRARIES:
-        version = getattr(sys.modules.get(name), "__version__", None)
-        if version is not None:
-            named_facts[name] = str(version)
-    named_facts.update({name: environ.get(name, "") for name in _SETTINGS})
-    if environ.get(SWITCH, "1") != "0":
-        named_facts.update(_program())
-    return named_facts
 
 
 def _program() -> Facts:
@@ -201,22 +184,13 @@ def _program() -> Facts:
     folder = os.path.dirname(os.path.abspath(script)) + os.sep
     digests: Facts = {}
     for module in tuple(sys.modules.values())[:10_000]:
-        path = _source(module, folder)
-        if path and len(digests) < _MOST_FILES:
+        path = getattr(module, "__file__", None)
+        if len(digests) == _MOST_FILES or not isinstance(path, str) or not path.endswith(".py"):
+            continue
+        path = os.path.abspath(path)
+        if path.startswith(folder) and not any(other in path for other in _OTHERS):
             digests[f"file {path[len(folder) :]}"] = _digest(path)
     return digests
-
-
-def _source(module: ModuleType, folder: str) -> str | None:
-    path = getattr(module, "__file__", None)
-    if not isinstance(path, str) or not path.endswith(".py"):
-        return None
-    path = os.path.abspath(path)
-    own = path.startswith(folder) and not any(folder_name in path for folder_name in _INSTALLED)
-    return path if own and not path.startswith(_OURS) else None
-
-
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 def _digest(path: str) -> str:
@@ -243,12 +217,17 @@ def difference(ranks: list[tuple[str, Facts]]) -> FairleadError | None:
         usual = max(counts, key=counts.__getitem__)  # the lowest rank's where as many have each
         odd = next(rank for rank, value in enumerate(values) if value != usual)
         like = values.index(usual)
-        kind, _, rest = name.partition(" ")
         what = f"has another {name}"
-        if kind == "file":
-            what = f"runs another {rest}"
+        remedy = "start every rank in the same image, or with the same installation"
+        if name.startswith("file "):
+            what = f"runs another {name.removeprefix('file ')}"
+            remedy = (
+                "start every rank from the same files;"
+                f" {SWITCH}=0 where ranks are meant to run different programs"
+            )
         elif name in _SETTINGS:
             what = f"was given another {name}"
+            remedy = "give every rank the same environment, as `fairlead run` does"
         return fail(
             "comm-code",
             odd=odd,
@@ -259,17 +238,6 @@ def difference(ranks: list[tuple[str, Facts]]) -> FairleadError | None:
             values=values[odd],
             where=f" ({counts[usual]} of {len(values)} ranks)" if len(values) > 2 else "",
             usual=usual,
-            remedy=_remedy(kind, name),
+            remedy=remedy,
         )
     return None
-
-
-def _remedy(kind: str, name: str) -> str:
-    if kind == "file":
-        return (
-            "start every rank from the same files;"
-            f" {SWITCH}=0 where ranks are meant to run different programs"
-        )
-    if name in _SETTINGS:
-        return "give every rank the same environment, as `fairlead run` does"
-    return "start every rank in the same image, or with the same installation"

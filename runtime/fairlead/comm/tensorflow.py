@@ -94,11 +94,10 @@ def aggregate(
             number, shape or dtype of tensors, or on their number of steps. Inside of ``tf.function`` what
             only a run can show is a ``tf.errors.OpError`` with the same words.
     """
-    ranks = comm.init() if team is None else team
+    ranks, where = team or comm.init(), "comm.tensorflow.aggregate"
     if ranks.size == 1:
         return tensors
     given = tf.nest.flatten(tensors)
-    where = "comm.tensorflow.aggregate"
     means = averaged(ranks, given, _names(names), where, compression, any_values=any_values)
     return tf.nest.pack_sequence_as(tensors, means)
 
@@ -120,16 +119,14 @@ def DistributedGradientTape(tape: Any = None, team: Comm | None = None) -> Any:
 
     @_untouched
     def gradient(target: Any, sources: Any, *more: Any, **given: Any) -> Any:
-        found = own(target, sources, *more, **given)
-        variables = tf.nest.flatten(sources)
-        if (comm.init() if team is None else team).size > 1:
-            _require_broadcast(variables)
-        ranks = comm.init() if team is None else team
+        gradients = own(target, sources, *more, **given)
+        ranks, variables = team or comm.init(), tf.nest.flatten(sources)
         if ranks.size == 1:
-            return found
+            return gradients
+        _require_broadcast(variables)
         where = "comm.tensorflow.DistributedGradientTape"
-        means = averaged(ranks, tf.nest.flatten(found), _names(variables), where, step=True)
-        return tf.nest.pack_sequence_as(found, means)
+        means = averaged(ranks, tf.nest.flatten(gradients), _names(variables), where, step=True)
+        return tf.nest.pack_sequence_as(gradients, means)
 
     made.gradient = gradient
     return made
@@ -235,11 +232,11 @@ class Delayed:
         Raises:
             FairleadError: as there.
         """
-        ranks = comm.init() if team is None else team
-        self._inner = late.Delayed(ranks, schedule, momentum=momentum, tested=tested, steady=True)
+        self._inner = late.Delayed(
+            team or comm.init(), schedule, momentum=momentum, tested=tested, steady=True
+        )
         self._names = _names(names)
-        self._like: Any = None
-        self._given: list[Any] = []
+        self._given: Any = None
         common.end_together()
 
     @property
@@ -266,16 +263,13 @@ class Delayed:
         """
         where = "comm.tensorflow.Delayed.step"
         _refuse_tracing(where)
-        given = tf.nest.flatten(tensors)
-        present = [tf.convert_to_tensor(t) for t in given if t is not None]
+        present = [tf.convert_to_tensor(t) for t in tf.nest.flatten(tensors) if t is not None]
         _refuse_dtypes(present, self._names, where)
-        self._like, self._given = tensors, given
+        self._given = tensors
         wide = [tf.cast(t, tf.float32) if t.dtype in _SMALL else t for t in present]
-        try:
+        with common.naming(self._names):
             # The tensors' own memory, which stays as it is while an array holds it.
             ready = self._inner.step([np.asarray(t) for t in wide], float(loss))
-        except FairleadError as exc:
-            raise common.named(exc, self._names) from None
         return [self._tensors(means) for means in ready]
 
     def flush(self) -> list[Any]:
@@ -283,17 +277,13 @@ class Delayed:
         return [self._tensors(means) for means in self._inner.flush()]
 
     def _tensors(self, means: Sequence[Array]) -> Any:
-        left = iter(means)
-        made = [
-            None if given is None else tf.cast(_tensor(next(left)), given.dtype)
-            for given in self._given
-        ]
-        return tf.nest.pack_sequence_as(self._like, made)
+        def tensors(given: list[Any]) -> list[Any]:
+            # In the arrays' own memory, which they keep from being used again.
+            made = [tf.experimental.dlpack.from_dlpack(mean.__dlpack__()) for mean in means]
+            return [tf.cast(t, like.dtype) for t, like in zip(made, given, strict=True)]
 
-
-def _tensor(array: Array) -> Any:
-    """A tensor in the array's own memory, which it keeps from being used again."""
-    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+        flat = common.present(tensors, tf.nest.flatten(self._given))
+        return tf.nest.pack_sequence_as(self._given, flat)
 
 
 def carrier() -> Carrier:
@@ -323,17 +313,15 @@ def averaged(
     """
     refuse_xla(where)
     common.end_together()
-    places = [i for i, tensor in enumerate(tensors) if tensor is not None]
-    if not places:
-        return list(tensors)
-    present = [names[i] for i in places] if len(names) == len(tensors) else []
-    dense = [tf.convert_to_tensor(tensors[i]) for i in places]  # embeddings' are slices
-    _refuse_dtypes(dense, present, where)
-    result = list(tensors)
-    means = _means(ranks, dense, present, compression, any_values, step)
-    for place, mean in zip(places, means, strict=True):
-        result[place] = mean
-    return result
+    of_all = zip(names, tensors, strict=True) if len(names) == len(tensors) else ()
+    names = [name for name, tensor in of_all if tensor is not None]
+
+    def means(present: list[Any]) -> list[Any]:
+        dense = [tf.convert_to_tensor(tensor) for tensor in present]  # embeddings' are slices
+        _refuse_dtypes(dense, names, where)
+        return _means(ranks, dense, names, compression, any_values, step)
+
+    return common.present(means, tensors)
 
 
 def _means(
@@ -361,35 +349,24 @@ def _means(
             common.step_made(ranks)
         return means
 
-    def run(arrays: list[Array]) -> list[Array]:
-        given = common.aggregate(
+    def run(*values: Any) -> list[Array]:
+        # TensorFlow owns the inputs, and takes over the outputs: both new each time.
+        arrays = [np.asarray(value) for value in values]
+        means = common.aggregate(
             ranks, arrays, names, compression=compression, any_values=any_values
         )
         if step:
             common.step_made(ranks)
-        return given
+        return means
 
-    return _by_numpy(run, dense)
-
-
-def _by_numpy(run: Callable[[list[Array]], list[Array]], tensors: Sequence[Any]) -> list[Any]:
-    """``run`` of the tensors as arrays; its results have their dtypes and shapes."""
-    if tf.executing_eagerly():
-        results = run([np.asarray(tensor.numpy()) for tensor in tensors])
-        return [tf.convert_to_tensor(result) for result in results]
-
-    def called(*values: Any) -> list[Array]:
-        # TensorFlow owns the inputs, and takes over the outputs: both new each time.
-        with common.in_words():
-            return run([np.asarray(value) for value in values])
-
-    def traced() -> list[Any]:
-        return list(tf.numpy_function(called, tensors, [tensor.dtype for tensor in tensors]))
-
-    made = _in_turn(traced)
-    for result, tensor in zip(made, tensors, strict=True):
-        result.set_shape(tensor.shape)
-    return made
+    if eager:
+        return [tf.convert_to_tensor(mean) for mean in run(*(tensor.numpy() for tensor in dense))]
+    dtypes = [tensor.dtype for tensor in dense]
+    in_words = common.in_words()(run)
+    means = _in_turn(lambda: list(tf.numpy_function(in_words, dense, dtypes)))
+    for mean, tensor in zip(means, dense, strict=True):
+        mean.set_shape(tensor.shape)
+    return means
 
 
 _turn: Any = None
@@ -419,11 +396,11 @@ def refuse_xla(where: str, remedy: str = "`tf.function(jit_compile=False)`") -> 
     """
     from tensorflow.python.ops import control_flow_util
 
-    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    if graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph):
-        raise fail("comm-jit-xla", where=where, remedy=remedy)
-    if graph is not None and not tf.compat.v1.executing_eagerly_outside_functions():
-        raise fail("comm-session", where=where)
+    if not tf.executing_eagerly():
+        if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+            raise fail("comm-jit-xla", where=where, remedy=remedy)
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            raise fail("comm-session", where=where)
     refuse_strategy(tf.distribute.get_strategy())
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -147,10 +147,9 @@ def average_buffers(module: Any) -> None:
     """
     host, gpu = _by_place(dict(module.named_buffers()))
     arrays = [_array(tensor, name) for name, tensor in host.items()]
-    for array, value in zip(
-        arrays, common.mean_state(comm.init(), arrays, list(host)), strict=True
-    ):
-        np.copyto(array, value)
+    means = common.mean_state(comm.init(), arrays, list(host))
+    for array, mean in zip(arrays, means, strict=True):
+        np.copyto(array, mean)
     if gpu:
         floats = {name: t for name, t in gpu.items() if t.is_floating_point() or t.is_complex()}
         others = {name: t for name, t in gpu.items() if name not in floats}
@@ -239,45 +238,33 @@ def average_tensors(
     Raises:
         FairleadError: see :func:`DistributedOptimizer`.
     """
-    fused = _fused(gradients, like, names)
-    arrays = [*fused.arrays, fused.present]
-    common.aggregate(ranks or comm.init(), arrays, fused.names, arrays, any_values=any_values)
-    return _unfused(fused, names)
+    arrays, their_names, means = _fused(gradients, like, names)
+    common.aggregate(ranks or comm.init(), arrays, their_names, arrays, any_values=any_values)
+    return means()
 
 
 def start_tensors(
     gradients: Sequence[Any], like: Sequence[Any], names: Sequence[str], ranks: Comm
 ) -> Callable[[], list[Any]]:
     """:func:`average_tensors` in the background: what is returned waits, and gives the tensors."""
-    fused = _fused(gradients, like, names)
-    pending = common.started(ranks, [*fused.arrays, fused.present], fused.names)
+    arrays, their_names, means = _fused(gradients, like, names)
+    arrived = common.start(ranks, arrays, their_names)
 
     def wait() -> list[Any]:
-        common.waited(pending, fused.names)
-        return _unfused(fused, names)
+        arrived()
+        return means()
 
     return wait
 
 
-class _Fused(NamedTuple):
-    """What one aggregation is made of.
+def _fused(
+    gradients: Sequence[Any], like: Sequence[Any], names: Sequence[str]
+) -> tuple[list[Array], list[str], Callable[[], list[Any]]]:
+    """Arrays to be averaged in place, their names, and a function that then gives the means of all gradients.
 
-    Attributes:
-        whole: all tensors, zeros for None.
-        host: which of them lie in the memory of the node.
-        arrays: that memory.
-        names: of ``arrays``.
-        present: 1 for each of ``whole`` that was not None.
+    The arrays are the memory of the tensors of the host, and last, without a name, 1 for each gradient that is
+    not None. Those on a GPU are averaged by the function.
     """
-
-    whole: list[Any]
-    host: list[int]
-    arrays: list[Array]
-    names: list[str]
-    present: Array
-
-
-def _fused(gradients: Sequence[Any], like: Sequence[Any], names: Sequence[str]) -> _Fused:
     whole = [
         torch.zeros_like(model, requires_grad=False) if gradient is None else gradient
         for gradient, model in zip(gradients, like, strict=True)
@@ -285,22 +272,20 @@ def _fused(gradients: Sequence[Any], like: Sequence[Any], names: Sequence[str]) 
     for tensor, name in zip(whole, names, strict=True):
         _require_dense(tensor, name)
     host = [i for i, tensor in enumerate(whole) if not torch_nccl.on_gpu(tensor)]
-    arrays = [_gradient(whole[i], names[i]) for i in host]
+    arrays = [_array(whole[i], names[i], BFLOAT16) for i in host]
     present = np.array([gradient is not None for gradient in gradients], np.float32)
-    return _Fused(whole, host, arrays, [names[i] for i in host], present)
 
+    def means() -> list[Any]:
+        for i, array in zip(host, arrays, strict=True):
+            if whole[i].data_ptr() != array.ctypes.data:
+                whole[i].copy_(_tensor(array))
+        gpu = [i for i, tensor in enumerate(whole) if torch_nccl.on_gpu(tensor)]
+        if gpu:
+            there, called = [whole[i] for i in gpu], [names[i] for i in gpu]
+            _group(there, called).aggregate(there, called)
+        return [tensor if held else None for tensor, held in zip(whole, present, strict=True)]
 
-def _unfused(fused: _Fused, names: Sequence[str]) -> list[Any]:
-    whole = fused.whole
-    for i, array in zip(fused.host, fused.arrays, strict=True):
-        if whole[i].data_ptr() != array.ctypes.data:
-            whole[i].copy_(_tensor(array))
-    gpu = [i for i, tensor in enumerate(whole) if torch_nccl.on_gpu(tensor)]
-    if gpu:
-        there, called = [whole[i] for i in gpu], [names[i] for i in gpu]
-        _group(there, called).aggregate(there, called)
-    present = fused.present > 0
-    return [tensor if held else None for tensor, held in zip(whole, present, strict=True)]
+    return [*arrays, present], [names[i] for i in host], means
 
 
 class _Averaging:
@@ -338,7 +323,15 @@ class _Averaging:
             p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad
         ]
         names = [self.names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)]
-        self._compare(parameters, names)
+        if not self.compared:
+            self.compared = True
+            common.require_equal(
+                comm.init(),
+                [_held(p, name) for p, name in zip(parameters, names, strict=True)],
+                names,
+                "before the first step",
+                "call `fairlead.comm.torch.broadcast_parameters(model)` before training",
+            )
         _watch(comm.init())
         common.step_averages(comm.init())
         gradients = average_tensors(
@@ -362,17 +355,6 @@ class _Averaging:
 
         averaging.averages = True  # type: ignore[attr-defined]
         return averaging
-
-    def _compare(self, parameters: Sequence[Any], names: Sequence[str]) -> None:
-        if not self.compared:
-            self.compared = True
-            common.require_equal(
-                comm.init(),
-                [_held(p, name) for p, name in zip(parameters, names, strict=True)],
-                names,
-                "before the first step",
-                "call `fairlead.comm.torch.broadcast_parameters(model)` before training",
-            )
 
 
 def _of(optimizer: Any) -> _Averaging:
@@ -428,11 +410,6 @@ def _tensor(array: Array) -> Any:
     return torch.from_numpy(array)
 
 
-def _gradient(tensor: Any, name: str) -> Array:
-    array = _array(tensor, name)
-    return array.view(BFLOAT16) if tensor.dtype == torch.bfloat16 else array
-
-
 def _held(tensor: Any, name: str) -> Array:
     """What a tensor holds, to be compared; from a GPU it is copied."""
     return _array(tensor.detach().cpu(), name)
@@ -443,11 +420,10 @@ def _require_dense(tensor: Any, name: str) -> None:
         raise fail("comm-sparse", name=name, layout=tensor.layout)
 
 
-def _array(tensor: Any, name: str) -> Array:
-    """The tensor's own memory, of the host, as an array; bfloat16, which NumPy lacks, as integers."""
+def _array(tensor: Any, name: str, bfloat16: Any = np.int16) -> Array:
+    """The tensor's own memory, of the host, as an array; bfloat16, which NumPy lacks, in that dtype."""
     _require_dense(tensor, name)
-    tensor = tensor.detach()
-    if tensor.dtype == torch.bfloat16:
-        tensor = tensor.view(torch.int16)
-    array: Array = tensor.resolve_conj().resolve_neg().numpy()
-    return array
+    small = tensor.dtype == torch.bfloat16
+    bits = tensor.detach().view(torch.int16) if small else tensor.detach()
+    array: Array = bits.resolve_conj().resolve_neg().numpy()
+    return array.view(bfloat16) if small else array

@@ -17,9 +17,9 @@ def _available(facts: CommFacts) -> Availability:
 
 
 def _connect(mpi: Backend, environ: Mapping[str, str]) -> Comm:
-    from fairlead.comm.startup import required_native
+    from fairlead.comm.startup import native
 
-    return required_native(mpi, environ)
+    return native(mpi, environ, required=True)
 
 
 _SETTINGS = (

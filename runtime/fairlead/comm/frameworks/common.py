@@ -10,7 +10,7 @@ import atexit
 import pickle
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -20,7 +20,7 @@ import numpy as np
 
 from fairlead import comm
 from fairlead.base.errors import FairleadError, fail
-from fairlead.comm.core import Array, Comm, Pending
+from fairlead.comm.core import Array, Comm
 
 EVEN = (
     "give every rank as many batches: cut the data to a multiple of ranks times batch, or set the"
@@ -38,31 +38,34 @@ def aggregate(
     any_values: bool = False,
 ) -> list[Array]:
     """:meth:`Comm.aggregate`, whose errors give the name of the array as well as its number."""
-    try:
+    with _of_a_step(names):
         return ranks.aggregate(arrays, out, compression, names, any_values)
+
+
+def start(ranks: Comm, arrays: Sequence[Array], names: Sequence[str]) -> Callable[[], list[Array]]:
+    """:meth:`Comm.start`, into the arrays themselves, with names in errors; returns what waits for the means."""
+    with _of_a_step(names):
+        return _of_a_step(names)(ranks.start(arrays, arrays, names=names).wait)
+
+
+def of_a_step(exc: FairleadError, names: Sequence[str]) -> FairleadError:
+    """What an error of the core means where gradients are averaged, which have names."""
+    return _uneven(exc) or named(exc, names)
+
+
+@contextmanager
+def _of_a_step(names: Sequence[str]) -> Iterator[None]:
+    try:
+        yield
     except FairleadError as exc:
         raise of_a_step(exc, names) from None
 
 
-def of_a_step(exc: FairleadError, names: Sequence[str]) -> FairleadError:
-    """What an error of the core means to who averages gradients, which have names."""
-    return _uneven(exc) or named(exc, names)
-
-
-def started(ranks: Comm, arrays: Sequence[Array], names: Sequence[str]) -> Pending:
-    """:meth:`Comm.start`, into the arrays themselves, with names in errors."""
-    try:
-        return ranks.start(arrays, arrays, names=names)
-    except FairleadError as exc:
-        raise _uneven(exc) or named(exc, names) from None
-
-
-def waited(pending: Pending, names: Sequence[str]) -> list[Array]:
-    """:meth:`Pending.wait`, with names in errors."""
-    try:
-        return pending.wait()
-    except FairleadError as exc:
-        raise _uneven(exc) or named(exc, names) from None
+def present(function: Callable[[list[Any]], Sequence[Any]], values: Sequence[Any]) -> list[Any]:
+    """``function`` of those of ``values`` that are not None; its results in their places, None in the others."""
+    held = [value for value in values if value is not None]
+    results = iter(function(held) if held else ())
+    return [None if value is None else next(results) for value in values]
 
 
 def step_averages(ranks: Comm) -> None:
@@ -105,14 +108,8 @@ def _uneven(exc: FairleadError) -> FairleadError | None:
 
 def broadcast(ranks: Comm, arrays: Sequence[Array], names: Sequence[str], root: int) -> list[Array]:
     """:meth:`Comm.broadcast` of arrays of any dtype, bfloat16 included, with names in errors."""
-    try:
-        if ranks.timeline is None:
-            values = ranks.broadcast([plain(array) for array in arrays], root)
-        else:
-            with ranks.timeline.doing("broadcast", {"arrays": len(arrays)}):
-                values = ranks.broadcast([plain(array) for array in arrays], root)
-    except FairleadError as exc:
-        raise named(exc, names) from None
+    with comm.span("broadcast", arrays=len(arrays)), naming(names):
+        values = ranks.broadcast([plain(array) for array in arrays], root)
     return [value.view(array.dtype) for array, value in zip(arrays, values, strict=True)]
 
 
@@ -139,27 +136,15 @@ def require_equal(
         FairleadError: they differ; the first that does is named with the ranks that hold it.
     """
     match = ranks.check_buffers_match([plain(array) for array in arrays])
-    if match.first is None:
-        return
-    raise (
-        fail(
+    if match.first is not None:
+        raise fail(
             "state-differs",
             when=when,
-            names=names[match.first],
+            name=names[match.first] if match.first < len(names) else f"array {match.first}",
             ranks=", ".join(map(str, match.ranks)),
             digests="; ".join(f"rank {r}: {d[:12]}" for r, d in enumerate(match.digests[:8])),
             remedy=remedy,
         )
-        if match.first < len(names)
-        else fail(
-            "state-differs-array",
-            when=when,
-            first=match.first,
-            ranks=", ".join(map(str, match.ranks)),
-            digests="; ".join(f"rank {r}: {d[:12]}" for r, d in enumerate(match.digests[:8])),
-            remedy=remedy,
-        )
-    )
 
 
 def of_each_rank(ranks: Comm, value: int) -> list[int]:
@@ -175,24 +160,16 @@ def mean_state(ranks: Comm, arrays: Sequence[Array], names: Sequence[str]) -> li
     Floats become their mean over ranks, everything else what rank 0 holds. What all ranks hold
     alike keeps its bits: the sum of up to 2**29 equal float32 is exact in double precision.
     """
-    floats = [i for i, array in enumerate(arrays) if is_float(array)]
+    # NumPy knows bfloat16 only as bytes.
+    dtypes = [array.dtype for array in arrays]
+    floats = [i for i, t in enumerate(dtypes) if t.kind == "f" or t.name.startswith("bfloat")]
     others = [i for i in range(len(arrays)) if i not in set(floats)]
-    means = aggregate(
-        ranks, [arrays[i].astype(np.float64) for i in floats], [names[i] for i in floats]
-    )
+    wide = [arrays[i].astype(np.float64) for i in floats]
+    means = aggregate(ranks, wide, [names[i] for i in floats])
     firsts = broadcast(ranks, [arrays[i] for i in others], [names[i] for i in others], 0)
     result = dict(zip(others, firsts, strict=True))
-    result |= {i: m.astype(arrays[i].dtype) for i, m in zip(floats, means, strict=True)}
+    result |= {i: mean.astype(dtypes[i]) for i, mean in zip(floats, means, strict=True)}
     return [result[i] for i in range(len(arrays))]
-
-
-def is_float(array: Array) -> bool:
-    """Whether it can be averaged; NumPy knows bfloat16 only as bytes.
-
-    >>> is_float(np.zeros(1, np.float16)), is_float(np.zeros(1, bool))
-    (True, False)
-    """
-    return array.dtype.kind == "f" or array.dtype.name.startswith("bfloat")
 
 
 def plain(array: Array) -> Array:
@@ -220,12 +197,20 @@ def named(exc: FairleadError, names: Sequence[str]) -> FairleadError:
     )
 
 
+@contextmanager
+def naming(names: Sequence[str]) -> Iterator[None]:
+    """Errors raised within get :func:`named`."""
+    try:
+        yield
+    except FairleadError as exc:
+        raise named(exc, names) from None
+
+
 def words(exc: FairleadError) -> str:
     """All four lines of its findings, for a framework that keeps only an exception's text."""
-    lines: Iterable[str] = (
+    return "\n".join(
         f"{f.what}\nwhere: {f.where}\nwhy:   {f.why}\nnext:  {f.remedy}" for f in exc.findings
     )
-    return "\n".join(lines)
 
 
 @contextmanager

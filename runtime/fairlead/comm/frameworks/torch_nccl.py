@@ -17,13 +17,14 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from fairlead.base.comm_names import UNORDERED, is_ordered
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail
 from fairlead.comm.core import Comm, Signature
 from fairlead.comm.frameworks import common
 
@@ -80,15 +81,10 @@ class Group:
 
         if not distributed.is_initialized():
             init_process_group(ranks, _BOTH if library == LIBRARY else library)
-        own = (distributed.get_rank(), distributed.get_world_size())
-        if own != (ranks.rank, ranks.size):
-            raise fail(
-                "comm-device-other-ranks",
-                rank=ranks.rank,
-                ranks_size=ranks.size,
-                own=own[0],
-                own_1=own[1],
-            )
+        rank, size, own = ranks.rank, ranks.size, distributed.get_rank()
+        own_size = distributed.get_world_size()
+        if (own, own_size) != (rank, size):
+            raise fail("comm-device-other-ranks", rank=rank, size=size, own=own, own_size=own_size)
         self._ranks, self._distributed = ranks, distributed
         # Its own, so that its calls are in no order to those of the program.
         self._group = distributed.new_group(backend=library)
@@ -102,7 +98,8 @@ class Group:
         Raises:
             FairleadError: the ranks disagree on number, shape or dtype; the library failed.
         """
-        self._tried(lambda: self._start(tensors, names)[1](True))
+        with self._failing():
+            self._start(tensors, names)[1](True)
 
     def start(self, tensors: Sequence[Any], names: Sequence[str]) -> Any:
         """:meth:`aggregate` in the background, of at least one tensor of one dtype.
@@ -111,7 +108,7 @@ class Group:
             A ``torch.futures.Future`` of the first tensor.
         """
 
-        def begin() -> Any:
+        with self._failing():
             works, finish = self._start(tensors, names)
 
             def then(_: Any) -> Any:
@@ -120,21 +117,17 @@ class Group:
 
             return works[-1].get_future().then(then)
 
-        return self._tried(begin)
-
     def broadcast(self, tensors: Sequence[Any], names: Sequence[str], root: int) -> None:
         """Makes tensors of any dtype rank ``root``'s, bit for bit, in place."""
 
-        def move() -> None:
+        with self._failing():
             self._agree(f"broadcast(root={root}) on GPUs", tensors, names)
             for tensor in tensors:
-                # As bytes: what the library thinks of a dtype is of no matter.
+                # As bytes: what the library makes of a dtype does not matter.
                 flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
                 if flat.numel():
                     self._distributed.broadcast(flat, root, group=self._group)
                     tensor.detach().copy_(flat.view(tensor.dtype).reshape(tensor.shape))
-
-        self._tried(move)
 
     def _start(
         self, tensors: Sequence[Any], names: Sequence[str]
@@ -166,24 +159,18 @@ class Group:
         signature: Signature = tuple(
             (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for t in tensors
         )
-        try:
+        with common.naming(names):
             self._ranks.agree(call, signature)
-        except FairleadError as exc:
-            raise common.named(exc, names) from None
 
-    def _tried(self, call: Callable[[], Any]) -> Any:
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Errors of the library name it and this rank."""
         try:
-            return call()
-        except FairleadError:
-            raise
+            yield
         except RuntimeError as exc:
-            raise fail(
-                "comm-carrier-nccl",
-                name=self.name,
-                rank=self._ranks.rank,
-                gethostname=socket.gethostname(),
-                exc=str(exc).strip().splitlines()[0],
-            ) from exc
+            rank, host, first = self._ranks.rank, socket.gethostname(), str(exc).strip()
+            why = first.splitlines()[0]
+            raise fail("comm-carrier-nccl", name=self.name, rank=rank, host=host, exc=why) from exc
 
 
 def init_process_group(ranks: Comm, library: str) -> None:
@@ -247,11 +234,6 @@ def _require_own(ranks: Comm, device: Any) -> None:
     properties = torch.cuda.get_device_properties(device)
     mine = (socket.gethostname(), str(getattr(properties, "uuid", device)))
     every = common.broadcast_object(ranks, ranks.gather(mine), 0)
-    odd = next((rank for rank, gpu in enumerate(every) if gpu in every[:rank]), None)
-    if odd is not None:
-        raise fail(
-            "comm-device-shared-gpu",
-            index=every.index(every[odd]),
-            odd=odd,
-            every=", ".join(every[odd]),
-        )
+    for odd, gpu in enumerate(every):
+        if (index := every.index(gpu)) < odd:
+            raise fail("comm-device-shared-gpu", index=index, odd=odd, every=", ".join(gpu))
