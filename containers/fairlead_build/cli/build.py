@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fairlead.base.errors import ExitCode
+from fairlead.base.progress import human_bytes
 from fairlead.cli.declare import LazyOption
 from fairlead.cli.screen import (
-    human_bytes,
     json_option,
     print_findings,
     print_json,

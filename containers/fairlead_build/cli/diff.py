@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import click
 
 from fairlead.base.errors import ExitCode, FairleadError
-from fairlead.base.serde import to_json
 from fairlead.base.progress import human_bytes
+from fairlead.base.serde import to_json
 from fairlead.cli.screen import json_option, print_json, progress, table
 from fairlead_build.diff import Change, Difference, FileChange
 

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from fairlead.base.errors import ExitCode, FairleadError, Severity
+from fairlead.base.progress import human_bytes
 from fairlead.cli.screen import (
-    human_bytes,
     json_option,
     print_findings,
     print_json,

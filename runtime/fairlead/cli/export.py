@@ -115,7 +115,11 @@ def export_site(target: str, output: Path | None, flags: ExportFlags) -> None:
     facts = gather(flags)
     exported = exports.export(target, facts)
     folder = output or Path(f"{target}-{facts.site.name}")
-    paths = [folder / file.path for file in exported] if flags.dry_run else exports.write(exported, folder)
+    paths = (
+        [folder / file.path for file in exported]
+        if flags.dry_run
+        else exports.write(exported, folder)
+    )
     if flags.as_json:
         files = [
             {"path": path, "mode": f"{file.mode:04o}", "goes": file.goes}

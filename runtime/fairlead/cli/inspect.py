@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import click
 
-from fairlead.base.serde import to_json
 from fairlead.base.progress import human_bytes
+from fairlead.base.serde import to_json
 from fairlead.cli.screen import json_option, print_json, progress, table
 from fairlead.elf.facts import Elf
 from fairlead.elf.mpi_standard import standard_floor

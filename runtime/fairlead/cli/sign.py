@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from fairlead.cli.key import passphrase
 from fairlead.base.progress import human_bytes
+from fairlead.cli.key import passphrase
 from fairlead.cli.screen import json_option, print_json, progress
 from fairlead.image import keys, signature
 

@@ -17,10 +17,10 @@ from click.testing import CliRunner
 
 from fairlead import __version__
 from fairlead.base.errors import ExitCode, Finding, Severity
+from fairlead.base.progress import human_bytes
 from fairlead.cli.declare import collected, option
 from fairlead.cli.main import SECTIONS, VERBS, entry, main
 from fairlead.cli.options import Planning, variables
-from fairlead.base.progress import human_bytes
 from fairlead.cli.screen import finding_lines, table
 from fairlead.swap.model import Bind, Request
 

@@ -92,7 +92,7 @@ def test_steps_are_started_where_ranks_may_be_on_other_nodes(
 ) -> None:
     mpiexec = Launcher("/bin/mpiexec", AbiFamily.MPICH, "MPICH", "hydra")
     plan: Any = SimpleNamespace(request=SimpleNamespace(shape=Shape()), launcher=mpiexec)
-    planning: Any = SimpleNamespace(choices=SimpleNamespace(launcher=launcher))
+    planning: Any = SimpleNamespace(launcher=launcher)
     assert bool(step_words(plan, planning, 2, environ)) is steps
 
 
