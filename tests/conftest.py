@@ -1,6 +1,6 @@
-"""``--results=FILE``: the outcome of every test as JSON, beside what the file has, for ``make test-full``.
+"""``--results=FILE``: the outcome of every test as JSON, merged into what the file has, for ``make test-full``.
 
-``--update``: golden files are written anew instead of compared.
+``--update``: golden files are rewritten instead of compared.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ _MEMORY = pytest.StashKey[frozenset[Path]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--results", type=Path, help="write every test's outcome to this JSON file")
-    parser.addoption("--update", action="store_true", help="write golden files anew")
+    parser.addoption("--update", action="store_true", help="rewrite golden files")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell starts background jobs with SIGINT ignored, and every program of a test inherits that.
+    # A shell starts background jobs with SIGINT ignored, and nohup with SIGHUP ignored; programs of tests inherit both.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     config.stash[_REPORTS] = []
     config.stash[_BEGUN] = time.time()
     config.stash[_COMMIT] = (
