@@ -302,9 +302,9 @@ def test_port_that_is_given_is_free() -> None:
         assert door.getsockname()[1] != cluster.free_port()
 
 
-def test_name_that_leads_nowhere_is_told_before_anybody_waits_for_it() -> None:
+def test_name_that_leads_nowhere_is_reported_before_anything_waits_for_it() -> None:
     cluster.require_names(["localhost", "localhost"])
     with pytest.raises(FairleadError) as caught:
         cluster.require_names(["localhost", "no-such-node.invalid"])
-    (told,) = caught.value.findings
-    assert "`no-such-node.invalid`" in told.what and told.check == "bench-name"
+    (shown,) = caught.value.findings
+    assert "`no-such-node.invalid`" in shown.what and shown.check == "bench-name"

@@ -25,15 +25,15 @@ def test_catalogue_figures_are_of_recipes_that_exist() -> None:
 def test_catalogue_page_drops_figures_of_another_lock() -> None:
     locked = hashlib.sha256(load_recipe("mpi-base").lock_path.read_bytes()).hexdigest()
     figures = Figures(locked, 76_400_000, "a" * 64, "b" * 64)
-    told = page({"mpi-base": figures})
-    assert "| 76 MB |" in told and f"| `{'a' * 64}` | `{'b' * 64}` |" in told
+    output = page({"mpi-base": figures})
+    assert "| 76 MB |" in output and f"| `{'a' * 64}` | `{'b' * 64}` |" in output
     stale = page({"mpi-base": replace(figures, lock_sha256="c" * 64)})
     assert "| 76 MB |" not in stale and "a" * 64 not in stale
 
 
-def test_catalogue_page_tells_why_a_recipe_has_no_lock() -> None:
-    told = page({})
+def test_catalogue_page_reports_why_a_recipe_has_no_lock() -> None:
+    output = page({})
     for name in every():
         if not load_recipe(name).lock_path.is_file():
-            (row,) = [line for line in told.splitlines() if line.startswith(f"| `{name}` |")]
+            (row,) = [line for line in output.splitlines() if line.startswith(f"| `{name}` |")]
             assert "docker.io/nvidia/cuda" in row or "nvidia accelerators" in row

@@ -77,9 +77,9 @@ def test_diff_ends_with_1_and_shows_the_first_files(images: tuple[Path, Path]) -
     assert "/etc/19" in done.stdout and "/etc/20" not in done.stdout
     assert "and 10 more: --files shows all" in done.stdout
     assert "/etc/29" in CliRunner().invoke(diff, [*words, "--files"], standalone_mode=False).stdout
-    told = json.loads(CliRunner().invoke(diff, [*words, "--json"], standalone_mode=False).stdout)
-    assert told["schema"] == "fairlead/diff" and not told["same_tree"]
-    assert told["files"]["added"] == 30 and len(told["files"]["paths"]) == 20
+    output = json.loads(CliRunner().invoke(diff, [*words, "--json"], standalone_mode=False).stdout)
+    assert output["schema"] == "fairlead/diff" and not output["same_tree"]
+    assert output["files"]["added"] == 30 and len(output["files"]["paths"]) == 20
 
 
 def test_diff_of_what_is_no_image_ends_with_2(images: tuple[Path, Path], tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_diff_of_what_is_no_image_ends_with_2(images: tuple[Path, Path], tmp_pat
     assert caught.value.code == ExitCode.USAGE
 
 
-def test_files_that_differ_are_told_in_words() -> None:
+def test_files_that_differ_are_reported_in_words() -> None:
     a, b = "aa" * 32, "bb" * 32
     old = {
         "content": Entry("file", 0o644, "10", a),

@@ -207,8 +207,8 @@ def test_variables_of_fairlead_are_documented_and_real() -> None:
     reference = rendered(_text("docs/reference/command-line.md"))
     assert in_code == set(pattern.findall(reference))
     constants = set(pattern.findall(_text("runtime/native/include/fairlead_comm.h")))
-    told = {v for page in PAGES for v in pattern.findall(page.read_text())}
-    assert told <= in_code | constants
+    output = {v for page in PAGES for v in pattern.findall(page.read_text())}
+    assert output <= in_code | constants
 
 
 def _tables(annotation: object) -> Iterator[type[Strict]]:

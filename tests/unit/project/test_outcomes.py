@@ -39,6 +39,6 @@ def test_failure_around_a_test_counts_whatever_the_order() -> None:
         assert merged({}, run("1"), rows, None)["failed"] == 1
 
 
-def test_another_version_is_begun_anew() -> None:
+def test_another_version_is_begun_again() -> None:
     old = {"version": 1, "tests": [row("a")], "begun": "0"}
     assert [r["test"] for r in merged(old, run("1"), [row("b")], None)["tests"]] == ["b"]

@@ -51,11 +51,11 @@ def parsed(text: str) -> dict[str, list[str]]:
 
 
 def test_shifter_meta_read_back_has_every_variable_and_the_command() -> None:
-    told = parsed(meta(WRAPPING))
-    assert told["FORMAT"] == ["squashfs"]
-    assert dict(line.split("=", 1) for line in told["ENV"]) == dict(WRAPPING.env)
-    assert ast.literal_eval(told["CMD"][0]) == ["/bin/bash"] and '"' not in told["CMD"][0]
-    assert told["WORKDIR"] == ["/"] and "ENTRY" not in told
+    shown = parsed(meta(WRAPPING))
+    assert shown["FORMAT"] == ["squashfs"]
+    assert dict(line.split("=", 1) for line in shown["ENV"]) == dict(WRAPPING.env)
+    assert ast.literal_eval(shown["CMD"][0]) == ["/bin/bash"] and '"' not in shown["CMD"][0]
+    assert shown["WORKDIR"] == ["/"] and "ENTRY" not in shown
 
 
 @pytest.mark.parametrize(

@@ -144,15 +144,15 @@ CMD ["/bin/bash"]
 """,
     )
     assert not lost(result)
-    told = recipe(result)
-    assert told["base"] == {"distribution": "debian", "suite": "bookworm"}
-    assert told["packages"]["apt"] == ["less", "libhdf5-103-1"]
-    assert told["packages"]["pip"] == ["scipy==1.17.0", "h5py>=3", "numpy>=2"]
-    assert told["python"] == {"version": "3.11"}
-    assert told["files"] == {"/opt/app/run.sh": "files/opt/app/run.sh"}
-    assert told["env"]["OMP_NUM_THREADS"] == "4" and told["env"]["GREETING"] == "hello 4"
-    assert told["labels"]["org.opencontainers.image.authors"] == "me"
-    assert told["labels"]["org.example.who"] == "A. B."
+    answer = recipe(result)
+    assert answer["base"] == {"distribution": "debian", "suite": "bookworm"}
+    assert answer["packages"]["apt"] == ["less", "libhdf5-103-1"]
+    assert answer["packages"]["pip"] == ["scipy==1.17.0", "h5py>=3", "numpy>=2"]
+    assert answer["python"] == {"version": "3.11"}
+    assert answer["files"] == {"/opt/app/run.sh": "files/opt/app/run.sh"}
+    assert answer["env"]["OMP_NUM_THREADS"] == "4" and answer["env"]["GREETING"] == "hello 4"
+    assert answer["labels"]["org.opencontainers.image.authors"] == "me"
+    assert answer["labels"]["org.example.who"] == "A. B."
 
 
 @pytest.mark.parametrize(
@@ -351,12 +351,12 @@ From: Debian:{{{{ RELEASE }}}} # slim
         "x.def",
     )
     assert not lost(result)
-    told = recipe(result)
-    assert told["base"] == {"distribution": "debian", "suite": "bookworm"}
-    assert told["mpi"] == {"family": "mpich", "source": "apt", "package": "mpich"}
-    assert told["files"] == {"/opt/app/a.py": "files/opt/app/a.py"}
-    assert told["env"] == {"OMP_NUM_THREADS": "4", "B": "x y"}
-    assert told["labels"] == {"Author": "A. B.", "Release": "bookworm"}
+    answer = recipe(result)
+    assert answer["base"] == {"distribution": "debian", "suite": "bookworm"}
+    assert answer["mpi"] == {"family": "mpich", "source": "apt", "package": "mpich"}
+    assert answer["files"] == {"/opt/app/a.py": "files/opt/app/a.py"}
+    assert answer["env"] == {"OMP_NUM_THREADS": "4", "B": "x y"}
+    assert answer["labels"] == {"Author": "A. B.", "Release": "bookworm"}
 
 
 # What spython does to these, shown a whole file, is told in importing/definition.py.
@@ -386,7 +386,7 @@ From: Debian:{{{{ RELEASE }}}} # slim
         (DEF + "%post -c /usr/bin/python3\n  import os\n", 4),
     ],
 )
-def test_loss_of_a_definition_is_told(tmp_path: Path, text: str, line: int) -> None:
+def test_loss_of_a_definition_is_reported(tmp_path: Path, text: str, line: int) -> None:
     (tmp_path / "x.def").write_text(text)
     try:
         losses = import_file(tmp_path / "x.def", tmp_path / "out", dry_run=True).losses
@@ -508,9 +508,9 @@ def test_import_with_losses_writes_nothing_unless_allowed(tmp_path: Path) -> Non
     shown = CliRunner().invoke(
         import_, [str(file), "-o", str(folder), "--dry-run", "--json"], standalone_mode=False
     )
-    told = json.loads(shown.output)
+    answer = json.loads(shown.output)
     assert shown.return_value == 2 and not folder.exists()
-    assert told["losses"][0]["first"] == 4 and told["losses"][0]["text"] == "make"
+    assert answer["losses"][0]["first"] == 4 and answer["losses"][0]["text"] == "make"
     done = CliRunner().invoke(import_, [str(file), "-o", str(folder), "--allow-loss"])
     assert done.exit_code == 0 and "| make |" in (folder / LOSSES).read_text()
 
@@ -531,7 +531,9 @@ def test_import_of_anything_else_is_refused(tmp_path: Path, data: bytes | None) 
     assert caught.value.findings[0].check == "import-unreadable"
 
 
-def test_import_of_a_rendered_recipe_tells_that_its_root_is_made_of_nothing(tmp_path: Path) -> None:
+def test_import_of_a_rendered_recipe_reports_that_its_root_is_made_of_nothing(
+    tmp_path: Path,
+) -> None:
     rendered = Path(__file__).parents[4] / "containers/rendered/mpi-base/Containerfile"
     with pytest.raises(FairleadError) as caught:
         import_file(rendered, tmp_path / "out", allow_loss=True)

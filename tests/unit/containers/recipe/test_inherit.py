@@ -173,7 +173,7 @@ def test_extends_bundled_recipe_by_name(tmp_path: Path) -> None:
     assert pip == (*load_recipe("mpi-base").recipe.packages.pip, "einops")
 
 
-def test_mistakes_of_all_files_are_told_at_once_each_with_its_line(folders: Path) -> None:
+def test_mistakes_of_all_files_are_reported_at_once_each_with_its_line(folders: Path) -> None:
     edit(folders, "base", 'family = "mpich"', 'family = "mpch"')
     edit(folders, "mine", 'B = "mine"', "B = 3")
     found = refused(folders / "mine")
@@ -183,7 +183,7 @@ def test_mistakes_of_all_files_are_told_at_once_each_with_its_line(folders: Path
     }
 
 
-def test_contradiction_across_files_is_told_where_it_was_written(folders: Path) -> None:
+def test_contradiction_across_files_is_shown_where_it_was_written(folders: Path) -> None:
     edit(folders, "mine", "[files]", '[python]\nversion = "3.11"\nprefix = "/opt/mpi"\n[files]')
     (found,) = refused(folders / "mine")
     assert "overlaps" in found.what and found.where == f"{folders}/base/recipe.toml:12"
@@ -205,13 +205,15 @@ def test_contradiction_across_files_is_told_where_it_was_written(folders: Path) 
         ("../base\\u0000", "recipe-extends", "holds no recipe.toml"),
     ],
 )
-def test_extends_nothing_sound_is_told(folders: Path, extends: str, check: str, said: str) -> None:
+def test_extends_nothing_sound_is_reported(
+    folders: Path, extends: str, check: str, said: str
+) -> None:
     edit(folders, "mine", '"../base"', f'"{extends}"')
     found = refused(folders / "mine")
     assert any(f.check == check and said in f.why for f in found), found
 
 
-def test_extends_in_a_circle_is_told_with_the_way_round(folders: Path) -> None:
+def test_extends_in_a_circle_is_reported_with_the_way_round(folders: Path) -> None:
     edit(folders, "base", "[recipe]", 'extends = "../mine"\n[recipe]')
     found = refused(folders / "mine")
     circle = next(f for f in found if f.check == "recipe-extends")
@@ -219,14 +221,14 @@ def test_extends_in_a_circle_is_told_with_the_way_round(folders: Path) -> None:
     assert circle.where == f"{folders}/base/recipe.toml:1"
 
 
-def test_variant_unknown_is_told_and_is_not_inherited(folders: Path) -> None:
+def test_variant_unknown_is_reported_and_is_not_inherited(folders: Path) -> None:
     (found,) = refused(f"{folders}/base:opnmpi")
     assert found.check == "recipe-variant" and "Did you mean `openmpi`?" in found.why
     (found,) = refused(f"{folders}/mine:openmpi")
     assert "variants are not inherited" in found.why
 
 
-def test_without_of_nothing_inherited_is_told(folders: Path) -> None:
+def test_without_of_nothing_inherited_is_reported(folders: Path) -> None:
     edit(folders, "mine", '"procps", "numpy"]', '"procps", "nmpy"]')
     (found,) = refused(folders / "mine")
     assert found.check == "packages-without" and "Did you mean `numpy`?" in found.why
@@ -261,7 +263,7 @@ def test_find_folder_with_a_colon_comes_before_a_variant(folders: Path) -> None:
         ('"numpy>=2"', '"numpy>=2", "torch==2.13.0+cpu"', "does not say where"),
     ],
 )  # fmt: skip
-def test_recipe_mistake_of_the_new_tables_is_told(
+def test_recipe_mistake_of_the_new_tables_is_reported(
     folders: Path, old: str, new: str, said: str
 ) -> None:
     edit(folders, "base", old, new)

@@ -68,6 +68,6 @@ def test_new_recipe_refused_names_the_next_command(tmp_path: Path, name: str, sa
     assert (tmp_path / "there" / "recipe.toml").read_text() == before
 
 
-def test_new_recipe_on_nothing_is_told(tmp_path: Path) -> None:
+def test_new_recipe_on_nothing_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FairleadError, match="no recipe"):
         new.plan(str(tmp_path / "mine"), "mpi-bse")

@@ -83,7 +83,7 @@ def test_recipe_three_mistakes_give_three_findings_with_lines(tmp_path: Path) ->
     assert "Did you mean `version`?" in found[2].why
 
 
-def test_recipe_contradictions_are_told_beside_other_mistakes(tmp_path: Path) -> None:
+def test_recipe_contradictions_are_reported_next_to_other_mistakes(tmp_path: Path) -> None:
     text = GOOD.replace('source = "wheel"', 'source = "apt"\nprefix = "/opt/mpich"') + "[labls]\n"
     found = mistakes(tmp_path, text)
     assert sorted(f.check for f in found) == ["contradiction", "unknown-key"]
@@ -117,7 +117,7 @@ def test_recipe_contradictions_are_told_beside_other_mistakes(tmp_path: Path) ->
         ('name = "tiny"', 'name = "tiny', "is not valid TOML"),
     ],
 )
-def test_recipe_mistake_is_told(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_recipe_mistake_is_reported(tmp_path: Path, old: str, new: str, said: str) -> None:
     assert old in GOOD
     found = mistakes(tmp_path, GOOD.replace(old, new))
     assert any(said in f"{f.what} {f.why}" for f in found), found
@@ -206,7 +206,7 @@ def test_recipes_and_their_variants_do_not_share_a_file_name() -> None:
     assert len(shown) == len(set(shown)), shown
 
 
-def test_recipe_file_with_a_name_that_no_file_can_have_is_told(tmp_path: Path) -> None:
+def test_recipe_file_with_a_name_that_no_file_can_have_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "long"
     folder.mkdir()
     text = f'[recipe]\nname = "long"\n[base]\nsuite = "bookworm"\n[files]\n"/x" = "{"n" * 300}"\n'

@@ -77,7 +77,7 @@ def test_reference_is_taken_apart(
         f"docker://r.example.org/a:{'t' * 129}",
     ],
 )
-def test_reference_that_is_none_is_told(text: str) -> None:
+def test_reference_that_is_none_is_reported(text: str) -> None:
     with pytest.raises(FairleadError) as caught:
         parse_reference(text)
     (finding,) = caught.value.findings
@@ -158,7 +158,7 @@ def test_credential_files_are_the_usual_ones_in_their_order(tmp_path: Path) -> N
         assert found("docker://r.example.org/a", environ) == (f"user{number}", "x")
 
 
-def test_credential_helper_is_told_the_host_and_never_by_an_argument(tmp_path: Path) -> None:
+def test_credential_helper_is_reported_the_host_and_never_by_an_argument(tmp_path: Path) -> None:
     helper = tmp_path / "docker-credential-chest"
     helper.write_text(
         "#!/bin/sh\nread host\n"

@@ -293,12 +293,14 @@ def write_layout(
         "rootfs": {"type": "layers", "diff_ids": [f.diff_id for f in files]},
     }
     edit(config)
-    told = [put(f.path.read_bytes(), "application/vnd.oci.image.layer.v1.tar+gzip") for f in files]
+    output = [
+        put(f.path.read_bytes(), "application/vnd.oci.image.layer.v1.tar+gzip") for f in files
+    ]
     manifest = {
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
         "config": put(json.dumps(config).encode(), "application/vnd.oci.image.config.v1+json"),
-        "layers": told,
+        "layers": output,
     }
     item = put(json.dumps(manifest).encode(), "application/vnd.oci.image.manifest.v1+json")
     (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [item]}))
@@ -319,7 +321,9 @@ def write_layout(
         {"config": {"WorkingDir": ["/"]}},
     ],
 )
-def test_convert_unsound_configuration_is_told(tmp_path: Path, config: dict[str, object]) -> None:
+def test_convert_unsound_configuration_is_reported(
+    tmp_path: Path, config: dict[str, object]
+) -> None:
     from fairlead_build.formats.convert import from_layout
 
     files = layer(tmp_path, "1", ("file", "a", b"x"))

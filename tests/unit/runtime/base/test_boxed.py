@@ -25,7 +25,7 @@ def alive(pid: int) -> bool:
     return not state.startswith("Z")
 
 
-def test_program_that_ends_is_told_whole() -> None:
+def test_program_that_ends_is_reported_whole() -> None:
     ran = sh("echo out; echo err >&2; exit 3")
     assert (ran.returncode, ran.stdout, ran.stderr) == (3, "out\n", "err\n")
     assert run_boxed(("true",)).returncode == 0
@@ -77,7 +77,7 @@ def test_program_that_floods_is_ended_and_not_kept() -> None:
     assert len(ran.stdout) < 1 << 18
 
 
-def test_program_that_crashes_is_told_by_its_signal() -> None:
+def test_program_that_crashes_is_reported_by_its_signal() -> None:
     ran = sh("kill -SEGV $$")
     assert ran.returncode == -11 and "signal 11" in failed(ran)
 

@@ -68,7 +68,7 @@ def test_parse_good_is_a_frozen_value() -> None:
         value.title = "y"  # type: ignore[misc]
 
 
-def test_parse_tells_every_mistake_with_its_line() -> None:
+def test_parse_lists_every_mistake_with_its_line() -> None:
     text = GOOD.replace("count = 2", "count = 0").replace('"static"', '"statik"')
     found = mistakes(text.replace('title = "x"', 'titel = "x"'))
     by_place = {f.where: f for f in found}
@@ -111,7 +111,7 @@ def test_load_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
     assert load(path, Document, "fairlead check") == good
 
 
-def test_load_missing_or_not_text_is_told(tmp_path: Path) -> None:
+def test_load_missing_or_not_text_is_reported(tmp_path: Path) -> None:
     for name, content, check in (
         ("gone.toml", None, "toml-unreadable"),
         ("latin.toml", b'title = "\xe9"', "toml-encoding"),

@@ -60,7 +60,7 @@ def leaves(group: click.Command, name: str) -> list[tuple[str, click.Command]]:
         ("--nothing run", "fairlead"),
     ],
 )
-def test_option_without_its_argument_is_told_with_its_verb(words: str, verb: str) -> None:
+def test_option_without_its_argument_is_reported_with_its_verb(words: str, verb: str) -> None:
     code, _, said = call(*words.split())
     assert code == 2
     assert f"where: the command line of `{verb}`\nnext:  {verb} --help" in said
@@ -206,7 +206,7 @@ def test_output_into_a_closed_pipe_is_no_error() -> None:
     assert done.returncode == 0 and "Traceback" not in done.stderr
 
 
-def test_answer_onto_a_full_disk_is_told_without_a_traceback() -> None:
+def test_answer_onto_a_full_disk_is_reported_without_a_traceback() -> None:
     for words in (("--help",), ("site", "list"), ("site", "list", "--json")):
         for unbuffered in ("", "1"):
             with Path("/dev/full").open("w") as full:
@@ -229,7 +229,7 @@ def test_closed_streams_keep_the_exit_code() -> None:
         assert subprocess.run(f"{line} {closed}", shell=True, check=False).returncode == 2
 
 
-def test_working_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_working_folder_that_is_gone_is_reported(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     done = subprocess.run(

@@ -213,7 +213,7 @@ assert len(new) <= 15, new
     assert done.returncode == 0, done.stderr
 
 
-def test_connect_launcher_that_tells_no_size_is_believed_by_mpi(monkeypatch):
+def test_connect_launcher_that_gives_no_size_is_believed_by_mpi(monkeypatch):
     """As PRRTE and PALS: ranks find each other, and no variable says how many there are."""
 
     class Two(Alone):

@@ -50,7 +50,7 @@ def test_meeting_while_others_aggregate_is_an_uneven_number_of_steps() -> None:
     assert caught.value.findings[0].check == "comm-steps"
 
 
-def test_error_of_an_array_tells_its_name() -> None:
+def test_error_of_an_array_reports_its_name() -> None:
     ranks = Comm(Recorded([lambda value: (value[0], value[1][:1], value[2]), same]))
     with pytest.raises(FairleadError) as caught:
         common.aggregate(ranks, [np.ones(2), np.ones(3)], ["kernel", "bias"])

@@ -77,7 +77,7 @@ def test_negative_ksteps_are_synchronous_at_the_end() -> None:
     assert got == [0, 0, 1, 2 + 3, 4]
 
 
-def test_program_that_ends_early_is_told_what_was_not_applied() -> None:
+def test_program_that_ends_early_is_shown_what_was_not_applied() -> None:
     one, said = team()
     one.configure(1, 10, 0, 0, None)
     for _ in range(4):
@@ -86,7 +86,7 @@ def test_program_that_ends_early_is_told_what_was_not_applied() -> None:
     assert "ended after 4 of 10 steps, so the mean of its last step was not applied" in said[-1]
 
 
-def test_told_momentum_lowers_late_means_only() -> None:
+def test_reported_momentum_lowers_late_means_only() -> None:
     one, said = team()
     one.configure(2, 5, 0, 0, 0.5)
     got = [float(one.gradients([np.ones(1)])[0][0]) for step in range(4)]
@@ -109,19 +109,21 @@ def test_two_networks_in_one_late_team_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "told"), [(5, False), (3, False), (4, True), (20, True), (0, True)]
+    ("size", "warned"), [(5, False), (3, False), (4, True), (20, True), (0, True)]
 )
 def test_model_size_of_two_teams_is_compared_once(
-    size: int, told: bool, capsys: pytest.CaptureFixture[str]
+    size: int, warned: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plugin = Plugin(1, 2, size, environ={})
     for _ in range(2):
         plugin.gradients([np.ones(2)], 0)
         plugin.gradients([np.ones(3)], 1)
-    assert capsys.readouterr().err.count(f"a model_size of {size}") == int(told)
+    assert capsys.readouterr().err.count(f"a model_size of {size}") == int(warned)
 
 
-def test_team_that_is_configured_and_not_used_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_team_that_is_configured_and_not_used_is_reported(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     plugin = Plugin(1, 2, 2, environ={})
     plugin.configure(1, 1, 10, 0, 0)
     plugin.gradients([np.ones(2)], 0)

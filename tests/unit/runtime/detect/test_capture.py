@@ -26,7 +26,7 @@ FACTS = SiteFacts(
 
 
 def taken(**changes: object) -> Capture:
-    told = {
+    output = {
         "node": "login1",
         "taken": "2026-01-31T12:00:00Z",
         "fairlead": __version__,
@@ -36,7 +36,7 @@ def taken(**changes: object) -> Capture:
         "mpis": tuple(recorded.host(name) for name in recorded.HOSTS),
         "facts": FACTS,
     }
-    return Capture(**{**told, **changes})  # type: ignore[arg-type]
+    return Capture(**{**output, **changes})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("engine", [recorded.USER_ENGINE, recorded.ROOT_ENGINE, None])

@@ -161,9 +161,9 @@ def test_recorded_machine_is_of_its_profile(name: str) -> None:
     assert found.by and found.reasons and not found.ties
     assert set(found.against) == set(bundled()) - {found.profile}
     assert all(found.against.values())
-    told = cautions(facts_of(name), bundled()[found.profile])
-    assert bool(told) is EXPECTED[name].cautioned
-    assert all("fairlead site detect" in text for text in told)
+    output = cautions(facts_of(name), bundled()[found.profile])
+    assert bool(output) is EXPECTED[name].cautioned
+    assert all("fairlead site detect" in text for text in output)
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
@@ -206,7 +206,7 @@ def test_settings_of_engines_that_decide_are_read() -> None:
     assert settings["alps-daint"]["ce"]["srun"] == "--environment"
 
 
-def test_engines_that_start_as_root_are_told() -> None:
+def test_engines_that_start_as_root_are_reported() -> None:
     setuid = {
         name: {e.kind: e.setuid for e in facts_of(name).engines}
         for name in ("theta-login", "frontier-compute", "cori-haswell", "ethernet-slurm")
@@ -216,7 +216,7 @@ def test_engines_that_start_as_root_are_told() -> None:
     assert setuid["cori-haswell"]["shifter"] is True
 
 
-def test_tools_that_hang_crash_or_lie_are_told_and_cost_nothing_else() -> None:
+def test_tools_that_hang_crash_or_lie_are_reported_and_cost_nothing_else() -> None:
     facts = facts_of("tools-broken")
     unknown = {u.what: u.why for u in facts.unknown}
     assert "no end after" in unknown["version of slurm"]
@@ -230,7 +230,7 @@ def test_tools_that_hang_crash_or_lie_are_told_and_cost_nothing_else() -> None:
     assert not any("1.5" in e.version for e in facts.engines)
 
 
-def test_probe_that_raises_or_never_answers_is_told_and_the_rest_is_there() -> None:
+def test_probe_that_raises_or_never_answers_is_reported_and_the_rest_is_there() -> None:
     class Odd(Played):
         def host_mpis(self) -> Any:
             raise RuntimeError("out of order")
@@ -261,7 +261,7 @@ def test_probe_that_hangs_is_left_behind() -> None:
     assert facts.engines
 
 
-def test_abilities_of_the_kernel_are_told_with_their_reason() -> None:
+def test_abilities_of_the_kernel_are_reported_with_their_reason() -> None:
     ubuntu = {a.name: a for a in facts_of("laptop-ubuntu").abilities}
     assert ubuntu["user namespaces"].value == "no"
     assert "apparmor_restrict_unprivileged_userns = 1" in ubuntu["user namespaces"].seen
@@ -272,7 +272,7 @@ def test_abilities_of_the_kernel_are_told_with_their_reason() -> None:
     assert broken["user namespaces"] == "perhaps" and broken["cgroup"] == "hybrid"
 
 
-def test_container_and_the_mark_that_an_image_leaves_are_told_apart() -> None:
+def test_container_and_the_mark_that_an_image_leaves_are_distinguished() -> None:
     inside = facts_of("docker-container").system
     assert inside and inside.inside == "container: docker"
     # A disk that was made of an image has the file too, and nothing mounted.
@@ -335,7 +335,7 @@ def test_match_most_special_family_wins_over_those_it_extends() -> None:
     assert (found.profile, found.by) == ("aries", "the evidence of its family")
 
 
-def test_match_two_that_fit_equally_are_both_told_and_none_is_taken() -> None:
+def test_match_two_that_fit_equally_are_both_reported_and_none_is_taken() -> None:
     one = profile("one", True, present_paths=("/opt/cray/pe",))
     other = profile("other", True, present_paths=("/opt/cray/ugni",))
     found = matched(played("cori-login"), one, other)
@@ -352,7 +352,7 @@ def test_match_retired_machine_gives_way_to_the_one_of_its_name() -> None:
     assert alone.notes == ("old: retired: its profile is valid until 2024-12-31",)
 
 
-def test_match_profile_of_a_machine_to_come_is_told() -> None:
+def test_match_profile_of_a_machine_to_come_is_reported() -> None:
     found = matched(played("alps-daint"), profile("next", clusters=("daint",), since="2027-01-01"))
     assert "valid from 2027-01-01 only" in found.notes[0]
 
@@ -365,7 +365,7 @@ def test_match_host_name_alone_does_not_stand_against_what_is_not_there() -> Non
     assert matched(played("perlmutter-gpu"), aries, slingshot).profile == "ss-site"
 
 
-def test_match_named_site_whose_evidence_is_missing_is_taken_and_that_is_told() -> None:
+def test_match_named_site_whose_evidence_is_missing_is_taken_and_that_is_reported() -> None:
     own = profile("mine", environ={"NERSC_HOST": "perlmutter"}, present_paths=("/nowhere/*",))
     found = matched(played("perlmutter-login"), own)
     assert found.profile == "mine"
@@ -386,8 +386,8 @@ def test_match_silence_on_a_login_node_is_no_evidence() -> None:
     world = changed("ethernet-slurm", environ={})
     found = matched(world, profile("ethernet", True))
     assert found.profile is None
-    told = cautions(gather(world), None)
-    assert "A login node may lack" in told[0] and "srun -N 1" in told[0]
+    output = cautions(gather(world), None)
+    assert "A login node may lack" in output[0] and "srun -N 1" in output[0]
 
 
 def test_match_path_with_a_variable_needs_it_set() -> None:
@@ -397,7 +397,7 @@ def test_match_path_with_a_variable_needs_it_set() -> None:
     assert matched(world, own).profile == "mine"
 
 
-def test_account_tells_every_clue_with_what_is_here() -> None:
+def test_account_lists_every_clue_with_what_is_here() -> None:
     own = profile(
         "mine", environ={"A": "b"}, clusters=("x", "y"), hostnames=("h*",),
         present_paths=("/opt/cray/pe",), absent_programs=("srun",), absent_paths=("/dev/cxi*",),
@@ -544,12 +544,12 @@ def test_recording_of_this_machine_plays_back_the_same(tmp_path: Path) -> None:
     back = gather(Played(again), limit_s=20)
 
     def plain(facts: SiteFacts) -> dict[str, Any]:
-        told = to_json(facts)
-        for place in told["storage"]:
+        output = to_json(facts)
+        for place in output["storage"]:
             place["free_bytes"] = bool(place["free_bytes"])
-        return {key: told[key] for key in ("system", "processor", "abilities", "fabrics", "storage", "gpus")} | {
-            "engines": [(e["kind"], e["version"], e["settings"]) for e in told["engines"]],
-            "mpis": [(m["path"], m["version"], m["closure"]) for m in told["mpis"]],
+        return {key: output[key] for key in ("system", "processor", "abilities", "fabrics", "storage", "gpus")} | {
+            "engines": [(e["kind"], e["version"], e["settings"]) for e in output["engines"]],
+            "mpis": [(m["path"], m["version"], m["closure"]) for m in output["mpis"]],
         }  # fmt: skip
 
     assert plain(back) == plain(seen)

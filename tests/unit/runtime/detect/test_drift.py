@@ -178,7 +178,7 @@ def test_capture_says_what_facts_say_and_of_paths_that_it_has_none(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", sorted(machines.EXPECTED))
-def test_profile_and_the_recording_made_for_it_agree_on_what_can_be_told(name: str) -> None:
+def test_profile_and_the_recording_made_for_it_agree_on_what_can_be_compared(name: str) -> None:
     """What a bundled profile says as documented holds on the machine that was recorded from the same
     documents: who changes one of the two looks at the other."""
     world = machines.played(name)

@@ -81,7 +81,7 @@ def test_machine_processor_is_known_by_archspec_or_taken_for_the_images(
     assert mpi.library.elf.machine == (machine or IMAGE.arch)
 
 
-def test_assumptions_name_each_value_with_who_says_so_and_what_nobody_says() -> None:
+def test_assumptions_name_each_value_with_who_says_so_and_what_no_source_says() -> None:
     [finding] = profile_capture.assumptions(replace(SITE, mpi=replace(SITE.mpi, glibc="")))
     assert finding.severity is Severity.WARNING and finding.check == "profile-only"
     assert "mpi.level: 3.1 (documented: the maker's manual)" in finding.why
@@ -107,7 +107,7 @@ def test_policy_of_a_site_that_exchanges_something_else(
     assert [f.severity for f in found] == ([severity] if severity else [])
 
 
-def test_tells_enough_needs_a_family() -> None:
+def test_reports_enough_needs_a_family() -> None:
     assert profile_capture.tells_enough(SITE)
     assert not profile_capture.tells_enough(replace(SITE, mpi=MpiHere()))
 

@@ -266,7 +266,7 @@ def test_namespaces_forbidden_by_a_switch_names_it() -> None:
     assert found.finding.remedy.startswith("sudo sysctl -w user.max_user_namespaces=")
 
 
-def test_fuse_device_absent_is_told_from_closed() -> None:
+def test_fuse_device_absent_is_distinguished_from_closed() -> None:
     closed = find(Recorded("user-fuse-closed"), "fuse")
     absent = find(Recorded("user-fuse-closed", **{"access /dev/fuse 0": False}), "fuse")
     assert isinstance(closed.fix, RootFix)
@@ -289,7 +289,7 @@ def test_engine_absent_for_root_comes_from_apt_where_it_has_one() -> None:
     assert isinstance(own.fix, OwnFix)
 
 
-def test_engine_absent_is_no_error_where_another_works_and_one_that_fails_is_told() -> None:
+def test_engine_absent_is_no_error_where_another_works_and_one_that_fails_is_reported() -> None:
     others = {
         "podman": {
             "argv": ["/usr/bin/podman"],
@@ -340,7 +340,7 @@ def test_diagnosis_as_json_shows_what_the_fix_would_do() -> None:
     }
 
 
-def told(world: Recorded, check: str) -> list[tuple[str, str]]:
+def output(world: Recorded, check: str) -> list[tuple[str, str]]:
     """``(severity, what)`` of all that a check finds."""
     [chosen] = [c for c in ordered() if c.name == check]
     return [(str(d.finding.severity), d.finding.what) for d in chosen.examine(world)]
@@ -391,7 +391,7 @@ def test_variable_that_spoils_runs_is_named_with_its_harm(
 )
 def test_variable_that_harms_nothing_is_well(variable: str, value: str) -> None:
     world = with_environ("user-ready", {variable: value})
-    assert told(world, "mpi-variables")[0][0] == "ok"
+    assert output(world, "mpi-variables")[0][0] == "ok"
 
 
 def test_gpu_support_of_cray_mpich_without_its_library_stops() -> None:
@@ -401,7 +401,7 @@ def test_gpu_support_of_cray_mpich_without_its_library_stops() -> None:
     world.answers["host_mpis"] = [cray]
     assert find(world, "mpi-variables").finding.severity is Severity.ERROR
     cray["gpu_transport"] = [{"path": "/opt/libmpi_gtl_hsa.so.0", "machine": "x64"}]
-    assert told(world, "mpi-variables")[0][0] == "ok"
+    assert output(world, "mpi-variables")[0][0] == "ok"
 
 
 CARD = {"matching /dev/infiniband/uverbs*": ["/dev/infiniband/uverbs0"]}
@@ -423,7 +423,7 @@ def test_variable_that_leaves_tcp_alone_matters_where_there_is_a_fabric(
 ) -> None:
     found = find(with_environ("user-ready", environ, **CARD), "fabric").finding
     assert "keeps MPI off the fabric" in found.what
-    assert told(with_environ("user-ready", environ), "fabric")[0][0] == "ok"
+    assert output(with_environ("user-ready", environ), "fabric")[0][0] == "ok"
 
 
 @pytest.mark.parametrize(
@@ -438,7 +438,7 @@ def test_variable_that_leaves_tcp_alone_matters_where_there_is_a_fabric(
     ],
 )
 def test_variable_that_leaves_the_fabric_is_well(environ: dict[str, str]) -> None:
-    assert told(with_environ("user-ready", environ, **CARD), "fabric")[0][0] == "ok"
+    assert output(with_environ("user-ready", environ, **CARD), "fabric")[0][0] == "ok"
 
 
 def test_fabric_that_no_mpi_knows_is_tcp_only() -> None:
@@ -448,7 +448,7 @@ def test_fabric_that_no_mpi_knows_is_tcp_only() -> None:
     world = Recorded("user-ready", **device)
     behind = {"path": "/usr/lib64/libcxi.so.1", "machine": "x64", "soname": "libcxi.so.1"}
     world.answers["host_mpis"][0]["closure"].append(behind)
-    assert told(world, "fabric") == [
+    assert output(world, "fabric") == [
         ("ok", "Slingshot (/dev/cxi0): the MPIs of this machine support it")
     ]
 
@@ -464,7 +464,7 @@ def test_fabric_absent_within_a_job_is_no_login_node() -> None:
 def test_profile_that_only_guesses_gives_a_warning_at_most(status: str, severity: str) -> None:
     world = Recorded("node-slurm-broken")
     world.answers["profile"]["site"]["origins"]["launcher.pmi"]["status"] = status
-    [first, *_] = told(world, "pmi")
+    [first, *_] = output(world, "pmi")
     assert first == (severity, "srun supports none of pmi2")
 
 
@@ -494,10 +494,10 @@ def test_setuid_helper_without_effect_says_why(
     assert said in find(world, "setuid").finding.why
 
 
-def test_setuid_helper_that_is_not_to_be_used_is_told_without_alarm() -> None:
+def test_setuid_helper_that_is_not_to_be_used_is_reported_without_alarm() -> None:
     world = Recorded("user-setuid-heeded")
     world.answers["read /opt/apptainer/etc/apptainer/apptainer.conf"] = "allow setuid = no\n"
-    [(severity, what, *_)] = told(world, "setuid")
+    [(severity, what, *_)] = output(world, "setuid")
     assert severity == "ok" and "not used so: `allow setuid = no`" in what
 
 
@@ -529,7 +529,7 @@ def test_memory_that_may_not_be_read_has_a_remedy_for_its_cause(
     assert remedy in found.remedy
 
 
-def test_memory_probe_that_says_nothing_is_told() -> None:
+def test_memory_probe_that_says_nothing_is_reported() -> None:
     world = Recorded("user-ready")
     world.answers["try_cma"] |= {"stdout": "", "stderr": "Killed", "returncode": 137}
     found = find(world, "cma").finding
@@ -586,7 +586,7 @@ def test_loop_devices_fewer_than_ranks_matter_where_the_kernel_mounts() -> None:
     world.answers["cores"] = 128
     assert "8 loop devices for up to 128" in find(world, "engine-settings").finding.what
     world.answers["matching /opt/apptainer/libexec/*/bin/starter-suid"] = []
-    assert told(world, "engine-settings")[0][0] == "ok"
+    assert output(world, "engine-settings")[0][0] == "ok"
 
 
 @pytest.mark.parametrize(
@@ -599,30 +599,30 @@ def test_loop_devices_fewer_than_ranks_matter_where_the_kernel_mounts() -> None:
         ("other:/home 999 0 1000 10 0 0", ""),
     ],
 )
-def test_quota_is_told_when_it_is_nearly_used_up(line: str, used: str) -> None:
+def test_quota_is_reported_when_it_is_nearly_used_up(line: str, used: str) -> None:
     world = Recorded("user-full")
     for folder in ("/tmp", "/scratch/alice/tmp"):
         world.answers[f"file_system {folder}"] = world.answers[
             "file_system /home/alice/.cache/fairlead"
         ] | {"mount": "/other"}
     world.answers["run quota -w -v"]["stdout"] = line + "\n"
-    found = [what for _, what in told(world, "quotas") if "quota is used" in what]
+    found = [what for _, what in output(world, "quotas") if "quota is used" in what]
     assert [used in what for what in found] == ([True] if used else [])
 
 
 def test_spank_plugins_of_includes_are_read_and_loops_end() -> None:
     world = Recorded("login-slingshot")
-    assert told(world, "scheduler-plugins") == [("ok", "Slurm's plugins: shifter_slurm.so")]
+    assert output(world, "scheduler-plugins") == [("ok", "Slurm's plugins: shifter_slurm.so")]
     inner = "read /etc/slurm/plugstack.conf.d/shifter.conf"
     world.answers[inner] = "include /etc/slurm/plugstack.conf\n"
     world.answers["matching /etc/slurm/plugstack.conf"] = ["/etc/slurm/plugstack.conf"]
-    assert told(world, "scheduler-plugins")[0][0] == "ok"
+    assert output(world, "scheduler-plugins")[0][0] == "ok"
     world.answers[inner] = "required /gone.so\nrequired 'unbalanced\n"
     world.answers |= {"access /gone.so 0": False, "access /usr/lib64/slurm/'unbalanced 0": True}
-    assert told(world, "scheduler-plugins") == [("error", "a Slurm plugin is missing: /gone.so")]
+    assert output(world, "scheduler-plugins") == [("error", "a Slurm plugin is missing: /gone.so")]
 
 
-def test_spank_plugin_whose_configuration_is_gone_is_told() -> None:
+def test_spank_plugin_whose_configuration_is_gone_is_reported() -> None:
     world = Recorded("login-slingshot", **{"access /etc/shifter/udiRoot.conf 0": False})
     found = find(world, "scheduler-plugins").finding
     assert found.what.endswith("/etc/shifter/udiRoot.conf")
@@ -639,11 +639,11 @@ def test_pals_without_its_daemon_is_a_login_node() -> None:
             "access /run/palsd 0": False,
         },
     )
-    assert told(world, "scheduler-plugins") == [
+    assert output(world, "scheduler-plugins") == [
         ("info", "PALS is installed, but its daemon does not run")
     ]
     world.answers["access /var/run/palsd 0"] = True
-    assert told(world, "scheduler-plugins")[0][0] == "ok"
+    assert output(world, "scheduler-plugins")[0][0] == "ok"
 
 
 @pytest.mark.parametrize(
@@ -653,17 +653,17 @@ def test_srun_default_is_held_against_the_mpis(default: str, severity: str) -> N
     world = Recorded("login-slingshot")
     said = world.answers["run scontrol show config"]
     said["stdout"] = said["stdout"].replace("cray_shasta", default)
-    assert told(world, "launcher-match")[0][0] == severity
+    assert output(world, "launcher-match")[0][0] == severity
 
 
-def test_preload_that_is_not_there_is_told_and_a_tool_is_not() -> None:
+def test_preload_that_is_not_there_is_reported_and_a_tool_is_not() -> None:
     gone = {"access /opt/gone.so 0": False, "access /opt/darshan.so 0": True}
     world = with_environ("user-ready", {"LD_PRELOAD": "/opt/gone.so /opt/darshan.so"}, **gone)
-    assert told(world, "library-path") == [
+    assert output(world, "library-path") == [
         ("warning", "LD_PRELOAD names a file that does not exist")
     ]
     world = with_environ("user-ready", {"LD_PRELOAD": "/opt/darshan.so"}, **gone)
-    assert told(world, "library-path")[0][0] == "ok"
+    assert output(world, "library-path")[0][0] == "ok"
 
 
 def test_cgroups_matter_more_where_podman_is_the_engine() -> None:
@@ -671,7 +671,7 @@ def test_cgroups_matter_more_where_podman_is_the_engine() -> None:
     podman = Recorded("user-hybrid-crun", engine=None)
     assert find(podman, "cgroups").finding.severity is Severity.WARNING
     conf = {"read /etc/containers/containers.conf": '[engine]\nruntime = "/usr/bin/runc"\n'}
-    assert told(Recorded("user-hybrid-crun", **conf), "cgroups")[0][0] == "ok"
+    assert output(Recorded("user-hybrid-crun", **conf), "cgroups")[0][0] == "ok"
 
 
 def test_compression_that_the_profile_does_not_want_is_a_warning() -> None:
@@ -701,24 +701,24 @@ def test_every_profile_can_be_held_against_a_machine(name: str, machine: str) ->
 
 
 @pytest.mark.parametrize(("status", "severity"), [("documented", "error"), ("guess", "warning")])
-def test_launcher_of_the_site_that_is_not_here_is_told(status: str, severity: str) -> None:
+def test_launcher_of_the_site_that_is_not_here_is_reported(status: str, severity: str) -> None:
     world = Recorded("login-slingshot", **{"which srun": None})
     site = world.answers["profile"]["site"]
     site["origins"]["launcher.kinds"] = site["origins"]["fabric.kind"] | {"status": status}
-    assert told(world, "launcher-match")[0] == (
+    assert output(world, "launcher-match")[0] == (
         severity,
         "the launcher of this site is missing: srun",
     )
 
 
-def test_profile_that_takes_tcp_for_the_fabric_is_told() -> None:
+def test_profile_that_takes_tcp_for_the_fabric_is_reported() -> None:
     world = Recorded("login-slingshot")
     site = world.answers["profile"]["site"]
     site["fabric"]["accepts"] = ["cxi", "tcp"]
-    found = [what for _, what in told(world, "fabric")]
+    found = [what for _, what in output(world, "fabric")]
     assert "the profile accepts tcp as the fabric" in found
     site["fabric"]["accepts"] = ["cxi"]
-    assert len(told(world, "fabric")) == 1
+    assert len(output(world, "fabric")) == 1
 
 
 def at_site(status: str = "documented", **mpi: Any) -> Recorded:
@@ -735,9 +735,9 @@ def test_host_mpi_without_a_launcher_is_well_where_srun_starts_ranks() -> None:
     world = at_site()
     for mpi in world.answers["host_mpis"]:
         mpi["launcher"] = None
-    assert told(world, "host-mpi") == [("ok", "host MPI: MPICH 5.0.2")]
+    assert output(world, "host-mpi") == [("ok", "host MPI: MPICH 5.0.2")]
     alone = Recorded("user-ready", host_mpis=world.answers["host_mpis"])
-    assert told(alone, "host-mpi")[0][0] == "warning"
+    assert output(alone, "host-mpi")[0][0] == "warning"
 
 
 @pytest.mark.parametrize(("status", "severity"), [("documented", "error"), ("guess", "warning")])
@@ -776,10 +776,10 @@ def test_slurm_without_its_controller_is_read_from_its_files() -> None:
         "read /etc/slurm/more.conf": "PluginDir=/opt/plugins\nInclude slurm.conf\n",
         "access /opt/plugins/spank_pyxis.so 0": True,
     }
-    assert told(world, "launcher-match") == [
+    assert output(world, "launcher-match") == [
         ("warning", "`srun` uses pmix by default, and MPICH on this machine does not")
     ]
-    gone = [what for _, what in told(world, "scheduler-plugins")]
+    gone = [what for _, what in output(world, "scheduler-plugins")]
     assert gone == ["a Slurm plugin is missing: /opt/gone/extra.so"]
 
 
@@ -788,7 +788,7 @@ def test_slurm_of_which_nothing_can_be_read_is_not_judged() -> None:
     world.answers["run scontrol show config"] |= {"returncode": 1, "stdout": ""}
     for folder in ("/etc/slurm", "/etc/slurm-llnl", "/opt/slurm/etc"):
         world.answers[f"read {folder}/slurm.conf"] = None
-    assert told(world, "launcher-match")[0][0] == "ok"
+    assert output(world, "launcher-match")[0][0] == "ok"
 
 
 def test_pmi_of_an_mpi_that_is_not_the_first_is_only_worth_knowing() -> None:
@@ -798,20 +798,20 @@ def test_pmi_of_an_mpi_that_is_not_the_first_is_only_worth_knowing() -> None:
     said = world.answers["run srun --mpi=list"]
     said["stderr"] = "MPI plugin types are...\n\tcray_shasta\n\tpmi2\n"
     world.answers["host_mpis"].append(openmpi)
-    assert told(world, "pmi") == [
+    assert output(world, "pmi") == [
         ("info", "srun cannot connect ranks of Open MPI 5.0.11: each would be rank 0 of 1")
     ]
     world.answers["host_mpis"] = [openmpi]
-    assert told(world, "pmi")[0][0] == "warning"
+    assert output(world, "pmi")[0][0] == "warning"
 
 
-def test_podman_limits_of_a_root_without_the_capability_are_told() -> None:
+def test_podman_limits_of_a_root_without_the_capability_are_reported() -> None:
     assert "raises limits" in find(Recorded("root-ready"), "engine-settings").finding.what
     conf = '[containers]\ndefault_ulimits = ["nofile=4096:4096"]\n'
     given = {"read /etc/containers/containers.conf": conf}
-    assert told(Recorded("root-ready", **given), "engine-settings")[0][0] == "ok"
+    assert output(Recorded("root-ready", **given), "engine-settings")[0][0] == "ok"
     broken = {"read /etc/containers/containers.conf": "[containers"}
-    assert told(Recorded("root-ready", **broken), "engine-settings")[0][0] == "info"
+    assert output(Recorded("root-ready", **broken), "engine-settings")[0][0] == "info"
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_doctor_shows_a_line_a_check_and_the_ill_in_full_with_the_worst_last(thr
     assert done.return_value == 1
 
 
-def test_doctor_of_a_named_check_tells_all(three: None) -> None:
+def test_doctor_of_a_named_check_reports_all(three: None) -> None:
     done = CliRunner().invoke(doctor, ["one", "two"], standalone_mode=False)
     assert "Head" not in done.stdout
     assert "why:   tried" in done.stdout and "why:   this is why" in done.stdout
@@ -106,10 +106,10 @@ def test_doctor_of_a_named_check_tells_all(three: None) -> None:
 
 def test_doctor_as_json_has_every_finding_and_the_sums(three: None) -> None:
     done = CliRunner().invoke(doctor, ["--json"], standalone_mode=False)
-    told = json.loads(done.stdout)
-    assert (told["schema"], told["errors"], told["warnings"]) == ("fairlead/doctor", 1, 1)
-    assert [f["check"] for f in told["findings"]] == ["one", "two", "three", "three"]
-    assert told["findings"][2]["fix"] == {"does": "mends it", "needs_root": False}
+    answer = json.loads(done.stdout)
+    assert (answer["schema"], answer["errors"], answer["warnings"]) == ("fairlead/doctor", 1, 1)
+    assert [f["check"] for f in answer["findings"]] == ["one", "two", "three", "three"]
+    assert answer["findings"][2]["fix"] == {"does": "mends it", "needs_root": False}
 
 
 def test_every_check_has_a_topic_and_topics_do_not_come_again() -> None:

@@ -50,31 +50,31 @@ def switch(folder: Path, fix_raises: bool = False, severity: Severity = Severity
     return Check("switch", "a folder", examine)
 
 
-def test_mend_approved_fix_is_applied_and_looked_at_again(tmp_path: Path) -> None:
+def test_fix_approved_fix_is_applied_and_looked_at_again(tmp_path: Path) -> None:
     [found] = apply_fixes(Somebody(0), [switch(tmp_path / "x")], lambda fix: True, Silent())
     assert found.finding.severity is Severity.OK
 
 
-def test_mend_refused_fix_changes_nothing(tmp_path: Path) -> None:
+def test_fix_refused_fix_changes_nothing(tmp_path: Path) -> None:
     [found] = apply_fixes(Somebody(0), [switch(tmp_path / "x")], lambda fix: False, Silent())
     assert found.finding.severity is Severity.ERROR
     assert not (tmp_path / "x").exists()
 
 
-def test_mend_failed_fix_is_told_and_the_next_goes_on(tmp_path: Path) -> None:
+def test_fix_failed_fix_is_reported_and_the_next_goes_on(tmp_path: Path) -> None:
     checks = [switch(tmp_path / "x", fix_raises=True), switch(tmp_path / "y")]
     first, second = apply_fixes(Somebody(0), checks, lambda fix: True, Silent())
     assert first.finding.why == "why\nno folder: the disk is full"
     assert second.finding.severity is Severity.OK
 
 
-def test_mend_fix_without_room_is_told(tmp_path: Path) -> None:
+def test_fix_fix_without_room_is_reported(tmp_path: Path) -> None:
     check = switch(tmp_path / "absent" / "x")
     [found] = apply_fixes(Somebody(0), [check], lambda fix: True, Silent())
     assert "not done, makes it: [Errno 2]" in found.finding.why
 
 
-def test_mend_info_is_never_mended(tmp_path: Path) -> None:
+def test_fix_info_is_never_fixed(tmp_path: Path) -> None:
     check = switch(tmp_path / "x", severity=Severity.INFO)
     list(apply_fixes(Somebody(0), [check], lambda fix: True, Silent()))
     assert not (tmp_path / "x").exists()
@@ -117,7 +117,7 @@ def test_examine_check_that_hangs_is_given_up_and_the_next_goes_on() -> None:
     assert second.finding.check == "fine"
 
 
-def test_examine_wrong_setting_that_several_checks_meet_is_told_once() -> None:
+def test_examine_wrong_setting_that_several_checks_meet_is_reported_once() -> None:
     def refuses(world: World) -> list[Diagnosis]:
         raise fail("no such engine", where="FAIRLEAD_APPTAINER", remedy="unset it", check="engine")
 
@@ -129,7 +129,7 @@ def test_examine_wrong_setting_that_several_checks_meet_is_told_once() -> None:
     assert found[1].finding.what == "skipped: `engine` failed, see there"
 
 
-def test_mend_tells_of_each_check_before_it_is_made(tmp_path: Path) -> None:
+def test_fix_reports_each_check_before_it_is_made(tmp_path: Path) -> None:
     begun: list[str] = []
 
     def looks(world: World) -> list[Diagnosis]:

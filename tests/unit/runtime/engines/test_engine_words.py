@@ -98,7 +98,7 @@ def test_shifter_takes_the_profiles_module_instead_of_none(tmp_path: Path) -> No
     assert [word for word in argv if word.startswith("--module")] == ["--module=gpu"]
 
 
-def test_no_profile_asks_an_engine_for_an_mpi_beside_the_one_that_is_staged() -> None:
+def test_no_profile_asks_an_engine_for_an_mpi_other_than_the_one_that_is_staged() -> None:
     """A module's comes before it, a hook's over it: the proof would stop every launch."""
     for site in all_sites().sites.values():
         words = {**site.engine.options, **site.gpu.options}
@@ -206,7 +206,7 @@ def test_enroot_words(tmp_path: Path) -> None:
         Enroot().words(found, call("/i/a.squashfs", literal={"A": "1\n2"}))
 
 
-def test_container_engine_is_told_by_a_file_that_srun_names(tmp_path: Path) -> None:
+def test_container_engine_is_selected_by_a_file_that_srun_names(tmp_path: Path) -> None:
     (tmp_path / "srun").write_text("#!/bin/sh\n")
     (tmp_path / "srun").chmod(0o755)
     environ = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}

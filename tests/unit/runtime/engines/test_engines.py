@@ -1,4 +1,4 @@
-"""What each engine is told, of recorded calls: words and variables, and nothing else."""
+"""What each engine is passed, for recorded calls: words and variables, and nothing else."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def test_podman_words_hold_the_call_in_order(engine: Engine) -> None:
 
 def test_podman_options_have_their_reason() -> None:
     for engine in (USER, ROOT):
-        told = " ".join(option for option, _ in engine.reasons)
+        output = " ".join(option for option, _ in engine.reasons)
         for option in engine.options:
             if option not in (
                 "--interactive",
                 "--security-opt=label=disable",
                 "--read-only-tmpfs=false",
             ):
-                assert option in told, option
+                assert option in output, option
     assert USER.userns_per_rank and not ROOT.userns_per_rank
     assert "--userns=keep-id" in USER.options and "--userns=keep-id" not in ROOT.options
 

@@ -93,8 +93,8 @@ def test_machine_without_an_mpi_has_nothing_to_export(target: str) -> None:
 
 
 def test_machine_that_is_not_of_the_site_exports_no_mpi_of_its_own_for_it() -> None:
-    told = refusal("shifter", replace(FACTS, against=("srun is not on PATH",)), "export-site")
-    assert "srun is not on PATH" in told
+    shown = refusal("shifter", replace(FACTS, against=("srun is not on PATH",)), "export-site")
+    assert "srun is not on PATH" in shown
     # What needs no MPI of the site can be made anywhere.
     assert made("jupyter", replace(FACTS, against=("srun is not on PATH",)))
 
@@ -222,8 +222,8 @@ def test_shifter_line_that_would_be_misread_is_refused(key: str, value: str, why
 
 def test_shifter_module_cannot_have_an_underscore_or_a_variable_with_a_blank() -> None:
     assert "first `_`" in refusal("shifter", replace(FACTS, name="my_mpich"))
-    told = refusal("shifter", with_variables(GREETING="good morning"))
-    assert "GREETING=good morning" in told and "blank" in told
+    shown = refusal("shifter", with_variables(GREETING="good morning"))
+    assert "GREETING=good morning" in shown and "blank" in shown
 
 
 def test_shifter_module_cannot_bring_a_newer_glibc() -> None:
@@ -254,7 +254,7 @@ def test_podman_hpc_module_is_yaml_of_keys_that_it_reads_and_arguments_of_one_wo
     assert module["bind"][0].endswith(":/opt/fairlead/mpi")
 
 
-def test_podman_hpc_shares_a_container_where_slurm_tells_ranks_their_place() -> None:
+def test_podman_hpc_shares_a_container_where_slurm_gives_ranks_their_place() -> None:
     slurm = replace(FACTS.site, scheduler=replace(FACTS.site.scheduler, kind="slurm"))
     (_, file), _ = made("podman-hpc", replace(FACTS, site=slurm)).items()
     assert yaml.safe_load(file.text)["shared_run"] is True
@@ -374,7 +374,7 @@ def test_sarus_pairs_libraries_by_name_and_version_so_both_are_in_the_name() -> 
     }
 
 
-def test_sarus_is_told_the_modules_folder_where_the_hook_shows_it() -> None:
+def test_sarus_is_given_the_modules_folder_where_the_hook_shows_it() -> None:
     files = made("sarus")
     part = json.loads(files["sarus.part.json"].text)
     bound = variables(files["hooks.d/05-mpi-hook.json"].text)["BIND_MOUNTS"].split(":")
@@ -421,8 +421,8 @@ def test_edf_names_an_image_as_enroot_does_and_no_sif() -> None:
     reference = replace(IMAGE, name="docker://reg.example.org:5000/ml/train:1", path="/cache/x.sif")
     edf = tomllib.loads(made("ce", replace(FACTS, image=reference, name="x"))["x.toml"].text)
     assert edf["image"] == "reg.example.org:5000#ml/train:1"
-    told = refusal("ce", replace(FACTS, image=replace(IMAGE, path="/images/x.sif")))
-    assert "--format squashfs" in told
+    shown = refusal("ce", replace(FACTS, image=replace(IMAGE, path="/images/x.sif")))
+    assert "--format squashfs" in shown
 
 
 # enroot
@@ -449,15 +449,15 @@ def test_enroot_files_are_plain_variables_and_whole_fstab_lines() -> None:
 def test_enroot_hook_hands_on_what_the_launcher_says_and_nothing_else(tmp_path: Path) -> None:
     hook = tmp_path / "hook.sh"
     hook.write_text(made("enroot")["hooks.d/50-fairlead-launcher.sh"].text)
-    told, mounts = tmp_path / "environ", tmp_path / "mounts"
-    told.write_text("PATH=/usr/bin\n")
+    shown, mounts = tmp_path / "environ", tmp_path / "mounts"
+    shown.write_text("PATH=/usr/bin\n")
     environ = {
-        "PATH": os.environ["PATH"], "ENROOT_ENVIRON": str(told), "ENROOT_MOUNTS": str(mounts),
+        "PATH": os.environ["PATH"], "ENROOT_ENVIRON": str(shown), "ENROOT_MOUNTS": str(mounts),
         "PMI_RANK": "1", "SLURM_JOB_NAME": "two words", "PMIX_SERVER_TMPDIR": "/run/pmix/1",
         "SLURM_MANY": "a\nLD_PRELOAD=b", "HOME": "/home/u", "XPMI_RANK": "no",
     }  # fmt: skip
     subprocess.run(["bash", hook], env=environ, check=True)
-    lines = told.read_text().splitlines()
+    lines = shown.read_text().splitlines()
     assert lines[0] == "PATH=/usr/bin"
     assert sorted(lines[1:]) == [
         "PMIX_SERVER_TMPDIR=/run/pmix/1", "PMI_RANK=1", "SLURM_JOB_NAME=two words",
@@ -479,13 +479,13 @@ def test_apptainer_file_adds_to_what_the_user_binds(tmp_path: Path) -> None:
     text = made("apptainer", with_variables(A="it's $HOME"))["environment.sh"].text
     file = tmp_path / "environment.sh"
     file.write_text(text)
-    told = subprocess.run(
+    shown = subprocess.run(
         ["sh", "-euc", f'. {file}; printf "%s\\n" "$APPTAINER_BINDPATH" "$APPTAINERENV_A"'],
         env={"APPTAINER_BINDPATH": "/data", "PATH": os.environ["PATH"]},
         capture_output=True, text=True, check=True,
     ).stdout.splitlines()  # fmt: skip
-    assert told[0].startswith("/data,/opt/fairlead/stage/mpich-5.0.2-")
-    assert told[1] == "it's $HOME"
+    assert shown[0].startswith("/data,/opt/fairlead/stage/mpich-5.0.2-")
+    assert shown[1] == "it's $HOME"
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=40))
@@ -572,9 +572,9 @@ def test_dry_run_shows_the_files_and_writes_none(tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ["site", "export", "--for", "enroot", "--site", str(captured(tmp_path)), "-o", str(out)]
     done = CliRunner().invoke(main, [*words, "--dry-run", "--json"], catch_exceptions=False)
-    told = json.loads(done.stdout)
-    assert told["schema"] == "fairlead/site-export" and told["dry_run"] is True
-    assert all(file["text"] and file["goes"] and file["mode"] for file in told["files"])
+    shown = json.loads(done.stdout)
+    assert shown["schema"] == "fairlead/site-export" and shown["dry_run"] is True
+    assert all(file["text"] and file["goes"] and file["mode"] for file in shown["files"])
     assert not out.exists()
 
 

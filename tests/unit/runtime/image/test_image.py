@@ -45,7 +45,7 @@ def test_find_built_name_comes_before_a_folder_of_that_name(
         {"squashfs_sha256": 7},
     ],
 )
-def test_record_of_the_wrong_kind_is_told(record: dict[str, object]) -> None:
+def test_record_of_the_wrong_kind_is_reported(record: dict[str, object]) -> None:
     with pytest.raises(FairleadError) as caught:
         _sound(record, Path("x.sif"))
     assert caught.value.code is ExitCode.USAGE

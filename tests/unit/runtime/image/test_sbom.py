@@ -25,14 +25,14 @@ from fairlead.image.sbom import (
 
 
 def written(*components: Component, **change: Any) -> bytes:
-    told: dict[str, Any] = {
+    output: dict[str, Any] = {
         "version": "",
         "summary": "a summary",
         "identity": "lock",
         "fairlead": "0.1.0",
         "epoch": 1783764997,
     }
-    return document("mpi-base", components=components, **{**told, **change})
+    return document("mpi-base", components=components, **{**output, **change})
 
 
 def test_sbom_is_valid_and_says_where_packages_come_from() -> None:
@@ -50,13 +50,13 @@ def test_sbom_is_valid_and_says_where_packages_come_from() -> None:
     free = component_of(Package("wheel", "odd", "1", licence="my own words"), "", "")
     text = written(wheel, deb, free).decode()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
-    told = json.loads(text)
-    first, second, third = told["components"]
+    output = json.loads(text)
+    first, second, third = output["components"]
     assert first["hashes"] == [{"alg": "SHA-256", "content": "ab" * 32}]
     assert (second["name"], second["licenses"]) == ("odd", [{"license": {"name": "my own words"}}])
     assert (third["type"], third["licenses"]) == ("framework", [{"expression": "BSD-3-Clause"}])
-    assert told["dependencies"][0]["dependsOn"] == [c["bom-ref"] for c in told["components"]]
-    assert told["metadata"]["timestamp"] == "2026-07-11T10:16:37Z"
+    assert output["dependencies"][0]["dependsOn"] == [c["bom-ref"] for c in output["components"]]
+    assert output["metadata"]["timestamp"] == "2026-07-11T10:16:37Z"
 
 
 def test_sbom_of_the_same_packages_is_the_same_text() -> None:

@@ -188,15 +188,15 @@ def test_signature_of_a_sif_holds_and_says_what_is_inside(
     tmp_path: Path, key: PrivateKey, accepted: Mapping[str, PublicKey]
 ) -> None:
     image = make_sif(tmp_path)
-    told = signature.sign(image, key, now=lambda: 1_800_000_000.0)
-    assert told.created == "2027-01-15T08:00:00Z" and told.format == "sif"
-    assert told.squashfs_sha256 == json.loads(DOCUMENT)["squashfs_sha256"]
-    assert told.tree_sha256 == json.loads(DOCUMENT)["tree_sha256"]
+    output = signature.sign(image, key, now=lambda: 1_800_000_000.0)
+    assert output.created == "2027-01-15T08:00:00Z" and output.format == "sif"
+    assert output.squashfs_sha256 == json.loads(DOCUMENT)["squashfs_sha256"]
+    assert output.tree_sha256 == json.loads(DOCUMENT)["tree_sha256"]
     verified = signature.verify(image, accepted)
-    assert verified.statement == told and verified.key == key.public.id
+    assert verified.statement == output and verified.key == key.public.id
     moved = image.rename(tmp_path / "moved.sif")
     signature.signature_file(image).rename(signature.signature_file(moved))
-    assert signature.verify(moved, accepted).statement == told
+    assert signature.verify(moved, accepted).statement == output
 
 
 def test_signature_of_an_image_that_contradicts_its_record_is_not_made(
@@ -281,9 +281,9 @@ def test_signature_is_not_one_for_another_purpose(
     tmp_path: Path, key: PrivateKey, accepted: Mapping[str, PublicKey]
 ) -> None:
     image = make_sif(tmp_path)
-    told = signature.sign(image, key)
-    plain = told.message.partition(b"\0")[2]  # what is said, without what it is said as
-    signature.signature_file(image).write_bytes(signature.render(told, key.sign(plain)))
+    output = signature.sign(image, key)
+    plain = output.message.partition(b"\0")[2]  # what is said, without what it is said as
+    signature.signature_file(image).write_bytes(signature.render(output, key.sign(plain)))
     assert refused(image, accepted) == "signature-bad"
 
 
@@ -295,9 +295,9 @@ def test_shifter_pair_is_signed_as_a_pair(
     assert signature.sign(image, key).format == "squashfs"
     meta.write_text("FORMAT: squashfs\nENV: A=1\n")
     assert refused(image, accepted) == "signature-mismatch"
-    told = signature.sign(image, key)
-    assert told.format == "shifter" and [f.name for f in told.files] == ["image", "meta"]
-    assert signature.verify(image, accepted).statement == told
+    output = signature.sign(image, key)
+    assert output.format == "shifter" and [f.name for f in output.files] == ["image", "meta"]
+    assert signature.verify(image, accepted).statement == output
     meta.write_text("FORMAT: squashfs\nENV: A=2\n")
     assert refused(image, accepted) == "signature-mismatch"
     meta.unlink()
@@ -308,10 +308,10 @@ def test_oci_layout_is_signed_with_every_blob(
     tmp_path: Path, key: PrivateKey, accepted: Mapping[str, PublicKey]
 ) -> None:
     folder = make_layout(tmp_path / "app.oci")
-    told = signature.sign(folder, key)
+    output = signature.sign(folder, key)
     assert signature.signature_file(folder) == tmp_path / "app.oci.sig"
-    assert {f.name.split("/")[0] for f in told.files} == {"blobs", "index.json", "oci-layout"}
-    assert signature.verify(folder, accepted).statement == told
+    assert {f.name.split("/")[0] for f in output.files} == {"blobs", "index.json", "oci-layout"}
+    assert signature.verify(folder, accepted).statement == output
     blob = next(p for p in folder.glob("blobs/sha256/*") if p.stat().st_size > 100)
     raw = blob.read_bytes()
     blob.write_bytes(flipped(raw, 77, 4))
@@ -355,7 +355,7 @@ def _swap_and_swap_back(image: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [_rewrite, _replace, _swap_and_swap_back, Path.unlink])
-def test_image_changed_after_its_check_is_told(  # type: ignore[no-untyped-def]
+def test_image_changed_after_its_check_is_reported(  # type: ignore[no-untyped-def]
     tmp_path: Path, key: PrivateKey, accepted: Mapping[str, PublicKey], change
 ) -> None:
     image = make_sif(tmp_path)
@@ -377,8 +377,12 @@ def test_image_that_others_may_replace_is_warned_of(
     verified = signature.verify(image, accepted)
     assert signature.exposed(verified) is None
     (tmp_path / "deep").chmod(0o775)
-    told = signature.exposed(verified)
-    assert told is not None and told.severity == "warning" and told.where == str(tmp_path / "deep")
+    output = signature.exposed(verified)
+    assert (
+        output is not None
+        and output.severity == "warning"
+        and output.where == str(tmp_path / "deep")
+    )
 
 
 def test_signature_goes_with_a_copy_and_a_stale_one_goes(tmp_path: Path, key: PrivateKey) -> None:

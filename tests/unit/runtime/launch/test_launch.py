@@ -146,7 +146,7 @@ def test_launch_ended_by_its_launcher_is_no_failed_launch(run) -> None:
     assert finding and finding.check == "aborted" and "1 ranks were running" in finding.where
 
 
-def test_launch_of_a_launcher_that_starts_nothing_is_told(tmp_path: Path) -> None:
+def test_launch_of_a_launcher_that_starts_nothing_is_reported(tmp_path: Path) -> None:
     folder = launch.new_run_folder(tmp_path)
     result = launch.launch(CommandLine(("sh", "-c", "exit 9"), {}), folder)
     assert (result.code, result.started) == (9, 0)
@@ -154,7 +154,7 @@ def test_launch_of_a_launcher_that_starts_nothing_is_told(tmp_path: Path) -> Non
     assert finding and finding.check == "launch" and "exit code 9" in finding.what
 
 
-def test_launch_of_no_launcher_is_told(tmp_path: Path) -> None:
+def test_launch_of_no_launcher_is_reported(tmp_path: Path) -> None:
     folder = launch.new_run_folder(tmp_path)
     with pytest.raises(FairleadError) as caught:
         launch.launch(CommandLine(("/gone/mpiexec", "-n", "1"), {}), folder)
@@ -182,7 +182,7 @@ def test_launch_interrupted_leaves_nothing(run, tmp_path: Path) -> None:
         assert not alive(int(path.read_text()))
 
 
-def test_launch_output_goes_where_it_is_told(run, tmp_path: Path) -> None:
+def test_launch_output_goes_where_it_is_sent(run, tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
         streams = launch.Streams(out, subprocess.STDOUT)
         run("echo to out $PMI_RANK; echo to err >&2", streams=streams)
@@ -256,7 +256,7 @@ def test_words_with_a_bind_of_an_odd_folder_keep_it_one() -> None:
     assert argv[argv.index("--bind") + 1] == "/data/a\\,b\\:c:/in:ro"
 
 
-def test_new_run_folder_where_none_can_be_is_told(tmp_path: Path) -> None:
+def test_new_run_folder_where_none_can_be_is_reported(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(FairleadError) as caught:
         launch.new_run_folder(tmp_path)

@@ -60,7 +60,7 @@ def test_site_without_a_disk_of_its_nodes_stages_in_memory() -> None:
     assert choose("", Storage(), "x", {}).kind == "memory"
 
 
-def test_storage_that_the_site_does_not_have_is_told_with_those_it_has() -> None:
+def test_storage_that_the_site_does_not_have_is_reported_with_those_it_has() -> None:
     text = said("stage-place", lambda: choose("node-local", Storage(), "theta", JOB))
     assert "theta has no node-local storage" in text and "it has memory" in text
     text = said("stage-place", lambda: choose("burst-buffer", Storage(), "theta", JOB))

@@ -121,7 +121,7 @@ def test_users_words_come_after_the_sites_and_fairleads() -> None:
     assert words.index("--mpi=pmi2") < words.index("--mpi=none")
 
 
-def test_launcher_of_which_only_the_family_is_known_is_told_where_ranks_go() -> None:
+def test_launcher_of_which_only_the_family_is_known_is_shown_where_ranks_go() -> None:
     assert registry.words(HYDRA, Shape(4, 2), ("app",)).argv[1:] == ("-ppn", "2", "-n", "4", "app")
     assert "--map-by" in registry.words(OPENMPI, Shape(4, 2), ("app",)).argv
     unknown = Launcher("/opt/prun", AbiFamily.UNKNOWN, "prun")
@@ -234,7 +234,7 @@ def test_ranks_that_no_machine_would_hold_are_not_started_on_it() -> None:
     on_this_machine(shape(Asked(ranks=1000)), 2, {"HYDRA_HOST_FILE": "hosts"})
 
 
-def test_what_does_not_fit_the_job_is_told_in_one_message() -> None:
+def test_what_does_not_fit_the_job_is_reported_in_one_message() -> None:
     job = Allocation("slurm", "7", 2, ("a", "b"), 8, "SLURM_JOB_ID")
     with pytest.raises(FairleadError) as caught:
         shape(Asked(ranks=5, nodes=3, cores=2, time="1h", hosts=("a", "b", "z")), job)
@@ -302,7 +302,7 @@ def test_check_refuses_ranks_that_would_be_alone() -> None:
     assert [f.severity for f in checks.check(made) if f.check == "pmi"] == ["ok"]
 
 
-def test_intel_mpi_is_told_the_pmi_of_srun() -> None:
+def test_intel_mpi_is_given_the_pmi_of_srun() -> None:
     from tests.support.recorded import HOSTS, host
 
     (name,) = [n for n in HOSTS if host(n).library.vendor == "Intel MPI"][:1]
@@ -381,7 +381,7 @@ def test_allocation_is_made_where_the_scheduler_can(tmp_path: Path) -> None:
         ("lsf", Asked(account="x"), "fairlead script --scheduler lsf"),
     ],
 )
-def test_allocation_that_nobody_can_make_is_refused(kind: str, asked: Asked, remedy: str) -> None:
+def test_allocation_that_cannot_be_made_is_refused(kind: str, asked: Asked, remedy: str) -> None:
     site = replace(SITE, scheduler=Scheduler(kind))
     with pytest.raises(FairleadError) as caught:
         allocate.words(shape(asked), asked, site, None, ["fairlead"], {"PATH": ""})
@@ -420,7 +420,7 @@ def test_file_system_of_a_path(path: str, kind: str, place: str) -> None:
     assert shared_cache.file_system(Path(path), MOUNTS) == (kind, place)
 
 
-def test_cache_that_other_nodes_may_not_see_is_told() -> None:
+def test_cache_that_other_nodes_may_not_see_is_reported() -> None:
     hydra = of("hydra")
 
     def said(path: str, nodes: int) -> Any:

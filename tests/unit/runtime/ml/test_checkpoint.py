@@ -98,10 +98,10 @@ def test_checkpoint_after_a_damaged_later_one_stays_and_that_one_goes(tmp_path: 
         write(tmp_path, state(step))
     for step in (30, 40):
         path_of(tmp_path, step).write_bytes(b"damaged")
-    told: list[str] = []
-    found = newest(tmp_path, told.append)
+    output: list[str] = []
+    found = newest(tmp_path, output.append)
     assert found is not None and found.step == 20
-    assert [str(step) in words for step, words in zip((40, 30), told, strict=True)] == [True] * 2
+    assert [str(step) in words for step, words in zip((40, 30), output, strict=True)] == [True] * 2
     write(tmp_path, state(25))
     assert steps(tmp_path) == [20, 25]
 
@@ -118,10 +118,10 @@ def two(tmp_path: Path) -> Path:
 
 
 def require_older_is_taken(folder: Path) -> None:
-    told: list[str] = []
-    found = newest(folder, told.append)
+    output: list[str] = []
+    found = newest(folder, output.append)
     assert found is not None and same(found, state(110))
-    assert len(told) == 1 and str(path_of(folder, 120)) in told[0]
+    assert len(output) == 1 and str(path_of(folder, 120)) in output[0]
 
 
 def test_truncated_checkpoint_is_noticed_wherever_it_ends(two: Path) -> None:
@@ -174,10 +174,10 @@ def test_archive_of_other_arrays_is_passed_over(two: Path) -> None:
 
 
 def test_folder_without_a_whole_checkpoint_has_none(tmp_path: Path) -> None:
-    told: list[str] = []
-    assert newest(tmp_path / "absent", told.append) is None
+    output: list[str] = []
+    assert newest(tmp_path / "absent", output.append) is None
     path_of(tmp_path, 3).write_bytes(b"x")
-    assert newest(tmp_path, told.append) is None and len(told) == 1
+    assert newest(tmp_path, output.append) is None and len(output) == 1
 
 
 # --- whose it is ------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_checkpoint_of_another_training_is_refused(
     assert str(path_of(two, 120)) in finding.where
 
 
-def test_training_that_begins_anew_among_checkpoints_is_refused(two: Path, tmp_path: Path) -> None:
+def test_training_that_begins_again_among_checkpoints_is_refused(two: Path, tmp_path: Path) -> None:
     checkpoint.require_none(tmp_path / "other")
     with pytest.raises(FairleadError) as caught:
         checkpoint.require_none(two)
@@ -245,7 +245,7 @@ def test_writer_finishes_what_it_writes_when_the_training_fails(
     assert steps(tmp_path) == [9]
 
 
-def test_writer_tells_what_failed_in_its_thread_once(
+def test_writer_shows_what_failed_in_its_thread_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(folder: Path, given: Checkpoint) -> Path:
@@ -327,7 +327,7 @@ def test_kill_at_any_moment_leaves_whole_checkpoints_only(tmp_path: Path) -> Non
         assert not list(folder.glob(".*"))
 
 
-def test_checkpoint_tells_the_bytes_of_its_arrays() -> None:
+def test_checkpoint_reports_the_bytes_of_its_arrays() -> None:
     given = state(size=10)
     assert given.bytes == 10 * 3 * 4 + 8 + 2 * 5 * 4
     assert replace(given, own=[]).bytes == 10 * 3 * 4 + 8

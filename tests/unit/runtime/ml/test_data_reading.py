@@ -124,9 +124,9 @@ def test_speed_prints_json_and_names_damaged_files(
     quick = ["--batch", "4", "--windows", "2", "--window-s", "0.02", "--warmup-s", "0.01"]
     monkeypatch.setattr(sys, "argv", ["speed", "--data", str(tmp_path), "--json", *quick])
     speed.main()
-    told = json.loads(capsys.readouterr().out)
-    assert (told["data_set"], told["rows"], told["files"]) == ("cosmo", 20, 2)
-    assert told["input_shape"] == [8, 8, 8, 1] and told["samples_per_s"] > 0
+    output = json.loads(capsys.readouterr().out)
+    assert (output["data_set"], output["rows"], output["files"]) == ("cosmo", 20, 2)
+    assert output["input_shape"] == [8, 8, 8, 1] and output["samples_per_s"] > 0
     path = tmp_path / "cosmo_train_00001.tfrecord"
     path.write_bytes(path.read_bytes()[:-2])
     with pytest.raises(SystemExit, match="1"):

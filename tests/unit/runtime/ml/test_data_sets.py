@@ -478,7 +478,7 @@ def test_damaged_file_is_named_or_skipped_and_counted(tmp_path: Path, form: str)
     assert len(joined(Rows(found, "train", 0, 1).in_order(4))) == 14
 
 
-def test_all_damaged_files_are_told_at_once(tmp_path: Path) -> None:
+def test_all_damaged_files_are_reported_at_once(tmp_path: Path) -> None:
     made(tmp_path, of("hep", "tfrecord"))
     for path in tmp_path.glob("*train*"):
         path.write_bytes(path.read_bytes()[:-3])

@@ -58,7 +58,7 @@ def test_images_wrap_around_in_x_only(sample):
     assert rows[[0, -1]].mean() < 0.5 * rows.max()
 
 
-def test_total_energy_does_not_tell_classes_apart(sample):
+def test_total_energy_does_not_distinguish_classes(sample):
     assert auc(sample.targets, sample.inputs[:, 0].sum(axis=(1, 2))) == pytest.approx(0.5, abs=0.05)
 
 
@@ -131,7 +131,7 @@ def test_generate_any_number_of_processes_gives_same_events(tmp_path):
         assert sum(map(len, one)) == count
 
 
-def test_generate_again_keeps_whole_files_and_mends_the_rest(tmp_path):
+def test_generate_again_keeps_whole_files_and_repairs_the_rest(tmp_path):
     before = generated(tmp_path)
     kept = tmp_path / "hep_train_00000.h5"
     stamp = kept.stat().st_mtime_ns
@@ -153,10 +153,10 @@ def test_generate_smaller_set_drops_the_larger_one(tmp_path):
 
 def test_generate_reports_start_shards_and_end(tmp_path):
     generated(tmp_path)
-    told = list(Tail(tmp_path / "events.jsonl").read())
-    assert [e["event"] for e in told] == ["start", *["shard"] * 5, "done"]
-    assert told[0] == {"event": "start", "events": 80, "kept": 0}
-    assert told[-2]["events"] == 80
+    output = list(Tail(tmp_path / "events.jsonl").read())
+    assert [e["event"] for e in output] == ["start", *["shard"] * 5, "done"]
+    assert output[0] == {"event": "start", "events": 80, "kept": 0}
+    assert output[-2]["events"] == 80
 
 
 def test_rows_shares_are_disjoint_whole_and_even(tmp_path):

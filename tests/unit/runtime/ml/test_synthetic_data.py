@@ -62,7 +62,7 @@ def test_universes_at_four_redshifts_are_one_field_that_grows() -> None:
     assert abs(np.corrcoef(grown, made.targets[:, 0])[0, 1]) < 0.4
 
 
-def test_universes_have_equal_counts_and_a_spectrum_that_tells_them_apart() -> None:
+def test_universes_have_equal_counts_and_a_spectrum_that_distinguishes_them() -> None:
     train, held = (
         synthetic_universe.shard(1, "train", 0, 500),
         synthetic_universe.shard(1, "val", 0, 200),
@@ -85,7 +85,7 @@ def test_universes_have_equal_counts_and_a_spectrum_that_tells_them_apart() -> N
     assert known[0] < 0.6 * says_mean[0] and known[2] < 0.9 * says_mean[2]
 
 
-def test_gratings_are_told_by_their_spectrum_and_hardly_by_a_line() -> None:
+def test_gratings_are_recognised_by_their_spectrum_and_hardly_by_a_line() -> None:
     train, held = (
         synthetic_images.shard(1, "train", 0, 600, 64),
         synthetic_images.shard(1, "val", 0, 200, 64),

@@ -158,7 +158,7 @@ def test_judge_of_scores_names_each_gate(scores, checks):
     assert [finding.check for finding in judge(result_of(scores=scores))] == checks
 
 
-def test_judge_tells_of_files_and_checkpoints_that_were_passed_over():
+def test_judge_reports_files_and_checkpoints_that_were_passed_over():
     result = result_of(
         damaged=("/d/a.h5", "/d/b.h5"), unreadable=("/c/step-9.npz is damaged",), resumed_from=5
     )
@@ -179,7 +179,7 @@ def test_judge_tells_of_files_and_checkpoints_that_were_passed_over():
         ({"model": "cosmoflow-sc18", "published": True}, 1),
     ],
 )
-def test_options_tell_the_batch_of_a_rank(tmp_path, more, each):
+def test_options_give_the_batch_of_a_rank(tmp_path, more, each):
     assert TrainOptions(tmp_path, **{"ranks": 4, **more}).each == each
 
 

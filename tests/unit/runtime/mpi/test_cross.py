@@ -40,13 +40,13 @@ def test_program_named_by_app_crosses_too() -> None:
 @pytest.mark.parametrize(
     "command", [("mpi-ring",), ("./train.py",), ("bash", "-c", "python3 x.py")]
 )
-def test_anything_else_is_refused_and_told_what_could(command: tuple[str, ...]) -> None:
+def test_anything_else_is_refused_and_shown_what_could(command: tuple[str, ...]) -> None:
     found = errors(command)
     assert "only Python programs" in found["abi-family"] and command[0] in found["abi-family"]
     assert "start it by `python3`" in found["abi-family"]
 
 
-def test_nothing_named_is_refused_and_told_how_to_name_it() -> None:
+def test_nothing_named_is_refused_and_shown_how_to_name_it() -> None:
     assert "--app python3" in errors()["abi-family"]
 
 

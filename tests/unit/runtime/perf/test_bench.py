@@ -41,7 +41,7 @@ def messages() -> CollectivesBench:
     )  # fmt: skip
 
 
-def test_rows_of_collectives_stand_beside_plain_mpi() -> None:
+def test_rows_of_collectives_stand_next_to_plain_mpi() -> None:
     rows = messages().rows
     assert [(r.operation, r.through) for r in rows] == [
         ("pingpong", "mpi"), ("allreduce", "mpi"), ("allreduce", "comm"),

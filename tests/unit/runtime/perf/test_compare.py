@@ -73,7 +73,7 @@ def test_too_few_repeats_are_no_proof_of_sameness() -> None:
     assert all(line.p is None and line.low is None for line in found.lines)
 
 
-def test_lines_of_one_side_and_unlike_ones_are_told() -> None:
+def test_lines_of_one_side_and_unlike_ones_are_reported() -> None:
     kinds = [m for m in BEFORE.measurements if m.what is not What.START]
     gone = dataclasses.replace(
         BEFORE,
@@ -89,7 +89,7 @@ def test_lines_of_one_side_and_unlike_ones_are_told() -> None:
     assert found.change is Change.UNKNOWN and "answers were wrong" in found.why
 
 
-def test_change_that_nobody_would_act_on_is_none() -> None:
+def test_change_that_no_reader_would_act_on_is_none() -> None:
     def with_samples(*values: float) -> Validation:
         m = dataclasses.replace(BEFORE.measurements[0], samples=values, way=Way.NATIVE)
         return dataclasses.replace(BEFORE, measurements=(m,), verdicts=BEFORE.verdicts[:1])

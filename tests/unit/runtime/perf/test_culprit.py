@@ -158,7 +158,7 @@ def test_several_culprits_are_all_named(data: st.DataObject) -> None:
 
 @given(nodes=st.one_of(st.integers(3, 40), st.integers(3, 1024)), seed=st.integers(0, 10**6))
 @settings(max_examples=60)
-def test_nobody_is_named_where_nothing_is_slow(nodes: int, seed: int) -> None:
+def test_no_rank_is_named_where_nothing_is_slow(nodes: int, seed: int) -> None:
     outcome = find_links((network := Network(nodes, seed, noise=0.1)).names, network.measure)
     assert outcome.answer is Answer.NONE and outcome.culprits == ()
     assert network.rounds <= most_rounds(nodes)
@@ -173,7 +173,7 @@ def test_heavy_noise_may_hide_but_names_no_one(nodes: int, seed: int, noise: flo
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_too_few_nodes_cannot_tell(nodes: int) -> None:
+def test_too_few_nodes_cannot_be_judged(nodes: int) -> None:
     network = Network(nodes, 0)
     outcome = find_links(network.names, network.measure)
     assert outcome.answer is Answer.UNKNOWN and "nothing to compare it with" in outcome.reason

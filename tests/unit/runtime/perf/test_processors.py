@@ -64,7 +64,7 @@ def test_what_is_no_clock_is_not_taken_for_one(text: str, tmp_path: Path) -> Non
     assert read(0, root).mhz is None
 
 
-def test_this_machine_is_read_beside_the_kernels() -> None:
+def test_this_machine_is_read_with_the_kernels() -> None:
     assert core_now() in range(4096)
     sample = Kernels().sample("arithmetic", 20)
     assert sample.mhz is None or 100 < sample.mhz < 20_000
@@ -93,7 +93,7 @@ def test_host_has_the_clock_of_its_slowest_rank() -> None:
     assert clocks(back, hosts) == found
 
 
-def test_machine_that_tells_nothing_gives_no_evidence() -> None:
+def test_machine_that_reveals_nothing_gives_no_evidence() -> None:
     assert clocks([worked(r, 0.1 + r) for r in range(4)], ("node0", "node1")) == ()
 
 
@@ -114,7 +114,7 @@ def test_one_rank_alone_has_no_like() -> None:
         (Clock("n", throttled=1), True),
     ],
 )
-def test_low_clock_is_evidence_only_beside_slow_arithmetic_or_a_counter(
+def test_low_clock_is_evidence_only_with_slow_arithmetic_or_a_counter(
     clock: Clock, evidence: bool
 ) -> None:
     assert diagnosis.held_back(clock) is evidence
@@ -155,7 +155,7 @@ def test_slow_rank_is_named_with_its_clock_and_heat() -> None:
         (tuple(Clock(f"n{i}", throttled=i) for i in range(6)), "slowed down for heat: n1 1 time, n2 2 times, n3 3 times and 2 more"),
     ],
 )  # fmt: skip
-def test_page_says_what_processors_told(found: tuple[Clock, ...], words: str) -> None:
+def test_page_says_what_processors_report(found: tuple[Clock, ...], words: str) -> None:
     made = demo(bad_node=None, repeats=6, steps=3)
     shown = dataclasses.replace(made, evidence=dataclasses.replace(made.evidence, clocks=found))
     assert f"<td>{words}</td>" in render(shown)

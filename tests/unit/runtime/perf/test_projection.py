@@ -118,7 +118,7 @@ def test_examples_of_docstrings_are_right() -> None:
     assert doctest.testmod(spread_module) == (0, 1)
 
 
-def test_one_rank_has_nobody_to_wait_for() -> None:
+def test_one_rank_has_no_rank_to_wait_for() -> None:
     assert excess(0.5, 1) == 0 and excess(0.0, 8192) == 0
     alone = step(WORK, FABRIC, SPREAD, 1)
     assert (alone.step_s, alone.efficiency, alone.dominant) == (0.12, 1.0, "computing")
@@ -190,8 +190,8 @@ def test_step_agrees_with_simulated_ranks(ranks: int, spread: Spread, moving: fl
     for delay in (0, 1):
         # Ranks that stay slow are drawn anew each time.
         seen = np.mean([simulated(ranks, spread, moving, delay, 150, random) for _ in range(6)])
-        told = step(Work(1.0, 1.0), fabric, spread, ranks, bool(delay)).step_s
-        assert told == pytest.approx(float(seen), rel=0.04)
+        reported = step(Work(1.0, 1.0), fabric, spread, ranks, bool(delay)).step_s
+        assert reported == pytest.approx(float(seen), rel=0.04)
 
 
 def test_input_that_is_slowest_decides_and_shared_storage_is_divided() -> None:
@@ -250,7 +250,7 @@ def test_band_holds_the_truth_as_often_as_it_says(delayed: bool) -> None:
     assert held >= 26  # of 30; 28 or 29 would be 95 %
 
 
-def test_waiting_of_the_mean_rank_tells_the_spread_where_one_rank_was_looked_at() -> None:
+def test_waiting_of_the_mean_rank_reports_the_spread_where_one_rank_was_looked_at() -> None:
     runs = []
     for run in small_runs(13, batches=(4,), spread=Spread(0, 0.03), ranks=(1, 4, 16, 64)):
         times = np.array(run.compute_s)
@@ -268,9 +268,9 @@ def test_other_batch_is_projected_where_two_were_measured() -> None:
     (point,) = fit(runs, SURE, batch=2).curve(1)
     assert point.step.compute_s == pytest.approx(WORK.at(2).compute_s, rel=0.03)
     assert fit(runs, SURE, batch=4, draws=2).draws[0].work.batch == 4
-    with pytest.raises(FairleadError) as told:
+    with pytest.raises(FairleadError) as reported:
         fit(small_runs(14, batches=(4,)), SURE, batch=2)
-    assert "--batch 4" in told.value.findings[0].remedy
+    assert "--batch 4" in reported.value.findings[0].remedy
 
 
 def test_heavier_tail_is_seen_in_many_samples_and_left_open_in_few() -> None:
@@ -296,7 +296,7 @@ def test_curve_goes_to_the_last_node_and_keeps_low_below_high(projection: Projec
     assert fit(small_runs(1), SURE) == projection  # the same seed, the same curve
 
 
-def test_what_no_run_told_is_said() -> None:
+def test_what_no_run_measured_is_stated() -> None:
     (run,) = small_runs(7, ranks=(1,), batches=(1,))
     said = " ".join(fit([run], SURE, draws=5).assumed)
     for word in ("several nodes", "`step_s`", "`input_s`", "one rank alone"):
@@ -311,14 +311,14 @@ def test_fabric_without_certainty_widens_the_band() -> None:
     assert wide.high - wide.low > 2 * (sure.high - sure.low)
 
 
-def test_runs_that_do_not_tell_are_refused() -> None:
-    with pytest.raises(FairleadError, match="are not sufficient") as told:
+def test_runs_that_measure_nothing_are_refused() -> None:
+    with pytest.raises(FairleadError, match="are not sufficient") as reported:
         fit(small_runs(9), replace(SURE, ranks=4))
-    assert "had several on one" in told.value.findings[0].why
+    assert "had several on one" in reported.value.findings[0].why
     (run,) = small_runs(9, ranks=(1,), batches=(1,), steps=1)
-    with pytest.raises(FairleadError) as told:
+    with pytest.raises(FairleadError) as reported:
         fit([run], SURE)
-    assert "at least 20 steps" in told.value.findings[0].remedy
+    assert "at least 20 steps" in reported.value.findings[0].remedy
 
 
 # --- the reverse question ---
@@ -345,7 +345,7 @@ def test_reverse_answer_agrees_with_the_curve(projection: Projection, keep: floa
             assert one.point(nodes + 1, delayed).efficiency.value < keep
 
 
-def test_answers_are_told_in_words(projection: Projection) -> None:
+def test_answers_are_reported_in_words(projection: Projection) -> None:
     found = answer(projection, 8192, 0.9)
     assert found.synchronous_to.value < found.delayed_to.value
     said = " ".join(sentences(found))
@@ -366,17 +366,17 @@ def test_every_number_of_a_fabric_has_a_source_and_what_has_none_is_asked_for() 
     for name, one in NETWORKS.items():
         for known in (one.bandwidth, one.latency_s):
             assert known is None or (known.source and known.factor > 1), name
-    with pytest.raises(FairleadError, match=r"bandwidth and latency of `tcp`") as told:
+    with pytest.raises(FairleadError, match=r"bandwidth and latency of `tcp`") as reported:
         given(None, None, network("tcp"))
-    assert told.value.findings[0].remedy == "add --bandwidth GB/S --latency US"
-    assert told.value.code == ExitCode.USAGE
+    assert reported.value.findings[0].remedy == "add --bandwidth GB/S --latency US"
+    assert reported.value.code == ExitCode.USAGE
     with pytest.raises(FairleadError, match=r"^unknown latency of `infiniband-hdr`"):
         given(None, None, network("infiniband-hdr"))
     with pytest.raises(FairleadError, match="no fabric was named"):
         given(None, 1e-6, None)
-    with pytest.raises(FairleadError, match="no fabric `ares`") as told:
+    with pytest.raises(FairleadError, match="no fabric `ares`") as reported:
         network("ares")
-    assert "aries" in told.value.findings[0].why
+    assert "aries" in reported.value.findings[0].why
     full = given(10e9, 1e-6, None)
     assert full.bandwidth and full.bandwidth.value == 10e9
 
@@ -436,8 +436,8 @@ def test_grid_of_the_check_is_the_model_itself(case: published_scaling.Case) -> 
             float(published_scaling.DEVIATIONS[k]),
         )
         parts = [published_scaling._PARTS[part // 5**n % 5] for n in (2, 1, 0)]
-        told = published_scaling.efficiency(case, parts, constants)
-        assert grid[i, j, k, part] == pytest.approx(told, rel=1e-9)
+        reported = published_scaling.efficiency(case, parts, constants)
+        assert grid[i, j, k, part] == pytest.approx(reported, rel=1e-9)
 
 
 def test_constants_that_figures_were_made_from_predict_the_others(
@@ -489,23 +489,23 @@ def test_example_of_the_guide_is_read_and_projected(tmp_path: Path) -> None:
     ],
 )
 def test_file_that_is_none_is_refused(tmp_path: Path, data: Any, words: str) -> None:
-    with pytest.raises(FairleadError) as told:
+    with pytest.raises(FairleadError) as reported:
         read(written(tmp_path, data))
-    assert told.value.code == ExitCode.USAGE
-    assert words in told.value.findings[0].why
+    assert reported.value.code == ExitCode.USAGE
+    assert words in reported.value.findings[0].why
     with pytest.raises(FairleadError, match="cannot be projected"):
         read(tmp_path / "absent.json")
 
 
-def test_all_mistakes_of_runs_are_told_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_of_runs_are_reported_at_once(tmp_path: Path) -> None:
     wrong = (
         SmallRun(2, 4, ((0.1, 0.1), (0.1,)), 0, 1),
         SmallRun(4, 4, ((0.1,), (-0.1,)), 8, 1, (float("nan"),)),
     )
     data = json.dumps(small_runs_json(wrong))
-    with pytest.raises(FairleadError) as told:
+    with pytest.raises(FairleadError) as reported:
         read(written(tmp_path, data))
-    said = "\n".join(f"{f.where} {f.why}" for f in told.value.findings)
+    said = "\n".join(f"{f.where} {f.why}" for f in reported.value.findings)
     for words in ("run 1", "2 ranks on 4 nodes", "0 bytes", "not as many steps", "`communicate_s` is empty",
                   "run 2", "2 ranks of 4", "`compute_s` has a time", "`communicate_s` has a time"):  # fmt: skip
         assert words in said
@@ -557,9 +557,9 @@ def test_validation_is_projected_with_what_its_rates_leave_open(tmp_path: Path) 
 def test_validation_that_lacks_something_names_the_option(
     tmp_path: Path, subject: str, options: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(FairleadError) as told:
+    with pytest.raises(FairleadError) as reported:
         read(written(tmp_path, validation(subject)), **options)
-    assert words in told.value.findings[0].remedy
+    assert words in reported.value.findings[0].remedy
 
 
 def test_crowded_ranks_of_a_validation_are_left_out(tmp_path: Path) -> None:
@@ -569,21 +569,21 @@ def test_crowded_ranks_of_a_validation_are_left_out(tmp_path: Path) -> None:
     assert [run.ranks for run in read(written(tmp_path, data), batch=4)] == [1, 2, 4]
     for one in data["measurements"]:
         one["crowded"] = True
-    with pytest.raises(FairleadError) as told:
+    with pytest.raises(FairleadError) as reported:
         read(written(tmp_path, data), batch=4)
-    assert "a core each" in told.value.findings[0].why
+    assert "a core each" in reported.value.findings[0].why
 
 
 def test_validation_without_allreduces_or_single_ranks_is_refused(tmp_path: Path) -> None:
     data = validation()
     data["measurements"] = [m for m in data["measurements"] if m["what"] == "train"]
-    with pytest.raises(FairleadError) as told:
+    with pytest.raises(FairleadError) as reported:
         read(written(tmp_path, data), batch=4)
-    assert "no allreduce" in told.value.findings[0].why
+    assert "no allreduce" in reported.value.findings[0].why
     data["measurements"] = data["measurements"][:1]
-    with pytest.raises(FairleadError) as told:
+    with pytest.raises(FairleadError) as reported:
         read(written(tmp_path, data), batch=4)
-    assert "one rank only" in told.value.findings[0].why
+    assert "one rank only" in reported.value.findings[0].why
 
 
 def test_verb_prints_curve_answers_and_what_was_assumed(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_rank_that_is_slow_at_times_leaves_it_open() -> None:
     assert outcome.unsure[0].startswith("rank 8 on node8 is slow at times")
 
 
-def test_two_slow_ranks_are_several_and_one_rank_alone_cannot_tell() -> None:
+def test_two_slow_ranks_are_several_and_one_rank_alone_cannot_be_judged() -> None:
     outcome = found(*crowd(6), worked(6, 0.5, 0.5, 0.5), worked(7, 0.9, 0.9, 0.9))
     assert outcome.answer is Answer.SEVERAL and [c.ranks for c in outcome.culprits] == [(6,), (7,)]
     assert found(*crowd(1)).answer is Answer.UNKNOWN

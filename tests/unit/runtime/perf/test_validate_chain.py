@@ -93,7 +93,7 @@ def test_small_run_is_what_a_projection_reads(tmp_path: Path) -> None:
     assert runs.read(path) == (run,)
 
 
-def test_step_that_fails_is_told_and_ends_nothing_but_a_proof_that_does_not_hold_does() -> None:
+def test_step_that_fails_is_reported_and_ends_nothing_but_a_proof_that_does_not_hold_does() -> None:
     def failing(code: ExitCode) -> None:
         raise fail("it broke", where="here", why="so", remedy="mend it", check="x", code=code)
 

@@ -87,7 +87,7 @@ def test_references_are_not_kept_of_a_machine_where_something_broke() -> None:
     assert "something broke: rank 1 failed first" in caught.value.findings[0].why
 
 
-def test_fault_of_several_steps_is_told_once_and_who_is_slow_is_none() -> None:
+def test_fault_of_several_steps_is_reported_once_and_who_is_slow_is_none() -> None:
     again = dataclasses.replace(DATA, where="training: /d/a.h5")
     slower = Finding(Severity.WARNING, "link of n1", "n1", check="validate-slow")
     (found,) = faults.ranked([DATA, again, DATA, slower, Finding(Severity.INFO, "so", "there")])
@@ -214,8 +214,8 @@ def test_killed_rank_is_named_with_its_host() -> None:
     )
 
 
-def launched(events: Path, outcome: RunOutcome, *told: dict[str, object]) -> Finding:
-    events.write_text("".join(json.dumps(one) + "\n" for one in told))
+def launched(events: Path, outcome: RunOutcome, *output: dict[str, object]) -> Finding:
+    events.write_text("".join(json.dumps(one) + "\n" for one in output))
     with pytest.raises(FairleadError) as caught:
         runner.launch(lambda *_: outcome, 2, ["python3", "-m", "x"], [], events)
     return caught.value.findings[0]
@@ -261,7 +261,7 @@ def test_step_that_fails_leaves_a_line_with_its_reason() -> None:
 # --- own data ---------------------------------------------------------------------------------------
 
 
-def test_data_folders_are_told_apart_by_model(tmp_path: Path) -> None:
+def test_data_folders_are_distinguished_by_model(tmp_path: Path) -> None:
     folder = tmp_path / "a=b"
     folder.mkdir()
     assert _data((), ("hepcnn",)) == {}

@@ -105,7 +105,7 @@ def test_references_are_not_made_of_what_is_no_yardstick(environ: dict[str, str]
     assert all(k.crowded for k in saved.values)
 
 
-def test_references_that_cannot_be_written_are_told(
+def test_references_that_cannot_be_written_are_reported(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "config").write_text("a file")

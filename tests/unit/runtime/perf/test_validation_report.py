@@ -132,7 +132,7 @@ def test_page_of_a_culprit_without_slow_lines_warns() -> None:
     assert "Node n7 is 2\u00a0× as slow as its like, though no line is slow." in page
 
 
-def test_files_lie_beside_each_other_and_come_back(tmp_path) -> None:
+def test_files_lie_next_to_each_other_and_come_back(tmp_path) -> None:
     page, document, rows = write_validation(tmp_path / "out", FULL)
     assert page.read_text() == PAGE and history.read(document) == FULL
     assert rows.read_text() == as_csv(FULL)

@@ -1,4 +1,4 @@
-"""Verdicts: what is expected and from where, slow or normal or not to be told, and every reason with its evidence."""
+"""Verdicts: what is expected and from where, slow, normal or undecided, and every reason with its evidence."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_rate_is_slow_when_it_is_small() -> None:
     assert (found.state, found.times) == (State.SLOW, 2.0)
 
 
-def test_interval_that_reaches_normal_cannot_be_told() -> None:
+def test_interval_that_reaches_normal_cannot_be_judged() -> None:
     wide = measured(samples=(0.0100, 0.0101, 0.0104, 0.0120, 0.0122, 0.0130, 0.0131))
     found = verdict(wide, reference(measured()))
     assert found.state is State.UNKNOWN and "reaches what is normal" in found.because
@@ -76,7 +76,7 @@ def test_interval_that_reaches_normal_cannot_be_told() -> None:
     ("samples", "words"),
     [((), "0 repeats"), ((0.01,), "1 repeat;"), ((0.01,) * 4, "4 repeats"), ((0.0,) * 9, "no time, or forever")],
 )  # fmt: skip
-def test_too_few_or_impossible_samples_cannot_be_told(
+def test_too_few_or_impossible_samples_cannot_be_judged(
     samples: tuple[float, ...], words: str
 ) -> None:
     found = verdict(measured(samples=samples), reference(measured()))

@@ -67,14 +67,14 @@ def test_judge_alone_under_another_launcher_names_both() -> None:
     assert "Open MPI 5.0.11" in found["world-size"] and "wire-up protocol" in found["world-size"]
 
 
-def test_judge_a_rank_that_is_missing_is_told() -> None:
+def test_judge_a_rank_that_is_missing_is_reported() -> None:
     whole = proved(planned())
     found = judge(planned(), replace(whole, ranks=whole.ranks[:1]))
     assert [f.check for f in found] == ["world-size"]
     assert "did not all find each other" in found[0].what
 
 
-def test_judge_parted_shared_memory_is_told_for_its_node() -> None:
+def test_judge_parted_shared_memory_is_reported_for_its_node() -> None:
     whole = proved(planned())
     one, two = whole.ranks
     parted = replace(whole, ranks=(one, replace(two, namespaces={"shm": "99"})))
@@ -98,7 +98,7 @@ def test_judge_kept_mpi_names_rpath_prefix_or_alias() -> None:
     assert "has no alias of that name" in alias["planned-file"]
 
 
-def test_judge_program_that_takes_another_mpi_is_told() -> None:
+def test_judge_program_that_takes_another_mpi_is_reported() -> None:
     plan = planned(image("programs"), command=("/opt/app/allreduce",))
     assert mpi_program(plan) == "/opt/app/allreduce"
     found = words(proved(plan, app_mpi="/home/u/lib/libmpi.so.12"))
@@ -185,9 +185,9 @@ def test_diagnose_unknown_words_are_shown_as_they_are() -> None:
     assert diagnose("", plan).why == "they printed nothing"
 
 
-def test_judge_transport_that_no_rank_tells_is_a_warning_and_no_claim() -> None:
+def test_judge_transport_that_no_rank_reports_is_a_warning_and_no_claim() -> None:
     proof = proved(planned(), netmod="", providers=())
     assert proof.holds and [f.severity for f in proof.findings] == [Severity.WARNING]
     assert {p.transport for p in proof.ranks} == {"unknown"}
-    told = replace(proof, ranks=(replace(proof.ranks[0], netmod="ofi"), proof.ranks[1]))
-    assert judge(planned(), told) == ()
+    output = replace(proof, ranks=(replace(proof.ranks[0], netmod="ofi"), proof.ranks[1]))
+    assert judge(planned(), output) == ()

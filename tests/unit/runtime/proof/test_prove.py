@@ -49,7 +49,7 @@ Connection summary: (ucx)
         (INTEL_NET, "ofi", ["tcp"]),
         (INFINIBAND, "ucx", ["cma", "rc_mlx5", "self", "sysv"]),
         (INFINIBAND + OPENMPI_UCX, "ucx", ["cma", "rc_mlx5", "self", "sysv"]),
-        (OPENMPI_UCX, "ucx", ["ucx"]),  # what is below it is not told, so nothing accepts it
+        (OPENMPI_UCX, "ucx", ["ucx"]),  # the transport below it is unknown, so nothing accepts it
         ("", "", []),
         ("nothing about transports", "", []),
     ],
@@ -81,7 +81,7 @@ def test_transports_are_read_from_what_the_library_prints(
         ("/x/mpi4py/MPI.so", False),
     ],
 )
-def test_mpi_files_are_told_from_bindings(path: str, is_mpi: bool) -> None:
+def test_mpi_files_are_distinguished_from_bindings(path: str, is_mpi: bool) -> None:
     assert prove._is_mpi(path) is is_mpi
 
 

@@ -1,4 +1,4 @@
-"""What the witness is told, how its records are read, and when a start-up has hung."""
+"""What the witness is passed, how its records are read, and when a start-up has hung."""
 
 from __future__ import annotations
 
@@ -48,9 +48,13 @@ Start = Callable[..., tuple[Startup, list[Proof], Clock]]
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
     def make(plan: Plan, limit_s: float = 30.0) -> tuple[Startup, list[Proof], Clock]:
-        told: list[Proof] = []
+        output: list[Proof] = []
         clock = Clock()
-        return Startup(Expected(plan, 2, 77, tmp_path), limit_s, told.append, clock), told, clock
+        return (
+            Startup(Expected(plan, 2, 77, tmp_path), limit_s, output.append, clock),
+            output,
+            clock,
+        )
 
     return make
 
@@ -78,7 +82,7 @@ def test_records_are_read_with_what_the_mpi_said(tmp_path: Path) -> None:
         ("/dev/infiniband/uverbs0", "", ()),  # opened also by who only looks
     ],
 )
-def test_mpi_that_tells_nothing_is_known_by_the_device_it_has_open(
+def test_mpi_that_reveals_nothing_is_known_by_the_device_it_has_open(
     device: str, netmod: str, providers: tuple[str, ...], tmp_path: Path
 ) -> None:
     text = RECORD.partition("ucx=")[0].format(rank=0, size=1, path="/x", shm=1)
@@ -92,27 +96,27 @@ def test_mpi_that_tells_nothing_is_known_by_the_device_it_has_open(
     assert rank.providers == ("tcp",)  # its own words count more
 
 
-def test_startup_tells_a_proof_that_holds_once(start: Start, tmp_path: Path) -> None:
+def test_startup_reports_a_proof_that_holds_once(start: Start, tmp_path: Path) -> None:
     plan = planned()
-    startup, told, _ = start(plan)
+    startup, output, _ = start(plan)
     startup.look()
     assert startup.proof is None
     (tmp_path / "proof.0").write_bytes(record(plan, 0) + record(plan, 1))
     startup.look()
     startup.look()
     startup.last_look()
-    assert len(told) == 1 and told[0].holds and told[0] is startup.proof
+    assert len(output) == 1 and output[0].holds and output[0] is startup.proof
 
 
 def test_startup_of_another_file_ends_the_launch(start: Start, tmp_path: Path) -> None:
     plan = planned()
-    startup, told, _ = start(plan)
+    startup, output, _ = start(plan)
     other = record(plan, 1, path="/opt/mpich/lib/libmpi.so.12")
     (tmp_path / "proof.0").write_bytes(record(plan, 0) + other)
     with pytest.raises(FairleadError) as caught:
         startup.look()
     assert caught.value.code is ExitCode.PROOF_FAILED
-    assert [proof.holds for proof in told] == [False], "the table is shown"
+    assert [proof.holds for proof in output] == [False], "the table is shown"
     assert [f.check for f in caught.value.findings] == ["planned-file"]
 
 
@@ -200,11 +204,11 @@ def test_startup_of_programs_that_work_before_init_may_take_long(
         clock.now += 60
 
 
-def test_asked_tells_ranks_inode_folder_and_file(tmp_path: Path) -> None:
+def test_asked_reports_ranks_inode_folder_and_file(tmp_path: Path) -> None:
     plan = planned()
-    told, binds = asked(plan, 4, 77, tmp_path)
-    assert told["FAIRLEAD_PROOF"] == f"4|77|/opt/fairlead/run|{plan.planned_file}"
+    output, binds = asked(plan, 4, 77, tmp_path)
+    assert output["FAIRLEAD_PROOF"] == f"4|77|/opt/fairlead/run|{plan.planned_file}"
     assert [(b.source, b.target) for b in binds] == [(str(tmp_path), "/opt/fairlead/run")]
-    assert told["UCX_LOG_FILE"].startswith("/dev/shm/fairlead-")  # what the witness looks for
-    told, binds = asked(plan, 4, 77)
-    assert told == {"FAIRLEAD_PROOF": f"4|77||{plan.planned_file}"} and not binds
+    assert output["UCX_LOG_FILE"].startswith("/dev/shm/fairlead-")  # what the witness looks for
+    output, binds = asked(plan, 4, 77)
+    assert output == {"FAIRLEAD_PROOF": f"4|77||{plan.planned_file}"} and not binds

@@ -107,15 +107,15 @@ def test_wish_of_a_site_that_cannot_be_had_is_a_warning_and_never_silent() -> No
     assert "tensorflow-horovod" in warned.remedy
 
 
-def test_what_nobody_knows_is_told_and_left_to_the_ranks() -> None:
+def test_what_is_unknown_is_reported_and_left_to_the_ranks() -> None:
     made = choose(replace(PLAIN, wheels=None))
     assert {o.backend: o.possible for o in made.others}["nccl"] is None
     forced = choose(replace(GPUS, asked="nccl", asked_by="--comm", gpus_given=False))
-    (told,) = forced.findings
-    assert told.severity is Severity.INFO and "--gpus-per-rank 1" in told.why
+    (output,) = forced.findings
+    assert output.severity is Severity.INFO and "--gpus-per-rank 1" in output.why
 
 
-def test_ranks_are_told_by_variable_what_they_would_not_take_by_themselves() -> None:
+def test_ranks_are_configured_by_variable_what_they_would_not_take_by_themselves() -> None:
     assert choose(PLAIN).env == {} == choose(replace(PLAIN, no_core="none")).env
     assert choose(GPUS).env == {VARIABLE: "nccl"}
     assert choose(replace(PLAIN, asked="native", asked_by="--comm")).env == {VARIABLE: "native"}

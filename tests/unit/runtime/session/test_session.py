@@ -25,8 +25,8 @@ def test_search_path_and_preload_of_the_image_stay_behind_the_users() -> None:
     # They come before a DT_RUNPATH: the host's own libraries must be named first.
     assert "/opt/fairlead/mpi/lib/mpich" in path
     assert made.env["LD_PRELOAD"].endswith(":/opt/own.so")
-    told = {line.what for line in made.lines if line.kind == "behind"}
-    assert told == {"LD_LIBRARY_PATH=/usr/local/nvidia/lib64", "LD_PRELOAD=/opt/own.so"}
+    output = {line.what for line in made.lines if line.kind == "behind"}
+    assert output == {"LD_LIBRARY_PATH=/usr/local/nvidia/lib64", "LD_PRELOAD=/opt/own.so"}
 
 
 @pytest.mark.parametrize(

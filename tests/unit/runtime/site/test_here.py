@@ -34,7 +34,7 @@ def test_matches_of_several_patterns_keep_their_order(tmp_path: Path) -> None:
     assert [p.name for p in matches(["/b", "/a", "/[ab]"], {}, tmp_path)] == ["b", "a"]
 
 
-def test_look_tells_what_is_there_and_what_is_not(tmp_path: Path) -> None:
+def test_look_shows_what_is_there_and_what_is_not(tmp_path: Path) -> None:
     (tmp_path / "var/spool/slurmd").mkdir(parents=True)
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/cxi0").touch()
@@ -55,8 +55,8 @@ def test_from_site_the_users_own_comes_first() -> None:
     here = Here(binds=("/opt/cray", "/run/cxi"), absent=("/gone",))
     found = from_site(site, here, gpu=False, shell=("FI_B",), bound=("/run/cxi",))
     assert found.binds == (Bind("/opt/cray", "/opt/cray"),) and found.env == {"FI_A": "1"}
-    told = {(line.kind, line.what) for line in found.lines}
-    assert {("left out", "/gone"), ("left out", "FI_B=2"), ("env", "FI_A=1")} <= told
+    output = {(line.kind, line.what) for line in found.lines}
+    assert {("left out", "/gone"), ("left out", "FI_B=2"), ("env", "FI_A=1")} <= output
     assert any("documented: its manual" in line.why for line in found.lines)
     with_gpu = from_site(site, here, gpu=True, shell=(), bound=())
     assert with_gpu.env["MPICH_GPU_SUPPORT_ENABLED"] == "1"

@@ -145,7 +145,7 @@ def test_file_given_by_its_path_may_amend_one_of_its_name(
     assert site.load_site(str(path), environ).engine.kinds[0] == "apptainer"
 
 
-def test_unknown_base_is_told_with_the_other_mistakes(environ: dict[str, str]) -> None:
+def test_unknown_base_is_reported_with_the_other_mistakes(environ: dict[str, str]) -> None:
     path = put(own(environ), "mine", small("mine", '[fabric]\nacepts = ["shm"]\n', "infinband"))
     base, key = mistakes(path, environ)
     assert base.check == "site-extends" and "Did you mean `infiniband`?" in base.why
@@ -153,14 +153,14 @@ def test_unknown_base_is_told_with_the_other_mistakes(environ: dict[str, str]) -
     assert key.check == "unknown-key" and key.where == f"{path}:6" and "`accepts`" in key.why
 
 
-def test_bases_that_come_round_are_told_with_their_way(environ: dict[str, str]) -> None:
+def test_bases_that_come_round_are_reported_with_their_way(environ: dict[str, str]) -> None:
     for name, base in (("a", "b"), ("b", "c"), ("c", "a")):
         put(own(environ), name, small(name, ACCEPTS, base))
     [finding] = mistakes(own(environ) / "a.toml", environ)
     assert finding.check == "site-extends" and "a -> b -> c -> a" in finding.why
 
 
-def test_base_that_is_no_toml_is_told_by_its_own_line(environ: dict[str, str]) -> None:
+def test_base_that_is_no_toml_is_reported_by_its_own_line(environ: dict[str, str]) -> None:
     broken = put(own(environ), "base", "[site\n")
     path = put(own(environ), "mine", small("mine", "", "base"))
     [finding] = mistakes(path, environ)
@@ -188,7 +188,7 @@ def test_three_mistakes_in_two_files_are_three_findings(environ: dict[str, str])
     assert found[f"{path}:6", "site-source"].remedy == "edit line 6, then `fairlead site show mine`"
 
 
-def test_source_of_what_is_not_set_and_name_that_is_not_the_files_are_told(
+def test_source_of_what_is_not_set_and_name_that_is_not_the_files_are_reported(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
     more = ACCEPTS + 'sources.kind = "guess"\n[[performance]]\nwhat = "x"\nvalue = 1\nunit = "us"\n'

@@ -105,7 +105,7 @@ def test_profile_of_a_fabric_accepts_it_and_no_tcp(site: Site) -> None:
 
 
 @each_site
-def test_profile_of_a_machine_is_told_from_its_family_and_says_what_is_not_known(
+def test_profile_of_a_machine_is_distinguished_from_its_family_and_says_what_is_not_known(
     site: Site,
 ) -> None:
     if site.is_family:

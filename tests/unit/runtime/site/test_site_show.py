@@ -142,7 +142,7 @@ def test_new_is_written_shown_and_not_written_over(environ: dict[str, str], tmp_
     assert code == 0 and json.loads(out)["written"] is True and (tmp_path / "b.toml").is_file()
 
 
-def test_schema_goes_where_it_is_told(environ: dict[str, str], tmp_path: Path) -> None:
+def test_schema_goes_where_it_is_sent(environ: dict[str, str], tmp_path: Path) -> None:
     assert call(environ, "schema")[1] == schema_text()
     assert call(environ, "schema", "-o", str(tmp_path / "s.json"))[:2] == (0, "")
     assert (tmp_path / "s.json").read_text() == schema_text()

@@ -156,7 +156,7 @@ def test_engine_option_that_parts_ranks_is_refused_for_more_than_one(
     assert errors(planned(engine_args=("--nv",))) == {}
 
 
-def test_namespace_a_rank_is_told_and_stops_nothing() -> None:
+def test_namespace_a_rank_is_reported_and_stops_nothing() -> None:
     [finding] = [f for f in checks.check(planned(engine=USER_ENGINE)) if f.check == "namespaces"]
     assert finding.severity is Severity.INFO
     assert "separate user namespace" in finding.what

@@ -39,8 +39,8 @@ def image(name: str) -> ImageFacts:
 
 @cache
 def host(name: str) -> tuple[HostMpi, ...]:
-    told = json.loads((FOLDER / f"host-{name}.json").read_text())
-    return tuple(from_json(HostMpi, one) for one in told)
+    output = json.loads((FOLDER / f"host-{name}.json").read_text())
+    return tuple(from_json(HostMpi, one) for one in output)
 
 
 def refused(cell: dict[str, Any]) -> list[str]:

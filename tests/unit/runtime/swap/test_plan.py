@@ -114,7 +114,7 @@ def test_plan_any_lets_exactly_one_mpi_be_reached(made: Plan) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(made=plans())
-def test_plan_any_aliases_are_links_beside_the_real_file(made: Plan) -> None:
+def test_plan_any_aliases_are_links_next_to_the_real_file(made: Plan) -> None:
     assert made.staging and made.host
     files = {f.target for f in made.staging.files}
     for link, target in made.staging.aliases:
@@ -262,7 +262,7 @@ def test_plan_for_debian_image_aliases_its_name() -> None:
     assert ("lib/libmpich.so.12", "libmpi.so.12") in made.staging.aliases
 
 
-def test_plan_debian_host_is_staged_as_libmpich_with_libmpi_beside() -> None:
+def test_plan_debian_host_is_staged_as_libmpich_with_libmpi_next_to_it() -> None:
     made = planned(mpi=host("debian13-mpich-4.2.1"))
     assert made.staging
     targets = {f.target for f in made.staging.files}

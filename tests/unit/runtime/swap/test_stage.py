@@ -92,7 +92,7 @@ def lose_tables(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut, lose_file, lose_alias, turn_alias, lose_tables])
-def test_ensure_damaged_is_made_anew(damage, plan: Plan, tmp_path: Path) -> None:
+def test_ensure_damaged_is_remade(damage, plan: Plan, tmp_path: Path) -> None:
     folder = stage.ensure(plan, tmp_path)
     assert folder
     damage(folder)
@@ -111,7 +111,9 @@ def test_ensure_follows_a_library_that_was_updated(plan: Plan, tmp_path: Path) -
     assert (folder / "lib/libmpi.so.12").read_bytes() == b"new" * 4000
 
 
-def test_ensure_file_that_vanished_is_told_and_leaves_nothing(plan: Plan, tmp_path: Path) -> None:
+def test_ensure_file_that_vanished_is_reported_and_leaves_nothing(
+    plan: Plan, tmp_path: Path
+) -> None:
     assert plan.staging
     gone = Path(plan.staging.files[0].source)
     gone.unlink()

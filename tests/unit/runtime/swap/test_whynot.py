@@ -43,7 +43,7 @@ def test_alias_says_whose_name_it_is_and_the_image_keeps_its_own() -> None:
     assert any("of the image" in line.what and "unused" in line.why for line in lines)
 
 
-def test_what_nothing_needs_is_told_with_a_near_name() -> None:
+def test_what_nothing_needs_is_reported_with_a_near_name() -> None:
     (line,) = why_not(recorded.planned(), "libfabrics.so.1")
     assert line.kind == "left out" and "Did you mean `libfabric.so.1`?" in line.why
 
@@ -57,7 +57,7 @@ def test_another_mpi_of_the_host_says_why_it_was_not_chosen() -> None:
     assert any(line.why == other.why for line in lines)
 
 
-def test_library_that_the_host_lacks_too_is_told() -> None:
+def test_library_that_the_host_lacks_too_is_reported() -> None:
     mpi = replace(recorded.host(), missing=(("libcxi.so.1", "/opt/x/libmpi.so.12"),))
     (line,) = why_not(recorded.planned(mpi=mpi), "libcxi.so.1")
     assert "host's own loader" in line.why and line.fact == "/opt/x/libmpi.so.12"

@@ -106,7 +106,7 @@ def test_limit_that_no_step_fits_in_is_no_endless_turn(file: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["seen", "measured apart", "never measured"])
-def test_parts_of_a_step_are_those_that_the_result_tells(file: Path, how: str) -> None:
+def test_parts_of_a_step_are_those_in_the_result(file: Path, how: str) -> None:
     timeline = alone(file)
     marks, at = [], time.monotonic_ns()
     for number in range(4):
@@ -149,7 +149,7 @@ def test_step_of_a_program_is_what_lies_between_its_marks(file: Path) -> None:
     assert all(e["dur"] > 14_000 for e in of(events, name="exposed communication"))
 
 
-def test_step_that_nobody_closes_ends_with_its_means(file: Path) -> None:
+def test_step_that_is_never_closed_ends_with_its_means(file: Path) -> None:
     timeline = alone(file)
     timeline.averaged(Timings(wait_s=0.5, move_s=9.0))  # more than has passed since the start
     time.sleep(0.03)
@@ -253,8 +253,8 @@ def test_recorder_names_a_launch_after_its_stage_and_takes_its_parts(file: Path)
         assert not file.exists()  # it is the host's to put together
         launch.proved()
         launch.ended()
-    told = recorder.finish("nobody")
-    assert told.check == "comm-timeline" and "events of 1 rank" in told.what
+    output = recorder.finish("nobody")
+    assert output.check == "comm-timeline" and "events of 1 rank" in output.what
     events = traces.read(file)
     assert [e["name"] for e in of(events, row="stages")] == ["plan", "train it"]
     assert of(events, row="launches")[0]["name"] == "train it"
@@ -277,12 +277,12 @@ def test_recorder_of_ranks_that_recorded_nothing_leaves_nothing(file: Path) -> N
     recorder = Recorder(file)
     recorder.begin()
     recorder.launch("run").begun()
-    told = recorder.finish("nobody called it")
-    assert (told.what, told.why) == ("no timeline was recorded", "nobody called it")
+    output = recorder.finish("nobody called it")
+    assert (output.what, output.why) == ("no timeline was recorded", "nobody called it")
     assert list(file.parent.iterdir()) == []
 
 
-def test_recorder_beside_no_folder_says_so(tmp_path: Path) -> None:
+def test_recorder_without_a_folder_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(document.FairleadError) as caught:
         Recorder(tmp_path / "file/run.json").begin()

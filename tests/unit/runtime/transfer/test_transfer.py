@@ -537,7 +537,7 @@ except FairleadError as exc:
 """
 
 
-def test_storage_that_is_too_small_is_told_before_anything_is_copied(
+def test_storage_that_is_too_small_is_reported_before_anything_is_copied(
     source: Path, tmp_path: Path
 ) -> None:
     code = STAGE.format(before="", source=str(source))
@@ -546,7 +546,7 @@ def test_storage_that_is_too_small_is_told_before_anything_is_copied(
     assert "are missing" in done.stdout and done.stdout.endswith("[]\n")
 
 
-def test_storage_with_too_few_inodes_is_told(source: Path, tmp_path: Path) -> None:
+def test_storage_with_too_few_inodes_is_reported(source: Path, tmp_path: Path) -> None:
     for number in range(50):
         (source / str(number)).touch()
     code = STAGE.format(before="", source=str(source))
@@ -554,7 +554,9 @@ def test_storage_with_too_few_inodes_is_told(source: Path, tmp_path: Path) -> No
     assert "121 stage-room 56 inodes are needed" in done.stdout, done.stdout + done.stderr
 
 
-def test_storage_that_fills_up_meanwhile_is_told_and_cleared(source: Path, tmp_path: Path) -> None:
+def test_storage_that_fills_up_meanwhile_is_reported_and_cleared(
+    source: Path, tmp_path: Path
+) -> None:
     code = STAGE.format(before="free_space.check = lambda *words: None", source=str(source))
     done = in_small_storage(tmp_path, "size=10m", code)
     assert done.stdout.startswith("121 stage-room No space left on device"), (
@@ -608,11 +610,13 @@ def test_copy_is_not_slowed_to_a_poll_a_file(tmp_path: Path) -> None:
     top.mkdir()
     for number in range(30):
         (top / str(number)).write_bytes(b"x")
-    told: list[str] = []
+    output: list[str] = []
     copying.copy(
-        tree.scan(str(top), Links.REFUSE), str(tmp_path / "copy"), lambda what, n: told.append(what)
+        tree.scan(str(top), Links.REFUSE),
+        str(tmp_path / "copy"),
+        lambda what, n: output.append(what),
     )
-    assert len(told) <= 4, "the caller was woken by its timer"
+    assert len(output) <= 4, "the caller was woken by its timer"
 
 
 def test_examples_in_docstrings_are_right() -> None:
