@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.result import RESULTS, Benchmark, kept
+from benchmarks.svg_file import picture
 from fairlead.perf.draw.charts import (
     WIDTH,
     Axis,
@@ -21,7 +22,6 @@ from fairlead.perf.draw.charts import (
     chart,
     decades,
     linear,
-    picture,
 )
 from fairlead.perf.draw.wording import percent, size
 

@@ -16,8 +16,9 @@ from typing import Any
 
 from benchmarks.pictures import efficiencies
 from benchmarks.result import PACKAGE, Benchmark, Result, compare, keep, machine
+from benchmarks.svg_file import picture
 from benchmarks.tables import efficiency, finished
-from fairlead.perf.draw.charts import WIDTH, picture
+from fairlead.perf.draw.charts import WIDTH
 
 NAME = "bench-peers"
 

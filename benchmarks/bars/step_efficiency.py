@@ -17,8 +17,8 @@ from typing import Any
 from benchmarks.pictures import efficiencies
 from benchmarks.result import Benchmark, Compared, Result, compare
 from benchmarks.sides import Job, Side, free_ports, image, started
+from benchmarks.svg_file import picture
 from benchmarks.tables import efficiency, finished
-from fairlead.perf.draw.charts import picture
 
 # The most that a step may take, over one without communication: an efficiency of 97, 97 and 92 %.
 BARS = {"hep": 1 / 0.97, "cosmo": 1 / 0.97, "resnet": 1 / 0.92}
