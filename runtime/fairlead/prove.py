@@ -261,7 +261,7 @@ def _namespaces() -> dict[str, str]:
 
 def _app_mpi(app: str) -> dict[str, Any]:
     """Where the loader takes the program's MPI from: what `ldd` prints, without a shell."""
-    import subprocess  # some programs are scripts, and each import is read from the image anew
+    import subprocess  # some programs are scripts, and each import is read from the image again
 
     environ = dict(os.environ, LD_TRACE_LOADED_OBJECTS="1")
     try:

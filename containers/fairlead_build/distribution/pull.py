@@ -42,7 +42,7 @@ class PullResult:
         source: ``sif`` or ``layers``.
         to_transfer: bytes that are not here yet (dry run), or that were not before.
         output: the user's own copy.
-        signed: a signature came with it, which nobody has looked at yet.
+        signed: a signature came with it; it is not verified yet.
     """
 
     reference: str

@@ -173,7 +173,7 @@ def _folder(text: str) -> Path | None:
         folder = path.parent if path.name == "recipe.toml" else path
         return folder.resolve() if (folder / "recipe.toml").is_file() else None
     except (OSError, ValueError, RuntimeError):
-        return None  # e.g. a NUL, a name that is too long, the home of nobody
+        return None  # e.g. a NUL, a name that is too long, the home of an unknown user
 
 
 def load_recipe(given: str | Path, architecture: Architecture | None = None) -> LoadedRecipe:

@@ -1,7 +1,7 @@
 """What fairlead asks a registry: manifests and blobs, checked by their digests.
 
 Source: OCI distribution specification 1.1. ``transport.py`` speaks HTTP, ``manifest.py`` reads what
-comes, ``download.py`` goes on where a transfer was cut. skopeo and oras begin a cut transfer anew,
+comes, ``download.py`` goes on where a transfer was cut. skopeo and oras restart a cut transfer,
 report neither bytes nor causes to a program, and oras reads no certs.d; so they are not used.
 """
 

@@ -63,7 +63,7 @@ class Request:
         doing: what for, as in "forbids to DOING".
         scope: what a token must allow, e.g. ``repository:ml/base:pull``.
         expect: the statuses that the caller handles.
-        body: opened anew for each try.
+        body: opened again for each try.
         tries: at most so many; 0 means one more than there are pauses.
     """
 

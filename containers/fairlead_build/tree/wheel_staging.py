@@ -62,7 +62,7 @@ def plan_of(loaded: LoadedRecipe) -> dict[str, str]:
 
 
 def variables_of(recipe: Recipe) -> dict[str, str]:
-    """What a recipe tells the builds of its sources about its image."""
+    """What a recipe passes to the builds of its sources about its image."""
     return {
         "PATH": path_of(recipe),
         "PREFIX": recipe.python.prefix if recipe.python else "/usr/local",

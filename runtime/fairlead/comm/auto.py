@@ -3,7 +3,7 @@
 Keras: what ``compile`` is given averages gradients, ``fit`` trains on this rank's part of the data, starts
 from rank 0's weights and averages metrics. torch: optimizers average gradients, loaders that shuffle give
 this rank's part. Either: only rank 0 writes models, and prints. What cannot be shared out is refused:
-each rank would else train on all of the data, or a model of its own, and nobody would know.
+each rank would else train on all of the data, or a separate model, without any sign of it.
 
 A step of N ranks is one on a batch N times as large. The learning rate is left as it is.
 """
@@ -65,7 +65,7 @@ def _nothing(script: str) -> FairleadError:
 
 
 class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Patches a module as soon as somebody has imported it."""
+    """Patches a module as soon as it is imported."""
 
     def __init__(self, patches: dict[str, Callable[[ModuleType], None]]):
         self._patches = patches

@@ -499,7 +499,7 @@ def _unpack(
     return list(out)
 
 
-@lru_cache(maxsize=64)  # NumPy makes its name anew each time
+@lru_cache(maxsize=64)  # NumPy makes its name again each time
 def name_of(dtype: np.dtype[Any]) -> str:
     """NumPy's name, and ``bfloat16`` for either kind of it."""
     return "bfloat16" if dtype == BFLOAT16 else dtype.name

@@ -119,7 +119,7 @@ def _host(
     if image and image_family(image.facts) is not AbiFamily.UNKNOWN:
         launched = site.launcher.kinds[0] != "mpiexec"
         chosen = choose_host(image.facts, found, Request(), launched)[0]
-        # What nobody would choose is refused by the checks, which say why.
+        # What no user would choose is refused by the checks, which say why.
         return chosen or (found[0] if wanted.mpi != "host" else None)
     with_launcher = [mpi for mpi in found if mpi.launcher]
     return next(iter(with_launcher or found), None)

@@ -17,7 +17,7 @@ from fairlead.schedulers.model import Allocation
 # srun's and mpirun's own words for more ranks than there are cores.
 _CROWDED = ("--overcommit", "-O", "--oversubscribe", "--map-by=:OVERSUBSCRIBE")
 
-# Ranks a core that somebody may mean on a private machine. What was meant for a job is far beyond, and takes
+# Ranks a core that a user may mean on a private machine. What was meant for a job is far beyond, and takes
 # this machine's memory and processes before it fails.
 _MOST_A_CORE = 64
 # By which mpiexec finds other machines than this one.

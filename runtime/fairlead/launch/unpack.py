@@ -31,7 +31,7 @@ from fairlead.image.open import Image, file_format
 from fairlead.image.sif import copy_object, read_sif
 from fairlead.swap.model import Bind, Plan
 
-_KEPT_S = 30 * 86400.0  # a folder that nobody has used for longer than any job runs
+_KEPT_S = 30 * 86400.0  # a folder unused for longer than any job runs
 _GROWS = 4  # a compressed file system unpacked; 3.4 for an image of Debian's with zstd
 _INODES_AT = 4  # where a squashfs has their number, 32 bits little-endian
 
@@ -202,7 +202,7 @@ def _to_disk(tree: Path) -> None:
 
 
 def _clear(root: Path) -> None:
-    """Removes what a killed process left of this folder, and folders that nobody uses any more."""
+    """Removes what a killed process left of this folder, and folders no longer used."""
     for left in root.parent.glob(f".{root.name}.*.partial"):
         _remove(left)
     if root.exists():  # not whole; a job may have it mounted, so it goes aside

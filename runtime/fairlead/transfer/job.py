@@ -340,7 +340,7 @@ def _shown(
 ) -> Iterator[tuple[Callable[[str, int], None], Callable[[Sequence[Moved]], None]]]:
     """A stage of the progress display, fed by what copying reports.
 
-    That nobody reads it any more, as after a hang-up, must not end a copy.
+    A reader that is gone, as after a hang-up, must not end a copy.
     """
     stack, whole = contextlib.ExitStack(), [0]
     display = stack.enter_context(shown.stage(title, unit="B"))

@@ -34,7 +34,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
 
 
 def _unsynchronised(world: World) -> Diagnosis:
-    """One machine alone needs nobody's time; nodes of a job do."""
+    """A single machine needs no common time; nodes of a job do."""
     site = world.profile().site
     if site and site.scheduler.kind != "none":
         return ill("clocks-unsynchronised-node")

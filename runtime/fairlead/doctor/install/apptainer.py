@@ -3,7 +3,7 @@
 Debian's unstable suite has it, built for a newer C library than a stable release's. Its package,
 that C library and the few libraries it needs are downloaded by apt itself, which checks their
 signatures, into a folder of their own; the programs are then patched to use the loader next to them.
-The machine's own packages are not touched, and nobody needs to be root.
+The machine's own packages are not touched, and root is not needed.
 
 ``fairlead.engines.apptainer`` knows where the result lies; :mod:`fairlead.doctor.checks.engine` tries whether it runs.
 """

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fairlead.perf import stats
 from fairlead.perf.records.validation import Measurement, State, Validation
 
-MATTERS = 0.02  # relative; less is a change that nobody would act on
+MATTERS = 0.02  # relative; less is a change that no reader would act on
 
 
 class Change(enum.Enum):

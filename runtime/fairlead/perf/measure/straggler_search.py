@@ -177,7 +177,7 @@ def meetings(nodes: int) -> int:
 
 
 def pairings(nodes: int, rounds: int) -> list[list[Pair]]:
-    """Rounds of disjoint pairs in which nobody meets a partner twice: the circle method.
+    """Rounds of disjoint pairs in which no node meets a partner twice: the circle method.
 
     One sits out each round where ``nodes`` is odd. ``rounds`` below ``nodes`` (odd: up to ``nodes``).
 
@@ -294,7 +294,7 @@ class _Search:
         return [group for group, seconds in self._round(groups) if self._slow(seconds)]
 
     def _confirm_nodes(self) -> None:
-        """Those that were slow with all, once more with nodes that were quick with somebody."""
+        """Those that were slow with all, once more with nodes that were quick with some node."""
         suspects = [n for n, met in self.met.items() if all(map(self._slow, met.values()))]
         suspects.sort()
         quick = [node for node in range(len(self.names)) if node not in suspects]

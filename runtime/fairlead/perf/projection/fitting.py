@@ -5,7 +5,7 @@ median, the band their middle 95 %. What differs between draws:
 
 * the mean and the two deviations of computing, and the form of its tail: :meth:`fairlead.perf.projection.spread.SpreadEstimate.draw`;
 * communication, input and whole steps: a bootstrap over their samples (B. Efron, *Bootstrap methods*, Annals of
-  Statistics 7, 1979), the costs being fitted anew to each;
+  Statistics 7, 1979), the costs being fitted again to each;
 * bandwidth and latency of the fabric, lognormal within their declared uncertainty;
 * how much longer a byte takes in an allreduce than in a pingpong, where no run had several nodes: 1 to 3 times, even
   in the logarithm;

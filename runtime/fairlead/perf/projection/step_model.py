@@ -29,7 +29,7 @@ import numpy as np
 from fairlead.perf.projection.cost_model import Algorithm, Costs, Layout, allreduce_s
 from fairlead.perf.projection.spread import Spread, excess
 
-# How many times as long as a pingpong's bandwidth says a byte may take in an allreduce, where nobody has measured it.
+# How many times as long as a pingpong's bandwidth says a byte may take in an allreduce, where it was not measured.
 LINK_USE = (1.0, 3.0)
 # Steps of one rank between two waits; the maximum is flat, so a coarse list is as good as all numbers.
 _STRETCHES = np.unique(np.geomspace(1, 4096, 120).round())
