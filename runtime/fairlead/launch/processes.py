@@ -112,10 +112,13 @@ def end(started: Started, grace_s: float = 2.0) -> int:
         return 0  # every orphan would be ours by now
     killed = 0
     until = time.monotonic() + _GUARD_S
-    rounds = 0
+    rounds = clear = 0
     while rounds < 50:
         left = survivors(started)
-        if not left:
+        # A process in the middle of exec shows no environment, and one whose parent has just ended no parent of
+        # this run: one look without survivors can have missed it.
+        clear = 0 if left else clear + 1
+        if clear == 2:
             break
         at_work = _guards() if time.monotonic() < until else set()
         # After the first round, processes other than a guard may be its children.
