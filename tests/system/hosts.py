@@ -309,8 +309,19 @@ def fairlead(
     *words: str | Path, env: Mapping[str, str] | None = None, limit_s: float = 120
 ) -> subprocess.CompletedProcess[str]:
     """``fairlead WORDS``; a hang beyond ``limit_s`` fails the test."""
+    return program(sys.executable, "-m", "fairlead", *words, env=env, limit_s=limit_s)
+
+
+def program(
+    *words: str | Path,
+    env: Mapping[str, str] | None = None,
+    limit_s: float = 120,
+    cwd: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Any program, its output as text; a hang beyond ``limit_s`` fails the test."""
     return subprocess.run(
-        [sys.executable, "-m", "fairlead", *map(str, words)],
+        [*map(str, words)],
+        cwd=cwd,
         capture_output=True,
         text=True,
         env={**os.environ, **(env or {})},

@@ -17,6 +17,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.system.hosts import program as run_program
+
 PROGRAMS = Path(__file__).with_name("programs")
 ADDRESSES = {"node1": "10.77.0.1", "node2": "10.77.0.2"}
 CABLE = "veth0"
@@ -57,14 +59,8 @@ class Host:
         self, *words: str | Path, env: Mapping[str, str] | None = None, limit_s: float = 120
     ) -> subprocess.CompletedProcess[str]:
         """``fairlead WORDS``, typed on this host."""
-        return subprocess.run(
-            self.words(sys.executable, "-m", "fairlead", *words),
-            capture_output=True,
-            text=True,
-            env={**os.environ, **(env or {})},
-            timeout=limit_s,
-            stdin=subprocess.DEVNULL,
-            check=False,
+        return run_program(
+            *self.words(sys.executable, "-m", "fairlead", *words), env=env, limit_s=limit_s
         )
 
     def sent(self) -> int:

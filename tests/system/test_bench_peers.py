@@ -25,16 +25,7 @@ def measured(
     *words: str | Path, env: Mapping[str, str] | None = None, limit_s: float = 120
 ) -> subprocess.CompletedProcess[str]:
     """``python -m benchmarks.peers WORDS`` in the checkout; a hang beyond ``limit_s`` fails the test."""
-    return subprocess.run(
-        [*PEERS, *map(str, words)],
-        cwd=hosts.ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, **(env or {})},
-        timeout=limit_s,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    return hosts.program(*PEERS, *words, env=env, limit_s=limit_s, cwd=hosts.ROOT)
 
 
 def written(folder: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pwd
 import re
 import shutil
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -183,19 +183,24 @@ def mount_of(folder: Path, root: Path = Path("/")) -> Mount:
     Raises:
         OSError: the folder does not exist, or there is no ``proc``.
     """
-    device = folder.stat().st_dev
-    real = str(folder.resolve())
-    best = fallback = Mount()
-    for line in (root / "proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+    number = folder.stat().st_dev
+    device = f"{os.major(number)}:{os.minor(number)}"
+    text = (root / "proc/self/mountinfo").read_text(errors="surrogateescape")
+    above = list(mounts_above(text, str(folder.resolve())))
+    # btrfs gives a folder another device number than its mount has.
+    return innermost([m for d, m in above if d == device] or [m for _, m in above])
+
+
+def mounts_above(text: str, path: str) -> Iterator[tuple[str, Mount]]:
+    """The mounts of ``text``, as of mountinfo, that ``path`` lies in, each with its device as ``major:minor``."""
+    for line in text.splitlines():
         left, _, right = line.partition(" - ")
         fields = left.split()
         point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), fields[4])
-        if real != point and not real.startswith(point.rstrip("/") + "/"):
-            continue
-        here = Mount(point, right.split()[0], tuple(fields[5].split(",")))
-        # A later line is mounted over an earlier one; btrfs gives a folder another device number.
-        if fields[2] == f"{os.major(device)}:{os.minor(device)}" and len(point) >= len(best.point):
-            best = here
-        if len(point) >= len(fallback.point):
-            fallback = here
-    return best if best.point else fallback
+        if path == point or path.startswith(point.rstrip("/") + "/"):
+            yield fields[2], Mount(point, right.split()[0], tuple(fields[5].split(",")))
+
+
+def innermost(mounts: Sequence[Mount]) -> Mount:
+    """The longest mount point; of equals the last, which is mounted over the others."""
+    return max(reversed(mounts), key=lambda m: len(m.point), default=Mount())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fairlead.base.errors import FairleadError, Finding, fail, warning
 from fairlead.base.process import run
+from fairlead.base.system import innermost, mounts_above
 from fairlead.launchers.model import Launcher, Shape
 
 # What mount(8) calls file systems that several machines see.
@@ -27,14 +28,8 @@ def file_system(path: Path, mounts: str | None = None) -> tuple[str, str]:
     """
     text = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
     real = path.resolve() if mounts is None else path
-    found = ("", "/")
-    for line in text.splitlines():
-        before, _, after = line.partition(" - ")
-        place = before.split()[4].replace("\\040", " ")
-        inside = place == "/" or real == Path(place) or Path(place) in real.parents
-        if inside and len(place) >= len(found[1]):
-            found = (after.split()[0], place)
-    return found
+    mount = innermost([mount for _, mount in mounts_above(text, str(real))])
+    return mount.kind, mount.point or "/"
 
 
 def seen_by_all(

@@ -46,7 +46,7 @@ def _worth_knowing(world: World) -> list[Diagnosis]:
 
 
 def _ill(world: World) -> list[Diagnosis]:
-    fix = OwnFix("mends it", lambda progress: None)
+    fix = OwnFix("repairs it", lambda progress: None)
     return [
         ill("three", "it stops", where="here", why="so", remedy="do this", fix=fix),
         ill(
@@ -89,7 +89,7 @@ def test_doctor_shows_a_line_a_check_and_the_ill_in_full_with_the_worst_last(thr
         "next:  do that",
     ]
     assert error.splitlines()[0] == "error[three]: it stops"
-    assert error.splitlines()[-1] == "fix:   mends it"
+    assert error.splitlines()[-1] == "fix:   repairs it"
     assert last.startswith("3 checks: 1 error, 1 warning, 1 worth knowing (")
     assert "to know more: fairlead doctor two" in last
     assert "this is why" not in done.stdout
@@ -109,7 +109,7 @@ def test_doctor_as_json_has_every_finding_and_the_sums(three: None) -> None:
     answer = json.loads(done.stdout)
     assert (answer["schema"], answer["errors"], answer["warnings"]) == ("fairlead/doctor", 1, 1)
     assert [f["check"] for f in answer["findings"]] == ["one", "two", "three", "three"]
-    assert answer["findings"][2]["fix"] == {"does": "mends it", "needs_root": False}
+    assert answer["findings"][2]["fix"] == {"does": "repairs it", "needs_root": False}
 
 
 def test_every_check_has_a_topic_and_topics_do_not_come_again() -> None:
