@@ -13,18 +13,28 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from tests import outcomes
 
 from fairlead import __version__
 from fairlead.base.paths import atomic_write
 from fairlead.launch import shm_cleanup
 
+# Machines are shared: how long an example takes says nothing. A test that takes a fixture makes a folder for each example.
+_COMMON = settings(
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.large_base_example,
+        HealthCheck.function_scoped_fixture,
+    ],
+)
+settings.register_profile("shared", _COMMON, max_examples=30)
 # `make test` tries the same examples each time, so that a change is judged by what it changed;
 # `make test-full`, and pytest by hand, look for new ones.
-settings.register_profile("fixed", derandomize=True, deadline=None)
-# Machines are shared: how long an example takes says nothing.
-settings.register_profile("shared", deadline=None)
+settings.register_profile("fixed", _COMMON, max_examples=30, derandomize=True)
+settings.register_profile("thorough", _COMMON, max_examples=300)
 settings.load_profile("shared")
 
 _REPORTS = pytest.StashKey[list[pytest.TestReport]]()

@@ -23,7 +23,7 @@ Last = Mapping[tuple[str, int], tuple[int, int]]
 _THREADS = {
     "all": "without a team",
     "fairlead-prefetch": "input pipeline",
-    "checkpoint": "checkpoints",
+    "checkpoint_0": "checkpoints",  # ThreadPoolExecutor numbers its threads
 }
 
 

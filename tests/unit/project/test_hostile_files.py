@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.signed import make_layout, make_sif
 
@@ -41,10 +41,7 @@ from fairlead_build.tree.wheel import runtime_requirements
 ROOT = Path(__file__).resolve().parents[3]
 RECIPES = sorted([*ROOT.glob("recipes/*/recipe.toml"), *ROOT.glob("*/recipes/*/recipe.toml")])
 SEEDS = [path.read_bytes() for path in (*RECIPES, ROOT / "examples/my-recipe/recipe.toml")]
-SOME = settings(
-    max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), database=None
-)
-MANY = settings(SOME, max_examples=5_000)
+MANY = settings(max_examples=5_000)
 
 
 # --- what is fed ---------------------------------------------------------------------------------
@@ -217,13 +214,11 @@ def mine(tmp_path: Path) -> Path:
     return Path(shutil.copytree(ROOT / "recipes/mpi-base", tmp_path / "mine"))
 
 
-@SOME
 @given(raw=damaged(SEEDS) | written())
 def test_recipe_of_any_bytes_is_read_or_refused(mine: Path, raw: bytes) -> None:
     hostile_recipe(mine, raw)
 
 
-@settings(SOME, max_examples=100)
 @given(raw=damaged(_lock_seeds()) | written())
 def test_lock_of_any_bytes_is_read_or_refused(mine: Path, raw: bytes) -> None:
     hostile_lock(mine, raw)
@@ -260,7 +255,6 @@ def test_recipe_that_leads_out_of_its_folder_reads_nothing_there(mine: Path) -> 
 # --- profiles, images, layouts, signatures -------------------------------------------------------
 
 
-@SOME
 @given(raw=damaged([p.read_bytes() for p in (ROOT / "sitecfg").glob("*.toml")]) | written())
 def test_site_profile_of_any_bytes_is_read_or_refused(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "site.toml"
@@ -268,7 +262,6 @@ def test_site_profile_of_any_bytes_is_read_or_refused(tmp_path: Path, raw: bytes
     judged(lambda: layers.load(path))
 
 
-@SOME
 @given(data=st.data())
 def test_sif_of_any_header_and_table_is_read_or_refused(
     tmp_path: Path, data: st.DataObject
@@ -303,7 +296,6 @@ _RECORD_KEYS = ["facts", "env", "packages", "recipe", "fairlead_version", "tree_
 _RECORD_KEYS += ["glibc_floor", "python", "frameworks", "base", "labels", "variant", "schema"]
 
 
-@settings(SOME, max_examples=60)
 @given(record=st.dictionaries(st.sampled_from(_RECORD_KEYS), _JSON, max_size=6) | _JSON)
 def test_record_of_any_json_is_read_or_refused(tmp_path: Path, record: object) -> None:
     squashfs = tmp_path / "root.squashfs"
@@ -317,7 +309,6 @@ def test_record_of_any_json_is_read_or_refused(tmp_path: Path, record: object) -
     judged(lambda: open_image(str(path), cache), but=str(tmp_path / "cache"))
 
 
-@SOME
 @given(data=st.data())
 def test_layout_of_any_json_is_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
     folder = tmp_path / "app.oci"
@@ -339,7 +330,6 @@ def test_layout_of_any_json_is_read_or_refused(tmp_path: Path, data: st.DataObje
     judged(lambda: read_configuration(folder, read_layout(folder)))
 
 
-@SOME
 @given(config=st.dictionaries(_TEXT | st.sampled_from(["config", "rootfs", "created"]), _JSON))
 def test_layout_of_any_configuration_is_read_or_refused(
     tmp_path: Path, config: dict[str, Any]
@@ -367,13 +357,11 @@ def _replace(blob: Path, index: dict[str, Any], raw: bytes, folder: Path) -> Non
     (folder / "index.json").write_text(json.dumps(index))
 
 
-@SOME
 @given(raw=_JSON.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=200))
 def test_signature_of_any_bytes_is_read_or_refused(tmp_path: Path, raw: bytes) -> None:
     judged(lambda: signature.parse(raw, tmp_path / "app.sif.sig"))
 
 
-@SOME
 @given(raw=_JSON.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=200))
 def test_index_of_images_of_any_bytes_names_no_image(tmp_path: Path, raw: bytes) -> None:
     cache = Cache(tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.base.errors import ExitCode, FairleadError
@@ -105,7 +105,6 @@ def test_word_has_a_value_only_where_it_is_certain(text: str, value: str | None)
 
 
 @given(st.text("abif fi;do\n|&(){}<>'\"\\$`=E# -", max_size=60))
-@settings(max_examples=400, deadline=None)
 def test_script_of_any_signs_is_cut_without_losing_a_line(text: str) -> None:
     script = of_lines(split_lines(text))
     seen = {line for c in commands(script) for line in range(c.where.first, c.where.last + 1)}
@@ -466,17 +465,11 @@ def _check_account(folder: Path, name: str, text: str) -> None:
 
 
 @given(_lines(_DOCKER_LINES, "RUN"))
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 def test_every_line_of_a_containerfile_is_carried_or_lost(tmp_path: Path, lines: list[str]) -> None:
     _check_account(tmp_path, "Containerfile", "\n".join(["FROM debian:12", *lines]) + "\n")
 
 
 @given(_lines(_DEF_LINES, " "))
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 def test_every_line_of_a_definition_is_carried_or_lost(tmp_path: Path, lines: list[str]) -> None:
     _check_account(tmp_path, "x.def", "\n".join([DEF.rstrip(), *lines]) + "\n")
 

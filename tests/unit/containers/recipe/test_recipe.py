@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding
@@ -161,7 +161,6 @@ KEYS = st.sampled_from(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(
     st.dictionaries(
         KEYS,
@@ -179,7 +178,6 @@ def test_recipe_cross_checks_bear_any_data(data: dict[str, Any]) -> None:
     assert all(m.what and m.why for m in cross_mistakes(data))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(at=st.integers(0, len(GOOD)), cut=st.integers(0, 12), put=st.text(max_size=12))
 def test_recipe_mangled_text_never_ends_in_a_traceback(
     tmp_path: Path, at: int, cut: int, put: str

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.base.errors import ExitCode, FairleadError
@@ -137,7 +137,6 @@ def test_render_on_a_registry_image_without_a_lock_says_that_nothing_is_pinned(
 
 
 @given(value=st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=40))
-@settings(max_examples=60, deadline=None)
 def test_rendered_variable_means_what_the_recipe_says_also_to_a_shell(value: str) -> None:
     line = f"export X={shell_word(value)}"
     assert not re.search(r"\{\{\s*\w+\s*\}\}", line)  # an argument of the build

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.base.errors import FairleadError
@@ -231,9 +231,6 @@ ENTRIES = st.tuples(
 ).map(lambda e: (e[0], e[1], e[2].encode() if e[0] == "file" else e[2]))
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(st.lists(st.lists(ENTRIES, max_size=8), min_size=1, max_size=3))
 def test_layers_of_any_kind_are_refused_or_stay_inside(
     tmp_path: Path, stack: list[list[Entry]]
@@ -252,9 +249,6 @@ def test_layers_of_any_kind_are_refused_or_stay_inside(
         assert not above or found[above] == "dir"
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(st.data())
 def test_layers_with_flipped_bytes_are_refused_or_read(tmp_path: Path, data: st.DataObject) -> None:
     whole = layer(

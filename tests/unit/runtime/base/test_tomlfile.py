@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
@@ -125,7 +125,6 @@ def test_load_missing_or_not_text_is_reported(tmp_path: Path) -> None:
         assert finding.check == check and str(path) in finding.where
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     text=st.one_of(
         st.text(max_size=80),

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import recorded
 
@@ -78,7 +78,6 @@ def test_file_that_is_not_there_or_a_folder_is_refused(tmp_path: Path) -> None:
             capture.read(path)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_capture_with_something_else_in_it_is_refused_or_read(
     tmp_path: Path, data: st.DataObject

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairlead.elf import reader
@@ -71,12 +71,8 @@ def facts_or_refusal(path: Path, content: bytes) -> None:
 
 
 WHOLE = SMALL.read_bytes()
-quick = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 
 
-@quick
 @given(length=st.integers(0, len(WHOLE)))
 @example(length=64)
 @example(length=len(WHOLE) - 1)
@@ -84,7 +80,6 @@ def test_read_truncated_anywhere_is_a_result_or_refused(length: int, tmp_path: P
     facts_or_refusal(tmp_path / "cut", WHOLE[:length])
 
 
-@quick
 @given(
     places=st.lists(
         st.tuples(
@@ -103,7 +98,6 @@ def test_read_damaged_anywhere_is_a_result_or_refused(
     facts_or_refusal(tmp_path / "damaged", bytes(content))
 
 
-@quick
 @given(tail=st.binary(max_size=400))
 def test_read_any_bytes_after_the_magic_are_a_result_or_refused(
     tail: bytes, tmp_path: Path

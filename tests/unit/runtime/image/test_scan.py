@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.base.paths import resolve_in
@@ -63,7 +63,6 @@ LINKS = st.dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(links=LINKS, start=st.lists(st.sampled_from("abc"), min_size=1, max_size=4))
 def test_resolve_in_any_links_never_leave_the_root(links: dict[str, str], start: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:

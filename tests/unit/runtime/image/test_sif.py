@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.base.errors import FairleadError
@@ -131,9 +131,6 @@ def test_sif_without_a_partition_says_so(tmp_path: Path) -> None:
         _ = read_sif(path).squashfs
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(
     place=st.integers(32, PAGE + 2 * DESCRIPTOR.size),
     bytes_=st.binary(min_size=1, max_size=16),

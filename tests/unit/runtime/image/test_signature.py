@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.signed import DOCUMENT, PASSPHRASE, kept_key, make_layout, make_sif
 
@@ -19,10 +19,6 @@ from fairlead.base.errors import FairleadError
 from fairlead.image import keys, signature
 from fairlead.image.keys import PrivateKey, PublicKey
 from fairlead.image.sif import read_sif
-
-FLIPS = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +95,6 @@ def test_private_key_that_is_open_or_not_opened_is_refused(
     assert caught.value.findings[0].check == check
 
 
-@settings(parent=FLIPS, max_examples=40)
 @given(position=st.integers(0, 10_000), change=st.integers(1, 255))
 def test_private_key_with_a_changed_byte_is_refused(
     tmp_path: Path, position: int, change: int
@@ -161,7 +156,6 @@ def test_trusted_key_is_kept_listed_and_removed(tmp_path: Path, key: PrivateKey)
         keys.find_trusted(key.public.id, environ)
 
 
-@FLIPS
 @given(position=st.integers(0, 10_000), change=st.integers(1, 255))
 def test_trusted_key_with_a_changed_byte_is_refused(
     tmp_path: Path, key: PrivateKey, position: int, change: int
@@ -211,7 +205,6 @@ def test_signature_of_an_image_that_contradicts_its_record_is_not_made(
     assert not signature.signature_file(image).exists()
 
 
-@FLIPS
 @given(position=st.integers(0, 1 << 20), change=st.integers(1, 255))
 def test_image_with_a_changed_byte_is_refused(
     tmp_path: Path,
@@ -230,7 +223,6 @@ def test_image_with_a_changed_byte_is_refused(
     assert name in ("signature-mismatch", "image-digest", "image-format") or name.startswith("sif-")
 
 
-@FLIPS
 @given(position=st.integers(0, 10_000), change=st.integers(1, 255))
 def test_signature_file_with_a_changed_byte_is_refused(
     tmp_path: Path,

@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.base.errors import FairleadError
@@ -605,7 +605,6 @@ def test_ranks_that_share_the_looking_agree(tmp_path: Path, ranks: int) -> None:
 # --- layouts ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
 @given(st.integers(1, 40), st.sampled_from([1, 3, 4]), st.sampled_from([2, 3]))
 def test_side_of_a_square_or_cube_is_found(side: int, channels: int, dimensions: int) -> None:
     count = channels * math.prod([side] * dimensions)

@@ -62,6 +62,7 @@ def test_universes_at_four_redshifts_are_one_field_that_grows() -> None:
     assert abs(np.corrcoef(grown, made.targets[:, 0])[0, 1]) < 0.4
 
 
+@pytest.mark.full
 def test_universes_have_equal_counts_and_a_spectrum_that_distinguishes_them() -> None:
     train, held = (
         synthetic_universe.shard(1, "train", 0, 500),

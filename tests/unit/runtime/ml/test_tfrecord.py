@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairlead.ml.data import crc32c as crc
@@ -22,10 +22,8 @@ from fairlead.ml.data.damage import DamagedFile
 from fairlead.ml.data.example import BadExample, decode, encode
 from fairlead.ml.data.tfrecord import Compression, Writer
 
+
 # Every example writes the same file again.
-anew = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
-
-
 def bytewise(data: bytes) -> int:
     value = 0xFFFFFFFF
     for byte in data:
@@ -54,7 +52,6 @@ def test_crc32c_has_the_published_values(data: bytes, wanted: int) -> None:
     assert crc32c(data) == wanted
 
 
-@settings(max_examples=25)
 @given(st.integers(0, 24_000), st.integers(0, 2**32))
 @example(crc._SHORT - 1, 1)
 @example(crc._SHORT, 1)
@@ -204,7 +201,6 @@ def everything(path: Path) -> list[bytes]:
 
 
 @pytest.mark.parametrize("how", Compression)
-@anew
 @given(records=st.lists(st.binary(max_size=300), max_size=6))
 def test_file_reads_back_what_was_written(
     tmp_path: Path, how: Compression, records: list[bytes]

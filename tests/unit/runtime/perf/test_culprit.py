@@ -11,7 +11,7 @@ from itertools import combinations
 from statistics import median
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.base.serde import from_json, to_json
@@ -116,7 +116,6 @@ def found(outcome: Outcome) -> set[tuple[Kind, tuple[str, ...]]]:
 
 
 @given(st.data())
-@settings(max_examples=60)
 def test_one_culprit_is_named_in_logarithmic_rounds(data: st.DataObject) -> None:
     nodes = data.draw(st.one_of(st.integers(3, 40), st.integers(3, 1024)))
     factor, seed = data.draw(st.floats(4, 100)), data.draw(st.integers(0, 10**6))
@@ -136,7 +135,6 @@ def test_one_culprit_is_named_in_logarithmic_rounds(data: st.DataObject) -> None
 
 
 @given(st.data())
-@settings(max_examples=60)
 def test_several_culprits_are_all_named(data: st.DataObject) -> None:
     """As many as are promised, fewer than partners that each node meets."""
     nodes = data.draw(st.one_of(st.integers(6, 40), st.integers(6, 1024)))
@@ -157,7 +155,6 @@ def test_several_culprits_are_all_named(data: st.DataObject) -> None:
 
 
 @given(nodes=st.one_of(st.integers(3, 40), st.integers(3, 1024)), seed=st.integers(0, 10**6))
-@settings(max_examples=60)
 def test_no_rank_is_named_where_nothing_is_slow(nodes: int, seed: int) -> None:
     outcome = find_links((network := Network(nodes, seed, noise=0.1)).names, network.measure)
     assert outcome.answer is Answer.NONE and outcome.culprits == ()
@@ -165,7 +162,6 @@ def test_no_rank_is_named_where_nothing_is_slow(nodes: int, seed: int) -> None:
 
 
 @given(nodes=st.integers(3, 64), seed=st.integers(0, 10**6), noise=st.floats(0.3, 3))
-@settings(max_examples=60)
 def test_heavy_noise_may_hide_but_names_no_one(nodes: int, seed: int, noise: float) -> None:
     network = Network(nodes, seed, noise=noise, hiccup=0.2)
     outcome = find_links(network.names, network.measure, threshold=4)
@@ -223,7 +219,6 @@ def test_slow_everywhere_is_not_followed() -> None:
 
 
 @given(nodes=st.integers(0, 70), seed=st.integers(0, 10**6), spread=st.floats(0, 6))
-@settings(max_examples=60)
 def test_any_times_at_all_come_to_an_end(nodes: int, seed: int, spread: float) -> None:
     network, chance = Network(nodes, seed), random.Random(seed)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests import grammars
 
@@ -160,7 +160,6 @@ def test_name_that_would_leave_its_directive_is_refused(text: str) -> None:
         model.options(("-C x\n#SBATCH -N 99",))
 
 
-@settings(deadline=None, max_examples=30)
 @given(
     st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1)
 )

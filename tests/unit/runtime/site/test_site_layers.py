@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead import site
@@ -249,7 +249,6 @@ def written(number: int, content: dict[str, Any]) -> str:
     return text
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(contents=st.lists(layer, min_size=1, max_size=4))
 def test_layers_of_any_content_later_wins_and_origins_follow(
     contents: list[dict[str, Any]], tmp_path: Path

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.recorded import (
     CACHE,
@@ -59,7 +59,6 @@ def plans(draw: st.DrawFn) -> Plan:
     )
 
 
-@settings(max_examples=80, deadline=None)
 @given(made=plans())
 def test_plan_any_has_no_piece_of_glibc_on_a_search_path(made: Plan) -> None:
     assert made.staging and made.staging.files and made.glibc
@@ -71,7 +70,6 @@ def test_plan_any_has_no_piece_of_glibc_on_a_search_path(made: Plan) -> None:
     assert f"{MOUNT}/glibc" not in searched
 
 
-@settings(max_examples=80, deadline=None)
 @given(made=plans())
 def test_plan_any_brings_a_whole_glibc_or_none_and_only_when_it_is_needed(made: Plan) -> None:
     assert made.glibc and made.host and made.staging
@@ -91,7 +89,6 @@ def test_plan_any_brings_a_whole_glibc_or_none_and_only_when_it_is_needed(made: 
         assert "LD_LIBRARY_PATH" not in made.env and f"{MOUNT}/lib" in made.wrapper[-1]
 
 
-@settings(max_examples=80, deadline=None)
 @given(made=plans())
 def test_plan_any_lets_exactly_one_mpi_be_reached(made: Plan) -> None:
     """Every name and every place by which a program of the image asks leads to the staged file."""
@@ -112,7 +109,6 @@ def test_plan_any_lets_exactly_one_mpi_be_reached(made: Plan) -> None:
     assert [f.source for f in mpis] == [made.host.library.path]
 
 
-@settings(max_examples=80, deadline=None)
 @given(made=plans())
 def test_plan_any_aliases_are_links_next_to_the_real_file(made: Plan) -> None:
     assert made.staging and made.host
@@ -127,7 +123,6 @@ def test_plan_any_aliases_are_links_next_to_the_real_file(made: Plan) -> None:
     assert made.planned_file == f"{MOUNT}/lib/{made.host.library.soname}"
 
 
-@settings(max_examples=80, deadline=None)
 @given(made=plans())
 def test_plan_any_stages_each_place_once(made: Plan) -> None:
     assert made.staging and made.host
@@ -138,7 +133,6 @@ def test_plan_any_stages_each_place_once(made: Plan) -> None:
     assert all(t.startswith(("lib/", "dep/", "glibc/")) and ".." not in t for t in targets)
 
 
-@settings(max_examples=80, deadline=None)
 @given(made=plans())
 def test_plan_any_keeps_what_the_user_asked_for(made: Plan) -> None:
     shown = made.binds
@@ -162,7 +156,6 @@ def test_plan_any_keeps_what_the_user_asked_for(made: Plan) -> None:
     assert made.env["LD_PRELOAD"].split(":") == wanted
 
 
-@settings(max_examples=30, deadline=None)
 @given(made=plans())
 def test_plan_any_made_again_is_the_same(made: Plan) -> None:
     again = plan(
@@ -182,7 +175,6 @@ def test_plan_any_made_again_is_the_same(made: Plan) -> None:
     assert to_json(again) == to_json(made)
 
 
-@settings(max_examples=80, deadline=None)
 @given(made=plans())
 def test_plan_any_explains_every_variable_alias_and_bind(made: Plan) -> None:
     said = {(line.kind, line.what.split("=")[0].split(" ")[0]) for line in made.lines}

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests import traces
 from tests.traces import of
@@ -18,6 +19,7 @@ from fairlead.base.progress import Silent
 from fairlead.comm.core import Timings
 from fairlead.comm.mpi import connect
 from fairlead.comm.timeline import Timeline
+from fairlead.ml.train.checkpoint import Checkpoint, Writer
 from fairlead.ml.train.model import Marks, step_times
 from fairlead.session.recorder import Recorder
 from fairlead.trace import document, spans
@@ -34,6 +36,15 @@ def alone(file: Path, **environ: str) -> Timeline:
     """The timeline of a process that is rank 0 of 1."""
     settings = {f"FAIRLEAD_COMM_TIMELINE_{name}": value for name, value in environ.items()}
     return Timeline(connect({}), {"FAIRLEAD_COMM_TIMELINE": str(file), **settings})
+
+
+def test_checkpoints_are_written_in_their_row(file: Path, tmp_path: Path) -> None:
+    timeline = alone(file)
+    with Writer(tmp_path / "checkpoints") as writer:
+        writer.start(Checkpoint(3, {}, [np.zeros(4, np.float32)], [], {}), held_s=0)
+    timeline.end()
+    (written,) = of(traces.read(file), row="checkpoints", name="write a checkpoint")
+    assert written["args"]["step"] == 3
 
 
 def test_spans_are_in_the_row_of_their_thread_and_nest(file: Path) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.base.errors import FairleadError
@@ -93,7 +93,6 @@ def build(top: Path, shape: object, mode: Iterator[int]) -> None:
     make(os.fsencode(top), shape)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(shape=st.dictionaries(names, shapes, max_size=6), mode=modes)
 def test_tree_of_any_shape_survives_the_way_in_and_back(shape: Shape, mode: list[int]) -> None:
     with tempfile.TemporaryDirectory() as work:

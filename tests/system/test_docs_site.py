@@ -12,10 +12,8 @@ import pytest
 
 from fairlead import comm
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 PATHS = os.pathsep.join(str(ROOT / room) for room in ("", "runtime", "containers"))
-# One worker builds the site.
-pytestmark = pytest.mark.xdist_group("site")
 HEADER = ROOT / "runtime/native/include/fairlead_comm.h"
 
 
