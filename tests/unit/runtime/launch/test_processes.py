@@ -98,7 +98,7 @@ def test_start_launcher_ends_when_this_process_is_killed(tmp_path: Path) -> None
     pid = wait_for(pid_file)
     killed.kill()
     killed.wait()
-    until = time.monotonic() + 120  # shared machines start programs late
+    until = time.monotonic() + 120
     while alive(pid) and time.monotonic() < until:
         time.sleep(0.01)
     assert not alive(pid)
