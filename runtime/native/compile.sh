@@ -1,7 +1,8 @@
 # sh compile.sh FOLDER: the collective core, and its operation for the TensorFlow of `python3` where that has one.
 #
-# Run in this folder; without `src` in it, only the operation is compiled. The same compilers give the same bytes: no paths, times or identifiers enter them. An operation
-# that cannot be compiled stops nothing: gradients then go by numpy_function, and `tensorflow-op.txt` says why.
+# Run in this folder; without `src` in it, only the operation is compiled. The same compilers give the same bytes: no
+# paths, times or identifiers enter them. If the operation does not compile, gradients go through numpy_function, and
+# `tensorflow-op.txt` says why.
 set -eu
 out=$1
 mkdir -p "$out"
@@ -9,11 +10,11 @@ alike="-ffile-prefix-map=$PWD=. -Wl,--build-id=none -Wl,-s"
 # shellcheck disable=SC2046,SC2086  # flags are words
 [ ! -d src ] || ${CXX:-g++} $(cat flags) $alike -I include -o "$out/libfairlead_comm.so" src/*.cpp -lgcc
 
-# Not from here: this folder has one called tensorflow, too.
+# Not from this folder, whose subfolder tensorflow would be imported.
 (cd / && python3 -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("tensorflow"))') || exit 0
 log=$PWD/tensorflow.log
 asked='import tensorflow as tf; print(tf.__version__, *tf.sysconfig.get_compile_flags(), *tf.sysconfig.get_link_flags())'
-# What it says of the processor is nobody's interest here.
+# TensorFlow's remarks about the processor are off.
 found=$(cd / && TF_CPP_MIN_LOG_LEVEL=3 python3 -c "$asked" 2> "$log") || { tail -n 3 "$log" > "$out/tensorflow-op.txt"; exit 0; }
 op="$out/libfairlead_tensorflow-${found%% *}.so"
 # shellcheck disable=SC2086

@@ -402,7 +402,7 @@ def test_rank_that_passes_nan_or_infinity_is_named_with_its_tensor(
     settings = {"BACKEND": backend, "NODE_RANKS": node, "REPORT": "0"}
     done = ranks(3, program, **settings)
     assert done.returncode == 0, done.stderr
-    once = "of each rank this is said once (FAIRLEAD_COMM_NONFINITE)"
+    once = "reported once per rank (FAIRLEAD_COMM_NONFINITE)"
     assert done.stderr == f"fairlead.comm: {said}; {once}\n" and not done.stdout
     done = ranks(3, program, NONFINITE="stop", **settings)
     assert done.returncode == 0, done.stderr
@@ -443,7 +443,7 @@ def test_sum_that_overflows_though_no_rank_passed_infinity_is_distinguished(rank
 
 def test_ranks_that_are_configured_otherwise_of_nan_are_refused(ranks: Ranks) -> None:
     around = (
-        'export FAIRLEAD_COMM_NONFINITE=$([ "$PMI_RANK" = 1 ] && echo stop || echo tell); exec "$@"'
+        'export FAIRLEAD_COMM_NONFINITE=$([ "$PMI_RANK" = 1 ] && echo stop || echo warn); exec "$@"'
     )
     done = ranks(2, SLOW, around, BACKEND="native")
     assert done.returncode != 0 and "were given different FAIRLEAD_COMM_NONFINITE" in done.stderr

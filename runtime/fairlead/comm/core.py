@@ -221,7 +221,7 @@ class Comm:
             names: of the arrays, for messages.
             any_values: accept NaN and infinities, as under loss scaling. Otherwise
                 ``FAIRLEAD_COMM_NONFINITE`` decides: name the rank that passes one on stderr, once
-                (`tell`), fail the call on every rank (`stop`), or do nothing (`ignore`).
+                (`warn`), fail the call on every rank (`stop`), or do nothing (`ignore`).
         Returns:
             ``out``, or new arrays; same order, shapes and dtypes. All ranks get the same bits
             wherever MPI_Allreduce gives them, as MPI asks of implementations (MPI-4.1, 6.9.1).
@@ -467,7 +467,7 @@ class Comm:
             return
         every = self._backend.allgather((os.uname().nodename, first_odd(arrays)))
         for rank, (host, odd) in enumerate(every):
-            if odd is None or (policy == "tell" and rank in self._odd):
+            if odd is None or (policy == "warn" and rank in self._odd):
                 continue
             what, index, element = odd
             name = f" ({names[index]})" if index < len(names) else ""
@@ -481,7 +481,7 @@ class Comm:
                 )
             self._odd.add(rank)
             if rank == self.rank:
-                once = "of each rank this is said once (FAIRLEAD_COMM_NONFINITE)"
+                once = "reported once per rank (FAIRLEAD_COMM_NONFINITE)"
                 sys.stderr.write(f"fairlead.comm: {what_happened}; {once}\n")
 
 
@@ -543,8 +543,8 @@ def odd_values() -> str:
     Raises:
         FairleadError: its value is unknown.
     """
-    asked = os.environ.get("FAIRLEAD_COMM_NONFINITE") or "tell"
-    if asked not in ("tell", "stop", "ignore"):
+    asked = os.environ.get("FAIRLEAD_COMM_NONFINITE") or "warn"
+    if asked not in ("warn", "stop", "ignore"):
         raise fail("comm-nonfinite-mode", asked=asked)
     return asked
 

@@ -31,11 +31,11 @@ _GENERAL = (
     ),
     Setting(
         "FAIRLEAD_COMM_NONFINITE",
-        "tell",
-        "NaN or infinity in what a rank passes: it is named once, `tell`; the call fails, `stop`; `ignore`",
+        "warn",
+        "NaN or infinity in what a rank passes: it is reported once (`warn`), fails the call (`stop`) or is ignored (`ignore`)",
     ),
     Setting(
-        "FAIRLEAD_COMM_REPORT", "1", "0: nothing is said at the end of how long the ranks waited"
+        "FAIRLEAD_COMM_REPORT", "1", "0: no report at the end of how long the ranks waited"
     ),
     Setting(
         "FAIRLEAD_COMM_TIMELINE",

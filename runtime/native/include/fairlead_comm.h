@@ -34,12 +34,12 @@ typedef enum {
     FAIRLEAD_BAD_CALL = 1,   /* an argument, or a call at the wrong time; nothing was communicated */
     FAIRLEAD_NO_MPI = 2,     /* no MPI is loaded, or it cannot be started */
     FAIRLEAD_MPI_FAILED = 3, /* MPI returned an error */
-    FAIRLEAD_DIFFER = 4,     /* ranks disagree on the call or on its tensors: the same on every rank */
+    FAIRLEAD_DIFFER = 4,     /* ranks disagree on the call or on its tensors; on every rank */
     FAIRLEAD_PEER_LOST = 5,  /* a rank has ended without finalize, or after a failure */
     FAIRLEAD_TIMEOUT = 6,    /* FAIRLEAD_COMM_TIMEOUT_S passed in one call */
     FAIRLEAD_NO_MEMORY = 7,
-    FAIRLEAD_INTERRUPTED = 8, /* what fairlead_comm_while_waiting was given said so */
-    FAIRLEAD_NONFINITE = 9    /* FAIRLEAD_COMM_NONFINITE=stop, and a rank passed NaN or infinity: on every rank */
+    FAIRLEAD_INTERRUPTED = 8, /* the function of fairlead_comm_while_waiting returned 0 */
+    FAIRLEAD_NONFINITE = 9    /* FAIRLEAD_COMM_NONFINITE=stop, and a rank passed NaN or infinity; on every rank */
 } fairlead_status;
 
 typedef enum {
@@ -55,7 +55,7 @@ typedef enum {
 typedef enum {
     FAIRLEAD_SUM = 0,
     FAIRLEAD_MEAN = 1,
-    FAIRLEAD_ANY = 2 /* with | : NaN and infinity are values like others; else the rank that passes one is named */
+    FAIRLEAD_ANY = 2 /* with | : accept NaN and infinity; otherwise the rank that passes one is named */
 } fairlead_operation;
 
 /* Contiguous elements, at any address. `in` and `out` are the same place or do not overlap. */
@@ -64,24 +64,24 @@ typedef struct {
     void *out;
     uint64_t count;
     int32_t dtype;    /* a fairlead_dtype */
-    int32_t shape;    /* any number that stands for the shape; ranks must give the same. 0 */
-    const char *name; /* for messages; NULL: its number */
+    int32_t shape;    /* a number that identifies the shape; the same on all ranks. 0 for none */
+    const char *name; /* for messages; NULL: its index */
 } fairlead_tensor;
 
 typedef struct fairlead_team fairlead_team;
 
-/* What a team has done on this rank since it was made. Seconds of wall clock. */
+/* What a team has done on this rank since it was made. Times are wall clock. */
 typedef struct {
     uint64_t calls;
-    uint64_t bytes;       /* of tensors handed over */
+    uint64_t bytes;       /* of tensors passed */
     double wait_s;        /* until every rank had come to the same call */
     double move_s;        /* the rest of the call */
-    double blocked_s;     /* that the caller spent in the call, or in fairlead_comm_wait */
+    double blocked_s;     /* spent by the caller in the call or in fairlead_comm_wait */
     uint64_t stalls;      /* waits longer than FAIRLEAD_COMM_STALL_S */
     uint64_t aggregates;  /* of `calls`, those of fairlead_comm_aggregate and fairlead_comm_start */
 } fairlead_stats;
 
-/* How the ranks are laid out and what carries the bytes. */
+/* How the ranks are laid out, and what they communicate through. */
 typedef struct {
     int32_t rank, size;
     int32_t local_rank, local_size; /* among the ranks that share this node's memory */
@@ -101,11 +101,11 @@ typedef struct {
     int64_t tensor;   /* index of the first tensor that differs; -1 */
 } fairlead_match;
 
-/* Starts MPI with MPI_THREAD_MULTIPLE unless it runs already. Collective. Calling it again is free. */
+/* Starts MPI with MPI_THREAD_MULTIPLE unless it runs already. Collective. Further calls do nothing. */
 int fairlead_comm_init(void);
 
-/* Ends MPI if fairlead_comm_init started it. Collective; waits for what was started. Before init it does
- * nothing; a second time it is FAIRLEAD_BAD_CALL. */
+/* Ends MPI if fairlead_comm_init started it. Collective; waits for started calls. Before init it does
+ * nothing; a second call returns FAIRLEAD_BAD_CALL. */
 int fairlead_comm_finalize(void);
 
 /* After init; -1 before. */
@@ -115,25 +115,25 @@ int fairlead_comm_local_rank(void);
 int fairlead_comm_local_size(void);
 int fairlead_comm_layout(fairlead_layout *layout);
 
-/* What the last call of this thread failed of: words for people, "" after success. */
+/* Why the last call of this thread failed; "" after success. */
 const char *fairlead_comm_error(void);
 
-/* A team: `threads` helper threads with communicators of their own. Aggregations of different teams are
- * in flight at once. Collective. Teams are freed by fairlead_comm_finalize. */
+/* A team: `threads` helper threads with communicators of their own. Aggregations of different teams
+ * overlap. Collective. Teams are freed by fairlead_comm_finalize. */
 int fairlead_comm_team(int threads, fairlead_team **team);
 
-/* Sum or mean of each tensor over all ranks, the same bits on every rank. Collective over the team; with
- * NULL in one order with broadcast, barrier and the other calls without a team, so that a rank that skips
- * one is told of. Elements are added in the order of ranks within a node; between nodes in the order of the
- * MPI. With `| FAIRLEAD_FLOAT16 << 8` or `| FAIRLEAD_BFLOAT16 << 8` float32 travels in that form, at half the
- * bytes: each rank's part and the result are rounded to it. */
+/* Sum or mean of each tensor over all ranks, the same bits on every rank. Collective over the team; NULL
+ * puts it in one order with broadcast, barrier and the other calls without a team, so that a rank that skips
+ * one is named. Elements are added in the order of ranks within a node; between nodes in the order of the
+ * MPI. With `| FAIRLEAD_FLOAT16 << 8` or `| FAIRLEAD_BFLOAT16 << 8` float32 is sent in that form, at half
+ * the bytes: each rank's part and the result are rounded to it. */
 int fairlead_comm_aggregate(fairlead_team *team, const fairlead_tensor *tensors, uint64_t count, int operation);
 
-/* The same in the background. `in` must not change and `out` not be read before fairlead_comm_wait. One
- * team works on its calls in the order in which they were started. */
+/* The same in the background. `in` must not change and `out` not be read before fairlead_comm_wait. A
+ * team runs its calls in the order in which they were started. */
 int fairlead_comm_start(fairlead_team *team, const fairlead_tensor *tensors, uint64_t count, int operation,
                         uint64_t *ticket);
-/* Whether it is done (1) or not (0), without waiting; a failure is told by fairlead_comm_wait. */
+/* Whether it is done (1) or not (0), without waiting; fairlead_comm_wait returns its error. */
 int fairlead_comm_done(fairlead_team *team, uint64_t ticket);
 int fairlead_comm_wait(fairlead_team *team, uint64_t ticket);
 
@@ -142,17 +142,18 @@ int fairlead_comm_broadcast(const fairlead_tensor *tensors, uint64_t count, int 
 /* The mean of each value over all ranks; for metrics. */
 int fairlead_comm_average(double *values, uint64_t count);
 int fairlead_comm_barrier(void);
-/* `bytes` bytes of each rank, in the order of ranks, into `all` (size * bytes), on every rank; for little. */
+/* `bytes` bytes of each rank, in the order of ranks, into `all` (size * bytes), on every rank; for
+ * small amounts. */
 int fairlead_comm_gather(const void *mine, uint64_t bytes, void *all);
 /* Whether every rank holds the same bytes in `in`. */
 int fairlead_comm_match(const fairlead_tensor *tensors, uint64_t count, fairlead_match *match);
 
-/* Something that this thread asks about ten times a second while it waits in a call: 0 ends the call with
- * FAIRLEAD_INTERRUPTED, and then its team is of no more use; anything else goes on. For languages whose
- * signal handlers run between calls only. NULL: nothing. */
+/* A function that this thread calls about ten times a second while it waits in a call. If it returns 0 the
+ * call ends with FAIRLEAD_INTERRUPTED, and its team is unusable. For languages whose signal handlers run
+ * between calls only. NULL for none. */
 int fairlead_comm_while_waiting(int (*go_on)(void));
 
-/* NULL: of the calls without a team. */
+/* `team` NULL: the calls without a team. */
 int fairlead_comm_stats(fairlead_team *team, fairlead_stats *stats);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-// The C interface: one world a process, its teams, and what a call failed of.
+// The C interface: one world per process, its teams, and the reason why a call failed.
 #include "team.h"
 
 #include <new>
@@ -27,7 +27,7 @@ struct State {
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 };
 
-// Never destroyed: at exit MPI may be gone.
+// Never destroyed: MPI may be gone at exit.
 State &state() {
     alignas(State) static char place[sizeof(State)];
     static State *made;
@@ -69,18 +69,18 @@ int known(const fairlead_tensor *tensors, uint64_t count, const char *call, bool
     return 0;
 }
 
-struct Told {
+struct Greeting {
     uint64_t protocol, chunk, run;
     int32_t node_ranks, shared_memory, deterministic, nonfinite, lifeline;
     char host[64];
 };
-constexpr uint64_t PROTOCOL = 4;  // of ranks among themselves; to be raised with whatever they must agree on
+constexpr uint64_t PROTOCOL = 4;  // between ranks; increase it whenever the contents of what they must agree on change
 
-// A call that every rank makes in the lane of the calls without a team.
+// A call that every rank makes in the lane of calls without a team.
 int together(State &s, Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root) {
     s.all.block(s.all.calls() + 1);
     const int bad = s.all.run(kind, all_of, part, operation, root, false, &last);
-    if (!bad) s.all.unblock();  // else others are to see where it stands
+    if (!bad) s.all.unblock();  // after an error, others can still see where this rank stands
     return bad;
 }
 
@@ -99,25 +99,25 @@ int begin(State &s) {
     if (int bad = mpi.check(mpi.Comm_size(mpi.world, &s.world.size), "MPI_Comm_size", &last)) return bad;
     char host[64] = "";
     gethostname(host, sizeof host - 1);
-    // What must be the same on every rank, beside its host's name.
+    // What must be the same on every rank, and the rank's host name.
     const uint64_t run = mixed(mixed(uint64_t(getpid()), now_ns()), uint64_t(time(nullptr)));
-    const Told mine = {PROTOCOL, s.settings.chunk, run, s.settings.node_ranks, s.settings.shared_memory, s.settings.deterministic, s.settings.nonfinite, s.settings.lifeline, {}};
-    Room<Told> told;
-    if (!s.hosts.room(size_t(s.world.size) * 64) || !told.room(size_t(s.world.size))) return last.set(FAIRLEAD_NO_MEMORY, "no memory for the names of %d hosts", s.world.size);
-    memcpy(told.at(), &mine, sizeof mine);
-    memcpy(told[0].host, host, sizeof host);
-    const Told sent = told[0];
-    if (int bad = mpi.check(mpi.Allgather(&sent, int(sizeof sent), mpi.byte, told.at(), int(sizeof sent), mpi.byte, mpi.world), "MPI_Allgather", &last)) return bad;
-    for (int i = 0; i < s.world.size; i++) memcpy(s.hosts.at() + size_t(i) * 64, told[size_t(i)].host, 64);
+    const Greeting mine = {PROTOCOL, s.settings.chunk, run, s.settings.node_ranks, s.settings.shared_memory, s.settings.deterministic, s.settings.nonfinite, s.settings.lifeline, {}};
+    Room<Greeting> greetings;
+    if (!s.hosts.room(size_t(s.world.size) * 64) || !greetings.room(size_t(s.world.size))) return last.set(FAIRLEAD_NO_MEMORY, "no memory for the names of %d hosts", s.world.size);
+    memcpy(greetings.at(), &mine, sizeof mine);
+    memcpy(greetings[0].host, host, sizeof host);
+    const Greeting sent = greetings[0];
+    if (int bad = mpi.check(mpi.Allgather(&sent, int(sizeof sent), mpi.byte, greetings.at(), int(sizeof sent), mpi.byte, mpi.world), "MPI_Allgather", &last)) return bad;
+    for (int i = 0; i < s.world.size; i++) memcpy(s.hosts.at() + size_t(i) * 64, greetings[size_t(i)].host, 64);
     s.world.hosts = s.hosts.at(), s.world.watch = &s.watch, s.world.timeline = &s.timeline;
     for (int i = 1; i < s.world.size; i++) {
-        const Told &a = told[0], &b = told[size_t(i)];
+        const Greeting &a = greetings[0], &b = greetings[size_t(i)];
         const char *what = a.protocol != b.protocol ? "have different versions of this library" : a.chunk != b.chunk ? "were given different FAIRLEAD_COMM_CHUNK_KB" : a.node_ranks != b.node_ranks ? "were given different FAIRLEAD_COMM_NODE_RANKS" : a.shared_memory != b.shared_memory ? "were given different FAIRLEAD_COMM_SHARED_MEMORY" : a.deterministic != b.deterministic ? "were given different FAIRLEAD_COMM_DETERMINISTIC" : a.nonfinite != b.nonfinite ? "were given different FAIRLEAD_COMM_NONFINITE" : a.lifeline != b.lifeline ? "were given different FAIRLEAD_COMM_LIFELINE" : nullptr;
         if (what) return last.set(FAIRLEAD_DIFFER, "rank %d (%s) and rank 0 (%s) %s", i, b.host, a.host, what);
     }
     s.here.mark();
     s.clock.begin();
-    s.timeline.open(s.world.rank, s.world.size, s.world.host(s.world.rank), told[0].run, s.settings.timeline_mb, s.settings.timeline_chunks);
+    s.timeline.open(s.world.rank, s.world.size, s.world.host(s.world.rank), greetings[0].run, s.settings.timeline_mb, s.settings.timeline_chunks);
     if (int bad = s.all.open(mpi, mpi.world, s.world, s.settings, -1, 0, &last)) return bad;
     if (s.all.nodes() > 1)
         if (int bad = s.watch.exchange.open(mpi, mpi.world, s.world, &last)) return bad;
@@ -127,7 +127,7 @@ int begin(State &s) {
     return 0;
 }
 
-// Two 64-bit sums over the bytes, in four streams so that they keep up with memory.
+// Two 64-bit sums over the bytes, in four streams to keep up with memory.
 struct Digest {
     uint64_t a, b;
 };
@@ -174,7 +174,7 @@ API int fairlead_comm_finalize(void) {
         if (int bad = team->drain(&error))
             if (!first) first = bad, last = error;
     const Tensors none = {nullptr, 0};
-    // Who waits for this rank in a team waits in vain.
+    // A rank that waits for this one in a team would wait forever.
     for (fairlead_team *team = s.teams; team; team = team->next) team->leave();
     store(&s.watch.ended, uint32_t(1));
     if (!first) first = together(s, FINALIZE, none, none, 0, 0);
@@ -208,7 +208,7 @@ API int fairlead_comm_layout(fairlead_layout *layout) {
     if (!layout) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_layout: layout is NULL");
     const State &s = state();
     const Segment &segment = s.all.segment();
-    // A team may have found less memory than the first lane.
+    // A team may have got less memory than the first lane.
     const char *why_not = s.all.why_not();
     for (const fairlead_team *team = load(&s.teams); team; team = team->next)
         if (!*why_not) why_not = team->why_not();
@@ -329,7 +329,7 @@ API int fairlead_comm_gather(const void *mine, uint64_t bytes, void *all) {
     if (bytes && (!mine || !all)) return last.set(FAIRLEAD_BAD_CALL, "%s: an address is NULL", call);
     State &s = state();
     Lock lock(s.mutex);
-    // A row with a place for each rank, zero but in its own: the sum has them all.
+    // A row with one entry per rank, zero except this rank's: the sum holds them all.
     const size_t ranks = size_t(s.world.size), own = size_t(s.world.rank), words = (bytes + 7) / 8;
     Room<int64_t> row;
     if (!row.room(ranks * words + 1)) return last.set(FAIRLEAD_NO_MEMORY, "%s: no memory for %llu bytes of %zu ranks", call, static_cast<unsigned long long>(bytes), ranks);
@@ -354,10 +354,10 @@ API int fairlead_comm_match(const fairlead_tensor *tensors, uint64_t count, fair
     Room<int64_t> found;
     if (!ours.room(count + 1) || !firsts.room(count + 1) || !found.room(ranks)) return last.set(FAIRLEAD_NO_MEMORY, "%s: no memory for the digests", call);
     for (uint64_t i = 0; i < count; i++) ours[i] = digest(tensors[i].in, tensors[i].count * width(Form(tensors[i].dtype)));
-    // Rank 0's digests to all; then each rank's first difference to all, as a row with one entry a rank.
+    // Rank 0's digests to all ranks; then each rank's first difference to all, as a row with one entry per rank.
     fairlead_tensor sums = {ours.at(), firsts.at(), count * sizeof(Digest), FAIRLEAD_BYTES, 0, nullptr};
-    const Tensors told = {&sums, 1}, all_of = {tensors, count};
-    if (int bad = together(s, MATCH, all_of, told, 0, 0)) return bad;
+    const Tensors greetings = {&sums, 1}, all_of = {tensors, count};
+    if (int bad = together(s, MATCH, all_of, greetings, 0, 0)) return bad;
     memset(found.at(), 0, ranks * sizeof(int64_t));
     for (uint64_t i = 0; i < count && !found[mine]; i++)
         if (ours[i].a != firsts[i].a || ours[i].b != firsts[i].b) found[mine] = int64_t(i) + 1;

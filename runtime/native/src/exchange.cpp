@@ -6,7 +6,7 @@ namespace fairlead {
 namespace {
 
 constexpr double AFTER_S = 1.5;  // of waiting; most waits are shorter
-constexpr double FLUSH_S = 3;    // at most, until what a rank has told is taken: it fails, and may end, thereafter
+constexpr double FLUSH_S = 3;    // limit for the delivery of this rank's report; afterwards it fails, and may end
 
 bool same(const Standing &a, const Standing &b) { return a.size() == b.size() && !memcmp(&a, &b, a.size()); }
 
@@ -37,15 +37,16 @@ int Exchange::close(Error *error) {
 
 // --- messages --------------------------------------------------------------------------------
 
-// Takes one message, if one is there: its tag. It is never waited for, though its head has come.
+// Receives one message, if there is one; returns its tag. Never waits for the rest of a message whose head has
+// come.
 int Exchange::take_one() {
     for (const int tag : {VERDICT, STANDING}) {
         if (taking_ || (tag == STANDING && world_->rank)) continue;
         int flag = 0;
         Mpi::Handle message = 0;
         const MpiTurn turn(*mpi_);
-        // The message that is seen is the one that is taken. (By Iprobe and Irecv from any source it stayed with
-        // MPICH 5 over UCX's TCP: seen each time, and never received.)
+        // A matched probe receives exactly the message that was seen. (With Iprobe and Irecv from any source,
+        // MPICH 5 over UCX's TCP reported the message each time and never received it.)
         if (mpi_->Improbe(mpi_->any_source, tag, comm_, &flag, &message, mpi_->no_status) || !flag) continue;
         if (!mpi_->Imrecv(&inbox_, int(sizeof inbox_), mpi_->byte, &message, &taking_way_)) taking_ = tag;
     }
@@ -103,7 +104,7 @@ int Exchange::look(double waited, Error *error) {
     return bad;
 }
 
-int Exchange::said(Error *error) {
+int Exchange::verdict(Error *error) {
     if (!comm_) return 0;
     Lock lock(mutex_);
     if (!judged_)
@@ -137,8 +138,8 @@ const Standing *Exchange::of(int rank) {
     return one && one->rank >= 0 ? one : nullptr;
 }
 
-// What ranks told was true when they told it. It still is where they wait for each other in a circle: the first
-// of them to go on would need a call of another's that comes after what that one told.
+// A report was true when it was sent. It still is if the ranks wait for each other in a circle: the first to go on
+// would need a call that comes after the one its peer reported.
 int Exchange::judge(Error *error) {
     const Standing mine = standing();
     if (!each_.count() || (!fresh_ && same(mine, sent_))) return 0;
@@ -156,9 +157,9 @@ int Exchange::judge(Error *error) {
 int Exchange::crossed(Error *error) {
     constexpr uint64_t CALL = (uint64_t(1) << 48) - 1;
     constexpr int MOST = 32;
-    // Ranks whose only thread waits for the same call stand together.
+    // Ranks whose only thread waits for the same call form a group.
     uint64_t places[MOST];
-    int some[MOST], held[MOST][MOST], groups = 0;  // a rank of each; one there that has not come to this one's call
+    int some[MOST], held[MOST][MOST], groups = 0;  // one rank of each; a rank of the group that has not come to this one's call
     uint32_t waits[MOST] = {};
     for (int pass = 0; pass < 2; pass++)
         for (int r = 0; r < world_->size; r++) {
@@ -189,7 +190,7 @@ int Exchange::crossed(Error *error) {
     return 0;
 }
 
-// Whether a rank that has called finalize is waited for in a team.
+// Whether a team waits for a rank that has called finalize.
 int Exchange::left(Error *error) {
     for (int q = 0; q < world_->size; q++) {
         const Standing *gone = of(q);
@@ -207,9 +208,9 @@ int Exchange::left(Error *error) {
     return 0;
 }
 
-// --- telling ---------------------------------------------------------------------------------
+// --- reporting -------------------------------------------------------------------------------
 
-// `found_` to every other rank; those that wait take it at once.
+// Sends `found_` to every other rank; those that wait receive it at once.
 void Exchange::spread() {
     if (spread_ || !ways_.room(size_t(world_->size))) return;
     spread_ = true;
@@ -217,7 +218,7 @@ void Exchange::spread() {
     Room<bool> under_way;
     if (!under_way.room(size_t(world_->size))) return;
     int left = 0;
-    // What is sent to a node that is gone can end this process (UCX over TCP, in MPICH 5).
+    // A send to a node that is gone can end this process (UCX over TCP, in MPICH 5).
     Watch &watch = *world_->watch;
     const int lost = watch.lifeline.lost();
     const int gone_node = lost < 0 ? -1 : watch.lanes[0]->node_of(lost);
@@ -230,7 +231,7 @@ void Exchange::spread() {
             if (under_way[size_t(r)] && gone(&ways_[size_t(r)])) under_way[size_t(r)] = false, left--;
 }
 
-void Exchange::tell(const Error &error, bool first_is_gone) {
+void Exchange::report(const Error &error, bool first_is_gone) {
     if (!comm_) return;
     Lock lock(mutex_);
     if (judged_) return;
@@ -241,7 +242,7 @@ void Exchange::tell(const Error &error, bool first_is_gone) {
     told_ = found_;
     told_under_way_ = !send(&told_, sizeof told_, 0, VERDICT, &told_way_);
     sent_to_first_ += told_under_way_;
-    // What rank 0 then tells all shows that it knows.
+    // Rank 0's verdict to all shows that it has received the report.
     for (const double begun = now_s(); !heard_ && now_s() - begun < FLUSH_S; sleep_us(200)) {
         if (told_under_way_) told_under_way_ = !gone(&told_way_);
         if (take_one() == VERDICT) heard_ = true;
@@ -253,7 +254,7 @@ size_t Exchange::missing(uint32_t lane, uint64_t call, char *to, size_t size) {
     if (!comm_ || pthread_mutex_trylock(&mutex_)) return 0;
     size_t used = 0;
     int left_out = 0;
-    // Who waits tells rank 0, which takes it while it waits.
+    // Waiting ranks report to rank 0, which receives while it waits.
     for (int r = 0; r < (world_->rank ? int(under_way_) : world_->size); r++) {
         const Standing *one = world_->rank ? nullptr : of(r);
         if (r == world_->rank || (one && one->call_of(lane) >= call)) continue;

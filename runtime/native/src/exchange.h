@@ -1,10 +1,10 @@
-// What ranks of different nodes tell each other while they wait.
+// What ranks of different nodes exchange while they wait.
 //
-// Within a node a rank sees from the seats what the others wait for, and whether they live. Of other nodes it
-// sees nothing: a reduction of MPI's is done or is not. So a rank that has waited for a while tells rank 0 where
-// it stands, and rank 0, while it waits itself, finds out who waits for whom, who has not come, and tells all
-// ranks where nobody can. Messages have a communicator of their own. Nobody waits for one: a rank has one on its
-// way at a time, until rank 0 has taken it, and what comes in is looked for before it is received.
+// Within a node a rank sees from the seats what the others wait for and whether they are alive. Of other nodes it
+// sees nothing: an MPI reduction is complete or not. So a rank that has waited for a while reports to rank 0 where
+// it stands, and rank 0, while it waits itself, finds out who waits for whom and who has not come, and notifies
+// all ranks of a deadlock. Messages have a communicator of their own. Sends are never waited for: a rank has one
+// in flight at a time, and a message is probed before it is received.
 #pragma once
 
 #include "mpi.h"
@@ -13,7 +13,7 @@ namespace fairlead {
 
 struct World;
 
-// Where a process stands. Lanes are numbered alike on every rank; calls from 1.
+// Where a process stands. Lanes have the same numbers on every rank; calls count from 1.
 struct Standing {
     static constexpr int MOST_LANES = 256, MOST_WAITS = 8;
     struct At {
@@ -21,29 +21,30 @@ struct Standing {
         uint64_t call;
     };
     int32_t rank, lanes;
-    uint32_t ended, waiting;     // has called finalize; how many of `waits` there are
-    uint64_t blocked;            // as the seat's: what its one thread waits for
-    At waits[MOST_WAITS];        // lanes whose agreement is waited for, by whichever thread
-    uint64_t come[MOST_LANES];   // of each lane, the calls that it has come to or has started
+    uint32_t ended, waiting;     // has called finalize; number of valid `waits`
+    uint64_t blocked;            // as in the seat: what its only thread waits for
+    At waits[MOST_WAITS];        // lanes whose agreement any thread waits for
+    uint64_t come[MOST_LANES];   // of each lane, the calls that it has come to or started
     size_t size() const { return offsetof(Standing, come) + size_t(lanes) * sizeof *come; }
     uint64_t call_of(uint32_t lane) const { return int(lane) < lanes ? come[lane] : 0; }
 };
 
 class Exchange {
   public:
-    // Collective over `from`; before it nothing below does anything.
+    // Collective over `from`. Before it, the functions below do nothing.
     int open(Mpi &mpi, Mpi::Handle from, const World &world, Error *error);
-    // Collective, after all ranks have agreed to end: takes what is still on its way.
+    // Collective, after all ranks have agreed to end: receives what is still in flight.
     int close(Error *error);
 
-    // While this rank has waited for `waited` seconds: tells where it stands, takes what others tell. An error
-    // is what some rank has found out; it is the same on all.
+    // Call it after waiting for `waited` seconds: reports where this rank stands, and receives. Returns an error
+    // that any rank has found; it is the same on all ranks.
     int look(double waited, Error *error);
-    // What some rank has found out, if anything: an error. Waits for a thread of this process that is telling it.
-    int said(Error *error);
-    // This rank has found `error`, which other nodes cannot see: rank 0 tells them, unless it is rank 0 that is gone.
-    void tell(const Error &error, bool first_is_gone);
-    // Names ranks that have not come to that call, as far as they are known.
+    // An error that any rank has found, if there is one. Waits for a thread of this process that is reporting one.
+    int verdict(Error *error);
+    // This rank has found `error`, which other nodes cannot see: rank 0 notifies them, unless rank 0 is the one
+    // that is gone.
+    void report(const Error &error, bool first_is_gone);
+    // Names the ranks that have not come to that call, as far as known.
     size_t missing(uint32_t lane, uint64_t call, char *to, size_t size);
 
   private:
@@ -67,18 +68,18 @@ class Exchange {
     const World *world_ = nullptr;
     Mpi::Handle comm_ = 0;
     pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // one thread at a time; the others need not look
-    // What was sent last, and whether it is still on its way: to rank 0, or of the verdict to all.
+    // The last message sent, and whether it is still in flight: to rank 0, or the verdict to all.
     Standing sent_ = {};
     Verdict found_ = {}, told_ = {};
     union {
         Standing standing;
         Verdict verdict;
-    } inbox_ = {};  // what is being taken, and its tag
+    } inbox_ = {};  // the message being received, and its tag
     int taking_ = 0;
     Mpi::Handle taking_way_ = 0, on_way_ = 0, told_way_ = 0;
     bool under_way_ = false, told_under_way_ = false, judged_ = false, heard_ = false, spread_ = false;
     int64_t sent_to_first_ = 0, taken_ = 0;
-    // On rank 0, of each rank what it told last; rank -1: nothing.
+    // On rank 0, the last report of each rank; rank -1: none.
     Room<Standing> each_;
     Room<Mpi::Handle> ways_;
     bool fresh_ = false;

@@ -3,7 +3,7 @@
 namespace fairlead {
 namespace {
 
-// Where the exponent's bits are all set.
+// Where all bits of the exponent are set.
 template <class T> constexpr T exponent(Form form) {
     return form == F64 ? T(0x7ff0000000000000ull) : form == F32 ? T(0x7f800000u) : form == F16 ? T(0x7c00u) : T(0x7f80u);
 }

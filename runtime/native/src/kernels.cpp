@@ -9,7 +9,7 @@
 namespace fairlead {
 namespace {
 
-// IEEE 754 binary16, by arithmetic on bits.
+// IEEE 754 binary16, with integer arithmetic.
 [[maybe_unused]] float f16_to_f32(uint16_t h) {
     uint32_t sign = uint32_t(h & 0x8000) << 16, exponent = h >> 10 & 31, fraction = h & 0x3ff, bits;
     if (exponent == 31) bits = 0x7f800000 | fraction << 13 | (fraction ? 0x400000 : 0);
@@ -29,7 +29,7 @@ namespace {
     uint32_t sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
     if (size > 0x7f800000) return uint16_t(sign | 0x7e00 | (size >> 13 & 0x3ff));
     if (size >= 0x477ff000) return uint16_t(sign | 0x7c00);
-    if (size < 0x38800000) {  // below 2^-14: the sum shifts it into place and rounds to even
+    if (size < 0x38800000) {  // below 2^-14: the addition shifts it into place and rounds to even
         float shifted;
         memcpy(&shifted, &size, 4);
         shifted += 0.5f;
@@ -46,7 +46,7 @@ namespace {
 #undef VECTORS
 
 #if defined(__x86_64__)
-// Clang has no `prefer-vector-width` for a function: its command line has it (-mprefer-vector-width=512).
+// Clang has no `prefer-vector-width` attribute; its command line sets it (-mprefer-vector-width=512).
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,f16c"))), apply_to = function)
 #else
@@ -90,8 +90,8 @@ const Kernels AVX2 = {"avx2", avx2::convert, avx2::copy_past, avx2::sum}, AVX512
 #endif
 
 #if defined(__x86_64__)
-// What the processor has, and the system saves when it switches threads. Not __builtin_cpu_supports: what that
-// reads lies in libgcc for one compiler and in another library for the next.
+// What the processor supports and the system saves on a context switch. Not __builtin_cpu_supports: its data lies
+// in libgcc for one compiler and in another library for the next.
 struct Processor {
     bool avx2 = false, avx512 = false;
     Processor() {
@@ -120,7 +120,7 @@ const Kernels &choose() {
 }  // namespace
 
 const Kernels &kernels() {
-    static const Kernels *chosen;  // two threads may both choose: the same
+    static const Kernels *chosen;  // two threads may both choose: the result is the same
     const Kernels *known = __atomic_load_n(&chosen, __ATOMIC_RELAXED);
     if (!known) __atomic_store_n(&chosen, known = &choose(), __ATOMIC_RELAXED);
     return *known;

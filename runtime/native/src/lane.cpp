@@ -25,7 +25,7 @@ const char *form_name(uint64_t form) {
     return form < 7 ? names[form] : "?";
 }
 
-// What ranks must agree on of a tensor: dtype and shape, number of elements.
+// What ranks must agree on for a tensor: dtype and shape, number of elements.
 struct Row {
     uint64_t form, count;
 };
@@ -33,7 +33,7 @@ Row row_of(const fairlead_tensor &t) { return {uint32_t(t.dtype) | uint64_t(uint
 
 uint64_t rounded_up(uint64_t value, uint64_t to) { return (value + to - 1) / to * to; }
 
-// Elements [from, to) of a chunk of a stream, and the share of each rank.
+// Elements [from, to) of a stream, divided into a share for each rank.
 struct Chunk {
     uint64_t from, to;
     int ranks;
@@ -42,19 +42,19 @@ struct Chunk {
     uint64_t end(int place) const { return begin(place + 1); }
 };
 
-// A result larger than this does not find room in a core's share of the caches: it is written past them, so that
-// they keep what the ranks hand each other, and the old contents need not be read. Measured: from 2.4 MB on.
+// A result larger than this exceeds a core's share of the caches. It is written with non-temporal stores, which
+// keep the exchanged chunks cached and need not read the old contents. Measured: worthwhile from 2.4 MB.
 constexpr size_t PAST = size_t(4) << 20;
 
-// Bytes of a chunk's sums, which may be twice as wide as what was given, in as many equal pieces as there are nodes.
+// Bytes of a chunk's sums, which may be twice as wide as the input, in one equal piece per node.
 constexpr size_t PIECES(size_t chunk, size_t nodes) { return 2 * chunk + nodes * sizeof(double); }
 
 constexpr uint64_t SEVERAL = 8;
 
-// Into how many chunks, of how many elements each.
+// Divides elements into chunks of equal size.
 struct Cut {
     uint64_t each, count;
-    // `several`: into a few even where it is little, so that one is added while the next is given.
+    // `several`: a few chunks even for a small tensor, so that summing one overlaps with packing the next.
     Cut(uint64_t elements, uint64_t at_most, bool several = false) {
         if (several) at_most = least(at_most, most(rounded_up(elements / SEVERAL, 64), at_most / 8));
         count = (elements + at_most - 1) / at_most;
@@ -85,8 +85,8 @@ int Settings::read(Error *error) {
     node_ranks = int(number_of("FAIRLEAD_COMM_NODE_RANKS", 0, &bad));
     shared_memory = number_of("FAIRLEAD_COMM_SHARED_MEMORY", 1, &bad) != 0;
     const char *asked = getenv("FAIRLEAD_COMM_NONFINITE");
-    nonfinite = !asked || !*asked || !strcmp(asked, "tell") ? TELL : !strcmp(asked, "stop") ? STOP : IGNORE;
-    if (nonfinite == IGNORE && strcmp(asked, "ignore")) return error->set(FAIRLEAD_BAD_CALL, "FAIRLEAD_COMM_NONFINITE=%.100s is none of tell, stop and ignore", asked);
+    nonfinite = !asked || !*asked || !strcmp(asked, "warn") ? WARN : !strcmp(asked, "stop") ? STOP : IGNORE;
+    if (nonfinite == IGNORE && strcmp(asked, "ignore")) return error->set(FAIRLEAD_BAD_CALL, "FAIRLEAD_COMM_NONFINITE=%.100s is not warn, stop or ignore", asked);
     lifeline = number_of("FAIRLEAD_COMM_LIFELINE", 1, &bad) != 0;
     timeline_mb = number_of("FAIRLEAD_COMM_TIMELINE_MB", 8, &bad);
     timeline_chunks = number_of("FAIRLEAD_COMM_TIMELINE_CHUNKS", 0, &bad) != 0;
@@ -130,13 +130,13 @@ template <class Use> void Stream::each(uint64_t from, uint64_t to, Use &&use) co
 
 // --- waiting ---------------------------------------------------------------------------------
 
-// What a call does while it can do nothing: first turn, then let others run, then sleep.
+// What a call does while it cannot proceed: spin, then yield, then sleep.
 class Lane::Wait {
   public:
     Wait(Lane &lane, bool helper, uint64_t kind) : lane_(lane), helper_(helper), kind_(kind) {}
     ~Wait() { moved(); }
-    bool network = false;  // a request is under way, which only looking completes
-    // Whose counter is waited for, for messages.
+    bool network = false;  // a request is in flight, which completes only when polled
+    // The counter waited for, for messages.
     uint64_t Seat::*counter = &Seat::arrived;
     uint64_t wanted = 0;
 
@@ -153,7 +153,7 @@ class Lane::Wait {
         }
         const long spin_us = helper_ || lane_.crowded_ ? 0 : lane_.settings_->spin_us;
         if (turns_ < 128 && spin_us) {
-            // What comes soon is seen at once: a pause may be 140 cycles, as long as a line of cache travels.
+            // A pause may take 140 cycles, as long as the transfer of a cache line; spin without it at first.
             if (turns_ > 32) relax();
             return 0;
         }
@@ -172,8 +172,8 @@ class Lane::Wait {
     }
 
   private:
-    // Between setting `waiting` and sleeping the caller looks once more: what came in between is seen,
-    // what comes later rings.
+    // The caller looks once more between setting `waiting` and sleeping: it sees what came before, and what comes
+    // later rings.
     void sleep() {
         Seat &mine = lane_.segment_.mine();
         if (!armed_) {
@@ -193,11 +193,11 @@ class Lane::Wait {
         looked_ = now;
         Exchange &others = lane_.world_->watch->exchange;
         if (int bad = look_here(now, error)) {
-            if (bad == FAIRLEAD_DIFFER || bad == FAIRLEAD_PEER_LOST) others.tell(*error, gone_ == 0);
+            if (bad == FAIRLEAD_DIFFER || bad == FAIRLEAD_PEER_LOST) others.report(*error, gone_ == 0);
             return bad;
         }
         if (const int bad = node_gone(now, error)) {
-            others.tell(*error, gone_ == 0);
+            others.report(*error, gone_ == 0);
             return bad;
         }
         if (counter == &Seat::arrived && !shown_) {
@@ -207,21 +207,21 @@ class Lane::Wait {
         return others.look(now - begun_, error);
     }
 
-    // Whether all ranks of another node have ended. Those that were told to end are not lost: what told them so
-    // is on its way, or has been said by another thread.
+    // Whether all ranks of another node have ended. Ranks that were notified of an error first are not lost: the
+    // notification is on its way here, or another thread has received it.
     int node_gone(double now, Error *error) {
         const World &world = *lane_.world_;
         const int rank = world.watch->lifeline.lost();
         if (rank < 0) return 0;
         if (gone_since_ == 0) gone_since_ = now;
         if (now - gone_since_ < GRACE_S) return 0;
-        if (const int bad = world.watch->exchange.said(error)) return bad;
+        if (const int bad = world.watch->exchange.verdict(error)) return bad;
         gone_ = rank;
         return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) has ended without fairlead_comm_finalize; rank %d waits in %s, call %llu of %s", rank, world.host(rank), world.rank, kind_name(kind_),
                           static_cast<unsigned long long>(lane_.calls_), lane_.name_);
     }
 
-    // What the seats of this node tell.
+    // What the seats of this node show.
     int look_here(double now, Error *error) {
         Segment &segment = lane_.segment_;
         const World &world = *lane_.world_;
@@ -237,7 +237,7 @@ class Lane::Wait {
                 return error->set(FAIRLEAD_DIFFER, "rank %d (%s) called finalize while rank %d (%s) called %s: call %llu of %s", rank, world.host(rank), world.rank, world.host(world.rank),
                                   kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
             if (segment.alive(i)) continue;
-            if (load(&(segment.seat(i).*counter)) >= wanted) continue;  // it came, and ended meanwhile
+            if (load(&(segment.seat(i).*counter)) >= wanted) continue;  // it came, then ended
             gone_ = rank;
             return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) has ended without fairlead_comm_finalize; rank %d waits for it in %s, call %llu of %s", rank, world.host(rank), world.rank,
                               kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
@@ -248,7 +248,7 @@ class Lane::Wait {
                               static_cast<unsigned long long>(lane_.calls_), lane_.name_);
         const double waited = now - begun_;
         const Settings &settings = *lane_.settings_;
-        if (settings.stall_s > 0 && waited > settings.stall_s * double(told_ + 1)) tell(waited);
+        if (settings.stall_s > 0 && waited > settings.stall_s * double(warned_ + 1)) warn(waited);
         if (settings.timeout_s > 0 && waited > settings.timeout_s) {
             char who[400];
             missing(who, sizeof who);
@@ -258,8 +258,8 @@ class Lane::Wait {
         return 0;
     }
 
-    // Whether another rank's only thread waits for this rank in another lane, while this rank's only thread
-    // waits for it here: neither can come. Seen in one node; of several `Exchange` knows.
+    // Whether another rank's only thread waits for this rank in another lane while this rank's only thread waits
+    // for it here: a deadlock. Detected within a node; `Exchange` detects it between nodes.
     int crossed(Error *error) {
         Segment &segment = lane_.segment_;
         Watch &watch = *lane_.world_->watch;
@@ -273,12 +273,12 @@ class Lane::Wait {
             if (!theirs || other == lane_.id_ || other >= load(&watch.count) || first.seat(i).rank != segment.seat(i).rank) continue;
             const Lane &there = *watch.lanes[other];
             if (load(&segment.seat(i).arrived) >= wanted || load(&segment.seat(i).promised) >= wanted) continue;
-            if (load(&segment.seat(i).ended)) continue;  // which says more
+            if (load(&segment.seat(i).ended)) continue;  // reported as such, which is more specific
             const Seat &mine = there.segment_.seat(there.segment_.place());
             if (load(&mine.arrived) >= call || load(&mine.promised) >= call) continue;
-            // Seen again a while later: what was read first belongs together.
+            // Confirmed after a while: the first values may have been read at different times.
             if (i != crossed_with_ || theirs != crossed_) crossed_with_ = i, crossed_ = theirs, crossed_since_ = looked_;
-            if (looked_ - crossed_since_ < 0.5 && segment.alive(i)) return 0;  // it may have seen it first
+            if (looked_ - crossed_since_ < 0.5 && segment.alive(i)) return 0;  // the other rank may report it first
             const World &world = *lane_.world_;
             const int rank = segment.seat(i).rank;
             return error->set(FAIRLEAD_DIFFER, "rank %d (%s) waits in call %llu of %s while rank %d (%s) waits in %s, call %llu of %s: one of them has skipped a call or added one", rank, world.host(rank),
@@ -304,10 +304,10 @@ class Lane::Wait {
             snprintf(to, size, "ranks on other hosts");
     }
 
-    void tell(double waited) {
-        told_++;
+    void warn(double waited) {
+        warned_++;
         lane_.spent.stalls++;
-        // One rank of a node speaks for all that wait.
+        // One rank of a node reports for all that wait.
         Segment &segment = lane_.segment_;
         for (int i = 0; i < segment.place(); i++)
             if (load(&(segment.seat(i).*counter)) >= wanted) return;
@@ -324,9 +324,9 @@ class Lane::Wait {
     const uint64_t kind_;
     long turns_ = 0, yields_ = 0;
     double begun_ = 0, looked_ = 0;
-    int told_ = 0;
+    int warned_ = 0;
     bool armed_ = false, shown_ = false;
-    int gone_ = -1;  // the rank that is found to come no more
+    int gone_ = -1;  // the rank that was found to have ended
     uint32_t bell_ = 0;
     static constexpr uint64_t CALL = (uint64_t(1) << 48) - 1;
     int crossed_with_ = -1;
@@ -344,7 +344,7 @@ template <class Ready> int Lane::until(Ready &&ready, Wait &wait, Error *error) 
 }
 
 bool Lane::all(uint64_t Seat::*counter, uint64_t wanted) {
-    // The one that was last late is probably late again.
+    // The rank that was late last time is likely to be late again.
     if (load(&(segment_.seat(slowest_).*counter)) < wanted) return false;
     for (int i = 0; i < locals_; i++)
         if (load(&(segment_.seat(i).*counter)) < wanted) {
@@ -373,7 +373,7 @@ int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &s
         if (int code = bad(mpi.Comm_split(whole, place / settings.node_ranks, place, &node_), "MPI_Comm_split")) return code;
         mpi.Comm_free(&whole);
     }
-    // The chunk must be the same everywhere, and not too much for the fullest node.
+    // The chunk size must be the same on all ranks, and fit the memory of the node with the most ranks.
     int64_t here = 0, fullest = 0;
     int count = 0;
     if (int code = bad(mpi.Comm_size(node_, &count), "MPI_Comm_size")) return code;
@@ -389,14 +389,14 @@ int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &s
     if (!each.room(2 * size_t(world.size)) || !node_of_.room(size_t(world.size)) || !place_of_.room(size_t(world.size)))
         return error->set(FAIRLEAD_NO_MEMORY, "no memory for a table of %d ranks", world.size);
     if (int code = bad(mpi.Comm_split(comm_, local_ == 0 ? 0 : 1, world.rank, &leaders_), "MPI_Comm_split")) return code;
-    int64_t node = 0, told = 0;
+    int64_t node = 0, common = 0;
     int leader = 0;
     if (int code = bad(mpi.Comm_rank(leaders_, &leader), "MPI_Comm_rank")) return code;
     node = local_ == 0 ? leader : 0;
-    if (locals_ > 1) {  // where memory is not shared each rank is a node by itself
-        if (int code = bad(mpi.Allreduce(&node, &told, 1, mpi.i64, mpi.max, node_), "MPI_Allreduce")) return code;
-    } else told = node;
-    int64_t place[2] = {told, local_};
+    if (locals_ > 1) {  // without shared memory each rank is a node of its own
+        if (int code = bad(mpi.Allreduce(&node, &common, 1, mpi.i64, mpi.max, node_), "MPI_Allreduce")) return code;
+    } else common = node;
+    int64_t place[2] = {common, local_};
     if (int code = bad(mpi.Allgather(place, 2, mpi.i64, each.at(), 2, mpi.i64, comm_), "MPI_Allgather")) return code;
     nodes_ = 0;
     for (int i = 0; i < world.size; i++) {
@@ -407,7 +407,7 @@ int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &s
     if (int code = bad(mpi.Allreduce(&mine[1], &fewest, 1, mpi.i64, mpi.min, comm_), "MPI_Allreduce")) return code;
     if (int code = bad(mpi.Allreduce(&mine[1], &most_of, 1, mpi.i64, mpi.max, comm_), "MPI_Allreduce")) return code;
     even_ = fewest == most_of;
-    if (int code = bad(mpi.Comm_split(comm_, local_, int(told), &peers_), "MPI_Comm_split")) return code;
+    if (int code = bad(mpi.Comm_split(comm_, local_, int(common), &peers_), "MPI_Comm_split")) return code;
     for (Mpi::Handle comm : {node_, leaders_, peers_})
         if (int code = bad(mpi.Comm_set_errhandler(comm, mpi.errors_return), "MPI_Comm_set_errhandler")) return code;
     across_ = even_ ? peers_ : leaders_;
@@ -469,7 +469,7 @@ int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *err
     store(&arrival.number, calls_ + 1);
     segment_.ring();
     if (nodes_ > 1) {
-        // 62 bits, so that the complement is an int64 as well: the largest of both tells whether all are equal.
+        // 62 bits, so that the complement is an int64 as well: the two maxima show whether all values are equal.
         const int64_t mark = int64_t(mixed(mixed(mixed(0, call.kind), call.signature), call.count) >> 2);
         mark_[0] = mark, mark_[1] = ~mark;
         const MpiTurn turn(*mpi_);
@@ -494,7 +494,7 @@ int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *err
         },
         wait, error);
     if (bad || failed) return bad ? bad : failed;
-    // All have left the call before, whose other arrival is written next.
+    // All ranks have left the previous call, whose arrival slot is reused next.
     claim(&mine.arrivals[calls_ & 1]);
     if (nodes_ > 1) same = largest_[0] == mark_[0] && largest_[1] == mark_[1];
     else
@@ -502,7 +502,7 @@ int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *err
     return same ? 0 : differ(call, tensors, error);
 }
 
-// Every rank comes here, with calls that differ. Says who differs from most, and in what.
+// Collective; calls differ. Reports which rank differs from the majority, and in what.
 int Lane::differ(const Call &call, const Tensors &tensors, Error *error) {
     constexpr uint64_t LISTED = 1 << 16;
     Room<Call> calls;
@@ -516,7 +516,7 @@ int Lane::differ(const Call &call, const Tensors &tensors, Error *error) {
     for (int i = 0; i < size; i++) alike += calls[size_t(i)] == calls[0];
     for (int i = size - 1; i > 0; i--)
         if (!(calls[size_t(i)] == calls[0])) odd = i;
-    if (2 * alike < size) usual = odd, odd = 0;  // rank 0 is the odd one
+    if (2 * alike < size) usual = odd, odd = 0;  // rank 0 is in the minority
     const Call &a = calls[size_t(usual)], &b = calls[size_t(odd)];
     const char *host_a = world_->host(usual), *host_b = world_->host(odd);
     const unsigned long long number = calls_;
@@ -603,26 +603,26 @@ int Lane::test(Mpi::Handle *request, bool *done, Error *error) {
 // --- the pipelines ---------------------------------------------------------------------------
 
 int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Error *error) {
-    constexpr int MANY = 256;  // sources at a time: a table on the stack, whatever the number of ranks
+    constexpr int MANY = 256;  // sources at a time: a table of fixed size on the stack
     const Kernels &kernel = kernels();
     const Form form = stream.form();
     const bool network = nodes_ > 1;
-    // Halves cross the network as float32, unless they are what was asked for to save bytes.
+    // Halves cross the network as float32, unless the caller asked for them to save bytes.
     const Form sums = network && wire == form ? summed_in(form) : wire;
-    // A sum of halves may be too large for one where their mean is not.
+    // A sum may overflow a half where the mean does not.
     const bool early = !network || wire != form;
     const size_t given = width(wire), wide = width(sums);
     const Cut cut(stream.elements(), segment_.chunk() / given, !network);
     const uint64_t base = chunks_, K = cut.count;
     const bool posts = network && (even_ || local_ == 0);
-    // A share's sums take the place of what the next rank gave of it: its owner has just read that, so the
-    // memory changes hands once less. Not where sums are wider, or a whole chunk goes across as one.
+    // A share's sums overwrite the next rank's packed input, which the owner has just read: the cache lines are
+    // already here. Not if sums are wider than inputs, or if a whole chunk crosses the network at once.
     const bool in_place = wide == given && (!network || even_) && locals_ <= MANY;
     const bool past = stream.elements() * width(form) > PAST;
     Seat &mine = segment_.mine();
     const bool ordered = posts && settings_->deterministic;
     Mpi::Handle requests[DEPTH];
-    // Of `posted`, so many have their pieces added up, or need none of that.
+    // How many of the `posted` chunks have their pieces summed, or need no summing.
     uint64_t packed = 0, summed = 0, posted = 0, collected = 0, reduced = 0, taken = 0;
     auto chunk = [&](uint64_t k) { return cut.chunk(k, stream.elements(), locals_); };
     auto sums_of = [&](uint64_t k, int place) { return in_place ? segment_.given((place + 1) % locals_, base + k) : segment_.result(base + k); };
@@ -677,14 +677,14 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
             from += n * wide;
         };
         for (int i = 0; i < locals_; i++) {
-            if (i == local_ && !network) continue;  // written with the sum
+            if (i == local_ && !network) continue;  // written together with the sum
             from = sums_of(k, i) + (c.begin(i) - c.from) * wide;
             if (doubted(i)) stream.each(c.begin(i), c.end(i), [&](const char *in, char *, uint64_t n) { look(in, form, n); });
             stream.each(c.begin(i), c.end(i), put);
         }
     };
 
-    // What this rank takes across of a chunk.
+    // The part of a chunk that this rank sends across the network.
     auto share = [&](uint64_t k, size_t *count) {
         const Chunk c = chunk(k);
         *count = even_ ? c.end(local_) - c.begin(local_) : c.to - c.from;
@@ -816,7 +816,7 @@ int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
     return 0;
 }
 
-// What fits goes with the arrival itself: one exchange, and every rank adds up for itself.
+// Small tensors travel with the arrival itself: one exchange, and every rank sums for itself.
 void Lane::flat(const fairlead_tensor *tensors, uint64_t count, bool few, Kind kind, int operation, int root) {
     const Kernels &kernel = kernels();
     const uint64_t parity = (calls_ - 1) & 1;
@@ -839,8 +839,8 @@ void Lane::flat(const fairlead_tensor *tensors, uint64_t count, bool few, Kind k
     }
 }
 
-// What comes of a doubt. All doubts of a node are known: each was noted before the others could take the sums. Who
-// has passed something odd has noted that before it took them.
+// Resolves a doubt about NaN and infinity. All doubts of a node are known: each was recorded before the others
+// could take the sums, and so was each rank's own odd input.
 int Lane::judge(int nonfinite, Wait &wait, Error *error) {
     auto noted = [&](uint64_t passed) {
         int place = 0;
@@ -862,11 +862,11 @@ int Lane::judge(int nonfinite, Wait &wait, Error *error) {
     if (sure) place = passed;
     char words[sizeof Seat::odd[0].words] = "";
     if (doubts) memcpy(words, segment_.seat(place).odd[calls_ & 1].words, sizeof words);
-    if (nonfinite == TELL) {
-        // The owner of the sums speaks where nobody has it from himself.
-        bool told = sure;
-        for (int i = 0; i < locals_ && doubts; i++) told = told || load(&segment_.seat(i).told_odd);
-        if (doubts && !told && place == local_) say_odd(words);
+    if (nonfinite == WARN) {
+        // If no rank found odd input of its own, the owner of the sums reports it.
+        bool reported = sure;
+        for (int i = 0; i < locals_ && doubts; i++) reported = reported || load(&segment_.seat(i).reported_odd);
+        if (doubts && !reported && place == local_) say_odd(words);
         return 0;
     }
     if (nodes_ > 1) {
@@ -910,7 +910,7 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
     const int nonfinite = kind == AGGREGATE && !(operation & FAIRLEAD_ANY) ? settings_->nonfinite : IGNORE;
     store(&kind_, call.kind);
     number_ = calls_ + 1, all_of_ = all_of;
-    looks_ = nonfinite != IGNORE && !segment_.mine().told_odd;
+    looks_ = nonfinite != IGNORE && !segment_.mine().reported_odd;
     const bool flat_fits = nodes_ == 1 && padded <= FLAT && locals_ <= FLAT_RANKS && !wire_bits;
     const bool few = padded <= FEW;
     if (flat_fits && kind != FINALIZE) {
@@ -948,8 +948,8 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
     spent.move += between(agreed, ended);
     if (laps_.on())
         laps_.add({0, begun_ns, failed ? 0 : agreed_ns, now_ns(), calls_, bytes, uint32_t(call.kind), 0, uint32_t(count), bad, {}});
-    // Ranks that differ have all been told so before anything has moved: they may go on. A team has parts
-    // of the call in other lanes, of which nobody knows how far they came.
+    // Ranks whose calls differ are all notified before any data has moved, so they may go on. Parts of a team's
+    // call run in other lanes, whose progress is unknown.
     if (bad && bad != FAIRLEAD_NONFINITE && (!told_apart_ || abandoned_)) {
         broken_ = true;
         broke_ = *error;

@@ -1,10 +1,9 @@
 // One stream of collectives over all ranks: a communicator and a segment of its own, one thread at a time.
 //
-// A collective is a pipeline of chunks. Every rank owns a share of each chunk. It gives the others what it
-// has of theirs (`packed`), adds up its own share from what it was given (`summed`), the share goes over
-// the network where there are several nodes (`reduced`), and everyone takes the others' results (`taken`).
-// So each rank reads and writes an element about once for itself, whatever the number of ranks, and the
-// stages of different chunks overlap.
+// A collective is a pipeline of chunks. Every rank owns a share of each chunk. It hands the others its part of
+// their shares (`packed`), sums its own share from what it received (`summed`), reduces the share over the network
+// if there are several nodes (`reduced`), and takes the results of the others (`taken`). So each rank reads and
+// writes an element about once, whatever the number of ranks, and the stages of different chunks overlap.
 #pragma once
 
 #include "fairlead_comm.h"
@@ -20,27 +19,27 @@ namespace fairlead {
 
 // Kinds of call.
 enum Kind : uint64_t { AGGREGATE = 1, BROADCAST = 2, FINALIZE = 3, BARRIER = 4, AVERAGE = 5, MATCH = 6, TEAM = 7, GATHER = 8 };
-enum Odd { TELL, STOP, IGNORE };
+enum Odd { WARN, STOP, IGNORE };
 
 const char *kind_name(uint64_t kind);  // of Call::kind
 
 // Settings of this process, read once from the environment.
 struct Settings {
     double stall_s, timeout_s;
-    long spin_us;   // before a wait gives way to others
-    long poll_us;   // between looks at the network, of a helper thread
+    long spin_us;   // before a wait yields
+    long poll_us;   // between two polls of the network by a helper thread
     size_t chunk;   // bytes
-    int node_ranks;  // that share memory at most; 0: all of a node
+    int node_ranks;  // at most so many ranks share memory; 0: all of a node
     bool shared_memory;
-    int nonfinite;  // what is done about NaN and infinities: of enum Odd
+    int nonfinite;  // what to do about NaN and infinity: of enum Odd
     double timeline_mb;
     bool timeline_chunks;
-    bool lifeline;  // nodes watch each other by TCP
-    bool deterministic;  // nodes' sums are added in the order of the nodes, not in one of MPI's
+    bool lifeline;  // nodes watch each other over TCP
+    bool deterministic;  // sums of nodes are added in the order of the nodes instead of MPI's
     int read(Error *error);
 };
 
-// Tensors of one dtype, as one row of elements.
+// Tensors of one dtype, as one sequence of elements.
 class Stream {
   public:
     int set(const fairlead_tensor *tensors, uint64_t count, Form form, Error *error);
@@ -62,28 +61,28 @@ class Stream {
 
 class Lane;
 
-// What this process's threads wait for, so that ranks that wait for each other in different lanes find out.
+// What the threads of this process wait for, to detect ranks that wait for each other in different lanes.
 struct Watch {
     static constexpr int MOST = Standing::MOST_LANES;
-    Lane *lanes[MOST] = {};  // the same number on every rank; the first is that of the seats' `blocked`
+    Lane *lanes[MOST] = {};  // the same number on every rank; the seats' `blocked` is that of the first
     int count = 0;
     uint32_t ended = 0;  // finalize was called
-    Exchange exchange;   // with other nodes; opened where there are any, as
+    Exchange exchange;   // with other nodes; opened if there are any, as is
     Lifeline lifeline;   // this
     pthread_t caller = {};
     uint32_t callers = 0;  // threads that have called: 0, 1, or 2 for several
-    int (*go_on)(void) = nullptr;  // asked by the thread that gave it
+    int (*go_on)(void) = nullptr;  // called by the thread that set it
     pthread_t asked = {};
-    uint32_t told_odd = 0;  // this rank has said that it passed NaN or infinity
+    uint32_t reported_odd = 0;  // this rank has reported that it passed NaN or infinity
     bool interrupted() const { return go_on && pthread_equal(asked, pthread_self()) && !go_on(); }
 };
 
-// The ranks of the run, and names for messages.
+// The ranks of the run, and their names for messages.
 struct World {
     int rank, size;
     Watch *watch;
     Timeline *timeline;
-    const char *hosts;  // of each rank, 64 bytes each
+    const char *hosts;  // 64 bytes for each rank
     const char *host(int of) const { return hosts + size_t(of) * 64; }
 };
 
@@ -94,34 +93,33 @@ struct Tensors {
 
 class Lane {
   public:
-    // Collective over `from`. `team` and `part`, the lane's number in it, are for messages; -1: none.
+    // Collective over `from`. `team`, and `part`, the lane's number in it, are for messages; -1: none.
     int open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int team, int part, Error *error);
     void close();
 
-    // Moves `part`, once all ranks have shown to have the same `all_of`. `operation` is SUM or MEAN and, in
-    // bits 8 and up, the form in which float32 travels. `helper`: of a thread beside the one that computes;
-    // it waits without using a core.
+    // Reduces `part`, after all ranks have agreed on `all_of`. `operation` is SUM or MEAN and, in bits 8 and up,
+    // the form in which float32 travels. `helper`: called by a helper thread, which waits without using a core.
     int run(Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root, bool helper, Error *error);
 
     const Segment &segment() const { return segment_; }
     const char *why_not() const { return why_not_; }
     int nodes() const { return nodes_; }
     int node_of(int rank) { return node_of_[size_t(rank)]; }
-    // This rank comes to no further call, here or by an earlier failure.
+    // This rank comes to no further call, here or because of an earlier failure.
     void leave();
-    // So many calls are started, by whichever thread.
+    // So many calls have been started, by any thread.
     void promise(uint64_t calls) { store(&segment_.mine().promised, calls); }
     uint64_t calls() const { return calls_; }
     const char *name() const { return name_; }
-    // For other ranks: the calls that this one has come to or has started; the call in whose agreement it has
-    // waited for long, and its kind (0: none).
+    // For other ranks: the calls that this rank has come to or started; the call whose agreement it has been
+    // waiting for, and its kind (0: none).
     uint64_t come() const { return most(load(&segment_.mine().arrived), load(&segment_.mine().promised)); }
     uint64_t awaited() const { return load(&awaited_); }
     uint64_t kind() const { return load(&kind_); }
-    // The calling thread waits for this call and for nothing else, until told otherwise.
+    // The calling thread waits for this call only, until `unblock`.
     void block(uint64_t call);
     void unblock();
-    // While it waits it looks whether this is set: another lane's part of its call has failed.
+    // Polled while waiting: set when another lane's part of the call has failed.
     void abandon_on(const uint32_t *flag) { abandoned_ = flag; }
     // As fairlead_stats, in ticks.
     struct Spent {
@@ -139,8 +137,8 @@ class Lane {
     template <class Ready> int until(Ready &&ready, Wait &wait, Error *error);
     int post(char *at, size_t count, Form form, Mpi::Handle *request, Error *error);
     Mpi::Handle type_of(Form form) const;
-    // The same in the order of the nodes: each node gets its piece of all others', adds them up, and gives the
-    // sum to all. `slot` is the chunk's place among those in flight.
+    // The same in the order of the nodes: each node receives its piece from all others, sums the pieces and sends
+    // the sum to all. `slot` is the chunk's index among those in flight.
     struct Pieces {
         char *mine, *theirs;
         size_t each;  // elements
@@ -150,8 +148,8 @@ class Lane {
     int collect(size_t count, Form form, uint64_t slot, Mpi::Handle *request, Error *error);
     int test(Mpi::Handle *request, bool *done, Error *error);
     bool all(uint64_t Seat::*counter, uint64_t least);
-    // NaN and infinities, of which the sums tell: odd.cpp. A rank whose share of the sums is odd says so to the
-    // others of its node before they take it, and each looks whether it has passed something odd there itself.
+    // NaN and infinity, which show in the sums: see odd.cpp. A rank that finds them in its share of the sums
+    // notifies the others of its node before they take it, and each then checks its own input.
     void doubt(const char *in, const char *sums, Form form, Form summed, uint64_t n, bool kept);
     void look(const char *in, Form form, uint64_t n);
     void look_flat(const fairlead_tensor &tensor, bool few, uint64_t parity, size_t at);
@@ -167,13 +165,13 @@ class Lane {
     const Settings *settings_ = nullptr;
     char name_[24] = "";
     Mpi::Handle comm_ = 0, node_ = 0, leaders_ = 0, peers_ = 0;
-    // Of the ranks that take this one's share across. Non-blocking collectives must be called in the same order
-    // everywhere: what is called when something else has ended has a communicator of its own.
+    // Over the ranks that send the same share across the network. Non-blocking collectives must be called in the
+    // same order on all ranks, so calls that depend on the completion of others have a communicator of their own.
     Mpi::Handle across_ = 0, collected_ = 0;
     Room<char> pieces_;
     Room<const void *> sources_;
     Room<Form> forms_;
-    bool even_ = true;    // every node has the same number of ranks: each share has a network of its own
+    bool even_ = true;    // every node has the same number of ranks: each share has its own network communicator
     int nodes_ = 1;
     int local_ = 0, locals_ = 1;
     Room<int> node_of_, place_of_;  // of each rank
@@ -181,18 +179,18 @@ class Lane {
     char why_not_[700] = "";
     uint64_t calls_ = 0, chunks_ = 0;
     int slowest_ = 0;
-    bool crowded_ = false;  // more ranks here than processors
+    bool crowded_ = false;  // more ranks on this node than processors
     bool broken_ = false, told_apart_ = false;
-    int id_ = -1;  // in the watch
+    int id_ = -1;  // index in the watch
     const uint32_t *abandoned_ = nullptr;
     uint64_t awaited_ = 0;
-    int64_t mark_[2], largest_[2];  // of the agreement; MPI may still write there after a call has failed
+    int64_t mark_[2], largest_[2];  // of the agreement; MPI may still write to them after a call has failed
     Error broke_;
     Laps laps_;
     bool looks_ = false;  // in this call
     uint64_t kind_ = 0, number_ = 0;  // of this call, and
     Tensors all_of_ = {};             // all of its tensors
-    int64_t odd_[2];      // the lowest rank that has passed something odd: MPI may write there later
+    int64_t odd_[2];      // the lowest rank that passed NaN or infinity; MPI may write to it later
     Stream streams_[7];
 };
 

@@ -14,18 +14,18 @@
 namespace fairlead {
 namespace {
 
-constexpr double MEET_S = 2;     // at most, until a wire is made or is not; a rank may come a little later
+constexpr double MEET_S = 2;     // limit for making a connection; a rank may come a little later
 constexpr double ADDRESS_S = 0.5;  // of that, for one of several addresses
 constexpr char HERE = 'h', BYE = 'b';
 
-// What the one that calls says first: whom it means, and who it is.
+// The first message of the connecting rank: whom it calls, and who it is.
 struct Greeting {
     uint64_t token;
     int64_t rank;
 };
 
 void keep_alive(int file) {
-    // Some 25 seconds without an answer: a machine that is gone.
+    // About 25 seconds without an answer: the machine is gone.
     const int on = 1, idle = 10, each = 5, times = 3;
     setsockopt(file, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     setsockopt(file, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
@@ -44,7 +44,7 @@ int call(uint32_t host, uint16_t port) {
 
 }  // namespace
 
-// A door at all addresses of this host, of which those that others can reach are told.
+// Listens at all addresses of this host, and publishes those that others can reach.
 int Lifeline::listen(Door *door) {
     sockaddr_in at = {};
     at.sin_family = AF_INET;
@@ -89,18 +89,18 @@ int Lifeline::open(Mpi &mpi, Mpi::Handle from, const World &world, bool first, E
     return bad;
 }
 
-// Calls the next and opens to the one before, as far as both are there in time.
+// Connects to the next rank and accepts the previous one, if both are there in time.
 void Lifeline::meet(int listener, int rank, const Door &mine, const Door &next, bool same_host) {
-    // Addresses of the next, those in a network of this host first. What this host has as well, as a bridge for
-    // containers, is not the next's.
+    // Addresses of the next rank, those in a network of this host first. An address that this host has as well,
+    // such as that of a container bridge, does not lead to the next.
     uint32_t hosts[HOSTS + 1];
     int count = 0;
     if (same_host) hosts[count++] = htonl(INADDR_LOOPBACK);
     for (const bool near : {true, false})
         for (int i = 0; i < next.count; i++) {
-            bool here = false, beside = false;
-            for (int j = 0; j < mine.count; j++) here = here || mine.hosts[j] == next.hosts[i], beside = beside || !((mine.hosts[j] ^ next.hosts[i]) & mine.masks[j]);
-            if (beside == near && (same_host || !here)) hosts[count++] = next.hosts[i];
+            bool here = false, nearby = false;
+            for (int j = 0; j < mine.count; j++) here = here || mine.hosts[j] == next.hosts[i], nearby = nearby || !((mine.hosts[j] ^ next.hosts[i]) & mine.masks[j]);
+            if (nearby == near && (same_host || !here)) hosts[count++] = next.hosts[i];
         }
     constexpr int GUESTS = 4;
     int guests[GUESTS], visitors = 0, tried = 0, ahead = -1;
@@ -112,7 +112,7 @@ void Lifeline::meet(int listener, int rank, const Door &mine, const Door &next, 
         if (!calls && !waits) break;
         if (calls && ahead >= 0 && now_s() - called > ADDRESS_S && tried < count) ::close(ahead), ahead = -1;
         while (calls && ahead < 0 && tried < count) ahead = call(hosts[tried++], next.port), called = now_s(), greeted = false;
-        if (calls && ahead < 0) ahead_.rank = -1;  // nothing is left to try
+        if (calls && ahead < 0) ahead_.rank = -1;  // no address is left to try
         pollfd files[2 + GUESTS] = {{waits ? listener : -1, POLLIN, 0}, {calls ? ahead : -1, short(greeted ? POLLIN : POLLOUT), 0}};
         for (int i = 0; i < visitors; i++) files[2 + i] = {guests[i], POLLIN, 0};
         if (poll(files, nfds_t(2 + visitors), 50) <= 0) continue;
@@ -131,7 +131,7 @@ void Lifeline::meet(int listener, int rank, const Door &mine, const Door &next, 
             Greeting words = {};
             const int guest = guests[i];
             guests[i] = guests[--visitors];
-            // So few bytes come at once, or are not these.
+            // So few bytes come at once, or are not from a rank.
             if (recv(guest, &words, sizeof words, 0) == ssize_t(sizeof words) && words.token == mine.token && words.rank == behind_.rank && behind_.file < 0 && send(guest, &HERE, 1, MSG_NOSIGNAL) == 1) behind_.file = guest;
             else ::close(guest);
         }
@@ -163,7 +163,7 @@ int Lifeline::lost() {
 
 void Lifeline::close() {
     for (const Wire *wire : {&ahead_, &behind_})
-        if (wire->file >= 0 && send(wire->file, &BYE, 1, MSG_NOSIGNAL) < 0) continue;  // it has gone before
+        if (wire->file >= 0 && send(wire->file, &BYE, 1, MSG_NOSIGNAL) < 0) continue;  // it has ended before
     drop();
 }
 

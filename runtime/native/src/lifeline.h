@@ -1,10 +1,11 @@
-// Whether the other nodes still live: a ring of TCP connections between the nodes' first ranks.
+// Whether the other nodes are alive: a ring of TCP connections between the first ranks of the nodes.
 //
-// Within a node the segment tells that a rank has ended. When all ranks of a node have, nobody of it is left to say
-// so, and a reduction of MPI's is just not done. The kernel closes the connections of a process that ends, however
-// it ends; where a whole machine goes, keep-alive messages find out. Nothing is sent while all is well.
+// Within a node the segment shows that a rank has ended. When all ranks of a node have, none is left to report it,
+// and an MPI reduction just never completes. The kernel closes the connections of a process however it ends; if a
+// whole machine fails, keep-alive probes notice. Nothing is sent while all is well.
 //
-// A node whose first rank cannot be reached (a firewall, no IPv4) is not watched: ranks then wait, and say for whom.
+// A node whose first rank cannot be reached (a firewall, no IPv4) is not watched: ranks then wait, and report whom
+// for.
 #pragma once
 
 #include "mpi.h"
@@ -18,14 +19,14 @@ class Lifeline {
     ~Lifeline() { drop(); }
     // Collective over `from`. `first`: this rank is the first of its node.
     int open(Mpi &mpi, Mpi::Handle from, const World &world, bool first, Error *error);
-    // After all ranks have agreed to end: what closes now is no loss.
+    // After all ranks have agreed to end: a connection that closes from now on is not a loss.
     void close();
-    // A rank beside this one in the ring that has ended; -1: none is known.
+    // A neighbour in the ring that has ended; -1: none is known.
     int lost();
 
   private:
     static constexpr int HOSTS = 8;
-    // Where a rank listens, as all are told. Addresses as in_addr, the best known first.
+    // Where a rank listens, as published to all. Addresses as in_addr, the most likely to work first.
     struct Door {
         uint64_t token;
         uint32_t hosts[HOSTS], masks[HOSTS];

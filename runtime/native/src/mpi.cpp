@@ -35,7 +35,7 @@ int look(dl_phdr_info *info, size_t, void *to) {
     return 0;
 }
 
-// Of several that are mapped, the one that runs; else the first.
+// If several are mapped, the initialised one; else the first.
 void *loaded(const Found &found, const char **path) {
     void *first = nullptr;
     for (int i = 0; i < found.count; i++) {
@@ -51,7 +51,7 @@ void *loaded(const Found &found, const char **path) {
     return first;
 }
 
-// MPI has no halves; it adds them by this.
+// MPI has no halves: a user-defined operation adds them.
 template <Form form> void add(void *in, void *inout, int *count, void *) {
     const void *sources[] = {in, inout};
     const Form forms[] = {form, form};
@@ -65,7 +65,7 @@ int Mpi::find(Error *error) {
     const char *path = "";
     dl_iterate_phdr(look, &found);
     void *object = loaded(found, &path);
-    if (!object)  // as mpi4py looks for it
+    if (!object)  // in the order in which mpi4py looks for it
         for (const char *name : {"libmpi.so", "libmpi_abi.so.1", "libmpi.so.12", "libmpi.so.40"})
             if ((object = dlopen(path = name, RTLD_NOW | RTLD_GLOBAL))) break;
     if (!object)
@@ -83,14 +83,14 @@ int Mpi::find(Error *error) {
     for (auto &want : wanted)
         if (!(*want.at = dlsym(object, want.name)))
             return error->set(FAIRLEAD_NO_MPI, "%s has no %s: it is no MPI-3", path, want.name);
-    // What is preloaded around MPI's start and end (a proof, a profiler) must see ours too.
+    // Libraries preloaded around MPI_Init and MPI_Finalize (a proof, a profiler) must see our calls too.
     for (auto &want : wanted)
         if (*want.at == reinterpret_cast<void *>(Init_thread) || *want.at == reinterpret_cast<void *>(Finalize))
             if (void *outer = dlsym(RTLD_DEFAULT, want.name)) *want.at = outer;
     Dl_info where;
     snprintf(library, sizeof library, "%s", dladdr(reinterpret_cast<void *>(Comm_rank), &where) && where.dli_fname ? where.dli_fname : path);
     if (void *comm = dlsym(object, "ompi_mpi_comm_world")) {
-        // A program may hold the objects themselves (a copy relocation): then the library uses those.
+        // A program may hold the objects itself (a copy relocation): then the library uses those.
         auto handle = [object](const char *name) {
             void *copy = dlsym(RTLD_DEFAULT, name);
             return reinterpret_cast<Handle>(copy ? copy : dlsym(object, name));

@@ -1,7 +1,7 @@
-// The MPI that this process has loaded, by its functions and by the handles of its ABI.
+// The MPI that this process has loaded: its functions, and the handles of its ABI.
 //
-// Handles are ints in MPICH's ABI and pointers in the others; both fit a long, and are passed as one.
-// Sources: mpi.h of MPICH 5.0.2, ompi's mpi.h, MPI-5.0 chapter 20 (the standard ABI) and mpi_abi.h.
+// Handles are ints in MPICH's ABI and pointers in the others; both fit a long, and are passed as one. Sources:
+// mpi.h of MPICH 5.0.2, Open MPI's mpi.h, MPI-5.0 chapter 20 (the standard ABI) and mpi_abi.h.
 #pragma once
 
 #include "platform.h"
@@ -46,7 +46,7 @@ struct Mpi {
     Handle sum_f16, sum_bf16;  // of i16, whose bits are halves
     int shared_type, any_source;
     void *in_place, *no_status;
-    pthread_mutex_t alone;  // where not `multiple`: one thread at a time
+    pthread_mutex_t alone;  // unless `multiple`: one thread at a time
 
     const char *name() const { return abi == MPICH ? "mpich" : abi == OPENMPI ? "openmpi" : "mpi-abi"; }
 
@@ -54,11 +54,11 @@ struct Mpi {
     int find(Error *error);
     // Starts it unless it runs.
     int start(Error *error);
-    // Whether a call went well.
+    // Returns 0 if a call succeeded.
     int check(int code, const char *call, Error *error) const;
 };
 
-// This thread's turn to call the MPI, where one thread at a time may.
+// This thread's turn to call MPI, if only one thread at a time may.
 class MpiTurn {
   public:
     explicit MpiTurn(Mpi &mpi) : mpi_(mpi) {

@@ -1,4 +1,4 @@
-// NaN and infinities: who has passed them, in words.
+// NaN and infinity: which rank passed them, in words.
 #include "lane.h"
 
 namespace fairlead {
@@ -15,7 +15,8 @@ void Lane::name_sum(char *words, size_t size, const char *what, uint64_t tensor,
              kind_name(kind_), static_cast<unsigned long long>(number_), name_);
 }
 
-// Which tensor of the call `at` is in, and where; a part of a call in another lane has the whole call's addresses.
+// The tensor that `at` is in, and the index there; a part of a call in another lane has the addresses of the whole
+// call.
 void Lane::find(const char *at, Form form, uint64_t *tensor, uint64_t *element) const {
     for (*tensor = 0; *tensor < all_of_.count; ++*tensor) {
         const fairlead_tensor &t = all_of_.at[*tensor];
@@ -27,10 +28,10 @@ void Lane::find(const char *at, Form form, uint64_t *tensor, uint64_t *element) 
 
 void Lane::say_odd(const char *words) {
     looks_ = false;
-    store(&segment_.mine().told_odd, uint32_t(1));  // of each lane its own: others in other lanes may look once more
-    if (__atomic_exchange_n(&world_->watch->told_odd, 1, __ATOMIC_RELAXED)) return;
+    store(&segment_.mine().reported_odd, uint32_t(1));  // each lane has its own: others in other lanes may look once more
+    if (__atomic_exchange_n(&world_->watch->reported_odd, 1, __ATOMIC_RELAXED)) return;
     char line[700];
-    const int length = snprintf(line, sizeof line, "fairlead.comm: %s; of each rank this is said once (FAIRLEAD_COMM_NONFINITE)\n", words);
+    const int length = snprintf(line, sizeof line, "fairlead.comm: %s; reported once per rank (FAIRLEAD_COMM_NONFINITE)\n", words);
     if (length > 0 && write(2, line, least(size_t(length), sizeof line - 1)) < 0) return;
 }
 
@@ -43,12 +44,12 @@ void Lane::look(const char *in, Form form, uint64_t n) {
     auto &mine = segment_.mine().odd[number_ & 1];
     name_odd(mine.words, sizeof mine.words, world_->rank, what, tensor, element);
     store(&mine.passed, number_);
-    if (settings_->nonfinite == TELL) say_odd(mine.words);
-    looks_ = false;  // once a call
+    if (settings_->nonfinite == WARN) say_odd(mine.words);
+    looks_ = false;  // once per call
 }
 
-// Of this rank's share of the sums one is odd. `kept`: what this rank passed is still there, else the sum has taken
-// its place: then it was this rank, if nobody else finds that he was.
+// This rank's share of the sums has NaN or infinity. `kept`: this rank's input is still there; otherwise the sum
+// has overwritten it, and this rank is the culprit if no other rank finds that it is.
 void Lane::doubt(const char *in, const char *sums, Form form, Form summed, uint64_t n, bool kept) {
     auto &mine = segment_.mine().odd[number_ & 1];
     if (load(&mine.doubted) != number_) {
@@ -63,7 +64,7 @@ void Lane::doubt(const char *in, const char *sums, Form form, Form summed, uint6
     store(&mine.doubted, number_);
 }
 
-// What fits is added up by every rank for itself: each sees all that was passed, and comes to the same words.
+// Small tensors are summed by every rank: each sees all inputs, and comes to the same words.
 void Lane::look_flat(const fairlead_tensor &t, bool few, uint64_t parity, size_t at) {
     auto &mine = segment_.mine().odd[number_ & 1];
     const Form form = Form(t.dtype);

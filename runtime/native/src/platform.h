@@ -1,9 +1,9 @@
 // What the core needs of Linux and libc, and small containers.
 //
-// The library names no shared library and no symbol version: it is linked without libc and libstdc++, and
-// the process that loads it has both. So one binary runs on every glibc. That rules out exceptions,
-// iostreams, std::thread, and functions whose oldest version in glibc differs in layout from the newest
-// (pthread_cond_*, sched_getaffinity): waiting is by futex.
+// The library names no shared library and no symbol version: it is linked without libc and libstdc++, which the
+// loading process has. So one binary runs on every glibc. That rules out exceptions, iostreams, std::thread, and
+// functions whose oldest version in glibc differs in layout from the newest (pthread_cond_*, sched_getaffinity):
+// waiting uses futexes.
 #pragma once
 
 #include <cerrno>
@@ -36,8 +36,8 @@ inline uint64_t now_ns() {
     return uint64_t(t.tv_sec) * 1000000000 + uint64_t(t.tv_nsec);
 }
 
-// A counter of the processor that goes on evenly, for what is counted in every call: a look at the clock takes as long
-// as handing over a line of cache. `Ticks` knows how long one is.
+// A counter of the processor that advances evenly, for what is counted in every call: reading the clock takes as
+// long as the transfer of a cache line. `Ticks` knows its period.
 inline uint64_t ticks() {
 #if defined(__x86_64__)
     return __builtin_ia32_rdtsc();
@@ -56,7 +56,7 @@ inline uint64_t between(uint64_t begun, uint64_t ended) { return ended > begun ?
 class Ticks {
   public:
     void begin() { ticks_ = ticks(), ns_ = now_ns(); }
-    // Seconds of so many. The longer ago `begin` was, the better it knows.
+    // Seconds of so many ticks. The longer ago `begin` was, the more precise.
     double seconds(uint64_t count) const {
         const uint64_t passed = ticks() - ticks_;
         return passed ? 1e-9 * double(count) * double(now_ns() - ns_) / double(passed) : 0;
@@ -74,7 +74,7 @@ inline void relax() {
 #endif
 }
 
-// That this line of cache will be written soon: whoever else has it gives it up meanwhile. Harmless where it is unknown.
+// Announces a write to this cache line: other cores give it up early. Harmless on processors that do not know it.
 inline void claim(void *line) {
 #if defined(__x86_64__)
     asm volatile("prefetchw %0" : : "m"(*static_cast<char *>(line)));
@@ -85,7 +85,7 @@ inline void claim(void *line) {
 #endif
 }
 
-// After stores past the caches: whoever sees a later store sees these.
+// After non-temporal stores: a thread that sees a later store sees these.
 inline void written_past() {
 #if defined(__x86_64__)
     __builtin_ia32_sfence();
@@ -97,7 +97,7 @@ inline void sleep_us(long us) {
     nanosleep(&t, nullptr);
 }
 
-// Not private: the words lie in memory that processes share.
+// Not private: the words lie in memory shared between processes.
 inline void futex_wait(uint32_t *word, uint32_t seen, long us) {
     timespec t{us / 1000000, us % 1000000 * 1000};
     syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, nullptr, 0);
@@ -112,7 +112,7 @@ inline int cpus() {
     return count > 0 ? count : 1;
 }
 
-// Tells a process from its forks without a system call: by a page that the kernel empties in them.
+// Distinguishes a process from its forks without a system call: the kernel clears a page in the forks.
 class Here {
   public:
     void mark() {
@@ -131,7 +131,7 @@ class Here {
 };
 
 #ifdef FAIRLEAD_COMM_JITTER
-// For tests: what ranks tell each other comes late, and in another order each time.
+// For tests: messages between ranks arrive late, and in another order each time.
 inline void jitter(unsigned one_in) {
     static __thread uint64_t state;
     if (!state) state = uint64_t(now_s() * 1e9) ^ uint64_t(getpid()) << 32 ^ reinterpret_cast<uintptr_t>(&state);
@@ -154,8 +154,8 @@ template <class T> void store(T *at, T value) {
     jitter(20);
 }
 
-// Sums are rounded to nearest, and small numbers kept, whatever the calling thread has set for its own
-// (frameworks flush them to zero in some threads): all ranks get the same bits.
+// Sums are rounded to nearest and denormals kept, whatever the calling thread has set for itself (frameworks flush
+// denormals to zero in some threads): all ranks get the same bits.
 class Rounding {
   public:
 #if defined(__x86_64__)
@@ -188,10 +188,10 @@ inline uint64_t mixed(uint64_t h, uint64_t value) {  // splitmix64's finaliser, 
     return h ^ (h >> 31);
 }
 
-// A number from the environment; `other` where it is not set. Not a number: `bad` is set to the name.
+// A number from the environment; `other` if it is not set. If it is not a number, `bad` is set to the name.
 double number_of(const char *name, double other, const char **bad);
 
-// Memory of one kind, freed by itself. Grows only by `room`, which forgets what was there.
+// An array that frees itself. It grows only by `room`, which drops its contents.
 template <class T> class Room {
   public:
     Room() = default;
@@ -215,7 +215,7 @@ template <class T> class Room {
     size_t count_ = 0;
 };
 
-// What a call failed of. To be cleared before its first use: filling it with zeros takes as long as a small call.
+// Why a call failed. Clear it before its first use: filling it with zeros takes as long as a small call.
 struct Error {
     int status;
     char text[1400];

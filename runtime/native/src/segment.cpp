@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t NAME = 512;
 
-struct Told {  // by the first rank of a node
+struct Announcement {  // from the first rank of a node
     char name[NAME];
     uint64_t token;
 };
@@ -25,17 +25,17 @@ size_t size_of(int ranks, size_t chunk) {
     return sizeof(Seat) * size_t(ranks) + size_t(ranks) * 2 * FLAT + size_t(ranks) * DEPTH * chunk + DEPTH * 2 * chunk;
 }
 
-// One byte of the file is locked for each seat. The lock tells, with the process's end by whatever cause, that
-// the seat is empty. It is the process's and not the open file's: a child that outlives its rank (a data
-// loader's worker) does not keep it.
+// One byte of the file is locked for each seat. The lock disappears when the process ends for whatever reason. It
+// belongs to the process, not to the open file: a child that outlives its rank (a data loader's worker) does not
+// hold it.
 struct flock seat_lock(int place, int seats) {
     struct flock lock = {};
     lock.l_type = F_WRLCK, lock.l_whence = SEEK_SET, lock.l_start = place, lock.l_len = seats;
     return lock;
 }
 
-// Removes what runs left that were killed before they could: files of ours with no seat taken. A file without
-// a size may just be made, where files cannot be made without a name.
+// Removes the files of killed runs: ours, with no seat taken. A file of size 0 may be in creation, on file systems
+// without O_TMPFILE.
 void sweep(const char *folder) {
     DIR *all = opendir(folder);
     if (!all) return;
@@ -66,9 +66,9 @@ int Segment::make(const char *folder, char *name, size_t size, char *why, size_t
     uint64_t random = 0;
     if (syscall(SYS_getrandom, &random, sizeof random, 0) != sizeof random) random = uint64_t(now_s() * 1e9);
     snprintf(name, NAME, "%s/fairlead-comm-%d-%016llx", folder, int(getpid()), static_cast<unsigned long long>(random));
-    // First without a name, until a seat is taken and the pages are there: whatever then has a name and no taken
-    // seat is of no run. (It needs /proc, and a file system that knows how.) The pages are taken now: one that is
-    // not there when it is written to would end the process (SIGBUS).
+    // The file has no name until a seat is taken and its pages are allocated: so a file with a name and no taken
+    // seat belongs to no run. (Needs /proc and a file system with O_TMPFILE.) Pages are allocated now: a write to
+    // one that cannot be allocated later would end the process (SIGBUS).
     int bad = 0;
     for (const bool named : {false, true}) {
         const int file = named ? ::open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : ::open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
@@ -94,47 +94,47 @@ int Segment::open(const Mpi &mpi, Mpi::Handle node, int rank, size_t chunk, char
     if (int bad = mpi.check(mpi.Comm_rank(node, &place_), "MPI_Comm_rank", error)) return bad;
     if (int bad = mpi.check(mpi.Comm_size(node, &ranks_), "MPI_Comm_size", error)) return bad;
     int64_t good = 1;
-    Told told = {};
+    Announcement announced = {};
     if (ranks_ > 1) {
         size_ = size_of(ranks_, chunk_);
         if (place_ == 0) {
             const char *folder = folder_of();
             sweep(folder);
-            file_ = make(folder, told.name, size_, why, why_size);
-            told.token = mixed(uint64_t(getpid()), uint64_t(now_s() * 1e9));
+            file_ = make(folder, announced.name, size_, why, why_size);
+            announced.token = mixed(uint64_t(getpid()), uint64_t(now_s() * 1e9));
         }
-        if (int bad = mpi.check(mpi.Bcast(&told, int(sizeof told), mpi.byte, 0, node), "MPI_Bcast", error)) return bad;
-        if (place_ != 0 && told.name[0]) file_ = ::open(told.name, O_RDWR | O_CLOEXEC);
+        if (int bad = mpi.check(mpi.Bcast(&announced, int(sizeof announced), mpi.byte, 0, node), "MPI_Bcast", error)) return bad;
+        if (place_ != 0 && announced.name[0]) file_ = ::open(announced.name, O_RDWR | O_CLOEXEC);
         void *at = file_ < 0 ? MAP_FAILED : mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
         if (at != MAP_FAILED) {
             lay(static_cast<char *>(at));
             struct flock lock = seat_lock(place_, 1);
             good = fcntl(file_, F_SETLK, &lock) == 0;
-            if (!good) snprintf(why, why_size, "%.400s cannot be locked: %s", told.name, strerror(errno));
+            if (!good) snprintf(why, why_size, "%.400s cannot be locked: %s", announced.name, strerror(errno));
             mine().rank = rank;
-            store(&mine().token, told.token + uint64_t(place_));
+            store(&mine().token, announced.token + uint64_t(place_));
         } else {
             good = 0;
-            if (!why[0]) snprintf(why, why_size, "%.400s of a rank on this host cannot be opened: %s", told.name, strerror(errno));
+            if (!why[0]) snprintf(why, why_size, "%.400s of a rank on this host cannot be opened: %s", announced.name, strerror(errno));
         }
         int64_t all = 0;
         if (int bad = mpi.check(mpi.Allreduce(&good, &all, 1, mpi.i64, mpi.min, node), "MPI_Allreduce", error)) return bad;
-        if (place_ == 0 && told.name[0]) unlink(told.name);  // all who can have it open
+        if (place_ == 0 && announced.name[0]) unlink(announced.name);  // all ranks of the node have it open
         for (int i = 0; all && i < ranks_; i++)
-            if (load(&seats_[i].token) != told.token + uint64_t(i)) good = 0;  // a file of the same name elsewhere
+            if (load(&seats_[i].token) != announced.token + uint64_t(i)) good = 0;  // a file of the same name on another host
         if (int bad = mpi.check(mpi.Allreduce(&good, &all, 1, mpi.i64, mpi.min, node), "MPI_Allreduce", error)) return bad;
         if (all) {
-            memset(given(place_, 0), 0, DEPTH * chunk_);  // its pages come from this rank's memory
+            memset(given(place_, 0), 0, DEPTH * chunk_);  // allocates its pages in this rank's NUMA node
             return 0;
         }
         if (at != MAP_FAILED) munmap(at, size_);
         if (file_ >= 0) close(file_);
         file_ = -1;
-        // The first rank's reason, where it has one, for all.
-        char said[NAME];
-        snprintf(said, sizeof said, "%s", why[0] ? why : "the ranks of this host do not see the same shared memory");
-        if (int bad = mpi.check(mpi.Bcast(said, int(sizeof said), mpi.byte, 0, node), "MPI_Bcast", error)) return bad;
-        snprintf(why, why_size, "%s", said);
+        // The first rank's reason, if it has one, on all ranks.
+        char reason[NAME];
+        snprintf(reason, sizeof reason, "%s", why[0] ? why : "the ranks of this host do not see the same shared memory");
+        if (int bad = mpi.check(mpi.Bcast(reason, int(sizeof reason), mpi.byte, 0, node), "MPI_Bcast", error)) return bad;
+        snprintf(why, why_size, "%s", reason);
     }
     place_ = 0, ranks_ = 1;
     size_ = size_of(1, chunk_);
@@ -152,7 +152,7 @@ Segment::~Segment() {
 
 void Segment::ring(bool sure) {
     if (ranks_ == 1) return;
-    // The fence lasts until the other cores have seen what was stored: as long as a small call.
+    // The fence lasts until the other cores have seen the stores: as long as a small call.
     if (sure) __atomic_thread_fence(__ATOMIC_SEQ_CST);
     for (int i = 0; i < ranks_; i++)
         if (i != place_ && __atomic_load_n(&seats_[i].waiting, __ATOMIC_RELAXED)) {

@@ -69,7 +69,7 @@ void *fairlead_team::help(void *of) {
             if (load(&team.leaving_)) return nullptr;
             futex_wait(&team.issued_bell_, bell, 1000000);
         }
-        // Its place is given to another request only when it is done: `direct` was this one's if it is not.
+        // Its slot is reused only when it is done: if it is not, `direct` belonged to this request.
         const bool direct = helper.lane == 0 && __atomic_load_n(&team.requests_[ticket % MOST_STARTED].direct, __ATOMIC_ACQUIRE);
         while (load(&team.finished_[helper.lane]) <= ticket) {
             uint32_t bell = load(&team.finished_bell_);
@@ -99,7 +99,7 @@ void fairlead_team::work(int lane, uint64_t ticket, bool helper) {
     if (__atomic_load_n(&sleepers_, __ATOMIC_SEQ_CST)) futex_wake(&finished_bell_);
 }
 
-// Each lane's part of the elements; all of it to the first where it is little.
+// Each lane's part of the elements; a small tensor goes to the first lane whole.
 int fairlead_team::cut(Request &request, Error *error) {
     uint64_t bytes = 0, pieces = request.count + 1;
     for (uint64_t i = 0; i < request.count; i++) bytes += request.tensors[i].count * width(Form(request.tensors[i].dtype));
@@ -130,10 +130,10 @@ int fairlead_team::cut(Request &request, Error *error) {
 int fairlead_team::begin(const fairlead_tensor *tensors, uint64_t count, int operation, bool direct, uint64_t *ticket, Error *error) {
     const uint64_t next = issued_;
     Request &request = requests_[next % MOST_STARTED];
-    if (next >= MOST_STARTED) {  // its place in the ring must be free, and its last user know how it ended
-        const bool told = request.told;
+    if (next >= MOST_STARTED) {  // the slot in the ring must be free, and its last user must know how it ended
+        const bool reported = request.reported;
         const int bad = wait(next - MOST_STARTED, error);
-        if (bad && !told) return bad;
+        if (bad && !reported) return bad;
         error->clear();
     }
     if (count_ > 1 && load(&failed_)) {
@@ -144,7 +144,7 @@ int fairlead_team::begin(const fairlead_tensor *tensors, uint64_t count, int ope
     if (count) memcpy(request.tensors.at(), tensors, count * sizeof *tensors);
     request.count = count, request.operation = operation;
     __atomic_store_n(&request.direct, direct, __ATOMIC_RELEASE);
-    request.error.clear(), request.told = false;
+    request.error.clear(), request.reported = false;
     if (count_ > 1)
         if (int bad = cut(request, error)) return bad;
     *ticket = next;
@@ -157,12 +157,12 @@ int fairlead_team::begin(const fairlead_tensor *tensors, uint64_t count, int ope
     return 0;
 }
 
-// Without helpers and with one lane nothing need be handed over.
+// Without helpers and with one lane there is nothing to hand over.
 int fairlead_team::alone(const fairlead_tensor *tensors, uint64_t count, int operation, Error *error) {
     const uint64_t ticket = issued_;
     Request &request = requests_[ticket % MOST_STARTED];
     Lane &lane = lanes_[0];
-    request.error.clear(), request.told = false;
+    request.error.clear(), request.reported = false;
     store(&issued_, ticket + 1);
     lane.block(ticket + 1);
     const uint64_t before = lane.spent.wait + lane.spent.move;
@@ -172,7 +172,7 @@ int fairlead_team::alone(const fairlead_tensor *tensors, uint64_t count, int ope
     publish(0);
     store(&finished_[0], ticket + 1);
     if (!bad) lane.unblock();
-    else request.error = *error, request.told = true;
+    else request.error = *error, request.reported = true;
     return bad;
 }
 
@@ -182,7 +182,7 @@ int fairlead_team::aggregate(const fairlead_tensor *tensors, uint64_t count, int
     uint64_t ticket = 0;
     if (count_ > 1)
         if (int bad = hire(error)) return bad;
-    // What was started before comes first, on every rank.
+    // Calls that were started earlier come first, on every rank.
     const bool direct = issued_ == 0 || done(issued_ - 1);
     if (int bad = begin(tensors, count, operation, direct, &ticket, error)) return bad;
     lanes_[0].block(ticket + 1);
@@ -206,7 +206,7 @@ bool fairlead_team::done(uint64_t ticket) {
 
 int fairlead_team::wait(uint64_t ticket, Error *error) {
     if (ticket >= issued_) return error->set(FAIRLEAD_BAD_CALL, "ticket %llu was never given; %llu were", static_cast<unsigned long long>(ticket), static_cast<unsigned long long>(issued_));
-    if (ticket + MOST_STARTED < issued_) return 0;  // its place was given to another, after it was done
+    if (ticket + MOST_STARTED < issued_) return 0;  // its slot was reused, so it is done
     while (!done(ticket)) {
         uint32_t bell = load(&finished_bell_);
         if (done(ticket)) break;
@@ -215,8 +215,8 @@ int fairlead_team::wait(uint64_t ticket, Error *error) {
     }
     Lock lock(mutex_);
     Request &request = requests_[ticket % MOST_STARTED];
-    request.told = request.error.status != 0;
-    return request.told ? error->set(request.error.status, "%s", request.error.text) : 0;
+    request.reported = request.error.status != 0;
+    return request.reported ? error->set(request.error.status, "%s", request.error.text) : 0;
 }
 
 int fairlead_team::wait_for(uint64_t ticket, Error *error) {
@@ -230,7 +230,7 @@ int fairlead_team::wait_for(uint64_t ticket, Error *error) {
 
 int fairlead_team::drain(Error *error) { return issued_ ? wait(issued_ - 1, error) : 0; }
 
-// Word by word, so that who asks need not be waited for: a sum may have a call that a count beside it has not yet.
+// Word by word, so that readers never block: a sum may include a call that a count does not yet.
 void fairlead_team::publish(int lane) {
     uint64_t words[WORDS];
     memcpy(words, &lanes_[lane].spent, sizeof words);

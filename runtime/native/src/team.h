@@ -1,4 +1,4 @@
-// A team: lanes that share its aggregations, and the helper threads that work on what was started.
+// A team: lanes that share its aggregations, and the helper threads that work on started calls.
 #pragma once
 
 #include "lane.h"
@@ -21,7 +21,7 @@ struct fairlead_team {
     void leave() {
         for (int i = 0; i < count_; i++) lanes_[i].leave();
     }
-    // Why a lane of it does without shared memory; "".
+    // Why one of its lanes has no shared memory; "".
     const char *why_not() const;
 
     fairlead_team *next = nullptr;
@@ -35,13 +35,13 @@ struct fairlead_team {
         int operation;
         bool direct;  // the caller does the first lane's part
         fairlead::Error error;
-        int odd;    // lane that the error is of
-        bool told;  // the error, to who waited for it
+        int odd;    // lane of the error
+        bool reported;  // the error, to the thread that waited for it
     };
     struct Helper {
         fairlead_team *team;
         int lane;
-        uint64_t first;  // ticket: those before were done without it
+        uint64_t first;  // ticket: earlier ones were done without it
         pthread_t thread;
     };
     int wait(uint64_t ticket, fairlead::Error *error);
@@ -58,7 +58,7 @@ struct fairlead_team {
     Request requests_[MOST_STARTED];
     Helper helpers_[MOST_LANES];
     bool hired_ = false;
-    // Words to sleep on: how many requests there are, and how many parts are done.
+    // Words to sleep on: the number of requests, and the number of finished parts.
     uint64_t issued_ = 0, finished_[MOST_LANES] = {};
     uint32_t issued_bell_ = 0, finished_bell_ = 0, leaving_ = 0;
     uint32_t sleepers_ = 0;  // on `finished_bell_`
@@ -68,7 +68,7 @@ struct fairlead_team {
         __atomic_fetch_sub(&sleepers_, 1, __ATOMIC_SEQ_CST);
     }
     uint64_t blocked_ = 0;  // ticks
-    // Of several lanes one has failed: the others need not wait for ranks that know it, and the team is of no use.
+    // One of several lanes has failed: the others need not wait for ranks that know it, and the team is unusable.
     uint32_t failed_ = 0;
     fairlead::Error broke_;
     int number_ = 0;
@@ -76,5 +76,5 @@ struct fairlead_team {
     static constexpr size_t WORDS = sizeof(fairlead::Lane::Spent) / sizeof(uint64_t);
     void publish(int lane);
     uint64_t spent_[MOST_LANES][WORDS] = {};
-    pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // of what requests say of their errors
+    pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // guards the errors of requests
 };

@@ -7,7 +7,7 @@
 namespace fairlead {
 namespace {
 
-// Which clock this process reads: of which start of which machine, and of which namespace of time.
+// The clock that this process reads: by the boot of the machine and the time namespace.
 void clock_name(char *to, size_t size) {
     char boot[64] = "?", space[48] = "?";
     const int file = ::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -27,7 +27,7 @@ void clock_name(char *to, size_t size) {
 int Timeline::map(const char *path, size_t size) {
     const int file = ::open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (file < 0) return errno;
-    // Its room is taken now: a page that is not there when it is written to would end the process (SIGBUS).
+    // Its pages are allocated now: a write to one that cannot be allocated later would end the process (SIGBUS).
     int bad = posix_fallocate(file, 0, off_t(size));
     void *at = bad ? MAP_FAILED : mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (!bad && at == MAP_FAILED) bad = errno;

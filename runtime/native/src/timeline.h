@@ -1,17 +1,17 @@
-// What the lanes of this process did, and when: a ring of events in a file that is mapped, so that what was
-// recorded is there however the process ends. fairlead/trace.py reads it, and makes one trace of all ranks'.
+// What the lanes of this process did, and when: a ring of events in a mapped file, so that they survive however
+// the process ends. fairlead/trace reads it and merges all ranks into one trace.
 #pragma once
 
 #include "platform.h"
 
 namespace fairlead {
 
-// Parts of a collective that take a thread's time, but for NETWORK, which goes on by itself.
+// Stages of a collective that take a thread's time, except NETWORK, which runs in the background.
 enum Stage : uint32_t { PACK = 0, SUM = 1, NETWORK = 2, TAKE = 3, STAGES = 4 };
 
-// One call, or with FAIRLEAD_COMM_TIMELINE_CHUNKS one stage of a chunk. Times are CLOCK_MONOTONIC's, in ns.
+// One call, or with FAIRLEAD_COMM_TIMELINE_CHUNKS one stage of a chunk. Times are those of CLOCK_MONOTONIC, in ns.
 struct Event {
-    uint64_t number;              // 1 + its place among all events; 0: being written. Last to be written
+    uint64_t number;              // 1 + its index among all events; 0: being written. Written last
     uint64_t begin, agreed, end;  // agreed: when all ranks had come; 0: they have not, or it is a stage
     uint64_t call, bytes;
     uint32_t what;     // as Call::kind: the kind, the operation from bit 8; STAGE with a Stage
@@ -25,10 +25,10 @@ static_assert(sizeof(Event) == 96, "fairlead/trace.py reads it");
 
 class Timeline {
   public:
-    static constexpr int LANES = 257;  // those of the watch, and one for all beyond
+    static constexpr int LANES = 257;  // those of the watch, and one for all others
 
-    // Looks whether FAIRLEAD_COMM_TIMELINE asks for it. Where it cannot be had, this rank says so and goes on.
-    // `run` is the same number on all ranks, and another in each run.
+    // Opens a timeline if FAIRLEAD_COMM_TIMELINE asks for one. If it cannot, this rank reports so and goes on.
+    // `run` is the same number on all ranks, and differs between runs.
     void open(int rank, int size, const char *host, uint64_t run, double mb, bool chunks);
     bool on() const { return head_ != nullptr; }
     bool chunks() const { return chunks_; }
@@ -43,9 +43,9 @@ class Timeline {
         uint32_t head_bytes, event_bytes;
         int32_t rank, size;
         uint64_t run, capacity, written;
-        int64_t wall_ns;  // of the clock of the day, minus that of the events
+        int64_t wall_ns;  // wall clock minus the clock of the events
         int32_t process, unused;
-        char host[64], clock[128];  // `clock`: the same on ranks whose clocks are one
+        char host[64], clock[128];  // `clock`: equal on ranks that share a clock
         char names[LANES][24];
     };
     int map(const char *path, size_t size);
@@ -56,7 +56,7 @@ class Timeline {
     bool chunks_ = false;
 };
 
-// What one call of a lane spends in its stages. It costs a branch where there is no timeline.
+// Time that one call of a lane spends in its stages. Without a timeline it costs a branch.
 class Laps {
   public:
     void on(Timeline *timeline) { timeline_ = timeline && timeline->on() ? timeline : nullptr; }
@@ -71,7 +71,7 @@ class Laps {
         timeline_->add(event);
     }
 
-    // To be kept for as long as the stage takes.
+    // Keep it for as long as the stage takes.
     class Lap {
       public:
         Lap(Laps &laps, Stage stage, uint64_t chunk) : laps_(laps), stage_(stage), chunk_(chunk), begun_(laps.timeline_ ? now_ns() : 0) {}
@@ -85,7 +85,7 @@ class Laps {
         const Stage stage_;
         const uint64_t chunk_, begun_;
     };
-    // A chunk is on its way; it has come.
+    // A chunk is in flight; it has arrived.
     void posted(uint64_t chunk) {
         if (timeline_) post(chunk, now_ns());
     }
@@ -94,7 +94,7 @@ class Laps {
     }
 
   private:
-    static constexpr int MOST = 16;  // under way at once
+    static constexpr int MOST = 16;  // in flight at once
     void took(Stage stage, uint64_t chunk, uint64_t begun, uint64_t ended);
     void post(uint64_t chunk, uint64_t now);
     void arrive(uint64_t chunk, uint64_t now);

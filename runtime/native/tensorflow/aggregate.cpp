@@ -1,8 +1,8 @@
-// The core's aggregate as an operation of TensorFlow: one for a whole list of gradients.
+// The core's aggregate as a TensorFlow operation: one for a whole list of gradients.
 //
-// It is given the tensors' own memory and no Python. Inputs that nobody else holds become the outputs. It links
-// no core: Python binds it to the one that the process has loaded. compile.sh says how it is compiled; a
-// file is for the one TensorFlow that its name tells, whose C++ interface changes with each release.
+// It works on the tensors' own memory, without Python. Inputs without other owners become the outputs. It does not
+// link the core: Python binds it to the one that the process has loaded. compile.sh compiles it; a file is for the
+// one TensorFlow release in its name, since TensorFlow's C++ interface changes with each release.
 
 #include <signal.h>
 #include <sys/syscall.h>
@@ -27,16 +27,16 @@ struct Core {
     int (*aggregate)(fairlead_team *, const fairlead_tensor *, uint64_t, int) = nullptr;
     const char *(*error)(void) = nullptr;
     int (*while_waiting)(int (*)(void)) = nullptr;
-    // The words of an error for people, into `text`: how many bytes of it.
+    // Writes the error message to `text`; returns its length in bytes.
     uint64_t (*words)(int code, const char *said, int64_t call, char *text, uint64_t room) = nullptr;
 };
 
 Core core;
 std::atomic<bool> interruptible{false};
 
-// Python runs its handlers in the main thread alone, which waits for this operation where a function runs it
-// in another one. So while such a thread waits, a Ctrl-C is seen here, and ends the call by an error: a
-// KeyboardInterrupt beside that error would be the end of the error. One that ended no call is Python's.
+// Python runs signal handlers in the main thread only, which waits for this operation if a function runs it in
+// another thread. So while such a thread waits, a Ctrl-C is noticed here and ends the call with an error: a
+// KeyboardInterrupt in addition would hide that error. A Ctrl-C that ended no call is left to Python.
 std::atomic<bool> interrupted{false};
 std::mutex watching;
 int watchers = 0;
@@ -82,7 +82,7 @@ class Watch {
     bool on_;
 };
 
-// Ranks that give another shape are told of, also where the number of elements is the same.
+// Different shapes are reported, even if the number of elements is the same.
 int32_t shape_of(const tf::Tensor &tensor) {
     uint64_t hash = 1469598103934665603u ^ static_cast<uint64_t>(tensor.dtype());
     for (int i = 0; i < tensor.dims(); ++i)
@@ -90,7 +90,7 @@ int32_t shape_of(const tf::Tensor &tensor) {
     return static_cast<int32_t>(hash ^ (hash >> 32));
 }
 
-// The core's name of a type, and how many of its numbers are in an element.
+// The core's name of a type, and its numbers per element.
 void form_of(tf::DataType type, fairlead_tensor *tensor) {
     switch (type) {
         case tf::DT_DOUBLE: tensor->dtype = FAIRLEAD_FLOAT64; return;
@@ -167,7 +167,8 @@ REGISTER_KERNEL_BUILDER(Name("FairleadAggregate").Device(tf::DEVICE_CPU), Aggreg
 
 }  // namespace
 
-// By Python, before the first operation is made. `interrupts`: a Ctrl-C ends the program, so it may end a call.
+// Called by Python before the first operation is made. `interrupts`: a Ctrl-C ends the program, so it may end a
+// call.
 extern "C" __attribute__((visibility("default"))) void fairlead_tensorflow_bind(
     void *aggregate, void *error, void *while_waiting, void *words, int interrupts) {
     core.aggregate = reinterpret_cast<decltype(core.aggregate)>(aggregate);
