@@ -1,15 +1,15 @@
-/* The witness: preloaded into the ranks of a launch, it proves what their own MPI_Init came to.
+/* The witness: preloaded into the ranks of a launch, it proves the result of their own MPI_Init.
  *
- * It stands before MPI_Init and MPI_Init_thread (C, and Fortran's names of them), lets the program's
- * MPI do its work, and then looks, once a rank: how many ranks there are, which MPI is mapped, what it
- * calls itself, whether a message arrives whole. Rank 0 gathers that and writes it down; `witness.py`
- * reads and judges it. A wrong world or library stops every rank before the program goes on.
+ * It interposes MPI_Init and MPI_Init_thread (C, and Fortran's names for them), calls the program's
+ * MPI, and then checks once per rank: how many ranks there are, which MPI is mapped, its version
+ * string, whether a message arrives intact. Rank 0 gathers the records and writes them; fairlead.proof
+ * reads and judges them. A wrong world or library stops every rank before the program goes on.
  *
- * It must run on whatever C library an image has, so it includes no header, links nothing, and names
- * no symbol version: the loader then binds the oldest version there is (glibc, elf/dl-lookup.c,
- * check_match). Environment functions are left alone before MPI_Init: bash brings its own.
+ * It must run on the C library of any image, so it includes no header, links nothing, and names
+ * no symbol version: the loader then binds the oldest version (glibc, elf/dl-lookup.c,
+ * check_match). It calls no environment functions before MPI_Init: bash defines its own.
  *
- * FAIRLEAD_PROOF=RANKS|INODE|FOLDER|FILE says what must come true: the size of the world, the inode
+ * FAIRLEAD_PROOF=RANKS|INODE|FOLDER|FILE states what to prove: the size of the world, the inode
  * (0: any) and path of the MPI, and the folder for the records (empty: a line on stderr instead).
  * Without the variable this library does nothing.
  *
@@ -33,7 +33,7 @@ size_t strlen(const char *);
 void *malloc(size_t), free(void *), *memset(void *, int, size_t), *memcpy(void *, const void *, size_t);
 void _exit(int) __attribute__((noreturn));
 
-/* In another library than libc before glibc 2.34: absent in a program that loads nothing. */
+/* Before glibc 2.34 not in libc: absent in a program that does not link libdl. */
 typedef struct { const char *file; void *base; const char *symbol; void *address; } Found;
 void *dlopen(const char *, int) __attribute__((weak));
 void *dlsym(void *, const char *) __attribute__((weak));
@@ -77,7 +77,7 @@ static void host_name(char *to, size_t room)
     gethostname(to, room - 1);
 }
 
-/* Reads FAIRLEAD_PROOF; 0 when there is nothing to prove here. */
+/* Reads FAIRLEAD_PROOF; 0 if there is nothing to prove. */
 static int asked(void)
 {
     static const char *const names[] = {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID",
@@ -104,7 +104,7 @@ static int asked(void)
     return 1;
 }
 
-/* A small file of the records, whole or not at all; -1 when it is there already. */
+/* Writes a small file of the records atomically; -1 if it exists. */
 static int note(const char *what, const char *text, size_t size, int once)
 {
     char path[700], partial[720];
@@ -140,7 +140,7 @@ __attribute__((constructor)) static void arrive(void)
     note("alive", line, strlen(line), 1);
 }
 
-/* The lines of a file of /proc, one by one: 1, and 0 at the end. */
+/* Reads the next line of a /proc file: 1, or 0 at the end. */
 typedef struct { int fd, have, at; char data[4096]; } Lines;
 
 static int get_line(Lines *from, char *to, size_t room)
@@ -183,18 +183,18 @@ static int is_mpi(const char *path)
     return *name == '.' || *name == '_' || *name == '-'; /* auditwheel: libmpi-1f9dc2a4.so.12 */
 }
 
-/* What the program would have been given had this library not been there. */
+/* The symbol that the program would have got without this library. */
 static void *next(const char *name, void *caller)
 {
     Found who;
     void *found = dlsym ? dlsym(NEXT, name) : 0;
     if (!found && dladdr && dlopen && dladdr(caller, &who) && who.file) {
-        /* A module that was loaded for itself alone, as Python loads: its MPI is in its own scope. */
+        /* A module loaded with RTLD_LOCAL, as Python does: its MPI is in its own scope. */
         void *object = dlopen(who.file, NOLOAD);
         if (object)
             found = dlsym(object, name);
     }
-    if (!found && dlopen && dlsym) { /* a tail call hides the caller: any MPI that is mapped */
+    if (!found && dlopen && dlsym) { /* a tail call hides the caller: take any mapped MPI */
         char line[1400];
         Lines maps = {.fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC)};
         while (!found && maps.fd >= 0 && get_line(&maps, line, sizeof line)) {
@@ -221,7 +221,7 @@ static void *wanted(const char *name, void *caller)
     return found;
 }
 
-/* The MPI itself, by the functions that no tool wraps. */
+/* The MPI itself, through the functions that no tool wraps. */
 typedef struct {
     int (*rank)(handle, int *), (*size)(handle, int *), (*version)(char *, int *);
     int (*sendrecv)(const void *, int, handle, int, int, void *, int, handle, int, int, handle, void *);
@@ -251,7 +251,7 @@ static int bind_mpi(Mpi *mpi, void *caller)
     if (!dladdr((void *)mpi->rank, &who) || !who.file || !(object = dlopen(who.file, NOLOAD)))
         return 0;
     if ((world = dlsym(object, "ompi_mpi_comm_world"))) {
-        /* A program may hold the objects themselves (a copy relocation): then the library uses those. */
+        /* A program may hold the objects itself (a copy relocation): then the library uses those. */
         void *byte = dlsym(0, "ompi_mpi_byte"), *copy = dlsym(0, "ompi_mpi_comm_world");
         void *self = dlsym(0, "ompi_mpi_comm_self");
         mpi->world = copy ? copy : world;
@@ -278,7 +278,7 @@ static void add(Record *to, const char *key, const char *value)
     if (n > 0 && (size_t)n < room)
         to->used += n;
     else
-        memset(to->text + to->used, 0, room); /* no rest behind the NUL: the reader splits there */
+        memset(to->text + to->used, 0, room); /* nothing behind the NUL, at which the reader splits */
 }
 
 static void add_number(Record *to, const char *key, unsigned long value)
@@ -288,8 +288,8 @@ static void add_number(Record *to, const char *key, unsigned long value)
     add(to, key, word);
 }
 
-/* Writes the mapped MPIs into the record, and which of them is called; returns whether that is the
- * planned one, alone. */
+/* Records the mapped MPIs and which of them is called; returns whether that is only the
+ * planned one. */
 static int mapped(Record *to, unsigned long called)
 {
     char line[1400], last[64] = "", value[1300];
@@ -315,13 +315,13 @@ static int mapped(Record *to, unsigned long called)
         snprintf(value, sizeof value, "%s %s %s", words[3], words[4], path);
         if (ours) {
             add(to, "called", value);
-            /* The staged file may be shown at several places: its inode tells. */
+            /* The staged file may be mounted at several places: its inode identifies it. */
             right = plan.inode ? plan.inode == strtoul(words[4], 0, 10) : !strcmp(path, plan.file);
         }
         if (!is_mpi(path))
             continue;
         if (!strncmp(value, last, strlen(last)) && last[0])
-            continue; /* another part of the same file: they lie side by side */
+            continue; /* another segment of the same file: they are adjacent */
         snprintf(last, sizeof last, "%s %s ", words[3], words[4]);
         add(to, "mpi", value);
         count++;
@@ -331,8 +331,8 @@ static int mapped(Record *to, unsigned long called)
     return count == 1 && right;
 }
 
-/* Whether a process above this one, in the same container, has an MPI: then this is not a rank but
- * something that a rank has started, and may well be alone. */
+/* Whether an ancestor in the same container has an MPI: then this is not a rank but a child
+ * of one, and may be a world of its own. */
 static int below_a_rank(void)
 {
     char path[64], line[1400];
@@ -349,7 +349,7 @@ static int below_a_rank(void)
         if (from.fd >= 0)
             close(from.fd);
         if (!witness || mpi)
-            return witness; /* without, it is outside the container: what launches */
+            return witness; /* without: outside the container, the launcher */
         snprintf(path, sizeof path, "/proc/%d/stat", pid);
         from = (Lines){.fd = open(path, O_RDONLY | O_CLOEXEC)};
         pid = 0;
@@ -363,7 +363,7 @@ static int below_a_rank(void)
     return 0;
 }
 
-/* The fabric's device nodes that are open now: what an MPI has in hand, whether or not it tells. */
+/* The open device nodes of the fabric: what the MPI uses, whether or not it reports it. */
 static void devices(Record *to)
 {
     static const char *const kinds[] = {"/dev/cxi", "/dev/kgni", "/dev/infiniband/uverbs", "/dev/hfi1_", 0};
@@ -405,7 +405,7 @@ static void surroundings(Record *to)
                 device++;
         if (device && (space = strchr(device, ' '))) {
             *space = 0;
-            snprintf(path, sizeof path, "%.40s", device); /* the last one lies on top */
+            snprintf(path, sizeof path, "%.40s", device); /* the last mount is the visible one */
         }
     }
     add(to, "shm", path);
@@ -417,8 +417,9 @@ static void surroundings(Record *to)
     }
 }
 
-/* UCX tells what it uses in a log of its own; ours, if the launcher of this run has asked for it. Most
- * MPIs have it when they are loaded, and nobody could remove it from another node once the rank hangs. */
+/* UCX logs what it uses to a file of its own, which this run's launcher may have asked for. Most
+ * MPIs open it when they are loaded; it is unlinked at once, since no other node could remove it once the
+ * rank hangs. */
 static int ucx_fd = -1;
 
 static void take_ucx_log(void)
@@ -429,10 +430,10 @@ static void take_ucx_log(void)
         return;
     snprintf(path, sizeof path, "%.*s%d", (int)(mark - pattern), pattern, getpid());
     if ((ucx_fd = open(path, O_RDONLY | O_CLOEXEC)) >= 0)
-        unlink(path); /* it goes on writing there, and nobody sees it */
+        unlink(path); /* UCX goes on writing to the open file */
 }
 
-/* From now on UCX speaks to the user again, and says no more than it does by itself: its level is the
+/* From now on UCX logs to the user again, at its default level: the level is the
  * first member of its global options (ucs/config/global_opts.h). */
 static void hand_back_ucx(void)
 {
@@ -442,7 +443,7 @@ static void hand_back_ucx(void)
     if (!level)
         level = dlsym(0, "ucs_global_opts");
     if (!level || *level != INFO)
-        return; /* nobody knows how to make it quiet: it stays apart */
+        return; /* its level cannot be set: its log stays in the file */
     *level = WARN;
     for (int fd = 3; fd < 1024; fd++) {
         char name[64], at[64];
@@ -495,8 +496,8 @@ static int ring(const Mpi *mpi, int rank, int size)
     return ok;
 }
 
-/* A rank that ends before MPI_Finalize leaves the others waiting, and not every launcher ends them: until
- * then `started` has text. Attributes of MPI_COMM_SELF are deleted there, before anything else is done. */
+/* A rank that ends before MPI_Finalize leaves the others waiting, and not every launcher ends them: `started`
+ * has text until MPI_Finalize, which first deletes the attributes of MPI_COMM_SELF. */
 static int not_copied(handle from, int key, void *extra, void *value, void *to, int *copied)
 {
     (void)from, (void)key, (void)extra, (void)value, (void)to;
@@ -518,8 +519,8 @@ static void tell_when_finalized(const Mpi *mpi)
         mpi->set_attr(mpi->self, key, 0);
 }
 
-/* Stops this rank. Whoever launched it reads the records and ends the launch, in silence; it has a
- * while for that. */
+/* Stops this rank. The process that launched it reads the records and ends the launch; this
+ * rank gives it some time for that. */
 static void stop(void) __attribute__((noreturn));
 static void stop(void)
 {
@@ -528,7 +529,7 @@ static void stop(void)
     _exit(FAILED);
 }
 
-/* Whether this launch's proof has held already: then this is a later program of a rank, its own affair. */
+/* Whether this launch is already proved: then this is a later program of a rank, which is not checked. */
 static int proved_before(void)
 {
     char path[700];
@@ -552,13 +553,13 @@ static const char *value_of(const char *record, const char *key, char *to, size_
     return to;
 }
 
-/* One line when all is well, else what every rank saw; for a launch that nobody watches. */
+/* One line if all is well, else the record of every rank; for a launch without a watching process. */
 static void say(const char *all, int size, int holds)
 {
     char line[1600], version[200], mpi[1200], host[80], seen[80];
     int hosts = 1;
     value_of(all, "host", seen, sizeof seen);
-    for (int i = 1; i < size; i++) { /* ranks of a node mostly follow each other */
+    for (int i = 1; i < size; i++) { /* ranks of a node are mostly consecutive */
         value_of(all + (size_t)i * RECORD, "host", host, sizeof host);
         if (strcmp(host, seen)) {
             hosts++;
@@ -643,11 +644,11 @@ static void prove(void *caller)
 
 /* --- around the program's own MPI_Init ---------------------------------------------------------- */
 
-static int inside, over; /* Fortran's comes to C's: the outer one counts */
+static int inside, over; /* Fortran's calls C's: the outer one counts */
 static struct { int saved, sink; } words = {-1, -1};
 
-/* What lies between the first and the last line of an MPI's account stays in the file; what else was
- * printed meanwhile, by another thread say, goes where it was meant to. */
+/* The lines from the first to the last of an MPI's own report stay in the file; other output, by
+ * another thread for instance, is passed on to where it was meant to go. */
 static void replay(void)
 {
     enum { MOST = 1 << 20 };
@@ -673,20 +674,20 @@ static void replay(void)
     first = first ? first : text;
     last = last ? last : text;
     while (last > text && *last == '\n')
-        last++; /* an account ends with empty lines */
+        last++; /* a report ends with empty lines */
     write(words.saved, text, first - text);
     write(words.saved, last, strlen(last));
     free(text);
 }
 
-/* What makes an MPI tell its transport: MPICH, MPICH 3.4, Intel MPI, Open MPI 5. */
+/* Settings that make an MPI report its transport: MPICH, MPICH 3.4, Intel MPI, Open MPI 5. */
 static const char *const asking[][2] = {{"MPIR_CVAR_DEBUG_SUMMARY", "1"},
                                         {"MPIR_CVAR_CH4_OFI_CAPABILITY_SETS_DEBUG", "1"},
                                         {"I_MPI_DEBUG", "5"},
                                         {"OMPI_MCA_ompi_display_comm", "mpi_init"}};
 enum { ASKING = sizeof asking / sizeof *asking };
 
-/* While MPI starts, what it prints goes to a file: its account of itself, which we asked for. */
+/* While MPI starts, its output goes to a file: it has the report that we asked for. */
 static void begin(void)
 {
     char path[700], line[160], host[80];
@@ -695,14 +696,14 @@ static void begin(void)
     host_name(host, sizeof host);
     snprintf(line, sizeof line, "%s %d\n", host, getpid());
     if (below_a_rank()) {
-        over = 1; /* its own affair */
+        over = 1; /* not checked */
         return;
     }
     note("started", line, strlen(line), 0);
     take_ucx_log();
     for (int i = 0; i < ASKING; i++)
         if (variable(asking[i][0]))
-            return; /* the user wants to see it */
+            return; /* the user asked for it */
     if (!plan.folder[0])
         return;
     snprintf(path, sizeof path, "%s/said.%s", plan.folder, plan.me);
@@ -717,7 +718,7 @@ static void begin(void)
         dup2(words.sink, 1);
         return;
     }
-    close(words.sink); /* it has no standard output */
+    close(words.sink); /* there is no standard output */
     words.sink = -1;
 }
 
