@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import TypeAdapter, ValidationError
@@ -71,6 +71,7 @@ class Ledger:
         base: keys of ``[base]``; empty while no stage has one.
         staged: every file that was copied, also those that no image keeps.
         scratch: a folder for files whose text stands in the file itself.
+        read: the lines of ``file`` that were read; what of them is not in the recipe, is lost.
         places: where each requirement of ``pip`` was asked for.
         base_place: where the base was named.
     """
@@ -86,35 +87,25 @@ class Ledger:
     files: dict[str, Laid] = field(default_factory=dict)
     staged: dict[str, Path] = field(default_factory=dict)
     losses: list[Loss] = field(default_factory=list)
-    carried: set[tuple[str, int]] = field(default_factory=set)
+    read: set[int] = field(default_factory=set)
     variables: dict[str, str] = field(default_factory=dict)
     scratch: Path | None = None
     places: dict[str, Located] = field(default_factory=dict)
     base_place: Located | None = None
 
-    def carry(self, where: Located, file: str = "") -> None:
-        """These lines are in the recipe, or say nothing about an image."""
-        self.carried |= {(file or self.file, line) for line in range(where.first, where.last + 1)}
+    def account(self, where: Located) -> None:
+        """These lines were read: they are in the recipe, lost, or say nothing about an image."""
+        self.read.update(range(where.first, where.last + 1))
 
-    def lose(
-        self, where: Located, why: str, instead: str, text: str = "", file: str = ""
-    ) -> Literal[False]:
-        """These lines are not in the recipe; ``text`` when only a part of them is not.
-
-        Returns:
-            False, for readers that say whether a line was carried whole.
-        """
+    def lose(self, where: Located, why: str, instead: str, text: str = "", file: str = "") -> None:
+        """These lines are not in the recipe; ``text`` when only a part of them is not."""
         shown = text or where.shown
         self.losses.append(Loss(file or self.file, where.first, where.last, shown, why, instead))
-        return False
+        if not file:
+            self.account(where)
 
-    def accounted(self) -> set[tuple[str, int]]:
-        """Every line that was carried or lost, by file."""
-        lost = {(x.file, n) for x in self.losses for n in range(x.first, x.last + 1)}
-        return self.carried | lost
-
-    def set_base(self, where: Located, image: str) -> bool:
-        """Sets [base] to the image of a FROM line. Returns whether the line was carried whole."""
+    def set_base(self, where: Located, image: str) -> None:
+        """Sets [base] to the image of a FROM line."""
         self.base_place = where
         image = image.removeprefix("docker://").strip()
         if not image or image == "scratch":
@@ -130,16 +121,13 @@ class Ledger:
                 self.base = {"image": _REFERENCE.validate_python(f"docker://{image}")}
             except ValidationError:
                 return self.lose(where, "it is not a reference of a registry", "image in [base]")
-            return True
+            return None
         self.base = {"distribution": match[1], "suite": suite}
         left = set(match[3].split("-")) - {"", "slim"}
         point = "." in match[2] and match[1] == "debian"
         if left or point:
             instead = f'the versions are in lock.toml; or image = "docker://{image}" in [base]'
-            return self.lose(
-                where, f"{suite} of today's archive is taken", instead, f"FROM {image}"
-            )
-        return True
+            self.lose(where, f"{suite} of today's archive is taken", instead, f"FROM {image}")
 
     # What a recipe can hold. Each of these returns why it cannot, or nothing.
 
