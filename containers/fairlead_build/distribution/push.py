@@ -224,8 +224,7 @@ def _send(client: Client, blob: _Blob, cache: Cache, advance: Advance) -> str:
     host, repository = client.reference.host, client.reference.repository
     content = blob.content
     if isinstance(content, bytes):
-        advance(blob.item.size)
-        return client.push_bytes(content, blob.item.digest)
+        return client.push_blob(content, blob.item.digest, advance)
     known = _Seen(cache, host, blob.item.hex)
     before = known.repository()
     mount_from = before if before != repository else ""
