@@ -132,8 +132,7 @@ def _keep(job: _Job, lock: Lock, folder: Path) -> None:
     cache, progress = job.cache, job.progress
     fetch.fetch(job.loaded, lock, cache, progress)
     tools = tool_tree.debs(lock.architecture)
-    if absent := missing(tools, cache):
-        fetch_debs(absent, cache, progress, tool_tree.RELOCK)
+    fetch_debs(tools, cache, progress, tool_tree.RELOCK)
     for name, packages in ((lock.recipe, lock.packages), ("fairlead's tools", tools)):
         archive.keep(map(archive.Kept.of, packages), name, folder, progress, cache.blob)
     if lock.base is not None:
@@ -270,11 +269,9 @@ def _keep_vanished(root: AptRoot, job: _Job, pins: Pins, before: Sequence[Deb]) 
     lost = [
         d for d in before if d.name in pins.versions and (d.name, d.version) not in root.packages
     ]
-    if not lost:
-        return
-    if absent := missing(lost, job.cache):
-        fetch_debs(absent, job.cache, job.progress, job.again)
-    add_folder(root, lost, job.cache, job.again)
+    if lost:
+        fetch_debs(lost, job.cache, job.progress, job.again)
+        add_folder(root, lost, job.cache, job.again)
 
 
 def _check_known(root: AptRoot, job: _Job, index: AptIndex) -> None:

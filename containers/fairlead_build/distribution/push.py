@@ -225,8 +225,12 @@ def _send(client: Client, blob: _Blob, cache: Cache, advance: Advance) -> str:
     content = blob.content
     if isinstance(content, bytes):
         return client.push_blob(content, blob.item.digest, advance)
-    known = _Seen(cache, host, blob.item.hex)
-    before = known.repository()
+    # Which repository of the host was last given the blob; it may be wrong, and only saves time.
+    note = cache.root / "registries" / host / blob.item.hex
+    try:
+        before = note.read_text("utf-8").strip()
+    except (OSError, ValueError):
+        before = ""
     mount_from = before if before != repository else ""
     try:
         state = client.push_blob(content, blob.item.digest, advance, mount_from)
@@ -235,29 +239,7 @@ def _send(client: Client, blob: _Blob, cache: Cache, advance: Advance) -> str:
             raise
         # The right to read that repository is lacking.
         state = client.push_blob(content, blob.item.digest, advance)
-    known.note(repository)
+    if before != repository:
+        with atomic_write(note, "w") as out:
+            out.write(f"{repository}\n")
     return state
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """Which repository of a host was last given a blob; a note that may be wrong, and only saves time."""
-
-    cache: Cache
-    host: str
-    hex: str
-
-    @property
-    def _path(self) -> Path:
-        return self.cache.root / "registries" / self.host / self.hex
-
-    def repository(self) -> str:
-        try:
-            return self._path.read_text("utf-8").strip()
-        except (OSError, ValueError):
-            return ""
-
-    def note(self, repository: str) -> None:
-        if self.repository() != repository:
-            with atomic_write(self._path, "w") as out:
-                out.write(f"{repository}\n")

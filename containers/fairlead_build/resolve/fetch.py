@@ -33,16 +33,17 @@ def fetch(loaded: LoadedRecipe, lock: Lock, cache: Cache, progress: Progress) ->
     need = sum(p.size for p in absent)
     need_space(cache.root, need + (16 << 20), "the downloads", "XDG_CACHE_HOME")
     archive.bring(map(archive.Kept.of, absent), cache, progress)
-    debs = missing((*lock.deb, *lock.build_deb), cache)
-    if debs:
-        fetch_debs(debs, cache, progress, f"fairlead recipe lock {loaded.given}")
-    wheels = missing(lock.wheel, cache)
-    if wheels:
+    fetch_debs(
+        missing((*lock.deb, *lock.build_deb), cache),
+        cache,
+        progress,
+        f"fairlead recipe lock {loaded.given}",
+    )
+    if wheels := missing(lock.wheel, cache):
         target = target_of(lock.inputs.python, lock.architecture, lock.glibc)
         wanted = [Wanted.of(wheel) for wheel in wheels]
         fetch_wheels(wanted, target, cache, progress, loaded.given)
-    sources = missing(lock.source, cache)
-    if sources:
+    if sources := missing(lock.source, cache):
         fetch_sources(sources, loaded, cache, progress)
 
 

@@ -5,7 +5,6 @@ pypi-simple does not read.
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections.abc import Iterator
@@ -103,7 +102,7 @@ class _Links(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         link = dict(attrs).get("href")
         if tag == "a" and link:
-            self.links.append(html.unescape(link))
+            self.links.append(link)
 
 
 def _from_html(text: str, url: str, settings: PipSettings) -> Iterator[IndexFile]:
