@@ -39,12 +39,11 @@ from fairlead_build.recipe.model import Source
 from fairlead_build.registry.layout import read_layout
 from fairlead_build.resolve import archive, fetch
 from fairlead_build.resolve.apt_solve import AptRoot, Pins, add_folder, apt_root, locked, solve
-from fairlead_build.resolve.download import Place, download
 from fairlead_build.resolve.fetch_debs import fetch_debs
 from fairlead_build.resolve.fetch_wheels import fetch_wheels
 from fairlead_build.resolve.pip import PYPI, settings, target_of
 from fairlead_build.resolve.pip_solve import PipSolver
-from fairlead_build.resolve.simple_index import source_archive
+from fairlead_build.resolve.sources import Place, download, source_archive
 from fairlead_build.tools import tool_tree
 from fairlead_build.tree.base_image import base_files, base_layout, open_base
 from fairlead_build.tree.wheel import runtime_requirements

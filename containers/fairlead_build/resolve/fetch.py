@@ -14,11 +14,10 @@ from fairlead_build.cache.store import Cache, adopt, missing, need_space
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import Lock, SourceArchive
 from fairlead_build.resolve import archive
-from fairlead_build.resolve.download import Place, download
 from fairlead_build.resolve.fetch_debs import fetch_debs
 from fairlead_build.resolve.fetch_wheels import Wanted, fetch_wheels
 from fairlead_build.resolve.pip import PYPI, settings, target_of
-from fairlead_build.resolve.simple_index import source_archive
+from fairlead_build.resolve.sources import Place, download, source_archive
 
 
 def fetch(loaded: LoadedRecipe, lock: Lock, cache: Cache, progress: Progress) -> None:
@@ -34,10 +33,7 @@ def fetch(loaded: LoadedRecipe, lock: Lock, cache: Cache, progress: Progress) ->
     need_space(cache.root, need + (16 << 20), "the downloads", "XDG_CACHE_HOME")
     archive.bring(map(archive.Kept.of, absent), cache, progress)
     fetch_debs(
-        missing((*lock.deb, *lock.build_deb), cache),
-        cache,
-        progress,
-        f"fairlead recipe lock {loaded.given}",
+        (*lock.deb, *lock.build_deb), cache, progress, f"fairlead recipe lock {loaded.given}"
     )
     if wheels := missing(lock.wheel, cache):
         target = target_of(lock.inputs.python, lock.architecture, lock.glibc)
