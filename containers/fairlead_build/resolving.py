@@ -274,7 +274,7 @@ def _keep_vanished(root: AptRoot, job: _Job, pins: Pins, before: Sequence[Deb]) 
 
 
 def _check_known(root: AptRoot, job: _Job, index: AptIndex) -> None:
-    known = root.names
+    known = {name for name, _ in root.packages}
     title = f"{index.distribution.capitalize()} {index.suite}"
     given: dict[str, Any] = {"title": title, "index": index, "loaded": job.loaded}
     wrong = [

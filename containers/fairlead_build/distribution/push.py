@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import atomic_write
-from fairlead.base.progress import Progress, Silent
+from fairlead.base.progress import Progress
 from fairlead.image.open import find
 from fairlead.image.sif import is_sif, read_sif
 from fairlead_build.base.digest import sha256_of
@@ -158,12 +158,11 @@ class _Upload:
 def push(
     text: str,
     source: Source,
+    cache: Cache,
+    progress: Progress,
     *,
     insecure: bool = False,
     dry_run: bool = False,
-    cache: Cache | None = None,
-    progress: Progress | None = None,
-    client: Client | None = None,
 ) -> PushResult:
     """Pushes an image to the reference ``text``.
 
@@ -176,8 +175,7 @@ def push(
     reference = parse_reference(text)
     layout, sif = source.layout, source.sif
     _check(reference, source)
-    cache, progress = cache or Cache.default(), progress or Silent()
-    client = client or Client(reference, insecure=insecure)
+    client = Client(reference, insecure=insecure)
     uploads: list[_Upload] = []
     if sif:
         tag = reference.tag + ("" if reference.scheme == "oras" else SIF_TAG)
@@ -258,7 +256,7 @@ def _of_sif(path: Path, tag: str, reference: Reference, progress: Progress) -> _
     # The name that `oras pull` would give the file; not that of the file here, which is a hash.
     notes = {TITLE: f"{reference.repository.rpartition('/')[2]}.sif"}
     item = Descriptor(SIF_LAYER, f"sha256:{digest}", size, notes)
-    manifest = artifact(item, SIF_CONFIG, str(path))
+    manifest = artifact(item, SIF_CONFIG)
     label = _Blob("SIF's label", manifest.config, EMPTY)
     return _Upload(manifest, (_Blob("SIF", item, path), label), tag)
 

@@ -16,10 +16,6 @@ from fairlead_build.recipe.checks import OWN_VARIABLES, SUITE_PYTHON, bad_target
 from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.model import AptName, ImageReference, OneLine, Variable
 
-_APT: TypeAdapter[str] = TypeAdapter(AptName)
-_VARIABLE: TypeAdapter[str] = TypeAdapter(Variable)
-_ONE_LINE: TypeAdapter[str] = TypeAdapter(OneLine)
-_REFERENCE: TypeAdapter[str] = TypeAdapter(ImageReference)
 _SUITES = {
     "debian": {"11": "bullseye", "12": "bookworm", "13": "trixie"},
     "ubuntu": {"20.04": "focal", "22.04": "jammy", "24.04": "noble"},
@@ -117,11 +113,11 @@ class Ledger:
         )
         suite = _suite(match[1], match[2]) if match else None
         if match is None or suite is None:
-            try:
-                self.base = {"image": _REFERENCE.validate_python(f"docker://{image}")}
-            except ValidationError:
-                return self.lose(where, "it is not a reference of a registry", "image in [base]")
-            return None
+            base = f"docker://{image}"
+            if why := _refused(ImageReference, base, "it is not a reference of a registry"):
+                return self.lose(where, why, "image in [base]")
+            self.base = {"image": base}
+            return
         self.base = {"distribution": match[1], "suite": suite}
         left = set(match[3].split("-")) - {"", "slim"}
         point = "." in match[2] and match[1] == "debian"
@@ -132,7 +128,7 @@ class Ledger:
     # What a recipe can hold. Each of these returns why it cannot, or nothing.
 
     def add_apt(self, name: str) -> str:
-        if why := _refused(_APT, name, "it is not the name of a package"):
+        if why := _refused(AptName, name, "it is not the name of a package"):
             return why
         if name not in self.apt:
             self.apt.append(name)
@@ -155,15 +151,15 @@ class Ledger:
     def add_env(self, name: str, value: str) -> str:
         if name in OWN_VARIABLES:
             return "fairlead sets it in every image, or it would hide the host's MPI"
-        why = _refused(_VARIABLE, name, "it is not the name of a variable")
-        why = why or _refused(_ONE_LINE, value, "its value is longer than a line")
+        why = _refused(Variable, name, "it is not the name of a variable")
+        why = why or _refused(OneLine, value, "its value is longer than a line")
         if not why:
             self.env[name] = value
         return why
 
     def add_label(self, key: str, value: str) -> str:
-        why = _refused(_ONE_LINE, key, "its name is longer than a line")
-        why = why or _refused(_ONE_LINE, value, "its value is longer than a line")
+        why = _refused(OneLine, key, "its name is longer than a line")
+        why = why or _refused(OneLine, value, "its value is longer than a line")
         if not why:
             self.labels[key] = value
         return why
@@ -182,9 +178,9 @@ class Ledger:
         return ""
 
 
-def _refused(adapter: TypeAdapter[str], value: str, why: str) -> str:
+def _refused(kind: Any, value: str, why: str) -> str:
     try:
-        adapter.validate_python(value)
+        TypeAdapter(kind).validate_python(value)
     except ValidationError:
         return why
     return ""

@@ -54,12 +54,8 @@ class Client:
         Args:
             insecure: plain HTTP is good enough where the host speaks no TLS.
         """
-        self.reference = reference
+        self.reference, self._name = reference, reference.repository
         self.transport = Transport(reference, insecure=insecure, environ=environ, pauses_s=pauses_s)
-
-    @property
-    def _name(self) -> str:
-        return self.reference.repository
 
     def _scope(self, actions: str, other: str = "") -> str:
         scope = f"repository:{self._name}:{actions}"

@@ -138,7 +138,7 @@ class Transport:
                 it always is.
             pauses_s: before each further try of what may pass.
         """
-        self.reference = reference
+        self.reference, self.where = reference, str(reference)
         self.pauses_s = pauses_s
         self.plain_allowed = insecure or _is_loopback(reference.host)
         self._environ = environ
@@ -153,10 +153,6 @@ class Transport:
             {"User-Agent": f"fairlead/{fairlead.__version__}", "Accept-Encoding": "identity"}
         )
         self._session.mount("https://", _Trusting(_tls_context(reference.host, environ)))
-
-    @property
-    def where(self) -> str:
-        return str(self.reference)
 
     @property
     def secrets(self) -> tuple[str, ...]:
