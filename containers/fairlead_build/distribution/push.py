@@ -38,7 +38,6 @@ from fairlead_build.registry.manifest import (
 )
 from fairlead_build.registry.reference import Reference, parse_reference
 from fairlead_build.registry.signature_artifact import (
-    SIGNATURE_LAYER,
     manifest_of,
     signature_of,
     tag_of,
@@ -176,14 +175,15 @@ def push(
     layout, sif = source.layout, source.sif
     _check(reference, source)
     client = Client(reference, insecure=insecure)
-    uploads: list[_Upload] = []
+    sifs: list[_Upload] = []
+    signatures: list[_Upload] = []
     if sif:
         tag = reference.tag + ("" if reference.scheme == "oras" else SIF_TAG)
-        uploaded = _of_sif(sif, tag, reference, progress)
-        # First, so that an image is never seen before its signature.
-        uploads += [*_of_signature(sif, uploaded), uploaded]
-    if layout and reference.scheme == "docker":
-        uploads.append(_of_layout(layout, reference.tag))
+        sifs = [_of_sif(sif, tag, reference, progress)]
+        signatures = _of_signature(sif, sifs[0])
+    images = [_of_layout(layout, reference.tag)] if layout and reference.scheme == "docker" else []
+    # In this order, so that an image is never seen before its signature.
+    uploads = [*signatures, *sifs, *images]
     parts: list[Part] = []
     before = ""
     total = sum(blob.item.size for upload in uploads for blob in upload.blobs)
@@ -209,17 +209,13 @@ def push(
         sent = sum(part.bytes for part in parts if part.state in ("sent", "to send"))
         verb = "to send" if dry_run else "sent"
         stage.result(f"{sent / 1e6:.1f} MB {verb}, {(total - sent) / 1e6:.1f} MB are there already")
-    sif_upload = next((u for u in uploads if u.manifest.sif), None)
-    place = replace(reference, scheme="oras", tag=sif_upload.tag) if sif_upload else None
-    signed = next((u for u in uploads if u.manifest.layers[0].media_type == SIGNATURE_LAYER), None)
+    sif_place, signature_place = (
+        str(replace(reference, scheme="oras", tag=those[0].tag)) if those else ""
+        for those in (sifs, signatures)
+    )
+    digest, sif_digest = uploads[-1].manifest.digest, sifs[0].manifest.digest if sifs else ""
     return PushResult(
-        str(reference),
-        uploads[-1].manifest.digest,
-        str(place) if place else "",
-        sif_upload.manifest.digest if sif_upload else "",
-        str(replace(reference, scheme="oras", tag=signed.tag)) if signed else "",
-        tuple(parts),
-        before,
+        str(reference), digest, sif_place, sif_digest, signature_place, tuple(parts), before
     )
 
 
