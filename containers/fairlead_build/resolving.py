@@ -39,8 +39,7 @@ from fairlead_build.recipe.model import Source
 from fairlead_build.registry.layout import read_layout
 from fairlead_build.resolve import archive, fetch
 from fairlead_build.resolve.apt_solve import AptRoot, Pins, add_folder, apt_root, locked, solve
-from fairlead_build.resolve.fetch_debs import fetch_debs
-from fairlead_build.resolve.fetch_wheels import fetch_wheels
+from fairlead_build.resolve.fetch import fetch_debs, fetch_wheels
 from fairlead_build.resolve.pip import PYPI, settings, target_of
 from fairlead_build.resolve.pip_solve import PipSolver
 from fairlead_build.resolve.sources import Place, download, source_archive
