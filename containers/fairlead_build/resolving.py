@@ -329,17 +329,16 @@ def _source(job: _Job, source: Source) -> SourceArchive:
         return known
     pip = settings()
     if source.url is not None:
-        place, sha256 = Place(source.url, pip.certificates), source.sha256 or ""
+        address, sha256 = source.url, source.sha256 or ""
         file = unquote(urlsplit(source.url).path.rsplit("/", 1)[-1])
     else:
         remedy = f"edit [[source]], then `{job.again}`"
-        listed = source_archive(source.name, source.version, pip, remedy)
-        place, sha256, file = listed.place, listed.sha256, listed.file
-    partial = job.cache.partial(sha256 or hashlib.sha256(place.address.encode()).hexdigest())
+        file, address, sha256 = source_archive(source.name, source.version, pip, remedy)
+    partial = job.cache.partial(sha256 or hashlib.sha256(address.encode()).hexdigest())
     if not sha256:
         partial.unlink(missing_ok=True)  # nothing would show whether its halves belong together
     if not (sha256 and job.cache.blob(sha256).is_file()):
-        download(place, partial, lambda amount: None)
+        download(Place(address, pip.certificates), partial, lambda amount: None)
         if sha256:
             remedy = f"correct `sha256` of [[source]] {source.name}, then `{job.again}`"
             adopt(job.cache, partial, sha256, None, f"source {source.name}", remedy)

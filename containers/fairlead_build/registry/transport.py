@@ -87,6 +87,8 @@ class Challenge:
 def read_challenges(header: str) -> list[Challenge]:
     """Every challenge of a ``WWW-Authenticate``, in its order; what cannot be read is left out.
 
+    requests and the standard library know headers of a single challenge only.
+
     >>> read_challenges('Bearer realm="https://a/token",service="a", Basic realm="b"')[1].scheme
     'basic'
     """

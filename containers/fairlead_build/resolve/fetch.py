@@ -268,10 +268,10 @@ def fetch_sources(
         for source in sources:
             stage.note(source.file)
             if source.index == PYPI:
-                place = source_archive(source.name, source.version, known, remedy).place
+                address = source_archive(source.name, source.version, known, remedy).address
             else:
-                place = Place(urls[source.name], known.certificates)
+                address = urls[source.name]
             partial = cache.partial(source.sha256)
-            download(place, partial, stage.advance)
+            download(Place(address, known.certificates), partial, stage.advance)
             adopt(cache, partial, source.sha256, source.size, f"source {source.name}", remedy)
         stage.result(f"{len(sources)} archives")

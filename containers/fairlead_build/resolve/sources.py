@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import url2pathname
 
@@ -54,12 +54,11 @@ class Place:
 # --- by name and version ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class IndexFile:
+class IndexFile(NamedTuple):
     """One file of an index. ``sha256`` is empty where the index does not say."""
 
     file: str
-    place: Place
+    address: str
     sha256: str
 
 
@@ -95,7 +94,7 @@ def _files(name: str, settings: PipSettings) -> Iterator[IndexFile]:
         folder = Path(unquote(urlsplit(place).path)) if place.startswith("file:") else Path(place)
         if "://" not in place or place.startswith("file:"):
             for path in sorted(folder.expanduser().glob("*")) if folder.is_dir() else ():
-                yield IndexFile(path.name, Place(str(path)), "")
+                yield IndexFile(path.name, str(path), "")
     for url in settings.indexes:
         yield from _page(f"{url}/{project(name)}/", settings)
 
@@ -107,18 +106,14 @@ def _page(url: str, settings: PipSettings) -> Iterator[IndexFile]:
         text, kind = (page.read_text("utf-8"), "text/html") if page.is_file() else ("", "")
     else:
         text, kind = _get(Place(url, settings.certificates))
-    if "json" in kind:
-        yield from _from_json(text, url, settings)
-    else:
-        yield from _from_html(text, url, settings)
+    return _from_json(text, url) if "json" in kind else _from_html(text, url)
 
 
-def _from_json(text: str, url: str, settings: PipSettings) -> Iterator[IndexFile]:
+def _from_json(text: str, url: str) -> Iterator[IndexFile]:
     try:
-        files = json.loads(text)["files"]
-        for item in files:
-            place = Place(urljoin(url, item["url"]), settings.certificates)
-            yield IndexFile(item["filename"], place, item["hashes"].get("sha256", ""))
+        for item in json.loads(text)["files"]:
+            address, sha256 = urljoin(url, item["url"]), item["hashes"].get("sha256", "")
+            yield IndexFile(item["filename"], address, sha256)
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         raise fail("index-answer", url=url, reason=exc) from None
 
@@ -134,16 +129,16 @@ class _Links(HTMLParser):
             self.links.append(link)
 
 
-def _from_html(text: str, url: str, settings: PipSettings) -> Iterator[IndexFile]:
+def _from_html(text: str, url: str) -> Iterator[IndexFile]:
     parser = _Links()
     parser.feed(text)
     for link in parser.links:
         whole = urlsplit(urljoin(url, link))
         digest = re.search(r"sha256=([0-9a-f]{64})", whole.fragment)
         plain = whole._replace(fragment="").geturl()
-        place = url2pathname(whole.path) if whole.scheme == "file" else plain
+        address = url2pathname(whole.path) if whole.scheme == "file" else plain
         file, sha256 = unquote(whole.path.rsplit("/", 1)[-1]), digest[1] if digest else ""
-        yield IndexFile(file, Place(place, settings.certificates), sha256)
+        yield IndexFile(file, address, sha256)
 
 
 def _parsed(version: str) -> Version | None:
