@@ -89,18 +89,14 @@ def commands(script: Located, variables: Mapping[str, str] | None = None) -> lis
             at += 1
         at = max(at, begin + 1)  # a stray operator is a piece too
         where = script[tokens[begin].start : tokens[at - 1].end].strip()
-        pieces.append(_command(where, piece.opaque, tokens[begin:at]))
+        parts = [] if piece.opaque else tokens[begin:at]
+        words = tuple(t for t in parts if t.kind != "redirection")
+        targets = (t.value for t in parts if t.kind == "redirection")
+        written = tuple("?" if target is None else target for target in targets)
+        pieces.append(Command(where, words, written, piece.opaque))
         if at < len(tokens) and tokens[at].raw == "&&":
             at += 1
     return pieces
-
-
-def _command(where: Located, why: str, tokens: list[Token]) -> Command:
-    if why:
-        return Command(where, why=why)
-    words = tuple(t for t in tokens if t.kind != "redirection")
-    written = (t.value for t in tokens if t.kind == "redirection")
-    return Command(where, words, tuple("?" if v is None else v for v in written))
 
 
 class _Piece:

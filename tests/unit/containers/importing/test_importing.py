@@ -414,6 +414,11 @@ def test_debootstrap_becomes_a_release(tmp_path: Path) -> None:
     assert recipe(result)["packages"]["apt"] == ["less"]
 
 
+def test_debootstrap_of_a_point_release_loses_that_line_only(tmp_path: Path) -> None:
+    text = "Bootstrap: debootstrap\nOSVersion: 12.5\nMirrorURL: http://example.org/debian\n"
+    assert lost(imported(tmp_path, text, "x.def")) == [(2, "FROM debian:12.5")]
+
+
 # --- any file ---------------------------------------------------------------------------------
 
 _DOCKER_LINES = st.sampled_from([
