@@ -132,6 +132,8 @@ class _Reader:
             self._section(section)
 
     def _header(self, header: dict[str, tuple[str, Located]]) -> None:
+        for _, place in header.values():
+            self.ledger.account(place)  # it is carried here, or lost
         kind, where = header.pop("bootstrap")
         kind = self._filled(kind.lower()) or ""
         header.pop("stage", None)
@@ -151,24 +153,18 @@ class _Reader:
         image = self._filled(value)
         for key in ("namespace", "registry"):
             if key in header and image:
-                image = f"{header[key][0].strip('/')}/{image}"
-                self.ledger.account(header.pop(key)[1])
+                image = f"{header.pop(key)[0].strip('/')}/{image}"
         self.ledger.set_base(place, image or "")
-        self.ledger.account(place)
-        self.ledger.account(where)
 
     def _debootstrap(self, header: dict[str, tuple[str, Located]], where: Located) -> None:
         suite, place = header.pop("osversion", ("", where))
-        mirror, at = header.pop("mirrorurl", ("", where))
+        mirror, _ = header.pop("mirrorurl", ("", where))  # which one, this machine's apt knows
         distribution = "ubuntu" if "ubuntu" in mirror else "debian"
         self.ledger.set_base(place, f"{distribution}:{self._filled(suite) or ''}")
-        for line in (place, where, at):  # which mirror it is, this machine's apt knows
-            self.ledger.account(line)
         names, at = header.pop("include", ("", where))
         for name in names.replace(",", " ").split():
             if why := self.ledger.add_apt(name):
                 self.ledger.lose(at, why, "its name in packages.apt", name)
-        self.ledger.account(at)
 
     def _section(self, section: _Section) -> None:
         name, rows, lose = section.name, section.content, self.ledger.lose

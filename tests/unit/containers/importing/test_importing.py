@@ -414,6 +414,10 @@ def test_debootstrap_becomes_a_release(tmp_path: Path) -> None:
     assert recipe(result)["packages"]["apt"] == ["less"]
 
 
+def test_name_of_the_last_stage_says_nothing_about_an_image(tmp_path: Path) -> None:
+    assert not imported(tmp_path, DEF + "Stage: final\n", "x.def").losses
+
+
 def test_debootstrap_of_a_point_release_loses_that_line_only(tmp_path: Path) -> None:
     text = "Bootstrap: debootstrap\nOSVersion: 12.5\nMirrorURL: http://example.org/debian\n"
     assert lost(imported(tmp_path, text, "x.def")) == [(2, "FROM debian:12.5")]
