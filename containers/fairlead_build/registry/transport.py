@@ -12,11 +12,10 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
-import os
 import re
 import ssl
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -129,10 +128,9 @@ class Transport:
     def __init__(
         self,
         reference: Reference,
-        *,
-        insecure: bool = False,
-        environ: Mapping[str, str] = os.environ,
-        pauses_s: tuple[float, ...] = PAUSES_S,
+        insecure: bool,
+        environ: Mapping[str, str],
+        pauses_s: Sequence[float],
     ):
         """
         Args:
