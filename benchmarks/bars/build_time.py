@@ -22,7 +22,7 @@ from fairlead_build.build import build
 from fairlead_build.cache.store import Cache
 from fairlead_build.recipe.load import load_recipe
 from fairlead_build.recipe.lock import Lock
-from fairlead_build.render.folder import lock_of, render_recipe
+from fairlead_build.render import lock_of, render_recipe
 
 RECIPE, ROUNDS, BAR = "tensorflow", 2, 0.5
 

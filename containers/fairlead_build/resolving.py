@@ -39,12 +39,10 @@ from fairlead_build.recipe.model import Source
 from fairlead_build.registry.layout import read_layout
 from fairlead_build.resolve import archive, fetch
 from fairlead_build.resolve.apt_solve import AptRoot, Pins, add_folder, apt_root, locked, solve
-from fairlead_build.resolve.download import Place, download
-from fairlead_build.resolve.fetch_debs import fetch_debs
-from fairlead_build.resolve.fetch_wheels import fetch_wheels
+from fairlead_build.resolve.fetch import fetch_debs, fetch_wheels
 from fairlead_build.resolve.pip import PYPI, settings, target_of
 from fairlead_build.resolve.pip_solve import PipSolver
-from fairlead_build.resolve.simple_index import source_archive
+from fairlead_build.resolve.sources import Place, download, source_archive
 from fairlead_build.tools import tool_tree
 from fairlead_build.tree.base_image import base_files, base_layout, open_base
 from fairlead_build.tree.wheel import runtime_requirements
@@ -132,8 +130,7 @@ def _keep(job: _Job, lock: Lock, folder: Path) -> None:
     cache, progress = job.cache, job.progress
     fetch.fetch(job.loaded, lock, cache, progress)
     tools = tool_tree.debs(lock.architecture)
-    if absent := missing(tools, cache):
-        fetch_debs(absent, cache, progress, tool_tree.RELOCK)
+    fetch_debs(tools, cache, progress, tool_tree.RELOCK)
     for name, packages in ((lock.recipe, lock.packages), ("fairlead's tools", tools)):
         archive.keep(map(archive.Kept.of, packages), name, folder, progress, cache.blob)
     if lock.base is not None:
@@ -270,15 +267,13 @@ def _keep_vanished(root: AptRoot, job: _Job, pins: Pins, before: Sequence[Deb]) 
     lost = [
         d for d in before if d.name in pins.versions and (d.name, d.version) not in root.packages
     ]
-    if not lost:
-        return
-    if absent := missing(lost, job.cache):
-        fetch_debs(absent, job.cache, job.progress, job.again)
-    add_folder(root, lost, job.cache, job.again)
+    if lost:
+        fetch_debs(lost, job.cache, job.progress, job.again)
+        add_folder(root, lost, job.cache, job.again)
 
 
 def _check_known(root: AptRoot, job: _Job, index: AptIndex) -> None:
-    known = root.names
+    known = {name for name, _ in root.packages}
     title = f"{index.distribution.capitalize()} {index.suite}"
     given: dict[str, Any] = {"title": title, "index": index, "loaded": job.loaded}
     wrong = [
@@ -334,17 +329,16 @@ def _source(job: _Job, source: Source) -> SourceArchive:
         return known
     pip = settings()
     if source.url is not None:
-        place, sha256 = Place(source.url, pip.certificates), source.sha256 or ""
+        address, sha256 = source.url, source.sha256 or ""
         file = unquote(urlsplit(source.url).path.rsplit("/", 1)[-1])
     else:
         remedy = f"edit [[source]], then `{job.again}`"
-        listed = source_archive(source.name, source.version, pip, remedy)
-        place, sha256, file = listed.place, listed.sha256, listed.file
-    partial = job.cache.partial(sha256 or hashlib.sha256(place.address.encode()).hexdigest())
+        file, address, sha256 = source_archive(source.name, source.version, pip, remedy)
+    partial = job.cache.partial(sha256 or hashlib.sha256(address.encode()).hexdigest())
     if not sha256:
         partial.unlink(missing_ok=True)  # nothing would show whether its halves belong together
     if not (sha256 and job.cache.blob(sha256).is_file()):
-        download(place, partial, lambda amount: None)
+        download(Place(address, pip.certificates), partial, lambda amount: None)
         if sha256:
             remedy = f"correct `sha256` of [[source]] {source.name}, then `{job.again}`"
             adopt(job.cache, partial, sha256, None, f"source {source.name}", remedy)

@@ -28,11 +28,10 @@ from fairlead_build.recipe.lock import AptIndex, Deb, Wheel, inputs_of
 from fairlead_build.resolve import apt_solve
 from fairlead_build.resolve.apt_solve import Pins, add_folder, apt_root, locked, solve
 from fairlead_build.resolve.apt_sources import AptSource
-from fairlead_build.resolve.download import Place, download
-from fairlead_build.resolve.fetch_wheels import fetch_wheels
+from fairlead_build.resolve.fetch import fetch_wheels
 from fairlead_build.resolve.pip import settings
 from fairlead_build.resolve.pip_solve import PipSolver
-from fairlead_build.resolve.simple_index import source_archive
+from fairlead_build.resolve.sources import Place, download, source_archive
 
 FAIRLEAD = Path(sys.executable).with_name("fairlead")
 

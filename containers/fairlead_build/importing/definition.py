@@ -17,7 +17,7 @@ from pathlib import Path
 from fairlead_build.importing.commands import Interpreter, resolved
 from fairlead_build.importing.context import Context
 from fairlead_build.importing.ledger import Ledger, env_hint
-from fairlead_build.importing.located import Located, of_lines, split_lines
+from fairlead_build.importing.located import Located, has_content, of_lines, split_lines
 from fairlead_build.importing.shell import assignments, commands
 
 Row = tuple[int, str]
@@ -54,7 +54,7 @@ class _Section:
     @property
     def content(self) -> list[Row]:
         """Its lines that are neither blank nor comments."""
-        return [row for row in self.rows if _has_content(row[1])]
+        return [row for row in self.rows if has_content(row[1])]
 
 
 @dataclass
@@ -78,13 +78,9 @@ def read(text: str, ledger: Ledger, folder: Path) -> None:
         _Reader(ledger, folder, stages).stage(stages[-1])
 
 
-def _has_content(line: str) -> bool:
-    return bool(line.strip()) and not line.lstrip().startswith("#")
-
-
 def _lose(ledger: Ledger, rows: list[Row], why: str, instead: str) -> None:
     for row in rows:
-        if _has_content(row[1]):
+        if has_content(row[1]):
             ledger.lose(of_lines([row]), why, instead)
 
 
@@ -98,7 +94,7 @@ def _stage(rows: list[Row], ledger: Ledger) -> _Stage:
             stage.sections.append(_Section(title.lstrip("%").lower(), "".join(argument), row))
         elif stage.sections:
             stage.sections[-1].rows.append(row)
-        elif _has_content(line):
+        elif has_content(line):
             value = line.split("#")[0].strip()
             if key and header[key][0].endswith("\\"):
                 before, where = header[key]
@@ -136,6 +132,8 @@ class _Reader:
             self._section(section)
 
     def _header(self, header: dict[str, tuple[str, Located]]) -> None:
+        for _, place in header.values():
+            self.ledger.account(place)  # it is carried here, or lost
         kind, where = header.pop("bootstrap")
         kind = self._filled(kind.lower()) or ""
         header.pop("stage", None)
@@ -155,35 +153,27 @@ class _Reader:
         image = self._filled(value)
         for key in ("namespace", "registry"):
             if key in header and image:
-                image = f"{header[key][0].strip('/')}/{image}"
-                self.ledger.carry(header.pop(key)[1])
-        if self.ledger.set_base(place, image or ""):
-            self.ledger.carry(place)
-        self.ledger.carry(where)
+                image = f"{header.pop(key)[0].strip('/')}/{image}"
+        self.ledger.set_base(place, image or "")
 
     def _debootstrap(self, header: dict[str, tuple[str, Located]], where: Located) -> None:
         suite, place = header.pop("osversion", ("", where))
-        mirror, at = header.pop("mirrorurl", ("", where))
+        mirror, _ = header.pop("mirrorurl", ("", where))  # which one, this machine's apt knows
         distribution = "ubuntu" if "ubuntu" in mirror else "debian"
-        if self.ledger.set_base(place, f"{distribution}:{self._filled(suite) or ''}"):
-            self.ledger.carry(place)
-            self.ledger.carry(where)
-        self.ledger.carry(at)  # which mirror it is, this machine's apt knows
+        self.ledger.set_base(place, f"{distribution}:{self._filled(suite) or ''}")
         names, at = header.pop("include", ("", where))
         for name in names.replace(",", " ").split():
             if why := self.ledger.add_apt(name):
                 self.ledger.lose(at, why, "its name in packages.apt", name)
-        if at is not where:
-            self.ledger.carry(at)
 
     def _section(self, section: _Section) -> None:
         name, rows, lose = section.name, section.content, self.ledger.lose
         whole = of_lines([section.title, *section.rows])
-        self.ledger.carry(of_lines([section.title]))
+        self.ledger.account(of_lines([section.title]))
         if reader := getattr(self, f"read_{name}", None):
             reader(section)
         elif name == "runscript" and all(_IDLE_RUNSCRIPT.fullmatch(row[1].strip()) for row in rows):
-            self.ledger.carry(whole)
+            self.ledger.account(whole)
         elif name in _LOST_SECTIONS:
             if rows:
                 lose(of_lines(rows), *_LOST_SECTIONS[name], f"%{name}: {rows[0][1].strip()}")
@@ -221,12 +211,10 @@ class _Reader:
                 self._account(row, "it does not name a source and a target", _FILES)
                 continue
             source, target = paths[0], (paths[1:] or [""])[0]
-            whole, where = True, of_lines([row])
             place, into = resolved("/", target or source), target.endswith("/")
             for text, why in self.context.copy(source, place, into=into):
-                whole = self.ledger.lose(where, why, _FILES, text)
-            if whole:
-                self.ledger.carry(where)
+                self.ledger.lose(of_lines([row]), why, _FILES, text)
+            self.ledger.account(of_lines([row]))
 
     def read_environment(self, section: _Section) -> None:
         for command in commands(self._script(section.rows), {}):
@@ -237,16 +225,13 @@ class _Reader:
                 why = command.why or "only `export NAME=value` sets a variable of a recipe"
                 self.ledger.lose(where, why, "[env]")
                 continue
-            whole = True
+            self.ledger.account(where)
             for name, value in pairs:
                 why = "its value is known only when a container starts"
                 if value is not None:
                     why = self.ledger.add_env(name, value)
                 if why:
-                    shown = f"{name} in %environment"
-                    whole = self.ledger.lose(where, why, env_hint(name), shown)
-            if whole:
-                self.ledger.carry(where)
+                    self.ledger.lose(where, why, env_hint(name), f"{name} in %environment")
 
     def read_post(self, section: _Section) -> None:
         if section.argument and not re.fullmatch(r"-c\s+\S*/(ba|da)?sh", section.argument):
@@ -282,7 +267,7 @@ class _Reader:
         if why:
             self.ledger.lose(of_lines([row]), why, instead)
         else:
-            self.ledger.carry(of_lines([row]))
+            self.ledger.account(of_lines([row]))
 
 
 def _read_section(kind: str, lines: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ from fairlead.base.paths import atomic_folder
 from fairlead_build.cache.store import scratch_parent, workspace
 from fairlead_build.importing import containerfile, definition
 from fairlead_build.importing.ledger import Ledger, Loss, plain_name, python_of
-from fairlead_build.importing.located import of_lines, split_lines
+from fairlead_build.importing.located import has_content, of_lines, split_lines
 from fairlead_build.recipe.load import load_recipe
 
 LOSSES = "not-carried.md"
@@ -75,9 +75,8 @@ def import_file(
         reader = definition if _is_definition(source, text) else containerfile
         reader.read(text, ledger, path.parent)
         _settle(ledger)
-        accounted = ledger.accounted()
         for number, line in split_lines(text):  # so that no line is lost without notice
-            if meaningful(line) and (ledger.file, number) not in accounted:
+            if meaningful(line) and number not in ledger.read:
                 place = of_lines([(number, line)])
                 ledger.lose(place, "it was not understood", "check what it does")
         losses = tuple(
@@ -114,7 +113,7 @@ def _text(source: Path) -> str:
 
 
 def _is_definition(source: Path, text: str) -> bool:
-    lines = [line for _, line in split_lines(text) if line.strip() and line.lstrip()[0] != "#"]
+    lines = [line for _, line in split_lines(text) if has_content(line)]
     first = lines[0] if lines else ""
     if re.match(r"(?i)bootstrap\s*:|\s*%\w", first) or any(
         re.match(r"(?i)bootstrap:", line) for line in lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import TypeAdapter, ValidationError
@@ -16,10 +16,6 @@ from fairlead_build.recipe.checks import OWN_VARIABLES, SUITE_PYTHON, bad_target
 from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.model import AptName, ImageReference, OneLine, Variable
 
-_APT: TypeAdapter[str] = TypeAdapter(AptName)
-_VARIABLE: TypeAdapter[str] = TypeAdapter(Variable)
-_ONE_LINE: TypeAdapter[str] = TypeAdapter(OneLine)
-_REFERENCE: TypeAdapter[str] = TypeAdapter(ImageReference)
 _SUITES = {
     "debian": {"11": "bullseye", "12": "bookworm", "13": "trixie"},
     "ubuntu": {"20.04": "focal", "22.04": "jammy", "24.04": "noble"},
@@ -71,6 +67,7 @@ class Ledger:
         base: keys of ``[base]``; empty while no stage has one.
         staged: every file that was copied, also those that no image keeps.
         scratch: a folder for files whose text stands in the file itself.
+        read: the lines of ``file`` that were read; what of them is not in the recipe, is lost.
         places: where each requirement of ``pip`` was asked for.
         base_place: where the base was named.
     """
@@ -86,35 +83,25 @@ class Ledger:
     files: dict[str, Laid] = field(default_factory=dict)
     staged: dict[str, Path] = field(default_factory=dict)
     losses: list[Loss] = field(default_factory=list)
-    carried: set[tuple[str, int]] = field(default_factory=set)
+    read: set[int] = field(default_factory=set)
     variables: dict[str, str] = field(default_factory=dict)
     scratch: Path | None = None
     places: dict[str, Located] = field(default_factory=dict)
     base_place: Located | None = None
 
-    def carry(self, where: Located, file: str = "") -> None:
-        """These lines are in the recipe, or say nothing about an image."""
-        self.carried |= {(file or self.file, line) for line in range(where.first, where.last + 1)}
+    def account(self, where: Located) -> None:
+        """These lines were read: they are in the recipe, lost, or say nothing about an image."""
+        self.read.update(range(where.first, where.last + 1))
 
-    def lose(
-        self, where: Located, why: str, instead: str, text: str = "", file: str = ""
-    ) -> Literal[False]:
-        """These lines are not in the recipe; ``text`` when only a part of them is not.
-
-        Returns:
-            False, for readers that say whether a line was carried whole.
-        """
+    def lose(self, where: Located, why: str, instead: str, text: str = "", file: str = "") -> None:
+        """These lines are not in the recipe; ``text`` when only a part of them is not."""
         shown = text or where.shown
         self.losses.append(Loss(file or self.file, where.first, where.last, shown, why, instead))
-        return False
+        if not file:
+            self.account(where)
 
-    def accounted(self) -> set[tuple[str, int]]:
-        """Every line that was carried or lost, by file."""
-        lost = {(x.file, n) for x in self.losses for n in range(x.first, x.last + 1)}
-        return self.carried | lost
-
-    def set_base(self, where: Located, image: str) -> bool:
-        """Sets [base] to the image of a FROM line. Returns whether the line was carried whole."""
+    def set_base(self, where: Located, image: str) -> None:
+        """Sets [base] to the image of a FROM line."""
         self.base_place = where
         image = image.removeprefix("docker://").strip()
         if not image or image == "scratch":
@@ -126,25 +113,22 @@ class Ledger:
         )
         suite = _suite(match[1], match[2]) if match else None
         if match is None or suite is None:
-            try:
-                self.base = {"image": _REFERENCE.validate_python(f"docker://{image}")}
-            except ValidationError:
-                return self.lose(where, "it is not a reference of a registry", "image in [base]")
-            return True
+            base = f"docker://{image}"
+            if why := _refused(ImageReference, base, "it is not a reference of a registry"):
+                return self.lose(where, why, "image in [base]")
+            self.base = {"image": base}
+            return
         self.base = {"distribution": match[1], "suite": suite}
         left = set(match[3].split("-")) - {"", "slim"}
         point = "." in match[2] and match[1] == "debian"
         if left or point:
             instead = f'the versions are in lock.toml; or image = "docker://{image}" in [base]'
-            return self.lose(
-                where, f"{suite} of today's archive is taken", instead, f"FROM {image}"
-            )
-        return True
+            self.lose(where, f"{suite} of today's archive is taken", instead, f"FROM {image}")
 
     # What a recipe can hold. Each of these returns why it cannot, or nothing.
 
     def add_apt(self, name: str) -> str:
-        if why := _refused(_APT, name, "it is not the name of a package"):
+        if why := _refused(AptName, name, "it is not the name of a package"):
             return why
         if name not in self.apt:
             self.apt.append(name)
@@ -167,15 +151,15 @@ class Ledger:
     def add_env(self, name: str, value: str) -> str:
         if name in OWN_VARIABLES:
             return "fairlead sets it in every image, or it would hide the host's MPI"
-        why = _refused(_VARIABLE, name, "it is not the name of a variable")
-        why = why or _refused(_ONE_LINE, value, "its value is longer than a line")
+        why = _refused(Variable, name, "it is not the name of a variable")
+        why = why or _refused(OneLine, value, "its value is longer than a line")
         if not why:
             self.env[name] = value
         return why
 
     def add_label(self, key: str, value: str) -> str:
-        why = _refused(_ONE_LINE, key, "its name is longer than a line")
-        why = why or _refused(_ONE_LINE, value, "its value is longer than a line")
+        why = _refused(OneLine, key, "its name is longer than a line")
+        why = why or _refused(OneLine, value, "its value is longer than a line")
         if not why:
             self.labels[key] = value
         return why
@@ -194,9 +178,9 @@ class Ledger:
         return ""
 
 
-def _refused(adapter: TypeAdapter[str], value: str, why: str) -> str:
+def _refused(kind: Any, value: str, why: str) -> str:
     try:
-        adapter.validate_python(value)
+        TypeAdapter(kind).validate_python(value)
     except ValidationError:
         return why
     return ""

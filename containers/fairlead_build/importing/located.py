@@ -50,6 +50,11 @@ def of_lines(rows: Iterable[tuple[int, str]], end: str = "\n") -> Located:
     return Located("".join(text), tuple(lines))
 
 
+def has_content(line: str) -> bool:
+    """Whether a line is neither blank nor a comment."""
+    return bool(line.strip()) and not line.lstrip().startswith("#")
+
+
 def split_lines(text: str) -> list[tuple[int, str]]:
     """The lines of a file with their numbers; only ``\\n`` and ``\\r\\n`` end a line."""
     rows = text.split("\n")

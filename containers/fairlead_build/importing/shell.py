@@ -9,7 +9,7 @@ neither operators' scope nor where a word came from, nor which words a shell wou
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,12 +39,19 @@ _SIMPLE_VARIABLE = re.compile(r"\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-
 _NESTING = re.compile(r"\\.|'[^']*(?:'|$)|[(){}]", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Word:
-    """One word of a command. ``value`` is None when only a running shell could know it."""
+class Token(NamedTuple):
+    """A part of a script.
 
-    value: str | None
+    Attributes:
+        kind: word, operator, redirection (its value is its target), or body of here-documents.
+        value: None when only a running shell could know it.
+    """
+
+    kind: str
+    start: int
+    end: int
     raw: str
+    value: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,19 +66,9 @@ class Command:
     """
 
     where: Located
-    words: tuple[Word, ...] = ()
+    words: tuple[Token, ...] = ()
     written: tuple[str, ...] = ()
     why: str = ""
-
-
-class _Token(NamedTuple):
-    """``kind``: word, operator, redirection (its value is its target), or body of here-documents."""
-
-    kind: str
-    start: int
-    end: int
-    raw: str
-    value: str | None = None
 
 
 def commands(script: Located, variables: Mapping[str, str] | None = None) -> list[Command]:
@@ -92,18 +89,14 @@ def commands(script: Located, variables: Mapping[str, str] | None = None) -> lis
             at += 1
         at = max(at, begin + 1)  # a stray operator is a piece too
         where = script[tokens[begin].start : tokens[at - 1].end].strip()
-        pieces.append(_command(where, piece.opaque, tokens[begin:at]))
+        parts = [] if piece.opaque else tokens[begin:at]
+        words = tuple(t for t in parts if t.kind != "redirection")
+        targets = (t.value for t in parts if t.kind == "redirection")
+        written = tuple("?" if target is None else target for target in targets)
+        pieces.append(Command(where, words, written, piece.opaque))
         if at < len(tokens) and tokens[at].raw == "&&":
             at += 1
     return pieces
-
-
-def _command(where: Located, why: str, tokens: list[_Token]) -> Command:
-    if why:
-        return Command(where, why=why)
-    words = tuple(Word(t.value, t.raw) for t in tokens if t.kind != "redirection")
-    written = (t.value for t in tokens if t.kind == "redirection")
-    return Command(where, words, tuple("?" if v is None else v for v in written))
 
 
 class _Piece:
@@ -120,7 +113,7 @@ class _Piece:
         """Why the piece is opaque; empty when it is not."""
         return f"its `{self._expected[-1]}` is missing" if self._expected else self._why
 
-    def take(self, token: _Token) -> bool:
+    def take(self, token: Token) -> bool:
         """Takes in a token; False when the piece ends before it."""
         if token.kind == "operator":
             return self._operator(token.raw)
@@ -166,30 +159,30 @@ class _Piece:
             self._fresh = False
 
 
-def _tokens(text: str, variables: Mapping[str, str]) -> list[_Token]:
+def _tokens(text: str, variables: Mapping[str, str]) -> list[Token]:
     """Words, operators and redirections; the bodies of a line's here-documents are one token."""
-    tokens: list[_Token] = []
+    tokens: list[Token] = []
     pending: list[str] = []  # patterns of the lines that end here-documents still to come
     at = 0
     while (at := _skip(text, at)) < len(text):
         redirection = _REDIRECTION.match(text, at)
         if text[at] == "\n" and pending:
             end = _bodies(text, at + 1, pending)
-            tokens += [_Token("body", at, end, ""), _Token("operator", end, end, "\n", "\n")]
+            tokens += [Token("body", at, end, ""), Token("operator", end, end, "\n", "\n")]
             pending.clear()
         elif operator := _OPERATOR.match(text, at):
             end = operator.end()
-            tokens.append(_Token("operator", at, end, operator[0], operator[0]))
+            tokens.append(Token("operator", at, end, operator[0], operator[0]))
         elif redirection is None:
             end, value = _word(text, at, variables)
-            tokens.append(_Token("word", at, end, text[at:end], value))
+            tokens.append(Token("word", at, end, text[at:end], value))
         else:
             end, target, value = redirection.end(), _skip(text, redirection.end()), None
             if text[target : target + 1] not in _SEPARATORS and not _REDIRECTION.match(
                 text, target
             ):
                 end, value = _word(text, target, variables)
-            tokens.append(_Token("redirection", at, end, redirection[0], value))
+            tokens.append(Token("redirection", at, end, redirection[0], value))
             if redirection[1] in ("<<", "<<-"):
                 tabs = "\t*" if redirection[1] == "<<-" else ""
                 pending.append(tabs + re.escape(re.sub(r"[\\'\"]", "", text[target:end])))
@@ -271,7 +264,7 @@ def _balanced(text: str, at: int) -> int:
     return len(text)
 
 
-def assignments(words: tuple[Word, ...]) -> Iterator[tuple[str, str | None]]:
+def assignments(words: Sequence[Token]) -> Iterator[tuple[str, str | None]]:
     """``NAME=value`` at the beginning of a command, each with its value where that is certain."""
     for word in words:
         name, equals, _ = word.raw.partition("=")

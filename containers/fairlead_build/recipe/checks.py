@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from fairlead.base.toml import Mistake, mistake_at
-from fairlead_build.recipe.inherit import project
+from fairlead_build.recipe.inherit import project, table
 
 # Which Python a release calls python3.
 SUITE_PYTHON = {
@@ -29,7 +29,7 @@ _OWN_FOLDERS = ("/.fairlead", "/.singularity.d", "/proc", "/sys", "/dev", "/tmp"
 
 def cross_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
     """Mistakes that no single key shows."""
-    base, mpi, python = _table(data, "base"), _table(data, "mpi"), _table(data, "python")
+    base, mpi, python = table(data.get("base")), table(data.get("mpi")), table(data.get("python"))
     if "base" in data:
         yield from _base_mistakes(base)
     else:
@@ -40,19 +40,14 @@ def cross_mistakes(data: dict[str, Any]) -> Iterator[Mistake]:
         yield mistake_at(("mpi", "prefix"), "contradiction-mpi-prefix-with-apt")
     if mpi.get("source") == "wheel" and not python:
         yield mistake_at(("mpi", "source"), "contradiction-mpi-wheel-needs-python")
-    yield from _python_mistakes(python, base, _table(data, "packages"))
-    yield from _place_mistakes(mpi, python, _table(data, "files"))
-    for variable in _table(data, "env"):
+    yield from _python_mistakes(python, base, table(data.get("packages")))
+    yield from _place_mistakes(mpi, python, table(data.get("files")))
+    for variable in table(data.get("env")):
         if variable in OWN_VARIABLES:
             yield mistake_at(("env", variable), "contradiction-env-reserved", variable=variable)
     for number, source in enumerate(_list(data.get("source"))):
         if isinstance(source, dict):
             yield from _source_mistakes(("source", number), source, python)
-
-
-def _table(data: dict[str, Any], name: str) -> dict[str, Any]:
-    value = data.get(name)
-    return value if isinstance(value, dict) else {}
 
 
 def _list(value: Any) -> list[Any]:
@@ -88,7 +83,7 @@ def _python_mistakes(
         title = distribution.capitalize() if isinstance(distribution, str) else "Debian"
         given = {"version": version, "title": title, "suite": suite, "expected": expected}
         yield mistake_at(("python", "version"), "contradiction-python-version-cannot", **given)
-    index = {project(name) for name in _table(packages, "index") if isinstance(name, str)}
+    index = {project(name) for name in table(packages.get("index")) if isinstance(name, str)}
     for number, text in enumerate(_list(packages.get("pip"))):
         local = re.search(r"===?\s*[^\s,;]*\+", text) if isinstance(text, str) else None
         if local and project(text) not in index:

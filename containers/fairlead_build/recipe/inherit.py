@@ -37,10 +37,10 @@ class Layer:
 
     @property
     def data(self) -> dict[str, Any]:
-        value: Any = self.document.data
+        value = self.document.data
         for part in self.prefix:
-            value = value.get(part) if isinstance(value, dict) else None
-        return value if isinstance(value, dict) else {}
+            value = table(value.get(str(part)))
+        return value
 
     @property
     def folder(self) -> Path:
@@ -126,7 +126,7 @@ def _chain(
         findings += exc.findings
         return
     findings += document.validate(Written)[1]
-    variants = _table(document.data.get("variant"))
+    variants = table(document.data.get("variant"))
     for name in ("amd64", "arm64"):
         if name in variants:
             loc = ("variant", name)
@@ -240,7 +240,7 @@ def _packages(merged: Merged, layer: Layer, added: dict[str, Any]) -> dict[str, 
     own = _texts(added.get("pip"))
     replaced = {project(text) for text in own}
     pip = [text for text in pip if project(text) not in replaced]
-    index = {k: v for table in (old, added) for k, v in _table(table.get("index")).items()}
+    index = {k: v for part in (old, added) for k, v in table(part.get("index")).items()}
     apt += [text for text in _texts(added.get("apt")) if text not in apt]
     return {"apt": apt, "pip": [*pip, *dict.fromkeys(own)], "index": index}
 
@@ -279,5 +279,6 @@ def _texts(value: Any) -> list[str]:
     return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
-def _table(value: Any) -> dict[str, Any]:
+def table(value: Any) -> dict[str, Any]:
+    """``value`` where it is a table; else an empty one, and the model reports it."""
     return value if isinstance(value, dict) else {}

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, field_validator
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import fail, os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.base.toml import Mistake, Strict, load, mistake_at
 from fairlead_build.base.digest import json_digest, sha256_of
@@ -392,8 +392,5 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         FairleadError: the folder cannot be written to.
     """
-    try:
-        with atomic_write(path, "w") as out:
-            out.write(text)
-    except OSError as exc:
-        raise fail("lock-unwritable", path=path, reason=exc.strerror or str(exc)) from None
+    with os_error_as("lock-unwritable", path=path), atomic_write(path, "w") as out:
+        out.write(text)

@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import fail, os_error_as
 from fairlead.base.json_schema import schema_of, schema_text
 from fairlead.base.paths import atomic_write
 from fairlead_build.recipe.inherit import bundled_names, split_variant
@@ -75,12 +75,9 @@ def write(folder: Path, text: str) -> None:
     Raises:
         FairleadError: the folder cannot be written to.
     """
-    try:
+    with os_error_as("recipe-new-unwritable", folder=folder):
         folder.mkdir(parents=True, exist_ok=True)
         schema = schema_text(schema_of(Written))
         for name, content in (("recipe.schema.json", schema), ("recipe.toml", text)):
             with atomic_write(folder / name, "w") as out:
                 out.write(content)
-    except OSError as exc:
-        reason = exc.strerror or str(exc)
-        raise fail("recipe-new-unwritable", folder=folder, reason=reason) from None

@@ -10,9 +10,10 @@ from __future__ import annotations
 import io
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, cast
 from urllib.parse import urlencode, urljoin, urlsplit
 
 import requests
@@ -38,9 +39,6 @@ _ACCEPT = ", ".join((*MANIFESTS, *INDEXES))
 _CHUNK = 256 << 10  # what is lost at most when a connection is cut
 
 
-def _nothing(amount: float) -> None: ...
-
-
 class Client:
     """The repository of ``reference`` in its registry."""
 
@@ -51,20 +49,13 @@ class Client:
         insecure: bool = False,
         environ: Mapping[str, str] = os.environ,
         pauses_s: tuple[float, ...] = PAUSES_S,
-        sleep: Callable[[float], None] = time.sleep,
     ):
         """
         Args:
             insecure: plain HTTP is good enough where the host speaks no TLS.
         """
-        self.reference = reference
-        self.transport = Transport(
-            reference, insecure=insecure, environ=environ, pauses_s=pauses_s, sleep=sleep
-        )
-
-    @property
-    def _name(self) -> str:
-        return self.reference.repository
+        self.reference, self._name = reference, reference.repository
+        self.transport = Transport(reference, insecure=insecure, environ=environ, pauses_s=pauses_s)
 
     def _scope(self, actions: str, other: str = "") -> str:
         scope = f"repository:{self._name}:{actions}"
@@ -128,7 +119,7 @@ class Client:
                 except requests.exceptions.ChunkedEncodingError:
                     if not pauses:
                         raise self.transport.odd("its answer is cut off repeatedly") from None
-                    self.transport.sleep(pauses.pop(0))
+                    time.sleep(pauses.pop(0))
                     continue
                 fields = answer.headers
                 return body, fields.get("Content-Type", ""), fields.get("Docker-Content-Digest", "")
@@ -146,23 +137,49 @@ class Client:
                 raise self.transport.odd("it does not say how large a part of the image is")
             return int(text)
 
-    def open_blob(self, item: Descriptor, start: int) -> OpenBlob:
-        """A blob's body from byte ``start`` on; to be used as a context manager."""
-        return OpenBlob(self, item, start)
+    @contextmanager
+    def open_blob(self, item: Descriptor, start: int) -> Iterator[tuple[int, Iterator[bytes]]]:
+        """The byte of a blob from which on the registry sends it, ``start`` or 0, and its pieces.
+
+        Raises:
+            requests.exceptions.ConnectionError: the connection was cut.
+        """
+        place, scope = f"{self._name}/blobs/{item.digest}", self._scope("pull")
+        headers = {"Range": f"bytes={start}-"} if start else {}
+        request = Request("GET", place, "pull images", scope, (200, 206, 416), headers)
+        with self.transport.request(request) as answer:
+            if answer.status_code == 416:  # it knows another size than the descriptor
+                yield 0, iter(())
+                return
+            if answer.status_code == 200:
+                start = 0
+            elif not (sent := answer.headers.get("Content-Range", "")).startswith(
+                f"bytes {start}-"
+            ):
+                raise self.transport.odd(f"asked from byte {start} on, it sends `{sent[:60]}`")
+            length, left = answer.headers.get("Content-Length"), item.size - start
+            if length is not None and length != str(left):
+                why = f"{left} bytes of the image are to come, it announces {length[:20]}"
+                raise self.transport.odd(why)
+            yield start, _pieces(answer)
 
     def push_blob(
-        self, path: Path, digest: str, advance: Advance = _nothing, mount_from: str = ""
+        self,
+        content: Path | bytes,
+        digest: str,
+        advance: Advance = lambda amount: None,
+        mount_from: str = "",
     ) -> Sent:
-        """Gives the registry the file ``path``, unless it has it.
+        """Gives the registry a file, or a few bytes, unless it has them.
 
         Args:
-            digest: of the file; the registry checks it too.
+            digest: of the content; the registry checks it too.
             mount_from: another repository of the registry that may have it.
             advance: called with the bytes that are there, as they come.
         Raises:
             FairleadError: refused, or cut off repeatedly.
         """
-        size = path.stat().st_size
+        size = content.stat().st_size if isinstance(content, Path) else len(content)
         if self.blob_size(digest, pushing=True) is not None:
             advance(size)
             return "there"
@@ -172,7 +189,7 @@ class Client:
             if not place:
                 advance(size)
                 return "mounted"
-            reader = _Reader(path, advance)
+            reader = _Reader(content, advance)
             try:
                 self._send_blob(place, digest, size, reader)
                 return "sent"
@@ -181,16 +198,8 @@ class Client:
                 if not pauses or exc.findings[0].check not in _PASSING:
                     raise
                 advance(-reader.bytes_read)
-                self.transport.sleep(pauses.pop(0))
+                time.sleep(pauses.pop(0))
                 mount_from = ""
-
-    def push_bytes(self, data: bytes, digest: str) -> Sent:
-        """As :meth:`push_blob`, for a small blob in memory."""
-        if self.blob_size(digest, pushing=True) is not None:
-            return "there"
-        place = self._begin_upload(digest, "")
-        self._send_blob(place, digest, len(data), io.BytesIO(data))
-        return "sent"
 
     def _begin_upload(self, digest: str, mount_from: str) -> str:
         """The address for the bytes; empty when the blob was mounted."""
@@ -209,7 +218,7 @@ class Client:
                 raise self.transport.odd("it wants an upload over plain HTTP")
             return place
 
-    def _send_blob(self, place: str, digest: str, size: int, source: IO[bytes]) -> None:
+    def _send_blob(self, place: str, digest: str, size: int, source: _Reader) -> None:
         mark = "&" if urlsplit(place).query else "?"
 
         def body() -> IO[bytes]:
@@ -219,9 +228,8 @@ class Client:
         url = f"{place}{mark}{urlencode({'digest': digest})}"
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
         scope = self._scope("pull,push")
-        with self.transport.request(
-            Request("PUT", url, "push images", scope, (201,), headers, body, tries=1)
-        ):
+        request = Request("PUT", url, "push images", scope, (201,), headers, body, once=True)
+        with self.transport.request(request):
             pass
 
     def push_manifest(self, data: bytes, media_type: str, name: str) -> None:
@@ -245,55 +253,20 @@ class Client:
 _PASSING = ("registry-unreachable", "registry-failing", "registry-busy", "registry-cut")
 
 
-class OpenBlob:
-    """The body of a blob, from some byte on."""
-
-    def __init__(self, client: Client, item: Descriptor, start: int):
-        self._client, self._item, self.start = client, item, start
-        place, scope = f"{client._name}/blobs/{item.digest}", client._scope("pull")
-        headers = {"Range": f"bytes={start}-"} if start else {}
-        self._request = client.transport.request(
-            Request("GET", place, "pull images", scope, (200, 206, 416), headers)
-        )
-
-    def __enter__(self) -> OpenBlob:
-        self._answer = answer = self._request.__enter__()
-        odd = self._client.transport.odd
-        if answer.status_code != 206:
-            self.start = 0  # it sends the whole, or (416) knows another size than the descriptor
-        else:
-            sent = answer.headers.get("Content-Range", "")
-            if not sent.startswith(f"bytes {self.start}-"):
-                raise odd(f"asked from byte {self.start} on, it sends `{sent[:60]}`")
-        self.usable = answer.status_code != 416
-        length = answer.headers.get("Content-Length")
-        left = self._item.size - self.start
-        if self.usable and length is not None and length != str(left):
-            raise odd(f"{left} bytes of the image are to come, it announces {length[:20]}")
-        return self
-
-    def __exit__(self, *what: object) -> None:
-        self._request.__exit__(None, None, None)
-
-    def read(self) -> bytes:
-        """The next bytes; empty at the end.
-
-        Raises:
-            requests.exceptions.ConnectionError: the connection was cut.
-        """
-        try:
-            data = self._answer.raw.read(_CHUNK)
-        except Exception as exc:  # urllib3's, ssl's and the socket's own
-            raise requests.exceptions.ConnectionError(exc) from None
-        assert isinstance(data, bytes)
-        return data
+def _pieces(answer: requests.Response) -> Iterator[bytes]:
+    try:
+        while data := answer.raw.read(_CHUNK):
+            yield data
+    except Exception as exc:  # urllib3's, ssl's and the socket's own
+        raise requests.exceptions.ConnectionError(exc) from None
 
 
 class _Reader(io.BufferedReader):
-    """A file that counts how much of it has been read."""
+    """Content that counts how much of it has been read."""
 
-    def __init__(self, path: Path, advance: Advance):
-        super().__init__(io.FileIO(path, "rb"), buffer_size=_CHUNK)
+    def __init__(self, content: Path | bytes, advance: Advance):
+        raw = io.FileIO(content) if isinstance(content, Path) else io.BytesIO(content)
+        super().__init__(cast(io.RawIOBase, raw), buffer_size=_CHUNK)
         self.advance, self.bytes_read = advance, 0
 
     def read(self, size: int | None = -1, /) -> bytes:

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -113,15 +114,16 @@ class _Partial:
         if self.have >= self._item.size:
             return ""
         try:
-            with client.open_blob(self._item, self.have) as body:
-                if body.start != self.have:  # the registry sends it from the beginning
+            with client.open_blob(self._item, self.have) as (start, pieces):
+                if start != self.have:  # the registry sends it from the beginning
                     self.restart()
-                while body.usable and self.have <= self._item.size and (data := body.read()):
+                for data in pieces:
                     self.have += len(data)
-                    if self.have <= self._item.size:
-                        self._stream.write(data)
-                        self._digest.update(data)
-                        self._advance(len(data))
+                    if self.have > self._item.size:
+                        break
+                    self._stream.write(data)
+                    self._digest.update(data)
+                    self._advance(len(data))
         except requests.exceptions.ConnectionError as exc:
             return type(exc.args[0] if exc.args else exc).__name__
         return ""
@@ -144,7 +146,7 @@ def _complete(client: Client, item: Descriptor, stream: IO[bytes], advance: Adva
                     size=item.size,
                     name=cut,
                 )
-            client.transport.sleep(pauses.pop(0))
+            time.sleep(pauses.pop(0))
             continue
         if partial.have == item.size and partial.digest == item.digest:
             return

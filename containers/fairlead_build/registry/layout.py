@@ -59,8 +59,8 @@ def no_platform(where: str, arch: str, offered: Iterable[str]) -> FairleadError:
     return fail("platform", arch=arch, where=where, offered=", ".join(sorted(set(offered))))
 
 
-def read_layout(folder: Path, arch: str = "") -> Manifest:
-    """The image in the layout ``folder``; of several, the one for ``arch`` (this machine's).
+def read_layout(folder: Path) -> Manifest:
+    """The image in the layout ``folder``; of several, the one for this machine.
 
     Raises:
         FairleadError: exit code 2; it is not a valid layout.
@@ -75,7 +75,7 @@ def read_layout(folder: Path, arch: str = "") -> Manifest:
 
     index = folder / "index.json"
     top = read_document(_small(index), OCI_INDEX, str(index))
-    manifest = _descend(top, arch, str(folder), follow)
+    manifest = _descend(top, architecture(), str(folder), follow)
     if manifest is None:
         raise layout_damaged(index, f"indexes in indexes, more than {_DEEPEST} deep")
     return manifest
@@ -91,7 +91,7 @@ def _descend(
     for _ in range(_DEEPEST):
         if isinstance(document, Manifest):
             return document
-        document = follow(choose(document, arch or architecture(), where))
+        document = follow(choose(document, arch, where))
     return None
 
 
@@ -119,7 +119,9 @@ def manifest_for(client: Client, arch: str = "") -> tuple[Manifest, str]:
         of the index it was chosen from.
     """
     top, where = client.manifest(), str(client.reference)
-    manifest = _descend(top, arch, where, lambda item: client.manifest(item.digest))
+    manifest = _descend(
+        top, arch or architecture(), where, lambda item: client.manifest(item.digest)
+    )
     if manifest is None:
         raise client.transport.odd(f"its indexes are nested more than {_DEEPEST} deep")
     return manifest, top.digest

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail
 from fairlead_build.registry.reference import is_digest
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -96,25 +96,23 @@ def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def artifact(layer: Descriptor, config: str, where: str, kind: str = "") -> Manifest:
+def artifact(layer: Descriptor, config_type: str, kind: str = "") -> Manifest:
     """The manifest of one file that is not an image, in the manner of ORAS.
 
     Args:
-        config: media type of its (empty) configuration.
-        where: whose manifest it is; for errors.
+        config_type: media type of its (empty) configuration.
         kind: its ``artifactType``, if any.
     """
+    config = Descriptor(config_type, digest_of(EMPTY), len(EMPTY))
     value = {
         "schemaVersion": 2,
         "mediaType": OCI_MANIFEST,
         **({"artifactType": kind} if kind else {}),
-        "config": Descriptor(config, digest_of(EMPTY), len(EMPTY)).to_json(),
+        "config": config.to_json(),
         "layers": [layer.to_json()],
     }
     data = json.dumps(value, separators=(",", ":")).encode()
-    made = read_document(data, OCI_MANIFEST, where)
-    assert isinstance(made, Manifest)
-    return made
+    return Manifest(data, digest_of(data), OCI_MANIFEST, config, (layer,), {})
 
 
 def read_document(data: bytes, media_type: str, where: str) -> Manifest | Index:
@@ -126,80 +124,86 @@ def read_document(data: bytes, media_type: str, where: str) -> Manifest | Index:
     Raises:
         FairleadError: exit code 2; it is neither, or contradicts itself.
     """
+    try:
+        return _read(data, media_type.partition(";")[0].strip())
+    except ValueError as exc:
+        why = str(exc) if str(exc).isprintable() else ascii(str(exc))
+        raise fail("manifest-not-image", where=where, why=why) from None
+
+
+# What follows raises a ValueError that says what is wrong.
+
+
+def _read(data: bytes, announced: str) -> Manifest | Index:
     if len(data) > MOST_BYTES:
-        raise _bad(where, f"it has {len(data)} bytes, a manifest has {MOST_BYTES} at most")
+        raise ValueError(f"it has {len(data)} bytes, a manifest has {MOST_BYTES} at most")
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        raise _bad(where, "it is not JSON") from None
+        raise ValueError("it is not JSON") from None
     if not isinstance(value, dict):
-        raise _bad(where, "it is not a JSON object")
+        raise ValueError("it is not a JSON object")
     if value.get("schemaVersion") != 2:
-        raise _bad(
-            where,
+        raise ValueError(
             f"its schemaVersion is {str(value.get('schemaVersion'))[:20]}, fairlead reads 2; "
-            "images of 2016 and before must be pushed again by a newer Docker",
+            "images of 2016 and before must be pushed again by a newer Docker"
         )
-    kind = _kind(value, media_type.partition(";")[0].strip(), where)
+    kind = _kind(value, announced)
     if kind in INDEXES:
-        manifests = _descriptors(value.get("manifests"), "manifests", where)
+        manifests = _descriptors(value.get("manifests"), "manifests")
         return Index(data, digest_of(data), kind, manifests)
-    config = _descriptor(value.get("config"), "config", where)
-    layers = _descriptors(value.get("layers"), "layers", where)
-    notes = _texts(value.get("annotations"), "annotations", where)
+    config = _descriptor(value.get("config"), "config")
+    layers = _descriptors(value.get("layers"), "layers")
+    notes = _texts(value.get("annotations"), "annotations")
     return Manifest(data, digest_of(data), kind, config, layers, notes)
 
 
-def _kind(value: Mapping[str, Any], announced: str, where: str) -> str:
+def _kind(value: Mapping[str, Any], announced: str) -> str:
     declared = value.get("mediaType", "")
     known = (*MANIFESTS, *INDEXES)
     if declared and announced in known and declared != announced:
-        raise _bad(where, f"it calls itself {str(declared)[:80]}, and was sent as {announced}")
+        raise ValueError(f"it calls itself {str(declared)[:80]}, and was sent as {announced}")
     if "manifests" in value and ("layers" in value or "config" in value):
-        raise _bad(where, "it is a manifest and an index at once")
+        raise ValueError("it is a manifest and an index at once")
     kind = declared or (announced if announced in known else "")
     if not kind:
         kind = OCI_INDEX if "manifests" in value else OCI_MANIFEST
     if kind not in known:
-        raise _bad(where, f"its media type is {str(kind)[:80]}")
+        raise ValueError(f"its media type is {str(kind)[:80]}")
     if (kind in INDEXES) is not ("manifests" in value):
-        raise _bad(where, f"its content is not that of its media type, {kind}")
+        raise ValueError(f"its content is not that of its media type, {kind}")
     return str(kind)
 
 
-def _descriptors(value: object, name: str, where: str) -> tuple[Descriptor, ...]:
+def _descriptors(value: object, name: str) -> tuple[Descriptor, ...]:
     if not isinstance(value, list):
-        raise _bad(where, f"`{name}` is not a list")
+        raise ValueError(f"`{name}` is not a list")
     if len(value) > _MOST_ENTRIES:
-        raise _bad(where, f"`{name}` has {len(value)} entries, {_MOST_ENTRIES} at most are read")
-    return tuple(_descriptor(item, f"{name}[{n}]", where) for n, item in enumerate(value))
+        raise ValueError(f"`{name}` has {len(value)} entries, {_MOST_ENTRIES} at most are read")
+    return tuple(_descriptor(item, f"{name}[{n}]") for n, item in enumerate(value))
 
 
-def _descriptor(value: object, name: str, where: str) -> Descriptor:
+def _descriptor(value: object, name: str) -> Descriptor:
     if not isinstance(value, dict):
-        raise _bad(where, f"`{name}` is not a JSON object")
+        raise ValueError(f"`{name}` is not a JSON object")
     media_type, size = value.get("mediaType"), value.get("size")
     if not isinstance(media_type, str) or len(media_type) > 255 or not media_type.isprintable():
-        raise _bad(where, f"`{name}` has no media type")
+        raise ValueError(f"`{name}` has no media type")
     if not is_digest(value.get("digest")):
-        raise _bad(where, f"`{name}` has no sha256 digest")
+        raise ValueError(f"`{name}` has no sha256 digest")
     if type(size) is not int or not 0 <= size <= _MOST_SIZE:
-        raise _bad(where, f"`{name}` has no sensible size")
+        raise ValueError(f"`{name}` has no sensible size")
     platform = value.get("platform") or {}
     if not isinstance(platform, dict):
-        raise _bad(where, f"the platform of `{name}` is not a JSON object")
+        raise ValueError(f"the platform of `{name}` is not a JSON object")
     words = {k: v for k, v in platform.items() if isinstance(v, str) and v.isprintable()}
-    notes = _texts(value.get("annotations"), f"{name}.annotations", where)
+    notes = _texts(value.get("annotations"), f"{name}.annotations")
     return Descriptor(media_type, str(value["digest"]), size, notes, words)
 
 
-def _texts(value: object, name: str, where: str) -> dict[str, str]:
+def _texts(value: object, name: str) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, dict) or not all(isinstance(v, str) for v in value.values()):
-        raise _bad(where, f"`{name}` is not a table of text")
+        raise ValueError(f"`{name}` is not a table of text")
     return value
-
-
-def _bad(where: str, why: str) -> FairleadError:
-    return fail("manifest-not-image", where=where, why=why if why.isprintable() else ascii(why))

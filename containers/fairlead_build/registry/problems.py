@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Iterator
+from typing import Any
 
 import requests
 
@@ -36,54 +37,40 @@ def said(body: bytes, secrets: tuple[str, ...]) -> str:
 
 
 def refused(
-    status: int, words: str, doing: str, where: str, host: str, asked: str, login: str
+    status: int, words: str, *, host: str, where: str, doing: str, login: str
 ) -> FairleadError:
     """The error of an answer with ``status``, which is 4xx or 5xx.
 
     Args:
-        asked: what was asked for; a reference.
+        words: the registry's own, "" for none.
         login: whose credentials were sent, "" for none.
     """
     detail = f" ({words})" if words else ""
+    given: dict[str, Any] = {"host": host, "where": where, "detail": detail}
     if status == 401:
-        return not_known(doing, where, host, login, detail)
-    if status == 403:
         return fail(
-            "registry-denied", host=host, doing=doing, where=where, login=login, detail=detail
+            "registry-login-does-not-accept-credentials" if login else "registry-login-requires",
+            **given,
+            doing=doing,
+            login=login,
         )
+    if status == 403:
+        return fail("registry-denied", doing=doing, login=login, **given)
     if status == 404:
-        return fail("registry-missing", host=host, asked=asked, detail=detail)
+        return fail("registry-missing", **given)
     if status == 429:
-        return fail("registry-busy", host=host, where=where, detail=detail)
+        return fail("registry-busy", **given)
     if status >= 500:
-        return fail("registry-failing", host=host, where=where, status=status, detail=detail)
-    return odd_answer(host, where, f"to {doing}, it answered {status}{detail}")
-
-
-def not_known(doing: str, where: str, host: str, login: str, detail: str = "") -> FairleadError:
-    """The registry, or its token server, wants a login or rejects ours."""
-    return fail(
-        "registry-login-does-not-accept-credentials" if login else "registry-login-requires",
-        host=host,
-        login=login,
-        where=where,
-        doing=doing,
-        detail=detail,
-    )
-
-
-def odd_answer(host: str, where: str, why: str) -> FairleadError:
-    """An answer that no registry gives."""
-    return fail("registry-answer", host=host, where=where, why=why)
+        return fail("registry-failing", status=status, **given)
+    return fail("registry-answer", **given, why=f"to {doing}, it answered {status}{detail}")
 
 
 def no_connection(exc: Exception, host: str, where: str) -> FairleadError:
     """The error of a connection that could not be made."""
     chain = list(_causes(exc))
     names = {type(link).__name__ for link in chain}
-    if certificate_refused(exc):
-        link = next(e for e in chain if isinstance(e, ssl.SSLCertVerificationError))
-        why = plain(link.verify_message or str(link))
+    if refusal := _certificate_refused(exc):
+        why = plain(refusal.verify_message or str(refusal))
         return fail("registry-certificate-not-trusted", host=host, where=where, why=why)
     if speaks_no_tls(exc):
         return fail("registry-plain-http", host=host, where=where)
@@ -100,13 +87,13 @@ def no_connection(exc: Exception, host: str, where: str) -> FairleadError:
     return fail("registry-unreachable-connection-broke", host=host, where=where, type=kind)
 
 
-def certificate_refused(exc: Exception) -> bool:
-    return any(isinstance(link, ssl.SSLCertVerificationError) for link in _causes(exc))
+def _certificate_refused(exc: Exception) -> ssl.SSLCertVerificationError | None:
+    return next((e for e in _causes(exc) if isinstance(e, ssl.SSLCertVerificationError)), None)
 
 
 def speaks_no_tls(exc: Exception) -> bool:
     """Whether a TLS connection failed because the other side spoke something else."""
-    return not certificate_refused(exc) and any(
+    return not _certificate_refused(exc) and any(
         isinstance(link, ssl.SSLError)
         and (link.reason or "") in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
         for link in _causes(exc)

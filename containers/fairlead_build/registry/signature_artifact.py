@@ -42,7 +42,7 @@ def signature_of(sif: Path, sif_sha256: str) -> bytes:
 def manifest_of(text: bytes, name: str) -> Manifest:
     """The manifest of the signature ``text`` of the file ``name``."""
     layer = Descriptor(SIGNATURE_LAYER, digest_of(text), len(text), {TITLE: f"{name}.sig"})
-    return artifact(layer, EMPTY_CONFIG, name, SIGNATURE_LAYER)
+    return artifact(layer, EMPTY_CONFIG, SIGNATURE_LAYER)
 
 
 def fetch_signature(client: Client, sif_sha256: str, sif: Path) -> bool:

@@ -3,6 +3,8 @@
 Rules that keep passwords where they belong: an ``Authorization`` header goes to the registry's own
 origin only, never along a redirect; a token server is asked over HTTPS, or on this machine; netrc is
 not read; URLs are not repeated in errors, since a signed one is a secret.
+
+Source: RFC 9110; docs/spec/auth/token.md of github.com/distribution/distribution.
 """
 
 from __future__ import annotations
@@ -10,15 +12,16 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
-import os
+import re
 import ssl
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlencode, urljoin, urlsplit
+from urllib.request import parse_http_list
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -26,16 +29,7 @@ from requests.adapters import HTTPAdapter
 import fairlead
 from fairlead.base.errors import FairleadError, fail
 from fairlead_build.registry.auth import Credential, find_credential
-from fairlead_build.registry.challenge import Challenge, read_challenges
-from fairlead_build.registry.problems import (
-    no_connection,
-    not_known,
-    odd_answer,
-    plain,
-    refused,
-    said,
-    speaks_no_tls,
-)
+from fairlead_build.registry.problems import no_connection, plain, refused, said, speaks_no_tls
 from fairlead_build.registry.reference import Reference
 
 TIMEOUT_S = (10.0, 60.0)  # to connect; between two pieces of an answer
@@ -44,6 +38,9 @@ _LONGEST_PAUSE_S = 60.0
 _MOST_REDIRECTS = 5
 _MOST_WORDS = 64 << 10
 _MOST_TOKEN = 1 << 20
+_LONGEST_CHALLENGE = 8192
+_WORD = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
+_CHALLENGE_PART = re.compile(rf'(?:({_WORD})(?:\s+|$))?(?:({_WORD})\s*=\s*(".*"|[^\s"]*))?')
 _AGAIN = (408, 429, 500, 502, 503, 504)
 _CUT = (
     requests.exceptions.ConnectionError,
@@ -64,7 +61,7 @@ class Request:
         scope: what a token must allow, e.g. ``repository:ml/base:pull``.
         expect: the statuses that the caller handles.
         body: opened again for each try.
-        tries: at most so many; 0 means one more than there are pauses.
+        once: it is not repeated when it fails.
     """
 
     method: str
@@ -74,7 +71,35 @@ class Request:
     expect: Collection[int] = (200,)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Body | None = None
-    tries: int = 0
+    once: bool = False
+
+
+@dataclass
+class Challenge:
+    """One way to be known. ``scheme`` is in small letters; only ``bearer`` uses the rest."""
+
+    scheme: str
+    realm: str = ""
+    service: str = ""
+
+
+def read_challenges(header: str) -> list[Challenge]:
+    """Every challenge of a ``WWW-Authenticate``, in its order; what cannot be read is left out.
+
+    requests and the standard library know headers of a single challenge only.
+
+    >>> read_challenges('Bearer realm="https://a/token",service="a", Basic realm="b"')[1].scheme
+    'basic'
+    """
+    challenges: list[Challenge] = []
+    for part in parse_http_list(header[:_LONGEST_CHALLENGE]):
+        match = _CHALLENGE_PART.fullmatch(part)
+        if match and match[1]:
+            challenges.append(Challenge(match[1].lower()))
+        name = (match[2] or "").lower() if match and challenges else ""
+        if match and name in ("realm", "service") and not getattr(challenges[-1], name):
+            setattr(challenges[-1], name, match[3].removeprefix('"').removesuffix('"'))
+    return challenges
 
 
 @dataclass(frozen=True)
@@ -103,11 +128,9 @@ class Transport:
     def __init__(
         self,
         reference: Reference,
-        *,
-        insecure: bool = False,
-        environ: Mapping[str, str] = os.environ,
-        pauses_s: tuple[float, ...] = PAUSES_S,
-        sleep: Callable[[float], None] = time.sleep,
+        insecure: bool,
+        environ: Mapping[str, str],
+        pauses_s: Sequence[float],
     ):
         """
         Args:
@@ -115,9 +138,8 @@ class Transport:
                 it always is.
             pauses_s: before each further try of what may pass.
         """
-        self.reference = reference
+        self.reference, self.where = reference, str(reference)
         self.pauses_s = pauses_s
-        self.sleep = sleep
         self.plain_allowed = insecure or _is_loopback(reference.host)
         self._environ = environ
         self._base = ""
@@ -133,10 +155,6 @@ class Transport:
         self._session.mount("https://", _Trusting(_tls_context(reference.host, environ)))
 
     @property
-    def where(self) -> str:
-        return str(self.reference)
-
-    @property
     def secrets(self) -> tuple[str, ...]:
         """What no message may hold."""
         tokens = tuple(token.header.partition(" ")[2] for token in self._tokens.values())
@@ -149,15 +167,14 @@ class Transport:
         Raises:
             FairleadError: it was not answered, or not with a status that the caller handles.
         """
-        tries = request.tries
-        pauses = list(self.pauses_s[: tries - 1] if tries else self.pauses_s)
+        pauses = [] if request.once else list(self.pauses_s)
         while True:
             try:
                 answer = self._once(request)
             except _CUT as exc:
                 if not pauses or not self._answered or speaks_no_tls(exc):
                     raise no_connection(exc, self.reference.host, self.where) from None
-                self.sleep(pauses.pop(0))
+                time.sleep(pauses.pop(0))
                 continue
             self._answered = True
             with contextlib.closing(answer):
@@ -169,7 +186,7 @@ class Transport:
                     pause = max(wait, pauses.pop(0))
                 else:
                     raise self.problem(answer, request.doing)
-            self.sleep(pause)
+            time.sleep(pause)
 
     def problem(self, answer: requests.Response, doing: str) -> FairleadError:
         """The error that ``answer`` stands for."""
@@ -180,18 +197,17 @@ class Transport:
         words = said(body, self.secrets)
         if answer.status_code == 400 and b"HTTP request to an HTTPS server" in body:
             words = "it speaks HTTPS; leave out --insecure"
-        return refused(
-            answer.status_code, words, doing, self.where, self.reference.host, self.where,
-            self._login(),
-        )  # fmt: skip
+        return self._refused(answer.status_code, doing, words)
+
+    def _refused(self, status: int, doing: str, words: str = "") -> FairleadError:
+        known, host = self._credential, self.reference.host
+        login = f"{known.user} (from {known.source})" if known else ""
+        return refused(status, words, host=host, doing=doing, where=self.where, login=login)
 
     def odd(self, why: str) -> FairleadError:
         """The error of an answer that no registry gives."""
-        return odd_answer(self.reference.host, self.where, plain(why, self.secrets))
-
-    def _login(self) -> str:
-        known = self._credential
-        return f"{known.user} (from {known.source})" if known else ""
+        host, why = self.reference.host, plain(why, self.secrets)
+        return fail("registry-answer", host=host, where=self.where, why=why)
 
     def _once(self, request: Request) -> requests.Response:
         """One request with its redirects; a 401 is answered once, with what the registry asks for."""
@@ -320,7 +336,7 @@ class Transport:
             raise no_connection(exc, parts.netloc, f"the token server of {self.where}") from None
         with contextlib.closing(answer):
             if answer.status_code in (401, 403):
-                raise not_known(doing, self.where, self.reference.host, self._login())
+                raise self._refused(401, doing)
             if answer.status_code != 200:
                 raise self.odd(f"its token server answered {answer.status_code}")
             return self._read_token(answer)
@@ -388,15 +404,13 @@ def _tls_context(host: str, environ: Mapping[str, str]) -> ssl.SSLContext:
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
     containers, docker = Path("/etc/containers"), Path("/etc/docker")
     for folder in (config / "containers", containers, home / ".docker", docker):
-        for file in sorted((folder / "certs.d" / host).glob("*.crt")):
-            _add(context.load_verify_locations, file, file)
-        for file in sorted((folder / "certs.d" / host).glob("*.cert")):
-            _add(lambda f: context.load_cert_chain(f, f.with_suffix(".key")), file, file)
+        for file in sorted((folder / "certs.d" / host).glob("*")):
+            try:
+                if file.suffix == ".crt":
+                    context.load_verify_locations(file)
+                elif file.suffix == ".cert":
+                    context.load_cert_chain(file, file.with_suffix(".key"))
+            except (OSError, ssl.SSLError) as exc:
+                why = plain(str(exc))
+                raise fail("registry-certificate-cannot-used", file=file, exc=why) from None
     return context
-
-
-def _add(load: Callable[[Path], None], argument: Path, file: Path) -> None:
-    try:
-        load(argument)
-    except (OSError, ssl.SSLError) as exc:
-        raise fail("registry-certificate-cannot-used", file=file, exc=plain(str(exc))) from None

@@ -40,10 +40,6 @@ class AptRoot:
     epoch: int = 0
     packages: dict[tuple[str, str], tuple[AptIndex | None, Stanza]] = field(default_factory=dict)
 
-    @property
-    def names(self) -> set[str]:
-        return {name for name, _ in self.packages}
-
     def essential(self) -> list[str]:
         """The packages that the distribution marks as essential."""
         return sorted(

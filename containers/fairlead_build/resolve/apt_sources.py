@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from email.parser import HeaderParser
 from pathlib import Path
 from typing import Any
 
@@ -113,19 +114,9 @@ def parse_one_line(text: str) -> Iterator[AptSource]:
 
 def parse_deb822(text: str) -> Iterator[AptSource]:
     """Stanzas of ``Key: value`` lines, as in sources.list(5)."""
-    for stanza in re.split(r"\n\s*\n", text):
-        values: dict[str, str] = {}
-        key = ""
-        for line in stanza.splitlines():
-            if line.startswith("#"):
-                continue
-            if line[:1] in (" ", "\t") and key:
-                values[key] += "\n" + line
-            elif ":" in line:
-                key, _, value = line.partition(":")
-                key = key.strip().lower()
-                values[key] = value.strip()
-        enabled = values.get("enabled", "yes").lower() != "no"
+    for stanza in re.split(r"\n\s*\n", re.sub(r"^#.*\n?", "", text, flags=re.MULTILINE)):
+        values = HeaderParser().parsestr(stanza.lstrip("\n"))
+        enabled = values.get("enabled", "yes").strip().lower() != "no"
         if "deb" not in values.get("types", "").split() or not enabled:
             continue
         for uri in values.get("uris", "").split():
@@ -133,6 +124,6 @@ def parse_deb822(text: str) -> Iterator[AptSource]:
                 uri=uri.rstrip("/"),
                 suites=tuple(values.get("suites", "").split()),
                 components=tuple(values.get("components", "").split()),
-                signed_by=values.get("signed-by", ""),
-                trusted=values.get("trusted", "").lower() == "yes",
+                signed_by=values.get("signed-by", "").rstrip(),
+                trusted=values.get("trusted", "").strip().lower() == "yes",
             )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import FairleadError, fail, os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Stage
 from fairlead_build.base.digest import copy_file
@@ -56,11 +56,11 @@ def bring(files: Iterable[Kept], cache: Cache, progress: Progress) -> None:
     Raises:
         FairleadError: there is no such archive, or a file in it has changed.
     """
-    if cache.archive is None:
+    absent = {f.sha256: f for f in files if not cache.blob(f.sha256).is_file()}
+    if cache.archive is None or not absent:
         return
     if not (cache.archive / "sha256").is_dir():
         raise fail("archive", archive=cache.archive)
-    absent = {f.sha256: f for f in files if not cache.blob(f.sha256).is_file()}
     available = [f for f in absent.values() if blob(cache.archive, f.sha256).is_file()]
     if not available:
         return
@@ -95,7 +95,7 @@ def keep(
     files = list(files)
     new = {f.sha256: f for f in files if not blob(archive, f.sha256).is_file()}.values()
     size = sum(f.size for f in new)
-    try:
+    with os_error_as("archive-unwritable", archive=archive):
         (archive / "sha256").mkdir(parents=True, exist_ok=True)
         need_space(archive, size, "the archive", "--archive")
         with progress.stage(f"keep the files of {recipe}", size, "B") as stage:
@@ -107,8 +107,6 @@ def keep(
                 publish(partial, final)
             _write_index(archive, files, recipe)
             stage.result(f"{len(new)} new files")
-    except OSError as exc:
-        raise fail("archive-unwritable", archive=archive, reason=exc.strerror or str(exc)) from None
     return len(new)
 
 

@@ -16,7 +16,7 @@ from fairlead_build.cache.store import scratch_parent, workspace
 from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import Inputs, Wheel
-from fairlead_build.resolve.fetch_wheels import Role, Wanted, unset
+from fairlead_build.resolve.fetch import Role, Wanted, unset
 from fairlead_build.resolve.pip import PYPI, further_places, only, pip, pip_environment, place_of
 
 _CONSTRAINT = re.compile(r"The user requested \(constraint\) ([A-Za-z0-9._-]+?)==")

@@ -31,7 +31,7 @@ from fairlead_build.cache.store import Cache, missing, need_space, workspace
 from fairlead_build.recipe.lock import AptIndex, Deb, Lock, array_lines, write_text
 from fairlead_build.recipe.model import AptName, OneLine, Suite
 from fairlead_build.resolve import archive
-from fairlead_build.resolve.fetch_debs import fetch_debs
+from fairlead_build.resolve.fetch import fetch_debs
 
 LOCK = Path(__file__).with_name("tools.lock.toml")
 RELOCK = "fairlead recipe lock --tools"

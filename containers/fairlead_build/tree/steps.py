@@ -1,6 +1,6 @@
 """What a rendered recipe does, as shell lines: the same in a Containerfile and a Singularity.def.
 
-A step is one shell command; it may span lines that end with a backslash. :mod:`fairlead_build.render.render` joins steps
+A step is one shell command; it may span lines that end with a backslash. :mod:`fairlead_build.render` joins steps
 in the manner of each form. All of them run as root, in /bin/sh, and the first that fails stops the
 build.
 """

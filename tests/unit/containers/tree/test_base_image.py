@@ -12,7 +12,7 @@ from fairlead.image.packages import installed
 from fairlead_build.cache.store import Cache
 from fairlead_build.recipe.load import LoadedRecipe, load_recipe
 from fairlead_build.recipe.lock import Lock, LockedBase
-from fairlead_build.render.folder import lock_of
+from fairlead_build.render import lock_of
 from fairlead_build.tree import engine_tree
 from fairlead_build.tree.job import TreeJob
 

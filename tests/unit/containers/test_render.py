@@ -16,11 +16,10 @@ from fairlead.base.errors import ExitCode, FairleadError
 from fairlead_build.recipe.inherit import bundled_names
 from fairlead_build.recipe.load import LoadedRecipe, addresses, file_name, load_recipe
 from fairlead_build.recipe.lock import Lock, LockedBase
-from fairlead_build.render.folder import contents, lock_of, render_recipe
-from fairlead_build.render.render import FORMS, _quoted, render
+from fairlead_build.render import FORMS, _quoted, contents, lock_of, render, render_recipe
 from fairlead_build.tree.steps import shell_word
 
-GOLDEN = Path(__file__).parents[4] / "containers" / "rendered"
+GOLDEN = Path(__file__).parents[3] / "containers" / "rendered"
 ALL = [address for name in bundled_names() for address in addresses(name)]
 
 
