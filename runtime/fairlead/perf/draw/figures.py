@@ -24,8 +24,15 @@ from fairlead.perf.draw.wording import (
 )
 from fairlead.perf.judge.bounds import limit
 from fairlead.perf.judge.verdict import efficiency
-from fairlead.perf.records.evidence import Bound
-from fairlead.perf.records.validation import Basis, Expected, Measurement, Validation, Way, What
+from fairlead.perf.records.validation import (
+    Basis,
+    Bound,
+    Expected,
+    Measurement,
+    Validation,
+    Way,
+    What,
+)
 
 _STYLE = {Way.NATIVE: "b", Way.CONTAINER: "a", Way.IMAGE: "c"}
 _MOST_ROWS, _MOST_COLUMNS = 64, 160

@@ -25,10 +25,10 @@ from fairlead.perf.draw.tables import ORDER, WORD, as_csv, broken, groups, table
 from fairlead.perf.draw.wording import amount, count, label, model_title, percent, size
 from fairlead.perf.judge.verdict import headline, worst
 from fairlead.perf.records import documents
-from fairlead.perf.records.evidence import Clock
 from fairlead.perf.records.validation import (
     SCHEMA,
     SCHEMA_VERSION,
+    Clock,
     Measurement,
     RankSaw,
     State,

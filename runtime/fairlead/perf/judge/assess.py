@@ -13,8 +13,9 @@ from fairlead.perf import stats
 from fairlead.perf.judge import bounds, diagnosis, faults, references, verdict
 from fairlead.perf.measure.step import Observations, Options
 from fairlead.perf.records import history
-from fairlead.perf.records.evidence import Culprit, Evidence
 from fairlead.perf.records.validation import (
+    Culprit,
+    Evidence,
     Machine,
     Measurement,
     Proved,

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairlead.base.errors import Finding, Severity
-from fairlead.perf.records.evidence import Clock, Culprit, Evidence
-from fairlead.perf.records.validation import Measurement, Way, What
+from fairlead.perf.records.validation import Clock, Culprit, Evidence, Measurement, Way, What
 
 _MESSAGES = frozenset({What.PINGPONG, What.ALLREDUCE, What.BROADCAST})
 _INPUT_BOUND = 0.15  # of a step; less is no explanation for a slowness that was noticed

@@ -47,7 +47,7 @@ def ranked(findings: Iterable[Finding], stopped: Collection[Finding] = ()) -> tu
     the validation ended, before all.
 
     What several steps have met is one fault, reported where it was met first, with the number of others. Who is slow is no
-    fault of its own: a culprit (:class:`fairlead.perf.records.evidence.Culprit`) explains lines.
+    fault of its own: a culprit (:class:`fairlead.perf.records.validation.Culprit`) explains lines.
     """
     met: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:

@@ -24,9 +24,12 @@ from fairlead.base.errors import ExitCode, Severity
 from fairlead.perf import stats
 from fairlead.perf.judge import bounds, diagnosis, faults
 from fairlead.perf.judge.references import Kept
-from fairlead.perf.records.evidence import Bound, Bounds, Culprit, Evidence
 from fairlead.perf.records.validation import (
     Basis,
+    Bound,
+    Bounds,
+    Culprit,
+    Evidence,
     Expected,
     Measurement,
     State,

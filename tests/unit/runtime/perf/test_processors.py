@@ -20,8 +20,7 @@ from fairlead.perf.measure.kernels import (
     find_compute,
 )
 from fairlead.perf.measure.processors import Reading, clocks, core_now, read
-from fairlead.perf.records.evidence import Clock, Evidence
-from fairlead.perf.records.validation import Measurement, Way, What
+from fairlead.perf.records.validation import Clock, Evidence, Measurement, Way, What
 
 RECORDED = Path(__file__).parents[3] / "recorded" / "processors"
 TRAIN = Measurement(What.TRAIN, Way.NATIVE, (), 64, 8, None, "hepcnn")

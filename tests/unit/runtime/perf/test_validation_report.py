@@ -18,8 +18,16 @@ from fairlead.perf.draw.validation_page import render, write_validation
 from fairlead.perf.draw.wording import amount, between, label, milliseconds, model_title, size
 from fairlead.perf.judge.assess import proof_record
 from fairlead.perf.records import history
-from fairlead.perf.records.evidence import Culprit, Evidence
-from fairlead.perf.records.validation import Machine, Measurement, State, Validation, Way, What
+from fairlead.perf.records.validation import (
+    Culprit,
+    Evidence,
+    Machine,
+    Measurement,
+    State,
+    Validation,
+    Way,
+    What,
+)
 from fairlead.proof.verdict import Proof, RankProof
 
 VOID |= {"col", "link", "circle"}

@@ -12,11 +12,16 @@ from fairlead.perf.judge import diagnosis
 from fairlead.perf.judge.bounds import limit, of_site
 from fairlead.perf.judge.references import Kept
 from fairlead.perf.judge.verdict import efficiency, exit_code, headline, judge, worst
-from fairlead.perf.records.evidence import Bound, Bounds, Clock, Culprit, Evidence, Shares
 from fairlead.perf.records.validation import (
     Basis,
+    Bound,
+    Bounds,
+    Clock,
+    Culprit,
+    Evidence,
     Machine,
     Measurement,
+    Shares,
     State,
     Validation,
     Way,
