@@ -76,14 +76,6 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Shade:
-    """The field right of ``start`` is of another kind, which ``words`` name."""
-
-    start: float
-    words: str
-
-
-@dataclass(frozen=True)
 class BarRow:
     """A horizontal bar.
 
@@ -109,17 +101,18 @@ def chart(
     y: Axis,
     series: Sequence[Series],
     words: str,
-    shade: Shade | None = None,
+    shade: tuple[float, str] | None = None,
     height: int = HEIGHT,
 ) -> str:
     """An ``<svg>`` of lines.
 
     Args:
         words: describes it for readers who do not see it.
+        shade: the field right of a value is of another kind, which the words name.
         height: of the viewBox, which is :data:`WIDTH` wide.
     """
     field = _Field(x, y, height)
-    out = [*field.shade(shade), *field.axes()]
+    out = [*(field.shade(*shade) if shade else ()), *field.axes()]
     for line in series:
         if line.band:
             there = [field.at(px, high) for px, _, high in line.band]
@@ -148,12 +141,10 @@ class _Field:
     def at(self, px: float, py: float) -> str:
         return f"{self.across(px):.1f} {self.down(py):.1f}"
 
-    def shade(self, shade: Shade | None) -> Iterator[str]:
-        if shade:
-            start = self.across(shade.start) if shade.start > self.x.low else self.left
-            edge, right = max(start, self.left), self.right
-            yield f'<path class="shade" d="M{edge:.1f} {self.top}H{right}V{self.bottom}H{edge:.1f}z"/>'
-            yield f'<text x="{right - 6}" y="{self.bottom - 8}" class="end">{escape(shade.words)}</text>'
+    def shade(self, start: float, words: str) -> Iterator[str]:
+        edge, right = self.across(max(start, self.x.low)), self.right
+        yield f'<path class="shade" d="M{edge:.1f} {self.top}H{right}V{self.bottom}H{edge:.1f}z"/>'
+        yield f'<text x="{right - 6}" y="{self.bottom - 8}" class="end">{escape(words)}</text>'
 
     def axes(self) -> Iterator[str]:
         left, right, bottom = self.left, self.right, self.bottom

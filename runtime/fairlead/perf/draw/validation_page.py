@@ -23,7 +23,7 @@ from fairlead.perf.draw import figures
 from fairlead.perf.draw.pages import Number, page
 from fairlead.perf.draw.tables import ORDER, WORD, as_csv, broken, groups, tables
 from fairlead.perf.draw.wording import amount, count, label, model_title, percent, size
-from fairlead.perf.judge.verdict import headline, worst
+from fairlead.perf.judge.verdict import headline, without_way, worst
 from fairlead.perf.records import documents
 from fairlead.perf.records.validation import (
     SCHEMA,
@@ -77,11 +77,7 @@ def write_validation(folder: Path, validation: Validation) -> tuple[Path, Path, 
 
 
 def render(validation: Validation) -> str:
-    """The HTML page.
-
-    Raises:
-        FairleadError: jinja2 is not installed.
-    """
+    """The HTML page."""
     state, states = worst(validation.verdicts), Counter(v.state for v in validation.verdicts)
     reasons = " ".join(v.because for v in validation.verdicts)
     culprits = [c for c in validation.evidence.culprits if c.name not in reasons]
@@ -194,17 +190,15 @@ def _numbers(
 
 def _pairs(validation: Validation) -> list[float]:
     """Container over native, of times; of every line that has both."""
-    native = {_same(m): m for m in validation.measurements if m.way is Way.NATIVE and m.samples}
+    native = {
+        without_way(m): m for m in validation.measurements if m.way is Way.NATIVE and m.samples
+    }
     ratios = []
     for m in validation.measurements:
-        if m.way is Way.CONTAINER and m.samples and (twin := native.get(_same(m))):
+        if m.way is Way.CONTAINER and m.samples and (twin := native.get(without_way(m))):
             ours, theirs = stats.summarize(m.samples).median, stats.summarize(twin.samples).median
             ratios.append(ours / theirs if m.smaller_is_better else theirs / ours)
     return ratios
-
-
-def _same(m: Measurement) -> tuple[object, ...]:
-    return (m.what, m.ranks, m.nodes, m.bytes, m.subject, m.launcher, m.crowded)
 
 
 def _efficiency(validation: Validation) -> dict[str, list[EfficiencyRow]]:

@@ -14,32 +14,20 @@ from dataclasses import replace
 from fairlead.base.errors import Finding, Severity, error
 
 # By a finding's check. What is in none of them comes after all.
-_PROOF = frozenset(
-    {
-        "planned-file", "one-mpi", "version", "world-size", "ring", "transport", "shared-memory", "comm-world-size",
-        "validate-mpi",
-    }
+# The proof did not hold: ranks in the image ran another MPI than planned, or did not find each other.
+PROOF = frozenset(
+    {"planned-file", "one-mpi", "version", "world-size", "ring", "transport", "shared-memory", "comm-world-size"}
 )  # fmt: skip
-_ANSWERS = frozenset({"validate-wrong", "weights-differ"})
+ANSWERS = frozenset({"validate-wrong", "weights-differ"})
 _ORDER = (
-    _PROOF,
-    _ANSWERS,
+    PROOF | {"validate-mpi"},
+    ANSWERS,
     frozenset({"rank-died", "rank-failed", "comm-peer-lost", "aborted"}),
     frozenset({"loss-not-finite", "comm-nonfinite"}),
     frozenset({"data-damaged", "data-form", "data-missing", "data-too-small", "train-skipped"}),
     frozenset({"validate-checkpoint", "output-unwritable", "checkpoint-write", "run-folder"}),
     frozenset({"validate-clock"}),
 )
-
-
-def is_of_proof(fault: Finding) -> bool:
-    """Whether the proof did not hold: ranks in the image ran another MPI than planned, or did not find each other."""
-    return fault.check in _PROOF - {"validate-mpi"}
-
-
-def is_of_answers(fault: Finding) -> bool:
-    """Whether it says that answers were wrong."""
-    return fault.check in _ANSWERS
 
 
 def ranked(findings: Iterable[Finding], stopped: Collection[Finding] = ()) -> tuple[Finding, ...]:

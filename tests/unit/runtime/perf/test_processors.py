@@ -116,7 +116,7 @@ def test_one_rank_alone_has_no_like() -> None:
 def test_low_clock_is_evidence_only_with_slow_arithmetic_or_a_counter(
     clock: Clock, evidence: bool
 ) -> None:
-    assert diagnosis.held_back(clock) is evidence
+    assert bool(diagnosis.held_back(clock)) is evidence
     assert (diagnosis.throttled(TRAIN, Evidence(clocks=(clock,))) is not None) is evidence
 
 

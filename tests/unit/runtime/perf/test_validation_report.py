@@ -66,6 +66,7 @@ def test_page_says_the_verdict_first_then_all_sections() -> None:
         "Digests",
         "Repeat it",
     ]
+    assert "Speed of ResNet-50 v2 against ranks: 59 % of ideal on 64 ranks" in body
     assert "most likely because node nid001006" in body and "leave it out" in body
     assert body.count("3f9a" * 16) == 1 and "fairlead report --compare" in body
 
@@ -326,7 +327,17 @@ def test_ranks_that_share_cores_are_marked_and_do_not_stand_for_scaling() -> Non
     assert page.count("ranks share cores") == 2  # in both curves
     assert '4<span class="soft">sharing cores</span>' in page
     start = figures._crowded(made.measurements)
-    assert start and 2 < start.start < 4
+    assert start and 2 < start[0] < 4
+
+
+def test_speed_of_a_model_that_ran_natively_only_is_described_whatever_else_ran() -> None:
+    def trained(way: Way, name: str) -> list[Measurement]:
+        return [Measurement(What.TRAIN, way, (9.0 * n,) * 6, n, 1, None, name) for n in (1, 2)]
+
+    both = bare(*trained(Way.NATIVE, "a"), *trained(Way.CONTAINER, "b"))
+    for name in ("a", "b"):
+        speed, _ = figures.scaling(both, name)
+        assert f"Speed of {name} against ranks: 100 % of ideal on 2 ranks" in speed.svg
 
 
 def test_proof_shows_ranks_that_saw_something_else_first() -> None:
