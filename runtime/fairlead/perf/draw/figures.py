@@ -76,9 +76,8 @@ def trained(validation: Validation) -> dict[str, dict[Way, list[Measurement]]]:
     return {name: models[name] for name in sorted(models, key=lambda name: (-most[name], name))}
 
 
-def scaling(validation: Validation, model: str) -> tuple[Figure, ...]:
+def scaling(model: str, rows: Mapping[Way, Sequence[Measurement]]) -> tuple[Figure, ...]:
     """Speed against ranks, and how much of ideal that is; nothing for a single number of ranks."""
-    rows = trained(validation)[model]
     everything = [m for measured in rows.values() for m in measured]
     counts = sorted({m.ranks for m in everything})
     if len(counts) < 2:

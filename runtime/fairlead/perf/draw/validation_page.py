@@ -88,12 +88,13 @@ def render(validation: Validation) -> str:
     elif validation.faults and state in (State.NORMAL, State.UNKNOWN):
         well, called = WORD[State.SLOW], "look here"
     facts = validation.machine.facts
-    drawn = [f for model in figures.trained(validation) for f in figures.scaling(validation, model)]
+    trained = figures.trained(validation)
+    drawn = [f for model, rows in trained.items() for f in figures.scaling(model, rows)]
     for what in (What.ALLREDUCE, What.PINGPONG, What.BROADCAST):
         drawn += figures.bandwidths(validation, what)
     lines = tables(validation)
     ranks = _ranks(validation)
-    efficiency = _efficiency(validation)
+    efficiency = _efficiency(trained)
     heat = figures.heat_map(validation.steps)
     sections = (
         ("figures", "curves", drawn),
@@ -201,9 +202,11 @@ def _pairs(validation: Validation) -> list[float]:
     return ratios
 
 
-def _efficiency(validation: Validation) -> dict[str, list[EfficiencyRow]]:
+def _efficiency(
+    trained: Mapping[str, Mapping[Way, Sequence[Measurement]]],
+) -> dict[str, list[EfficiencyRow]]:
     models = {}
-    for model, ways in figures.trained(validation).items():
+    for model, ways in trained.items():
         rows = []
         points: dict[tuple[int, int], dict[Way, Measurement]] = {}
         for m in itertools.chain(*ways.values()):

@@ -26,7 +26,6 @@ from fairlead.perf.judge import bounds, diagnosis, faults
 from fairlead.perf.judge.references import Kept
 from fairlead.perf.records.validation import (
     Basis,
-    Bound,
     Bounds,
     Culprit,
     Evidence,
@@ -147,7 +146,12 @@ def _by_bound(m: Measurement, base: Measurement | None, known: Bounds) -> Expect
     if base:
         return _scaled(m, base)
     bound = bounds.limit(m, known)
-    return bound if isinstance(bound, str) else _reach(m, bound)
+    if isinstance(bound, str):
+        return bound
+    times = bounds.REACH[m.what]
+    near = bound.value * times if m.smaller_is_better else bound.value / times
+    low, high = sorted((bound.value, near))
+    return Expected(near, low, high, Basis.BOUND, f"{times:g} × the bound: {bound.source}")
 
 
 def _scales(base: Measurement, m: Measurement) -> bool:
@@ -161,13 +165,6 @@ def _scaled(m: Measurement, base: Measurement) -> Expected:
     median, low, high = (m.ranks / base.ranks * value for value in stats.interval(base.samples))
     source = f"{100 / SCALING:.0f} % of the speed of {base.ranks} rank{'s' if base.ranks > 1 else ''}, as often as there are more"
     return Expected(median / SCALING, low / SCALING, high, Basis.BOUND, source)
-
-
-def _reach(m: Measurement, bound: Bound) -> Expected:
-    times = bounds.REACH[m.what]
-    near = bound.value * times if m.smaller_is_better else bound.value / times
-    low, high = sorted((bound.value, near))
-    return Expected(near, low, high, Basis.BOUND, f"{times:g} × the bound: {bound.source}")
 
 
 def _by_native(twin: Measurement) -> Expected | None:

@@ -114,12 +114,11 @@ def batch_words(band: Band) -> str:
 
 def nodes_words(band: Band) -> str:
     """``700 nodes (350 to 1,500)``."""
-    return _words(
-        band,
-        lambda n: (
-            "more than a million nodes" if math.isinf(n) else f"{n:,.0f} node{'s' * (n != 1)}"
-        ),
-    )
+
+    def word(n: float) -> str:
+        return "more than a million nodes" if math.isinf(n) else f"{n:,.0f} node{'s' * (n != 1)}"
+
+    return _words(band, word)
 
 
 def _words(band: Band, word: Callable[[float], str]) -> str:

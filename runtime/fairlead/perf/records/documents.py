@@ -73,9 +73,11 @@ def read(path: Path, cls: type[T], schema: str, version: int, called: str, remed
     def refuse(*reasons: str) -> NoReturn:
         more = [f"{len(reasons) - _SHOWN} more mistakes"] if len(reasons) > _SHOWN else []
         shown = (*reasons[:_SHOWN], *more)
-        file = {"path": path, "called": called, "remedy": remedy}
-        kind = "validate-document-other-kind"
-        raise FairleadError([error(kind, why=why, **file) for why in shown], ExitCode.USAGE)
+        findings = [
+            error("validate-document-other-kind", called=called, path=path, why=why, remedy=remedy)
+            for why in shown
+        ]
+        raise FairleadError(findings, ExitCode.USAGE)
 
     try:
         if path.stat().st_size > _MOST_BYTES:

@@ -80,9 +80,10 @@ def _resolve(name: str, known: tuple[str, ...]) -> str:
         back = int(match[1] or 0)
         if back < len(known):
             return known[-1 - back]
-        message = "validation-unknown-report-list" if known else "validation-unknown-validate"
         raise fail(
-            message, name=name, why=f"{len(known)} {'is' if len(known) == 1 else 'are'} kept"
+            "validation-unknown-report-list" if known else "validation-unknown-validate",
+            name=name,
+            why=f"{len(known)} {'is' if len(known) == 1 else 'are'} kept",
         )
     begun = [one for one in known if name and one.startswith(name)]
     if name in known or len(begun) == 1:

@@ -28,6 +28,7 @@ from fairlead.perf.records.validation import (
     Way,
     What,
 )
+from fairlead.perf.stats import Summary, summarize
 from fairlead.proof.verdict import Proof, RankProof
 
 VOID |= {"col", "link", "circle"}
@@ -223,13 +224,13 @@ def test_step_split_is_by_rank_by_node_or_by_the_slowest() -> None:
 
 
 def test_strip_draws_outliers_hollow_and_stays_within() -> None:
-    svg = charts.strip((1.0, 1.1, 1.2, 9.0), (3,), (1.0, 1.2), (0.1, 1.3), 1.1)
+    svg = charts.strip((1.0, 1.1, 1.2, 9.0), Summary(4, 1.1, 1.0, 1.2, 0.9, (3,)), (0.1, 1.3))
     assert svg.count("h0") == 3 and svg.count("a2.6") == 2
     assert all(0 <= float(x) <= 140 for x in re.findall(r"M([\d.-]+) 9", svg))
     assert (
         "9a2.6" in svg.split('class="o"')[1] and float(re.findall(r'd="M([\d.]+) 9a', svg)[0]) > 130
     )
-    charts.strip((1.0,) * 5, (), (1.0, 1.0), None, 1.0)
+    charts.strip((1.0,) * 5, summarize((1.0,) * 5), None)
 
 
 def test_axis_has_few_round_ticks() -> None:
@@ -336,7 +337,7 @@ def test_speed_of_a_model_that_ran_natively_only_is_described_whatever_else_ran(
 
     both = bare(*trained(Way.NATIVE, "a"), *trained(Way.CONTAINER, "b"))
     for name in ("a", "b"):
-        speed, _ = figures.scaling(both, name)
+        speed, _ = figures.scaling(name, figures.trained(both)[name])
         assert f"Speed of {name} against ranks: 100 % of ideal on 2 ranks" in speed.svg
 
 
