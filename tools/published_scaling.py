@@ -24,8 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.perf.projection.cost_model import Algorithm
-from fairlead.perf.projection.spread import Floats, Spread, excess
+from fairlead.perf.projection.spread import Spread, excess
 from fairlead.perf.projection.step_model import LINK_USE, Fabric, Work, step
+from fairlead.perf.stats import Floats
 
 
 @dataclass(frozen=True)

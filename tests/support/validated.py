@@ -13,8 +13,19 @@ from fairlead.ml.train.model import StepTimes
 from fairlead.perf.judge.assess import proof_record
 from fairlead.perf.judge.references import Kept, make
 from fairlead.perf.judge.verdict import judge
-from fairlead.perf.records.evidence import Bound, Bounds, Culprit, Evidence, Shares
-from fairlead.perf.records.validation import Machine, Measurement, Proved, Validation, Way, What
+from fairlead.perf.records.validation import (
+    Bound,
+    Bounds,
+    Culprit,
+    Evidence,
+    Machine,
+    Measurement,
+    Proved,
+    Shares,
+    Validation,
+    Way,
+    What,
+)
 from fairlead.proof.verdict import Proof, RankProof
 
 NODES, RANKS_A_NODE = 8, 8

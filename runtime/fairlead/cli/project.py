@@ -18,7 +18,8 @@ from fairlead.cli.declare import COUNT, FILE_HERE, collected, option
 from fairlead.cli.screen import columns, json_option, print_json, table, wrap
 
 if TYPE_CHECKING:
-    from fairlead.perf.projection import Band, Network, Point
+    from fairlead.perf.projection.fabrics import Network
+    from fairlead.perf.projection.fitting import Band, Point
 
 EPILOG = """\b
 Examples:
@@ -111,30 +112,30 @@ def project(file: Path, flags: ProjectFlags) -> None:
     """
     if importlib.util.find_spec("numpy") is None:
         raise fail("project-numpy")
-    from fairlead.perf import projection
+    from fairlead.perf.projection import answers, fabrics, fitting, small_runs
     from fairlead.perf.projection.cost_model import Algorithm
 
     if flags.fabric and flags.site:
         raise click.UsageError("--fabric and --site both name the network")
-    network = projection.given(
+    network = fabrics.given(
         flags.bandwidth * 1e9 if flags.bandwidth else None,
         flags.latency * 1e-6 if flags.latency is not None else None,
         _network(flags),
     )
-    runs = projection.read(file, flags.model, flags.size, flags.batch)
-    target = projection.Target(
+    runs = small_runs.read(file, flags.model, flags.size, flags.batch)
+    target = fitting.Target(
         network, flags.per_node, Algorithm(flags.algorithm), flags.storage or math.inf
     )
-    model = projection.fit(runs, target, flags.batch)
+    model = fitting.fit(runs, target, flags.batch)
     synchronous, delayed = model.curve(flags.nodes), model.curve(flags.nodes, delayed=True)
-    answers = projection.answer(model, flags.nodes, flags.keep)
-    sentences = projection.sentences(answers)
+    answered = answers.answer(model, flags.nodes, flags.keep)
+    sentences = answers.sentences(answered)
     if flags.as_json:
         document = {
             "fabric": network,
             "synchronous": synchronous,
             "delayed": delayed,
-            "answers": answers,
+            "answers": answered,
             "sentences": sentences,
             "assumed": model.assumed,
         }
@@ -158,7 +159,7 @@ def _curves(synchronous: Sequence[Point], delayed: Sequence[Point]) -> str:
 
 
 def _network(flags: ProjectFlags) -> Network | None:
-    from fairlead.perf.projection import network, of_site
+    from fairlead.perf.projection.fabrics import network, of_site
     from fairlead.site import load_site
 
     if flags.site:

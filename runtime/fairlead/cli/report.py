@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.serde import to_json
 from fairlead.cli.screen import answer, columns, json_option, print_json, table, writing
 
@@ -87,16 +87,20 @@ def _list(as_json: bool) -> int:
     from fairlead.perf.records import history
 
     rows = []
-    for entry in history.entries(os.environ):
-        v = entry.validation
+    for name, path in history.files(os.environ).items():
+        v, why = None, ""
+        try:
+            v = history.read(path)
+        except FairleadError as exc:
+            why = exc.findings[0].why
         rows.append(
             {
-                "id": entry.id,
-                "file": str(entry.path),
+                "id": name,
+                "file": str(path),
                 "begun": v.begun if v else "",
                 "site": v.machine.site if v else "",
                 "verdict": worst(v.verdicts).value if v else "",
-                "headline": headline(v) if v else f"cannot be read: {entry.why}",
+                "headline": headline(v) if v else f"cannot be read: {why}",
             }
         )
     if as_json:

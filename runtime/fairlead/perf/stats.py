@@ -189,10 +189,10 @@ def smallest_p(one: int, other: int) -> float:
     return min(1.0, 2 / math.comb(one + other, one))
 
 
-def repeats_needed(lines: int, alpha: float = ALPHA) -> int:
+def repeats_needed(lines: int) -> int:
     """How many repeats a side must have so that a difference can be significant among so many lines."""
     n = FEWEST
-    while smallest_p(n, n) * max(lines, 1) > alpha:
+    while smallest_p(n, n) * max(lines, 1) > ALPHA:
         n += 1
     return n
 

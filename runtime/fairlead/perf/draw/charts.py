@@ -6,11 +6,14 @@ serve light, dark and print. Coordinates are those of a viewBox as wide as a tel
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+
+from fairlead.perf.stats import Summary
 
 WIDTH, HEIGHT = 440, 284
 _RIGHT, _TOP, _BOTTOM = 22, 14, 44
@@ -76,14 +79,6 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Shade:
-    """The field right of ``start`` is of another kind, which ``words`` name."""
-
-    start: float
-    words: str
-
-
-@dataclass(frozen=True)
 class BarRow:
     """A horizontal bar.
 
@@ -109,17 +104,18 @@ def chart(
     y: Axis,
     series: Sequence[Series],
     words: str,
-    shade: Shade | None = None,
+    shade: tuple[float, str] | None = None,
     height: int = HEIGHT,
 ) -> str:
     """An ``<svg>`` of lines.
 
     Args:
         words: describes it for readers who do not see it.
+        shade: the field right of a value is of another kind, which the words name.
         height: of the viewBox, which is :data:`WIDTH` wide.
     """
     field = _Field(x, y, height)
-    out = [*field.shade(shade), *field.axes()]
+    out = [*(field.shade(*shade) if shade else ()), *field.axes()]
     for line in series:
         if line.band:
             there = [field.at(px, high) for px, _, high in line.band]
@@ -148,12 +144,10 @@ class _Field:
     def at(self, px: float, py: float) -> str:
         return f"{self.across(px):.1f} {self.down(py):.1f}"
 
-    def shade(self, shade: Shade | None) -> Iterator[str]:
-        if shade:
-            start = self.across(shade.start) if shade.start > self.x.low else self.left
-            edge, right = max(start, self.left), self.right
-            yield f'<path class="shade" d="M{edge:.1f} {self.top}H{right}V{self.bottom}H{edge:.1f}z"/>'
-            yield f'<text x="{right - 6}" y="{self.bottom - 8}" class="end">{escape(shade.words)}</text>'
+    def shade(self, start: float, words: str) -> Iterator[str]:
+        edge, right = self.across(max(start, self.x.low)), self.right
+        yield f'<path class="shade" d="M{edge:.1f} {self.top}H{right}V{self.bottom}H{edge:.1f}z"/>'
+        yield f'<text x="{right - 6}" y="{self.bottom - 8}" class="end">{escape(words)}</text>'
 
     def axes(self) -> Iterator[str]:
         left, right, bottom = self.left, self.right, self.bottom
@@ -297,18 +291,13 @@ def linear(
     return Axis(title, low, high, ticks, log=False, words=words)
 
 
-def strip(
-    samples: Sequence[float],
-    outliers: Sequence[int],
-    interval: tuple[float, float] | None,
-    normal: tuple[float, float] | None,
-    median: float,
-) -> str:
+def strip(samples: Sequence[float], seen: Summary, normal: tuple[float, float] | None) -> str:
     """Every repeat as a dot, outliers hollow, far ones at the edge; the interval of the median, and what is normal behind it."""
-    far = set(outliers)
+    far = set(seen.outliers)
     near = [v for i, v in enumerate(samples) if i not in far]
+    interval = [end for end in (seen.low, seen.high) if end is not None]
     # Outliers that would squeeze the rest are drawn at the edge.
-    shown = [*near, *(interval or ()), median]
+    shown = [*near, *interval, seen.median]
     low, high = min(shown), max(shown)
     if normal:  # of a bound, only the near end is of interest
         low, high = min(low, max(normal[0], low / 1.3)), max(high, min(normal[1], high * 1.3))
@@ -326,10 +315,11 @@ def strip(
         out.append(f'<path class="ci" d="M{at(interval[0]):.1f} 9H{at(interval[1]):.1f}"/>')
     out.append(f'<path class="s" d="{"".join(f"M{at(v):.1f} 9h0" for v in near[:60])}"/>')
     hollow = "".join(
-        f"M{at(samples[i]) - 2.6:.1f} 9a2.6 2.6 0 1 0 5.2 0a2.6 2.6 0 1 0-5.2 0" for i in outliers
+        f"M{at(samples[i]) - 2.6:.1f} 9a2.6 2.6 0 1 0 5.2 0a2.6 2.6 0 1 0-5.2 0"
+        for i in seen.outliers
     )
     out.append(f'<path class="o" d="{hollow}"/>' if hollow else "")
-    out.append(f'<path class="m" d="M{at(median):.1f} 3v12"/></svg>')
+    out.append(f'<path class="m" d="M{at(seen.median):.1f} 3v12"/></svg>')
     return "".join(out)
 
 
@@ -366,10 +356,10 @@ def heat(levels: Sequence[Sequence[int]], words: str) -> str:
     paths: dict[int, list[str]] = {}
     for row, line in enumerate(levels):
         start = 0
-        for column in range(1, columns + 1):
-            if column == columns or line[column] != line[start]:
-                paths.setdefault(line[start], []).append(f"M{start} {row}.5h{column - start}")
-                start = column
+        for level, cells in itertools.groupby(line):
+            width = len([*cells])
+            paths.setdefault(level, []).append(f"M{start} {row}.5h{width}")
+            start += width
     drawn = "".join(
         f'<path class="h{level}" d="{"".join(parts)}"/>'
         for level, parts in sorted(paths.items())

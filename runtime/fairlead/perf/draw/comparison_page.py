@@ -22,14 +22,13 @@ from fairlead.perf.judge.compare import Change, Comparison, LineChange, compare
 from fairlead.perf.records.validation import Measurement, Validation
 
 PAGE = "comparison.html"
-_ORDER = (Change.SLOWER, Change.FASTER, Change.UNKNOWN, Change.SAME)
+# In the order in which they are counted.
 _WORD = {
     Change.SLOWER: "warning",
     Change.FASTER: "ok",
     Change.UNKNOWN: "unknown",
     Change.SAME: "same",
 }
-_STYLE = {Change.SLOWER: "slower", Change.FASTER: "faster", Change.UNKNOWN: "unknown"}
 _SHORT = {Change.SAME: "the same"}  # in a column of a table
 _REACH = (1.1, 1.25, 1.5, 2.0, 4.0, 10.0)  # what a page's scale ends at
 
@@ -48,18 +47,14 @@ def write_comparison(folder: Path, before: Validation, after: Validation) -> Pat
 
 
 def render(before: Validation, after: Validation) -> str:
-    """The HTML page.
-
-    Raises:
-        FairleadError: jinja2 is not installed.
-    """
+    """The HTML page."""
     comparison = compare(before, after)
     reach = _reach(comparison.lines)
     now = {m.key: m for m in after.measurements}
     then = {m.key: m for m in before.measurements}
     # The first of slower, faster and the same that there is.
     changes = {line.change for line in comparison.lines} - {Change.UNKNOWN}
-    change = next((change for change in _ORDER if change in changes), Change.UNKNOWN)
+    change = next((change for change in _WORD if change in changes), Change.UNKNOWN)
     gone = (
         ("Only before", then, comparison.only_before),
         ("Only after", now, comparison.only_after),
@@ -110,7 +105,7 @@ def _reach(lines: Sequence[LineChange]) -> float:
 
 def _counts(lines: Sequence[LineChange]) -> tuple[tuple[str, str, int], ...]:
     counts = Counter(line.change for line in lines)
-    return tuple((_WORD[c], _SHORT.get(c, c.value), counts[c]) for c in _ORDER if counts[c])
+    return tuple((_WORD[c], _SHORT.get(c, c.value), counts[c]) for c in _WORD if counts[c])
 
 
 def _tables(comparison: Comparison, now: dict[str, Measurement], reach: float) -> Iterator[Table]:
@@ -135,7 +130,7 @@ def _row(m: Measurement, line: LineChange, titled: bool, reach: float) -> dict[s
         "way": name_of(m.way),
         "before": amount(line.before, line.unit),
         "after": amount(line.after, line.unit),
-        "strip": charts.ratio_strip(line.times, ends, reach, _STYLE.get(line.change, "same")),
+        "strip": charts.ratio_strip(line.times, ends, reach, line.change.name.lower()),
         "times": f"{_factor(line.times):.2f} × {'slower' if slower else 'faster'}",
         "interval": interval,
         "word": _WORD[line.change],

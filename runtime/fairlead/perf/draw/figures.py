@@ -12,20 +12,25 @@ import numpy as np
 
 from fairlead.ml.train.model import StepTimes
 from fairlead.perf import stats
-from fairlead.perf.draw.charts import Axis, Figure, Series, Shade, chart, decades, heat
+from fairlead.perf.draw.charts import Axis, Figure, Series, chart, decades, heat
 from fairlead.perf.draw.wording import (
     amount,
     count,
     model_title,
     name_of,
-    percent,
     size,
     subject,
 )
 from fairlead.perf.judge.bounds import limit
-from fairlead.perf.judge.verdict import efficiency
-from fairlead.perf.records.evidence import Bound
-from fairlead.perf.records.validation import Basis, Expected, Measurement, Validation, Way, What
+from fairlead.perf.records.validation import (
+    Basis,
+    Bound,
+    Expected,
+    Measurement,
+    Validation,
+    Way,
+    What,
+)
 
 _STYLE = {Way.NATIVE: "b", Way.CONTAINER: "a", Way.IMAGE: "c"}
 _MOST_ROWS, _MOST_COLUMNS = 64, 160
@@ -71,9 +76,8 @@ def trained(validation: Validation) -> dict[str, dict[Way, list[Measurement]]]:
     return {name: models[name] for name in sorted(models, key=lambda name: (-most[name], name))}
 
 
-def scaling(validation: Validation, model: str) -> tuple[Figure, ...]:
+def scaling(model: str, rows: Mapping[Way, Sequence[Measurement]]) -> tuple[Figure, ...]:
     """Speed against ranks, and how much of ideal that is; nothing for a single number of ranks."""
-    rows = trained(validation)[model]
     everything = [m for measured in rows.values() for m in measured]
     counts = sorted({m.ranks for m in everything})
     if len(counts) < 2:
@@ -85,9 +89,9 @@ def scaling(validation: Validation, model: str) -> tuple[Figure, ...]:
         speeds.append(_series(way, seen, lambda ranks, speed: speed))
         # Each way's efficiency is compared with its own start; of speeds there is one ideal line.
         shares.append(_series(way, seen, partial(_share, starts[-1])))
-    last = efficiency(validation, Way.CONTAINER) or efficiency(validation, Way.NATIVE)
-    of_ideal = last.get((model, counts[-1]))
-    reached = f": {percent(of_ideal)} of ideal on {counts[-1]} ranks" if of_ideal else ""
+    ends = {line.name: line.points[-1] for line in shares}
+    most, share = ends.get(name_of(Way.CONTAINER)) or ends.get(name_of(Way.NATIVE)) or (0, 0)
+    reached = f": {share:.0f} % of ideal on {counts[-1]} ranks" if most == counts[-1] else ""
     labels = tuple((float(c), str(c)) for c in _thinned(counts))
     ranks = Axis("ranks", counts[0] / 1.12, counts[-1] * 1.12, labels)
 
@@ -104,12 +108,12 @@ def scaling(validation: Validation, model: str) -> tuple[Figure, ...]:
     full = Series("ideal", ((counts[0], 100.0), (counts[-1], 100.0)), "ideal", marks=False)
     top = max(105.0, *_heights(shares))
     ticks = tuple((float(v), f"{v} %") for v in range(0, int(top) + 1, 25 if top <= 130 else 50))
-    share = Axis("", 0, top, ticks, log=False, words="{:.1f} %".format)
+    up = Axis("", 0, top, ticks, log=False, words="{:.1f} %".format)
     shaded = "of all ranks together; shaded: 95 % interval of the median"
     often = f"of {count(counts[0], 'rank')}'s speed, as often as there are ranks"
     return (
         figure("Speed", shaded, speed, line, speeds),
-        figure("Efficiency", often, share, full, shares),
+        figure("Efficiency", often, up, full, shares),
     )
 
 
@@ -131,13 +135,13 @@ def legend(series: Sequence[Series]) -> tuple[tuple[str, str], ...]:
     return tuple((s.style, s.name) for s in series)
 
 
-def _crowded(measured: Sequence[Measurement]) -> Shade | None:
+def _crowded(measured: Sequence[Measurement]) -> tuple[float, str] | None:
     """From where on ranks share cores."""
     shared = [m.ranks for m in measured if m.crowded]
     alone = [m.ranks for m in measured if not m.crowded]
     if not shared:
         return None
-    return Shade(math.sqrt(max(alone) * min(shared)) if alone else 0.0, "ranks share cores")
+    return math.sqrt(max(alone) * min(shared)) if alone else 0.0, "ranks share cores"
 
 
 def _thinned(counts: Sequence[int]) -> Sequence[int]:

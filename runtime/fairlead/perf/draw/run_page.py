@@ -84,11 +84,7 @@ def write_report(folder: Path, report: Report) -> tuple[Path, Path]:
 
 
 def render(report: Report) -> str:
-    """The HTML page.
-
-    Raises:
-        FairleadError: jinja2 is not installed.
-    """
+    """The HTML page."""
     training = report.training
     # As many ranks as one can read, those that are wrong first.
     rows = sorted(report.proof, key=lambda row: (row.planned_ok, row.rank))

@@ -162,14 +162,13 @@ def _row(m: Measurement, v: Verdict, titled: bool, draw: bool) -> dict[str, str]
     """A line; what its table's title has ``titled`` is not said again."""
     median, interval, strip, note = "–", "", "", ""
     if m.samples:
-        seen, ends = stats.summarize(m.samples), None
+        seen = stats.summarize(m.samples)
         median = amount(seen.median, m.unit)
         if seen.low is not None and seen.high is not None:
-            ends = (seen.low, seen.high)
-            interval = between(*ends, m.unit)
+            interval = between(seen.low, seen.high, m.unit)
         normal = (v.expected.low, v.expected.high) if v.expected else None
         if draw:
-            strip = charts.strip(m.samples, seen.outliers, ends, normal, seen.median)
+            strip = charts.strip(m.samples, seen, normal)
         far = f", {count(len(seen.outliers), 'outlier')}" if seen.outliers else ""
         note = f"{count(seen.n, 'repeat')}{far}"
     return {

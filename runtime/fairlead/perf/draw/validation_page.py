@@ -23,12 +23,12 @@ from fairlead.perf.draw import figures
 from fairlead.perf.draw.pages import Number, page
 from fairlead.perf.draw.tables import ORDER, WORD, as_csv, broken, groups, tables
 from fairlead.perf.draw.wording import amount, count, label, model_title, percent, size
-from fairlead.perf.judge.verdict import headline, worst
+from fairlead.perf.judge.verdict import headline, without_way, worst
 from fairlead.perf.records import documents
-from fairlead.perf.records.evidence import Clock
 from fairlead.perf.records.validation import (
     SCHEMA,
     SCHEMA_VERSION,
+    Clock,
     Measurement,
     RankSaw,
     State,
@@ -77,11 +77,7 @@ def write_validation(folder: Path, validation: Validation) -> tuple[Path, Path, 
 
 
 def render(validation: Validation) -> str:
-    """The HTML page.
-
-    Raises:
-        FairleadError: jinja2 is not installed.
-    """
+    """The HTML page."""
     state, states = worst(validation.verdicts), Counter(v.state for v in validation.verdicts)
     reasons = " ".join(v.because for v in validation.verdicts)
     culprits = [c for c in validation.evidence.culprits if c.name not in reasons]
@@ -92,12 +88,13 @@ def render(validation: Validation) -> str:
     elif validation.faults and state in (State.NORMAL, State.UNKNOWN):
         well, called = WORD[State.SLOW], "look here"
     facts = validation.machine.facts
-    drawn = [f for model in figures.trained(validation) for f in figures.scaling(validation, model)]
+    trained = figures.trained(validation)
+    drawn = [f for model, rows in trained.items() for f in figures.scaling(model, rows)]
     for what in (What.ALLREDUCE, What.PINGPONG, What.BROADCAST):
         drawn += figures.bandwidths(validation, what)
     lines = tables(validation)
     ranks = _ranks(validation)
-    efficiency = _efficiency(validation)
+    efficiency = _efficiency(trained)
     heat = figures.heat_map(validation.steps)
     sections = (
         ("figures", "curves", drawn),
@@ -194,22 +191,22 @@ def _numbers(
 
 def _pairs(validation: Validation) -> list[float]:
     """Container over native, of times; of every line that has both."""
-    native = {_same(m): m for m in validation.measurements if m.way is Way.NATIVE and m.samples}
+    native = {
+        without_way(m): m for m in validation.measurements if m.way is Way.NATIVE and m.samples
+    }
     ratios = []
     for m in validation.measurements:
-        if m.way is Way.CONTAINER and m.samples and (twin := native.get(_same(m))):
+        if m.way is Way.CONTAINER and m.samples and (twin := native.get(without_way(m))):
             ours, theirs = stats.summarize(m.samples).median, stats.summarize(twin.samples).median
             ratios.append(ours / theirs if m.smaller_is_better else theirs / ours)
     return ratios
 
 
-def _same(m: Measurement) -> tuple[object, ...]:
-    return (m.what, m.ranks, m.nodes, m.bytes, m.subject, m.launcher, m.crowded)
-
-
-def _efficiency(validation: Validation) -> dict[str, list[EfficiencyRow]]:
+def _efficiency(
+    trained: Mapping[str, Mapping[Way, Sequence[Measurement]]],
+) -> dict[str, list[EfficiencyRow]]:
     models = {}
-    for model, ways in figures.trained(validation).items():
+    for model, ways in trained.items():
         rows = []
         points: dict[tuple[int, int], dict[Way, Measurement]] = {}
         for m in itertools.chain(*ways.values()):

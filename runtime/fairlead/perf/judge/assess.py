@@ -13,8 +13,9 @@ from fairlead.perf import stats
 from fairlead.perf.judge import bounds, diagnosis, faults, references, verdict
 from fairlead.perf.measure.step import Observations, Options
 from fairlead.perf.records import history
-from fairlead.perf.records.evidence import Culprit, Evidence
 from fairlead.perf.records.validation import (
+    Culprit,
+    Evidence,
     Machine,
     Measurement,
     Proved,
@@ -57,11 +58,24 @@ def assess(options: Options, seen: Observations, around: Circumstances) -> Valid
     Raises:
         FairleadError: exit code 2; the site's references cannot be read.
     """
-    site = around.plan.site
+    plan, site = around.plan, around.plan.site
     known = replace(bounds.of_site(site), memory=seen.memory, disk=seen.disk)
     broken = next((proof for proof in around.proofs if not proof.holds), None)
     shown = broken or max(around.proofs, key=lambda proof: len(proof.ranks), default=None)
-    evidence = _evidence(options, seen, around, None if broken else shown, shown)
+    inside = "image" if plan.host is None else "container"
+    evidence = Evidence(
+        cores=options.cores,
+        transports={inside: shown.ranks[0].transport} if shown and shown.ranks else {},
+        accepted=site.accepts,
+        mpis={**seen.mpis, **({inside: plan.planned_title} if shown and not broken else {})},
+        planned_mpi=plan.planned_title if plan.host is not None else "",
+        shares=seen.shares,
+        culprits=tuple(sorted(seen.culprits, key=lambda c: -c.times)),
+        clocks=seen.clocks,
+        findings=(*around.doctor, *seen.findings),
+        failed=seen.failed,
+        load=around.load,
+    )
     measurements = tuple(seen.measurements)
     kept = references.load(site.name).by_key
     verdicts = verdict.judge(measurements, kept, known, evidence)
@@ -82,35 +96,6 @@ def assess(options: Options, seen: Observations, around: Circumstances) -> Valid
         seen.steps_of,
         proof_record(shown) if shown else None,
         faults.ranked((*seen.findings, *faults.native_mpi(seen.mpis)), seen.stopped),
-    )
-
-
-def _evidence(
-    options: Options,
-    seen: Observations,
-    around: Circumstances,
-    held: Proof | None,
-    shown: Proof | None,
-) -> Evidence:
-    """
-    Args:
-        held: the proof of the largest launch; None if a proof did not hold.
-        shown: the proof that the report shows.
-    """
-    plan = around.plan
-    inside = "image" if plan.host is None else "container"
-    return Evidence(
-        cores=options.cores,
-        transports={inside: shown.ranks[0].transport} if shown and shown.ranks else {},
-        accepted=plan.site.accepts,
-        mpis={**seen.mpis, **({inside: plan.planned_title} if held else {})},
-        planned_mpi=plan.planned_title if plan.host is not None else "",
-        shares=seen.shares,
-        culprits=tuple(sorted(seen.culprits, key=lambda c: -c.times)),
-        clocks=seen.clocks,
-        findings=(*around.doctor, *seen.findings),
-        failed=seen.failed,
-        load=around.load,
     )
 
 

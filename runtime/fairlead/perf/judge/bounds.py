@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 
 from fairlead.perf.projection.fabrics import link_numbers
-from fairlead.perf.records.evidence import Bound, Bounds
-from fairlead.perf.records.validation import Measurement, What
+from fairlead.perf.records.validation import Bound, Bounds, Measurement, What
 from fairlead.site.model import Site
 
 # How many times the bound a sound machine still is, judged: protocols, copies and the meeting of ranks cost

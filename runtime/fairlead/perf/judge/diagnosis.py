@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairlead.base.errors import Finding, Severity
-from fairlead.perf.records.evidence import Clock, Culprit, Evidence
-from fairlead.perf.records.validation import Measurement, Way, What
+from fairlead.perf.records.validation import Clock, Culprit, Evidence, Measurement, Way, What
 
 _MESSAGES = frozenset({What.PINGPONG, What.ALLREDUCE, What.BROADCAST})
 _INPUT_BOUND = 0.15  # of a step; less is no explanation for a slowness that was noticed
@@ -143,28 +142,20 @@ def _touches(finding: Finding, m: Measurement) -> bool:
     return finding.check != "cma" or m.bytes is None or m.bytes >= _COPIED
 
 
-def waits_for_input(m: Measurement, evidence: Evidence) -> Reason | None:
-    """Ranks of a training wait for samples."""
+def waits(m: Measurement, evidence: Evidence) -> Reason | None:
+    """Ranks of a training wait for samples, or for gradients that take longer than computing can hide."""
     shares = evidence.shares.get(m.key)
-    if m.what is not What.TRAIN or shares is None or shares.input < _INPUT_BOUND:
-        return None
-    if shares.communication > shares.input:
-        return None
-    return Reason(
-        f"{100 * shares.input:.0f} % of a step is waiting for samples",
-        "stage the data in (--stage-in), or more readers a rank",
-    )
-
-
-def waits_for_messages(m: Measurement, evidence: Evidence) -> Reason | None:
-    """Gradients take longer than computing can hide."""
-    shares = evidence.shares.get(m.key)
-    if m.what is not What.TRAIN or shares is None or shares.communication < _MESSAGES_BOUND:
-        return None
-    return Reason(
-        f"{100 * shares.communication:.0f} % of a step is communication that computing does not hide",
-        "a larger batch a rank; --comm with compression (FAIRLEAD_COMM_COMPRESSION=bf16)",
-    )
+    if shares and shares.input >= max(_INPUT_BOUND, shares.communication):
+        return Reason(
+            f"{100 * shares.input:.0f} % of a step is waiting for samples",
+            "stage the data in (--stage-in), or more readers a rank",
+        )
+    if shares and shares.communication >= _MESSAGES_BOUND:
+        return Reason(
+            f"{100 * shares.communication:.0f} % of a step is communication that computing does not hide",
+            "a larger batch a rank; --comm with compression (FAIRLEAD_COMM_COMPRESSION=bf16)",
+        )
+    return None
 
 
 def throttled(m: Measurement, evidence: Evidence) -> Reason | None:
@@ -174,34 +165,28 @@ def throttled(m: Measurement, evidence: Evidence) -> Reason | None:
     """
     if m.what is What.CHECKPOINT:  # the storage's
         return None
-    slowed = [c for c in evidence.clocks if m.nodes >= c.from_nodes and held_back(c)]
+    taking_part = [c for c in evidence.clocks if m.nodes >= c.from_nodes]
+    slowed = {clock: words for clock in taking_part if (words := held_back(clock))}
     if not slowed:
         return None
     worst = max(slowed, key=lambda c: (c.times or 1.0, c.throttled or 0))
-    words = []
-    if worst.throttled:
-        words.append(
-            f"it was slowed down for heat {worst.throttled} time{'s' * (worst.throttled > 1)}"
-        )
-    if worst.seen_mhz and worst.usual_mhz and worst.seen_mhz <= _BELOW * worst.usual_mhz:
-        sold = f" ({worst.nominal_mhz:.0f} nominal)" if worst.nominal_mhz else ""
-        words.append(f"it ran at {worst.seen_mhz:.0f}{sold} MHz, {worst.usual_mhz:.0f} is usual")
-    if worst.times and worst.times >= _SLOWER:
-        words.append(f"its arithmetic took {worst.times:.2f} times as long as that of its like")
     return Reason(
-        f"the processor of {worst.host} is held back: {', and '.join(words)}",
+        f"the processor of {worst.host} is held back: {', and '.join(slowed[worst])}",
         "look at its temperature, power limit and governor: cpupower frequency-info",
     )
 
 
-def held_back(clock: Clock) -> bool:
-    """Whether what was read is evidence that a processor ran slower than it should."""
-    if clock.throttled:
-        return True
-    slow = clock.times is not None and clock.times >= _SLOWER
-    if clock.seen_mhz is None or clock.usual_mhz is None:
-        return False
-    return slow and clock.seen_mhz <= _BELOW * clock.usual_mhz
+def held_back(clock: Clock) -> list[str]:
+    """What shows that a processor ran slower than it should, in words; empty where that is no evidence."""
+    heat, speed, arithmetic = [], [], []
+    if times := clock.throttled:
+        heat = [f"it was slowed down for heat {times} time{'s' * (times > 1)}"]
+    if clock.seen_mhz and clock.usual_mhz and clock.seen_mhz <= _BELOW * clock.usual_mhz:
+        sold = f" ({clock.nominal_mhz:.0f} nominal)" if clock.nominal_mhz else ""
+        speed = [f"it ran at {clock.seen_mhz:.0f}{sold} MHz, {clock.usual_mhz:.0f} is usual"]
+    if clock.times and clock.times >= _SLOWER:
+        arithmetic = [f"its arithmetic took {clock.times:.2f} times as long as that of its like"]
+    return heat + speed + arithmetic if heat or (speed and arithmetic) else []
 
 
 def busy(m: Measurement, evidence: Evidence) -> Reason | None:
@@ -224,8 +209,7 @@ RULES: tuple[Rule, ...] = (
     culprit,
     crowded,
     doctor,
-    waits_for_input,
-    waits_for_messages,
+    waits,
     throttled,
     busy,
 )

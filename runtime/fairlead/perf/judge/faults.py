@@ -14,16 +14,14 @@ from dataclasses import replace
 from fairlead.base.errors import Finding, Severity, error
 
 # By a finding's check. What is in none of them comes after all.
-_PROOF = frozenset(
-    {
-        "planned-file", "one-mpi", "version", "world-size", "ring", "transport", "shared-memory", "comm-world-size",
-        "validate-mpi",
-    }
+# The proof did not hold: ranks in the image ran another MPI than planned, or did not find each other.
+PROOF = frozenset(
+    {"planned-file", "one-mpi", "version", "world-size", "ring", "transport", "shared-memory", "comm-world-size"}
 )  # fmt: skip
-_ANSWERS = frozenset({"validate-wrong", "weights-differ"})
+ANSWERS = frozenset({"validate-wrong", "weights-differ"})
 _ORDER = (
-    _PROOF,
-    _ANSWERS,
+    PROOF | {"validate-mpi"},
+    ANSWERS,
     frozenset({"rank-died", "rank-failed", "comm-peer-lost", "aborted"}),
     frozenset({"loss-not-finite", "comm-nonfinite"}),
     frozenset({"data-damaged", "data-form", "data-missing", "data-too-small", "train-skipped"}),
@@ -32,22 +30,12 @@ _ORDER = (
 )
 
 
-def is_of_proof(fault: Finding) -> bool:
-    """Whether the proof did not hold: ranks in the image ran another MPI than planned, or did not find each other."""
-    return fault.check in _PROOF - {"validate-mpi"}
-
-
-def is_of_answers(fault: Finding) -> bool:
-    """Whether it says that answers were wrong."""
-    return fault.check in _ANSWERS
-
-
 def ranked(findings: Iterable[Finding], stopped: Collection[Finding] = ()) -> tuple[Finding, ...]:
     """Errors before warnings, and of each the most fundamental first; ``stopped``, by which the proof did not hold and
     the validation ended, before all.
 
     What several steps have met is one fault, reported where it was met first, with the number of others. Who is slow is no
-    fault of its own: a culprit (:class:`fairlead.perf.records.evidence.Culprit`) explains lines.
+    fault of its own: a culprit (:class:`fairlead.perf.records.validation.Culprit`) explains lines.
     """
     met: dict[tuple[str, str, str], list[Finding]] = {}
     for finding in findings:

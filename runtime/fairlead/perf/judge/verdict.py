@@ -24,9 +24,11 @@ from fairlead.base.errors import ExitCode, Severity
 from fairlead.perf import stats
 from fairlead.perf.judge import bounds, diagnosis, faults
 from fairlead.perf.judge.references import Kept
-from fairlead.perf.records.evidence import Bound, Bounds, Culprit, Evidence
 from fairlead.perf.records.validation import (
     Basis,
+    Bounds,
+    Culprit,
+    Evidence,
     Expected,
     Measurement,
     State,
@@ -55,7 +57,7 @@ def judge(
         references: the site's own, by a measurement's key.
         known: what the hardware allows.
     """
-    twins = {_without_way(m): m for m in measurements if m.way is Way.NATIVE}
+    twins = {without_way(m): m for m in measurements if m.way is Way.NATIVE}
     made = []
     for m in measurements:
         bases = [b for b in measurements if _scales(b, m)]
@@ -90,7 +92,7 @@ def _one(
         return _unknown(m, f"{repeats}; at least {stats.FEWEST} are needed", _AGAIN)
     # An engine takes its time to start whatever the machine: that is no slowness.
     comparable = m.way is Way.CONTAINER and m.what is not What.START
-    twin = twins.get(_without_way(m)) if comparable else None
+    twin = twins.get(without_way(m)) if comparable else None
     native = _by_native(twin) if twin else None
     expected = _by_reference(m, references) or _by_bound(m, base, known)
     if isinstance(expected, Expected):
@@ -125,7 +127,7 @@ def _unknown(
     return Verdict(m.key, State.UNKNOWN, expected, None, why, remedy)
 
 
-def _without_way(m: Measurement) -> Measurement:
+def without_way(m: Measurement) -> Measurement:
     """What a container's line and its native twin have in common. The launcher is that of the ranks in both."""
     return dataclasses.replace(m, way=Way.NATIVE, samples=(), wrong=0, hosts=())
 
@@ -144,7 +146,12 @@ def _by_bound(m: Measurement, base: Measurement | None, known: Bounds) -> Expect
     if base:
         return _scaled(m, base)
     bound = bounds.limit(m, known)
-    return bound if isinstance(bound, str) else _reach(m, bound)
+    if isinstance(bound, str):
+        return bound
+    times = bounds.REACH[m.what]
+    near = bound.value * times if m.smaller_is_better else bound.value / times
+    low, high = sorted((bound.value, near))
+    return Expected(near, low, high, Basis.BOUND, f"{times:g} × the bound: {bound.source}")
 
 
 def _scales(base: Measurement, m: Measurement) -> bool:
@@ -158,13 +165,6 @@ def _scaled(m: Measurement, base: Measurement) -> Expected:
     median, low, high = (m.ranks / base.ranks * value for value in stats.interval(base.samples))
     source = f"{100 / SCALING:.0f} % of the speed of {base.ranks} rank{'s' if base.ranks > 1 else ''}, as often as there are more"
     return Expected(median / SCALING, low / SCALING, high, Basis.BOUND, source)
-
-
-def _reach(m: Measurement, bound: Bound) -> Expected:
-    times = bounds.REACH[m.what]
-    near = bound.value * times if m.smaller_is_better else bound.value / times
-    low, high = sorted((bound.value, near))
-    return Expected(near, low, high, Basis.BOUND, f"{times:g} × the bound: {bound.source}")
 
 
 def _by_native(twin: Measurement) -> Expected | None:
@@ -221,7 +221,7 @@ def exit_code(validation: Validation) -> ExitCode:
     """
     state = worst(validation.verdicts)
     errors = [f for f in validation.faults if f.severity is Severity.ERROR]
-    if any(map(faults.is_of_proof, errors)):
+    if any(f.check in faults.PROOF for f in errors):
         return ExitCode.PROOF_FAILED
     if errors and state is not State.WRONG:
         return ExitCode.FAILED
@@ -234,7 +234,7 @@ def headline(validation: Validation) -> str:
     errors = [f for f in validation.faults if f.severity is Severity.ERROR]
     warnings = [f for f in validation.faults if f.severity is not Severity.ERROR]
     state, sentences = worst(validation.verdicts), [_of_lines(validation)]
-    if errors and not (state is State.WRONG and faults.is_of_answers(errors[0])):
+    if errors and not (state is State.WRONG and errors[0].check in faults.ANSWERS):
         more = f", and {len(errors) - 1} more broke" if len(errors) > 1 else ""
         broke = f"{faults.sentence(errors[0])}{more}."
         sentences = [broke, *(sentences if state in (State.WRONG, State.SLOW) else ())]
@@ -277,17 +277,3 @@ def _of_lines(validation: Validation) -> str:
 def _named(culprit: Culprit) -> str:
     name = culprit.name[:1].upper() + culprit.name[1:]
     return f"{name} is {culprit.times:.2g} × as slow as {culprit.against}"
-
-
-def efficiency(validation: Validation, way: Way) -> dict[tuple[str, int], float]:
-    """Of trainings: speed over that of the fewest ranks, as often as there are more; by (model, ranks)."""
-    trained = [
-        m for m in validation.measurements if m.what is What.TRAIN and m.way is way and m.samples
-    ]
-    shares: dict[tuple[str, int], float] = {}
-    for subject in {m.subject for m in trained}:
-        rows = sorted((m for m in trained if m.subject == subject), key=lambda m: m.ranks)
-        base = stats.summarize(rows[0].samples).median / rows[0].ranks
-        for m in rows:
-            shares[subject, m.ranks] = stats.summarize(m.samples).median / m.ranks / base
-    return shares

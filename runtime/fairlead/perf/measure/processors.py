@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from fairlead.perf.records.evidence import Clock
+from fairlead.perf.records.validation import Clock
 
 if TYPE_CHECKING:
     from fairlead.perf.measure.kernels import KernelTimes

@@ -16,8 +16,7 @@ from fairlead.launch import launch as launching
 from fairlead.ml.train.model import StepTimes
 from fairlead.ml.train.runner import Runner
 from fairlead.perf.projection.small_runs import SmallRun
-from fairlead.perf.records.evidence import Bound, Clock, Culprit, Shares
-from fairlead.perf.records.validation import Measurement, Way
+from fairlead.perf.records.validation import Bound, Clock, Culprit, Measurement, Shares, Way
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import bisect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from fairlead.perf.projection.fitting import Band, Draw, Projection, band
 from fairlead.perf.projection.step_model import step
@@ -46,34 +47,29 @@ def answer(projection: Projection, nodes: int, keep: float) -> Answers:
     """
     draws = projection.draws
 
+    def kept(draw: Draw, nodes: int, delayed: bool, batch: int | None = None) -> bool:
+        work = draw.work if batch is None else draw.work.at(batch)
+        return step(work, draw.fabric, draw.spread, nodes, delayed).efficiency >= keep
+
     def batch(delayed: bool) -> Band | None:
+        """The smallest: more computing hides more, so efficiency grows with it."""
         if draws[0].work.sample_s is None:
             return None
-        return band([_batch(draw, nodes, keep, delayed) for draw in draws])
+        return band([_first(partial(kept, draw, nodes, delayed), MOST_BATCH) for draw in draws])
 
     def reach(delayed: bool) -> Band:
-        return band([_reach(draw, keep, delayed) for draw in draws])
+        """The most nodes: efficiency falls with their number. Beyond a million, infinite."""
+
+        def lost(draw: Draw, nodes: int) -> bool:
+            return not kept(draw, nodes, delayed)
+
+        return band([_first(partial(lost, draw), MOST_NODES) - 1 for draw in draws])
 
     def holds(delayed: bool) -> float:
-        return sum(_efficiency(draw, nodes, delayed) >= keep for draw in draws) / len(draws)
+        return sum(kept(draw, nodes, delayed) for draw in draws) / len(draws)
 
     both = (holds(False), holds(True))
     return Answers(keep, nodes, batch(False), batch(True), reach(False), reach(True), both)
-
-
-def _efficiency(draw: Draw, nodes: int, delayed: bool, batch: int | None = None) -> float:
-    work = draw.work if batch is None else draw.work.at(batch)
-    return step(work, draw.fabric, draw.spread, nodes, delayed).efficiency
-
-
-def _batch(draw: Draw, nodes: int, keep: float, delayed: bool) -> float:
-    """The smallest local batch: more computing hides more, so efficiency grows with it."""
-    return _first(lambda size: _efficiency(draw, nodes, delayed, size) >= keep, MOST_BATCH)
-
-
-def _reach(draw: Draw, keep: float, delayed: bool) -> float:
-    """The most nodes: efficiency falls with their number. Beyond a million, infinite."""
-    return _first(lambda nodes: _efficiency(draw, nodes, delayed) < keep, MOST_NODES) - 1
 
 
 def _first(true: Callable[[int], bool], most: int) -> float:
@@ -118,12 +114,11 @@ def batch_words(band: Band) -> str:
 
 def nodes_words(band: Band) -> str:
     """``700 nodes (350 to 1,500)``."""
-    return _words(
-        band,
-        lambda n: (
-            "more than a million nodes" if math.isinf(n) else f"{n:,.0f} node{'s' * (n != 1)}"
-        ),
-    )
+
+    def word(n: float) -> str:
+        return "more than a million nodes" if math.isinf(n) else f"{n:,.0f} node{'s' * (n != 1)}"
+
+    return _words(band, word)
 
 
 def _words(band: Band, word: Callable[[float], str]) -> str:

@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from fairlead.perf.stats import Floats
 
 _ROUNDS = 50
 

@@ -33,11 +33,11 @@ from fairlead.perf.projection.cost_model import (
 from fairlead.perf.projection.cost_model import fit as fit_costs
 from fairlead.perf.projection.fabrics import Network
 from fairlead.perf.projection.small_runs import SmallRun
-from fairlead.perf.projection.spread import Floats, Spread, Tail, estimate_spread, excess
+from fairlead.perf.projection.spread import Spread, Tail, estimate_spread, excess
 from fairlead.perf.projection.step_model import LINK_USE, Fabric, Step, Work, step
+from fairlead.perf.stats import Floats
 
 DRAWS = 200
-_BAND = (2.5, 97.5)
 
 Random = np.random.Generator
 
@@ -129,9 +129,8 @@ def band(values: Sequence[float]) -> Band:
     """Median and the middle 95 %; of infinite values, as of what never comes, infinite ones."""
     ordered = np.sort(np.asarray(values, np.float64))
     # By rank, not between two: an infinite neighbour must not make NaN of a finite value.
-    low, middle, high = (
-        float(ordered[round(p / 100 * (len(ordered) - 1))]) for p in (_BAND[0], 50, _BAND[1])
-    )
+    last = len(ordered) - 1
+    low, middle, high = (float(ordered[round(share * last)]) for share in (0.025, 0.5, 0.975))
     return Band(middle, low, high)
 
 

@@ -22,11 +22,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from fairlead.base.errors import fail
-
-Floats = npt.NDArray[np.float64]
+from fairlead.perf.stats import Floats
 
 # Midpoints of the quadrature: the expected maximum is then right to 0.2 % of the deviation.
 _MIDDLES = (np.arange(256) + 0.5) / 256

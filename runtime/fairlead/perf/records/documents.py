@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from fairlead import __version__
-from fairlead.base.errors import ExitCode, FairleadError, Finding, error
+from fairlead.base.errors import ExitCode, FairleadError, error
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import from_json, to_json
 from fairlead.base.suggest import suggest
@@ -73,7 +73,11 @@ def read(path: Path, cls: type[T], schema: str, version: int, called: str, remed
     def refuse(*reasons: str) -> NoReturn:
         more = [f"{len(reasons) - _SHOWN} more mistakes"] if len(reasons) > _SHOWN else []
         shown = (*reasons[:_SHOWN], *more)
-        raise FairleadError([_mistake(path, called, why, remedy) for why in shown], ExitCode.USAGE)
+        findings = [
+            error("validate-document-other-kind", called=called, path=path, why=why, remedy=remedy)
+            for why in shown
+        ]
+        raise FairleadError(findings, ExitCode.USAGE)
 
     try:
         if path.stat().st_size > _MOST_BYTES:
@@ -88,17 +92,12 @@ def read(path: Path, cls: type[T], schema: str, version: int, called: str, remed
     if data.get("version") != version:
         refuse(f"it is version {data.get('version')!r}; this fairlead reads version {version}")
     body = {k: v for k, v in data.items() if k not in ("schema", "version", "fairlead")}
-    mistakes = list(_mistakes(cls, body, ""))
-    if mistakes:
+    if mistakes := list(_mistakes(cls, body, "")):
         refuse(*mistakes)
     try:
         return from_json(cls, body)
     except ValueError as exc:  # what values say of each other
         refuse(str(exc))
-
-
-def _mistake(path: Path, called: str, why: str, remedy: str) -> Finding:
-    return error("validate-document-other-kind", called=called, path=path, why=why, remedy=remedy)
 
 
 def _no_number(word: str) -> NoReturn:
@@ -107,50 +106,40 @@ def _no_number(word: str) -> NoReturn:
 
 def _mistakes(hint: Any, data: Any, at: str) -> Iterator[str]:
     """Every place at which ``data`` does not fit ``hint``."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        if data is not None:
-            yield from _mistakes(next(a for a in arguments if a is not types.NoneType), data, at)
-    elif origin is tuple:
-        yield from _of_list(arguments[0], data, at)
-    elif origin is not None and issubclass(origin, Mapping):
-        if isinstance(data, dict):
-            for key, item in data.items():
-                yield from _mistakes(arguments[1], item, f"{at}[{key!r}]")
-        else:
-            yield _wanted("an object", data, at)
-    elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        yield from _of_class(hint, data, at)
-    else:
-        yield from _of_value(hint, data, at)
-
-
-def _of_value(hint: Any, data: Any, at: str) -> Iterator[str]:
-    if hint is float:
-        if isinstance(data, bool) or not isinstance(data, int | float) or not math.isfinite(data):
-            yield _wanted("a number", data, at)
-    elif hasattr(hint, "__members__"):
+    if types.NoneType in typing.get_args(hint):
+        if data is None:
+            return
+        hint = next(a for a in typing.get_args(hint) if a is not types.NoneType)
+    kind = _KINDS.get(typing.get_origin(hint), dict if dataclasses.is_dataclass(hint) else hint)
+    if hasattr(hint, "__members__"):
         known = [member.value for member in hint]
         if data not in known:
             yield f"{_where(at)}: unknown value {data!r}. {suggest(str(data), known)}"
-    elif type(data) is not hint:
-        yield _wanted(_WORDS.get(hint, hint.__name__), data, at)
+    elif not (_is_number(data) if kind is float else type(data) is kind):
+        found = str(data) if type(data) in (int, float) else _WORDS[type(data)]
+        yield f"{_where(at)}: expected {_WORDS[kind]}, not {found}"
+    elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        yield from _of_class(hint, data, at)
+    else:
+        yield from _of_items(typing.get_args(hint), data, at)
 
 
-def _of_list(item_hint: Any, data: Any, at: str) -> Iterator[str]:
-    if not isinstance(data, list):
-        yield _wanted("a list", data, at)
-        return
-    for i, item in enumerate(data):
-        # Floats are by far the most, and seldom wrong.
-        if item_hint is not float or type(item) is not float or not math.isfinite(item):
-            yield from _mistakes(item_hint, item, f"{at}[{i}]")
+def _of_items(hints: tuple[Any, ...], data: Any, at: str) -> Iterator[str]:
+    if isinstance(data, list):
+        for i, item in enumerate(data):
+            # Floats are by far the most, and seldom wrong.
+            if hints[0] is not float or not _is_number(item):
+                yield from _mistakes(hints[0], item, f"{at}[{i}]")
+    elif isinstance(data, dict):
+        for key, item in data.items():
+            yield from _mistakes(hints[1], item, f"{at}[{key!r}]")
 
 
-def _of_class(cls: type, data: Any, at: str) -> Iterator[str]:
-    if not isinstance(data, dict):
-        yield _wanted("an object", data, at)
-        return
+def _is_number(data: Any) -> bool:
+    return type(data) in (int, float) and math.isfinite(data)
+
+
+def _of_class(cls: type, data: dict[str, Any], at: str) -> Iterator[str]:
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for name in data.keys() - fields.keys():
@@ -166,11 +155,13 @@ def _where(at: str) -> str:
     return at.lstrip(".") or "the file"
 
 
-_WORDS = {dict: "an object", list: "a list", str: "a string", int: "an integer", bool: "true or false"}  # fmt: skip
-
-
-def _wanted(kind: str, data: Any, at: str) -> str:
-    words = "null" if data is None else str(data)
-    if isinstance(data, dict | list | str | bool):
-        words = _WORDS[type(data)]
-    return f"{_where(at)}: expected {kind}, not {words}"
+_KINDS = {tuple: list, Mapping: dict, dict: dict}
+_WORDS = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    type(None): "null",
+}

@@ -11,10 +11,9 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail
 from fairlead.base.paths import locked, state_dir
 from fairlead.base.suggest import suggest
 from fairlead.perf.records import documents
@@ -55,32 +54,9 @@ def keep(validation: Validation, environ: Mapping[str, str] = os.environ) -> Pat
     return path
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One that is kept; ``why`` says of a file that cannot be read, why."""
-
-    id: str
-    path: Path
-    validation: Validation | None
-    why: str = ""
-
-
-def ids(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Of all that are kept, the oldest first."""
-    place = folder(environ)
-    return tuple(sorted(p.stem for p in place.glob("*.json"))) if place.is_dir() else ()
-
-
-def entries(environ: Mapping[str, str] = os.environ) -> tuple[Entry, ...]:
-    """All that are kept, the oldest first."""
-    return tuple(_entry(folder(environ) / f"{name}.json") for name in ids(environ))
-
-
-def _entry(path: Path) -> Entry:
-    try:
-        return Entry(path.stem, path, read(path))
-    except FairleadError as exc:
-        return Entry(path.stem, path, None, exc.findings[0].why)
+def files(environ: Mapping[str, str] = os.environ) -> dict[str, Path]:
+    """Of all that are kept, by id, the oldest first."""
+    return dict(sorted((path.stem, path) for path in folder(environ).glob("*.json")))
 
 
 def find(name: str, environ: Mapping[str, str] = os.environ) -> Validation:
@@ -95,7 +71,8 @@ def find(name: str, environ: Mapping[str, str] = os.environ) -> Validation:
     path = Path(name)
     if path.suffix == ".json" or os.sep in name:
         return read(path / "validation.json" if path.is_dir() else path)
-    return read(folder(environ) / f"{_resolve(name, ids(environ))}.json")
+    known = files(environ)
+    return read(known[_resolve(name, tuple(known))])
 
 
 def _resolve(name: str, known: tuple[str, ...]) -> str:
@@ -103,23 +80,16 @@ def _resolve(name: str, known: tuple[str, ...]) -> str:
         back = int(match[1] or 0)
         if back < len(known):
             return known[-1 - back]
-        raise _none(name, f"{len(known)} {'is' if len(known) == 1 else 'are'} kept")
-    begun = [one for one in known if one.startswith(name)]
-    if name in known or (len(begun) == 1 and name):
+        raise fail(
+            "validation-unknown-report-list" if known else "validation-unknown-validate",
+            name=name,
+            why=f"{len(known)} {'is' if len(known) == 1 else 'are'} kept",
+        )
+    begun = [one for one in known if name and one.startswith(name)]
+    if name in known or len(begun) == 1:
         return name if name in known else begun[0]
-    if begun and name:
-        raise _none(name, f"several begin so: {', '.join(begun[:5])}")
-    raise _none(name, suggest(name, known[-8:]))
-
-
-def _none(name: str, why: str) -> FairleadError:
-    return fail(
-        "validation-unknown-report-list"
-        if "several" in why or not why.startswith("0")
-        else "validation-unknown-validate",
-        name=name,
-        why=why,
-    )
+    why = f"several begin so: {', '.join(begun[:5])}" if begun else suggest(name, known[-8:])
+    raise fail("validation-unknown-report-list", name=name, why=why)
 
 
 def read(path: Path) -> Validation:

@@ -20,8 +20,7 @@ from fairlead.perf.measure.kernels import (
     find_compute,
 )
 from fairlead.perf.measure.processors import Reading, clocks, core_now, read
-from fairlead.perf.records.evidence import Clock, Evidence
-from fairlead.perf.records.validation import Measurement, Way, What
+from fairlead.perf.records.validation import Clock, Evidence, Measurement, Way, What
 
 RECORDED = Path(__file__).parents[3] / "recorded" / "processors"
 TRAIN = Measurement(What.TRAIN, Way.NATIVE, (), 64, 8, None, "hepcnn")
@@ -117,7 +116,7 @@ def test_one_rank_alone_has_no_like() -> None:
 def test_low_clock_is_evidence_only_with_slow_arithmetic_or_a_counter(
     clock: Clock, evidence: bool
 ) -> None:
-    assert diagnosis.held_back(clock) is evidence
+    assert bool(diagnosis.held_back(clock)) is evidence
     assert (diagnosis.throttled(TRAIN, Evidence(clocks=(clock,))) is not None) is evidence
 
 

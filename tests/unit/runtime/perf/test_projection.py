@@ -18,32 +18,14 @@ from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.serde import to_json
 from fairlead.cli.main import main
 from fairlead.cli.project import ALGORITHMS
-from fairlead.perf.projection import (
-    NETWORKS,
-    Fabric,
-    Known,
-    Network,
-    Projection,
-    SmallRun,
-    Spread,
-    Tail,
-    Target,
-    Work,
-    answer,
-    excess,
-    fit,
-    given,
-    network,
-    of_site,
-    read,
-    sentences,
-    small_runs_json,
-    step,
-)
 from fairlead.perf.projection import spread as spread_module
-from fairlead.perf.projection.answers import batch_words, nodes_words
+from fairlead.perf.projection.answers import answer, batch_words, nodes_words, sentences
 from fairlead.perf.projection.cost_model import Algorithm
-from fairlead.perf.projection.fitting import Band
+from fairlead.perf.projection.fabrics import NETWORKS, Known, Network, given, network, of_site
+from fairlead.perf.projection.fitting import Band, Projection, Target, fit
+from fairlead.perf.projection.small_runs import SmallRun, read, small_runs_json
+from fairlead.perf.projection.spread import Spread, Tail, excess
+from fairlead.perf.projection.step_model import Fabric, Work, step
 from fairlead.perf.records.validation import Machine, Measurement, Validation, Way, What
 from fairlead.site import load_site
 

@@ -34,8 +34,17 @@ from fairlead.perf.judge.verdict import exit_code, headline, judge
 from fairlead.perf.measure.ranks import stragglers as pairs
 from fairlead.perf.measure.step import Context, Observations, Options
 from fairlead.perf.measure.straggler_search import Answer, Kind
-from fairlead.perf.records.evidence import Bounds, Culprit, Evidence
-from fairlead.perf.records.validation import Machine, Measurement, State, Validation, Way, What
+from fairlead.perf.records.validation import (
+    Bounds,
+    Culprit,
+    Evidence,
+    Machine,
+    Measurement,
+    State,
+    Validation,
+    Way,
+    What,
+)
 
 KILLED = error("rank 1 failed first: killed by SIGKILL", where="a training: rank 1 on n0, in step 3", check="rank-failed")  # fmt: skip
 OTHER_MPI = error("rank 0 runs on another MPI than planned: X", where="n0: /x", check="planned-file")  # fmt: skip

@@ -18,8 +18,17 @@ from fairlead.perf.draw.validation_page import render, write_validation
 from fairlead.perf.draw.wording import amount, between, label, milliseconds, model_title, size
 from fairlead.perf.judge.assess import proof_record
 from fairlead.perf.records import history
-from fairlead.perf.records.evidence import Culprit, Evidence
-from fairlead.perf.records.validation import Machine, Measurement, State, Validation, Way, What
+from fairlead.perf.records.validation import (
+    Culprit,
+    Evidence,
+    Machine,
+    Measurement,
+    State,
+    Validation,
+    Way,
+    What,
+)
+from fairlead.perf.stats import Summary, summarize
 from fairlead.proof.verdict import Proof, RankProof
 
 VOID |= {"col", "link", "circle"}
@@ -58,6 +67,7 @@ def test_page_says_the_verdict_first_then_all_sections() -> None:
         "Digests",
         "Repeat it",
     ]
+    assert "Speed of ResNet-50 v2 against ranks: 59 % of ideal on 64 ranks" in body
     assert "most likely because node nid001006" in body and "leave it out" in body
     assert body.count("3f9a" * 16) == 1 and "fairlead report --compare" in body
 
@@ -214,13 +224,13 @@ def test_step_split_is_by_rank_by_node_or_by_the_slowest() -> None:
 
 
 def test_strip_draws_outliers_hollow_and_stays_within() -> None:
-    svg = charts.strip((1.0, 1.1, 1.2, 9.0), (3,), (1.0, 1.2), (0.1, 1.3), 1.1)
+    svg = charts.strip((1.0, 1.1, 1.2, 9.0), Summary(4, 1.1, 1.0, 1.2, 0.9, (3,)), (0.1, 1.3))
     assert svg.count("h0") == 3 and svg.count("a2.6") == 2
     assert all(0 <= float(x) <= 140 for x in re.findall(r"M([\d.-]+) 9", svg))
     assert (
         "9a2.6" in svg.split('class="o"')[1] and float(re.findall(r'd="M([\d.]+) 9a', svg)[0]) > 130
     )
-    charts.strip((1.0,) * 5, (), (1.0, 1.0), None, 1.0)
+    charts.strip((1.0,) * 5, summarize((1.0,) * 5), None)
 
 
 def test_axis_has_few_round_ticks() -> None:
@@ -318,7 +328,17 @@ def test_ranks_that_share_cores_are_marked_and_do_not_stand_for_scaling() -> Non
     assert page.count("ranks share cores") == 2  # in both curves
     assert '4<span class="soft">sharing cores</span>' in page
     start = figures._crowded(made.measurements)
-    assert start and 2 < start.start < 4
+    assert start and 2 < start[0] < 4
+
+
+def test_speed_of_a_model_that_ran_natively_only_is_described_whatever_else_ran() -> None:
+    def trained(way: Way, name: str) -> list[Measurement]:
+        return [Measurement(What.TRAIN, way, (9.0 * n,) * 6, n, 1, None, name) for n in (1, 2)]
+
+    both = bare(*trained(Way.NATIVE, "a"), *trained(Way.CONTAINER, "b"))
+    for name in ("a", "b"):
+        speed, _ = figures.scaling(name, figures.trained(both)[name])
+        assert f"Speed of {name} against ranks: 100 % of ideal on 2 ranks" in speed.svg
 
 
 def test_proof_shows_ranks_that_saw_something_else_first() -> None:

@@ -11,12 +11,17 @@ from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.perf.judge import diagnosis
 from fairlead.perf.judge.bounds import limit, of_site
 from fairlead.perf.judge.references import Kept
-from fairlead.perf.judge.verdict import efficiency, exit_code, headline, judge, worst
-from fairlead.perf.records.evidence import Bound, Bounds, Clock, Culprit, Evidence, Shares
+from fairlead.perf.judge.verdict import exit_code, headline, judge, worst
 from fairlead.perf.records.validation import (
     Basis,
+    Bound,
+    Bounds,
+    Clock,
+    Culprit,
+    Evidence,
     Machine,
     Measurement,
+    Shares,
     State,
     Validation,
     Way,
@@ -282,12 +287,11 @@ def test_rules_of_a_step_need_large_shares_and_the_larger_speaks() -> None:
     def shares(input: float, communication: float) -> Evidence:
         return Evidence(shares={TRAIN.key: Shares(input, communication)})
 
-    assert diagnosis.waits_for_input(TRAIN, shares(0.3, 0.1))
-    assert diagnosis.waits_for_input(TRAIN, shares(0.1, 0.0)) is None
-    assert diagnosis.waits_for_input(TRAIN, shares(0.3, 0.4)) is None
-    assert diagnosis.waits_for_messages(TRAIN, shares(0.3, 0.4))
-    assert diagnosis.waits_for_messages(TRAIN, shares(0.0, 0.2)) is None
-    assert diagnosis.waits_for_input(MESSAGES, shares(0.9, 0.0)) is None
+    samples = diagnosis.waits(TRAIN, shares(0.3, 0.1))
+    assert samples and samples.text == "30 % of a step is waiting for samples"
+    assert diagnosis.waits(TRAIN, shares(0.1, 0.0)) is None
+    assert diagnosis.waits(TRAIN, shares(0.0, 0.2)) is None
+    assert diagnosis.waits(MESSAGES, shares(0.9, 0.0)) is None
     assert diagnosis.reason(TRAIN, shares(0.3, 0.4)).text.startswith(
         "40 % of a step is communication"
     )
@@ -332,7 +336,6 @@ def test_demo_bad_node_is_named_with_and_without_references() -> None:
     well = demo(bad_node=None, references=kept())
     assert worst(well.verdicts) is State.NORMAL and exit_code(well) is ExitCode.DONE
     assert headline(well) == "As fast as it should be: 77 of 77 lines are normal."
-    assert efficiency(well, Way.NATIVE)["resnet50", 64] == pytest.approx(0.88, abs=0.03)
 
 
 def test_headline_counts_one_as_one() -> None:

@@ -10,8 +10,7 @@ from fairlead.ml.train.runner import Runner
 from fairlead.perf.measure.program import run_program
 from fairlead.perf.measure.ranks import hardware
 from fairlead.perf.measure.step import Context, Options, Step
-from fairlead.perf.records.evidence import Bound
-from fairlead.perf.records.validation import Measurement, Way, What
+from fairlead.perf.records.validation import Bound, Measurement, Way, What
 
 
 def _measure(context: Context, way: Way, run: Runner) -> None:

@@ -12,7 +12,7 @@ from fairlead.perf.measure.program import run_program
 from fairlead.perf.measure.ranks import stragglers
 from fairlead.perf.measure.step import Context, Step
 from fairlead.perf.measure.straggler_search import Kind, Straggler
-from fairlead.perf.records.evidence import Culprit
+from fairlead.perf.records.validation import Culprit
 
 # On a crowded machine another rank's turn looks like a slow link.
 _CROWDED_THRESHOLD = 4.0

@@ -18,8 +18,7 @@ from fairlead.ml.train.model import StepTimes, TrainOptions, WorkerResult
 from fairlead.ml.train.runner import Runner, launch
 from fairlead.perf.measure.step import Context, Options, Step
 from fairlead.perf.projection.small_runs import SmallRun
-from fairlead.perf.records.evidence import Shares
-from fairlead.perf.records.validation import Measurement, Way, What
+from fairlead.perf.records.validation import Measurement, Shares, Way, What
 
 _STEPS_S, _LEAST = 8.0, 8  # of timed steps: how long, and how many at least
 _CROWDED = 6  # timed steps of ranks that share cores: they are compared with nothing but their like
