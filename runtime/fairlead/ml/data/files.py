@@ -18,10 +18,9 @@ import numpy.typing as npt
 
 from fairlead.base.errors import fail
 from fairlead.ml.data import tfrecord
-from fairlead.ml.data.damage import DamagedFile
 from fairlead.ml.data.example import BadExample, Feature, decode
 from fairlead.ml.data.formats import HDF5, TFRECORD, BadSample, Form, looked_for, recognised
-from fairlead.ml.data.samples import Array, Draw, Layout, Samples
+from fairlead.ml.data.samples import Array, DamagedFile, Draw, Layout, Samples
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _VERIFY_BYTES = 64 << 20
@@ -219,12 +218,10 @@ class RecordFile(_File):
                 self._copy(start + row, records[row], draws[place], out, at + place)
 
             if threads == 1:
-                for place in range(len(rows)):
-                    put_one(place)
-                return
-            with ThreadPoolExecutor(threads) as pool:
-                for _ in pool.map(put_one, range(len(rows))):
-                    pass
+                list(map(put_one, range(len(rows))))
+            else:
+                with ThreadPoolExecutor(threads) as pool:
+                    list(pool.map(put_one, range(len(rows))))
 
         return put
 

@@ -21,9 +21,8 @@ from fairlead.base.errors import FairleadError, fail
 from fairlead.comm import Comm
 from fairlead.comm.frameworks.common import broadcast_object
 from fairlead.ml.data import files
-from fairlead.ml.data.damage import DamagedFile
 from fairlead.ml.data.formats import HDF5, TFRECORD, Form, form_of
-from fairlead.ml.data.samples import Layout
+from fairlead.ml.data.samples import DamagedFile, Layout
 
 T = TypeVar("T")
 
@@ -138,12 +137,12 @@ def read_manifest(
             whole and ``skip_damaged`` is False. The same on every rank.
     """
     rank, size = (together.rank, together.size) if together else (0, 1)
-    paths = _from_root(together, lambda: find_shards(folder, split))
-    key, layout, bad = _from_root(together, lambda: _first(paths))
+    paths = from_root(together, lambda: find_shards(folder, split))
+    key, layout, bad = from_root(together, lambda: _first(paths))
     form = form_of(key)
     mine = [_examined(path, form, layout, verify) for path in paths[rank::size]]
     parts = together.gather(mine) if together else [mine]
-    every = _from_root(
+    every = from_root(
         together, lambda: [(parts or [])[n % size][n // size] for n in range(len(paths))]
     )
     return _manifest(split, form, layout, [*bad, *every[len(bad) :]], skip_damaged)
@@ -202,7 +201,7 @@ def _manifest(
     return Manifest(split, form, layout, shards, damaged)
 
 
-def _from_root(together: Comm | None, make: Callable[[], T]) -> T:
+def from_root(together: Comm | None, make: Callable[[], T]) -> T:
     """The result of ``make`` on rank 0, or its FairleadError, on every rank."""
     if together is None or together.size == 1:
         return make()

@@ -22,8 +22,7 @@ import numpy.typing as npt
 
 from fairlead.ml.data.example import Feature
 from fairlead.ml.data.formats import HDF5, TFRECORD, BadSample, Form, floats, numbers, only, root
-from fairlead.ml.data.samples import Array, Draw, Samples
-from fairlead.ml.data.streams import stream
+from fairlead.ml.data.samples import Array, Draw, Samples, stream
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]

@@ -15,10 +15,9 @@ import numpy as np
 
 from fairlead.base.paths import atomic_write
 from fairlead.ml.data import tfrecord
-from fairlead.ml.data.damage import DamagedFile
 from fairlead.ml.data.example import BadExample, decode, encode
 from fairlead.ml.data.formats import HDF5, TFRECORD, Form, forms
-from fairlead.ml.data.samples import Array, Samples
+from fairlead.ml.data.samples import Array, DamagedFile, Samples
 from fairlead.ml.data.tfrecord import Compression
 
 # By name, as the command line takes it: the suffix of files.

@@ -150,30 +150,34 @@ def newest(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
     return None
 
 
-def require_same(kept_state: Checkpoint, identity: Mapping[str, Any], folder: Path) -> None:
-    """
+def start_of(
+    folder: Path, identity: Mapping[str, Any], resume: bool, report: Callable[[str], None]
+) -> Checkpoint | None:
+    """The checkpoint from which the training of that identity goes on; None for a fresh start.
+
+    Args:
+        report: called with a sentence for each damaged one.
     Raises:
-        FairleadError: the checkpoint belongs to another training.
+        FairleadError: the last whole checkpoint belongs to another training; or ``resume`` is False and there are
+            checkpoints, which could not be distinguished from new ones.
     """
-    differ = [k for k in identity if kept_state.identity.get(k) != identity[k]]
+    if not resume:
+        if there := kept(folder):
+            raise fail("checkpoint-there", there=there[-1], folder=shlex.quote(str(folder)))
+        return None
+    found = newest(folder, report)
+    if found is None:
+        return None
+    differ = [
+        f"{k}: {found.identity.get(k)!r} there, {asked!r} asked for"
+        for k, asked in identity.items()
+        if found.identity.get(k) != asked
+    ]
     if differ:
         raise fail(
-            "checkpoint-other",
-            path_of=path_of(folder, kept_state.step),
-            differ="; ".join(
-                f"{k}: {kept_state.identity.get(k)!r} there, {identity[k]!r} asked for"
-                for k in differ
-            ),
+            "checkpoint-other", path_of=path_of(folder, found.step), differ="; ".join(differ)
         )
-
-
-def require_none(folder: Path) -> None:
-    """
-    Raises:
-        FairleadError: the folder of a fresh training has checkpoints, which could not be distinguished from new ones.
-    """
-    if there := kept(folder):
-        raise fail("checkpoint-there", there=there[-1], folder=shlex.quote(str(folder)))
+    return found
 
 
 class Writer:

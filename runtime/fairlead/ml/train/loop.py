@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from fairlead.base.errors import FairleadError
 from fairlead.base.serde import from_json, to_json
 from fairlead.comm import Comm
 from fairlead.comm.frameworks import common
+from fairlead.ml.data.manifest import from_root
 from fairlead.ml.data.prefetch import prefetch
 from fairlead.ml.data.samples import Array, Samples
 from fairlead.ml.data.shards import Rows
@@ -43,7 +44,7 @@ class Progress:
         step: steps that are complete.
         resumed_from: number of them that an earlier launch took.
         points: the loss of each.
-        unreadable: checkpoints that were skipped, and why.
+        unreadable: checkpoints that were skipped, and why; rank 0 knows them.
         forward_s: seconds of a forward pass alone; 0 if it was not measured.
     """
 
@@ -64,26 +65,22 @@ def resume(
     Raises:
         FairleadError: the checkpoint is of another training, or one exists and ``config.resume`` is False.
     """
-    folder, newest, error = config.checkpoints, None, None
+    folder = config.checkpoints
     if folder is None:
         return Progress()
+    newest: checkpoint.Checkpoint | None = None
     unreadable: list[str] = []
-    if ranks.rank == 0:
-        try:
-            if config.resume:
-                newest = checkpoint.newest(folder, unreadable.append)
-                if newest is not None:
-                    checkpoint.require_same(newest, identity, folder)
-            else:
-                checkpoint.require_none(folder)
-        except FairleadError as exc:
-            error = exc
-    position = (newest.step, newest.more) if newest else None
-    error, position, unreadable = common.broadcast_object(ranks, (error, position, unreadable), 0)
-    for words in unreadable:
+
+    def report(words: str) -> None:
+        unreadable.append(words)
         log.write("damaged", what=words)
-    if error is not None:
-        raise error
+
+    def look() -> tuple[int, Mapping[str, Any]] | None:
+        nonlocal newest
+        newest = checkpoint.start_of(folder, identity, config.resume, report)
+        return (newest.step, newest.more) if newest else None
+
+    position = from_root(ranks, look)
     if position is None:
         return Progress(unreadable=tuple(unreadable))
     step, more = position
@@ -179,26 +176,32 @@ class Loop:
         """One step, which began at ``start`` ns; whether the time is up, on any rank."""
         steps, ranks, step = self.steps, self.ranks, self.progress.step
         read = time.perf_counter_ns()
-        local = steps.gradients(batch.inputs, batch.targets)
-        own = np.array([*steps.own(local), *self._flags()], np.float32)
+        loss, norm, gradients = steps.gradients(batch.inputs, batch.targets)
+        own = np.array([loss, norm, *self._flags()], np.float32)
         waits, computed = ranks.timings.wait_s, time.perf_counter_ns()
-        means, shared = steps.mean(local, own)
+        means, shared = steps.mean(gradients, own)
         averaged = time.perf_counter_ns()
         waited = computed + round(1e9 * (ranks.timings.wait_s - waits))
         # The gradients too: ReLU turns a NaN into 0, so bad inputs can leave the loss finite. Under loss
         # scaling they may overflow: the optimizer, which sees the same means everywhere, leaves that step out.
         finite = np.isfinite(shared[: 1 if steps.scaled else 2]).all()
         if not finite or self._overflows > _OVERFLOWS:
-            raise not_finite.error(ranks, step, own[:2], steps, local, batch, self.rows)
+            raise not_finite.error(ranks, step, own[:2], steps, gradients, batch, self.rows)
         steps.set_rate(steps.recipe.rate(self.course, step))
         self._overflows = 0 if steps.apply(means) else self._overflows + 1
         end = time.perf_counter_ns()
         arrived = min(waited, averaged)
-        self._record(Marks(start, read, steps.forward_over, computed, arrived, averaged, end))
+        marks = Marks(start, read, steps.forward_over, computed, arrived, averaged, end)
+        self.progress.marks.append(marks)
+        if ranks.timeline is not None:
+            ranks.timeline.phases(step, marks.parts, marks.borders)
+        self.progress.step += 1
         epoch, seconds = step // self.course.per_epoch, end / 1e9 - self._begun
         self.progress.points.append(LossPoint(step, epoch, seconds, float(shared[0])))
         self._report()
-        if self._is_due(wanted=bool(shared[3] > 0)):
+        every = self.config.every_steps
+        due = shared[3] > 0 or (every is not None and every > 0 and self.progress.step % every == 0)
+        if due and self.config.checkpoints is not None:
             self._saved, self._saved_step = time.perf_counter(), self.progress.step
             self._save()
         return bool(shared[2] > 0)
@@ -213,19 +216,6 @@ class Loop:
         wanted = wanted and now - self._saved > self.config.every_seconds
         late = now - self._clock > self.config.max_seconds
         return late and self.progress.step + 1 >= self.config.least_steps, wanted
-
-    def _record(self, marks: Marks) -> None:
-        """Counts the step, and records its times."""
-        self.progress.marks.append(marks)
-        if self.ranks.timeline is not None:
-            self.ranks.timeline.phases(self.progress.step, marks.parts, marks.borders)
-        self.progress.step += 1
-
-    def _is_due(self, *, wanted: bool) -> bool:
-        """Whether a checkpoint is written after this step, the same on all ranks."""
-        every = self.config.every_steps
-        due = wanted or (every is not None and every > 0 and self.progress.step % every == 0)
-        return self.config.checkpoints is not None and due
 
     def _save(self) -> None:
         """Passes the state to the writer. Collective: each rank contributes its own arrays."""
@@ -248,7 +238,7 @@ class Loop:
             kept, seconds = self.steps.own_state(), []
             for _ in range(_FORWARDS):
                 begun = time.perf_counter()
-                self.steps.forward(batch.inputs, batch.targets)
+                self.steps.forward(batch.inputs, batch.targets, training=True)
                 seconds.append(time.perf_counter() - begun)
             self.steps.restore(kept)
             self.progress.forward_s = statistics.median(seconds[1:])

@@ -20,19 +20,19 @@ _LOOK_S = 20.0  # for how long a rank looks through its files
 
 
 def error(
-    ranks: Comm, step: int, own: Array, steps: Steps, local: Any, batch: Samples, rows: Rows
+    ranks: Comm, step: int, own: Array, steps: Steps, gradients: Any, batch: Samples, rows: Rows
 ) -> FairleadError:
     """The error that names the first rank whose loss or gradients are not finite. Collective; the same on all ranks.
 
     Args:
         step: the current step, from 0.
         own: loss and norm of the gradients of this rank, shape (2,).
-        local: the result of ``steps.gradients`` for ``batch``.
+        gradients: this rank's, of ``batch``.
         rows: the rows that the batch is from.
     """
     mine = {"own": tuple(map(float, own)), "host": socket.gethostname(), "why": ""}
     if not np.isfinite(own).all():
-        odd = steps.odd(local)
+        odd = steps.odd(gradients)
         tensor = f"the first such gradient is that of {odd}" if odd else ""
         mine["why"] = "; ".join(filter(None, (tensor, _data(batch, rows))))
     every = common.broadcast_object(ranks, ranks.gather(mine), 0)

@@ -295,6 +295,8 @@ def _evaluate(rows: Rows, ranks: Comm, network: Steps, log: EventLog) -> Evaluat
     A rank's share may be empty. BatchNorm's statistics are averaged over ranks first, so that the result does not
     depend on which rank evaluates a sample.
     """
+    import keras
+
     begun = time.perf_counter()
     network.average_statistics(ranks)
     log.write("evaluate", samples=rows.total)
@@ -302,8 +304,8 @@ def _evaluate(rows: Rows, ranks: Comm, network: Steps, log: EventLog) -> Evaluat
     targets = [rows.layout.empty(0).targets]
     summed, done = 0.0, 0
     for batch in rows.in_order(_EVALUATION_BATCH):
-        output, loss = network.outputs(batch.inputs, batch.targets)
-        outputs.append(output)
+        loss, output = network.forward(batch.inputs, batch.targets, training=False)
+        outputs.append(np.asarray(keras.ops.convert_to_numpy(output), np.float32))
         targets.append(batch.targets.copy())
         summed += loss * len(batch.targets)
         done += len(batch.targets)

@@ -20,11 +20,10 @@ from PIL import Image
 
 from fairlead.base.errors import FairleadError
 from fairlead.ml.data import images, speed
-from fairlead.ml.data.damage import DamagedFile
 from fairlead.ml.data.example import encode
 from fairlead.ml.data.generate import DataSet
 from fairlead.ml.data.prefetch import prefetch
-from fairlead.ml.data.samples import Samples
+from fairlead.ml.data.samples import DamagedFile, Samples
 from fairlead.ml.data.shards import Rows
 from fairlead.ml.data.tfrecord import Writer
 

@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 from fairlead.base.errors import FairleadError
 from fairlead.ml import registry
 from fairlead.ml.data import files, formats, write
-from fairlead.ml.data.damage import DamagedFile
 from fairlead.ml.data.example import decode, encode
 from fairlead.ml.data.generate import DataSet, generate
 from fairlead.ml.data.manifest import Manifest, Shard, find_shards, read_manifest
-from fairlead.ml.data.samples import Layout, Samples
+from fairlead.ml.data.samples import DamagedFile, Layout, Samples
 from fairlead.ml.data.shards import Rows, read
 from fairlead.ml.data.tfrecord import Compression, Writer, index, records
 from fairlead.ml.train.events import EventLog

@@ -30,8 +30,7 @@ from fairlead.ml.task import Gate, Recipe, Task, adam, constant, squared_error
 def make(seed, split, index, count, size):
     import numpy as np
 
-    from fairlead.ml.data.samples import Samples
-    from fairlead.ml.data.streams import stream
+    from fairlead.ml.data.samples import Samples, stream
 
     signal = stream(seed, split, index).normal(size=(count, size)).astype(np.float32)
     return Samples(signal, signal.mean(1, keepdims=True))
