@@ -19,7 +19,7 @@ from pathlib import Path
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import locked
 from fairlead.ml import registry
-from fairlead.ml.data.write import FORMATS, is_whole, write_shard
+from fairlead.ml.data.files import FORMATS, is_whole, write_shard
 from fairlead.ml.train.events import EventLog
 
 
@@ -33,7 +33,7 @@ class DataSet:
         seed: of all samples.
         size: pixels or voxels along each edge; None for the data set's own.
         kind: the name of a :class:`fairlead.ml.data.kind.DataKind`.
-        format: a key of :data:`fairlead.ml.data.write.FORMATS`.
+        format: a key of :data:`fairlead.ml.data.files.FORMATS`.
     """
 
     train: int

@@ -145,7 +145,24 @@ def read_manifest(
     every = from_root(
         together, lambda: [(parts or [])[n % size][n // size] for n in range(len(paths))]
     )
-    return _manifest(split, form, layout, [*bad, *every[len(bad) :]], skip_damaged)
+    every = [*bad, *every[len(bad) :]]
+    others = [file for file in every if isinstance(file, _Other)]
+    if others:
+        raise fail(
+            "data-form-mixed",
+            split=split,
+            others=others[0].path,
+            others_1=others[0].why,
+            others_count=len(others),
+            paths_count=len(every),
+        )
+    damaged = tuple(file for file in every if isinstance(file, Damage))
+    shards = tuple(file for file in every if isinstance(file, Shard))
+    if damaged and not (skip_damaged and shards):
+        raise FairleadError(
+            [f for d in damaged[:_NAMED] for f in DamagedFile(d.path, d.why, form.title).findings]
+        )
+    return Manifest(split, form, layout, shards, damaged)
 
 
 def _first(paths: Sequence[Path]) -> tuple[tuple[str, ...], Layout, list[Damage]]:
@@ -177,28 +194,6 @@ def _examined(path: Path, form: Form, layout: Layout, verify: bool) -> Shard | D
         return _Other(path, exc.findings[0].why)
     except OSError as exc:
         return Damage(path, f"it cannot be read: {exc}")
-
-
-def _manifest(
-    split: str, form: Form, layout: Layout, every: Sequence[Shard | Damage], skip_damaged: bool
-) -> Manifest:
-    others = [file for file in every if isinstance(file, _Other)]
-    if others:
-        raise fail(
-            "data-form-mixed",
-            split=split,
-            others=others[0].path,
-            others_1=others[0].why,
-            others_count=len(others),
-            paths_count=len(every),
-        )
-    damaged = tuple(file for file in every if isinstance(file, Damage))
-    shards = tuple(file for file in every if isinstance(file, Shard))
-    if damaged and not (skip_damaged and shards):
-        raise FairleadError(
-            [f for d in damaged[:_NAMED] for f in DamagedFile(d.path, d.why, form.title).findings]
-        )
-    return Manifest(split, form, layout, shards, damaged)
 
 
 def from_root(together: Comm | None, make: Callable[[], T]) -> T:

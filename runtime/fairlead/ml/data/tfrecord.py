@@ -21,14 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, BinaryIO
 
-import numpy as np
-import numpy.typing as npt
-
 from fairlead.ml.data.crc32c import Bytes, masked
 from fairlead.ml.data.samples import DamagedFile
 
 LIMIT = 1 << 30  # bytes of a record; the largest published sample has 64 MiB
-Offsets = npt.NDArray[np.int64]
 _HEAD, _TAIL = struct.Struct("<QI"), struct.Struct("<I")
 _CHUNK = 1 << 18
 
@@ -62,11 +58,9 @@ def compression(path: Path) -> Compression | None:
     return None
 
 
-def index(path: Path) -> Offsets:
+def index(path: Path) -> list[int]:
     """Where each record of an uncompressed file begins, and the size of the file: reads only lengths, 12 bytes per record.
 
-    Returns:
-        int64 (records + 1,).
     Raises:
         DamagedFile: a length is wrong, or the last record is cut short.
         OSError: the file cannot be read.
@@ -82,7 +76,7 @@ def index(path: Path) -> Offsets:
             length = _length(path, number, at, head, size - at - _HEAD.size - _TAIL.size)
             offsets.append(at)
             at += _HEAD.size + length + _TAIL.size
-    return np.array([*offsets, size], np.int64)
+    return [*offsets, size]
 
 
 def records(path: Path, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
@@ -105,7 +99,7 @@ def records(path: Path, start: int = 0, stop: int | None = None) -> Iterator[mem
             stop = there if stop is None else stop
             if stop > there:
                 raise DamagedFile(path, f"{there} records, not {stop}", "TFRecord")
-            number, at = start, stream.seek(int(offsets[min(start, there)]))
+            number, at = start, stream.seek(offsets[min(start, there)])
         else:
             content = _Inflated(path, stream, how)
         while stop is None or number < stop:

@@ -187,7 +187,7 @@ class Loop:
         finite = np.isfinite(shared[: 1 if steps.scaled else 2]).all()
         if not finite or self._overflows > _OVERFLOWS:
             raise not_finite.error(ranks, step, own[:2], steps, gradients, batch, self.rows)
-        steps.set_rate(steps.recipe.rate(self.course, step))
+        steps.optimizer.learning_rate = steps.recipe.rate(self.course, step)
         self._overflows = 0 if steps.apply(means) else self._overflows + 1
         end = time.perf_counter_ns()
         arrived = min(waited, averaged)

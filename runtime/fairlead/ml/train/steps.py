@@ -77,10 +77,6 @@ class Steps(ABC):
         self.update(means)
         return int(self.optimizer.iterations) > before
 
-    def set_rate(self, rate: float) -> None:
-        """The learning rate of the next update."""
-        self.optimizer.learning_rate = rate
-
     def loss(self, inputs: Any, targets: Any, training: bool) -> tuple[Any, Any]:
         """Loss and outputs, as tensors of the backend."""
         from keras import ops

@@ -21,9 +21,9 @@ from fairlead.base.progress import Silent
 from fairlead.cli.validate import _data
 from fairlead.launch import launch
 from fairlead.launch.launch import LaunchResult, RankExit
+from fairlead.ml.data.files import write_shard
 from fairlead.ml.data.generate import DataSet, generate
 from fairlead.ml.data.shards import Rows, read
-from fairlead.ml.data.write import write_shard
 from fairlead.ml.train import not_finite, runner
 from fairlead.ml.train.events import EventLog
 from fairlead.ml.train.runner import RunOutcome
