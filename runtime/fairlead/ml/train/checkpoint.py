@@ -109,31 +109,27 @@ def read(path: Path) -> Checkpoint:
         OSError: it cannot be read.
     """
     try:
-        return _read(path)
+        with zipfile.ZipFile(path) as file:
+            head = json.loads(file.read(_HEAD))
+            if head["version"] != VERSION:
+                raise ValueError(f"of version {head['version']}, this fairlead reads {VERSION}")
+            names = sorted(set(file.namelist()) - {_HEAD})
+            if len(names) != head["arrays"]:
+                raise ValueError(f"{len(names)} of {head['arrays']} arrays")
+            held: dict[str, list[Array]] = {}
+            for name in names:
+                with file.open(name) as entry:
+                    array = np.lib.format.read_array(entry, allow_pickle=False)
+                    # Reading the end of the entry compares its checksum.
+                    if entry.read(1):
+                        raise ValueError(f"more in {name} than its array")
+                held.setdefault(name.split("-")[0] if "-" in name else "shared", []).append(array)
+        own = [held.get(f"rank{rank:05d}", []) for rank in range(head["ranks"])]
+        return Checkpoint(head["step"], head["identity"], held.get("shared", []), own, head["told"])
     except OSError:
         raise
     except Exception as exc:  # damaged bytes make zipfile and NumPy raise nearly any
         raise ValueError(f"is not a whole checkpoint: {exc or type(exc).__name__}") from exc
-
-
-def _read(path: Path) -> Checkpoint:
-    with zipfile.ZipFile(path) as file:
-        head = json.loads(file.read(_HEAD))
-        if head["version"] != VERSION:
-            raise ValueError(f"of version {head['version']}, this fairlead reads {VERSION}")
-        names = sorted(set(file.namelist()) - {_HEAD})
-        if len(names) != head["arrays"]:
-            raise ValueError(f"{len(names)} of {head['arrays']} arrays")
-        held: dict[str, list[Array]] = {}
-        for name in names:
-            with file.open(name) as entry:
-                array = np.lib.format.read_array(entry, allow_pickle=False)
-                # Reading the end of the entry compares its checksum.
-                if entry.read(1):
-                    raise ValueError(f"more in {name} than its array")
-            held.setdefault(name.split("-")[0] if "-" in name else "shared", []).append(array)
-        own = [held.get(f"rank{rank:05d}", []) for rank in range(head["ranks"])]
-        return Checkpoint(head["step"], head["identity"], held.get("shared", []), own, head["told"])
 
 
 def newest(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:

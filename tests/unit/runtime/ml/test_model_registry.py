@@ -135,6 +135,17 @@ def test_data_of_another_packages_model_are_generated_and_read(
     assert np.allclose(batch.inputs.mean(1, keepdims=True), batch.targets, atol=1e-6)
 
 
+def test_models_of_another_package_may_share_their_data(tones: Path) -> None:
+    with (tones / "tiny_tones.py").open("a") as module:
+        module.write(
+            "from dataclasses import replace\nSECOND = replace(MODEL, name='tiny-second')\n"
+        )
+    with (tones / "tiny_tones-1.0.dist-info/entry_points.txt").open("a") as entries:
+        entries.write("tiny-second = tiny_tones:SECOND\n")
+    form = formats.recognised(formats.TFRECORD, ["signal", "level"])
+    assert form is not None and form.data_set == "tones"
+
+
 def test_model_of_another_package_builds_its_network(tones: Path) -> None:
     pytest.importorskip("keras")
     task = registry.find("tiny-tones")
