@@ -21,10 +21,10 @@ import pytest
 from tests.system import hosts
 
 from fairlead.base.serde import from_json, to_json
+from fairlead.ml.data.files import write_shard
 from fairlead.ml.data.generate import DataSet, generate
 from fairlead.ml.data.samples import Samples
 from fairlead.ml.data.shards import Rows, read
-from fairlead.ml.data.write import write_shard
 from fairlead.ml.train import checkpoint
 from fairlead.ml.train.events import EventLog, Tail
 from fairlead.ml.train.model import WorkerConfig, WorkerResult

@@ -23,9 +23,9 @@ import pytest
 from tests.system import hosts
 from tests.system.test_culprits import cgroup
 
+from fairlead.ml.data.files import write_shard
 from fairlead.ml.data.generate import DataSet, generate
 from fairlead.ml.data.shards import Rows, read
-from fairlead.ml.data.write import write_shard
 from fairlead.ml.train.events import EventLog
 from fairlead.perf.measure.ranks import hardware
 

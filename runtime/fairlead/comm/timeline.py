@@ -78,7 +78,7 @@ class Timeline:
         })  # fmt: skip
         self._borders, self._parts = [now], list[str]()
         self._set_clocks()
-        spans.recorder = self
+        spans.recorder = self.doing
 
     def began(self, begun: int, backend: str) -> None:
         """Records the start, from ``begun`` (ns) until now."""

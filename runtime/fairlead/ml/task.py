@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fairlead.ml.data.kind import DataKind
@@ -189,15 +190,10 @@ def warmed_cosine(peak: float) -> Callable[[Course, int], float]:
     return rate
 
 
-def adam(course: Course) -> Any:
-    """Keras's Adam."""
-    from keras.optimizers import Adam
-
-    return Adam()
+def optimizer(module: str, name: str, **options: float) -> Callable[[Course], Any]:
+    """The optimizer class ``name`` of ``module``, imported when it is made, for any course."""
+    return lambda course: getattr(import_module(module), name)(**options)
 
 
-def momentum(course: Course) -> Any:
-    """SGD with momentum .9."""
-    from keras.optimizers import SGD
-
-    return SGD(momentum=0.9)
+adam = optimizer("keras.optimizers", "Adam")
+momentum = optimizer("keras.optimizers", "SGD", momentum=0.9)

@@ -18,12 +18,13 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from fairlead.base.errors import FairleadError, fail
+from fairlead.base.paths import atomic_write
 from fairlead.trace import events as traceevents
 from fairlead.trace.parts import HostPart, Launch, Part, host_part, parts
 
@@ -74,8 +75,8 @@ def merge(file: str | os.PathLike[str]) -> Merged | None:
         launches = list(_launches(folder, host))
         if not launches:
             return None
-        with _atomic(target) as stream:
-            events = traceevents.write(stream.write, launches, host)
+        with atomic_write(target) as raw, _packed(raw, target) as out:
+            events = traceevents.write(lambda text: out.write(text.encode()), launches, host)
         shutil.rmtree(folder, ignore_errors=True)
     except OSError as exc:
         raise unwritable(target, exc) from exc
@@ -116,20 +117,10 @@ def _of_one_run(every: list[Part]) -> Ranks:
     return dict(sorted(ranks.items()))
 
 
-@contextmanager
-def _atomic(target: Path) -> Iterator[IO[str]]:
-    """A stream to ``target``, which appears under its name when complete."""
-    partial = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        if target.suffix == ".gz":
-            with gzip.open(partial, "wt", compresslevel=5, encoding="utf-8") as compressed:
-                yield compressed
-        else:
-            with partial.open("w", encoding="utf-8") as stream:
-                yield stream
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+def _packed(raw: IO[bytes], target: Path) -> AbstractContextManager[Any]:
+    if target.suffix == ".gz":
+        return gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=5)
+    return nullcontext(raw)
 
 
 def main(words: list[str]) -> int:

@@ -29,30 +29,18 @@ _THREADS = {
 
 @dataclass(frozen=True)
 class Group:
-    """The ranks of one launch, and the conversion of each of their clocks to the trace's time."""
+    """The ranks of one launch, and each rank's spans in the trace's time."""
 
     launch: Launch
     ranks: Ranks
-    clocks: Mapping[str, Clock]
-
-    def spans(self) -> Iterator[tuple[int, Span]]:
-        """(rank, span in the trace's time)."""
-        for rank, parts in self.ranks.items():
-            for part in parts:
-                clock = self.clocks[part.clock]
-                for span in part.spans:
-                    agreed = clock(span.agreed) if span.agreed else 0
-                    yield (
-                        rank,
-                        replace(span, begin=clock(span.begin), end=clock(span.end), agreed=agreed),
-                    )
+    spans: Mapping[int, Sequence[Span]]
 
 
 def write(
     put: Callable[[str], Any], launches: Sequence[tuple[Launch, Ranks]], host: HostPart | None
 ) -> int:
     """Passes the trace to ``put`` piece by piece; returns its number of events."""
-    groups = [Group(launch, ranks, _clocks(ranks, host)) for launch, ranks in launches]
+    groups = [Group(launch, ranks, _converted(ranks, host)) for launch, ranks in launches]
     dropped = {
         f"rank {rank}{_of(group, groups)}": n
         for group in groups
@@ -76,20 +64,14 @@ def _of(group: Group, groups: Sequence[Group]) -> str:
 
 def _events(groups: Sequence[Group], host: HostPart | None) -> Iterator[Event]:
     """All events, process by process, each in the order of time."""
-    spans_of = [list(group.spans()) for group in groups]
-    host_spans = _host_spans(groups, spans_of, host) if host else []
-    begins = [span.begin for each in spans_of for _, span in each] + [
-        span.begin for span in host_spans
-    ]
-    zero = min(begins, default=0)
+    host_spans = _host_spans(groups, host) if host else []
+    every = [*(each for group in groups for each in group.spans.values()), host_spans]
+    zero = min((span.begin for each in every for span in each), default=0)
     # Some readers take process 0 for the kernel.
     pid = 1
-    for group, spans in zip(groups, spans_of, strict=True):
-        last, hosts = _last(spans), {rank: parts[0].host for rank, parts in group.ranks.items()}
-        of_rank: dict[int, list[Span]] = {rank: [] for rank in group.ranks}
-        for rank, span in spans:
-            of_rank[rank].append(span)
-        for rank, its in of_rank.items():
+    for group in groups:
+        last, hosts = _last(group), {rank: parts[0].host for rank, parts in group.ranks.items()}
+        for rank, its in group.spans.items():
             name = f"rank {rank} ({hosts[rank]}){_of(group, groups)}"
             its = [more for span in its for more in _with_stages(span, rank, last, hosts)]
             yield from _process(pid, name, pid, its, zero)
@@ -135,12 +117,13 @@ def _row(thread: str) -> tuple[int, int, str]:
     return first, int(number[0]) if number else 0, thread
 
 
-def _last(spans: Iterable[tuple[int, Span]]) -> Last:
+def _last(group: Group) -> Last:
     last: dict[tuple[str, int], tuple[int, int]] = {}
-    for rank, span in spans:
-        if span.kind == "call":
-            key, came = (span.thread, span.call), (span.begin, rank)
-            last[key] = max(last.get(key, came), came)
+    for rank, spans in group.spans.items():
+        for span in spans:
+            if span.kind == "call":
+                key, came = (span.thread, span.call), (span.begin, rank)
+                last[key] = max(last.get(key, came), came)
     return last
 
 
@@ -157,25 +140,23 @@ def _with_stages(span: Span, rank: int, last: Last, hosts: Mapping[int, str]) ->
         yield Span(span.thread, "move", "move", span.agreed, span.end, args=span.move)
 
 
-def _host_spans(
-    groups: Sequence[Group], spans_of: Sequence[Sequence[tuple[int, Span]]], host: HostPart
-) -> list[Span]:
+def _host_spans(groups: Sequence[Group], host: HostPart) -> list[Span]:
     """The host's spans, and what it waited for in each launch."""
     spans = list(host.spans)
-    for group, its in zip(groups, spans_of, strict=True):
+    for group in groups:
         launch = group.launch
-        ends = [span.end for _, span in its]
-        if not launch.begun or not (launch.ended or ends):
+        last = max((span.end for its in group.spans.values() for span in its), default=0)
+        end = launch.ended or last
+        if not launch.begun or not end:
             continue
-        end = launch.ended or max(ends)
         title = launch.title or "launch"
         args = {"ranks": len(group.ranks)}
         spans.append(Span("launches", title, "launch", launch.begun, end, args=args))
         at = launch.begun
         for name, until in (
-            ("launcher and engine", _last_of_first(its, "python", begins=True)),
+            ("launcher and engine", _last_of_first(group, "python", begins=True)),
             ("until every rank is proved", launch.proved),
-            ("until the first step is over", _last_of_first(its, "step")),
+            ("until the first step is over", _last_of_first(group, "step")),
             ("until the end", end),
         ):
             if until and at < until <= end:
@@ -184,17 +165,29 @@ def _host_spans(
     return spans
 
 
-def _last_of_first(spans: Iterable[tuple[int, Span]], kind: str, begins: bool = False) -> int:
+def _last_of_first(group: Group, kind: str, begins: bool = False) -> int:
     """When the last rank ended its first span of a kind, or began it, ns; 0 if there is none."""
-    first: dict[int, int] = {}
-    for rank, span in spans:
-        if span.kind == kind:
-            at = span.begin if begins else span.end
-            first[rank] = min(first.get(rank, at), at)
-    return max(first.values(), default=0)
+    of_ranks = [
+        [span.begin if begins else span.end for span in spans if span.kind == kind]
+        for spans in group.spans.values()
+    ]
+    return max(map(min, filter(None, of_ranks)), default=0)
 
 
 # --- one time for all -------------------------------------------------------------------------
+
+
+def _converted(ranks: Ranks, host: HostPart | None) -> dict[int, list[Span]]:
+    """Each rank's spans in the time of the trace."""
+    clocks = _clocks(ranks, host)
+    made: dict[int, list[Span]] = {rank: [] for rank in ranks}
+    for part in (part for parts in ranks.values() for part in parts):
+        clock = clocks[part.clock]
+        for span in part.spans:
+            agreed = clock(span.agreed) if span.agreed else 0
+            span = replace(span, begin=clock(span.begin), end=clock(span.end), agreed=agreed)
+            made[part.rank].append(span)
+    return made
 
 
 def _clocks(ranks: Ranks, host: HostPart | None) -> dict[str, Clock]:

@@ -160,19 +160,10 @@ def _span(event: tuple[int, ...], names: list[str]) -> Span:
             thread, _STAGES[stage], "chunk", begin, end, flight=stage == _NETWORK, call=call,
             args={"call": call, "chunk": count},
         )  # fmt: skip
-    kind = _KINDS.get(what & 0xFF, "?")
-    name = kind
-    if kind == "aggregate":
-        name = " ".join(
-            filter(
-                None,
-                (
-                    "aggregate",
-                    f"({'mean' if what >> 8 & 1 else 'sum'})",
-                    _FORMS.get(what >> 16 & 0xFF),
-                ),
-            )
-        )
+    name = _KINDS.get(what & 0xFF, "?")
+    if name == "aggregate":
+        form = _FORMS.get(what >> 16 & 0xFF, "")
+        name = f"aggregate ({'mean' if what >> 8 & 1 else 'sum'}) {form}".rstrip()
     args: dict[str, Any] = {"call": call, "bytes": size, "tensors": count}
     if status:
         args["status"] = status

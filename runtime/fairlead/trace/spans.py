@@ -6,19 +6,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, Protocol
+from typing import Any
 
-
-class Recorder(Protocol):
-    """Records spans."""
-
-    def doing(self, name: str, args: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """Records the block as a span in the row of the calling thread."""
-
-
-recorder: Recorder | None = None
+# Makes the context manager that records a block; of the process's timeline.
+recorder: Callable[[str, Mapping[str, Any]], AbstractContextManager[None]] | None = None
 _NOTHING = nullcontext()
 
 
@@ -31,7 +24,7 @@ def span(name: str, **args: Any) -> AbstractContextManager[None]:
     Args:
         args: JSON values that are shown with it.
     """
-    return _NOTHING if recorder is None else recorder.doing(name, args)
+    return _NOTHING if recorder is None else recorder(name, args)
 
 
 def clock_name() -> str:

@@ -42,10 +42,9 @@ def main():
     for step in range(4):
         x = source.standard_normal((4, 4)).astype("f4")
         x *= 2000 if (step, ranks.rank) == (1, 1) else 1
-        found = network.gradients(x, np.array([0, 1, 0, 1], "i4"))
-        loss, norm = network.own(found)
-        means, shared = network.mean(found, np.array([loss, norm, 0, 0], "f4"))
-        network.set_rate(RATE)
+        loss, norm, gradients = network.gradients(x, np.array([0, 1, 0, 1], "i4"))
+        means, shared = network.mean(gradients, np.array([loss, norm, 0, 0], "f4"))
+        network.optimizer.learning_rate = RATE
         before = network.weights()
         made = network.apply(means)
         moved = any(np.any(a != b) for a, b in zip(before, network.weights(), strict=True))

@@ -17,9 +17,9 @@ from fairlead.ml.optimizers import AdamLarc, Lars
 from fairlead.ml.train.steps import decays
 
 BUILT = {
-    "hepcnn 64": lambda: hepcnn.build(0.5),
-    "hepcnn 224": lambda: hepcnn.build_224(0.5),
-    "hepcnn 224 of 64": lambda: hepcnn.build_224(0.5, 64),
+    "hepcnn 64": lambda: hepcnn.build(hepcnn.NETWORK, 0.5),
+    "hepcnn 224": lambda: hepcnn.build(hepcnn.network_224(), 0.5),
+    "hepcnn 224 of 64": lambda: hepcnn.build(hepcnn.network_224(64), 0.5),
     "resnet50 v1 1000": lambda: resnet50.build(1, classes=1000),
     "resnet50 v1 1001": lambda: resnet50.build(1),
     "resnet50 v2 1000": lambda: resnet50.build(2, classes=1000),

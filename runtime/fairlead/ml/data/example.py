@@ -40,7 +40,11 @@ def encode(features: Mapping[str, bytes | Sequence[bytes] | Floats | Ints]) -> b
     Raises:
         TypeError: an array is of another type.
     """
-    return _field(1, b"".join(_field(1, _entry(name, features[name])) for name in sorted(features)))
+    entries = (
+        _field(1, _field(1, name.encode()) + _field(2, _feature(features[name])))
+        for name in sorted(features)
+    )
+    return _field(1, b"".join(entries))
 
 
 def decode(
@@ -56,19 +60,12 @@ def decode(
         BadExample: it is not a tf.train.Example.
     """
     features: dict[str, Feature] = {}
-    for number, kind, part in _fields(memoryview(message), 0):
-        if (number, kind) != (1, _BYTES):
-            continue
-        for inner, inner_kind, entry in _fields(part[1], part[0]):
-            if (inner, inner_kind) == (1, _BYTES):
-                name, value = _read_entry(entry)
-                if names is None or name in names:
-                    features[name] = _read_feature(value)
+    for part in _inner((0, memoryview(message))):
+        for entry in _inner(part):
+            name, value = _read_entry(entry)
+            if names is None or name in names:
+                features[name] = _read_feature(value)
     return features
-
-
-def _entry(name: str, value: bytes | Sequence[bytes] | Floats | Ints) -> bytes:
-    return _field(1, name.encode()) + _field(2, _feature(value))
 
 
 def _feature(value: bytes | Sequence[bytes] | Floats | Ints) -> bytes:
@@ -104,7 +101,7 @@ _Part = tuple[int, memoryview]
 
 def _read_entry(entry: _Part) -> tuple[str, _Part]:
     name, feature = "", (entry[0], entry[1][:0])
-    for number, kind, part in _fields(entry[1], entry[0]):
+    for number, kind, part in _fields(entry):
         if (number, kind) == (1, _BYTES):
             try:
                 name = str(part[1], "utf-8")
@@ -117,12 +114,11 @@ def _read_entry(entry: _Part) -> tuple[str, _Part]:
 
 def _read_feature(part: _Part) -> Feature:
     feature: Feature = ()
-    for number, kind, content in _fields(part[1], part[0]):
+    for number, kind, content in _fields(part):
         if kind != _BYTES:
             continue
         if number == _BYTES_LIST:
-            values = _fields(content[1], content[0])
-            feature = tuple(value[1] for n, k, value in values if (n, k) == (1, _BYTES))
+            feature = tuple(string for _, string in _inner(content))
         elif number == _FLOAT_LIST:
             feature = _floats(content)
         elif number == _INT64_LIST:
@@ -132,7 +128,7 @@ def _read_feature(part: _Part) -> Feature:
 
 def _floats(content: _Part) -> Floats:
     parts: list[Floats] = []
-    for number, kind, part in _fields(content[1], content[0]):
+    for number, kind, part in _fields(content):
         if number != 1 or kind not in (_BYTES, _FIXED32):
             continue
         if len(part[1]) % 4:
@@ -146,7 +142,7 @@ def _floats(content: _Part) -> Floats:
 
 def _integers(content: _Part) -> Ints:
     integers = []
-    for number, kind, (base, data) in _fields(content[1], content[0]):
+    for number, kind, (base, data) in _fields(content):
         if number == 1 and kind in (_BYTES, _VARINT):
             at = 0
             while at < len(data):
@@ -155,8 +151,14 @@ def _integers(content: _Part) -> Ints:
     return np.array(integers, np.uint64).view(np.int64)
 
 
-def _fields(data: memoryview, base: int) -> Iterator[tuple[int, int, _Part]]:
-    """Number, wire type and content of each field; ``base`` is where ``data`` begins."""
+def _inner(part: _Part) -> Iterator[_Part]:
+    """The messages or strings in the fields of number 1."""
+    return (inner for number, kind, inner in _fields(part) if (number, kind) == (1, _BYTES))
+
+
+def _fields(part: _Part) -> Iterator[tuple[int, int, _Part]]:
+    """Number, wire type and content of each field."""
+    base, data = part
     at, end = 0, len(data)
     while at < end:
         begin = at

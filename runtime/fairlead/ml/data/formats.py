@@ -20,7 +20,7 @@ they can in one way only: a cube is not also four cubes. SC18's voxels are float
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ import numpy as np
 from fairlead.ml import registry
 from fairlead.ml.data.example import Feature
 from fairlead.ml.data.samples import Array, Draw, Layout
+from fairlead.ml.task import Task
 
 HDF5, TFRECORD = "HDF5", "TFRecord"
 
@@ -87,16 +88,15 @@ class Form:
 
 def forms() -> Iterator[Form]:
     """The forms of all models' data: of bundled models, then, should the caller get there, of other packages'."""
-    yield from _bundled()
-    bundled = {task.name for task in registry.REGISTRY.bundled()}
-    for task in registry.REGISTRY.every():
-        if task.name not in bundled:
-            yield from task.data.forms()
+    bundled = _of(registry.REGISTRY.bundled())
+    yield from bundled.values()
+    others = _of(registry.REGISTRY.every())
+    yield from (form for key, form in others.items() if key not in bundled)
 
 
-def _bundled() -> tuple[Form, ...]:
-    kinds = {task.data.name: task.data for task in registry.REGISTRY.bundled()}
-    return tuple(form for kind in kinds.values() for form in kind.forms())
+def _of(tasks: Iterable[Task]) -> dict[tuple[str, ...], Form]:
+    """The forms of the data of tasks, which may share them, by their keys."""
+    return {form.key: form for task in tasks for form in task.data.forms()}
 
 
 def form_of(key: Sequence[str]) -> Form:
@@ -106,10 +106,10 @@ def form_of(key: Sequence[str]) -> Form:
 
 def recognised(container: str, names: Collection[str]) -> Form | None:
     """The form of a file with these names in it; None when none fits, or several."""
-    for candidates in (_bundled(), forms()):
+    for tasks in (registry.REGISTRY.bundled, registry.REGISTRY.every):
         fitting = [
             form
-            for form in candidates
+            for form in _of(tasks()).values()
             if form.container == container and {form.input, form.target} <= set(names)
         ]
         if fitting:

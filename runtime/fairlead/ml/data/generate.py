@@ -19,7 +19,7 @@ from pathlib import Path
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import locked
 from fairlead.ml import registry
-from fairlead.ml.data.write import FORMATS, is_whole, write_shard
+from fairlead.ml.data.files import FORMATS, is_whole, write_shard
 from fairlead.ml.train.events import EventLog
 
 
@@ -33,7 +33,7 @@ class DataSet:
         seed: of all samples.
         size: pixels or voxels along each edge; None for the data set's own.
         kind: the name of a :class:`fairlead.ml.data.kind.DataKind`.
-        format: a key of :data:`fairlead.ml.data.write.FORMATS`.
+        format: a key of :data:`fairlead.ml.data.files.FORMATS`.
     """
 
     train: int
@@ -46,40 +46,42 @@ class DataSet:
 
     def jobs(self, folder: Path) -> Iterator[Job]:
         """One job a file, in order."""
-        kind = registry.data_kind(self.kind)
-        size = kind.size if self.size is None else self.size
-        each = self.per_shard or kind.per_shard
+        each = self.per_shard or registry.data_kind(self.kind).per_shard
         for split, events in (("train", self.train), ("val", self.val)):
             for index, start in enumerate(range(0, events, each)):
-                count = min(each, events - start)
                 path = folder / f"{self.kind}_{split}_{index:05d}{FORMATS[self.format]}"
-                yield Job(path, self.seed, split, index, count, size, self.kind)
+                yield Job(self, path, split, index, min(each, events - start))
 
 
 @dataclass(frozen=True)
 class Job:
     """One file to write."""
 
+    data: DataSet
     path: Path
-    seed: int
     split: str
     index: int
     events: int
-    size: int
-    kind: str = "hep"
+
+    @property
+    def size(self) -> int:
+        """Pixels or voxels along each edge."""
+        own = registry.data_kind(self.data.kind).size
+        return own if self.data.size is None else self.data.size
 
     @property
     def identity(self) -> str:
         """The facts that determine the samples; kept in the file."""
+        kind, seed = registry.data_kind(self.data.kind), self.data.seed
         return (
-            f"fairlead.data.{self.kind} v{registry.data_kind(self.kind).version} seed={self.seed}"
+            f"fairlead.data.{kind.name} v{kind.version} seed={seed}"
             f" split={self.split} index={self.index} events={self.events} size={self.size}"
         )
 
     def run(self) -> int:
         """Writes the file and returns its number of samples."""
-        kind = registry.data_kind(self.kind)
-        samples = kind.make(self.seed, self.split, self.index, self.events, self.size)
+        kind = registry.data_kind(self.data.kind)
+        samples = kind.make(self.data.seed, self.split, self.index, self.events, self.size)
         write_shard(self.path, samples, self.identity, kind.data_set, kind.version)
         return self.events
 
@@ -94,39 +96,36 @@ def generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> None
     """
     begun = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / ".lock"):  # a second writer waits, then finds all files whole
-        _generate(data, folder, processes, log)
-    log.write("done", events=data.train + data.val, seconds=time.monotonic() - begun)
-
-
-def _generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> None:
     jobs = list(data.jobs(folder))
-    missing = [job for job in jobs if not is_whole(job.path, job.identity, job.events)]
-    left = sum(job.events for job in missing)
-    done = data.train + data.val - left
-    log.write("start", events=data.train + data.val, kept=done)
     # Files of this data set in any format: with two formats, a reader could not choose.
     patterns = [f"{data.kind}_*_*{suffix}" for suffix in FORMATS.values()]
-    for pattern in (*patterns, f".{data.kind}_*.partial"):
-        for path in set(folder.glob(pattern)) - {job.path for job in jobs}:
-            path.unlink()
-    # spawn: a forked child would share this process's BLAS and HDF5 state
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(missing)) or 1, mp_context=context) as pool:
-        begun = {pool.submit(Job.run, job): job for job in missing}
-        try:
-            for future in as_completed(begun):
-                written = begun[future]
-                done += future.result()
-                left -= written.events
-                log.write("shard", events=done)
-                wanted = written.path.stat().st_size * left // written.events
-                free = shutil.disk_usage(folder).free
-                if wanted > free:
-                    raise fail("data-no-room", folder=folder, wanted=wanted / 1e9, free=free / 1e9)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    with locked(folder / ".lock"):  # a second writer waits, then finds all files whole
+        missing = [job for job in jobs if not is_whole(job.path, job.identity, job.events)]
+        left = sum(job.events for job in missing)
+        done = data.train + data.val - left
+        log.write("start", events=data.train + data.val, kept=done)
+        for pattern in (*patterns, f".{data.kind}_*.partial"):
+            for path in set(folder.glob(pattern)) - {job.path for job in jobs}:
+                path.unlink()
+        # spawn: a forked child would share this process's BLAS and HDF5 state
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(min(processes, len(missing)) or 1, mp_context=context) as pool:
+            running = {pool.submit(Job.run, job): job for job in missing}
+            try:
+                for future in as_completed(running):
+                    written = running[future]
+                    done += future.result()
+                    left -= written.events
+                    log.write("shard", events=done)
+                    wanted = written.path.stat().st_size * left // written.events
+                    if wanted > (free := shutil.disk_usage(folder).free):
+                        raise fail(
+                            "data-no-room", folder=folder, wanted=wanted / 1e9, free=free / 1e9
+                        )
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+    log.write("done", events=data.train + data.val, seconds=time.monotonic() - begun)
 
 
 def main() -> None:

@@ -34,30 +34,21 @@ Pixels = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 
 
-class BadImage(ValueError):
-    """The data to decode are not a picture."""
-
-
 def decoded(data: bytes) -> Pixels:
     """The pixels of a JPEG or PNG file, (height, width, 3).
 
     Raises:
-        BadImage: it is none, or damaged.
+        BadSample: it is none, or damaged.
         FairleadError: neither TensorFlow nor Pillow can be imported.
     """
-    name = decoder()
-    if name == "tensorflow":
+    if decoder() == "tensorflow":
         import tensorflow as tf
 
         try:
             pixels = tf.io.decode_image(data, channels=3, expand_animations=False).numpy()
         except tf.errors.InvalidArgumentError as exc:
-            raise BadImage(str(exc).splitlines()[0]) from exc
+            raise _bad(exc) from exc
         return np.asarray(pixels, np.uint8)
-    return _by_pillow(data)
-
-
-def _by_pillow(data: bytes) -> Pixels:
     from PIL import Image
 
     try:
@@ -65,7 +56,11 @@ def _by_pillow(data: bytes) -> Pixels:
             return np.asarray(picture.convert("RGB"))
     # Pillow raises SyntaxError for a damaged PNG, and an error of its own for too many pixels.
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as exc:
-        raise BadImage(str(exc).splitlines()[0] or type(exc).__name__) from exc
+        raise _bad(exc) from exc
+
+
+def _bad(exc: Exception) -> BadSample:
+    return BadSample(f"`image/encoded`: {(str(exc) or type(exc).__name__).splitlines()[0]}")
 
 
 @lru_cache(maxsize=1)
@@ -182,10 +177,7 @@ def _sample(features: Mapping[str, Feature], draw: Draw) -> tuple[Array, Array]:
     boxes = np.empty((0, 4), np.float32)
     if len(known) == 4:
         boxes = np.stack(known, 1).astype(np.float32)
-    try:
-        pixels = decoded(bytes(only(features, "image/encoded")))
-    except BadImage as exc:
-        raise BadSample(f"`image/encoded`: {exc}") from exc
+    pixels = decoded(bytes(only(features, "image/encoded")))
     if draw.training:
         return for_training(pixels, boxes, draw.generator()), target
     return for_evaluation(pixels), target

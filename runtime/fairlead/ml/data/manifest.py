@@ -21,9 +21,8 @@ from fairlead.base.errors import FairleadError, fail
 from fairlead.comm import Comm
 from fairlead.comm.frameworks.common import broadcast_object
 from fairlead.ml.data import files
-from fairlead.ml.data.damage import DamagedFile
 from fairlead.ml.data.formats import HDF5, TFRECORD, Form, form_of
-from fairlead.ml.data.samples import Layout
+from fairlead.ml.data.samples import DamagedFile, Layout
 
 T = TypeVar("T")
 
@@ -138,15 +137,32 @@ def read_manifest(
             whole and ``skip_damaged`` is False. The same on every rank.
     """
     rank, size = (together.rank, together.size) if together else (0, 1)
-    paths = _from_root(together, lambda: find_shards(folder, split))
-    key, layout, bad = _from_root(together, lambda: _first(paths))
+    paths = from_root(together, lambda: find_shards(folder, split))
+    key, layout, bad = from_root(together, lambda: _first(paths))
     form = form_of(key)
     mine = [_examined(path, form, layout, verify) for path in paths[rank::size]]
     parts = together.gather(mine) if together else [mine]
-    every = _from_root(
+    every = from_root(
         together, lambda: [(parts or [])[n % size][n // size] for n in range(len(paths))]
     )
-    return _manifest(split, form, layout, [*bad, *every[len(bad) :]], skip_damaged)
+    every = [*bad, *every[len(bad) :]]
+    others = [file for file in every if isinstance(file, _Other)]
+    if others:
+        raise fail(
+            "data-form-mixed",
+            split=split,
+            others=others[0].path,
+            others_1=others[0].why,
+            others_count=len(others),
+            paths_count=len(every),
+        )
+    damaged = tuple(file for file in every if isinstance(file, Damage))
+    shards = tuple(file for file in every if isinstance(file, Shard))
+    if damaged and not (skip_damaged and shards):
+        raise FairleadError(
+            [f for d in damaged[:_NAMED] for f in DamagedFile(d.path, d.why, form.title).findings]
+        )
+    return Manifest(split, form, layout, shards, damaged)
 
 
 def _first(paths: Sequence[Path]) -> tuple[tuple[str, ...], Layout, list[Damage]]:
@@ -180,29 +196,7 @@ def _examined(path: Path, form: Form, layout: Layout, verify: bool) -> Shard | D
         return Damage(path, f"it cannot be read: {exc}")
 
 
-def _manifest(
-    split: str, form: Form, layout: Layout, every: Sequence[Shard | Damage], skip_damaged: bool
-) -> Manifest:
-    others = [file for file in every if isinstance(file, _Other)]
-    if others:
-        raise fail(
-            "data-form-mixed",
-            split=split,
-            others=others[0].path,
-            others_1=others[0].why,
-            others_count=len(others),
-            paths_count=len(every),
-        )
-    damaged = tuple(file for file in every if isinstance(file, Damage))
-    shards = tuple(file for file in every if isinstance(file, Shard))
-    if damaged and not (skip_damaged and shards):
-        raise FairleadError(
-            [f for d in damaged[:_NAMED] for f in DamagedFile(d.path, d.why, form.title).findings]
-        )
-    return Manifest(split, form, layout, shards, damaged)
-
-
-def _from_root(together: Comm | None, make: Callable[[], T]) -> T:
+def from_root(together: Comm | None, make: Callable[[], T]) -> T:
     """The result of ``make`` on rank 0, or its FairleadError, on every rank."""
     if together is None or together.size == 1:
         return make()

@@ -1,14 +1,19 @@
-"""The values of this package: samples, their layout, and the seed of random augmentation."""
+"""The values of this package: samples, their layout, random numbers, and the error of a damaged file."""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fairlead.base.errors import FairleadError, error
+
 Array = npt.NDArray[Any]
+_SPLITS = {"train": 0, "val": 1}
 
 
 @dataclass(frozen=True)
@@ -75,3 +80,29 @@ class Draw:
 
     def generator(self) -> np.random.Generator:
         return np.random.default_rng(np.random.SeedSequence((self.seed, self.epoch, self.row)))
+
+
+def stream(seed: int, split: str, index: int) -> np.random.Generator:
+    """The generator of one shard, which no other shard, split or seed shares.
+
+    Args:
+        seed: of the whole data set.
+        split: ``train`` or ``val``.
+        index: the shard's number in its split, from 0.
+    """
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_SPLITS[split], index)))
+
+
+class DamagedFile(FairleadError):
+    """A file is truncated, altered, or of another kind than its name says; skipping recognises it by this class.
+
+    Attributes:
+        path: the file.
+        why: the damage, with its record and byte where they are known.
+    """
+
+    def __init__(self, path: Path, why: str, kind: str = "data"):
+        self.path, self.why = path, why
+        super().__init__(
+            error("data-damaged", path=path, kind=kind, why=why, quoted_path=shlex.quote(str(path)))
+        )

@@ -2,7 +2,7 @@
 
 :class:`Rows` gives each rank its part of a split, whatever its files are: :mod:`fairlead.ml.data.formats` lists the
 data sets, :mod:`fairlead.ml.data.manifest` finds the files and their damage. :mod:`fairlead.ml.data.prefetch` reads ahead
-in a thread, :mod:`fairlead.ml.data.speed` measures the speed, and :mod:`fairlead.ml.data.write` writes such files.
+in a thread, :mod:`fairlead.ml.data.speed` measures the speed, and :mod:`fairlead.ml.data.files` writes such files.
 """
 
 from __future__ import annotations

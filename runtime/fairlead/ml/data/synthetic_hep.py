@@ -20,8 +20,7 @@ import numpy.typing as npt
 
 from fairlead.ml.data.example import Feature
 from fairlead.ml.data.formats import HDF5, TFRECORD, BadSample, Form, label, numbers, root
-from fairlead.ml.data.samples import Array, Draw, Samples
-from fairlead.ml.data.streams import stream
+from fairlead.ml.data.samples import Array, Draw, Samples, stream
 
 Floats = npt.NDArray[np.float32]
 

@@ -15,8 +15,7 @@ import numpy.typing as npt
 from fairlead.ml.data import images
 from fairlead.ml.data.example import Feature
 from fairlead.ml.data.formats import HDF5, TFRECORD, BadSample, Form, label, numbers, root
-from fairlead.ml.data.samples import Array, Draw, Samples
-from fairlead.ml.data.streams import stream
+from fairlead.ml.data.samples import Array, Draw, Samples, stream
 
 CLASSES = 10
 _DIRECTIONS, _WAVES = 5, (6.0, 12.0)

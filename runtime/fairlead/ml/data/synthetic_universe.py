@@ -22,8 +22,7 @@ import numpy.typing as npt
 
 from fairlead.ml.data.example import Feature
 from fairlead.ml.data.formats import HDF5, TFRECORD, BadSample, Form, floats, numbers, only, root
-from fairlead.ml.data.samples import Array, Draw, Samples
-from fairlead.ml.data.streams import stream
+from fairlead.ml.data.samples import Array, Draw, Samples, stream
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -39,27 +38,27 @@ def shard(seed: int, split: str, index: int, volumes: int, size: int = 32) -> Sa
     Returns:
         Counts, int16 (volumes, size, size, size, 1); parameters, float32 (volumes, 3), uniform in [-1, 1].
     """
-    rng = stream(seed, split, index)
-    parameters = rng.uniform(-1, 1, (volumes, len(PARAMETERS))).astype(np.float32)
-    counts = np.empty((volumes, size, size, size, 1), np.int16)
-    k = wave_numbers(size)
-    for place, drawn in zip(counts, parameters, strict=True):
-        place[..., 0] = draw(rng, drawn, k)
-    return Samples(counts, parameters)
+    return universes(stream(seed, split, index), volumes, size, len(PARAMETERS), 1)
 
 
 def redshifts(seed: int, split: str, index: int, volumes: int, size: int = 128) -> Samples:
     """As :func:`shard`, of universes at four redshifts, the channels, with four parameters: MLPerf's form, and its size."""
-    rng = stream(seed, split, index)
-    parameters = rng.uniform(-1, 1, (volumes, len(ALL_PARAMETERS))).astype(np.float32)
-    counts = np.empty((volumes, size, size, size, REDSHIFTS), np.int16)
+    return universes(stream(seed, split, index), volumes, size, len(ALL_PARAMETERS), REDSHIFTS)
+
+
+def universes(
+    rng: np.random.Generator, volumes: int, size: int, parameters: int, channels: int
+) -> Samples:
+    """Universes from any source of random numbers, with so many parameters, at so many redshifts."""
+    drawn = rng.uniform(-1, 1, (volumes, parameters)).astype(np.float32)
+    counts = np.empty((volumes, size, size, size, channels), np.int16)
     k = wave_numbers(size)
-    for place, drawn in zip(counts, parameters, strict=True):
-        universe = field(rng, drawn[:3], k)
-        growth = 0.75 * (1 + 0.2 * float(drawn[3]))
-        for channel in range(REDSHIFTS):
-            place[..., channel] = observed(rng, universe, strength(drawn) * growth**channel)
-    return Samples(counts, parameters)
+    for place, its in zip(counts, drawn, strict=True):
+        universe = field(rng, its, k)
+        growth = 0.75 * (1 + 0.2 * float(its[3])) if channels > 1 else 1.0
+        for channel in range(channels):
+            place[..., channel] = observed(rng, universe, strength(its) * growth**channel)
+    return Samples(counts, drawn)
 
 
 def wave_numbers(size: int) -> Doubles:
@@ -77,11 +76,6 @@ def power(parameters: Floats, k: Doubles) -> Doubles:
     spectrum = k ** (1 + 0.3 * tilt) / (1 + (k / (4 * (1 + 0.4 * turnover))) ** 2) ** 2
     spectrum[0, 0, 0] = 0.0
     return spectrum
-
-
-def draw(rng: np.random.Generator, parameters: Floats, k: Doubles) -> npt.NDArray[np.int64]:
-    """Counts of one universe, (size, size, size); ``k`` is :func:`wave_numbers` of ``size``."""
-    return observed(rng, field(rng, parameters, k), strength(parameters))
 
 
 def field(rng: np.random.Generator, parameters: Floats, k: Doubles) -> Doubles:

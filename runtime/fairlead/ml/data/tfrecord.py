@@ -18,18 +18,13 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
-from typing import IO
-
-import numpy as np
-import numpy.typing as npt
+from typing import IO, BinaryIO
 
 from fairlead.ml.data.crc32c import Bytes, masked
-from fairlead.ml.data.damage import DamagedFile
+from fairlead.ml.data.samples import DamagedFile
 
 LIMIT = 1 << 30  # bytes of a record; the largest published sample has 64 MiB
-Offsets = npt.NDArray[np.int64]
 _HEAD, _TAIL = struct.Struct("<QI"), struct.Struct("<I")
 _CHUNK = 1 << 18
 
@@ -63,11 +58,9 @@ def compression(path: Path) -> Compression | None:
     return None
 
 
-def index(path: Path) -> Offsets:
+def index(path: Path) -> list[int]:
     """Where each record of an uncompressed file begins, and the size of the file: reads only lengths, 12 bytes per record.
 
-    Returns:
-        int64 (records + 1,).
     Raises:
         DamagedFile: a length is wrong, or the last record is cut short.
         OSError: the file cannot be read.
@@ -83,24 +76,7 @@ def index(path: Path) -> Offsets:
             length = _length(path, number, at, head, size - at - _HEAD.size - _TAIL.size)
             offsets.append(at)
             at += _HEAD.size + length + _TAIL.size
-    return np.array([*offsets, size], np.int64)
-
-
-def read(path: Path, offsets: Offsets, start: int, stop: int) -> Iterator[memoryview]:
-    """Records ``start`` to ``stop`` of a file, of which :func:`index` gave ``offsets``.
-
-    Raises:
-        DamagedFile: a checksum is wrong, or the file has changed.
-        OSError: it cannot be read.
-    """
-    places = offsets[start : stop + 1].tolist()
-    with path.open("rb", buffering=0) as stream:
-        for number, (at, end) in enumerate(pairwise(places), start):
-            whole = os.pread(stream.fileno(), end - at, at)
-            room = len(whole) - _HEAD.size - _TAIL.size
-            length = _length(path, number, at, whole[: _HEAD.size], room)
-            body = memoryview(whole)[_HEAD.size :]
-            yield _checked(path, number, at, body[:length], body[length : length + 4])
+    return [*offsets, size]
 
 
 def records(path: Path, start: int = 0, stop: int | None = None) -> Iterator[memoryview]:
@@ -114,31 +90,32 @@ def records(path: Path, start: int = 0, stop: int | None = None) -> Iterator[mem
     how = compression(path)
     if how is None:
         raise DamagedFile(path, "neither TFRecord nor gzip nor zlib begins like this", "TFRecord")
-    if how is Compression.NONE:
-        offsets = index(path)
-        there = len(offsets) - 1
-        last = there if stop is None else stop
-        if last > there:
-            raise DamagedFile(path, f"{there} records, not {last}", "TFRecord")
-        yield from read(path, offsets, start, last)
-        return
     with path.open("rb") as stream:
-        content = _Inflated(path, stream, how)
-        number = 0
+        content: BinaryIO | _Inflated = stream
+        number = at = 0
+        if how is Compression.NONE:
+            offsets = index(path)
+            there = len(offsets) - 1
+            stop = there if stop is None else stop
+            if stop > there:
+                raise DamagedFile(path, f"{there} records, not {stop}", "TFRecord")
+            number, at = start, stream.seek(offsets[min(start, there)])
+        else:
+            content = _Inflated(path, stream, how)
         while stop is None or number < stop:
-            at = content.at
             head = content.read(_HEAD.size)
             if not head and stop is None:
                 return
             length = _length(path, number, at, head, LIMIT)
-            body = content.read(length + _TAIL.size)
+            body = memoryview(content.read(length + _TAIL.size))
             if len(body) < length + _TAIL.size:
                 raise _cut(path, number, at, length, len(body))
-            view = memoryview(body)
             if number >= start:
-                yield _checked(path, number, at, view[:length], view[length:])
-            number += 1
-        # At the end of a file this reads its own checksum.
+                if masked(body[:length]) != _TAIL.unpack(body[length:])[0]:
+                    raise _wrong(path, number, at, "the checksum of its data is wrong")
+                yield body[:length]
+            number, at = number + 1, at + _HEAD.size + len(body)
+        # At the end of a compressed file this reads its own checksum.
         content.read(1)
 
 
@@ -207,12 +184,6 @@ def _length(path: Path, number: int, at: int, head: Bytes, room: int) -> int:
     if length > room:
         raise _cut(path, number, at, length, max(room, 0))
     return int(length)
-
-
-def _checked(path: Path, number: int, at: int, data: memoryview, crc: memoryview) -> memoryview:
-    if masked(data) != _TAIL.unpack(crc)[0]:
-        raise _wrong(path, number, at, "the checksum of its data is wrong")
-    return data
 
 
 def _cut(

@@ -25,6 +25,7 @@ from fairlead.ml.task import (
     absolute_error,
     adam,
     momentum,
+    optimizer,
     squared_error,
     warmed_cosine,
 )  # fmt: skip
@@ -194,12 +195,6 @@ def _sc18_rate(course: Course, step: int) -> float:
     return 1e-3 + (1e-4 - 1e-3) * step / max(course.steps, 1)
 
 
-def _larc(course: Course) -> Any:
-    from fairlead.ml.optimizers import AdamLarc
-
-    return AdamLarc()
-
-
 _QUICK_FILTERS = (16, 32, 64, 128, 256)
 _GATES = (Gate("turnover", 0.60, False), Gate("tilt", 0.90, False))
 _QUICK = Recipe(adam, warmed_cosine(1e-3), 8, 4, 0.0, "this module", augment=turned)
@@ -253,7 +248,9 @@ TASKS = (
         data=UNIVERSES,
         size=128,
         loss=absolute_error,
-        published=Recipe(_larc, _sc18_rate, 1, 100, 0.5, SC18),
+        published=Recipe(
+            optimizer("fairlead.ml.optimizers", "AdamLarc"), _sc18_rate, 1, 100, 0.5, SC18
+        ),
         position=8,
     ),
 )

@@ -47,61 +47,36 @@ def network_224(size: int = 224) -> Network:
     )  # fmt: skip
 
 
-def build(dropout: float) -> Any:
-    """The 64 network as a ``keras.Model``: ``(batch, 64, 64, 3)``, of :func:`prepare`, to float32 logits ``(batch, 2)``:
-    background, signal. ``dropout`` is the fraction dropped after each unit and in the head; 0.5 as published."""
-    from keras import Input, Model, layers
+def build(network: Network, dropout: float) -> Any:
+    """A network as a ``keras.Model``: ``(batch, size, size, 3)``, of :func:`prepare`, to float32 logits ``(batch, 2)``:
+    background, signal.
 
-    images = Input((SIZE, SIZE, CHANNELS), name="images")
-    x = images
-    for unit in (1, 2, 3):
-        x = _unit(x, unit, dropout)
-    x = layers.Flatten(name="flatten")(features(x))
-    x = layers.Dense(512, activation="relu", kernel_initializer="he_normal", name="dense")(x)
-    x = layers.Dropout(dropout, name="drop4")(x)
-    return checked(Model(images, _logits(x), name="hepcnn"), NETWORK)
+    :data:`NETWORK` has three units and a dense layer; :func:`network_224` ("scaling improvements") four units, a
+    convolution and the mean of each map, of images of at least 16 pixels a side.
 
-
-def build_224(dropout: float, size: int = 224) -> Any:
-    """The 224 network ("scaling improvements") as a ``keras.Model``: four units, a convolution, the mean of each map.
-
-    As :func:`build`, of images of ``size`` pixels a side, at least 16.
+    Args:
+        dropout: fraction dropped after each unit and in the dense head; 0.5 as published.
     """
     from keras import Input, Model, layers
 
-    images = Input((size, size, CHANNELS), name="images")
+    def conv(x: Any, number: int) -> Any:
+        return layers.Conv2D(
+            128, 3, padding="same", activation="relu", kernel_initializer="he_normal", name=f"conv{number}",
+        )(x)  # fmt: skip
+
+    images = Input(network.image, name="images")
     x = images
-    for unit in (1, 2, 3, 4):
-        x = _unit(x, unit, dropout)
-    x = features(_conv(x, 5))
-    x = layers.GlobalAveragePooling2D(name="mean")(x)
-    return checked(Model(images, _logits(x), name="hepcnn"), network_224(size))
-
-
-def _conv(x: Any, unit: int) -> Any:
-    from keras import layers
-
-    return layers.Conv2D(
-        128,
-        3,
-        padding="same",
-        activation="relu",
-        kernel_initializer="he_normal",
-        name=f"conv{unit}",
-    )(x)
-
-
-def _unit(x: Any, unit: int, dropout: float) -> Any:
-    from keras import layers
-
-    x = layers.MaxPooling2D(2, padding="same", name=f"pool{unit}")(_conv(x, unit))
-    return layers.Dropout(dropout, name=f"drop{unit}")(x)
-
-
-def _logits(x: Any) -> Any:
-    from keras import layers
-
-    return layers.Dense(2, kernel_initializer="he_normal", dtype="float32", name="logits")(x)
+    for unit in range(1, 4 if network is NETWORK else 5):
+        x = layers.MaxPooling2D(2, padding="same", name=f"pool{unit}")(conv(x, unit))
+        x = layers.Dropout(dropout, name=f"drop{unit}")(x)
+    if network is NETWORK:
+        x = layers.Flatten(name="flatten")(features(x))
+        x = layers.Dense(512, activation="relu", kernel_initializer="he_normal", name="dense")(x)
+        x = layers.Dropout(dropout, name="drop4")(x)
+    else:
+        x = layers.GlobalAveragePooling2D(name="mean")(features(conv(x, 5)))
+    head = layers.Dense(2, kernel_initializer="he_normal", dtype="float32", name="logits")
+    return checked(Model(images, head(x), name="hepcnn"), network)
 
 
 def prepare(images: Any) -> Any:
@@ -160,14 +135,14 @@ TASKS = (
         "hepcnn",
         "HEP-CNN",
         NETWORK,
-        lambda recipe, sample, outputs: build(recipe.dropout),
+        lambda recipe, sample, outputs: build(NETWORK, recipe.dropout),
         Recipe(adam, constant(1e-5), 8, 200, 0.5, f"{_SOURCE}, 64x64", together=True),
     ),
     _task(
         "hepcnn-224",
         "HEP-CNN 224",
         network_224(),
-        lambda recipe, sample, outputs: build_224(recipe.dropout, sample[-1]),
+        lambda recipe, sample, outputs: build(network_224(sample[-1]), recipe.dropout),
         Recipe(adam, constant(1e-3), 128, 32, 0.5, f"{_SOURCE}, scaling_improvements"),
     ),
 )

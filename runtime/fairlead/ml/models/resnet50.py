@@ -24,6 +24,7 @@ from fairlead.ml.task import (
     adam,
     cross_entropy,
     momentum,
+    optimizer,
     warmed_cosine,
 )
 
@@ -133,11 +134,12 @@ def scores(labels: Array, logits: Array) -> dict[str, float]:
     return {"accuracy": float((logits.argmax(1) == labels).mean())}
 
 
+_lars = optimizer("fairlead.ml.optimizers", "Lars")
+
+
 def _optimizer(course: Course) -> Any:
     """Momentum for one rank, LARS for several, as published."""
-    from fairlead.ml.optimizers import Lars
-
-    return momentum(course) if course.ranks == 1 else Lars()
+    return momentum(course) if course.ranks == 1 else _lars(course)
 
 
 def _rate(course: Course, step: int) -> float:

@@ -109,31 +109,27 @@ def read(path: Path) -> Checkpoint:
         OSError: it cannot be read.
     """
     try:
-        return _read(path)
+        with zipfile.ZipFile(path) as file:
+            head = json.loads(file.read(_HEAD))
+            if head["version"] != VERSION:
+                raise ValueError(f"of version {head['version']}, this fairlead reads {VERSION}")
+            names = sorted(set(file.namelist()) - {_HEAD})
+            if len(names) != head["arrays"]:
+                raise ValueError(f"{len(names)} of {head['arrays']} arrays")
+            held: dict[str, list[Array]] = {}
+            for name in names:
+                with file.open(name) as entry:
+                    array = np.lib.format.read_array(entry, allow_pickle=False)
+                    # Reading the end of the entry compares its checksum.
+                    if entry.read(1):
+                        raise ValueError(f"more in {name} than its array")
+                held.setdefault(name.split("-")[0] if "-" in name else "shared", []).append(array)
+        own = [held.get(f"rank{rank:05d}", []) for rank in range(head["ranks"])]
+        return Checkpoint(head["step"], head["identity"], held.get("shared", []), own, head["told"])
     except OSError:
         raise
     except Exception as exc:  # damaged bytes make zipfile and NumPy raise nearly any
         raise ValueError(f"is not a whole checkpoint: {exc or type(exc).__name__}") from exc
-
-
-def _read(path: Path) -> Checkpoint:
-    with zipfile.ZipFile(path) as file:
-        head = json.loads(file.read(_HEAD))
-        if head["version"] != VERSION:
-            raise ValueError(f"of version {head['version']}, this fairlead reads {VERSION}")
-        names = sorted(set(file.namelist()) - {_HEAD})
-        if len(names) != head["arrays"]:
-            raise ValueError(f"{len(names)} of {head['arrays']} arrays")
-        held: dict[str, list[Array]] = {}
-        for name in names:
-            with file.open(name) as entry:
-                array = np.lib.format.read_array(entry, allow_pickle=False)
-                # Reading the end of the entry compares its checksum.
-                if entry.read(1):
-                    raise ValueError(f"more in {name} than its array")
-            held.setdefault(name.split("-")[0] if "-" in name else "shared", []).append(array)
-        own = [held.get(f"rank{rank:05d}", []) for rank in range(head["ranks"])]
-        return Checkpoint(head["step"], head["identity"], held.get("shared", []), own, head["told"])
 
 
 def newest(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
@@ -150,30 +146,34 @@ def newest(folder: Path, report: Callable[[str], None]) -> Checkpoint | None:
     return None
 
 
-def require_same(kept_state: Checkpoint, identity: Mapping[str, Any], folder: Path) -> None:
-    """
+def start_of(
+    folder: Path, identity: Mapping[str, Any], resume: bool, report: Callable[[str], None]
+) -> Checkpoint | None:
+    """The checkpoint from which the training of that identity goes on; None for a fresh start.
+
+    Args:
+        report: called with a sentence for each damaged one.
     Raises:
-        FairleadError: the checkpoint belongs to another training.
+        FairleadError: the last whole checkpoint belongs to another training; or ``resume`` is False and there are
+            checkpoints, which could not be distinguished from new ones.
     """
-    differ = [k for k in identity if kept_state.identity.get(k) != identity[k]]
+    if not resume:
+        if there := kept(folder):
+            raise fail("checkpoint-there", there=there[-1], folder=shlex.quote(str(folder)))
+        return None
+    found = newest(folder, report)
+    if found is None:
+        return None
+    differ = [
+        f"{k}: {found.identity.get(k)!r} there, {asked!r} asked for"
+        for k, asked in identity.items()
+        if found.identity.get(k) != asked
+    ]
     if differ:
         raise fail(
-            "checkpoint-other",
-            path_of=path_of(folder, kept_state.step),
-            differ="; ".join(
-                f"{k}: {kept_state.identity.get(k)!r} there, {identity[k]!r} asked for"
-                for k in differ
-            ),
+            "checkpoint-other", path_of=path_of(folder, found.step), differ="; ".join(differ)
         )
-
-
-def require_none(folder: Path) -> None:
-    """
-    Raises:
-        FairleadError: the folder of a fresh training has checkpoints, which could not be distinguished from new ones.
-    """
-    if there := kept(folder):
-        raise fail("checkpoint-there", there=there[-1], folder=shlex.quote(str(folder)))
+    return found
 
 
 class Writer:

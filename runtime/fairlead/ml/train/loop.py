@@ -6,23 +6,27 @@ same step without another message.
 
 from __future__ import annotations
 
+import math
+import socket
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from fairlead.base.errors import FairleadError
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.serde import from_json, to_json
 from fairlead.comm import Comm
 from fairlead.comm.frameworks import common
+from fairlead.ml.data.manifest import from_root
 from fairlead.ml.data.prefetch import prefetch
 from fairlead.ml.data.samples import Array, Samples
-from fairlead.ml.data.shards import Rows
+from fairlead.ml.data.shards import Rows, read
 from fairlead.ml.task import Course
-from fairlead.ml.train import checkpoint, not_finite
+from fairlead.ml.train import checkpoint
 from fairlead.ml.train.events import EventLog
 from fairlead.ml.train.model import CheckpointTime, LossPoint, Marks, WorkerConfig
 from fairlead.ml.train.steps import Steps, arrays, assign
@@ -33,6 +37,7 @@ _OVERFLOWS = 50
 # Number of ranks whose own arrays are sent at once.
 _BLOCK = 256
 _FORWARDS = 5
+_LOOK_S = 20.0  # for how long a rank looks through its files for a value that is not finite
 
 
 @dataclass
@@ -43,7 +48,7 @@ class Progress:
         step: steps that are complete.
         resumed_from: number of them that an earlier launch took.
         points: the loss of each.
-        unreadable: checkpoints that were skipped, and why.
+        unreadable: checkpoints that were skipped, and why; rank 0 knows them.
         forward_s: seconds of a forward pass alone; 0 if it was not measured.
     """
 
@@ -64,26 +69,22 @@ def resume(
     Raises:
         FairleadError: the checkpoint is of another training, or one exists and ``config.resume`` is False.
     """
-    folder, newest, error = config.checkpoints, None, None
+    folder = config.checkpoints
     if folder is None:
         return Progress()
+    newest: checkpoint.Checkpoint | None = None
     unreadable: list[str] = []
-    if ranks.rank == 0:
-        try:
-            if config.resume:
-                newest = checkpoint.newest(folder, unreadable.append)
-                if newest is not None:
-                    checkpoint.require_same(newest, identity, folder)
-            else:
-                checkpoint.require_none(folder)
-        except FairleadError as exc:
-            error = exc
-    position = (newest.step, newest.more) if newest else None
-    error, position, unreadable = common.broadcast_object(ranks, (error, position, unreadable), 0)
-    for words in unreadable:
+
+    def report(words: str) -> None:
+        unreadable.append(words)
         log.write("damaged", what=words)
-    if error is not None:
-        raise error
+
+    def look() -> tuple[int, Mapping[str, Any]] | None:
+        nonlocal newest
+        newest = checkpoint.start_of(folder, identity, config.resume, report)
+        return (newest.step, newest.more) if newest else None
+
+    position = from_root(ranks, look)
     if position is None:
         return Progress(unreadable=tuple(unreadable))
     step, more = position
@@ -179,29 +180,65 @@ class Loop:
         """One step, which began at ``start`` ns; whether the time is up, on any rank."""
         steps, ranks, step = self.steps, self.ranks, self.progress.step
         read = time.perf_counter_ns()
-        local = steps.gradients(batch.inputs, batch.targets)
-        own = np.array([*steps.own(local), *self._flags()], np.float32)
+        loss, norm, gradients = steps.gradients(batch.inputs, batch.targets)
+        own = np.array([loss, norm, *self._flags()], np.float32)
         waits, computed = ranks.timings.wait_s, time.perf_counter_ns()
-        means, shared = steps.mean(local, own)
+        means, shared = steps.mean(gradients, own)
         averaged = time.perf_counter_ns()
         waited = computed + round(1e9 * (ranks.timings.wait_s - waits))
         # The gradients too: ReLU turns a NaN into 0, so bad inputs can leave the loss finite. Under loss
         # scaling they may overflow: the optimizer, which sees the same means everywhere, leaves that step out.
         finite = np.isfinite(shared[: 1 if steps.scaled else 2]).all()
         if not finite or self._overflows > _OVERFLOWS:
-            raise not_finite.error(ranks, step, own[:2], steps, local, batch, self.rows)
-        steps.set_rate(steps.recipe.rate(self.course, step))
+            raise self._not_finite(own[:2], gradients, batch)
+        steps.optimizer.learning_rate = steps.recipe.rate(self.course, step)
         self._overflows = 0 if steps.apply(means) else self._overflows + 1
         end = time.perf_counter_ns()
         arrived = min(waited, averaged)
-        self._record(Marks(start, read, steps.forward_over, computed, arrived, averaged, end))
+        marks = Marks(start, read, steps.forward_over, computed, arrived, averaged, end)
+        self.progress.marks.append(marks)
+        if ranks.timeline is not None:
+            ranks.timeline.phases(step, marks.parts, marks.borders)
+        self.progress.step += 1
         epoch, seconds = step // self.course.per_epoch, end / 1e9 - self._begun
         self.progress.points.append(LossPoint(step, epoch, seconds, float(shared[0])))
         self._report()
-        if self._is_due(wanted=bool(shared[3] > 0)):
+        every = self.config.every_steps
+        due = shared[3] > 0 or (every is not None and every > 0 and self.progress.step % every == 0)
+        if due and self.config.checkpoints is not None:
             self._saved, self._saved_step = time.perf_counter(), self.progress.step
             self._save()
         return bool(shared[2] > 0)
+
+    def _not_finite(self, own: Array, gradients: Any, batch: Samples) -> FairleadError:
+        """The error that names the first rank whose loss or gradients are not finite: its host, the tensor, and the file
+        if it is in the data. Collective; the same on all ranks.
+
+        Args:
+            own: loss and norm of the gradients of this rank, shape (2,).
+            gradients: this rank's, of ``batch``.
+        """
+        mine = {"own": tuple(map(float, own)), "host": socket.gethostname(), "why": ""}
+        if not np.isfinite(own).all():
+            odd = self.steps.odd(gradients)
+            tensor = f"the first such gradient is that of {odd}" if odd else ""
+            mine["why"] = "; ".join(filter(None, (tensor, odd_data(batch, self.rows))))
+        every = common.broadcast_object(self.ranks, self.ranks.gather(mine), 0)
+        # If all are finite and their mean is not, the sum overflowed: rank 0 is named.
+        odd_ranks = (r for r, each in enumerate(every) if not all(map(math.isfinite, each["own"])))
+        rank = next(odd_ranks, 0)
+        (loss, norm), culprit = every[rank]["own"], every[rank]
+        more = f"; {culprit['why']}" if culprit["why"] else ""
+        return fail(
+            "loss-not-finite-in-data" if "samples" in more else "loss-not-finite-in-training",
+            name="gradient" if math.isfinite(loss) else "loss",
+            rank=rank,
+            step=self.progress.step + 1,
+            host=culprit["host"],
+            loss=loss,
+            norm=norm,
+            more=more,
+        )
 
     def _flags(self) -> tuple[bool, bool]:
         """Whether this rank's time is up, and whether it wants a checkpoint; both travel with the loss."""
@@ -213,19 +250,6 @@ class Loop:
         wanted = wanted and now - self._saved > self.config.every_seconds
         late = now - self._clock > self.config.max_seconds
         return late and self.progress.step + 1 >= self.config.least_steps, wanted
-
-    def _record(self, marks: Marks) -> None:
-        """Counts the step, and records its times."""
-        self.progress.marks.append(marks)
-        if self.ranks.timeline is not None:
-            self.ranks.timeline.phases(self.progress.step, marks.parts, marks.borders)
-        self.progress.step += 1
-
-    def _is_due(self, *, wanted: bool) -> bool:
-        """Whether a checkpoint is written after this step, the same on all ranks."""
-        every = self.config.every_steps
-        due = wanted or (every is not None and every > 0 and self.progress.step % every == 0)
-        return self.config.checkpoints is not None and due
 
     def _save(self) -> None:
         """Passes the state to the writer. Collective: each rank contributes its own arrays."""
@@ -248,7 +272,7 @@ class Loop:
             kept, seconds = self.steps.own_state(), []
             for _ in range(_FORWARDS):
                 begun = time.perf_counter()
-                self.steps.forward(batch.inputs, batch.targets)
+                self.steps.forward(batch.inputs, batch.targets, training=True)
                 seconds.append(time.perf_counter() - begun)
             self.steps.restore(kept)
             self.progress.forward_s = statistics.median(seconds[1:])
@@ -267,3 +291,27 @@ class Loop:
             seconds=point.seconds,
             samples_per_s=self.course.batch / seconds,
         )
+
+
+def odd_data(batch: Samples, rows: Rows) -> str:
+    """How many samples of the batch are not finite, and the rank's first file with such a value; "" if all are."""
+    bad = _bad(batch)
+    if not bad:
+        return ""
+    counted = f"{bad} of {len(batch)} samples that it read have a NaN or an infinity"
+    late = time.monotonic() + _LOOK_S
+    for part in rows.spans:
+        if time.monotonic() > late:
+            break
+        if _bad(read(part)):
+            return f"{counted}, as {part.path} has"
+    return counted
+
+
+def _bad(samples: Samples) -> int:
+    """How many samples have a value, or a target, that is not finite."""
+    odd = np.zeros(len(samples), bool)
+    for values in (samples.inputs, samples.targets):
+        if np.issubdtype(values.dtype, np.floating):
+            odd |= ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+    return int(odd.sum())

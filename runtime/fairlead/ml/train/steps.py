@@ -52,28 +52,21 @@ class Steps(ABC):
         self._names = [*(v.path for v in self.variables), "loss"]
 
     @abstractmethod
-    def gradients(self, inputs: Array, targets: Array) -> Any:
-        """Loss and gradients of a batch, scaled if losses are, as the backend's own values; complete on return."""
+    def gradients(self, inputs: Array, targets: Array) -> tuple[float, float, Any]:
+        """This rank's loss of a batch, and the norm of its gradients, neither scaled; the gradients, scaled if losses
+        are, as the backend's own values. Complete on return."""
 
     @abstractmethod
-    def mean(self, local: Any, more: Array) -> tuple[Any, Array]:
-        """The result of :meth:`gradients`, and ``more`` (float32), as means over all ranks. Collective."""
-
-    @abstractmethod
-    def own(self, local: Any) -> tuple[float, float]:
-        """This rank's loss, and the norm of its gradients, neither scaled."""
+    def mean(self, gradients: Any, more: Array) -> tuple[Any, Array]:
+        """The gradients, and ``more`` (float32), as means over all ranks. Collective."""
 
     @abstractmethod
     def update(self, means: Any) -> None:
         """The optimizer's update; complete on return."""
 
     @abstractmethod
-    def outputs(self, inputs: Array, targets: Array) -> tuple[Array, float]:
-        """The network's outputs for a batch, and the loss; nothing is trained."""
-
-    @abstractmethod
-    def forward(self, inputs: Array, targets: Array) -> float:
-        """The loss as in training, without gradients: to measure the forward pass of a step."""
+    def forward(self, inputs: Array, targets: Array, training: bool) -> tuple[float, Any]:
+        """The loss and the network's outputs for a batch, without gradients; complete on return."""
 
     def apply(self, means: Any) -> bool:
         """Updates, unless scaled gradients have overflowed; whether it did."""
@@ -83,10 +76,6 @@ class Steps(ABC):
         before = int(self.optimizer.iterations)
         self.update(means)
         return int(self.optimizer.iterations) > before
-
-    def set_rate(self, rate: float) -> None:
-        """The learning rate of the next update."""
-        self.optimizer.learning_rate = rate
 
     def loss(self, inputs: Any, targets: Any, training: bool) -> tuple[Any, Any]:
         """Loss and outputs, as tensors of the backend."""
@@ -99,11 +88,10 @@ class Steps(ABC):
             loss = loss + self.recipe.l2 / 2 * squares
         return loss, outputs
 
-    def odd(self, local: Any) -> str:
+    def odd(self, gradients: Any) -> str:
         """The name of the first variable whose gradient has a NaN or an infinity; "" if none has."""
         from keras import ops
 
-        *_, gradients = local
         for variable, gradient in zip(self.variables, gradients, strict=True):
             if not np.isfinite(ops.convert_to_numpy(ops.cast(gradient, "float32"))).all():
                 return str(variable.path)

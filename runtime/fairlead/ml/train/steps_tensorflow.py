@@ -19,8 +19,8 @@ class TensorFlowSteps(Steps):
         super().__init__(*arguments)
         self._gradients = tf.function(self._traced_gradients, autograph=False)
         self._update = tf.function(self._traced_update, autograph=False)
-        self._forward = tf.function(lambda x, y: self.loss(x, y, True)[0], autograph=False)
-        self._outputs = tf.function(lambda x, y: self.loss(x, y, False), autograph=False)
+        # Traced for training and for evaluation: a Python bool is part of a trace's signature.
+        self._forward = tf.function(self.loss, autograph=False)
 
     def _traced_gradients(self, inputs: Any, targets: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -33,15 +33,12 @@ class TensorFlowSteps(Steps):
     def _traced_update(self, means: Any) -> None:
         self.optimizer.apply(means, self.variables)
 
-    def gradients(self, inputs: Array, targets: Array) -> Any:
-        return self._gradients(tf.convert_to_tensor(inputs), tf.convert_to_tensor(targets))
+    def gradients(self, inputs: Array, targets: Array) -> tuple[float, float, Any]:
+        tensors = tf.convert_to_tensor(inputs), tf.convert_to_tensor(targets)
+        loss, norm, gradients = self._gradients(*tensors)
+        return float(loss), float(norm), gradients
 
-    def own(self, local: Any) -> tuple[float, float]:
-        loss, norm, _ = local
-        return float(loss), float(norm)
-
-    def mean(self, local: Any, more: Array) -> tuple[Any, Array]:
-        _, _, gradients = local
+    def mean(self, gradients: Any, more: Array) -> tuple[Any, Array]:
         everything = [*gradients, tf.convert_to_tensor(more)]
         *means, mean_more = ours.aggregate(everything, names=self._names, any_values=True)
         return means, np.asarray(mean_more)
@@ -49,9 +46,7 @@ class TensorFlowSteps(Steps):
     def update(self, means: Any) -> None:
         self._update(means)
 
-    def outputs(self, inputs: Array, targets: Array) -> tuple[Array, float]:
-        loss, outputs = self._outputs(tf.convert_to_tensor(inputs), tf.convert_to_tensor(targets))
-        return np.asarray(outputs, np.float32), float(loss)
-
-    def forward(self, inputs: Array, targets: Array) -> float:
-        return float(self._forward(tf.convert_to_tensor(inputs), tf.convert_to_tensor(targets)))
+    def forward(self, inputs: Array, targets: Array, training: bool) -> tuple[float, Any]:
+        tensors = tf.convert_to_tensor(inputs), tf.convert_to_tensor(targets)
+        loss, outputs = self._forward(*tensors, training)
+        return float(loss), outputs

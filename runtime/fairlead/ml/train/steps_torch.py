@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from keras import ops
 
@@ -18,7 +17,7 @@ from fairlead.ml.train.steps import Steps
 class TorchSteps(Steps):
     """See :class:`fairlead.ml.train.steps.Steps`."""
 
-    def gradients(self, inputs: Array, targets: Array) -> Any:
+    def gradients(self, inputs: Array, targets: Array) -> tuple[float, float, Any]:
         self.model.zero_grad()
         loss, _ = self.loss(ops.convert_to_tensor(inputs), ops.convert_to_tensor(targets), True)
         # On a GPU the pass is only queued by now, and waiting for it would delay the next one.
@@ -32,12 +31,7 @@ class TorchSteps(Steps):
             norm /= self.optimizer.scale_loss(1.0)
         return float(loss.detach()), float(norm), gradients
 
-    def own(self, local: Any) -> tuple[float, float]:
-        loss, norm, _ = local
-        return loss, norm
-
-    def mean(self, local: Any, more: Array) -> tuple[Any, Array]:
-        _, _, gradients = local
+    def mean(self, gradients: Any, more: Array) -> tuple[Any, Array]:
         # On the same device, so that one call carries all.
         everything = [*gradients, torch.from_numpy(more).to(gradients[0].device)]
         *means, mean_more = average_tensors(everything, everything, self._names, any_values=True)
@@ -47,12 +41,11 @@ class TorchSteps(Steps):
         with torch.no_grad():
             self.optimizer.apply(means, self.variables)
 
-    def outputs(self, inputs: Array, targets: Array) -> tuple[Array, float]:
+    def forward(self, inputs: Array, targets: Array, training: bool) -> tuple[float, Any]:
+        tensors = ops.convert_to_tensor(inputs), ops.convert_to_tensor(targets)
         with torch.no_grad():
-            loss, outputs = self.loss(
-                ops.convert_to_tensor(inputs), ops.convert_to_tensor(targets), False
-            )
-        return np.asarray(ops.convert_to_numpy(outputs), np.float32), float(loss)
+            loss, outputs = self.loss(*tensors, training)
+        return float(loss), outputs
 
     # Keras leaves dropout to torch, whose random state is not a variable of the model.
 
@@ -66,8 +59,3 @@ class TorchSteps(Steps):
         host, *gpus = (torch.from_numpy(state) for state in own[variables:])
         torch.set_rng_state(host)
         torch.cuda.set_rng_state_all(gpus)
-
-    def forward(self, inputs: Array, targets: Array) -> float:
-        with torch.no_grad():
-            loss, _ = self.loss(ops.convert_to_tensor(inputs), ops.convert_to_tensor(targets), True)
-        return float(loss)

@@ -23,7 +23,6 @@ import socket
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,6 @@ from fairlead.comm import Comm
 from fairlead.ml import registry
 from fairlead.ml.data.baseline import roc
 from fairlead.ml.data.manifest import read_manifest
-from fairlead.ml.data.samples import Array
 from fairlead.ml.data.shards import Rows
 from fairlead.ml.network import parameters
 from fairlead.ml.task import Course, Recipe, Task
@@ -295,6 +293,8 @@ def _evaluate(rows: Rows, ranks: Comm, network: Steps, log: EventLog) -> Evaluat
     A rank's share may be empty. BatchNorm's statistics are averaged over ranks first, so that the result does not
     depend on which rank evaluates a sample.
     """
+    import keras
+
     begun = time.perf_counter()
     network.average_statistics(ranks)
     log.write("evaluate", samples=rows.total)
@@ -302,25 +302,21 @@ def _evaluate(rows: Rows, ranks: Comm, network: Steps, log: EventLog) -> Evaluat
     targets = [rows.layout.empty(0).targets]
     summed, done = 0.0, 0
     for batch in rows.in_order(_EVALUATION_BATCH):
-        output, loss = network.outputs(batch.inputs, batch.targets)
-        outputs.append(output)
+        loss, output = network.forward(batch.inputs, batch.targets, training=False)
+        outputs.append(np.asarray(keras.ops.convert_to_numpy(output), np.float32))
         targets.append(batch.targets.copy())
         summed += loss * len(batch.targets)
         done += len(batch.targets)
         log.write("evaluated", samples=min(done * ranks.size, rows.total))
     parts = ranks.gather((np.concatenate(outputs), np.concatenate(targets)))
     loss = ranks.average(summed) * ranks.size / rows.total
-    scores, curve = _scores(network.task, parts) if parts else ({}, ())
+    scores: dict[str, float] = {}
+    curve: tuple[tuple[float, float], ...] = ()
+    if parts:
+        found, wanted = (np.concatenate(each) for each in zip(*parts, strict=True))
+        scores = {k: float(value) for k, value in network.task.scores(wanted, found).items()}
+        curve = roc(wanted, found[:, 1] - found[:, 0]) if "auc" in scores else ()
     return Evaluation(rows.total, scores, loss, curve, time.perf_counter() - begun)
-
-
-def _scores(
-    task: Task, parts: Sequence[tuple[Array, Array]]
-) -> tuple[dict[str, float], tuple[tuple[float, float], ...]]:
-    """Scores and, for two classes, the ROC curve, from the outputs and targets of all ranks."""
-    outputs, wanted = (np.concatenate(each) for each in zip(*parts, strict=True))
-    scores = {name: float(value) for name, value in task.scores(wanted, outputs).items()}
-    return scores, roc(wanted, outputs[:, 1] - outputs[:, 0]) if "auc" in scores else ()
 
 
 def _mpi_version(ranks: Comm) -> str:

@@ -9,7 +9,7 @@ import pytest
 from tests.findings import error, fail
 
 from fairlead.base.errors import ExitCode, FairleadError
-from fairlead.ml.data.damage import DamagedFile
+from fairlead.ml.data.samples import DamagedFile
 
 
 @pytest.mark.parametrize(

@@ -195,19 +195,19 @@ def test_folder_without_a_whole_checkpoint_has_none(tmp_path: Path) -> None:
 def test_checkpoint_of_another_training_is_refused(
     two: Path, other: dict[str, object], said: str
 ) -> None:
-    found = read(path_of(two, 120))
-    checkpoint.require_same(found, IDENTITY, two)
+    found = checkpoint.start_of(two, IDENTITY, True, pytest.fail)
+    assert found is not None and found.step == 120
     with pytest.raises(FairleadError) as caught:
-        checkpoint.require_same(found, {**IDENTITY, **other}, two)
+        checkpoint.start_of(two, {**IDENTITY, **other}, True, pytest.fail)
     (finding,) = caught.value.findings
     assert finding.check == "checkpoint-other" and said in finding.why
     assert str(path_of(two, 120)) in finding.where
 
 
 def test_training_that_begins_again_among_checkpoints_is_refused(two: Path, tmp_path: Path) -> None:
-    checkpoint.require_none(tmp_path / "other")
+    assert checkpoint.start_of(tmp_path / "other", IDENTITY, False, pytest.fail) is None
     with pytest.raises(FairleadError) as caught:
-        checkpoint.require_none(two)
+        checkpoint.start_of(two, IDENTITY, False, pytest.fail)
     assert caught.value.findings[0].check == "checkpoint-there"
     assert "--resume" in caught.value.findings[0].remedy
 

@@ -20,11 +20,11 @@ from PIL import Image
 
 from fairlead.base.errors import FairleadError
 from fairlead.ml.data import images, speed
-from fairlead.ml.data.damage import DamagedFile
 from fairlead.ml.data.example import encode
+from fairlead.ml.data.formats import BadSample
 from fairlead.ml.data.generate import DataSet
 from fairlead.ml.data.prefetch import prefetch
-from fairlead.ml.data.samples import Samples
+from fairlead.ml.data.samples import DamagedFile, Samples
 from fairlead.ml.data.shards import Rows
 from fairlead.ml.data.tfrecord import Writer
 
@@ -230,7 +230,18 @@ def test_photographs_of_other_kinds_become_three_colours() -> None:
     assert images.decoded(cmyk.getvalue()).shape == (90, 120, 3)
 
 
+def test_error_of_a_decoder_without_a_text_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(Image, "open", refuse)
+    with pytest.raises(BadSample, match="`image/encoded`: OSError"):
+        images.decoded(b"")
+
+
 def test_no_decoder_is_an_error_that_names_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fairlead.base.messages  # noqa: F401, of an error, which cannot be imported below
+
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(sys, "meta_path", [])
     monkeypatch.delitem(sys.modules, "PIL")

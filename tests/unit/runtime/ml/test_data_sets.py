@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 
 from fairlead.base.errors import FairleadError
 from fairlead.ml import registry
-from fairlead.ml.data import files, formats, write
-from fairlead.ml.data.damage import DamagedFile
+from fairlead.ml.data import files, formats
 from fairlead.ml.data.example import decode, encode
 from fairlead.ml.data.generate import DataSet, generate
 from fairlead.ml.data.manifest import Manifest, Shard, find_shards, read_manifest
-from fairlead.ml.data.samples import Layout, Samples
+from fairlead.ml.data.samples import DamagedFile, Layout, Samples
 from fairlead.ml.data.shards import Rows, read
 from fairlead.ml.data.tfrecord import Compression, Writer, index, records
 from fairlead.ml.train.events import EventLog
@@ -29,7 +28,7 @@ from fairlead.ml.train.events import EventLog
 SIZES = {"hep": 12, "cosmo": 8, "cosmo-mlperf": 8, "gratings": 10}
 KINDS = registry.data_kinds()
 SMALL = DataSet(train=23, val=5, per_shard=9, seed=4)
-EVERY = [(kind, form) for kind in KINDS for form in write.FORMATS]
+EVERY = [(kind, form) for kind in KINDS for form in files.FORMATS]
 
 
 def of(kind: str, form: str, **more: Any) -> DataSet:
@@ -120,19 +119,19 @@ def test_generation_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     assert (tmp_path / "hep_train_00000.h5").exists()
 
 
-@pytest.mark.parametrize("form", write.FORMATS)
+@pytest.mark.parametrize("form", files.FORMATS)
 def test_file_cut_short_is_not_taken_for_whole(tmp_path: Path, form: str) -> None:
     job = next(of("hep", form).jobs(tmp_path))
     job.run()
-    assert write.is_whole(job.path, job.identity, 9)
-    assert not write.is_whole(job.path, job.identity, 8)
-    assert not write.is_whole(job.path, job.identity + " ", 9)
+    assert files.is_whole(job.path, job.identity, 9)
+    assert not files.is_whole(job.path, job.identity, 8)
+    assert not files.is_whole(job.path, job.identity + " ", 9)
     whole = job.path.read_bytes()
     for size in (0, 5, len(whole) // 2, len(whole) - 1):
         job.path.write_bytes(whole[:size])
-        assert not write.is_whole(job.path, job.identity, 9)
+        assert not files.is_whole(job.path, job.identity, 9)
     job.path.unlink()
-    assert not write.is_whole(job.path, job.identity, 9)
+    assert not files.is_whole(job.path, job.identity, 9)
 
 
 def test_hep_files_have_the_published_names(tmp_path: Path) -> None:
@@ -466,7 +465,7 @@ def torn(folder: Path, form: str = "tfrecord") -> Path:
     return path
 
 
-@pytest.mark.parametrize("form", write.FORMATS)
+@pytest.mark.parametrize("form", files.FORMATS)
 def test_damaged_file_is_named_or_skipped_and_counted(tmp_path: Path, form: str) -> None:
     path = torn(tmp_path, form)
     with pytest.raises(FairleadError) as caught:

@@ -30,8 +30,7 @@ from fairlead.ml.task import Gate, Recipe, Task, adam, constant, squared_error
 def make(seed, split, index, count, size):
     import numpy as np
 
-    from fairlead.ml.data.samples import Samples
-    from fairlead.ml.data.streams import stream
+    from fairlead.ml.data.samples import Samples, stream
 
     signal = stream(seed, split, index).normal(size=(count, size)).astype(np.float32)
     return Samples(signal, signal.mean(1, keepdims=True))
@@ -134,6 +133,17 @@ def test_data_of_another_packages_model_are_generated_and_read(
     assert (rows.total, rows.layout.data_set, rows.layout.input_shape) == (20, "tones", (16,))
     (batch,) = rows.in_order(20)
     assert np.allclose(batch.inputs.mean(1, keepdims=True), batch.targets, atol=1e-6)
+
+
+def test_models_of_another_package_may_share_their_data(tones: Path) -> None:
+    with (tones / "tiny_tones.py").open("a") as module:
+        module.write(
+            "from dataclasses import replace\nSECOND = replace(MODEL, name='tiny-second')\n"
+        )
+    with (tones / "tiny_tones-1.0.dist-info/entry_points.txt").open("a") as entries:
+        entries.write("tiny-second = tiny_tones:SECOND\n")
+    form = formats.recognised(formats.TFRECORD, ["signal", "level"])
+    assert form is not None and form.data_set == "tones"
 
 
 def test_model_of_another_package_builds_its_network(tones: Path) -> None:

@@ -21,10 +21,10 @@ from fairlead.base.progress import Silent
 from fairlead.cli.validate import _data
 from fairlead.launch import launch
 from fairlead.launch.launch import LaunchResult, RankExit
+from fairlead.ml.data.files import write_shard
 from fairlead.ml.data.generate import DataSet, generate
 from fairlead.ml.data.shards import Rows, read
-from fairlead.ml.data.write import write_shard
-from fairlead.ml.train import not_finite, runner
+from fairlead.ml.train import loop, runner
 from fairlead.ml.train.events import EventLog
 from fairlead.ml.train.runner import RunOutcome
 from fairlead.perf.draw.validation_page import render
@@ -314,10 +314,10 @@ def test_nan_is_traced_to_its_file(tmp_path: Path) -> None:
     generate(few, tmp_path, 1, EventLog(None))
     rows = Rows(tmp_path, "train", 0, 1)
     whole = read(rows.spans[1])
-    assert not_finite._data(whole, rows) == ""
+    assert loop.odd_data(whole, rows) == ""
     inputs = np.array(whole.inputs)
     inputs[3:5, 0, 0, 0] = (np.nan, np.inf)
     bad = dataclasses.replace(whole, inputs=inputs)
     write_shard(rows.spans[1].path, bad, "with NaN", "hep")
-    said = not_finite._data(bad, rows)
+    said = loop.odd_data(bad, rows)
     assert said.startswith("2 of 8 samples") and said.endswith(f"as {rows.spans[1].path} has")
