@@ -84,7 +84,7 @@ def broken(validation: Validation) -> Iterator[Group]:
     """What broke, and what else is wrong, as :func:`fairlead.perf.judge.faults.ranked` has it."""
     for fault in validation.faults:
         error = fault.severity is Severity.ERROR
-        word, state = ("error", "broken") if error else ("warning", "amiss")
+        word, state = ("error", "broken") if error else ("warning", "to check")
         because = f"{faults.words(fault)}{'; ' if fault.why else ''}{fault.why}"
         yield Group(word, state, because, fault.remedy, (), 0)
 

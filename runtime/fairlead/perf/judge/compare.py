@@ -157,7 +157,7 @@ def _judged(
             f" {stats.repeats_needed(lines)} on each side would do"
         )
     if _apart(ratio, MATTERS):
-        why = f"medians are apart, and p {p:.2g} proves nothing of {lines} lines: more repeats would tell"
+        why = f"medians are apart, and p {p:.2g} proves nothing of {lines} lines: more repeats would decide"
         return Change.UNKNOWN, why
     return Change.SAME, ""
 

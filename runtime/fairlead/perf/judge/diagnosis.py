@@ -104,7 +104,7 @@ def culprit(m: Measurement, evidence: Evidence) -> Reason | None:
     worst = max(concerned, key=lambda c: c.times)
     return Reason(
         f"{worst.name} is {worst.times:.2g} × as slow as {worst.against}: {worst.seen}",
-        "leave it out, and tell the site",
+        "leave it out, and report it to the site",
     )
 
 

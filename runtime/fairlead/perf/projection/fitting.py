@@ -182,14 +182,14 @@ class _Fitted:
             raise fail("project-runs-other-batch", batch=batch, seen_batch=self._batch)
         if target.ranks > 1 and not any(run.ranks > run.nodes for run in self._reducing):
             raise fail("project-runs-one-per-node", ranks=target.ranks)
-        # Whole steps tell the overlap where the slowest rank is known.
+        # Whole steps show the overlap where the slowest rank is known.
         whole = [run for run in self._reducing if run.step_s]
         self._timed = [run for run in whole if _every_rank(run) or (run.compute_s and run.wait_s)]
         self._rates_only = bool(whole) and not self._timed
         several_nodes = any(run.nodes > 1 for run in self._reducing)
         waits = any(run.wait_s for run in self._reducing)
         assumed = {
-            "no rank is slower than others for long: one rank alone tells nothing of that": (
+            "no rank is slower than others for long: one rank alone does not show it": (
                 self._estimate and not self._estimate.between_free
             ),
             f"the spread of ranks is {'how long ranks wait' if waits else 'what steps take longer'} beyond computing and"
@@ -198,7 +198,7 @@ class _Fitted:
             f"a byte of an allreduce between nodes takes {LINK_USE[0]:g} to {LINK_USE[1]:g} times as long as the bandwidth"
             " says: no run had several nodes": not several_nodes,
             "nothing of the allreduce is hidden: no run has `step_s`": not whole,
-            "anything from none to all of the allreduce is hidden: rates do not tell": (
+            "anything from none to all of the allreduce is hidden: rates do not show it": (
                 self._rates_only
             ),
             "reading the input costs nothing: no run has `input_s`": not self._inputs,

@@ -1,4 +1,4 @@
-"""The outside of a training: what is launched, what is told of it, what is made of the result."""
+"""Training from outside: what is launched, reported, and made of the result."""
 
 import json
 import math

@@ -242,7 +242,7 @@ def test_waiting_of_the_mean_rank_reports_the_spread_where_one_rank_was_looked_a
     assert any("how long ranks wait" in words for words in found.assumed)
     normal = [d.spread.whole for d in found.draws if d.spread.tail is Tail.LOGNORMAL]
     assert float(np.median(normal)) == pytest.approx(0.03, rel=0.1)
-    assert not any("rates do not tell" in words for words in found.assumed)
+    assert not any("rates do not show it" in words for words in found.assumed)
 
 
 def test_other_batch_is_projected_where_two_were_measured() -> None:
@@ -522,7 +522,7 @@ def test_validation_is_projected_with_what_its_rates_leave_open(tmp_path: Path) 
     assert [run.ranks for run in runs] == [1, 2, 4, 8]
     assert runs[1].communicate_s[0] == pytest.approx(FABRIC.allreduce_s(2, 28_165_772), rel=0.01)
     found = fit(runs, SURE)
-    assert any("rates do not tell" in words for words in found.assumed)
+    assert any("rates do not show it" in words for words in found.assumed)
     truth = step(Work(0.1, 28_165_772, overlap=0.2), FABRIC, Spread(0, 0.02), 512).step_s
     point = found.point(512).step_s
     assert point.low <= truth <= point.high
