@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.image.signature import carry
 from fairlead_build.cache.store import Cache
@@ -118,15 +118,8 @@ def hand_out_copy(source: Path, output: Path, suffix: str, name: str) -> Path:
         FairleadError: it cannot be written there.
     """
     target = file_in(output, name, suffix)
-    try:
+    with os_error_as("output-unwritable-cannot-write-image", target=target):
         with source.open("rb") as content, atomic_write(target) as out:
             shutil.copyfileobj(content, out, 4 << 20)
         carry(source, target)
-    except OSError as exc:
-        raise unwritable(target, exc) from None
     return target
-
-
-def unwritable(target: Path, exc: OSError) -> FairleadError:
-    reason = exc.strerror or str(exc)
-    return fail("output-unwritable-cannot-write-image", target=target, reason=reason)

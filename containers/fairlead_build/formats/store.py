@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import fail, os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress
 from fairlead.image.signature import carry
 from fairlead_build.base.proc import run
 from fairlead_build.cache.store import Cache, publish, remove_tree, workspace
-from fairlead_build.formats.images import ImageEntry, file_in, unwritable
+from fairlead_build.formats.images import ImageEntry, file_in
 from fairlead_build.formats.model import Format
 
 
@@ -65,7 +65,7 @@ def hand_out(
     own_name = form.folder and output.suffix == form.suffix
     target = output if own_name else file_in(output, entry.recipe, form.suffix)
     source, *_ = kept(form, cache, entry.key)
-    try:
+    with os_error_as("output-unwritable-cannot-write-image", target=target):
         if form.copied:
             make(form, entry, cache, progress)
         if form.folder and (target.exists() or target.is_symlink()):
@@ -80,8 +80,6 @@ def hand_out(
                 else:
                     form.write(entry, made, progress)
         carry(source, target)
-    except OSError as exc:
-        raise unwritable(target, exc) from None
     return target
 
 

@@ -84,21 +84,13 @@ class _Inode:
     listed_bytes: int = 0
 
 
-@dataclass(frozen=True)
-class Laid:
-    """sha256 of the lower one, as it was read, and of what was written."""
-
-    below_sha256: str
-    sha256: str
-
-
 def lay(
     above: Path,
     below: Path,
     target: Path,
     cache: Cache | None = None,
     advance: Callable[[int], object] = lambda amount: None,
-) -> Laid:
+) -> tuple[str, str]:
     """Writes ``target``: what is in ``below``, and over it what is in ``above``.
 
     Folders of ``below`` keep their attributes; anything else gives way to what has its name.
@@ -106,6 +98,8 @@ def lay(
     Args:
         cache: where the tool tree is; the user's own unless given.
         advance: called with the bytes written, as they are.
+    Returns:
+        The sha256 of ``below``, as it was read, and of ``target``.
     Raises:
         NotLaid: one of them is not such a squashfs.
         OSError: one cannot be read, or the target not written.
@@ -145,7 +139,7 @@ def lay(
             for chunk in _chunks(source, upper.data[1] - upper.data[0]):
                 put(chunk)
         put(tables)
-    return Laid(below_digest.hexdigest(), written.hexdigest())
+    return below_digest.hexdigest(), written.hexdigest()
 
 
 def _chunks(source: IO[bytes], size: int) -> Iterator[bytes]:

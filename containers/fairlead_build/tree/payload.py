@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import shlex
 import tarfile
 import zipfile
@@ -36,7 +37,6 @@ from fairlead_build.squashfs.overlay import NotLaid, lay
 from fairlead_build.squashfs.squash import squashing
 from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.record import TreeRecord
-from fairlead_build.tree.sbom import BillOfMaterials
 from fairlead_build.tree.tree import compression_of
 from fairlead_build.tree.wheel_staging import Built, path_of
 
@@ -57,7 +57,7 @@ def describe(
     lock: Lock,
     facts: ImageFacts,
     keys: Keys,
-    sbom: BillOfMaterials,
+    sbom: bytes,
     below: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """What the image that these make says of itself, in ``/.fairlead/image.json``.
@@ -98,8 +98,8 @@ def describe(
         "packages": {"deb": {d.name: d.version for d in lock.deb}, "wheel": wheels},
         "sbom": {
             "format": f"CycloneDX {SPECIFICATION}",
-            "components": sbom.components,
-            "sha256": hashlib.sha256(sbom.text).hexdigest(),
+            "components": len(json.loads(sbom)["components"]),
+            "sha256": hashlib.sha256(sbom).hexdigest(),
         },
         "facts": to_json(facts),
     }
@@ -158,7 +158,7 @@ def layer(
     description: Mapping[str, Any],
     wheel: bytes | None,
     bytecode: dict[str, bytes],
-    sbom: BillOfMaterials,
+    sbom: bytes,
 ) -> list[Member]:
     """All files that an image has beyond its tree."""
     scripts = engine_files(
@@ -169,7 +169,7 @@ def layer(
     )
     members = [
         Member(".fairlead/image.json", as_json(description)),
-        Member(".fairlead/sbom.cdx.json", sbom.text),
+        Member(".fairlead/sbom.cdx.json", sbom),
         *(Member(path, body, mode) for path, (body, mode) in scripts.items()),
     ]
     python = loaded.recipe.python
@@ -234,18 +234,18 @@ def overlay(
         with squashing(layer, how, job.again, job.cache) as sink:
             sink.write(_tar(members, how.epoch))
         try:
-            laid = lay(layer, tree, target, job.cache, stage.advance)
+            below_sha256, sha256 = lay(layer, tree, target, job.cache, stage.advance)
         except NotLaid as exc:
             raise fail("cache-damaged", tree=tree, why=str(exc), remedy=again) from None
         layer.unlink()
-    if laid.below_sha256 != record.sha256:
-        why = f"it has sha256 {laid.below_sha256[:16]}…, not {record.sha256[:16]}…"
+    if below_sha256 != record.sha256:
+        why = f"it has sha256 {below_sha256[:16]}…, not {record.sha256[:16]}…"
         raise fail("cache-damaged", tree=tree, why=why, remedy=again)
     above = _entries(members)
     files = {path: entry for path, entry in above.items() if entry.kind == "file"}
     whole = {**above, **record.entries, **files}
     size = sum(int(entry.detail) for entry in whole.values() if entry.kind == "file")
-    return Overlaid(laid.sha256, tree_sha256(whole), size)
+    return Overlaid(sha256, tree_sha256(whole), size)
 
 
 def _entries(members: list[Member]) -> dict[str, Entry]:
