@@ -221,14 +221,25 @@ def _members(
     advance: Callable[[int], None] = lambda amount: None,
 ) -> Iterator[Iterator[Member]]:
     """The members of a layer; what is wrong with it becomes an error inside the block too."""
+    packed = layer.path.stat().st_size
+    left = most = min(max(_FREE_BYTES, _MOST_RATIO * packed), _MOST_BYTES)
+
+    def limited(block: bytes) -> None:
+        """Refuses far more than such a file can hold for a good reason."""
+        nonlocal left
+        left -= len(block)
+        if left < 0:
+            raise fail("layer-bomb", layer=layer, size=packed, most=most)
+        if see is not None:
+            see(block)
+
     with layer.path.open("rb") as raw:
         magic = raw.read(4)
         raw.seek(0)
         hashed = _Hashed(raw, advance)
         try:
             with _unpacked(layer, magic, hashed, cache) as stream:
-                limited = _Limited(layer, stream)
-                yield iter(TarStream(cast(IO[bytes], limited), see))
+                yield iter(TarStream(stream, limited))
                 if see is not None:
                     hashed.drain()
         except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, RecursionError) as exc:
@@ -276,20 +287,3 @@ def _unpacked(
                 raise tarfile.ReadError(errors or "zstd cannot read it")
     else:
         yield cast(IO[bytes], raw)
-
-
-class _Limited:
-    """Refuses to go on when far more comes out than such a file can hold for a good reason."""
-
-    def __init__(self, layer: LayerFile, stream: IO[bytes]):
-        self._layer, self._stream = layer, stream
-        self._packed = layer.path.stat().st_size
-        self._most = min(max(_FREE_BYTES, _MOST_RATIO * self._packed), _MOST_BYTES)
-        self._left = self._most
-
-    def read(self, size: int = -1) -> bytes:
-        chunk = self._stream.read(size)
-        self._left -= len(chunk)
-        if self._left < 0:
-            raise fail("layer-bomb", layer=self._layer, size=self._packed, most=self._most)
-        return chunk
