@@ -246,11 +246,11 @@ def _make(job: _Job) -> ImageEntry:
         sbom = bill_of_materials(loaded, lock, keys.lock_sha256, keys.wheel_sha256, found.installed)
         below = engine_tree.base_environment(job)
         description = payload.describe(loaded, lock, found.facts, keys, sbom, below)
-        members = payload.layer(loaded, description, job.wheel, bytecode, sbom)
-        members += payload.core(loaded, lock, job.wheel)
-        members += payload.of_sources(sources.build_sources(job, job.own))
+        files = payload.layer(loaded, description, job.wheel, bytecode, sbom)
+        files |= payload.core(loaded, lock, job.wheel)
+        files |= payload.of_sources(sources.build_sources(job, job.own))
         squashfs = scratch / "image.squashfs"
-        overlaid = payload.overlay(tree, record, members, squashfs, job)
+        overlaid = payload.overlay(tree, record, files, squashfs, job)
         return _wrap(job, squashfs, overlaid, description, work)
 
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from fairlead.base.errors import FairleadError, fail
 
@@ -178,11 +178,9 @@ def tool_failed(
     if says_no_space(text):
         return no_space(doing)
     tail = "\n".join([line for line in text.splitlines() if line.strip()][-12:])
-    given: dict[str, Any] = {"doing": doing, "name": name, "status": abs(code), "remedy": remedy}
-    given["why"] = f":\n{tail}" if tail else ""
-    return fail(
-        "tool-failed-ended-exit-code" if code >= 0 else "tool-failed-killed-signal", **given
-    )
+    message = "tool-failed-ended-exit-code" if code >= 0 else "tool-failed-killed-signal"
+    why = f":\n{tail}" if tail else ""
+    return fail(message, doing=doing, name=name, status=abs(code), why=why, remedy=remedy)
 
 
 def says_no_space(text: str) -> bool:
@@ -192,8 +190,5 @@ def says_no_space(text: str) -> bool:
 
 def no_space(doing: str, folder: Path | None = None) -> FairleadError:
     """A write failed on a full disk, although the estimate before the build held."""
-    return fail(
-        "no-space-left-in-folder" if folder else "no-space-left-place-unknown",
-        doing=doing,
-        folder=folder,
-    )
+    message = "no-space-left-in-folder" if folder else "no-space-left-place-unknown"
+    return fail(message, doing=doing, folder=folder)

@@ -40,6 +40,12 @@ _PADDING = 4096  # to whole pages, for loop devices
 
 _FOLDER, _FILE, _LINK, _BLOCK_DEVICE, _CHAR_DEVICE, _PIPE, _SOCKET = range(1, 8)
 _EXTENDED = 7  # is added to a kind whose inode has more fields
+# What follows in an inode of a kind; the last field of an extended one says where its attributes are.
+_FIELDS = {
+    _FOLDER: "<IIHHI", _FOLDER + _EXTENDED: "<IIIIHHI", _FILE: "<IIII",
+    _FILE + _EXTENDED: "<QQQIIII", _LINK: "<II", _BLOCK_DEVICE: "<II", _CHAR_DEVICE: "<II",
+    _PIPE: "<I", _SOCKET: "<I",
+}  # fmt: skip
 _COMMON = struct.Struct("<HHHHII")  # kind, mode, owner, group, time, number
 _NO_ATTRIBUTES = 0xFFFFFFFF
 _NO_FRAGMENT = 0xFFFFFFFF
@@ -273,8 +279,8 @@ class _Squashfs:
 
     def _inode(self, block: int, offset: int) -> _Inode:
         data, at = self.inodes.data, self.inodes.find(block, offset)
-        kind, mode, owner, group, time, number = _COMMON.unpack_from(data, at)
-        extended, kind = kind > _EXTENDED, kind - _EXTENDED * (kind > _EXTENDED)
+        stored, mode, owner, group, time, number = _COMMON.unpack_from(data, at)
+        kind = stored - _EXTENDED * (stored > _EXTENDED)
         if not _FOLDER <= kind <= _SOCKET or (kind == _FOLDER and number in self.known):
             raise NotLaid(f"{self.path.name} is damaged: inode {number} cannot be")
         if number in self.known:
@@ -282,45 +288,36 @@ class _Squashfs:
         at += _COMMON.size
         made = _Inode(kind, mode, self.owners[owner], self.owners[group], time)
         self.known[number] = made
-        attributes = _NO_ATTRIBUTES
-        if kind == _FOLDER:
-            attributes = self._folder(made, at, extended)
-        elif kind == _FILE:
-            attributes = self._file(made, at, extended)
-        elif kind == _LINK:
-            _, size = struct.unpack_from("<II", data, at)
-            made.target = data[at + 8 : at + 8 + size]
-        elif kind in (_BLOCK_DEVICE, _CHAR_DEVICE):
-            _, made.device = struct.unpack_from("<II", data, at)
-        if attributes != _NO_ATTRIBUTES:
+        form = _FIELDS.get(stored, _FIELDS[kind])
+        fields = struct.unpack_from(form, data, at)
+        at += struct.calcsize(form)
+        if stored in (_FOLDER + _EXTENDED, _FILE + _EXTENDED) and fields[-1] != _NO_ATTRIBUTES:
             raise NotLaid(f"{self.path.name} has extended attributes")
+        match kind:
+            case 1:  # folder
+                if kind == stored:
+                    start, _, size, within, _ = fields
+                else:
+                    _, size, start, _, _, within, _ = fields
+                if size > 3:  # recorded so much too large, for `.` and `..`
+                    self.waiting.append((made, start, within, size - 3))
+            case 2:  # file
+                self._file(made, fields, at)
+            case 3:  # symbolic link
+                made.target = data[at : at + fields[1]]
+            case 4 | 5:  # devices
+                made.device = fields[1]
         return made
 
-    def _folder(self, made: _Inode, at: int, extended: bool) -> int:
-        """Reads the rest of a folder's inode at ``at``; returns its extended attributes."""
-        data, attributes = self.inodes.data, _NO_ATTRIBUTES
-        if extended:
-            _, size, start, _, _, within, attributes = struct.unpack_from("<IIIIHHI", data, at)
-        else:
-            start, _, size, within, _ = struct.unpack_from("<IIHHI", data, at)
-        if size > 3:  # recorded so much too large, for `.` and `..`
-            self.waiting.append((made, start, within, size - 3))
-        return int(attributes)
-
-    def _file(self, made: _Inode, at: int, extended: bool) -> int:
-        """Reads the rest of a file's inode at ``at``; returns its extended attributes."""
-        data, attributes = self.inodes.data, _NO_ATTRIBUTES
-        form = "<QQQIIII" if extended else "<IIII"
-        fields = struct.unpack_from(form, data, at)
-        if extended:
-            made.start, made.size, made.holes, _, made.fragment, made.offset, attributes = fields
-        else:
+    def _file(self, made: _Inode, fields: tuple[int, ...], at: int) -> None:
+        """Takes in the fields of a file's inode, and its blocks, which are listed at ``at``."""
+        if len(fields) == 4:
             made.start, made.fragment, made.offset, made.size = fields
-        at += struct.calcsize(form)
+        else:
+            made.start, made.size, made.holes, _, made.fragment, made.offset, _ = fields
         whole, rest = divmod(made.size, self.block_size)
         count = whole + (rest > 0 and made.fragment == _NO_FRAGMENT)
-        made.blocks = data[at : at + 4 * count]
-        return attributes
+        made.blocks = self.inodes.data[at : at + 4 * count]
 
     def _fill(self, folder: _Inode, start: int, within: int, size: int) -> None:
         data, at = self.folders.data, self.folders.find(start, within)
@@ -444,33 +441,26 @@ def _write_folder(
 
 def _write_inode(inode: _Inode, parent: int, owners: dict[int, int], inodes: _Writer) -> None:
     kind, links = inode.kind, inode.links
+    fields: tuple[int, ...] = (links,)  # of pipes and sockets
     match kind:
         case 1:  # folder
             (start, within), size = inode.listed, inode.listed_bytes + 3
-            if size < 1 << 16:
-                body = struct.pack("<IIHHI", start, links, size, within, parent)
-            else:
+            fields = (start, links, size, within, parent)
+            if size >= 1 << 16:
                 kind += _EXTENDED
                 fields = (links, size, start, parent, 0, within, _NO_ATTRIBUTES)
-                body = struct.pack("<IIIIHHI", *fields)
         case 2:  # file
-            if links == 1 and not inode.holes and max(inode.start, inode.size) < 1 << 32:
-                body = struct.pack("<IIII", inode.start, inode.fragment, inode.offset, inode.size)
-            else:
+            start, size, tail = inode.start, inode.size, (inode.fragment, inode.offset)
+            fields = (start, *tail, size)
+            if links > 1 or inode.holes or max(start, size) >= 1 << 32:
                 kind += _EXTENDED
-                body = struct.pack(
-                    "<QQQIIII", inode.start, inode.size, inode.holes, links, inode.fragment,
-                    inode.offset, _NO_ATTRIBUTES,
-                )  # fmt: skip
-            body += inode.blocks
+                fields = (start, size, inode.holes, links, *tail, _NO_ATTRIBUTES)
         case 3:  # symbolic link
-            body = struct.pack("<II", links, len(inode.target)) + inode.target
+            fields = (links, len(inode.target))
         case 4 | 5:  # devices
-            body = struct.pack("<II", links, inode.device)
-        case _:
-            body = struct.pack("<I", links)
+            fields = (links, inode.device)
     inode.place = inodes.place
     inodes.data += _COMMON.pack(
         kind, inode.mode, owners[inode.owner], owners[inode.group], inode.time, inode.number
     )
-    inodes.data += body
+    inodes.data += struct.pack(_FIELDS[kind], *fields) + inode.blocks + inode.target

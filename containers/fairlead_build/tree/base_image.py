@@ -184,13 +184,8 @@ def _read(image: str, digest: str, layout: Path, cache: Cache, progress: Progres
             ident = contents.distribution or "nothing: no /etc/os-release"
             raise fail("base-distribution-other", image=image[:200], ident=ident[:80])
         if "libc6" not in versions:
-            thin = merged.tree.find(_PARTS) is not None
-            raise fail(
-                "base-distribution-no-dpkg",
-                image=image[:200],
-                whole="whole " if thin else "",
-                status=_STATUS,
-            )
+            whole = "whole " if merged.tree.find(_PARTS) else ""
+            raise fail("base-distribution-no-dpkg", image=image[:200], whole=whole, status=_STATUS)
         stage.result(f"{distribution} {contents.suite}, {len(versions)} packages")
     python = re.match(r"(?:\d+:)?(3\.\d+)", versions.get("python3-minimal", ""))
     return BaseImage(

@@ -51,13 +51,8 @@ def _symbols(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
         wanted = set(consumer.mpi_imports)
         lacking = min((sorted(wanted - set(m.elf.mpi_exports)) for m in providers), key=len)
         if lacking:
-            yield error(
-                "image-mpi-symbols",
-                consumer=consumer,
-                provider=providers[0],
-                lacking=_some(lacking),
-                loaded=loaded,
-            )
+            given = {"provider": providers[0], "lacking": _some(lacking), "loaded": loaded}
+            yield error("image-mpi-symbols", consumer=consumer, **given)
 
 
 def _floor(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:

@@ -78,11 +78,7 @@ def materials_of(image: Image, environ: Mapping[str, str] = os.environ) -> str:
     digest = hashlib.sha256(seen.materials.encode()).hexdigest()
     if expected and digest != expected:
         raise fail(
-            "sbom-changed",
-            image_path=image.path,
-            materials=MATERIALS,
-            found=digest[:16],
-            expected=expected[:16],
+            "sbom-changed", image=image, materials=MATERIALS, found=digest, expected=expected
         )
     return seen.materials
 
