@@ -341,8 +341,5 @@ def _output(job: _Job, entry: ImageEntry, form: Format, output: Path | None) -> 
 
 def _holding(job: _Job) -> AbstractContextManager[None]:
     """The lock of the recipe: one build at a time; a second one shows what it waits for."""
-    title = f"which is building `{job.loaded.name}` too"
-    stage = job.progress.stage
-    return holding(
-        job.cache, f"recipe-{job.loaded.name}", lambda who: stage(f"wait for {who}, {title}")
-    )
+    name = job.loaded.name
+    return holding(job.cache, f"recipe-{name}", job.progress, f"is building `{name}` too")

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from fairlead.base.errors import FairleadError, fail
 
@@ -178,9 +178,11 @@ def tool_failed(
     if says_no_space(text):
         return no_space(doing)
     tail = "\n".join([line for line in text.splitlines() if line.strip()][-12:])
-    message = "tool-failed-ended-exit-code" if code >= 0 else "tool-failed-killed-signal"
-    why = f":\n{tail}" if tail else ""
-    return fail(message, doing=doing, name=name, status=abs(code), why=why, remedy=remedy)
+    given: dict[str, Any] = {"doing": doing, "name": name, "status": abs(code), "remedy": remedy}
+    given["why"] = f":\n{tail}" if tail else ""
+    if code < 0:
+        return fail("tool-failed-killed-signal", **given)
+    return fail("tool-failed-ended-exit-code", **given)
 
 
 def says_no_space(text: str) -> bool:
@@ -190,5 +192,6 @@ def says_no_space(text: str) -> bool:
 
 def no_space(doing: str, folder: Path | None = None) -> FairleadError:
     """A write failed on a full disk, although the estimate before the build held."""
-    message = "no-space-left-in-folder" if folder else "no-space-left-place-unknown"
-    return fail(message, doing=doing, folder=folder)
+    if folder is None:
+        return fail("no-space-left-place-unknown", doing=doing)
+    return fail("no-space-left-in-folder", doing=doing, folder=folder)

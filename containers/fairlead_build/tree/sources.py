@@ -200,11 +200,15 @@ def _failed(
         shutil.copyfile(log, kept)
         where += f"; the whole log: {kept}"
     why = "\n".join(phases.tail) or f"its commands ended with exit code {code}"
-    message = {
-        "hostile": "source-hostile", "patch": "source-patch", "empty": "source-empty",
-        "run": "source-build",
-    }[step]  # fmt: skip
-    return fail(message, source=source, where=where, again=job.again, detail=detail, why=why)
+    given: dict[str, Any] = {"source": source, "where": where, "again": job.again}
+    match step:
+        case "hostile":
+            return fail("source-hostile", detail=detail, **given)
+        case "patch":
+            return fail("source-patch", detail=detail, why=why, **given)
+        case "empty":
+            return fail("source-empty", why=why, **given)
+    return fail("source-build", why=why, **given)
 
 
 def _keep(made: Path, staging: Path, final: Path) -> None:

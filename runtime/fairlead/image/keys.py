@@ -234,10 +234,10 @@ def read_public(path: Path) -> PublicKey:
         if base64.b64encode(data).decode() != text:
             raise ValueError("its text is not as OpenSSH writes it")
     except ValueError as exc:
-        private = raw.startswith(b"-----BEGIN")
-        message = "key-damaged-private-given" if private else "key-damaged-public"
         file = path.name.removesuffix(SUFFIX) + SUFFIX
-        raise fail(message, path=path, file=file, reason=exc) from None
+        if raw.startswith(b"-----BEGIN"):
+            raise fail("key-damaged-private-given", path=path, file=file) from None
+        raise fail("key-damaged-public", path=path, file=file, reason=exc) from None
     return PublicKey(point, str(path))
 
 
