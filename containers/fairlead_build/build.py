@@ -251,7 +251,7 @@ def _make(job: _Job) -> ImageEntry:
         files |= payload.of_sources(sources.build_sources(job, job.own))
         squashfs = scratch / "image.squashfs"
         overlaid = payload.overlay(tree, record, files, squashfs, job)
-        return _wrap(job, squashfs, overlaid, description, work)
+        return _wrap(job, squashfs, {**description, **overlaid}, work)
 
 
 def _tree(job: _Job) -> TreeRecord:
@@ -275,22 +275,13 @@ def _tree(job: _Job) -> TreeRecord:
     return record
 
 
-def _wrap(
-    job: _Job, squashfs: Path, overlaid: payload.Overlaid, description: dict[str, Any], work: Path
-) -> ImageEntry:
-    """The SIF of a finished squashfs, under its name."""
-    size, keys, lock = squashfs.stat().st_size, job.made_from, job.lock
-    document = {
-        **description,
-        "squashfs_sha256": overlaid.sha256,
-        "squashfs_bytes": size,
-        "tree_sha256": overlaid.tree_sha256,
-        "tree_bytes": overlaid.tree_bytes,
-    }
-    with job.progress.stage("write the SIF", size, "B") as stage:
+def _wrap(job: _Job, squashfs: Path, document: dict[str, Any], work: Path) -> ImageEntry:
+    """The SIF of a finished squashfs and its record, under its name."""
+    lock, squashfs_sha256 = job.lock, document["squashfs_sha256"]
+    with job.progress.stage("write the SIF", document["squashfs_bytes"], "B") as stage:
         sif_sha256 = write_sif(
             work / "image.sif", squashfs, ("image.json", as_json(document)), arch=lock.architecture,
-            epoch=lock.source_date_epoch, squashfs_sha256=overlaid.sha256, advance=stage.advance,
+            epoch=lock.source_date_epoch, squashfs_sha256=squashfs_sha256, advance=stage.advance,
         )  # fmt: skip
         final = (work / "image.sif").replace(job.cache.image(job.key))  # write_sif has synced it
         stage.result(f"{final.stat().st_size / 1e6:.0f} MB")
@@ -298,11 +289,11 @@ def _wrap(
         key=job.key,
         path=str(final),
         sif_sha256=sif_sha256,
-        squashfs_sha256=overlaid.sha256,
-        tree_sha256=overlaid.tree_sha256,
+        squashfs_sha256=squashfs_sha256,
+        tree_sha256=document["tree_sha256"],
         recipe=job.loaded.name,
         recipe_path=str(job.loaded.folder),
-        **asdict(keys),
+        **asdict(job.made_from),
         bytes=final.stat().st_size,
     )
     write_entry(job.cache, entry, lambda key: forms.forget(job.cache, key))

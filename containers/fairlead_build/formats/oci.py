@@ -13,7 +13,6 @@ import posixpath
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -23,7 +22,7 @@ from typing import IO, Any
 from fairlead.base.errors import FairleadError
 from fairlead.base.progress import Progress
 from fairlead_build.base import tar
-from fairlead_build.base.digest import sha256_of
+from fairlead_build.base.digest import Advance, sha256_of, unseen
 from fairlead_build.base.proc import child, clean_environment, tool_failed
 from fairlead_build.cache.store import need_space
 from fairlead_build.formats.images import ImageEntry
@@ -52,13 +51,12 @@ def write_layout(
     folder: Path,
     image: Path,
     wrapping: Wrapping,
-    advance: Callable[[int], None] = lambda amount: None,
+    advance: Advance = unseen,
 ) -> Manifest:
     """Writes the layout into ``folder``, which must be empty; returns its manifest.
 
     Args:
         image: a SIF, or a bare squashfs.
-        advance: called with the bytes of the layers' content, as they are read.
     Raises:
         FairleadError: a tool failed, or there is no room.
     """
@@ -88,7 +86,7 @@ class _LinkBetweenLayers(Exception):
 
 
 def _write_layers(
-    blobs: Path, squashfs: Path, wrapping: Wrapping, advance: Callable[[int], None], links: bool
+    blobs: Path, squashfs: Path, wrapping: Wrapping, advance: Advance, links: bool
 ) -> list[_Layer]:
     with ExitStack() as stack:
         writers = [
@@ -128,7 +126,7 @@ class _Writer:
         info: TarInfo,
         content: IO[bytes] | None,
         folders: dict[str, TarInfo],
-        advance: Callable[[int], None],
+        advance: Advance,
     ) -> None:
         # A layer lists the folders above its files too: else an engine would create them,
         # with modes of its own, over those of the layers below.

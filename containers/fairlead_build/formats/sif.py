@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from fairlead.base.paths import atomic_write
 from fairlead.image import sif as layout
+from fairlead_build.base.digest import Advance, unseen
 from fairlead_build.formats.model import Format
 
 _SLOTS = 48  # as the reference implementation reserves; Apptainer needs free ones to add signatures
@@ -28,7 +28,7 @@ def write_sif(
     arch: str,
     epoch: int,
     squashfs_sha256: str,
-    advance: Callable[[int], None] = lambda amount: None,
+    advance: Advance = unseen,
 ) -> str:
     """Writes ``target``: the squashfs as primary system partition, and ``document`` as generic JSON.
 
@@ -37,7 +37,6 @@ def write_sif(
         arch: ``amd64`` or ``arm64``.
         epoch: seconds since 1970 for every time in the file.
         squashfs_sha256: hex; with ``document`` it makes the identifier of the image.
-        advance: called with the bytes written, as they are.
     Returns:
         The sha256 of the file, hex.
     Raises:

@@ -22,6 +22,7 @@ from typing import IO, cast
 
 from fairlead.base.errors import fail
 from fairlead_build.base import tar
+from fairlead_build.base.digest import Advance, unseen
 from fairlead_build.base.proc import child, clean_environment
 from fairlead_build.cache.store import Cache
 from fairlead_build.squashfs.merged_tree import HostileMember, Inode, MergedTree
@@ -61,15 +62,12 @@ class Merged:
 
 
 def read_layers(
-    layers: Sequence[LayerFile],
-    cache: Cache | None = None,
-    advance: Callable[[int], None] = lambda amount: None,
+    layers: Sequence[LayerFile], cache: Cache | None = None, advance: Advance = unseen
 ) -> Merged:
     """The first pass: every name that the layers leave, lowest layer first.
 
     Args:
         cache: where the tool tree is, for zstd.
-        advance: called with the bytes of the layer files, as they are read.
     Raises:
         FairleadError: exit code 2; a layer is damaged, not what its digest says, or hostile.
         OSError: as reading does.
@@ -129,7 +127,7 @@ def write_tar(
     epoch: int | None = None,
     in_order: bool = False,
     cache: Cache | None = None,
-    advance: Callable[[int], None] = lambda amount: None,
+    advance: Advance = unseen,
 ) -> None:
     """The second pass: the merged tree as one tar, every owner root, no end mark left out.
 
@@ -139,7 +137,6 @@ def write_tar(
     Args:
         epoch: the time of everything, instead of its own.
         in_order: files sorted by path. Only for layers that are plain tars on disk.
-        advance: called with the bytes of content, as they are written.
     Raises:
         FairleadError: a layer changed while it was read.
         OSError: as reading and writing do.
@@ -218,7 +215,7 @@ def _members(
     layer: LayerFile,
     cache: Cache | None,
     see: Callable[[bytes], object] | None = None,
-    advance: Callable[[int], None] = lambda amount: None,
+    advance: Advance = unseen,
 ) -> Iterator[Iterator[Member]]:
     """The members of a layer; what is wrong with it becomes an error inside the block too."""
     packed = layer.path.stat().st_size
@@ -255,7 +252,7 @@ def _members(
 class _Hashed:
     """A file that is hashed and counted as it is read, from its beginning to its end."""
 
-    def __init__(self, raw: IO[bytes], advance: Callable[[int], None]):
+    def __init__(self, raw: IO[bytes], advance: Advance):
         self._raw, self._advance, self.digest = raw, advance, hashlib.sha256()
 
     def read(self, size: int = -1) -> bytes:

@@ -19,11 +19,12 @@ import os
 import struct
 import subprocess
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from fairlead_build.base.digest import Advance, unseen
 from fairlead_build.base.proc import clean_environment
 from fairlead_build.cache.store import Cache
 from fairlead_build.squashfs.squash import CHUNK
@@ -95,7 +96,7 @@ def lay(
     below: Path,
     target: Path,
     cache: Cache | None = None,
-    advance: Callable[[int], object] = lambda amount: None,
+    advance: Advance = unseen,
 ) -> tuple[str, str]:
     """Writes ``target``: what is in ``below``, and over it what is in ``above``.
 
@@ -103,7 +104,6 @@ def lay(
 
     Args:
         cache: where the tool tree is; the user's own unless given.
-        advance: called with the bytes written, as they are.
     Returns:
         The sha256 of ``below``, as it was read, and of ``target``.
     Raises:

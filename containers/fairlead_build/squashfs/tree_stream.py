@@ -26,6 +26,7 @@ from typing import IO, cast
 from fairlead.base.errors import FairleadError, fail
 from fairlead.image.sif import copy_object, is_sif, read_sif
 from fairlead.image.tree_digest import Entry, Tree, belongs, scan_folder, tree_sha256
+from fairlead_build.base.digest import Advance, unseen
 from fairlead_build.base.proc import clean_environment, piped
 from fairlead_build.cache.store import scratch_parent, workspace
 from fairlead_build.squashfs.squash import CHUNK, Sink
@@ -210,13 +211,9 @@ def _hex(descriptor: dict[str, str]) -> str:
     return match[1]
 
 
-def read_tree(
-    members: Iterable[Member], advance: Callable[[int], None] = lambda amount: None
-) -> dict[str, Entry]:
+def read_tree(members: Iterable[Member], advance: Advance = unseen) -> dict[str, Entry]:
     """The tree that tar members make; all of their content is read.
 
-    Args:
-        advance: called with the bytes read, as they are.
     Raises:
         FairleadError: a hard link leads nowhere.
     """
@@ -282,7 +279,7 @@ class Recorder:
             self._wrong = exc
 
 
-def _entry(info: TarInfo, content: IO[bytes] | None, advance: Callable[[int], None]) -> Entry:
+def _entry(info: TarInfo, content: IO[bytes] | None, advance: Advance) -> Entry:
     kind, mode = _KINDS[info.type], info.mode & 0o7777
     if content is not None:
         digest = hashlib.sha256()
@@ -297,7 +294,7 @@ def _entry(info: TarInfo, content: IO[bytes] | None, advance: Callable[[int], No
     return Entry(kind, mode)
 
 
-def image_tree(source: Path, advance: Callable[[int], None] = lambda amount: None) -> Tree:
+def image_tree(source: Path, advance: Advance = unseen) -> Tree:
     """The tree of an image in any wrapping, a folder with a root file system included.
 
     Raises:

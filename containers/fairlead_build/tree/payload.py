@@ -58,7 +58,7 @@ def describe(
     facts: ImageFacts,
     keys: Keys,
     sbom: bytes,
-    below: Mapping[str, str] = MappingProxyType({}),
+    below: Mapping[str, str],
 ) -> dict[str, Any]:
     """What the image that these make says of itself, in ``/.fairlead/image.json``.
 
@@ -201,18 +201,13 @@ def of_sources(built: Iterable[Built]) -> Files:
     return files
 
 
-@dataclass(frozen=True)
-class Overlaid:
-    """A finished squashfs; ``tree_bytes`` is the content of all files of the tree in it."""
-
-    sha256: str
-    tree_sha256: str
-    tree_bytes: int
-
-
-def overlay(tree: Path, record: TreeRecord, files: Files, target: Path, job: TreeJob) -> Overlaid:
+def overlay(
+    tree: Path, record: TreeRecord, files: Files, target: Path, job: TreeJob
+) -> dict[str, Any]:
     """Writes ``target``: ``tree`` with ``files`` in it.
 
+    Returns:
+        What the image's record in the SIF says of it; ``tree_bytes`` is the content of all its files.
     Raises:
         FairleadError: a tool failed, the tree is damaged, or there is no room.
     """
@@ -233,7 +228,12 @@ def overlay(tree: Path, record: TreeRecord, files: Files, target: Path, job: Tre
     folders, laid = _entries(files)
     whole = {**folders, **record.entries, **laid}
     size = sum(int(entry.detail) for entry in whole.values() if entry.kind == "file")
-    return Overlaid(sha256, tree_sha256(whole), size)
+    return {
+        "squashfs_sha256": sha256,
+        "squashfs_bytes": target.stat().st_size,
+        "tree_sha256": tree_sha256(whole),
+        "tree_bytes": size,
+    }
 
 
 def _entries(files: Files) -> tuple[dict[str, Entry], dict[str, Entry]]:

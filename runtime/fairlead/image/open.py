@@ -120,11 +120,8 @@ def _known_elsewhere(name: str, environ: Mapping[str, str], progress: Progress) 
     """What the image builder, which this package does not import, knows under ``name``."""
     from importlib.metadata import entry_points
 
-    for provider in entry_points(group="fairlead.images"):
-        path: Path | None = provider.load()(name, environ, progress)
-        if path:
-            return path
-    return None
+    providers = entry_points(group="fairlead.images")
+    return next(filter(None, (p.load()(name, environ, progress) for p in providers)), None)
 
 
 def open_image(

@@ -49,9 +49,7 @@ def generic_purl(name: str, version: str, sha256: str = "") -> str:
 
 def _purl(kind: str, name: str, version: str, more: Mapping[str, str] | None = None) -> str:
     qualifiers = "&".join(f"{k}={_quoted(v)}" for k, v in sorted((more or {}).items()) if v)
-    return f"pkg:{kind}/{_quoted(name)}@{_quoted(version)}" + (
-        f"?{qualifiers}" if qualifiers else ""
-    )
+    return f"pkg:{kind}/{_quoted(name)}@{_quoted(version)}" + "?" * bool(qualifiers) + qualifiers
 
 
 def _quoted(text: str) -> str:
