@@ -27,7 +27,7 @@ from fairlead_build.base.proc import child, clean_environment
 from fairlead_build.cache.store import Cache
 from fairlead_build.squashfs.merged_tree import HostileMember, Inode, MergedTree
 from fairlead_build.squashfs.squash import CHUNK, Sink
-from fairlead_build.squashfs.tree_stream import Member, TarStream
+from fairlead_build.squashfs.tree_stream import Member, tar_members
 from fairlead_build.tools import tool_tree
 
 # A layer of zeros shrinks to a thousandth. Beyond this much of it, it is a decompression bomb.
@@ -236,7 +236,7 @@ def _members(
         hashed = _Hashed(raw, advance)
         try:
             with _unpacked(layer, magic, hashed, cache) as stream:
-                yield iter(TarStream(stream, limited))
+                yield tar_members(stream, limited)
                 if see is not None:
                     hashed.drain()
         except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, RecursionError) as exc:

@@ -195,9 +195,6 @@ class _Table:
     data: bytes
     begins: dict[int, int]  # where each block begins in the data
 
-    def find(self, place: int, offset: int) -> int:
-        return self.begins[place] + offset
-
 
 class _Squashfs:
     """A squashfs that was read.
@@ -278,7 +275,7 @@ class _Squashfs:
         return [done.stdout[n * _BLOCK : (n + 1) * _BLOCK] for n in range(len(blocks))]
 
     def _inode(self, block: int, offset: int) -> _Inode:
-        data, at = self.inodes.data, self.inodes.find(block, offset)
+        data, at = self.inodes.data, self.inodes.begins[block] + offset
         stored, mode, owner, group, time, number = _COMMON.unpack_from(data, at)
         kind = stored - _EXTENDED * (stored > _EXTENDED)
         if not _FOLDER <= kind <= _SOCKET or (kind == _FOLDER and number in self.known):
@@ -320,7 +317,7 @@ class _Squashfs:
         made.blocks = self.inodes.data[at : at + 4 * count]
 
     def _fill(self, folder: _Inode, start: int, within: int, size: int) -> None:
-        data, at = self.folders.data, self.folders.find(start, within)
+        data, at = self.folders.data, self.folders.begins[start] + within
         end = at + size
         while at < end:
             more, block, _ = _RUN.unpack_from(data, at)

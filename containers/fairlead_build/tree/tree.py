@@ -23,7 +23,7 @@ from fairlead_build.cache.store import scratch_parent, workspace
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import Lock
 from fairlead_build.squashfs.squash import Compression, Sink, squashing, unsquash_argv
-from fairlead_build.squashfs.tree_stream import Recorder, TarStream
+from fairlead_build.squashfs.tree_stream import Recorder, tar_members
 from fairlead_build.tree import sources
 from fairlead_build.tree.debian import INSIDE, debian_key, debian_tree
 from fairlead_build.tree.job import TreeJob
@@ -149,7 +149,7 @@ def _pass_on(
             while chunk := stream.read(tar.CHUNK):
                 write_on(chunk)
             return
-        for info, content in TarStream(stream):
+        for info, content in tar_members(stream):
             if info.name in replaced:
                 continue
             info.name = "./" if info.name == "." else f"./{info.name}"
