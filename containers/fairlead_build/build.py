@@ -61,8 +61,8 @@ from fairlead_build.tree.mpi_check import image_findings
 from fairlead_build.tree.record import Contents, TreeRecord, read_record, write_record
 from fairlead_build.tree.sbom import bill_of_materials
 from fairlead_build.tree.tree import build_tree, tree_key
-from fairlead_build.tree.tree_scan import compile_wheel
 from fairlead_build.tree.wheel import own_wheel, runtime_requirements
+from fairlead_build.tree.wheel_compile import compile_wheel
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ def _wrap(job: _Job, squashfs: Path, document: dict[str, Any], work: Path) -> Im
         **asdict(job.made_from),
         bytes=final.stat().st_size,
     )
-    write_entry(job.cache, entry, lambda key: forms.forget(job.cache, key))
+    write_entry(job.cache, entry)
     sweep(job.cache, trees_in_use(job.cache))
     return entry
 

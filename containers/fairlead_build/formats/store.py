@@ -12,7 +12,7 @@ from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress
 from fairlead.image.signature import carry
 from fairlead_build.base.proc import run
-from fairlead_build.cache.store import Cache, publish, remove_tree, workspace
+from fairlead_build.cache.store import Cache, publish, workspace
 from fairlead_build.formats.images import ImageEntry, file_in
 from fairlead_build.formats.model import Format
 
@@ -26,15 +26,6 @@ def kept(form: Format, cache: Cache, key: str) -> tuple[Path, ...]:
 def is_kept(form: Format, cache: Cache, key: str) -> bool:
     """Whether it has been made."""
     return all(path.exists() for path in kept(form, cache, key))
-
-
-def forget(cache: Cache, key: str) -> None:
-    """Removes every format of the image ``key``, their sidecars and signatures."""
-    for path in cache.image(key).parent.glob(f"{key}.*"):
-        if path.is_dir():
-            remove_tree(path)
-        else:
-            path.unlink(missing_ok=True)
 
 
 def make(form: Format, entry: ImageEntry, cache: Cache, progress: Progress) -> Path:

@@ -357,13 +357,13 @@ def _tables(lower: _Squashfs, fragments: Sequence[tuple[int, int]], at: int) -> 
     """
     root = lower.root
     inodes, folders = _Writer(), _Writer()
-    count, order = _number(root)
+    order = _number(root)
     owners = sorted({owner for each in _inodes(root) for owner in (each.owner, each.group)})
     known = {owner: index for index, owner in enumerate(owners)}
     # What is in a folder comes before it: a place is known once it is written.
     for folder in reversed(order):
         _write_folder(folder, known, inodes, folders)
-    _write_inode(root, count + 1, known, inodes)
+    _write_inode(root, root.number + 1, known, inodes)
     out = bytearray()
     starts = []
     for table in (inodes, folders):
@@ -385,15 +385,15 @@ def _tables(lower: _Squashfs, fragments: Sequence[tuple[int, int]], at: int) -> 
     block, offset = root.place
     flags = lower.flags & ~(_EXPORTABLE | _NO_FRAGMENTS) | _PLAIN_INODES
     header = _SUPER.pack(
-        _MAGIC, count, lower.time, lower.block_size, len(fragments), lower.compressor,
+        _MAGIC, root.number, lower.time, lower.block_size, len(fragments), lower.compressor,
         lower.block_log, flags, len(owners), 4, 0,
         block << 16 | offset, used, listed[1], _NONE, starts[0], starts[1], listed[0], _NONE,
     )  # fmt: skip
     return bytes(out) + bytes(-used % _PADDING), header
 
 
-def _number(root: _Inode) -> tuple[int, list[_Inode]]:
-    """Numbers all inodes; returns how many there are, and the folders, each before those in it."""
+def _number(root: _Inode) -> list[_Inode]:
+    """Numbers all inodes, the root last; returns the folders, each before those in it."""
     count = 0
     root.links = 2  # with its own `.`; a folder's `..` counts for the one above
     order = [root]
@@ -409,7 +409,7 @@ def _number(root: _Inode) -> tuple[int, list[_Inode]]:
             else:
                 inode.links += 1
     root.number = count + 1
-    return count + 1, order
+    return order
 
 
 def _write_folder(

@@ -1,7 +1,7 @@
 """Our own wheel and the image's description, laid over a finished tree without unpacking it.
 
 A small squashfs is laid over that of the tree (``squashfs/overlay.py``); no file of the tree is read.
-``tree_scan.py`` makes the layer's .pyc files.
+``wheel_compile.py`` makes the layer's .pyc files.
 """
 
 from __future__ import annotations
