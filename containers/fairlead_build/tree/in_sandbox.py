@@ -21,7 +21,7 @@ from fairlead_build.tree.sandbox import LAY, enter, execute, leave, snapshot, wr
 def main() -> None:
     """The request is the file that the first argument names."""
     asked = json.loads(Path(sys.argv[1]).read_text("utf-8"))
-    report(sys.stderr, "stage", "lay out the Debian part", 0, "")
+    report("stage", "lay out the Debian part", 0, "")
     root = enter(asked)
     before = snapshot(root)
     env = clean_environment()
