@@ -5,7 +5,7 @@ stage    makes                                                read next
 =======  ===================================================  ============================================
 fetch    every .deb and wheel of the lock, by hash            ``resolve/fetch.py``
 tree     a squashfs of all that, without our own wheel        ``tree/tree.py``
-facts    what the planner must know; checked against itself   ``tree/tree_scan.py``, ``tree/mpi_check.py``
+facts    what the planner must know; checked against itself   ``tree/record.py``, ``tree/mpi_check.py``
 payload  our wheel and the image's description over the tree  ``tree/payload.py``
 sif      the squashfs in a SIF                                ``formats/sif.py``
 others   the other formats that were requested                ``formats/store.py``
@@ -29,8 +29,7 @@ from typing import Any
 import fairlead
 from fairlead.base.errors import ExitCode, FairleadError, Finding, fail, warning
 from fairlead.base.progress import Progress, Silent
-from fairlead.elf.facts import ImageFacts
-from fairlead.image.packages import Installed
+from fairlead.image.mount import look
 from fairlead_build.base.digest import json_digest
 from fairlead_build.base.platform import architecture
 from fairlead_build.base.proc import no_space
@@ -59,11 +58,11 @@ from fairlead_build.tree import engine_tree, payload, sources
 from fairlead_build.tree.debian import debian_key
 from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.mpi_check import image_findings
-from fairlead_build.tree.record import TreeRecord, read_record, write_record
+from fairlead_build.tree.record import Contents, TreeRecord, read_record, write_record
 from fairlead_build.tree.sbom import bill_of_materials
 from fairlead_build.tree.tree import build_tree, tree_key
-from fairlead_build.tree.tree_scan import scan_squashfs
 from fairlead_build.tree.wheel import own_wheel, runtime_requirements
+from fairlead_build.tree.wheel_compile import compile_wheel
 
 
 @dataclass(frozen=True)
@@ -222,7 +221,7 @@ def _stages(
     fetch_detail = f"{len(absent)} files, {size / 1e6:.0f} MB"
     needed = record is None and bool(absent)
     debs_and_wheels = f"{len(lock.deb)} Debian packages, {len(lock.wheel)} wheels"
-    known = record is not None and record.facts is not None
+    known = record is not None and record.contents is not None
     return (
         StageState("fetch", not needed, fetch_detail if needed else ""),
         StageState("tree", record is not None, debs_and_wheels),
@@ -242,17 +241,17 @@ def _make(job: _Job) -> ImageEntry:
         workspace(scratch_parent(2 * size), "fairlead-") as scratch,
         workspace(cache.root / "work", "image-") as work,
     ):
-        facts, packages, bytecode = _facts(job, record, scratch)
+        found, bytecode = _contents(job, record, scratch)
         loaded, lock, keys = job.loaded, job.lock, job.made_from
-        sbom = bill_of_materials(loaded, lock, keys.lock_sha256, keys.wheel_sha256, packages)
+        sbom = bill_of_materials(loaded, lock, keys.lock_sha256, keys.wheel_sha256, found.installed)
         below = engine_tree.base_environment(job)
-        description = payload.describe(loaded, lock, facts, keys, sbom, below)
-        members = payload.layer(loaded, description, job.wheel, bytecode, sbom)
-        members += payload.core(loaded, lock, job.wheel)
-        members += payload.of_sources(sources.build_sources(job, job.own))
+        description = payload.describe(loaded, lock, found.facts, keys, sbom, below)
+        files = payload.layer(loaded, description, job.wheel, bytecode, sbom)
+        files |= payload.core(loaded, lock, job.wheel)
+        files |= payload.of_sources(sources.build_sources(job, job.own))
         squashfs = scratch / "image.squashfs"
-        overlaid = payload.overlay(tree, record, members, squashfs, job)
-        return _wrap(job, squashfs, overlaid, description, work)
+        overlaid = payload.overlay(tree, record, files, squashfs, job)
+        return _wrap(job, squashfs, {**description, **overlaid}, work)
 
 
 def _tree(job: _Job) -> TreeRecord:
@@ -276,22 +275,13 @@ def _tree(job: _Job) -> TreeRecord:
     return record
 
 
-def _wrap(
-    job: _Job, squashfs: Path, overlaid: payload.Overlaid, description: dict[str, Any], work: Path
-) -> ImageEntry:
-    """The SIF of a finished squashfs, under its name."""
-    size, keys, lock = squashfs.stat().st_size, job.made_from, job.lock
-    document = {
-        **description,
-        "squashfs_sha256": overlaid.sha256,
-        "squashfs_bytes": size,
-        "tree_sha256": overlaid.tree_sha256,
-        "tree_bytes": overlaid.tree_bytes,
-    }
-    with job.progress.stage("write the SIF", size, "B") as stage:
+def _wrap(job: _Job, squashfs: Path, document: dict[str, Any], work: Path) -> ImageEntry:
+    """The SIF of a finished squashfs and its record, under its name."""
+    lock, squashfs_sha256 = job.lock, document["squashfs_sha256"]
+    with job.progress.stage("write the SIF", document["squashfs_bytes"], "B") as stage:
         sif_sha256 = write_sif(
             work / "image.sif", squashfs, ("image.json", as_json(document)), arch=lock.architecture,
-            epoch=lock.source_date_epoch, squashfs_sha256=overlaid.sha256, advance=stage.advance,
+            epoch=lock.source_date_epoch, squashfs_sha256=squashfs_sha256, advance=stage.advance,
         )  # fmt: skip
         final = (work / "image.sif").replace(job.cache.image(job.key))  # write_sif has synced it
         stage.result(f"{final.stat().st_size / 1e6:.0f} MB")
@@ -299,47 +289,36 @@ def _wrap(
         key=job.key,
         path=str(final),
         sif_sha256=sif_sha256,
-        squashfs_sha256=overlaid.sha256,
-        tree_sha256=overlaid.tree_sha256,
+        squashfs_sha256=squashfs_sha256,
+        tree_sha256=document["tree_sha256"],
         recipe=job.loaded.name,
         recipe_path=str(job.loaded.folder),
-        **asdict(keys),
+        **asdict(job.made_from),
         bytes=final.stat().st_size,
     )
-    write_entry(job.cache, entry, lambda key: forms.forget(job.cache, key))
+    write_entry(job.cache, entry)
     sweep(job.cache, trees_in_use(job.cache))
     return entry
 
 
-def _facts(
-    job: _Job, record: TreeRecord, scratch: Path
-) -> tuple[ImageFacts, Installed, dict[str, bytes]]:
-    """The tree's facts and packages, from its record or by a scan; and our wheel's .pyc.
+def _contents(job: _Job, record: TreeRecord, scratch: Path) -> tuple[Contents, dict[str, bytes]]:
+    """What the tree contains, from its record or by a look; and our wheel's .pyc.
 
     The facts are checked either way.
     """
-    facts, packages = record.facts, record.installed
-    known = facts is not None and packages is not None
-    python = job.loaded.recipe.python
+    key, python = job.made_from.tree, job.loaded.recipe.python
+    tree, found, bytecode = job.cache.tree(key), record.contents, {}
     with job.progress.stage("examine the tree") as stage:
-        scanned, listed, bytecode = scan_squashfs(
-            job.cache.tree(job.made_from.tree),
-            scratch,
-            facts=not known,
-            wheel=job.wheel,
-            python=f"{python.prefix}/bin/python3" if python else "",
-            site=python.site if python else "",
-        )
-        if not known:
-            facts, packages = scanned, listed
-            write_record(
-                job.cache, job.made_from.tree, replace(record, facts=facts, installed=packages)
-            )
-        assert facts is not None and packages is not None
-        stage.result(f"{facts.files} ELF files, {len(facts.consumers)} use an MPI")
-    if wrong := image_findings(facts, job.loaded):
+        if found is None:
+            seen = look(tree, 0)
+            found = Contents(seen.facts, seen.installed)
+            write_record(job.cache, key, replace(record, contents=found))
+        if job.wheel and python:
+            bytecode = compile_wheel(job.wheel, python, tree, scratch)
+        stage.result(f"{found.facts.files} ELF files, {len(found.facts.consumers)} use an MPI")
+    if wrong := image_findings(found.facts, job.loaded):
         raise FairleadError(wrong)
-    return facts, packages, bytecode
+    return found, bytecode
 
 
 def _output(job: _Job, entry: ImageEntry, form: Format, output: Path | None) -> Path:
@@ -353,8 +332,5 @@ def _output(job: _Job, entry: ImageEntry, form: Format, output: Path | None) -> 
 
 def _holding(job: _Job) -> AbstractContextManager[None]:
     """The lock of the recipe: one build at a time; a second one shows what it waits for."""
-    title = f"which is building `{job.loaded.name}` too"
-    stage = job.progress.stage
-    return holding(
-        job.cache, f"recipe-{job.loaded.name}", lambda who: stage(f"wait for {who}, {title}")
-    )
+    name = job.loaded.name
+    return holding(job.cache, f"recipe-{name}", job.progress, f"is building `{name}` too")

@@ -17,7 +17,7 @@ from fairlead_build.cache.store import Cache
 from fairlead_build.formats.convert import from_layout, open_layout
 from fairlead_build.squashfs.oci_layers import LayerFile, read_layers, write_tar
 from fairlead_build.squashfs.squash import unsquash_argv
-from fairlead_build.squashfs.tree_stream import TarStream, image_tree, read_tree
+from fairlead_build.squashfs.tree_stream import image_tree, read_tree, tar_members
 
 # What engines put into a container that runs, and what only they know of.
 _ENGINE_FILES = ("run/.containerenv", "etc/hosts", "etc/resolv.conf", "etc/hostname", "etc/mtab")
@@ -71,7 +71,7 @@ def test_layers_merge_as_podman_unpacks_them(engine: Podman, layout: Path, tmp_p
     trees = []
     for path in (ours, tmp_path / "theirs.tar"):
         with path.open("rb") as stream:
-            trees.append(read_tree(TarStream(stream)))
+            trees.append(read_tree(tar_members(stream)))
     one, two = ({k: v for k, v in t.items() if k not in _ENGINE_FILES} for t in trees)
     assert {k for k in one if one[k] != two.get(k)} == set()
     assert set(one) == set(two)
@@ -133,6 +133,6 @@ def test_converted_image_has_the_tree_of_its_layers(layout: Path, tmp_path: Path
     with tar.open("wb") as out:
         write_tar(read_layers(files), out)
     with tar.open("rb") as stream:
-        wanted = read_tree(TarStream(stream))
+        wanted = read_tree(tar_members(stream))
     found = {k: v for k, v in image_tree(sif).items() if not k.startswith(".singularity.d")}
     assert found == wanted

@@ -21,11 +21,11 @@ from tests.system import hosts
 from fairlead.base.errors import FairleadError
 from fairlead.image.sif import read_sif
 from fairlead_build.build import BuildResult, build
-from fairlead_build.formats import oci
 from fairlead_build.formats.registry import FORMATS
 from fairlead_build.formats.sif import write_sif
 from fairlead_build.formats.wrapping import wrapping_of
 from fairlead_build.recipe.load import load_recipe
+from fairlead_build.registry.layout import read_layout
 from fairlead_build.squashfs.tree_stream import tree_digest
 
 FAIRLEAD = (sys.executable, "-m", "fairlead")
@@ -136,19 +136,19 @@ def test_oci_layout_is_the_same_on_one_core(built: BuildResult, tmp_path: Path) 
         "import sys; from pathlib import Path; from fairlead_build.formats import oci; "
         "from fairlead_build.formats.wrapping import wrapping_of; image = Path(sys.argv[1]); "
         "told = wrapping_of(image, sys.argv[2]); "
-        "print(oci.write_layout(Path(sys.argv[3]), image, told).manifest_digest)"
+        "print(oci.write_layout(Path(sys.argv[3]), image, told).digest)"
     )
     words = ("taskset", "--cpu-list", min(map(str, os.sched_getaffinity(0))), sys.executable, "-c")
     digest = said(
         *words, script, built.entry.path, built.entry.sif_sha256, tmp_path, TZ="Asia/Tokyo"
     )
-    assert digest.strip() == oci.read_result(built.outputs[0]).manifest_digest
+    assert digest.strip() == read_layout(built.outputs[0]).digest
 
 
 @pytest.mark.full
 def test_oci_images_of_two_recipes_share_the_system(built: BuildResult) -> None:
     other = build("tensorflow", formats=("oci",))
-    mine, theirs = (oci.read_result(path).layers for path in (built.outputs[0], other.outputs[0]))
+    mine, theirs = (read_layout(path).layers for path in (built.outputs[0], other.outputs[0]))
     assert mine[0] == theirs[0] and mine[1].digest != theirs[1].digest
 
 
@@ -157,7 +157,7 @@ def test_oci_layout_is_what_skopeo_and_podman_run(
 ) -> None:
     layout = folder / "mpi-base.oci"
     shown = json.loads(said("skopeo", "inspect", f"oci:{layout}"))
-    assert shown["Digest"] == oci.read_result(layout).manifest_digest
+    assert shown["Digest"] == read_layout(layout).digest
     assert shown["Labels"]["org.fairlead.recipe"] == "mpi-base"
     image = podman("pull", "--quiet", f"oci:{layout}").strip()
     (known,) = json.loads(podman("inspect", image))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+# Is called with the number of bytes of each piece that was read or written.
 Advance = Callable[[int], object]
 _CHUNK = 1 << 20
 
@@ -17,11 +18,13 @@ def json_digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def sha256_of(path: Path, advance: Advance = lambda amount: None) -> str:
+def unseen(amount: int) -> None:
+    """An :data:`Advance` that shows nothing."""
+
+
+def sha256_of(path: Path, advance: Advance = unseen) -> str:
     """The sha256 of a file's content, hex.
 
-    Args:
-        advance: called with the number of bytes of each piece that was read.
     Raises:
         OSError: it cannot be read.
     """
@@ -33,7 +36,7 @@ def sha256_of(path: Path, advance: Advance = lambda amount: None) -> str:
     return digest.hexdigest()
 
 
-def copy_file(source: Path, target: Path, advance: Advance = lambda amount: None) -> str:
+def copy_file(source: Path, target: Path, advance: Advance = unseen) -> str:
     """Copies a file that anybody may read, and returns the sha256 of what was copied, hex.
 
     Raises:

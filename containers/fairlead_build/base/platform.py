@@ -19,7 +19,6 @@ def architecture() -> Architecture:
         FairleadError: it is one that images are not made for.
     """
     machine = platform.machine()
-    for architecture, name in MACHINES.items():
-        if name == machine:
-            return architecture
+    if known := next((arch for arch, name in MACHINES.items() if name == machine), None):
+        return known
     raise fail("architecture-unsupported", other=machine)

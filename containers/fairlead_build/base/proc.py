@@ -180,9 +180,9 @@ def tool_failed(
     tail = "\n".join([line for line in text.splitlines() if line.strip()][-12:])
     given: dict[str, Any] = {"doing": doing, "name": name, "status": abs(code), "remedy": remedy}
     given["why"] = f":\n{tail}" if tail else ""
-    return fail(
-        "tool-failed-ended-exit-code" if code >= 0 else "tool-failed-killed-signal", **given
-    )
+    if code < 0:
+        return fail("tool-failed-killed-signal", **given)
+    return fail("tool-failed-ended-exit-code", **given)
 
 
 def says_no_space(text: str) -> bool:
@@ -192,8 +192,6 @@ def says_no_space(text: str) -> bool:
 
 def no_space(doing: str, folder: Path | None = None) -> FairleadError:
     """A write failed on a full disk, although the estimate before the build held."""
-    return fail(
-        "no-space-left-in-folder" if folder else "no-space-left-place-unknown",
-        doing=doing,
-        folder=folder,
-    )
+    if folder is None:
+        return fail("no-space-left-place-unknown", doing=doing)
+    return fail("no-space-left-in-folder", doing=doing, folder=folder)

@@ -11,11 +11,11 @@ import os
 import re
 import selectors
 import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
 
 from fairlead.base.errors import FairleadError
 from fairlead.base.progress import Progress, Stage
@@ -110,6 +110,6 @@ def stdout_of(process: subprocess.Popen[bytes], feed: Callable[[str], None]) -> 
         feed(rest.decode("utf-8", "replace"))
 
 
-def report(stream: IO[str], word: str, *rest: object) -> None:
+def report(word: str, *rest: object) -> None:
     """The other side: one line for :meth:`Phases.feed`."""
-    print(f"fairlead-{word}", *rest, sep="\t", file=stream, flush=True)
+    print(f"fairlead-{word}", *rest, sep="\t", file=sys.stderr, flush=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import IO, Literal
+
+from fairlead_build.base.digest import Advance, unseen
 
 CHUNK = 1 << 20
 BLOCK = tarfile.BLOCKSIZE
@@ -16,13 +18,9 @@ def header(info: tarfile.TarInfo, form: Literal[0, 1, 2] = tarfile.GNU_FORMAT) -
     return info.tobuf(form, "utf-8", "surrogateescape")
 
 
-def member(
-    info: tarfile.TarInfo, content: IO[bytes], advance: Callable[[int], None] = lambda amount: None
-) -> Iterator[bytes]:
+def member(info: tarfile.TarInfo, content: IO[bytes], advance: Advance = unseen) -> Iterator[bytes]:
     """Header, content and padding of a file.
 
-    Args:
-        advance: called with the bytes of content, as they are read.
     Raises:
         ValueError: the content is shorter than ``info`` says.
     """

@@ -28,14 +28,15 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import cache_dir
+from fairlead.base.progress import Progress
 from fairlead_build.base.digest import copy_file, sha256_of
 from fairlead_build.base.proc import tool
 
@@ -120,10 +121,8 @@ class Cache:
 
 
 @contextmanager
-def holding(
-    cache: Cache, name: str, waiting: Callable[[str], AbstractContextManager[object]]
-) -> Iterator[None]:
-    """Holds the lock called ``name``; a second holder waits, inside ``waiting(HOLDER)``."""
+def holding(cache: Cache, name: str, progress: Progress, meanwhile: str) -> Iterator[None]:
+    """Holds the lock called ``name``; who waits for it shows what the holder does ``meanwhile``."""
     path = cache.root / "locks" / f"{name}.lock"
     with path.open("a+") as stream:
         try:
@@ -132,7 +131,8 @@ def holding(
             if exc.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
             stream.seek(0)
-            with waiting(stream.read().strip() or "another build"):
+            holder = stream.read().strip() or "another build"
+            with progress.stage(f"wait for {holder}, which {meanwhile}"):
                 fcntl.flock(stream, fcntl.LOCK_EX)
         stream.seek(0)
         stream.truncate()
@@ -219,21 +219,18 @@ def missing(files: Iterable[B], cache: Cache) -> list[B]:
     return [file for file in files if not cache.blob(file.sha256).is_file()]
 
 
-def adopt(cache: Cache, made: Path, sha256: str, size: int | None, what: str, remedy: str) -> Path:
+def adopt(cache: Cache, made: Path, sha256: str, size: int | None, what: str, remedy: str) -> None:
     """Takes a downloaded file into the store, after checking it.
 
     Raises:
         FairleadError: it is not the file that the lock names.
     """
     real_size = made.stat().st_size
-    if size is not None and real_size != size:
-        why = f"it has {real_size} bytes, the lock says {size}"
-    else:
-        real = sha256_of(made)
-        if real == sha256:
+    why = f"it has {real_size} bytes, the lock says {size}"
+    if size in (None, real_size):
+        if (real := sha256_of(made)) == sha256:
             made.chmod(0o644)
-            publish(made, cache.blob(sha256))
-            return cache.blob(sha256)
+            return publish(made, cache.blob(sha256))
         why = f"its sha256 is {real}, the lock says {sha256}"
     made.unlink()  # wrong content is never resumed
     raise fail("hash-mismatch", what=what, made_name=made.name, why=why, remedy=remedy)
@@ -245,8 +242,7 @@ def copy_blob(cache: Cache, sha256: str, target: Path) -> None:
     Raises:
         FairleadError: the blob has changed since it was stored; it is removed.
     """
-    if (real := copy_file(cache.blob(sha256), target)) != sha256:
-        raise _rotten(cache.blob(sha256), real)
+    _same(cache.blob(sha256), copy_file(cache.blob(sha256), target))
 
 
 def check_blob(cache: Cache, sha256: str) -> Path:
@@ -256,14 +252,14 @@ def check_blob(cache: Cache, sha256: str) -> Path:
         FairleadError: the blob has changed since it was stored; it is removed.
     """
     path = cache.blob(sha256)
-    if (real := sha256_of(path)) != sha256:
-        raise _rotten(path, real)
+    _same(path, sha256_of(path))
     return path
 
 
-def _rotten(path: Path, real: str) -> FairleadError:
-    path.unlink()
-    return fail("blob-rotten", path=path, real=real)
+def _same(path: Path, real: str) -> None:
+    if path.name != real:
+        path.unlink()
+        raise fail("blob-rotten", path=path, real=real)
 
 
 def need_space(folder: Path, need: int, what: str, variable: str) -> None:

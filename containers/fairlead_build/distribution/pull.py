@@ -239,7 +239,7 @@ def _convert(
     cache.make()
     name = f"convert-{manifest.digest.partition(':')[2][:16]}"
     with (
-        holding(cache, name, lambda who: progress.stage(f"wait for {who}, which converts it too")),
+        holding(cache, name, progress, "converts it too"),
         workspace(cache.root / "work", "convert-") as work,
     ):
         if not target.is_file():

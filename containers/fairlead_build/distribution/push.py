@@ -77,11 +77,7 @@ def source_of(image: str, layers: bool, cache: Cache, progress: Progress) -> Ite
     if read_sif(path).document("image.json") is None:
         raise fail("push-format-no-layers", image=image, path=path)
     if entry:
-        with holding(
-            cache,
-            f"recipe-{entry.recipe}",
-            lambda who: progress.stage(f"wait for {who}, which is building `{image}` too"),
-        ):
+        with holding(cache, f"recipe-{entry.recipe}", progress, f"is building `{image}` too"):
             layout = store.make(oci.FORMAT, entry, cache, progress)
         yield Source(layout, path)
         return

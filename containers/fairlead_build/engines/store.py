@@ -9,14 +9,14 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 from fairlead.base.errors import FairleadError, fail
-from fairlead.base.progress import Progress
+from fairlead.base.progress import Progress, Stage
 from fairlead_build.base import tar
 from fairlead_build.engines.socket import Engine, asking, refused
 from fairlead_build.registry.auth import find_credential
@@ -76,15 +76,14 @@ def load(
     # Docker and Podman call an image by the digest of its configuration, or of its manifest.
     ident = str((stored or {}).get("Id", "")).removeprefix("sha256:")
     if ident not in (manifest.config.hex, manifest.digest.partition(":")[2]):
-        archive = _Archive(layout, manifest, name)
+        sent, chunks = _archive(layout, manifest, name)
         with (
-            progress.stage(f"load into {engine.name}", archive.size, "B") as stage,
+            progress.stage(f"load into {engine.name}", sent, "B") as stage,
             asking(engine, "load the image", again),
         ):
-            for line in engine.client.load_image(archive.chunks(stage.advance)):
+            for line in engine.client.load_image(_counted(chunks, stage)):
                 if "error" in line:
                     raise refused(engine, "load the image", str(line["error"]), again)
-            sent = archive.size
             stage.result(f"{sent / 1e6:.0f} MB as {name}")
         with asking(engine, "look into its store", again):
             stored = _inspect(engine, name)
@@ -147,40 +146,37 @@ def _inspect(engine: Engine, name: str) -> dict[str, Any] | None:
     return image
 
 
-class _Archive:
-    """A layout as the tar stream that ``docker load`` reads.
+def _archive(layout: Path, manifest: Manifest, name: str) -> tuple[int, Iterator[bytes]]:
+    """A layout as the tar stream that ``docker load`` reads, and its size.
 
     Source: moby/moby, image/spec/v1.2.md, "Combined Image JSON + Filesystem Changeset Format".
     """
+    table = {
+        "Config": f"blobs/sha256/{manifest.config.hex}",
+        "RepoTags": [name],
+        "Layers": [f"blobs/sha256/{item.hex}" for item in manifest.layers],
+    }
+    text = json.dumps([table]).encode()
+    sizes = [len(text), *(item.size for item in manifest.blobs)]
 
-    def __init__(self, layout: Path, manifest: Manifest, name: str):
-        self._blobs = [
-            (f"blobs/sha256/{item.hex}", blob_of(layout, item), item.size)
-            for item in manifest.blobs
-        ]
-        table = {
-            "Config": f"blobs/sha256/{manifest.config.hex}",
-            "RepoTags": [name],
-            "Layers": [f"blobs/sha256/{item.hex}" for item in manifest.layers],
-        }
-        self._table = json.dumps([table]).encode()
-        sizes = [len(self._table), *(size for _, _, size in self._blobs)]
-        whole = (tar.BLOCK + size + -size % tar.BLOCK for size in sizes)
-        self.size = sum(whole) + len(tar.END)
-
-    def chunks(self, advance: Callable[[int], None]) -> Iterator[bytes]:
-        yield from _member("manifest.json", len(self._table), io.BytesIO(self._table), advance)
-        for name, path, size in self._blobs:
-            with path.open("rb") as stream:
-                yield from _member(name, size, stream, advance)
+    def chunks() -> Iterator[bytes]:
+        yield from _member("manifest.json", len(text), io.BytesIO(text))
+        for item in manifest.blobs:
+            with blob_of(layout, item).open("rb") as stream:
+                yield from _member(f"blobs/sha256/{item.hex}", item.size, stream)
         yield tar.END
 
+    whole = sum(tar.BLOCK + size + -size % tar.BLOCK for size in sizes)
+    return whole + len(tar.END), chunks()
 
-def _member(
-    name: str, size: int, content: IO[bytes], advance: Callable[[int], None]
-) -> Iterator[bytes]:
+
+def _counted(chunks: Iterator[bytes], stage: Stage) -> Iterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+        stage.advance(len(chunk))
+
+
+def _member(name: str, size: int, content: IO[bytes]) -> Iterator[bytes]:
     info = tarfile.TarInfo(name)
     info.size = size
-    for chunk in tar.member(info, content):
-        yield chunk
-        advance(len(chunk))
+    return tar.member(info, content)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.image.signature import carry
-from fairlead_build.cache.store import Cache
+from fairlead_build.cache.store import Cache, remove_tree
 from fairlead_build.recipe.load import file_name
 
 SCHEMA_VERSION = 1
@@ -49,15 +48,11 @@ def read_entry(cache: Cache, name: str) -> ImageEntry | None:
     return entry if whole else None
 
 
-def write_entry(cache: Cache, entry: ImageEntry, forget: Callable[[str], None]) -> None:
+def write_entry(cache: Cache, entry: ImageEntry) -> None:
     """Makes ``entry`` the newest image of its recipe; the one before it stays, older ones go.
 
-    Job scripts and running jobs hold the path of the image that was the newest until now.
-
-    Args:
-        forget: removes the image of a key, in every format.
-
-    The caller holds the recipe's lock.
+    Job scripts and running jobs hold the path of the image that was the newest until now. The caller
+    holds the recipe's lock.
     """
     path = cache.by_name(entry.recipe)
     for left in path.parent.glob(f".{path.name}.*.partial"):
@@ -74,10 +69,19 @@ def write_entry(cache: Cache, entry: ImageEntry, forget: Callable[[str], None]) 
         return
     held = _held(cache)
     if oldest["key"] not in {kept["key"] for kept in held}:
-        forget(oldest["key"])
+        forget(cache, oldest["key"])
     if oldest["tree"] not in {kept["tree"] for kept in held}:
         cache.tree(oldest["tree"]).unlink(missing_ok=True)
         cache.tree_record(oldest["tree"]).unlink(missing_ok=True)
+
+
+def forget(cache: Cache, key: str) -> None:
+    """Removes every format of the image ``key``, their sidecars and signatures."""
+    for path in cache.image(key).parent.glob(f"{key}.*"):
+        if path.is_dir():
+            remove_tree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def trees_in_use(cache: Cache) -> set[str]:
@@ -118,15 +122,8 @@ def hand_out_copy(source: Path, output: Path, suffix: str, name: str) -> Path:
         FairleadError: it cannot be written there.
     """
     target = file_in(output, name, suffix)
-    try:
+    with os_error_as("output-unwritable-cannot-write-image", target=target):
         with source.open("rb") as content, atomic_write(target) as out:
             shutil.copyfileobj(content, out, 4 << 20)
         carry(source, target)
-    except OSError as exc:
-        raise unwritable(target, exc) from None
     return target
-
-
-def unwritable(target: Path, exc: OSError) -> FairleadError:
-    reason = exc.strerror or str(exc)
-    return fail("output-unwritable-cannot-write-image", target=target, reason=reason)

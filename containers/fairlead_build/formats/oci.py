@@ -13,22 +13,23 @@ import posixpath
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tarfile import TarInfo
 from typing import IO, Any
 
+from fairlead.base.errors import FairleadError
 from fairlead.base.progress import Progress
 from fairlead_build.base import tar
-from fairlead_build.base.digest import sha256_of
+from fairlead_build.base.digest import Advance, sha256_of, unseen
 from fairlead_build.base.proc import child, clean_environment, tool_failed
 from fairlead_build.cache.store import need_space
 from fairlead_build.formats.images import ImageEntry
 from fairlead_build.formats.model import Format
 from fairlead_build.formats.wrapping import PARTS, Wrapping, wrapping_of
-from fairlead_build.registry.manifest import OCI_INDEX, OCI_MANIFEST
+from fairlead_build.registry.layout import read_layout
+from fairlead_build.registry.manifest import OCI_INDEX, OCI_MANIFEST, Manifest
 from fairlead_build.squashfs.tree_stream import bare_squashfs, squashfs_entries
 from fairlead_build.tools import tool_tree
 
@@ -37,7 +38,7 @@ _LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 
 @dataclass(frozen=True)
-class Layer:
+class _Layer:
     """One layer: ``digest`` and ``size`` in bytes of the file, ``diff_id`` of the tar in it."""
 
     title: str
@@ -46,26 +47,16 @@ class Layer:
     size: int
 
 
-@dataclass(frozen=True)
-class OciResult:
-    """A written layout. Digests begin with ``sha256:``."""
-
-    manifest_digest: str
-    config_digest: str
-    layers: tuple[Layer, ...]
-
-
 def write_layout(
     folder: Path,
     image: Path,
     wrapping: Wrapping,
-    advance: Callable[[int], None] = lambda amount: None,
-) -> OciResult:
-    """Writes the layout into ``folder``, which must be empty.
+    advance: Advance = unseen,
+) -> Manifest:
+    """Writes the layout into ``folder``, which must be empty; returns its manifest.
 
     Args:
         image: a SIF, or a bare squashfs.
-        advance: called with the bytes of the layers' content, as they are read.
     Raises:
         FairleadError: a tool failed, or there is no room.
     """
@@ -87,7 +78,7 @@ def write_layout(
     index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [entry]}
     (folder / "index.json").write_bytes(_json(index))
     (folder / "oci-layout").write_bytes(_json({"imageLayoutVersion": "1.0.0"}))
-    return OciResult(manifest["digest"], config["digest"], tuple(layers))
+    return read_layout(folder, wrapping.architecture)
 
 
 class _LinkBetweenLayers(Exception):
@@ -95,8 +86,8 @@ class _LinkBetweenLayers(Exception):
 
 
 def _write_layers(
-    blobs: Path, squashfs: Path, wrapping: Wrapping, advance: Callable[[int], None], links: bool
-) -> list[Layer]:
+    blobs: Path, squashfs: Path, wrapping: Wrapping, advance: Advance, links: bool
+) -> list[_Layer]:
     with ExitStack() as stack:
         writers = [
             _Writer(stack, blobs / f"layer-{part}.partial", title)
@@ -135,7 +126,7 @@ class _Writer:
         info: TarInfo,
         content: IO[bytes] | None,
         folders: dict[str, TarInfo],
-        advance: Callable[[int], None],
+        advance: Advance,
     ) -> None:
         # A layer lists the folders above its files too: else an engine would create them,
         # with modes of its own, over those of the layers below.
@@ -158,7 +149,7 @@ class _Writer:
         except BrokenPipeError:
             raise self._failed() from None
 
-    def close(self) -> Layer:
+    def close(self) -> _Layer:
         self._put(tar.END)
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -167,7 +158,7 @@ class _Writer:
         digest = sha256_of(self._path)
         size = self._path.stat().st_size
         self._path.replace(self._path.with_name(digest))
-        return Layer(self._title, f"sha256:{digest}", f"sha256:{self._digest.hexdigest()}", size)
+        return _Layer(self._title, f"sha256:{digest}", f"sha256:{self._digest.hexdigest()}", size)
 
     def _failed(self) -> Exception:
         assert self._process.stderr is not None
@@ -176,7 +167,7 @@ class _Writer:
         return tool_failed(self._argv, code, output, doing, "fairlead build RECIPE")
 
 
-def _config(image: Wrapping, layers: list[Layer]) -> dict[str, Any]:
+def _config(image: Wrapping, layers: list[_Layer]) -> dict[str, Any]:
     made = {"created": _time(image.epoch), "created_by": f"fairlead build {image.name}"}
     return {
         "created": _time(image.epoch),
@@ -193,7 +184,7 @@ def _config(image: Wrapping, layers: list[Layer]) -> dict[str, Any]:
     }
 
 
-def _manifest(image: Wrapping, layers: list[Layer], config: dict[str, Any]) -> dict[str, Any]:
+def _manifest(image: Wrapping, layers: list[_Layer], config: dict[str, Any]) -> dict[str, Any]:
     annotations = {
         "org.opencontainers.image.title": image.name,
         "org.opencontainers.image.description": image.summary,
@@ -228,33 +219,15 @@ def _json(document: dict[str, Any]) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def read_result(folder: Path) -> OciResult:
-    """What :func:`write_layout` returned for the layout in ``folder``.
-
-    Raises:
-        OSError, ValueError, KeyError: it is none.
-    """
-    blobs = folder / "blobs" / "sha256"
-    digest = json.loads((folder / "index.json").read_text("utf-8"))["manifests"][0]["digest"]
-    manifest = json.loads((blobs / digest.partition(":")[2]).read_text("utf-8"))
-    config_digest = manifest["config"]["digest"]
-    config = json.loads((blobs / config_digest.partition(":")[2]).read_text("utf-8"))
-    rows = zip(manifest["layers"], config["rootfs"]["diff_ids"], config["history"], strict=True)
-    layers = tuple(
-        Layer(h["comment"], file["digest"], diff, file["size"]) for file, diff, h in rows
-    )
-    return OciResult(digest, config_digest, layers)
-
-
 def _write(entry: ImageEntry, target: Path, progress: Progress) -> None:
     image = Path(entry.path)
     need_space(target.parent, 2 * entry.bytes, "the OCI layout", "XDG_CACHE_HOME")
     wrapping = wrapping_of(image, entry.sif_sha256)
     with progress.stage("write the OCI layers", wrapping.bytes, "B") as stage:
         target.mkdir()
-        result = write_layout(target, image, wrapping, stage.advance)
-        size = sum(layer.size for layer in result.layers)
-        stage.result(f"{len(result.layers)} layers, {size / 1e6:.0f} MB, {result.manifest_digest}")
+        manifest = write_layout(target, image, wrapping, stage.advance)
+        size = sum(layer.size for layer in manifest.layers)
+        stage.result(f"{len(manifest.layers)} layers, {size / 1e6:.0f} MB, {manifest.digest}")
 
 
 def _holds(target: Path, kept: Path, entry: ImageEntry, progress: Progress) -> bool:
@@ -263,12 +236,12 @@ def _holds(target: Path, kept: Path, entry: ImageEntry, progress: Progress) -> b
             (target / path.relative_to(kept)).stat().st_size == path.stat().st_size
             for path in kept.rglob("*")
             if path.is_file()
-        ) and read_result(target) == read_result(kept)
-    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        ) and read_layout(target) == read_layout(kept)
+    except (OSError, FairleadError):
         return False
 
 
 FORMAT = Format(
     "oci", ".oci", "an OCI image layout, for Podman, Docker and registries", _write,
-    folder=True, copied=True, holds=_holds, digest=lambda path: read_result(path).manifest_digest,
+    folder=True, copied=True, holds=_holds, digest=lambda path: read_layout(path).digest,
 )  # fmt: skip

@@ -8,30 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from fairlead.base.paths import atomic_write
-from fairlead.image.sif import (
-    ARCHES,
-    DATA_GENERIC_JSON,
-    DATA_PARTITION,
-    DESCRIPTOR,
-    FS_SQUASHFS,
-    GROUP_MASK,
-    HEADER,
-    LAUNCH,
-    MAGIC,
-    PAGE,
-    PART_PRIMARY_SYSTEM,
-    PARTITION_EXTRA,
-    VERSION,
-    identity,
-)
+from fairlead.image import sif as layout
+from fairlead_build.base.digest import Advance, unseen
 from fairlead_build.formats.model import Format
 
 _SLOTS = 48  # as the reference implementation reserves; Apptainer needs free ones to add signatures
-_TABLE = PAGE
+_TABLE = layout.PAGE
 _CHUNK = 4 << 20
 
 
@@ -43,7 +28,7 @@ def write_sif(
     arch: str,
     epoch: int,
     squashfs_sha256: str,
-    advance: Callable[[int], None] = lambda amount: None,
+    advance: Advance = unseen,
 ) -> str:
     """Writes ``target``: the squashfs as primary system partition, and ``document`` as generic JSON.
 
@@ -52,7 +37,6 @@ def write_sif(
         arch: ``amd64`` or ``arm64``.
         epoch: seconds since 1970 for every time in the file.
         squashfs_sha256: hex; with ``document`` it makes the identifier of the image.
-        advance: called with the bytes written, as they are.
     Returns:
         The sha256 of the file, hex.
     Raises:
@@ -60,17 +44,18 @@ def write_sif(
     """
     name, text = document
     size = squashfs.stat().st_size
-    data = _align(_TABLE + _SLOTS * DESCRIPTOR.size)
+    data = _align(_TABLE + _SLOTS * layout.DESCRIPTOR.size)
     json_at = _align(data + size)
     end = json_at + len(text)
-    code = ARCHES[arch] + b"\0"
-    extra = PARTITION_EXTRA.pack(FS_SQUASHFS, PART_PRIMARY_SYSTEM, code)
+    code = layout.ARCHES[arch] + b"\0"
+    extra = layout.PARTITION_EXTRA.pack(layout.FS_SQUASHFS, layout.PART_PRIMARY_SYSTEM, code)
     table = (
-        _descriptor(DATA_PARTITION, 1, data, size, epoch, "rootfs.squashfs", extra)
-        + _descriptor(DATA_GENERIC_JSON, 2, json_at, len(text), epoch, name, b"")
-    ).ljust(_SLOTS * DESCRIPTOR.size, b"\0")
-    header = HEADER.pack(
-        LAUNCH, MAGIC, VERSION, code, identity(squashfs_sha256, text).bytes, epoch, epoch,
+        _descriptor(layout.DATA_PARTITION, 1, data, size, epoch, "rootfs.squashfs", extra)
+        + _descriptor(layout.DATA_GENERIC_JSON, 2, json_at, len(text), epoch, name, b"")
+    ).ljust(_SLOTS * layout.DESCRIPTOR.size, b"\0")
+    header = layout.HEADER.pack(
+        layout.LAUNCH, layout.MAGIC, layout.VERSION, code,
+        layout.identity(squashfs_sha256, text).bytes, epoch, epoch,
         _SLOTS - 2, _SLOTS, _TABLE, len(table), data, end - data,
     )  # fmt: skip
 
@@ -95,14 +80,14 @@ def _descriptor(
     datatype: int, ident: int, at: int, size: int, epoch: int, name: str, extra: bytes
 ) -> bytes:
     padded = _align(at + size) - at
-    return DESCRIPTOR.pack(
-        datatype, True, ident, GROUP_MASK | 1, 0, at, size, padded, epoch, epoch, 0, 0,
+    return layout.DESCRIPTOR.pack(
+        datatype, True, ident, layout.GROUP_MASK | 1, 0, at, size, padded, epoch, epoch, 0, 0,
         name.encode(), extra,
     )  # fmt: skip
 
 
 def _align(offset: int) -> int:
-    return -(-offset // PAGE) * PAGE
+    return -(-offset // layout.PAGE) * layout.PAGE
 
 
 # The build itself writes it; all other formats are made from it.

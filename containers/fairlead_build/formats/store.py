@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import fail, os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress
 from fairlead.image.signature import carry
 from fairlead_build.base.proc import run
-from fairlead_build.cache.store import Cache, publish, remove_tree, workspace
-from fairlead_build.formats.images import ImageEntry, file_in, unwritable
+from fairlead_build.cache.store import Cache, publish, workspace
+from fairlead_build.formats.images import ImageEntry, file_in
 from fairlead_build.formats.model import Format
 
 
@@ -26,15 +26,6 @@ def kept(form: Format, cache: Cache, key: str) -> tuple[Path, ...]:
 def is_kept(form: Format, cache: Cache, key: str) -> bool:
     """Whether it has been made."""
     return all(path.exists() for path in kept(form, cache, key))
-
-
-def forget(cache: Cache, key: str) -> None:
-    """Removes every format of the image ``key``, their sidecars and signatures."""
-    for path in cache.image(key).parent.glob(f"{key}.*"):
-        if path.is_dir():
-            remove_tree(path)
-        else:
-            path.unlink(missing_ok=True)
 
 
 def make(form: Format, entry: ImageEntry, cache: Cache, progress: Progress) -> Path:
@@ -65,7 +56,7 @@ def hand_out(
     own_name = form.folder and output.suffix == form.suffix
     target = output if own_name else file_in(output, entry.recipe, form.suffix)
     source, *_ = kept(form, cache, entry.key)
-    try:
+    with os_error_as("output-unwritable-cannot-write-image", target=target):
         if form.copied:
             make(form, entry, cache, progress)
         if form.folder and (target.exists() or target.is_symlink()):
@@ -80,8 +71,6 @@ def hand_out(
                 else:
                     form.write(entry, made, progress)
         carry(source, target)
-    except OSError as exc:
-        raise unwritable(target, exc) from None
     return target
 
 

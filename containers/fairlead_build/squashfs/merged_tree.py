@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from tarfile import TarInfo
 
@@ -29,6 +30,10 @@ class HostileMember(Exception):
     def __init__(self, path: str, why: str):
         self.path, self.why = path, why
         super().__init__(f"{path}: {why}")
+
+
+class _Nowhere(HostileMember):
+    """A path that does not exist; hostile only where a member must get there."""
 
 
 @dataclass(eq=False)
@@ -93,7 +98,7 @@ class MergedTree:
             raise HostileMember(info.name, f"the image has more than {MOST_ENTRIES} members")
         inode = self._linked(info) if info.islnk() else _inode(layer, number, info)
         parent = self._resolve(above, info.name, layer)
-        if parent is None or parent.inode.kind != "dir":
+        if parent.inode.kind != "dir":
             raise HostileMember(info.name, _FILE_ABOVE)
         before = parent.children.get(name)
         if before is not None and before.inode.kind == "dir" and inode.kind == "dir":
@@ -115,10 +120,9 @@ class MergedTree:
     def find(self, path: str) -> Inode | None:
         """What ``path`` stands for, symlinks followed inside the image; None for nothing."""
         try:
-            node = self._resolve(_parts(path, path), path)
+            return self._resolve(_parts(path, path), path).inode
         except HostileMember:
             return None
-        return node.inode if node else None
 
     def remove(self, path: str) -> None:
         """Takes ``path`` away, a folder with all that is in it; symlinks above it are not followed.
@@ -140,8 +144,9 @@ class MergedTree:
     # --- inside ---------------------------------------------------------------------------------
 
     def _whiteout(self, layer: int, above: list[str], name: str, info: TarInfo) -> None:
-        parent = self._resolve(above, info.name)
-        if parent is None or parent.inode.kind != "dir":
+        try:
+            parent = self._resolve(above, info.name)
+        except _Nowhere:
             return  # there is nothing to hide
         if name == _OPAQUE:
             for child in list(parent.children):
@@ -152,8 +157,9 @@ class MergedTree:
     def _linked(self, info: TarInfo) -> Inode:
         parts = _parts(info.linkname.lstrip("/") or ".", info.name)
         *above, name = parts or [""]
-        parent = self._resolve(above, info.name)
-        target = parent.children.get(name) if parent else None
+        target = None
+        with suppress(_Nowhere):
+            target = self._resolve(above, info.name).children.get(name)
         if target is None:
             why = f"it is a hard link to {info.linkname[:200]!r}, which is not there"
             raise HostileMember(info.name, why)
@@ -161,14 +167,15 @@ class MergedTree:
             raise HostileMember(info.name, "it is a hard link to a folder")
         return target.inode
 
-    def _resolve(self, parts: list[str], name: str, make: int | None = None) -> Node | None:
-        """The node at ``parts``, every symlink followed inside the root; None when there is none.
+    def _resolve(self, parts: list[str], name: str, make: int | None = None) -> Node:
+        """The node at ``parts``, every symlink followed inside the root.
 
         Args:
             name: of the member on whose behalf it is looked for.
             make: the layer for which missing folders are made; None: do not.
         Raises:
-            HostileMember: it lies too deep; with ``make``, it cannot be made.
+            _Nowhere: there is none; with ``make``, it cannot be made.
+            HostileMember: it lies too deep.
         """
         trail = [self.root]
         left = list(reversed(parts))
@@ -180,12 +187,10 @@ class MergedTree:
             if part in ("", ".", ".."):
                 continue
             child = _child(trail[-1], part, name, make)
-            if child is None:
-                return None
             if child.inode.kind == "link":
                 hops += 1
                 if hops > MOST_HOPS:
-                    return _refused(name, "the symlinks above it lead in a circle", make)
+                    raise _Nowhere(name, "the symlinks above it lead in a circle")
                 if child.inode.target.startswith("/"):
                     del trail[1:]
                 left += reversed(child.inode.target.split("/"))
@@ -198,15 +203,17 @@ class MergedTree:
         return trail[-1]
 
 
-def _child(parent: Node, part: str, name: str, make: int | None) -> Node | None:
+def _child(parent: Node, part: str, name: str, make: int | None) -> Node:
     """What ``parent`` has under the name ``part``, made on behalf of layer ``make`` if need be."""
     if make is not None:
         parent.touched = max(parent.touched, make)
     if parent.inode.kind != "dir":
-        return _refused(name, _FILE_ABOVE, make)
+        raise _Nowhere(name, _FILE_ABOVE)
     child = parent.children.get(part)
-    if child is not None or make is None:
+    if child is not None:
         return child
+    if make is None:
+        raise _Nowhere(name, "it does not exist")
     if len(part.encode("utf-8", "surrogateescape")) > _MOST_NAME_BYTES:
         raise HostileMember(name, "a symlink above it leads to a name that is too long")
     if part.startswith(_WHITEOUT):
@@ -214,13 +221,6 @@ def _child(parent: Node, part: str, name: str, make: int | None) -> Node | None:
     child = Node(Inode("dir", 0o755, 0, make, -1), make)
     parent.children[part] = child
     return child
-
-
-def _refused(name: str, why: str, make: int | None) -> Node | None:
-    """None; with ``make``, raises."""
-    if make is not None:
-        raise HostileMember(name, why)
-    return None
 
 
 def _hide(parent: Node, name: str, layer: int) -> None:
@@ -269,11 +269,8 @@ def _inode(layer: int, number: int, info: TarInfo) -> Inode:
         return Inode("dir", mode, mtime, layer, number)
     if info.issym():
         target = info.linkname
-        if (
-            not target
-            or "\0" in target
-            or len(target.encode("utf-8", "surrogateescape")) > (_MOST_TARGET_BYTES)
-        ):
+        size = len(target.encode("utf-8", "surrogateescape"))
+        if "\0" in target or not 0 < size <= _MOST_TARGET_BYTES:
             raise HostileMember(info.name, "no file system can hold what it links to")
         return Inode("link", 0o777, mtime, layer, number, target=target)
     if info.isfifo():

@@ -22,11 +22,12 @@ from typing import IO, cast
 
 from fairlead.base.errors import fail
 from fairlead_build.base import tar
+from fairlead_build.base.digest import Advance, unseen
 from fairlead_build.base.proc import child, clean_environment
 from fairlead_build.cache.store import Cache
 from fairlead_build.squashfs.merged_tree import HostileMember, Inode, MergedTree
 from fairlead_build.squashfs.squash import CHUNK, Sink
-from fairlead_build.squashfs.tree_stream import Member, TarStream
+from fairlead_build.squashfs.tree_stream import Member, tar_members
 from fairlead_build.tools import tool_tree
 
 # A layer of zeros shrinks to a thousandth. Beyond this much of it, it is a decompression bomb.
@@ -61,15 +62,12 @@ class Merged:
 
 
 def read_layers(
-    layers: Sequence[LayerFile],
-    cache: Cache | None = None,
-    advance: Callable[[int], None] = lambda amount: None,
+    layers: Sequence[LayerFile], cache: Cache | None = None, advance: Advance = unseen
 ) -> Merged:
     """The first pass: every name that the layers leave, lowest layer first.
 
     Args:
         cache: where the tool tree is, for zstd.
-        advance: called with the bytes of the layer files, as they are read.
     Raises:
         FairleadError: exit code 2; a layer is damaged, not what its digest says, or hostile.
         OSError: as reading does.
@@ -129,7 +127,7 @@ def write_tar(
     epoch: int | None = None,
     in_order: bool = False,
     cache: Cache | None = None,
-    advance: Callable[[int], None] = lambda amount: None,
+    advance: Advance = unseen,
 ) -> None:
     """The second pass: the merged tree as one tar, every owner root, no end mark left out.
 
@@ -139,7 +137,6 @@ def write_tar(
     Args:
         epoch: the time of everything, instead of its own.
         in_order: files sorted by path. Only for layers that are plain tars on disk.
-        advance: called with the bytes of content, as they are written.
     Raises:
         FairleadError: a layer changed while it was read.
         OSError: as reading and writing do.
@@ -218,17 +215,28 @@ def _members(
     layer: LayerFile,
     cache: Cache | None,
     see: Callable[[bytes], object] | None = None,
-    advance: Callable[[int], None] = lambda amount: None,
+    advance: Advance = unseen,
 ) -> Iterator[Iterator[Member]]:
     """The members of a layer; what is wrong with it becomes an error inside the block too."""
+    packed = layer.path.stat().st_size
+    left = most = min(max(_FREE_BYTES, _MOST_RATIO * packed), _MOST_BYTES)
+
+    def limited(block: bytes) -> None:
+        """Refuses far more than such a file can hold for a good reason."""
+        nonlocal left
+        left -= len(block)
+        if left < 0:
+            raise fail("layer-bomb", layer=layer, size=packed, most=most)
+        if see is not None:
+            see(block)
+
     with layer.path.open("rb") as raw:
         magic = raw.read(4)
         raw.seek(0)
         hashed = _Hashed(raw, advance)
         try:
             with _unpacked(layer, magic, hashed, cache) as stream:
-                limited = _Limited(layer, stream)
-                yield iter(TarStream(cast(IO[bytes], limited), see))
+                yield tar_members(stream, limited)
                 if see is not None:
                     hashed.drain()
         except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, RecursionError) as exc:
@@ -244,7 +252,7 @@ def _members(
 class _Hashed:
     """A file that is hashed and counted as it is read, from its beginning to its end."""
 
-    def __init__(self, raw: IO[bytes], advance: Callable[[int], None]):
+    def __init__(self, raw: IO[bytes], advance: Advance):
         self._raw, self._advance, self.digest = raw, advance, hashlib.sha256()
 
     def read(self, size: int = -1) -> bytes:
@@ -276,20 +284,3 @@ def _unpacked(
                 raise tarfile.ReadError(errors or "zstd cannot read it")
     else:
         yield cast(IO[bytes], raw)
-
-
-class _Limited:
-    """Refuses to go on when far more comes out than such a file can hold for a good reason."""
-
-    def __init__(self, layer: LayerFile, stream: IO[bytes]):
-        self._layer, self._stream = layer, stream
-        self._packed = layer.path.stat().st_size
-        self._most = min(max(_FREE_BYTES, _MOST_RATIO * self._packed), _MOST_BYTES)
-        self._left = self._most
-
-    def read(self, size: int = -1) -> bytes:
-        chunk = self._stream.read(size)
-        self._left -= len(chunk)
-        if self._left < 0:
-            raise fail("layer-bomb", layer=self._layer, size=self._packed, most=self._most)
-        return chunk

@@ -19,11 +19,12 @@ import os
 import struct
 import subprocess
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+from fairlead_build.base.digest import Advance, unseen
 from fairlead_build.base.proc import clean_environment
 from fairlead_build.cache.store import Cache
 from fairlead_build.squashfs.squash import CHUNK
@@ -40,6 +41,12 @@ _PADDING = 4096  # to whole pages, for loop devices
 
 _FOLDER, _FILE, _LINK, _BLOCK_DEVICE, _CHAR_DEVICE, _PIPE, _SOCKET = range(1, 8)
 _EXTENDED = 7  # is added to a kind whose inode has more fields
+# What follows in an inode of a kind; the last field of an extended one says where its attributes are.
+_FIELDS = {
+    _FOLDER: "<IIHHI", _FOLDER + _EXTENDED: "<IIIIHHI", _FILE: "<IIII",
+    _FILE + _EXTENDED: "<QQQIIII", _LINK: "<II", _BLOCK_DEVICE: "<II", _CHAR_DEVICE: "<II",
+    _PIPE: "<I", _SOCKET: "<I",
+}  # fmt: skip
 _COMMON = struct.Struct("<HHHHII")  # kind, mode, owner, group, time, number
 _NO_ATTRIBUTES = 0xFFFFFFFF
 _NO_FRAGMENT = 0xFFFFFFFF
@@ -84,28 +91,21 @@ class _Inode:
     listed_bytes: int = 0
 
 
-@dataclass(frozen=True)
-class Laid:
-    """sha256 of the lower one, as it was read, and of what was written."""
-
-    below_sha256: str
-    sha256: str
-
-
 def lay(
     above: Path,
     below: Path,
     target: Path,
     cache: Cache | None = None,
-    advance: Callable[[int], object] = lambda amount: None,
-) -> Laid:
+    advance: Advance = unseen,
+) -> tuple[str, str]:
     """Writes ``target``: what is in ``below``, and over it what is in ``above``.
 
     Folders of ``below`` keep their attributes; anything else gives way to what has its name.
 
     Args:
         cache: where the tool tree is; the user's own unless given.
-        advance: called with the bytes written, as they are.
+    Returns:
+        The sha256 of ``below``, as it was read, and of ``target``.
     Raises:
         NotLaid: one of them is not such a squashfs.
         OSError: one cannot be read, or the target not written.
@@ -145,7 +145,7 @@ def lay(
             for chunk in _chunks(source, upper.data[1] - upper.data[0]):
                 put(chunk)
         put(tables)
-    return Laid(below_digest.hexdigest(), written.hexdigest())
+    return below_digest.hexdigest(), written.hexdigest()
 
 
 def _chunks(source: IO[bytes], size: int) -> Iterator[bytes]:
@@ -194,9 +194,6 @@ class _Table:
 
     data: bytes
     begins: dict[int, int]  # where each block begins in the data
-
-    def find(self, place: int, offset: int) -> int:
-        return self.begins[place] + offset
 
 
 class _Squashfs:
@@ -278,9 +275,9 @@ class _Squashfs:
         return [done.stdout[n * _BLOCK : (n + 1) * _BLOCK] for n in range(len(blocks))]
 
     def _inode(self, block: int, offset: int) -> _Inode:
-        data, at = self.inodes.data, self.inodes.find(block, offset)
-        kind, mode, owner, group, time, number = _COMMON.unpack_from(data, at)
-        extended, kind = kind > _EXTENDED, kind - _EXTENDED * (kind > _EXTENDED)
+        data, at = self.inodes.data, self.inodes.begins[block] + offset
+        stored, mode, owner, group, time, number = _COMMON.unpack_from(data, at)
+        kind = stored - _EXTENDED * (stored > _EXTENDED)
         if not _FOLDER <= kind <= _SOCKET or (kind == _FOLDER and number in self.known):
             raise NotLaid(f"{self.path.name} is damaged: inode {number} cannot be")
         if number in self.known:
@@ -288,48 +285,39 @@ class _Squashfs:
         at += _COMMON.size
         made = _Inode(kind, mode, self.owners[owner], self.owners[group], time)
         self.known[number] = made
-        attributes = _NO_ATTRIBUTES
-        if kind == _FOLDER:
-            attributes = self._folder(made, at, extended)
-        elif kind == _FILE:
-            attributes = self._file(made, at, extended)
-        elif kind == _LINK:
-            _, size = struct.unpack_from("<II", data, at)
-            made.target = data[at + 8 : at + 8 + size]
-        elif kind in (_BLOCK_DEVICE, _CHAR_DEVICE):
-            _, made.device = struct.unpack_from("<II", data, at)
-        if attributes != _NO_ATTRIBUTES:
+        form = _FIELDS.get(stored, _FIELDS[kind])
+        fields = struct.unpack_from(form, data, at)
+        at += struct.calcsize(form)
+        if stored in (_FOLDER + _EXTENDED, _FILE + _EXTENDED) and fields[-1] != _NO_ATTRIBUTES:
             raise NotLaid(f"{self.path.name} has extended attributes")
+        match kind:
+            case 1:  # folder
+                if kind == stored:
+                    start, _, size, within, _ = fields
+                else:
+                    _, size, start, _, _, within, _ = fields
+                if size > 3:  # recorded so much too large, for `.` and `..`
+                    self.waiting.append((made, start, within, size - 3))
+            case 2:  # file
+                self._file(made, fields, at)
+            case 3:  # symbolic link
+                made.target = data[at : at + fields[1]]
+            case 4 | 5:  # devices
+                made.device = fields[1]
         return made
 
-    def _folder(self, made: _Inode, at: int, extended: bool) -> int:
-        """Reads the rest of a folder's inode at ``at``; returns its extended attributes."""
-        data, attributes = self.inodes.data, _NO_ATTRIBUTES
-        if extended:
-            _, size, start, _, _, within, attributes = struct.unpack_from("<IIIIHHI", data, at)
-        else:
-            start, _, size, within, _ = struct.unpack_from("<IIHHI", data, at)
-        if size > 3:  # recorded so much too large, for `.` and `..`
-            self.waiting.append((made, start, within, size - 3))
-        return int(attributes)
-
-    def _file(self, made: _Inode, at: int, extended: bool) -> int:
-        """Reads the rest of a file's inode at ``at``; returns its extended attributes."""
-        data, attributes = self.inodes.data, _NO_ATTRIBUTES
-        form = "<QQQIIII" if extended else "<IIII"
-        fields = struct.unpack_from(form, data, at)
-        if extended:
-            made.start, made.size, made.holes, _, made.fragment, made.offset, attributes = fields
-        else:
+    def _file(self, made: _Inode, fields: tuple[int, ...], at: int) -> None:
+        """Takes in the fields of a file's inode, and its blocks, which are listed at ``at``."""
+        if len(fields) == 4:
             made.start, made.fragment, made.offset, made.size = fields
-        at += struct.calcsize(form)
+        else:
+            made.start, made.size, made.holes, _, made.fragment, made.offset, _ = fields
         whole, rest = divmod(made.size, self.block_size)
         count = whole + (rest > 0 and made.fragment == _NO_FRAGMENT)
-        made.blocks = data[at : at + 4 * count]
-        return attributes
+        made.blocks = self.inodes.data[at : at + 4 * count]
 
     def _fill(self, folder: _Inode, start: int, within: int, size: int) -> None:
-        data, at = self.folders.data, self.folders.find(start, within)
+        data, at = self.folders.data, self.folders.begins[start] + within
         end = at + size
         while at < end:
             more, block, _ = _RUN.unpack_from(data, at)
@@ -369,13 +357,13 @@ def _tables(lower: _Squashfs, fragments: Sequence[tuple[int, int]], at: int) -> 
     """
     root = lower.root
     inodes, folders = _Writer(), _Writer()
-    count, order = _number(root)
+    order = _number(root)
     owners = sorted({owner for each in _inodes(root) for owner in (each.owner, each.group)})
     known = {owner: index for index, owner in enumerate(owners)}
     # What is in a folder comes before it: a place is known once it is written.
     for folder in reversed(order):
         _write_folder(folder, known, inodes, folders)
-    _write_inode(root, count + 1, known, inodes)
+    _write_inode(root, root.number + 1, known, inodes)
     out = bytearray()
     starts = []
     for table in (inodes, folders):
@@ -397,15 +385,15 @@ def _tables(lower: _Squashfs, fragments: Sequence[tuple[int, int]], at: int) -> 
     block, offset = root.place
     flags = lower.flags & ~(_EXPORTABLE | _NO_FRAGMENTS) | _PLAIN_INODES
     header = _SUPER.pack(
-        _MAGIC, count, lower.time, lower.block_size, len(fragments), lower.compressor,
+        _MAGIC, root.number, lower.time, lower.block_size, len(fragments), lower.compressor,
         lower.block_log, flags, len(owners), 4, 0,
         block << 16 | offset, used, listed[1], _NONE, starts[0], starts[1], listed[0], _NONE,
     )  # fmt: skip
     return bytes(out) + bytes(-used % _PADDING), header
 
 
-def _number(root: _Inode) -> tuple[int, list[_Inode]]:
-    """Numbers all inodes; returns how many there are, and the folders, each before those in it."""
+def _number(root: _Inode) -> list[_Inode]:
+    """Numbers all inodes, the root last; returns the folders, each before those in it."""
     count = 0
     root.links = 2  # with its own `.`; a folder's `..` counts for the one above
     order = [root]
@@ -421,7 +409,7 @@ def _number(root: _Inode) -> tuple[int, list[_Inode]]:
             else:
                 inode.links += 1
     root.number = count + 1
-    return count + 1, order
+    return order
 
 
 def _write_folder(
@@ -450,33 +438,26 @@ def _write_folder(
 
 def _write_inode(inode: _Inode, parent: int, owners: dict[int, int], inodes: _Writer) -> None:
     kind, links = inode.kind, inode.links
+    fields: tuple[int, ...] = (links,)  # of pipes and sockets
     match kind:
         case 1:  # folder
             (start, within), size = inode.listed, inode.listed_bytes + 3
-            if size < 1 << 16:
-                body = struct.pack("<IIHHI", start, links, size, within, parent)
-            else:
+            fields = (start, links, size, within, parent)
+            if size >= 1 << 16:
                 kind += _EXTENDED
                 fields = (links, size, start, parent, 0, within, _NO_ATTRIBUTES)
-                body = struct.pack("<IIIIHHI", *fields)
         case 2:  # file
-            if links == 1 and not inode.holes and max(inode.start, inode.size) < 1 << 32:
-                body = struct.pack("<IIII", inode.start, inode.fragment, inode.offset, inode.size)
-            else:
+            start, size, tail = inode.start, inode.size, (inode.fragment, inode.offset)
+            fields = (start, *tail, size)
+            if links > 1 or inode.holes or max(start, size) >= 1 << 32:
                 kind += _EXTENDED
-                body = struct.pack(
-                    "<QQQIIII", inode.start, inode.size, inode.holes, links, inode.fragment,
-                    inode.offset, _NO_ATTRIBUTES,
-                )  # fmt: skip
-            body += inode.blocks
+                fields = (start, size, inode.holes, links, *tail, _NO_ATTRIBUTES)
         case 3:  # symbolic link
-            body = struct.pack("<II", links, len(inode.target)) + inode.target
+            fields = (links, len(inode.target))
         case 4 | 5:  # devices
-            body = struct.pack("<II", links, inode.device)
-        case _:
-            body = struct.pack("<I", links)
+            fields = (links, inode.device)
     inode.place = inodes.place
     inodes.data += _COMMON.pack(
         kind, inode.mode, owners[inode.owner], owners[inode.group], inode.time, inode.number
     )
-    inodes.data += body
+    inodes.data += struct.pack(_FIELDS[kind], *fields) + inode.blocks + inode.target

@@ -2,7 +2,7 @@
 
 :func:`entries` yields a tree's members one after another; :func:`read_tree` makes
 ``fairlead.image.tree_digest`` entries of them, and :func:`tree_digest` the one digest that all wrappings
-of an image share. :class:`TarStream` reads a tar from a pipe at the pipe's own speed.
+of an image share. :func:`tar_members` reads a tar from a pipe at the pipe's own speed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import IO, cast
 from fairlead.base.errors import FairleadError, fail
 from fairlead.image.sif import copy_object, is_sif, read_sif
 from fairlead.image.tree_digest import Entry, Tree, belongs, scan_folder, tree_sha256
+from fairlead_build.base.digest import Advance, unseen
 from fairlead_build.base.proc import clean_environment, piped
 from fairlead_build.cache.store import scratch_parent, workspace
 from fairlead_build.squashfs.squash import CHUNK, Sink
@@ -44,36 +45,31 @@ _MOST_HEADER = 16 << 20
 Member = tuple[TarInfo, IO[bytes] | None]
 
 
-class TarStream:
-    """The members of a tar that comes through a pipe.
+def tar_members(
+    source: IO[bytes], see: Callable[[bytes], object] | None = None
+) -> Iterator[Member]:
+    """The members of a tar that comes through a pipe, ``.`` for the root itself.
 
     ``tarfile`` reads pipes through a layer of its own that takes several times as long as the
     decompression of the squashfs behind them; given a file that can seek forward, it does not.
-    """
+    A file's content can be read until the next member is asked for.
 
-    def __init__(self, source: IO[bytes], see: Callable[[bytes], object] | None = None):
-        """Args:
+    Args:
         see: given every byte of the stream, in order, as it comes.
-        """
-        self._forward = _Forward(source, see)
-
-    def __iter__(self) -> Iterator[Member]:
-        """Members with paths relative to the root, ``.`` for the root itself.
-
-        A file's content can be read until the next member is asked for.
-
-        Raises:
-            tarfile.TarError: it is not a tar.
-        """
-        with tarfile.open(fileobj=self._forward, mode="r:") as archive:
-            while (info := archive.next()) is not None:
-                archive.members = []  # type: ignore[attr-defined]  # else all would be kept
-                info.name = posixpath.normpath(info.name.lstrip("/") or ".")
-                yield info, archive.extractfile(info) if info.isreg() else None
-        # tarfile takes a damaged header for the end.
-        if self._forward.last.strip(b"\0"):
-            raise tarfile.ReadError("a header is damaged")
-        self._forward.drain()
+    Raises:
+        tarfile.TarError: it is not a tar.
+    """
+    forward = _Forward(source, see)
+    with tarfile.open(fileobj=forward, mode="r:") as archive:
+        while (info := archive.next()) is not None:
+            archive.members = []  # type: ignore[attr-defined]  # else all would be kept
+            info.name = posixpath.normpath(info.name.lstrip("/") or ".")
+            yield info, archive.extractfile(info) if info.isreg() else None
+    # tarfile takes a damaged header for the end.
+    if forward.last.strip(b"\0"):
+        raise tarfile.ReadError("a header is damaged")
+    while forward.next():
+        pass
 
 
 class _Forward(io.RawIOBase):
@@ -95,7 +91,7 @@ class _Forward(io.RawIOBase):
             # A header may claim any length, and tarfile would read it whole.
             raise tarfile.ReadError(f"a header claims {size} bytes")
         parts, left = [], size
-        while left > 0 and (self._used < len(self._block) or self._next()):
+        while left > 0 and (self._used < len(self._block) or self.next()):
             part = self._block[self._used : self._used + left]
             self._used += len(part)
             left -= len(part)
@@ -106,18 +102,15 @@ class _Forward(io.RawIOBase):
     def seek(self, position: int, whence: int = 0) -> int:
         while position > self._before + len(self._block):
             self._used = len(self._block)
-            if not self._next():
+            if not self.next():
                 return self.tell()
         if position < self._before:
             raise tarfile.ReadError("a pipe cannot be read twice")
         self._used = position - self._before
         return position
 
-    def drain(self) -> None:
-        while self._next():
-            pass
-
-    def _next(self) -> bool:
+    def next(self) -> bool:
+        """Goes on to the next block; False at the end."""
         block = self._source.read(CHUNK)
         if not block:
             return False
@@ -143,7 +136,7 @@ def entries(source: Path) -> Iterator[Member]:
         for layer in _layers(source):
             try:
                 with gzip.open(layer) as stream:
-                    yield from TarStream(cast(IO[bytes], stream))
+                    yield from tar_members(cast(IO[bytes], stream))
             except (tarfile.TarError, EOFError, gzip.BadGzipFile) as exc:
                 raise fail("oci-layout", layout=source, layer=layer, reason=exc) from None
         return
@@ -167,7 +160,7 @@ def squashfs_entries(
     remedy = f"ls -l {shlex.quote(str(squashfs))}; then fetch or build the image again"
     doing = f"read {squashfs.name}"
     with piped(argv, doing=doing, remedy=remedy, env=clean_environment()) as stream:
-        yield from TarStream(stream)
+        yield from tar_members(stream)
 
 
 @contextmanager
@@ -210,13 +203,9 @@ def _hex(descriptor: dict[str, str]) -> str:
     return match[1]
 
 
-def read_tree(
-    members: Iterable[Member], advance: Callable[[int], None] = lambda amount: None
-) -> dict[str, Entry]:
+def read_tree(members: Iterable[Member], advance: Advance = unseen) -> dict[str, Entry]:
     """The tree that tar members make; all of their content is read.
 
-    Args:
-        advance: called with the bytes read, as they are.
     Raises:
         FairleadError: a hard link leads nowhere.
     """
@@ -274,7 +263,7 @@ class Recorder:
     def _read(self, out: int) -> None:
         try:
             with open(out, "rb", buffering=0) as stream:
-                tree = read_tree(TarStream(cast(IO[bytes], stream)))
+                tree = read_tree(tar_members(cast(IO[bytes], stream)))
             # A tar may leave out the folders of its files; the writer makes them.
             above = {str(p) for path in tree for p in PurePosixPath(path).parents} - {"."}
             self.tree = {path: Entry("folder", 0o755) for path in above - tree.keys()} | tree
@@ -282,7 +271,7 @@ class Recorder:
             self._wrong = exc
 
 
-def _entry(info: TarInfo, content: IO[bytes] | None, advance: Callable[[int], None]) -> Entry:
+def _entry(info: TarInfo, content: IO[bytes] | None, advance: Advance) -> Entry:
     kind, mode = _KINDS[info.type], info.mode & 0o7777
     if content is not None:
         digest = hashlib.sha256()
@@ -297,7 +286,7 @@ def _entry(info: TarInfo, content: IO[bytes] | None, advance: Callable[[int], No
     return Entry(kind, mode)
 
 
-def image_tree(source: Path, advance: Callable[[int], None] = lambda amount: None) -> Tree:
+def image_tree(source: Path, advance: Advance = unseen) -> Tree:
     """The tree of an image in any wrapping, a folder with a root file system included.
 
     Raises:

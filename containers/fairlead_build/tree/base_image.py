@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -139,10 +139,7 @@ def _archived(image: str, digest: str, cache: Cache, progress: Progress) -> Path
 
 def _fetched(client: Client, manifest: Manifest, cache: Cache, progress: Progress) -> Path:
     cache.make()
-
-    def fetch(folder: Path) -> None:
-        fetch_layout(client, manifest, folder, cache, progress)
-
+    fetch = partial(fetch_layout, client, manifest, cache=cache, progress=progress)
     return _laid(cache, manifest.digest, progress, fetch)
 
 
@@ -150,12 +147,8 @@ def _laid(cache: Cache, digest: str, progress: Progress, make: Callable[[Path], 
     """The base's folder in the cache, filled by ``make`` unless it exists."""
     kept = cache.root / "bases" / digest.partition(":")[2]
     kept.parent.mkdir(exist_ok=True)
-
-    def waiting(who: str) -> AbstractContextManager[object]:
-        return progress.stage(f"wait for {who}, which fetches it too")
-
     with (
-        holding(cache, f"base-{kept.name[:16]}", waiting),
+        holding(cache, f"base-{kept.name[:16]}", progress, "fetches it too"),
         workspace(cache.root / "work", "base-") as work,
     ):
         if not is_layout(kept):
@@ -184,13 +177,8 @@ def _read(image: str, digest: str, layout: Path, cache: Cache, progress: Progres
             ident = contents.distribution or "nothing: no /etc/os-release"
             raise fail("base-distribution-other", image=image[:200], ident=ident[:80])
         if "libc6" not in versions:
-            thin = merged.tree.find(_PARTS) is not None
-            raise fail(
-                "base-distribution-no-dpkg",
-                image=image[:200],
-                whole="whole " if thin else "",
-                status=_STATUS,
-            )
+            whole = "whole " if merged.tree.find(_PARTS) else ""
+            raise fail("base-distribution-no-dpkg", image=image[:200], whole=whole, status=_STATUS)
         stage.result(f"{distribution} {contents.suite}, {len(versions)} packages")
     python = re.match(r"(?:\d+:)?(3\.\d+)", versions.get("python3-minimal", ""))
     return BaseImage(

@@ -12,17 +12,16 @@ import sys
 from pathlib import Path
 
 from fairlead.base.serde import to_json
-from fairlead.image.packages import installed
-from fairlead.image.scan import scan_tree
 from fairlead_build.base.proc import clean_environment
 from fairlead_build.base.progress_protocol import report
+from fairlead_build.tree.record import Contents
 from fairlead_build.tree.sandbox import LAY, enter, execute, leave, snapshot, write_changes
 
 
 def main() -> None:
     """The request is the file that the first argument names."""
     asked = json.loads(Path(sys.argv[1]).read_text("utf-8"))
-    report(sys.stderr, "stage", "lay out the Debian part", 0, "")
+    report("stage", "lay out the Debian part", 0, "")
     root = enter(asked)
     before = snapshot(root)
     env = clean_environment()
@@ -45,8 +44,7 @@ def main() -> None:
 
 
 def _scan(root: Path, target: str) -> None:
-    facts = {"facts": to_json(scan_tree(root)), "installed": to_json(installed(root))}
-    Path(target).write_text(json.dumps(facts), "utf-8")
+    Path(target).write_text(json.dumps(to_json(Contents.of(root))), "utf-8")
 
 
 if __name__ == "__main__":

@@ -18,17 +18,10 @@ from fairlead_build.recipe.load import LoadedRecipe
 
 def image_findings(facts: ImageFacts, loaded: LoadedRecipe) -> list[Finding]:
     """What is wrong with an image's own libraries; empty when it may be built."""
-    return [
-        *_libc(facts, loaded),
-        *_mpi(facts, loaded),
-        *_symbols(facts, loaded),
-        *_floor(facts, loaded),
-    ]
-
-
-def _libc(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
+    wrong = [*_mpi(facts, loaded), *_symbols(facts, loaded), *_floor(facts, loaded)]
     if version_key(facts.glibc_floor) > version_key(facts.glibc):
-        yield error("image-glibc", facts=facts, loaded=loaded)
+        wrong.insert(0, error("image-glibc", facts=facts, loaded=loaded))
+    return wrong
 
 
 def _mpi(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
@@ -51,13 +44,8 @@ def _symbols(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
         wanted = set(consumer.mpi_imports)
         lacking = min((sorted(wanted - set(m.elf.mpi_exports)) for m in providers), key=len)
         if lacking:
-            yield error(
-                "image-mpi-symbols",
-                consumer=consumer,
-                provider=providers[0],
-                lacking=_some(lacking),
-                loaded=loaded,
-            )
+            given = {"provider": providers[0], "lacking": _some(lacking), "loaded": loaded}
+            yield error("image-mpi-symbols", consumer=consumer, **given)
 
 
 def _floor(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:

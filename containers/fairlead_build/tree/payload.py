@@ -1,13 +1,14 @@
 """Our own wheel and the image's description, laid over a finished tree without unpacking it.
 
 A small squashfs is laid over that of the tree (``squashfs/overlay.py``); no file of the tree is read.
-``tree_scan.py`` makes the layer's .pyc files.
+``wheel_compile.py`` makes the layer's .pyc files.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import shlex
 import tarfile
 import zipfile
@@ -36,7 +37,6 @@ from fairlead_build.squashfs.overlay import NotLaid, lay
 from fairlead_build.squashfs.squash import squashing
 from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.record import TreeRecord
-from fairlead_build.tree.sbom import BillOfMaterials
 from fairlead_build.tree.tree import compression_of
 from fairlead_build.tree.wheel_staging import Built, path_of
 
@@ -57,8 +57,8 @@ def describe(
     lock: Lock,
     facts: ImageFacts,
     keys: Keys,
-    sbom: BillOfMaterials,
-    below: Mapping[str, str] = MappingProxyType({}),
+    sbom: bytes,
+    below: Mapping[str, str],
 ) -> dict[str, Any]:
     """What the image that these make says of itself, in ``/.fairlead/image.json``.
 
@@ -98,8 +98,8 @@ def describe(
         "packages": {"deb": {d.name: d.version for d in lock.deb}, "wheel": wheels},
         "sbom": {
             "format": f"CycloneDX {SPECIFICATION}",
-            "components": sbom.components,
-            "sha256": hashlib.sha256(sbom.text).hexdigest(),
+            "components": len(json.loads(sbom)["components"]),
+            "sha256": hashlib.sha256(sbom).hexdigest(),
         },
         "facts": to_json(facts),
     }
@@ -144,13 +144,8 @@ def environment(recipe: Recipe, below: Mapping[str, str] = MappingProxyType({}))
     return {**dict(sorted(below.items())), **own, **dict(sorted(recipe.env.items()))}
 
 
-@dataclass(frozen=True)
-class Member:
-    """One file of the layer."""
-
-    path: str
-    body: bytes
-    mode: int = 0o644
+# Files of the layer: content and mode by path.
+Files = dict[str, tuple[bytes, int]]
 
 
 def layer(
@@ -158,72 +153,61 @@ def layer(
     description: Mapping[str, Any],
     wheel: bytes | None,
     bytecode: dict[str, bytes],
-    sbom: BillOfMaterials,
-) -> list[Member]:
+    sbom: bytes,
+) -> Files:
     """All files that an image has beyond its tree."""
-    scripts = engine_files(
+    files = engine_files(
         description["env"],
         labels_of(description),
         f'[ $# -gt 0 ] || set -- {shlex.join(COMMAND)}\nexec "$@"\n',
         note=f"# Made by fairlead {__version__}.\n",
     )
-    members = [
-        Member(".fairlead/image.json", as_json(description)),
-        Member(".fairlead/sbom.cdx.json", sbom.text),
-        *(Member(path, body, mode) for path, (body, mode) in scripts.items()),
-    ]
+    files[".fairlead/image.json"] = as_json(description), 0o644
+    files[".fairlead/sbom.cdx.json"] = sbom, 0o644
     python = loaded.recipe.python
     if wheel is not None and python is not None:
         site = python.site.lstrip("/")
         with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
-            names = archive.namelist()
-            members += [Member(f"{site}/{name}", archive.read(name)) for name in names]
-        info = next(name.split("/")[0] for name in names if name.endswith(".dist-info/RECORD"))
-        members.append(Member(f"{site}/{info}/INSTALLER", b"fairlead\n"))
-        members += [Member(f"{site}/{name}", body) for name, body in sorted(bytecode.items())]
+            modules = {name: archive.read(name) for name in archive.namelist()} | bytecode
+        info = next(name.split("/")[0] for name in modules if name.endswith(".dist-info/RECORD"))
+        modules[f"{info}/INSTALLER"] = b"fairlead\n"
+        files |= {f"{site}/{name}": (body, 0o644) for name, body in modules.items()}
         script = (
             f"#!{python.prefix}/bin/python3 -I\nfrom fairlead.cli.main import entry\n\nentry()\n"
         )
-        members.append(Member(f"{python.prefix}/bin/fairlead".lstrip("/"), script.encode(), 0o755))
-    return members
+        files[f"{python.prefix}/bin/fairlead".lstrip("/")] = script.encode(), 0o755
+    return files
 
 
-def core(loaded: LoadedRecipe, lock: Lock, wheel: bytes | None) -> list[Member]:
+def core(loaded: LoadedRecipe, lock: Lock, wheel: bytes | None) -> Files:
     """The collective core where programs look for it, as our wheel has it for the image's processor."""
     if wheel is None or lock.base or not any(s.core_from_wheel for s in loaded.bundled):
-        return []
+        return {}
     machine = MACHINES[lock.architecture]
     with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
         body = archive.read(f"fairlead/native/lib/{machine}/{native.CORE}")
-    return [Member(f"{CORE_FOLDER}/{native.CORE}".lstrip("/"), body, 0o755)]
+    return {f"{CORE_FOLDER}/{native.CORE}".lstrip("/"): (body, 0o755)}
 
 
-def of_sources(built: Iterable[Built]) -> list[Member]:
+def of_sources(built: Iterable[Built]) -> Files:
     """The files of sources that are laid over the tree, not into it."""
-    members = []
+    files = {}
     for source in built:
         with tarfile.open(source.folder / "overlay.tar") as archive:
             for info in archive:
                 if info.isreg() and (stream := archive.extractfile(info)):
                     mode = 0o755 if info.mode & 0o111 else 0o644
-                    members.append(Member(str(PurePosixPath(info.name)), stream.read(), mode))
-    return members
-
-
-@dataclass(frozen=True)
-class Overlaid:
-    """A finished squashfs; ``tree_bytes`` is the content of all files of the tree in it."""
-
-    sha256: str
-    tree_sha256: str
-    tree_bytes: int
+                    files[str(PurePosixPath(info.name))] = stream.read(), mode
+    return files
 
 
 def overlay(
-    tree: Path, record: TreeRecord, members: list[Member], target: Path, job: TreeJob
-) -> Overlaid:
-    """Writes ``target``: ``tree`` with ``members`` in it.
+    tree: Path, record: TreeRecord, files: Files, target: Path, job: TreeJob
+) -> dict[str, Any]:
+    """Writes ``target``: ``tree`` with ``files`` in it.
 
+    Returns:
+        What the image's record in the SIF says of it; ``tree_bytes`` is the content of all its files.
     Raises:
         FairleadError: a tool failed, the tree is damaged, or there is no room.
     """
@@ -232,39 +216,40 @@ def overlay(
     again = f"rm {tree} && {job.again}"
     with job.progress.stage("lay fairlead over the tree", tree.stat().st_size, "B") as stage:
         with squashing(layer, how, job.again, job.cache) as sink:
-            sink.write(_tar(members, how.epoch))
+            sink.write(_tar(files, how.epoch))
         try:
-            laid = lay(layer, tree, target, job.cache, stage.advance)
+            below_sha256, sha256 = lay(layer, tree, target, job.cache, stage.advance)
         except NotLaid as exc:
             raise fail("cache-damaged", tree=tree, why=str(exc), remedy=again) from None
         layer.unlink()
-    if laid.below_sha256 != record.sha256:
-        why = f"it has sha256 {laid.below_sha256[:16]}…, not {record.sha256[:16]}…"
+    if below_sha256 != record.sha256:
+        why = f"it has sha256 {below_sha256[:16]}…, not {record.sha256[:16]}…"
         raise fail("cache-damaged", tree=tree, why=why, remedy=again)
-    above = _entries(members)
-    files = {path: entry for path, entry in above.items() if entry.kind == "file"}
-    whole = {**above, **record.entries, **files}
+    folders, laid = _entries(files)
+    whole = {**folders, **record.entries, **laid}
     size = sum(int(entry.detail) for entry in whole.values() if entry.kind == "file")
-    return Overlaid(laid.sha256, tree_sha256(whole), size)
+    return {
+        "squashfs_sha256": sha256,
+        "squashfs_bytes": target.stat().st_size,
+        "tree_sha256": tree_sha256(whole),
+        "tree_bytes": size,
+    }
 
 
-def _entries(members: list[Member]) -> dict[str, Entry]:
-    """The layer as entries of a tree; its folders are the writer's, unless the tree has them."""
-    paths = [PurePosixPath(member.path) for member in members]
-    folders = {str(above) for path in paths for above in path.parents} - {"."} | {"dev"}
-    entries = {folder: Entry("folder", 0o755) for folder in folders}
-    for member in members:
-        digest = hashlib.sha256(member.body).hexdigest()
-        entries[member.path] = Entry("file", member.mode, str(len(member.body)), digest)
-    return entries
+def _entries(files: Files) -> tuple[dict[str, Entry], dict[str, Entry]]:
+    """The layer as entries of a tree: its folders, which are the writer's unless the tree has them,
+    and its files."""
+    folders = {str(above) for path in files for above in PurePosixPath(path).parents}
+    return dict.fromkeys(folders - {"."} | {"dev"}, Entry("folder", 0o755)), {
+        path: Entry("file", mode, str(len(body)), hashlib.sha256(body).hexdigest())
+        for path, (body, mode) in files.items()
+    }
 
 
-def _tar(members: list[Member], epoch: int) -> bytes:
+def _tar(files: Files, epoch: int) -> bytes:
     # mmdebstrap leaves /dev out together with its device nodes; engines mount over it. Other
     # folders are left out: those of the tree stay, new ones get the writer's defaults.
     dev = tarfile.TarInfo("./dev")
     dev.type, dev.mode, dev.mtime = tarfile.DIRTYPE, 0o755, epoch
-    files = (
-        tar.small_file(m.path, m.body, m.mode, epoch) for m in sorted(members, key=lambda m: m.path)
-    )
-    return tar.header(dev) + b"".join(files) + tar.END
+    members = [tar.small_file(path, *files[path], epoch) for path in sorted(files)]
+    return tar.header(dev) + b"".join(members) + tar.END

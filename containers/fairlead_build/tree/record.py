@@ -9,16 +9,28 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import fairlead
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import from_json, to_json
 from fairlead.elf.facts import ImageFacts
-from fairlead.image.packages import Installed
+from fairlead.image.packages import Installed, installed
+from fairlead.image.scan import scan_tree
 from fairlead.image.tree_digest import Entry, Tree
 from fairlead_build.base.digest import sha256_of
 from fairlead_build.cache.store import Cache, publish
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a tree contains."""
+
+    facts: ImageFacts
+    installed: Installed
+
+    @classmethod
+    def of(cls, root: Path) -> Contents:
+        return cls(scan_tree(root), installed(root))
 
 
 @dataclass(frozen=True)
@@ -28,13 +40,12 @@ class TreeRecord:
     Attributes:
         sha256: of its squashfs.
         entries: its files and folders, as ``fairlead.image.tree_digest`` defines them.
-        facts, installed: None when an older fairlead looked, which may have found less.
+        contents: None when nobody looked, or an older fairlead, which may have found less.
     """
 
     sha256: str
     entries: Tree
-    facts: ImageFacts | None = None
-    installed: Installed | None = None
+    contents: Contents | None = None
 
 
 def read_record(cache: Cache, key: str) -> TreeRecord | None:
@@ -44,36 +55,19 @@ def read_record(cache: Cache, key: str) -> TreeRecord | None:
         entries = {path: Entry(*fields) for path, fields in data["entries"].items()}
         if not cache.tree(key).is_file():
             return None
-        current = data["scanner"] == _scanner()
-        facts, installed = (data["facts"], data["installed"]) if current else (None, None)
-        return _record(data["sha256"], entries, facts, installed)
+        found = {name: data[name] for name in ("facts", "installed")}
+        current = data["scanner"] == _scanner() and all(found.values())
+        contents = from_json(Contents, found) if current else None
+        return TreeRecord(data["sha256"], entries, contents)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _record(sha256: str, entries: Tree, facts: Any, installed: Any) -> TreeRecord:
-    return TreeRecord(
-        sha256,
-        entries,
-        from_json(ImageFacts, facts) if facts else None,
-        from_json(Installed, installed) if installed else None,
-    )
-
-
 def publish_tree(
-    made: Path,
-    cache: Cache,
-    key: str,
-    entries: Tree,
-    facts: Any = None,
-    installed: Any = None,
+    made: Path, cache: Cache, key: str, entries: Tree, contents: Contents | None = None
 ) -> TreeRecord:
-    """Keeps the squashfs ``made`` as the tree ``key``, with its record, which is returned.
-
-    Args:
-        facts, installed: as JSON values.
-    """
-    record = _record(sha256_of(made), entries, facts, installed)
+    """Keeps the squashfs ``made`` as the tree ``key``, with its record, which is returned."""
+    record = TreeRecord(sha256_of(made), entries, contents)
     write_record(cache, key, record)
     publish(made, cache.tree(key))
     return record
@@ -85,8 +79,7 @@ def write_record(cache: Cache, key: str, record: TreeRecord) -> None:
         document = {
             "sha256": record.sha256,
             "scanner": _scanner(),
-            "facts": to_json(record.facts),
-            "installed": to_json(record.installed),
+            **(to_json(record.contents) or {"facts": None, "installed": None}),
             "entries": record.entries,
         }
         json.dump(document, out)

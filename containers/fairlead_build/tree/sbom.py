@@ -7,78 +7,58 @@ image brought that the lock does not name.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any
 
 from fairlead import __version__
 from fairlead.image.packages import Installed, Package
-from fairlead.image.sbom import Component, component_of, deb_purl, document, generic_purl, pypi_purl
+from fairlead.image.sbom import component, document, generic_purl
 from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import Lock, SourceArchive, Wheel
 
 
-@dataclass(frozen=True)
-class BillOfMaterials:
-    """A CycloneDX document, and the number of its components."""
-
-    text: bytes
-    components: int
-
-
 def bill_of_materials(
     loaded: LoadedRecipe, lock: Lock, lock_sha256: str, wheel_sha256: str, installed: Installed
-) -> BillOfMaterials:
+) -> bytes:
     """What an image is made of: its lock, fairlead itself, and what else is ``installed``."""
-    components = {c.purl: c for c in _components(lock, wheel_sha256, installed)}
-    text = document(
+    return document(
         loaded.name,
         version=lock_sha256,
         summary=loaded.recipe.recipe.summary,
-        components=components.values(),
+        components=_components(lock, wheel_sha256, installed),
         identity=f"{lock_sha256} {wheel_sha256}",
-        fairlead=__version__,
         epoch=lock.source_date_epoch,
     )
-    return BillOfMaterials(text, len(components))
 
 
-def _components(lock: Lock, wheel_sha256: str, installed: Installed) -> Iterator[Component]:
-    distribution, suite = installed.distribution, installed.suite
-    licences = {(p.kind, project(p.name), p.version): p for p in installed.packages}
-    listed: set[tuple[str, str, str]] = set()
-
-    def key_of(kind: str, name: str, version: str) -> tuple[str, str, str]:
-        return kind, name if kind == "deb" else project(name), version
-
-    def known(kind: str, name: str, version: str) -> Package:
-        key = key_of(kind, name, version)
-        listed.add(key)
-        return licences.get(key, Package(kind, name, version))
-
+def _components(lock: Lock, wheel_sha256: str, installed: Installed) -> Iterator[dict[str, Any]]:
+    found = {_key(package): package for package in installed.packages}
+    listed = set()
     for deb in lock.deb:
-        known("deb", deb.name, deb.version)
-        purl = deb_purl(deb.name, deb.version, deb.architecture, distribution, suite)
-        from_index = {"index": deb.index}
-        yield Component("library", deb.name, deb.version, purl, deb.sha256, properties=from_index)
-    items: list[Wheel | SourceArchive] = [w for w in lock.wheel if w.role in ("python", "mpi")]
-    for item in [*items, *lock.source]:
-        package = known("wheel", item.name, item.version)
-        purl = pypi_purl(item.name, item.version)
-        properties = {"index": item.index, "file": item.file}
+        package = Package("deb", deb.name, deb.version, deb.architecture)
+        listed.add(_key(package))
+        yield component(package, installed, sha256=deb.sha256, properties={"index": deb.index})
+    wheels: list[Wheel | SourceArchive] = [w for w in lock.wheel if w.role in ("python", "mpi")]
+    for item in [*wheels, *lock.source]:
+        package = Package("wheel", item.name, item.version)
+        listed.add(_key(package))
+        licence = found.get(_key(package), package)
+        package = replace(package, licence=licence.licence, spdx=licence.spdx)
+        properties, purl = {"index": item.index, "file": item.file}, ""
         if isinstance(item, SourceArchive):
             properties["built"] = "from source"
             if item.index == "URL":
                 purl = generic_purl(item.name, item.version, item.sha256)
-        licence, spdx = package.licence, package.spdx
-        yield Component(
-            "library", item.name, item.version, purl, item.sha256, licence, spdx, properties
-        )
+        yield component(package, installed, purl=purl, sha256=item.sha256, properties=properties)
     if wheel_sha256:
-        purl = pypi_purl("fairlead", __version__)
-        yield Component(
-            "application", "fairlead", __version__, purl, wheel_sha256, "Apache-2.0", True
-        )
+        own = Package("wheel", "fairlead", __version__, licence="Apache-2.0", spdx=True)
+        yield component(own, installed, sha256=wheel_sha256, kind="application")
     for package in installed.packages:
-        key = key_of(package.kind, package.name, package.version)
-        if key not in listed and project(package.name) != "fairlead":
-            yield component_of(package, distribution, suite)
+        if _key(package) not in listed and project(package.name) != "fairlead":
+            yield component(package, installed)
+
+
+def _key(package: Package) -> tuple[str, str, str]:
+    name = package.name if package.kind == "deb" else project(package.name)
+    return package.kind, name, package.version

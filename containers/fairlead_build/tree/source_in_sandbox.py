@@ -30,7 +30,7 @@ _SOURCES = "/usr/src/fairlead"
 def main() -> None:
     """The request is the file that the first argument names."""
     asked = json.loads(Path(sys.argv[1]).read_text("utf-8"))
-    report(sys.stderr, "stage", "lay out the packages for building", 0, "")
+    report("stage", "lay out the packages for building", 0, "")
     root = enter(asked)
     if asked["python"]:
         execute(root, ["python3", "-I", "/.fairlead-stage/install.py"], clean_environment())
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _build(root: Path, number: int, source: Mapping[str, Any], epoch: int, results: Path) -> None:
-    report(sys.stderr, "stage", f"build {source['name']} {source['version']}", 0, "lines")
+    report("stage", f"build {source['name']} {source['version']}", 0, "lines")
     inner = f"{_SOURCES}/{source['name']}"
     given, folder = Path(f"/.fairlead-given/{number}"), root / inner.lstrip("/")
     with (results / "build.log").open("ab") as log:
@@ -95,7 +95,7 @@ def _build(root: Path, number: int, source: Mapping[str, Any], epoch: int, resul
 
 
 def _stop(number: int, step: str, detail: str = "") -> None:
-    report(sys.stderr, "failed", number, step, detail.replace("\t", " ").replace("\n", " "))
+    report("failed", number, step, detail.replace("\t", " ").replace("\n", " "))
     sys.exit(1)
 
 
@@ -129,8 +129,8 @@ def _logged(
                 over = True
             for raw in output:
                 line = raw.decode("utf-8", "replace").rstrip().replace("\t", " ")
-                report(sys.stderr, "advance", 1)
-                report(sys.stderr, "note", line[:60])
+                report("advance", 1)
+                report("note", line[:60])
                 print(f"  {line}", file=sys.stderr, flush=True)
     return process.returncode
 

@@ -99,7 +99,7 @@ def build_sources(job: TreeJob, wanted: Sequence[RecipeSource]) -> tuple[Built, 
     folders = [job.cache.source(key) for key in keys(job.loaded, job.lock, wanted)]
     if not all(map(Path.is_dir, folders)):
         _build(job, list(zip(wanted, folders, strict=True)))
-    return tuple(map(Built.at, folders))
+    return tuple(map(Built, folders))
 
 
 def _build(job: TreeJob, wanted: Sequence[tuple[RecipeSource, Path]]) -> None:
@@ -169,7 +169,7 @@ def _request(
     return {
         "name": declared.name,
         "version": declared.version,
-        "done": Built.at(result).inside if result.is_dir() else "",
+        "done": Built(result).inside if result.is_dir() else "",
         "archive": str(check_blob(job.cache, archive.sha256)) if archive else "",
         "file": archive.file if archive else "",
         "patches": [patch.target for patch in source.patches],

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fairlead.base.serde import from_json
 from fairlead_build.base import tar
 from fairlead_build.base.digest import json_digest, sha256_of
 from fairlead_build.base.proc import clean_environment, piped
@@ -22,11 +23,11 @@ from fairlead_build.cache.store import scratch_parent, workspace
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import Lock
 from fairlead_build.squashfs.squash import Compression, Sink, squashing, unsquash_argv
-from fairlead_build.squashfs.tree_stream import Recorder, TarStream
+from fairlead_build.squashfs.tree_stream import Recorder, tar_members
 from fairlead_build.tree import sources
 from fairlead_build.tree.debian import INSIDE, debian_key, debian_tree
 from fairlead_build.tree.job import TreeJob
-from fairlead_build.tree.record import TreeRecord, publish_tree
+from fairlead_build.tree.record import Contents, TreeRecord, publish_tree
 from fairlead_build.tree.sandbox import sandbox
 from fairlead_build.tree.wheel_staging import ROLES, Built, plan_of, request, stage_wheels
 
@@ -80,8 +81,8 @@ def build_tree(job: TreeJob, key: str) -> TreeRecord:
         made = work / "tree.squashfs"
         with squashing(made, compression_of(lock), job.again, cache) as sink, Recorder(sink) as tee:
             _assemble(job, below, built, scratch, tee)
-        scanned = json.loads((scratch / "found.json").read_text("utf-8"))
-        return publish_tree(made, cache, key, tee.tree, scanned["facts"], scanned["installed"])
+        found = from_json(Contents, json.loads((scratch / "found.json").read_text("utf-8")))
+        return publish_tree(made, cache, key, tee.tree, found)
 
 
 def _stage_files(loaded: LoadedRecipe, files: Path) -> None:
@@ -148,7 +149,7 @@ def _pass_on(
             while chunk := stream.read(tar.CHUNK):
                 write_on(chunk)
             return
-        for info, content in TarStream(stream):
+        for info, content in tar_members(stream):
             if info.name in replaced:
                 continue
             info.name = "./" if info.name == "." else f"./{info.name}"

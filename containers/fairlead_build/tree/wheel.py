@@ -106,13 +106,10 @@ def _checkout_files(root: Path) -> dict[str, Path]:
 
 def _installed_files() -> dict[str, Path]:
     distribution = importlib.metadata.distribution("fairlead")
-    files = {}
-    for entry in distribution.files or ():
-        name = str(entry)
-        if name.startswith("..") or name.endswith(".pyc") or _by_installer(name):
-            continue  # the console script and what the installer made
-        files[name] = Path(str(distribution.locate_file(entry)))
-    return files
+    files = {str(e): Path(str(distribution.locate_file(e))) for e in distribution.files or ()}
+    # Not the console script, which lies elsewhere, nor what the installer made.
+    kept = (n for n in files if not (n.startswith("..") or n.endswith(".pyc") or _by_installer(n)))
+    return {name: files[name] for name in kept}
 
 
 def _digest(files: dict[str, Path]) -> str:

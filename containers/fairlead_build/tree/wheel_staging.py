@@ -6,6 +6,7 @@ import json
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,14 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 @dataclass(frozen=True)
 class Built:
-    """What was built from one source.
-
-    Attributes:
-        folder: in the cache; it holds the result and ``build.log``.
-        wheel: the wheel, in normal form; None when the result is ``overlay.tar``.
-    """
+    """What was built from one source; its ``folder`` in the cache holds the result and ``build.log``."""
 
     folder: Path
-    wheel: Path | None
 
-    @classmethod
-    def at(cls, folder: Path) -> Built:
-        return cls(folder, next(folder.glob("*.whl"), None))
+    @cached_property
+    def wheel(self) -> Path | None:
+        """The wheel, in normal form; None when the result is ``overlay.tar``."""
+        return next(self.folder.glob("*.whl"), None)
 
     @property
     def inside(self) -> str:

@@ -26,22 +26,14 @@ _LEVELS = (
     ("3.1", "MPI_Aint_add"),
     ("3.0", "MPI_Iallreduce"),
 )
-# (vendor, what its file says, where its version stands)
+# Vendor, what its file says, where its version stands.
 _VENDORS = (
-    (
-        "Cray MPICH",
-        re.compile(rb"CRAY MPICH version"),
-        re.compile(rb"CRAY MPICH version (\d+\.\d+[\w.]*)"),
-    ),
-    ("MVAPICH", re.compile(rb"MVAPICH2? Version"), re.compile(rb"\0([234]\.\d+(?:\.\d+)?\w*)\0")),
-    (
-        "MPICH",
-        re.compile(rb"MPICH Version"),
-        re.compile(rb"\0([345]\.\d+(?:\.\d+)?(?:[abrc]+\d+)?)\0"),
-    ),
+    ("Cray MPICH", rb"CRAY MPICH version", rb"CRAY MPICH version (\d+\.\d+[\w.]*)"),
+    ("MVAPICH", rb"MVAPICH2? Version", rb"\0([234]\.\d+(?:\.\d+)?\w*)\0"),
+    ("MPICH", rb"MPICH Version", rb"\0([345]\.\d+(?:\.\d+)?(?:[abrc]+\d+)?)\0"),
 )
-_INTEL_VERSION = re.compile(rb"\0(20\d\d\.\d+\.\d+)\0")
-_INTEL_LOOSE = re.compile(rb"(20\d\d\.\d{1,2}\.\d{1,2})")
+_INTEL_VERSION = rb"\0(20\d\d\.\d+\.\d+)\0"
+_INTEL_LOOSE = rb"(20\d\d\.\d{1,2}\.\d{1,2})"
 
 
 def is_mpi_library(elf: Elf) -> bool:
@@ -95,11 +87,11 @@ def _vendor(path: Path, exports: set[str]) -> tuple[str, str]:
         return "Open MPI", ""
     data = path.read_bytes()
     if "I_MPI_Check_image_status" in exports or b"Intel(R) MPI Library" in data:
-        found = _INTEL_VERSION.search(data) or _INTEL_LOOSE.search(data)
+        found = re.search(_INTEL_VERSION, data) or re.search(_INTEL_LOOSE, data)
         return "Intel MPI", found[1].decode() if found else ""
     for vendor, sign, pattern in _VENDORS:
-        if sign.search(data):
-            found = pattern.search(data)
+        if re.search(sign, data):
+            found = re.search(pattern, data)
             return vendor, found[1].decode() if found else ""
     return "unknown", ""
 

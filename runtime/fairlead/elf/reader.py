@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from fairlead.elf.facts import Elf
 
@@ -24,20 +24,12 @@ if TYPE_CHECKING:
 _MPI_SYMBOL = re.compile(r"P?MPI_[A-Z]\w*|p?mpi_\w+?_{1,2}")
 _VERSION = re.compile(r"([A-Z]+)_(\d+(?:\.\d+)*)$")
 _PREFIXES = ("GLIBC", "GLIBCXX", "CXXABI", "GFORTRAN", "FABRIC")
-# Data objects that some MPIs export and others never do; see identify.py.
-MARKERS = frozenset({"ompi_mpi_comm_world", "I_MPI_Check_image_status"})
+# Data objects that some MPIs export and others never do; see mpi_symbols.py.
+_MARKERS = frozenset({"ompi_mpi_comm_world", "I_MPI_Check_image_status"})
 
 
 class NotElf(ValueError):
     """The file is no ELF file, or a damaged one."""
-
-
-class Symbol(NamedTuple):
-    """One entry of ``.dynsym``."""
-
-    name: str
-    defined: bool
-    weak: bool
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -87,18 +79,10 @@ def _read(name: str, *identity: int) -> Elf:
 
 
 def _facts(elf: ELFFile, name: str) -> Elf:
-    dynamic: Any = elf.get_section_by_name(".dynamic") or _dynamic_segment(elf)
+    dynamic: Any = elf.get_section_by_name(".dynamic")
+    dynamic = dynamic or next(_segments(elf, "PT_DYNAMIC"), None)
     tags = _tags(dynamic)
-    imports: set[str] = set()
-    exports: set[str] = set()
-    for symbol in _symbols(elf, b"MPI_") if dynamic else ():
-        if _MPI_SYMBOL.fullmatch(symbol.name) or symbol.name in MARKERS:
-            if symbol.defined:
-                exports.add(symbol.name)
-            elif not symbol.weak:
-                imports.add(symbol.name)
-    if not dynamic:
-        exports.update(_static_mpi(elf))
+    imports, exports = _dynamic_mpi(elf) if dynamic else (set(), _static_mpi(elf))
     return Elf(
         path=name,
         machine=elf.get_machine_arch(),
@@ -110,7 +94,7 @@ def _facts(elf: ELFFile, name: str) -> Elf:
         offers=_highest(elf, ".gnu.version_d"),
         mpi_imports=tuple(sorted(imports)),
         mpi_exports=tuple(sorted(exports)),
-        interpreter=_interpreter(elf),
+        interpreter=next((s.get_interp_name() for s in _segments(elf, "PT_INTERP")), ""),
         build_id=_build_id(elf),
     )
 
@@ -131,18 +115,18 @@ def _folders(paths: list[str]) -> tuple[str, ...]:
     return tuple(filter(None, paths[-1].split(":"))) if paths else ()
 
 
-def _dynamic_segment(elf: ELFFile) -> Any:
-    return next((s for s in elf.iter_segments() if s.header.p_type == "PT_DYNAMIC"), None)
+def _segments(elf: ELFFile, kind: str) -> Iterator[Any]:
+    return (s for s in elf.iter_segments() if s.header.p_type == kind)
 
 
-def _symbols(elf: ELFFile, only_if: bytes) -> Iterator[Symbol]:
-    """Symbols of ``.dynsym``; nothing when ``only_if`` is not among its strings."""
-    table = elf.get_section_by_name(".dynsym")
-    if table is None:
-        return
-    strings: bytes = elf.get_section(table["sh_link"]).data()
-    if only_if not in strings:
-        return
+def _dynamic_mpi(elf: ELFFile) -> tuple[set[str], set[str]]:
+    """What ``.dynsym`` wants of an MPI, weak symbols left out, and what it defines of one."""
+    imports: set[str] = set()
+    exports: set[str] = set()
+    table: Any = elf.get_section_by_name(".dynsym")
+    strings: bytes = elf.get_section(table["sh_link"]).data() if table else b""
+    if b"MPI_" not in strings:
+        return imports, exports
     order = "<" if elf.little_endian else ">"
     # Elf64_Sym: name, info, other, shndx, value, size; Elf32_Sym has info after size.
     layout = struct.Struct(order + ("IBBHQQ" if elf.elfclass == 64 else "IIIBBH"))
@@ -151,8 +135,12 @@ def _symbols(elf: ELFFile, only_if: bytes) -> Iterator[Symbol]:
         info, index = (entry[1], entry[3]) if elf.elfclass == 64 else (entry[3], entry[5])
         end = strings.find(b"\0", entry[0])
         name = strings[entry[0] : end].decode("ascii", "replace")
-        if name:
-            yield Symbol(name, defined=index != 0, weak=info >> 4 == 2)
+        if _MPI_SYMBOL.fullmatch(name) or name in _MARKERS:
+            if index != 0:
+                exports.add(name)
+            elif info >> 4 != 2:  # STB_WEAK
+                imports.add(name)
+    return imports, exports
 
 
 def _static_mpi(elf: ELFFile) -> set[str]:
@@ -177,17 +165,7 @@ def _highest(elf: ELFFile, section_name: str) -> dict[str, str]:
     return dict(sorted(best.items()))
 
 
-def _interpreter(elf: ELFFile) -> str:
-    segment: Any
-    for segment in elf.iter_segments():
-        if segment.header.p_type == "PT_INTERP":
-            return str(segment.get_interp_name())
-    return ""
-
-
 def _build_id(elf: ELFFile) -> str:
     section: Any = elf.get_section_by_name(".note.gnu.build-id")
-    for note in section.iter_notes() if section else ():
-        if note["n_type"] == "NT_GNU_BUILD_ID":
-            return str(note["n_desc"])
-    return ""
+    notes = section.iter_notes() if section else ()
+    return next((n["n_desc"] for n in notes if n["n_type"] == "NT_GNU_BUILD_ID"), "")

@@ -234,13 +234,10 @@ def read_public(path: Path) -> PublicKey:
         if base64.b64encode(data).decode() != text:
             raise ValueError("its text is not as OpenSSH writes it")
     except ValueError as exc:
-        raise fail(
-            "key-damaged-private-given" if raw.startswith(b"-----BEGIN") else "key-damaged-public",
-            path=path,
-            path_name=path.name.removesuffix(SUFFIX),
-            suffix=SUFFIX,
-            reason=exc,
-        ) from None
+        file = path.name.removesuffix(SUFFIX) + SUFFIX
+        if raw.startswith(b"-----BEGIN"):
+            raise fail("key-damaged-private-given", path=path, file=file) from None
+        raise fail("key-damaged-public", path=path, file=file, reason=exc) from None
     return PublicKey(point, str(path))
 
 
@@ -326,15 +323,13 @@ def find_trusted(beginning: str, environ: Mapping[str, str] = os.environ) -> Pat
     """
     files = [p for f in key_folders(environ) if f.is_dir() for p in sorted(f.glob(f"*{SUFFIX}"))]
     matching = [p for p in files if beginning and p.name.startswith(beginning)]
-    if len(matching) != 1:
-        raise fail(
-            "key-unknown",
-            no="no" if not matching else len(matching),
-            s="s" if matching else "",
-            beginning=beginning,
-            files_count=len(files),
-            found_count=len(matching),
-        )
+    if (count := len(matching)) != 1:
+        given: dict[str, Any] = {
+            "beginning": beginning,
+            "files_count": len(files),
+            "found_count": count,
+        }
+        raise fail("key-unknown", no=count, s="s" if count else "", **given)
     return matching[0]
 
 

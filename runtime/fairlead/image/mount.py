@@ -69,17 +69,12 @@ def look(
     python = [sys.executable, "-P", "-m", __name__]
     namespaces = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
     with tempfile.TemporaryDirectory(prefix="fairlead-mount-") as folder:
+        words = [program, str(path), str(offset), folder, "whole" if whole else ""]
         done = subprocess.run(
-            [
-                *("unshare", *namespaces, *_TIED, *python),
-                *(program, str(path), str(offset), folder, "whole" if whole else ""),
-            ],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            check=False,
+            ["unshare", *namespaces, *_TIED, *python, *words],
+            capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False,
             env={**environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
+        )  # fmt: skip
     if done.returncode:
         raise _unseen(path, done.stderr.strip() or f"it ended with {done.returncode}")
     answer = json.loads(done.stdout)

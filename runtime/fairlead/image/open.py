@@ -96,17 +96,12 @@ def find(
         shifter = Path(f"{name}.squashfs"), Path(f"{name}.meta")  # NAME is FOLDER/ID
         if all(map(os.path.isfile, shifter)):
             return shifter[0].absolute()
-        why, remedy = "there is no such file or folder", "fairlead recipe list"
+        image, why = str(path.absolute()), "there is no such file or folder"
+        remedy = "fairlead recipe list"
         if "://" in name:
-            why = "it begins with neither docker:// nor oras://"
+            image, why = "IMAGE", "it begins with neither docker:// nor oras://"
             remedy = "fairlead pull docker://HOST/REPOSITORY:TAG, then that as IMAGE"
-        raise fail(
-            "image-missing",
-            name=name,
-            image="IMAGE" if "://" in name else str(path.absolute()),
-            why=why,
-            remedy=remedy,
-        )
+        raise fail("image-missing", name=name, image=image, why=why, remedy=remedy)
     remedy = f"fairlead build {name}"
     try:
         built = Path(json.loads(index.read_text())["path"])
@@ -125,11 +120,8 @@ def _known_elsewhere(name: str, environ: Mapping[str, str], progress: Progress) 
     """What the image builder, which this package does not import, knows under ``name``."""
     from importlib.metadata import entry_points
 
-    for provider in entry_points(group="fairlead.images"):
-        path: Path | None = provider.load()(name, environ, progress)
-        if path:
-            return path
-    return None
+    providers = entry_points(group="fairlead.images")
+    return next(filter(None, (p.load()(name, environ, progress) for p in providers)), None)
 
 
 def open_image(
@@ -200,23 +192,13 @@ def _read(
             stage.advance(len(block))
     digest = content.hexdigest()
     expected = record.get("squashfs_sha256", "")
+    given = {"path": path, "recipe": record.get("recipe", "RECIPE")}
     if expected and digest != expected:
-        raise fail(
-            "image-digest-file-system",
-            path=path,
-            digest=digest[:16],
-            expected=str(expected)[:16],
-            recipe=record.get("recipe", "RECIPE"),
-        )
+        raise fail("image-digest-file-system", digest=digest, expected=expected, **given)
     if expected and kind == "sif":
         text = sif.document_bytes(_RECORD_NAME) or b""
         if sif.uuid != str(identity(digest, text)):
-            raise fail(
-                "image-digest-identifier",
-                path=path,
-                record_name=_RECORD_NAME,
-                recipe=record.get("recipe", "RECIPE"),
-            )
+            raise fail("image-digest-identifier", record_name=_RECORD_NAME, **given)
     if "facts" in record and expected:
         try:
             facts = from_json(ImageFacts, record["facts"])

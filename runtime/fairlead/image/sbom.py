@@ -12,35 +12,15 @@ import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
-from fairlead.image.packages import Package, frameworks
+from fairlead import __version__
+from fairlead.image.packages import Installed, Package, frameworks
 
 SPECIFICATION = "1.6"
 _UTC = "%Y-%m-%dT%H:%M:%SZ"
-
-
-@dataclass(frozen=True)
-class Component:
-    """One package of an image.
-
-    Attributes:
-        purl: its package URL; it names the component in the document too.
-        sha256: of the file that it was installed from, hex; empty when that is not known.
-        licence: as in :class:`fairlead.image.packages.Package`.
-        properties: more about it, e.g. the index that it came from.
-    """
-
-    kind: str
-    name: str
-    version: str
-    purl: str
-    sha256: str = ""
-    licence: str = ""
-    spdx: bool = False
-    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 def deb_purl(
@@ -69,24 +49,51 @@ def generic_purl(name: str, version: str, sha256: str = "") -> str:
 
 def _purl(kind: str, name: str, version: str, more: Mapping[str, str] | None = None) -> str:
     qualifiers = "&".join(f"{k}={_quoted(v)}" for k, v in sorted((more or {}).items()) if v)
-    return f"pkg:{kind}/{_quoted(name)}@{_quoted(version)}" + (
-        f"?{qualifiers}" if qualifiers else ""
-    )
+    return f"pkg:{kind}/{_quoted(name)}@{_quoted(version)}" + "?" * bool(qualifiers) + qualifiers
 
 
 def _quoted(text: str) -> str:
     return quote(text, safe=":~.-_")
 
 
-def component_of(package: Package, distribution: str, suite: str) -> Component:
-    """What is known of a package from the tree alone."""
-    if package.kind == "deb":
-        purl = deb_purl(package.name, package.version, package.architecture, distribution, suite)
-    else:
-        purl = pypi_purl(package.name, package.version)
-    return Component(
-        "library", package.name, package.version, purl, licence=package.licence, spdx=package.spdx
-    )
+def component(
+    package: Package,
+    system: Installed,
+    *,
+    purl: str = "",
+    sha256: str = "",
+    kind: str = "library",
+    properties: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """One package of an image as it stands in the document.
+
+    Args:
+        system: names the distribution of a .deb.
+        purl: its package URL, if it is not that of its kind.
+        sha256: of the file that it was installed from, hex; empty when that is not known.
+        properties: more about it, e.g. the index that it came from.
+    """
+    name, version = package.name, package.version
+    if not purl and package.kind == "deb":
+        purl = deb_purl(name, version, package.architecture, system.distribution, system.suite)
+    purl = purl or pypi_purl(name, version)
+    entry: dict[str, Any] = {
+        "type": "framework" if frameworks({name: ""}) else kind,
+        "bom-ref": purl,
+        "name": name,
+        "version": version,
+    }
+    if sha256:
+        entry["hashes"] = [{"alg": "SHA-256", "content": sha256}]
+    if licence := package.licence:
+        spdx = {"expression": licence}
+        entry["licenses"] = [spdx if package.spdx else {"license": {"name": licence}}]
+    entry["purl"] = purl
+    if properties:
+        entry["properties"] = [
+            {"name": f"fairlead:{key}", "value": value} for key, value in sorted(properties.items())
+        ]
+    return entry
 
 
 def document(
@@ -94,21 +101,19 @@ def document(
     *,
     version: str,
     summary: str,
-    components: Iterable[Component],
+    components: Iterable[dict[str, Any]],
     identity: str,
-    fairlead: str,
     epoch: int | None,
 ) -> bytes:
     """The document of the image called ``name``.
 
     Args:
+        components: as :func:`component` makes them.
         identity: what the serial number is made of, e.g. the digest of the lock.
-        fairlead: the version that writes it.
         epoch: seconds since 1970; None leaves the time out.
     """
-    unique = {component.purl: component for component in components}
-    parts = [unique[purl] for purl in sorted(unique)]
-    tool = {"type": "application", "name": "fairlead", "version": fairlead}
+    unique = {part["purl"]: part for part in components}
+    tool = {"type": "application", "name": "fairlead", "version": __version__}
     bom: dict[str, Any] = {
         "$schema": f"http://cyclonedx.org/schema/bom-{SPECIFICATION}.schema.json",
         "bomFormat": "CycloneDX",
@@ -126,32 +131,7 @@ def document(
                 **({"description": summary} if summary else {}),
             },
         },
-        "components": [_component(component) for component in parts],
-        "dependencies": [{"ref": "image", "dependsOn": [c.purl for c in parts]}],
+        "components": [unique[purl] for purl in sorted(unique)],
+        "dependencies": [{"ref": "image", "dependsOn": sorted(unique)}],
     }
     return json.dumps(bom, indent=1).encode() + b"\n"
-
-
-def _component(component: Component) -> dict[str, Any]:
-    kind = "framework" if frameworks({component.name: ""}) else component.kind
-    entry: dict[str, Any] = {
-        "type": kind,
-        "bom-ref": component.purl,
-        "name": component.name,
-        "version": component.version,
-    }
-    if component.sha256:
-        entry["hashes"] = [{"alg": "SHA-256", "content": component.sha256}]
-    if component.licence:
-        entry["licenses"] = [
-            {"expression": component.licence}
-            if component.spdx
-            else {"license": {"name": component.licence}}
-        ]
-    entry["purl"] = component.purl
-    if component.properties:
-        entry["properties"] = [
-            {"name": f"fairlead:{key}", "value": value}
-            for key, value in sorted(component.properties.items())
-        ]
-    return entry

@@ -11,15 +11,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from fairlead import __version__
 from fairlead.base.errors import fail
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.serde import cached
 from fairlead.image.mount import MATERIALS, Seen, look, look_into
 from fairlead.image.open import Image
-from fairlead.image.packages import Installed, installed
-from fairlead.image.sbom import component_of, document
+from fairlead.image.packages import installed
+from fairlead.image.sbom import component, document
 from fairlead.image.sif import read_sif
 from fairlead.image.tree_digest import scan_folder, tree_sha256
 
@@ -67,31 +66,21 @@ def materials_of(image: Image, environ: Mapping[str, str] = os.environ) -> str:
     recorded = image.record.get("sbom")
     expected = str(recorded.get("sha256", "")) if isinstance(recorded, dict) else ""
     if not seen.materials:
-        return _found(image, seen.installed)
+        found = seen.installed
+        return document(
+            Path(image.path).name,
+            version="",
+            summary=f"Packages found in {image.facts.os or 'the image'}",
+            components=[component(package, found) for package in found.packages],
+            identity=image.digest or json.dumps(found.versions(), sort_keys=True),
+            epoch=None,
+        ).decode()
     digest = hashlib.sha256(seen.materials.encode()).hexdigest()
     if expected and digest != expected:
         raise fail(
-            "sbom-changed",
-            image_path=image.path,
-            materials=MATERIALS,
-            found=digest[:16],
-            expected=expected[:16],
+            "sbom-changed", image=image, materials=MATERIALS, found=digest, expected=expected
         )
     return seen.materials
-
-
-def _found(image: Image, installed: Installed) -> str:
-    return document(
-        Path(image.path).name,
-        version="",
-        summary=f"Packages found in {image.facts.os or 'the image'}",
-        components=[
-            component_of(p, installed.distribution, installed.suite) for p in installed.packages
-        ],
-        identity=image.digest or json.dumps(installed.versions(), sort_keys=True),
-        fairlead=__version__,
-        epoch=None,
-    ).decode()
 
 
 def _seen(image: Image, environ: Mapping[str, str], whole: bool = False) -> Seen:

@@ -78,13 +78,8 @@ class Sif:
             if item.datatype == DATA_PARTITION and item.parttype == PART_PRIMARY_SYSTEM:
                 if item.filesystem == FS_SQUASHFS:
                     return item
-                raise fail(
-                    "sif-partition-type",
-                    path=self.path,
-                    item_id=item.id,
-                    filesystem=item.filesystem,
-                    fs_squashfs=FS_SQUASHFS,
-                )
+                known = FS_SQUASHFS
+                raise fail("sif-partition-type", path=self.path, item=item, fs_squashfs=known)
         raise fail("sif-partition-missing", path=self.path, objects_count=len(self.objects))
 
     def document(self, name: str) -> dict[str, Any] | None:
@@ -109,12 +104,8 @@ class Sif:
         for item in self.objects:
             if item.datatype == DATA_GENERIC_JSON and item.name == name:
                 if item.size > _MOST_JSON_BYTES:
-                    raise fail(
-                        "sif-damaged-json-size", path=self.path, name=name, item_size=item.size
-                    )
-                with self.path.open("rb") as stream:
-                    stream.seek(item.offset)
-                    return stream.read(item.size)
+                    raise fail("sif-damaged-json-size", path=self.path, item=item)
+                return b"".join(blocks(self.path, item.offset, item.size))
         return None
 
 

@@ -156,15 +156,10 @@ def verify(
     statement, signature = parse(_content(image, file), file)
     key = keys.get(statement.key)
     if key is None:
-        raise fail(
-            "signature-untrusted",
-            image_name=image.name,
-            file=file,
-            statement_key=statement.key,
-            keys=", ".join(sorted(keys)),
-        )
+        shown = ", ".join(sorted(keys))
+        raise fail("signature-untrusted", image=image, file=file, statement=statement, keys=shown)
     if not key.verifies(signature, statement.message):
-        raise fail("signature-bad", image_name=image.name, file=file, key_id=key.id)
+        raise fail("signature-bad", image=image, file=file, key=key)
     current, seen = _read(image, progress or Silent())
     if lost := _difference(statement, current):
         raise fail("signature-mismatch", image=image, lost=lost)

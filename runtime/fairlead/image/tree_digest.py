@@ -52,22 +52,15 @@ def tree_sha256(tree: Tree) -> str:
     False
     """
     digest = hashlib.sha256(b"fairlead tree 1\0")
-    for name, path in sorted((os.fsencode(path), path) for path in tree):
+    for path in sorted(tree, key=os.fsencode):
         kind, mode, detail, sha256 = tree[path]
         # No field can hold a NUL, so no two trees give the same bytes.
-        entry = b"%s\0%s\0%o\0%s\0%s\0" % (
-            name,
-            kind.encode(),
-            mode,
-            os.fsencode(detail),
-            sha256.encode(),
-        )
-        digest.update(entry)
+        digest.update(os.fsencode(f"{path}\0{kind}\0{mode:o}\0{detail}\0{sha256}\0"))
     return digest.hexdigest()
 
 
 def scan_folder(
-    root: Path, advance: Callable[[int], None] = lambda amount: None
+    root: Path, advance: Callable[[int], object] = lambda amount: None
 ) -> dict[str, Entry]:
     """The entries of the folder ``root``. Sockets are left out: they belong to processes.
 
@@ -93,7 +86,7 @@ def scan_folder(
     return tree
 
 
-def _entry(item: os.DirEntry[str], advance: Callable[[int], None]) -> Entry | None:
+def _entry(item: os.DirEntry[str], advance: Callable[[int], object]) -> Entry | None:
     status = item.stat(follow_symlinks=False)
     mode = stat.S_IMODE(status.st_mode)
     match stat.S_IFMT(status.st_mode):

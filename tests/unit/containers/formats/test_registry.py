@@ -12,7 +12,7 @@ import pytest
 from fairlead.base.errors import FairleadError
 from fairlead.base.progress import Silent
 from fairlead_build.cache.store import Cache
-from fairlead_build.formats import store
+from fairlead_build.formats import images, store
 from fairlead_build.formats.images import ImageEntry
 from fairlead_build.formats.registry import FORMATS, chosen
 
@@ -82,7 +82,7 @@ def test_format_of_another_package_is_made_kept_and_handed_out(
     assert given == output / "mine-v.txt" and given.read_bytes() == made.read_bytes()
     assert given.stat().st_ino != made.stat().st_ino
     assert {p.name for p in output.iterdir()} == {"mine-v.txt", "mine-v.who"}
-    store.forget(cache, "key")
+    images.forget(cache, "key")
     assert not any((cache.root / "images").glob("key.*"))
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fairlead.base.errors import FairleadError
 from fairlead_build.squashfs import oci_layers as layers_module
 from fairlead_build.squashfs.oci_layers import LayerFile, read_files, read_layers, write_tar
-from fairlead_build.squashfs.tree_stream import TarStream
+from fairlead_build.squashfs.tree_stream import tar_members
 
 Entry = tuple[str, str, bytes | str]  # kind, name, content or target
 
@@ -63,7 +63,7 @@ def merged(*files: LayerFile) -> dict[str, bytes | str]:
     write_tar(read_layers(files), out)
     out.seek(0)
     found: dict[str, bytes | str] = {}
-    for info, content in TarStream(out):
+    for info, content in tar_members(out):
         if info.islnk():
             found[info.name] = found[info.linkname.removeprefix("./")]
         elif content is not None:

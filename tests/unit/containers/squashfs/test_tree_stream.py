@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import os
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fairlead.base.errors import FairleadError
 from fairlead.image.tree_digest import Entry, scan_folder, tree_sha256
-from fairlead_build.squashfs.tree_stream import TarStream, image_tree, read_tree
+from fairlead_build.squashfs.tree_stream import Member, image_tree, read_tree, tar_members
 
 
 @pytest.fixture
@@ -57,8 +58,10 @@ class Pipe(io.RawIOBase):
         return self._data.read(min(size, self._portion))
 
 
-def stream(data: bytes, portion: int = 1 << 16, seen: list[bytes] | None = None) -> TarStream:
-    return TarStream(Pipe(data, portion), seen.append if seen is not None else None)  # type: ignore[arg-type]
+def stream(
+    data: bytes, portion: int = 1 << 16, seen: list[bytes] | None = None
+) -> Iterator[Member]:
+    return tar_members(Pipe(data, portion), seen.append if seen is not None else None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("portion", [1, 511, 4096, 1 << 20])
