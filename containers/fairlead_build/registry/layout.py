@@ -59,8 +59,8 @@ def no_platform(where: str, arch: str, offered: Iterable[str]) -> FairleadError:
     return fail("platform", arch=arch, where=where, offered=", ".join(sorted(set(offered))))
 
 
-def read_layout(folder: Path) -> Manifest:
-    """The image in the layout ``folder``; of several, the one for this machine.
+def read_layout(folder: Path, arch: str | None = None) -> Manifest:
+    """The image in the layout ``folder``; of several, the one for ``arch``, else for this machine.
 
     Raises:
         FairleadError: exit code 2; it is not a valid layout.
@@ -75,7 +75,7 @@ def read_layout(folder: Path) -> Manifest:
 
     index = folder / "index.json"
     top = read_document(_small(index), OCI_INDEX, str(index))
-    manifest = _descend(top, architecture(), str(folder), follow)
+    manifest = _descend(top, arch or architecture(), str(folder), follow)
     if manifest is None:
         raise layout_damaged(index, f"indexes in indexes, more than {_DEEPEST} deep")
     return manifest

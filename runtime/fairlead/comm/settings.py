@@ -34,9 +34,7 @@ _GENERAL = (
         "warn",
         "NaN or infinity in what a rank passes: it is reported once (`warn`), fails the call (`stop`) or is ignored (`ignore`)",
     ),
-    Setting(
-        "FAIRLEAD_COMM_REPORT", "1", "0: no report at the end of how long the ranks waited"
-    ),
+    Setting("FAIRLEAD_COMM_REPORT", "1", "0: no report at the end of how long the ranks waited"),
     Setting(
         "FAIRLEAD_COMM_TIMELINE",
         "",
