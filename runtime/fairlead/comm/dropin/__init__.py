@@ -29,6 +29,7 @@ from types import ModuleType
 from typing import Any
 
 from fairlead.base.errors import fail
+from fairlead.comm.dropin.absent import refuse
 
 __all__ = ["NAMES", "install"]
 
@@ -46,9 +47,9 @@ _MODULES = {
     "horovod": f"{_HERE}.hvd",
     "horovod.tensorflow": f"{_HERE}.hvd_tensorflow",
     "horovod.keras": f"{_HERE}.hvd_keras",
-    "horovod.keras.callbacks": f"{_HERE}.hvd_callbacks",
+    "horovod.keras.callbacks": f"{_HERE}.callbacks",
     "horovod.tensorflow.keras": f"{_HERE}.hvd_keras",
-    "horovod.tensorflow.keras.callbacks": f"{_HERE}.hvd_callbacks",
+    "horovod.tensorflow.keras.callbacks": f"{_HERE}.callbacks",
     "horovod.torch": f"{_HERE}.hvd_torch",
 }
 _TORCH = "ml_comm_torch"  # which brings torch along
@@ -69,7 +70,13 @@ class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(self.__fairlead__), name)
+        try:
+            return getattr(importlib.import_module(self.__fairlead__), name)
+        except AttributeError as exc:
+            top = self.__name__.partition(".")[0]
+            refuse(top, name)
+            words = f"the stand-in for {top} has no attribute {name!r}"
+            raise AttributeError(words) from exc
 
     def __dir__(self) -> list[str]:
         source = importlib.import_module(self.__fairlead__)
@@ -87,8 +94,6 @@ class _Finder:
         if top not in self.names:
             return None
         if name not in _MODULES:
-            from fairlead.comm.dropin.absent import refuse
-
             refuse(top, below)
             return None
         return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]

@@ -7,9 +7,7 @@ from typing import Any
 import keras
 
 from fairlead import comm
-from fairlead.comm.dropin import hvd, hvd_callbacks
-from fairlead.comm.dropin import hvd_callbacks as callbacks
-from fairlead.comm.dropin.absent import getter
+from fairlead.comm.dropin import callbacks, hvd, tensors
 from fairlead.comm.dropin.hvd import *  # noqa: F403
 from fairlead.comm.dropin.teams import say_on_rank_0
 from fairlead.comm.keras import DistributedOptimizer as _front
@@ -21,10 +19,6 @@ __all__ = [
     "callbacks",
     "load_model",
 ]
-
-__getattr__ = getter("horovod")
-assert callbacks is hvd_callbacks
-
 
 # Horovod's parameters, in its order: old scripts pass some by place.
 _PARAMETERS = {
@@ -52,7 +46,7 @@ def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
         "backward_passes_per_step in Keras",
         "the optimizer's own `gradient_accumulation_steps`",
     )
-    hvd.require(given.get("process_set") is None, "process_set", "all ranks")
+    hvd.no_sets(given)
     if given["compression"] != hvd.Compression.none:
         say_on_rank_0("Keras: gradients travel in full precision; `compression` is ignored")
     return _front(optimizer)
@@ -60,10 +54,8 @@ def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
 
 def broadcast_variables(variables: Any, root_rank: int = 0, **more: Any) -> None:
     """Gives Keras variables rank ``root_rank``'s values. Collective."""
-    from fairlead.comm.dropin import tensors
-
     arrays = [keras.ops.convert_to_numpy(v) for v in map(tensors.value_of, variables)]
-    for variable, value in zip(variables, tensors.broadcast_arrays(arrays, root_rank), strict=True):
+    for variable, value in zip(variables, tensors.from_root(root_rank)(arrays), strict=True):
         variable.assign(value)
 
 
