@@ -11,13 +11,13 @@ digests) go by mpi4py.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from fairlead.base.comm_names import UNORDERED, is_ordered
 from fairlead.base.errors import FairleadError, fail
-from fairlead.comm.core import Array, Comm, Pending, Timings
+from fairlead.comm.core import Array, Averaged, Comm, Pending, Timings
 from fairlead.comm.startup import unavailable
 
 if TYPE_CHECKING:
@@ -111,22 +111,13 @@ class CarriedComm(Comm):
     def timings(self) -> Timings:
         return self._spent + self._behind.timings if self._behind else self._spent
 
-    def _means(
-        self,
-        background: bool,
-        arrays: Sequence[Array],
-        out: Sequence[Array] | None,
-        compression: str | None,
-        names: Sequence[str],
-        any_values: bool,
-    ) -> Pending:
+    def _means(self, call: Averaged, background: bool = False) -> Pending:
         if self._behind is None or not background:
-            return super()._means(background, arrays, out, compression, names, any_values)
+            return super()._means(call, background)
         if self._helper is None:
             self._helper = ThreadPoolExecutor(1, "fairlead-comm")
-        done = self._helper.submit(
-            self._behind.aggregate, list(arrays), out, compression, names, any_values
-        )
+        kept = call._replace(arrays=list(call.arrays))
+        done = self._helper.submit(self._behind.aggregate, *kept)
         # `close` waits for those that the caller does not wait for, so that their errors are raised.
         self._started = [f for f in self._started if not f.done() or f.exception()]
         self._started.append(done)
