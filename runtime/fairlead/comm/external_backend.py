@@ -11,8 +11,10 @@ digests) go by mpi4py.
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from fairlead.base.comm_names import UNORDERED, is_ordered
@@ -38,14 +40,14 @@ class Carrier(Protocol):
     background: bool
 
     def mean(self, buffer: Array, team: int) -> None:
-        """Replaces ``buffer`` (1-D, contiguous, not empty; float or complex) by its mean over ranks.
+        """Replaces ``buffer`` (1-D, contiguous, at most :data:`MOST_ELEMENTS` floats) by its mean over ranks.
 
         Args:
             team: calls of one team are sequential, those of two teams may be concurrent.
         """
 
     def broadcast(self, buffer: Array, root: int, team: int) -> None:
-        """Replaces ``buffer`` (1-D bytes, contiguous, not empty) by that of ``root``."""
+        """Replaces ``buffer`` (1-D bytes, contiguous, as many at most) by that of ``root``."""
 
     def barrier(self) -> None:
         """Returns when every rank has called it."""
@@ -68,12 +70,12 @@ class Carried:
         self.gather, self.abort, self.clock_of_rank_0 = mpi.gather, mpi.abort, mpi.clock_of_rank_0
 
     def mean(self, buffer: Array) -> None:
-        if buffer.size:
-            self._call(lambda: self.carrier.mean(buffer, self._team))
+        for part in parts(buffer):
+            self._call(partial(self.carrier.mean, part, self._team))
 
     def broadcast(self, buffer: Array, root: int) -> None:
-        if buffer.size:
-            self._call(lambda: self.carrier.broadcast(buffer, root, self._team))
+        for part in parts(buffer):
+            self._call(partial(self.carrier.broadcast, part, root, self._team))
 
     def barrier(self) -> None:
         self._call(self.carrier.barrier)
@@ -154,6 +156,10 @@ def connected(
     try:
         if is_ordered(environ):
             raise RuntimeError(UNORDERED)
+        if hasattr(sys.modules.get(name), "__fairlead__"):
+            raise RuntimeError(
+                f"`{name}` is fairlead's stand-in in this program: leave that name out of install()"
+            )
         carrier = start()
     except (ImportError, RuntimeError, OSError, AttributeError) as exc:
         reason = str(exc).strip() or type(exc).__name__

@@ -20,6 +20,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -108,15 +109,15 @@ def _start(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -
     return averaging.start(list(gradients), list(variables))
 
 
+@dataclass(frozen=True)
 class Started:
-    """Gradients of one step on their way to the other ranks."""
+    """Gradients of one step on their way to the other ranks.
 
-    def __init__(self, finish: Callable[[], None]):
-        self._finish = finish
+    Attributes:
+        apply: waits for the mean and applies it; once.
+    """
 
-    def apply(self) -> None:
-        """Waits for the mean and applies it; once."""
-        self._finish()
+    apply: Callable[[], None]
 
 
 def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
