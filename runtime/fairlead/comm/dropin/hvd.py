@@ -159,15 +159,13 @@ def grouped_allreduce(tensors: Any, *args: Any, **named: Any) -> list[Any]:
 
 def broadcast(tensor: Any, root_rank: int = 0, name: str | None = None, **more: Any) -> Any:
     """Rank ``root_rank``'s tensor. Collective."""
-    no_sets(more)
-    _ranks()
+    _ranks(more)
     return in_order(tensors.from_root(root_rank), [tensor])[0]
 
 
 def allgather(tensor: Any, name: str | None = None, **more: Any) -> Any:
     """The tensors of all ranks, joined along their first dimension, which may differ. Collective."""
-    no_sets(more)
-    _ranks()
+    _ranks(more)
 
     def join(arrays: list[Array]) -> list[Array]:
         (array,) = arrays
@@ -180,14 +178,12 @@ def broadcast_object(
     obj: Any = None, root_rank: int = 0, name: str | None = None, **more: Any
 ) -> Any:
     """Rank ``root_rank``'s object, which must be picklable. Collective."""
-    no_sets(more)
-    return common.broadcast_object(_ranks(), obj, root_rank)
+    return common.broadcast_object(_ranks(more), obj, root_rank)
 
 
 def allgather_object(obj: Any, name: str | None = None, **more: Any) -> list[Any]:
     """Each rank's object, in rank order, on every rank. Collective."""
-    no_sets(more)
-    _ranks()
+    _ranks(more)
     return gather_objects(obj)
 
 
@@ -224,8 +220,7 @@ def reduction(
     Raises:
         FairleadError: another ``op``, or process sets.
     """
-    no_sets(more)
-    ranks = _ranks().team() if own_team else _ranks()
+    ranks = _ranks(more).team() if own_team else _ranks(more)
     if op is None:
         op = Average if average is None or average else Sum
     require(op in (Average, Sum), f"op={op}", "op=Average or op=Sum")
@@ -265,7 +260,9 @@ def _wider(dtype: Any) -> Any:
     return np.float32 if dtype.name in _SMALL else dtype
 
 
-def _ranks() -> Comm:
+def _ranks(more: Mapping[str, Any] = {}) -> Comm:
+    """All ranks; ``more`` are arguments of a call, which must not ask for other ones."""
+    no_sets(more)
     if not _hosts:
         raise fail("comm-dropin-init-horovod-missing")
     return comm.init()
