@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -277,23 +277,6 @@ def _ranks_of_nodes() -> Counter[str]:
 def no_sets(more: Mapping[str, Any]) -> None:
     """Refuses a process set among the arguments of a call."""
     require(more.get("process_set") is None, "process_set", "all ranks")
-
-
-def bound(
-    call: str, parameters: Mapping[str, Any], args: Sequence[Any], named: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The arguments of a call by name: defaults, then those by place, then those by name.
-
-    Raises:
-        TypeError: there are too many, or one is given twice, as Python says it.
-    """
-    by_place = dict(zip(parameters, args, strict=False))
-    twice = [name for name in by_place if name in named]
-    if len(args) > len(parameters):
-        raise TypeError(f"{call}() takes {len(parameters) + 1} positional arguments at most")
-    if twice:
-        raise TypeError(f"{call}() got multiple values for argument {twice[0]!r}")
-    return {**parameters, **by_place, **named}
 
 
 def require(condition: bool, what: str, instead: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
@@ -20,17 +20,18 @@ __all__ = [
     "load_model",
 ]
 
-# Horovod's parameters, in its order: old scripts pass some by place.
-_PARAMETERS = {
-    "name": None,
-    "device_dense": "",
-    "device_sparse": "",
-    "compression": hvd.Compression.none,
-    "sparse_as_dense": False,
-    "gradient_predivide_factor": 1.0,
-    "op": hvd.Average,
-    "backward_passes_per_step": 1,
-}
+
+class _Options(NamedTuple):
+    """Horovod's parameters, in its order: old scripts pass some by place."""
+
+    name: str | None = None
+    device_dense: str = ""
+    device_sparse: str = ""
+    compression: Any = hvd.Compression.none
+    sparse_as_dense: bool = False
+    gradient_predivide_factor: float = 1.0
+    op: Any = hvd.Average
+    backward_passes_per_step: int = 1
 
 
 def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
@@ -39,15 +40,16 @@ def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
     Raises:
         FairleadError: gradients are to be accumulated, or reduced in another way.
     """
-    given = hvd.bound("DistributedOptimizer", _PARAMETERS, args, named)
-    hvd.require(given["op"] == hvd.Average, f"op={given['op']} in Keras", "op=Average")
+    more = {name: named.pop(name) for name in {*named} - {*_Options._fields}}
+    given = _Options(*args, **named)
+    hvd.require(given.op == hvd.Average, f"op={given.op} in Keras", "op=Average")
     hvd.require(
-        given["backward_passes_per_step"] == 1,
+        given.backward_passes_per_step == 1,
         "backward_passes_per_step in Keras",
         "the optimizer's own `gradient_accumulation_steps`",
     )
-    hvd.no_sets(given)
-    if given["compression"] != hvd.Compression.none:
+    hvd.no_sets(more)
+    if given.compression != hvd.Compression.none:
         say_on_rank_0("Keras: gradients travel in full precision; `compression` is ignored")
     return _front(optimizer)
 

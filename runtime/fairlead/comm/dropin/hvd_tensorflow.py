@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow
 
@@ -55,17 +55,17 @@ class BroadcastGlobalVariablesHook(BcastTensors):
         super().__init__(root_rank)
 
 
-# Horovod's parameters, in its order: old scripts pass some by place.
-_PARAMETERS = {
-    "name": None,
-    "use_locking": False,
-    "device_dense": "",
-    "device_sparse": "",
-    "compression": hvd.Compression.none,
-    "sparse_as_dense": False,
-    "backward_passes_per_step": 1,
-    "op": hvd.Average,
-}
+class _Options(NamedTuple):
+    """Horovod's parameters, in its order: old scripts pass some by place."""
+
+    name: str | None = None
+    use_locking: bool = False
+    device_dense: str = ""
+    device_sparse: str = ""
+    compression: Any = hvd.Compression.none
+    sparse_as_dense: bool = False
+    backward_passes_per_step: int = 1
+    op: Any = hvd.Average
 
 
 def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
@@ -74,14 +74,14 @@ def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
     Raises:
         FairleadError: gradients are to be accumulated, or reduced in another way.
     """
-    given = hvd.bound("DistributedOptimizer", _PARAMETERS, args, named)
+    more = {name: named.pop(name) for name in {*named} - {*_Options._fields}}
+    given = _Options(*args, **named)
     hvd.require(
-        given["backward_passes_per_step"] == 1,
+        given.backward_passes_per_step == 1,
         "backward_passes_per_step",
         "`gradient_accumulation_steps` of a Keras optimizer",
     )
-    compression, op = given["compression"], given["op"]
-    more = {name: value for name, value in named.items() if name not in _PARAMETERS}
+    compression, op = given.compression, given.op
     if not is_optimizer(optimizer):
         from fairlead.comm.dropin import hvd_keras
 
