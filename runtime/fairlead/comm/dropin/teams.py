@@ -148,20 +148,19 @@ class _Late(Delayed):
     """Delayed gradients of a program that gives neither its momentum nor its learning rate."""
 
     def __init__(self, team: Team, ranks: Comm, schedule: Schedule, momentum: float | None):
-        known = momentum is not None
         super().__init__(
             ranks,
             schedule,
             momentum=_ASSUMED_MOMENTUM if momentum is None else momentum,
-            tested=not known,
+            tested=momentum is None,  # what is not known is not scaled by
             say=team._say,
         )
-        self._team, self._known = team, known
+        self._team = team
 
     def _announce(self) -> None:
         ratio = largest_stable(self._momentum, 1) / largest_stable(self._momentum, 0)
         what = f"at momentum {self._momentum:g} the largest stable learning rate is {ratio:.3g} of the synchronous one"
-        if self._known:
+        if not self._tested:
             then = "the means are multiplied by that meanwhile, which is as good as a lower rate for SGD"
         else:
             then = (
