@@ -212,7 +212,7 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
                 self.model.train_function = partial(self._first_step, step)
         if (timeline := comm.init().timeline) is not None:
             if _backend() == "torch":
-                from fairlead.comm.frameworks.torch_spans import watch
+                from fairlead.comm.torch import watch
 
                 watch(comm.init())
             timeline.open_step(comm.init().timings)
