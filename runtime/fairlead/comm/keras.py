@@ -137,7 +137,10 @@ def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
     """
     optimizer = model.optimizer if optimizer is None else optimizer
     ranks, averaging = comm.init(), _outermost(optimizer)
-    _refuse_strategy(model)
+    if _backend() == "tensorflow":
+        from fairlead.comm.tensorflow import refuse_strategy
+
+        refuse_strategy(getattr(model, "distribute_strategy", None))
     if not model.built:
         raise fail("comm-keras-built")
     if not optimizer.built:
@@ -481,13 +484,6 @@ def _started(
         return common.present(lambda _: means, gradients)
 
     return wait
-
-
-def _refuse_strategy(model: Any) -> None:
-    if _backend() == "tensorflow":
-        from fairlead.comm.tensorflow import refuse_strategy
-
-        refuse_strategy(getattr(model, "distribute_strategy", None))
 
 
 def _backend() -> str:

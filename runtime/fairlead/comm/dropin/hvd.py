@@ -234,7 +234,8 @@ def reduction(
         sent = [_as_sent(array, compression, op == Sum) for array in arrays]
         results = []
         for mean, array in zip(ranks.aggregate(sent), arrays, strict=True):
-            value = mean if factor == 1 else mean.astype(_wider(mean.dtype)) * factor
+            wide = mean.astype(np.float32) if mean.dtype.name in _SMALL else mean
+            value = mean if factor == 1 else wide * factor
             if array.dtype.kind in "iub":
                 # As Horovod has it: the mean of integers is cut.
                 value = np.trunc(
@@ -254,10 +255,6 @@ def _as_sent(array: Array, compression: str, exact: bool) -> Array:
         return array.astype(np.float16)
     # A sum is the mean times the ranks, which rounds once more than the sum itself.
     return array.astype(np.float64) if exact and name == "float32" else array
-
-
-def _wider(dtype: Any) -> Any:
-    return np.float32 if dtype.name in _SMALL else dtype
 
 
 def _ranks(more: Mapping[str, Any] = {}) -> Comm:

@@ -23,7 +23,7 @@ from fairlead.comm.dropin.variables import MOST_THREADS, Variables, read
 
 MOMENTUM = "FAIRLEAD_COMM_DELAY_MOMENTUM"
 _ASSUMED_MOMENTUM = 0.9
-_SMALL = ("float16", "bfloat16")
+_NARROW = ("float16", "bfloat16", "float32")
 
 Say = Callable[[str], None]
 
@@ -77,7 +77,10 @@ class Team:
             begun = time.perf_counter()
             if self.size is None:
                 self.size = sum(array.size for array in arrays)
-            wide = [self._wide(array) for array in arrays]
+            wide = [
+                a.astype(np.float64) if self._double and a.dtype.name in _NARROW else a
+                for a in arrays
+            ]
             means = self._ranks.aggregate(wide) if self._late is None else self._delayed(wide)
             result = [
                 mean if mean.dtype == array.dtype else mean.astype(array.dtype)
@@ -96,11 +99,6 @@ class Team:
                 " so the mean of its last step was not applied; end it at max_steps, whose last step"
                 " gets both"
             )
-
-    def _wide(self, array: Array) -> Array:
-        if self._double and array.dtype.name in ("float32", *_SMALL):
-            return array.astype(np.float64)
-        return array
 
     def _delayed(self, arrays: Sequence[Array]) -> list[Array]:
         assert self._late is not None
