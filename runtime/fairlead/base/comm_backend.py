@@ -87,7 +87,8 @@ class CommBackend:
         summary: what carries the bytes; it is also the reason given where the backend is chosen unasked.
         available: whether it can be used, from facts.
         connect: the :class:`fairlead.comm.core.Comm` of this rank, from the MPI beneath
-            (:class:`fairlead.comm.backend.Backend`) and the environment. Collective, on every rank.
+            (:class:`fairlead.comm.backend.Backend`) and the environment. Collective, on every rank. None for what
+            :mod:`fairlead.comm.startup` starts without reading a declaration.
         provided_by: what makes it available, as a remedy.
         not_chosen: why another is taken although it is available.
         priority: of the available ones that have a priority, the highest is chosen; 0: only when requested.
@@ -104,7 +105,7 @@ class CommBackend:
     name: str
     summary: str
     available: Callable[[CommFacts], Availability]
-    connect: Callable[[Any, Mapping[str, str]], Any]
+    connect: Callable[[Any, Mapping[str, str]], Any] | None
     provided_by: str
     not_chosen: str = "only when asked for"
     priority: int = 0

@@ -23,7 +23,7 @@ from types import ModuleType
 from typing import Any
 
 from fairlead import comm
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail
 
 # Callbacks of Keras that write files.
 _WRITERS = (
@@ -56,12 +56,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.path[0] = os.path.dirname(os.path.abspath(words[0]))  # noqa: PTH120, PTH100
     runpy.run_path(words[0], run_name="__main__")
     if ranks.size > 1 and _done != {"gradients", "data"}:
-        raise _nothing(words[0])
+        raise fail("auto-nothing", script=words[0])
     comm.finalize()
-
-
-def _nothing(script: str) -> FairleadError:
-    return fail("auto-nothing", script=script)
 
 
 class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -143,14 +139,9 @@ def _fit(keras: Any, original: Callable[..., Any], model: Any, *args: Any, **kwa
     call.apply_defaults()
     given = call.arguments
     _share(keras, given)
-    callbacks = given["callbacks"]
-    callbacks = (
-        []
-        if callbacks is None
-        else list(callbacks)
-        if isinstance(callbacks, Sequence)
-        else [callbacks]
-    )
+    callbacks = [] if given["callbacks"] is None else given["callbacks"]
+    if not isinstance(callbacks, Sequence):
+        callbacks = [callbacks]
     if any(type(c).__name__ == "BackupAndRestore" for c in callbacks):
         raise fail("auto-data-backup-and-restore")
     kept = [c for c in callbacks if comm.rank() == 0 or type(c).__name__ not in _WRITERS]
@@ -267,14 +258,15 @@ def _loader(
     given = call.arguments
     if isinstance(dataset, data.IterableDataset):
         raise fail("auto-data-iterable-dataset")  # fmt: skip
-    if given.get("shuffle") and given.get("sampler") is None and given.get("batch_sampler") is None:
+    chosen = given.get("sampler") is not None or given.get("batch_sampler") is not None
+    shared = bool(given.get("shuffle")) and not chosen
+    if shared:
         # Repeats a few samples where they do not come out even: every rank has as many batches.
         given["sampler"] = data.DistributedSampler(dataset, comm.size(), comm.rank(), shuffle=True)
         given["shuffle"] = None
-        original(*call.args, **call.kwargs)
-        setattr(loader, _MARK, 0)
-        return
     original(*call.args, **call.kwargs)
+    if shared:
+        setattr(loader, _MARK, 0)
 
 
 def _epoch(torch: Any, original: Callable[..., Any], loader: Any) -> Any:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from operator import add
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -104,6 +104,16 @@ class Pending:
         if self._result is None:
             self._result = self._wait()
         return self._result
+
+
+class Averaged(NamedTuple):
+    """What :meth:`Comm.aggregate` is called with."""
+
+    arrays: Sequence[Array]
+    out: Sequence[Array] | None = None
+    compression: str | None = None
+    names: Sequence[str] = ()
+    any_values: bool = False
 
 
 @dataclass(frozen=True)
@@ -230,7 +240,7 @@ class Comm:
                 dtype of arrays, or on ``compression``; the compression is unknown; a rank passed NaN or
                 infinity under ``FAIRLEAD_COMM_NONFINITE=stop``. The contents of ``out`` are then undefined.
         """
-        return self._means(False, arrays, out, compression, names, any_values).wait()
+        return self._means(Averaged(arrays, out, compression, names, any_values)).wait()
 
     def start(
         self,
@@ -244,18 +254,12 @@ class Comm:
 
         ``arrays`` must not change, and ``out`` must not be read, before :meth:`Pending.wait`.
         """
-        return self._means(True, arrays, out, compression, names, any_values)
+        call = Averaged(arrays, out, compression, names, any_values)
+        return self._means(call, background=True)
 
-    def _means(
-        self,
-        background: bool,
-        arrays: Sequence[Array],
-        out: Sequence[Array] | None,
-        compression: str | None,
-        names: Sequence[str],
-        any_values: bool,
-    ) -> Pending:
+    def _means(self, call: Averaged, background: bool = False) -> Pending:
         """:meth:`aggregate`, or :meth:`start` if ``background``."""
+        arrays, out, compression, names, any_values = call
         self._check_averaged(arrays)
         how = wire(compression)
         policy = odd_values() if not any_values and self.size > 1 else "ignore"

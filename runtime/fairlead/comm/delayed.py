@@ -93,11 +93,16 @@ class Schedule:
             return cls(max_steps, -max(round(cooldown * max_steps), 1))
         return cls(max_steps, max(round(warmup * max_steps), 1))
 
+    @property
+    def late(self) -> range:
+        """The steps, from 0, whose mean is applied in the next one."""
+        if self.synchronous_steps > 0:
+            return range(self.synchronous_steps, self.max_steps)
+        return range(self.max_steps + self.synchronous_steps)
+
     def delayed(self, step: int) -> bool:
         """Whether the mean of ``step`` (from 0) is applied in the next one."""
-        if self.synchronous_steps > 0:
-            return self.synchronous_steps <= step < self.max_steps
-        return step < self.max_steps + self.synchronous_steps
+        return step in self.late
 
 
 class Delayed:
@@ -132,12 +137,8 @@ class Delayed:
             raise fail(
                 "comm-delay", momentum=momentum, ratio=_ratio(momentum), most_momentum=MOST_MOMENTUM
             )
-        self._ranks, self._schedule, self._momentum, self._tested = (
-            ranks,
-            schedule,
-            momentum,
-            tested,
-        )
+        self._ranks, self._schedule = ranks, schedule
+        self._momentum, self._tested = momentum, tested
         self._say = say if ranks.rank == 0 else lambda text: None
         self._step = 0
         self._pending: Pending | None = None

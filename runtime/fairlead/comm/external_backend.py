@@ -11,13 +11,15 @@ digests) go by mpi4py.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from fairlead.base.comm_names import UNORDERED, is_ordered
 from fairlead.base.errors import FairleadError, fail
-from fairlead.comm.core import Array, Comm, Pending, Timings
+from fairlead.comm.core import Array, Averaged, Comm, Pending, Timings
 from fairlead.comm.startup import unavailable
 
 if TYPE_CHECKING:
@@ -38,14 +40,14 @@ class Carrier(Protocol):
     background: bool
 
     def mean(self, buffer: Array, team: int) -> None:
-        """Replaces ``buffer`` (1-D, contiguous, not empty; float or complex) by its mean over ranks.
+        """Replaces ``buffer`` (1-D, contiguous, at most :data:`MOST_ELEMENTS` floats) by its mean over ranks.
 
         Args:
             team: calls of one team are sequential, those of two teams may be concurrent.
         """
 
     def broadcast(self, buffer: Array, root: int, team: int) -> None:
-        """Replaces ``buffer`` (1-D bytes, contiguous, not empty) by that of ``root``."""
+        """Replaces ``buffer`` (1-D bytes, contiguous, as many at most) by that of ``root``."""
 
     def barrier(self) -> None:
         """Returns when every rank has called it."""
@@ -68,12 +70,12 @@ class Carried:
         self.gather, self.abort, self.clock_of_rank_0 = mpi.gather, mpi.abort, mpi.clock_of_rank_0
 
     def mean(self, buffer: Array) -> None:
-        if buffer.size:
-            self._call(lambda: self.carrier.mean(buffer, self._team))
+        for part in parts(buffer):
+            self._call(partial(self.carrier.mean, part, self._team))
 
     def broadcast(self, buffer: Array, root: int) -> None:
-        if buffer.size:
-            self._call(lambda: self.carrier.broadcast(buffer, root, self._team))
+        for part in parts(buffer):
+            self._call(partial(self.carrier.broadcast, part, root, self._team))
 
     def barrier(self) -> None:
         self._call(self.carrier.barrier)
@@ -111,22 +113,13 @@ class CarriedComm(Comm):
     def timings(self) -> Timings:
         return self._spent + self._behind.timings if self._behind else self._spent
 
-    def _means(
-        self,
-        background: bool,
-        arrays: Sequence[Array],
-        out: Sequence[Array] | None,
-        compression: str | None,
-        names: Sequence[str],
-        any_values: bool,
-    ) -> Pending:
+    def _means(self, call: Averaged, background: bool = False) -> Pending:
         if self._behind is None or not background:
-            return super()._means(background, arrays, out, compression, names, any_values)
+            return super()._means(call, background)
         if self._helper is None:
             self._helper = ThreadPoolExecutor(1, "fairlead-comm")
-        done = self._helper.submit(
-            self._behind.aggregate, list(arrays), out, compression, names, any_values
-        )
+        kept = call._replace(arrays=list(call.arrays))
+        done = self._helper.submit(self._behind.aggregate, *kept)
         # `close` waits for those that the caller does not wait for, so that their errors are raised.
         self._started = [f for f in self._started if not f.done() or f.exception()]
         self._started.append(done)
@@ -163,6 +156,10 @@ def connected(
     try:
         if is_ordered(environ):
             raise RuntimeError(UNORDERED)
+        if hasattr(sys.modules.get(name), "__fairlead__"):
+            raise RuntimeError(
+                f"`{name}` is fairlead's stand-in in this program: leave that name out of install()"
+            )
         carrier = start()
     except (ImportError, RuntimeError, OSError, AttributeError) as exc:
         reason = str(exc).strip() or type(exc).__name__

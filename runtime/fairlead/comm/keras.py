@@ -20,6 +20,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -108,15 +109,15 @@ def _start(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -
     return averaging.start(list(gradients), list(variables))
 
 
+@dataclass(frozen=True)
 class Started:
-    """Gradients of one step on their way to the other ranks."""
+    """Gradients of one step on their way to the other ranks.
 
-    def __init__(self, finish: Callable[[], None]):
-        self._finish = finish
+    Attributes:
+        apply: waits for the mean and applies it; once.
+    """
 
-    def apply(self) -> None:
-        """Waits for the mean and applies it; once."""
-        self._finish()
+    apply: Callable[[], None]
 
 
 def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
@@ -136,7 +137,10 @@ def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
     """
     optimizer = model.optimizer if optimizer is None else optimizer
     ranks, averaging = comm.init(), _outermost(optimizer)
-    _refuse_strategy(model)
+    if _backend() == "tensorflow":
+        from fairlead.comm.tensorflow import refuse_strategy
+
+        refuse_strategy(getattr(model, "distribute_strategy", None))
     if not model.built:
         raise fail("comm-keras-built")
     if not optimizer.built:
@@ -211,7 +215,7 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
                 self.model.train_function = partial(self._first_step, step)
         if (timeline := comm.init().timeline) is not None:
             if _backend() == "torch":
-                from fairlead.comm.frameworks.torch_spans import watch
+                from fairlead.comm.torch import watch
 
                 watch(comm.init())
             timeline.open_step(comm.init().timings)
@@ -480,13 +484,6 @@ def _started(
         return common.present(lambda _: means, gradients)
 
     return wait
-
-
-def _refuse_strategy(model: Any) -> None:
-    if _backend() == "tensorflow":
-        from fairlead.comm.tensorflow import refuse_strategy
-
-        refuse_strategy(getattr(model, "distribute_strategy", None))
 
 
 def _backend() -> str:

@@ -25,6 +25,7 @@ import numpy as np
 from fairlead.base.errors import FairleadError, fail
 from fairlead.comm.core import (
     Array,
+    Averaged,
     BufferMatch,
     Comm,
     Pending,
@@ -40,8 +41,8 @@ from fairlead.comm.core import (
 if TYPE_CHECKING:
     from fairlead.comm.backend import Backend
 
-MEAN = 1
-WIRES = {"none": 0, "fp16": 2, "bf16": 3}
+_MEAN, _ANY = 1, 2
+_WIRES = {"none": 0, "fp16": 2, "bf16": 3}
 _BYTES = 6
 # Where `fairlead build` puts the core in an image, for launches without `fairlead run`.
 IN_IMAGE = "/usr/local/lib/fairlead"
@@ -55,7 +56,6 @@ _FORMS = {
 _TENSOR = np.dtype(
     [("in", "u8"), ("out", "u8"), ("count", "u8"), ("dtype", "i4"), ("shape", "i4"), ("name", "u8")]
 )
-ANY = 2
 _BAD_CALL, _NO_MPI, _DIFFER, _PEER_LOST, _TIMEOUT, _INTERRUPTED = 1, 2, 4, 5, 6, 8
 _NONFINITE = 9
 _GO_ON = ctypes.CFUNCTYPE(ctypes.c_int)
@@ -101,6 +101,15 @@ class _Layout(ctypes.Structure):
         (field.name, ctypes.c_char_p if field.type == "str" else ctypes.c_int32)
         for field in fields(Layout)
     ]
+
+
+def operation_of(compression: str | None, any_values: bool) -> int:
+    """The core's number for an aggregation.
+
+    Raises:
+        FairleadError: the compression is unknown.
+    """
+    return _MEAN | _ANY * any_values | _WIRES[wire(compression)] << 8
 
 
 def library_path(environ: Mapping[str, str] = os.environ) -> tuple[str | None, str]:
@@ -265,36 +274,30 @@ class NativeComm(Comm):
         self._check("comm.team", self.core.fairlead_comm_team(threads, ctypes.byref(team)))
         return team
 
-    def _means(
-        self,
-        background: bool,
-        arrays: Sequence[Array],
-        out: Sequence[Array] | None,
-        compression: str | None,
-        names: Sequence[str],
-        any_values: bool,
-    ) -> Pending:
-        self._check_averaged(arrays)
-        operation = MEAN | ANY * any_values | WIRES[wire(compression)] << 8
-        call = _Tensors(arrays, out, names=names)
+    def _means(self, call: Averaged, background: bool = False) -> Pending:
+        self._check_averaged(call.arrays)
+        operation = operation_of(call.compression, call.any_values)
+        tensors = _Tensors(call.arrays, call.out, names=call.names)
         if not background:
-            code = self.core.fairlead_comm_aggregate(self._team, call.at, call.count, operation)
+            code = self.core.fairlead_comm_aggregate(
+                self._team, tensors.at, tensors.count, operation
+            )
             self._check("comm.aggregate", code)
-            return Pending(call.result)
+            return Pending(tensors.result)
         ticket = ctypes.c_uint64()
         code = self.core.fairlead_comm_start(
-            self._behind, call.at, call.count, operation, ctypes.byref(ticket)
+            self._behind, tensors.at, tensors.count, operation, ctypes.byref(ticket)
         )
         self._check("comm.start", code)
 
         def wait() -> list[Array]:
             self._check("comm.wait", self.core.fairlead_comm_wait(self._behind, ticket))
-            return call.result()
+            return tensors.result()
 
         pending = Pending(wait, lambda: bool(self.core.fairlead_comm_done(self._behind, ticket)))
         # The core reads and writes the arrays until then, even if the caller drops the result.
         self._started = [started for started in self._started if not started[0].done()]
-        self._started.append((pending, call))
+        self._started.append((pending, tensors))
         return pending
 
     def _gather_bytes(self, mine: bytes) -> list[bytes]:

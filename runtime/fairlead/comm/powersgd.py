@@ -67,16 +67,10 @@ class PowerSGD:
             FairleadError: as :meth:`Comm.aggregate`; an array has another shape than before.
         """
         given = list(arrays)
+        thin = [i for i, array in enumerate(given) if self._shrinks(array)]
         # What is left out of a half would be lost in it: factors and errors are float32.
-        arrays = [widened(a) if self._shrinks(a) else a for a in given]
-        thin = [i for i, array in enumerate(arrays) if self._shrinks(array)]
-        for i in thin:
-            self._check_shape(i, arrays[i])
-        matrices = {
-            i: (np.asarray(arrays[i]).reshape(arrays[i].shape[0], -1) + self._kept[i].error)
-            for i in thin
-        }
-        rest = [np.asarray(a) for i, a in enumerate(arrays) if i not in matrices]
+        matrices = {i: self._with_error(i, widened(given[i])) for i in thin}
+        rest = [np.asarray(a) for i, a in enumerate(given) if i not in matrices]
         # What is not compressed travels with the left factors.
         sent = [*(matrices[i] @ self._kept[i].right for i in thin), *rest]
         means = self._ranks.aggregate(sent)
@@ -84,7 +78,7 @@ class PowerSGD:
         rights = self._ranks.aggregate([matrices[i].T @ lefts[i] for i in thin]) if thin else []
         result: list[Array] = []
         plain = iter(means[len(thin) :])
-        for i, array in enumerate(arrays):
+        for i, array in enumerate(given):
             if i not in matrices:
                 result.append(next(plain))
                 continue
@@ -94,9 +88,9 @@ class PowerSGD:
             fresh = self._right(i, right.shape[0], right.dtype)
             kept.error = matrices[i] - whole
             kept.right = np.where(right.any(axis=0), right, fresh)
-            result.append(narrowed(whole.reshape(array.shape), given[i].dtype))
+            result.append(narrowed(whole.reshape(array.shape), array.dtype))
         self.sent += sum(a.size for a in sent) + sum(right.size for right in rights)
-        self.whole += sum(np.asarray(a).size for a in arrays)
+        self.whole += sum(np.asarray(a).size for a in given)
         return result
 
     def _right(self, index: int, columns: int, dtype: np.dtype[Any]) -> Array:
@@ -111,14 +105,14 @@ class PowerSGD:
         columns = array.size // rows
         return bool(array.size >= self._least * self._rank * (rows + columns))
 
-    def _check_shape(self, index: int, array: Array) -> None:
-        rows = array.shape[0]
-        columns = array.size // rows
+    def _with_error(self, index: int, array: Array) -> Array:
+        """``array`` as a matrix, and what the last step left out of it."""
+        matrix = np.asarray(array).reshape(array.shape[0], -1)
         known = self._kept.get(index)
         if known is None:
-            right = self._right(index, columns, array.dtype)
-            self._kept[index] = _Kept(right, np.zeros((rows, columns), array.dtype))
-        elif known.error.shape != (rows, columns) or known.error.dtype != array.dtype:
+            right = self._right(index, matrix.shape[1], matrix.dtype)
+            known = self._kept[index] = _Kept(right, np.zeros_like(matrix))
+        elif known.error.shape != matrix.shape or known.error.dtype != matrix.dtype:
             raise fail(
                 "comm-powersgd-shape",
                 index=index,
@@ -127,6 +121,7 @@ class PowerSGD:
                 array_dtype=array.dtype,
                 array_shape=array.shape,
             )
+        return matrix + known.error
 
 
 def _orthonormal(left: Array) -> Array:

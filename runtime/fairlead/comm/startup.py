@@ -68,6 +68,7 @@ def connected(environ: Mapping[str, str] = os.environ) -> Comm:
     """
     name = environ.get(VARIABLE) or "auto"
     start = _STARTS.get(name) or _declared(name).connect
+    assert start is not None  # only what _STARTS has is declared without
     begun = time.monotonic_ns()
     mpi = connect(environ)
     check_same_code(mpi, environ)

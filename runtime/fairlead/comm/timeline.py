@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fairlead.base.comm_names import TIMELINE, TIMELINE_HOST
 from fairlead.base.errors import fail
@@ -23,21 +23,11 @@ from fairlead.trace.spans import clock_name
 
 if TYPE_CHECKING:
     from fairlead.comm.backend import Backend
+    from fairlead.comm.core import Timings
 
 # An exchange with rank 0 is repeated: the quickest is the most accurate.
 _ROUNDS = 20
 _MARKS = 64  # parts of one step
-
-
-class Spent(Protocol):
-    """The times from which the parts of a step are derived: :class:`fairlead.comm.core.Timings`."""
-
-    @property
-    def wait_s(self) -> float: ...
-    @property
-    def move_s(self) -> float: ...
-    @property
-    def pack_s(self) -> float: ...
 
 
 class Timeline:
@@ -55,7 +45,7 @@ class Timeline:
         self._count = self._before = self._dropped = 0
         self._rows: dict[str, threading.Thread] = {}
         self._steps = self._begins = 0
-        self._spent: Spent | None = None
+        self._spent: Timings | None = None
         self._ends_by_itself = True
         folder = f"{self.file}.parts"
         if backend.rank == 0:
@@ -136,7 +126,7 @@ class Timeline:
             else:  # such as a validation of many batches: merged into one part
                 self._borders[-1], self._parts[-1] = now, "other"
 
-    def open_step(self, spent: Spent) -> None:
+    def open_step(self, spent: Timings) -> None:
         """A step begins here; it and all later ones end with :meth:`close_step`, not with the means of their
         gradients. The time before belongs to no step.
 
@@ -153,13 +143,13 @@ class Timeline:
             self.mark("update")
             self._write_step()
 
-    def averaging(self, spent: Spent) -> None:
+    def averaging(self, spent: Timings) -> None:
         """The gradients of a step are about to be averaged; without this call, that is derived from the time
         spent."""
         self.mark("other" if self._parts else "computing")
         self._spent, self._begins = spent, self._borders[-1]
 
-    def averaged(self, spent: Spent) -> None:
+    def averaged(self, spent: Timings) -> None:
         """The gradients of a step have their means."""
         now, last = time.monotonic_ns(), self._spent or type(spent)()
         waited = round(1e9 * (spent.wait_s - last.wait_s))

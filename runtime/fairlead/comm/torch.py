@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ from fairlead.base.errors import fail
 from fairlead.comm import rank, size
 from fairlead.comm.core import BFLOAT16, Array, Comm
 from fairlead.comm.frameworks import common, torch_nccl
+
+if TYPE_CHECKING:
+    from fairlead.comm.timeline import Timeline
 
 __all__ = [
     "DistributedOptimizer",
@@ -47,6 +50,7 @@ __all__ = [
 ]
 
 _MARK = "_fairlead_averaging"
+_watched: list[Timeline] = []  # by the marks of a step's parts
 
 
 def DistributedOptimizer(
@@ -83,16 +87,8 @@ def DistributedOptimizer(
     optimizer._step_supports_amp_scaling = False
     _average_before_unscaling()
     if comm._comm is not None:
-        _watch(comm._comm)
+        watch(comm._comm)
     return optimizer
-
-
-def _watch(ranks: Comm) -> None:
-    """Steps are shown in their parts where there is a timeline."""
-    if ranks.timeline is not None:
-        from fairlead.comm.frameworks.torch_spans import watch
-
-        watch(ranks)
 
 
 def average_gradients(optimizer: Any) -> None:
@@ -332,7 +328,7 @@ class _Averaging:
                 "before the first step",
                 "call `fairlead.comm.torch.broadcast_parameters(model)` before training",
             )
-        _watch(comm.init())
+        watch(comm.init())
         common.step_averages(comm.init())
         gradients = average_tensors(
             [p.grad for p in parameters] + list(more),
@@ -382,6 +378,38 @@ def _average_before_unscaling() -> None:
 
     setattr(unscale_, _MARK, True)
     torch.amp.GradScaler.unscale_ = unscale_
+
+
+def watch(ranks: Comm) -> None:
+    """Marks the parts of steps from now on; called again, or without a timeline, it does nothing.
+
+    It stands around ``Tensor.backward`` and around a loader's next batch, which every training loop goes through,
+    and takes nothing from them.
+    """
+    timeline = ranks.timeline
+    if timeline is None or _watched:
+        return
+    from torch.utils.data import dataloader
+
+    _watched.append(timeline)
+    timeline.open_step(ranks.timings)
+    _around(torch.Tensor, "backward", timeline, "forward", "backward")
+    # Of every kind of loader; there is no public name for what iterates.
+    _around(dataloader._BaseDataLoaderIter, "__next__", timeline, "other", "input")
+
+
+def _around(owner: Any, name: str, timeline: Timeline, before: str, after: str) -> None:
+    original: Callable[..., Any] = getattr(owner, name)
+
+    @functools.wraps(original)
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        timeline.mark(before)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            timeline.mark(after)
+
+    setattr(owner, name, marked)
 
 
 def _tensors(parameters: Any) -> dict[str, Any]:

@@ -86,14 +86,8 @@ class DlComm:
 
 
 def _loaded(folder: str) -> Any:
-    """The real module: fairlead has a stand-in of that name for old scripts."""
-    known = sys.modules.get("dl_comm")
-    if getattr(known, "__fairlead__", ""):
-        raise RuntimeError(
-            "`dl_comm` is fairlead's stand-in in this program: leave that name out of install()"
-        )
-    if known is not None:
-        return known
+    if "dl_comm" in sys.modules:
+        return sys.modules["dl_comm"]
     spec = PathFinder.find_spec("dl_comm", [folder] if folder else None)
     if spec is None or spec.loader is None:
         raise ImportError(f"there is no module dl_comm in {folder or 'the path of this Python'}")

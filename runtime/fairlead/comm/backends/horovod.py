@@ -12,7 +12,6 @@ Source: https://horovod.readthedocs.io/en/stable/api.html.
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -35,11 +34,6 @@ class Horovod:
         Raises:
             ImportError, RuntimeError: no usable Horovod; the message is for the user.
         """
-        stand_in = getattr(sys.modules.get("horovod"), "__fairlead__", "")
-        if stand_in:
-            raise RuntimeError(
-                "`horovod` is fairlead's stand-in in this program: leave that name out of install()"
-            )
         import horovod
         import horovod.tensorflow as hvd
         import tensorflow as tf
@@ -68,34 +62,25 @@ class Horovod:
         self.name = f"Horovod {horovod.__version__}"
 
     def mean(self, buffer: Array, team: int) -> None:
-        import numpy as np
-
-        from fairlead.comm.external_backend import parts
-
-        for number, part in enumerate(parts(buffer)):
-            # Its own mean multiplies by the reciprocal, and rounds differently from the reference.
-            np.divide(self._moved("sum", part, f"{team}.{number}"), self._size, out=part)
+        # Its own mean multiplies by the reciprocal, and rounds differently from the reference.
+        buffer[:] = self._moved("sum", buffer, team)
+        buffer /= self._size
 
     def broadcast(self, buffer: Array, root: int, team: int) -> None:
-        import numpy as np
-
-        from fairlead.comm.external_backend import parts
-
-        for number, part in enumerate(parts(buffer)):
-            np.copyto(part, self._moved(f"broadcast.{root}", part, f"{team}.{number}", root))
+        buffer[:] = self._moved(f"broadcast.{root}", buffer, team, root)
 
     def barrier(self) -> None:
         import numpy as np
 
-        self._moved("barrier", np.zeros(1, np.float32), "0")  # its TensorFlow operations have none
+        self._moved("barrier", np.zeros(1, np.float32), 0)  # its TensorFlow operations have none
 
-    def _moved(self, what: str, array: Array, which: str, root: int = -1) -> Array:
+    def _moved(self, what: str, array: Array, team: int, root: int = -1) -> Array:
         """The result of Horovod's operation on ``array``: its sum over ranks, or the array of ``root``.
 
         Horovod distinguishes tensors in flight by name, and caches its agreement on a name: a buffer has the same
         name in each step.
         """
-        name = f"fairlead.{what}.{array.dtype.name}.{array.size}.{which}"
+        name = f"fairlead.{what}.{array.dtype.name}.{array.size}.{team}"
         with self._lock:
             if name not in self._made:
                 with self._session.graph.as_default(), self._tf.device("CPU:0"):

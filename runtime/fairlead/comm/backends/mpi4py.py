@@ -5,25 +5,12 @@ The collectives themselves are in :mod:`fairlead.comm.core`, over :class:`fairle
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
 from fairlead.base.comm_backend import Availability, CommBackend, CommFacts
-
-if TYPE_CHECKING:
-    from fairlead.comm.backend import Backend
-    from fairlead.comm.core import Comm
 
 
 def _available(facts: CommFacts) -> Availability:
     present = facts.has_module("/mpi4py/")
     return Availability(present, "" if present else "the image has no mpi4py")
-
-
-def _connect(mpi: Backend, environ: Mapping[str, str]) -> Comm:
-    from fairlead.comm.core import Comm
-
-    return Comm(mpi)
 
 
 _SUMMARY = "the reference, one Allreduce of one buffer"
@@ -32,7 +19,7 @@ BACKENDS = (
         name="mpi4py",
         summary=_SUMMARY,
         available=_available,
-        connect=_connect,
+        connect=None,
         provided_by="add mpi4py to [packages] pip of the image's recipe",
         not_chosen="slower than the core: the reference",
         priority=10,

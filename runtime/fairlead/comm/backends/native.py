@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
 from fairlead.base.comm_backend import Availability, CommBackend, CommFacts, Setting
-
-if TYPE_CHECKING:
-    from fairlead.comm.backend import Backend
-    from fairlead.comm.core import Comm
 
 
 def _available(facts: CommFacts) -> Availability:
     return Availability(not facts.no_core, facts.no_core)
-
-
-def _connect(mpi: Backend, environ: Mapping[str, str]) -> Comm:
-    from fairlead.comm.startup import native
-
-    return native(mpi, environ, required=True)
 
 
 _SETTINGS = (
@@ -70,7 +57,7 @@ BACKENDS = (
         name="native",
         summary="the C++ core: shared memory within a node, the host's MPI between nodes",
         available=_available,
-        connect=_connect,
+        connect=None,
         provided_by="install a C++ compiler (g++), or name a working one in CXX; or `--comm mpi4py`",
         not_chosen="faster within a node, and not asked for",
         priority=20,

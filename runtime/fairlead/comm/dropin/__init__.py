@@ -10,8 +10,10 @@ or, as the first lines of a script::
 Nothing is replaced unless one of the two is done. `docs/howto/old-scripts.md` describes what each call does.
 
 * :mod:`~fairlead.comm.dropin.cray` is ``ml_comm`` and ``dl_comm``; :mod:`~fairlead.comm.dropin.teams`
-  holds its state, and :mod:`~fairlead.comm.dropin.session_hooks` the hooks of TF 1 sessions.
-* :mod:`~fairlead.comm.dropin.hvd` is ``horovod``; ``hvd_*.py`` are its parts for each framework.
+  holds its state. :mod:`~fairlead.comm.dropin.hvd` is ``horovod``. ``cray_*.py`` and ``hvd_*.py`` are their
+  parts for each framework.
+* :mod:`~fairlead.comm.dropin.tensors` puts a collective over tensors of any kind, and
+  :mod:`~fairlead.comm.dropin.session_hooks` has the hooks and the optimizers of TF 1.
 
 Sources: the calls as public user code makes them (NERSC's HEP-CNN benchmark, CosmoFlow, cosmoGAN,
 the CUG 2019 tutorial); Horovod's by its documentation, https://horovod.readthedocs.io/en/stable/api.html.
@@ -29,6 +31,7 @@ from types import ModuleType
 from typing import Any
 
 from fairlead.base.errors import fail
+from fairlead.comm.dropin.absent import refuse
 
 __all__ = ["NAMES", "install"]
 
@@ -46,9 +49,9 @@ _MODULES = {
     "horovod": f"{_HERE}.hvd",
     "horovod.tensorflow": f"{_HERE}.hvd_tensorflow",
     "horovod.keras": f"{_HERE}.hvd_keras",
-    "horovod.keras.callbacks": f"{_HERE}.hvd_callbacks",
+    "horovod.keras.callbacks": f"{_HERE}.callbacks",
     "horovod.tensorflow.keras": f"{_HERE}.hvd_keras",
-    "horovod.tensorflow.keras.callbacks": f"{_HERE}.hvd_callbacks",
+    "horovod.tensorflow.keras.callbacks": f"{_HERE}.callbacks",
     "horovod.torch": f"{_HERE}.hvd_torch",
 }
 _TORCH = "ml_comm_torch"  # which brings torch along
@@ -69,11 +72,16 @@ class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(self.__fairlead__), name)
+        try:
+            return getattr(importlib.import_module(self.__fairlead__), name)
+        except AttributeError as exc:
+            top = self.__name__.partition(".")[0]
+            refuse(top, name)
+            words = f"the stand-in for {top} has no attribute {name!r}"
+            raise AttributeError(words) from exc
 
     def __dir__(self) -> list[str]:
-        source = importlib.import_module(self.__fairlead__)
-        return sorted(getattr(source, "__all__", None) or dir(source))
+        return sorted(importlib.import_module(self.__fairlead__).__all__)
 
 
 class _Finder:
@@ -87,8 +95,6 @@ class _Finder:
         if top not in self.names:
             return None
         if name not in _MODULES:
-            from fairlead.comm.dropin.absent import refuse
-
             refuse(top, below)
             return None
         return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
@@ -98,10 +104,9 @@ class _Finder:
 
     def exec_module(self, module: ModuleType) -> None:
         source = importlib.import_module(_MODULES[module.__name__])
-        public = getattr(source, "__all__", ())
         # What the source only has when it is asked for stays there: see _StandIn.
-        vars(module).update({n: vars(source)[n] for n in public if n in vars(source)})
-        vars(module)["__all__"] = list(public)
+        vars(module).update({name: vars(source)[name] for name in source.__all__})
+        vars(module)["__all__"] = list(source.__all__)
 
 
 _finder = _Finder()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from fairlead.base.errors import FairleadError, fail
 
@@ -49,8 +48,6 @@ ABSENT: Mapping[str, Mapping[str, str]] = {
         "start_timeline": "`fairlead.comm.init().timings`",
         "stop_timeline": "`fairlead.comm.init().timings`",
     },
-    "ml_comm": {},
-    "dl_comm": {},
 }  # fmt: skip
 
 
@@ -64,13 +61,3 @@ def refuse(top: str, name: str) -> None:
 
 def not_offered(what: str, instead: str) -> FairleadError:
     return fail("comm-dropin-absent", what=what, instead=instead)
-
-
-def getter(top: str) -> Callable[[str], Any]:
-    """A module's ``__getattr__``: known absences are errors that help, all others usual ones."""
-
-    def __getattr__(name: str) -> Any:
-        refuse(top, name)
-        raise AttributeError(f"the stand-in for {top} has no attribute {name!r}")
-
-    return __getattr__

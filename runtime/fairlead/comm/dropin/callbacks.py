@@ -1,4 +1,4 @@
-"""Keras callbacks under their old names and with their old arguments, over :mod:`fairlead.comm.keras`."""
+"""``horovod.keras.callbacks``, and the same of ``dl_comm.keras``, over :mod:`fairlead.comm.keras`."""
 
 from __future__ import annotations
 

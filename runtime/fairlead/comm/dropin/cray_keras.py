@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import keras
 
 from fairlead import comm
-from fairlead.comm.dropin.callbacks import (
-    BroadcastGlobalVariablesCallback,
-    LearningRateScheduleCallback,
-    LearningRateWarmupCallback,
-    MetricAverageCallback,
-)
-from fairlead.comm.dropin.cray import check_buffers_match, local_rank
+from fairlead.comm import finalize, local_rank, rank, size
+from fairlead.comm.dropin import callbacks
+from fairlead.comm.dropin.callbacks import *  # noqa: F403
+from fairlead.comm.dropin.cray import check_buffers_match
 from fairlead.comm.dropin.teams import say_on_rank_0
 from fairlead.comm.keras import DistributedOptimizer as _front
 
 __all__ = [
-    "BroadcastGlobalVariablesCallback",
+    *callbacks.__all__,
     "DistributedOptimizer",
     "InitPluginCallback",
-    "LearningRateScheduleCallback",
-    "LearningRateWarmupCallback",
-    "MetricAverageCallback",
     "check_buffers_match",
     "finalize",
     "init",
@@ -36,18 +31,6 @@ __all__ = [
 def init(*args: Any, **named: Any) -> None:
     """Starts MPI. Threads, teams and sizes are ignored: Keras averages synchronously."""
     comm.init()
-
-
-def finalize() -> None:
-    comm.finalize()
-
-
-def rank() -> int:
-    return comm.rank()
-
-
-def size() -> int:
-    return comm.size()
 
 
 def DistributedOptimizer(optimizer: Any, name: str | None = None, **more: Any) -> Any:
@@ -64,13 +47,9 @@ class InitPluginCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self._size = buffer_size
 
     def on_train_begin(self, logs: Any = None) -> None:
-        size = sum(int(w.size) for w in map(_array, self.model.trainable_weights))
-        if self._size and self._size != size:
+        elements = sum(math.prod(weight.shape) for weight in self.model.trainable_weights)
+        if self._size and self._size != elements:
             say_on_rank_0(
                 f"InitPluginCallback was told a buffer_size of {self._size}, but the trainable weights have"
-                f" {size} elements; all of them are averaged"
+                f" {elements} elements; all of them are averaged"
             )
-
-
-def _array(weight: Any) -> Any:
-    return keras.ops.convert_to_numpy(weight)

@@ -4,50 +4,28 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead.comm.dropin import cray
-from fairlead.comm.dropin.cray import (
-    average,
-    barrier,
-    broadcast,
-    check_buffers_match,
-    config_team,
-    finalize,
-    get_nranks,
-    get_rank,
-    gradients,
-    init,
-    init_mpi,
-    local_rank,
-)
-from fairlead.comm.dropin.optimizers import averaging
-from fairlead.comm.dropin.session_hooks import (
-    AverageEvalMetrics,
-    AverageTrainMetrics,
-    BcastTensors,
-    InitConfigBcastTensors,
-)
+from fairlead.base.errors import fail
+from fairlead.comm.dropin import cray, session_hooks
+from fairlead.comm.dropin.cray import *  # noqa: F403
+from fairlead.comm.dropin.session_hooks import *  # noqa: F403
 
-__all__ = [
-    "AverageEvalMetrics",
-    "AverageTrainMetrics",
-    "BcastTensors",
-    "DistributedOptimizer",
-    "InitConfigBcastTensors",
-    "average",
-    "barrier",
-    "broadcast",
-    "check_buffers_match",
-    "config_team",
-    "finalize",
-    "get_nranks",
-    "get_rank",
-    "gradients",
-    "init",
-    "init_mpi",
-    "local_rank",
-]
+__all__ = [*cray.__all__, *session_hooks.__all__, "DistributedOptimizer"]
 
 
 def DistributedOptimizer(opt: Any, team: int = 0) -> Any:
-    """``opt``, which from now on applies means over ranks; see :func:`averaging`."""
-    return averaging(opt, lambda gradients: cray.gradients(gradients, team))
+    """``opt`` itself, which from now on applies means over ranks.
+
+    One of Keras goes to :func:`fairlead.comm.keras.DistributedOptimizer`, which averages in ``apply``.
+
+    Raises:
+        FairleadError: it is no optimizer of Keras, nor of ``tf.compat.v1.train``.
+    """
+    if session_hooks.is_optimizer(opt):
+        return session_hooks.averaging(opt, lambda gradients: cray.gradients(gradients, team))
+    import keras
+
+    if isinstance(opt, keras.optimizers.Optimizer):
+        from fairlead.comm.keras import DistributedOptimizer as front
+
+        return front(opt)
+    raise fail("comm-dropin-call-optimizer", type=type(opt).__module__, type_2=type(opt).__name__)

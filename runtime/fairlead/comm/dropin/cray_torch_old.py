@@ -12,38 +12,16 @@ from typing import Any
 import torch
 
 from fairlead.base.errors import fail
-from fairlead.comm.dropin import cray_calls
-from fairlead.comm.dropin.cray_torch import (
-    average,
-    barrier,
-    broadcast,
-    check_buffers_match,
-    finalize,
-    get_nranks,
-    get_rank,
-    init_mpi,
-    local_rank,
-    same_start,
-)
+from fairlead.comm.dropin import cray, cray_torch
+from fairlead.comm.dropin.cray_torch import *  # noqa: F403
 from fairlead.comm.frameworks import common
 
-__all__ = [
-    "DistributedOptimizer",
-    "average",
-    "barrier",
-    "broadcast",
-    "check_buffers_match",
-    "finalize",
-    "get_nranks",
-    "get_rank",
-    "init_mpi",
-    "local_rank",
-]
+__all__ = [*cray_torch.__all__]
 
 _optimizers = 0
 
 
-def DistributedOptimizer(
+def DistributedOptimizer(  # type: ignore[no-redef]  # the one name that differs
     opt: Any,
     nsteps: int,
     nteams: int = 1,
@@ -68,13 +46,13 @@ def DistributedOptimizer(
     """
     global _optimizers
     parameters = [p for group in opt.param_groups for p in group["params"] if p.requires_grad]
-    same_start(opt)
-    if not cray_calls.started():
-        cray_calls.init(nthreads, nteams, sum(p.numel() for p in parameters), "torch")
+    cray_torch.same_start(opt)
+    if not cray.started():
+        cray.init(nthreads, nteams, sum(p.numel() for p in parameters), "torch")
     team, _optimizers = _optimizers, _optimizers + 1
     if team >= nteams:
         raise fail("comm-dropin-call-nteams", team=team + 1, nteams=nteams)
-    cray_calls.config_team(team, 0, max(int(warmup * nsteps), 1), nsteps, verb, freq)
+    cray.config_team(team, 0, max(int(warmup * nsteps), 1), nsteps, verb, freq)
 
     def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if kwargs.get("closure", args[1] if len(args) > 1 else None) is not None:
@@ -82,7 +60,7 @@ def DistributedOptimizer(
         for parameter in parameters:
             if parameter.grad is None:  # a list that is the same in every step and on every rank
                 parameter.grad = torch.zeros_like(parameter)
-        means = cray_calls.gradients([p.grad for p in parameters], team)
+        means = cray.gradients([p.grad for p in parameters], team)
         for parameter, mean in zip(parameters, means, strict=True):
             parameter.grad.copy_(mean)
 

@@ -7,8 +7,8 @@ Horovod allows; ranks that differ get an error, and do not hang.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,10 @@ from fairlead import comm
 from fairlead.base.errors import fail
 from fairlead.comm.core import Array, Comm
 from fairlead.comm.dropin import tensors
-from fairlead.comm.dropin.absent import getter, not_offered
+from fairlead.comm.dropin.absent import not_offered
 from fairlead.comm.dropin.teams import say_on_rank_0
 from fairlead.comm.dropin.tensors import in_order
+from fairlead.comm.frameworks import common
 
 __all__ = [
     "Average",
@@ -57,9 +58,7 @@ __all__ = [
 __version__ = "0.28.1"  # the interface that this follows
 Average, Sum = "Average", "Sum"
 _SMALL = ("float16", "bfloat16")
-_initialized = False
-
-__getattr__ = getter("horovod")
+_hosts: list[str] = []  # of each rank; none before init and after shutdown
 
 
 class Compression:
@@ -67,20 +66,6 @@ class Compression:
 
     none = "none"
     fp16 = "fp16"
-
-
-@dataclass
-class _Layout:
-    local_size: int
-    cross_rank: int
-    cross_size: int
-    homogeneous: bool
-
-
-_layout: _Layout | None = None
-# TensorFlow runs the operations of a step in threads, so each optimizer's gradients have a
-# communicator of their own.
-_lanes: list[Comm] = []
 
 
 def init(comm_: Any = None, process_sets: Any = None, **more: Any) -> None:
@@ -91,32 +76,24 @@ def init(comm_: Any = None, process_sets: Any = None, **more: Any) -> None:
     """
     if comm_ or process_sets or more.get("comm"):
         raise not_offered("init of a subset of the ranks", "init() of all of them")
-    global _initialized, _layout
-    if _initialized:
+    if _hosts:
         return
-    ranks = comm.init()
-    _initialized = True
     import socket
 
-    # Nodes in the order of their first rank.
-    hosts = gather_objects(socket.gethostname())
-    nodes = list(dict.fromkeys(hosts))
-    mine = hosts[ranks.rank]
-    counts = {hosts.count(node) for node in nodes}
-    _layout = _Layout(hosts.count(mine), nodes.index(mine), len(nodes), len(counts) == 1)
+    ranks = comm.init()
+    _hosts.extend(gather_objects(socket.gethostname()))
     say_on_rank_0(f"{ranks.size} rank(s), by {ranks.backend}, in place of Horovod")
 
 
 def shutdown() -> None:
     """Ends MPI. Collective."""
-    global _initialized
-    if _initialized:
-        _initialized = False
+    if _hosts:
+        _hosts.clear()
         comm.finalize()
 
 
 def is_initialized() -> bool:
-    return _initialized
+    return bool(_hosts)
 
 
 def rank() -> int:
@@ -132,39 +109,27 @@ def local_rank() -> int:
 
 
 def local_size() -> int:
-    return _here().local_size
+    return _ranks_of_nodes()[_hosts[rank()]]
 
 
 def cross_rank() -> int:
-    return _here().cross_rank
+    return list(_ranks_of_nodes()).index(_hosts[rank()])
 
 
 def cross_size() -> int:
-    return _here().cross_size
+    return len(_ranks_of_nodes())
 
 
 def is_homogeneous() -> bool:
-    return _here().homogeneous
+    return len(set(_ranks_of_nodes().values())) == 1
 
 
 def barrier() -> None:
     _ranks().barrier()
 
 
-def mpi_threads_supported() -> bool:
-    return True
-
-
-def mpi_enabled() -> bool:
-    return True
-
-
 def mpi_built() -> bool:
     return True
-
-
-def gloo_enabled() -> bool:
-    return False
 
 
 def gloo_built() -> bool:
@@ -175,71 +140,32 @@ def nccl_built() -> int:
     return 0
 
 
-def cuda_built() -> bool:
-    return False
+mpi_enabled = mpi_threads_supported = mpi_built
+gloo_enabled = cuda_built = rocm_built = ddl_built = ccl_built = gloo_built
 
 
-def rocm_built() -> bool:
-    return False
-
-
-def ddl_built() -> bool:
-    return False
-
-
-def ccl_built() -> bool:
-    return False
-
-
-def allreduce(
-    tensor: Any,
-    average: bool | None = None,
-    name: str | None = None,
-    compression: Any = Compression.none,
-    op: Any = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    **more: Any,
-) -> Any:
+def allreduce(tensor: Any, *args: Any, **named: Any) -> Any:
     """The mean (or sum) of a tensor over ranks. Collective; see :func:`grouped_allreduce`."""
-    return grouped_allreduce(
-        [tensor], average, name, compression, op, prescale_factor, postscale_factor, **more
-    )[0]
+    return grouped_allreduce([tensor], *args, **named)[0]
 
 
-def grouped_allreduce(
-    tensors: Any,
-    average: bool | None = None,
-    name: str | None = None,
-    compression: Any = Compression.none,
-    op: Any = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    **more: Any,
-) -> list[Any]:
+def grouped_allreduce(tensors: Any, *args: Any, **named: Any) -> list[Any]:
     """The mean (or sum) of each tensor over ranks, through one buffer. Collective.
 
-    Args:
-        compression: ``Compression.fp16``: float32 and float64 travel as float16.
-        more: ``device_dense``, ``sparse_as_dense`` and the like, without meaning here.
-    Raises:
-        FairleadError: another ``op``, or process sets.
+    The other arguments are those of :func:`reduction`, in its order.
     """
-    reduce = reduction(average, op, compression, prescale_factor, postscale_factor, **more)
-    return in_order(reduce, list(tensors))
+    return in_order(reduction(*args, **named), list(tensors))
 
 
 def broadcast(tensor: Any, root_rank: int = 0, name: str | None = None, **more: Any) -> Any:
     """Rank ``root_rank``'s tensor. Collective."""
-    _no_sets(more)
-    _ranks()
-    return in_order(lambda arrays: tensors.broadcast_arrays(arrays, root_rank), [tensor])[0]
+    _ranks(more)
+    return in_order(tensors.from_root(root_rank), [tensor])[0]
 
 
 def allgather(tensor: Any, name: str | None = None, **more: Any) -> Any:
     """The tensors of all ranks, joined along their first dimension, which may differ. Collective."""
-    _no_sets(more)
-    _ranks()
+    _ranks(more)
 
     def join(arrays: list[Array]) -> list[Array]:
         (array,) = arrays
@@ -252,16 +178,12 @@ def broadcast_object(
     obj: Any = None, root_rank: int = 0, name: str | None = None, **more: Any
 ) -> Any:
     """Rank ``root_rank``'s object, which must be picklable. Collective."""
-    from fairlead.comm.frameworks.common import broadcast_object
-
-    _no_sets(more)
-    return broadcast_object(_ranks(), obj, root_rank)
+    return common.broadcast_object(_ranks(more), obj, root_rank)
 
 
 def allgather_object(obj: Any, name: str | None = None, **more: Any) -> list[Any]:
     """Each rank's object, in rank order, on every rank. Collective."""
-    _no_sets(more)
-    _ranks()
+    _ranks(more)
     return gather_objects(obj)
 
 
@@ -270,48 +192,50 @@ def gather_objects(value: Any) -> list[Any]:
     # Pickled by itself: the objects of an old script need not be small.
     data = np.frombuffer(pickle.dumps(value), np.uint8)
     result: list[Any] = []
-    for root, length in enumerate(_lengths(ranks, data.size)):
+    for root, length in enumerate(common.of_each_rank(ranks, data.size)):
         mine = data if ranks.rank == root else np.empty(length, np.uint8)
         (whole,) = ranks.broadcast([mine], root)
         result.append(pickle.loads(whole.tobytes()))
     return result
 
 
-def _lengths(ranks: Comm, mine: int) -> list[int]:
-    table = np.zeros(ranks.size)
-    table[ranks.rank] = mine
-    return [round(mean * ranks.size) for mean in ranks.aggregate([table])[0].tolist()]
-
-
 def reduction(
     average: bool | None = None,
-    op: Any = None,
+    name: str | None = None,
     compression: Any = Compression.none,
+    op: Any = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    lane: Comm | None = None,
+    *,
+    own_team: bool = False,
     **more: Any,
 ) -> tensors.Collective:
     """What an allreduce with these arguments does to arrays.
 
     Args:
-        lane: the communicator that it uses; that of all calls without it.
+        compression: ``Compression.fp16``: float32 and float64 travel as float16.
+        own_team: it gets a communicator of its own, for calls that may be in flight at any time, as
+            TensorFlow runs the operations of a step in threads. Collective.
+        more: ``device_dense``, ``sparse_as_dense`` and the like, without meaning here.
+    Raises:
+        FairleadError: another ``op``, or process sets.
     """
-    _no_sets(more)
-    ranks = lane or _ranks()
+    ranks = _ranks(more).team() if own_team else _ranks(more)
     if op is None:
         op = Average if average is None or average else Sum
-    if op not in (Average, Sum):
-        raise not_offered(f"op={op}", "op=Average or op=Sum")
-    if compression not in (Compression.none, Compression.fp16):
-        raise not_offered(f"compression={compression}", "Compression.none or Compression.fp16")
+    require(op in (Average, Sum), f"op={op}", "op=Average or op=Sum")
+    known = (Compression.none, Compression.fp16)
+    require(
+        compression in known, f"compression={compression}", "Compression.none or Compression.fp16"
+    )
     factor = prescale_factor * postscale_factor * (ranks.size if op == Sum else 1)
 
     def reduce(arrays: list[Array]) -> list[Array]:
         sent = [_as_sent(array, compression, op == Sum) for array in arrays]
         results = []
         for mean, array in zip(ranks.aggregate(sent), arrays, strict=True):
-            value = mean if factor == 1 else mean.astype(_wider(mean.dtype)) * factor
+            wide = mean.astype(np.float32) if mean.dtype.name in _SMALL else mean
+            value = mean if factor == 1 else wide * factor
             if array.dtype.kind in "iub":
                 # As Horovod has it: the mean of integers is cut.
                 value = np.trunc(
@@ -333,55 +257,26 @@ def _as_sent(array: Array, compression: str, exact: bool) -> Array:
     return array.astype(np.float64) if exact and name == "float32" else array
 
 
-def _wider(dtype: Any) -> Any:
-    return np.float32 if dtype.name in _SMALL else dtype
-
-
-def lane() -> Comm:
-    """Another communicator of all ranks, for calls that may be in flight at any time. Collective."""
-    made = _ranks().team()
-    _lanes.append(made)
-    return made
-
-
-def _ranks() -> Comm:
-    if not _initialized:
+def _ranks(more: Mapping[str, Any] = {}) -> Comm:
+    """All ranks; ``more`` are arguments of a call, which must not ask for other ones."""
+    no_sets(more)
+    if not _hosts:
         raise fail("comm-dropin-init-horovod-missing")
     return comm.init()
 
 
-def _here() -> _Layout:
+def _ranks_of_nodes() -> Counter[str]:
+    """How many ranks each node has; nodes are in the order of their first rank."""
     _ranks()
-    assert _layout is not None
-    return _layout
+    return Counter(_hosts)
 
 
-def _no_sets(more: dict[str, Any]) -> None:
-    if more.get("process_set") is not None:
-        raise not_offered("process_set", "all ranks")
-
-
-def bound(
-    call: str, parameters: Mapping[str, Any], args: Sequence[Any], named: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The arguments of a call by name: defaults, then those by place, then those by name.
-
-    Raises:
-        TypeError: there are too many, or one is given twice, as Python says it.
-    """
-    by_place = dict(zip(parameters, args, strict=False))
-    twice = [name for name in by_place if name in named]
-    if len(args) > len(parameters):
-        raise TypeError(f"{call}() takes {len(parameters) + 1} positional arguments at most")
-    if twice:
-        raise TypeError(f"{call}() got multiple values for argument {twice[0]!r}")
-    return {**parameters, **by_place, **named}
+def no_sets(more: Mapping[str, Any]) -> None:
+    """Refuses a process set among the arguments of a call."""
+    require(more.get("process_set") is None, "process_set", "all ranks")
 
 
 def require(condition: bool, what: str, instead: str) -> None:
     """Raises that ``what`` is not offered unless ``condition`` holds."""
     if not condition:
         raise not_offered(what, instead)
-
-
-Mean = Callable[[list[Any]], list[Any]]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 
 from fairlead import comm
-from fairlead.comm.dropin import hvd, hvd_callbacks
-from fairlead.comm.dropin import hvd_callbacks as callbacks
-from fairlead.comm.dropin.absent import getter
+from fairlead.comm.dropin import callbacks, hvd, tensors
 from fairlead.comm.dropin.hvd import *  # noqa: F403
 from fairlead.comm.dropin.teams import say_on_rank_0
 from fairlead.comm.keras import DistributedOptimizer as _front
@@ -22,21 +20,18 @@ __all__ = [
     "load_model",
 ]
 
-__getattr__ = getter("horovod")
-assert callbacks is hvd_callbacks
 
+class _Options(NamedTuple):
+    """Horovod's parameters, in its order: old scripts pass some by place."""
 
-# Horovod's parameters, in its order: old scripts pass some by place.
-_PARAMETERS = {
-    "name": None,
-    "device_dense": "",
-    "device_sparse": "",
-    "compression": hvd.Compression.none,
-    "sparse_as_dense": False,
-    "gradient_predivide_factor": 1.0,
-    "op": hvd.Average,
-    "backward_passes_per_step": 1,
-}
+    name: str | None = None
+    device_dense: str = ""
+    device_sparse: str = ""
+    compression: Any = hvd.Compression.none
+    sparse_as_dense: bool = False
+    gradient_predivide_factor: float = 1.0
+    op: Any = hvd.Average
+    backward_passes_per_step: int = 1
 
 
 def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
@@ -45,25 +40,24 @@ def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
     Raises:
         FairleadError: gradients are to be accumulated, or reduced in another way.
     """
-    given = hvd.bound("DistributedOptimizer", _PARAMETERS, args, named)
-    hvd.require(given["op"] == hvd.Average, f"op={given['op']} in Keras", "op=Average")
+    more = {name: named.pop(name) for name in {*named} - {*_Options._fields}}
+    given = _Options(*args, **named)
+    hvd.require(given.op == hvd.Average, f"op={given.op} in Keras", "op=Average")
     hvd.require(
-        given["backward_passes_per_step"] == 1,
+        given.backward_passes_per_step == 1,
         "backward_passes_per_step in Keras",
         "the optimizer's own `gradient_accumulation_steps`",
     )
-    hvd.require(given.get("process_set") is None, "process_set", "all ranks")
-    if given["compression"] != hvd.Compression.none:
+    hvd.no_sets(more)
+    if given.compression != hvd.Compression.none:
         say_on_rank_0("Keras: gradients travel in full precision; `compression` is ignored")
     return _front(optimizer)
 
 
 def broadcast_variables(variables: Any, root_rank: int = 0, **more: Any) -> None:
     """Gives Keras variables rank ``root_rank``'s values. Collective."""
-    from fairlead.comm.dropin import tensors
-
     arrays = [keras.ops.convert_to_numpy(v) for v in map(tensors.value_of, variables)]
-    for variable, value in zip(variables, tensors.broadcast_arrays(arrays, root_rank), strict=True):
+    for variable, value in zip(variables, tensors.from_root(root_rank)(arrays), strict=True):
         variable.assign(value)
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import tensorflow
 
 from fairlead.comm.dropin import hvd, tensors
-from fairlead.comm.dropin.absent import getter
-from fairlead.comm.dropin.cray_calls import GRADIENTS
 from fairlead.comm.dropin.hvd import *  # noqa: F403
-from fairlead.comm.dropin.optimizers import averaging
-from fairlead.comm.dropin.session_hooks import BcastTensors, broadcast_op
+from fairlead.comm.dropin.session_hooks import BcastTensors, averaging, broadcast_op, is_optimizer
+from fairlead.comm.frameworks import common
 
 __all__ = [
     *hvd.__all__,
@@ -22,9 +21,6 @@ __all__ = [
     "broadcast_global_variables",
     "broadcast_variables",
 ]
-
-__getattr__ = getter("horovod")
-_v1: Any = tensorflow.compat.v1
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int = 0, **more: Any) -> Any:
@@ -36,7 +32,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int = 0, **more: An
     given = [tensors.value_of(variable) for variable in variables]
     if not tensorflow.executing_eagerly() and not tensorflow.inside_function():
         return broadcast_op(given, root_rank)
-    values = tensors.over(lambda a: tensors.broadcast_arrays(a, root_rank), given)
+    values = tensors.over(tensors.from_root(root_rank), given)
     for variable, value in zip(given, values, strict=True):
         variable.assign(value)
     return None
@@ -49,7 +45,7 @@ def broadcast_global_variables(root_rank: int = 0) -> Any:
         "broadcast_global_variables outside of a TF 1 graph",
         "broadcast_variables(model.variables, 0)",
     )
-    return broadcast_op(_v1.global_variables(), root_rank)
+    return broadcast_op(tensorflow.compat.v1.global_variables(), root_rank)
 
 
 class BroadcastGlobalVariablesHook(BcastTensors):
@@ -59,17 +55,17 @@ class BroadcastGlobalVariablesHook(BcastTensors):
         super().__init__(root_rank)
 
 
-# Horovod's parameters, in its order: old scripts pass some by place.
-_PARAMETERS = {
-    "name": None,
-    "use_locking": False,
-    "device_dense": "",
-    "device_sparse": "",
-    "compression": hvd.Compression.none,
-    "sparse_as_dense": False,
-    "backward_passes_per_step": 1,
-    "op": hvd.Average,
-}
+class _Options(NamedTuple):
+    """Horovod's parameters, in its order: old scripts pass some by place."""
+
+    name: str | None = None
+    use_locking: bool = False
+    device_dense: str = ""
+    device_sparse: str = ""
+    compression: Any = hvd.Compression.none
+    sparse_as_dense: bool = False
+    backward_passes_per_step: int = 1
+    op: Any = hvd.Average
 
 
 def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
@@ -78,15 +74,15 @@ def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
     Raises:
         FairleadError: gradients are to be accumulated, or reduced in another way.
     """
-    given = hvd.bound("DistributedOptimizer", _PARAMETERS, args, named)
+    more = {name: named.pop(name) for name in {*named} - {*_Options._fields}}
+    given = _Options(*args, **named)
     hvd.require(
-        given["backward_passes_per_step"] == 1,
+        given.backward_passes_per_step == 1,
         "backward_passes_per_step",
         "`gradient_accumulation_steps` of a Keras optimizer",
     )
-    compression, op = given["compression"], given["op"]
-    more = {name: value for name, value in named.items() if name not in _PARAMETERS}
-    if not isinstance(optimizer, _v1.train.Optimizer):
+    compression, op = given.compression, given.op
+    if not is_optimizer(optimizer):
         from fairlead.comm.dropin import hvd_keras
 
         return hvd_keras.DistributedOptimizer(optimizer, compression=compression, op=op, **more)
@@ -107,7 +103,7 @@ class DistributedGradientTape:
         **more: Any,
     ):
         self._tape = gradtape
-        self._mean = _mean(op, compression, more, lane=False)
+        self._mean = _mean(op, compression, more, own_team=False)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
@@ -125,18 +121,9 @@ class DistributedGradientTape:
         return tensorflow.nest.pack_sequence_as(gradients, self._mean(flat))
 
 
-def _mean(op: Any, compression: Any, more: dict[str, Any], lane: bool = True) -> hvd.Mean:
-    known = {k: v for k, v in more.items() if k == "process_set"}
-    reduce = hvd.reduction(
-        op=op, compression=compression, lane=hvd.lane() if lane else None, **known
-    )
-
-    def mean(gradients: list[Any]) -> list[Any]:
-        places = [i for i, gradient in enumerate(gradients) if gradient is not None]
-        result: list[Any] = [None] * len(gradients)
-        means = tensors.gradients(reduce, [gradients[place] for place in places], GRADIENTS)
-        for place, value in zip(places, means, strict=True):
-            result[place] = value
-        return result
-
-    return mean
+def _mean(
+    op: Any, compression: Any, more: dict[str, Any], own_team: bool = True
+) -> Callable[[list[Any]], list[Any]]:
+    hvd.no_sets(more)
+    reduce = hvd.reduction(op=op, compression=compression, own_team=own_team)
+    return partial(common.present, partial(tensors.gradients, reduce))

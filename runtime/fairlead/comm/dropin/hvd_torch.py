@@ -6,7 +6,6 @@ import contextlib
 from typing import Any
 
 from fairlead.comm.dropin import hvd
-from fairlead.comm.dropin.absent import getter
 from fairlead.comm.dropin.hvd import *  # noqa: F403
 from fairlead.comm.dropin.teams import say_on_rank_0
 from fairlead.comm.torch import DistributedOptimizer as _front
@@ -22,8 +21,6 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
 ]
-
-__getattr__ = getter("horovod")
 
 
 def DistributedOptimizer(
@@ -42,7 +39,7 @@ def DistributedOptimizer(
         FairleadError: gradients are to be reduced in another way than averaged.
     """
     hvd.require(op == hvd.Average, f"op={op} in torch", "op=Average")
-    hvd.require(more.get("process_set") is None, "process_set", "all ranks")
+    hvd.no_sets(more)
     if compression != hvd.Compression.none:
         say_on_rank_0("torch: gradients travel in full precision; `compression` is without meaning")
     wrapped = _front(optimizer, named_parameters)

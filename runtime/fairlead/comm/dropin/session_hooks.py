@@ -1,4 +1,4 @@
-"""Hooks of TF 1 sessions, for ``MonitoredTrainingSession`` and estimators.
+"""TF 1: hooks of sessions, for ``MonitoredTrainingSession`` and estimators, and optimizers that average.
 
     hooks = [mc.InitConfigBcastTensors(max_step_global, sync_frac, 0, 0)]
     with tf.train.MonitoredTrainingSession(hooks=hooks) as session: ...
@@ -13,14 +13,14 @@ from __future__ import annotations
 import datetime
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow
 
 from fairlead import comm
-from fairlead.comm.dropin import cray_calls, tensors
+from fairlead.comm.dropin import cray, tensors
 from fairlead.comm.dropin.teams import say_on_rank_0
 from fairlead.comm.frameworks import common
 
@@ -28,6 +28,7 @@ __all__ = ["AverageEvalMetrics", "AverageTrainMetrics", "BcastTensors", "InitCon
 
 _v1: Any = tensorflow.compat.v1
 _Hook: Any = _v1.train.SessionRunHook
+_MARK = "_fairlead_averages"
 
 
 class _Runs:
@@ -53,7 +54,7 @@ class _Runs:
             if op.name in visited:
                 continue
             visited.add(op.name)
-            trains |= op.type == "PyFunc" and cray_calls.GRADIENTS in op.name
+            trains |= op.type == "PyFunc" and tensors.GRADIENTS in op.name
             writes |= op.type == "RestoreV2" or op.name in self._writers
             left += [*op.control_inputs, *(tensor.op for tensor in op.inputs)]
         return trains, writes
@@ -111,11 +112,9 @@ class BcastTensors(_Hook):  # type: ignore[misc]
 
     def _broadcast(self, session: Any) -> None:
         session.run(self._assign)
-        ranks = comm.init()
-        arrays = [tensors.plain(np.asarray(value)) for value in session.run(self._reads)]
         common.require_equal(
-            ranks,
-            arrays,
+            comm.init(),
+            [np.asarray(value) for value in session.run(self._reads)],
             self._names,
             "after the broadcast",
             "let no rank change a variable outside training; see that all made the same graph",
@@ -150,8 +149,8 @@ class InitConfigBcastTensors(BcastTensors):
 
     def begin(self) -> None:
         size = sum(v.shape.num_elements() for v in _v1.trainable_variables())
-        if not cray_calls.started():
-            cray_calls.init(1, 1, size, "tensorflow")
+        if not cray.started():
+            cray.init(1, 1, size, "tensorflow")
         ranks = comm.size()
         max_steps = max(int(self._max_step_global / ranks), 1)
         ksteps = max(int(self._sync_frac * self._max_step_global / ranks), 1)
@@ -159,7 +158,7 @@ class InitConfigBcastTensors(BcastTensors):
             f"{self._max_step_global} steps of {ranks} rank(s) are {max_steps} of each, {ksteps} of them"
             " synchronous"
         )
-        cray_calls.config_team(
+        cray.config_team(
             self._team,
             self._algorithm,
             ksteps=ksteps,
@@ -179,7 +178,7 @@ class _Metrics(_Hook):  # type: ignore[misc]
 
     training = False
 
-    def __init__(self, loss: Any, metrics: Any, batch_size: int):
+    def __init__(self, loss: Any, metrics: Any = None, batch_size: int = 1):
         self._fetched = {"loss": loss, **_named(metrics)}
         self._batch = batch_size
 
@@ -203,7 +202,7 @@ class _Metrics(_Hook):  # type: ignore[misc]
     def _mean(self) -> tuple[dict[str, float], float]:
         """Of the steps since the last time, over all ranks; and the samples a second of all ranks."""
         values = self._sums / max(self._steps, 1)
-        cray_calls.average(values)
+        cray.average(values)
         now = time.perf_counter()
         rate = self._batch * self._steps * comm.size() / max(now - self._begun, 1e-9)
         self._steps, self._begun = 0, now
@@ -246,20 +245,38 @@ class AverageTrainMetrics(_Metrics):
 class AverageEvalMetrics(_Metrics):
     """Says loss and metrics of an evaluation, averaged over its steps and over ranks, at its end."""
 
-    def __init__(self, loss: Any, metrics: Any = None, batch_size: int = 1):
-        super().__init__(loss, metrics, batch_size)
-
     def end(self, session: Any) -> None:
         _print("evaluation", *self._mean())
 
 
 def broadcast_op(variables: Sequence[Any], root: int) -> Any:
     """The operation of a graph that gives ``variables`` rank ``root``'s values."""
-    values = tensors.over(
-        lambda arrays: tensors.broadcast_arrays(arrays, root), [v.read_value() for v in variables]
-    )
+    values = tensors.over(tensors.from_root(root), [v.read_value() for v in variables])
     assigned = [_v1.assign(v, value) for v, value in zip(variables, values, strict=True)]
     return tensorflow.group(*assigned, name="fairlead_broadcast")
+
+
+def is_optimizer(optimizer: Any) -> bool:
+    """Whether it is for :func:`averaging`."""
+    return isinstance(optimizer, _v1.train.Optimizer)
+
+
+def averaging(optimizer: Any, mean: Callable[[list[Any]], list[Any]]) -> Any:
+    """``optimizer`` itself, of ``tf.compat.v1.train``, whose gradients from now on are averaged by ``mean``.
+
+    It does so in ``compute_gradients``, hence before the program clips them or unscales the loss.
+    """
+    if not hasattr(optimizer, _MARK):
+        setattr(optimizer, _MARK, True)
+        computed = optimizer.compute_gradients
+
+        def compute_gradients(*args: Any, **named: Any) -> list[tuple[Any, Any]]:
+            pairs = computed(*args, **named)
+            means = mean([gradient for gradient, _ in pairs])
+            return [(g, variable) for g, (_, variable) in zip(means, pairs, strict=True)]
+
+        optimizer.compute_gradients = compute_gradients
+    return optimizer
 
 
 def _named(metrics: Any) -> dict[str, Any]:

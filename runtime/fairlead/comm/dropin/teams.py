@@ -23,7 +23,7 @@ from fairlead.comm.dropin.variables import MOST_THREADS, Variables, read
 
 MOMENTUM = "FAIRLEAD_COMM_DELAY_MOMENTUM"
 _ASSUMED_MOMENTUM = 0.9
-_SMALL = ("float16", "bfloat16")
+_NARROW = ("float16", "bfloat16", "float32")
 
 Say = Callable[[str], None]
 
@@ -38,6 +38,7 @@ class Team:
     """One team: a communicator, how it is configured, and what it has done.
 
     Attributes:
+        max_steps, verbosity: as for :meth:`configure`; 0 before it.
         calls, waited_s: aggregations, and the seconds that this rank stood in them.
         size: elements of the gradients, as seen in the first step; None before it.
     """
@@ -48,37 +49,26 @@ class Team:
         self._lock = threading.Lock()
         self._late: _Late | None = None
         self._shapes: list[tuple[tuple[int, ...], str]] | None = None
-        self._max_steps, self._verbosity, self._freq = 0, 0, 0
+        self.max_steps, self.verbosity, self._freq = 0, 0, 0
         self._reported_s = 0.0
         self._undelivered = False
         self.calls, self.waited_s = 0, 0.0
         self.size: int | None = None
 
-    @property
-    def configured(self) -> bool:
-        return self._max_steps > 0
-
-    @property
-    def verbosity(self) -> int:
-        return self._verbosity
-
     def configure(
         self, ksteps: int, max_steps: int, verbosity: int, perf_freq: int, momentum: float | None
     ) -> None:
         """See :func:`fairlead.comm.dropin.cray.config_team`."""
-        self._max_steps, self._verbosity, self._freq = max_steps, verbosity, perf_freq
+        self.max_steps, self.verbosity, self._freq = max_steps, verbosity, perf_freq
         schedule = schedule_of(ksteps, max_steps)
-        delays = schedule is not None and any(map(schedule.delayed, range(max_steps)))
-        if schedule is None or not delays:
+        if schedule is None or not schedule.late:
             self._late = None
             self._say(f"team {self.number}: gradients are synchronous throughout")
             return
         self._late = _Late(self, self._ranks, schedule, momentum)
-        first = next(step for step in range(max_steps) if schedule.delayed(step))
-        last = max(step for step in range(max_steps) if schedule.delayed(step))
         self._say(
-            f"team {self.number}: of {max_steps} steps of each rank, those from {first} to {last} get"
-            " their gradients one step late, the others are synchronous"
+            f"team {self.number}: of {max_steps} steps of each rank, those from {schedule.late[0]} to"
+            f" {schedule.late[-1]} get their gradients one step late, the others are synchronous"
         )
 
     def gradients(self, arrays: Sequence[Array]) -> list[Array]:
@@ -87,7 +77,10 @@ class Team:
             begun = time.perf_counter()
             if self.size is None:
                 self.size = sum(array.size for array in arrays)
-            wide = [self._wide(array) for array in arrays]
+            wide = [
+                a.astype(np.float64) if self._double and a.dtype.name in _NARROW else a
+                for a in arrays
+            ]
             means = self._ranks.aggregate(wide) if self._late is None else self._delayed(wide)
             result = [
                 mean if mean.dtype == array.dtype else mean.astype(array.dtype)
@@ -102,21 +95,10 @@ class Team:
         """Receives the pending means, which are no longer applied, and reports that. Collective."""
         if self._late is not None and self._late.flush():
             self._say(
-                f"team {self.number}: the program ended after {self.calls} of {self._max_steps} steps,"
+                f"team {self.number}: the program ended after {self.calls} of {self.max_steps} steps,"
                 " so the mean of its last step was not applied; end it at max_steps, whose last step"
                 " gets both"
             )
-
-    def log_line(self) -> str:
-        return (
-            f"rank {self._ranks.rank}: waited {self.waited_s:.3f} s in team {self.number},"
-            f" {self.calls} calls"
-        )
-
-    def _wide(self, array: Array) -> Array:
-        if self._double and array.dtype.name in ("float32", *_SMALL):
-            return array.astype(np.float64)
-        return array
 
     def _delayed(self, arrays: Sequence[Array]) -> list[Array]:
         assert self._late is not None
@@ -145,13 +127,13 @@ class Team:
         return means
 
     def _report(self) -> None:
-        if self._late is not None and self.calls == self._max_steps + 1:
+        if self._late is not None and self.calls == self.max_steps + 1:
             self._say(
-                f"team {self.number} makes more steps than its max_steps, {self._max_steps}; ksteps and"
+                f"team {self.number} makes more steps than its max_steps, {self.max_steps}; ksteps and"
                 " max_steps count the steps of one rank, so divide by the number of ranks once;"
                 " synchronous from here"
             )
-        if self._verbosity and self._freq and self.calls % self._freq == 0:
+        if self.verbosity and self._freq and self.calls % self._freq == 0:
             each = (self.waited_s - self._reported_s) / self._freq
             self._reported_s = self.waited_s
             self._say(
@@ -164,20 +146,19 @@ class _Late(Delayed):
     """Delayed gradients of a program that gives neither its momentum nor its learning rate."""
 
     def __init__(self, team: Team, ranks: Comm, schedule: Schedule, momentum: float | None):
-        known = momentum is not None
         super().__init__(
             ranks,
             schedule,
             momentum=_ASSUMED_MOMENTUM if momentum is None else momentum,
-            tested=not known,
+            tested=momentum is None,  # what is not known is not scaled by
             say=team._say,
         )
-        self._team, self._known = team, known
+        self._team = team
 
     def _announce(self) -> None:
         ratio = largest_stable(self._momentum, 1) / largest_stable(self._momentum, 0)
         what = f"at momentum {self._momentum:g} the largest stable learning rate is {ratio:.3g} of the synchronous one"
-        if self._known:
+        if not self._tested:
             then = "the means are multiplied by that meanwhile, which is as good as a lower rate for SGD"
         else:
             then = (
@@ -271,7 +252,7 @@ class Plugin:
         """Collective."""
         for team in self.teams.values():
             team.flush()
-        idle = [team.number for team in self.teams.values() if team.configured and not team.calls]
+        idle = [team.number for team in self.teams.values() if team.max_steps and not team.calls]
         if idle and any(team.calls for team in self.teams.values()):
             say_on_rank_0(
                 f"team {', '.join(map(str, idle))} was configured, and averaged nothing: config_team and"
@@ -279,7 +260,10 @@ class Plugin:
             )
         for team in self.teams.values():
             if self._ranks.rank == 0 or team.verbosity >= 2:
-                sys.stderr.write(f"fairlead: {team.log_line()}\n")
+                sys.stderr.write(
+                    f"fairlead: rank {self._ranks.rank}: waited {team.waited_s:.3f} s in team"
+                    f" {team.number}, {team.calls} calls\n"
+                )
         sys.stderr.flush()
 
     def _compare_size(self) -> None:

@@ -38,14 +38,14 @@ def aggregate(
     any_values: bool = False,
 ) -> list[Array]:
     """:meth:`Comm.aggregate`, whose errors give the name of the array as well as its number."""
-    with _of_a_step(names):
+    with _restated(lambda exc: of_a_step(exc, names)):
         return ranks.aggregate(arrays, out, compression, names, any_values)
 
 
 def start(ranks: Comm, arrays: Sequence[Array], names: Sequence[str]) -> Callable[[], list[Array]]:
     """:meth:`Comm.start`, into the arrays themselves, with names in errors; returns what waits for the means."""
-    with _of_a_step(names):
-        return _of_a_step(names)(ranks.start(arrays, arrays, names=names).wait)
+    naming_each = _restated(lambda exc: of_a_step(exc, names))
+    return naming_each(naming_each(ranks.start)(arrays, arrays, names=names).wait)
 
 
 def of_a_step(exc: FairleadError, names: Sequence[str]) -> FairleadError:
@@ -54,11 +54,12 @@ def of_a_step(exc: FairleadError, names: Sequence[str]) -> FairleadError:
 
 
 @contextmanager
-def _of_a_step(names: Sequence[str]) -> Iterator[None]:
+def _restated(other: Callable[[FairleadError], Exception]) -> Iterator[None]:
+    """An error raised within becomes what ``other`` makes of it; a decorator as well."""
     try:
         yield
     except FairleadError as exc:
-        raise of_a_step(exc, names) from None
+        raise other(exc) from None
 
 
 def present(function: Callable[[list[Any]], Sequence[Any]], values: Sequence[Any]) -> list[Any]:
@@ -86,10 +87,8 @@ def meet(ranks: Comm) -> None:
     Raises:
         FairleadError: another rank still makes steps.
     """
-    try:
+    with _restated(lambda exc: _uneven(exc) or exc):
         ranks.barrier()
-    except FairleadError as exc:
-        raise _uneven(exc) or exc from None
 
 
 def _uneven(exc: FairleadError) -> FairleadError | None:
@@ -200,10 +199,8 @@ def named(exc: FairleadError, names: Sequence[str]) -> FairleadError:
 @contextmanager
 def naming(names: Sequence[str]) -> Iterator[None]:
     """Errors raised within get :func:`named`."""
-    try:
+    with _restated(lambda exc: named(exc, names)):
         yield
-    except FairleadError as exc:
-        raise named(exc, names) from None
 
 
 def words(exc: FairleadError) -> str:
@@ -216,10 +213,8 @@ def words(exc: FairleadError) -> str:
 @contextmanager
 def in_words() -> Iterator[None]:
     """TensorFlow keeps of an exception its text alone."""
-    try:
+    with _restated(lambda exc: RuntimeError(words(exc))):
         yield
-    except FairleadError as exc:
-        raise RuntimeError(words(exc)) from None
 
 
 @cache

@@ -18,9 +18,9 @@ from typing import Any
 import tensorflow as tf
 
 from fairlead.base.errors import FairleadError
-from fairlead.comm.core import Comm, wire
+from fairlead.comm.core import Comm
 from fairlead.comm.frameworks import common
-from fairlead.comm.native_core import ANY, IN_IMAGE, MEAN, WIRES, NativeComm, failed
+from fairlead.comm.native_core import IN_IMAGE, NativeComm, failed, operation_of
 
 VARIABLE = "FAIRLEAD_COMM_TENSORFLOW_OP"
 _STEM = "libfairlead_tensorflow-"
@@ -122,13 +122,12 @@ class Op:
         ends = signal.getsignal(signal.SIGINT) is signal.default_int_handler
         self._bind(*self._functions, int(ends))
         call = self._number(tuple(names))
-        operation = MEAN | ANY * any_values | WIRES[wire(compression)] << 8
         try:
             return list(
                 self._make(
                     tensors=tensors,
                     team=ranks.team_address,
-                    operation=operation,
+                    operation=operation_of(compression, any_values),
                     call=call,
                     names=list(names),
                 )
