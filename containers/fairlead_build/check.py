@@ -41,7 +41,7 @@ DISTURBED = {
     "PYTHONHASHSEED": "4711",
 }
 
-# Whoever can do this can build.
+# A Python that runs this can build.
 _PROBE = """
 import sys
 import fairlead_build.build

@@ -1,7 +1,7 @@
 """Runs a command, and ends it reliably when asked to.
 
-mmdebstrap ignores a SIGTERM that comes while a child of it works. Whoever is killed can send one
-only; so this script stands between (``tree/debian.py``), and sends it again and again to the whole group.
+mmdebstrap ignores a SIGTERM that arrives while one of its children runs, and a process that is being killed can
+send only one. So this script runs in between (``tree/debian.py``) and sends it repeatedly to the whole group.
 It imports the standard library only.
 """
 

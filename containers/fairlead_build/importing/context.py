@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from fairlead_build.importing.ledger import Ledger
 
-# Nobody would list more files than this.
+# More files than anyone lists by hand.
 _MOST = 300
 # Folders that every Debian has: what is copied to one of them lands inside.
 _THERE = {"/", *(f"/{n}" for n in ("etc", "home", "mnt", "opt", "root", "srv", "usr", "var")),

@@ -301,7 +301,7 @@ def why_unlocked(loaded: LoadedRecipe) -> str:
             f"its packages are for {recipe.recipe.accelerator} accelerators, and who locks it "
             "should try them on one"
         )
-    return "nobody has resolved it yet"
+    return "it has not been resolved yet"
 
 
 # What people call the fields of Inputs; the others are called as in the recipe.

@@ -1,6 +1,6 @@
 """The signature of a SIF in a registry: an artifact of its own, under a tag made of the SIF's sha256.
 
-Whoever has a SIF, by whichever tag or digest, finds its signature, and signing an image that was
+The signature is found from the SIF alone, whatever its tag or digest, and signing an image that was
 pushed long ago moves none of its digests. The tag is of the form that cosign gives to signatures;
 what lies there is fairlead's own file. It proves nothing until ``fairlead verify`` has read it.
 """

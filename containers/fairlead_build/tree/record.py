@@ -40,7 +40,7 @@ class TreeRecord:
     Attributes:
         sha256: of its squashfs.
         entries: its files and folders, as ``fairlead.image.tree_digest`` defines them.
-        contents: None when nobody looked, or an older fairlead, which may have found less.
+        contents: None if they are unknown, or found by an older fairlead, which may have found less.
     """
 
     sha256: str

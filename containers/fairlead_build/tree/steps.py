@@ -174,7 +174,7 @@ def install_wheels(loaded: LoadedRecipe, lock: Lock, *, built: bool = False) -> 
         *steps,
         *overlay,
         "ldconfig",
-        # An image is read-only: without these, each start would compile anew. What is for another
+        # An image is read-only: without these, each start would compile again. What is for another
         # Python does not compile, and is never imported.
         f"{program} -m compileall -q -j 0 --invalidation-mode unchecked-hash {' '.join(folders)} \\\n"
         "      > /dev/null || true",

@@ -169,7 +169,7 @@ class Timeline:
         self._steps += 1
 
     def end(self) -> None:
-        """Puts the ranks' files together, on rank 0, unless whoever launched them does. Collective; what comes later
+        """Puts the ranks' files together, on rank 0, unless the launching process does. Collective; what comes later
         is not recorded."""
         spans.recorder = None
         self._set_clocks()

@@ -107,7 +107,7 @@ def _available(facts: CommFacts) -> Availability:
         return Availability()
     if facts.plugin_named and facts.unseen:
         return Availability(
-            None, "nobody has looked on that machine whether the site's module is there"
+            None, "that machine's capture does not show whether the site's module is there"
         )
     if facts.plugin_named:
         return Availability(False, "the folder that is named for it is not on this machine")

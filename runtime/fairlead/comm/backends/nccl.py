@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def _available(facts: CommFacts) -> Availability:
     if facts.wheels is None:
-        return Availability(None, "nobody knows the packages of this image; the ranks will tell")
+        return Availability(None, "the packages of this image are unknown; the ranks will show")
     version = facts.wheels.get("torch")
     if version is None:
         return Availability(False, "the image has no torch, by which it is used")

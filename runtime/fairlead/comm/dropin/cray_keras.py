@@ -50,6 +50,6 @@ class InitPluginCallback(keras.callbacks.Callback):  # type: ignore[misc]
         elements = sum(math.prod(weight.shape) for weight in self.model.trainable_weights)
         if self._size and self._size != elements:
             say_on_rank_0(
-                f"InitPluginCallback was told a buffer_size of {self._size}, but the trainable weights have"
+                f"InitPluginCallback got a buffer_size of {self._size}, but the trainable weights have"
                 f" {elements} elements; all of them are averaged"
             )

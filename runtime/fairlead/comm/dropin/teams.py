@@ -162,12 +162,12 @@ class _Late(Delayed):
             then = "the means are multiplied by that meanwhile, which is as good as a lower rate for SGD"
         else:
             then = (
-                "the program does not tell its momentum and its learning rate stays as it is: see that it"
+                "the momentum of the program is unknown and its learning rate stays as it is: see that it"
                 f" bears the delay, or set {MOMENTUM} to its momentum (0 for plain SGD) and it is lowered"
             )
         self._say(
             f"team {self._team.number}: step {self._step}: gradients come one step late from here;"
-            f" {what}; {then}; nobody looks out for divergence, for the losses are unknown"
+            f" {what}; {then}; divergence goes unnoticed, since the losses are unknown"
         )
 
 
@@ -276,7 +276,7 @@ class Plugin:
         # Networks with a team each: some programs give the size of all, some that of the largest.
         if self._model_size not in (sum(known), max(known)):
             say_on_rank_0(
-                f"init was told a model_size of {self._model_size}, but the gradients have {sum(known)}"
+                f"init got a model_size of {self._model_size}, but the gradients have {sum(known)}"
                 " elements; all of them are averaged. Count the variables, as in"
                 " sum(v.shape.num_elements() for v in tf.trainable_variables())"
             )

@@ -71,7 +71,7 @@ def _fitting(paths: Sequence[str], version: str, where: str) -> Carrier:
     for path in paths:
         named = re.fullmatch(rf"{re.escape(_STEM)}(.+)\.so", path.rsplit("/", 1)[-1])
         if named is None:
-            why = f"{where}: its name does not tell a TensorFlow, as {_STEM}{version}.so does"
+            why = f"{where}: its name has no TensorFlow version, as {_STEM}{version}.so does"
             return Carrier("", why)
         if not os.path.isfile(path):  # noqa: PTH113
             return Carrier("", f"{where} is not a file")
