@@ -21,7 +21,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     if world.which("tar2sqfs") and world.which("squashfuse_ll"):
         openers.append(("squashfuse_ll", world.try_squashfuse))
     if world.which("tar2sqfs") and world.engine():
-        openers.append(("the engine", world.try_image))
+        openers.append(("the engine", world.probe_engine))
     for name, attempt in openers:
         for compression in TRIED:
             ran = attempt(compression)
