@@ -45,20 +45,15 @@ def _files(world: World) -> Iterator[Diagnosis]:
     for folder in (str(cache_dir(world.environ)), world.environ.get("TMPDIR") or "/tmp"):
         offset = world.clock_offset_s(folder)
         if offset is not None and abs(offset) > OFFSET_S:
-            kind = world.file_system(folder).kind
-            yield ill(
-                "clocks-file-system",
-                offset=abs(offset),
-                ahead="ahead" if offset > 0 else "behind",
-                folder=folder,
-                kind=kind,
-            )
+            ahead = "ahead" if offset > 0 else "behind"
+            fs = world.file_system(folder)
+            yield ill("clocks-file-system", offset=abs(offset), ahead=ahead, folder=folder, fs=fs)
 
 
 def _source(world: World) -> Iterator[Diagnosis]:
     source = (world.read(SOURCE) or "").strip()
     if source and source not in _FAST:
-        yield ill("clocks-slow-source", source=source, source_2=SOURCE)
+        yield ill("clocks-slow-source", source=source, file=SOURCE)
 
 
 CHECK = Check(NAME, "clocks of the machine and its file systems", examine, Topic.MACHINE, order=90)

@@ -19,7 +19,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
         tried = {case: int(code) for case, code in json.loads(ran.stdout).items()}
         plain, allowed, apart = (tried[case] for case in ("plain", "allowed", "namespaces"))
     except (ValueError, KeyError, AttributeError):
-        yield note("cma-untested", ran_argv=" ".join(ran.argv), ran_said=ran.said)
+        yield note("cma-untested", words=" ".join(ran.argv), ran=ran)
         return
     scope = (world.read(YAMA) or "").strip()
     if plain == 0:
@@ -49,15 +49,12 @@ def _why(code: int, scope: str) -> str:
         return (
             "the kernel was built without CONFIG_CROSS_MEMORY_ATTACH, or a seccomp filter hides it"
         )
-    if scope in ("2", "3"):
-        return (
-            "only an administrator can trace"
-            if scope == "2"
-            else "no user can trace until a reboot"
-        )
-    return (
-        f"it ended with {errno.errorcode.get(code, code)}: a seccomp filter, or a security module"
-    )
+    if scope == "2":
+        return "only an administrator can trace"
+    if scope == "3":
+        return "no user can trace until a reboot"
+    ended = errno.errorcode.get(code, code)
+    return f"it ended with {ended}: a seccomp filter, or a security module"
 
 
 def _remedy(code: int, scope: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, well
-from fairlead.doctor.site_expectations import says
+from fairlead.doctor.site_expectations import says, variables
 from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
 from fairlead.mpi.host import HostMpi
@@ -104,16 +104,19 @@ RULES = (
 def examine(world: World) -> Iterator[Diagnosis]:
     mpis = world.host_mpis()
     problems = [
-        *_broken(world.environ, lambda name: f"{name}={world.environ[name]}"),
+        *_broken(world.environ),
         *_gpu(world.environ, mpis),
         *_prefixes(world, mpis),
         *_files(world),
     ]
     site = world.profile().site
     if site:
-        for key, values in (("environment.set", site.environment.set), ("gpu.set", site.gpu.set)):
-            for found in _broken(values, lambda name, v=values: f"{name}={v[name]}"):  # type: ignore[misc]
-                problems.append(_of_profile(found, says(site, key, found.finding.where)))
+        for key, values in variables(site).items():
+            for broken in _broken(values):
+                where = says(site, key, broken.finding.where)
+                problems.append(
+                    ill("mpi-variables-set-by-profile", found=broken.finding, where=where)
+                )
     yield from problems
     if not problems:
         seen = sorted(n for n in world.environ if n.startswith(_PATTERNS))
@@ -121,28 +124,11 @@ def examine(world: World) -> Iterator[Diagnosis]:
         yield well(NAME, what or "no variable of this shell controls MPI", ", ".join(seen))
 
 
-def _broken(values: Mapping[str, str], where: Callable[[str], str]) -> Iterator[Diagnosis]:
+def _broken(values: Mapping[str, str]) -> Iterator[Diagnosis]:
     for rule in RULES:
         value = values.get(rule.variable, "")
         if value and rule.harms(value):
-            yield ill(
-                "mpi-variables-breaks-runs",
-                variable=rule.variable,
-                value=value,
-                where=where(rule.variable),
-                why=rule.why,
-                remedy=f"unset {rule.variable}{rule.remedy}",
-            )
-
-
-def _of_profile(found: Diagnosis, where: str) -> Diagnosis:
-    finding = found.finding
-    return ill(
-        "mpi-variables-set-by-profile",
-        finding_what=finding.what,
-        where=where,
-        why=finding.why,
-    )
+            yield ill("mpi-variables-breaks-runs", rule=rule, value=value)
 
 
 def _gpu(values: Mapping[str, str], mpis: tuple[HostMpi, ...]) -> Iterator[Diagnosis]:
@@ -151,7 +137,7 @@ def _gpu(values: Mapping[str, str], mpis: tuple[HostMpi, ...]) -> Iterator[Diagn
     if values.get("MPICH_GPU_SUPPORT_ENABLED") != "1" or not cray:
         return
     if not any(mpi.gpu_transport for mpi in cray):
-        yield ill("mpi-variables-no-gpu-transport", library_path=cray[0].library.path)
+        yield ill("mpi-variables-no-gpu-transport", mpi=cray[0])
 
 
 def _prefixes(world: World, mpis: tuple[HostMpi, ...]) -> Iterator[Diagnosis]:

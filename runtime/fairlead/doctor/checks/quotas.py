@@ -164,15 +164,8 @@ def _full(words: list[str], place: Place, where: str) -> Iterator[Diagnosis]:
     for unit, (used, soft, hard) in halves:
         limit = hard or soft
         if limit and used >= FULL * limit:
-            yield ill(
-                "quotas-nearly-full",
-                share=used / limit,
-                place=place,
-                where=where,
-                used=used,
-                limit=limit,
-                unit=unit,
-            )
+            counted, share = f"{used} of {limit} {unit}", used / limit
+            yield ill("quotas-nearly-full", share=share, counted=counted, place=place, where=where)
 
 
 CHECK = Check(NAME, "writable folders, quotas, noexec", examine, Topic.MACHINE, order=70)

@@ -33,7 +33,12 @@ class Plugin:
     required: bool
     path: str
     arguments: tuple[str, ...]
-    where: str
+    file: str
+    line: int
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.path).name
 
 
 def examine(world: World) -> Iterator[Diagnosis]:
@@ -49,21 +54,14 @@ def examine(world: World) -> Iterator[Diagnosis]:
             "scheduler-plugins-missing-required"
             if plugin.required
             else "scheduler-plugins-missing-optional",
-            plugin_path=plugin.path,
-            where=plugin.where,
-            rpartition=plugin.where.rpartition(":")[0],
+            plugin=plugin,
         )
     missing = [(plugin, file) for plugin in plugins for file in _lost_files(world, plugin)]
     for plugin, file in missing:
-        yield ill(
-            "scheduler-plugins-file-missing",
-            file=file,
-            where=plugin.where,
-            pureposixpath_name=PurePosixPath(plugin.path).name,
-        )
+        yield ill("scheduler-plugins-file-missing", file=file, plugin=plugin)
     yield from pals
     if not gone and not missing and not pals:
-        names = [PurePosixPath(p.path).name for p in plugins]
+        names = [plugin.name for plugin in plugins]
         engines = [title for name, title in KNOWN.items() if any(name in n for n in names)]
         yield well(
             NAME,
@@ -84,7 +82,7 @@ def read_plugins(world: World, path: str, depth: int = 0) -> Iterator[Plugin]:
             for inner in world.matching(pattern):
                 yield from read_plugins(world, inner, depth + 1)
         elif len(words) >= 2 and words[0] in ("required", "optional"):
-            yield Plugin(words[0] == "required", words[1], tuple(words[2:]), f"{path}:{number}")
+            yield Plugin(words[0] == "required", words[1], tuple(words[2:]), path, number)
 
 
 def _config(world: World) -> tuple[str, str]:

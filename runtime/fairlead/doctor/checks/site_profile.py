@@ -26,20 +26,12 @@ def examine(world: World) -> Iterator[Diagnosis]:
     named = world.environ.get("FAIRLEAD_SITE", "")
     for finding in profile.findings:
         if finding.check == "site-detect":
-            yield note(
-                "site-profile-none",
-                where=finding.where,
-                why=finding.why,
-                remedy=finding.remedy,
-            )
+            yield note("site-profile-none", found=finding)
         else:  # a name that is unknown, a file with mistakes: `run` would stop at it too
             yield ill(
                 "site-profile-named-by-variable" if named else "site-profile",
-                finding_what=finding.what,
+                found=finding,
                 named=named,
-                why=finding.why,
-                remedy=finding.remedy,
-                where=finding.where,
             )
 
 

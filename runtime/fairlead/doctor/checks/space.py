@@ -14,11 +14,11 @@ NEEDED_BYTES = 4 * 10**9
 
 
 def examine(world: World) -> Iterator[Diagnosis]:
-    folders = {
-        "the cache": (str(cache_dir(world.environ)), "XDG_CACHE_HOME", NEEDED_BYTES),
-        "the folder for temporary files": (world.environ.get("TMPDIR", "/tmp"), "TMPDIR", 10**9),
-    }
-    for title, (folder, variable, needed) in folders.items():
+    temporary = world.environ.get("TMPDIR", "/tmp")
+    for title, folder, variable, needed in (
+        ("the cache", str(cache_dir(world.environ)), "XDG_CACHE_HOME", NEEDED_BYTES),
+        ("the folder for temporary files", temporary, "TMPDIR", 10**9),
+    ):
         free = world.free_bytes(folder)
         if free >= needed:
             yield well(NAME, f"{free / 1e9:.1f} GB free in {title}", folder)

@@ -43,10 +43,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
             f"the kernel {kernel}",
         )
     elif len(broken) == len(TRIED):
-        yield note(
-            "squashfs-none-opens",
-            why="\n".join([*failed["zstd"], f"the kernel {kernel}"]),
-        )
+        yield note("squashfs-none-opens", why="\n".join([*failed["zstd"], f"the kernel {kernel}"]))
     else:
         [bad] = broken
         other = next(c for c in TRIED if c != bad)

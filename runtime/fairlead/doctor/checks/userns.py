@@ -32,17 +32,12 @@ def examine(world: World) -> Iterator[Diagnosis]:
                 user=world.user,
                 switch=switch,
                 forbids=forbids,
-                ran_said=ran.said,
+                ran=ran,
                 remedy=remedy,
             )
             return
-    yield ill(
-        "user-namespaces-denied",
-        user=world.user,
-        ran_argv=" ".join(ran.argv),
-        returncode=ran.returncode,
-        ran_said=ran.said,
-    )
+    words = " ".join(ran.argv)
+    yield ill("user-namespaces-denied", user=world.user, words=words, ran=ran, said=ran.said)
 
 
 CHECK = Check(NAME, "permission to make user namespaces", examine, Topic.MACHINE, order=40)
