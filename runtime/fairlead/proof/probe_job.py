@@ -11,14 +11,13 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fairlead import prove
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error
 from fairlead.launch import launch as launching
-from fairlead.proof.verdict import Proof, RankProof, judge, mpi_program
+from fairlead.proof.verdict import Proof, RankProof, judged, mpi_program
 from fairlead.swap.model import RUN_MOUNT, Bind, Plan
 from fairlead.swap.staging import planned_inode
 
@@ -81,11 +80,9 @@ def probe(
         )
         raise FairleadError(finding, code)
     inode = planned_inode(plan, cache)
-    proofs = tuple(sorted(map(_rank_proof, reports), key=lambda p: (p.rank, p.host)))
-    proof = Proof(ranks, plan.planned_file, inode, plan.planned_title, proofs, (), 0.0)
-    findings = judge(plan, proof)
     shutil.rmtree(folder, ignore_errors=True)
-    return replace(proof, findings=findings, seconds=time.monotonic() - begun)
+    proofs = map(_rank_proof, reports)
+    return judged(plan, ranks, inode, proofs, time.monotonic() - begun)
 
 
 def _via(plan: Plan, app: str) -> str:
@@ -150,8 +147,7 @@ def _hang(folder: Path, ranks: int, limit_s: float, words: str, image: str) -> F
         parts.append(f"rank {', '.join(inside[:8])} started and did not leave MPI_Init")
     if not missing and not inside:
         parts.append("every rank started, and did not leave MPI_Finalize")
-    said = [line for line in words.strip().splitlines() if " INFO " not in line]
-    tail = said[-3:]
+    tail = [line for line in words.strip().splitlines() if " INFO " not in line][-3:]
     return error(
         "watchdog-probe",
         limit_s=limit_s,
@@ -186,7 +182,7 @@ _CAUSES: Sequence[tuple[str, str]] = (
 
 def diagnose(words: str, plan: Plan) -> Finding:
     """The cause behind a probe that reported nothing, from what was printed."""
-    tail = "\n".join(line for line in words.strip().splitlines()[-6:])
+    tail = "\n".join(words.strip().splitlines()[-6:])
     for pattern, message in _CAUSES:
         if match := re.search(pattern, words):
             groups = {f"m{number}": text or "" for number, text in enumerate(match.groups(), 1)}
