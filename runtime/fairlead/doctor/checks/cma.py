@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 
-NAME = "cma"
 YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
@@ -41,7 +40,7 @@ def _well(world: World, apart: int) -> Diagnosis:
     engine = world.engine_here()
     if engine and engine.userns_per_rank and apart:
         return note("cma-separate-namespaces", what=what, engine_path=engine.path)
-    return well(NAME, what, "tried with process_vm_readv")
+    return well(what, "tried with process_vm_readv")
 
 
 def _why(code: int, scope: str) -> str:
@@ -67,4 +66,4 @@ def _remedy(code: int, scope: str) -> str:
     return "in Docker: --cap-add SYS_PTRACE; else ask an administrator which security module forbids it"
 
 
-CHECK = Check(NAME, "access to another rank's memory (tested)", examine, Topic.NODE, order=30)
+CHECK = Check("cma", "access to another rank's memory (tested)", examine, Topic.NODE, order=30)

@@ -11,8 +11,6 @@ from fairlead.doctor.install.apptainer import RETRY, install_apptainer
 from fairlead.doctor.world import World
 from fairlead.engines.apptainer import private_apptainer
 
-NAME = "engine"
-
 
 def examine(world: World) -> Iterator[Diagnosis]:
     others = world.other_engines()
@@ -20,7 +18,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     yield from _apptainer(world, able)
     for kind, ran in others.items():
         if kind in able:
-            yield well(NAME, f"{kind} also runs on this machine", ran.argv[0])
+            yield well(f"{kind} also runs on this machine", ran.argv[0])
         else:
             yield ill("engine-other-cannot-run-image", kind=kind, ran=ran, said=ran.said)
 
@@ -46,7 +44,7 @@ def _apptainer(world: World, able: list[str]) -> Iterator[Diagnosis]:
         words = " ".join(probe.argv)
         yield ill("engine-cannot-run-image", words=words, probe=probe, said=probe.said)
     else:
-        yield well(NAME, version.stdout.strip(), program)
+        yield well(version.stdout.strip(), program)
 
 
 def _absent(world: World, able: list[str]) -> Diagnosis:
@@ -84,7 +82,7 @@ def _own_fix(world: World) -> OwnFix:
 
 # An engine may be given up after a minute, and here it is started twice.
 CHECK = Check(
-    NAME,
+    "engine",
     "container engines (tested with a tiny image)",
     examine,
     Topic.ENGINES,

@@ -14,7 +14,6 @@ from fairlead.mpi.host import HostMpi
 from fairlead.schedulers.registry import in_job
 from fairlead.site import Site
 
-NAME = "fabric"
 # Libraries and modules behind an MPI by which it knows a fabric: rdma-core, UCX, libfabric, Cray.
 _KNOWS = {
     "infiniband": re.compile(
@@ -41,11 +40,9 @@ def examine(world: World) -> Iterator[Diagnosis]:
         if site:
             problems += _profile_forces(site)
             problems += _profile_accepts(site)
-    yield from problems
-    if not problems:
-        here = ", ".join(f"{FABRICS[kind]} ({path})" for kind, path in devices.items())
-        none = "no fabric on this machine: shared memory within the node, TCP beyond"
-        yield well(NAME, f"{here}: the MPIs of this machine support it" if here else none)
+    here = ", ".join(f"{FABRICS[kind]} ({path})" for kind, path in devices.items())
+    none = "no fabric on this machine: shared memory within the node, TCP beyond"
+    yield from problems or [well(f"{here}: the MPIs of this machine support it" if here else none)]
 
 
 def _no_device(world: World, site: Site, kind: str) -> Diagnosis:
@@ -118,4 +115,4 @@ def _tcp_only(values: Mapping[str, str]) -> Iterator[str]:
         yield "OMPI_MCA_btl"
 
 
-CHECK = Check(NAME, "fabrics, and whether MPI uses them", examine, Topic.NETWORK, order=30)
+CHECK = Check("fabric", "fabrics, and whether MPI uses them", examine, Topic.NETWORK, order=30)

@@ -27,7 +27,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     if usable:
         chosen = usable[0]
         where = f"{chosen.library.path}, {chosen.found_by}"
-        fits = well(NAME, f"host MPI: {chosen.library.title}", where)
+        fits = well(f"host MPI: {chosen.library.title}", where)
         yield _other_than_the_sites(site, chosen) or fits
     elif site and site.mpi.replaces != "mpi":
         yield note("host-mpi-not-swapped", says=says(site, "mpi.replaces", site.mpi.replaces))

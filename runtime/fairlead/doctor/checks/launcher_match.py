@@ -13,7 +13,6 @@ from fairlead.elf.facts import AbiFamily
 from fairlead.launchers.identify import launcher_of
 from fairlead.launchers.model import Launcher
 
-NAME = "launcher-match"
 # Variables that a loaded module of an MPI sets, and its family.
 _VARIABLES = {
     "CRAY_MPICH_DIR": AbiFamily.MPICH,
@@ -51,11 +50,9 @@ def examine(world: World) -> Iterator[Diagnosis]:
         if not problems:
             problems += _against_host(world, launcher)
     problems += [*_sites_own(world), *_slurm(world, modules)]
-    yield from problems
-    if not problems:
-        title = launcher.title if launcher else "none"
-        names = ", ".join(modules) or "none"
-        yield well(NAME, f"`mpiexec` on PATH: {title}; MPI modules: {names}", program or "")
+    title, names = launcher.title if launcher else "none", ", ".join(modules) or "none"
+    fine = well(f"`mpiexec` on PATH: {title}; MPI modules: {names}", program or "")
+    yield from problems or [fine]
 
 
 def loaded(world: World) -> dict[str, AbiFamily]:
@@ -148,4 +145,6 @@ def _slurm(world: World, modules: dict[str, AbiFamily]) -> Iterator[Diagnosis]:
         yield ill("launcher-match-srun-default", default=default, mpi=mpi, where=where, right=right)
 
 
-CHECK = Check(NAME, "whether launcher and MPI are of one family", examine, Topic.MPI, order=30)
+CHECK = Check(
+    "launcher-match", "whether launcher and MPI are of one family", examine, Topic.MPI, order=30
+)

@@ -12,7 +12,6 @@ from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
 from fairlead.mpi.host import HostMpi
 
-NAME = "mpi-variables"
 _PATTERNS = ("I_MPI_", "MPICH_", "MPIR_CVAR_", "MV2_", "OMPI_", "UCX_", "FI_", "PMIX_", "PRTE_")
 
 
@@ -117,11 +116,10 @@ def examine(world: World) -> Iterator[Diagnosis]:
                 problems.append(
                     ill("mpi-variables-set-by-profile", found=broken.finding, where=where)
                 )
-    yield from problems
-    if not problems:
-        seen = sorted(n for n in world.environ if n.startswith(_PATTERNS))
-        what = f"{len(seen)} variables of MPIs are set, none of them harms" if seen else ""
-        yield well(NAME, what or "no variable of this shell controls MPI", ", ".join(seen))
+    seen = sorted(n for n in world.environ if n.startswith(_PATTERNS))
+    what = f"{len(seen)} variables of MPIs are set, none of them harms" if seen else ""
+    fine = well(what or "no variable of this shell controls MPI", ", ".join(seen))
+    yield from problems or [fine]
 
 
 def _broken(values: Mapping[str, str]) -> Iterator[Diagnosis]:
@@ -159,4 +157,4 @@ def _files(world: World) -> Iterator[Diagnosis]:
             yield ill("mpi-variables-file-missing", name=name, value=value)
 
 
-CHECK = Check(NAME, "MPI variables that break runs", examine, Topic.MPI, order=40)
+CHECK = Check("mpi-variables", "MPI variables that break runs", examine, Topic.MPI, order=40)

@@ -14,7 +14,6 @@ from fairlead.launchers.pmi import slurm_pmi
 from fairlead.launchers.srun import pmi_listed
 from fairlead.mpi.host import HostMpi
 
-NAME = "pmi"
 # A profile's word, and the plugins of Slurm that speak it (`srun --mpi=list`).
 _PLUGINS = {
     "cray": re.compile(r"cray_\w+"),
@@ -39,7 +38,7 @@ _FOLDERS = (
 
 def examine(world: World) -> Iterator[Diagnosis]:
     if world.which("srun") is None:
-        yield well(NAME, "no Slurm on this machine: an MPI's own launcher connects its ranks")
+        yield well("no Slurm on this machine: an MPI's own launcher connects its ranks")
         return
     ran = world.run(("srun", "--mpi=list"))
     types = pmi_listed(f"{ran.stdout}\n{ran.stderr}") if ran.returncode == 0 else ()
@@ -48,10 +47,8 @@ def examine(world: World) -> Iterator[Diagnosis]:
         return
     libraries = _libraries(world)
     problems = [*_against_profile(world, types), *_against_mpis(world, types, libraries)]
-    yield from problems
-    if not problems:
-        spoken = f"srun speaks {', '.join(types)}; {', '.join(libraries) or 'no libpmi'}"
-        yield well(NAME, spoken, "srun --mpi=list")
+    spoken = f"srun speaks {', '.join(types)}; {', '.join(libraries) or 'no libpmi'}"
+    yield from problems or [well(spoken, "srun --mpi=list")]
 
 
 def speaks(kind: str, types: tuple[str, ...]) -> bool:
@@ -121,4 +118,4 @@ def _libraries(world: World) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-CHECK = Check(NAME, "how srun connects ranks", examine, Topic.NETWORK, order=10)
+CHECK = Check("pmi", "how srun connects ranks", examine, Topic.NETWORK, order=10)

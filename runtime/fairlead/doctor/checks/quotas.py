@@ -14,7 +14,6 @@ from fairlead.base.paths import cache_dir
 from fairlead.doctor.diagnosis import Check, Diagnosis, OwnFix, Topic, ill, well
 from fairlead.doctor.world import World
 
-NAME = "quotas"
 FILES_NEEDED = 60_000  # a TensorFlow image's tree while it is packed
 FULL = 0.95  # of a quota
 
@@ -87,7 +86,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
             default=None,
         )
         files = f"{fewest} files and more" if fewest is not None else "any number of files"
-        yield well(NAME, f"{len(every)} folders take {files}, and none is noexec")
+        yield well(f"{len(every)} folders take {files}, and none is noexec")
 
 
 def _place(world: World, place: Place) -> Iterator[Diagnosis]:
@@ -168,4 +167,4 @@ def _full(words: list[str], place: Place, where: str) -> Iterator[Diagnosis]:
             yield ill("quotas-nearly-full", share=share, counted=counted, place=place, where=where)
 
 
-CHECK = Check(NAME, "writable folders, quotas, noexec", examine, Topic.MACHINE, order=70)
+CHECK = Check("quotas", "writable folders, quotas, noexec", examine, Topic.MACHINE, order=70)

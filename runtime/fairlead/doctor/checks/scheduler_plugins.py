@@ -12,7 +12,6 @@ from fairlead.doctor import slurm
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 
-NAME = "scheduler-plugins"
 # A plugin's file name, and whose it is.
 KNOWN = {
     "shifter_slurm.so": "Shifter",
@@ -44,7 +43,7 @@ class Plugin:
 def examine(world: World) -> Iterator[Diagnosis]:
     pals = _pals(world)
     if world.which("srun") is None:
-        yield from pals or [well(NAME, "no scheduler with plugins on this machine")]
+        yield from pals or [well("no scheduler with plugins on this machine")]
         return
     config, folder = _config(world)
     plugins = list(read_plugins(world, config))
@@ -64,7 +63,6 @@ def examine(world: World) -> Iterator[Diagnosis]:
         names = [plugin.name for plugin in plugins]
         engines = [title for name, title in KNOWN.items() if any(name in n for n in names)]
         yield well(
-            NAME,
             f"Slurm's plugins: {', '.join(names)}" if names else "Slurm has no SPANK plugins",
             f"{config}; containers by {', '.join(engines) or 'none of them'}",
         )
@@ -116,4 +114,4 @@ def _pals(world: World) -> list[Diagnosis]:
     return [note("scheduler-plugins-no-palsd", program=program)]
 
 
-CHECK = Check(NAME, "SPANK plugins, PALS", examine, Topic.NETWORK, order=20)
+CHECK = Check("scheduler-plugins", "SPANK plugins, PALS", examine, Topic.NETWORK, order=20)

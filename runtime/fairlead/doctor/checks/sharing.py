@@ -9,7 +9,6 @@ from fairlead.base.errors import Severity
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 
-NAME = "sharing"
 # What shared-memory transports of MPICH, Open MPI and UCX map a rank, with room to spare.
 BYTES_PER_RANK = 16 * 10**6
 
@@ -69,7 +68,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
             "sharing-separate", shared=shared, here=one, there=other, severity=shared.severity
         )
     if not apart:
-        yield well(NAME, "a container sees the node's /dev/shm, /tmp, process ids and IPC")
+        yield well("a container sees the node's /dev/shm, /tmp, process ids and IPC")
 
 
 def _values(text: str) -> dict[str, str]:
@@ -91,5 +90,10 @@ def _room(world: World) -> Iterator[Diagnosis]:
 
 
 CHECK = Check(
-    NAME, "sharing between containers of a node (tested)", examine, Topic.NODE, order=20, limit_s=90
+    "sharing",
+    "sharing between containers of a node (tested)",
+    examine,
+    Topic.NODE,
+    order=20,
+    limit_s=90,
 )

@@ -9,7 +9,6 @@ from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 from fairlead.site.model import Site, Status
 
-NAME = "site-profile"
 _WORDS = {
     Status.RUN: "seen to work",
     Status.DOCUMENTED: "documented",
@@ -21,7 +20,7 @@ _WORDS = {
 def examine(world: World) -> Iterator[Diagnosis]:
     profile = world.profile()
     if profile.site:
-        yield well(NAME, f"`{profile.site.name}`, {profile.reason}", _known(profile.site))
+        yield well(f"`{profile.site.name}`, {profile.reason}", _known(profile.site))
         return
     named = world.environ.get("FAIRLEAD_SITE", "")
     for finding in profile.findings:
@@ -43,4 +42,4 @@ def _known(site: Site) -> str:
     return "\n".join(filter(None, [known, *site.notes]))
 
 
-CHECK = Check(NAME, "the site profile", examine, Topic.MACHINE, order=10)
+CHECK = Check("site-profile", "the site profile", examine, Topic.MACHINE, order=10)

@@ -43,7 +43,7 @@ def switch(folder: Path, fix_raises: bool = False, severity: Severity = Severity
 
     def examine(world: World) -> list[Diagnosis]:
         if folder.exists():
-            return [well("switch", "it is there")]
+            return [well("it is there")]
         fix = OwnFix("makes it", make)
         return [ill("switch", "absent", why="why", remedy="mkdir", fix=fix, severity=severity)]
 
@@ -86,7 +86,7 @@ def check(name: str, examine: object, limit_s: float = 30) -> Check:
 
 def test_examine_check_that_raises_is_a_finding_and_the_next_goes_on() -> None:
     def broken(world: World) -> list[Diagnosis]:
-        return [well("broken", str(1 // 0))]
+        return [well(str(1 // 0))]
 
     def fine(world: World) -> list[Diagnosis]:
         return [well("fine", "it is")]
