@@ -51,11 +51,8 @@ def look(world: World, check: Check, reported: set[Finding]) -> list[Diagnosis]:
         last = traceback.extract_tb(result.__traceback__)[-1]
         kind = type(result).__name__
         return [ill("check-failed", check=check.name, last=last, type=kind, result=result)]
-    return [replace(d, finding=_named(d.finding, check.name)) for d in result]
-
-
-def _named(finding: Finding, name: str) -> Finding:
-    return finding if finding.check else replace(finding, check=name)
+    named = (replace(d.finding, check=d.finding.check or check.name) for d in result)
+    return [replace(d, finding=finding) for d, finding in zip(result, named, strict=True)]
 
 
 def apply_fixes(

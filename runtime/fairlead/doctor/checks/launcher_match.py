@@ -13,30 +13,16 @@ from fairlead.elf.facts import AbiFamily
 from fairlead.launchers.identify import launcher_of
 from fairlead.launchers.model import Launcher
 
-# Variables that a loaded module of an MPI sets, and its family.
+# By family: variables that a loaded module of an MPI sets, and names of modules up to their first slash.
 _VARIABLES = {
-    "CRAY_MPICH_DIR": AbiFamily.MPICH,
-    "MPICH_DIR": AbiFamily.MPICH,
-    "I_MPI_ROOT": AbiFamily.MPICH,
-    "MVAPICH2_HOME": AbiFamily.MPICH,
-    "OPAL_PREFIX": AbiFamily.OPENMPI,
-    "OMPI_DIR": AbiFamily.OPENMPI,
-    "OPENMPI_HOME": AbiFamily.OPENMPI,
+    AbiFamily.MPICH: ("CRAY_MPICH_DIR", "MPICH_DIR", "I_MPI_ROOT", "MVAPICH2_HOME"),
+    AbiFamily.OPENMPI: ("OPAL_PREFIX", "OMPI_DIR", "OPENMPI_HOME"),
 }
-# The same by a module's name, up to its first slash.
 _MODULES = {
-    "cray-mpich": AbiFamily.MPICH,
-    "cray-mpich-abi": AbiFamily.MPICH,
-    "mpich": AbiFamily.MPICH,
-    "mvapich": AbiFamily.MPICH,
-    "mvapich2": AbiFamily.MPICH,
-    "impi": AbiFamily.MPICH,
-    "intel-mpi": AbiFamily.MPICH,
-    "intelmpi": AbiFamily.MPICH,
-    "openmpi": AbiFamily.OPENMPI,
-    "hpcx": AbiFamily.OPENMPI,
-    "spectrum-mpi": AbiFamily.OPENMPI,
-}
+    AbiFamily.MPICH: ("cray-mpich", "cray-mpich-abi", "mpich", "mvapich", "mvapich2", "impi",
+                      "intel-mpi", "intelmpi"),
+    AbiFamily.OPENMPI: ("openmpi", "hpcx", "spectrum-mpi"),
+}  # fmt: skip
 _TITLES = {AbiFamily.MPICH: "MPICH", AbiFamily.OPENMPI: "Open MPI"}
 
 
@@ -57,14 +43,12 @@ def examine(world: World) -> Iterator[Diagnosis]:
 
 def loaded(world: World) -> dict[str, AbiFamily]:
     """The MPIs that the user's modules have chosen, by the evidence."""
-    found = {}
+    found: dict[str, AbiFamily] = {}
     for module in world.environ.get("LOADEDMODULES", "").split(":"):
         name = module.partition("/")[0].lower()
-        if name in _MODULES:
-            found[f"module {module}"] = _MODULES[name]
-    for variable, family in _VARIABLES.items():
-        if world.environ.get(variable):
-            found[variable] = family
+        found |= {f"module {module}": f for f, names in _MODULES.items() if name in names}
+    for family, variables in _VARIABLES.items():
+        found |= {name: family for name in variables if world.environ.get(name)}
     return found
 
 

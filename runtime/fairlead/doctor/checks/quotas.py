@@ -24,16 +24,12 @@ class Place:
 
     Attributes:
         variable: by which it is moved.
-        chosen: whether that variable is set.
-        maps: programs or libraries are run from it.
-        essential: without it nothing works.
+        essential: without it nothing works; programs and libraries are run from it.
     """
 
     title: str
     folder: str
     variable: str
-    chosen: bool
-    maps: bool = False
     essential: bool = False
 
 
@@ -41,24 +37,10 @@ def places(world: World) -> list[Place]:
     """Where fairlead and Apptainer write."""
     environ = world.environ
     home = environ.get("HOME") or "/"
-    temporary = environ.get("TMPDIR")
+    temporary = environ.get("TMPDIR") or "/tmp"
     found = [
-        Place(
-            "fairlead's cache",
-            str(cache_dir(environ)),
-            "XDG_CACHE_HOME",
-            bool(environ.get("XDG_CACHE_HOME")),
-            maps=True,
-            essential=True,
-        ),
-        Place(
-            "the folder for temporary files",
-            temporary or "/tmp",
-            "TMPDIR",
-            bool(temporary),
-            maps=True,
-            essential=True,
-        ),
+        Place("fairlead's cache", str(cache_dir(environ)), "XDG_CACHE_HOME", essential=True),
+        Place("the folder for temporary files", temporary, "TMPDIR", essential=True),
     ]
     engine = {
         "CACHEDIR": ("Apptainer's cache", f"{home}/.apptainer/cache"),
@@ -67,11 +49,11 @@ def places(world: World) -> list[Place]:
     for name, (title, usual) in engine.items():
         for prefix in ("APPTAINER_", "SINGULARITY_"):
             if value := environ.get(prefix + name):
-                found.append(Place(title, value, prefix + name, True))
+                found.append(Place(title, value, prefix + name))
                 break
         else:
             if usual and world.access(usual, os.F_OK):
-                found.append(Place(title, usual, f"APPTAINER_{name}", False))
+                found.append(Place(title, usual, f"APPTAINER_{name}"))
     return found
 
 
@@ -93,7 +75,8 @@ def _place(world: World, place: Place) -> Iterator[Diagnosis]:
     there = world.access(place.folder, os.F_OK)
     severe = Severity.ERROR if place.essential else Severity.WARNING
     quoted = shlex.quote(place.folder)
-    if not there and place.chosen and place.variable.endswith(("TMPDIR", "CACHEDIR")):
+    chosen = world.environ.get(place.variable)
+    if not there and chosen and place.variable.endswith(("TMPDIR", "CACHEDIR")):
         if not place.folder.startswith("/"):
             yield ill("quotas-missing-relative", place=place)
             return
@@ -108,7 +91,7 @@ def _place(world: World, place: Place) -> Iterator[Diagnosis]:
         yield ill("quotas-unwritable", user=world.user, place=place, severity=severe)
         return
     fs = world.file_system(place.folder)
-    if "noexec" in fs.options and place.maps:
+    if "noexec" in fs.options and place.essential:
         noexec = severe if place.variable == "XDG_CACHE_HOME" else Severity.WARNING
         yield ill("quotas-noexec", place=place, fs=fs, severity=noexec)
     if fs.total_files and not fs.free_files:

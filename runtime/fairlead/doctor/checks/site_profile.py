@@ -7,14 +7,7 @@ from collections.abc import Iterator
 
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
-from fairlead.site.model import Site, Status
-
-_WORDS = {
-    Status.RUN: "seen to work",
-    Status.DOCUMENTED: "documented",
-    Status.USER: "from users",
-    Status.GUESS: "guessed",
-}
+from fairlead.site.model import COUNTED, Site
 
 
 def examine(world: World) -> Iterator[Diagnosis]:
@@ -37,7 +30,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
 def _known(site: Site) -> str:
     """``41 values: 30 documented, 2 from users, 9 guessed``."""
     counts = Counter(origin.status for origin in site.origins.values())
-    parts = [f"{counts[status]} {word}" for status, word in _WORDS.items() if counts[status]]
+    parts = [f"{counts[status]} {word}" for status, word in COUNTED.items() if counts[status]]
     known = f"{sum(counts.values())} values: {', '.join(parts)}" if parts else ""
     return "\n".join(filter(None, [known, *site.notes]))
 
