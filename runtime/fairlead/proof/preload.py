@@ -115,7 +115,7 @@ class Startup:
         """
         if self.proof is not None:
             return
-        reported = sorted(_reports(self._folder, "proof"))
+        reported = reports(self._folder, "proof")
         if not reported:
             return self._watch()
         now = self._clock()
@@ -192,13 +192,13 @@ class Startup:
         )
 
 
-def _reports(folder: Path, kind: str) -> list[Path]:
-    """What ranks have written down of one kind, and are through with."""
-    return [path for path in folder.glob(f"{kind}.*") if path.suffix != ".partial"]
+def reports(folder: Path, kind: str) -> list[Path]:
+    """What ranks have written down of one kind, and are through with; sorted."""
+    return sorted(path for path in folder.glob(f"{kind}.*") if path.suffix != ".partial")
 
 
 def _names(folder: Path, kind: str) -> set[str]:
-    found = _reports(folder, kind)
+    found = reports(folder, kind)
     if kind == "started":  # without text: it is through with MPI, or has none that can be asked
         with suppress(OSError):
             found = [path for path in found if path.stat().st_size]

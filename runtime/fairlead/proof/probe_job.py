@@ -17,6 +17,7 @@ from typing import Any
 from fairlead import prove
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error
 from fairlead.launch import launch as launching
+from fairlead.proof.preload import reports
 from fairlead.proof.verdict import Proof, RankProof, judged, mpi_program
 from fairlead.swap.model import RUN_MOUNT, Bind, Plan
 from fairlead.swap.staging import planned_inode
@@ -67,12 +68,12 @@ def probe(
             if exc.code is not ExitCode.WATCHDOG:
                 raise
             hung = exc
-    reports = _reports(folder)
+    ranks_seen = [r for p in reports(folder, "proof") for r in json.loads(p.read_text())["ranks"]]
     words = _last_words(folder)
     if hung:
         raise FairleadError(_hang(folder, ranks, limit_s, words, plan.image), ExitCode.WATCHDOG)
-    if not reports or any("error" in r for r in reports):
-        finding = diagnose(words + "\n".join(str(r.get("error", "")) for r in reports), plan)
+    if not ranks_seen or any("error" in r for r in ranks_seen):
+        finding = diagnose(words + "\n".join(str(r.get("error", "")) for r in ranks_seen), plan)
         code = (
             ExitCode.LAUNCH_FAILED
             if finding.check in ("engine", "launcher", "launcher-root")
@@ -81,7 +82,7 @@ def probe(
         raise FairleadError(finding, code)
     inode = planned_inode(plan, cache)
     shutil.rmtree(folder, ignore_errors=True)
-    proofs = map(_rank_proof, reports)
+    proofs = map(_rank_proof, ranks_seen)
     return judged(plan, ranks, inode, proofs, time.monotonic() - begun)
 
 
@@ -89,14 +90,6 @@ def _via(plan: Plan, app: str) -> str:
     """Python programs meet MPI through mpi4py, which searches on its own; others by name."""
     has_mpi4py = any("/mpi4py/MPI." in e.path for e in plan.consumers)
     return "mpi4py" if has_mpi4py and not app else "dlopen"
-
-
-def _reports(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for path in sorted(folder.glob("proof.*")):
-        if not path.name.endswith(".partial"):
-            found += json.loads(path.read_text())["ranks"]
-    return found
 
 
 def _last_words(folder: Path) -> str:
@@ -134,9 +127,7 @@ def _first_line(version: str) -> str:
 
 def _hang(folder: Path, ranks: int, limit_s: float, words: str, image: str) -> Finding:
     started = {
-        p.name.partition(".")[2]: json.loads(p.read_text())
-        for p in folder.glob("started.*")
-        if not p.name.endswith(".partial")
+        p.name.partition(".")[2]: json.loads(p.read_text()) for p in reports(folder, "started")
     }
     inside = sorted((r for r, s in started.items() if "rank" not in s), key=str)
     missing = sorted(set(map(str, range(ranks))) - set(started), key=int)
