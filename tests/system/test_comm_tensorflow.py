@@ -110,7 +110,7 @@ def test_what_carries_the_tensors_is_reported(front: Seen) -> None:
         rf"{FOLDER}: compiled for TensorFlow 2\.21\.\d+, and this is 9\.9\.9", another
     )
     assert elsewhere.endswith(f"{STEM}-2.3.4.so is not a file")
-    assert "its name does not tell a TensorFlow" in unnamed
+    assert "its name has no TensorFlow version" in unnamed
     assert none == "FAIRLEAD_COMM_TENSORFLOW_OP=none"
     assert nowhere.startswith("it has not been compiled here")
 

@@ -530,10 +530,10 @@ import sys
 from dataclasses import replace
 from fairlead.doctor.fix import examine
 from fairlead.doctor.registry import ordered
-from fairlead.doctor.world import LocalWorld
+from fairlead.doctor.world import World
 names = ("quotas", "hugepages")
 checks = [replace(c, limit_s=2) for c in ordered() if c.name in names]
-for found in examine(LocalWorld({**__import__("os").environ, "TMPDIR": sys.argv[1]}), checks):
+for found in examine(World({**__import__("os").environ, "TMPDIR": sys.argv[1]}), checks):
     print(found.finding.check, found.finding.severity, found.finding.what)
 """
 

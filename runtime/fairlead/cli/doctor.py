@@ -26,7 +26,7 @@ from fairlead.doctor.diagnosis import Check, Diagnosis, Fix
 from fairlead.doctor.fix import apply_fixes, examine
 from fairlead.doctor.install.host_mpi import install_wheel_mpi
 from fairlead.doctor.registry import ordered
-from fairlead.doctor.world import LocalWorld
+from fairlead.doctor.world import World
 
 CHECKS = ordered()
 _WIDEST = max(len(check.name) for check in CHECKS)
@@ -73,7 +73,7 @@ def doctor(
     if fix and not yes and not sys.stdin.isatty():
         raise click.UsageError("--fix asks before each fix, and there is no terminal; add --yes")
     checks = _chosen(names)
-    machine, display = LocalWorld(), progress(as_json)
+    machine, display = World(), progress(as_json)
     if host_mpi:
         name, _, version = host_mpi.partition("==")
         install_wheel_mpi(name, version, display)

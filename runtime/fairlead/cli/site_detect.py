@@ -191,9 +191,9 @@ def check_site(name: str | None, against: Path | None, as_json: bool) -> ExitCod
     from fairlead.base.timeboxed import PATIENCE_S
     from fairlead.detect import drift
     from fairlead.detect.gather import gather
-    from fairlead.detect.machine import MpiMachine, MpiView
+    from fairlead.detect.machine import MpiMachine
 
-    world: MpiView | None
+    world: MpiMachine | None
     if against:
         capture = captures.read(against)
         site = sites.load_site(name) if name else capture.site

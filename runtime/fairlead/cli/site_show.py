@@ -13,7 +13,7 @@ import click
 
 from fairlead.cli.screen import plain, table, wrap
 from fairlead.site import Site, Status
-from fairlead.site.model import NOBODY, Origin
+from fairlead.site.model import COUNTED, NOBODY, Origin
 
 _SECTIONS = (
     "detect", "scheduler", "launcher", "engine", "fabric", "mpi", "dependencies", "binds", "devices",
@@ -79,7 +79,7 @@ def _note(origin: Origin, notes: _Notes) -> str:
 
 
 def _about(site: Site) -> list[tuple[str, str]]:
-    counts = [f"{n} {_WORDS[status]}" for status, n in site.known.items() if n]
+    counts = [f"{n} {COUNTED[status]}" for status, n in site.known.items() if n]
     about = {
         "extends": " < ".join(site.lineage[1:]),
         "operator": site.operator,
@@ -87,14 +87,6 @@ def _about(site: Site) -> list[tuple[str, str]]:
         "values": ", ".join(counts) + " (? below)" * bool(site.known[Status.GUESS]),
     }
     return [row for row in about.items() if row[1]]
-
-
-_WORDS = {
-    Status.RUN: "seen to work",
-    Status.DOCUMENTED: "documented",
-    Status.USER: "from users",
-    Status.GUESS: "guessed",
-}
 
 
 def validity(site: Site, today: datetime.date | None = None) -> str:

@@ -309,10 +309,10 @@ def _doctor() -> list[Finding]:
     """The warnings and errors of doctor."""
     from fairlead.doctor.fix import examine
     from fairlead.doctor.registry import ordered
-    from fairlead.doctor.world import LocalWorld
+    from fairlead.doctor.world import World
 
     bad = (Severity.WARNING, Severity.ERROR)
-    return [d.finding for d in examine(LocalWorld(), ordered()) if d.finding.severity in bad]
+    return [d.finding for d in examine(World(), ordered()) if d.finding.severity in bad]
 
 
 def _write(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from fairlead.base.errors import Severity
 from fairlead.base.system import View
-from fairlead.detect.model import SiteFacts
+from fairlead.detect.model import MpiFact, SiteFacts
 from fairlead.site.model import Origin, Site, Status
 from fairlead.site.resolved_paths import expanded, unset
 
@@ -105,28 +105,20 @@ def compare(site: Site, facts: SiteFacts, world: View | None = None) -> tuple[Co
             verdict = rule.check(here, wanted)
             if verdict is None:
                 continue
-            if rule.optional and verdict.state is State.DIFFERS and not verdict.moved_to:
-                verdict = _of_some(site, origin, verdict)
             state, shown, seen, moved_to = verdict
+            # A family lists what some of its machines have; what a site lists itself must be there.
+            some = origin.profile != site.name or site.is_family
+            if rule.optional and some and state is State.DIFFERS and not moved_to:
+                state = State.UNSEEN
+                seen = f"not here; {origin.profile} lists what some of its machines have"
             severity = _severity(site, state, origin.status)
             compared.append(Compared(key, state, shown, seen, severity, origin, moved_to))
     return tuple(compared)
 
 
-def _of_some(site: Site, origin: Origin, verdict: _Verdict) -> _Verdict:
-    """A family lists what some of its machines have; what a site lists itself must be there."""
-    if origin.profile == site.name and not site.is_family:
-        return verdict
-    return _unseen(
-        verdict.wanted, f"not here; {origin.profile} lists what some of its machines have"
-    )
-
-
 def _severity(site: Site, state: State, status: Status) -> Severity:
-    if state is State.OK:
-        return Severity.OK
-    if state is State.UNSEEN:
-        return Severity.INFO
+    if state is not State.DIFFERS:
+        return Severity.OK if state is State.OK else Severity.INFO
     # A family describes no particular machine.
     weighs = status in (Status.RUN, Status.DOCUMENTED) and not site.is_family
     return Severity.ERROR if weighs else Severity.WARNING
@@ -217,23 +209,19 @@ def _on_compute_nodes(here: Here, pattern: str) -> _Verdict:
     return verdict
 
 
-def _vendor(here: Here, wanted: str) -> _Verdict:
+def _vendor(mpi: MpiFact, wanted: str) -> bool:
     # Some are others' under a name of their own: Spectrum MPI is an Open MPI, to the library's own words.
+    return mpi.vendor == wanted or mpi.launcher_title.startswith(wanted)
+
+
+def _family(mpi: MpiFact, wanted: str) -> bool:
+    return mpi.family == {"mpi5": "mpi-abi"}.get(wanted, wanted)
+
+
+def _mpi(here: Here, wanted: str, fits: Callable[[MpiFact, str], bool]) -> _Verdict:
     for mpi in here.facts.mpis:
-        if mpi.vendor == wanted or mpi.launcher_title.startswith(wanted):
+        if fits(mpi, wanted):
             return _holds(wanted, mpi.seen)
-    return _no_mpi(here, wanted)
-
-
-def _family(here: Here, wanted: str) -> _Verdict:
-    family = {"mpi5": "mpi-abi"}.get(wanted, wanted)
-    for mpi in here.facts.mpis:
-        if mpi.family == family:
-            return _holds(wanted, mpi.seen)
-    return _no_mpi(here, wanted)
-
-
-def _no_mpi(here: Here, wanted: str) -> _Verdict:
     others = ", ".join(dict.fromkeys(m.title for m in here.facts.mpis))
     if others:
         return _differs(wanted, f"found: {others}")
@@ -451,8 +439,8 @@ _RULES: Mapping[str, _Rule] = {
         optional=True,
     ),
     "fabric.counters": _Rule(_on_compute_nodes, each=True, optional=True),
-    "mpi.vendor": _Rule(_vendor),
-    "mpi.family": _Rule(_family),
+    "mpi.vendor": _Rule(partial(_mpi, fits=_vendor)),
+    "mpi.family": _Rule(partial(_mpi, fits=_family)),
     "mpi.search": _Rule(_search, each=True),
     "mpi.variable": _Rule(_mpi_variable),
     "dependencies.folders": _Rule(_versioned, each=True, optional=True),

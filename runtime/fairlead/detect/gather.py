@@ -9,7 +9,7 @@ from typing import Any
 
 from fairlead.base.errors import FairleadError
 from fairlead.base.timeboxed import PATIENCE_S, at_once
-from fairlead.detect.machine import MpiMachine, MpiView
+from fairlead.detect.machine import MpiMachine
 from fairlead.detect.model import SiteFacts, Unknown
 from fairlead.detect.probes import (
     engines,
@@ -34,7 +34,7 @@ LONGER_S = {"MPI": 30.0}
 
 
 # Values of fields of SiteFacts; and `unknown`, what it could not learn.
-Probe = Callable[[MpiView], dict[str, Any]]
+Probe = Callable[[MpiMachine], dict[str, Any]]
 
 PROBES: dict[str, Probe] = {
     "system": system.probe,
@@ -57,7 +57,7 @@ def here(environ: Mapping[str, str] = os.environ) -> SiteFacts:
     return gather(MpiMachine(environ, patience_s=PATIENCE_S))
 
 
-def gather(world: MpiView, limit_s: float = LIMIT_S) -> SiteFacts:
+def gather(world: MpiMachine, limit_s: float = LIMIT_S) -> SiteFacts:
     """Collects the facts of a machine. Never fails, and ends every program that it starts.
 
     Args:

@@ -6,11 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from fairlead import site as sites
 from fairlead.base.errors import FairleadError, Finding
-from fairlead.base.system import Machine, View
+from fairlead.base.system import Machine
 from fairlead.mpi import host as hostmpi
 from fairlead.mpi.host import HostMpi
 from fairlead.site import Site
@@ -28,16 +27,6 @@ class Profile:
     site: Site | None
     reason: str = ""
     findings: tuple[Finding, ...] = ()
-
-
-class MpiView(View, Protocol):
-    """A view that also lists the machine's MPIs."""
-
-    def host_mpis(self) -> tuple[HostMpi, ...]:
-        """Every MPI, the preferred first."""
-
-    def mpis_below(self, prefix: str, reason: str) -> tuple[HostMpi, ...]:
-        """The MPIs whose libraries are in one folder, or in the library folders of a prefix."""
 
 
 class MpiMachine(Machine):
@@ -58,11 +47,13 @@ class MpiMachine(Machine):
         self._profile: Profile | None = None
 
     def host_mpis(self) -> tuple[HostMpi, ...]:
+        """Every MPI, the preferred first."""
         return hostmpi.discover(
             self.environ, self.root, self.profile().site, patience_s=self.patience_s
         )
 
     def mpis_below(self, prefix: str, reason: str) -> tuple[HostMpi, ...]:
+        """The MPIs whose libraries are in one folder, or in the library folders of a prefix."""
         return hostmpi.in_prefix(
             Path(self._at(prefix)), reason, self.environ, patience_s=self.patience_s
         )

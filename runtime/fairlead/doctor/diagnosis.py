@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fairlead.base.errors import Finding, Severity, finding_of, info
 from fairlead.base.progress import Progress
@@ -25,13 +25,10 @@ class RootFix:
         line: the same for a person to type, with sudo.
     """
 
+    needs_root: ClassVar = True
     does: str
     command: tuple[str, ...]
     line: str
-
-    @property
-    def needs_root(self) -> bool:
-        return True
 
 
 @dataclass(frozen=True)
@@ -42,12 +39,9 @@ class OwnFix:
         action: does it, or raises FairleadError.
     """
 
+    needs_root: ClassVar = False
     does: str
     action: Callable[[Progress], object]
-
-    @property
-    def needs_root(self) -> bool:
-        return False
 
 
 Fix = RootFix | OwnFix
@@ -106,9 +100,9 @@ def note(message: str, /, **fields: object) -> Diagnosis:
     return Diagnosis(info(message, **fields))
 
 
-def well(check: str, what: str, why: str = "") -> Diagnosis:
-    """Nothing to do."""
-    return Diagnosis(Finding(Severity.OK, what, why=why, check=check))
+def well(what: str, why: str = "") -> Diagnosis:
+    """Nothing to do. The finding gets the name of the check that is run."""
+    return Diagnosis(Finding(Severity.OK, what, why=why))
 
 
 def ill(

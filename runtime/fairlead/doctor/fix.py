@@ -5,14 +5,14 @@ A check that raises or hangs becomes a finding itself, and the others go on.
 
 from __future__ import annotations
 
-import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from fairlead.base import process
 from fairlead.base.errors import FairleadError, Finding, Severity, fail
-from fairlead.base.progress import Progress
+from fairlead.base.progress import Progress, Silent
+from fairlead.base.timeboxed import at_once
 from fairlead.doctor.diagnosis import Check, Diagnosis, Fix, RootFix, ill, note
 from fairlead.doctor.world import World
 
@@ -27,10 +27,7 @@ def examine(
     Args:
         begins: called with each check before it runs.
     """
-    reported: set[Finding] = set()
-    for check in checks:
-        begins(check)
-        yield from look(world, check, reported)
+    return apply_fixes(world, checks, lambda fix: False, Silent(), begins)
 
 
 def look(world: World, check: Check, reported: set[Finding]) -> list[Diagnosis]:
@@ -40,21 +37,9 @@ def look(world: World, check: Check, reported: set[Finding]) -> list[Diagnosis]:
         reported: errors of the machine's set-up that were found already, e.g. of a variable that names no
             program: several checks meet them, and the first reports them.
     """
-    ended: list[list[Diagnosis] | Exception] = []
-
-    def work() -> None:
-        try:
-            ended.append(list(check.examine(world)))
-        except Exception as exc:
-            ended.append(exc)
-
-    # A thread, since a file system that does not answer can be waited for but not interrupted.
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(check.limit_s)
-    if not ended:
+    result = at_once({"": lambda: list(check.examine(world))}, check.limit_s).get("")
+    if result is None:
         return [ill("check-did-not-end", check=check.name, limit_s=check.limit_s)]
-    [result] = ended
     if isinstance(result, FairleadError):
         fresh = [f for f in result.findings if f not in reported]
         reported.update(fresh)
@@ -62,19 +47,12 @@ def look(world: World, check: Check, reported: set[Finding]) -> list[Diagnosis]:
         return [Diagnosis(replace(f, check=check.name)) for f in fresh] or [
             note("check-skipped", check=check.name, known=known)
         ]
-    if isinstance(result, Exception):
+    if isinstance(result, BaseException):
         last = traceback.extract_tb(result.__traceback__)[-1]
-        return [
-            ill(
-                "check-failed",
-                check=check.name,
-                filename=last.filename,
-                lineno=last.lineno,
-                type=type(result).__name__,
-                result=result,
-            )
-        ]
-    return result
+        kind = type(result).__name__
+        return [ill("check-failed", check=check.name, last=last, type=kind, result=result)]
+    named = (replace(d.finding, check=d.finding.check or check.name) for d in result)
+    return [replace(d, finding=finding) for d, finding in zip(result, named, strict=True)]
 
 
 def apply_fixes(
@@ -84,7 +62,7 @@ def apply_fixes(
     progress: Progress,
     begins: Callable[[Check], None] = lambda check: None,
 ) -> Iterator[Diagnosis]:
-    """As :func:`examine`, after the fixes that ``approve`` agrees to.
+    """What each check finds after the fixes that ``approve`` agrees to.
 
     A fix that fails is reported in the finding it was for; the others go on.
     """
@@ -93,17 +71,18 @@ def apply_fixes(
         begins(check)
         before = look(world, check, reported)
         failures: list[str] = []
+        tried = False
         for diagnosis in before:
             fix = diagnosis.fix
             if fix and diagnosis.finding.severity in SEVERITIES_TO_MEND and approve(fix):
+                tried = True
                 try:
                     apply(fix, world, progress)
                 except FairleadError as exc:
                     failures += [f"{f.what}: {f.why}" for f in exc.findings]
                 except OSError as exc:  # no space, no permission
                     failures.append(f"not done, {fix.does}: {exc}")
-        after = look(world, check, reported) if any(d.fix for d in before) else before
-        for diagnosis in after:
+        for diagnosis in look(world, check, reported) if tried else before:
             if failures and diagnosis.finding.severity in SEVERITIES_TO_MEND:
                 why = "\n".join(filter(None, [diagnosis.finding.why, *failures]))
                 diagnosis = replace(diagnosis, finding=replace(diagnosis.finding, why=why))

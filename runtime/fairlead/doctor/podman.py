@@ -9,13 +9,17 @@ from typing import Any
 from fairlead.doctor.world import World
 
 
-def _tables(world: World, files: tuple[str, ...]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each file that is there and is TOML, with what is in it."""
-    for file in files:
+def _values(
+    world: World, files: tuple[str, ...], table: str, key: str
+) -> Iterator[tuple[Any, str]]:
+    """A value, and the file that has it, of each file that is there and is TOML."""
+    for file in filter(None, files):
         try:
-            yield file, tomllib.loads(world.read(file) or "")
+            part = tomllib.loads(world.read(file) or "").get(table)
         except ValueError:
             continue  # Podman itself says so
+        if isinstance(part, dict) and key in part:
+            yield part[key], file
 
 
 def _folder(world: World) -> str:
@@ -25,18 +29,13 @@ def _folder(world: World) -> str:
 
 def setting(world: World, table: str, key: str) -> tuple[Any, str]:
     """A value of containers.conf(5) and the file that has it, the first that counts first; None without."""
-    named = world.environ.get("CONTAINERS_CONF")
     files = (
-        *((named,) if named else ()),
+        world.environ.get("CONTAINERS_CONF", ""),
         f"{_folder(world)}/containers/containers.conf",
         "/etc/containers/containers.conf",
         "/usr/share/containers/containers.conf",
     )
-    for file, settings in _tables(world, files):
-        part = settings.get(table)
-        if isinstance(part, dict) and key in part:
-            return part[key], file
-    return None, ""
+    return next(_values(world, files, table, key), (None, ""))
 
 
 def runtime(world: World) -> tuple[str, str]:
@@ -55,15 +54,9 @@ def runtime(world: World) -> tuple[str, str]:
 def storage_driver(world: World) -> tuple[str, str]:
     """An ordinary user's storage driver, and what says so: containers-storage.conf(5); empty where unknown."""
     data = world.environ.get("XDG_DATA_HOME") or f"{world.environ.get('HOME', '/')}/.local/share"
-    named = world.environ.get("CONTAINERS_STORAGE_CONF")
-    files = (
-        *((named,) if named else ()),
-        f"{_folder(world)}/containers/storage.conf",
-        "/etc/containers/storage.conf",
-    )
-    for file, settings in _tables(world, files):
-        storage = settings.get("storage")
-        driver = storage.get("driver") if isinstance(storage, dict) else None
+    named = world.environ.get("CONTAINERS_STORAGE_CONF", "")
+    files = (named, own_storage_file(world), "/etc/containers/storage.conf")
+    for driver, file in _values(world, files, "storage", "driver"):
         if isinstance(driver, str) and driver:
             return driver, f"{file}: driver = {driver}"
     used = world.matching(f"{data}/containers/storage/vfs-images")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fairlead.base.errors import Severity
 from fairlead.site.model import Site, Status
 
@@ -26,6 +28,11 @@ def severity(site: Site, key: str) -> Severity:
     """How much it matters that a machine contradicts a value."""
     sure = site.status(key) in (Status.RUN, Status.DOCUMENTED)
     return Severity.ERROR if sure else Severity.WARNING
+
+
+def variables(site: Site) -> dict[str, Mapping[str, str]]:
+    """The variables that a profile sets in containers, by their key."""
+    return {"environment.set": site.environment.set, "gpu.set": site.gpu.set}
 
 
 # Networks that have devices of their own, which MPI reaches past the kernel's TCP.

@@ -1,28 +1,64 @@
-"""The machine as doctor's checks see it: :class:`World` is the interface, :class:`LocalWorld` this machine."""
+"""The machine as doctor's checks see it, with what only a trial shows.
+
+A trial leaves nothing behind and ends by itself. The version of a container engine does not show that it
+works: it needs user namespaces, FUSE, capabilities and loaders that agree. So a tiny image is made, the
+machine's own /usr is bound into it, and ``true`` runs there.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import io
 import os
 import re
 import resource
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
-from fairlead.base import process
 from fairlead.base.paths import bundled
-from fairlead.base.process import Ran
+from fairlead.base.process import Ran, run
 from fairlead.base.system import mount_of
-from fairlead.detect.machine import MpiMachine, MpiView, Profile
-from fairlead.doctor import engine_probe, experiments
-from fairlead.doctor.experiments import ClockState
+from fairlead.detect.machine import MpiMachine
+from fairlead.doctor import cma_probe
 from fairlead.engines import registry as engines
 from fairlead.engines.apptainer import find_apptainer
-from fairlead.engines.model import Engine
+from fairlead.engines.model import Call, Engine, Takes
 
-# Of a program that a check asks; the engine's own trials have more.
-LONGEST_RUN_S = 20.0
+LONGEST_RUN_S = 20.0  # an engine has longer
+WORDS = b"fairlead\n" * 4096
+_FOLDERS = ("usr", "etc", "dev", "proc", "sys", "tmp", "root", "home", "var", "var/tmp")
+_FILES = ("etc/passwd", "etc/group", "etc/hosts", "etc/resolv.conf", "etc/localtime")
+_LINKS = ("bin", "sbin", "lib", "lib64")
+# What the ranks of a node must have in common, and limits that a container must not lower.
+_SCRIPT = """\
+id() { stat -L -c %d:%i "$1" 2>/dev/null || echo absent; }
+echo "shm=$(id /dev/shm)"
+echo "tmp=$(id /tmp)"
+for kind in user pid ipc net; do echo "$kind=$(readlink /proc/self/ns/$kind)"; done
+echo "memlock=$(ulimit -l)"
+"""
+# squashfuse_ll stays in the foreground, so that it ends with its mount namespace.
+_MOUNT = """\
+squashfuse_ll -f -o ro "$1" "$2" & server=$!
+n=0
+until [ -e "$2/etc/words" ]; do
+    kill -0 $server 2>/dev/null || { wait $server; exit 1; }
+    n=$((n + 1)); [ $n -lt 500 ] || { echo "not mounted after 10 s" >&2; kill $server; exit 1; }
+    sleep 0.02
+done
+head -c 8 "$2/etc/words"; code=$?
+kill $server; wait $server 2>/dev/null
+exit $code
+"""
+_STA_UNSYNC = 0x40
+# How a lock names the package, with its version's upstream part.
+_LIBC = re.compile(r'name = "libc6", version = "(\d+\.\d+)')
 
 
 @dataclass(frozen=True)
@@ -46,74 +82,42 @@ class FileSystem:
     total_files: int
 
 
-class World(MpiView, Protocol):
-    """What doctor's checks may ask besides: what is tried, which takes longer."""
+@dataclass(frozen=True)
+class ClockState:
+    """How good a clock is.
+
+    Attributes:
+        synchronised: with another clock, as the kernel knows (adjtimex(2)); None where it does not say.
+        error_s: its largest error as the kernel estimates it, seconds.
+        slip_s: by how much the time of day and the monotonic clock went apart in a moment, seconds.
+    """
+
+    synchronised: bool | None
+    error_s: float
+    slip_s: float
+
+
+class _Timex(ctypes.Structure):
+    _fields_ = [
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_char * 256),
+    ]
+
+
+class World(MpiMachine):
+    """This machine. Tests put a recorded one in its place."""
 
     def run(self, argv: Sequence[str]) -> Ran:
         """A program's end; code 127 when there is none of that name."""
-
-    def engine(self) -> str | None:
-        """The container engine's program."""
-
-    def probe_engine(self) -> Ran:
-        """Apptainer running ``true`` in a tiny image."""
-
-    def other_engines(self) -> Mapping[str, Ran]:
-        """The other engines that are here doing the same, by kind."""
+        return run(argv, environ=self.environ, timeout_s=LONGEST_RUN_S)
 
     def file_system(self, folder: str) -> FileSystem:
         """Of ``folder``, or of the nearest folder above it that exists."""
-
-    def limit(self, name: str) -> tuple[int, int]:
-        """A limit of this process, soft and hard, by its name in setrlimit(2) without RLIMIT_; -1 is
-        unlimited."""
-
-    def clock_state(self) -> ClockState:
-        """How good this machine's clock is."""
-
-    def clock_offset_s(self, folder: str) -> float | None:
-        """Seconds by which the clock of a folder's file system is ahead; None when nothing can be
-        written there."""
-
-    def try_cma(self) -> Ran:
-        """One process reading another's memory: JSON, see ``cma_probe.py``."""
-
-    def try_squashfuse(self, compression: str) -> Ran:
-        """A tiny squashfs mounted by squashfuse_ll and read."""
-
-    def try_image(self, compression: str) -> Ran:
-        """As ``probe_engine``, of an image that is compressed so."""
-
-    def look_inside(self) -> tuple[Ran, Ran]:
-        """What a process sees of the node, here and in a container: lines ``name=value``."""
-
-    def engine_here(self) -> Engine | None:
-        """The engine as it behaves here."""
-
-    def profile(self) -> Profile:
-        """The site's profile."""
-
-    def image_glibcs(self) -> Mapping[str, str]:
-        """The C library's version of each image that the catalogue has a lock for."""
-
-
-class LocalWorld(MpiMachine):
-    """This machine."""
-
-    def run(self, argv: Sequence[str]) -> Ran:
-        return process.run(argv, environ=self.environ, timeout_s=LONGEST_RUN_S)
-
-    def engine(self) -> str | None:
-        found = find_apptainer(self.environ)
-        return str(found) if found else None
-
-    def probe_engine(self) -> Ran:
-        return engine_probe.probe_engine(self.environ)
-
-    def other_engines(self) -> Mapping[str, Ran]:
-        return engine_probe.probe_others(self.environ)
-
-    def file_system(self, folder: str) -> FileSystem:
         there = Path(folder)
         while not there.exists():
             there = there.parent
@@ -130,30 +134,12 @@ class LocalWorld(MpiMachine):
         )
 
     def limit(self, name: str) -> tuple[int, int]:
+        """A limit of this process, soft and hard, by its name in setrlimit(2) without RLIMIT_; -1 is
+        unlimited."""
         return resource.prlimit(0, getattr(resource, f"RLIMIT_{name}"))
 
-    def clock_state(self) -> ClockState:
-        return experiments.clock_state()
-
-    def clock_offset_s(self, folder: str) -> float | None:
-        return experiments.clock_offset_s(Path(folder))
-
-    def try_cma(self) -> Ran:
-        return experiments.try_cma(self.environ)
-
-    def try_squashfuse(self, compression: str) -> Ran:
-        return experiments.try_squashfuse(compression, self.environ)
-
-    def try_image(self, compression: str) -> Ran:
-        return engine_probe.probe_engine(self.environ, compression)
-
-    def look_inside(self) -> tuple[Ran, Ran]:
-        return engine_probe.look_inside(self.environ)
-
-    def engine_here(self) -> Engine | None:
-        return engines.ENGINES.get("apptainer").detect(self.environ)
-
     def image_glibcs(self) -> Mapping[str, str]:
+        """The C library's version of each image that the catalogue has a lock for."""
         found = {}
         for lock in sorted(bundled("recipes").glob("*/lock*.toml")):
             variant = lock.name.removeprefix("lock.").removesuffix("toml").rstrip(".")
@@ -162,6 +148,132 @@ class LocalWorld(MpiMachine):
                 found[lock.parent.name + (f":{variant}" if variant else "")] = version[1]
         return found
 
+    def clock_state(self) -> ClockState:
+        """How good this machine's clock is; nothing is asked of the network."""
+        timex = _Timex()
+        state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(timex))
+        before = time.time() - time.monotonic()
+        time.sleep(0.03)
+        slip = time.time() - time.monotonic() - before
+        known = None if state < 0 else not timex.status & _STA_UNSYNC
+        return ClockState(known, timex.maxerror / 1e6, slip)
 
-# How a lock names the package, with its version's upstream part.
-_LIBC = re.compile(r'name = "libc6", version = "(\d+\.\d+)')
+    def clock_offset_s(self, folder: str) -> float | None:
+        """Seconds by which the time of a new file in ``folder`` is ahead of this machine's clock; None when
+        nothing can be written there."""
+        try:
+            before = time.time()
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(b"x")
+                file.flush()
+                seen = os.fstat(file.fileno()).st_mtime
+            after = time.time()
+        except OSError:
+            return None
+        # The kernel stamps files by a clock that may stand still for 10 ms.
+        return 0.0 if before - 0.02 <= seen <= after + 0.02 else seen - (before + after) / 2
+
+    def try_cma(self) -> Ran:
+        """One process reading another's memory: JSON, see ``cma_probe.py``."""
+        # Isolated from the user's own Python, which it does not need.
+        return self.run((sys.executable, "-I", "-S", cma_probe.__file__))
+
+    def try_squashfuse(self, compression: str) -> Ran:
+        """Mounts a tiny squashfs as :mod:`fairlead.image.mount` does, and prints the first bytes of a file in it."""
+        namespaces = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
+        with tempfile.TemporaryDirectory(prefix="fairlead-probe-") as folder:
+            image, mount = Path(folder, "probe.squashfs"), Path(folder, "mount")
+            mount.mkdir()
+            made = _make_image(image, compression)
+            if made.returncode:
+                return made
+            tied = ("setpriv", "--pdeathsig", "KILL")
+            script = ("sh", "-c", _MOUNT, "sh", str(image), str(mount))
+            return self.run(("unshare", *namespaces, *tied, *script))
+
+    def engine(self) -> str | None:
+        """The container engine's program."""
+        found = find_apptainer(self.environ)
+        return str(found) if found else None
+
+    def engine_here(self) -> Engine | None:
+        """The engine as it behaves here."""
+        return engines.ENGINES.get("apptainer").detect(self.environ)
+
+    def probe_engine(self, compression: str = "zstd") -> Ran:
+        """Apptainer running ``true`` in a tiny image.
+
+        Raises:
+            FairleadError: there is no engine.
+        """
+        return self._in_image(("/usr/bin/true",), ("--contain", "--no-home"), compression)
+
+    def look_inside(self) -> tuple[Ran, Ran]:
+        """What a process sees of the node, lines ``name=value``: here, and in a container that is started as a
+        rank's is.
+
+        Raises:
+            FairleadError: there is no engine.
+        """
+        words = ("/usr/bin/sh", "-c", _SCRIPT)
+        return self.run(words), self._in_image(words)
+
+    def _in_image(
+        self, command: tuple[str, ...], extra: tuple[str, ...] = (), compression: str = "zstd"
+    ) -> Ran:
+        engine = engines.choose("apptainer", (), self.environ)
+        with tempfile.TemporaryDirectory(prefix="fairlead-probe-") as folder:
+            image = Path(folder, "probe.squashfs")
+            made = _make_image(image, compression)
+            return made if made.returncode else self._start(engine, image, command, extra)
+
+    def _start(
+        self, engine: Engine, image: Path, command: tuple[str, ...], extra: tuple[str, ...] = ()
+    ) -> Ran:
+        call = Call(str(image), command, (("/usr", "/usr", True),), extra=extra)
+        argv = engines.ENGINES.get(engine.kind).words(engine, call).argv
+        return run(argv, environ=self.environ, timeout_s=60)
+
+    def other_engines(self) -> Mapping[str, Ran]:
+        """The same by each other engine that is here and opens folders, by its kind."""
+        found = {}
+        for kind in engines.kinds():
+            engine = engines.ENGINES.get(kind).detect(self.environ) if kind != "apptainer" else None
+            if engine and engine.takes is Takes.FOLDER:
+                with tempfile.TemporaryDirectory(prefix="fairlead-probe-") as folder:
+                    root = Path(folder, "root")
+                    for name in _FOLDERS:
+                        (root / name).mkdir(parents=True, exist_ok=True)
+                    for name in _FILES:
+                        (root / name).touch()
+                    for name in _LINKS:
+                        (root / name).symlink_to(f"usr/{name}")
+                    done = self._start(engine, root, ("/usr/bin/true",))
+                # Its own words only: the shell around them is fairlead's.
+                found[kind] = replace(done, argv=(engine.path,))
+        return found
+
+
+def _make_image(image: Path, compression: str) -> Ran:
+    """Writes a tiny squashfs; ``/etc/words`` in it is a file that compresses."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        for name in _FOLDERS:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
+        for name in _FILES:
+            tar.addfile(tarfile.TarInfo(name))
+        for name in _LINKS:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = tarfile.SYMTYPE, f"usr/{name}"
+            tar.addfile(entry)
+        words = tarfile.TarInfo("etc/words")
+        words.size = len(WORDS)
+        tar.addfile(words, io.BytesIO(WORDS))
+    argv = ("tar2sqfs", "--quiet", "--compressor", compression, str(image))
+    try:
+        done = subprocess.run(argv, input=data.getvalue(), capture_output=True, check=False)
+    except FileNotFoundError as exc:
+        return Ran(argv, 127, stderr=str(exc))
+    return Ran(argv, done.returncode, stderr=done.stderr.decode(errors="replace"))

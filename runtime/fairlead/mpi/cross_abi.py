@@ -49,7 +49,8 @@ def crossing(facts: ImageFacts, programs: Sequence[str], target: AbiFamily) -> C
         for elf in facts.consumers
         if MPI4PY_MODULE.match(elf.path) and target in map(family_of_soname, elf.needed)
     )
-    if not modules:
+    # A library that is no MPI is of the unknown family too.
+    if not modules or target is AbiFamily.UNKNOWN:
         return Crossing((), f"no mpi4py in it has a module for the {target} family")
     if bound := _bound(facts):
         return Crossing(

@@ -201,22 +201,18 @@ def in_prefix(
     cached = (
         cache_dir(environ) / "facts" / f"host-{_identity(prefix, libraries, environ, places)}.json"
     )
-    try:
+    with contextlib.suppress(OSError, ValueError):
         known = from_json(_Cached, json.loads(cached.read_text()))
         if known.files == _files_of(known.mpis) and not any(m.missing for m in known.mpis):
             return tuple(replace(mpi, found_by=reason) for mpi in known.mpis)
-    except (OSError, ValueError):
-        pass
     fresh = tuple(
         _describe(m, prefix, reason, environ, places, patience_s) for m in _identified(libraries)
     )
     if any(m.launcher and m.launcher.family is AbiFamily.UNKNOWN for m in fresh):
         return fresh  # the launcher may only have been slow
-    try:
-        with atomic_write(cached, "w") as stream:
-            json.dump(to_json(_Cached(fresh, _files_of(fresh))), stream)
-    except OSError:
-        pass  # a full or read-only cache costs time, not the answer
+    # A full or read-only cache costs time, not the answer.
+    with contextlib.suppress(OSError), atomic_write(cached, "w") as stream:
+        json.dump(to_json(_Cached(fresh, _files_of(fresh))), stream)
     return fresh
 
 
@@ -369,16 +365,13 @@ def _glibc(by: Elf, loader: Loader) -> tuple[Elf, ...]:
     if libc is None:
         return ()
     found = {}
-    for path in sorted(libc.parent.iterdir()):
-        if not GLIBC_PIECES.match(path.name):
-            continue  # a system library folder has thousands of other files
+    # A system library folder has thousands of other files.
+    for path in sorted(p for p in libc.parent.iterdir() if GLIBC_PIECES.match(p.name)):
         real = loader.real(path)
         if real is not None and real.is_file():
-            try:
+            with contextlib.suppress(NotElf, OSError):  # a linker script of the development package
                 elf = elf_file.read(real, str(real))
-            except (NotElf, OSError):
-                continue  # a linker script of the development package
-            found[elf.soname or path.name] = elf
+                found[elf.soname or path.name] = elf
     return tuple(found[name] for name in sorted(found))
 
 
@@ -405,28 +398,25 @@ def _opened(
     return tuple(plugins.values()), tuple(behind.values())
 
 
+# A library's SONAME, the variable that names its modules' folder, where that may be, next to the library, and
+# the modules' names.
+_OPENERS = (
+    ("libmpi.so.40", "OMPI_MCA_mca_base_component_path",
+     ("openmpi", "openmpi/lib/openmpi3", "openmpi/lib/openmpi", "openmpi3"), "mca_*.so"),
+    ("libpmix.so", "PMIX_MCA_mca_base_component_path", ("pmix",), "*mca_*.so"),
+    ("libuct.so", "UCX_MODULE_DIR", ("ucx",), "libu*.so*"),
+    ("libfabric.so", "FI_PROVIDER_PATH", ("libfabric", "prov", "."), "*-fi.so"),
+)  # fmt: skip
+
+
 def _plugins(closure: list[Elf]) -> Iterator[Plugins]:
     for elf in closure:
-        folder = Path(elf.path).parent
-        if elf.soname.startswith("libmpi.so.40"):
-            for name in ("openmpi", "openmpi/lib/openmpi3", "openmpi/lib/openmpi", "openmpi3"):
-                if any((folder / name).glob("mca_*.so")):
-                    variable = "OMPI_MCA_mca_base_component_path"
-                    yield _plugin_folder(variable, folder / name, "mca_*.so")
+        for start, variable, names, pattern in _OPENERS:
+            for name in names if elf.soname.startswith(start) else ():
+                folder = Path(elf.path).parent / name
+                if files := sorted(folder.glob(pattern)):
+                    yield Plugins(variable, str(folder), tuple(map(str, files)))
                     break
-        elif elf.soname.startswith("libpmix.so") and any((folder / "pmix").glob("*mca_*.so")):
-            yield _plugin_folder("PMIX_MCA_mca_base_component_path", folder / "pmix", "*mca_*.so")
-        elif elf.soname.startswith("libuct.so") and (folder / "ucx").is_dir():
-            yield _plugin_folder("UCX_MODULE_DIR", folder / "ucx", "libu*.so*")
-        elif elf.soname.startswith("libfabric.so"):
-            for place in (folder / "libfabric", folder / "prov", folder):
-                if place.is_dir() and any(place.glob("*-fi.so")):
-                    yield _plugin_folder("FI_PROVIDER_PATH", place, "*-fi.so")
-                    break
-
-
-def _plugin_folder(variable: str, folder: Path, pattern: str) -> Plugins:
-    return Plugins(variable, str(folder), tuple(str(p) for p in sorted(folder.glob(pattern))))
 
 
 def find_launcher(prefix: Path, family: AbiFamily, patience_s: float = 10.0) -> Launcher | None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail, warning
 from fairlead.launch.launch import exits, signal_name
 from fairlead.launch.processes import runs_in_container
-from fairlead.proof.verdict import Proof, RankProof, judge
+from fairlead.proof.verdict import Proof, RankProof, judged
 from fairlead.prove import transports
 from fairlead.swap.model import RUN_MOUNT as RUN_MOUNT  # where its records go, in the container
 from fairlead.swap.model import Bind, Plan
@@ -98,8 +98,7 @@ class Startup:
             on_proof: called once, with the proof, before anything is raised of it.
         """
         self.proof: Proof | None = None
-        self._plan, self._ranks, self._inode = expected.plan, expected.ranks, expected.inode
-        self._folder, self._nodes = expected.folder, expected.nodes
+        self._expected, self._folder, self._ranks = expected, expected.folder, expected.ranks
         # MPI_Init itself takes longer the more ranks there are.
         self._limit_s, self._on_proof = limit_s + expected.ranks / 100, on_proof
         self._clock = clock
@@ -116,8 +115,7 @@ class Startup:
         """
         if self.proof is not None:
             return
-        reported = sorted(self._folder.glob("proof.*"))
-        reported = [path for path in reported if path.suffix != ".partial"]
+        reported = reports(self._folder, "proof")
         if not reported:
             return self._watch()
         now = self._clock()
@@ -133,13 +131,8 @@ class Startup:
             self.look()
 
     def _judge(self, ranks: tuple[RankProof, ...]) -> None:
-        plan = self._plan
-        ranks = tuple(sorted(ranks, key=lambda r: (r.rank, r.host)))
-        proof = Proof(
-            self._ranks, plan.planned_file, self._inode, plan.planned_title, ranks, (),
-            self._clock() - self._begun,
-        )  # fmt: skip
-        self.proof = replace(proof, findings=judge(plan, proof))
+        expected, seconds = self._expected, self._clock() - self._begun
+        self.proof = judged(expected.plan, expected.ranks, expected.inode, ranks, seconds)
         if self.proof.holds:
             (self._folder / "proved").touch()  # a later program of a rank is not judged
         self._on_proof(self.proof)
@@ -166,54 +159,50 @@ class Startup:
             if not inside and len(launched) >= self._ranks and not alive and runs_in_container():
                 self._moved = now  # programs without a loader, which loads no witness either
                 return
-            finding = _stuck(self._folder, self._ranks, limit, launched, alive, inside, self._nodes)
-            raise FairleadError(finding, ExitCode.WATCHDOG)
+            raise FairleadError(self._stuck(limit, launched, alive, inside), ExitCode.WATCHDOG)
+
+    def _stuck(
+        self, limit_s: float, launched: set[str], alive: set[str], inside: set[str]
+    ) -> Finding:
+        folder, everyone = self._folder, set(map(str, range(self._ranks)))
+        ended = {end.rank: signal_name(end.code) for end in exits(folder)}
+        parts = []
+        for rank, how in list(ended.items())[:4]:
+            where = "in" if rank in inside else "before"
+            parts.append(f"rank {rank}: {how} {where} MPI_Init{_hosts(folder, {rank})}")
+        for names, what in (
+            (everyone - launched - alive, "never started by the launcher"),
+            (launched - alive - ended.keys(), "started, but the container did not come up"),
+            (alive - inside - ended.keys(), "runs and has not called MPI_Init"),
+            (inside - ended.keys(), "in MPI_Init"),
+        ):
+            if names & everyone:
+                parts.append(f"rank {_listed(names & everyone)}: {what}{_hosts(folder, names)}")
+        if quiet := _quiet_nodes(folder, self._expected.nodes):
+            parts.append(f"no rank has reported from {', '.join(quiet[:8])}")
+        if words := last_words(folder):
+            parts.append(f"last words: {words}")
+        return error(
+            "watchdog-start-up",
+            limit_s=limit_s,
+            alive_count=len(alive),
+            ranks=self._ranks,
+            inside_count=len(inside),
+            parts="\n".join(parts),
+        )
+
+
+def reports(folder: Path, kind: str) -> list[Path]:
+    """What ranks have written down of one kind, and are through with; sorted."""
+    return sorted(path for path in folder.glob(f"{kind}.*") if path.suffix != ".partial")
 
 
 def _names(folder: Path, kind: str) -> set[str]:
-    found = [path for path in folder.glob(f"{kind}.*") if path.suffix != ".partial"]
+    found = reports(folder, kind)
     if kind == "started":  # without text: it is through with MPI, or has none that can be asked
         with suppress(OSError):
             found = [path for path in found if path.stat().st_size]
     return {path.name.partition(".")[2] for path in found}
-
-
-def _stuck(
-    folder: Path,
-    ranks: int,
-    limit_s: float,
-    launched: set[str],
-    alive: set[str],
-    inside: set[str],
-    nodes: tuple[str, ...] = (),
-) -> Finding:
-    everyone = set(map(str, range(ranks)))
-    ended = {end.rank: signal_name(end.code) for end in exits(folder)}
-    parts = []
-    for rank, how in list(ended.items())[:4]:
-        where = "in" if rank in inside else "before"
-        parts.append(f"rank {rank}: {how} {where} MPI_Init{_hosts(folder, {rank})}")
-    for names, what in (
-        (everyone - launched - alive, "never started by the launcher"),
-        (launched - alive - ended.keys(), "started, but the container did not come up"),
-        (alive - inside - ended.keys(), "runs and has not called MPI_Init"),
-        (inside - ended.keys(), "in MPI_Init"),
-    ):
-        if names & everyone:
-            parts.append(f"rank {_listed(names & everyone)}: {what}{_hosts(folder, names)}")
-    if quiet := _quiet_nodes(folder, nodes):
-        parts.append(f"no rank has reported from {', '.join(quiet[:8])}")
-    words = last_words(folder)
-    if words:
-        parts.append(f"last words: {words}")
-    return error(
-        "watchdog-start-up",
-        limit_s=limit_s,
-        alive_count=len(alive),
-        ranks=ranks,
-        inside_count=len(inside),
-        parts="\n".join(parts),
-    )
 
 
 def _listed(names: set[str]) -> str:
@@ -221,22 +210,26 @@ def _listed(names: set[str]) -> str:
     return ", ".join(ordered[:8]) + (f" and {len(ordered) - 8} more" if len(ordered) > 8 else "")
 
 
+def _named_by(path: Path) -> str:
+    """The node that a report names; empty when it names none."""
+    with suppress(OSError, IndexError):
+        return path.read_text().split()[0]
+    return ""
+
+
 def _hosts(folder: Path, names: set[str]) -> str:
-    found = set()
-    for name in names:
-        for kind in ("started", "alive"):
-            with suppress(OSError, IndexError):
-                found.add((folder / f"{kind}.{name}").read_text().split()[0])
-                break
-    return f" (on {', '.join(sorted(found)[:8])})" if found else ""
+    named = {
+        _named_by(folder / f"started.{name}") or _named_by(folder / f"alive.{name}")
+        for name in names
+    }
+    found = sorted(filter(None, named))
+    return f" (on {', '.join(found[:8])})" if found else ""
 
 
 def _quiet_nodes(folder: Path, nodes: tuple[str, ...]) -> list[str]:
     """The nodes of the job that no rank has named, if any rank has named one of them."""
-    heard = set()
-    for path in (*folder.glob("alive.*"), *folder.glob("started.*")):
-        with suppress(OSError, IndexError):
-            heard.add(path.read_text().split()[0].partition(".")[0])
+    reports = (*folder.glob("alive.*"), *folder.glob("started.*"))
+    heard = {_named_by(path).partition(".")[0] for path in reports}
     silent = [node for node in nodes if node.partition(".")[0] not in heard]
     return silent if len(silent) < len(nodes) else []
 

@@ -11,14 +11,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fairlead import prove
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error
 from fairlead.launch import launch as launching
-from fairlead.proof.verdict import Proof, RankProof, judge, mpi_program
+from fairlead.proof.preload import reports
+from fairlead.proof.verdict import Proof, RankProof, judged, mpi_program
 from fairlead.swap.model import RUN_MOUNT, Bind, Plan
 from fairlead.swap.staging import planned_inode
 
@@ -68,12 +68,12 @@ def probe(
             if exc.code is not ExitCode.WATCHDOG:
                 raise
             hung = exc
-    reports = _reports(folder)
+    ranks_seen = [r for p in reports(folder, "proof") for r in json.loads(p.read_text())["ranks"]]
     words = _last_words(folder)
     if hung:
         raise FairleadError(_hang(folder, ranks, limit_s, words, plan.image), ExitCode.WATCHDOG)
-    if not reports or any("error" in r for r in reports):
-        finding = diagnose(words + "\n".join(str(r.get("error", "")) for r in reports), plan)
+    if not ranks_seen or any("error" in r for r in ranks_seen):
+        finding = diagnose(words + "\n".join(str(r.get("error", "")) for r in ranks_seen), plan)
         code = (
             ExitCode.LAUNCH_FAILED
             if finding.check in ("engine", "launcher", "launcher-root")
@@ -81,25 +81,15 @@ def probe(
         )
         raise FairleadError(finding, code)
     inode = planned_inode(plan, cache)
-    proofs = tuple(sorted(map(_rank_proof, reports), key=lambda p: (p.rank, p.host)))
-    proof = Proof(ranks, plan.planned_file, inode, plan.planned_title, proofs, (), 0.0)
-    findings = judge(plan, proof)
     shutil.rmtree(folder, ignore_errors=True)
-    return replace(proof, findings=findings, seconds=time.monotonic() - begun)
+    proofs = map(_rank_proof, ranks_seen)
+    return judged(plan, ranks, inode, proofs, time.monotonic() - begun)
 
 
 def _via(plan: Plan, app: str) -> str:
     """Python programs meet MPI through mpi4py, which searches on its own; others by name."""
     has_mpi4py = any("/mpi4py/MPI." in e.path for e in plan.consumers)
     return "mpi4py" if has_mpi4py and not app else "dlopen"
-
-
-def _reports(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for path in sorted(folder.glob("proof.*")):
-        if not path.name.endswith(".partial"):
-            found += json.loads(path.read_text())["ranks"]
-    return found
 
 
 def _last_words(folder: Path) -> str:
@@ -137,9 +127,7 @@ def _first_line(version: str) -> str:
 
 def _hang(folder: Path, ranks: int, limit_s: float, words: str, image: str) -> Finding:
     started = {
-        p.name.partition(".")[2]: json.loads(p.read_text())
-        for p in folder.glob("started.*")
-        if not p.name.endswith(".partial")
+        p.name.partition(".")[2]: json.loads(p.read_text()) for p in reports(folder, "started")
     }
     inside = sorted((r for r, s in started.items() if "rank" not in s), key=str)
     missing = sorted(set(map(str, range(ranks))) - set(started), key=int)
@@ -150,8 +138,7 @@ def _hang(folder: Path, ranks: int, limit_s: float, words: str, image: str) -> F
         parts.append(f"rank {', '.join(inside[:8])} started and did not leave MPI_Init")
     if not missing and not inside:
         parts.append("every rank started, and did not leave MPI_Finalize")
-    said = [line for line in words.strip().splitlines() if " INFO " not in line]
-    tail = said[-3:]
+    tail = [line for line in words.strip().splitlines() if " INFO " not in line][-3:]
     return error(
         "watchdog-probe",
         limit_s=limit_s,
@@ -186,7 +173,7 @@ _CAUSES: Sequence[tuple[str, str]] = (
 
 def diagnose(words: str, plan: Plan) -> Finding:
     """The cause behind a probe that reported nothing, from what was printed."""
-    tail = "\n".join(line for line in words.strip().splitlines()[-6:])
+    tail = "\n".join(words.strip().splitlines()[-6:])
     for pattern, message in _CAUSES:
         if match := re.search(pattern, words):
             groups = {f"m{number}": text or "" for number, text in enumerate(match.groups(), 1)}

@@ -7,8 +7,8 @@ likely cause, and the remedy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from fairlead.base.errors import Finding, Severity, error, warning
@@ -91,6 +91,18 @@ class Proof:
         return rank.mpi_path == self.planned_file and (
             not self.planned_inode or rank.mpi_inode == self.planned_inode
         )
+
+
+def judged(plan: Plan, asked: int, inode: int, ranks: Iterable[RankProof], seconds: float) -> Proof:
+    """The verdict on what ``ranks`` saw.
+
+    Args:
+        asked: how many ranks there should be.
+        inode: of the planned MPI's file; 0 when any will do.
+    """
+    ordered_ranks = tuple(sorted(ranks, key=lambda r: (r.rank, r.host)))
+    proof = Proof(asked, plan.planned_file, inode, plan.planned_title, ordered_ranks, (), seconds)
+    return replace(proof, findings=judge(plan, proof))
 
 
 def judge(plan: Plan, proof: Proof) -> tuple[Finding, ...]:
@@ -202,20 +214,16 @@ def _version(plan: Plan, proof: Proof) -> list[Finding]:
     vendor = next((v for v in _VENDOR_WORDS if proof.planned_title.startswith(v)), "")
     word, version = _VENDOR_WORDS.get(vendor, ""), proof.planned_title.removeprefix(vendor).strip()
     for p in proof.ranks:
-        if not vendor:
-            continue  # nothing was known of it beforehand: path and inode have to do
-        if p.mpi_path in (proof.planned_file, *plan.bound) and not (
-            word in p.version and version in p.version
-        ):
+        planned = p.mpi_path in (proof.planned_file, *plan.bound)
+        # Without a vendor nothing was known of it beforehand: path and inode have to do.
+        if vendor and planned and not (word in p.version and version in p.version):
             return [error("version", rank=p, planned_title=proof.planned_title)]
     return []
 
 
 def _messages(proof: Proof) -> list[Finding]:
-    bad = [p.rank for p in proof.ranks if not p.ring_ok]
-    if not bad:
-        return []
-    return [error("ring", bad=", ".join(map(str, bad[:8])))]
+    bad = [str(p.rank) for p in proof.ranks if not p.ring_ok]
+    return [error("ring", bad=", ".join(bad[:8]))] if bad else []
 
 
 def _transport(plan: Plan, proof: Proof) -> list[Finding]:
@@ -237,9 +245,7 @@ def _shared(proof: Proof) -> list[Finding]:
     for p in proof.ranks:
         by_host.setdefault(p.host, set()).add(p.namespaces.get("shm", ""))
     parted = [host for host, seen in by_host.items() if len(seen) > 1]
-    if not parted:
-        return []
-    return [error("shared-memory-separate", parted=parted[0])]
+    return [error("shared-memory-separate", parted=host) for host in parted[:1]]
 
 
 def mpi_program(plan: Plan) -> str:

@@ -114,11 +114,12 @@ def _unfounded(data: Mapping[str, Any]) -> Iterator[Mistake]:
                 )
     for number, reference in enumerate(data.get("performance", ())):
         if reference["source"] not in known:
+            source = reference["source"]
             yield mistake_at(
                 ("performance", number, "source"),
                 "site-source-reference",
-                source=reference["source"],
-                suggestion=suggest(reference["source"], known),
+                source=source,
+                suggestion=suggest(source, known),
             )
 
 

@@ -69,11 +69,9 @@ class Account:
         return any(c.says == "against" and c.what.startswith("absent_") for c in self.clues)
 
     @property
-    def lacking(self) -> tuple[str, ...]:
-        """What every machine of the profile has and this machine lacks."""
-        return tuple(
-            c.seen for c in self.clues if c.says == "against" and c.what.startswith("present_")
-        )
+    def complete(self) -> bool:
+        """Whether the machine has all that every machine of the profile has, and nothing that none has."""
+        return not self.said("against")
 
 
 @dataclass(frozen=True)
@@ -159,13 +157,11 @@ def _unsupported(world: View) -> tuple[str, ...]:
 
 def _outweighed(account: Account) -> bool:
     """Whether a host name is the only evidence, and the machine lacks what every such machine has."""
-    weak = account.named <= _WEIGHTS["hostnames"]
-    return weak and (account.contradicted or bool(account.lacking))
+    return account.named <= _WEIGHTS["hostnames"] and not account.complete
 
 
 def _strength(account: Account) -> tuple[bool, bool, int]:
-    there = not account.contradicted and not account.lacking
-    return there, not account.expired, account.named
+    return account.complete, not account.expired, account.named
 
 
 def _families(world: View, accounts: Iterable[Account]) -> tuple[list[Account], str]:
@@ -173,8 +169,7 @@ def _families(world: View, accounts: Iterable[Account]) -> tuple[list[Account], 
         a
         for a in accounts
         if (a.site.is_family or (a.site.detect.present_paths and not a.site.detect.named))
-        and not a.contradicted
-        and not a.lacking
+        and a.complete
     ]
     if seen := [a for a in fitting if a.site.detect.present_paths]:
         # A family is less specific than the families that extend it.
@@ -243,18 +238,19 @@ def _own(clues: Clues, world: View) -> Iterator[Clue]:
 
 
 def _family(clues: Clues, world: View) -> Iterator[Clue]:
-    for pattern in clues.present_paths:
+    def path(kind: str, pattern: str, there: str, gone: str) -> Clue:
         paths = world.matching(expanded(pattern, world.environ))
         seen = f"{paths[0]} exists" if paths else f"there is no {pattern}"
-        yield Clue(f"present_paths: {pattern}", "for" if paths else "against", seen)
+        return Clue(f"{kind}: {pattern}", there if paths else gone, seen)
+
+    for pattern in clues.present_paths:
+        yield path("present_paths", pattern, "for", "against")
     for program in clues.absent_programs:
         present = world.which(program)
         seen = f"`{program}` is on PATH" if present else f"no `{program}` on PATH"
         yield Clue(f"absent_programs: {program}", "against" if present else "nothing", seen)
     for pattern in clues.absent_paths:
-        paths = world.matching(expanded(pattern, world.environ))
-        seen = f"{paths[0]} exists" if paths else f"there is no {pattern}"
-        yield Clue(f"absent_paths: {pattern}", "against" if paths else "nothing", seen)
+        yield path("absent_paths", pattern, "against", "nothing")
 
 
 def _expired(site: Site, today: datetime.date | None) -> str:

@@ -28,6 +28,9 @@ _WORDS = {
     Status.GUESS: "a guess",
 }
 
+# Of several values.
+COUNTED = {**_WORDS, Status.USER: "from users", Status.GUESS: "guessed"}
+
 NOBODY = "no source states it"  # the source of a value whose file says `guess`
 
 

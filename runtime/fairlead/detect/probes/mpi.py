@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fairlead.detect.machine import MpiView
+from fairlead.detect.machine import MpiMachine
 from fairlead.detect.model import MpiFact, Unknown
 from fairlead.mpi.host import HostMpi
 
@@ -22,7 +22,7 @@ PLACES = (
 )
 
 
-def probe(world: MpiView) -> dict[str, Any]:
+def probe(world: MpiMachine) -> dict[str, Any]:
     by_path: dict[str, HostMpi] = {}
     for mpi in world.host_mpis():
         by_path.setdefault(mpi.library.path, mpi)
@@ -37,7 +37,7 @@ def probe(world: MpiView) -> dict[str, Any]:
     return {"mpis": tuple(map(fact, by_path.values())), "unknown": unknown}
 
 
-def _named(world: MpiView) -> Iterator[tuple[str, str]]:
+def _named(world: MpiMachine) -> Iterator[tuple[str, str]]:
     for variable in VARIABLES:
         if (value := world.environ.get(variable, "")) and value.startswith("/"):
             yield value, f"named by ${variable}"

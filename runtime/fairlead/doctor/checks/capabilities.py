@@ -10,19 +10,22 @@ from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, well
 from fairlead.doctor.world import World
 from fairlead.engines.apptainer import CAP_SYS_RESOURCE
 
-NAME = "capabilities"
+
+def raises_limits(world: World) -> bool | None:
+    """Whether this process has CAP_SYS_RESOURCE; None where the kernel does not say."""
+    status = world.read("/proc/self/status") or ""
+    match = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
+    return bool(int(match[1], 16) >> CAP_SYS_RESOURCE & 1) if match else None
 
 
 def examine(world: World) -> Iterator[Diagnosis]:
-    match = re.search(
-        r"^CapEff:\s*([0-9a-f]+)", world.read("/proc/self/status") or "", re.MULTILINE
-    )
-    if world.uid != 0 or not match:
-        yield well(NAME, "no special capabilities are needed", f"uid {world.uid}")
-    elif int(match[1], 16) >> CAP_SYS_RESOURCE & 1:
-        yield well(NAME, "root has CAP_SYS_RESOURCE")
+    able = raises_limits(world)
+    if world.uid != 0 or able is None:
+        yield well("no special capabilities are needed", f"uid {world.uid}")
+    elif able:
+        yield well("root has CAP_SYS_RESOURCE")
     else:
         yield Diagnosis(info("capabilities"))
 
 
-CHECK = Check(NAME, "capabilities of root", examine, Topic.ENGINES, order=10)
+CHECK = Check("capabilities", "capabilities of root", examine, Topic.ENGINES, order=10)

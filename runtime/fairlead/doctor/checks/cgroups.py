@@ -9,7 +9,6 @@ from fairlead.doctor import podman
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 
-NAME = "cgroups"
 ROOT = "/sys/fs/cgroup"
 
 
@@ -28,7 +27,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
             severity=Severity.WARNING if _podman_is_used(world) else Severity.INFO,
         )
     else:
-        yield well(NAME, f"control groups: {_WORDS[kind]}", _delegated(world, kind))
+        yield well(f"control groups: {_WORDS[kind]}", _delegated(world, kind))
 
 
 _WORDS = {
@@ -63,5 +62,5 @@ def _delegated(world: World, kind: str) -> str:
 
 
 CHECK = Check(
-    NAME, "control groups, and which engines can use them", examine, Topic.MACHINE, order=80
+    "cgroups", "control groups, and which engines can use them", examine, Topic.MACHINE, order=80
 )

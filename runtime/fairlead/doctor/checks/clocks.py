@@ -8,7 +8,6 @@ from fairlead.base.paths import cache_dir
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 
-NAME = "clocks"
 SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
 # Read without a system call; reading another takes a microsecond, and MPI_Wtime is called often.
 _FAST = ("tsc", "arch_sys_counter", "timebase", "kvm-clock", "hyperv_clocksource_tsc_page", "tod")
@@ -23,14 +22,10 @@ def examine(world: World) -> Iterator[Diagnosis]:
         problems.append(ill("clocks-moving", slip_s=state.slip_s * 1e3))
     if state.synchronised is False:
         problems.append(_unsynchronised(world))
-    yield from problems
-    if not problems:
-        known = (
-            f"synchronised to {state.error_s * 1e3:.0f} ms"
-            if state.synchronised
-            else "not known to be wrong"
-        )
-        yield well(NAME, f"the clock is {known}; the file systems' agree", SOURCE)
+    known = "not known to be wrong"
+    if state.synchronised:
+        known = f"synchronised to {state.error_s * 1e3:.0f} ms"
+    yield from problems or [well(f"the clock is {known}; the file systems' agree", SOURCE)]
 
 
 def _unsynchronised(world: World) -> Diagnosis:
@@ -45,20 +40,17 @@ def _files(world: World) -> Iterator[Diagnosis]:
     for folder in (str(cache_dir(world.environ)), world.environ.get("TMPDIR") or "/tmp"):
         offset = world.clock_offset_s(folder)
         if offset is not None and abs(offset) > OFFSET_S:
-            kind = world.file_system(folder).kind
-            yield ill(
-                "clocks-file-system",
-                offset=abs(offset),
-                ahead="ahead" if offset > 0 else "behind",
-                folder=folder,
-                kind=kind,
-            )
+            ahead = "ahead" if offset > 0 else "behind"
+            fs = world.file_system(folder)
+            yield ill("clocks-file-system", offset=abs(offset), ahead=ahead, folder=folder, fs=fs)
 
 
 def _source(world: World) -> Iterator[Diagnosis]:
     source = (world.read(SOURCE) or "").strip()
     if source and source not in _FAST:
-        yield ill("clocks-slow-source", source=source, source_2=SOURCE)
+        yield ill("clocks-slow-source", source=source, file=SOURCE)
 
 
-CHECK = Check(NAME, "clocks of the machine and its file systems", examine, Topic.MACHINE, order=90)
+CHECK = Check(
+    "clocks", "clocks of the machine and its file systems", examine, Topic.MACHINE, order=90
+)

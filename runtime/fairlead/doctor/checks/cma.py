@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 
-NAME = "cma"
 YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 
 
@@ -19,7 +18,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
         tried = {case: int(code) for case, code in json.loads(ran.stdout).items()}
         plain, allowed, apart = (tried[case] for case in ("plain", "allowed", "namespaces"))
     except (ValueError, KeyError, AttributeError):
-        yield note("cma-untested", ran_argv=" ".join(ran.argv), ran_said=ran.said)
+        yield note("cma-untested", words=" ".join(ran.argv), ran=ran)
         return
     scope = (world.read(YAMA) or "").strip()
     if plain == 0:
@@ -41,7 +40,7 @@ def _well(world: World, apart: int) -> Diagnosis:
     engine = world.engine_here()
     if engine and engine.userns_per_rank and apart:
         return note("cma-separate-namespaces", what=what, engine_path=engine.path)
-    return well(NAME, what, "tried with process_vm_readv")
+    return well(what, "tried with process_vm_readv")
 
 
 def _why(code: int, scope: str) -> str:
@@ -49,15 +48,12 @@ def _why(code: int, scope: str) -> str:
         return (
             "the kernel was built without CONFIG_CROSS_MEMORY_ATTACH, or a seccomp filter hides it"
         )
-    if scope in ("2", "3"):
-        return (
-            "only an administrator can trace"
-            if scope == "2"
-            else "no user can trace until a reboot"
-        )
-    return (
-        f"it ended with {errno.errorcode.get(code, code)}: a seccomp filter, or a security module"
-    )
+    if scope == "2":
+        return "only an administrator can trace"
+    if scope == "3":
+        return "no user can trace until a reboot"
+    ended = errno.errorcode.get(code, code)
+    return f"it ended with {ended}: a seccomp filter, or a security module"
 
 
 def _remedy(code: int, scope: str) -> str:
@@ -70,4 +66,4 @@ def _remedy(code: int, scope: str) -> str:
     return "in Docker: --cap-add SYS_PTRACE; else ask an administrator which security module forbids it"
 
 
-CHECK = Check(NAME, "access to another rank's memory (tested)", examine, Topic.NODE, order=30)
+CHECK = Check("cma", "access to another rank's memory (tested)", examine, Topic.NODE, order=30)

@@ -11,8 +11,6 @@ from fairlead.doctor.install.apptainer import RETRY, install_apptainer
 from fairlead.doctor.world import World
 from fairlead.engines.apptainer import private_apptainer
 
-NAME = "engine"
-
 
 def examine(world: World) -> Iterator[Diagnosis]:
     others = world.other_engines()
@@ -20,15 +18,9 @@ def examine(world: World) -> Iterator[Diagnosis]:
     yield from _apptainer(world, able)
     for kind, ran in others.items():
         if kind in able:
-            yield well(NAME, f"{kind} also runs on this machine", ran.argv[0])
+            yield well(f"{kind} also runs on this machine", ran.argv[0])
         else:
-            yield ill(
-                "engine-other-cannot-run-image",
-                kind=kind,
-                ran_argv=ran.argv[0],
-                returncode=ran.returncode,
-                ran_said=ran.said,
-            )
+            yield ill("engine-other-cannot-run-image", kind=kind, ran=ran, said=ran.said)
 
 
 def _apptainer(world: World, able: list[str]) -> Iterator[Diagnosis]:
@@ -42,21 +34,17 @@ def _apptainer(world: World, able: list[str]) -> Iterator[Diagnosis]:
         yield ill(
             "engine-does-not-start" if private else "engine-does-not-start-reinstall",
             program=program,
-            version_said=version.said,
+            version=version,
             retry=RETRY,
             fix=_own_fix(world) if private else None,
         )
         return
     probe = world.probe_engine()
     if probe.returncode:
-        yield ill(
-            "engine-cannot-run-image",
-            probe_argv=" ".join(probe.argv),
-            returncode=probe.returncode,
-            probe_said=probe.said,
-        )
+        words = " ".join(probe.argv)
+        yield ill("engine-cannot-run-image", words=words, probe=probe, said=probe.said)
     else:
-        yield well(NAME, version.stdout.strip(), program)
+        yield well(version.stdout.strip(), program)
 
 
 def _absent(world: World, able: list[str]) -> Diagnosis:
@@ -64,22 +52,14 @@ def _absent(world: World, able: list[str]) -> Diagnosis:
     packaged = _candidate(world)
     by_apt = packaged and (world.uid == 0 or world.run(("sudo", "-n", "true")).returncode == 0)
     fix: Fix = apt_fix([packaged]) if by_apt else _own_fix(world)
+    private = private_apptainer(world.environ)
     if able:
+        names = " and ".join(able)
         return ill(
-            "engine-no-apptainer",
-            private_apptainer=private_apptainer(world.environ),
-            able=" and ".join(able),
-            able_0=able[0],
-            retry=RETRY,
-            fix=fix,
+            "engine-no-apptainer", private=private, names=names, able=able, retry=RETRY, fix=fix
         )
-    return ill(
-        "engine-none-for-doctor",
-        private_apptainer=private_apptainer(world.environ),
-        retry=RETRY,
-        remedy=f", or {apt_line([packaged])}" if packaged else "",
-        fix=fix,
-    )
+    remedy = f", or {apt_line([packaged])}" if packaged else ""
+    return ill("engine-none-for-doctor", private=private, retry=RETRY, remedy=remedy, fix=fix)
 
 
 def _candidate(world: World) -> str:
@@ -102,7 +82,7 @@ def _own_fix(world: World) -> OwnFix:
 
 # An engine may be given up after a minute, and here it is started twice.
 CHECK = Check(
-    NAME,
+    "engine",
     "container engines (tested with a tiny image)",
     examine,
     Topic.ENGINES,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,12 +11,12 @@ from fairlead.base import process
 from fairlead.base.errors import Severity
 from fairlead.base.paths import data_dir
 from fairlead.doctor import podman
+from fairlead.doctor.checks.capabilities import raises_limits
 from fairlead.doctor.checks.setuid import configuration, starters
 from fairlead.doctor.diagnosis import Check, Diagnosis, Fix, OwnFix, Topic, ill, note, well
 from fairlead.doctor.world import World
-from fairlead.engines.apptainer import CAP_SYS_RESOURCE, parse_conf
+from fairlead.engines.apptainer import parse_conf
 
-NAME = "engine-settings"
 # Key, values that harm, how much, and the consequence; `yes` is right. Source: Apptainer's and
 # SingularityCE's administrator guides, "Configuration Files".
 _RULES = (
@@ -53,17 +52,15 @@ _RULES = (
 
 
 def examine(world: World) -> Iterator[Diagnosis]:
-    found = [*_apptainer(world), *_podman(world), *_charliecloud(world)]
+    program = world.engine()
+    found = [*_apptainer(world, program), *_podman(world), *_charliecloud(world)]
     if found:
         yield from found
+    elif program:
+        where = configuration(world, program)
+        yield well("the engines' configuration has no problems", where)
     else:
-        program = world.engine()
-        where = configuration(world, program) if program else ""
-        yield well(
-            NAME,
-            "the engines' configuration has no problems" if program else "no engine to configure",
-            where,
-        )
+        yield well("no engine to configure")
 
 
 @dataclass(frozen=True)
@@ -103,8 +100,7 @@ class _Settings:
         )
 
 
-def _apptainer(world: World) -> Iterator[Diagnosis]:
-    program = world.engine()
+def _apptainer(world: World, program: str | None) -> Iterator[Diagnosis]:
     if program is None:
         return
     file = configuration(world, program)
@@ -189,12 +185,8 @@ def _podman(world: World) -> Iterator[Diagnosis]:
 
 def _ulimits(world: World) -> Iterator[Diagnosis]:
     """Podman raises limits for root's containers, which takes a capability that this root may lack."""
-    match = re.search(
-        r"^CapEff:\s*([0-9a-f]+)", world.read("/proc/self/status") or "", re.MULTILINE
-    )
-    if not match or int(match[1], 16) >> CAP_SYS_RESOURCE & 1:
-        return
-    if podman.setting(world, "containers", "default_ulimits")[0] is None:
+    limits, _ = podman.setting(world, "containers", "default_ulimits")
+    if raises_limits(world) is False and limits is None:
         yield note("engine-settings-podman-limits")
 
 
@@ -203,4 +195,6 @@ def _charliecloud(world: World) -> Iterator[Diagnosis]:
         yield note("engine-settings-charliecloud-user")
 
 
-CHECK = Check(NAME, "settings of Apptainer and Podman", examine, Topic.ENGINES, order=50)
+CHECK = Check(
+    "engine-settings", "settings of Apptainer and Podman", examine, Topic.ENGINES, order=50
+)

@@ -6,16 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
-from fairlead.base.errors import Severity
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
-from fairlead.doctor.site_expectations import DEVICES, FABRICS, says
+from fairlead.doctor.site_expectations import DEVICES, FABRICS, says, variables
 from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
 from fairlead.mpi.host import HostMpi
 from fairlead.schedulers.registry import in_job
 from fairlead.site import Site
 
-NAME = "fabric"
 # Libraries and modules behind an MPI by which it knows a fabric: rdma-core, UCX, libfabric, Cray.
 _KNOWS = {
     "infiniband": re.compile(
@@ -34,35 +32,24 @@ def examine(world: World) -> Iterator[Diagnosis]:
     devices = {kind: found[0] for kind in DEVICES if (found := world.matching(DEVICES[kind]))}
     expected = site.fabric.kind if site and site.fabric.kind in FABRICS else ""
     problems = []
-    if expected and expected not in devices:
+    if site and expected and expected not in devices:
         problems.append(_no_device(world, site, expected))
     problems += _unreached(world, devices)
     if devices or expected:
-        problems += _forced(world.environ, "this shell", Severity.WARNING)
+        problems += _forced(world.environ, "this shell")
         if site:
             problems += _profile_forces(site)
             problems += _profile_accepts(site)
-    yield from problems
-    if not problems:
-        devices_found = ", ".join(f"{FABRICS[kind]} ({path})" for kind, path in devices.items())
-        if not devices_found:
-            yield well(NAME, "no fabric on this machine: shared memory within the node, TCP beyond")
-        else:
-            yield well(NAME, f"{devices_found}: the MPIs of this machine support it")
+    here = ", ".join(f"{FABRICS[kind]} ({path})" for kind, path in devices.items())
+    none = "no fabric on this machine: shared memory within the node, TCP beyond"
+    yield from problems or [well(f"{here}: the MPIs of this machine support it" if here else none)]
 
 
-def _no_device(world: World, site: Site | None, kind: str) -> Diagnosis:
-    assert site is not None
-    says_so = says(site, "fabric.kind", kind)
+def _no_device(world: World, site: Site, kind: str) -> Diagnosis:
+    says_so, fabric, device = says(site, "fabric.kind", kind), FABRICS[kind], DEVICES[kind]
     if in_job(world.environ):
-        return ill(
-            "fabric-device-missing",
-            fabrics=FABRICS[kind],
-            devices=DEVICES[kind],
-            says_so=says_so,
-            site_name=site.name,
-        )
-    return note("fabric-login-node", fabrics=FABRICS[kind], devices=DEVICES[kind], says_so=says_so)
+        return ill("fabric-device-missing", fabric=fabric, device=device, says=says_so, site=site)
+    return note("fabric-login-node", fabric=fabric, device=device, says=says_so)
 
 
 def _unreached(world: World, devices: Mapping[str, str]) -> Iterator[Diagnosis]:
@@ -84,36 +71,29 @@ def knows(mpi: HostMpi, kind: str) -> bool:
 
 def _profile_forces(site: Site) -> Iterator[Diagnosis]:
     """A site may have its reasons; users who measure there must know."""
-    for key, values in (
-        ("environment.set", site.environment.set),
-        ("gpu.set", site.gpu.set),
-    ):
-        for found in _forced(values, f"the profile `{site.name}`", Severity.WARNING):
-            yield ill(
-                "fabric-profile-note",
-                finding_what=found.finding.what,
-                says=says(site, key, found.finding.where),
-                why=found.finding.why,
-                site_name=site.name,
-            )
+    for key, values in variables(site).items():
+        for found in _forced(values, f"the profile `{site.name}`"):
+            says_so = says(site, key, found.finding.where)
+            yield ill("fabric-profile-note", found=found.finding, says=says_so, site=site)
 
 
 def _profile_accepts(site: Site) -> Iterator[Diagnosis]:
     """A proof that takes TCP for the fabric proves nothing of speed."""
     kernel = [name for name in site.fabric.accepts if _TCP.fullmatch(name)]
     if kernel and site.fabric.kind in FABRICS:
+        names = ", ".join(kernel)
         yield ill(
             "fabric-profile-accepts-kernel",
-            kernel=", ".join(kernel),
-            says=says(site, "fabric.accepts", ", ".join(kernel)),
+            kernel=names,
+            says=says(site, "fabric.accepts", names),
             fabrics=FABRICS[site.fabric.kind],
-            site_name=site.name,
+            site=site,
         )
 
 
-def _forced(values: Mapping[str, str], who: str, severity: Severity) -> Iterator[Diagnosis]:
+def _forced(values: Mapping[str, str], who: str) -> Iterator[Diagnosis]:
     for name in _tcp_only(values):
-        yield ill("fabric-variable", name=name, values=values[name], who=who, severity=severity)
+        yield ill("fabric-variable", name=name, values=values[name], who=who)
 
 
 def _tcp_only(values: Mapping[str, str]) -> Iterator[str]:
@@ -135,4 +115,4 @@ def _tcp_only(values: Mapping[str, str]) -> Iterator[str]:
         yield "OMPI_MCA_btl"
 
 
-CHECK = Check(NAME, "fabrics, and whether MPI uses them", examine, Topic.NETWORK, order=30)
+CHECK = Check("fabric", "fabrics, and whether MPI uses them", examine, Topic.NETWORK, order=30)

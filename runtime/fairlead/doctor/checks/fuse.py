@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from fairlead.doctor.diagnosis import Check, Diagnosis, RootFix, Topic, ill, well
 from fairlead.doctor.world import World
 
-NAME = "fuse"
 DEVICE = "/dev/fuse"
 _OPEN = RootFix(
     f"makes {DEVICE} usable by all users",
@@ -23,7 +22,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     elif not world.access(DEVICE, os.R_OK | os.W_OK):
         yield ill("fuse-no-permission", user=world.user, device=DEVICE, line=_OPEN.line, fix=_OPEN)
     else:
-        yield well(NAME, f"{world.user} can mount images through {DEVICE}")
+        yield well(f"{world.user} can mount images through {DEVICE}")
 
 
-CHECK = Check(NAME, "permission to mount images", examine, Topic.MACHINE, order=50)
+CHECK = Check("fuse", "permission to mount images", examine, Topic.MACHINE, order=50)

@@ -13,7 +13,6 @@ from fairlead.engines.model import Engine
 from fairlead.mpi.host import HostMpi
 from fairlead.swap.glibc import Glibc, GlibcWay, choose_glibc, host_glibc
 
-NAME = "glibc-distance"
 # What Debian's package libc6 brings; another distribution's images are looked at by `preflight`.
 _PIECES = (
     "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1", "libc.so.6", "libm.so.6", "libmvec.so.1",
@@ -29,7 +28,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     mpis = [m for m in world.host_mpis() if m.library.family is not AbiFamily.UNKNOWN]
     if not mpis or not images:
         lacks = "host MPI" if not mpis else "lock of an image"
-        yield well(NAME, f"there is no {lacks} to compare")
+        yield well(f"there is no {lacks} to compare")
         return
     oldest = min(images.values(), key=version_key)
     newest = max(images.values(), key=version_key)
@@ -41,7 +40,6 @@ def examine(world: World) -> Iterator[Diagnosis]:
         need = choose_glibc(first, _facts(oldest), engine).need or "no version"
         reach = oldest if oldest == newest else f"{oldest} to {newest}"
         yield well(
-            NAME,
             f"host MPIs need glibc {_highest(mpis, engine, oldest)}, images have {reach}",
             f"host {host_glibc(first) or 'unknown'}; {first.library.title} needs {need}",
         )
@@ -95,4 +93,4 @@ def _facts(glibc: str) -> ImageFacts:
     )
 
 
-CHECK = Check(NAME, "glibc of host MPIs and of images", examine, Topic.MPI, order=20)
+CHECK = Check("glibc-distance", "glibc of host MPIs and of images", examine, Topic.MPI, order=20)

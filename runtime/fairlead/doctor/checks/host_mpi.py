@@ -27,9 +27,8 @@ def examine(world: World) -> Iterator[Diagnosis]:
     if usable:
         chosen = usable[0]
         where = f"{chosen.library.path}, {chosen.found_by}"
-        yield _other_than_the_sites(site, chosen) or well(
-            NAME, f"host MPI: {_title(chosen)}", where
-        )
+        fits = well(f"host MPI: {chosen.library.title}", where)
+        yield _other_than_the_sites(site, chosen) or fits
     elif site and site.mpi.replaces != "mpi":
         yield note("host-mpi-not-swapped", says=says(site, "mpi.replaces", site.mpi.replaces))
     elif site and site.fabric.kind in FABRICS:
@@ -42,30 +41,23 @@ def _other_than_the_sites(site: Site | None, chosen: HostMpi) -> Diagnosis | Non
     """The site's own is the one that knows its network."""
     if site is None or not site.mpi.vendor or site.mpi.vendor == chosen.library.vendor:
         return None
-    return ill(
-        "host-mpi-not-the-sites",
-        title=_title(chosen),
-        site=site,
-        chosen=chosen,
-        says=says(site, "mpi.vendor", site.mpi.vendor),
-        load=_load(site),
-    )
+    vendor = says(site, "mpi.vendor", site.mpi.vendor)
+    return ill("host-mpi-not-the-sites", site=site, chosen=chosen, says=vendor, load=_load(site))
 
 
 def _absent_at(site: Site, mpis: tuple[HostMpi, ...]) -> Diagnosis:
     """One from a wheel would not know the network, so none is offered."""
     search = ", ".join(site.mpi.search)
-    others = ", ".join(_title(m) for m in mpis)
+    others = ", ".join(m.library.title for m in mpis)
+    load = _load(site)
     if not search:
-        return ill(
-            "host-mpi-site-has-no-folder", site_name=site.name, others=others, load=_load(site)
-        )
+        return ill("host-mpi-site-has-no-folder", site=site, others=others, load=load)
     return ill(
         "host-mpi-site-not-found",
         search=search,
         says=says(site, "mpi.search", search),
         others=others,
-        load=_load(site),
+        load=load,
         severity=severity(site, "mpi.search"),
     )
 
@@ -79,22 +71,16 @@ def _load(site: Site) -> str:
 def _absent(world: World, mpis: tuple[HostMpi, ...]) -> Diagnosis:
     default = known_wheels().default
     name, _, version = default.partition("==")
-    others = ", ".join(_title(m) + ("" if m.launcher else " without a launcher") for m in mpis)
-    # Open MPI's jobs can still be run, so a machine that has it is only lacking.
-    return ill(
-        "host-mpi-none",
-        others=others,
-        retry=RETRY,
-        severity=Severity.WARNING if mpis else Severity.ERROR,
-        fix=OwnFix(
-            f"installs {default}",
-            lambda progress: install_wheel_mpi(name, version, progress, world.environ),
-        ),
+    others = ", ".join(
+        m.library.title + ("" if m.launcher else " without a launcher") for m in mpis
     )
-
-
-def _title(mpi: HostMpi) -> str:
-    return f"{mpi.library.vendor} {mpi.library.version}".strip()
+    # Open MPI's jobs can still be run, so a machine that has it is only lacking.
+    severe = Severity.WARNING if mpis else Severity.ERROR
+    fix = OwnFix(
+        f"installs {default}",
+        lambda progress: install_wheel_mpi(name, version, progress, world.environ),
+    )
+    return ill("host-mpi-none", others=others, retry=RETRY, severity=severe, fix=fix)
 
 
 CHECK = Check(NAME, "the host MPI and its launcher", examine, Topic.MPI, order=10)

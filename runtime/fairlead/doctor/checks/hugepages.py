@@ -9,7 +9,6 @@ from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, well
 from fairlead.doctor.site_expectations import DEVICES
 from fairlead.doctor.world import World
 
-NAME = "hugepages"
 SETTING = "/sys/kernel/mm/transparent_hugepage/enabled"
 # What Cray's craype-hugepages modules set, for libhugetlbfs(7).
 _ASKING = ("HUGETLB_MORECORE", "HUGETLB_ELFMAP", "HUGETLB_FORCE_ELFMAP")
@@ -26,12 +25,9 @@ def examine(world: World) -> Iterator[Diagnosis]:
     problems += _asked_for(world, pool, mounts)
     if world.matching(DEVICES["aries"]) and not mounts:
         problems.append(ill("hugepages-no-hugetlbfs-aries"))
-    yield from problems
-    if not problems:
-        state = chosen[1] if chosen else "unknown to this kernel"
-        yield well(
-            NAME, f"transparent huge pages: {state}; {pool} reserved", ", ".join(mounts) or SETTING
-        )
+    state = chosen[1] if chosen else "unknown to this kernel"
+    what = f"transparent huge pages: {state}; {pool} reserved"
+    yield from problems or [well(what, ", ".join(mounts) or SETTING)]
 
 
 def _asked_for(world: World, pool: int, mounts: list[str]) -> Iterator[Diagnosis]:
@@ -62,4 +58,4 @@ def _mounted(world: World, folder: str) -> bool:
     return there.kind == "hugetlbfs" and there.mount == folder
 
 
-CHECK = Check(NAME, "huge pages", examine, Topic.NODE, order=50)
+CHECK = Check("hugepages", "huge pages", examine, Topic.NODE, order=50)

@@ -12,33 +12,17 @@ from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
 from fairlead.launchers.identify import launcher_of
 from fairlead.launchers.model import Launcher
-from fairlead.mpi.host import HostMpi
 
-NAME = "launcher-match"
-# Variables that a loaded module of an MPI sets, and its family.
+# By family: variables that a loaded module of an MPI sets, and names of modules up to their first slash.
 _VARIABLES = {
-    "CRAY_MPICH_DIR": AbiFamily.MPICH,
-    "MPICH_DIR": AbiFamily.MPICH,
-    "I_MPI_ROOT": AbiFamily.MPICH,
-    "MVAPICH2_HOME": AbiFamily.MPICH,
-    "OPAL_PREFIX": AbiFamily.OPENMPI,
-    "OMPI_DIR": AbiFamily.OPENMPI,
-    "OPENMPI_HOME": AbiFamily.OPENMPI,
+    AbiFamily.MPICH: ("CRAY_MPICH_DIR", "MPICH_DIR", "I_MPI_ROOT", "MVAPICH2_HOME"),
+    AbiFamily.OPENMPI: ("OPAL_PREFIX", "OMPI_DIR", "OPENMPI_HOME"),
 }
-# The same by a module's name, up to its first slash.
 _MODULES = {
-    "cray-mpich": AbiFamily.MPICH,
-    "cray-mpich-abi": AbiFamily.MPICH,
-    "mpich": AbiFamily.MPICH,
-    "mvapich": AbiFamily.MPICH,
-    "mvapich2": AbiFamily.MPICH,
-    "impi": AbiFamily.MPICH,
-    "intel-mpi": AbiFamily.MPICH,
-    "intelmpi": AbiFamily.MPICH,
-    "openmpi": AbiFamily.OPENMPI,
-    "hpcx": AbiFamily.OPENMPI,
-    "spectrum-mpi": AbiFamily.OPENMPI,
-}
+    AbiFamily.MPICH: ("cray-mpich", "cray-mpich-abi", "mpich", "mvapich", "mvapich2", "impi",
+                      "intel-mpi", "intelmpi"),
+    AbiFamily.OPENMPI: ("openmpi", "hpcx", "spectrum-mpi"),
+}  # fmt: skip
 _TITLES = {AbiFamily.MPICH: "MPICH", AbiFamily.OPENMPI: "Open MPI"}
 
 
@@ -52,23 +36,19 @@ def examine(world: World) -> Iterator[Diagnosis]:
         if not problems:
             problems += _against_host(world, launcher)
     problems += [*_sites_own(world), *_slurm(world, modules)]
-    yield from problems
-    if not problems:
-        title = launcher.title if launcher else "none"
-        names = ", ".join(modules) or "none"
-        yield well(NAME, f"`mpiexec` on PATH: {title}; MPI modules: {names}", program or "")
+    title, names = launcher.title if launcher else "none", ", ".join(modules) or "none"
+    fine = well(f"`mpiexec` on PATH: {title}; MPI modules: {names}", program or "")
+    yield from problems or [fine]
 
 
 def loaded(world: World) -> dict[str, AbiFamily]:
     """The MPIs that the user's modules have chosen, by the evidence."""
-    found = {}
+    found: dict[str, AbiFamily] = {}
     for module in world.environ.get("LOADEDMODULES", "").split(":"):
         name = module.partition("/")[0].lower()
-        if name in _MODULES:
-            found[f"module {module}"] = _MODULES[name]
-    for variable, family in _VARIABLES.items():
-        if world.environ.get(variable):
-            found[variable] = family
+        found |= {f"module {module}": f for f, names in _MODULES.items() if name in names}
+    for family, variables in _VARIABLES.items():
+        found |= {name: family for name in variables if world.environ.get(name)}
     return found
 
 
@@ -78,37 +58,23 @@ def _identified(world: World, program: str) -> Launcher:
     if "/pals/" in real:
         return Launcher(program, AbiFamily.UNKNOWN, "PALS")
     ran = world.run((program, "--version"))
-    unknown = Launcher(program, AbiFamily.UNKNOWN, Path(real).name)
-    return launcher_of(program, ran.stdout + ran.stderr) or unknown
+    known = launcher_of(program, ran.stdout + ran.stderr)
+    return known or Launcher(program, AbiFamily.UNKNOWN, Path(real).name)
 
 
 def _against_modules(launcher: Launcher, modules: dict[str, AbiFamily]) -> Iterator[Diagnosis]:
     others = [how for how, family in modules.items() if family is not launcher.family]
     if others and launcher.family not in modules.values():
-        yield ill(
-            "launcher-match-other-family",
-            launcher=launcher,
-            others=", ".join(others),
-        )
+        yield ill("launcher-match-other-family", launcher=launcher, others=", ".join(others))
 
 
 def _against_host(world: World, launcher: Launcher) -> Iterator[Diagnosis]:
-    chosen = _chosen(world.host_mpis())
+    own = [m.launcher for m in world.host_mpis() if m.library.family is AbiFamily.MPICH]
+    chosen = next(filter(None, own), None)
     site = world.profile().site
     by_others = site is not None and "mpiexec" not in site.launcher.kinds
-    if chosen is None or chosen.launcher is None or by_others:
-        return
-    if chosen.launcher.family is not launcher.family:
-        yield note(
-            "launcher-match-other-family-unused",
-            launcher=launcher,
-            chosen_launcher_path=chosen.launcher.path,
-        )
-
-
-def _chosen(mpis: tuple[HostMpi, ...]) -> HostMpi | None:
-    usable = [m for m in mpis if m.launcher and m.library.family is AbiFamily.MPICH]
-    return next(iter(usable), None)
+    if chosen and not by_others and chosen.family is not launcher.family:
+        yield note("launcher-match-other-family-unused", launcher=launcher, chosen=chosen)
 
 
 # The program of a profile's kind of launcher; `mpiexec` may be the MPI's own, off PATH.
@@ -151,16 +117,18 @@ def _slurm(world: World, modules: dict[str, AbiFamily]) -> Iterator[Diagnosis]:
     }
     if default in ("none", "(null)"):
         yield note("launcher-match-srun-no-default", where=where, default=default)
-    elif default.startswith("pmi2") and families == {AbiFamily.OPENMPI}:
-        yield _wrong_default(default, where, "Open MPI", "pmix")
+        return
+    mpi, right = "", ""
+    if default.startswith("pmi2") and families == {AbiFamily.OPENMPI}:
+        mpi, right = "Open MPI", "pmix"
     elif default.startswith("pmix") and families == {AbiFamily.MPICH}:
         behind = {e.soname for m in world.host_mpis() for e in m.closure}
         if not any(name.startswith("libpmix.so") for name in behind):
-            yield _wrong_default(default, where, "MPICH", "pmi2")
+            mpi, right = "MPICH", "pmi2"
+    if mpi:
+        yield ill("launcher-match-srun-default", default=default, mpi=mpi, where=where, right=right)
 
 
-def _wrong_default(default: str, where: str, mpi: str, right: str) -> Diagnosis:
-    return ill("launcher-match-srun-default", default=default, mpi=mpi, where=where, right=right)
-
-
-CHECK = Check(NAME, "whether launcher and MPI are of one family", examine, Topic.MPI, order=30)
+CHECK = Check(
+    "launcher-match", "whether launcher and MPI are of one family", examine, Topic.MPI, order=30
+)

@@ -12,7 +12,6 @@ from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
 
-NAME = "library-path"
 _NAMES = (
     (re.compile(r"lib(mpi|mpich)(_\w+)?\.so\.12(\.|$)"), AbiFamily.MPICH),
     (re.compile(r"libmpi\.so\.(40|20)(\.|$)"), AbiFamily.OPENMPI),
@@ -27,15 +26,9 @@ def examine(world: World) -> Iterator[Diagnosis]:
     problems = [*_preloads(world)]
     for variable in _PATHS:
         problems += _folders(world, variable)
-    yield from problems
-    if not problems:
-        given = [name for name in (*_PRELOADS, *_PATHS) if world.environ.get(name)]
-        what = (
-            f"{' and '.join(given)} bring no foreign MPI"
-            if given
-            else "neither LD_LIBRARY_PATH nor LD_PRELOAD is set"
-        )
-        yield well(NAME, what)
+    given = " and ".join(name for name in (*_PRELOADS, *_PATHS) if world.environ.get(name))
+    unset = "neither LD_LIBRARY_PATH nor LD_PRELOAD is set"
+    yield from problems or [well(f"{given} bring no foreign MPI" if given else unset)]
 
 
 def _preloads(world: World) -> Iterator[Diagnosis]:
@@ -95,4 +88,4 @@ def _meant(world: World) -> set[AbiFamily]:
     return {usable[0].library.family} if usable else set()
 
 
-CHECK = Check(NAME, "LD_LIBRARY_PATH and LD_PRELOAD", examine, Topic.MPI, order=50)
+CHECK = Check("library-path", "LD_LIBRARY_PATH and LD_PRELOAD", examine, Topic.MPI, order=50)

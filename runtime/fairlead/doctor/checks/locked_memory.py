@@ -10,7 +10,6 @@ from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.site_expectations import DEVICES, FABRICS, says
 from fairlead.doctor.world import World
 
-NAME = "locked-memory"
 UNLIMITED = -1
 # Below this, buffers of a job of ordinary size cannot be registered; vendors ask for `unlimited`.
 ENOUGH_BYTES = 4 * 2**30
@@ -22,7 +21,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     found = {kind: path for kind in _NEED_IT for path in world.matching(DEVICES[kind])[:1]}
     site = world.profile().site
     if _enough(soft):
-        yield well(NAME, f"{_words(soft)} of memory can be locked", "RLIMIT_MEMLOCK of this shell")
+        yield well(f"{_words(soft)} of memory can be locked", "RLIMIT_MEMLOCK of this shell")
     elif found:
         kind, device = next(iter(found.items()))
         limited: dict[str, Any] = {
@@ -44,7 +43,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
             says=says(site, "fabric.kind", site.fabric.kind),
         )
     else:
-        yield well(NAME, f"{_words(soft)} can be locked; no device of this machine needs more")
+        yield well(f"{_words(soft)} can be locked; no device of this machine needs more")
     yield from _service(world, bool(found))
 
 
@@ -67,4 +66,4 @@ def _words(limit: int) -> str:
     return "any amount" if limit == UNLIMITED else f"{limit / 1024:.0f} KiB"
 
 
-CHECK = Check(NAME, "limit of locked memory", examine, Topic.NODE, order=40)
+CHECK = Check("locked-memory", "limit of locked memory", examine, Topic.NODE, order=40)

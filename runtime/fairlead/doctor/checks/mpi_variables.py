@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, well
-from fairlead.doctor.site_expectations import says
+from fairlead.doctor.site_expectations import says, variables
 from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
 from fairlead.mpi.host import HostMpi
 
-NAME = "mpi-variables"
 _PATTERNS = ("I_MPI_", "MPICH_", "MPIR_CVAR_", "MV2_", "OMPI_", "UCX_", "FI_", "PMIX_", "PRTE_")
 
 
@@ -104,45 +103,30 @@ RULES = (
 def examine(world: World) -> Iterator[Diagnosis]:
     mpis = world.host_mpis()
     problems = [
-        *_broken(world.environ, lambda name: f"{name}={world.environ[name]}"),
+        *_broken(world.environ),
         *_gpu(world.environ, mpis),
         *_prefixes(world, mpis),
         *_files(world),
     ]
     site = world.profile().site
     if site:
-        for key, values in (("environment.set", site.environment.set), ("gpu.set", site.gpu.set)):
-            for found in _broken(values, lambda name, v=values: f"{name}={v[name]}"):  # type: ignore[misc]
-                problems.append(_of_profile(found, says(site, key, found.finding.where)))
-    yield from problems
-    if not problems:
-        seen = sorted(n for n in world.environ if n.startswith(_PATTERNS))
-        what = f"{len(seen)} variables of MPIs are set, none of them harms" if seen else ""
-        yield well(NAME, what or "no variable of this shell controls MPI", ", ".join(seen))
+        for key, values in variables(site).items():
+            for broken in _broken(values):
+                where = says(site, key, broken.finding.where)
+                problems.append(
+                    ill("mpi-variables-set-by-profile", found=broken.finding, where=where)
+                )
+    seen = sorted(n for n in world.environ if n.startswith(_PATTERNS))
+    what = f"{len(seen)} variables of MPIs are set, none of them harms" if seen else ""
+    fine = well(what or "no variable of this shell controls MPI", ", ".join(seen))
+    yield from problems or [fine]
 
 
-def _broken(values: Mapping[str, str], where: Callable[[str], str]) -> Iterator[Diagnosis]:
+def _broken(values: Mapping[str, str]) -> Iterator[Diagnosis]:
     for rule in RULES:
         value = values.get(rule.variable, "")
         if value and rule.harms(value):
-            yield ill(
-                "mpi-variables-breaks-runs",
-                variable=rule.variable,
-                value=value,
-                where=where(rule.variable),
-                why=rule.why,
-                remedy=f"unset {rule.variable}{rule.remedy}",
-            )
-
-
-def _of_profile(found: Diagnosis, where: str) -> Diagnosis:
-    finding = found.finding
-    return ill(
-        "mpi-variables-set-by-profile",
-        finding_what=finding.what,
-        where=where,
-        why=finding.why,
-    )
+            yield ill("mpi-variables-breaks-runs", rule=rule, value=value)
 
 
 def _gpu(values: Mapping[str, str], mpis: tuple[HostMpi, ...]) -> Iterator[Diagnosis]:
@@ -151,7 +135,7 @@ def _gpu(values: Mapping[str, str], mpis: tuple[HostMpi, ...]) -> Iterator[Diagn
     if values.get("MPICH_GPU_SUPPORT_ENABLED") != "1" or not cray:
         return
     if not any(mpi.gpu_transport for mpi in cray):
-        yield ill("mpi-variables-no-gpu-transport", library_path=cray[0].library.path)
+        yield ill("mpi-variables-no-gpu-transport", mpi=cray[0])
 
 
 def _prefixes(world: World, mpis: tuple[HostMpi, ...]) -> Iterator[Diagnosis]:
@@ -173,4 +157,4 @@ def _files(world: World) -> Iterator[Diagnosis]:
             yield ill("mpi-variables-file-missing", name=name, value=value)
 
 
-CHECK = Check(NAME, "MPI variables that break runs", examine, Topic.MPI, order=40)
+CHECK = Check("mpi-variables", "MPI variables that break runs", examine, Topic.MPI, order=40)

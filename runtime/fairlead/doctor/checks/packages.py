@@ -10,8 +10,6 @@ from typing import NamedTuple
 from fairlead.doctor.diagnosis import Check, Diagnosis, RootFix, Topic, ill, well
 from fairlead.doctor.world import World
 
-NAME = "packages"
-
 
 class Package(NamedTuple):
     """A Debian package, the program or file that shows it is there, and what it is for."""
@@ -43,7 +41,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     wanted = packages()
     missing = [package for package in wanted if not _present(world, package)]
     if not missing:
-        yield well(NAME, f"{len(wanted)} system packages", ", ".join(p.name for p in wanted))
+        yield well(f"{len(wanted)} system packages", ", ".join(p.name for p in wanted))
         return
     names = [package.name for package in missing]
     listed = ", ".join(names)
@@ -61,4 +59,4 @@ def _present(world: World, package: Package) -> bool:
     return world.which(package.witness) is not None
 
 
-CHECK = Check(NAME, "system packages", examine, Topic.MACHINE, order=20)
+CHECK = Check("packages", "system packages", examine, Topic.MACHINE, order=20)

@@ -14,7 +14,6 @@ from fairlead.launchers.pmi import slurm_pmi
 from fairlead.launchers.srun import pmi_listed
 from fairlead.mpi.host import HostMpi
 
-NAME = "pmi"
 # A profile's word, and the plugins of Slurm that speak it (`srun --mpi=list`).
 _PLUGINS = {
     "cray": re.compile(r"cray_\w+"),
@@ -39,21 +38,17 @@ _FOLDERS = (
 
 def examine(world: World) -> Iterator[Diagnosis]:
     if world.which("srun") is None:
-        yield well(NAME, "no Slurm on this machine: an MPI's own launcher connects its ranks")
+        yield well("no Slurm on this machine: an MPI's own launcher connects its ranks")
         return
     ran = world.run(("srun", "--mpi=list"))
     types = pmi_listed(f"{ran.stdout}\n{ran.stderr}") if ran.returncode == 0 else ()
     if not types:
-        yield ill("pmi-unknown", returncode=ran.returncode, ran_said=ran.said)
+        yield ill("pmi-unknown", ran=ran, said=ran.said)
         return
     libraries = _libraries(world)
-    types_seen = f"srun speaks {', '.join(types)}" + (
-        f"; {', '.join(libraries)}" if libraries else "; no libpmi"
-    )
     problems = [*_against_profile(world, types), *_against_mpis(world, types, libraries)]
-    yield from problems
-    if not problems:
-        yield well(NAME, types_seen, "srun --mpi=list")
+    spoken = f"srun speaks {', '.join(types)}; {', '.join(libraries) or 'no libpmi'}"
+    yield from problems or [well(spoken, "srun --mpi=list")]
 
 
 def speaks(kind: str, types: tuple[str, ...]) -> bool:
@@ -66,17 +61,17 @@ def _against_profile(world: World, types: tuple[str, ...]) -> Iterator[Diagnosis
     site = world.profile().site
     if site is None or not site.launcher.pmi or "srun" not in site.launcher.kinds:
         return
-    wanted = site.launcher.pmi
-    spoken = [kind for kind in _PLUGINS if speaks(kind, types)]
-    if not any(speaks(kind, types) for kind in wanted):
-        yield ill(
-            "pmi-none-accepted-profile" if spoken else "pmi-none-accepted-plugin",
-            wanted=", ".join(wanted),
-            types=", ".join(types),
-            says=says(site, "launcher.pmi", ", ".join(wanted)),
-            spoken=spoken,
-            severity=severity(site, "launcher.pmi"),
-        )
+    if any(speaks(kind, types) for kind in site.launcher.pmi):
+        return
+    wanted, spoken = ", ".join(site.launcher.pmi), [k for k in _PLUGINS if speaks(k, types)]
+    yield ill(
+        "pmi-none-accepted-profile" if spoken else "pmi-none-accepted-plugin",
+        wanted=wanted,
+        types=", ".join(types),
+        says=says(site, "launcher.pmi", wanted),
+        spoken=spoken,
+        severity=severity(site, "launcher.pmi"),
+    )
 
 
 def _against_mpis(
@@ -87,19 +82,18 @@ def _against_mpis(
     for place, mpi in enumerate(_of_families(world.host_mpis())):
         # The first is the one that `run` takes; the others may never be meant.
         severe = Severity.INFO if place else Severity.WARNING
-        title = mpi.library.title
-        if not slurm_pmi(mpi.library.family, types, preferred):
+        library = mpi.library
+        if not slurm_pmi(library.family, types, preferred):
             yield ill(
                 "pmi-mismatch",
-                title=title,
-                library_path=mpi.library.path,
-                takes=_TAKES[mpi.library.family],
+                library=library,
+                takes=_TAKES[library.family],
                 types=", ".join(types),
                 mpiexec=mpi.launcher.path if mpi.launcher else "mpiexec",
                 severity=severe,
             )
-        elif mpi.library.vendor == "Intel MPI" and not _intel_knows(world, libraries):
-            yield ill("pmi-no-libpmi2", library_path=mpi.library.path, severity=severe)
+        elif library.vendor == "Intel MPI" and not _intel_knows(world, libraries):
+            yield ill("pmi-no-libpmi2", library=library, severity=severe)
 
 
 def _of_families(mpis: tuple[HostMpi, ...]) -> list[HostMpi]:
@@ -124,4 +118,4 @@ def _libraries(world: World) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-CHECK = Check(NAME, "how srun connects ranks", examine, Topic.NETWORK, order=10)
+CHECK = Check("pmi", "how srun connects ranks", examine, Topic.NETWORK, order=10)

@@ -14,7 +14,6 @@ from fairlead.base.paths import cache_dir
 from fairlead.doctor.diagnosis import Check, Diagnosis, OwnFix, Topic, ill, well
 from fairlead.doctor.world import World
 
-NAME = "quotas"
 FILES_NEEDED = 60_000  # a TensorFlow image's tree while it is packed
 FULL = 0.95  # of a quota
 
@@ -25,16 +24,12 @@ class Place:
 
     Attributes:
         variable: by which it is moved.
-        chosen: whether that variable is set.
-        maps: programs or libraries are run from it.
-        essential: without it nothing works.
+        essential: without it nothing works; programs and libraries are run from it.
     """
 
     title: str
     folder: str
     variable: str
-    chosen: bool
-    maps: bool = False
     essential: bool = False
 
 
@@ -42,24 +37,10 @@ def places(world: World) -> list[Place]:
     """Where fairlead and Apptainer write."""
     environ = world.environ
     home = environ.get("HOME") or "/"
-    temporary = environ.get("TMPDIR")
+    temporary = environ.get("TMPDIR") or "/tmp"
     found = [
-        Place(
-            "fairlead's cache",
-            str(cache_dir(environ)),
-            "XDG_CACHE_HOME",
-            bool(environ.get("XDG_CACHE_HOME")),
-            maps=True,
-            essential=True,
-        ),
-        Place(
-            "the folder for temporary files",
-            temporary or "/tmp",
-            "TMPDIR",
-            bool(temporary),
-            maps=True,
-            essential=True,
-        ),
+        Place("fairlead's cache", str(cache_dir(environ)), "XDG_CACHE_HOME", essential=True),
+        Place("the folder for temporary files", temporary, "TMPDIR", essential=True),
     ]
     engine = {
         "CACHEDIR": ("Apptainer's cache", f"{home}/.apptainer/cache"),
@@ -68,11 +49,11 @@ def places(world: World) -> list[Place]:
     for name, (title, usual) in engine.items():
         for prefix in ("APPTAINER_", "SINGULARITY_"):
             if value := environ.get(prefix + name):
-                found.append(Place(title, value, prefix + name, True))
+                found.append(Place(title, value, prefix + name))
                 break
         else:
             if usual and world.access(usual, os.F_OK):
-                found.append(Place(title, usual, f"APPTAINER_{name}", False))
+                found.append(Place(title, usual, f"APPTAINER_{name}"))
     return found
 
 
@@ -87,14 +68,15 @@ def examine(world: World) -> Iterator[Diagnosis]:
             default=None,
         )
         files = f"{fewest} files and more" if fewest is not None else "any number of files"
-        yield well(NAME, f"{len(every)} folders take {files}, and none is noexec")
+        yield well(f"{len(every)} folders take {files}, and none is noexec")
 
 
 def _place(world: World, place: Place) -> Iterator[Diagnosis]:
     there = world.access(place.folder, os.F_OK)
     severe = Severity.ERROR if place.essential else Severity.WARNING
     quoted = shlex.quote(place.folder)
-    if not there and place.chosen and place.variable.endswith(("TMPDIR", "CACHEDIR")):
+    chosen = world.environ.get(place.variable)
+    if not there and chosen and place.variable.endswith(("TMPDIR", "CACHEDIR")):
         if not place.folder.startswith("/"):
             yield ill("quotas-missing-relative", place=place)
             return
@@ -109,7 +91,7 @@ def _place(world: World, place: Place) -> Iterator[Diagnosis]:
         yield ill("quotas-unwritable", user=world.user, place=place, severity=severe)
         return
     fs = world.file_system(place.folder)
-    if "noexec" in fs.options and place.maps:
+    if "noexec" in fs.options and place.essential:
         noexec = severe if place.variable == "XDG_CACHE_HOME" else Severity.WARNING
         yield ill("quotas-noexec", place=place, fs=fs, severity=noexec)
     if fs.total_files and not fs.free_files:
@@ -164,15 +146,8 @@ def _full(words: list[str], place: Place, where: str) -> Iterator[Diagnosis]:
     for unit, (used, soft, hard) in halves:
         limit = hard or soft
         if limit and used >= FULL * limit:
-            yield ill(
-                "quotas-nearly-full",
-                share=used / limit,
-                place=place,
-                where=where,
-                used=used,
-                limit=limit,
-                unit=unit,
-            )
+            counted, share = f"{used} of {limit} {unit}", used / limit
+            yield ill("quotas-nearly-full", share=share, counted=counted, place=place, where=where)
 
 
-CHECK = Check(NAME, "writable folders, quotas, noexec", examine, Topic.MACHINE, order=70)
+CHECK = Check("quotas", "writable folders, quotas, noexec", examine, Topic.MACHINE, order=70)

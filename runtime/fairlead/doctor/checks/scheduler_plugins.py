@@ -12,7 +12,6 @@ from fairlead.doctor import slurm
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 
-NAME = "scheduler-plugins"
 # A plugin's file name, and whose it is.
 KNOWN = {
     "shifter_slurm.so": "Shifter",
@@ -33,13 +32,18 @@ class Plugin:
     required: bool
     path: str
     arguments: tuple[str, ...]
-    where: str
+    file: str
+    line: int
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.path).name
 
 
 def examine(world: World) -> Iterator[Diagnosis]:
     pals = _pals(world)
     if world.which("srun") is None:
-        yield from pals or [well(NAME, "no scheduler with plugins on this machine")]
+        yield from pals or [well("no scheduler with plugins on this machine")]
         return
     config, folder = _config(world)
     plugins = list(read_plugins(world, config))
@@ -49,24 +53,16 @@ def examine(world: World) -> Iterator[Diagnosis]:
             "scheduler-plugins-missing-required"
             if plugin.required
             else "scheduler-plugins-missing-optional",
-            plugin_path=plugin.path,
-            where=plugin.where,
-            rpartition=plugin.where.rpartition(":")[0],
+            plugin=plugin,
         )
     missing = [(plugin, file) for plugin in plugins for file in _lost_files(world, plugin)]
     for plugin, file in missing:
-        yield ill(
-            "scheduler-plugins-file-missing",
-            file=file,
-            where=plugin.where,
-            pureposixpath_name=PurePosixPath(plugin.path).name,
-        )
+        yield ill("scheduler-plugins-file-missing", file=file, plugin=plugin)
     yield from pals
     if not gone and not missing and not pals:
-        names = [PurePosixPath(p.path).name for p in plugins]
+        names = [plugin.name for plugin in plugins]
         engines = [title for name, title in KNOWN.items() if any(name in n for n in names)]
         yield well(
-            NAME,
             f"Slurm's plugins: {', '.join(names)}" if names else "Slurm has no SPANK plugins",
             f"{config}; containers by {', '.join(engines) or 'none of them'}",
         )
@@ -84,7 +80,7 @@ def read_plugins(world: World, path: str, depth: int = 0) -> Iterator[Plugin]:
             for inner in world.matching(pattern):
                 yield from read_plugins(world, inner, depth + 1)
         elif len(words) >= 2 and words[0] in ("required", "optional"):
-            yield Plugin(words[0] == "required", words[1], tuple(words[2:]), f"{path}:{number}")
+            yield Plugin(words[0] == "required", words[1], tuple(words[2:]), path, number)
 
 
 def _config(world: World) -> tuple[str, str]:
@@ -118,4 +114,4 @@ def _pals(world: World) -> list[Diagnosis]:
     return [note("scheduler-plugins-no-palsd", program=program)]
 
 
-CHECK = Check(NAME, "SPANK plugins, PALS", examine, Topic.NETWORK, order=20)
+CHECK = Check("scheduler-plugins", "SPANK plugins, PALS", examine, Topic.NETWORK, order=20)

@@ -11,7 +11,6 @@ from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 from fairlead.engines.apptainer import conf_places, last_value, parse_conf
 
-NAME = "setuid"
 SETUID = 0o4000
 
 
@@ -35,11 +34,11 @@ def configuration(world: World, program: str) -> str:
 def examine(world: World) -> Iterator[Diagnosis]:
     program = world.engine()
     if program is None:
-        yield well(NAME, "no Apptainer to check")
+        yield well("no Apptainer to check")
         return
     found = starters(world, program)
     if not found:
-        yield well(NAME, "Apptainer is not setuid: it uses user namespaces", program)
+        yield well("Apptainer is not setuid: it uses user namespaces", program)
         return
     starter = found[0]
     quoted = shlex.quote(starter)
@@ -55,9 +54,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
         return
     file = configuration(world, program)
     if last_value(parse_conf(world.read(file) or ""), "allow setuid") == "no":
-        yield well(
-            NAME, f"Apptainer is setuid, and not used so: `allow setuid = no` in {file}", starter
-        )
+        yield well(f"Apptainer is setuid, and not used so: `allow setuid = no` in {file}", starter)
         return
     there = world.file_system(starter)
     if "nosuid" in there.options:
@@ -75,7 +72,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
             "start this container or job step without no-new-privileges",
         )
     else:
-        yield well(NAME, "Apptainer is setuid: ranks share one user namespace", starter)
+        yield well("Apptainer is setuid: ranks share one user namespace", starter)
 
 
 def _unheeded(world: World, why: str, starter: str, remedy: str) -> Diagnosis:
@@ -84,4 +81,4 @@ def _unheeded(world: World, why: str, starter: str, remedy: str) -> Diagnosis:
     return ill("setuid-refuses-to-start", starter=starter, why=why, remedy=remedy)
 
 
-CHECK = Check(NAME, "whether setuid Apptainer works", examine, Topic.ENGINES, order=30)
+CHECK = Check("setuid", "whether setuid Apptainer works", examine, Topic.ENGINES, order=30)

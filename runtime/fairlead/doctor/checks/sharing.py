@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from fairlead.base.errors import Severity
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.world import World
 
-NAME = "sharing"
 # What shared-memory transports of MPICH, Open MPI and UCX map a rank, with room to spare.
 BYTES_PER_RANK = 16 * 10**6
-# Name, whether ranks depend on it, the harm, the remedy.
+
+
+class _Shared(NamedTuple):
+    """What ranks must share, how much they depend on it, and what comes of it when they do not."""
+
+    name: str
+    severity: Severity
+    harm: str
+    remedy: str
+
+
 _KINDS = {
-    "shm": (
+    "shm": _Shared(
         "/dev/shm",
         Severity.ERROR,
         "ranks of one node wait forever for each other's memory, or copy through TCP",
         "`mount dev = yes` in the engine's configuration, and no --contain among its options",
     ),
-    "pid": (
+    "pid": _Shared(
         "process ids",
         Severity.WARNING,
         "a rank cannot name another's process: cross-memory attach and UCX's shared memory fail",
         "start the engine without --pid or --containall",
     ),
-    "ipc": (
+    "ipc": _Shared(
         "System V memory",
         Severity.WARNING,
         "UCX's sysv transport finds no segment of another rank",
         "start the engine without --ipc or --containall",
     ),
-    "tmp": (
+    "tmp": _Shared(
         "/tmp",
         Severity.WARNING,
         "Open MPI's ranks meet in files there, and its launcher hangs when they are not the same",
@@ -47,26 +57,18 @@ def examine(world: World) -> Iterator[Diagnosis]:
         return
     outside, inside = world.look_inside()
     if inside.returncode or outside.returncode:
-        yield note(
-            "sharing-untested-no-container",
-            inside_said=(inside if inside.returncode else outside).said,
-        )
+        yield note("sharing-untested-no-container", ran=inside if inside.returncode else outside)
         return
     here, there = (_values(ran.stdout) for ran in (outside, inside))
     apart = [kind for kind in _KINDS if here.get(kind) != there.get(kind)]
     for kind in apart:
-        name, severity, harm, remedy = _KINDS[kind]
+        one, other = here.get(kind), there.get(kind)
+        shared = _KINDS[kind]
         yield ill(
-            "sharing-separate",
-            name=name,
-            here=here.get(kind),
-            there=there.get(kind),
-            harm=harm,
-            remedy=remedy,
-            severity=severity,
+            "sharing-separate", shared=shared, here=one, there=other, severity=shared.severity
         )
     if not apart:
-        yield well(NAME, "a container sees the node's /dev/shm, /tmp, process ids and IPC")
+        yield well("a container sees the node's /dev/shm, /tmp, process ids and IPC")
 
 
 def _values(text: str) -> dict[str, str]:
@@ -88,5 +90,10 @@ def _room(world: World) -> Iterator[Diagnosis]:
 
 
 CHECK = Check(
-    NAME, "sharing between containers of a node (tested)", examine, Topic.NODE, order=20, limit_s=90
+    "sharing",
+    "sharing between containers of a node (tested)",
+    examine,
+    Topic.NODE,
+    order=20,
+    limit_s=90,
 )

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, well
 from fairlead.doctor.world import World
 
-NAME = "shared-memory"
 FOLDER = "/dev/shm"
 ENOUGH_BYTES = 512 * 10**6
 
@@ -26,7 +25,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
             enough_bytes=ENOUGH_BYTES / 1e6,
         )
     else:
-        yield well(NAME, f"{FOLDER} has {free / 1e9:.1f} GB free")
+        yield well(f"{FOLDER} has {free / 1e9:.1f} GB free")
 
 
-CHECK = Check(NAME, "space in /dev/shm", examine, Topic.NODE, order=10)
+CHECK = Check("shared-memory", "space in /dev/shm", examine, Topic.NODE, order=10)

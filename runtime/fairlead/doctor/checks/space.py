@@ -8,20 +8,19 @@ from fairlead.base.paths import cache_dir
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, well
 from fairlead.doctor.world import World
 
-NAME = "space"
 # A TensorFlow image: 1.8 GB of tree, 0.45 GB of squashfs, as much of SIF, 0.5 GB of downloads.
 NEEDED_BYTES = 4 * 10**9
 
 
 def examine(world: World) -> Iterator[Diagnosis]:
-    folders = {
-        "the cache": (str(cache_dir(world.environ)), "XDG_CACHE_HOME", NEEDED_BYTES),
-        "the folder for temporary files": (world.environ.get("TMPDIR", "/tmp"), "TMPDIR", 10**9),
-    }
-    for title, (folder, variable, needed) in folders.items():
+    temporary = world.environ.get("TMPDIR", "/tmp")
+    for title, folder, variable, needed in (
+        ("the cache", str(cache_dir(world.environ)), "XDG_CACHE_HOME", NEEDED_BYTES),
+        ("the folder for temporary files", temporary, "TMPDIR", 10**9),
+    ):
         free = world.free_bytes(folder)
         if free >= needed:
-            yield well(NAME, f"{free / 1e9:.1f} GB free in {title}", folder)
+            yield well(f"{free / 1e9:.1f} GB free in {title}", folder)
         else:
             yield ill(
                 "space",
@@ -33,4 +32,4 @@ def examine(world: World) -> Iterator[Diagnosis]:
             )
 
 
-CHECK = Check(NAME, "space for images and temporary files", examine, Topic.MACHINE, order=60)
+CHECK = Check("space", "space for images and temporary files", examine, Topic.MACHINE, order=60)

@@ -9,7 +9,6 @@ from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
 from fairlead.doctor.site_expectations import says
 from fairlead.doctor.world import World
 
-NAME = "squashfs"
 # fairlead's own images, and what Apptainer packs by default.
 TRIED = ("zstd", "gzip")
 _OPTION = {"zstd": "CONFIG_SQUASHFS_ZSTD", "gzip": "CONFIG_SQUASHFS_ZLIB"}
@@ -21,7 +20,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     if world.which("tar2sqfs") and world.which("squashfuse_ll"):
         openers.append(("squashfuse_ll", world.try_squashfuse))
     if world.which("tar2sqfs") and world.engine():
-        openers.append(("the engine", world.try_image))
+        openers.append(("the engine", world.probe_engine))
     for name, attempt in openers:
         for compression in TRIED:
             ran = attempt(compression)
@@ -38,15 +37,11 @@ def examine(world: World) -> Iterator[Diagnosis]:
     broken = [compression for compression in TRIED if failed[compression]]
     if not broken:
         yield well(
-            NAME,
             f"{names} open{'s' * (len(openers) == 1)} zstd and gzip squashfs",
             f"the kernel {kernel}",
         )
     elif len(broken) == len(TRIED):
-        yield note(
-            "squashfs-none-opens",
-            why="\n".join([*failed["zstd"], f"the kernel {kernel}"]),
-        )
+        yield note("squashfs-none-opens", why="\n".join([*failed["zstd"], f"the kernel {kernel}"]))
     else:
         [bad] = broken
         other = next(c for c in TRIED if c != bad)
@@ -84,4 +79,6 @@ def _kernel(world: World) -> str:
     return f"{state} with {' and '.join(known) or 'neither zstd nor gzip'}"
 
 
-CHECK = Check(NAME, "zstd and gzip images (tested)", examine, Topic.ENGINES, order=40, limit_s=150)
+CHECK = Check(
+    "squashfs", "zstd and gzip images (tested)", examine, Topic.ENGINES, order=40, limit_s=150
+)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from fairlead.doctor.diagnosis import Check, Diagnosis, RootFix, Topic, ill, well
 from fairlead.doctor.world import World
 
-NAME = "subids"
 NEEDED = 65536
 _FILES = ("/etc/subuid", "/etc/subgid")
 # A file's last line may lack its end, to which a plain `tee -a` would be glued.
@@ -21,7 +20,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     texts = {path: world.read(path) or "" for path in _FILES}
     lacking = [path for path, text in texts.items() if not _has_range(text, world)]
     if not lacking:
-        yield well(NAME, f"{world.user} can map {NEEDED} user and group ids", " and ".join(_FILES))
+        yield well(f"{world.user} can map {NEEDED} user and group ids", " and ".join(_FILES))
         return
     entry = f"{world.user}:{_first_free(texts.values())}:{NEEDED}"
     yield ill(
@@ -57,4 +56,4 @@ def _first_free(texts: Iterable[str]) -> int:
     return max([200_000, *(start + count for text in texts for _, start, count in _ranges(text))])
 
 
-CHECK = Check(NAME, "id ranges for user namespaces", examine, Topic.MACHINE, order=30)
+CHECK = Check("subids", "id ranges for user namespaces", examine, Topic.MACHINE, order=30)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, well
 from fairlead.doctor.world import World
 
-NAME = "user-namespaces"
 # Switch, the value that forbids, the remedy.
 _SWITCHES = (
     ("kernel/unprivileged_userns_clone", "0", "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
@@ -23,7 +22,7 @@ _SWITCHES = (
 def examine(world: World) -> Iterator[Diagnosis]:
     ran = world.run(("unshare", "--user", "--map-root-user", "true"))
     if ran.returncode == 0:
-        yield well(NAME, f"{world.user} can make user namespaces", "tested with `unshare --user`")
+        yield well(f"{world.user} can make user namespaces", "tested with `unshare --user`")
         return
     for switch, forbids, remedy in _SWITCHES:
         if (world.read(f"/proc/sys/{switch}") or "").strip() == forbids:
@@ -32,17 +31,14 @@ def examine(world: World) -> Iterator[Diagnosis]:
                 user=world.user,
                 switch=switch,
                 forbids=forbids,
-                ran_said=ran.said,
+                ran=ran,
                 remedy=remedy,
             )
             return
-    yield ill(
-        "user-namespaces-denied",
-        user=world.user,
-        ran_argv=" ".join(ran.argv),
-        returncode=ran.returncode,
-        ran_said=ran.said,
-    )
+    words = " ".join(ran.argv)
+    yield ill("user-namespaces-denied", user=world.user, words=words, ran=ran, said=ran.said)
 
 
-CHECK = Check(NAME, "permission to make user namespaces", examine, Topic.MACHINE, order=40)
+CHECK = Check(
+    "user-namespaces", "permission to make user namespaces", examine, Topic.MACHINE, order=40
+)

@@ -57,7 +57,11 @@ def install_apptainer(
     ):
         if not version_of(program):
             final = _make(home, stage)
-            _refuse_mute(final / "bin" / "apptainer")
+            made = final / "bin" / "apptainer"
+            if (ran := run([made, "--version"])).returncode:
+                raise fail(
+                    "engine-private-does-not-run", program=made, ran=ran, other_way=OTHER_WAY
+                )
             link = home / ".current"
             link.unlink(missing_ok=True)
             link.symlink_to(final.name)
@@ -95,17 +99,6 @@ def _make(home: Path, stage: Stage) -> Path:
     return final
 
 
-def _refuse_mute(program: Path) -> None:
-    ran = run([program, "--version"])
-    if ran.returncode:
-        raise fail(
-            "engine-private-does-not-run",
-            program=program,
-            ran_said=ran.said,
-            other_way=OTHER_WAY,
-        )
-
-
 class _PrivateApt:
     """apt with its own lists, cache and sources: it reads the machine's, and changes nothing."""
 
@@ -114,7 +107,7 @@ class _PrivateApt:
             (folder / name).mkdir(parents=True)
         sources = folder / "sources.list"
         sources.write_text(f"deb [signed-by={KEYRING}] {mirror} {SUITE} main\n")
-        self.folder = folder
+        self.folder, self.mirror = folder, mirror
         self.known: dict[str, dict[str, str]] = {}
         self.options = [
             f"-o{key}={value}"
@@ -143,7 +136,7 @@ class _PrivateApt:
             "engine-no-package",
             suite=SUITE,
             package=package,
-            debian_mirror=_debian_mirror(),
+            mirror=self.mirror,
             other_way=OTHER_WAY,
         )
 
@@ -195,7 +188,7 @@ def _wanted(apt: _PrivateApt, tree: Path) -> Iterator[list[str]]:
             raise fail(
                 "engine-libraries-missing",
                 suite=SUITE,
-                debian_mirror=_debian_mirror(),
+                mirror=apt.mirror,
                 missing=", ".join(sorted(missing)),
                 other_way=OTHER_WAY,
             )
@@ -296,13 +289,12 @@ def _debian_mirror() -> str:
         if len(row) == 3 and row[2] == "main" and "-" not in row[1] and "security" not in row[0]
     ]
     debian = [m for m in mirrors if m.rstrip("/").endswith("debian")] or mirrors
-    if not debian or not KEYRING.exists():
-        if debian and listed.returncode:
-            said = listed.said
-            raise fail("engine-debian-list-failed", listed_said=said, keyring=KEYRING, retry=RETRY)
-        if debian:
-            raise fail("engine-no-debian-keys", keyring=KEYRING, retry=RETRY)
-        if listed.returncode:
-            raise fail("engine-no-debian-release", listed_said=listed.said, other_way=OTHER_WAY)
-        raise fail("engine-no-debian-main", other_way=OTHER_WAY)
-    return debian[0]
+    if debian and KEYRING.exists():
+        return debian[0]
+    if debian and listed.returncode:
+        raise fail("engine-debian-list-failed", listed=listed, keyring=KEYRING, retry=RETRY)
+    if debian:
+        raise fail("engine-no-debian-keys", keyring=KEYRING, retry=RETRY)
+    if listed.returncode:
+        raise fail("engine-no-debian-release", listed=listed, other_way=OTHER_WAY)
+    raise fail("engine-no-debian-main", other_way=OTHER_WAY)

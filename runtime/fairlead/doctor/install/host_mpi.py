@@ -81,27 +81,12 @@ def _pip_install(wheel: Wheel, tree: Path, environ: Mapping[str, str]) -> None:
     pins = tree.with_name("requirements.txt")
     hashes = " ".join(f"--hash=sha256:{digest}" for digest in wheel.sha256)
     pins.write_text(f"{wheel.pin} {hashes}\n")
+    options = (
+        "--quiet", "--disable-pip-version-check", "--no-deps", "--ignore-installed", "--no-compile",
+        "--no-warn-script-location", "--only-binary", ":all:", "--require-hashes",
+    )  # fmt: skip
     run_checked(
-        [
-            sys.executable,
-            "-P",
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-deps",
-            "--ignore-installed",
-            "--no-compile",
-            "--no-warn-script-location",
-            "--only-binary",
-            ":all:",
-            "--require-hashes",
-            "--prefix",
-            tree,
-            "-r",
-            pins,
-        ],
+        [sys.executable, "-P", "-m", "pip", "install", *options, "--prefix", tree, "-r", pins],
         f"cannot install the host MPI {wheel.pin}",
         f"check the network and pip's index, then `{RETRY}`",
         environ={**environ, "PIP_USER": "0"},  # a user's own default, which excludes --prefix

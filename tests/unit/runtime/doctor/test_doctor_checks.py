@@ -14,10 +14,9 @@ from fairlead.base.process import Ran
 from fairlead.base.serde import from_json, to_json
 from fairlead.detect.machine import Profile
 from fairlead.doctor.diagnosis import Diagnosis, OwnFix, RootFix
-from fairlead.doctor.experiments import ClockState
 from fairlead.doctor.fix import examine
 from fairlead.doctor.registry import ordered
-from fairlead.doctor.world import FileSystem
+from fairlead.doctor.world import ClockState, FileSystem
 from fairlead.engines.model import Engine
 from fairlead.mpi.host import HostMpi
 from fairlead.site import all_sites
@@ -136,8 +135,9 @@ class Recorded:
     def engine(self) -> str | None:
         return self.answers["engine"]
 
-    def probe_engine(self) -> Ran:
-        return from_json(Ran, self.answers["probe_engine"])
+    def probe_engine(self, compression: str = "") -> Ran:
+        question = f"try_image {compression}" if compression else "probe_engine"
+        return from_json(Ran, self.answers[question])
 
     def other_engines(self) -> dict[str, Ran]:
         others = self.answers.get("other_engines", {})
@@ -176,9 +176,6 @@ class Recorded:
 
     def try_squashfuse(self, compression: str) -> Ran:
         return from_json(Ran, self.answers[f"try_squashfuse {compression}"])
-
-    def try_image(self, compression: str) -> Ran:
-        return from_json(Ran, self.answers[f"try_image {compression}"])
 
     def look_inside(self) -> tuple[Ran, Ran]:
         outside, inside = (from_json(Ran, ran) for ran in self.answers["look_inside"])

@@ -38,7 +38,7 @@ def test_doctor_help_lists_every_check() -> None:
 
 
 def _well(world: World) -> list[Diagnosis]:
-    return [well("one", "it is well", "tried")]
+    return [well("it is well", "tried")]
 
 
 def _worth_knowing(world: World) -> list[Diagnosis]:

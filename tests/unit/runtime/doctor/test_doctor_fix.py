@@ -17,10 +17,10 @@ from fairlead.base.progress import Progress, Silent
 from fairlead.doctor.checks import packages, subids
 from fairlead.doctor.diagnosis import Check, Diagnosis, OwnFix, RootFix, well
 from fairlead.doctor.fix import apply, apply_fixes, examine
-from fairlead.doctor.world import LocalWorld, World
+from fairlead.doctor.world import World
 
 
-class Somebody(LocalWorld):
+class Somebody(World):
     """This machine, as ``uid``, with or without a sudo that asks for no password."""
 
     def __init__(self, uid: int, sudo: bool = False):
@@ -43,7 +43,7 @@ def switch(folder: Path, fix_raises: bool = False, severity: Severity = Severity
 
     def examine(world: World) -> list[Diagnosis]:
         if folder.exists():
-            return [well("switch", "it is there")]
+            return [well("it is there")]
         fix = OwnFix("makes it", make)
         return [ill("switch", "absent", why="why", remedy="mkdir", fix=fix, severity=severity)]
 
@@ -86,7 +86,7 @@ def check(name: str, examine: object, limit_s: float = 30) -> Check:
 
 def test_examine_check_that_raises_is_a_finding_and_the_next_goes_on() -> None:
     def broken(world: World) -> list[Diagnosis]:
-        return [well("broken", str(1 // 0))]
+        return [well(str(1 // 0))]
 
     def fine(world: World) -> list[Diagnosis]:
         return [well("fine", "it is")]
@@ -202,16 +202,16 @@ def test_subids_fix_appends_one_whole_line(tmp_path: Path, before: str | None, a
 
 
 def test_world_reads_what_the_kernel_says_of_itself() -> None:
-    assert LocalWorld().read("/proc/sys/kernel/ostype") == "Linux\n"
-    assert LocalWorld().read("/proc/self/status")
-    assert LocalWorld().read("/proc/no/such") is None
+    assert World().read("/proc/sys/kernel/ostype") == "Linux\n"
+    assert World().read("/proc/self/status")
+    assert World().read("/proc/no/such") is None
 
 
 def test_world_reads_no_more_of_a_file_than_it_may(tmp_path: Path) -> None:
     large = tmp_path / "large"
     with large.open("wb") as stream:
         stream.truncate(6 << 20)
-    text = LocalWorld().read(str(large))
+    text = World().read(str(large))
     assert text is not None and len(text) == 4 << 20
 
 

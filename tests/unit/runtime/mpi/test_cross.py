@@ -103,3 +103,8 @@ def test_every_recorded_pair_is_within_a_family_or_crosses_or_is_refused() -> No
             said = next(f for f in checks.check(plan) if f.check == "abi-family")
             over = crossing(plan.facts, ("python3",), host(other).library.family)
             assert (said.severity is Severity.OK) == (same or over.allowed), (name, other)
+
+
+def test_host_mpi_of_an_unknown_family_is_reached_by_no_module() -> None:
+    over = crossing(image(), PYTHON[:1], AbiFamily.UNKNOWN)
+    assert not over.allowed and "unknown family" in over.why_not
