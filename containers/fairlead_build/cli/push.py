@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import click
 
 from fairlead.base.errors import fail
 from fairlead.base.progress import human_bytes
-from fairlead.cli.screen import json_option, print_json, progress, table
+from fairlead.cli.declare import JSON, argument, declared, option
+from fairlead.cli.screen import print_json, progress, table
+
+INSECURE = option("--insecure", "Allow plain HTTP where the host does not speak HTTPS.")
 
 
-@click.command(short_help="Push an image to a registry, as layers and as its SIF.")
-@click.argument("image")
-@click.argument("reference", metavar="REF")
-@click.option("--engine", is_flag=True, help="Load, tag and push with Docker or Podman.")
-@click.option(
-    "--insecure", is_flag=True, help="Allow plain HTTP where the host does not speak HTTPS."
-)
-@click.option("--dry-run", is_flag=True, help="Show what would be sent; send nothing.")
-@json_option
+@click.command()
+@declared
 def push(
-    image: str, reference: str, engine: bool, insecure: bool, dry_run: bool, as_json: bool
+    image: str,
+    reference: str = argument(metavar="REF"),
+    engine: bool = option("--engine", "Load, tag and push with Docker or Podman."),
+    insecure: bool = INSECURE,
+    dry_run: bool = option("--dry-run", "Show what would be sent; send nothing."),
+    as_json: bool = JSON,
 ) -> None:
     """Push an image to a registry, or load it into Docker's or Podman's store.
 
@@ -67,7 +67,7 @@ def push(
             dry_run=dry_run,
             digest_before=result.before or None,
             bytes_sent=result.bytes_sent,
-            parts=[asdict(part) for part in result.parts],
+            parts=result.parts,
         )
         return
     if dry_run:

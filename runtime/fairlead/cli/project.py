@@ -14,8 +14,8 @@ import click
 
 from fairlead.base.errors import fail
 from fairlead.base.serde import to_json
-from fairlead.cli.declare import COUNT, FILE_HERE, collected, option
-from fairlead.cli.screen import columns, json_option, print_json, table, wrap
+from fairlead.cli.declare import COUNT, FILE_HERE, JSON, argument, declared, option
+from fairlead.cli.screen import columns, print_json, table, wrap
 
 if TYPE_CHECKING:
     from fairlead.perf.projection import Band, Network, Point
@@ -94,16 +94,12 @@ class ProjectFlags:
         "Samples per rank and step.  [default: those of the validation's training]",
         type=COUNT,
     )
-    as_json: bool
+    as_json: bool = JSON
 
 
-@click.command(
-    epilog=EPILOG, short_help="Project small runs to thousands of nodes, with intervals."
-)
-@click.argument("file", type=FILE_HERE)
-@collected(ProjectFlags)
-@json_option
-def project(file: Path, flags: ProjectFlags) -> None:
+@click.command(epilog=EPILOG)
+@declared
+def project(file: Path = argument(type=FILE_HERE), *, flags: ProjectFlags) -> None:
     """Project small runs to many nodes: time of a step, efficiency, and what costs most.
 
     FILE holds runs of 1, 2, 4, ... ranks: times of computing, communication and input, or a

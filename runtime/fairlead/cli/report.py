@@ -11,7 +11,8 @@ import click
 
 from fairlead.base.errors import ExitCode, fail
 from fairlead.base.serde import to_json
-from fairlead.cli.screen import answer, columns, json_option, print_json, table, writing
+from fairlead.cli.declare import FOLDER, JSON, argument, declared, option
+from fairlead.cli.screen import answer, columns, print_json, table, writing
 
 if TYPE_CHECKING:
     from fairlead.perf.judge.compare import Comparison, LineChange
@@ -29,36 +30,29 @@ Examples:
 _FOLDER = "fairlead-validation"
 
 
-@click.command(epilog=EPILOG, short_help="Show or compare saved validations.")
-@click.argument("run", required=False, metavar="[RUN]")
-@click.option("--list", "list_them", is_flag=True, help="List the saved validations, newest last.")
-@click.option(
-    "--compare",
-    nargs=2,
-    metavar="A B",
-    help="Show what changed from validation A to B: facts, and each line with its significance.",
-)
-@click.option(
-    "--fail-if-slower",
-    type=click.FloatRange(0),
-    metavar="PERCENT",
-    help="With --compare: exit with 125 if a line is significantly slower, by more than this.",
-)
-@click.option(
-    "-o",
-    "--output",
-    help=f"Folder for validation.html, .json and .csv ({_FOLDER});"
-    " with --compare, for comparison.html, which is written only with -o.",
-    type=click.Path(file_okay=False, path_type=Path),
-)
-@json_option
+@click.command(epilog=EPILOG)
+@declared
 def report(
-    run: str | None,
-    list_them: bool,
-    compare: tuple[str, str] | None,
-    fail_if_slower: float | None,
-    output: Path | None,
-    as_json: bool,
+    run: str | None = argument(required=False, metavar="[RUN]"),
+    list_them: bool = option("--list", "List the saved validations, newest last."),
+    compare: tuple[str, str] | None = option(
+        "--compare",
+        "Show what changed from validation A to B: facts, and each line with its significance.",
+        nargs=2,
+        metavar="A B",
+    ),
+    fail_if_slower: float | None = option(
+        "--fail-if-slower PERCENT",
+        "With --compare: exit with 125 if a line is significantly slower, by more than this.",
+        type=click.FloatRange(0),
+    ),
+    output: Path | None = option(
+        "-o --output",
+        f"Folder for validation.html, .json and .csv ({_FOLDER});"
+        " with --compare, for comparison.html, which is written only with -o.",
+        type=FOLDER,
+    ),
+    as_json: bool = JSON,
 ) -> int:
     """Show a saved validation, list them, or compare two.
 

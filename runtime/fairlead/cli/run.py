@@ -12,9 +12,9 @@ from fairlead.base.errors import ExitCode, Severity
 from fairlead.base.paths import cache_dir
 from fairlead.base.serde import to_json
 from fairlead.cli import options, show
-from fairlead.cli.declare import SECONDS, collected, option
-from fairlead.cli.screen import answer, json_option, print_findings, print_json, progress, say
-from fairlead.cli.staging import Staging, stage_json, stage_options, staged_here, step_words
+from fairlead.cli.declare import JSON, SECONDS, declared, option
+from fairlead.cli.screen import answer, print_findings, print_json, progress, say
+from fairlead.cli.staging import Staging, stage_json, staged_here, step_words
 from fairlead.cli.within import Ready, plan_launch, ready_line
 from fairlead.launch import allocate, unpack
 from fairlead.launch import launch as launching
@@ -62,7 +62,7 @@ class RunFlags:
     timeline_file: str = options.TIMELINE
     verbose: bool = option("-v --verbose", "Print what every rank proved, as a table.")
     quiet: bool = option("-q --quiet", "Print only errors.")
-    as_json: bool
+    as_json: bool = JSON
 
 
 @dataclass(frozen=True)
@@ -111,23 +111,15 @@ class _Run(Ready):
             click.echo(show.proof_text(proof), err=True)
 
 
-@click.command(
-    epilog=EPILOG, short_help="Launch a command in an image on the host's MPI, and prove it."
-)
-@options.placement_options
-@options.choice_options
-@stage_options
-@collected(RunFlags)
-@json_option
-@click.argument("image")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.command(epilog=EPILOG)
+@declared
 def run(
-    asked: Asked,
+    asked: options.Placement,
     planning: options.Planning,
     data: Staging,
     flags: RunFlags,
     image: str,
-    command: tuple[str, ...],
+    command: tuple[str, ...] = options.COMMAND,
 ) -> int:
     """Launch COMMAND in IMAGE on the host's MPI, and prove on every rank that it runs on it.
 

@@ -26,10 +26,6 @@ from fairlead.base.serde import to_json
 
 SCHEMA_VERSION = 1
 
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object instead of text."
-)
-
 
 def print_json(kind: str, payload: dict[str, Any]) -> None:
     """One object on stdout: ``{"schema": "fairlead/KIND", "version": 1, ...payload}``, of what serde can write."""
@@ -38,12 +34,16 @@ def print_json(kind: str, payload: dict[str, Any]) -> None:
     sys.stdout.write("\n")
 
 
-def answer(as_json: bool, kind: str, payload: dict[str, Any], text: str) -> None:
-    """The answer of a verb on stdout: one JSON object, or text."""
+def answer(
+    as_json: bool, kind: str, payload: dict[str, Any], text: str, more: str | None = None
+) -> None:
+    """The answer of a verb on stdout: one JSON object, or text; behind a text ``more`` on stderr."""
     if as_json:
         print_json(kind, payload)
-    else:
-        click.echo(text)
+        return
+    click.echo(text, nl=not text.endswith("\n"))
+    if more is not None:
+        click.echo(more, err=True)
 
 
 def plain(text: str) -> str:
@@ -140,7 +140,7 @@ def _pieces(word: str, width: int) -> list[str]:
 
 
 def table(
-    rows: Iterable[Iterable[str]], head: Iterable[str] = (), indent: str = "", width: int = 0
+    rows: Iterable[Iterable[object]], head: Iterable[str] = (), indent: str = "", width: int = 0
 ) -> str:
     """Plain aligned columns, for people and for ``cut``.
 

@@ -17,7 +17,8 @@ from fairlead import site as sites
 from fairlead.base.errors import ExitCode, Finding, Severity, fail, finding_of
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import to_json
-from fairlead.cli.screen import finding_lines, json_option, plain, print_json, table, writing
+from fairlead.cli.declare import FILE, JSON, argument, declared, option
+from fairlead.cli.screen import finding_lines, plain, print_json, table, writing
 from fairlead.detect import capture as captures
 
 if TYPE_CHECKING:  # what a verb does not use, it does not load
@@ -29,15 +30,16 @@ _EDITED = "fairlead site show {0}; then move it into ~/.config/fairlead/sites/"
 
 
 @click.command("detect")
-@click.option(
-    "--write",
-    is_flag=False,
-    flag_value="",
-    metavar="[FILE]",
-    help="Write a draft profile with the evidence for each value.  [default: NAME.toml]",
-)
-@json_option
-def detect_site(write: str | None, as_json: bool) -> None:
+@declared
+def detect_site(
+    write: str | None = option(
+        "--write [FILE]",
+        "Write a draft profile with the evidence for each value.  [default: NAME.toml]",
+        is_flag=False,
+        flag_value="",
+    ),
+    as_json: bool = JSON,
+) -> None:
     """Detect which profile fits this machine, with the evidence, and what the machine has.
 
     Nothing needs root. A tool that hangs, crashes or is missing only costs its own answers.
@@ -137,9 +139,8 @@ def _base(site: sites.Site | None) -> sites.Site | None:
 
 
 @click.command("why-not")
-@click.argument("name", metavar="SITE")
-@json_option
-def why_not_site(name: str, as_json: bool) -> None:
+@declared
+def why_not_site(name: str = argument(metavar="SITE"), as_json: bool = JSON) -> None:
     """Show every clue of a profile, and which of them this machine has."""
     from fairlead.detect.machine import MpiMachine
     from fairlead.site.match import account, detect
@@ -173,15 +174,14 @@ def why_not_site(name: str, as_json: bool) -> None:
 
 
 @click.command("check")
-@click.argument("name", metavar="[SITE]", required=False)
-@click.option(
-    "--against",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="CAPTURE",
-    help="Check a capture instead of this machine.",
-)
-@json_option
-def check_site(name: str | None, against: Path | None, as_json: bool) -> ExitCode:
+@declared
+def check_site(
+    name: str | None = argument(metavar="[SITE]", required=False),
+    against: Path | None = option(
+        "--against CAPTURE", "Check a capture instead of this machine.", type=FILE
+    ),
+    as_json: bool = JSON,
+) -> ExitCode:
     """Check where a machine differs from its profile.
 
     SITE is a profile or a .toml file, by default this machine's. For a library that an update has

@@ -15,7 +15,7 @@ import click
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Silent
-from fairlead.cli.declare import collected, option
+from fairlead.cli.declare import option
 from fairlead.cli.options import Planning
 from fairlead.cli.screen import print_findings, progress
 from fairlead.launch.launch import new_run_folder
@@ -154,9 +154,6 @@ class Staging:
         self.check()
         place = choose(self.to, site.storage, site.name, environ)
         return Wish(self.ins, self.outs, place, Links(self.links), self.keep, job)
-
-
-stage_options = collected(Staging, "data")
 
 
 @contextlib.contextmanager

@@ -14,11 +14,20 @@ from fairlead.base.errors import ExitCode, Severity, fail
 from fairlead.base.paths import cache_dir
 from fairlead.base.serde import to_json
 from fairlead.cli import options, show
-from fairlead.cli.declare import COUNT, FILE_HERE, FOLDER, SECONDS, collected, option
-from fairlead.cli.screen import json_option, print_findings, print_json, table
+from fairlead.cli.declare import (
+    COUNT,
+    FILE_HERE,
+    FOLDER,
+    FOLDER_HERE,
+    JSON,
+    SECONDS,
+    argument,
+    declared,
+    option,
+)
+from fairlead.cli.screen import print_findings, print_json, table
 from fairlead.cli.within import plan_launch
 from fairlead.launch import unpack
-from fairlead.launch.request import Asked
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Prepared
 from fairlead.session.prepare import refuse
@@ -46,14 +55,32 @@ _IMAGES = {"tensorflow": "tensorflow", "torch": "pytorch"}
 
 
 @dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is trained, and on how many ranks."""
+
+    model: str | None = argument(metavar="MODEL", required=False)
+    arguments: tuple[str, ...] = argument(metavar="", nargs=-1, type=click.UNPROCESSED)
+    auto: Path | None = option(
+        "--auto SCRIPT",
+        "Instead of MODEL: run a serial Keras or torch script data-parallel. Its own arguments"
+        " follow `--`.",
+        type=FILE_HERE,
+    )
+    ranks: int | None = option(
+        "-n --ranks",
+        "Ranks to train on.  [default: 2, or what -N and --ranks-per-node give]",
+        type=COUNT,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainFlags:
     """The options of ``fairlead train`` that no other group of options holds."""
 
-    auto: Path | None
     data: Path | None = option(
         "--data",
         "Folder of your own files.  [default: samples generated once and kept]",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        type=FOLDER_HERE,
     )
     train_samples: int | None = option(
         "--train-samples --train-events N",
@@ -102,7 +129,7 @@ class TrainFlags:
     watchdog: float | None = options.WATCHDOG
     timeline_file: str = options.TIMELINE
     dry_run: bool = option("--dry-run", "Print what would be done, and launch nothing.")
-    as_json: bool
+    as_json: bool = JSON
 
 
 class _TrainCommand(click.Command):
@@ -116,37 +143,13 @@ class _TrainCommand(click.Command):
         super().format_options(ctx, formatter)
 
 
-@click.command(
-    cls=_TrainCommand,
-    epilog=EPILOG,
-    short_help="Train a bundled model data-parallel, and write a report.",
-)
-@click.argument("model", metavar="MODEL", required=False)
-@click.argument("arguments", metavar="", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--auto",
-    metavar="SCRIPT",
-    type=FILE_HERE,
-    help="Instead of MODEL: run a serial Keras or torch script data-parallel. Its own arguments"
-    " follow `--`.",
-)
-@click.option(
-    "-n",
-    "--ranks",
-    type=COUNT,
-    help="Ranks to train on.  [default: 2, or what -N and --ranks-per-node give]",
-)
-@options.nodes_options
-@options.image_option("; with --backend torch `pytorch`, unless another is named.")
-@options.choice_options
-@collected(TrainFlags)
-@json_option
+@click.command(cls=_TrainCommand, epilog=EPILOG)
+@declared
 def train(
-    model: str | None,
-    arguments: tuple[str, ...],
-    ranks: int | None,
-    asked: Asked,
-    image: str,
+    wanted: Wanted,
+    asked: options.Nodes,
+    image: str = options.image_option("; with --backend torch `pytorch`, unless another is named."),
+    *,
     planning: options.Planning,
     flags: TrainFlags,
 ) -> int:
@@ -159,17 +162,18 @@ def train(
     With --auto, an unmodified serial script is launched: its data are split among the ranks, gradients
     are averaged, and rank 0 writes the models. Data that cannot be split are refused.
     """
+    words, ranks = tuple(filter(None, [wanted.model, *wanted.arguments])), wanted.ranks
     if ranks is None and not (asked.nodes or asked.per_node or asked.hosts):
         ranks = DEFAULT_RANKS
-    if flags.auto is not None:
-        return _run_script(flags.auto, ((model,) if model else ()) + arguments, ranks, image)
+    if wanted.auto is not None:
+        return _run_script(wanted.auto, words, ranks, image)
     from fairlead.ml import registry
     from fairlead.perf.draw.pages import require_tools
 
     context = click.get_current_context()
     if flags.backend == "torch" and not options.is_given(context, "image"):
         image = _IMAGES[flags.backend]
-    task = registry.find(" ".join(filter(None, [model, *arguments])))
+    task = registry.find(" ".join(words))
     output = flags.output.absolute()
     ready = plan_launch(image, replace(asked, ranks=ranks), planning, flags)
     prepared, ranks, bars = ready.prepared, ready.shape.ranks, ready.progress

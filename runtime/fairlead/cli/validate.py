@@ -20,11 +20,10 @@ from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.base.serde import to_json
 from fairlead.base.suggest import suggest
 from fairlead.cli import options, show
-from fairlead.cli.declare import FILE_HERE, FOLDER, collected, option
-from fairlead.cli.screen import json_option, print_findings, print_json, table, writing
+from fairlead.cli.declare import FILE_HERE, FOLDER, JSON, declared, option
+from fairlead.cli.screen import print_findings, print_json, table, writing
 from fairlead.cli.within import Ready, plan_launch
 from fairlead.launch import unpack
-from fairlead.launch.request import Asked
 from fairlead.ml import registry
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Prepared
@@ -174,20 +173,16 @@ class ValidateFlags:
     watchdog: float | None = options.WATCHDOG
     timeline_file: str = options.TIMELINE
     dry_run: bool = option("--dry-run", "Print what would be measured, and launch nothing.")
-    as_json: bool
+    as_json: bool = JSON
 
 
-@click.command(epilog=EPILOG, short_help="Check that this machine is as fast as it should be.")
-@collected(Wanted, "wanted")
-@options.nodes_options
-@options.image_option()
-@options.choice_options
-@collected(ValidateFlags)
-@json_option
+@click.command(epilog=EPILOG)
+@declared
 def validate(
     wanted: Wanted,
-    asked: Asked,
-    image: str,
+    asked: options.Nodes,
+    image: str = options.image_option(),
+    *,
     planning: options.Planning,
     flags: ValidateFlags,
 ) -> int:
@@ -393,7 +388,7 @@ def _table(result: Validation) -> str:
             bad.append((v.state.value + times, label(m), median, v.because))
     head = ("lines", "", *(state.value for state in states))
     counts = [(*key, *(number[s] or "" for s in states)) for key, number in groups.items()]
-    text = table([[str(cell) for cell in row] for row in counts], head)
+    text = table(counts, head)
     return text + ("\n\n" + table(bad) if bad else "")
 
 
