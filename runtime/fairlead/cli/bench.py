@@ -19,11 +19,11 @@ from fairlead.base.paths import cache_dir
 from fairlead.base.serde import to_json
 from fairlead.cli import options, show
 from fairlead.cli.declare import COUNT, FOLDER, JSON, SECONDS, argument, declared, option
-from fairlead.cli.screen import answer, progress, table
-from fairlead.cli.within import within
+from fairlead.cli.screen import answer, table
+from fairlead.cli.within import plan_launch
 from fairlead.launch import unpack
 from fairlead.session.model import Prepared
-from fairlead.session.prepare import prepare, refuse
+from fairlead.session.prepare import refuse
 
 if TYPE_CHECKING:
     from fairlead.perf.bench import CollectivesBench, Machine
@@ -51,6 +51,7 @@ class BenchFlags:
     watchdog: float | None = options.WATCHDOG
     dry_run: bool = option("--dry-run", "Print what would be measured, and launch nothing.")
     as_json: bool = JSON
+    timeline_file = ""  # none is offered
 
 
 @click.group()
@@ -117,10 +118,9 @@ def collectives(
     from fairlead.perf.measure.ranks import messages as sweeps
     from fairlead.perf.records import documents
 
-    output, bars = flags.output.absolute(), progress(flags.as_json)
-    shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=flags.dry_run)
-    request = planning.request(ranks, shape=shape)
-    prepared = prepare(image, planning.choices, request, progress=bars)
+    output = flags.output.absolute()
+    ready = plan_launch(image, replace(asked, ranks=ranks), planning, flags)
+    prepared, bars = ready.prepared, ready.progress
     require_tools("numpy")
     if prepared.refused:
         raise refuse(prepared)

@@ -81,15 +81,9 @@ def doctor(
     seconds = time.monotonic() - begun
     counts = Counter(d.finding.severity for d in diagnoses)
     if as_json:
-        print_json(
-            "doctor",
-            {
-                "errors": counts[Severity.ERROR],
-                "warnings": counts[Severity.WARNING],
-                "seconds": round(seconds, 3),
-                "findings": [d.to_json() for d in diagnoses],
-            },
-        )
+        document = {"errors": counts[Severity.ERROR], "warnings": counts[Severity.WARNING]}
+        findings = [d.to_json() for d in diagnoses]
+        print_json("doctor", {**document, "seconds": round(seconds, 3), "findings": findings})
     else:
         screen.close(diagnoses, len(checks), seconds, fixing=fix)
     return ExitCode.FAILED if counts[Severity.ERROR] else ExitCode.DONE

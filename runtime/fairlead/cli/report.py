@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.base.errors import ExitCode, fail
+from fairlead.base.errors import ExitCode, os_error_as
 from fairlead.base.serde import to_json
 from fairlead.cli.declare import FOLDER, JSON, argument, declared, option
-from fairlead.cli.screen import answer, columns, print_json, table, writing
+from fairlead.cli.screen import answer, columns, print_json, table
 
 if TYPE_CHECKING:
     from fairlead.perf.judge.compare import Comparison, LineChange
@@ -109,27 +108,14 @@ def _draw(name: str, output: Path, as_json: bool) -> int:
     from fairlead.perf.records import history
 
     validation = history.find(name, os.environ)
-    with _into(output):
+    with os_error_as("output-unwritable-give", output=output):
         page, document, rows = write_validation(output.absolute(), validation)
-    files = f"report: {page}\n        {document}\n        {rows}"
-    answer(
-        as_json,
-        "report",
-        {
-            "id": validation.id,
-            "verdict": worst(validation.verdicts),
-            "headline": headline(validation),
-            "page": page,
-            "document": document,
-            "rows": rows,
-        },
-        f"{validation.id}: {headline(validation)}\n{files}",
-    )
+    line = headline(validation)
+    head = {"id": validation.id, "verdict": worst(validation.verdicts), "headline": line}
+    files = {"page": page, "document": document, "rows": rows}
+    text = f"{validation.id}: {line}\nreport: {page}\n        {document}\n        {rows}"
+    answer(as_json, "report", head | files, text)
     return ExitCode.DONE
-
-
-def _into(output: Path) -> AbstractContextManager[None]:
-    return writing(lambda why: fail("output-unwritable-give", output=output, reason=why))
 
 
 def _compare(a: str, b: str, percent: float | None, output: Path | None, as_json: bool) -> int:
@@ -143,7 +129,7 @@ def _compare(a: str, b: str, percent: float | None, output: Path | None, as_json
     if output:
         from fairlead.perf.draw.comparison_page import write_comparison
 
-        with _into(output):
+        with os_error_as("output-unwritable-give", output=output):
             page = write_comparison(output.absolute(), before, after)
     if as_json:
         ended = {"fail_if_slower": percent, "failed": [line.key for line in worse], "page": page}
@@ -162,7 +148,7 @@ def _text(comparison: Comparison, before: Validation, after: Validation) -> str:
     """A comparison for the screen: what differs in the set-up, what became slower or faster, what stayed."""
     from fairlead.perf.judge.compare import Change
 
-    def part(title: str, count: object, body: str = "", colour: str | None = None) -> str:
+    def part(title: str, count: str, body: str = "", colour: str | None = None) -> str:
         return f"{click.style(title, fg=colour, bold=True)}{count}" + (f"\n{body}" if body else "")
 
     facts = [(f.name, f.before or "-", f.after or "-") for f in comparison.facts]
@@ -171,23 +157,17 @@ def _text(comparison: Comparison, before: Validation, after: Validation) -> str:
         f"before  {before.id}, {before.begun}\nafter   {after.id}, {after.begun}",
         part("Facts that differ", "", differ),
     ]
-    for change, title, colour in (
-        (Change.SLOWER, "Slower", "red"),
-        (Change.FASTER, "Faster", "green"),
-    ):
+    for change, colour in ((Change.SLOWER, "red"), (Change.FASTER, "green")):
         if lines := comparison.of(change):
-            head = ("line", "before", "after", "", "p")
-            body = table(map(_row, lines), head, indent="  ")
-            parts.append(part(title, f": {len(lines)}", body, colour))
+            body = table(map(_row, lines), ("line", "before", "after", "", "p"), indent="  ")
+            parts.append(part(change.value.capitalize(), f": {len(lines)}", body, colour))
     same, unknown = comparison.of(Change.SAME), comparison.of(Change.UNKNOWN)
     parts.append(part("No significant change", f": {len(same)} of {len(comparison.lines)} lines"))
     if unknown:
         body = table([(line.key, line.why) for line in unknown], indent="  ", width=columns())
         parts.append(part("Cannot tell", f": {len(unknown)}", body))
-    for title, keys in (
-        ("Only before", comparison.only_before),
-        ("Only after", comparison.only_after),
-    ):
+    only = {"Only before": comparison.only_before, "Only after": comparison.only_after}
+    for title, keys in only.items():
         if keys:
             parts.append(part(title, f": {len(keys)}", "\n".join(f"  {key}" for key in keys)))
     if comparison.lines:

@@ -12,14 +12,14 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fairlead.base.errors import FairleadError, Finding, Severity, error, fail
+from fairlead.base.errors import FairleadError, Finding, Severity, error, os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Stage, human_bytes
 from fairlead.base.serde import to_json
@@ -274,15 +274,6 @@ class _Display:
         click.echo(f"  {mark}  {words} ({time.monotonic() - begun:.1f} s)", err=True)
 
 
-@contextmanager
-def writing(refused: Callable[[str], FairleadError]) -> Iterator[None]:
-    """Around what writes a file: raises the error made of the system's reason for refusing."""
-    try:
-        yield
-    except OSError as exc:
-        raise refused(exc.strerror or str(exc)) from None
-
-
 def show_schema(kind: str, text: str, output: Path | None, as_json: bool) -> None:
     """A JSON Schema where it is wanted: in a file, on the screen, or within the answer of ``--json``.
 
@@ -290,10 +281,8 @@ def show_schema(kind: str, text: str, output: Path | None, as_json: bool) -> Non
         FairleadError: the file cannot be written.
     """
     if output is not None:
-        with (
-            writing(lambda why: fail("output-unwritable-schema", output=output, reason=why)),
-            atomic_write(output, "w") as out,
-        ):
+        unwritable = os_error_as("output-unwritable-schema", output=output)
+        with unwritable, atomic_write(output, "w") as out:
             out.write(text)
     if as_json:
         print_json(kind, {"path": output, "json_schema": json.loads(text)})

@@ -209,10 +209,8 @@ def _report(kind: str, flags: ScriptFlags, text: str) -> None:
     """Show the script, or where it is and what submits it."""
     submit = SCHEDULERS.get(kind).submit_line(str(flags.output or "FILE"))
     if flags.as_json:
-        print_json(
-            "script",
-            {"scheduler": kind, "script": text, "file": str(flags.output or ""), "submit": submit},
-        )
+        document = {"scheduler": kind, "script": text, "file": str(flags.output or "")}
+        print_json("script", {**document, "submit": submit})
     elif flags.output:
         click.echo(f"{flags.output}: submit it with `{submit}`", err=True)
     else:

@@ -323,9 +323,8 @@ def _summary(result: TrainResult, proof: Proof, resume: bool) -> str:
         label = f"held-out {score_name(gate.metric)}"
         rows.append((label, f"{result.scores[gate.metric]:.3f}", f"{linear}; wanted {gate.words}"))
     if every.speed is not None:
-        ranks = f"{every.ranks} rank{'s' if every.ranks > 1 else ''}"
-        speed = f"{every.speed.samples_per_s:.1f}"
-        rows.append((f"samples/s, {ranks}", speed, f"batch {every.batch} a rank"))
+        speed, s = f"{every.speed.samples_per_s:.1f}", "s" if every.ranks > 1 else ""
+        rows.append((f"samples/s, {every.ranks} rank{s}", speed, f"batch {every.batch} a rank"))
     if result.one is not None and result.one.speed is not None:
         speed = f"{result.one.speed.samples_per_s:.1f}"
         rows.append(("samples/s, 1 rank", speed, "same batch a rank"))

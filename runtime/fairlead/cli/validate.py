@@ -15,13 +15,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail
+from fairlead.base.errors import (
+    ExitCode,
+    FairleadError,
+    Finding,
+    Severity,
+    error,
+    fail,
+    os_error_as,
+)
 from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.base.serde import to_json
 from fairlead.base.suggest import suggest
 from fairlead.cli import options, show
 from fairlead.cli.declare import FILE_HERE, FOLDER, JSON, declared, option
-from fairlead.cli.screen import print_findings, print_json, table, writing
+from fairlead.cli.screen import print_findings, print_json, table
 from fairlead.cli.within import Ready, plan_launch
 from fairlead.launch import unpack
 from fairlead.ml import registry
@@ -294,7 +302,7 @@ def _data(folders: Sequence[str], models: Sequence[str]) -> dict[str, Path]:
 
 def _check_writable(output: Path) -> None:
     """Check, before minutes of measurements, that a report can be written."""
-    with writing(lambda why: fail("output-unwritable-validation", output=output, reason=why)):
+    with os_error_as("output-unwritable-validation", output=output):
         with atomic_write(output / ".room") as stream:
             stream.write(bytes(_REPORT_BYTES))
         (output / ".room").unlink()

@@ -150,7 +150,11 @@ class Context:
                     raise
                 failed = exc
             except OSError as exc:  # the report's folder is full
-                failed = _unwritable(exc)
+                failed = fail(
+                    "output-unwritable-report",
+                    filename=exc.filename or "the report's folder",
+                    reason=exc.strerror or str(exc),
+                )
             else:
                 return
             findings = self._keep(title, failed, lines)
@@ -203,12 +207,3 @@ class Step:
     order: int
     measure: Callable[[Context], None]
     describe: Callable[[Options], Sequence[str]]
-
-
-def _unwritable(cause: OSError) -> FairleadError:
-    """A file of the report's folder that cannot be read or written, mostly for lack of space."""
-    return fail(
-        "output-unwritable-report",
-        filename=cause.filename or "the report's folder",
-        reason=cause.strerror or str(cause),
-    )
