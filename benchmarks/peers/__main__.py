@@ -22,7 +22,7 @@ from fairlead.base.serde import to_json
 from fairlead.base.suggest import suggest
 from fairlead.cli import options
 from fairlead.cli.bench import RANKS, BenchFlags, fresh, machine, now, show_plan
-from fairlead.cli.declare import COUNT, SECONDS, argument, declared, option
+from fairlead.cli.declare import SECONDS, argument, declared, option
 from fairlead.cli.main import entry
 from fairlead.cli.screen import print_json, progress
 from fairlead.cli.within import within
@@ -94,14 +94,12 @@ class Wanted:
         callback=_peers,
     )
     rounds: int | None = option(
-        "--rounds",
-        "Launches of each peer; a 95 % interval takes at least six.  [default: 6]",
-        type=COUNT,
+        "--rounds", "Launches of each peer; a 95 % interval takes at least six.  [default: 6]"
     )
     blocks: int | None = option(
-        "--blocks", "Rounds without communication per launch.  [default: 4]", type=COUNT
+        "--blocks", "Rounds without communication per launch.  [default: 4]"
     )
-    steps: int | None = option("--steps", "Timed steps per round.  [default: 3]", type=COUNT)
+    steps: int | None = option("--steps", "Timed steps per round.  [default: 3]")
     quick: bool = option(
         "--quick", "Tiny inputs and two rounds: tests that everything works, not how fast."
     )

@@ -75,15 +75,15 @@ def build(
         from fairlead_build.check import check as build_again
 
         checked = build_again(name, chosen, result.outputs, cache, shown)
-    if result.warnings and not as_json:
-        print_findings(result.warnings)
     if as_json:
         print_json("build", _document(result, checked, dry_run))
-    elif dry_run:
-        rows = [(s.name, "cached" if s.cached else "to do", s.detail) for s in result.stages]
-        click.echo(table(rows, ("STAGE", "STATE", "WHAT")))
     else:
-        _print(result, checked)
+        print_findings(result.warnings)
+        if dry_run:
+            rows = [(s.name, "cached" if s.cached else "to do", s.detail) for s in result.stages]
+            click.echo(table(rows, ("STAGE", "STATE", "WHAT")))
+        else:
+            _print(result, checked)
     if checked is not None and not checked.same:
         sys.exit(ExitCode.FAILED)
 

@@ -342,8 +342,7 @@ def import_(
         return code
     if dry_run:
         click.echo(result.recipe, nl=False)
-    if findings:
-        print_findings(findings)
+    print_findings(findings)
     if result.written:
         click.echo(str(result.folder / "recipe.toml"))
         click.echo(f"next: fairlead recipe lock {result.folder}", err=True)

@@ -18,7 +18,7 @@ from fairlead.base.errors import ExitCode
 from fairlead.base.paths import cache_dir
 from fairlead.base.serde import to_json
 from fairlead.cli import options, show
-from fairlead.cli.declare import COUNT, FOLDER, JSON, SECONDS, argument, declared, option
+from fairlead.cli.declare import FOLDER, JSON, SECONDS, argument, declared, option
 from fairlead.cli.screen import answer, table
 from fairlead.cli.within import plan_launch
 from fairlead.launch import unpack
@@ -84,7 +84,7 @@ class Wanted:
     sizes: tuple[int, ...] | None = option(
         "--sizes BYTES,…", "Message sizes.  [default: 4 B to 64 MiB]", callback=_sizes
     )
-    repeats: int = option("--repeats", "Samples per size.", default=10, type=COUNT)
+    repeats: int = option("--repeats", "Samples per size.", default=10)
     limit: float = option(
         "--limit SECONDS",
         "Time limit of the whole benchmark; what it skips is listed.",

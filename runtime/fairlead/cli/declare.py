@@ -1,4 +1,4 @@
-"""Verbs declared by their signature: ``batch: int | None = option("--batch N", "Samples per step.", type=COUNT)``.
+"""Verbs declared by their signature: ``batch: int | None = option("--batch N", "Samples per step.")``.
 
 The same line declares a field of a dataclass, which is a group of options.
 """
@@ -15,7 +15,6 @@ from typing import Any, get_args, get_type_hints
 import click
 
 Function = Callable[..., Any]
-COUNT = click.IntRange(1)
 SECONDS = click.FloatRange(1)
 PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -27,7 +26,8 @@ FOLDER_HERE = click.Path(exists=True, file_okay=False, path_type=Path)
 def option(spec: str, help: str, **settings: Any) -> Any:
     """A parameter or field that is an option.
 
-    A ``bool`` is a flag, a ``str`` is empty by default, a ``tuple[T, ...]`` may be repeated, and a default is shown.
+    A ``bool`` is a flag, an ``int`` at least 1, a ``str`` empty by default; a ``tuple[T, ...]`` may be repeated, and a default
+    is shown.
 
     Args:
         spec: flags and metavar as in the help: ``-o --output FILE``.
@@ -56,7 +56,9 @@ def _option(
         derived["show_default"] = True
     elif kind is str and not {"type", "required"} & settings.keys():
         derived["default"] = ""
-    if Path in (kind, *get_args(kind)):
+    if kind in (int, int | None):
+        derived["type"] = click.IntRange(1)
+    elif Path in (kind, *get_args(kind)):
         derived["type"] = PATH
     if "names" in settings:
         derived["cls"] = LazyOption

@@ -150,10 +150,11 @@ def entry(
         click.echo(exc.format_message())
         sys.exit(ExitCode.USAGE)
     except click.UsageError as exc:
-        from fairlead.cli.screen import print_usage_error
+        from fairlead.cli.screen import print_findings_error, usage_error
 
-        print_usage_error(_placed(exc, ours, command, name), as_json="--json" in ours)
-        sys.exit(ExitCode.USAGE)
+        usage = usage_error(_placed(exc, ours, command, name))
+        print_findings_error(usage, as_json="--json" in ours)
+        sys.exit(usage.code)
     except FairleadError as exc:
         from fairlead.cli.screen import print_findings_error
 

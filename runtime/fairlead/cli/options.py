@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from fairlead.base.comm_backend import REGISTRY
-from fairlead.cli.declare import COUNT, SECONDS, SITE, argument, option
+from fairlead.cli.declare import SECONDS, SITE, argument, option
 from fairlead.engines.registry import kinds as engine_kinds
 from fairlead.launch.request import Asked
 from fairlead.launchers.model import BINDINGS, Shape
@@ -148,10 +148,10 @@ class Planning:
 class Nodes(Asked):
     """Where the ranks go, by options, for a verb with a ``-n`` of its own."""
 
-    nodes: int | None = option("-N --nodes", "Nodes to use.", type=COUNT)
-    per_node: int | None = option("--ranks-per-node", "Ranks per node.", type=COUNT)
-    cores: int | None = option("--cores-per-rank", "Cores per rank.", type=COUNT)
-    gpus: int | None = option("--gpus-per-rank", "GPUs per rank.", type=COUNT)
+    nodes: int | None = option("-N --nodes", "Nodes to use.")
+    per_node: int | None = option("--ranks-per-node", "Ranks per node.")
+    cores: int | None = option("--cores-per-rank", "Cores per rank.")
+    gpus: int | None = option("--gpus-per-rank", "GPUs per rank.")
     bind: str = option(
         "--bind-to",
         "Bind each rank to this unit.",
@@ -178,9 +178,7 @@ class Nodes(Asked):
 class Placement(Nodes):
     """How many ranks there are, and where they go."""
 
-    ranks: int | None = option(
-        "-n --ranks", "Ranks to start.  [default: one per node, or 1]", type=COUNT
-    )
+    ranks: int | None = option("-n --ranks", "Ranks to start.  [default: one per node, or 1]")
 
 
 def _bind(text: str) -> Bind:

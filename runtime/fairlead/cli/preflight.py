@@ -8,7 +8,7 @@ import click
 
 from fairlead.base.errors import ExitCode
 from fairlead.cli import options, show
-from fairlead.cli.declare import COUNT, JSON, declared, option
+from fairlead.cli.declare import JSON, declared, option
 from fairlead.cli.screen import answer, progress
 from fairlead.session.prepare import prepare
 
@@ -26,7 +26,7 @@ Examples:
 def preflight(
     image: str,
     planning: options.Planning,
-    ranks: int = option("-n --ranks", "Ranks to plan for.", default=2, type=COUNT),
+    ranks: int = option("-n --ranks", "Ranks to plan for.", default=2),
     as_json: bool = JSON,
 ) -> int:
     """Check that an image can run here on the host's MPI. Nothing is launched.

@@ -14,7 +14,7 @@ import click
 
 from fairlead.base.errors import fail
 from fairlead.base.serde import to_json
-from fairlead.cli.declare import COUNT, FILE_HERE, JSON, argument, declared, option
+from fairlead.cli.declare import FILE_HERE, JSON, argument, declared, option
 from fairlead.cli.screen import columns, print_json, table, wrap
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ProjectFlags:
     nodes: int = option(
         "--nodes", "Largest number of nodes.", default=8192, type=click.IntRange(1, 1 << 20)
     )
-    per_node: int = option("--per-node", "Ranks per node.", default=1, type=COUNT)
+    per_node: int = option("--per-node", "Ranks per node.", default=1)
     fabric: str | None = option(
         "--fabric NAME",
         "The network between nodes, one of those listed in docs/explanation/projection.md.",
@@ -59,7 +59,7 @@ class ProjectFlags:
     site: str | None = option(
         "--site NAME", "Use the network figures measured in this site's profile."
     )
-    cards: int = option("--cards", "Network cards per node.", default=1, type=COUNT)
+    cards: int = option("--cards", "Network cards per node.", default=1)
     bandwidth: float | None = option(
         "--bandwidth GB/S", "Bandwidth per node, one way; 1 GB is 10**9 bytes.", type=_ABOVE_0
     )
@@ -85,14 +85,10 @@ class ProjectFlags:
     )
     model: str = option("--model NAME", "The model to project, for a validation with several.")
     size: int | None = option(
-        "--bytes N",
-        "For a validation: bytes of gradients; not needed for a bundled network.",
-        type=COUNT,
+        "--bytes N", "For a validation: bytes of gradients; not needed for a bundled network."
     )
     batch: int | None = option(
-        "--batch N",
-        "Samples per rank and step.  [default: those of the validation's training]",
-        type=COUNT,
+        "--batch N", "Samples per rank and step.  [default: those of the validation's training]"
     )
     as_json: bool = JSON
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from fairlead.base.errors import FairleadError, Finding, Severity, error, os_error_as
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail, os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Stage, human_bytes
 from fairlead.base.serde import to_json
@@ -80,8 +80,9 @@ def say(text: str) -> None:
 
 
 def print_findings(findings: Iterable[Finding], err: bool = True) -> None:
-    """Findings, an empty line between them."""
-    click.echo("\n\n".join(finding_lines(f) for f in findings), err=err)
+    """Findings, an empty line between them; nothing where there are none."""
+    if text := "\n\n".join(finding_lines(f) for f in findings):
+        click.echo(text, err=err)
 
 
 def print_findings_error(exc: FairleadError, as_json: bool) -> None:
@@ -92,17 +93,14 @@ def print_findings_error(exc: FairleadError, as_json: bool) -> None:
         print_findings(exc.findings)
 
 
-def print_usage_error(exc: click.UsageError, as_json: bool) -> None:
-    """A command line that cannot be understood."""
+def usage_error(exc: click.UsageError) -> FairleadError:
+    """The error of a command line that cannot be understood."""
     path = exc.ctx.command_path if exc.ctx else "fairlead"
     why = ""
     if isinstance(exc, click.NoSuchOption) and exc.ctx and exc.ctx.info_name in ("run", "explain"):
         why = "options of the launched command go after `--`"
-    finding = error("usage-command-line", exc=exc.format_message().rstrip("."), path=path, why=why)
-    if as_json:
-        print_json("error", {"exit_code": 2, "findings": [finding]})
-    else:
-        print_findings([finding])
+    what = exc.format_message().rstrip(".")
+    return fail("usage-command-line", code=ExitCode.USAGE, exc=what, path=path, why=why)
 
 
 def columns() -> int:

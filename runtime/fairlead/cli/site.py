@@ -32,9 +32,6 @@ def site() -> None:
     """
 
 
-site.add_command(export_site)
-
-
 @site.command("list")
 @declared
 def list_profiles(as_json: bool = JSON) -> None:
@@ -177,5 +174,5 @@ def capture_site(
     answer(as_json, "site-capture-written", document, str(path), more)
 
 
-for command in (detect_site, why_not_site, check_site):
+for command in (detect_site, why_not_site, check_site, export_site):
     site.add_command(command)

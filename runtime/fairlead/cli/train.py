@@ -12,10 +12,8 @@ import click
 
 from fairlead.base.errors import ExitCode, Severity, fail
 from fairlead.base.paths import cache_dir
-from fairlead.base.serde import to_json
 from fairlead.cli import options, show
 from fairlead.cli.declare import (
-    COUNT,
     FILE_HERE,
     FOLDER,
     FOLDER_HERE,
@@ -48,7 +46,6 @@ Examples:
   fairlead train --auto train.py -n 4 --image pytorch -- --epochs 3
 """
 DEFAULT_RANKS = 2
-BACKENDS = ("tensorflow", "torch")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 # What each backend is trained in.
 _IMAGES = {"tensorflow": "tensorflow", "torch": "pytorch"}
@@ -67,9 +64,7 @@ class Wanted:
         type=FILE_HERE,
     )
     ranks: int | None = option(
-        "-n --ranks",
-        "Ranks to train on.  [default: 2, or what -N and --ranks-per-node give]",
-        type=COUNT,
+        "-n --ranks", "Ranks to train on.  [default: 2, or what -N and --ranks-per-node give]"
     )
 
 
@@ -90,14 +85,10 @@ class TrainFlags:
     published: bool = option(
         "--published", "Use the publication's recipe instead of the one that learns in minutes."
     )
-    epochs: int | None = option(
-        "--epochs", "Passes over the samples.  [default: the recipe's]", type=COUNT
-    )
-    batch: int | None = option(
-        "--batch", "Samples per rank and step.  [default: the recipe's]", type=COUNT
-    )
+    epochs: int | None = option("--epochs", "Passes over the samples.  [default: the recipe's]")
+    batch: int | None = option("--batch", "Samples per rank and step.  [default: the recipe's]")
     backend: str = option(
-        "--backend", "Keras backend.", default="tensorflow", type=click.Choice(BACKENDS)
+        "--backend", "Keras backend.", default="tensorflow", type=click.Choice(list(_IMAGES))
     )
     precision: str = option(
         "--precision",
@@ -117,7 +108,7 @@ class TrainFlags:
         type=click.FloatRange(0, min_open=True),
     )
     every_steps: int | None = option(
-        "--checkpoint-steps N", "Also write a checkpoint every N steps.", type=COUNT
+        "--checkpoint-steps N", "Also write a checkpoint every N steps."
     )
     resume: bool = option(
         "--resume", "Resume bit for bit from the last complete checkpoint in the report's folder."
@@ -260,11 +251,10 @@ def _show(result: TrainResult, proof: Proof, page: Path, document: Path, flags: 
     """Show the figures and where the report is."""
     if flags.as_json:
         values = {"report": document, "page": page, "proof": proof, "result": result}
-        print_json("train", to_json(values))
+        print_json("train", values)
         return
     click.echo("\n" + _summary(result, proof, flags.resume))
-    if result.findings:
-        print_findings(result.findings)
+    print_findings(result.findings)
     click.echo(f"\nreport: {page}\n        {document}")
 
 

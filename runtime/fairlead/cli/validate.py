@@ -67,14 +67,16 @@ class _Written:
     """What came of writing a validation.
 
     Attributes:
+        page, document, rows: of the report.
         kept: its document in the history.
-        paths: page, document and rows of the report.
         references: the file of the site's references.
         refused: why some of these could not be written.
     """
 
+    page: Path | None = None
+    document: Path | None = None
+    rows: Path | None = None
     kept: Path | None = None
-    paths: tuple[Path, ...] = ()
     references: Path | None = None
     refused: list[Finding] = field(default_factory=list)
 
@@ -333,7 +335,7 @@ def _write(
     except FairleadError as exc:
         written.refused += exc.findings
     try:
-        written.paths = write_validation(output, result)
+        written.page, written.document, written.rows = write_validation(output, result)
         for model, runs_of_model in runs.items():  # for `fairlead project`
             with atomic_write(output / f"small-runs-{model}.json", "w") as stream:
                 json.dump(small_runs_json(runs_of_model), stream)
@@ -358,25 +360,21 @@ def _write(
 def _show(result: Validation, written: _Written, as_json: bool) -> None:
     from fairlead.perf.judge import verdict
 
-    page, document, rows = (*written.paths, None, None, None)[:3]
+    headline = verdict.headline(result)
     if as_json:
-        files = {"page": page, "document": document, "rows": rows, "kept": written.kept}
-        others = {"references": written.references, "refused": written.refused}
-        headline = {"headline": verdict.headline(result)}
-        print_json("validate", {**headline, **files, **others, **to_json(result)})
+        print_json("validate", {"headline": headline, **vars(written), **to_json(result)})
         return
     click.echo("\n" + _table(result) + "\n")
     slower = [f for f in result.evidence.findings if f.check == "validate-slow"]
     if shown := [*result.faults, *slower]:
         print_findings(shown, err=False)
         click.echo("")
-    click.secho(verdict.headline(result), bold=True)
-    if written.paths:
-        click.echo(f"report: {page}\n        {document}\n        {rows}")
+    click.secho(headline, bold=True)
+    if written.page:
+        click.echo(f"report: {written.page}\n        {written.document}\n        {written.rows}")
     if written.references:
         click.echo(f"references of site {result.machine.site}: {written.references}")
-    if written.refused:
-        print_findings(written.refused)
+    print_findings(written.refused)
 
 
 def _table(result: Validation) -> str:

@@ -399,5 +399,5 @@ def test_parameters_and_fields_declare_a_verb_in_order() -> None:
     shown = RUN.invoke(verb, ["--help"]).output
     assert shown.index("--size") < shown.index("--path") and "IMAGE [MORE]" in shown
     assert shown.index("--plain") < shown.index("--json")
-    assert "-p, --path DIR" in shown and "[default: 2]" in shown
+    assert "-p, --path DIR" in shown and "[default: 2; x>=1]" in shown
     assert shown.index("--path") < shown.index("--count") < shown.index("--word")

@@ -59,7 +59,7 @@ def seen_of(options: Options, ranks: int) -> Observations:
     asked = TrainOptions(
         run_dir=options.out, data_dir=options.out, batch=16, warmup=WARMUP, measure_steps=25
     )
-    training.train(context, asked, ranks, Way.CONTAINER, play)
+    training.train(asked, ranks, context, Way.CONTAINER, play)
     return context.seen
 
 

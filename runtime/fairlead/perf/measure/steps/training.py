@@ -33,7 +33,14 @@ def _measure(context: Context) -> None:
         if data := prepared.data_dir:
             context.each_way(f"{task.title}: input", partial(_input, task, data), _input_line(task))
             for ranks in context.options.ranks:
-                _train_every_way(context, task, prepared, ranks)
+                nodes = context.seen.nodes(ranks)
+                context.each_way(
+                    f"{task.title} on {ranks} rank{'s' if ranks > 1 else ''}",
+                    partial(train, prepared, ranks),
+                    partial(_train_line, context, task.name, ranks, nodes),
+                    # Ranks that share cores cannot show what a container costs.
+                    first_only=context.crowded(ranks),
+                )
 
 
 def _prepare(context: Context, task: Task) -> TrainOptions:
@@ -44,8 +51,6 @@ def _prepare(context: Context, task: Task) -> TrainOptions:
     train = TrainOptions(
         run_dir=options.out,
         model=task.name,
-        backend=options.backend,
-        data_format="tfrecord" if options.backend == "torch" else "hdf5",
         train_samples=max(batch * options.most * (steps + 3), 500),
         val_samples=100,
         batch=batch,
@@ -95,17 +100,6 @@ def _input_line(task: Task) -> partial[Measurement]:
     return partial(Measurement, What.INPUT, samples=(), subject=task.name)
 
 
-def _train_every_way(context: Context, task: Task, prepared: TrainOptions, ranks: int) -> None:
-    for way, run in context.ways.items():
-        if context.crowded(ranks) and run is not context.container:
-            continue  # ranks that share cores cannot show what a container costs
-        context.attempt(
-            f"{task.title} on {ranks} rank{'s' if ranks > 1 else ''}, {way.value}",
-            partial(train, context, prepared, ranks, way, run),
-            [_train_line(context, task.name, ranks, context.seen.nodes(ranks), way)],
-        )
-
-
 def _train_line(context: Context, model: str, ranks: int, nodes: int, way: Way) -> Measurement:
     """The line of a training, without samples."""
     crowded = context.options.crowded(ranks, nodes)
@@ -114,7 +108,7 @@ def _train_line(context: Context, model: str, ranks: int, nodes: int, way: Way) 
     )
 
 
-def train(context: Context, prepared: TrainOptions, ranks: int, way: Way, run: Runner) -> None:
+def train(prepared: TrainOptions, ranks: int, context: Context, way: Way, run: Runner) -> None:
     """Trains for a few steps, and keeps speed, shares of a step, and the step times of the largest launch."""
     options, seen = context.options, context.seen
     each = prepared.batch or 1
