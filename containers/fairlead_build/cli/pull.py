@@ -59,10 +59,11 @@ def pull(
         "signed": result.signed,
     }
     what = "its SIF" if result.source == "sif" else "a SIF made of its layers"
-    if result.image is None:  # a dry run
+    if dry_run:
         todo = f"{human_bytes(result.to_transfer)} to transfer" if not result.cached else "here"
         answer(as_json, "pull", document, f"{result.reference}  {result.digest}  {what}, {todo}")
         return
+    assert result.image is not None
     state = "unchanged" if result.cached else "pulled"
     what += ", with a signature" if result.signed else ""
     size = human_bytes(result.image.bytes)

@@ -26,8 +26,8 @@ FOLDER_HERE = click.Path(exists=True, file_okay=False, path_type=Path)
 def option(spec: str, help: str, **settings: Any) -> Any:
     """A parameter or field that is an option.
 
-    A ``bool`` is a flag, an ``int`` at least 1, a ``str`` empty by default; a ``tuple[T, ...]`` may be repeated, and a default
-    is shown.
+    A ``bool`` is a flag, an ``int`` at least 1, a ``Path`` any path, a ``str`` empty by default; a ``tuple[T, ...]`` may be
+    repeated, and a default is shown.
 
     Args:
         spec: flags and metavar as in the help: ``-o --output FILE``.

@@ -155,7 +155,7 @@ def why_not_site(name: str = argument(metavar="SITE"), as_json: bool = JSON) -> 
     shown = [("-" if c.says == "nothing" else c.says, c.what, c.seen) for c in evidence.clues]
     if evidence.expired:
         shown.append(("against", "dates", evidence.expired))
-    clues = table(shown, ("says", "clue", "here")) or "it has no clues"
+    clues = table(shown, ("says", "clue", "here")) if shown else "it has no clues"
     answer(as_json, "site-why-not", document, f"{text}\n\n{clues}")
 
 

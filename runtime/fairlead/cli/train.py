@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -220,30 +220,22 @@ def _run_script(script: Path, words: tuple[str, ...], ranks: int | None, image: 
 
 
 def _settings(flags: TrainFlags, model: str, ranks: int, output: Path) -> TrainOptions:
-    """How the model is trained."""
+    """How the model is trained: fields with the name of a flag have its value."""
     from fairlead.ml.train.model import TrainOptions
 
+    same = vars(flags).keys() & {field.name for field in fields(TrainOptions)}
+    asked = {name: getattr(flags, name) for name in same}
+    asked["every_seconds"] = flags.every_seconds or (math.inf if flags.every_steps else 600.0)
     checkpoints = flags.every_seconds or flags.every_steps or flags.resume
     return TrainOptions(
         run_dir=output / "run",
         model=model,
-        published=flags.published,
-        backend=flags.backend,
-        precision=flags.precision,
         ranks=ranks,
         data_dir=flags.data.absolute() if flags.data else None,
         # The images with torch have no HDF5.
         data_format="tfrecord" if flags.backend == "torch" else "hdf5",
-        train_samples=flags.train_samples,
-        epochs=flags.epochs,
-        batch=flags.batch,
-        max_seconds=flags.max_seconds,
-        seed=flags.seed,
         checkpoints=output / "checkpoints" if checkpoints else None,
-        every_seconds=flags.every_seconds or (math.inf if flags.every_steps else 600.0),
-        every_steps=flags.every_steps,
-        resume=flags.resume,
-        skip_damaged=flags.skip_damaged,
+        **asked,
     )
 
 
