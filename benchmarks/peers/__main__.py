@@ -21,20 +21,12 @@ from fairlead.base.progress import Progress
 from fairlead.base.serde import to_json
 from fairlead.base.suggest import suggest
 from fairlead.cli import options
-from fairlead.cli.bench import (
-    dry_run_option,
-    fresh,
-    machine,
-    now,
-    output_option,
-    ranks_option,
-    show_plan,
-)
+from fairlead.cli.bench import RANKS, BenchFlags, fresh, machine, now, show_plan
+from fairlead.cli.declare import SECONDS, argument, declared, option
 from fairlead.cli.main import entry
-from fairlead.cli.screen import json_option, print_json, progress
+from fairlead.cli.screen import print_json, progress
 from fairlead.cli.within import within
 from fairlead.launch import unpack
-from fairlead.launch.request import Asked
 from fairlead.launchers.model import Shape
 from fairlead.ml.train.runner import Runner, RunOutcome
 from fairlead.ml.train.session_runner import runner
@@ -55,28 +47,6 @@ Examples:
 Exit codes: 0 every peer that ran gave right answers; 1 a peer failed, or its answers are wrong;
 those of `fairlead run` if no peer could be launched.
 """
-
-
-@dataclass(frozen=True)
-class PeersFlags:
-    """The options that no other group of options holds.
-
-    Attributes:
-        rounds, blocks, steps: None for the default, which depends on ``quick``.
-        images: by recipe, the image to take in its place.
-    """
-
-    peers: tuple[catalogue.Peer, ...]
-    rounds: int | None
-    blocks: int | None
-    steps: int | None
-    quick: bool
-    limit: float
-    images: Mapping[str, str]
-    output: Path
-    watchdog: float | None
-    dry_run: bool
-    as_json: bool
 
 
 def _models(context: click.Context, param: click.Parameter, value: str) -> str:
@@ -108,63 +78,53 @@ def _images(
     return images
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is measured.
+
+    Attributes:
+        rounds, blocks, steps: None for the default, which depends on ``quick``.
+        images: by recipe, the image to take in its place.
+    """
+
+    peers: tuple[catalogue.Peer, ...] = option(
+        "--peers NAME,…",
+        f"Any of {', '.join(catalogue.NAMES)}; ps-N has N servers.  [default: all]",
+        multiple=False,
+        callback=_peers,
+    )
+    rounds: int | None = option(
+        "--rounds", "Launches of each peer; a 95 % interval takes at least six.  [default: 6]"
+    )
+    blocks: int | None = option(
+        "--blocks", "Rounds without communication per launch.  [default: 4]"
+    )
+    steps: int | None = option("--steps", "Timed steps per round.  [default: 3]")
+    quick: bool = option(
+        "--quick", "Tiny inputs and two rounds: tests that everything works, not how fast."
+    )
+    limit: float = option("--limit SECONDS", "Time limit of a launch.", default=300.0, type=SECONDS)
+    images: Mapping[str, str] = option(
+        "--image RECIPE=IMAGE",
+        "Use this image instead of the recipe's. Repeatable.",
+        multiple=True,
+        callback=_images,
+    )
+
+
 @click.command(
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.argument("model", default="hepcnn", metavar="[MODEL]", callback=_models)
-@ranks_option
-@options.nodes_options
-@click.option(
-    "--peers",
-    callback=_peers,
-    metavar="NAME,…",
-    help=f"Any of {', '.join(catalogue.NAMES)}; ps-N has N servers.  [default: all]",
-)
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    help="Launches of each peer; a 95 % interval takes at least six.  [default: 6]",
-)
-@click.option(
-    "--blocks",
-    type=click.IntRange(1),
-    help="Rounds without communication per launch.  [default: 4]",
-)
-@click.option("--steps", type=click.IntRange(1), help="Timed steps per round.  [default: 3]")
-@click.option(
-    "--quick",
-    is_flag=True,
-    help="Tiny inputs and two rounds: tests that everything works, not how fast.",
-)
-@click.option(
-    "--limit",
-    default=300.0,
-    show_default=True,
-    type=click.FloatRange(1),
-    metavar="SECONDS",
-    help="Time limit of a launch.",
-)
-@click.option(
-    "--image",
-    "images",
-    multiple=True,
-    callback=_images,
-    metavar="RECIPE=IMAGE",
-    help="Use this image instead of the recipe's. Repeatable.",
-)
-@options.choice_options
-@output_option
-@options.watchdog_option
-@dry_run_option
-@json_option
-@options.collected(PeersFlags)
+@declared
 def peers(
-    model: str,
-    ranks: int,
-    asked: Asked,
+    model: str = argument(default="hepcnn", metavar="[MODEL]", callback=_models),
+    ranks: int = RANKS,
+    *,
+    asked: options.Nodes,
+    wanted: Wanted,
     planning: options.Planning,
-    flags: PeersFlags,
+    flags: BenchFlags,
 ) -> int:
     """Train the same network with fairlead, Horovod, torch DDP and TensorFlow, in turns.
 
@@ -174,9 +134,9 @@ def peers(
     not run.
     """
     output, bars = flags.output.absolute(), progress(flags.as_json)
-    scope = _scope(flags, model, ranks, output)
+    scope = _scope(wanted, model, ranks, output)
     shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=flags.dry_run)
-    ready, refused = _prepared(scope, flags.images, planning, shape, bars)
+    ready, refused = _prepared(scope, wanted.images, planning, shape, bars)
     if flags.dry_run:
         steps = _steps(scope, refused, output)
         return show_plan("bench-peers", list(ready.values()), steps, flags.as_json)
@@ -214,18 +174,18 @@ def peers(
     return ExitCode.FAILED if bad else ExitCode.DONE
 
 
-def _scope(flags: PeersFlags, model: str, ranks: int, output: Path) -> PeersOptions:
+def _scope(wanted: Wanted, model: str, ranks: int, output: Path) -> PeersOptions:
     """What is measured."""
     return PeersOptions(
         out=output / "run",
         model=model,
-        peers=flags.peers,
+        peers=wanted.peers,
         ranks=ranks,
-        size="tiny" if flags.quick else "full",
-        rounds=flags.rounds or (2 if flags.quick else 6),
-        blocks=flags.blocks or (2 if flags.quick else 4),
-        steps=flags.steps or (2 if flags.quick else 3),
-        limit_s=flags.limit,
+        size="tiny" if wanted.quick else "full",
+        rounds=wanted.rounds or (2 if wanted.quick else 6),
+        blocks=wanted.blocks or (2 if wanted.quick else 4),
+        steps=wanted.steps or (2 if wanted.quick else 3),
+        limit_s=wanted.limit,
     )
 
 

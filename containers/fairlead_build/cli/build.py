@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +10,8 @@ import click
 
 from fairlead.base.errors import ExitCode
 from fairlead.base.progress import human_bytes
-from fairlead.cli.declare import LazyOption
-from fairlead.cli.screen import (
-    json_option,
-    print_findings,
-    print_json,
-    progress,
-    table,
-)
+from fairlead.cli.declare import FOLDER_HERE, JSON, argument, declared, option
+from fairlead.cli.screen import print_findings, print_json, progress, table
 
 if TYPE_CHECKING:
     from fairlead_build.build import BuildResult
@@ -36,42 +29,28 @@ def _complete_formats(ctx: click.Context, param: click.Parameter, incomplete: st
     return [before + comma + name for name in _format_names() if name.startswith(last)]
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("name", metavar="RECIPE")
-@click.option(
-    "--format",
-    "formats",
-    cls=LazyOption,
-    names=_format_names,
-    default="sif",
-    metavar="F[,F]",
-    shell_complete=_complete_formats,
-    help="Any of {names}.  [default: sif]",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Also copy the image to this file or into this folder.",
-)
-@click.option(
-    "--archive",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Take files from this archive before any index. [default: $FAIRLEAD_ARCHIVE]",
-)
-@click.option("--dry-run", is_flag=True, help="Print the stages and what is cached; build nothing.")
-@click.option(
-    "--check", is_flag=True, help="Rebuild under other conditions; exit 1 if a bit differs."
-)
-@json_option
+@click.command()
+@declared
 def build(
-    name: str,
-    formats: str,
-    output: Path | None,
-    archive: Path | None,
-    dry_run: bool,
-    check: bool,
-    as_json: bool,
+    name: str = argument(metavar="RECIPE"),
+    formats: str = option(
+        "--format F[,F]",
+        "Any of {names}.",
+        default="sif",
+        names=_format_names,
+        shell_complete=_complete_formats,
+    ),
+    output: Path | None = option(
+        "-o --output", "Also copy the image to this file or into this folder."
+    ),
+    archive: Path | None = option(
+        "--archive",
+        "Take files from this archive before any index. [default: $FAIRLEAD_ARCHIVE]",
+        type=FOLDER_HERE,
+    ),
+    dry_run: bool = option("--dry-run", "Print the stages and what is cached; build nothing."),
+    check: bool = option("--check", "Rebuild under other conditions; exit 1 if a bit differs."),
+    as_json: bool = JSON,
 ) -> None:
     """Build an image from a recipe's lock.
 
@@ -96,33 +75,31 @@ def build(
         from fairlead_build.check import check as build_again
 
         checked = build_again(name, chosen, result.outputs, cache, shown)
-    if result.warnings and not as_json:
-        print_findings(result.warnings)
     if as_json:
-        _print_json(result, checked, dry_run)
-    elif dry_run:
-        rows = [(s.name, "cached" if s.cached else "to do", s.detail) for s in result.stages]
-        click.echo(table(rows, ("STAGE", "STATE", "WHAT")))
+        print_json("build", _document(result, checked, dry_run))
     else:
-        _print(result, checked)
+        print_findings(result.warnings)
+        if dry_run:
+            rows = [(s.name, "cached" if s.cached else "to do", s.detail) for s in result.stages]
+            click.echo(table(rows, ("STAGE", "STATE", "WHAT")))
+        else:
+            _print(result, checked)
     if checked is not None and not checked.same:
         sys.exit(ExitCode.FAILED)
 
 
-def _print_json(result: BuildResult, checked: CheckResult | None, dry_run: bool) -> None:
-    payload: dict[str, Any] = {
+def _document(result: BuildResult, checked: CheckResult | None, dry_run: bool) -> dict[str, Any]:
+    document = {
         "recipe": result.recipe,
         "key": result.key,
         "dry_run": dry_run,
         "cached": result.cached,
-        "image": asdict(result.entry) if result.entry else None,
-        "outputs": [str(path) for path in result.outputs],
-        "stages": [asdict(stage) for stage in result.stages],
-        "findings": [finding.to_json() for finding in result.warnings],
+        "image": result.entry,
+        "outputs": result.outputs,
+        "stages": result.stages,
+        "findings": result.warnings,
     }
-    if checked is not None:
-        payload["check"] = {"same": checked.same, **asdict(checked)}
-    print_json("build", payload)
+    return document | ({"check": {"same": checked.same, **vars(checked)}} if checked else {})
 
 
 def _print(result: BuildResult, checked: CheckResult | None) -> None:

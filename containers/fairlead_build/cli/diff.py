@@ -9,22 +9,21 @@ import click
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.progress import human_bytes
 from fairlead.base.serde import to_json
-from fairlead.cli.screen import json_option, print_json, progress, table
+from fairlead.cli.declare import JSON, declared, option
+from fairlead.cli.screen import print_json, progress, table
 from fairlead_build.diff import Change, Difference, FileChange
 
 _SHOWN = 20
 
 
-@click.command(
-    context_settings={"help_option_names": ["-h", "--help"]}, short_help="Compare two images."
-)
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
-@click.option(
-    "--files", is_flag=True, help=f"List every file that differs, not the first {_SHOWN}."
-)
-@json_option
-def diff(a: str, b: str, files: bool, as_json: bool) -> int:
+@click.command()
+@declared
+def diff(
+    a: str,
+    b: str,
+    files: bool = option("--files", f"List every file that differs, not the first {_SHOWN}."),
+    as_json: bool = JSON,
+) -> int:
     """Compare two images: packages, MPI, environment, labels, files.
 
     A and B are images of any format. `same bits`: the files are equal. `same tree`: they hold the

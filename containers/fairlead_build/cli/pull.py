@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from fairlead.base.progress import human_bytes
-from fairlead.cli.screen import json_option, print_json, progress
+from fairlead.cli.declare import JSON, argument, declared, option
+from fairlead.cli.screen import answer, progress
+from fairlead_build.cli.push import INSECURE
 
 
-@click.command(short_help="Pull an image from a registry, as a SIF.")
-@click.argument("reference", metavar="REF")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Also copy the image to this file or into this folder.",
-)
-@click.option(
-    "--arch", metavar="ARCH", help="The variant for this architecture. [default: this machine's]"
-)
-@click.option(
-    "--layers", is_flag=True, help="Build the SIF from the layers, even where the registry has one."
-)
-@click.option(
-    "--insecure", is_flag=True, help="Allow plain HTTP where the host does not speak HTTPS."
-)
-@click.option("--dry-run", is_flag=True, help="Show what would be transferred; write nothing.")
-@json_option
+@click.command()
+@declared
 def pull(
-    reference: str,
-    output: Path | None,
-    arch: str | None,
-    layers: bool,
-    insecure: bool,
-    dry_run: bool,
-    as_json: bool,
+    reference: str = argument(metavar="REF"),
+    output: Path | None = option(
+        "-o --output", "Also copy the image to this file or into this folder."
+    ),
+    arch: str | None = option(
+        "--arch ARCH", "The variant for this architecture. [default: this machine's]"
+    ),
+    layers: bool = option(
+        "--layers", "Build the SIF from the layers, even where the registry has one."
+    ),
+    insecure: bool = INSECURE,
+    dry_run: bool = option("--dry-run", "Show what would be transferred; write nothing."),
+    as_json: bool = JSON,
 ) -> None:
     """Pull an image from a registry.
 
@@ -56,31 +46,26 @@ def pull(
 
     options = PullOptions(output, arch or "", layers, insecure, dry_run)
     result = fetch(reference, options, progress=progress(as_json))
-    if as_json:
-        payload = {
-            "reference": result.reference,
-            "digest": result.digest,
-            "dry_run": dry_run,
-            "cached": result.cached,
-            "source": result.source,
-            "bytes_transferred": 0 if dry_run else result.to_transfer,
-            "bytes_to_transfer": result.to_transfer if dry_run else 0,
-            "image": asdict(result.image) if result.image else None,
-            "output": str(result.output) if result.output else None,
-            "signed": result.signed,
-        }
-        print_json("pull", payload)
-        return
+    document = {
+        "reference": result.reference,
+        "digest": result.digest,
+        "dry_run": dry_run,
+        "cached": result.cached,
+        "source": result.source,
+        "bytes_transferred": 0 if dry_run else result.to_transfer,
+        "bytes_to_transfer": result.to_transfer if dry_run else 0,
+        "image": result.image,
+        "output": result.output,
+        "signed": result.signed,
+    }
     what = "its SIF" if result.source == "sif" else "a SIF made of its layers"
     if dry_run:
         todo = f"{human_bytes(result.to_transfer)} to transfer" if not result.cached else "here"
-        click.echo(f"{result.reference}  {result.digest}  {what}, {todo}")
+        answer(as_json, "pull", document, f"{result.reference}  {result.digest}  {what}, {todo}")
         return
     assert result.image is not None
-    click.echo(str(result.output or result.image.path))
     state = "unchanged" if result.cached else "pulled"
+    what += ", with a signature" if result.signed else ""
     size = human_bytes(result.image.bytes)
-    signed = ", with a signature" if result.signed else ""
-    click.echo(
-        f"{state}: {result.reference}, {what}{signed}, {size}, digest {result.digest}", err=True
-    )
+    more = f"{state}: {result.reference}, {what}, {size}, digest {result.digest}"
+    answer(as_json, "pull", document, str(result.output or result.image.path), more)

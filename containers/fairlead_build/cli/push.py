@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import click
 
 from fairlead.base.errors import fail
 from fairlead.base.progress import human_bytes
-from fairlead.cli.screen import json_option, print_json, progress, table
+from fairlead.cli.declare import JSON, argument, declared, option
+from fairlead.cli.screen import answer, progress, table
+
+INSECURE = option("--insecure", "Allow plain HTTP where the host does not speak HTTPS.")
 
 
-@click.command(short_help="Push an image to a registry, as layers and as its SIF.")
-@click.argument("image")
-@click.argument("reference", metavar="REF")
-@click.option("--engine", is_flag=True, help="Load, tag and push with Docker or Podman.")
-@click.option(
-    "--insecure", is_flag=True, help="Allow plain HTTP where the host does not speak HTTPS."
-)
-@click.option("--dry-run", is_flag=True, help="Show what would be sent; send nothing.")
-@json_option
+@click.command()
+@declared
 def push(
-    image: str, reference: str, engine: bool, insecure: bool, dry_run: bool, as_json: bool
+    image: str,
+    reference: str = argument(metavar="REF"),
+    engine: bool = option("--engine", "Load, tag and push with Docker or Podman."),
+    insecure: bool = INSECURE,
+    dry_run: bool = option("--dry-run", "Show what would be sent; send nothing."),
+    as_json: bool = JSON,
 ) -> None:
     """Push an image to a registry, or load it into Docker's or Podman's store.
 
@@ -57,31 +57,29 @@ def push(
         result = give(
             reference, source, insecure=insecure, dry_run=dry_run, cache=cache, progress=shown
         )
-    if as_json:
-        sif = {"reference": result.sif_reference, "digest": result.sif_digest}
-        _print_json(
-            reference=result.reference,
-            digest=result.digest,
-            sif=sif if result.sif_reference else None,
-            signature=result.signature_reference or None,
-            dry_run=dry_run,
-            digest_before=result.before or None,
-            bytes_sent=result.bytes_sent,
-            parts=[asdict(part) for part in result.parts],
-        )
-        return
+    sif = {"reference": result.sif_reference, "digest": result.sif_digest}
+    document = _document(
+        reference=result.reference,
+        digest=result.digest,
+        sif=sif if result.sif_reference else None,
+        signature=result.signature_reference or None,
+        dry_run=dry_run,
+        digest_before=result.before or None,
+        bytes_sent=result.bytes_sent,
+        parts=result.parts,
+    )
     if dry_run:
         rows = [(p.what, p.state, human_bytes(p.bytes), p.digest) for p in result.parts]
-        click.echo(table(rows, ("PART", "STATE", "SIZE", "DIGEST")))
+        answer(as_json, "push", document, table(rows, ("PART", "STATE", "SIZE", "DIGEST")))
         return
-    click.echo(f"{result.reference}@{result.digest}")
+    text = f"{result.reference}@{result.digest}"
     if result.sif_reference and result.sif_reference != result.reference:
-        click.echo(f"{result.sif_reference}@{result.sif_digest}")
-    state = "unchanged" if result.before == result.digest else "pushed"
-    moved = (
-        f"; the tag meant {result.before} until now" if result.before and state == "pushed" else ""
-    )
-    click.echo(f"{state}: {human_bytes(result.bytes_sent)} sent{moved}", err=True)
+        text += f"\n{result.sif_reference}@{result.sif_digest}"
+    state, moved = ("unchanged" if result.before == result.digest else "pushed"), ""
+    if result.before and state == "pushed":
+        moved = f"; the tag meant {result.before} until now"
+    more = f"{state}: {human_bytes(result.bytes_sent)} sent{moved}"
+    answer(as_json, "push", document, text, more)
 
 
 def _by_engine(
@@ -114,28 +112,27 @@ def _by_engine(
                 stored = load(engine, source.layout, reference, again, shown)
             if send:
                 stored = send_on(engine, stored, reference, again, shown)
-    if as_json:
-        names = {"name": stored.engine, "address": stored.address, "image": stored.name}
-        _print_json(
-            reference=text,
-            digest=stored.digest,
-            engine={**names, "id": stored.image_id},
-            dry_run=dry_run,
-            bytes_sent=stored.bytes_sent,
-        )
-        return
+    names = {"name": stored.engine, "address": stored.address, "image": stored.name}
+    document = _document(
+        reference=text,
+        digest=stored.digest,
+        engine={**names, "id": stored.image_id},
+        dry_run=dry_run,
+        bytes_sent=stored.bytes_sent,
+    )
     if dry_run:
         then = f", then pushed to {text}" if send else ""
-        click.echo(f"{image} would be loaded into {stored.engine} as {stored.name}{then}")
+        would = f"{image} would be loaded into {stored.engine} as {stored.name}{then}"
+        answer(as_json, "push", document, would)
         return
-    click.echo(f"{text}@{stored.digest}" if stored.digest else stored.name)
-    if send and not stored.digest:
-        click.echo("its digest is unknown: the registry answers only to the engine", err=True)
     state = "loaded" if stored.bytes_sent else "unchanged"
-    click.echo(f"{state}: {human_bytes(stored.bytes_sent)} sent to {stored.engine}", err=True)
+    more = f"{state}: {human_bytes(stored.bytes_sent)} sent to {stored.engine}"
+    if send and not stored.digest:
+        more = f"its digest is unknown: the registry answers only to the engine\n{more}"
+    where = f"{text}@{stored.digest}" if stored.digest else stored.name
+    answer(as_json, "push", document, where, more)
 
 
-def _print_json(**values: Any) -> None:
+def _document(**values: Any) -> dict[str, Any]:
     keys = ("reference", "digest", "sif", "signature", "engine", "dry_run", "digest_before")
-    payload = {**dict.fromkeys(keys), "bytes_sent": 0, "parts": [], **values}
-    print_json("push", payload)
+    return {**dict.fromkeys(keys), "bytes_sent": 0, "parts": [], **values}

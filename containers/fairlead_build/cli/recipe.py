@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +11,17 @@ import click
 
 from fairlead.base.errors import ExitCode, FairleadError, Severity
 from fairlead.base.progress import human_bytes
-from fairlead.cli.screen import (
-    json_option,
-    print_findings,
-    print_json,
-    progress,
-    show_schema,
-    table,
-)
+from fairlead.cli.declare import FILE, FOLDER, JSON, PATH, argument, declared, option
+from fairlead.cli.screen import answer, print_findings, print_json, progress, show_schema, table
 from fairlead_build.recipe import load as recipes
 from fairlead_build.recipe.inherit import bundled_names
 from fairlead_build.recipe.lock import Lock, Package, load_lock, why_unlocked
 from fairlead_build.tree.wheel import runtime_requirements
 
+RECIPE = argument(metavar="RECIPE")
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group()
 def recipe() -> None:
     """Manage recipes: list, show, check, lock, render, import.
 
@@ -41,32 +36,27 @@ def recipe() -> None:
 
 
 @recipe.command("list")
-@json_option
-def list_(as_json: bool) -> None:
+@declared
+def list_(as_json: bool = JSON) -> None:
     """List the bundled recipes and their variants."""
     loaded = [recipes.load_recipe(a) for name in bundled_names() for a in recipes.addresses(name)]
     rows = [
         {
             "name": r.name,
             "summary": r.recipe.recipe.summary,
-            "path": str(r.folder),
+            "path": r.folder,
             "accelerator": r.recipe.recipe.accelerator,
             "locked": r.lock_path.is_file(),
         }
         for r in loaded
     ]
-    if as_json:
-        print_json("recipe-list", {"recipes": rows})
-    else:
-        click.echo(
-            table([(str(r["name"]), str(r["summary"])) for r in rows], ("RECIPE", "SUMMARY"))
-        )
+    text = table([(r["name"], r["summary"]) for r in rows], ("RECIPE", "SUMMARY"))
+    answer(as_json, "recipe-list", {"recipes": rows}, text)
 
 
 @recipe.command()
-@click.argument("name", metavar="RECIPE")
-@json_option
-def show(name: str, as_json: bool) -> None:
+@declared
+def show(name: str = RECIPE, as_json: bool = JSON) -> None:
     """Show a recipe with its defaults filled in, and a summary of its lock.
 
     \b
@@ -84,12 +74,12 @@ def show(name: str, as_json: bool) -> None:
         several = isinstance(content, list)
         for keys in filter(None, content if several else [content]):
             click.echo(f"\n[[{title}]]" if several else f"\n[{title}]")
-            click.echo(table([(key, _shown(value)) for key, value in keys.items()]))
+            click.echo(_rows(keys))
     click.echo(click.style(f"\n{loaded.lock_path}", bold=True))
     if lock is None:
         click.echo(f"not locked yet; next: fairlead recipe lock {name}")
         return
-    click.echo(table([(k, _shown(v)) for k, v in _lock_summary(lock).items()]))
+    click.echo(_rows(_lock_summary(lock)))
     asked = {re.split(r"[^A-Za-z0-9._-]", text)[0].lower() for text in loaded.recipe.packages.pip}
     wheels = [w for w in lock.wheel if w.name.lower() in asked or w.role == "mpi"]
     if rows := [(w.name, w.version, w.role) for w in wheels]:
@@ -97,9 +87,8 @@ def show(name: str, as_json: bool) -> None:
 
 
 @recipe.command()
-@click.argument("name", metavar="RECIPE")
-@json_option
-def requirements(name: str, as_json: bool) -> None:
+@declared
+def requirements(name: str = RECIPE, as_json: bool = JSON) -> None:
     """Print the locked Python packages as pip reads them, with hashes: the same without a container.
 
     What a native Python is made of, that `fairlead validate --native` compares an image with.
@@ -110,21 +99,16 @@ def requirements(name: str, as_json: bool) -> None:
     """
     lock = _lock_of(recipes.load_recipe(name))
     wheels = [w for w in lock.wheel if w.role == "python"]
-    if as_json:
-        rows = [{"name": w.name, "version": w.version, "sha256": w.sha256} for w in wheels]
-        print_json("recipe-requirements", {"python": lock.inputs.python, "packages": rows})
-        return
-    click.echo(
-        f"# of the lock of {lock.recipe}, for Python {lock.inputs.python} on {lock.architecture}"
-    )
-    for w in wheels:
-        click.echo(w.pin)
+    python = lock.inputs.python
+    rows = [{"name": w.name, "version": w.version, "sha256": w.sha256} for w in wheels]
+    head = f"# of the lock of {lock.recipe}, for Python {python} on {lock.architecture}"
+    text = "\n".join([head, *(w.pin for w in wheels)])
+    answer(as_json, "recipe-requirements", {"python": python, "packages": rows}, text)
 
 
 @recipe.command()
-@click.argument("name", metavar="RECIPE")
-@json_option
-def check(name: str, as_json: bool) -> None:
+@declared
+def check(name: str = RECIPE, as_json: bool = JSON) -> None:
     """Find every mistake in a recipe, and whether its lock is up to date.
 
     A sound recipe without a lock passes; it says why there may be none.
@@ -134,32 +118,30 @@ def check(name: str, as_json: bool) -> None:
     """
     loaded = recipes.load_recipe(name)
     lock = _lock_of(loaded) if loaded.lock_path.is_file() else None
-    why = "" if lock else why_unlocked(loaded)
-    if as_json:
-        head = {"recipe": loaded.name, "path": str(loaded.folder), "locked": lock is not None}
-        print_json("recipe-check", {**head, "not_locked_because": why, "findings": []})
-        return
-    sound = f"ok: recipe `{loaded.name}` is sound"
+    why, text = "", f"ok: recipe `{loaded.name}` is sound"
     if lock is None:
-        click.echo(f"{sound}\n    not locked, because {why}")
-        click.echo(f"next: fairlead recipe lock {loaded.given}")
-        return
-    packages = f"{len(lock.deb)} Debian packages, {len(lock.wheel)} wheels"
-    click.echo(f"{sound}, and its lock matches it ({packages})")
+        why = why_unlocked(loaded)
+        text += f"\n    not locked, because {why}\nnext: fairlead recipe lock {loaded.given}"
+    else:
+        text += f", and its lock matches it ({_sum(lock)})"
+    head = {"recipe": loaded.name, "path": loaded.folder, "locked": lock is not None}
+    document = {**head, "not_locked_because": why, "findings": []}
+    answer(as_json, "recipe-check", document, text)
 
 
 @recipe.command()
-@click.argument("name", metavar="NAME")
-@click.option(
-    "--from",
-    "parent",
-    default="mpi-base",
-    metavar="RECIPE",
-    help="The recipe that it extends. [default: mpi-base]",
-)
-@click.option("--dry-run", is_flag=True, help="Print the recipe; write nothing.")
-@json_option
-def new(name: str, parent: str, dry_run: bool, as_json: bool) -> None:
+@declared
+def new(
+    name: str,
+    parent: str = option(
+        "--from RECIPE",
+        "The recipe that it extends. [default: mpi-base]",
+        default="mpi-base",
+        show_default=False,
+    ),
+    dry_run: bool = option("--dry-run", "Print the recipe; write nothing."),
+    as_json: bool = JSON,
+) -> None:
     """Write a small recipe that extends another, to start from.
 
     NAME is the folder to create; its last part names the recipe.
@@ -171,26 +153,19 @@ def new(name: str, parent: str, dry_run: bool, as_json: bool) -> None:
     from fairlead_build.recipe import new as newrecipe
 
     folder, text = newrecipe.plan(name, parent)
-    path = folder / "recipe.toml"
+    path, shown = folder / "recipe.toml", recipes.shown_folder(folder)
     if not dry_run:
         newrecipe.write(folder, text)
-    if as_json:
-        print_json("recipe-new", {"dry_run": dry_run, "path": str(path), "text": text})
-        return
-    if dry_run:
-        click.echo(text, nl=False)
-        return
-    shown = recipes.shown_folder(folder)
-    click.echo(f"{path}: edit it, then")
-    click.echo(f"  fairlead recipe lock {shown}\n  fairlead build {shown}")
+    then = f"{path}: edit it, then\n  fairlead recipe lock {shown}\n  fairlead build {shown}"
+    document = {"dry_run": dry_run, "path": path, "text": text}
+    answer(as_json, "recipe-new", document, text if dry_run else then)
 
 
 @recipe.command()
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write it there."
-)
-@json_option
-def schema(output: Path | None, as_json: bool) -> None:
+@declared
+def schema(
+    output: Path | None = option("-o --output", "Write it there.", type=FILE), as_json: bool = JSON
+) -> None:
     """Print the JSON Schema of recipe.toml, for an editor.
 
     A line `#:schema FILE` at the top of a recipe names it; then the editor completes keys.
@@ -205,28 +180,21 @@ def schema(output: Path | None, as_json: bool) -> None:
 
 
 @recipe.command("lock")
-@click.argument("name", metavar="[RECIPE]", required=False)
-@click.option(
-    "--upgrade",
-    multiple=True,
-    metavar="PACKAGE",
-    help="Upgrade this package and what it requires; keep all others. Repeatable.",
-)
-@click.option(
-    "--archive",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Also store every file of the lock there; $FAIRLEAD_ARCHIVE names an archive to read from.",
-)
-@click.option("--dry-run", is_flag=True, help="Show what would be resolved; write nothing.")
-@click.option("--tools", is_flag=True, help="Lock the tools that write images, not the packages.")
-@json_option
+@declared
 def lock_command(
-    name: str | None,
-    upgrade: tuple[str, ...],
-    archive: Path | None,
-    dry_run: bool,
-    tools: bool,
-    as_json: bool,
+    name: str | None = argument(metavar="[RECIPE]", required=False),
+    upgrade: tuple[str, ...] = option(
+        "--upgrade PACKAGE",
+        "Upgrade this package and what it requires; keep all others. Repeatable.",
+    ),
+    archive: Path | None = option(
+        "--archive",
+        "Also store every file of the lock there; $FAIRLEAD_ARCHIVE names an archive to read from.",
+        type=FOLDER,
+    ),
+    dry_run: bool = option("--dry-run", "Show what would be resolved; write nothing."),
+    tools: bool = option("--tools", "Lock the tools that write images, not the packages."),
+    as_json: bool = JSON,
 ) -> None:
     """Resolve a recipe against today's indexes, and write its lock.toml.
 
@@ -251,12 +219,10 @@ def lock_command(
     if dry_run:
         check_upgrade(loaded, upgrade)
         wanted = inputs_of(loaded.recipe, runtime_requirements() if loaded.recipe.python else ())
-        if as_json:
-            head = {"dry_run": True, "path": str(loaded.lock_path)}
-            print_json("recipe-lock", {**head, "inputs": wanted.model_dump()})
-        else:
-            click.echo(f"would resolve, and write to {loaded.lock_path}:")
-            click.echo(table([(k, _shown(v)) for k, v in wanted.model_dump(mode="json").items()]))
+        document = {"dry_run": True, "path": loaded.lock_path, "inputs": wanted.model_dump()}
+        text = f"would resolve, and write to {loaded.lock_path}:\n"
+        text += _rows(wanted.model_dump(mode="json"))
+        answer(as_json, "recipe-lock", document, text)
         return
     known = old_lock(loaded)
     before = _versions(known.packages if known else ())
@@ -268,20 +234,15 @@ def lock_command(
         for package in sorted(before.keys() | after.keys())
         if before.get(package) != after.get(package)
     ]
-    if as_json:
-        payload = {"dry_run": False, "path": str(loaded.lock_path), "lock": _lock_summary(lock)}
-        moves = [{"package": p, "before": a or None, "after": b or None} for p, a, b in moved]
-        print_json("recipe-lock", {**payload, "moves": moves})
-        return
+    lines = [] if moved or not before else ["nothing moved"]
     for package, old, new in moved if before else ():
         added_or_gone = f"+ {package} {new}" if new else f"- {package} {old}"
-        click.echo(f"  {package} {old} -> {new}" if old and new else added_or_gone)
-    if before and not moved:
-        click.echo("nothing moved")
-    click.echo(
-        f"{loaded.lock_path}: {len(lock.deb)} Debian packages, {len(lock.wheel)} wheels, "
-        f"{human_bytes(lock.download_bytes)} to download"
-    )
+        lines.append(f"  {package} {old} -> {new}" if old and new else added_or_gone)
+    size = human_bytes(lock.download_bytes)
+    lines.append(f"{loaded.lock_path}: {_sum(lock)}, {size} to download")
+    document = {"dry_run": False, "path": loaded.lock_path, "lock": _lock_summary(lock)}
+    moves = [{"package": p, "before": a or None, "after": b or None} for p, a, b in moved]
+    answer(as_json, "recipe-lock", {**document, "moves": moves}, "\n".join(lines))
 
 
 def _lock_tools(name: str | None, dry_run: bool, as_json: bool) -> None:
@@ -303,31 +264,29 @@ def _lock_tools(name: str | None, dry_run: bool, as_json: bool) -> None:
         packages = tuple(after)
         if not dry_run:
             write_text(path, lock_text(lock.model_copy(update={"tools": after})))
-    if as_json:
-        names = {"dry_run": dry_run, "path": str(path), "tools": list(packages)}
-        print_json("recipe-lock-tools", {**names, "before": before, "after": after})
-        return
-    if dry_run:
-        click.echo(f"would lock {', '.join(packages)}, and write to {path}")
-        return
-    for key in sorted({*before, *after}):
-        if before.get(key) != after.get(key):
-            click.echo(f"{key}: {before.get(key, 'none')} -> {after.get(key, 'none')}")
-    click.echo(f"{path}: tool tree {after['tree'][:12]}{'' if before != after else ', unchanged'}")
+    document = {"dry_run": dry_run, "path": path, "tools": packages}
+    lines = [
+        f"{key}: {before.get(key, 'none')} -> {after.get(key, 'none')}"
+        for key in sorted({*before, *after})
+        if before.get(key) != after.get(key)
+    ]
+    unchanged = "" if before != after else ", unchanged"
+    lines.append(f"{path}: tool tree {after['tree'][:12]}{unchanged}")
+    text = f"would lock {', '.join(packages)}, and write to {path}" if dry_run else "\n".join(lines)
+    answer(as_json, "recipe-lock-tools", {**document, "before": before, "after": after}, text)
 
 
 @recipe.command()
-@click.argument("name", metavar="RECIPE")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="The folder to write; containers/rendered/NAME of a checkout, or rendered/NAME, otherwise.",
-)
-@click.option("--dry-run", is_flag=True, help="Show which files would change; write nothing.")
-@json_option
-def render(name: str, output: Path | None, dry_run: bool, as_json: bool) -> None:
+@declared
+def render(
+    name: str = RECIPE,
+    output: Path | None = option(
+        "-o --output DIR",
+        "The folder to write; containers/rendered/NAME of a checkout, or rendered/NAME, otherwise.",
+    ),
+    dry_run: bool = option("--dry-run", "Show which files would change; write nothing."),
+    as_json: bool = JSON,
+) -> None:
     """Write a recipe as a Containerfile and a Singularity.def, for people without fairlead.
 
     Both install exactly the packages of the lock. Base image, mirror and Python index are arguments
@@ -340,32 +299,24 @@ def render(name: str, output: Path | None, dry_run: bool, as_json: bool) -> None
     from fairlead_build.render import render_recipe
 
     result = render_recipe(name, output, dry_run=dry_run)
-    if as_json:
-        head = {"recipe": result.recipe, "folder": str(result.folder), "pinned": result.pinned}
-        files = [asdict(file) for file in result.files]
-        print_json("recipe-render", {**head, "dry_run": dry_run, "files": files})
-        return
-    for file in result.files:
-        click.echo(f"{file.change:<9}  {result.folder / file.path}")
-    if not result.pinned:
-        click.echo("versions are not pinned: the recipe has no lock", err=True)
+    head = {"recipe": result.recipe, "folder": result.folder, "pinned": result.pinned}
+    document = {**head, "dry_run": dry_run, "files": result.files}
+    text = "\n".join(f"{file.change:<9}  {result.folder / file.path}" for file in result.files)
+    loose = None if result.pinned else "versions are not pinned: the recipe has no lock"
+    answer(as_json, "recipe-render", document, text, loose)
 
 
 @recipe.command("import")
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    metavar="DIR",
-    help="The recipe's folder, which must be new. [default: the file's name]",
-)
-@click.option("--allow-loss", is_flag=True, help="Write the recipe even if parts are lost.")
-@click.option("--dry-run", is_flag=True, help="Show the recipe and what is lost; write nothing.")
-@json_option
+@declared
 def import_(
-    file: Path, output: Path | None, allow_loss: bool, dry_run: bool, as_json: bool
-) -> int | None:
+    file: Path = argument(type=PATH),
+    output: Path | None = option(
+        "-o --output DIR", "The recipe's folder, which must be new. [default: the file's name]"
+    ),
+    allow_loss: bool = option("--allow-loss", "Write the recipe even if parts are lost."),
+    dry_run: bool = option("--dry-run", "Show the recipe and what is lost; write nothing."),
+    as_json: bool = JSON,
+) -> int:
     """Convert a Containerfile or a Singularity.def to a recipe, and list what was lost.
 
     A recipe says what is in an image; these files say what to run. Whatever may not carry over
@@ -384,20 +335,18 @@ def import_(
     refused = bool(findings) and not allow_loss
     if refused and not dry_run:
         raise FairleadError([*findings, lossy(file)], ExitCode.USAGE)
+    code = ExitCode.USAGE if refused else ExitCode.DONE
     if as_json:
-        head = {"name": result.name, "folder": str(result.folder), "written": result.written}
-        losses = [asdict(loss) for loss in result.losses]
-        made = {**head, "recipe": result.recipe, "files": result.files, "losses": losses}
-        print_json("recipe-import", made)
-        return int(ExitCode.USAGE) if refused else None
+        head = {"name": result.name, "folder": result.folder, "written": result.written}
+        print_json("recipe-import", head | vars(result))
+        return code
     if dry_run:
         click.echo(result.recipe, nl=False)
-    if findings:
-        print_findings(findings)
+    print_findings(findings)
     if result.written:
         click.echo(str(result.folder / "recipe.toml"))
         click.echo(f"next: fairlead recipe lock {result.folder}", err=True)
-    return int(ExitCode.USAGE) if refused else None
+    return code
 
 
 # --- what several of them show ----------------------------------------------------------------
@@ -415,6 +364,10 @@ def _lock_of(loaded: recipes.LoadedRecipe) -> Lock:
     return load_lock(loaded, runtime_requirements() if loaded.recipe.python else ())[0]
 
 
+def _sum(lock: Lock) -> str:
+    return f"{len(lock.deb)} Debian packages, {len(lock.wheel)} wheels"
+
+
 def _lock_summary(lock: Lock) -> dict[str, Any]:
     return {
         "architecture": lock.architecture,
@@ -426,6 +379,10 @@ def _lock_summary(lock: Lock) -> dict[str, Any]:
         "indexes": sorted({p.index for p in lock.packages}),
         "tools": dict(lock.tools),
     }
+
+
+def _rows(values: dict[str, Any]) -> str:
+    return table([(key, _shown(value)) for key, value in values.items()])
 
 
 def _shown(value: object) -> str:

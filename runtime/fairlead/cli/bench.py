@@ -18,12 +18,12 @@ from fairlead.base.errors import ExitCode
 from fairlead.base.paths import cache_dir
 from fairlead.base.serde import to_json
 from fairlead.cli import options, show
-from fairlead.cli.screen import json_option, print_json, progress, table
-from fairlead.cli.within import within
+from fairlead.cli.declare import FOLDER, JSON, SECONDS, argument, declared, option
+from fairlead.cli.screen import answer, table
+from fairlead.cli.within import plan_launch
 from fairlead.launch import unpack
-from fairlead.launch.request import Asked
 from fairlead.session.model import Prepared
-from fairlead.session.prepare import prepare, refuse
+from fairlead.session.prepare import refuse
 
 if TYPE_CHECKING:
     from fairlead.perf.bench import CollectivesBench, Machine
@@ -40,36 +40,21 @@ be launched.
 """
 
 
-@dataclass(frozen=True)
-class CollectivesFlags:
-    """The options of ``fairlead bench collectives`` that no other group of options holds."""
-
-    sizes: tuple[int, ...] | None
-    repeats: int
-    limit: float
-    output: Path
-    watchdog: float | None
-    dry_run: bool
-    as_json: bool
+RANKS = option("-n --ranks", "Ranks to start.", default=2, type=click.IntRange(2))
 
 
-output_option = click.option(
-    "-o",
-    "--output",
-    default="fairlead-bench",
-    show_default=True,
-    help="Output folder.",
-    type=click.Path(file_okay=False, path_type=Path),
-)
-ranks_option = click.option(
-    "-n", "--ranks", default=2, show_default=True, type=click.IntRange(2), help="Ranks to start."
-)
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Print what would be measured, and launch nothing."
-)
+@dataclass(frozen=True, kw_only=True)
+class BenchFlags:
+    """What every benchmark of launches can be asked for."""
+
+    output: Path = option("-o --output", "Output folder.", default="fairlead-bench", type=FOLDER)
+    watchdog: float | None = options.WATCHDOG
+    dry_run: bool = option("--dry-run", "Print what would be measured, and launch nothing.")
+    as_json: bool = JSON
+    timeline_file = ""  # none is offered
 
 
-@click.group(short_help="Benchmark messages with plain MPI and fairlead.comm.")
+@click.group()
 def bench() -> None:
     """Benchmarks that check every answer.
 
@@ -92,38 +77,34 @@ def _sizes(
     return tuple(sorted({int(word) for word in words}))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What ``fairlead bench collectives`` measures."""
+
+    sizes: tuple[int, ...] | None = option(
+        "--sizes BYTES,…", "Message sizes.  [default: 4 B to 64 MiB]", callback=_sizes
+    )
+    repeats: int = option("--repeats", "Samples per size.", default=10)
+    limit: float = option(
+        "--limit SECONDS",
+        "Time limit of the whole benchmark; what it skips is listed.",
+        default=120.0,
+        type=SECONDS,
+    )
+
+
 @bench.command(
     epilog=COLLECTIVES_EPILOG, short_help="Benchmark messages with plain MPI and fairlead.comm."
 )
-@click.argument("image", default="mpi-base", metavar="[IMAGE]")
-@ranks_option
-@options.nodes_options
-@click.option(
-    "--sizes", callback=_sizes, metavar="BYTES,…", help="Message sizes.  [default: 4 B to 64 MiB]"
-)
-@click.option(
-    "--repeats", default=10, show_default=True, type=click.IntRange(1), help="Samples per size."
-)
-@click.option(
-    "--limit",
-    default=120.0,
-    show_default=True,
-    type=click.FloatRange(1),
-    metavar="SECONDS",
-    help="Time limit of the whole benchmark; what it skips is listed.",
-)
-@options.choice_options
-@output_option
-@options.watchdog_option
-@dry_run_option
-@json_option
-@options.collected(CollectivesFlags)
+@declared
 def collectives(
-    image: str,
-    ranks: int,
-    asked: Asked,
+    image: str = argument(default="mpi-base", metavar="[IMAGE]"),
+    ranks: int = RANKS,
+    *,
+    asked: options.Nodes,
+    wanted: Wanted,
     planning: options.Planning,
-    flags: CollectivesFlags,
+    flags: BenchFlags,
 ) -> int:
     """Measure ping-pong, allreduce and broadcast over message sizes, with plain MPI and fairlead.comm.
 
@@ -137,18 +118,17 @@ def collectives(
     from fairlead.perf.measure.ranks import messages as sweeps
     from fairlead.perf.records import documents
 
-    output, bars = flags.output.absolute(), progress(flags.as_json)
-    shape, _ = within(replace(asked, ranks=ranks), planning, dry_run=flags.dry_run)
-    request = planning.request(ranks, shape=shape)
-    prepared = prepare(image, planning.choices, request, progress=bars)
+    output = flags.output.absolute()
+    ready = plan_launch(image, replace(asked, ranks=ranks), planning, flags)
+    prepared, bars = ready.prepared, ready.progress
     require_tools("numpy")
     if prepared.refused:
         raise refuse(prepared)
-    sizes = flags.sizes or sweeps.SIZES
+    sizes = wanted.sizes or sweeps.SIZES
     if flags.dry_run:
         steps = [
-            f"{', '.join(sweeps.OPERATIONS)} of {len(sizes)} sizes on {ranks} ranks, {flags.repeats} samples each",
-            f"at most {flags.limit:g} s; result in {output}",
+            f"{', '.join(sweeps.OPERATIONS)} of {len(sizes)} sizes on {ranks} ranks, {wanted.repeats} samples each",
+            f"at most {wanted.limit:g} s; result in {output}",
         ]
         return show_plan("bench-collectives", [prepared], steps, flags.as_json)
     begun, clock, busy = now(), time.monotonic(), processors.load()
@@ -159,8 +139,8 @@ def collectives(
         output / "run" / "messages.json",
         sizes=sizes,
         through=("mpi", "comm"),
-        repeats=flags.repeats,
-        limit_s=flags.limit,
+        repeats=wanted.repeats,
+        limit_s=wanted.limit,
     )
     document = messages.measure(launcher, ranks, settings, bars)
     hosts = tuple(dict.fromkeys(document["hosts"]))
@@ -179,10 +159,8 @@ def collectives(
     )
     path = output / "bench-collectives.json"
     documents.write(path, result, messages.SCHEMA, messages.SCHEMA_VERSION)
-    if flags.as_json:
-        print_json("bench-collectives", to_json(result))
-    else:
-        click.echo("\n" + collectives_text(result) + f"\n\nkept: {path}")
+    text = f"\n{collectives_text(result)}\n\nkept: {path}"
+    answer(flags.as_json, "bench-collectives", to_json(result), text)
     return ExitCode.FAILED if result.wrong else ExitCode.DONE
 
 
@@ -228,12 +206,9 @@ def between(low: float | None, high: float | None, form: str = "{:.2f}") -> str:
 
 def show_plan(kind: str, ready: Sequence[Prepared], steps: list[str], as_json: bool) -> int:
     """Show what a benchmark would do."""
-    if as_json:
-        plans = [show.prepared_json(prepared) for prepared in ready]
-        print_json(f"{kind}-plan", {"plans": plans, "steps": steps, "dry_run": True})
-    else:
-        swaps = [f"{p.image.name}: {show.swap_line(p.plan)}" for p in ready]
-        click.echo("\n".join([*swaps, *steps]))
+    document = {"plans": list(map(show.prepared_json, ready)), "steps": steps, "dry_run": True}
+    swaps = [f"{p.image.name}: {show.swap_line(p.plan)}" for p in ready]
+    answer(as_json, f"{kind}-plan", document, "\n".join([*swaps, *steps]))
     return ExitCode.DONE
 
 

@@ -1,47 +1,50 @@
-"""Options declared next to their values: ``batch: int | None = option("--batch N", "Samples per step.", type=COUNT)``.
+"""Verbs declared by their signature: ``batch: int | None = option("--batch N", "Samples per step.")``.
 
-The fields of a dataclass declare the options of a verb, in the order of the help.
+The same line declares a field of a dataclass, which is a group of options.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
-from dataclasses import Field, field, fields
+from dataclasses import field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import click
 
 Function = Callable[..., Any]
-COUNT = click.IntRange(1)
 SECONDS = click.FloatRange(1)
+PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 FILE_HERE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
+FOLDER_HERE = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 def option(spec: str, help: str, **settings: Any) -> Any:
-    """A field that is an option.
+    """A parameter or field that is an option.
 
-    A ``bool`` is a flag, a ``str`` is empty by default, a ``tuple[T, ...]`` may be repeated, and a default is shown.
+    A ``bool`` is a flag, an ``int`` at least 1, a ``Path`` any path, a ``str`` empty by default; a ``tuple[T, ...]`` may be
+    repeated, and a default is shown.
 
     Args:
         spec: flags and metavar as in the help: ``-o --output FILE``.
         settings: further ones of ``click.option``, and ``names`` of :class:`LazyOption`.
     """
-    return field(default=settings.get("default"), metadata={"option": (spec, help, settings)})
+    declares = functools.partial(_option, spec, help, settings)
+    return field(default=settings.get("default"), metadata={"declares": declares})
 
 
-SITE = option(
-    "--site NAME|FILE",
-    "Use this site profile, or this capture of another machine, instead of the detected one.",
-)
+def argument(**settings: Any) -> Any:
+    """A parameter that is an argument, with the settings of ``click.argument``."""
+    return field(metadata={"declares": lambda name, kind: click.argument(name, **settings)})
 
 
-def decorator(name: str, kind: Any, declaration: Field[Any]) -> Callable[[Function], Function]:
-    """The decorator that adds the option of a field of the type ``kind``."""
-    spec, help, settings = declaration.metadata["option"]
+def _option(
+    spec: str, help: str, settings: dict[str, Any], name: str, kind: Any
+) -> Callable[[Function], Function]:
     flags = [word for word in spec.split() if word.startswith("-")]
     derived: dict[str, Any] = {
         "metavar": next((word for word in spec.split() if word not in flags), None),
@@ -51,41 +54,53 @@ def decorator(name: str, kind: Any, declaration: Field[Any]) -> Callable[[Functi
         derived["is_flag"] = True
     elif settings.get("default"):
         derived["show_default"] = True
-    elif kind is str and "type" not in settings:
+    elif kind is str and not {"type", "required"} & settings.keys():
         derived["default"] = ""
+    if kind in (int, int | None):
+        derived["type"] = click.IntRange(1)
+    elif Path in (kind, *get_args(kind)):
+        derived["type"] = PATH
     if "names" in settings:
         derived["cls"] = LazyOption
     return click.option(*flags, name, help=help, **{**derived, **settings})
 
 
-def collected(
-    into: Any, name: str = "flags", but: tuple[str, ...] = ()
-) -> Callable[[Function], Function]:
-    """Decorator of a verb: adds the options that the fields of a dataclass declare.
+SITE = option(
+    "--site NAME|FILE",
+    "Use this site profile, or this capture of another machine, instead of the detected one.",
+)
+JSON = option("--json", "Print one JSON object instead of text.")
 
-    They reach the verb as one value called ``name``, with other parameters named like fields. A field whose parameter
-    is missing takes its default.
 
-    Args:
-        into: a frozen dataclass.
-        but: fields that are left to the verb.
+def declared(function: Function) -> Function:
+    """Decorator of a verb: its parameters declare its arguments and options, in the order of the help.
+
+    A parameter whose type is a dataclass takes the options that the fields declare; one without a default is an argument
+    that must be given. ``--json`` comes last.
     """
-    declared = {f.name: f for f in fields(into) if f.name not in but}
-    kinds = get_type_hints(into)
+    kinds, declarations = get_type_hints(function), []
+    groups: dict[str, tuple[Any, list[str]]] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        kind, own = kinds[name], parameter.default
+        if is_dataclass(kind):
+            inner = get_type_hints(kind)
+            own_fields = [f for f in fields(kind) if "declares" in f.metadata]
+            groups[name] = kind, [f.name for f in own_fields]
+            declarations += [(f.name, inner[f.name], f) for f in own_fields]
+        else:
+            declarations.append((name, kind, argument() if own is parameter.empty else own))
 
-    def decorate(function: Function) -> Function:
-        @functools.wraps(function)
-        def wrapper(**parameters: Any) -> Any:
-            values = {n: parameters.pop(n) for n in declared if n in parameters}
-            return function(**parameters, **{name: into(**values)})
+    @functools.wraps(function)
+    def verb(**values: Any) -> Any:
+        for name, (group, names) in groups.items():
+            values[name] = group(**{n: values.pop(n) for n in names})
+        return function(**values)
 
-        decorated: Function = wrapper
-        for field_name, declaration in reversed(declared.items()):
-            if "option" in declaration.metadata:
-                decorated = decorator(field_name, kinds[field_name], declaration)(decorated)
-        return decorated
-
-    return decorate
+    decorated: Function = verb
+    declarations.sort(key=lambda declaration: declaration[2] is JSON)
+    for name, kind, declaration in reversed(declarations):
+        decorated = declaration.metadata["declares"](name, kind)(decorated)
+    return decorated
 
 
 class LazyOption(click.Option):

@@ -14,14 +14,8 @@ import click
 
 from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.base.suggest import suggest
-from fairlead.cli.screen import (
-    detail_lines,
-    finding_lines,
-    json_option,
-    plain,
-    print_json,
-    progress,
-)
+from fairlead.cli.declare import JSON, argument, declared, option
+from fairlead.cli.screen import detail_lines, finding_lines, plain, print_json, progress
 from fairlead.doctor.diagnosis import Check, Diagnosis, Fix
 from fairlead.doctor.fix import apply_fixes, examine
 from fairlead.doctor.install.host_mpi import install_wheel_mpi
@@ -53,15 +47,15 @@ def _check_list() -> str:
     f"\b\nChecks, in this order:\n{_check_list()}\n\n"
     "Exit codes: 0 nothing stops fairlead here, 1 something does, 2 bad usage."
 )
-@click.argument("names", metavar="[CHECK]...", nargs=-1)
-@click.option("--fix", is_flag=True, help="Fix what can be fixed; asks before each fix.")
-@click.option("--yes", is_flag=True, help="With --fix: do not ask.")
-@click.option(
-    "--host-mpi", metavar="NAME==VERSION", help="With --fix: install this MPI from its wheel too."
-)
-@json_option
+@declared
 def doctor(
-    names: tuple[str, ...], fix: bool, yes: bool, host_mpi: str | None, as_json: bool
+    names: tuple[str, ...] = argument(metavar="[CHECK]...", nargs=-1),
+    fix: bool = option("--fix", "Fix what can be fixed; asks before each fix."),
+    yes: bool = option("--yes", "With --fix: do not ask."),
+    host_mpi: str | None = option(
+        "--host-mpi NAME==VERSION", "With --fix: install this MPI from its wheel too."
+    ),
+    as_json: bool = JSON,
 ) -> ExitCode:
     """Diagnose this machine, and fix what can be fixed.
 
@@ -87,15 +81,9 @@ def doctor(
     seconds = time.monotonic() - begun
     counts = Counter(d.finding.severity for d in diagnoses)
     if as_json:
-        print_json(
-            "doctor",
-            {
-                "errors": counts[Severity.ERROR],
-                "warnings": counts[Severity.WARNING],
-                "seconds": round(seconds, 3),
-                "findings": [d.to_json() for d in diagnoses],
-            },
-        )
+        document = {"errors": counts[Severity.ERROR], "warnings": counts[Severity.WARNING]}
+        findings = [d.to_json() for d in diagnoses]
+        print_json("doctor", {**document, "seconds": round(seconds, 3), "findings": findings})
     else:
         screen.close(diagnoses, len(checks), seconds, fixing=fix)
     return ExitCode.FAILED if counts[Severity.ERROR] else ExitCode.DONE

@@ -9,12 +9,12 @@ import click
 
 from fairlead.base.errors import FairleadError
 from fairlead.cli import options, show
-from fairlead.cli.screen import answer, json_option, print_json, progress
-from fairlead.cli.staging import Staging, stage_options
+from fairlead.cli.declare import JSON, argument, declared, option
+from fairlead.cli.screen import answer, print_json, progress
+from fairlead.cli.staging import Staging
 from fairlead.comm.dropin.variables import account
 from fairlead.comm.settings import in_effect
 from fairlead.launch import launch as launching
-from fairlead.launch.request import Asked
 from fairlead.launch.request import shape as make_shape
 from fairlead.schedulers.registry import find_allocation
 from fairlead.session.prepare import prepare
@@ -30,28 +30,19 @@ Examples:
 """
 
 
-@click.command(
-    epilog=EPILOG, short_help="Explain the plan: which MPI, binds and variables, and why."
-)
-@click.argument("image")
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@options.placement_options
-@options.choice_options
-@stage_options
-@click.option(
-    "--why-not",
-    metavar="LIB",
-    help="Only explain what happens to this host library, and why.",
-)
-@json_option
+@click.command(epilog=EPILOG)
+@declared
 def explain(
     image: str,
-    command: tuple[str, ...],
+    command: tuple[str, ...] = argument(nargs=-1, type=click.UNPROCESSED),
+    *,
+    asked: options.Placement,
     planning: options.Planning,
     data: Staging,
-    asked: Asked,
-    why_not: str | None,
-    as_json: bool,
+    why_not: str | None = option(
+        "--why-not LIB", "Only explain what happens to this host library, and why."
+    ),
+    as_json: bool = JSON,
 ) -> None:
     """Explain the plan: every line of it, the reason, and the fact behind the reason.
 
@@ -59,16 +50,9 @@ def explain(
     """
     if asked.ranks is None and not asked.nodes and not asked.per_node:
         asked = replace(asked, ranks=2)
-    allocation = find_allocation(os.environ)
-    shape = make_shape(asked, allocation)
-    ranks = shape.ranks
-    prepared = prepare(
-        image,
-        planning.choices,
-        planning.request(ranks, command, shape=shape),
-        progress=progress(as_json),
-        elsewhere=True,
-    )
+    shape = make_shape(asked, find_allocation(os.environ))
+    request = planning.request(shape.ranks, command, shape=shape)
+    prepared = prepare(image, planning.choices, request, progress=progress(as_json), elsewhere=True)
     if why_not is not None:
         lines = reasons(prepared.plan, why_not)
         text = "\n".join(map(show.line_text, lines))
@@ -82,7 +66,7 @@ def explain(
         shown = launching.command_line(
             prepared.plan,
             command or ("COMMAND",),
-            ranks,
+            shape.ranks,
             (wish.bind,) if wish else (),
             env=wish.env if wish else None,
         ).shell()

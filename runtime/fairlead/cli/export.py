@@ -9,8 +9,8 @@ import click
 
 from fairlead import export as exports
 from fairlead.base.suggest import suggest
-from fairlead.cli.declare import FOLDER, SITE, collected, option
-from fairlead.cli.screen import json_option, print_json
+from fairlead.cli.declare import FOLDER, JSON, SITE, declared, option
+from fairlead.cli.screen import print_json
 from fairlead.export.gather import Wanted, gather
 
 EPILOG = """\b
@@ -83,7 +83,7 @@ class ExportFlags(Wanted):
     )
     name: str = option("--name NAME", "Name of the module, kernel or environment.")
     dry_run: bool = option("--dry-run", "Print the files, and write nothing.")
-    as_json: bool
+    as_json: bool = JSON
 
 
 @click.command(
@@ -92,19 +92,21 @@ class ExportFlags(Wanted):
     epilog=EPILOG,
     short_help="Export a site as configuration of other tools.",
 )
-@click.option(
-    "--for",
-    "target",
-    required=True,
-    callback=_target,
-    shell_complete=_complete,
-    metavar="TARGET",
-    help="The tool to export for; see below.",
-)
-@click.option("-o", "--output", type=FOLDER, help="Output folder.  [default: TARGET-SITE, here]")
-@collected(ExportFlags)
-@json_option
-def export_site(target: str, output: Path | None, flags: ExportFlags) -> None:
+@declared
+def export_site(
+    target: str = option(
+        "--for TARGET",
+        "The tool to export for; see below.",
+        required=True,
+        callback=_target,
+        shell_complete=_complete,
+    ),
+    output: Path | None = option(
+        "-o --output", "Output folder.  [default: TARGET-SITE, here]", type=FOLDER
+    ),
+    *,
+    flags: ExportFlags,
+) -> None:
     """Export what fairlead knows of a site as complete configuration of TARGET.
 
     Exports this machine, or with `--site FILE.json` the machine that was captured in FILE.json. With

@@ -8,7 +8,8 @@ import click
 
 from fairlead.base.progress import human_bytes
 from fairlead.base.serde import to_json
-from fairlead.cli.screen import json_option, print_json, progress, table
+from fairlead.cli.declare import JSON, declared, option
+from fairlead.cli.screen import print_json, progress, table
 from fairlead.elf.facts import Elf
 from fairlead.elf.mpi_standard import standard_floor
 from fairlead.image.open import Image, open_image
@@ -23,11 +24,13 @@ Examples:
 """
 
 
-@click.command(epilog=EPILOG, short_help="Show what is inside an image.")
-@click.argument("image")
-@click.option("--sbom", is_flag=True, help="Print the bill of materials: CycloneDX JSON.")
-@json_option
-def inspect(image: str, sbom: bool, as_json: bool) -> None:
+@click.command(epilog=EPILOG)
+@declared
+def inspect(
+    image: str,
+    sbom: bool = option("--sbom", "Print the bill of materials: CycloneDX JSON."),
+    as_json: bool = JSON,
+) -> None:
     """Show what is inside an image: MPI, glibc, packages, programs that use MPI, origin, digests.
 
     An image built by fairlead carries its record and bill of materials, which are checked against

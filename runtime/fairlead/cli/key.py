@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from fairlead.base.errors import fail
-from fairlead.cli.declare import FILE
-from fairlead.cli.screen import answer, json_option, print_json, table
+from fairlead.cli.declare import FILE, JSON, PATH, argument, declared, option
+from fairlead.cli.screen import answer, table
 from fairlead.image import keys
 
 EPILOG = """\b
@@ -40,7 +40,7 @@ def passphrase(key: Path, new: bool = False) -> bytes:
     return given.encode("utf-8", "surrogateescape")
 
 
-@click.group(epilog=EPILOG, short_help="Manage signing keys: new, list, trust, untrust.")
+@click.group(epilog=EPILOG)
 def key() -> None:
     """Manage the keys that sign images, and which of them are trusted here.
 
@@ -50,15 +50,16 @@ def key() -> None:
 
 
 @key.command(short_help="Make a key.")
-@click.option(
-    "-o",
-    "--output",
-    type=FILE,
-    help="File for the private half; the public half goes next to it.  [default: the user's own key]",
-)
-@click.option("--dry-run", is_flag=True, help="Print which files would be made, and make none.")
-@json_option
-def new(output: Path | None, dry_run: bool, as_json: bool) -> None:
+@declared
+def new(
+    output: Path | None = option(
+        "-o --output",
+        "File for the private half; the public half goes next to it.  [default: the user's own key]",
+        type=FILE,
+    ),
+    dry_run: bool = option("--dry-run", "Print which files would be made, and make none."),
+    as_json: bool = JSON,
+) -> None:
     """Make a key: an ed25519 pair, the private half encrypted with a passphrase.
 
     Asks for the passphrase, or takes it from $FAIRLEAD_KEY_PASSPHRASE. Signing needs it, and it
@@ -68,35 +69,36 @@ def new(output: Path | None, dry_run: bool, as_json: bool) -> None:
     public = keys.public_file(path)
     keys.check_new(path)
     made = None if dry_run else keys.new_key(path, passphrase(path, new=True))
-    if as_json:
-        files = {"private": path, "public": public, "dry_run": dry_run}
-        print_json("key", {**files, "key": made.id if made else None})
-    elif made is None:
-        click.echo(f"would make {path} and {public}")
+    files = {
+        "private": path,
+        "public": public,
+        "dry_run": dry_run,
+        "key": made.id if made else None,
+    }
+    if made is None:
+        answer(as_json, "key", files, f"would make {path} and {public}")
     else:
-        click.echo(f"key {made.id}\nprivate half: {path}\npublic half:  {public}")
-        click.echo(f"next: fairlead key trust {shlex.quote(str(public))}", err=True)
+        text = f"key {made.id}\nprivate half: {path}\npublic half:  {public}"
+        answer(as_json, "key", files, text, f"next: fairlead key trust {shlex.quote(str(public))}")
 
 
 @key.command("list", short_help="List the trusted keys.")
-@json_option
-def list_keys(as_json: bool) -> None:
+@declared
+def list_keys(as_json: bool = JSON) -> None:
     """List the trusted keys, from the user's folder and the system's."""
-    trusted = keys.trusted()
-    if as_json:
-        rows = [{"key": k.id, "path": k.path} for k in trusted.values()]
-        print_json("keys", {"keys": rows, "folders": keys.key_folders()})
-    elif trusted:
-        click.echo(table([(k.id, k.path) for k in trusted.values()], ("KEY", "FILE")))
-    else:
-        click.echo("no key is trusted: `fairlead key trust FILE`")
+    rows = [{"key": k.id, "path": k.path} for k in keys.trusted().values()]
+    text = table([row.values() for row in rows], ("KEY", "FILE"))
+    text = text if rows else "no key is trusted: `fairlead key trust FILE`"
+    answer(as_json, "keys", {"keys": rows, "folders": keys.key_folders()}, text)
 
 
 @key.command(short_help="Trust images signed with a key.")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--dry-run", is_flag=True, help="Print what would be trusted, and change nothing.")
-@json_option
-def trust(file: Path, dry_run: bool, as_json: bool) -> None:
+@declared
+def trust(
+    file: Path = argument(type=PATH),
+    dry_run: bool = option("--dry-run", "Print what would be trusted, and change nothing."),
+    as_json: bool = JSON,
+) -> None:
     """Trust images signed with the key whose public half is FILE.
 
     Get FILE, or at least its identifier, through a channel that you trust: anyone who can replace it
@@ -109,10 +111,12 @@ def trust(file: Path, dry_run: bool, as_json: bool) -> None:
 
 
 @key.command(short_help="Stop trusting a key.")
-@click.argument("identifier", metavar="KEY")
-@click.option("--dry-run", is_flag=True, help="Print what would be removed, and remove nothing.")
-@json_option
-def untrust(identifier: str, dry_run: bool, as_json: bool) -> None:
+@declared
+def untrust(
+    identifier: str = argument(metavar="KEY"),
+    dry_run: bool = option("--dry-run", "Print what would be removed, and remove nothing."),
+    as_json: bool = JSON,
+) -> None:
     """Stop trusting KEY, given by the beginning of its identifier as in `fairlead key list`."""
     path = keys.find_trusted(identifier)
     if not dry_run:

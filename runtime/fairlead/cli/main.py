@@ -23,8 +23,7 @@ import click
 from fairlead import __version__
 from fairlead.base.errors import ExitCode, FairleadError, fail
 
-# section -> verb -> one line. The line is repeated here, so that `--help` loads nothing; a test keeps it equal to
-# the command's own.
+# section -> verb -> one line, which is its command's `short_help`: `--help` loads no verb.
 SECTIONS = {
     "Images": {
         "recipe": "Manage recipes: list, show, check, lock, render, import.",
@@ -92,6 +91,7 @@ class Verbs(click.Group):
             command: click.Command = getattr(importlib.import_module(module), attribute)
         except ModuleNotFoundError as exc:
             raise _missing_package(name, exc) from exc
+        command.short_help = VERBS.get(name, command.short_help)
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
@@ -150,10 +150,11 @@ def entry(
         click.echo(exc.format_message())
         sys.exit(ExitCode.USAGE)
     except click.UsageError as exc:
-        from fairlead.cli.screen import print_usage_error
+        from fairlead.cli.screen import print_findings_error, usage_error
 
-        print_usage_error(_placed(exc, ours, command, name), as_json="--json" in ours)
-        sys.exit(ExitCode.USAGE)
+        usage = usage_error(_placed(exc, ours, command, name))
+        print_findings_error(usage, as_json="--json" in ours)
+        sys.exit(usage.code)
     except FairleadError as exc:
         from fairlead.cli.screen import print_findings_error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,7 @@ import click
 from click.core import ParameterSource
 
 from fairlead.base.comm_backend import REGISTRY
-from fairlead.cli.declare import COUNT, SECONDS, SITE, decorator, option
-from fairlead.cli.declare import collected as collected
+from fairlead.cli.declare import SECONDS, SITE, argument, option
 from fairlead.engines.registry import kinds as engine_kinds
 from fairlead.launch.request import Asked
 from fairlead.launchers.model import BINDINGS, Shape
@@ -41,6 +40,12 @@ SKIP_DAMAGED = option(
 TIMELINE = option(
     "--timeline FILE", "Write a timeline of every rank for Perfetto; FILE.gz is compressed."
 )
+COMMAND = argument(nargs=-1, required=True, type=click.UNPROCESSED)
+
+
+def image_option(more: str = ".") -> Any:
+    """``--image`` of the verbs that choose one; ``more`` ends its help."""
+    return option("--image", f"Image, by recipe name or path{more}", default="tensorflow")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,13 +145,13 @@ class Planning:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placement(Asked):
-    """Where the ranks go, by options."""
+class Nodes(Asked):
+    """Where the ranks go, by options, for a verb with a ``-n`` of its own."""
 
-    nodes: int | None = option("-N --nodes", "Nodes to use.", type=COUNT)
-    per_node: int | None = option("--ranks-per-node", "Ranks per node.", type=COUNT)
-    cores: int | None = option("--cores-per-rank", "Cores per rank.", type=COUNT)
-    gpus: int | None = option("--gpus-per-rank", "GPUs per rank.", type=COUNT)
+    nodes: int | None = option("-N --nodes", "Nodes to use.")
+    per_node: int | None = option("--ranks-per-node", "Ranks per node.")
+    cores: int | None = option("--cores-per-rank", "Cores per rank.")
+    gpus: int | None = option("--gpus-per-rank", "GPUs per rank.")
     bind: str = option(
         "--bind-to",
         "Bind each rank to this unit.",
@@ -167,15 +172,13 @@ class Placement(Asked):
         "--launcher-arg WORD",
         "Extra option for the launcher, e.g. --launcher-arg=--exclusive. Repeatable.",
     )
-    ranks: int | None = option(
-        "-n --ranks", "Ranks to start.  [default: one per node, or 1]", type=COUNT
-    )
 
 
-placement_options = collected(Placement, "asked")
-# For a verb with a `-n` of its own.
-nodes_options = collected(Placement, "asked", but=("ranks",))
-choice_options = collected(Planning, "planning")
+@dataclass(frozen=True, kw_only=True)
+class Placement(Nodes):
+    """How many ranks there are, and where they go."""
+
+    ranks: int | None = option("-n --ranks", "Ranks to start.  [default: one per node, or 1]")
 
 
 def _bind(text: str) -> Bind:
@@ -202,19 +205,6 @@ def variables(pairs: tuple[str, ...]) -> dict[str, str]:
             raise click.UsageError(f"--env {pair}: write NAME=VALUE")
         values[name] = value
     return values
-
-
-def image_option(more: str = ".") -> Callable[[Any], Any]:
-    """``--image`` of the verbs that choose one; ``more`` ends its help."""
-    return click.option(
-        "--image",
-        default="tensorflow",
-        show_default=True,
-        help=f"Image, by recipe name or path{more}",
-    )
-
-
-watchdog_option = decorator("watchdog", float, WATCHDOG)
 
 
 def is_given(context: click.Context, name: str) -> bool:

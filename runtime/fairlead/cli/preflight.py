@@ -8,7 +8,8 @@ import click
 
 from fairlead.base.errors import ExitCode
 from fairlead.cli import options, show
-from fairlead.cli.screen import answer, json_option, progress
+from fairlead.cli.declare import JSON, declared, option
+from fairlead.cli.screen import answer, progress
 from fairlead.session.prepare import prepare
 
 EPILOG = """\b
@@ -20,18 +21,13 @@ Examples:
 """
 
 
-@click.command(epilog=EPILOG, short_help="Check that an image can run on the host's MPI.")
-@click.argument("image")
-@options.choice_options
-@click.option(
-    "-n", "--ranks", default=2, show_default=True, type=click.IntRange(1), help="Ranks to plan for."
-)
-@json_option
+@click.command(epilog=EPILOG)
+@declared
 def preflight(
     image: str,
     planning: options.Planning,
-    ranks: int,
-    as_json: bool,
+    ranks: int = option("-n --ranks", "Ranks to plan for.", default=2),
+    as_json: bool = JSON,
 ) -> int:
     """Check that an image can run here on the host's MPI. Nothing is launched.
 
@@ -40,13 +36,8 @@ def preflight(
     `fairlead site capture`, checks for that machine instead.
     """
     begun = time.monotonic()
-    prepared = prepare(
-        image,
-        planning.choices,
-        planning.request(ranks),
-        progress=progress(as_json),
-        elsewhere=True,
-    )
+    request = planning.request(ranks)
+    prepared = prepare(image, planning.choices, request, progress=progress(as_json), elsewhere=True)
     seconds = time.monotonic() - begun
     verdict = "no: see above" if prepared.refused else f"yes: {show.swap_line(prepared.plan)}"
     question = f"{click.style('Will it run?', bold=True)} {verdict}  ({seconds:.2f} s)"

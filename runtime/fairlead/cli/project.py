@@ -14,8 +14,8 @@ import click
 
 from fairlead.base.errors import fail
 from fairlead.base.serde import to_json
-from fairlead.cli.declare import COUNT, FILE_HERE, collected, option
-from fairlead.cli.screen import columns, json_option, print_json, table, wrap
+from fairlead.cli.declare import FILE_HERE, JSON, argument, declared, option
+from fairlead.cli.screen import columns, print_json, table, wrap
 
 if TYPE_CHECKING:
     from fairlead.perf.projection.fabrics import Network
@@ -52,7 +52,7 @@ class ProjectFlags:
     nodes: int = option(
         "--nodes", "Largest number of nodes.", default=8192, type=click.IntRange(1, 1 << 20)
     )
-    per_node: int = option("--per-node", "Ranks per node.", default=1, type=COUNT)
+    per_node: int = option("--per-node", "Ranks per node.", default=1)
     fabric: str | None = option(
         "--fabric NAME",
         "The network between nodes, one of those listed in docs/explanation/projection.md.",
@@ -60,7 +60,7 @@ class ProjectFlags:
     site: str | None = option(
         "--site NAME", "Use the network figures measured in this site's profile."
     )
-    cards: int = option("--cards", "Network cards per node.", default=1, type=COUNT)
+    cards: int = option("--cards", "Network cards per node.", default=1)
     bandwidth: float | None = option(
         "--bandwidth GB/S", "Bandwidth per node, one way; 1 GB is 10**9 bytes.", type=_ABOVE_0
     )
@@ -86,25 +86,17 @@ class ProjectFlags:
     )
     model: str = option("--model NAME", "The model to project, for a validation with several.")
     size: int | None = option(
-        "--bytes N",
-        "For a validation: bytes of gradients; not needed for a bundled network.",
-        type=COUNT,
+        "--bytes N", "For a validation: bytes of gradients; not needed for a bundled network."
     )
     batch: int | None = option(
-        "--batch N",
-        "Samples per rank and step.  [default: those of the validation's training]",
-        type=COUNT,
+        "--batch N", "Samples per rank and step.  [default: those of the validation's training]"
     )
-    as_json: bool
+    as_json: bool = JSON
 
 
-@click.command(
-    epilog=EPILOG, short_help="Project small runs to thousands of nodes, with intervals."
-)
-@click.argument("file", type=FILE_HERE)
-@collected(ProjectFlags)
-@json_option
-def project(file: Path, flags: ProjectFlags) -> None:
+@click.command(epilog=EPILOG)
+@declared
+def project(file: Path = argument(type=FILE_HERE), *, flags: ProjectFlags) -> None:
     """Project small runs to many nodes: time of a step, efficiency, and what costs most.
 
     FILE holds runs of 1, 2, 4, ... ranks: times of computing, communication and input, or a

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.errors import ExitCode, FairleadError, os_error_as
 from fairlead.base.serde import to_json
-from fairlead.cli.screen import answer, columns, json_option, print_json, table, writing
+from fairlead.cli.declare import FOLDER, JSON, argument, declared, option
+from fairlead.cli.screen import answer, columns, print_json, table
 
 if TYPE_CHECKING:
     from fairlead.perf.judge.compare import Comparison, LineChange
@@ -29,36 +29,29 @@ Examples:
 _FOLDER = "fairlead-validation"
 
 
-@click.command(epilog=EPILOG, short_help="Show or compare saved validations.")
-@click.argument("run", required=False, metavar="[RUN]")
-@click.option("--list", "list_them", is_flag=True, help="List the saved validations, newest last.")
-@click.option(
-    "--compare",
-    nargs=2,
-    metavar="A B",
-    help="Show what changed from validation A to B: facts, and each line with its significance.",
-)
-@click.option(
-    "--fail-if-slower",
-    type=click.FloatRange(0),
-    metavar="PERCENT",
-    help="With --compare: exit with 125 if a line is significantly slower, by more than this.",
-)
-@click.option(
-    "-o",
-    "--output",
-    help=f"Folder for validation.html, .json and .csv ({_FOLDER});"
-    " with --compare, for comparison.html, which is written only with -o.",
-    type=click.Path(file_okay=False, path_type=Path),
-)
-@json_option
+@click.command(epilog=EPILOG)
+@declared
 def report(
-    run: str | None,
-    list_them: bool,
-    compare: tuple[str, str] | None,
-    fail_if_slower: float | None,
-    output: Path | None,
-    as_json: bool,
+    run: str | None = argument(required=False, metavar="[RUN]"),
+    list_them: bool = option("--list", "List the saved validations, newest last."),
+    compare: tuple[str, str] | None = option(
+        "--compare",
+        "Show what changed from validation A to B: facts, and each line with its significance.",
+        nargs=2,
+        metavar="A B",
+    ),
+    fail_if_slower: float | None = option(
+        "--fail-if-slower PERCENT",
+        "With --compare: exit with 125 if a line is significantly slower, by more than this.",
+        type=click.FloatRange(0),
+    ),
+    output: Path | None = option(
+        "-o --output",
+        f"Folder for validation.html, .json and .csv ({_FOLDER});"
+        " with --compare, for comparison.html, which is written only with -o.",
+        type=FOLDER,
+    ),
+    as_json: bool = JSON,
 ) -> int:
     """Show a saved validation, list them, or compare two.
 
@@ -119,27 +112,14 @@ def _draw(name: str, output: Path, as_json: bool) -> int:
     from fairlead.perf.records import history
 
     validation = history.find(name, os.environ)
-    with _into(output):
+    with os_error_as("output-unwritable-give", output=output):
         page, document, rows = write_validation(output.absolute(), validation)
-    files = f"report: {page}\n        {document}\n        {rows}"
-    answer(
-        as_json,
-        "report",
-        {
-            "id": validation.id,
-            "verdict": worst(validation.verdicts),
-            "headline": headline(validation),
-            "page": page,
-            "document": document,
-            "rows": rows,
-        },
-        f"{validation.id}: {headline(validation)}\n{files}",
-    )
+    line = headline(validation)
+    head = {"id": validation.id, "verdict": worst(validation.verdicts), "headline": line}
+    files = {"page": page, "document": document, "rows": rows}
+    text = f"{validation.id}: {line}\nreport: {page}\n        {document}\n        {rows}"
+    answer(as_json, "report", head | files, text)
     return ExitCode.DONE
-
-
-def _into(output: Path) -> AbstractContextManager[None]:
-    return writing(lambda why: fail("output-unwritable-give", output=output, reason=why))
 
 
 def _compare(a: str, b: str, percent: float | None, output: Path | None, as_json: bool) -> int:
@@ -153,7 +133,7 @@ def _compare(a: str, b: str, percent: float | None, output: Path | None, as_json
     if output:
         from fairlead.perf.draw.comparison_page import write_comparison
 
-        with _into(output):
+        with os_error_as("output-unwritable-give", output=output):
             page = write_comparison(output.absolute(), before, after)
     if as_json:
         ended = {"fail_if_slower": percent, "failed": [line.key for line in worse], "page": page}
@@ -172,7 +152,7 @@ def _text(comparison: Comparison, before: Validation, after: Validation) -> str:
     """A comparison for the screen: what differs in the set-up, what became slower or faster, what stayed."""
     from fairlead.perf.judge.compare import Change
 
-    def part(title: str, count: object, body: str = "", colour: str | None = None) -> str:
+    def part(title: str, count: str, body: str = "", colour: str | None = None) -> str:
         return f"{click.style(title, fg=colour, bold=True)}{count}" + (f"\n{body}" if body else "")
 
     facts = [(f.name, f.before or "-", f.after or "-") for f in comparison.facts]
@@ -181,23 +161,17 @@ def _text(comparison: Comparison, before: Validation, after: Validation) -> str:
         f"before  {before.id}, {before.begun}\nafter   {after.id}, {after.begun}",
         part("Facts that differ", "", differ),
     ]
-    for change, title, colour in (
-        (Change.SLOWER, "Slower", "red"),
-        (Change.FASTER, "Faster", "green"),
-    ):
+    for change, colour in ((Change.SLOWER, "red"), (Change.FASTER, "green")):
         if lines := comparison.of(change):
-            head = ("line", "before", "after", "", "p")
-            body = table(map(_row, lines), head, indent="  ")
-            parts.append(part(title, f": {len(lines)}", body, colour))
+            body = table(map(_row, lines), ("line", "before", "after", "", "p"), indent="  ")
+            parts.append(part(change.value.capitalize(), f": {len(lines)}", body, colour))
     same, unknown = comparison.of(Change.SAME), comparison.of(Change.UNKNOWN)
     parts.append(part("No significant change", f": {len(same)} of {len(comparison.lines)} lines"))
     if unknown:
         body = table([(line.key, line.why) for line in unknown], indent="  ", width=columns())
         parts.append(part("Cannot tell", f": {len(unknown)}", body))
-    for title, keys in (
-        ("Only before", comparison.only_before),
-        ("Only after", comparison.only_after),
-    ):
+    only = {"Only before": comparison.only_before, "Only after": comparison.only_after}
+    for title, keys in only.items():
         if keys:
             parts.append(part(title, f": {len(keys)}", "\n".join(f"  {key}" for key in keys)))
     if comparison.lines:

@@ -10,11 +10,12 @@ import click
 
 from fairlead.base.errors import ExitCode, Severity
 from fairlead.base.paths import cache_dir
+from fairlead.base.progress import Silent
 from fairlead.base.serde import to_json
 from fairlead.cli import options, show
-from fairlead.cli.declare import SECONDS, collected, option
-from fairlead.cli.screen import answer, json_option, print_findings, print_json, progress, say
-from fairlead.cli.staging import Staging, stage_json, stage_options, staged_here, step_words
+from fairlead.cli.declare import JSON, SECONDS, declared, option
+from fairlead.cli.screen import answer, print_findings, print_json, progress, say
+from fairlead.cli.staging import Staging, stage_json, staged_here, step_words
 from fairlead.cli.within import Ready, plan_launch, ready_line
 from fairlead.launch import allocate, unpack
 from fairlead.launch import launch as launching
@@ -62,7 +63,7 @@ class RunFlags:
     timeline_file: str = options.TIMELINE
     verbose: bool = option("-v --verbose", "Print what every rank proved, as a table.")
     quiet: bool = option("-q --quiet", "Print only errors.")
-    as_json: bool
+    as_json: bool = JSON
 
 
 @dataclass(frozen=True)
@@ -105,29 +106,20 @@ class _Run(Ready):
         if flags.quiet or not proof.holds:
             return  # what is wrong comes as an error
         say(show.proof_line(proof))
-        if proof.findings:
-            print_findings(proof.findings)
+        print_findings(proof.findings)
         if flags.verbose:
             click.echo(show.proof_text(proof), err=True)
 
 
-@click.command(
-    epilog=EPILOG, short_help="Launch a command in an image on the host's MPI, and prove it."
-)
-@options.placement_options
-@options.choice_options
-@stage_options
-@collected(RunFlags)
-@json_option
-@click.argument("image")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.command(epilog=EPILOG)
+@declared
 def run(
-    asked: Asked,
+    asked: options.Placement,
     planning: options.Planning,
     data: Staging,
     flags: RunFlags,
     image: str,
-    command: tuple[str, ...],
+    command: tuple[str, ...] = options.COMMAND,
 ) -> int:
     """Launch COMMAND in IMAGE on the host's MPI, and prove on every rank that it runs on it.
 
@@ -171,21 +163,14 @@ def _announce(prepared: Prepared) -> None:
         for f in prepared.findings
         if f.severity in (Severity.WARNING, Severity.ERROR)
     ]
-    if warnings:
-        print_findings(warnings)
+    print_findings(warnings)
 
 
 def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
     """Stage in, launch and prove, stage out. The stage is None when nothing is staged."""
     flags, recording, ranks = planned.flags, planned.recording, planned.shape.ranks
-    with staged_here(
-        planned.wish,
-        planned.prepared.plan,
-        planned.planning,
-        ranks,
-        quiet=flags.quiet,
-        as_json=flags.as_json,
-    ) as stage:
+    plan, bars = planned.prepared.plan, Silent() if flags.quiet else progress(flags.as_json)
+    with staged_here(planned.wish, plan, planned.planning, ranks, bars) as stage:
         how = LaunchOptions(
             on_proof=planned.show_proof,
             on_finding=lambda finding: None if flags.quiet else print_findings([finding]),
@@ -213,23 +198,19 @@ def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
         failure = unproved(planned.command)
     stage_findings = list(stage.findings) if stage else []
     if flags.as_json:
-        print_json(
-            "run",
-            {
-                **show.prepared_json(planned.prepared),
-                "command_line": launched.line.shell(),
-                "proof": {**to_json(proof), "holds": proof.holds} if proof else None,
-                "exit_code": result.code,
-                "ranks": [{"rank": r.rank, "exit_code": r.code} for r in result.ranks],
-                "seconds": result.seconds,
-                "error": failure,
-                "stage": stage_json(stage),
-            },
-        )
+        ended = {
+            "command_line": launched.line.shell(),
+            "proof": {**to_json(proof), "holds": proof.holds} if proof else None,
+            "exit_code": result.code,
+            "ranks": [{"rank": r.rank, "exit_code": r.code} for r in result.ranks],
+            "seconds": result.seconds,
+            "error": failure,
+            "stage": stage_json(stage),
+        }
+        print_json("run", show.prepared_json(planned.prepared) | ended)
     else:
         findings = [*([failure] if failure else []), *stage_findings]
-        if shown := [f for f in findings if f.severity is Severity.ERROR or not flags.quiet]:
-            print_findings(shown)
+        print_findings([f for f in findings if f.severity is Severity.ERROR or not flags.quiet])
     if result.code and not result.started:
         return ExitCode.LAUNCH_FAILED
     stage_failed = any(f.severity is Severity.ERROR for f in stage_findings)

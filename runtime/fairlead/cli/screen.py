@@ -12,23 +12,19 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from fairlead.base.errors import FairleadError, Finding, Severity, error, fail
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail, os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Stage, human_bytes
 from fairlead.base.serde import to_json
 
 SCHEMA_VERSION = 1
-
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object instead of text."
-)
 
 
 def print_json(kind: str, payload: dict[str, Any]) -> None:
@@ -38,12 +34,16 @@ def print_json(kind: str, payload: dict[str, Any]) -> None:
     sys.stdout.write("\n")
 
 
-def answer(as_json: bool, kind: str, payload: dict[str, Any], text: str) -> None:
-    """The answer of a verb on stdout: one JSON object, or text."""
+def answer(
+    as_json: bool, kind: str, payload: dict[str, Any], text: str, more: str | None = None
+) -> None:
+    """The answer of a verb on stdout: one JSON object, or text; behind a text ``more`` on stderr."""
     if as_json:
         print_json(kind, payload)
-    else:
-        click.echo(text)
+        return
+    click.echo(text, nl=not text.endswith("\n"))
+    if more is not None:
+        click.echo(more, err=True)
 
 
 def plain(text: str) -> str:
@@ -80,8 +80,9 @@ def say(text: str) -> None:
 
 
 def print_findings(findings: Iterable[Finding], err: bool = True) -> None:
-    """Findings, an empty line between them."""
-    click.echo("\n\n".join(finding_lines(f) for f in findings), err=err)
+    """Findings, an empty line between them; nothing where there are none."""
+    if text := "\n\n".join(finding_lines(f) for f in findings):
+        click.echo(text, err=err)
 
 
 def print_findings_error(exc: FairleadError, as_json: bool) -> None:
@@ -92,17 +93,14 @@ def print_findings_error(exc: FairleadError, as_json: bool) -> None:
         print_findings(exc.findings)
 
 
-def print_usage_error(exc: click.UsageError, as_json: bool) -> None:
-    """A command line that cannot be understood."""
+def usage_error(exc: click.UsageError) -> FairleadError:
+    """The error of a command line that cannot be understood."""
     path = exc.ctx.command_path if exc.ctx else "fairlead"
     why = ""
     if isinstance(exc, click.NoSuchOption) and exc.ctx and exc.ctx.info_name in ("run", "explain"):
         why = "options of the launched command go after `--`"
-    finding = error("usage-command-line", exc=exc.format_message().rstrip("."), path=path, why=why)
-    if as_json:
-        print_json("error", {"exit_code": 2, "findings": [finding]})
-    else:
-        print_findings([finding])
+    what = exc.format_message().rstrip(".")
+    return fail("usage-command-line", code=ExitCode.USAGE, exc=what, path=path, why=why)
 
 
 def columns() -> int:
@@ -140,7 +138,7 @@ def _pieces(word: str, width: int) -> list[str]:
 
 
 def table(
-    rows: Iterable[Iterable[str]], head: Iterable[str] = (), indent: str = "", width: int = 0
+    rows: Iterable[Iterable[object]], head: Iterable[str] = (), indent: str = "", width: int = 0
 ) -> str:
     """Plain aligned columns, for people and for ``cut``.
 
@@ -274,15 +272,6 @@ class _Display:
         click.echo(f"  {mark}  {words} ({time.monotonic() - begun:.1f} s)", err=True)
 
 
-@contextmanager
-def writing(refused: Callable[[str], FairleadError]) -> Iterator[None]:
-    """Around what writes a file: raises the error made of the system's reason for refusing."""
-    try:
-        yield
-    except OSError as exc:
-        raise refused(exc.strerror or str(exc)) from None
-
-
 def show_schema(kind: str, text: str, output: Path | None, as_json: bool) -> None:
     """A JSON Schema where it is wanted: in a file, on the screen, or within the answer of ``--json``.
 
@@ -290,10 +279,8 @@ def show_schema(kind: str, text: str, output: Path | None, as_json: bool) -> Non
         FairleadError: the file cannot be written.
     """
     if output is not None:
-        with (
-            writing(lambda why: fail("output-unwritable-schema", output=output, reason=why)),
-            atomic_write(output, "w") as out,
-        ):
+        unwritable = os_error_as("output-unwritable-schema", output=output)
+        with unwritable, atomic_write(output, "w") as out:
             out.write(text)
     if as_json:
         print_json(kind, {"path": output, "json_schema": json.loads(text)})

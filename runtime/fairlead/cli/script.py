@@ -14,9 +14,9 @@ from fairlead import site as sites
 from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.paths import atomic_write
 from fairlead.cli import options
-from fairlead.cli.declare import collected, option
-from fairlead.cli.screen import json_option, print_json, progress
-from fairlead.cli.staging import Staging, space_line, stage_options
+from fairlead.cli.declare import JSON, declared, option
+from fairlead.cli.screen import print_json, progress
+from fairlead.cli.staging import Staging, space_line
 from fairlead.cli.within import ready_line
 from fairlead.launch.request import Asked
 from fairlead.launch.request import shape as make_shape
@@ -47,9 +47,7 @@ class ScriptFlags:
         "The scheduler to write for.  [default: the site's]",
         type=click.Choice(with_scripts()),
     )
-    output: Path | None = option(
-        "-o --output", "Output file.  [default: stdout]", type=click.Path(path_type=Path)
-    )
+    output: Path | None = option("-o --output", "Output file.  [default: stdout]")
     name: str = option("--name NAME", "Job name.")
     log: str = option("--log FILE", "File for the job's output and errors.")
     array: str = option(
@@ -73,7 +71,7 @@ class ScriptFlags:
         "--burst-buffer SIZE",
         "Burst buffer space for the job, e.g. 2TiB; --stage-to burst-buffer uses it.",
     )
-    as_json: bool
+    as_json: bool = JSON
 
 
 @dataclass(frozen=True)
@@ -107,21 +105,15 @@ class _Script:
         return self.planning.launcher or usual
 
 
-@click.command(epilog=EPILOG, short_help="Write a job script for Slurm, PBS, LSF, Flux or Cobalt.")
-@collected(ScriptFlags)
-@options.placement_options
-@options.choice_options
-@stage_options
-@json_option
-@click.argument("image")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.command(epilog=EPILOG)
+@declared
 def script(
-    asked: Asked,
+    flags: ScriptFlags,
+    asked: options.Placement,
     planning: options.Planning,
     data: Staging,
-    flags: ScriptFlags,
     image: str,
-    command: tuple[str, ...],
+    command: tuple[str, ...] = options.COMMAND,
 ) -> int:
     """Write a job script that runs COMMAND in IMAGE.
 
@@ -217,10 +209,8 @@ def _report(kind: str, flags: ScriptFlags, text: str) -> None:
     """Show the script, or where it is and what submits it."""
     submit = SCHEDULERS.get(kind).submit_line(str(flags.output or "FILE"))
     if flags.as_json:
-        print_json(
-            "script",
-            {"scheduler": kind, "script": text, "file": str(flags.output or ""), "submit": submit},
-        )
+        document = {"scheduler": kind, "script": text, "file": str(flags.output or "")}
+        print_json("script", {**document, "submit": submit})
     elif flags.output:
         click.echo(f"{flags.output}: submit it with `{submit}`", err=True)
     else:

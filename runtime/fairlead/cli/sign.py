@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from fairlead.base.progress import human_bytes
+from fairlead.cli.declare import JSON, declared, option
 from fairlead.cli.key import passphrase
-from fairlead.cli.screen import json_option, print_json, progress
+from fairlead.cli.screen import answer, progress
 from fairlead.image import keys, signature
 
 EPILOG = """\b
@@ -19,17 +20,16 @@ Examples:
 """
 
 
-@click.command(epilog=EPILOG, short_help="Sign an image with an offline key.")
-@click.argument("image")
-@click.option(
-    "--key",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Private key.  [default: the one made by `fairlead key new`]",
-)
-@click.option("--dry-run", is_flag=True, help="Print what would be signed, and write nothing.")
-@json_option
-def sign(image: str, key: Path | None, dry_run: bool, as_json: bool) -> None:
+@click.command(epilog=EPILOG)
+@declared
+def sign(
+    image: str,
+    key: Path | None = option(
+        "--key FILE", "Private key.  [default: the one made by `fairlead key new`]"
+    ),
+    dry_run: bool = option("--dry-run", "Print what would be signed, and write nothing."),
+    as_json: bool = JSON,
+) -> None:
     """Sign every byte of IMAGE as it is now, by its sha256.
 
     Writes the signature to IMAGE.sig, next to the image; keep the two together. IMAGE is a SIF, a
@@ -44,11 +44,10 @@ def sign(image: str, key: Path | None, dry_run: bool, as_json: bool) -> None:
         source = (key or keys.default_key()).absolute()
         opened = keys.open_private(source, lambda: passphrase(source))
         statement = signature.sign(path, opened, progress=bars)
-    if as_json:
-        document = {"image": path, "signature": file, "dry_run": dry_run}
-        print_json("sign", {**document, "signed": statement})
-        return
-    for part in statement.files:
-        name = path if part.name == "image" else part.name
-        click.echo(f"{part.sha256}  {name}  {human_bytes(part.size)}")
-    click.echo(f"would write {file}" if dry_run else f"signed with key {statement.key}: {file}")
+    lines = [
+        f"{p.sha256}  {path if p.name == 'image' else p.name}  {human_bytes(p.size)}"
+        for p in statement.files
+    ]
+    lines.append(f"would write {file}" if dry_run else f"signed with key {statement.key}: {file}")
+    document = {"image": path, "signature": file, "dry_run": dry_run, "signed": statement}
+    answer(as_json, "sign", document, "\n".join(lines))

@@ -9,24 +9,16 @@ from pathlib import Path
 import click
 
 from fairlead import site as sites
-from fairlead.cli.declare import FILE
+from fairlead.cli.declare import FILE, JSON, declared, option
 from fairlead.cli.export import export_site
-from fairlead.cli.screen import (
-    answer,
-    columns,
-    json_option,
-    print_findings,
-    print_json,
-    show_schema,
-    table,
-)
+from fairlead.cli.screen import answer, columns, print_findings, print_json, show_schema, table
 from fairlead.cli.site_detect import check_site, detect_site, why_not_site
 from fairlead.cli.site_show import profile_lines
 from fairlead.detect import capture as captures
 from fairlead.site import Status
 
 
-@click.group(short_help="Manage site profiles: list, show, new, detect, check, …")
+@click.group()
 def site() -> None:
     """Manage site profiles: what is known of a machine, and how to recognise it.
 
@@ -40,12 +32,9 @@ def site() -> None:
     """
 
 
-site.add_command(export_site)
-
-
 @site.command("list")
-@json_option
-def list_profiles(as_json: bool) -> None:
+@declared
+def list_profiles(as_json: bool = JSON) -> None:
     """List the known profiles: sites, then families of machines."""
     every = sites.all_sites()
     known = sorted(every.sites.values(), key=lambda s: (s.is_family, s.name))
@@ -78,12 +67,14 @@ def list_profiles(as_json: bool) -> None:
 
 
 @site.command("show")
-@click.argument("name")
-@click.option(
-    "--sources", is_flag=True, help="Also show the source of each value, and when it was read."
-)
-@json_option
-def show_profile(name: str, sources: bool, as_json: bool) -> None:
+@declared
+def show_profile(
+    name: str,
+    sources: bool = option(
+        "--sources", "Also show the source of each value, and when it was read."
+    ),
+    as_json: bool = JSON,
+) -> None:
     """Show every value of a profile, how well it is known, and its source.
 
     NAME is a profile or a .toml file. Includes inherited values; values that no file sets are left
@@ -95,23 +86,17 @@ def show_profile(name: str, sources: bool, as_json: bool) -> None:
 
 
 @site.command("new")
-@click.argument("name")
-@click.option(
-    "--extends",
-    "parent",
-    metavar="PROFILE",
-    help="The family or site to extend.  [default: amend NAME itself]",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=FILE,
-    help="Output file, NAME.toml.  [default: in ~/.config/fairlead/sites]",
-)
-@click.option("--dry-run", is_flag=True, help="Print what would be written, and write nothing.")
-@json_option
+@declared
 def new_profile(
-    name: str, parent: str | None, output: Path | None, dry_run: bool, as_json: bool
+    name: str,
+    parent: str | None = option(
+        "--extends PROFILE", "The family or site to extend.  [default: amend NAME itself]"
+    ),
+    output: Path | None = option(
+        "-o --output", "Output file, NAME.toml.  [default: in ~/.config/fairlead/sites]", type=FILE
+    ),
+    dry_run: bool = option("--dry-run", "Print what would be written, and write nothing."),
+    as_json: bool = JSON,
 ) -> None:
     """Write a new profile of your own; never overwrites a file.
 
@@ -125,21 +110,19 @@ def new_profile(
     from fairlead.site import new
 
     made = new.plan(name, parent, output)
+    path, then = str(made.path), None
     if not dry_run:
         new.write(made)
-    if as_json:
-        print_json("site-new", {"path": made.path, "text": made.text, "written": not dry_run})
-    elif dry_run:
-        click.echo(made.text, nl=False)
-    else:
-        click.echo(str(made.path))
-        click.echo(f"then: fairlead site show {shlex.quote(str(made.path))}", err=True)
+        then = f"then: fairlead site show {shlex.quote(path)}"
+    document = {"path": path, "text": made.text, "written": not dry_run}
+    answer(as_json, "site-new", document, made.text if dry_run else path, then)
 
 
 @site.command("schema")
-@click.option("-o", "--output", type=FILE, help="Write it there.")
-@json_option
-def print_schema(output: Path | None, as_json: bool) -> None:
+@declared
+def print_schema(
+    output: Path | None = option("-o --output", "Write it there.", type=FILE), as_json: bool = JSON
+) -> None:
     """Print the JSON Schema of a site profile, for editors.
 
     Add `#:schema FILE` at the top of a profile, and the editor completes its keys.
@@ -153,24 +136,16 @@ def print_schema(output: Path | None, as_json: bool) -> None:
 
 
 @site.command("capture")
-@click.option(
-    "-o",
-    "--output",
-    type=FILE,
-    help="Output file, ending in .json.  [default: NODE.json]",
-)
-@click.option("--site", metavar="NAME", help="Use this site profile instead of the detected one.")
-@click.option(
-    "--mpi",
-    "prefixes",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="PREFIX",
-    help="Prefix of an MPI that `fairlead site detect` does not find. Repeatable.",
-)
-@json_option
+@declared
 def capture_site(
-    output: Path | None, site: str | None, prefixes: tuple[Path, ...], as_json: bool
+    output: Path | None = option(
+        "-o --output", "Output file, ending in .json.  [default: NODE.json]", type=FILE
+    ),
+    site: str | None = option("--site NAME", "Use this site profile instead of the detected one."),
+    prefixes: tuple[Path, ...] = option(
+        "--mpi PREFIX", "Prefix of an MPI that `fairlead site detect` does not find. Repeatable."
+    ),
+    as_json: bool = JSON,
 ) -> None:
     """Capture this machine in a file, to plan for it elsewhere.
 
@@ -191,17 +166,13 @@ def capture_site(
     capture = captures.take(site, prefixes)
     captures.write(capture, path)
     mpis = [f"{m.library.title} ({m.library.soname}) in {m.prefix}" for m in capture.mpis]
-    if as_json:
-        fields = {"path": path, "node": capture.node, "site": capture.site.name, "mpis": mpis}
-        print_json("site-capture-written", {**fields, "bytes": path.stat().st_size})
-        return
-    click.echo(str(path))
+    node, name, size = capture.node, capture.site.name, path.stat().st_size
     engine = capture.engine.path if capture.engine else "no engine"
-    size = f"{path.stat().st_size / 1e3:.0f} kB"
-    click.echo(f"captured: {capture.node}, site {capture.site.name}, {engine}, {size}", err=True)
-    for line in mpis or ["no MPI"]:
-        click.echo(f"  {line}", err=True)
+    captured = f"captured: {node}, site {name}, {engine}, {size / 1e3:.0f} kB"
+    document = {"path": path, "node": node, "site": name, "mpis": mpis, "bytes": size}
+    more = "\n  ".join([captured, *(mpis or ["no MPI"])])
+    answer(as_json, "site-capture-written", document, str(path), more)
 
 
-for command in (detect_site, why_not_site, check_site):
+for command in (detect_site, why_not_site, check_site, export_site):
     site.add_command(command)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead import site as sites
-from fairlead.base.errors import ExitCode, Finding, Severity, fail, finding_of
+from fairlead.base.errors import ExitCode, Finding, Severity, fail, finding_of, os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import to_json
-from fairlead.cli.screen import finding_lines, json_option, plain, print_json, table, writing
+from fairlead.cli.declare import FILE, JSON, argument, declared, option
+from fairlead.cli.screen import answer, finding_lines, plain, print_json, table
 from fairlead.detect import capture as captures
 
 if TYPE_CHECKING:  # what a verb does not use, it does not load
@@ -29,15 +30,16 @@ _EDITED = "fairlead site show {0}; then move it into ~/.config/fairlead/sites/"
 
 
 @click.command("detect")
-@click.option(
-    "--write",
-    is_flag=False,
-    flag_value="",
-    metavar="[FILE]",
-    help="Write a draft profile with the evidence for each value.  [default: NAME.toml]",
-)
-@json_option
-def detect_site(write: str | None, as_json: bool) -> None:
+@declared
+def detect_site(
+    write: str | None = option(
+        "--write [FILE]",
+        "Write a draft profile with the evidence for each value.  [default: NAME.toml]",
+        is_flag=False,
+        flag_value="",
+    ),
+    as_json: bool = JSON,
+) -> None:
     """Detect which profile fits this machine, with the evidence, and what the machine has.
 
     Nothing needs root. A tool that hangs, crashes or is missing only costs its own answers.
@@ -55,18 +57,17 @@ def detect_site(write: str | None, as_json: bool) -> None:
     notes = (*detected.notes, *cautions(facts, site))
     written = _written(write, facts, detected, site) if write is not None else None
     if as_json:
-        print_json(
-            "site-detect",
-            {**to_json(detected), "cautions": notes, "facts": facts, "draft": written},
-        )
+        more = {"cautions": notes, "facts": facts, "draft": written}
+        print_json("site-detect", to_json(detected) | more)
         return
     if written:
         click.echo(str(written))
         click.echo(f"next: {_EDITED.format(shlex.quote(str(written)))}", err=True)
         return
-    click.echo(
-        f"{click.style(platform.node(), bold=True)}: {_verdict(detected.profile, detected.ties)}"
-    )
+    ties = detected.ties
+    tied = f"several profiles fit equally: {', '.join(ties)}" if ties else "no profile fits"
+    verdict = f"site `{detected.profile}`" if detected.profile else tied
+    click.echo(f"{click.style(platform.node(), bold=True)}: {verdict}")
     for reason in detected.reasons:
         click.echo(f"  {plain(reason)}")
     for note in notes:
@@ -101,14 +102,6 @@ def _lines(facts: Iterable[tuple[str, str, str]]) -> Iterator[str]:
             yield " " * 18 + click.style(f"({where})", dim=True)
 
 
-def _verdict(profile: str | None, ties: tuple[str, ...]) -> str:
-    if profile:
-        return f"site `{profile}`"
-    if ties:
-        return f"several profiles fit equally: {', '.join(ties)}"
-    return "no profile fits"
-
-
 def _written(write: str, facts: SiteFacts, detected: Detected, site: sites.Site | None) -> Path:
     from fairlead.detect.draft import draft, name_for
 
@@ -120,10 +113,8 @@ def _written(write: str, facts: SiteFacts, detected: Detected, site: sites.Site 
     text = draft(path.stem, facts, detected, _base(site))
     if os.path.lexists(path):
         raise fail("site-draft-exists", path=path, path_2=path.with_stem(path.stem + "-new"))
-    with (
-        writing(lambda why: fail("site-draft-unwritable", path=path, reason=why)),
-        atomic_write(path, "w") as stream,
-    ):
+    unwritable = os_error_as("site-draft-unwritable", path=path)
+    with unwritable, atomic_write(path, "w") as stream:
         stream.write(text)
     return path
 
@@ -137,9 +128,8 @@ def _base(site: sites.Site | None) -> sites.Site | None:
 
 
 @click.command("why-not")
-@click.argument("name", metavar="SITE")
-@json_option
-def why_not_site(name: str, as_json: bool) -> None:
+@declared
+def why_not_site(name: str = argument(metavar="SITE"), as_json: bool = JSON) -> None:
     """Show every clue of a profile, and which of them this machine has."""
     from fairlead.detect.machine import MpiMachine
     from fairlead.site.match import account, detect
@@ -150,38 +140,34 @@ def why_not_site(name: str, as_json: bool) -> None:
     detected = detect(world=machine)
     own = detected.profile == site.name
     reasons = detected.against.get(site.name, ())
-    if as_json:
-        document = {
-            "site": site.name,
-            "fits": own,
-            "detected": detected.profile,
-            "clues": evidence.clues,
-            "expired": evidence.expired,
-            "reasons": reasons,
-        }
-        print_json("site-why-not", document)
-        return
-    if own:
-        click.echo(f"{site.name}: this machine is taken for it ({detected.by})")
-    else:
+    document = {
+        "site": site.name,
+        "fits": own,
+        "detected": detected.profile,
+        "clues": evidence.clues,
+        "expired": evidence.expired,
+        "reasons": reasons,
+    }
+    text = f"{site.name}: this machine is taken for it ({detected.by})"
+    if not own:
         taken = f"taken for {detected.profile or 'none'}"
-        click.echo("\n  ".join([f"{site.name}: not this machine, which is {taken}", *reasons]))
+        text = "\n  ".join([f"{site.name}: not this machine, which is {taken}", *reasons])
     shown = [("-" if c.says == "nothing" else c.says, c.what, c.seen) for c in evidence.clues]
     if evidence.expired:
         shown.append(("against", "dates", evidence.expired))
-    click.echo("\n" + (table(shown, ("says", "clue", "here")) if shown else "it has no clues"))
+    clues = table(shown, ("says", "clue", "here")) if shown else "it has no clues"
+    answer(as_json, "site-why-not", document, f"{text}\n\n{clues}")
 
 
 @click.command("check")
-@click.argument("name", metavar="[SITE]", required=False)
-@click.option(
-    "--against",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="CAPTURE",
-    help="Check a capture instead of this machine.",
-)
-@json_option
-def check_site(name: str | None, against: Path | None, as_json: bool) -> ExitCode:
+@declared
+def check_site(
+    name: str | None = argument(metavar="[SITE]", required=False),
+    against: Path | None = option(
+        "--against CAPTURE", "Check a capture instead of this machine.", type=FILE
+    ),
+    as_json: bool = JSON,
+) -> ExitCode:
     """Check where a machine differs from its profile.
 
     SITE is a profile or a .toml file, by default this machine's. For a library that an update has
@@ -204,12 +190,11 @@ def check_site(name: str | None, against: Path | None, as_json: bool) -> ExitCod
         facts, where = gather(world), platform.node()
     compared = drift.compare(site, facts, world)
     wrong = [c for c in compared if c.severity is Severity.ERROR]
+    code = ExitCode.FAILED if wrong else ExitCode.DONE
     if as_json:
-        print_json(
-            "site-check",
-            {"site": site.name, "machine": where, "differs": len(wrong), "values": compared},
-        )
-        return ExitCode.FAILED if wrong else ExitCode.DONE
+        head = {"site": site.name, "machine": where, "differs": len(wrong)}
+        print_json("site-check", {**head, "values": compared})
+        return code
     click.echo(f"{click.style(site.name, bold=True)} against {where}\n")
     shown = []
     for value in compared:
@@ -228,7 +213,7 @@ def check_site(name: str | None, against: Path | None, as_json: bool) -> ExitCod
     click.echo("\n" + ", ".join(f"{counts[state]} {word}" for state, word in words.items()))
     for value in wrong:
         click.echo("\n" + finding_lines(_drifted(value, site)), err=True)
-    return ExitCode.FAILED if wrong else ExitCode.DONE
+    return code
 
 
 def _drifted(value: Compared, site: sites.Site) -> Finding:

@@ -83,17 +83,17 @@ def _about(site: Site) -> list[tuple[str, str]]:
     about = {
         "extends": " < ".join(site.lineage[1:]),
         "operator": site.operator,
-        "valid": validity(site),
+        "valid": _validity(site),
         "values": ", ".join(counts) + " (? below)" * bool(site.known[Status.GUESS]),
     }
     return [row for row in about.items() if row[1]]
 
 
-def validity(site: Site, today: datetime.date | None = None) -> str:
+def _validity(site: Site) -> str:
     """``until 2023-05-31 (past)``; empty where no date is known."""
     parts = [f"from {site.since}"] if site.since else []
     if site.until:
-        past = str(today or datetime.date.today()) > site.until
+        past = str(datetime.date.today()) > site.until
         parts.append(f"until {site.until}" + " (past)" * past)
     return " ".join(parts)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import posixpath
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ import click
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import cache_dir
-from fairlead.base.progress import Silent
-from fairlead.cli.declare import collected, option
+from fairlead.base.progress import Progress
+from fairlead.cli.declare import option
 from fairlead.cli.options import Planning
-from fairlead.cli.screen import print_findings, progress
+from fairlead.cli.screen import print_findings
 from fairlead.launch.launch import new_run_folder
 from fairlead.launchers import registry as launchers
 from fairlead.schedulers.registry import find_allocation
@@ -156,34 +156,20 @@ class Staging:
         return Wish(self.ins, self.outs, place, Links(self.links), self.keep, job)
 
 
-stage_options = collected(Staging, "data")
-
-
-@contextlib.contextmanager
 def staged_here(
-    wish: Wish | None,
-    plan: Plan,
-    planning: Planning,
-    ranks: int,
-    *,
-    quiet: bool,
-    as_json: bool,
-    environ: Mapping[str, str] = os.environ,
-) -> Iterator[Stage | None]:
+    wish: Wish | None, plan: Plan, planning: Planning, ranks: int, progress: Progress
+) -> contextlib.AbstractContextManager[Stage | None]:
     """Around a launch: stages in on every node that it may come to, and out after it."""
     if wish is None:
-        yield None
-        return
-    words = step_words(plan, planning, ranks, environ)
-    steps = through_launcher(words, plan.unset, environ) if words else None
-    with staged(
+        return contextlib.nullcontext()
+    words = step_words(plan, planning, ranks)
+    return staged(
         wish,
-        each_node=steps,
-        shared=new_run_folder(cache_dir(environ)) if steps else None,
-        progress=Silent() if quiet else progress(as_json),
-        on_interrupt=lambda findings: print_findings(findings) if findings else None,
-    ) as stage:
-        yield stage
+        each_node=through_launcher(words, plan.unset) if words else None,
+        shared=new_run_folder(cache_dir()) if words else None,
+        progress=progress,
+        on_interrupt=print_findings,
+    )
 
 
 def step_words(

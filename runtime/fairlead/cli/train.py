@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,20 @@ import click
 
 from fairlead.base.errors import ExitCode, Severity, fail
 from fairlead.base.paths import cache_dir
-from fairlead.base.serde import to_json
 from fairlead.cli import options, show
-from fairlead.cli.declare import COUNT, FILE_HERE, FOLDER, SECONDS, collected, option
-from fairlead.cli.screen import json_option, print_findings, print_json, table
+from fairlead.cli.declare import (
+    FILE_HERE,
+    FOLDER,
+    FOLDER_HERE,
+    JSON,
+    SECONDS,
+    argument,
+    declared,
+    option,
+)
+from fairlead.cli.screen import print_findings, print_json, table
 from fairlead.cli.within import plan_launch
 from fairlead.launch import unpack
-from fairlead.launch.request import Asked
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Prepared
 from fairlead.session.prepare import refuse
@@ -39,21 +46,36 @@ Examples:
   fairlead train --auto train.py -n 4 --image pytorch -- --epochs 3
 """
 DEFAULT_RANKS = 2
-BACKENDS = ("tensorflow", "torch")
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
 # What each backend is trained in.
 _IMAGES = {"tensorflow": "tensorflow", "torch": "pytorch"}
 
 
 @dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is trained, and on how many ranks."""
+
+    model: str | None = argument(metavar="MODEL", required=False)
+    arguments: tuple[str, ...] = argument(metavar="", nargs=-1, type=click.UNPROCESSED)
+    auto: Path | None = option(
+        "--auto SCRIPT",
+        "Instead of MODEL: run a serial Keras or torch script data-parallel. Its own arguments"
+        " follow `--`.",
+        type=FILE_HERE,
+    )
+    ranks: int | None = option(
+        "-n --ranks", "Ranks to train on.  [default: 2, or what -N and --ranks-per-node give]"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainFlags:
     """The options of ``fairlead train`` that no other group of options holds."""
 
-    auto: Path | None
     data: Path | None = option(
         "--data",
         "Folder of your own files.  [default: samples generated once and kept]",
-        type=click.Path(exists=True, file_okay=False, path_type=Path),
+        type=FOLDER_HERE,
     )
     train_samples: int | None = option(
         "--train-samples --train-events N",
@@ -63,14 +85,10 @@ class TrainFlags:
     published: bool = option(
         "--published", "Use the publication's recipe instead of the one that learns in minutes."
     )
-    epochs: int | None = option(
-        "--epochs", "Passes over the samples.  [default: the recipe's]", type=COUNT
-    )
-    batch: int | None = option(
-        "--batch", "Samples per rank and step.  [default: the recipe's]", type=COUNT
-    )
+    epochs: int | None = option("--epochs", "Passes over the samples.  [default: the recipe's]")
+    batch: int | None = option("--batch", "Samples per rank and step.  [default: the recipe's]")
     backend: str = option(
-        "--backend", "Keras backend.", default="tensorflow", type=click.Choice(BACKENDS)
+        "--backend", "Keras backend.", default="tensorflow", type=click.Choice(list(_IMAGES))
     )
     precision: str = option(
         "--precision",
@@ -90,7 +108,7 @@ class TrainFlags:
         type=click.FloatRange(0, min_open=True),
     )
     every_steps: int | None = option(
-        "--checkpoint-steps N", "Also write a checkpoint every N steps.", type=COUNT
+        "--checkpoint-steps N", "Also write a checkpoint every N steps."
     )
     resume: bool = option(
         "--resume", "Resume bit for bit from the last complete checkpoint in the report's folder."
@@ -102,7 +120,7 @@ class TrainFlags:
     watchdog: float | None = options.WATCHDOG
     timeline_file: str = options.TIMELINE
     dry_run: bool = option("--dry-run", "Print what would be done, and launch nothing.")
-    as_json: bool
+    as_json: bool = JSON
 
 
 class _TrainCommand(click.Command):
@@ -116,37 +134,13 @@ class _TrainCommand(click.Command):
         super().format_options(ctx, formatter)
 
 
-@click.command(
-    cls=_TrainCommand,
-    epilog=EPILOG,
-    short_help="Train a bundled model data-parallel, and write a report.",
-)
-@click.argument("model", metavar="MODEL", required=False)
-@click.argument("arguments", metavar="", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--auto",
-    metavar="SCRIPT",
-    type=FILE_HERE,
-    help="Instead of MODEL: run a serial Keras or torch script data-parallel. Its own arguments"
-    " follow `--`.",
-)
-@click.option(
-    "-n",
-    "--ranks",
-    type=COUNT,
-    help="Ranks to train on.  [default: 2, or what -N and --ranks-per-node give]",
-)
-@options.nodes_options
-@options.image_option("; with --backend torch `pytorch`, unless another is named.")
-@options.choice_options
-@collected(TrainFlags)
-@json_option
+@click.command(cls=_TrainCommand, epilog=EPILOG)
+@declared
 def train(
-    model: str | None,
-    arguments: tuple[str, ...],
-    ranks: int | None,
-    asked: Asked,
-    image: str,
+    wanted: Wanted,
+    asked: options.Nodes,
+    image: str = options.image_option("; with --backend torch `pytorch`, unless another is named."),
+    *,
     planning: options.Planning,
     flags: TrainFlags,
 ) -> int:
@@ -159,17 +153,18 @@ def train(
     With --auto, an unmodified serial script is launched: its data are split among the ranks, gradients
     are averaged, and rank 0 writes the models. Data that cannot be split are refused.
     """
+    words, ranks = tuple(filter(None, [wanted.model, *wanted.arguments])), wanted.ranks
     if ranks is None and not (asked.nodes or asked.per_node or asked.hosts):
         ranks = DEFAULT_RANKS
-    if flags.auto is not None:
-        return _run_script(flags.auto, ((model,) if model else ()) + arguments, ranks, image)
+    if wanted.auto is not None:
+        return _run_script(wanted.auto, words, ranks, image)
     from fairlead.ml import registry
     from fairlead.perf.draw.pages import require_tools
 
     context = click.get_current_context()
     if flags.backend == "torch" and not options.is_given(context, "image"):
         image = _IMAGES[flags.backend]
-    task = registry.find(" ".join(filter(None, [model, *arguments])))
+    task = registry.find(" ".join(words))
     output = flags.output.absolute()
     ready = plan_launch(image, replace(asked, ranks=ranks), planning, flags)
     prepared, ranks, bars = ready.prepared, ready.shape.ranks, ready.progress
@@ -225,30 +220,22 @@ def _run_script(script: Path, words: tuple[str, ...], ranks: int | None, image: 
 
 
 def _settings(flags: TrainFlags, model: str, ranks: int, output: Path) -> TrainOptions:
-    """How the model is trained."""
+    """How the model is trained: fields with the name of a flag have its value."""
     from fairlead.ml.train.model import TrainOptions
 
+    same = vars(flags).keys() & {field.name for field in fields(TrainOptions)}
+    asked = {name: getattr(flags, name) for name in same}
+    asked["every_seconds"] = flags.every_seconds or (math.inf if flags.every_steps else 600.0)
     checkpoints = flags.every_seconds or flags.every_steps or flags.resume
     return TrainOptions(
         run_dir=output / "run",
         model=model,
-        published=flags.published,
-        backend=flags.backend,
-        precision=flags.precision,
         ranks=ranks,
         data_dir=flags.data.absolute() if flags.data else None,
         # The images with torch have no HDF5.
         data_format="tfrecord" if flags.backend == "torch" else "hdf5",
-        train_samples=flags.train_samples,
-        epochs=flags.epochs,
-        batch=flags.batch,
-        max_seconds=flags.max_seconds,
-        seed=flags.seed,
         checkpoints=output / "checkpoints" if checkpoints else None,
-        every_seconds=flags.every_seconds or (math.inf if flags.every_steps else 600.0),
-        every_steps=flags.every_steps,
-        resume=flags.resume,
-        skip_damaged=flags.skip_damaged,
+        **asked,
     )
 
 
@@ -256,11 +243,10 @@ def _show(result: TrainResult, proof: Proof, page: Path, document: Path, flags: 
     """Show the figures and where the report is."""
     if flags.as_json:
         values = {"report": document, "page": page, "proof": proof, "result": result}
-        print_json("train", to_json(values))
+        print_json("train", values)
         return
     click.echo("\n" + _summary(result, proof, flags.resume))
-    if result.findings:
-        print_findings(result.findings)
+    print_findings(result.findings)
     click.echo(f"\nreport: {page}\n        {document}")
 
 
@@ -319,9 +305,8 @@ def _summary(result: TrainResult, proof: Proof, resume: bool) -> str:
         label = f"held-out {score_name(gate.metric)}"
         rows.append((label, f"{result.scores[gate.metric]:.3f}", f"{linear}; wanted {gate.words}"))
     if every.speed is not None:
-        ranks = f"{every.ranks} rank{'s' if every.ranks > 1 else ''}"
-        speed = f"{every.speed.samples_per_s:.1f}"
-        rows.append((f"samples/s, {ranks}", speed, f"batch {every.batch} a rank"))
+        speed, s = f"{every.speed.samples_per_s:.1f}", "s" if every.ranks > 1 else ""
+        rows.append((f"samples/s, {every.ranks} rank{s}", speed, f"batch {every.batch} a rank"))
     if result.one is not None and result.one.speed is not None:
         speed = f"{result.one.speed.samples_per_s:.1f}"
         rows.append(("samples/s, 1 rank", speed, "same batch a rank"))

@@ -15,16 +15,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail
+from fairlead.base.errors import (
+    ExitCode,
+    FairleadError,
+    Finding,
+    Severity,
+    error,
+    fail,
+    os_error_as,
+)
 from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.base.serde import to_json
 from fairlead.base.suggest import suggest
 from fairlead.cli import options, show
-from fairlead.cli.declare import FILE_HERE, FOLDER, collected, option
-from fairlead.cli.screen import json_option, print_findings, print_json, table, writing
+from fairlead.cli.declare import FILE_HERE, FOLDER, JSON, declared, option
+from fairlead.cli.screen import print_findings, print_json, table
 from fairlead.cli.within import Ready, plan_launch
 from fairlead.launch import unpack
-from fairlead.launch.request import Asked
 from fairlead.ml import registry
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Prepared
@@ -60,14 +67,16 @@ class _Written:
     """What came of writing a validation.
 
     Attributes:
+        page, document, rows: of the report.
         kept: its document in the history.
-        paths: page, document and rows of the report.
         references: the file of the site's references.
         refused: why some of these could not be written.
     """
 
+    page: Path | None = None
+    document: Path | None = None
+    rows: Path | None = None
     kept: Path | None = None
-    paths: tuple[Path, ...] = ()
     references: Path | None = None
     refused: list[Finding] = field(default_factory=list)
 
@@ -174,20 +183,16 @@ class ValidateFlags:
     watchdog: float | None = options.WATCHDOG
     timeline_file: str = options.TIMELINE
     dry_run: bool = option("--dry-run", "Print what would be measured, and launch nothing.")
-    as_json: bool
+    as_json: bool = JSON
 
 
-@click.command(epilog=EPILOG, short_help="Check that this machine is as fast as it should be.")
-@collected(Wanted, "wanted")
-@options.nodes_options
-@options.image_option()
-@options.choice_options
-@collected(ValidateFlags)
-@json_option
+@click.command(epilog=EPILOG)
+@declared
 def validate(
     wanted: Wanted,
-    asked: Asked,
-    image: str,
+    asked: options.Nodes,
+    image: str = options.image_option(),
+    *,
     planning: options.Planning,
     flags: ValidateFlags,
 ) -> int:
@@ -299,7 +304,7 @@ def _data(folders: Sequence[str], models: Sequence[str]) -> dict[str, Path]:
 
 def _check_writable(output: Path) -> None:
     """Check, before minutes of measurements, that a report can be written."""
-    with writing(lambda why: fail("output-unwritable-validation", output=output, reason=why)):
+    with os_error_as("output-unwritable-validation", output=output):
         with atomic_write(output / ".room") as stream:
             stream.write(bytes(_REPORT_BYTES))
         (output / ".room").unlink()
@@ -330,7 +335,7 @@ def _write(
     except FairleadError as exc:
         written.refused += exc.findings
     try:
-        written.paths = write_validation(output, result)
+        written.page, written.document, written.rows = write_validation(output, result)
         for model, runs_of_model in runs.items():  # for `fairlead project`
             with atomic_write(output / f"small-runs-{model}.json", "w") as stream:
                 json.dump(small_runs_json(runs_of_model), stream)
@@ -355,25 +360,21 @@ def _write(
 def _show(result: Validation, written: _Written, as_json: bool) -> None:
     from fairlead.perf.judge import verdict
 
-    page, document, rows = (*written.paths, None, None, None)[:3]
+    headline = verdict.headline(result)
     if as_json:
-        files = {"page": page, "document": document, "rows": rows, "kept": written.kept}
-        others = {"references": written.references, "refused": written.refused}
-        headline = {"headline": verdict.headline(result)}
-        print_json("validate", {**headline, **files, **others, **to_json(result)})
+        print_json("validate", {"headline": headline, **vars(written), **to_json(result)})
         return
     click.echo("\n" + _table(result) + "\n")
     slower = [f for f in result.evidence.findings if f.check == "validate-slow"]
     if shown := [*result.faults, *slower]:
         print_findings(shown, err=False)
         click.echo("")
-    click.secho(verdict.headline(result), bold=True)
-    if written.paths:
-        click.echo(f"report: {page}\n        {document}\n        {rows}")
+    click.secho(headline, bold=True)
+    if written.page:
+        click.echo(f"report: {written.page}\n        {written.document}\n        {written.rows}")
     if written.references:
         click.echo(f"references of site {result.machine.site}: {written.references}")
-    if written.refused:
-        print_findings(written.refused)
+    print_findings(written.refused)
 
 
 def _table(result: Validation) -> str:
@@ -393,7 +394,7 @@ def _table(result: Validation) -> str:
             bad.append((v.state.value + times, label(m), median, v.because))
     head = ("lines", "", *(state.value for state in states))
     counts = [(*key, *(number[s] or "" for s in states)) for key, number in groups.items()]
-    text = table([[str(cell) for cell in row] for row in counts], head)
+    text = table(counts, head)
     return text + ("\n\n" + table(bad) if bad else "")
 
 

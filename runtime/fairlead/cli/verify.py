@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from fairlead.cli import show
-from fairlead.cli.screen import answer, json_option, progress
+from fairlead.cli.declare import JSON, declared, option
+from fairlead.cli.screen import answer, progress
 from fairlead.image import keys, signature
 
 EPILOG = """\b
@@ -18,16 +19,15 @@ Examples:
 """
 
 
-@click.command(epilog=EPILOG, short_help="Verify an image's signature.")
-@click.argument("image")
-@click.option(
-    "--key",
-    type=click.Path(path_type=Path),
-    metavar="PUB",
-    help="Accept only a signature by this public key, instead of the trusted keys.",
-)
-@json_option
-def verify(image: str, key: Path | None, as_json: bool) -> None:
+@click.command(epilog=EPILOG)
+@declared
+def verify(
+    image: str,
+    key: Path | None = option(
+        "--key PUB", "Accept only a signature by this public key, instead of the trusted keys."
+    ),
+    as_json: bool = JSON,
+) -> None:
     """Verify who signed IMAGE, and that no byte has changed since.
 
     Exits with 0 if a trusted key has signed exactly this image, and with 1 otherwise.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import fairlead
 from fairlead import native
-from fairlead.base.errors import fail
+from fairlead.base.errors import fail, os_error_as
 from fairlead.base.paths import cache_dir
 from fairlead.launch import launch as launching
 from fairlead.launch.launch import CommandLine
@@ -39,10 +39,10 @@ def check(python: Path) -> None:
     Raises:
         FairleadError: it cannot be run, or has no NumPy or no mpi4py.
     """
+    command = [str(python), "-c", _LACKING]
     try:
-        done = subprocess.run(
-            [python, "-c", _LACKING], capture_output=True, text=True, timeout=60, check=True
-        )
+        with os_error_as("validate-native-unstartable", python=python):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         lacking = json.loads(done.stdout)
     except subprocess.CalledProcessError as exc:
         output = exc.stderr.strip().rpartition("\n")[2]
@@ -51,10 +51,6 @@ def check(python: Path) -> None:
         ) from None
     except subprocess.TimeoutExpired:
         raise fail("validate-native-timeout", python=python) from None
-    except OSError as exc:
-        raise fail(
-            "validate-native-unstartable", python=python, reason=exc.strerror or str(exc)
-        ) from None
     except ValueError:
         raise fail("validate-native-not-python", python=python) from None
     if lacking:

@@ -28,10 +28,8 @@ class Options:
         ranks: counts of ranks, each once, ascending.
         models: names of :mod:`fairlead.ml.registry`.
         quick: fewer sizes, steps and repeats.
-        repeats: launches of a start.
         cores: of a node, that ranks may use.
         strong: the samples of a step stay the same whatever the number of ranks.
-        backend: of Keras.
         data: by model, a folder of the user's files instead of generated ones.
         skip_damaged: leave out files that cannot be read, and report them.
     """
@@ -40,10 +38,8 @@ class Options:
     ranks: tuple[int, ...]
     models: tuple[str, ...]
     quick: bool = False
-    repeats: int = 6
     cores: int = 1
     strong: bool = False
-    backend: str = "tensorflow"
     data: Mapping[str, Path] = field(default_factory=dict)
     skip_damaged: bool = False
 
@@ -149,7 +145,11 @@ class Context:
                     raise
                 failed = exc
             except OSError as exc:  # the report's folder is full
-                failed = _unwritable(exc)
+                failed = fail(
+                    "output-unwritable-report",
+                    filename=exc.filename or "the report's folder",
+                    reason=exc.strerror or str(exc),
+                )
             else:
                 return
             findings = self._keep(title, failed, lines)
@@ -182,9 +182,10 @@ class Context:
         title: str,
         action: Callable[[Context, Way, Runner], None],
         line: Callable[[Way], Measurement] | None = None,
+        first_only: bool = False,
     ) -> None:
-        """Attempts ``action`` by every way; ``line`` as ``lines`` of :meth:`attempt`."""
-        for way, run in self.ways.items():
+        """Attempts ``action`` by every way, or the first; ``line`` as ``lines`` of :meth:`attempt`."""
+        for way, run in list(self.ways.items())[: 1 if first_only else None]:
             lines = [line(way)] if line else []
             self.attempt(f"{title}, {way.value}", partial(action, self, way, run), lines)
 
@@ -202,12 +203,3 @@ class Step:
     order: int
     measure: Callable[[Context], None]
     describe: Callable[[Options], Sequence[str]]
-
-
-def _unwritable(cause: OSError) -> FairleadError:
-    """A file of the report's folder that cannot be read or written, mostly for lack of space."""
-    return fail(
-        "output-unwritable-report",
-        filename=cause.filename or "the report's folder",
-        reason=cause.strerror or str(cause),
-    )

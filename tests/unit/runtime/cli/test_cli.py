@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from fairlead import __version__
 from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.base.progress import human_bytes
-from fairlead.cli.declare import collected, option
+from fairlead.cli.declare import JSON, argument, declared, option
 from fairlead.cli.main import SECTIONS, VERBS, entry, main
 from fairlead.cli.options import Planning, variables
 from fairlead.cli.screen import finding_lines, table
@@ -371,23 +371,6 @@ def test_site_list_show_and_detect_answer_in_json(tmp_path: Path) -> None:
         assert (said["schema"], said["version"]) == (f"fairlead/{schema}", 1)
 
 
-@dataclass(frozen=True)
-class _Flags:
-    size: int
-    name: str = "unnamed"
-
-
-def test_parameters_named_like_fields_reach_the_function_as_one_value() -> None:
-    @collected(_Flags)
-    def verb(image: str, flags: _Flags) -> tuple[str, _Flags]:
-        return image, flags
-
-    assert verb(image="x", size=3, name="n") == ("x", _Flags(3, "n"))
-    assert verb(size=3, image="x") == ("x", _Flags(3))
-    with pytest.raises(TypeError, match="other"):
-        verb(image="x", size=3, other=1)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Declared:
     paths: tuple[str, ...] = option("--path -p DIR", "Folders.")
@@ -396,11 +379,25 @@ class _Declared:
     plain: bool = option("--plain", "Plainly.")
 
 
-def test_fields_declare_the_options_of_a_verb_in_order() -> None:
-    got: list[_Declared] = []
-    verb = click.command()(collected(_Declared, "declared")(lambda declared: got.append(declared)))
-    verb.main(["-p", "a", "--path", "b", "--plain"], standalone_mode=False)
-    assert got == [_Declared(paths=("a", "b"), count=2, word="", plain=True)]
+def test_parameters_and_fields_declare_a_verb_in_order() -> None:
+    got: list[object] = []
+
+    @click.command()
+    @declared
+    def verb(
+        image: str,
+        as_json: bool = JSON,
+        more: str = argument(required=False),
+        *,
+        size: int = option("-s --size", "How large.", default=3),
+        group: _Declared,
+    ) -> None:
+        got.extend([image, as_json, more, size, group])
+
+    verb.main(["x", "-p", "a", "--path", "b", "--plain"], standalone_mode=False)
+    assert got == ["x", False, None, 3, _Declared(paths=("a", "b"), count=2, word="", plain=True)]
     shown = RUN.invoke(verb, ["--help"]).output
-    assert "-p, --path DIR" in shown and "[default: 2]" in shown
+    assert shown.index("--size") < shown.index("--path") and "IMAGE [MORE]" in shown
+    assert shown.index("--plain") < shown.index("--json")
+    assert "-p, --path DIR" in shown and "[default: 2; x>=1]" in shown
     assert shown.index("--path") < shown.index("--count") < shown.index("--word")

@@ -15,7 +15,8 @@ import click
 import pytest
 
 from fairlead.base.errors import FairleadError
-from fairlead.cli.staging import Staging, stage_options, step_words
+from fairlead.cli.declare import declared
+from fairlead.cli.staging import Staging, step_words
 from fairlead.elf.facts import AbiFamily
 from fairlead.launchers.model import Launcher, Shape
 from fairlead.site.model import Site, Storage
@@ -104,7 +105,7 @@ def parsed(*words: str) -> Staging:
     got: list[Staging] = []
 
     @click.command()
-    @stage_options
+    @declared
     def command(data: Staging) -> None:
         got.append(data)
 

@@ -56,9 +56,10 @@ def play(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcom
 
 def seen_of(options: Options, ranks: int) -> Observations:
     context = Context(options, {Way.CONTAINER: play}, "hydra", Silent())
-    asked = TrainOptions(run_dir=options.out, batch=16, warmup=WARMUP, measure_steps=25)
-    prepared = training.Prepared(asked, options.out)
-    training.train(context, prepared, ranks, Way.CONTAINER, play)
+    asked = TrainOptions(
+        run_dir=options.out, data_dir=options.out, batch=16, warmup=WARMUP, measure_steps=25
+    )
+    training.train(asked, ranks, context, Way.CONTAINER, play)
     return context.seen
 
 

@@ -253,18 +253,16 @@ class Sweep:
             team.Recv(buffers.take[row], other)
             team.Send(buffers.give[row], other)
 
-        def give(row: int) -> Any:
-            return buffers.give[row]
-
-        def take(row: int) -> Any:
-            return buffers.take[row]
-
         calls: dict[tuple[str, str], Callable[[int], None]] = {
             ("pingpong", "mpi"): ping if team.rank == 0 else pong,
-            ("allreduce", "mpi"): lambda row: team.Allreduce(give(row), take(row)),
-            ("broadcast", "mpi"): lambda row: team.Bcast(take(row)),
-            ("allreduce", "comm"): lambda row: comm.aggregate([give(row)], out=[take(row)]),
-            ("broadcast", "comm"): lambda row: comm.broadcast([take(row)], out=[take(row)]),
+            ("allreduce", "mpi"): lambda row: team.Allreduce(buffers.give[row], buffers.take[row]),
+            ("broadcast", "mpi"): lambda row: team.Bcast(buffers.take[row]),
+            ("allreduce", "comm"): lambda row: comm.aggregate(
+                [buffers.give[row]], out=[buffers.take[row]]
+            ),
+            ("broadcast", "comm"): lambda row: comm.broadcast(
+                [buffers.take[row]], out=[buffers.take[row]]
+            ),
         }
         return calls[point.operation, point.through], 2 if point.operation == "pingpong" else 1
 

@@ -40,9 +40,7 @@ from fairlead.perf.measure.straggler_search import (
 )
 
 SCHEMA, SCHEMA_VERSION = "fairlead/culprits", 1
-_PERIOD = (
-    251  # of a message's values: a prime, so that nothing shifted by a power of two looks right
-)
+_PERIOD = 251  # of a message's values: a prime, so that no shift by a power of two looks right
 _WRONG = 20  # wrong messages that are named
 
 

@@ -8,14 +8,9 @@ import pkgutil
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.perf.measure.step import Context, Step
 
-
-def _discover() -> tuple[Step, ...]:
-    names = (module.name for module in pkgutil.iter_modules(__path__))
-    steps = [importlib.import_module(f"{__name__}.{name}").STEP for name in names]
-    return tuple(sorted(steps, key=lambda step: step.order))
-
-
-STEPS = _discover()
+_NAMES = [f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)]
+STEPS: list[Step] = [importlib.import_module(name).STEP for name in _NAMES]
+STEPS.sort(key=lambda step: step.order)
 
 
 def measure(context: Context) -> None:

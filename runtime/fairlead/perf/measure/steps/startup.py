@@ -42,13 +42,13 @@ def _measure(context: Context, way: Way, run: Runner) -> None:
 
 
 def _repeats(options: Options) -> int:
-    return 5 if options.quick else options.repeats
+    return 5 if options.quick else 6
 
 
 def _start(context: Context, ranks: int, run: Runner, framework: bool = True) -> dict[str, Any]:
     """What one launch reports."""
     options = context.options
-    module = options.backend if framework and options.models and not options.quick else ""
+    module = "tensorflow" if framework and options.models and not options.quick else ""
     settings = startup.Settings(options.out / "start.json", time.time(), module)
     return run_program(startup.__name__, settings, run, ranks)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,36 +24,32 @@ _STEPS_S, _LEAST = 8.0, 8  # of timed steps: how long, and how many at least
 _CROWDED = 6  # timed steps of ranks that share cores: they are compared with nothing but their like
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A model whose data are there."""
-
-    options: TrainOptions
-    data: Path
-
-
 def _measure(context: Context) -> None:
     """Counts of ranks one after the other, each by every way, so that all ways see the same machine."""
     for model in context.options.models:
         task = registry.find(model)
-        if prepared := _prepare(context, task):
-            context.each_way(
-                f"{task.title}: input", partial(_input, task, prepared.data), _input_line(task)
-            )
+        prepared = _prepare(context, task)
+        if data := prepared.data_dir:
+            context.each_way(f"{task.title}: input", partial(_input, task, data), _input_line(task))
             for ranks in context.options.ranks:
-                _train_every_way(context, task, prepared, ranks)
+                nodes = context.seen.nodes(ranks)
+                context.each_way(
+                    f"{task.title} on {ranks} rank{'s' if ranks > 1 else ''}",
+                    partial(train, prepared, ranks),
+                    partial(_train_line, context, task.name, ranks, nodes),
+                    # Ranks that share cores cannot show what a container costs.
+                    first_only=context.crowded(ranks),
+                )
 
 
-def _prepare(context: Context, task: Task) -> Prepared | None:
-    """The data, generated if need be; None if that failed."""
+def _prepare(context: Context, task: Task) -> TrainOptions:
+    """How the model is trained; ``data_dir`` is None where samples could not be generated."""
     options = context.options
     steps = 15 if options.quick else 25  # fewer if there is no time
     batch = task.quick.batch
     train = TrainOptions(
         run_dir=options.out,
         model=task.name,
-        backend=options.backend,
-        data_format="tfrecord" if options.backend == "torch" else "hdf5",
         train_samples=max(batch * options.most * (steps + 3), 500),
         val_samples=100,
         batch=batch,
@@ -64,14 +60,13 @@ def _prepare(context: Context, task: Task) -> Prepared | None:
         data_dir=options.data.get(task.name),
         skip_damaged=options.skip_damaged,
     )
-    if train.data_dir is not None:
-        return Prepared(train, train.data_dir)
-    made: list[Path] = []
-    context.attempt(
-        f"{task.title}: data",
-        lambda: made.append(training.generate(context.container, train, Silent())),
-    )
-    return Prepared(train, made[0]) if made else None
+    made = [train.data_dir] if train.data_dir else []
+    if not made:
+        context.attempt(
+            f"{task.title}: data",
+            lambda: made.append(training.generate(context.container, train, Silent())),
+        )
+    return replace(train, data_dir=next(iter(made), None))
 
 
 def _input(task: Task, data: Path, context: Context, way: Way, run: Runner) -> None:
@@ -104,17 +99,6 @@ def _input_line(task: Task) -> partial[Measurement]:
     return partial(Measurement, What.INPUT, samples=(), subject=task.name)
 
 
-def _train_every_way(context: Context, task: Task, prepared: Prepared, ranks: int) -> None:
-    for way, run in context.ways.items():
-        if context.crowded(ranks) and run is not context.container:
-            continue  # ranks that share cores cannot show what a container costs
-        context.attempt(
-            f"{task.title} on {ranks} rank{'s' if ranks > 1 else ''}, {way.value}",
-            partial(train, context, prepared, ranks, way, run),
-            [_train_line(context, task.name, ranks, context.seen.nodes(ranks), way)],
-        )
-
-
 def _train_line(context: Context, model: str, ranks: int, nodes: int, way: Way) -> Measurement:
     """The line of a training, without samples."""
     crowded = context.options.crowded(ranks, nodes)
@@ -123,20 +107,21 @@ def _train_line(context: Context, model: str, ranks: int, nodes: int, way: Way) 
     )
 
 
-def train(context: Context, prepared: Prepared, ranks: int, way: Way, run: Runner) -> None:
+def train(prepared: TrainOptions, ranks: int, context: Context, way: Way, run: Runner) -> None:
     """Trains for a few steps, and keeps speed, shares of a step, and the step times of the largest launch."""
     options, seen = context.options, context.seen
-    each = prepared.options.batch or 1
+    each = prepared.batch or 1
     if options.strong:  # the recipe's samples a step, whatever the number of ranks
         each = max(each // ranks, 1)
-    model = prepared.options.model
+    model = prepared.model
     largest = ranks == context.roomiest
     shown = largest and way is not Way.NATIVE and model == options.models[0]
-    steps_wanted = _CROWDED if context.crowded(ranks) else prepared.options.measure_steps
-    asked = replace(prepared.options, batch=each, measure_steps=steps_wanted, forward_apart=shown)
+    steps_wanted = _CROWDED if context.crowded(ranks) else prepared.measure_steps
+    asked = replace(prepared, batch=each, measure_steps=steps_wanted, forward_apart=shown)
     with Silent().stage("") as stage:
         most = asked.warmup + asked.measure_steps
-        result = training.work(run, asked, prepared.data, ranks, most, stage)
+        assert asked.data_dir
+        result = training.work(run, asked, asked.data_dir, ranks, most, stage)
     steps = tuple(s.after(asked.warmup) for s in result.steps)
     whole = steps[0].whole_s
     hosts = len({w.host for w in result.weights})
