@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import FairleadError, fail, os_error_as
 from fairlead.base.paths import atomic_write, locked, resolve_in
 from fairlead.base.progress import Progress, Silent, Stage
 from fairlead.engines.model import Engine, Takes
@@ -100,18 +100,14 @@ def _take_out(image: Path, bare: Path, cache: Path, progress: Progress) -> None:
     if bare.is_file() and bare.stat().st_size == item.size:
         return
     lock = cache / "locks" / f"unpacked-{bare.name[:16]}.lock"
-    try:
-        with (
-            progress.stage(f"extract the squashfs of {image.name}", item.size, "B") as stage,
-            locked(lock, lambda: stage.note("another launch is doing it")),
-            atomic_write(bare) as out,
-        ):
-            copy_object(image, item, out)
-            stage.advance(item.size)
-    except OSError as exc:
-        raise fail(
-            "unpack-folder-unwritable", bare_parent=bare.parent, reason=exc.strerror or str(exc)
-        ) from None
+    with (
+        os_error_as("unpack-folder-unwritable", folder=bare.parent),
+        progress.stage(f"extract the squashfs of {image.name}", item.size, "B") as stage,
+        locked(lock, lambda: stage.note("another launch is doing it")),
+        atomic_write(bare) as out,
+    ):
+        copy_object(image, item, out)
+        stage.advance(item.size)
 
 
 def _lay_out(image: Path, root: Path, cache: Path, progress: Progress) -> None:
@@ -124,15 +120,15 @@ def _lay_out(image: Path, root: Path, cache: Path, progress: Progress) -> None:
         if is_whole(root):
             stage.result("done by another launch")
             return
-        try:
+        with os_error_as("unpack-folder-unwritable", folder=root.parent):
             _clear(root)
             with _squashfs(image, root.parent) as squashfs:
-                _enough_room(root.parent, _GROWS * squashfs.stat().st_size)
+                need, free = _GROWS * squashfs.stat().st_size, shutil.disk_usage(root.parent).free
+                if free < need:
+                    raise fail(
+                        "unpack-no-space", folder=root.parent, need=need >> 20, free=free >> 20
+                    )
                 _unpack(squashfs, root, stage)
-        except OSError as exc:
-            raise fail(
-                "unpack-write-failed", root_parent=root.parent, reason=exc.strerror or str(exc)
-            ) from None
 
 
 @contextmanager
@@ -176,12 +172,7 @@ def _unpack(squashfs: Path, root: Path, stage: Stage) -> None:
             said.seek(0)
             message = said.read()[-400:].decode("utf-8", "replace").strip()
         if source.returncode or made.returncode:
-            raise fail(
-                "unpack-tar-failed",
-                root_parent=root.parent,
-                returncode=made.returncode,
-                message=message,
-            )
+            raise fail("unpack-tar-failed", root=root, made=made, message=message)
         tree.chmod(0o755)
         _to_disk(tree)
         tree.rename(root)
@@ -209,11 +200,7 @@ def _clear(root: Path) -> None:
         aside = root.with_name(f".{root.name}.{os.urandom(4).hex()}.old")
         root.rename(aside)
         os.utime(aside)
-    for old in (
-        *root.parent.glob("*.json"),
-        *root.parent.glob(".*.old"),
-        *root.parent.glob("*.sq*"),
-    ):
+    for old in (path for form in ("*.json", ".*.old", "*.sq*") for path in root.parent.glob(form)):
         with contextlib.suppress(OSError):
             if time.time() - old.stat().st_mtime > _KEPT_S:
                 if old.suffix == ".json":
@@ -230,12 +217,6 @@ def _remove(tree: Path) -> None:
     shutil.rmtree(tree, ignore_errors=True)
 
 
-def _enough_room(folder: Path, need: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < need:
-        raise fail("unpack-no-space", folder=folder, need=need >> 20, free=free >> 20)
-
-
 def _places(
     plan: Plan, root: Path, binds: Iterable[Bind], environ: Mapping[str, str], ours: bool
 ) -> None:
@@ -243,12 +224,7 @@ def _places(
     binds = list(binds)
     for bind in binds:
         if ":" in bind.source + bind.target:
-            raise fail(
-                "bind-place-colon",
-                engine_kind=plan.engine.kind,
-                source=bind.source,
-                target=bind.target,
-            )
+            raise fail("bind-place-colon", engine=plan.engine, bind=bind)
     # What is not there yet, or on other nodes only, is a folder of staged data.
     sources = ((Path(bind.source), bind.target) for bind in binds)
     wanted = [(target, path.is_dir() or not path.exists()) for path, target in sources]
@@ -261,12 +237,8 @@ def _places(
     own = [environ.get("HOME", ""), environ.get("TMPDIR", ""), os.getcwd(), "/var/tmp"]  # noqa: PTH109
     missing += [(p, True) for p in own if p.startswith("/") and _inside(root, p) is None]
     for target, folder in missing:
-        try:
+        with os_error_as("unpack-no-mount-point", root=root, target=target):
             _make(root, target, folder)
-        except OSError as exc:
-            raise fail(
-                "unpack-no-mount-point", root=root, target=target, strerror=exc.strerror
-            ) from None
 
 
 def _inside(root: Path, target: str) -> Path | None:
@@ -294,10 +266,5 @@ def _no_places(plan: Plan, root: Path, missing: list[tuple[str, bool]]) -> Fairl
     line = "mkdir -p " + shlex.join(sorted(set(folders)))
     if files:
         line += " && touch " + shlex.join(files)
-    return fail(
-        "bind-place-missing",
-        missing=", ".join(t for t, _ in missing[:4]),
-        root=root,
-        engine_kind=plan.engine.kind,
-        line=line,
-    )
+    first = ", ".join(t for t, _ in missing[:4])
+    return fail("bind-place-missing", missing=first, root=root, engine=plan.engine, line=line)

@@ -12,7 +12,7 @@ import shutil
 import time
 from pathlib import Path, PurePosixPath
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import os_error_as
 from fairlead.base.paths import atomic_folder, locked
 from fairlead.elf.patchelf import set_rpath
 from fairlead.swap.model import MOUNT, RUN_MOUNT, WITNESS, Plan, Staging
@@ -38,14 +38,12 @@ def ensure(plan: Plan, cache: Path) -> Path | None:
     folder = stage_folder(plan, cache)
     if folder is None or plan.staging is None or is_whole(folder, plan.staging):
         return folder
-    try:
-        with locked(cache / "locks" / f"stage-{folder.name}.lock"):
-            if not is_whole(folder, plan.staging):  # another process may have made it meanwhile
-                _set_aside(folder)
-                with atomic_folder(folder) as tree:
-                    _fill(tree, plan.staging)
-    except OSError as exc:
-        raise _failed(folder, exc) from None
+    lock = locked(cache / "locks" / f"stage-{folder.name}.lock")
+    with os_error_as("stage-failed", filename=folder), lock:
+        if not is_whole(folder, plan.staging):  # another process may have made it meanwhile
+            _set_aside(folder)
+            with atomic_folder(folder) as tree:
+                _fill(tree, plan.staging)
     return folder
 
 
@@ -56,15 +54,13 @@ def _furnish(plan: Plan, cache: Path) -> None:
     there = room / PurePosixPath(WITNESS).name
     if there.is_file() if plan.witness and witness.is_file() else room.is_dir():
         return
-    try:
-        with locked(cache / "locks" / f"room-{room.name}.lock"), atomic_folder(room) as tree:
-            for place in (MOUNT, RUN_MOUNT):
-                (tree / PurePosixPath(place).name).mkdir()
-            if plan.witness and witness.is_file():
-                shutil.copy(witness, tree / there.name)
-            tree.chmod(0o755)
-    except OSError as exc:
-        raise _failed(room, exc) from None
+    lock = locked(cache / "locks" / f"room-{room.name}.lock")
+    with os_error_as("stage-failed", filename=room), lock, atomic_folder(room) as tree:
+        for place in (MOUNT, RUN_MOUNT):
+            (tree / PurePosixPath(place).name).mkdir()
+        if plan.witness and witness.is_file():
+            shutil.copy(witness, tree / there.name)
+        tree.chmod(0o755)
 
 
 def _set_aside(folder: Path) -> None:
@@ -120,7 +116,3 @@ def _fill(tree: Path, staging: Staging) -> None:
         (tree / link).symlink_to(name)
     for source, place in staging.folders:
         shutil.copytree(source, tree / place)
-
-
-def _failed(folder: Path, exc: OSError) -> Exception:
-    return fail("stage-failed", filename=exc.filename or folder, reason=exc.strerror or str(exc))

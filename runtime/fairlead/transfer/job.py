@@ -220,8 +220,7 @@ def through_launcher(
             line.argv,
             line.environment(environ),
             f"stage-{os.urandom(4).hex()}",
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr.fileno(),
+            processes.Streams(sys.stderr.fileno(), stdin=subprocess.DEVNULL),
         )
         try:
             return started.process.wait()
