@@ -22,11 +22,6 @@ from fairlead.launchers.registry import LAUNCHERS, MPIEXEC, kinds
 from fairlead.site.model import Site
 
 
-def is_kind(name: str) -> bool:
-    """Whether ``--launcher`` names a kind and not a program."""
-    return name == MPIEXEC or name in LAUNCHERS
-
-
 def here(site: Site, environ: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
     """The site's first launcher that is on PATH, as kind and program; None for the MPI's own."""
     for kind in site.launcher.kinds:
@@ -68,21 +63,25 @@ def of_kind(
 
 
 def named(
-    name: str, speaks: AbiFamily, site: Site, environ: Mapping[str, str] = os.environ
+    name: str,
+    speaks: AbiFamily,
+    site: Site,
+    environ: Mapping[str, str] = os.environ,
+    pmi: str = "",
 ) -> Launcher:
-    """The launcher that ``--launcher`` names by its path.
+    """The launcher that ``--launcher`` names by its kind or its path.
 
     Raises:
         FairleadError: exit code 2; there is no such program.
     """
+    if name in LAUNCHERS:
+        return of_kind(name, speaks, site, environ, pmi=pmi)
     path = Path(name)
     if not os.access(path, os.X_OK) or path.is_dir():
-        raise (
-            fail("launcher-not-executable", name=name)
-            if "/" in name
-            else fail(
-                "launcher-neither-program-nor-kind", name=name, suggestion=suggest(name, kinds())
-            )
+        if "/" in name:
+            raise fail("launcher-not-executable", name=name)
+        raise fail(
+            "launcher-neither-program-nor-kind", name=name, suggestion=suggest(name, kinds())
         )
     if path.name in LAUNCHERS and LAUNCHERS.get(path.name).in_profiles:
         return of_kind(path.name, speaks, site, environ, str(path.absolute()))

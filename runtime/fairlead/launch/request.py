@@ -127,8 +127,16 @@ def _misfits(asked: Asked, made: Shape, allocation: Allocation) -> list[Finding]
     if allocation.slots and need > allocation.slots and not set(_CROWDED) & set(made.extra):
         cores = f" of {made.cores} cores each" if made.cores > 1 else ""
         most = max(allocation.slots // max(made.cores, 1), 1)
-        known = {"made": made, "allocation": allocation, "need": need}
-        wrong.append(error("shape-ranks-exceed-slots", cores=cores, most=most, **known))
+        wrong.append(
+            error(
+                "shape-ranks-exceed-slots",
+                made=made,
+                cores=cores,
+                need=need,
+                allocation=allocation,
+                most=most,
+            )
+        )
     return wrong
 
 

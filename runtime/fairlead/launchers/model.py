@@ -178,12 +178,7 @@ class Driver:
 def cannot(launcher: Launcher, option: str, why: str, remedy: str) -> FairleadError:
     """The error for a shape that a launcher cannot express."""
     return fail(
-        "launcher-option-unsupported",
-        launcher_title=launcher.title,
-        option=option,
-        launcher_path=launcher.path,
-        why=why,
-        remedy=remedy,
+        "launcher-option-unsupported", launcher=launcher, option=option, why=why, remedy=remedy
     )
 
 

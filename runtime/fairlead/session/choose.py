@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail
 from fairlead.detect import capture
 from fairlead.detect.capture import Capture
 from fairlead.elf.facts import AbiFamily
+from fairlead.engines.model import Engine
 from fairlead.image.open import Image
 from fairlead.launch import choose_launcher
 from fairlead.launchers import registry
@@ -19,16 +20,19 @@ from fairlead.launchers.pmi import pmi_said
 from fairlead.mpi.host import HostMpi, discover, from_prefix
 from fairlead.session.model import Choices
 from fairlead.site.model import Site
+from fairlead.site.resolved_paths import Here
 from fairlead.swap.family import choose_host, image_family, own_mpi, programs_of, speaks
 from fairlead.swap.model import Line, Request
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What an MPI and a launcher are chosen for.
+    """What a plan is made for: an image, what the user wants of it, and a machine.
 
     Attributes:
-        capture: of another machine; None on the machine itself.
+        capture: facts of another machine; None on the machine itself.
+        by_profile: those facts are its profile's alone.
+        paths: those of the profile's paths that exist on it.
     """
 
     choices: Choices
@@ -36,6 +40,9 @@ class Situation:
     request: Request
     site: Site
     capture: Capture | None
+    by_profile: bool
+    paths: Here
+    engine: Engine
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     @property
@@ -75,7 +82,11 @@ def launcher_for(situation: Situation, host: HostMpi | None) -> Launcher:
     """
     choices, site, environ = situation.choices, situation.site, situation.environ
     if choices.launcher and situation.capture:
-        return _captured(situation.capture, choices.launcher)
+        captured = {m.launcher.path: m.launcher for m in situation.capture.mpis if m.launcher}
+        if choices.launcher not in captured:
+            paths, there = ", ".join(captured), situation.capture
+            raise fail("launcher-not-captured", choices=choices, there=there, captured=paths)
+        return captured[choices.launcher]
     family = situation.family
     speaking = speaks(host.library if host else own_mpi(situation.image.facts, family), family)
     pmi = pmi_said(situation.request.shape.extra)
@@ -84,9 +95,7 @@ def launcher_for(situation: Situation, host: HostMpi | None) -> Launcher:
     if own and choices.launcher == registry.kind_of(own):
         return replace(own, options=tuple(site.launcher.options.get(choices.launcher, options)))
     if choices.launcher and choices.launcher != registry.MPIEXEC:
-        if choose_launcher.is_kind(choices.launcher):
-            return choose_launcher.of_kind(choices.launcher, speaking, site, environ, pmi=pmi)
-        return choose_launcher.named(choices.launcher, speaking, site, environ)
+        return choose_launcher.named(choices.launcher, speaking, site, environ, pmi)
     on_path = None if choices.launcher or situation.capture else choose_launcher.here(site, environ)
     if on_path:
         kind, program = on_path
@@ -96,39 +105,12 @@ def launcher_for(situation: Situation, host: HostMpi | None) -> Launcher:
     return replace(_of_family(situation, host), options=options)
 
 
-def _captured(there: Capture, path: str) -> Launcher:
-    captured = {m.launcher.path: m.launcher for m in there.mpis if m.launcher}
-    if path not in captured:
-        raise fail(
-            "launcher-not-captured", path=path, there_node=there.node, captured=", ".join(captured)
-        )
-    return captured[path]
-
-
 def _of_family(situation: Situation, host: HostMpi | None) -> Launcher:
     there, family = situation.capture, situation.family
     for mpi in there.mpis if there else discover(situation.environ):
         if mpi.launcher and mpi.launcher.family is family:
             return mpi.launcher
-    raise _no_launcher(family, there, host)
-
-
-def _no_launcher(family: AbiFamily, there: Capture | None, host: HostMpi | None) -> FairleadError:
-    return (
-        (
-            fail(
-                "launcher-none-of-family-prefix-there",
-                family=family,
-                there_node=there.node,
-                prefix=host.prefix,
-            )
-            if host
-            else fail("launcher-none-of-family-there", family=family, there_node=there.node)
-        )
-        if there
-        else (
-            fail("launcher-none-of-family-prefix", family=family, prefix=host.prefix)
-            if host
-            else fail("launcher-none-of-family-here", family=family)
-        )
-    )
+    prefix = host.prefix if host else ""
+    if there:
+        raise fail("launcher-none-of-family-there", family=family, there=there, prefix=prefix)
+    raise fail("launcher-none-of-family-here", family=family, prefix=prefix)

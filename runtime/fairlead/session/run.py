@@ -137,13 +137,9 @@ def _grace_s(prepared: Prepared) -> float:
 
 
 def _check_records(result: LaunchResult, folder: Path) -> None:
-    if len(result.ranks) < result.started and not _has_room(folder):
-        raise fail(
-            "run-folder-exit-codes",
-            folder=folder,
-            started=result.started,
-            ranks_count=len(result.ranks),
-        )
+    recorded = len(result.ranks)
+    if recorded < result.started and not _has_room(folder):
+        raise fail("run-folder-exit-codes", folder=folder, result=result, recorded=recorded)
 
 
 def prove_it(

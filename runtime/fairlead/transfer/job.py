@@ -23,7 +23,6 @@ from fairlead.launch import processes
 from fairlead.launch.launch import CommandLine
 from fairlead.swap.model import Bind, Line
 from fairlead.transfer import node
-from fairlead.transfer.folder import Lock
 from fairlead.transfer.model import (
     MOUNT,
     PREFIX,
@@ -126,13 +125,13 @@ def staged(
     else:
         _out(stage, each_node, shared, shown, on_interrupt)
     finally:
-        if lock:
-            lock.release()
+        if lock is not None:
+            os.close(lock)
 
 
 def _in(
     stage: Stage, each_node: EachNode | None, shared: Path | None, shown: Progress
-) -> Lock | None:
+) -> int | None:
     wish, lock, begun = stage.wish, None, False
     try:
         title = "staging in" if wish.ins else "making a folder for data"
