@@ -57,16 +57,12 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     made = staged(facts, "shifter", place, binds_files=False, gpu=True)
     module = conf(_module(facts, made, name))
     hook = premount(facts)
+    where = "run it as root on every node, or once where the folder is shared"
     given = [
         ExportFile(
             "module.conf", _head(facts, made, name) + module, "append it to udiRoot.conf, as root"
         ),
-        stage_script(
-            facts,
-            made,
-            f"module `{name}` of Shifter",
-            "run it as root on every node, or once where the folder is shared",
-        ),
+        stage_script(facts, made, f"module `{name}` of Shifter", where),
         ExportFile(
             "udiRoot.conf",
             _whole_head() + conf(_whole(facts, name, bool(hook))) + "\n" + module,
@@ -157,12 +153,8 @@ def _module(facts: Facts, made: Staged, name: str) -> list[tuple[str, str]]:
 def _variables(env: Mapping[str, str], name: str) -> list[str]:
     for variable, value in env.items():
         if not value or re.search(r"\s", value):
-            raise unfit(
-                f"{variable}={value}",
-                value,
-                "its lists of variables end at a blank, and it has no quotes",
-                f"module `{name}` of Shifter",
-            )
+            why = "its lists of variables end at a blank, and it has no quotes"
+            raise unfit(f"{variable}={value}", value, why, f"module `{name}` of Shifter")
     return [f"{variable}={value}" for variable, value in sorted(env.items())]
 
 

@@ -30,8 +30,8 @@ from fairlead.engines.model import Engine, Takes
 from fairlead.image.open import Image, file_format
 from fairlead.image.sif import copy_object, read_sif
 from fairlead.swap.model import Bind, Plan
+from fairlead.swap.staging import KEPT_S, set_aside
 
-_KEPT_S = 30 * 86400.0  # a folder unused for longer than any job runs
 _GROWS = 4  # a compressed file system unpacked; 3.4 for an image of Debian's with zstd
 _INODES_AT = 4  # where a squashfs has their number, 32 bits little-endian
 
@@ -196,13 +196,10 @@ def _clear(root: Path) -> None:
     """Removes what a killed process left of this folder, and folders no longer used."""
     for left in root.parent.glob(f".{root.name}.*.partial"):
         _remove(left)
-    if root.exists():  # not whole; a job may have it mounted, so it goes aside
-        aside = root.with_name(f".{root.name}.{os.urandom(4).hex()}.old")
-        root.rename(aside)
-        os.utime(aside)
+    set_aside(root)  # it is not whole
     for old in (path for form in ("*.json", ".*.old", "*.sq*") for path in root.parent.glob(form)):
         with contextlib.suppress(OSError):
-            if time.time() - old.stat().st_mtime > _KEPT_S:
+            if time.time() - old.stat().st_mtime > KEPT_S:
                 if old.suffix == ".json":
                     old.unlink()
                     old = old.with_suffix("")

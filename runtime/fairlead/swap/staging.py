@@ -18,7 +18,7 @@ from fairlead.elf.patchelf import set_rpath
 from fairlead.swap.model import MOUNT, RUN_MOUNT, WITNESS, Plan, Staging
 from fairlead.swap.remedies.folders_only import room_folder
 
-_KEPT_S = 30 * 86400.0  # longer than any job runs
+KEPT_S = 30 * 86400.0  # an unused folder; longer than any job runs
 _SIZES = "patched.json"  # sizes of the copies that differ from their sources
 
 
@@ -41,7 +41,10 @@ def ensure(plan: Plan, cache: Path) -> Path | None:
     lock = locked(cache / "locks" / f"stage-{folder.name}.lock")
     with os_error_as("stage-failed", filename=folder), lock:
         if not is_whole(folder, plan.staging):  # another process may have made it meanwhile
-            _set_aside(folder)
+            for old in folder.parent.glob(".*.old"):
+                if time.time() - old.stat().st_mtime > KEPT_S:
+                    shutil.rmtree(old, ignore_errors=True)
+            set_aside(folder)
             with atomic_folder(folder) as tree:
                 _fill(tree, plan.staging)
     return folder
@@ -63,11 +66,8 @@ def _furnish(plan: Plan, cache: Path) -> None:
         tree.chmod(0o755)
 
 
-def _set_aside(folder: Path) -> None:
-    """Renames an outdated folder instead of deleting it: running jobs have it mounted."""
-    for old in folder.parent.glob(".*.old"):
-        if time.time() - old.stat().st_mtime > _KEPT_S:
-            shutil.rmtree(old, ignore_errors=True)
+def set_aside(folder: Path) -> None:
+    """Renames an outdated folder, if there is one, instead of deleting it: running jobs have it mounted."""
     if folder.exists():
         aside = folder.with_name(f".{folder.name}.{os.urandom(4).hex()}.old")
         folder.rename(aside)
