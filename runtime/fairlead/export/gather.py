@@ -107,15 +107,12 @@ def _host(
 ) -> HostMpi | None:
     if wanted.mpi == "container":
         raise fail("usage-export-needs-host-mpi")
-    if wanted.mpi != "host":
-        prefix = Path(wanted.mpi)
-        found = (
-            capture.mpi_below(there, prefix)
-            if there
-            else hostmpi.from_prefix(prefix, environ, site=site)
-        )
-    else:
+    if wanted.mpi == "host":
         found = there.mpis if there else hostmpi.discover(environ, site=site)
+    elif there:
+        found = capture.mpi_below(there, Path(wanted.mpi))
+    else:
+        found = hostmpi.from_prefix(Path(wanted.mpi), environ, site=site)
     if image and image_family(image.facts) is not AbiFamily.UNKNOWN:
         launched = site.launcher.kinds[0] != "mpiexec"
         chosen = choose_host(image.facts, found, Request(), launched)[0]

@@ -1,7 +1,7 @@
 """A launcher's declaration, and the values that it works on.
 
 Each launcher is a module with a :class:`Driver`; :mod:`fairlead.launchers.registry` finds them.
-:mod:`fairlead.launch.choose_launcher` chooses one for a run.
+:mod:`fairlead.session.choose` chooses one for a run.
 """
 
 from __future__ import annotations

@@ -22,11 +22,6 @@ KEPT_S = 30 * 86400.0  # an unused folder; longer than any job runs
 _SIZES = "patched.json"  # sizes of the copies that differ from their sources
 
 
-def stage_folder(plan: Plan, cache: Path) -> Path | None:
-    """Where the plan's staged folder is or will be; None when nothing is staged."""
-    return cache / "stage" / plan.staging.key if plan.staging else None
-
-
 def ensure(plan: Plan, cache: Path) -> Path | None:
     """Makes the staged folder unless a whole one is there; returns it.
 
@@ -35,8 +30,10 @@ def ensure(plan: Plan, cache: Path) -> Path | None:
     """
     if not plan.engine.binds_files:
         _furnish(plan, cache)
-    folder = stage_folder(plan, cache)
-    if folder is None or plan.staging is None or is_whole(folder, plan.staging):
+    if plan.staging is None:
+        return None
+    folder = cache / "stage" / plan.staging.key
+    if is_whole(folder, plan.staging):
         return folder
     lock = locked(cache / "locks" / f"stage-{folder.name}.lock")
     with os_error_as("stage-failed", filename=folder), lock:
@@ -76,10 +73,9 @@ def set_aside(folder: Path) -> None:
 
 def planned_inode(plan: Plan, cache: Path) -> int:
     """The inode of the staged MPI; 0 when nothing is staged."""
-    folder = stage_folder(plan, cache)
-    if folder is None or plan.host is None:
+    if plan.staging is None or plan.host is None:
         return 0
-    return (folder / "lib" / plan.host.library.soname).stat().st_ino
+    return (cache / "stage" / plan.staging.key / "lib" / plan.host.library.soname).stat().st_ino
 
 
 def is_whole(folder: Path, staging: Staging) -> bool:
