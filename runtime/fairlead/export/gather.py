@@ -57,6 +57,7 @@ def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:
     site = there.site if there else sites.resolve(wanted.site, environ)[0]
     image = open_image(wanted.image, environ) if wanted.image else None
     host = _host(wanted, there, image, site, environ)
+    path = f"/usr/sbin:/sbin:/usr/bin:/bin:{environ.get('PATH', '')}"
     return Facts(
         site=site,
         node=there.node if there else platform.node(),
@@ -72,13 +73,8 @@ def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:
         name=wanted.name,
         programs=wanted.programs or _programs(image),
         fairlead=("fairlead",) if there else (_fairlead(),),
-        tools={} if there else {t: p for t in _TOOLS if (p := _tool(t, environ))},
+        tools={} if there else {t: p for t in _TOOLS if (p := shutil.which(t, path=path))},
     )
-
-
-def _tool(name: str, environ: Mapping[str, str]) -> str:
-    path = f"/usr/sbin:/sbin:/usr/bin:/bin:{environ.get('PATH', '')}"
-    return shutil.which(name, path=path) or ""
 
 
 def _fairlead() -> str:

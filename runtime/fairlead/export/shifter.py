@@ -39,14 +39,7 @@ MODULE_KEYS = frozenset((
     "siteEnvUnset", "siteFs", "userhook",
 ))  # fmt: skip
 # Programs that Shifter wants to exist before it starts, though it may never call them.
-_TOOLS = {
-    "modprobePath": "modprobe",
-    "insmodPath": "insmod",
-    "cpPath": "cp",
-    "mvPath": "mv",
-    "chmodPath": "chmod",
-    "ddPath": "dd",
-}
+_TOOLS = ("modprobe", "insmod", "cp", "mv", "chmod", "dd")
 _NAMES = {AbiFamily.MPICH: "mpich", AbiFamily.OPENMPI: "openmpi", AbiFamily.MPI5: "mpiabi"}
 
 
@@ -205,7 +198,7 @@ def _whole_head() -> str:
 def _whole(facts: Facts, name: str, hook: bool) -> list[tuple[str, str]]:
     # What a machine does not have (no kernel modules in a container) is still looked for.
     nothing = facts.tools.get("true", "/bin/true")
-    tools = [(key, facts.tools.get(tool, nothing)) for key, tool in _TOOLS.items()]
+    tools = [(f"{tool}Path", facts.tools.get(tool, nothing)) for tool in _TOOLS]
     lines = [
         ("system", re.sub(r"[^A-Za-z0-9.-]", "-", facts.site.name)),
         ("udiMount", "/var/udiMount"),

@@ -67,7 +67,8 @@ def prepare(
         site, reason = there.site, f"captured on {there.node}, {there.taken}"
     else:
         site, reason = sites.resolve(choices.site, environ)
-    if choices.require_signature or site.require_signature or _signatures_required(environ):
+    by_variable = environ.get("FAIRLEAD_REQUIRE_SIGNATURE", "") not in ("", "0")
+    if choices.require_signature or site.require_signature or by_variable:
         verified = _verified(image_name, environ, progress)  # before anything reads what is inside
     image = open_image(image_name, environ, progress)
     by_profile = there is None and elsewhere and _is_elsewhere(choices, site, environ)
@@ -205,10 +206,6 @@ def _with_images_own(request: Request, image: Image) -> Request:
         image_preload=own.get("LD_PRELOAD", ""),
         image_env=own,
     )
-
-
-def _signatures_required(environ: Mapping[str, str]) -> bool:
-    return environ.get("FAIRLEAD_REQUIRE_SIGNATURE", "") not in ("", "0")
 
 
 def _verified(

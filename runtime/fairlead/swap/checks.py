@@ -304,19 +304,6 @@ def architecture(plan: Plan, host: HostMpi) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
-    architecture,
-    gpu,
-    abi_family,
-    launcher_family,
-    pmi,
-    symbols,
-    glibc,
-    rpath,
-    static,
-    python_prefix,
-    names,
-    closure,
-    namespaces,
-    engine_settings,
-    user_libraries,
-)
+    architecture, gpu, abi_family, launcher_family, pmi, symbols, glibc, rpath, static, python_prefix,
+    names, closure, namespaces, engine_settings, user_libraries,
+)  # fmt: skip
