@@ -23,8 +23,6 @@ _NAME = "The Container Engine"
 
 
 class ContainerEngine(Driver):
-    """CSCS' Container Engine."""
-
     kind = "ce"
     title = "Container Engine"
     srun_option = ("--environment", "Container Engine")

@@ -19,8 +19,6 @@ _START = (
 
 
 class Enroot(Driver):
-    """NVIDIA's enroot."""
-
     kind = "enroot"
     title = "enroot"
     programs = ("enroot",)

@@ -130,11 +130,9 @@ def planned(facts: Facts, kind: str, *, binds_files: bool = True, gpu: bool = Fa
         raise fail("host-mpi-nothing-to-export", facts_node=facts.node)
     host = facts.host
     launcher = facts.launcher or host.launcher or Launcher("mpiexec", host.library.family, "")
-    same = facts.engine is not None and facts.engine.kind == kind
-    engine = Engine(
-        kind, kind, bool(same and facts.engine and facts.engine.userns_per_rank), (), ()
-    )
-    engine = replace(engine, binds_files=binds_files)
+    known = facts.engine
+    userns_per_rank = known is not None and known.kind == kind and known.userns_per_rank
+    engine = Engine(kind, kind, userns_per_rank, (), (), binds_files)
     inside = facts.image.facts if facts.image else as_new_as(host)
     own = facts.image.env if facts.image else {}
     # The words by which a plan knows whose GPUs are meant; no engine is given them here.

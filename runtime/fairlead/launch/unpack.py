@@ -18,7 +18,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -215,17 +215,18 @@ def _remove(tree: Path) -> None:
 
 
 def _places(
-    plan: Plan, root: Path, binds: Iterable[Bind], environ: Mapping[str, str], ours: bool
+    plan: Plan, root: Path, binds: Sequence[Bind], environ: Mapping[str, str], ours: bool
 ) -> None:
     """Makes the places of binds, in a folder of ours; in the user's own, sees that they are there."""
-    binds = list(binds)
     for bind in binds:
         if ":" in bind.source + bind.target:
             raise fail("bind-place-colon", engine=plan.engine, bind=bind)
     # What is not there yet, or on other nodes only, is a folder of staged data.
-    sources = ((Path(bind.source), bind.target) for bind in binds)
-    wanted = [(target, path.is_dir() or not path.exists()) for path, target in sources]
-    missing = [(target, folder) for target, folder in wanted if _inside(root, target) is None]
+    missing = [
+        (bind.target, Path(bind.source).is_dir() or not Path(bind.source).exists())
+        for bind in binds
+        if _inside(root, bind.target) is None
+    ]
     if not ours:
         if missing:
             raise _no_places(plan, root, missing)

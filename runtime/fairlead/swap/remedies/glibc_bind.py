@@ -10,8 +10,6 @@ from fairlead.swap.remedies.model import Changes, Draft, Parts, Remedy
 
 
 class GlibcBind(Remedy):
-    """Binds each file of the host's glibc over the image's."""
-
     name = "glibc-bind"
     title = "shows the host's glibc over the image's, piece by piece"
     way = GlibcWay.BIND

@@ -16,8 +16,6 @@ from fairlead.swap.remedies.model import Changes, Draft
 
 
 class GlibcLoader(GlibcBind):
-    """Puts the host's loader in front of the command."""
-
     name = "glibc-loader"
     title = (
         "starts the program by the loader of the host's glibc, for engines that show folders only"
