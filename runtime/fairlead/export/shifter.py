@@ -178,9 +178,8 @@ def _head(facts: Facts, made: Staged, name: str) -> str:
         f"Use: shifter --module={name} --image=…; prove it: … shifter --module={name} --image=… python3 -m fairlead.prove",
     ]
     if made.gpu:
-        lines.append(
-            f"Messages from GPU to GPU: --module={name},{name}-gpu, with the site's own for GPUs."
-        )
+        use = f"--module={name},{name}-gpu, with the site's own for GPUs."
+        lines.append(f"Messages from GPU to GPU: {use}")
     if floor:
         lines.append(f"An image must have {floor}; `fairlead preflight IMAGE` says which does.")
     lines += [f"Not on {facts.node}, though its profile names it: {p}" for p in facts.here.absent]
