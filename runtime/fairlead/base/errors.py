@@ -118,9 +118,15 @@ def fail(message: str, /, *, code: ExitCode | None = None, **fields: object) -> 
 
 @contextmanager
 def os_error_as(message: str, /, **fields: object) -> Iterator[None]:
-    """Turns an ``OSError`` of the block into :func:`fail` of ``message``, whose field ``reason`` is its text."""
+    """Turns an ``OSError`` of the block into :func:`fail` of ``message``, whose field ``reason`` is its text.
+
+    Args:
+        fields: of the message; the file that the error names takes the place of ``filename``, where that is one.
+    """
     try:
         yield
     except OSError as exc:
-        reason = exc.strerror or str(exc)
-        raise FairleadError(*_render(message, {**fields, "reason": reason})) from None
+        if "filename" in fields:
+            fields["filename"] = exc.filename or fields["filename"]
+        fields["reason"] = exc.strerror or str(exc)
+        raise FairleadError(*_render(message, fields)) from None

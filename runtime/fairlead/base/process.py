@@ -207,12 +207,6 @@ def run_checked(
 def checked(ran: Ran, what: str, remedy: str) -> str:
     """The standard output of a successful program; raises as :func:`run_checked` does."""
     if ran.returncode:
-        raise fail(
-            "command-failed",
-            what=what,
-            ran_argv=" ".join(ran.argv),
-            returncode=ran.returncode,
-            ran_said=ran.said,
-            remedy=remedy,
-        )
+        argv, said = " ".join(ran.argv), ran.said
+        raise fail("command-failed", what=what, ran=ran, argv=argv, said=said, remedy=remedy)
     return ran.stdout

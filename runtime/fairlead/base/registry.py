@@ -169,12 +169,6 @@ def _other(group: str, name: str) -> Any:
         try:
             return entry.load()
         except Exception as exc:  # code of another distribution
-            raise fail(
-                "entry-point",
-                entry_name=entry.name,
-                dist_name=entry.dist.name if entry.dist else entry.value,
-                group=group,
-                type=type(exc).__name__,
-                reason=exc,
-            ) from exc
+            owner, kind = entry.dist.name if entry.dist else entry.value, type(exc).__name__
+            raise fail("entry-point", entry=entry, owner=owner, kind=kind, reason=exc) from exc
     return None

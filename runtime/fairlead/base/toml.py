@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
+from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail, os_error_as
 from fairlead.base.suggest import suggest
 
 
@@ -103,13 +103,14 @@ class Document:
     def finding(self, mistake: Mistake) -> Finding:
         """``mistake`` with its line."""
         line = self._line(mistake.loc)
+        where = f"{self.path}:{line}" if line else self.path
+        edit = f"edit line {line}" if line else f"edit {self.path.name}"
         return error(
             "document-mistake",
             check=mistake.check,
-            mistake_what=mistake.what,
-            where=f"{self.path}:{line}" if line else self.path,
-            why=mistake.why,
-            edit=f"edit line {line}" if line else f"edit {self.path.name}",
+            mistake=mistake,
+            where=where,
+            edit=edit,
             remedy=self.remedy,
         )
 
@@ -125,23 +126,17 @@ def read(path: Path, remedy: str) -> Document:
     Raises:
         FairleadError: exit code 2; it cannot be read, or is not TOML.
     """
+    with os_error_as("toml-unreadable", path=path, remedy=remedy):
+        content = path.read_bytes()
     try:
-        text = path.read_bytes().decode("utf-8-sig")  # some editors begin a file with a mark
+        text = content.decode("utf-8-sig")  # some editors begin a file with a mark
         return Document(path, tomllib.loads(text), _line_index(text), remedy)
     except UnicodeDecodeError as exc:
-        raise fail(
-            "toml-encoding", path=path, start=exc.start, reason=exc.reason, remedy=remedy
-        ) from None
-    except OSError as exc:
-        raise fail(
-            "toml-unreadable", path=path, reason=exc.strerror or str(exc), remedy=remedy
-        ) from None
+        raise fail("toml-encoding", path=path, error=exc, remedy=remedy) from None
     except (tomllib.TOMLDecodeError, RecursionError) as exc:
         at = re.search(r"\(at line (\d+), column (\d+)\)", str(exc))
         where = f"{path}:{at[1]}" if at else path
-        raise fail(
-            "toml-syntax", path_name=path.name, where=where, reason=exc, remedy=remedy
-        ) from None
+        raise fail("toml-syntax", path=path, where=where, reason=exc, remedy=remedy) from None
 
 
 def _mistake(problem: dict[str, Any], model: type[BaseModel]) -> Mistake:

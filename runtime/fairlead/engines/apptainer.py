@@ -25,14 +25,11 @@ _APART = tuple(f"{p}_{o}" for p in ("APPTAINER", "SINGULARITY") for o in ("USERN
 _YES = ("1", "t", "true")
 # Options that part the ranks of a node.
 _PARTING = {
-    (
-        "--contain",
-        "-c",
-    ): "a private /dev/shm for each rank: the ranks would wait for each other and hang",
-    ("--containall", "-C"): "a private /dev/shm, PID and IPC namespace for each rank",
-    ("--pid", "-p"): "a PID namespace for each rank: the MPI cannot attach to its neighbours",
-    ("--ipc", "-i"): "an IPC namespace for each rank: System V shared memory is not shared",
-    ("--cleanenv", "-e"): "the launcher's variables do not reach the ranks: each would run alone",
+    "--contain -c": "a private /dev/shm for each rank: the ranks would wait for each other and hang",
+    "--containall -C": "a private /dev/shm, PID and IPC namespace for each rank",
+    "--pid -p": "a PID namespace for each rank: the MPI cannot attach to its neighbours",
+    "--ipc -i": "an IPC namespace for each rank: System V shared memory is not shared",
+    "--cleanenv -e": "the launcher's variables do not reach the ranks: each would run alone",
 }
 
 
@@ -46,7 +43,7 @@ class Apptainer(Driver):
     processes = ("starter", "apptainer", "singularity", "squashfuse", "fuse", "fusermount")
     userns_options = ("--fakeroot", "-f", "--userns", "-u")
     parting_options = MappingProxyType(
-        {option: why for options, why in _PARTING.items() for option in options}
+        {option: why for options, why in _PARTING.items() for option in options.split()}
     )
     inside_variables = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
     inside_files = ("/.singularity.d",)

@@ -17,14 +17,12 @@ from pathlib import Path
 
 from fairlead.base.paths import cache_dir
 from fairlead.base.system import View
-from fairlead.engines.model import Call, Driver, Engine, Takes, Words, unfit_bind, unfit_image
+from fairlead.engines.model import Call, Driver, Engine, Takes, Words, need_squashfs, unfit_bind
 
 _NAME = "The Container Engine"
 
 
 class ContainerEngine(Driver):
-    """CSCS' Container Engine."""
-
     kind = "ce"
     title = "Container Engine"
     srun_option = ("--environment", "Container Engine")
@@ -42,13 +40,7 @@ class ContainerEngine(Driver):
         Raises:
             FairleadError: exit code 121; the image is no squashfs, or the format cannot hold something.
         """
-        if not call.image.endswith((".squashfs", ".sqsh")):
-            raise unfit_image(
-                _NAME,
-                call.image,
-                "it opens a squashfs by its path",
-                "fairlead build RECIPE --format squashfs -o DIR, then DIR/RECIPE.squashfs as IMAGE",
-            )
+        need_squashfs(_NAME, call.image, "it opens a squashfs by its path")
         env = {**call.image_env, **call.env, **call.literal}
         text = edf(call.image, call.binds, env, workdir=call.workdir)
         name = f"fairlead-{hashlib.sha256(text.encode()).hexdigest()[:16]}.toml"

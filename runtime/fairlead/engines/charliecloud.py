@@ -43,8 +43,6 @@ _REASONS = (
 
 
 class Charliecloud(Driver):
-    """Charliecloud."""
-
     kind = "charliecloud"
     title = "Charliecloud"
     programs = ("ch-run",)

@@ -6,8 +6,6 @@ from fairlead.engines.model import Driver
 
 
 class Docker(Driver):
-    """Docker."""
-
     kind = "docker"
     title = "Docker"
     programs = ("docker",)

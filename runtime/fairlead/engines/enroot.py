@@ -9,7 +9,7 @@ Source: NVIDIA/enroot, doc/cmd/start.md, doc/image-format.md, conf/hooks/extra/5
 from __future__ import annotations
 
 from fairlead.base.system import View
-from fairlead.engines.model import Call, Driver, Engine, Takes, Words, unfit_bind, unfit_image
+from fairlead.engines.model import Call, Driver, Engine, Takes, Words, need_squashfs, unfit_bind
 
 # $0 is enroot; the launcher's variables come before its other words.
 _START = (
@@ -19,8 +19,6 @@ _START = (
 
 
 class Enroot(Driver):
-    """NVIDIA's enroot."""
-
     kind = "enroot"
     title = "enroot"
     programs = ("enroot",)
@@ -43,13 +41,8 @@ class Enroot(Driver):
         Raises:
             FairleadError: exit code 121; the image is no squashfs, or a path has a letter that ends a field.
         """
-        if not call.image.endswith((".squashfs", ".sqsh")):
-            raise unfit_image(
-                "enroot",
-                call.image,
-                "it opens a squashfs by its path, and folders by their names in its store",
-                "fairlead build RECIPE --format squashfs -o DIR, then DIR/RECIPE.squashfs as IMAGE",
-            )
+        why = "it opens a squashfs by its path, and folders by their names in its store"
+        need_squashfs(self.title, call.image, why)
         words = []
         for source, target, read_only in self.binds_of(call):
             flags = "x-create=auto,rbind" + (",ro" if read_only else "")

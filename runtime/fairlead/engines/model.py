@@ -261,6 +261,17 @@ def unfit_image(engine: str, image: str, why: str, remedy: str) -> FairleadError
     return fail("engine-image", engine=engine, image=image, why=why, remedy=remedy)
 
 
+def need_squashfs(engine: str, image: str, why: str) -> None:
+    """Sees that an image is a bare squashfs, for an engine that opens one by its path.
+
+    Raises:
+        FairleadError: exit code 121; it is another kind of file.
+    """
+    if not image.endswith((".squashfs", ".sqsh")):
+        remedy = "fairlead build RECIPE --format squashfs -o DIR, then DIR/RECIPE.squashfs as IMAGE"
+        raise unfit_image(engine, image, why, remedy)
+
+
 def unfit_bind(engine: str, path: str, why: str) -> FairleadError:
     """The error of an engine whose options cannot express a path or a variable."""
     return fail("engine-bind", engine=engine, path=path, why=why)

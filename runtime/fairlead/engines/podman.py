@@ -173,8 +173,6 @@ _STORAGE_KEYS = (
 
 
 class Podman(Driver):
-    """Podman."""
-
     kind = "podman"
     title = "Podman"
     programs = ("podman",)
@@ -258,22 +256,18 @@ def describe(path: str, uid: int, old_cgroups: bool, runc: str) -> Engine:
         old_cgroups: the machine has control groups of the first version, or of both.
         runc: the path of runc; empty when there is none.
     """
-    options, reasons = list(_OPTIONS), list(_REASONS)
     if uid:
-        options.append("--userns=keep-id")
         why = "you are yourself in the container too, in a user namespace of each rank's own"
-        reasons.append(("--userns=keep-id", why))
+        more = [("--userns=keep-id", why)]
     else:
-        options.append("--pids-limit=-1")
-        reasons.append(("--pids-limit=-1", "threads are counted too, and Podman stops at 2048"))
+        more = [("--pids-limit=-1", "threads are counted too, and Podman stops at 2048")]
     if old_cgroups or not uid:
-        options.append("--cgroup-manager=cgroupfs")
-        reasons.append(("--cgroup-manager=cgroupfs", "a job has no session of systemd's to ask"))
+        more.append(("--cgroup-manager=cgroupfs", "a job has no session of systemd's to ask"))
     if old_cgroups and runc:
-        options.append(f"--runtime={runc}")
         why = "crun, which Podman prefers, refuses cgroups v1 together with cgroups v2"
-        reasons.append((f"--runtime={runc}", why))
-    return Engine("podman", path, bool(uid), tuple(options), tuple(reasons), takes=Takes.FOLDER)
+        more.append((f"--runtime={runc}", why))
+    options = (*_OPTIONS, *(option for option, _ in more))
+    return Engine("podman", path, bool(uid), options, (*_REASONS, *more), takes=Takes.FOLDER)
 
 
 def _volume(source: str, target: str, read_only: bool) -> str:

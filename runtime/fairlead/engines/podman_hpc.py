@@ -17,8 +17,6 @@ LAUNCHERS = ("PMI_*", "PMIX_*", "PALS_*", "SLURM_*", "OMPI_*", "MPI_*", "HYDI_*"
 
 
 class PodmanHpc(Driver):
-    """NERSC's podman-hpc."""
-
     kind = "podman-hpc"
     title = "podman-hpc"
     programs = ("podman-hpc",)

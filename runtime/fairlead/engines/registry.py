@@ -32,13 +32,9 @@ def choose(
     """
     chosen = wanted or environ.get(CHOSEN)
     if chosen and not (chosen in ENGINES and ENGINES.get(chosen).driven):
-        raise fail(
-            "engine-unknown",
-            chosen=chosen,
-            engine="--engine" if wanted else f"${CHOSEN}",
-            suggestion=suggest(chosen, kinds()),
-            kinds=", ".join(kinds()),
-        )
+        by, near = "--engine" if wanted else f"${CHOSEN}", suggest(chosen, kinds())
+        names = ", ".join(kinds())
+        raise fail("engine-unknown", chosen=chosen, by=by, suggestion=near, kinds=names)
     tried = [chosen] if chosen else [kind for kind in preferred if kind in ENGINES]
     for kind in tried:
         if engine := ENGINES.get(kind).detect(environ):
@@ -50,17 +46,7 @@ def choose(
         remedy += f", or use --engine {others[0]}"
     elif chosen and chosen != "apptainer":
         remedy = f"install {chosen}, or leave out {'--engine' if wanted else CHOSEN}"
-    raise (
-        fail(
-            "engine-chosen-not-in-prefix" if "apptainer" in tried else "engine-chosen-missing",
-            chosen=chosen,
-            why=why,
-            remedy=remedy,
-        )
-        if chosen
-        else fail(
-            "engine-none-in-prefix" if "apptainer" in tried else "engine-none",
-            why=why,
-            remedy=remedy,
-        )
+    where = "PATH, and fairlead's own prefix" if "apptainer" in tried else "PATH"
+    raise fail(
+        "engine-none", what=chosen or "container engine", where=where, why=why, remedy=remedy
     )

@@ -16,8 +16,6 @@ from fairlead.engines.model import Call, Driver, Engine, Takes, Words, unfit_ima
 
 
 class Sarus(Driver):
-    """CSCS' Sarus."""
-
     kind = "sarus"
     title = "Sarus"
     programs = ("sarus",)

@@ -22,8 +22,6 @@ _BY_THE_SITE = ("/var/opt/", "/etc/opt/", "/dev/", "/sys/")
 
 
 class Shifter(Driver):
-    """NERSC's Shifter."""
-
     kind = "shifter"
     title = "Shifter"
     programs = ("shifter",)

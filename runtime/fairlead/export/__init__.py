@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.base.registry import Registry
 from fairlead.export.model import ExportFile, Facts, Target
@@ -38,15 +38,9 @@ def write(files: Sequence[ExportFile], folder: Path) -> tuple[Path, ...]:
         inner = PurePosixPath(file.path)
         assert not inner.is_absolute() and ".." not in inner.parts
         path = folder / inner
-        try:
+        with os_error_as("output-unwritable-export", filename=path):
             with atomic_write(path, "w") as stream:
                 stream.write(file.text)
             path.chmod(file.mode)
-        except OSError as exc:
-            raise fail(
-                "output-unwritable-export",
-                filename=exc.filename or path,
-                reason=exc.strerror or str(exc),
-            ) from None
         written.append(path)
     return tuple(written)

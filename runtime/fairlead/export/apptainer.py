@@ -66,9 +66,8 @@ def _binds(facts: Facts, made: Staged) -> list[str]:
     binds += facts.here.binds
     for bind in binds:
         if re.search(r"[,\s\\]", bind) or bind.count(":") > 2:
-            raise unfit(
-                bind, bind, "`,` and `:` separate, and a module cannot tell", "APPTAINER_BINDPATH"
-            )
+            why = "`,` and `:` separate, and a module cannot tell"
+            raise unfit(bind, bind, why, "APPTAINER_BINDPATH")
     return binds
 
 

@@ -10,15 +10,14 @@ import re
 
 from fairlead import __version__
 from fairlead.engines.ce import edf
-from fairlead.export.model import ExportFile, Facts, Target, unfit
+from fairlead.export.model import ExportFile, Facts, Target, check_name, unfit
 from fairlead.export.staged import stage_script, staged
 
 
 def files(facts: Facts) -> tuple[ExportFile, ...]:
     """The EDF and the staging script; only the EDF where the site itself exchanges libfabric."""
     name = facts.name or f"fairlead-{facts.site.name}"
-    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
-        raise unfit(f"the name `{name}`", name, "it is a file's name", "srun --environment")
+    check_name(name, r"[A-Za-z0-9_.-]+", "it is a file's name", "srun --environment")
     head = (
         f"# fairlead {__version__}, for {facts.site.name}. Put it into ~/.edf or a folder of EDF_PATH.\n"
         f"# Use: srun --environment={name} COMMAND; not in an #SBATCH line.\n"

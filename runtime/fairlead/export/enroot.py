@@ -8,10 +8,8 @@ conf/hooks/extra/50-slurm-pmi.sh; NVIDIA/pyxis, README.md.
 
 from __future__ import annotations
 
-import re
-
 from fairlead import __version__
-from fairlead.export.model import ExportFile, Facts, Target, unfit
+from fairlead.export.model import ExportFile, Facts, Target, check_path, unfit
 from fairlead.export.staged import stage_script, staged
 
 _HOOK = """\
@@ -64,18 +62,15 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
 
 def _variable(name: str, value: str) -> str:
     if "$" in value or "\n" in value:
-        raise unfit(
-            f"{name}={value}", value, "`${…}` is the host's, and a line is a variable", "environ.d"
-        )
+        why = "`${…}` is the host's, and a line is a variable"
+        raise unfit(f"{name}={value}", value, why, "environ.d")
     return f"{name}={value}\n"
 
 
 def _mount(source: str, target: str, kind: str, more: str) -> str:
     for path in (source, target):
-        if re.search(r"[\s$#]", path):
-            raise unfit(
-                path, path, "blanks separate the fields, `$` and `#` mean something", "mounts.d"
-            )
+        why = "blanks separate the fields, `$` and `#` mean something"
+        check_path(path, r"[\s$#]", why, "mounts.d")
     return f"{source} {target} none x-create={kind},rbind{more},nosuid,private 0 0\n"
 
 

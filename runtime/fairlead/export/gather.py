@@ -57,6 +57,7 @@ def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:
     site = there.site if there else sites.resolve(wanted.site, environ)[0]
     image = open_image(wanted.image, environ) if wanted.image else None
     host = _host(wanted, there, image, site, environ)
+    path = f"/usr/sbin:/sbin:/usr/bin:/bin:{environ.get('PATH', '')}"
     return Facts(
         site=site,
         node=there.node if there else platform.node(),
@@ -72,13 +73,8 @@ def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:
         name=wanted.name,
         programs=wanted.programs or _programs(image),
         fairlead=("fairlead",) if there else (_fairlead(),),
-        tools={} if there else {t: p for t in _TOOLS if (p := _tool(t, environ))},
+        tools={} if there else {t: p for t in _TOOLS if (p := shutil.which(t, path=path))},
     )
-
-
-def _tool(name: str, environ: Mapping[str, str]) -> str:
-    path = f"/usr/sbin:/sbin:/usr/bin:/bin:{environ.get('PATH', '')}"
-    return shutil.which(name, path=path) or ""
 
 
 def _fairlead() -> str:
@@ -107,15 +103,12 @@ def _host(
 ) -> HostMpi | None:
     if wanted.mpi == "container":
         raise fail("usage-export-needs-host-mpi")
-    if wanted.mpi != "host":
-        prefix = Path(wanted.mpi)
-        found = (
-            capture.mpi_below(there, prefix)
-            if there
-            else hostmpi.from_prefix(prefix, environ, site=site)
-        )
-    else:
+    if wanted.mpi == "host":
         found = there.mpis if there else hostmpi.discover(environ, site=site)
+    elif there:
+        found = capture.mpi_below(there, Path(wanted.mpi))
+    else:
+        found = hostmpi.from_prefix(Path(wanted.mpi), environ, site=site)
     if image and image_family(image.facts) is not AbiFamily.UNKNOWN:
         launched = site.launcher.kinds[0] != "mpiexec"
         chosen = choose_host(image.facts, found, Request(), launched)[0]

@@ -10,7 +10,7 @@ import json
 import re
 from pathlib import PurePosixPath
 
-from fairlead.export.model import ExportFile, Facts, Target, need_image, unfit
+from fairlead.export.model import ExportFile, Facts, Target, check_name, need_image, unfit
 
 
 def files(facts: Facts) -> tuple[ExportFile, ...]:
@@ -18,14 +18,11 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     image = need_image(facts, "jupyter")
     own = re.sub(r"\.(sif|squashfs|sqsh|sandbox)$", "", PurePosixPath(image.name).name)
     name = facts.name or re.sub(r"[^a-z0-9._-]+", "-", f"fairlead-{own}".lower())
-    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
-        raise unfit(
-            f"the name `{name}`", name, "a kernel's is of letters, digits, `.`, `_`, `-`", "Jupyter"
-        )
+    why = "a kernel's is of letters, digits, `.`, `_`, `-`"
+    check_name(name, r"[A-Za-z0-9._-]+", why, "Jupyter")
     if not image.facts.python:
-        raise unfit(
-            f"the image {image.name}", image.path, "it has no Python for a kernel", "Jupyter"
-        )
+        why = "it has no Python for a kernel"
+        raise unfit(f"the image {image.name}", image.path, why, "Jupyter")
     engine = ["--engine", facts.engine.kind] if facts.engine else []
     spec = {
         "argv": [

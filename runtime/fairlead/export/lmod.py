@@ -25,9 +25,8 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]*", name + version):
         raise unfit(f"the name `{facts.name}`", facts.name, "it is NAME or NAME/VERSION", "Lmod")
     if not facts.programs:
-        raise unfit(
-            "which commands it has", image.name, "none of it uses MPI; name them: --program", "Lmod"
-        )
+        why = "none of it uses MPI; name them: --program"
+        raise unfit("which commands it has", image.name, why, "Lmod")
     start = [*facts.fairlead, "run", "--quiet"]
     if facts.engine:
         start += ["--engine", facts.engine.kind]
@@ -42,9 +41,8 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     for program in facts.programs:
         command = PurePosixPath(program).name
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.+-]*", command):
-            raise unfit(
-                f"the program `{command}`", program, "it cannot be a shell function", "Lmod"
-            )
+            why = "it cannot be a shell function"
+            raise unfit(f"the program `{command}`", program, why, "Lmod")
         before, after = shlex.join(start), shlex.join([image.path, "--", program])
         bash = f'{before} -n "${{FAIRLEAD_RANKS:-1}}" {after} "$@"'
         # A C shell has no default values: there it is one rank.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -71,6 +72,26 @@ def unfit(what: str, value: str, why: str, target: str) -> FairleadError:
     return fail(
         "export-value-unrepresentable", target=target, what=what, value=value[:200], why=why
     )
+
+
+def check_name(name: str, letters: str, why: str, target: str) -> None:
+    """Sees that a name is of ``letters``, a regular expression.
+
+    Raises:
+        FairleadError: exit code 2; it is not.
+    """
+    if not re.fullmatch(letters, name):
+        raise unfit(f"the name `{name}`", name, why, target)
+
+
+def check_path(path: str, marks: str, why: str, target: str) -> None:
+    """Sees that a path has none of ``marks``, a regular expression.
+
+    Raises:
+        FairleadError: exit code 2; it has one.
+    """
+    if re.search(marks, path):
+        raise unfit(path, path, why, target)
 
 
 def need_image(facts: Facts, target: str) -> Image:

@@ -9,12 +9,11 @@ podman_hpc/hook_tool.py (resolve_src_and_dest), etc/modules.d/mpich.yaml.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 
 from fairlead import __version__
 from fairlead.engines.podman_hpc import LAUNCHERS
-from fairlead.export.model import ExportFile, Facts, Target, unfit
+from fairlead.export.model import ExportFile, Facts, Target, check_name, check_path
 from fairlead.export.staged import stage_script, staged
 
 # What podman-hpc reads of a module; it ignores anything else.
@@ -30,13 +29,8 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     made = staged(facts, "podman-hpc", gpu=True)
     family = facts.host.library.family.value if facts.host else "mpi"
     name = facts.name or f"fairlead-{family}"
-    if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-        raise unfit(
-            f"the name `{name}`",
-            name,
-            "it becomes an option: small letters, digits and `-`",
-            "podman-hpc",
-        )
+    why = "it becomes an option: small letters, digits and `-`"
+    check_name(name, r"[a-z][a-z0-9-]*", why, "podman-hpc")
     binds = [(made.folder, made.place), *made.over, *((p, p) for p in facts.here.binds)]
     binds += [(device, device) for device in facts.here.devices]
     module: dict[str, object] = {
@@ -82,11 +76,9 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
 
 
 def _rule(source: str, target: str) -> str:
+    why = "`:` separates, `*`, `?`, `[`, `$` and `~` expand"
     for path in (source, target):
-        if re.search(r"[:*?\[$~]", path):
-            raise unfit(
-                path, path, "`:` separates, `*`, `?`, `[`, `$` and `~` expand", "a bind rule"
-            )
+        check_path(path, r"[:*?\[$~]", why, "a bind rule")
     return f"{source}:{target}"
 
 

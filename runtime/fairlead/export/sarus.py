@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from fairlead.export.model import ExportFile, Facts, Target, unfit
+from fairlead.export.model import ExportFile, Facts, Target, check_path
 from fairlead.export.staged import Staged, stage_script, staged
 from fairlead.mpi.host import is_binding
 from fairlead.swap.model import MOUNT
@@ -100,8 +100,7 @@ def hook(program: str, env: Mapping[str, str], annotations: Mapping[str, str]) -
 
 def _joined(paths: Sequence[str]) -> str:
     for path in paths:
-        if ":" in path:
-            raise unfit(path, path, "a `:` separates the paths of a list", "a hook of Sarus")
+        check_path(path, ":", "a `:` separates the paths of a list", "a hook of Sarus")
     return ":".join(paths)
 
 

@@ -39,14 +39,7 @@ MODULE_KEYS = frozenset((
     "siteEnvUnset", "siteFs", "userhook",
 ))  # fmt: skip
 # Programs that Shifter wants to exist before it starts, though it may never call them.
-_TOOLS = {
-    "modprobePath": "modprobe",
-    "insmodPath": "insmod",
-    "cpPath": "cp",
-    "mvPath": "mv",
-    "chmodPath": "chmod",
-    "ddPath": "dd",
-}
+_TOOLS = ("modprobe", "insmod", "cp", "mv", "chmod", "dd")
 _NAMES = {AbiFamily.MPICH: "mpich", AbiFamily.OPENMPI: "openmpi", AbiFamily.MPI5: "mpiabi"}
 
 
@@ -57,16 +50,12 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     made = staged(facts, "shifter", place, binds_files=False, gpu=True)
     module = conf(_module(facts, made, name))
     hook = premount(facts)
+    where = "run it as root on every node, or once where the folder is shared"
     given = [
         ExportFile(
             "module.conf", _head(facts, made, name) + module, "append it to udiRoot.conf, as root"
         ),
-        stage_script(
-            facts,
-            made,
-            f"module `{name}` of Shifter",
-            "run it as root on every node, or once where the folder is shared",
-        ),
+        stage_script(facts, made, f"module `{name}` of Shifter", where),
         ExportFile(
             "udiRoot.conf",
             _whole_head() + conf(_whole(facts, name, bool(hook))) + "\n" + module,
@@ -157,12 +146,8 @@ def _module(facts: Facts, made: Staged, name: str) -> list[tuple[str, str]]:
 def _variables(env: Mapping[str, str], name: str) -> list[str]:
     for variable, value in env.items():
         if not value or re.search(r"\s", value):
-            raise unfit(
-                f"{variable}={value}",
-                value,
-                "its lists of variables end at a blank, and it has no quotes",
-                f"module `{name}` of Shifter",
-            )
+            why = "its lists of variables end at a blank, and it has no quotes"
+            raise unfit(f"{variable}={value}", value, why, f"module `{name}` of Shifter")
     return [f"{variable}={value}" for variable, value in sorted(env.items())]
 
 
@@ -193,9 +178,8 @@ def _head(facts: Facts, made: Staged, name: str) -> str:
         f"Use: shifter --module={name} --image=…; prove it: … shifter --module={name} --image=… python3 -m fairlead.prove",
     ]
     if made.gpu:
-        lines.append(
-            f"Messages from GPU to GPU: --module={name},{name}-gpu, with the site's own for GPUs."
-        )
+        use = f"--module={name},{name}-gpu, with the site's own for GPUs."
+        lines.append(f"Messages from GPU to GPU: {use}")
     if floor:
         lines.append(f"An image must have {floor}; `fairlead preflight IMAGE` says which does.")
     lines += [f"Not on {facts.node}, though its profile names it: {p}" for p in facts.here.absent]
@@ -213,7 +197,7 @@ def _whole_head() -> str:
 def _whole(facts: Facts, name: str, hook: bool) -> list[tuple[str, str]]:
     # What a machine does not have (no kernel modules in a container) is still looked for.
     nothing = facts.tools.get("true", "/bin/true")
-    tools = [(key, facts.tools.get(tool, nothing)) for key, tool in _TOOLS.items()]
+    tools = [(f"{tool}Path", facts.tools.get(tool, nothing)) for tool in _TOOLS]
     lines = [
         ("system", re.sub(r"[^A-Za-z0-9.-]", "-", facts.site.name)),
         ("udiMount", "/var/udiMount"),

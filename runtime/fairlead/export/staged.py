@@ -89,14 +89,7 @@ def staged(
     assert made.staging is not None and made.host is not None and made.glibc is not None
     bring = made.glibc.way
     if bring is GlibcWay.LOADER and not glibc:
-        raise fail(
-            "export-glibc",
-            kind=kind,
-            library_title=made.host.library.title,
-            made_image=made.image,
-            glibc=made.facts.glibc,
-            glibc_need=made.glibc.need,
-        )
+        raise fail("export-glibc", kind=kind, made=made)
     staging = moved(made.staging, place)
     folder = f"{facts.stage_root.rstrip('/')}/{staging.key}"
     inner = str(_CACHE / "stage" / made.staging.key)
@@ -132,22 +125,14 @@ def planned(facts: Facts, kind: str, *, binds_files: bool = True, gpu: bool = Fa
         FairleadError: exit code 121; it would not work.
     """
     if facts.against:
-        raise fail(
-            "export-site",
-            site_name=facts.site.name,
-            facts_node=facts.node,
-            against="; ".join(facts.against),
-            kind=kind,
-        )
+        raise fail("export-site", facts=facts, against="; ".join(facts.against), kind=kind)
     if facts.host is None:
         raise fail("host-mpi-nothing-to-export", facts_node=facts.node)
     host = facts.host
     launcher = facts.launcher or host.launcher or Launcher("mpiexec", host.library.family, "")
-    same = facts.engine is not None and facts.engine.kind == kind
-    engine = Engine(
-        kind, kind, bool(same and facts.engine and facts.engine.userns_per_rank), (), ()
-    )
-    engine = replace(engine, binds_files=binds_files)
+    known = facts.engine
+    userns_per_rank = known is not None and known.kind == kind and known.userns_per_rank
+    engine = Engine(kind, kind, userns_per_rank, (), (), binds_files)
     inside = facts.image.facts if facts.image else as_new_as(host)
     own = facts.image.env if facts.image else {}
     # The words by which a plan knows whose GPUs are meant; no engine is given them here.

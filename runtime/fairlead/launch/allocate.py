@@ -54,20 +54,15 @@ def words(
         return None
     scheduler = SCHEDULERS.get(kind) if kind != "none" else None
     if scheduler and (program := scheduler.allocates(environ)):
-        _account(site, asked)
+        if site.scheduler.account and not asked.account:
+            raise fail("allocation-no-account", site=site)
         return scheduler.allocate(program, shape, _sites(site, asked), argv, quiet)
     said = list(asked.of_scheduler) or [f"{shape.nodes} nodes"]
-    if kind == "none":
-        raise fail("allocation-no-scheduler", said=" and ".join(said), site_name=site.name)
-    assert scheduler is not None
-    raise fail(
-        "allocation-interactive-loses-exit-code"
-        if not scheduler.interactive_program
-        else "allocation-interactive-not-on-path",
-        kind=kind,
-        site_name=site.name,
-        interactive_program=scheduler.interactive_program,
-    )
+    if scheduler is None:
+        raise fail("allocation-no-scheduler", said=" and ".join(said), site=site)
+    if scheduler.interactive_program:
+        raise fail("allocation-interactive-not-on-path", scheduler=scheduler, site=site)
+    raise fail("allocation-interactive-loses-exit-code", scheduler=scheduler, site=site)
 
 
 def _scheduler_of(launcher: str | None) -> str:
@@ -80,11 +75,6 @@ def _sites(site: Site, asked: Asked) -> list[str]:
     """The site's options, but for those of which the user says otherwise."""
     kept = leading(options(site.scheduler.directives), (), asked.partition)
     return [word for option in kept for word in shlex.split(option)]
-
-
-def _account(site: Site, asked: Asked) -> None:
-    if site.scheduler.account and not asked.account:
-        raise fail("allocation-no-account", site_name=site.name)
 
 
 def become(words: Sequence[str]) -> NoReturn:

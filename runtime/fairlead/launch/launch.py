@@ -17,13 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
 
-from fairlead.base.errors import FairleadError, Finding, error, fail
+from fairlead.base.errors import FairleadError, Finding, error, fail, os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.engines import registry as engines
 from fairlead.engines.model import Call
 from fairlead.launch import processes, shm_cleanup
+from fairlead.launch.processes import INHERITED
+from fairlead.launch.processes import Streams as Streams
 from fairlead.launchers import registry as launchers
 from fairlead.launchers.registry import LAUNCHERS
 from fairlead.swap.model import RUN_MOUNT, Bind, Plan
@@ -73,13 +74,9 @@ class CommandLine:
             FairleadError: exit code 123; one cannot be written.
         """
         for name, text in self.files.items():
-            try:
-                with atomic_write(Path(name), "w") as stream:
-                    stream.write(text)
-            except OSError as exc:
-                raise fail(
-                    "run-folder-engine-file", name=name, reason=exc.strerror or str(exc)
-                ) from None
+            written = os_error_as("run-folder-engine-file", name=name)
+            with written, atomic_write(Path(name), "w") as stream:
+                stream.write(text)
 
     def shell(self) -> str:
         """A line that can be pasted into a shell."""
@@ -152,9 +149,7 @@ def command_line(
     )
     words = engines.ENGINES.get(plan.engine.kind).words(plan.engine, call)
     if words.launcher and launchers.kind_of(plan.launcher) != "srun":
-        raise fail(
-            "engine-launcher", engine_kind=plan.engine.kind, launcher_path=plan.launcher.path
-        )
+        raise fail("engine-launcher", plan=plan)
     inner = words.argv
     if record is not None:
         # Where the engine is a part of the launcher, this shell is in the container.
@@ -185,10 +180,8 @@ def new_run_folder(cache: Path) -> Path:
     """
     runs = cache / "runs"
     folder = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
-    try:
+    with os_error_as("run-folder-records", folder=folder):
         folder.mkdir(parents=True)
-    except OSError as exc:
-        raise fail("run-folder-records", folder=folder, reason=exc.strerror or str(exc)) from None
     for old in sorted(runs.iterdir())[:-20]:
         with suppress(FileNotFoundError):  # another launch may be clearing too
             if time.time() - old.stat().st_mtime > _KEPT_S:
@@ -196,16 +189,7 @@ def new_run_folder(cache: Path) -> Path:
     return folder
 
 
-@dataclass(frozen=True)
-class Streams:
-    """Where the launcher's standard streams go; None for this process's own."""
-
-    stdout: IO[bytes] | int | None = None
-    stderr: IO[bytes] | int | None = None
-    stdin: int | None = None
-
-
-INHERITED = Streams()
+GRACE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -220,18 +204,14 @@ class Limits:
 
     wall_s: float | None = None
     after_death_s: float = 30.0
-    grace_s: float = 2.0
-
-
-LIMITS = Limits()
-GRACE_S = 2.0
+    grace_s: float = GRACE_S
 
 
 def launch(
     line: CommandLine,
     folder: Path,
     *,
-    limits: Limits = LIMITS,
+    limits: Limits = Limits(),
     watch: Callable[[], None] = lambda: None,
     streams: Streams = INHERITED,
     environ: Mapping[str, str] = os.environ,
@@ -246,23 +226,11 @@ def launch(
         KeyboardInterrupt: after everything was ended.
     """
     line.write_files()
-    run_id = folder.name
     begun = time.monotonic()
     memory = shm_cleanup.listing()
     whole, grace_s = False, GRACE_S
-    try:
-        started = processes.start(
-            line.argv,
-            line.environment(environ),
-            run_id,
-            stdout=streams.stdout,
-            stderr=streams.stderr,
-            stdin=streams.stdin,
-        )
-    except OSError as exc:
-        raise fail(
-            "launcher-cannot-executed", line_argv=line.argv[0], reason=exc.strerror or str(exc)
-        ) from None
+    with os_error_as("launcher-cannot-executed", line=line):
+        started = processes.start(line.argv, line.environment(environ), folder.name, streams)
     try:
         _wait(started.process, folder, begun, limits, watch)
         whole = started.process.returncode == 0
@@ -296,7 +264,6 @@ def _wait(
     limits: Limits,
     watch: Callable[[], None],
 ) -> None:
-    limit_s, after_death_s = limits.wall_s, limits.after_death_s
     died_at: float | None = None
     looked, signed = 0.0, begun
     while True:
@@ -312,19 +279,15 @@ def _wait(
                 r for r in ended if 128 < r.code < 160 or (r.code and _within_mpi(folder, r.rank))
             ]
             died_at = (died_at or now) if dead else None
-            if died_at and now - died_at > after_death_s:
-                raise fail(
-                    "rank-died",
-                    rank=dead[0].rank,
-                    signal_name=signal_name(dead[0].code),
-                    after_death_s=after_death_s,
-                )
+            if died_at and now - died_at > limits.after_death_s:
+                said = signal_name(dead[0].code)
+                raise fail("rank-died", rank=dead[0].rank, signal_name=said, limits=limits)
         if now - signed > _SIGN_OF_LIFE_S:
             signed = now
             with suppress(OSError):
                 os.utime(folder)  # so that no later run takes it for one that has ended
-        if limit_s is not None and now - begun > limit_s:
-            raise fail("watchdog-launch", limit_s=limit_s, folder=folder)
+        if limits.wall_s is not None and now - begun > limits.wall_s:
+            raise fail("watchdog-launch", limit_s=limits.wall_s, folder=folder)
 
 
 def _within_mpi(folder: Path, rank: str) -> bool:
@@ -392,6 +355,5 @@ def explain_exit(result: LaunchResult) -> Finding | None:
     remedy = "read its own output above for the reason"
     if first.code == 137:
         remedy = "SIGKILL is most often the kernel when memory runs out: `dmesg | grep -i oom`"
-    return error(
-        "rank-failed", rank=first.rank, signal_name=signal_name(first.code), why=why, remedy=remedy
-    )
+    said = signal_name(first.code)
+    return error("rank-failed", rank=first.rank, signal_name=said, why=why, remedy=remedy)

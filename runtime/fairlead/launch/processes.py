@@ -45,6 +45,18 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True)
+class Streams:
+    """Where the launcher's standard streams go; None for this process's own."""
+
+    stdout: IO[bytes] | int | None = None
+    stderr: IO[bytes] | int | None = None
+    stdin: int | None = None
+
+
+INHERITED = Streams()
+
+
+@dataclass(frozen=True)
 class Started:
     """A running launcher.
 
@@ -61,9 +73,7 @@ def start(
     argv: Sequence[str],
     environ: Mapping[str, str],
     run_id: str,
-    stdout: IO[bytes] | int | None = None,
-    stderr: IO[bytes] | int | None = None,
-    stdin: int | None = None,
+    streams: Streams = INHERITED,
 ) -> Started:
     """Starts ``argv`` in its own session, marked with ``run_id``.
 
@@ -87,9 +97,9 @@ def start(
     process = subprocess.Popen(
         list(argv),
         env=marked,
-        stdout=stdout,
-        stderr=stderr,
-        stdin=stdin,
+        stdout=streams.stdout,
+        stderr=streams.stderr,
+        stdin=streams.stdin,
         start_new_session=True,
         preexec_fn=tie,
     )
@@ -141,8 +151,11 @@ def end(started: Started, grace_s: float = 2.0) -> int:
 def _guards() -> set[int]:
     """Whoever clears up after a container, with what they have started for it."""
     living = list(_living(""))
-    found = {p.pid for p in living if p.name == _GUARD}
-    while more := {p.pid for p in living if p.parent in found and p.pid not in found}:
+    return _with_descendants({p.pid for p in living if p.name == _GUARD}, living)
+
+
+def _with_descendants(found: set[int], living: Sequence[_Process]) -> set[int]:
+    while more := {p.pid for p in living if p.parent in found} - found:
         found |= more
     return found
 
@@ -171,12 +184,7 @@ def survivors(started: Started) -> list[int]:
     me = os.getpid()
     living = [p for p in _living(started.run_id) if p.pid != me]
     found = {p.pid for p in living if p.marked or (p.parent == me and p.pid not in started.before)}
-    grown = True
-    while grown:
-        more = {p.pid for p in living if p.parent in found and p.pid not in found}
-        grown = bool(more)
-        found |= more
-    return sorted(found)
+    return sorted(_with_descendants(found, living))
 
 
 def runs_in_container() -> bool:

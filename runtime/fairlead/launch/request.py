@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, error
+from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
 from fairlead.launchers.model import Shape
 from fairlead.schedulers.model import Allocation
 
@@ -104,61 +104,37 @@ def on_this_machine(made: Shape, cores: int, environ: Mapping[str, str]) -> None
     most = _MOST_A_CORE * cores
     if made.ranks <= most or made.hosts or any(map(environ.get, _HOST_FILES)):
         return
-    raise FairleadError(
-        error(
-            "shape-ranks-exceed-cores",
-            ranks=made.ranks,
-            cores=cores,
-            core="core" if cores == 1 else "cores",
-            most=most,
-        ),
-        ExitCode.USAGE,
-    )
+    core = "core" if cores == 1 else "cores"
+    raise fail("shape-ranks-exceed-cores", made=made, cores=cores, core=core, most=most)
 
 
 def _misfits(asked: Asked, made: Shape, allocation: Allocation) -> list[Finding]:
     wrong = []
     if asked.of_scheduler:
-        wrong.append(
-            error(
-                "shape-job-in-job",
-                of_scheduler=" and ".join(asked.of_scheduler),
-                allocation_title=allocation.title,
-                by=allocation.by,
-            )
-        )
+        said = " and ".join(asked.of_scheduler)
+        wrong.append(error("shape-job-in-job", of_scheduler=said, allocation=allocation))
     if allocation.nodes and made.nodes > allocation.nodes:
+        wrong.append(error("shape-too-many-nodes", made=made, allocation=allocation))
+    outside = [h for h in made.hosts if allocation.hosts and h not in allocation.hosts]
+    if outside:
+        strangers, hosts = ", ".join(outside[:4]), ", ".join(allocation.hosts[:8])
         wrong.append(
             error(
-                "shape-too-many-nodes",
-                nodes=made.nodes,
-                allocation_title=allocation.title,
-                allocation_nodes=allocation.nodes,
-                by=allocation.by,
-            )
-        )
-    strangers = [h for h in made.hosts if allocation.hosts and h not in allocation.hosts]
-    if strangers:
-        wrong.append(
-            error(
-                "shape-hosts-outside-job",
-                strangers=", ".join(strangers[:4]),
-                allocation_title=allocation.title,
-                hosts=", ".join(allocation.hosts[:8]),
+                "shape-hosts-outside-job", strangers=strangers, allocation=allocation, hosts=hosts
             )
         )
     need = made.ranks * max(made.cores, 1)
     if allocation.slots and need > allocation.slots and not set(_CROWDED) & set(made.extra):
         cores = f" of {made.cores} cores each" if made.cores > 1 else ""
+        most = max(allocation.slots // max(made.cores, 1), 1)
         wrong.append(
             error(
                 "shape-ranks-exceed-slots",
-                ranks=made.ranks,
+                made=made,
                 cores=cores,
                 need=need,
-                allocation_title=allocation.title,
-                slots=allocation.slots,
-                slots_2=max(allocation.slots // max(made.cores, 1), 1),
+                allocation=allocation,
+                most=most,
             )
         )
     return wrong

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from fairlead.base.errors import FairleadError, Finding, fail, warning
+from fairlead.base.errors import Finding, fail, warning
 from fairlead.base.process import run
 from fairlead.base.system import innermost, mounts_above
 from fairlead.launchers.model import Launcher, Shape
@@ -55,10 +55,12 @@ def seen_by_all(
         return None
     if launcher.kind == "srun":
         if missing := _missing(cache, nodes, shape, launcher, environ):
-            raise _blind(cache, ", ".join(missing[:8]), kind)
+            who = ", ".join(missing[:8])
+            raise fail("shared-cache-not-shared", cache=cache, kind=kind, who=who)
         return None
     if kind in _MEMORY:
-        raise _blind(cache, "every node but this one", kind)
+        who = "every node but this one"
+        raise fail("shared-cache-not-shared", cache=cache, kind=kind, who=who)
     return warning("shared-cache-doubtful", cache=cache, kind=kind, place=place)
 
 
@@ -74,7 +76,3 @@ def _missing(
     # The launch itself will say what is wrong with srun.
     ran = run(words, environ=environ, timeout_s=_PROBE_S)
     return sorted(set(re.findall(r"^blind: (\S+)$", ran.stdout, re.MULTILINE)))
-
-
-def _blind(cache: Path, who: str, kind: str) -> FairleadError:
-    return fail("shared-cache-not-shared", cache=cache, kind=kind, who=who)

@@ -18,20 +18,20 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import FairleadError, fail, os_error_as
 from fairlead.base.paths import atomic_write, locked, resolve_in
 from fairlead.base.progress import Progress, Silent, Stage
 from fairlead.engines.model import Engine, Takes
 from fairlead.image.open import Image, file_format
 from fairlead.image.sif import copy_object, read_sif
 from fairlead.swap.model import Bind, Plan
+from fairlead.swap.staging import KEPT_S, set_aside
 
-_KEPT_S = 30 * 86400.0  # a folder unused for longer than any job runs
 _GROWS = 4  # a compressed file system unpacked; 3.4 for an image of Debian's with zstd
 _INODES_AT = 4  # where a squashfs has their number, 32 bits little-endian
 
@@ -100,18 +100,14 @@ def _take_out(image: Path, bare: Path, cache: Path, progress: Progress) -> None:
     if bare.is_file() and bare.stat().st_size == item.size:
         return
     lock = cache / "locks" / f"unpacked-{bare.name[:16]}.lock"
-    try:
-        with (
-            progress.stage(f"extract the squashfs of {image.name}", item.size, "B") as stage,
-            locked(lock, lambda: stage.note("another launch is doing it")),
-            atomic_write(bare) as out,
-        ):
-            copy_object(image, item, out)
-            stage.advance(item.size)
-    except OSError as exc:
-        raise fail(
-            "unpack-folder-unwritable", bare_parent=bare.parent, reason=exc.strerror or str(exc)
-        ) from None
+    with (
+        os_error_as("unpack-folder-unwritable", folder=bare.parent),
+        progress.stage(f"extract the squashfs of {image.name}", item.size, "B") as stage,
+        locked(lock, lambda: stage.note("another launch is doing it")),
+        atomic_write(bare) as out,
+    ):
+        copy_object(image, item, out)
+        stage.advance(item.size)
 
 
 def _lay_out(image: Path, root: Path, cache: Path, progress: Progress) -> None:
@@ -124,15 +120,15 @@ def _lay_out(image: Path, root: Path, cache: Path, progress: Progress) -> None:
         if is_whole(root):
             stage.result("done by another launch")
             return
-        try:
+        with os_error_as("unpack-folder-unwritable", folder=root.parent):
             _clear(root)
             with _squashfs(image, root.parent) as squashfs:
-                _enough_room(root.parent, _GROWS * squashfs.stat().st_size)
+                need, free = _GROWS * squashfs.stat().st_size, shutil.disk_usage(root.parent).free
+                if free < need:
+                    raise fail(
+                        "unpack-no-space", folder=root.parent, need=need >> 20, free=free >> 20
+                    )
                 _unpack(squashfs, root, stage)
-        except OSError as exc:
-            raise fail(
-                "unpack-write-failed", root_parent=root.parent, reason=exc.strerror or str(exc)
-            ) from None
 
 
 @contextmanager
@@ -176,12 +172,7 @@ def _unpack(squashfs: Path, root: Path, stage: Stage) -> None:
             said.seek(0)
             message = said.read()[-400:].decode("utf-8", "replace").strip()
         if source.returncode or made.returncode:
-            raise fail(
-                "unpack-tar-failed",
-                root_parent=root.parent,
-                returncode=made.returncode,
-                message=message,
-            )
+            raise fail("unpack-tar-failed", root=root, made=made, message=message)
         tree.chmod(0o755)
         _to_disk(tree)
         tree.rename(root)
@@ -205,17 +196,10 @@ def _clear(root: Path) -> None:
     """Removes what a killed process left of this folder, and folders no longer used."""
     for left in root.parent.glob(f".{root.name}.*.partial"):
         _remove(left)
-    if root.exists():  # not whole; a job may have it mounted, so it goes aside
-        aside = root.with_name(f".{root.name}.{os.urandom(4).hex()}.old")
-        root.rename(aside)
-        os.utime(aside)
-    for old in (
-        *root.parent.glob("*.json"),
-        *root.parent.glob(".*.old"),
-        *root.parent.glob("*.sq*"),
-    ):
+    set_aside(root)  # it is not whole
+    for old in (path for form in ("*.json", ".*.old", "*.sq*") for path in root.parent.glob(form)):
         with contextlib.suppress(OSError):
-            if time.time() - old.stat().st_mtime > _KEPT_S:
+            if time.time() - old.stat().st_mtime > KEPT_S:
                 if old.suffix == ".json":
                     old.unlink()
                     old = old.with_suffix("")
@@ -230,29 +214,19 @@ def _remove(tree: Path) -> None:
     shutil.rmtree(tree, ignore_errors=True)
 
 
-def _enough_room(folder: Path, need: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < need:
-        raise fail("unpack-no-space", folder=folder, need=need >> 20, free=free >> 20)
-
-
 def _places(
-    plan: Plan, root: Path, binds: Iterable[Bind], environ: Mapping[str, str], ours: bool
+    plan: Plan, root: Path, binds: Sequence[Bind], environ: Mapping[str, str], ours: bool
 ) -> None:
     """Makes the places of binds, in a folder of ours; in the user's own, sees that they are there."""
-    binds = list(binds)
     for bind in binds:
         if ":" in bind.source + bind.target:
-            raise fail(
-                "bind-place-colon",
-                engine_kind=plan.engine.kind,
-                source=bind.source,
-                target=bind.target,
-            )
+            raise fail("bind-place-colon", engine=plan.engine, bind=bind)
     # What is not there yet, or on other nodes only, is a folder of staged data.
-    sources = ((Path(bind.source), bind.target) for bind in binds)
-    wanted = [(target, path.is_dir() or not path.exists()) for path, target in sources]
-    missing = [(target, folder) for target, folder in wanted if _inside(root, target) is None]
+    missing = [
+        (bind.target, Path(bind.source).is_dir() or not Path(bind.source).exists())
+        for bind in binds
+        if _inside(root, bind.target) is None
+    ]
     if not ours:
         if missing:
             raise _no_places(plan, root, missing)
@@ -261,12 +235,8 @@ def _places(
     own = [environ.get("HOME", ""), environ.get("TMPDIR", ""), os.getcwd(), "/var/tmp"]  # noqa: PTH109
     missing += [(p, True) for p in own if p.startswith("/") and _inside(root, p) is None]
     for target, folder in missing:
-        try:
+        with os_error_as("unpack-no-mount-point", root=root, target=target):
             _make(root, target, folder)
-        except OSError as exc:
-            raise fail(
-                "unpack-no-mount-point", root=root, target=target, strerror=exc.strerror
-            ) from None
 
 
 def _inside(root: Path, target: str) -> Path | None:
@@ -294,10 +264,5 @@ def _no_places(plan: Plan, root: Path, missing: list[tuple[str, bool]]) -> Fairl
     line = "mkdir -p " + shlex.join(sorted(set(folders)))
     if files:
         line += " && touch " + shlex.join(files)
-    return fail(
-        "bind-place-missing",
-        missing=", ".join(t for t, _ in missing[:4]),
-        root=root,
-        engine_kind=plan.engine.kind,
-        line=line,
-    )
+    first = ", ".join(t for t, _ in missing[:4])
+    return fail("bind-place-missing", missing=first, root=root, engine=plan.engine, line=line)

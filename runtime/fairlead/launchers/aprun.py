@@ -9,8 +9,6 @@ _BIND = {"none": "none", "core": "cpu", "numa": "numa_node"}
 
 
 class Aprun(Driver):
-    """ALPS."""
-
     kind = "aprun"
     programs = ("aprun",)
     title = "ALPS"

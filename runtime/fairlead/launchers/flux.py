@@ -12,8 +12,6 @@ _AFFINITY = {"none": "off", "core": "per-task"}
 
 
 class Flux(Driver):
-    """The launcher of the Flux framework."""
-
     kind = "flux"
     programs = ("flux",)
     title = "Flux"

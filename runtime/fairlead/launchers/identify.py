@@ -24,14 +24,14 @@ def identify(program: Path, patience_s: float = 10.0) -> Launcher:
 
 def launcher_of(path: str, text: str) -> Launcher | None:
     """Whose ``mpiexec`` says this for ``--version``; None for one that is not known."""
-    if "HYDRA build details" in text:
-        match = re.search(r"Version:\s*(\S+)", text)
-        title = f"MPICH Hydra {match[1] if match else ''}".strip()
-        return Launcher(path, AbiFamily.MPICH, title, "hydra")
-    if "Intel(R) MPI Library" in text:
-        match = re.search(r"Version (\S+)", text)
-        title = f"Intel MPI Hydra {match[1] if match else ''}".strip()
-        return Launcher(path, AbiFamily.MPICH, title, "hydra")
+    for mark, title, number in (
+        ("HYDRA build details", "MPICH Hydra", r"Version:\s*(\S+)"),
+        ("Intel(R) MPI Library", "Intel MPI Hydra", r"Version (\S+)"),
+    ):
+        if mark in text:
+            match = re.search(number, text)
+            title = f"{title} {match[1]}" if match else title
+            return Launcher(path, AbiFamily.MPICH, title, "hydra")
     if match := re.search(r"\(IBM (Spectrum MPI)\) (\d[\w.]*)", text):
         return Launcher(path, AbiFamily.OPENMPI, f"{match[1]} {match[2]}", "openmpi")
     if match := re.search(r"(?:Open MPI\)|OpenRTE\)|PRTE[^\d]*) ?v?(\d[\w.]*)", text):

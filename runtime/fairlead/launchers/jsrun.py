@@ -11,8 +11,6 @@ from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot
 
 
 class Jsrun(Driver):
-    """The launcher of LSF's Job Step Manager."""
-
     kind = "jsrun"
     programs = ("jsrun",)
     title = "LSF jsrun"

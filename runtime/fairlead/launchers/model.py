@@ -1,7 +1,7 @@
 """A launcher's declaration, and the values that it works on.
 
 Each launcher is a module with a :class:`Driver`; :mod:`fairlead.launchers.registry` finds them.
-:mod:`fairlead.launch.choose_launcher` chooses one for a run.
+:mod:`fairlead.session.choose` chooses one for a run.
 """
 
 from __future__ import annotations
@@ -178,12 +178,7 @@ class Driver:
 def cannot(launcher: Launcher, option: str, why: str, remedy: str) -> FairleadError:
     """The error for a shape that a launcher cannot express."""
     return fail(
-        "launcher-option-unsupported",
-        launcher_title=launcher.title,
-        option=option,
-        launcher_path=launcher.path,
-        why=why,
-        remedy=remedy,
+        "launcher-option-unsupported", launcher=launcher, option=option, why=why, remedy=remedy
     )
 
 

@@ -11,8 +11,6 @@ from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot_shar
 
 
 class Pals(Driver):
-    """Cray's own launcher."""
-
     kind = "pals"
     programs = ("mpiexec",)
     title = "PALS"

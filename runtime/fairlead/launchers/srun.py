@@ -23,8 +23,6 @@ _PROBE_S = 10.0
 
 
 class Srun(Driver):
-    """Slurm's own launcher."""
-
     kind = "srun"
     programs = ("srun",)
     title = "Slurm"

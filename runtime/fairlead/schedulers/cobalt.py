@@ -12,8 +12,6 @@ from fairlead.schedulers.model import Allocation, Job, Scheduler, first_words, l
 
 
 class Cobalt(Scheduler):
-    """``#COBALT`` lines."""
-
     kind = "cobalt"
     title = "Cobalt"
     programs = ("cqsub", "cobalt-mpirun", "qsub")

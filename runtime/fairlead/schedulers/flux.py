@@ -12,8 +12,6 @@ from fairlead.schedulers.model import Allocation, Job, Scheduler, lacks
 
 
 class Flux(Scheduler):
-    """``# flux:`` lines."""
-
     kind = "flux"
     title = "Flux"
     programs = ("flux",)

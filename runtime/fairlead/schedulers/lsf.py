@@ -14,8 +14,6 @@ from fairlead.schedulers.model import Allocation, Job, Scheduler, first_words, l
 
 
 class Lsf(Scheduler):
-    """``#BSUB`` lines."""
-
     kind = "lsf"
     title = "LSF"
     programs = ("bsub",)

@@ -15,8 +15,6 @@ from fairlead.schedulers.model import Allocation, Job, Scheduler, first_words, l
 
 
 class Pbs(Scheduler):
-    """``#PBS`` lines."""
-
     kind = "pbs"
     title = "PBS"
     programs = ("qsub",)

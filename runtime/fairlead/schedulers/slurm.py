@@ -14,8 +14,6 @@ from fairlead.schedulers.model import Allocation, Job, Scheduler
 
 
 class Slurm(Scheduler):
-    """``#SBATCH`` lines."""
-
     kind = "slurm"
     title = "Slurm"
     programs = ("sbatch", "srun", "sinfo")

@@ -1,34 +1,45 @@
-"""Which MPI of the host replaces the image's, and which launcher starts the ranks."""
+"""Which MPI of the host replaces the image's, and which launcher starts the ranks.
+
+``--launcher`` names a launcher by kind or by path; else it is the site's first that is here; else the ``mpiexec``
+of the MPI that will be mapped. Each kind connects the ranks of certain MPIs only; where it offers several ways
+(PMI-2, PMIx), that of the MPI is taken.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail
+from fairlead.base.suggest import suggest
 from fairlead.detect import capture
 from fairlead.detect.capture import Capture
 from fairlead.elf.facts import AbiFamily
+from fairlead.engines.model import Engine
 from fairlead.image.open import Image
-from fairlead.launch import choose_launcher
-from fairlead.launchers import registry
+from fairlead.launchers.identify import identify
 from fairlead.launchers.model import Launcher
 from fairlead.launchers.pmi import pmi_said
+from fairlead.launchers.registry import LAUNCHERS, MPIEXEC, kind_of, kinds
 from fairlead.mpi.host import HostMpi, discover, from_prefix
 from fairlead.session.model import Choices
 from fairlead.site.model import Site
+from fairlead.site.resolved_paths import Here
 from fairlead.swap.family import choose_host, image_family, own_mpi, programs_of, speaks
 from fairlead.swap.model import Line, Request
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What an MPI and a launcher are chosen for.
+    """What a plan is made for: an image, what the user wants of it, and a machine.
 
     Attributes:
-        capture: of another machine; None on the machine itself.
+        capture: facts of another machine; None on the machine itself.
+        by_profile: those facts are its profile's alone.
+        paths: those of the profile's paths that exist on it.
     """
 
     choices: Choices
@@ -36,6 +47,9 @@ class Situation:
     request: Request
     site: Site
     capture: Capture | None
+    by_profile: bool
+    paths: Here
+    engine: Engine
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     @property
@@ -52,17 +66,17 @@ def host_mpi(situation: Situation) -> tuple[HostMpi | None, tuple[Line, ...]]:
     """
     choices, there, site = situation.choices, situation.capture, situation.site
     facts, request, environ = situation.image.facts, situation.request, situation.environ
-    starts = choices.launcher is not None and choices.launcher in registry.LAUNCHERS
+    starts = choices.launcher is not None and choices.launcher in LAUNCHERS
     if not there and not choices.launcher:
-        starts = bool(choose_launcher.here(site, environ))
+        starts = bool(here(site, environ))
     if choices.mpi not in ("host", "container"):
         prefix = Path(choices.mpi)
-        named = (
+        below = (
             capture.mpi_below(there, prefix) if there else from_prefix(prefix, environ, site=site)
         )
-        own = next((mpi for mpi in named if mpi.library.family is situation.family), None)
+        own = next((mpi for mpi in below if mpi.library.family is situation.family), None)
         # What would never be chosen is refused by the checks, which say why.
-        return own or choose_host(facts, named, request, starts)[0] or named[0], ()
+        return own or choose_host(facts, below, request, starts)[0] or below[0], ()
     mpis = there.mpis if there else discover(environ, site=site)
     return choose_host(facts, mpis, request, starts or bool(choices.launcher))
 
@@ -75,34 +89,27 @@ def launcher_for(situation: Situation, host: HostMpi | None) -> Launcher:
     """
     choices, site, environ = situation.choices, situation.site, situation.environ
     if choices.launcher and situation.capture:
-        return _captured(situation.capture, choices.launcher)
+        captured = {m.launcher.path: m.launcher for m in situation.capture.mpis if m.launcher}
+        if choices.launcher not in captured:
+            paths, there = ", ".join(captured), situation.capture
+            raise fail("launcher-not-captured", choices=choices, there=there, captured=paths)
+        return captured[choices.launcher]
     family = situation.family
     speaking = speaks(host.library if host else own_mpi(situation.image.facts, family), family)
     pmi = pmi_said(situation.request.shape.extra)
-    options = tuple(site.launcher.options.get(registry.MPIEXEC, ()))
+    options = tuple(site.launcher.options.get(MPIEXEC, ()))
     own = host.launcher if host else None
-    if own and choices.launcher == registry.kind_of(own):
+    if own and choices.launcher == kind_of(own):
         return replace(own, options=tuple(site.launcher.options.get(choices.launcher, options)))
-    if choices.launcher and choices.launcher != registry.MPIEXEC:
-        if choose_launcher.is_kind(choices.launcher):
-            return choose_launcher.of_kind(choices.launcher, speaking, site, environ, pmi=pmi)
-        return choose_launcher.named(choices.launcher, speaking, site, environ)
-    on_path = None if choices.launcher or situation.capture else choose_launcher.here(site, environ)
+    if choices.launcher and choices.launcher != MPIEXEC:
+        return named(choices.launcher, speaking, site, environ, pmi)
+    on_path = None if choices.launcher or situation.capture else here(site, environ)
     if on_path:
         kind, program = on_path
-        return choose_launcher.of_kind(kind, speaking, site, environ, program, pmi)
+        return of_kind(kind, speaking, site, environ, program, pmi)
     if own:
         return replace(own, options=options)
     return replace(_of_family(situation, host), options=options)
-
-
-def _captured(there: Capture, path: str) -> Launcher:
-    captured = {m.launcher.path: m.launcher for m in there.mpis if m.launcher}
-    if path not in captured:
-        raise fail(
-            "launcher-not-captured", path=path, there_node=there.node, captured=", ".join(captured)
-        )
-    return captured[path]
 
 
 def _of_family(situation: Situation, host: HostMpi | None) -> Launcher:
@@ -110,25 +117,73 @@ def _of_family(situation: Situation, host: HostMpi | None) -> Launcher:
     for mpi in there.mpis if there else discover(situation.environ):
         if mpi.launcher and mpi.launcher.family is family:
             return mpi.launcher
-    raise _no_launcher(family, there, host)
+    prefix = host.prefix if host else ""
+    if there:
+        raise fail("launcher-none-of-family-there", family=family, there=there, prefix=prefix)
+    raise fail("launcher-none-of-family-here", family=family, prefix=prefix)
 
 
-def _no_launcher(family: AbiFamily, there: Capture | None, host: HostMpi | None) -> FairleadError:
-    return (
-        (
-            fail(
-                "launcher-none-of-family-prefix-there",
-                family=family,
-                there_node=there.node,
-                prefix=host.prefix,
-            )
-            if host
-            else fail("launcher-none-of-family-there", family=family, there_node=there.node)
+def here(site: Site, environ: Mapping[str, str] = os.environ) -> tuple[str, str] | None:
+    """The site's first launcher that is on PATH, as kind and program; None for the MPI's own."""
+    for kind in site.launcher.kinds:
+        if kind == MPIEXEC:
+            return None
+        if program := _program(kind, environ):
+            return kind, program
+    return None
+
+
+def _program(kind: str, environ: Mapping[str, str]) -> str | None:
+    found = (shutil.which(p, path=environ.get("PATH", "")) for p in LAUNCHERS.get(kind).programs)
+    return next(filter(None, found), None)
+
+
+def of_kind(
+    kind: str,
+    speaks: AbiFamily,
+    site: Site,
+    environ: Mapping[str, str] = os.environ,
+    program: str | None = None,
+    pmi: str = "",
+) -> Launcher:
+    """A launcher of a kind, set to the wire-up protocol of an MPI's ranks.
+
+    Args:
+        speaks: family of the MPI that will be mapped.
+        program: its path; None to look on PATH.
+        pmi: the user's own word for it.
+    Raises:
+        FairleadError: exit code 2; there is none on PATH.
+    """
+    program = program or _program(kind, environ)
+    if program is None:
+        names = " or ".join(LAUNCHERS.get(kind).programs)
+        raise fail("launcher-not-on-path", names=names, kind=kind)
+    launcher = LAUNCHERS.get(kind).describe(program, speaks, pmi, site.launcher.pmi)
+    return replace(launcher, options=tuple(site.launcher.options.get(kind, ())))
+
+
+def named(
+    name: str,
+    speaks: AbiFamily,
+    site: Site,
+    environ: Mapping[str, str] = os.environ,
+    pmi: str = "",
+) -> Launcher:
+    """The launcher that ``--launcher`` names by its kind or its path.
+
+    Raises:
+        FairleadError: exit code 2; there is no such program.
+    """
+    if name in LAUNCHERS:
+        return of_kind(name, speaks, site, environ, pmi=pmi)
+    path = Path(name)
+    if not os.access(path, os.X_OK) or path.is_dir():
+        if "/" in name:
+            raise fail("launcher-not-executable", name=name)
+        raise fail(
+            "launcher-neither-program-nor-kind", name=name, suggestion=suggest(name, kinds())
         )
-        if there
-        else (
-            fail("launcher-none-of-family-prefix", family=family, prefix=host.prefix)
-            if host
-            else fail("launcher-none-of-family-here", family=family)
-        )
-    )
+    if path.name in LAUNCHERS and LAUNCHERS.get(path.name).in_profiles:
+        return of_kind(path.name, speaks, site, environ, str(path.absolute()))
+    return identify(path.absolute())

@@ -10,7 +10,6 @@ exchanged for another: a requested one that is not available is refused, a prefe
 
 from __future__ import annotations
 
-import enum
 import os
 import re
 from collections.abc import Mapping
@@ -94,16 +93,26 @@ def choose(facts: CommFacts) -> CommChoice:
         chosen, why = declarations[facts.asked], f"{facts.asked_by} asks for it"
         possible, reason = available[facts.asked]
         if possible is False:
-            findings.append(_refusal(chosen, reason, facts))
+            findings.append(error("comm-backend-absent", chosen=chosen, facts=facts, why=reason))
         elif possible is None:
-            findings.append(_unproven(chosen, reason, facts.asked_by))
+            by = facts.asked_by
+            findings.append(info("comm-choice-planned", chosen=chosen, by=by, why=reason))
     else:
         chosen, why = _unasked(declarations, available, facts)
         if facts.wish and facts.wish != chosen.name:
-            preferred = declarations[facts.wish]
-            findings.append(_not_preferred(chosen, preferred, available[facts.wish].why, facts))
+            wish, not_it = declarations[facts.wish], available[facts.wish].why
+            findings.append(
+                warning(
+                    "comm-choice-not-preferred",
+                    chosen=chosen,
+                    preferred=wish,
+                    facts=facts,
+                    why=not_it,
+                )
+            )
         elif facts.wish and available[chosen.name].possible is None:
-            findings.append(_unproven(chosen, available[chosen.name].why, f"site {facts.site}"))
+            by, unknown_yet = f"site {facts.site}", available[chosen.name].why
+            findings.append(info("comm-choice-planned", chosen=chosen, by=by, why=unknown_yet))
     others = tuple(
         Option(name, possible, reason or _not_chosen(declarations[name], chosen))
         for name, (possible, reason) in available.items()
@@ -137,43 +146,6 @@ def _not_chosen(declared: CommBackend, chosen: CommBackend) -> str:
     return declared.not_chosen
 
 
-def _refusal(chosen: CommBackend, why: str, facts: CommFacts) -> Finding:
-    return error(
-        "comm-backend-absent",
-        chosen_name=chosen.name,
-        asked_by=facts.asked_by,
-        facts_image=facts.image,
-        site=facts.site,
-        why=why,
-        provided_by=chosen.provided_by,
-    )
-
-
-def _unproven(chosen: CommBackend, why: str, by: str) -> Finding:
-    return info("comm-choice-planned", chosen_name=chosen.name, by=by, why=why)
-
-
-def _not_preferred(
-    chosen: CommBackend, preferred: CommBackend, why: str, facts: CommFacts
-) -> Finding:
-    return warning(
-        "comm-choice-not-preferred",
-        chosen_name=chosen.name,
-        preferred_name=preferred.name,
-        site=facts.site,
-        why=why,
-        provided_by=preferred.provided_by,
-    )
-
-
-class Known(enum.Enum):
-    """How the machine that a launch is planned for is known."""
-
-    HERE = enum.auto()  # it is this one
-    CAPTURE = enum.auto()  # from a file of its facts
-    PROFILE = enum.auto()  # from its profile alone: it was never inspected
-
-
 def facts_of(
     image: Image,
     site: Site,
@@ -182,19 +154,19 @@ def facts_of(
     request: Request,
     environ: Mapping[str, str] = os.environ,
     *,
-    known: Known = Known.HERE,
+    elsewhere: bool = False,
 ) -> CommFacts:
     """The facts for a request on this machine.
 
     Args:
         engine: with the site's options.
-        known: how the machine of the launch is known; the compilers of this one say nothing of another.
+        elsewhere: the launch is on another machine, of which the compilers of this one say nothing.
     """
     wheels = image.packages.get("wheel") or {}
     plugin = environ.get(PLUGIN, "") or next(iter(here.plugin), "")
     words = (*engine.options, *request.engine_args, *site.gpu.options.get(engine.kind, ()))
     shown = any(_SHOWS.match(word) for word in words)
-    core = known is not Known.HERE or native.core_available(cache_dir(environ), environ)
+    core = elsewhere or native.core_available(cache_dir(environ), environ)
     return CommFacts(
         asked=request.comm,
         asked_by=request.comm_by,
@@ -206,7 +178,6 @@ def facts_of(
         wish_by=site.known_by("comm.backend"),
         plugin=plugin,
         plugin_named=bool(site.comm.plugin or plugin),
-        unseen=known is Known.PROFILE,
         gpus=site.gpu.vendor,
         gpus_given=(bool(request.shape.gpus) and shown) or request.gpu,
         ordered=is_ordered(environ),
@@ -237,12 +208,8 @@ def asked_for(
         FairleadError: exit code 2; there is no such backend, or two are requested.
     """
     if flag and variables.get(VARIABLE, flag) != flag:
-        raise fail(
-            "comm-backend-contradicts-env",
-            flag=flag,
-            variable=VARIABLE,
-            variables=variables[VARIABLE],
-        )
+        value = variables[VARIABLE]
+        raise fail("comm-backend-contradicts-env", flag=flag, variable=VARIABLE, value=value)
     for by, name in (
         ("--comm", flag),
         (f"--env {VARIABLE}", variables.get(VARIABLE)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from fairlead import __version__, native
@@ -26,7 +26,6 @@ from fairlead.detect import capture, profile_capture
 from fairlead.detect.capture import Capture
 from fairlead.elf.patchelf import find_patchelf
 from fairlead.engines import registry as engines
-from fairlead.engines.model import Engine
 from fairlead.image import keys, signature
 from fairlead.image.open import Image, open_image
 from fairlead.launch import launch, unpack
@@ -34,41 +33,16 @@ from fairlead.launchers import registry
 from fairlead.launchers.model import Launcher
 from fairlead.session import gradients
 from fairlead.session.choose import Situation, host_mpi, launcher_for
-from fairlead.session.gradients import CommChoice, Known
+from fairlead.session.gradients import CommChoice
 from fairlead.session.model import Choices, Prepared
 from fairlead.site.engine_options import with_options
 from fairlead.site.match import why_not
 from fairlead.site.model import Site
-from fairlead.site.resolved_paths import Here, look, matches
+from fairlead.site.resolved_paths import look, matches
 from fairlead.swap import checks
 from fairlead.swap.family import replaceable
 from fairlead.swap.model import Inputs, Plan, Request
 from fairlead.swap.plan import plan
-
-
-@dataclass(frozen=True)
-class _Machine:
-    """The machine that a plan is made for.
-
-    Attributes:
-        reason: why it is this site.
-        capture: its facts, where it is another machine.
-        by_profile: those facts are its profile's alone.
-        paths: those of the profile's paths that exist on it.
-    """
-
-    site: Site
-    reason: str
-    capture: Capture | None
-    by_profile: bool
-    paths: Here
-    engine: Engine
-
-    @property
-    def known(self) -> Known:
-        if self.capture is None:
-            return Known.HERE
-        return Known.PROFILE if self.by_profile else Known.CAPTURE
 
 
 def prepare(
@@ -88,98 +62,80 @@ def prepare(
         FairleadError: 2 for bad input, 121 when nothing can be planned or a required signature does not
             hold, 123 without an engine.
     """
-    there, site, reason = _site(choices, environ, elsewhere)
-    verified = None
-    if choices.require_signature or site.require_signature or _signatures_required(environ):
+    there, verified = _capture(choices, elsewhere), None
+    if there:
+        site, reason = there.site, f"captured on {there.node}, {there.taken}"
+    else:
+        site, reason = sites.resolve(choices.site, environ)
+    by_variable = environ.get("FAIRLEAD_REQUIRE_SIGNATURE", "") not in ("", "0")
+    if choices.require_signature or site.require_signature or by_variable:
         verified = _verified(image_name, environ, progress)  # before anything reads what is inside
     image = open_image(image_name, environ, progress)
-    machine = _machine(there, site, reason, choices, image, environ, elsewhere)
-    machine, request, comm = _with_gradients(machine, image, request, environ)
-    situation = Situation(choices, image, request, site, machine.capture, environ)
-    planned = gradients.onto(_plan(machine, situation), comm)
-    findings = (
-        *_findings(planned, machine, situation, comm),
-        *_still_signed(verified, image, image_name),
-    )
-    return Prepared(image, planned, findings, machine.reason, comm, verified)
-
-
-def _site(
-    choices: Choices, environ: Mapping[str, str], elsewhere: bool
-) -> tuple[Capture | None, Site, str]:
-    there = _capture(choices, elsewhere)
-    if there:
-        return there, there.site, f"captured on {there.node}, {there.taken}"
-    return None, *sites.resolve(choices.site, environ)
-
-
-def _machine(
-    there: Capture | None,
-    site: Site,
-    reason: str,
-    choices: Choices,
-    image: Image,
-    environ: Mapping[str, str],
-    elsewhere: bool,
-) -> _Machine:
     by_profile = there is None and elsewhere and _is_elsewhere(choices, site, environ)
     if by_profile:
         there = profile_capture.machine(site, image.facts)
     if there:
-        return _Machine(site, reason, there, by_profile, there.here, capture.engine_of(there))
-    engine = engines.choose(choices.engine, site.engine.kinds, environ)
-    return _Machine(site, reason, None, False, look(site, environ), engine)
-
-
-def _with_gradients(
-    machine: _Machine, image: Image, request: Request, environ: Mapping[str, str]
-) -> tuple[_Machine, Request, CommChoice]:
-    """What carries gradients, and what follows for the engine and the request."""
-    site = machine.site
-    facts = gradients.facts_of(
-        image, site, machine.paths, machine.engine, request, environ, known=machine.known
+        paths, engine = there.here, capture.engine_of(there)
+    else:
+        engine = engines.choose(choices.engine, site.engine.kinds, environ)
+        paths = look(site, environ)
+    situation, comm = _with_gradients(
+        Situation(choices, image, request, site, there, by_profile, paths, engine, environ)
     )
-    comm = gradients.choose(facts)
+    planned = gradients.onto(_plan(situation), comm)
+    findings = (
+        *_findings(planned, situation, comm),
+        *_still_signed(verified, image, image_name),
+    )
+    return Prepared(image, planned, findings, reason, comm, verified)
+
+
+def _with_gradients(found: Situation) -> tuple[Situation, CommChoice]:
+    """What carries gradients, and what follows for the engine and the request."""
+    site, request, environ = found.site, found.request, found.environ
+    facts = gradients.facts_of(
+        found.image, site, found.paths, found.engine, request, environ,
+        elsewhere=found.capture is not None,
+    )  # fmt: skip
+    comm = gradients.choose(replace(facts, unseen=found.by_profile))
     shows_gpus = request.gpu or comm.on_gpus
-    engine = with_options(machine.engine, site, gpu=shows_gpus, own=request.engine_args)
+    engine = with_options(found.engine, site, gpu=shows_gpus, own=request.engine_args)
     set_by_shell = {*site.environment.set, *site.gpu.set}.intersection(environ)
-    request = replace(_with_images_own(request, image), shell=tuple(sorted(set_by_shell)))
-    return replace(machine, engine=engine), request, comm
+    request = replace(_with_images_own(request, found.image), shell=tuple(sorted(set_by_shell)))
+    return replace(found, engine=engine, request=request), comm
 
 
-def _plan(machine: _Machine, situation: Situation) -> Plan:
+def _plan(situation: Situation) -> Plan:
     image, request, environ = situation.image, situation.request, situation.environ
     host, notes = host_mpi(situation)
     # What cannot be planned at all is reported before a launcher is looked for in vain.
-    node = machine.capture.node if machine.capture else ""
-    replaceable(image.path, image.facts, host, machine.engine, request, notes, node)
+    node = situation.capture.node if situation.capture else ""
+    replaceable(image.path, image.facts, host, situation.engine, request, notes, node)
     cache = cache_dir(environ)
     witness = native.witness_path(cache)
-    can_witness = machine.capture is not None or native.witness_available(cache, environ)
+    can_witness = situation.capture is not None or native.witness_available(cache, environ)
     return plan(
         Inputs(
             image=image.path,
             facts=image.facts,
             host=host,
             launcher=launcher_for(situation, host),
-            site=machine.site,
-            engine=machine.engine,
+            site=situation.site,
+            engine=situation.engine,
             request=request,
             cache=cache,
             notes=notes,
             witness=str(witness) if can_witness else "",
             isolate=bool(find_patchelf()),
-            paths=machine.paths,
-            opened=unpack.opened(image, machine.engine, cache),
+            paths=situation.paths,
+            opened=unpack.opened(image, situation.engine, cache),
         )
     )
 
 
-def _findings(
-    planned: Plan, machine: _Machine, situation: Situation, comm: CommChoice
-) -> Iterator[Finding]:
+def _findings(planned: Plan, situation: Situation, comm: CommChoice) -> Iterator[Finding]:
     """Everything that is to be said of a plan: of the image, the checks, the engine, the machine."""
-    choices, site, there = situation.choices, machine.site, machine.capture
+    choices, site, there = situation.choices, situation.site, situation.capture
     yield from _versions(situation.image)
     if not there and not choices.launcher:
         yield from _other_launcher(site, planned.launcher)
@@ -188,10 +144,10 @@ def _findings(
     yield from _of_the_engine(planned, elsewhere=there is not None)
     if choices.mpi in ("host", "container"):
         yield from profile_capture.policy(site, choices.mpi)
-    if machine.by_profile:
+    if situation.by_profile:
         yield from profile_capture.assumptions(site)
-    else:
-        yield from _no_witness(planned)
+    elif not planned.witness:
+        yield info("witness")
     if not there:
         yield from _another_machine(choices, site, situation.environ)
 
@@ -230,22 +186,12 @@ def _is_elsewhere(choices: Choices, site: Site, environ: Mapping[str, str]) -> b
     return another and profile_capture.tells_enough(site)
 
 
-def _another_machine(
-    choices: Choices, site: Site, environ: Mapping[str, str]
-) -> tuple[Finding, ...]:
+def _another_machine(choices: Choices, site: Site, environ: Mapping[str, str]) -> Iterator[Finding]:
     """A profile that was named is taken at its word; that it does not fit is reported."""
     named = choices.site or environ.get(sites.CHOSEN)
-    against = why_not(site, environ) if named else ()
-    if not against:
-        return ()
-    return (
-        warning(
-            "site-named",
-            site_name=site.name,
-            site="--site" if choices.site else "$" + sites.CHOSEN,
-            against="; ".join(against),
-        ),
-    )
+    if against := why_not(site, environ) if named else ():
+        by = "--site" if choices.site else "$" + sites.CHOSEN
+        yield warning("site-named", site=site, by=by, against="; ".join(against))
 
 
 def _with_images_own(request: Request, image: Image) -> Request:
@@ -260,10 +206,6 @@ def _with_images_own(request: Request, image: Image) -> Request:
         image_preload=own.get("LD_PRELOAD", ""),
         image_env=own,
     )
-
-
-def _signatures_required(environ: Mapping[str, str]) -> bool:
-    return environ.get("FAIRLEAD_REQUIRE_SIGNATURE", "") not in ("", "0")
 
 
 def _verified(
@@ -282,47 +224,24 @@ def _capture(choices: Choices, elsewhere: bool) -> Capture | None:
         return None
     found = capture.read(Path(choices.site))
     if not elsewhere:
-        raise fail(
-            "site-capture-cannot-launch", found_node=found.node, site=shlex.quote(choices.site)
-        )
+        raise fail("site-capture-cannot-launch", found=found, site=shlex.quote(choices.site))
     return found
 
 
-def _versions(image: Image) -> tuple[Finding, ...]:
+def _versions(image: Image) -> Iterator[Finding]:
     """Host and image hold the same fairlead, or the one may not understand the other."""
     inside = image.record.get("fairlead_version", "")
     if inside and inside != __version__:
-        return (
-            error(
-                "version-skew",
-                inside=inside,
-                version=__version__,
-                image_path=image.path,
-                recipe=image.record.get("recipe", "RECIPE"),
-            ),
-        )
-    return ()
+        recipe = image.record.get("recipe", "RECIPE")
+        yield error("version-skew", inside=inside, version=__version__, image=image, recipe=recipe)
 
 
-def _other_launcher(site: Site, launcher: Launcher) -> tuple[Finding, ...]:
+def _other_launcher(site: Site, launcher: Launcher) -> Iterator[Finding]:
     """The site's own launcher is not here, and another takes its place: not in silence."""
     kinds = site.launcher.kinds
-    if "mpiexec" in kinds or registry.kind_of(launcher) in kinds or launcher.kind in kinds:
-        return ()
-    return (
-        warning(
-            "launcher-site-not-on-path",
-            kinds=" or ".join(kinds),
-            site_name=site.name,
-            launcher_path=launcher.path,
-        ),
-    )
-
-
-def _no_witness(plan: Plan) -> tuple[Finding, ...]:
-    if plan.witness:
-        return ()
-    return (info("witness"),)
+    if not {"mpiexec", registry.kind_of(launcher), launcher.kind}.intersection(kinds):
+        absent = " or ".join(kinds)
+        yield warning("launcher-site-not-on-path", kinds=absent, site=site, launcher=launcher)
 
 
 def refuse(prepared: Prepared) -> FairleadError:

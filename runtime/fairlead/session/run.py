@@ -19,7 +19,6 @@ from fairlead.launch.launch import CommandLine, LaunchResult
 from fairlead.proof import preload
 from fairlead.proof.probe_job import probe
 from fairlead.proof.verdict import Proof
-from fairlead.schedulers.model import Allocation
 from fairlead.schedulers.registry import find_allocation
 from fairlead.session.model import Launched, LaunchOptions, Prepared
 from fairlead.swap import staging
@@ -47,7 +46,13 @@ def launch_proved(
         options.on_proof(proof)
     still_as_verified(prepared)
     allocation = options.allocation or find_allocation(options.environ)
-    _check_shared_cache(prepared, ranks, cache, allocation, options)
+    # Every node must see the staged folder and the run's.
+    shape = prepared.plan.request.shape
+    if allocation and not shape.nodes:
+        shape = replace(shape, nodes=min(allocation.nodes, ranks))
+    launcher = prepared.plan.launcher
+    if doubt := shared_cache.seen_by_all(cache, shape, launcher, options.environ):
+        options.on_finding(doubt)
     folder = launch.new_run_folder(cache)
     inode = staging.planned_inode(prepared.plan, cache)
     line = _command_line(prepared, command, ranks, folder, inode, options)
@@ -71,22 +76,6 @@ def _stage(prepared: Prepared, cache: Path, options: LaunchOptions) -> None:
     staging.ensure(prepared.plan, cache)
     binds = (Bind(str(cache), preload.RUN_MOUNT), *options.binds)
     unpack.ensure(prepared.plan, cache, options.progress, binds, options.environ)
-
-
-def _check_shared_cache(
-    prepared: Prepared,
-    ranks: int,
-    cache: Path,
-    allocation: Allocation | None,
-    options: LaunchOptions,
-) -> None:
-    """Every node must see the staged folder and the run's."""
-    shape = prepared.plan.request.shape
-    if allocation and not shape.nodes:
-        shape = replace(shape, nodes=min(allocation.nodes, ranks))
-    warning = shared_cache.seen_by_all(cache, shape, prepared.plan.launcher, options.environ)
-    if warning:
-        options.on_finding(warning)
 
 
 def _command_line(
@@ -116,11 +105,13 @@ def _launched(
     startup: preload.Startup,
     options: LaunchOptions,
 ) -> LaunchResult:
+    # Open MPI's launcher has to clear up its session folder; Hydra would only print a page about it.
+    grace_s = launch.GRACE_S if prepared.plan.launcher.family is AbiFamily.OPENMPI else 0.0
     try:
         result = launch.launch(
             line,
             folder,
-            limits=launch.Limits(grace_s=_grace_s(prepared)),
+            limits=launch.Limits(grace_s=grace_s),
             watch=startup.look if prepared.plan.witness else lambda: None,
             streams=launch.Streams(options.stdout, options.stderr, options.stdin),
             environ=options.environ,
@@ -131,19 +122,10 @@ def _launched(
     return result
 
 
-def _grace_s(prepared: Prepared) -> float:
-    """Open MPI's launcher has to clear up its session folder; Hydra would only print a page about it."""
-    return launch.GRACE_S if prepared.plan.launcher.family is AbiFamily.OPENMPI else 0.0
-
-
 def _check_records(result: LaunchResult, folder: Path) -> None:
-    if len(result.ranks) < result.started and not _has_room(folder):
-        raise fail(
-            "run-folder-exit-codes",
-            folder=folder,
-            started=result.started,
-            ranks_count=len(result.ranks),
-        )
+    recorded = len(result.ranks)
+    if recorded < result.started and not _has_room(folder):
+        raise fail("run-folder-exit-codes", folder=folder, result=result, recorded=recorded)
 
 
 def prove_it(

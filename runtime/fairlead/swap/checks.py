@@ -172,15 +172,8 @@ def glibc(plan: Plan, host: HostMpi) -> Iterator[Finding]:
 def _other_glibc(plan: Plan, host: HostMpi, glibc: Glibc) -> Iterator[Finding]:
     version, image = host_glibc(host), plan.image
     if glibc.way is GlibcWay.NONE:
-        has, lacking = plan.facts.glibc, ", ".join(glibc.lacking)
-        yield error(
-            "glibc-no-replacement",
-            version=version,
-            has=has,
-            image=image,
-            glibc=glibc,
-            lacking=lacking,
-        )
+        lacking = ", ".join(glibc.lacking)
+        yield error("glibc-no-replacement", version=version, plan=plan, lacking=lacking)
         return
     how = "takes the place of the image's, file by file"
     if glibc.way is GlibcWay.LOADER:
@@ -266,10 +259,10 @@ def engine_settings(plan: Plan) -> Iterator[Finding]:
     """Settings by which an administrator forbids binds, which the engine then silently drops."""
     engine = plan.engine
     if engine.forbids_binds and plan.binds:
-        yield error(
-            "engine-settings-binds-mpi" if plan.host else "engine-settings-binds-proof",
-            engine=engine,
-        )
+        if plan.host:
+            yield error("engine-settings-binds-mpi", engine=engine)
+        else:
+            yield error("engine-settings-binds-proof", engine=engine)
     for folder, setting in engine.hides if plan.request.ranks > 1 else ():
         # The engine drops a bind over a folder that the container has already.
         bound = folder != "/dev/shm" and folder in {bind.target for bind in plan.binds}
@@ -311,19 +304,6 @@ def architecture(plan: Plan, host: HostMpi) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
-    architecture,
-    gpu,
-    abi_family,
-    launcher_family,
-    pmi,
-    symbols,
-    glibc,
-    rpath,
-    static,
-    python_prefix,
-    names,
-    closure,
-    namespaces,
-    engine_settings,
-    user_libraries,
-)
+    architecture, gpu, abi_family, launcher_family, pmi, symbols, glibc, rpath, static, python_prefix,
+    names, closure, namespaces, engine_settings, user_libraries,
+)  # fmt: skip

@@ -100,13 +100,10 @@ def replaceable(
     if family is AbiFamily.UNKNOWN:
         raise fail("no-mpi", image=image, engine=engine)
     if request.mpi == "host" and host is None:
-        raise fail(
-            "host-mpi-none-on-machine" if machine else "host-mpi-none-here",
-            machine=machine,
-            family=family,
-            machine_2=machine,
-            seen="\n".join(f"{n.what}: {n.why}" for n in notes),
-        )
+        seen = "\n".join(f"{n.what}: {n.why}" for n in notes)
+        if machine:
+            raise fail("host-mpi-none-on-machine", machine=machine, family=family, seen=seen)
+        raise fail("host-mpi-none-here", family=family, seen=seen)
     return family
 
 

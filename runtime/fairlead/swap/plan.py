@@ -126,13 +126,7 @@ def _modules(draft: Draft) -> Draft:
 def _site_rules(draft: Draft) -> Draft:
     """Adds the site profile's binds and variables. Variables of the swap take precedence."""
     inputs = draft.inputs
-    site = from_site(
-        inputs.site,
-        inputs.paths,
-        gpu=inputs.request.gpu,
-        shell=inputs.request.shell,
-        bound={bind.target for bind in inputs.request.binds},
-    )
+    site = from_site(inputs.site, inputs.paths, inputs.request)
     draft = replace(draft, env={**site.env, **draft.env})
     return draft.plus(replace(site, env={}))
 

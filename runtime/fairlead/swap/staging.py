@@ -12,19 +12,14 @@ import shutil
 import time
 from pathlib import Path, PurePosixPath
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import os_error_as
 from fairlead.base.paths import atomic_folder, locked
 from fairlead.elf.patchelf import set_rpath
 from fairlead.swap.model import MOUNT, RUN_MOUNT, WITNESS, Plan, Staging
 from fairlead.swap.remedies.folders_only import room_folder
 
-_KEPT_S = 30 * 86400.0  # longer than any job runs
+KEPT_S = 30 * 86400.0  # an unused folder; longer than any job runs
 _SIZES = "patched.json"  # sizes of the copies that differ from their sources
-
-
-def stage_folder(plan: Plan, cache: Path) -> Path | None:
-    """Where the plan's staged folder is or will be; None when nothing is staged."""
-    return cache / "stage" / plan.staging.key if plan.staging else None
 
 
 def ensure(plan: Plan, cache: Path) -> Path | None:
@@ -35,17 +30,20 @@ def ensure(plan: Plan, cache: Path) -> Path | None:
     """
     if not plan.engine.binds_files:
         _furnish(plan, cache)
-    folder = stage_folder(plan, cache)
-    if folder is None or plan.staging is None or is_whole(folder, plan.staging):
+    if plan.staging is None:
+        return None
+    folder = cache / "stage" / plan.staging.key
+    if is_whole(folder, plan.staging):
         return folder
-    try:
-        with locked(cache / "locks" / f"stage-{folder.name}.lock"):
-            if not is_whole(folder, plan.staging):  # another process may have made it meanwhile
-                _set_aside(folder)
-                with atomic_folder(folder) as tree:
-                    _fill(tree, plan.staging)
-    except OSError as exc:
-        raise _failed(folder, exc) from None
+    lock = locked(cache / "locks" / f"stage-{folder.name}.lock")
+    with os_error_as("stage-failed", filename=folder), lock:
+        if not is_whole(folder, plan.staging):  # another process may have made it meanwhile
+            for old in folder.parent.glob(".*.old"):
+                if time.time() - old.stat().st_mtime > KEPT_S:
+                    shutil.rmtree(old, ignore_errors=True)
+            set_aside(folder)
+            with atomic_folder(folder) as tree:
+                _fill(tree, plan.staging)
     return folder
 
 
@@ -56,22 +54,17 @@ def _furnish(plan: Plan, cache: Path) -> None:
     there = room / PurePosixPath(WITNESS).name
     if there.is_file() if plan.witness and witness.is_file() else room.is_dir():
         return
-    try:
-        with locked(cache / "locks" / f"room-{room.name}.lock"), atomic_folder(room) as tree:
-            for place in (MOUNT, RUN_MOUNT):
-                (tree / PurePosixPath(place).name).mkdir()
-            if plan.witness and witness.is_file():
-                shutil.copy(witness, tree / there.name)
-            tree.chmod(0o755)
-    except OSError as exc:
-        raise _failed(room, exc) from None
+    lock = locked(cache / "locks" / f"room-{room.name}.lock")
+    with os_error_as("stage-failed", filename=room), lock, atomic_folder(room) as tree:
+        for place in (MOUNT, RUN_MOUNT):
+            (tree / PurePosixPath(place).name).mkdir()
+        if plan.witness and witness.is_file():
+            shutil.copy(witness, tree / there.name)
+        tree.chmod(0o755)
 
 
-def _set_aside(folder: Path) -> None:
-    """Renames an outdated folder instead of deleting it: running jobs have it mounted."""
-    for old in folder.parent.glob(".*.old"):
-        if time.time() - old.stat().st_mtime > _KEPT_S:
-            shutil.rmtree(old, ignore_errors=True)
+def set_aside(folder: Path) -> None:
+    """Renames an outdated folder, if there is one, instead of deleting it: running jobs have it mounted."""
     if folder.exists():
         aside = folder.with_name(f".{folder.name}.{os.urandom(4).hex()}.old")
         folder.rename(aside)
@@ -80,10 +73,9 @@ def _set_aside(folder: Path) -> None:
 
 def planned_inode(plan: Plan, cache: Path) -> int:
     """The inode of the staged MPI; 0 when nothing is staged."""
-    folder = stage_folder(plan, cache)
-    if folder is None or plan.host is None:
+    if plan.staging is None or plan.host is None:
         return 0
-    return (folder / "lib" / plan.host.library.soname).stat().st_ino
+    return (cache / "stage" / plan.staging.key / "lib" / plan.host.library.soname).stat().st_ino
 
 
 def is_whole(folder: Path, staging: Staging) -> bool:
@@ -120,7 +112,3 @@ def _fill(tree: Path, staging: Staging) -> None:
         (tree / link).symlink_to(name)
     for source, place in staging.folders:
         shutil.copytree(source, tree / place)
-
-
-def _failed(folder: Path, exc: OSError) -> Exception:
-    return fail("stage-failed", filename=exc.filename or folder, reason=exc.strerror or str(exc))

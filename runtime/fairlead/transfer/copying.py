@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
-from fairlead.base.errors import ExitCode, FairleadError, error
+from fairlead.base.errors import FairleadError, fail
 from fairlead.transfer import digest
 from fairlead.transfer.digest import LEAF
 from fairlead.transfer.model import Entry, Kind, Links, Tree
@@ -319,10 +319,6 @@ def _written_out(target: str, files: Sequence[str]) -> None:
 
 def _damaged(target: str, wrong: list[tuple[str, int]]) -> FairleadError:
     path, offset = min(wrong)
-    damage = error(
-        "stage-checksum",
-        at=printable(_at(target, path)),
-        where=f", between byte {offset} and {offset + LEAF}" if offset >= 0 else "",
-        why=f"; {len(wrong) - 1} more places differ" if len(wrong) > 1 else "",
-    )
-    return FairleadError(damage, ExitCode.LAUNCH_FAILED)
+    where = f", between byte {offset} and {offset + LEAF}" if offset >= 0 else ""
+    why = f"; {len(wrong) - 1} more places differ" if len(wrong) > 1 else ""
+    return fail("stage-checksum", at=printable(_at(target, path)), where=where, why=why)

@@ -41,16 +41,6 @@ class Owner:
     free: bool = False
 
 
-@dataclass(frozen=True)
-class Lock:
-    """A lock that is held until it is released, or the process ends."""
-
-    handle: int
-
-    def release(self) -> None:
-        os.close(self.handle)
-
-
 def check_usable(root: str) -> None:
     """Tests whether folders can be made in ``root``.
 
@@ -66,8 +56,8 @@ def check_usable(root: str) -> None:
     raise fail("stage-place-unusable", root=root, node_name=os.uname().nodename, why=why)
 
 
-def make(folder: str, owner: Owner) -> Lock | None:
-    """Makes a run's folder, for its user alone; returns the lock on it, where one is held.
+def make(folder: str, owner: Owner) -> int | None:
+    """Makes a run's folder, for its user alone; returns the lock on it, where one is held: a descriptor to close.
 
     Raises:
         FileExistsError: it exists.
@@ -130,10 +120,10 @@ def clear_stale(root: str) -> None:
     for folder, owner in _folders(root):
         if not owner.held or owner.keep or os.path.lexists(f"{folder}/kept.json"):
             continue
-        if lock := _locked(folder):
+        if (lock := _locked(folder)) is not None:
             with contextlib.suppress(OSError):
                 copying.remove(folder)
-            lock.release()
+            os.close(lock)
 
 
 @contextlib.contextmanager
@@ -143,8 +133,8 @@ def of_job(root: str, job: str) -> Iterator[list[str]]:
     with contextlib.ExitStack() as locks:
         folders = []
         for folder, owner in _folders(root) if job else ():
-            if owner.free and owner.job == job and (lock := _locked(folder)):
-                locks.callback(lock.release)
+            if owner.free and owner.job == job and (lock := _locked(folder)) is not None:
+                locks.callback(os.close, lock)
                 folders.append(folder)
         try:
             yield folders
@@ -164,19 +154,17 @@ def _folders(root: str) -> Iterator[tuple[str, Owner]]:
                 yield item.path, owner
 
 
-def _locked(folder: str) -> Lock | None:
-    """The lock on a folder; None when another process holds it, or locks do not work there."""
+def _locked(folder: str) -> int | None:
+    """The lock on a folder, held until it is closed; None when another process holds it, or locks do not work there."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
+    with contextlib.suppress(OSError):
         handle = os.open(f"{folder}/lock", flags, 0o600)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        return None
-    return Lock(handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        except OSError:
+            os.close(handle)
+    return None
 
 
 # --- manifests -----------------------------------------------------------------------------------

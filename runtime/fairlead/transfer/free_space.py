@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, FairleadError, error
+from fairlead.base.errors import fail
 from fairlead.base.progress import human_bytes
 from fairlead.base.system import mount_of
 from fairlead.transfer.model import Tree
@@ -54,15 +54,10 @@ def check(folder: str, trees: Sequence[Tree], root: Path = Path("/")) -> None:
     if space > free:
         missing = human_bytes(space - free)
         why = f"{human_bytes(space)} are needed; {what}: {missing} are missing"
-        raise no_space(folder, why)
+        raise fail("stage-room", folder=folder, why=why)
     if storage.f_files and inodes > storage.f_favail:
         why = f"{inodes} inodes are needed, one a file or folder; {storage.f_favail} are free there"
-        raise no_space(folder, why)
-
-
-def no_space(folder: str, why: str) -> FairleadError:
-    """The error of a storage that is too small."""
-    return FairleadError(error("stage-room", folder=folder, why=why), ExitCode.PREFLIGHT_REFUSED)
+        raise fail("stage-room", folder=folder, why=why)
 
 
 def _memory(root: Path) -> Iterator[tuple[int, str]]:

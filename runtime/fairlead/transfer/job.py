@@ -23,7 +23,6 @@ from fairlead.launch import processes
 from fairlead.launch.launch import CommandLine
 from fairlead.swap.model import Bind, Line
 from fairlead.transfer import node
-from fairlead.transfer.folder import Lock
 from fairlead.transfer.model import (
     MOUNT,
     PREFIX,
@@ -126,13 +125,13 @@ def staged(
     else:
         _out(stage, each_node, shared, shown, on_interrupt)
     finally:
-        if lock:
-            lock.release()
+        if lock is not None:
+            os.close(lock)
 
 
 def _in(
     stage: Stage, each_node: EachNode | None, shared: Path | None, shown: Progress
-) -> Lock | None:
+) -> int | None:
     wish, lock, begun = stage.wish, None, False
     try:
         title = "staging in" if wish.ins else "making a folder for data"
@@ -192,11 +191,10 @@ def _noted(stage: Stage, reports: Sequence[NodeReport]) -> None:
         stage.moved_out += report.items
         stage.findings += report.findings
         stage.kept |= {(report.node, name): path for name, path in report.kept.items()}
-    for item in stage.wish.outs:
-        if acted and all(item.name in report.missing for report in acted):
-            stage.findings.append(
-                error("stage-out-missing", item_name=item.name, mount=MOUNT, variable=VARIABLE)
-            )
+    for item in stage.wish.outs if acted else ():
+        if all(item.name in report.missing for report in acted):
+            missing = error("stage-out-missing", item=item, mount=MOUNT, variable=VARIABLE)
+            stage.findings.append(missing)
 
 
 # --- several nodes -------------------------------------------------------------------------------
@@ -220,8 +218,7 @@ def through_launcher(
             line.argv,
             line.environment(environ),
             f"stage-{os.urandom(4).hex()}",
-            stdin=subprocess.DEVNULL,
-            stdout=sys.stderr.fileno(),
+            processes.Streams(sys.stderr.fileno(), stdin=subprocess.DEVNULL),
         )
         try:
             return started.process.wait()
@@ -299,13 +296,9 @@ def lines(wish: Wish) -> tuple[Line, ...]:
     folder = f"a folder of this run in {wish.place.path} ({wish.place.kind})"
     whence = "--stage-in: copied once a node before the command, and read back to compare"
     whither = "--stage-out: copied back after the command, however it ended"
+    why = f"{folder}, made on each node and removed after the command"
     return (
-        Line(
-            "stage-data",
-            f"${VARIABLE}={MOUNT}",
-            f"{folder}, made on each node and removed after the command",
-            wish.place.why,
-        ),
+        Line("stage-data", f"${VARIABLE}={MOUNT}", why, wish.place.why),
         *(Line("stage-data", f"{i.source} -> {MOUNT}/{i.name}", whence) for i in wish.ins),
         *(Line("stage-data", f"{MOUNT}/{o.name} -> {o.target}", whither) for o in wish.outs),
     )

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail, warning
 from fairlead.transfer import copying, folder, free_space, tree
 from fairlead.transfer.copying import Copied, OnProgress, silent
-from fairlead.transfer.folder import Lock, Owner, Staged
+from fairlead.transfer.folder import Owner, Staged
 from fairlead.transfer.model import MOUNT, InItem, Kind, Links, Moved, NodeReport, OutItem, Tree
 
 _AT_FDCWD = -100
@@ -28,10 +28,10 @@ _RENAME_NOREPLACE = 1
 
 @dataclass(frozen=True)
 class Begun:
-    """A folder that was filled, and the lock that shows that its run is alive."""
+    """A folder that was filled, and the descriptor of the lock that shows that its run is alive."""
 
     report: NodeReport
-    lock: Lock | None = None
+    lock: int | None = None
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ def stage_in(
     except BaseException as exc:
         with contextlib.suppress(OSError):
             copying.remove(where)
-        if lock:
-            lock.release()
+        if lock is not None:
+            os.close(lock)
         if isinstance(exc, OSError):
             raise _as_error(exc, root) from None
         raise
@@ -212,13 +212,11 @@ def stage_out(
 
 def _acts(where: str, owner: Owner, me: str) -> bool:
     """Whether this process, of several that try, copies back."""
-    try:
-        if owner.node != me:
-            return False
-        os.mkdir(f"{where}/out")
-    except OSError:
-        return False
-    return True
+    with contextlib.suppress(OSError):
+        if owner.node == me:
+            os.mkdir(f"{where}/out")
+            return True
+    return False
 
 
 class Interrupted(KeyboardInterrupt):
@@ -248,17 +246,13 @@ def _back(
         try:
             _rename(partial, target)
         except FileExistsError:
-            instead = f"{target}.{token}"
+            own = f"{target}.{token}"
             notes.append(
                 warning(
-                    "stage-out-renamed",
-                    item_name=item.name,
-                    instead=instead,
-                    target=target,
-                    quoted_instead=shlex.quote(instead),
+                    "stage-out-renamed", item=item, target=target, own=own, quoted=shlex.quote(own)
                 )
             )
-            target = instead
+            target = own
             _rename(partial, target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -271,23 +265,12 @@ def _back(
 def _incomplete(item: OutItem, result: Tree) -> list[Finding]:
     notes = []
     if result.left_out:
-        notes.append(
-            warning(
-                "stage-special-results",
-                left_out_count=len(result.left_out),
-                item_name=item.name,
-                shown=", ".join(f"{path}: {what}" for path, what in result.left_out[:5]),
-            )
-        )
+        few = ", ".join(f"{path}: {what}" for path, what in result.left_out[:5])
+        count = len(result.left_out)
+        notes.append(warning("stage-special-results", count=count, item=item, few=few))
     if result.outward:
-        notes.append(
-            warning(
-                "stage-link-out-of-results",
-                outward_count=len(result.outward),
-                item_name=item.name,
-                outward=", ".join(result.outward[:5]),
-            )
-        )
+        few, count = ", ".join(result.outward[:5]), len(result.outward)
+        notes.append(warning("stage-link-out-of-results", count=count, item=item, few=few))
     return notes
 
 
@@ -300,14 +283,8 @@ def _kept(exc: BaseException, where: str, item: OutItem, place: str, target: str
     else:
         why = "it was interrupted"
     words = (sys.executable, "-m", "fairlead.transfer", "out", where, "--item", item.name, target)
-    return error(
-        "stage-out-failed",
-        item_name=item.name,
-        node_name=os.uname().nodename,
-        place=place,
-        why=why,
-        words=shlex.join(words),
-    )
+    me, again = os.uname().nodename, shlex.join(words)
+    return error("stage-out-failed", item=item, node=me, place=place, why=why, words=again)
 
 
 def _cleared(
@@ -333,11 +310,9 @@ def _as_error(exc: OSError, root: str) -> FairleadError:
     """An error of the system while something was staged in."""
     filename, reason = exc.filename or root, exc.strerror or str(exc)
     if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-        return free_space.no_space(
-            root, f"{reason} while {filename} was written: others also fill it"
-        )
-    copy = error("stage-copy", filename=filename, reason=reason, where=root)
-    return FairleadError(copy, ExitCode.LAUNCH_FAILED)
+        why = f"{reason} while {filename} was written: others also fill it"
+        return fail("stage-room", folder=root, why=why)
+    return fail("stage-copy", filename=filename, reason=reason, where=root)
 
 
 def _rename(source: str, target: str) -> None:

@@ -53,13 +53,8 @@ def choose(wanted: str, storage: Storage, site: str, environ: Mapping[str, str])
     path = paths[wanted]
     if not path:
         has = [kind for kind, other in paths.items() if other]
-        raise fail(
-            "stage-place-not-in-profile",
-            site=site,
-            kind=wanted,
-            has=", ".join(has),
-            path=has[0] if has else "PATH",
-        )
+        path, listed = has[0] if has else "PATH", ", ".join(has)
+        raise fail("stage-place-not-in-profile", site=site, kind=wanted, has=listed, path=path)
     if wanted == "burst-buffer":
         if not environ.get(DATAWARP):
             raise fail("stage-place-no-datawarp", datawarp=DATAWARP)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, error
+from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
 from fairlead.transfer.model import Entry, Kind, Links, Tree
 
 _MODE = 0o1777  # a copy belongs to the copier: set-user-id would mean another user
@@ -50,8 +50,7 @@ def scan(top: str, links: Links, *, seen_as: str = "", leave_special: bool = Fal
     except FileNotFoundError as exc:
         where = exc.filename or top
         if where == real:
-            missing = error("stage-source-missing-on-node", top=top)
-            raise FairleadError(missing, ExitCode.USAGE) from None
+            raise fail("stage-source-missing-on-node", top=top) from None
         raise changed(top, [os.path.relpath(where, real)]) from None
     problems = list(walk.problems(leave_special))
     if problems:
@@ -66,7 +65,7 @@ def scan(top: str, links: Links, *, seen_as: str = "", leave_special: bool = Fal
 
 def changed(top: str, paths: list[str]) -> FairleadError:
     """The error of a tree that was written to while it was copied."""
-    return FairleadError(error("stage-changed", top=top, few=_few(paths)), ExitCode.LAUNCH_FAILED)
+    return fail("stage-changed", top=top, few=_few(paths))
 
 
 def differences(first: Tree, second: Tree, *, copied: bool = False) -> list[str]:

@@ -12,8 +12,6 @@ from fairlead.swap.remedies.model import Draft, Phase, Remedy
 
 
 class FoldersOnly(Remedy):
-    """Binds one folder for everything that fairlead adds to a container."""
-
     name = "folders-only"
     title = "shows one prepared folder to engines that cannot show single files"
     phase = Phase.SHOWING

@@ -10,16 +10,23 @@ from fairlead.swap.remedies.model import Changes, Draft, Parts, Remedy
 
 
 class GlibcBind(Remedy):
-    """Binds each file of the host's glibc over the image's."""
-
     name = "glibc-bind"
     title = "shows the host's glibc over the image's, piece by piece"
+    way = GlibcWay.BIND
 
     def applies(self, draft: Draft) -> bool:
-        return draft.glibc is not None and draft.glibc.way is GlibcWay.BIND
+        return draft.glibc is not None and draft.glibc.way is self.way
 
     def stage(self, draft: Draft) -> Parts:
-        return staged_glibc(draft)
+        """The host's C library, in a separate subfolder of the staged folder."""
+        glibc, host = draft.glibc, draft.inputs.swapped_in
+        if glibc is None or host is None or not glibc.pieces:
+            return Parts()
+        files = tuple(StagedFile(e.path, f"{GLIBC_FOLDER}/{e.soname}") for e in glibc.pieces)
+        names = ", ".join(elf.soname for elf in glibc.pieces)
+        why = "the host's C library, whole, in a folder that no search path names"
+        line = Line("stage", f"{GLIBC_FOLDER}/: {len(files)} files", why, names)
+        return Parts(files, (line,), host_glibc(host))
 
     def change(self, draft: Draft) -> Changes:
         glibc, host, facts = draft.glibc, draft.inputs.swapped_in, draft.inputs.facts
@@ -39,15 +46,3 @@ class GlibcBind(Remedy):
 
 
 REMEDY = GlibcBind()
-
-
-def staged_glibc(draft: Draft) -> Parts:
-    """The host's C library, in a separate subfolder of the staged folder."""
-    glibc, host = draft.glibc, draft.inputs.swapped_in
-    if glibc is None or host is None or not glibc.pieces:
-        return Parts()
-    files = tuple(StagedFile(e.path, f"{GLIBC_FOLDER}/{e.soname}") for e in glibc.pieces)
-    names = ", ".join(elf.soname for elf in glibc.pieces)
-    why = "the host's C library, whole, in a folder that no search path names"
-    line = Line("stage", f"{GLIBC_FOLDER}/: {len(files)} files", why, names)
-    return Parts(files, (line,), host_glibc(host))

@@ -11,23 +11,17 @@ from fairlead.elf.facts import ImageFacts
 from fairlead.swap.glibc import GLIBC_FOLDER, Glibc, GlibcWay, host_glibc
 from fairlead.swap.layout import folders_behind, search_folders
 from fairlead.swap.model import MOUNT, Line
-from fairlead.swap.remedies.glibc_bind import staged_glibc
-from fairlead.swap.remedies.model import Changes, Draft, Parts, Remedy
+from fairlead.swap.remedies.glibc_bind import GlibcBind
+from fairlead.swap.remedies.model import Changes, Draft
 
 
-class GlibcLoader(Remedy):
-    """Puts the host's loader in front of the command."""
-
+class GlibcLoader(GlibcBind):
     name = "glibc-loader"
     title = (
         "starts the program by the loader of the host's glibc, for engines that show folders only"
     )
 
-    def applies(self, draft: Draft) -> bool:
-        return draft.glibc is not None and draft.glibc.way is GlibcWay.LOADER
-
-    def stage(self, draft: Draft) -> Parts:
-        return staged_glibc(draft)
+    way = GlibcWay.LOADER
 
     def change(self, draft: Draft) -> Changes:
         glibc, host, request = draft.glibc, draft.inputs.swapped_in, draft.inputs.request

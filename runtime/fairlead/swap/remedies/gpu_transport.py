@@ -11,8 +11,6 @@ from fairlead.swap.remedies.model import Changes, Draft, Parts, Phase, Remedy
 
 
 class GpuTransport(Remedy):
-    """Stages and preloads the GPU transport library."""
-
     name = "gpu-transport"
     title = "preloads the host's GPU transport library, where the MPI is to send from GPU to GPU"
     phase = Phase.RUNNING

@@ -13,8 +13,6 @@ from fairlead.swap.remedies.model import Changes, Draft, RankReport, Remedy
 
 
 class TiedMpi(Remedy):
-    """Binds the host's MPI over the image's file."""
-
     name = "tied-mpi"
     title = "shows the host's MPI over the image's, where DT_RPATH or a Python prefix leads"
 

@@ -15,8 +15,6 @@ _SETTINGS = {
 
 
 class UserNamespaces(Remedy):
-    """Switches off cross-memory attach."""
-
     name = "user-namespaces"
     title = "switches off cross-memory attach where each rank has a separate user namespace"
     phase = Phase.RUNNING

@@ -11,8 +11,6 @@ from fairlead.swap.remedies.model import Changes, Draft, Phase, Remedy
 
 
 class WireUp(Remedy):
-    """Sets the variables and binds the folders that PMI needs."""
-
     name = "wire-up"
     title = "sets Intel MPI's PMI under srun, and shows the folders of Slurm's PMIx"
     phase = Phase.RUNNING

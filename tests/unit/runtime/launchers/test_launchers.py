@@ -18,7 +18,7 @@ from tests.support.recorded import HYDRA, OPENMPI, SITE, planned
 
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.elf.facts import AbiFamily
-from fairlead.launch import allocate, choose_launcher, shared_cache
+from fairlead.launch import allocate, shared_cache
 from fairlead.launch import request as request_module
 from fairlead.launch.request import Asked, on_this_machine, seconds, shape
 from fairlead.launchers import model as launcher_model
@@ -29,6 +29,7 @@ from fairlead.schedulers import slurm
 from fairlead.schedulers.model import Allocation
 from fairlead.schedulers.registry import find_allocation as find
 from fairlead.schedulers.slurm import counts, expand
+from fairlead.session import choose
 from fairlead.site.model import Scheduler, Starter
 from fairlead.swap import checks
 
@@ -333,10 +334,10 @@ def program(folder: Path, name: str, text: str = "exit 0") -> Path:
 def test_sites_first_launcher_that_is_here_is_taken(tmp_path: Path) -> None:
     site = replace(SITE, launcher=Starter(("aprun", "srun", "mpiexec")))
     environ = {"PATH": str(tmp_path)}
-    assert choose_launcher.here(site, environ) is None
+    assert choose.here(site, environ) is None
     srun_here = program(tmp_path, "srun", f"printf '{NEW}'")
-    assert choose_launcher.here(site, environ) == ("srun", str(srun_here))
-    found = choose_launcher.of_kind(
+    assert choose.here(site, environ) == ("srun", str(srun_here))
+    found = choose.of_kind(
         "srun", AbiFamily.OPENMPI, site, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     )
     assert (found.pmi, found.family, found.title) == ("pmix", AbiFamily.OPENMPI, "srun --mpi=pmix")
@@ -344,10 +345,10 @@ def test_sites_first_launcher_that_is_here_is_taken(tmp_path: Path) -> None:
 
 def test_launcher_by_a_name_that_is_none_gets_the_kinds(tmp_path: Path) -> None:
     with pytest.raises(FairleadError) as caught:
-        choose_launcher.named("srum", AbiFamily.MPICH, SITE, {"PATH": ""})
+        choose.named("srum", AbiFamily.MPICH, SITE, {"PATH": ""})
     assert "srun" in caught.value.findings[0].why
     with pytest.raises(FairleadError) as caught:
-        choose_launcher.of_kind("jsrun", AbiFamily.MPICH, SITE, {"PATH": str(tmp_path)})
+        choose.of_kind("jsrun", AbiFamily.MPICH, SITE, {"PATH": str(tmp_path)})
     assert caught.value.findings[0].what == "no jsrun on PATH"
 
 

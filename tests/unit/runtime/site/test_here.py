@@ -10,7 +10,7 @@ from tests.support.recorded import SITE, planned
 from fairlead.site.engine_options import with_options
 from fairlead.site.model import Engines, Environment, Gpu, Origin, Status
 from fairlead.site.resolved_paths import Here, look, matches
-from fairlead.swap.model import Bind
+from fairlead.swap.model import Bind, Request
 from fairlead.swap.site_rules import from_site
 
 
@@ -53,12 +53,12 @@ def test_from_site_the_users_own_comes_first() -> None:
         origins={"environment.set": Origin(Status.DOCUMENTED, "its manual", "", "there")},
     )
     here = Here(binds=("/opt/cray", "/run/cxi"), absent=("/gone",))
-    found = from_site(site, here, gpu=False, shell=("FI_B",), bound=("/run/cxi",))
+    found = from_site(site, here, Request(shell=("FI_B",), binds=(Bind("/run/cxi", "/run/cxi"),)))
     assert found.binds == (Bind("/opt/cray", "/opt/cray"),) and found.env == {"FI_A": "1"}
     output = {(line.kind, line.what) for line in found.lines}
     assert {("left out", "/gone"), ("left out", "FI_B=2"), ("env", "FI_A=1")} <= output
     assert any("documented: its manual" in line.why for line in found.lines)
-    with_gpu = from_site(site, here, gpu=True, shell=(), bound=())
+    with_gpu = from_site(site, here, Request(gpu=True))
     assert with_gpu.env["MPICH_GPU_SUPPORT_ENABLED"] == "1"
 
 

@@ -105,7 +105,7 @@ def test_tree_of_any_shape_survives_the_way_in_and_back(shape: Shape, mode: list
         assert snapshot(Path(where, "data/data")) == before
         report = node.stage_out(where, [OutItem("data", str(top / "back"))])
         assert begun.lock is not None
-        begun.lock.release()
+        os.close(begun.lock)
         assert not report.findings and not os.path.lexists(where)
         assert snapshot(top / "back") == before == snapshot(top / "source")
         assert report.items[0].digest == begun.report.items[0].digest
@@ -388,7 +388,7 @@ def test_what_the_job_has_is_used_again_when_it_is_still_right(
         assert snapshot(Path(one.target)) == snapshot(source)
         node.stage_out(begun_folder(tmp_path, name), [])
         assert begun.lock is not None
-        begun.lock.release()
+        os.close(begun.lock)
         return one.reused
 
     assert run("1") is False
@@ -440,7 +440,7 @@ def test_what_cannot_be_copied_back_is_kept_and_fetched_by_the_command_shown(
     items = [OutItem("res", str(lost)), OutItem("other", str(other))]
     report = node.stage_out(begun_folder(tmp_path, "res"), items)
     assert begun.lock is not None
-    begun.lock.release()
+    os.close(begun.lock)
     assert report.error == 123 and set(report.kept) == {"res", "other"}
     assert from_json(NodeReport, json.loads(json.dumps(to_json(report)))) == report
     folder.clear_stale(str(tmp_path))  # no later run removes it
