@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fairlead.perf.stats import Summary
+if TYPE_CHECKING:
+    from fairlead.perf.stats import Summary  # imports NumPy
 
 WIDTH, HEIGHT = 440, 284
 _RIGHT, _TOP, _BOTTOM = 22, 14, 44
