@@ -174,3 +174,14 @@ def test_table_wraps_its_last_column_only() -> None:
         " k  one two three four",
         "    five six",
     ]
+
+
+def test_profile_without_clues_says_so(environ: dict[str, str], tmp_path: Path) -> None:
+    profile = tmp_path / "mine.toml"
+    profile.write_text(
+        '[site]\nname = "mine"\nsummary = "x"\n[fabric]\naccepts = ["tcp"]\nsource = "guess"\n'
+    )
+    code, out, _ = call(environ, "why-not", str(profile))
+    assert code == 0 and "it has no clues" in out
+    _, document, _ = call(environ, "why-not", str(profile), "--json")
+    assert json.loads(document)["clues"] == []
