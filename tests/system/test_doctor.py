@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.machine import Recorded
 from tests.system import hosts
 
 import fairlead
+from fairlead.doctor.fix import examine
 from fairlead.doctor.registry import ordered
 
 
@@ -149,3 +151,12 @@ def test_doctor_user_without_the_device_is_shown_what_root_must_do(user: User) -
     assert done.returncode == 1
     assert found["remedy"] == "sudo chmod 666 /dev/fuse"
     assert "this command needs root" in found["why"]
+
+
+def test_recording_of_this_machine_gives_the_same_findings(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "recorded/doctor/record.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    (tmp_path / "this.json").write_text(done.stdout)
+    replayed = examine(Recorded("this", tmp_path), ordered())
+    found = [d.finding.severity.value for d in replayed]
+    assert len(found) > 20 and found == [line.split()[0] for line in done.stderr.splitlines()]

@@ -1,6 +1,6 @@
 """Records what doctor's checks ask this machine, and its answers: ``python record.py > NAME.json``.
 
-``tests/unit/test_doctor_checks.py`` plays the recordings back, and says what each must find. A machine
+``tests/unit/runtime/doctor/test_doctor_checks.py`` plays the recordings back, and says what each must find. A machine
 that differs from a recorded one in a few answers is a file that says so: ``like`` names the recorded one,
 ``environ`` and ``answers`` what differs.
 """
@@ -16,22 +16,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairlead.doctor.process import Ran
-from fairlead.doctor.tries import ClockState
-from fairlead.engine.model import Engine
-from fairlead.facts import Elf
-from fairlead.hostmpi import HostMpi
-from fairlead.serial import to_json
-
+from fairlead.base.process import Ran
+from fairlead.base.serde import to_json
+from fairlead.detect.machine import Profile
 from fairlead.doctor.fix import look
 from fairlead.doctor.registry import ordered
-from fairlead.doctor.world import FileSystem, Machine, Profile
+from fairlead.doctor.world import ClockState, FileSystem, World
+from fairlead.elf.facts import Elf
+from fairlead.engines.model import Engine
+from fairlead.mpi.host import HostMpi
 
 KEPT = ("HOME", "PATH", "USER", "TMPDIR", "XDG_CACHE_HOME", "XDG_DATA_HOME", "FAIRLEAD_MPI")
 HOME = "/home/alice"  # of everybody, in a recording
 
 
-class Recorder(Machine):
+class Recorder(World):
     """The machine, taking notes: question, then answer."""
 
     def __init__(self) -> None:
@@ -68,8 +67,10 @@ class Recorder(Machine):
     def engine(self) -> str | None:
         return self._note(("engine",), super().engine())
 
-    def probe_engine(self) -> Ran:
-        return self._note(("probe_engine",), super().probe_engine())
+    def probe_engine(self, compression: str = "") -> Ran:
+        if not compression:
+            return self._note(("probe_engine",), super().probe_engine())
+        return self._note(("try_image", compression), super().probe_engine(compression))
 
     def other_engines(self) -> Mapping[str, Ran]:
         return self._note(("other_engines",), dict(super().other_engines()))
@@ -109,9 +110,6 @@ class Recorder(Machine):
         return self._note(
             ("try_squashfuse", compression), _brief(super().try_squashfuse(compression))
         )
-
-    def try_image(self, compression: str) -> Ran:
-        return self._note(("try_image", compression), super().try_image(compression))
 
     def look_inside(self) -> tuple[Ran, Ran]:
         outside, inside = super().look_inside()
