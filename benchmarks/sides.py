@@ -197,7 +197,7 @@ def image(recipe: str) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens at now."""
+    """Ports of the loopback interface that are free now."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in held]
     for one in held:

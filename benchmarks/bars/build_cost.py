@@ -1,7 +1,7 @@
 """What ``fairlead build`` costs: its peak of memory, and the time that one changed pip line takes.
 
 Memory is that of all the build's processes (resident, so what they share counts for each) and of
-the build's own ``/dev/shm``, in which it unpacks: a file system of its own, so that nobody else's
+the build's own ``/dev/shm``, in which it unpacks: a file system of its own, so that no other process's
 files count. Both are read together, many times a second.
 """
 

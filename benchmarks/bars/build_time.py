@@ -2,7 +2,7 @@
 
 Both start from files that are here already: fairlead's download cache holds the packages, and a
 mirror and index on loopback hand the same files to Apptainer, whose base image is unpacked in its
-cache. Both work in memory. Ours makes tree and image anew in each round. The bar is for the command
+cache. Both work in memory. Ours makes tree and image again in each round. The bar is for the command
 that one types, with which Apptainer packs by gzip; packing by zstd at our level is measured
 too, and reported.
 """

@@ -43,7 +43,7 @@ class Pair:
 
     Attributes:
         wheel: the host's MPI, installed from PyPI in a prefix of its own.
-        compiler: of the host, beside its launcher; that of MPICH where it has none.
+        compiler: of the host, next to its launcher; that of MPICH where it has none.
         pin: words for its launcher, and variables, that keep rank 0 on one core and rank 1 on another.
     """
 
@@ -185,14 +185,14 @@ def _compile(folder: Path, pair: Pair, plan: Plan) -> Path:
 def _native(pair: Pair, plan: Plan, program: Path) -> CommandLine:
     assert plan.host is not None
     folder = Path(plan.host.library.path).parent
-    beside = program.with_name("native")  # the name that the image's programs ask for
-    beside.mkdir(exist_ok=True)
-    link = beside / "libmpich.so.12"
+    native = program.with_name("native")  # the name that the image's programs ask for
+    native.mkdir(exist_ok=True)
+    link = native / "libmpich.so.12"
     if not link.exists() and plan.host.library.soname == "libmpi.so.12":
         link.symlink_to(folder / "libmpi.so.12")
     argv = (plan.launcher.path, "-n", "2", str(program))
     # The alias leads to the real file: its own folders are named, since $ORIGIN is the alias' then.
-    path = f"{folder}:{folder / 'mpich'}:{beside}"
+    path = f"{folder}:{folder / 'mpich'}:{native}"
     return _pinned(pair, CommandLine(argv, {"LD_LIBRARY_PATH": path}))
 
 

@@ -1,6 +1,6 @@
 """A rank that reduces: ``reduce_core.py SOCKET LIBRARY``, of ``fairlead``, ``mpi``, ``horovod`` or ``gloo``.
 
-``check`` reduces numbers that are known and tells how far the sum is off; ``times`` gives seconds.
+``check`` reduces numbers that are known and prints how far the sum is off; ``times`` gives seconds.
 """
 
 import os
@@ -59,7 +59,7 @@ def horovod():
         if len(out) < 1 << 16:
             out[:] = mean.numpy()
         else:
-            out[-1] = mean[-1]  # it is done; nobody copies a gradient
+            out[-1] = mean[-1]  # it is done; no gradient is copied
 
     return reduce, hvd.rank(), hvd.size(), MPI.COMM_WORLD.Barrier, "sum", hvd.shutdown
 

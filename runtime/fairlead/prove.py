@@ -137,7 +137,7 @@ def _wrong(ranks: list[Any], accepts: set[str], expected: str = "") -> list[str]
         found.append(f"the launcher started {promised} ranks, and MPI sees {size}")
     if not promised and size == 1:
         found.append(
-            "no variable of a launcher reached this rank, so nobody knows how many there should be (pass "
+            "no variable of a launcher reached this rank, so the expected number of ranks is unknown (pass "
             "them into the container; or say --alone)"
         )
     for rank in ranks:

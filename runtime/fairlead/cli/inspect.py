@@ -83,7 +83,7 @@ def _text(image: Image, tree: str, packages: Mapping[str, Mapping[str, str]]) ->
     ]
     parts = {
         "MPI libraries": table(mpis, indent="  ") or "  none",
-        "Who uses MPI": table(users, indent="  ") or "  nobody",
+        "Who uses MPI": table(users, indent="  ") or "  none",
         "Environment": table(sorted(image.env.items()), indent="  "),
     }
     texts = [f"{click.style(title, bold=True)}\n{text}" for title, text in parts.items() if text]

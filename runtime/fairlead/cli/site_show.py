@@ -13,7 +13,7 @@ import click
 
 from fairlead.cli.screen import plain, table, wrap
 from fairlead.site import Site, Status
-from fairlead.site.model import COUNTED, NOBODY, Origin
+from fairlead.site.model import COUNTED, UNSOURCED, Origin
 
 _SECTIONS = (
     "detect", "scheduler", "launcher", "engine", "fabric", "mpi", "dependencies", "binds", "devices",
@@ -64,7 +64,7 @@ def _notes(site: Site) -> _Notes:
     """A number for each source, in the order of the values."""
     ordered = [o for section in _SECTIONS for o in (site.origins[k] for k in _keys(site, section))]
     origins = [*ordered, *(reference.origin for reference in site.performance)]
-    named = dict.fromkeys((o.source, o.read) for o in origins if o.source != NOBODY)
+    named = dict.fromkeys((o.source, o.read) for o in origins if o.source != UNSOURCED)
     return {source: number for number, source in enumerate(named, start=1)}
 
 

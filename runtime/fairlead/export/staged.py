@@ -235,7 +235,7 @@ folders() {
 }
 
 put() {
-    [ -r "$1" ] || stop "$1 is not there: was the system updated? Make this script anew: fairlead site export"
+    [ -r "$1" ] || stop "$1 is not there: was the system updated? Write this script again: fairlead site export"
     mkdir -p "$work/$(dirname "$2")"
     cp -L "$1" "$work/$2"
     chmod 755 "$work/$2"

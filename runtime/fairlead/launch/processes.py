@@ -149,7 +149,7 @@ def end(started: Started, grace_s: float = 2.0) -> int:
 
 
 def _guards() -> set[int]:
-    """Whoever clears up after a container, with what they have started for it."""
+    """Processes that clean up after a container, with those they have started for it."""
     living = list(_living(""))
     return _with_descendants({p.pid for p in living if p.name == _GUARD}, living)
 
@@ -179,7 +179,7 @@ def wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
 
 
 def survivors(started: Started) -> list[int]:
-    """Living processes of a run: the launcher, what this process inherited since, whoever carries
+    """Living processes of a run: the launcher, processes that this one inherited since, those that carry
     the marker, and the descendants of all these."""
     me = os.getpid()
     living = [p for p in _living(started.run_id) if p.pid != me]

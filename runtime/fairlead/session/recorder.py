@@ -136,11 +136,11 @@ class Recorder:
         number, self._launches = self._launches, self._launches + 1
         return Launching(self, number, title or (self._stages[-1] if self._stages else ""))
 
-    def finish(self, nobody: str) -> Finding:
+    def finish(self, missing: str) -> Finding:
         """Merges all parts; returns the outcome, for the user.
 
         Args:
-            nobody: why there may be no part of any rank.
+            missing: why there may be no part of any rank.
         """
         with self._lock:
             if self._out >= 0:
@@ -153,7 +153,7 @@ class Recorder:
         if merged:
             return info("comm-timeline-written", line=merged.line(), file=self.file)
         shutil.rmtree(self.folder, ignore_errors=True)
-        return warning("comm-timeline-missing", file=self.file, nobody=nobody)
+        return warning("comm-timeline-missing", file=self.file, missing=missing)
 
 
 class _Recorded:

@@ -169,7 +169,7 @@ def _from(document: Document, source: str) -> Origin:
     name = document.data["site"]["name"]
     entry = document.data.get("sources", {}).get(source)
     if entry is None:
-        return Origin(Status.GUESS, model.NOBODY, "", name)
+        return Origin(Status.GUESS, model.UNSOURCED, "", name)
     return Origin(Status(entry["status"]), entry["text"], str(entry.get("read", "")), name)
 
 

@@ -31,7 +31,7 @@ _WORDS = {
 # Of several values.
 COUNTED = {**_WORDS, Status.USER: "from users", Status.GUESS: "guessed"}
 
-NOBODY = "no source states it"  # the source of a value whose file says `guess`
+UNSOURCED = "no source states it"  # the source of a value whose file says `guess`
 
 
 @dataclass(frozen=True)

@@ -259,7 +259,7 @@ def _share_loop_devices(tree: Path) -> None:
 
 
 def _point_at(tree: Path, final: Path) -> None:
-    """Tells the programs to start with the loader and libraries that will lie in ``final``."""
+    """Makes the programs start with the loader and libraries that will be in ``final``."""
     patchelf = find_patchelf()
     if not patchelf:
         raise fail("engine-no-patchelf", retry=RETRY)
