@@ -8,8 +8,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
+from tests.support import json_schema
 
 from fairlead.base.json_schema import schema_of, schema_text
 from fairlead_build.recipe.model import Written
@@ -29,19 +29,17 @@ name = "mine"
 """
 
 
+pytestmark = json_schema.validates
+
+
 def mistakes(recipe: str) -> list[str]:
-    found = jsonschema.Draft7Validator(SCHEMA).iter_errors(tomllib.loads(recipe))
-    return [error.message for error in found]
+    return json_schema.mistakes(SCHEMA, tomllib.loads(recipe))
 
 
 def test_schema_published_is_that_of_the_code() -> None:
     assert PUBLISHED.read_text() == schema_text(SCHEMA), "fairlead recipe schema -o " + str(
         PUBLISHED
     )
-
-
-def test_schema_is_a_sound_schema() -> None:
-    jsonschema.Draft7Validator.check_schema(SCHEMA)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.parent.name)

@@ -12,13 +12,13 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-import jsonschema
 import pytest
 import yaml
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import recorded
+from tests.support.json_schema import mistakes, validates
 from tests.unit.runtime.detect.test_capture import taken
 
 from fairlead.base.errors import ExitCode, FairleadError
@@ -339,10 +339,11 @@ HOOK = {
 
 def variables(hook: str) -> dict[str, str]:
     document = json.loads(hook)
-    jsonschema.validate(document, HOOK)
+    assert not mistakes(HOOK, document)
     return dict(word.split("=", 1) for word in document["hook"]["env"])
 
 
+@validates
 def test_sarus_hooks_are_oci_hooks_with_lists_of_absolute_paths() -> None:
     files = made("sarus", replace(FACTS, here=ARIES))
     mpi = variables(files["hooks.d/05-mpi-hook.json"].text)
@@ -358,6 +359,7 @@ def test_sarus_hooks_are_oci_hooks_with_lists_of_absolute_paths() -> None:
     assert any(path.endswith("/libc.so.6") for path in glibc["GLIBC_LIBS"].split(":"))
 
 
+@validates
 def test_sarus_pairs_libraries_by_name_and_version_so_both_are_in_the_name() -> None:
     """A Cray's library is called libmpi_gnu_123.so.12: no image has one of that name."""
     host = recorded.host()
@@ -374,6 +376,7 @@ def test_sarus_pairs_libraries_by_name_and_version_so_both_are_in_the_name() -> 
     }
 
 
+@validates
 def test_sarus_is_given_the_modules_folder_where_the_hook_shows_it() -> None:
     files = made("sarus")
     part = json.loads(files["sarus.part.json"].text)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import archspec.cpu
-import jsonschema
 import pytest
+from tests.support.json_schema import mistakes, validates
 from tools import site_reference
 
 from fairlead.base.paths import bundled
@@ -131,11 +131,10 @@ def test_schema_published_is_that_of_the_code() -> None:
     assert PUBLISHED.read_text() == schema_text(), f"fairlead site schema -o {PUBLISHED}"
 
 
+@validates
 @each_file
 def test_schema_fits_every_profile_and_each_names_it(path: Path) -> None:
-    jsonschema.Draft7Validator.check_schema(schema())
-    errors = jsonschema.Draft7Validator(schema()).iter_errors(plain(path))
-    assert [e.message for e in errors] == []
+    assert mistakes(schema(), plain(path)) == []
     named = re.match(r"#:schema (\S+)\n", path.read_text())
     assert named and (path.parent / named[1]).resolve() == PUBLISHED
 
@@ -143,6 +142,7 @@ def test_schema_fits_every_profile_and_each_names_it(path: Path) -> None:
 SMALL = '[site]\nname = "x"\nsummary = "x"\n'
 
 
+@validates
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -159,11 +159,8 @@ SMALL = '[site]\nname = "x"\nsummary = "x"\n'
     ],
 )  # fmt: skip
 def test_schema_refuses_what_the_reader_refuses(wrong: str) -> None:
-    def mistakes(text: str) -> int:
-        return len(list(jsonschema.Draft7Validator(schema()).iter_errors(tomllib.loads(text))))
-
-    assert not mistakes(SMALL)
-    assert mistakes(SMALL + wrong)
+    assert not mistakes(schema(), tomllib.loads(SMALL))
+    assert mistakes(schema(), tomllib.loads(SMALL + wrong))
 
 
 def test_schema_says_of_every_key_what_it_means() -> None:

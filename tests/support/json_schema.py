@@ -1,0 +1,20 @@
+"""JSON Schema, by a validator that fairlead does not use itself.
+
+It takes a second to import, so the tests marked with ``validates`` share a worker.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+validates = pytest.mark.xdist_group("json-schema")
+
+
+def mistakes(schema: dict[str, Any], document: object) -> list[str]:
+    """What is wrong with a document; the schema itself must be sound."""
+    import jsonschema
+
+    jsonschema.Draft7Validator.check_schema(schema)
+    return [error.message for error in jsonschema.Draft7Validator(schema).iter_errors(document)]
