@@ -60,12 +60,18 @@ class Use:
 
 # Cached, and not constants of the module: each worker collects every test, and few run these.
 @cache
-def _sources() -> list[tuple[Room, Path, ast.Module]]:
+def _sources() -> list[tuple[Room, Path, list[ast.AST]]]:
+    """Every module's room, file and nodes of the kinds that the tests read."""
+    read = (ast.Call, ast.Constant, ast.ImportFrom, ast.Assign, ast.AnnAssign)
     return [
-        ((package, path.relative_to(folder).parts[0].removesuffix(".py")), path, ast.parse(path.read_text()))
+        (
+            (package, path.relative_to(folder).parts[0].removesuffix(".py")),
+            path,
+            [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, read)],
+        )
         for package, folder in FOLDERS.items()
         for path in sorted(folder.rglob("*.py"))
-    ]  # fmt: skip
+    ]
 
 
 def _ids(node: ast.expr) -> tuple[str, ...]:
@@ -75,19 +81,19 @@ def _ids(node: ast.expr) -> tuple[str, ...]:
     return (node.value,) if isinstance(node, ast.Constant) and isinstance(node.value, str) else ()
 
 
-def _imported(tree: ast.Module) -> set[str]:
+def _imported(nodes: list[ast.AST]) -> set[str]:
     """Functions of ``CALLS`` that a module has from those who make them."""
     makers = {"fairlead.base.errors", "fairlead.base.toml", "fairlead.doctor.diagnosis"}
-    imports = (n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module in makers)
+    imports = (n for n in nodes if isinstance(n, ast.ImportFrom) and n.module in makers)
     return {alias.name for node in imports for alias in node.names} & set(CALLS)
 
 
 @cache
 def _uses() -> list[Use]:
     uses = []
-    for room, path, tree in _sources():
-        ours = _imported(tree)
-        for node in ast.walk(tree):
+    for room, path, nodes in _sources():
+        ours = _imported(nodes)
+        for node in nodes:
             if not isinstance(node, ast.Call) or getattr(node.func, "id", "") not in ours:
                 continue
             assert isinstance(node.func, ast.Name)
@@ -131,8 +137,8 @@ def _fields(table: Mapping[str, Any]) -> set[str]:
 def _words() -> dict[Room, Counter[str]]:
     """Every string constant of each room's code."""
     words: dict[Room, Counter[str]] = {}
-    for room, _, tree in _sources():
-        constants = (n.value for n in ast.walk(tree) if isinstance(n, ast.Constant))
+    for room, _, nodes in _sources():
+        constants = (n.value for n in nodes if isinstance(n, ast.Constant))
         words.setdefault(room, Counter()).update(c for c in constants if isinstance(c, str))
     return words
 
@@ -210,8 +216,8 @@ def _checks() -> set[str]:
     """Every name that a finding's ``check`` can have."""
     names = {table["check"] for table in _whole().values() if "check" in table} - {"{check}"}
     names |= {check.name for check in ordered()}
-    for _, _, tree in _sources():
-        for node in ast.walk(tree):
+    for _, _, nodes in _sources():
+        for node in nodes:
             if isinstance(node, ast.Call):
                 # Fields of messages that are called by another's name; findings of other makers.
                 names |= set(_texts(k.value for k in node.keywords if k.arg == "check"))

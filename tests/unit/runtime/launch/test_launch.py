@@ -114,9 +114,9 @@ def test_launch_rank_failed_and_the_others_waiting_are_ended_only_within_mpi(
         for folder in (tmp_path / "runs").iterdir():
             (folder / "started.1").write_text("node 1\n" if within else "")
 
-    script = f"[ $PMI_RANK = 1 ] && exit 3; sleep {600 if within else 2}"
+    script = f"[ $PMI_RANK = 1 ] && exit 3; sleep {600 if within else 1}"
     if not within:
-        assert run(script, limits=launch.Limits(after_death_s=0.5), watch=note).code == 3
+        assert run(script, limits=launch.Limits(after_death_s=0.2), watch=note).code == 3
         return
     with pytest.raises(FairleadError) as caught:
         run(script, limits=launch.Limits(after_death_s=0.5), watch=note)

@@ -29,7 +29,8 @@ def test_clear_of_a_missing_folder_removes_nothing(folder: Path) -> None:
     assert shm_cleanup.clear(frozenset(), folder / "none") == 0
 
 
-def test_clear_keeps_what_a_living_process_has_mapped() -> None:
+def test_clear_keeps_what_a_living_process_has_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shm_cleanup, "_SETTLED_S", 0.1)
     before = shm_cleanup.listing()
     path = Path("/dev/shm/mpich_shm_mapped_by_a_test")
     path.write_bytes(bytes(4096))
