@@ -136,9 +136,10 @@ chmod 755 $DESTDIR/opt/tool/say
     lock = lock_of(load_recipe("mpi-base"))
     assert lock is not None
     folder = tmp_path / "rendered"
-    for path, body in contents(load_recipe(tmp_path), lock).items():
+    for path, (body, mode) in contents(load_recipe(tmp_path), lock).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(body)
+        (folder / path).chmod(mode)
     script = "/opt/tool/say; ls -d /built /files /usr/src/fairlead 2>/dev/null"
     here.podman_build(folder, "localhost/tooled:1")
     run = ("run", "--rm", "--network=none", "localhost/tooled:1", "sh", "-c", f"{script}; true")
