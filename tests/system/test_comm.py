@@ -61,7 +61,7 @@ def ranks(mpi, backend, tmp_path):
         )
         return done.returncode, sorted(done.stdout.splitlines()), done.stderr
 
-    run.backend = backend
+    run.backend = backend  # type: ignore[attr-defined]
     return run
 
 

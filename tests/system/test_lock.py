@@ -308,7 +308,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(files: dict[str, bytes], cuts: int = 0) -> Iterator[tuple[str, list[str]]]:
-    handler = type("Handler", (_Handler,), {"files": files, "cuts": cuts, "ranges": []})
+    handler: Any = type("Handler", (_Handler,), {"files": files, "cuts": cuts, "ranges": []})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

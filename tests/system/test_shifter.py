@@ -112,8 +112,8 @@ def made() -> Iterator[Site]:
                 symlinks=True,
             )
             for package in (fairlead, fairlead_build):
-                folder = Path(package.__file__ or "").parent
-                shutil.copytree(folder, shared / "code" / folder.name, ignore=ignore)
+                code = Path(package.__file__ or "").parent
+                shutil.copytree(code, shared / "code" / code.name, ignore=ignore)
             shutil.copytree(hosts.ROOT / "sitecfg", shared / "code/fairlead/_data/sitecfg")
             yield Site(home.stat().st_uid, home, shared, exported(shared, "copy"))
     finally:

@@ -50,7 +50,8 @@ def test_diff_names_packages_environment_labels_and_files(images: tuple[Path, Pa
     record |= {"env": {"A": "2"}, "labels": {}, "lock_sha256": "bb"}
     (second / ".fairlead/image.json").write_text(json.dumps(record))
     (second / "bin/sh").chmod(0o755)
-    found = compare(*(open_image(str(path)) for path in images), Silent())
+    old, new = (open_image(str(path)) for path in images)
+    found = compare(old, new, Silent())
     assert not found.same_tree
     assert {(c.name, c.old, c.new) for c in found.packages} == {
         ("Debian: bash", "5.2", "5.3"),

@@ -48,9 +48,9 @@ def layer(folder: Path, name: str, *entries: Entry, pack: bool = True) -> LayerF
             archive.addfile(info, io.BytesIO(what) if isinstance(what, bytes) else None)
     plain = buffer.getvalue()
     body = gzip.compress(plain, mtime=0) if pack else plain
-    path = folder / name
-    path.write_bytes(body)
-    return LayerFile(path, sha(body), sha(plain))
+    file = folder / name
+    file.write_bytes(body)
+    return LayerFile(file, sha(body), sha(plain))
 
 
 def sha(body: bytes) -> str:

@@ -49,7 +49,7 @@ def test_aggregate_one_rank_returns_equal_new_arrays(comm):
     result = comm.aggregate(arrays)
     for given, got in zip(arrays, result, strict=True):
         np.testing.assert_array_equal(given, got)
-        assert got.dtype == given.dtype and got.shape == given.shape
+        assert got.dtype == given.dtype and got.shape == given.shape  # type: ignore[attr-defined]
         assert not np.shares_memory(given, got)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ def test_words_of_an_error_are_all_of_its_lines() -> None:
 
 def test_mean_of_state_keeps_bits_dtypes_and_order() -> None:
     rng = np.random.default_rng(0)
-    arrays = [
+    arrays: list[Any] = [
         rng.normal(size=5).astype(np.float32),
         np.arange(3),
         np.array(True),

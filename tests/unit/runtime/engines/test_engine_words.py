@@ -23,7 +23,7 @@ from fairlead.engines.registry import ENGINES, kinds
 from fairlead.engines.sarus import Sarus, image_name
 from fairlead.engines.shifter import Shifter
 from fairlead.launch.launch import CommandLine, command_line
-from fairlead.mpi.host import Launcher
+from fairlead.launchers.model import Launcher
 from fairlead.site import all_sites
 from fairlead.swap.model import Plan
 

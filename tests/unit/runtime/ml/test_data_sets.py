@@ -20,7 +20,7 @@ from fairlead.ml.data import files, formats
 from fairlead.ml.data.example import decode, encode
 from fairlead.ml.data.generate import DataSet, generate
 from fairlead.ml.data.manifest import Manifest, Shard, find_shards, read_manifest
-from fairlead.ml.data.samples import DamagedFile, Layout, Samples
+from fairlead.ml.data.samples import DamagedFile, Draw, Layout, Samples
 from fairlead.ml.data.shards import Rows, read
 from fairlead.ml.data.tfrecord import Compression, Writer, index, records
 from fairlead.ml.train.events import EventLog
@@ -159,7 +159,7 @@ def tfrecord(path: Path, *messages: dict[str, Any], how: Compression = Compressi
 def one_of(path: Path) -> Samples:
     found = files.opened(path)
     out = found.layout().empty(1)
-    found.hold(0, 1)(np.zeros(1, np.int64), out, 0, [formats.Draw()])
+    found.hold(0, 1)(np.zeros(1, np.int64), out, 0, [Draw()])
     return out
 
 

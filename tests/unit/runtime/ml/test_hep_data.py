@@ -36,7 +36,8 @@ def test_shard_same_arguments_gives_same_bits():
 @pytest.mark.parametrize("other", [(6, "val", 2), (5, "train", 2), (5, "val", 3)])
 def test_shard_other_seed_split_or_index_gives_other_events(other):
     mine = synthetic_hep.shard(5, "val", 2, 20, 16).inputs
-    theirs = synthetic_hep.shard(*other, 20, 16).inputs
+    seed, split, index = other
+    theirs = synthetic_hep.shard(seed, split, index, 20, 16).inputs
     assert not (mine[:, None] == theirs[None]).all(axis=(2, 3, 4)).any()
 
 

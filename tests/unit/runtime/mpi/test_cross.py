@@ -11,7 +11,7 @@ from fairlead.base.errors import Severity
 from fairlead.elf.facts import AbiFamily, Elf
 from fairlead.mpi.cross_abi import crossing
 from fairlead.swap import checks
-from fairlead.swap.family import choose_host
+from fairlead.swap.family import choose_host, image_family
 from fairlead.swap.model import Request
 
 OTHER = "openmpi-5.0.11"
@@ -98,7 +98,7 @@ def test_every_recorded_pair_is_within_a_family_or_crosses_or_is_refused() -> No
     for name in IMAGES:
         for other in HOSTS:
             plan = planned(image(name), host(other), command=PYTHON)
-            family = checks.image_family(plan.facts)
+            family = image_family(plan.facts)
             same = family is host(other).library.family
             said = next(f for f in checks.check(plan) if f.check == "abi-family")
             over = crossing(plan.facts, ("python3",), host(other).library.family)

@@ -127,7 +127,8 @@ def test_delay_is_never_worse_and_parts_add_up() -> None:
             overlap=random.uniform(),
         )
         fabric = Fabric(10 ** random.uniform(8, 11), 10 ** random.uniform(-6, -4))
-        spread = Spread(*(10 ** random.uniform(-4, -0.7, 2)), random.choice(list(Tail)))
+        lasting, passing = 10 ** random.uniform(-4, -0.7, 2)
+        spread = Spread(lasting, passing, random.choice(list(Tail)))
         nodes = int(2 ** random.uniform(0, 14))
         now, late = (step(work, fabric, spread, nodes, delayed) for delayed in (False, True))
         assert late.step_s <= now.step_s * (1 + 1e-12)

@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[4]
 PUBLISHED = ROOT / "docs" / "reference" / "site.schema.json"
 FILES = sorted([*bundled("sitecfg").rglob("*.toml"), ROOT / "examples" / "my-site.toml"])
 SITES = site_reference.bundled_sites()
-KEYS = {name: type(getattr(SiteProfile.model_construct(), name)).model_fields for name in SECTIONS}
+_EMPTY: Any = SiteProfile.model_construct()  # type: ignore[call-arg]
+KEYS = {name: type(getattr(_EMPTY, name)).model_fields for name in SECTIONS}
 TCP = {"tcp", "sockets", "udp", "ofi_rxd"}
 FABRICS = {"aries", "slingshot", "infiniband", "omni-path"}
 

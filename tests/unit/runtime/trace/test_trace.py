@@ -15,6 +15,7 @@ import pytest
 from tests import traces
 from tests.traces import of
 
+from fairlead.base.errors import FairleadError
 from fairlead.base.progress import Silent
 from fairlead.comm.core import Timings
 from fairlead.comm.mpi import connect
@@ -101,7 +102,7 @@ def test_full_file_keeps_the_newest_and_counts_what_is_gone(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("events", ["many", "1", "-5"])
 def test_limit_that_is_none_is_refused(events: str, file: Path) -> None:
-    with pytest.raises(document.FairleadError) as caught:
+    with pytest.raises(FairleadError) as caught:
         alone(file, EVENTS=events)
     assert caught.value.findings[0].check == "comm-timeline"
 
@@ -295,7 +296,7 @@ def test_recorder_of_ranks_that_recorded_nothing_leaves_nothing(file: Path) -> N
 
 def test_recorder_without_a_folder_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(document.FairleadError) as caught:
+    with pytest.raises(FairleadError) as caught:
         Recorder(tmp_path / "file/run.json").begin()
     assert caught.value.findings[0].check == "comm-timeline"
 
