@@ -18,7 +18,7 @@ def as_markdown(text: str) -> str:
     return _LITERAL.sub(r"`\1`", _ROLE.sub(r"`\1`", _SECTION.sub("\n\n", text)))
 
 
-class DocstringRoles(Extension):  # type: ignore[misc]
+class DocstringRoles(Extension):
     """Converts every docstring as griffe loads it."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:
