@@ -1,6 +1,6 @@
-"""JSON Schema, by a validator that fairlead does not use itself.
+"""JSON Schema, by validators that fairlead does not use itself.
 
-It takes a second to import, so the tests marked with ``validates`` share a worker.
+They take a second to import, so the tests marked with ``validates`` share a worker.
 """
 
 from __future__ import annotations
@@ -18,3 +18,11 @@ def mistakes(schema: dict[str, Any], document: object) -> list[str]:
 
     jsonschema.Draft7Validator.check_schema(schema)
     return [error.message for error in jsonschema.Draft7Validator(schema).iter_errors(document)]
+
+
+def sbom_mistake(text: str) -> object:
+    """What is wrong with a CycloneDX 1.6 document, by CycloneDX's own library; None for nothing."""
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    return JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
