@@ -184,7 +184,10 @@ def of_rates(
 def _allreduce(
     measured: Sequence[Measurement], run: Measurement, size: int, path: Path
 ) -> tuple[float, ...]:
-    """Seconds of ``size`` bytes on a line through the two nearest sizes; as many as both have samples."""
+    """Seconds of ``size`` bytes on a line through the two nearest sizes; as many as both have samples.
+
+    Of ``fairlead.comm``, through which trainings average, where it was measured; else of plain MPI.
+    """
     there = [
         m
         for m in measured
@@ -196,7 +199,9 @@ def _allreduce(
     if not there:
         why = f"no allreduce was measured on {run.ranks} ranks, {run.nodes} nodes"
         raise fail("project-runs-other-collectives", path=path, why=why)
-    near, *others = sorted(there, key=lambda m: abs(math.log((m.bytes or 1) / size)))
+    series = [m for m in there if m.subject.startswith("fairlead.comm")] or there
+    by_size = {m.bytes: m for m in series}
+    near, *others = sorted(by_size.values(), key=lambda m: abs(math.log((m.bytes or 1) / size)))
     a = near.bytes or 1
     if not others or a == size:
         return tuple(t * size / a for t in near.samples)

@@ -557,6 +557,19 @@ def test_crowded_ranks_of_a_validation_are_left_out(tmp_path: Path) -> None:
     assert "a core each" in reported.value.findings[0].why
 
 
+def test_validation_with_allreduces_of_both_layers_is_projected_with_those_of_trainings(
+    tmp_path: Path,
+) -> None:
+    document = validation()
+    plain = [m for m in document["measurements"] if m["what"] == "allreduce"]
+    through_comm = [{**m, "subject": "fairlead.comm (native)"} for m in plain]
+    for m in plain:
+        m["samples"] = [3 * seconds for seconds in m["samples"]]
+    document["measurements"] += through_comm
+    runs = read(written(tmp_path, document), batch=4)
+    assert runs[1].communicate_s[0] == pytest.approx(FABRIC.allreduce_s(2, 28_165_772), rel=0.01)
+
+
 def test_validation_without_allreduces_or_single_ranks_is_refused(tmp_path: Path) -> None:
     data = validation()
     data["measurements"] = [m for m in data["measurements"] if m["what"] == "train"]
