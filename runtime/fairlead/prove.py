@@ -51,7 +51,7 @@ _RANK_VARIABLES = (
 # Handles of the MPICH ABI are integers fixed since 3.1 (MPICH ABI Compatibility Initiative).
 _MPICH_WORLD, _MPICH_BYTE = 0x44000000, 0x4C00010D
 # The MPI-5 standard fixes its own (MPI 5.0, appendix A.1).
-_MPI5_WORLD, _MPI5_BYTE = 0x101, 0x207
+_MPI5_WORLD, _MPI5_BYTE = 0x101, 0x247
 
 
 def main(words: list[str]) -> int:
