@@ -89,6 +89,8 @@ def resolve_in(root: Path, path: Path) -> Path | None:
 def atomic_write(path: Path, mode: str = "wb", permissions: int | None = None) -> Iterator[IO[Any]]:
     """Opens a temporary file next to ``path``, and renames it to ``path`` only if the block succeeds.
 
+    Text is UTF-8, whatever the locale.
+
     Args:
         permissions: of the file; those of the umask by default.
     Raises:
@@ -97,7 +99,7 @@ def atomic_write(path: Path, mode: str = "wb", permissions: int | None = None) -
     path.parent.mkdir(parents=True, exist_ok=True)
     fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
     try:
-        with os.fdopen(fd, mode) as stream:
+        with os.fdopen(fd, mode, encoding=None if "b" in mode else "utf-8") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
