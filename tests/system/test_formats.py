@@ -325,3 +325,15 @@ def test_diff_of_images_with_other_programs_names_them(built: BuildResult) -> No
     assert shown["files"]["removed"] == shown["files"]["changed"] == 0
     assert {c["name"] for c in shown["mpi"]} == {"/opt/app/allreduce", "/opt/app/exchange"}
     assert shown["packages"] == []
+
+
+def test_squashfs_with_damaged_content_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/file").write_text("text" * 1000)
+    image = tmp_path / "image.squashfs"
+    command = f"tar -C {tmp_path}/tree -c . | tar2sqfs -q {image}"
+    subprocess.run(["sh", "-c", command], check=True, capture_output=True)
+    whole = image.read_bytes()
+    image.write_bytes(whole[:96] + bytes(len(whole) - 96))  # the superblock stays
+    done = hosts.fairlead("inspect", image, limit_s=25)
+    assert done.returncode and "its top folder cannot be read" in done.stderr

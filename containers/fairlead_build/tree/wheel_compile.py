@@ -15,6 +15,7 @@ import zipfile
 from pathlib import Path
 
 from fairlead.base.errors import FairleadError, Finding, Severity, fail
+from fairlead.base.system import is_mounted
 from fairlead_build.base.proc import child, clean_environment, run
 from fairlead_build.recipe.model import Python
 from fairlead_build.tree.sandbox import in_namespaces
@@ -61,7 +62,7 @@ def _compiled(squashfs: str, mount: Path, python: str) -> bytes:
     argv = ["squashfuse_ll", "-f", "-o", "ro", squashfs, str(mount)]
     with child(argv, env=clean_environment()) as process:
         deadline = time.monotonic() + 30
-        while not mount.is_mount():
+        while not is_mounted(mount):
             if process.poll() is not None or time.monotonic() > deadline:
                 process.terminate()
                 output = process.stdout.read().decode("utf-8", "replace") if process.stdout else ""

@@ -191,6 +191,13 @@ def mount_of(folder: Path, root: Path = Path("/")) -> Mount:
     return innermost([m for d, m in above if d == device] or [m for _, m in above])
 
 
+def is_mounted(folder: Path) -> bool:
+    """Whether something is mounted at a folder, even if it cannot be read: ``Path.is_mount`` is False then."""
+    text = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    point = str(folder.parent.resolve() / folder.name)
+    return any(mount.point == point for _, mount in mounts_above(text, point))
+
+
 def mounts_above(text: str, path: str) -> Iterator[tuple[str, Mount]]:
     """The mounts of ``text``, as of mountinfo, that ``path`` lies in, each with its device as ``major:minor``."""
     for line in text.splitlines():

@@ -22,6 +22,7 @@ from typing import Any
 
 from fairlead.base.errors import FairleadError, Finding, Severity, fail
 from fairlead.base.serde import from_json, to_json
+from fairlead.base.system import is_mounted
 from fairlead.elf.facts import ImageFacts
 from fairlead.image.packages import Installed, installed, text_in
 from fairlead.image.scan import scan_tree
@@ -123,12 +124,17 @@ def _answer(program: str, path: Path, offset: str, mount: Path, whole: bool) -> 
     )
     try:
         until = time.monotonic() + _LONGEST_START_S
-        while not mount.is_mount():
+        while not is_mounted(mount):
             if process.poll() is not None or time.monotonic() > until:
                 process.kill()
                 said = process.communicate()[0].decode("utf-8", "replace").strip()
                 raise _unseen(path, said or "squashfuse_ll did not mount it")
             time.sleep(0.01)
+        try:
+            next(mount.iterdir(), None)
+        except OSError as exc:
+            why = f"it can be mounted, but its top folder cannot be read ({exc.strerror}): its content is damaged"
+            raise _unseen(path, why) from None
         seen: dict[str, Any] = to_json(look_into(mount, whole=whole))
         return seen
     except (OSError, ValueError) as exc:
