@@ -145,7 +145,7 @@ def user() -> Iterator[User]:
             shutil.copytree(packages, shared / "code/packages", ignore=ignore, symlinks=True)
             for package in (fairlead, fairlead_build):
                 folder = Path(package.__file__ or "").parent
-                shutil.copytree(folder, shared / "code" / folder.name, ignore=ignore)
+                shutil.copytree(folder, shared / "code" / folder.name)
             sites = shared / "code/fairlead/_data/sitecfg"
             shutil.copytree(hosts.ROOT / "sitecfg", sites, dirs_exist_ok=True)
             yield User(uid, home, shared)

@@ -113,7 +113,7 @@ def made() -> Iterator[Site]:
             )
             for package in (fairlead, fairlead_build):
                 code = Path(package.__file__ or "").parent
-                shutil.copytree(code, shared / "code" / code.name, ignore=ignore)
+                shutil.copytree(code, shared / "code" / code.name)
             shutil.copytree(hosts.ROOT / "sitecfg", shared / "code/fairlead/_data/sitecfg")
             yield Site(home.stat().st_uid, home, shared, exported(shared, "copy"))
     finally:

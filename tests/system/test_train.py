@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests import traces
+from tests.system import hosts
 
 from fairlead.base.serde import from_json
 from fairlead.ml.train.model import WorkerResult
@@ -135,7 +136,7 @@ def test_training_in_an_image_without_tensorflow_is_refused_at_once(tmp_path: Pa
 
 @pytest.mark.full
 def test_demo_passes_its_gate_and_again_from_its_cache(tmp_path: Path) -> None:
-    environ = {**os.environ, "NO_COLOR": "1"}
+    environ = {**os.environ, "NO_COLOR": "1", "PYTHONPATH": str(hosts.ROOT)}
     for _ in range(2):
         done = subprocess.run(
             [sys.executable, "-m", "tools.demo"],

@@ -83,9 +83,9 @@ def user() -> Iterator[User]:
             ignore = shutil.ignore_patterns(*hosts.HEAVY, "pip*", "ruff*")
             shutil.copytree(source, shared / "code/packages", ignore=ignore, symlinks=True)
             package = Path(fairlead.__file__).parent
-            shutil.copytree(package, shared / "code/fairlead", ignore=ignore)
+            shutil.copytree(package, shared / "code/fairlead")
             build = Path(fairlead_build.__file__).parent
-            shutil.copytree(build, shared / "code/fairlead_build", ignore=ignore)
+            shutil.copytree(build, shared / "code/fairlead_build")
             tools = home / ".cache/fairlead/tools"
             shutil.copytree(tool_tree.unpacked(Cache.default()).parent, tools, symlinks=True)
             subprocess.run(["chown", "-R", name, home], check=True)
