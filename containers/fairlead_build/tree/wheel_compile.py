@@ -10,12 +10,11 @@ from __future__ import annotations
 import io
 import json
 import sys
-import time
 import zipfile
 from pathlib import Path
 
 from fairlead.base.errors import FairleadError, Finding, Severity, fail
-from fairlead.base.system import is_mounted
+from fairlead.image.mount import mounts
 from fairlead_build.base.proc import child, clean_environment, run
 from fairlead_build.recipe.model import Python
 from fairlead_build.tree.sandbox import in_namespaces
@@ -61,13 +60,10 @@ def main(squashfs: str, mount: str, python: str) -> None:
 def _compiled(squashfs: str, mount: Path, python: str) -> bytes:
     argv = ["squashfuse_ll", "-f", "-o", "ro", squashfs, str(mount)]
     with child(argv, env=clean_environment()) as process:
-        deadline = time.monotonic() + 30
-        while not is_mounted(mount):
-            if process.poll() is not None or time.monotonic() > deadline:
-                process.terminate()
-                output = process.stdout.read().decode("utf-8", "replace") if process.stdout else ""
-                raise fail("fuse-image-tree-cannot-mounted", mount=mount, output=output.strip())
-            time.sleep(0.01)
+        if not mounts(process, mount):
+            process.terminate()
+            output = process.stdout.read().decode("utf-8", "replace") if process.stdout else ""
+            raise fail("fuse-image-tree-cannot-mounted", mount=mount, output=output.strip())
         # Nothing is written to the tree: the wheel goes in by stdin and comes out by stdout.
         script = _BYTECODE.read_text("utf-8")
         return run(

@@ -123,13 +123,10 @@ def _answer(program: str, path: Path, offset: str, mount: Path, whole: bool) -> 
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
-        until = time.monotonic() + _LONGEST_START_S
-        while not is_mounted(mount):
-            if process.poll() is not None or time.monotonic() > until:
-                process.kill()
-                said = process.communicate()[0].decode("utf-8", "replace").strip()
-                raise _unseen(path, said or "squashfuse_ll did not mount it")
-            time.sleep(0.01)
+        if not mounts(process, mount):
+            process.kill()
+            said = process.communicate()[0].decode("utf-8", "replace").strip()
+            raise _unseen(path, said or "squashfuse_ll did not mount it")
         try:
             next(mount.iterdir(), None)
         except OSError as exc:
@@ -142,6 +139,16 @@ def _answer(program: str, path: Path, offset: str, mount: Path, whole: bool) -> 
     finally:
         process.kill()
         process.wait()
+
+
+def mounts(process: subprocess.Popen[bytes], folder: Path) -> bool:
+    """Waits until a process has mounted something at a folder; False if it ended first, or after 30 s."""
+    until = time.monotonic() + _LONGEST_START_S
+    while not is_mounted(folder):
+        if process.poll() is not None or time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _unseen(path: Path, why: str) -> FairleadError:
