@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -46,13 +47,19 @@ time.sleep(600)
 ENDS = """
 import os, subprocess, sys
 from fairlead.launch import processes
-started = processes.start(sys.argv[1:], dict(os.environ), "run-1")
+started = processes.start(sys.argv[1:], dict(os.environ), str(os.getpid()))
 sys.stdin.readline()
 processes.end(started, grace_s=0.3)
 assert started.process.poll() is not None
 for pid in processes.survivors(started):
     subprocess.run(["ps", "-o", "pid,ppid,stat,args", "-p", str(pid)])
 """
+
+
+@pytest.fixture
+def run_id() -> str:
+    """No other worker's: `end` kills every process of the machine that carries the marker."""
+    return uuid.uuid4().hex
 
 
 def wait_for(path: Path) -> int:
@@ -96,7 +103,7 @@ def test_start_launcher_ends_when_this_process_is_killed(tmp_path: Path) -> None
     program = (
         "import os, sys, time\n"
         "from fairlead.launch import processes\n"
-        "processes.start(sys.argv[1:], dict(os.environ), 'run-7')\n"
+        "processes.start(sys.argv[1:], dict(os.environ), str(os.getpid()))\n"
         "time.sleep(600)\n"
     )
     killed = subprocess.Popen(
@@ -120,10 +127,10 @@ def test_start_launcher_ends_when_this_process_is_killed(tmp_path: Path) -> None
     assert not alive(pid)
 
 
-def test_end_orphan_of_a_launcher_that_ended_well_is_killed(tmp_path: Path) -> None:
+def test_end_orphan_of_a_launcher_that_ended_well_is_killed(tmp_path: Path, run_id: str) -> None:
     pid_file = tmp_path / "pid"
     started = processes.start(
-        (sys.executable, "-c", UNMARKED, str(pid_file)), dict(os.environ), "run-2"
+        (sys.executable, "-c", UNMARKED, str(pid_file)), dict(os.environ), run_id
     )
     pid = wait_for(pid_file)
     assert started.process.wait() == 0
@@ -132,10 +139,10 @@ def test_end_orphan_of_a_launcher_that_ended_well_is_killed(tmp_path: Path) -> N
     assert not alive(pid)
 
 
-def test_end_leaves_other_children_of_this_process_alone() -> None:
+def test_end_leaves_other_children_of_this_process_alone(run_id: str) -> None:
     other = subprocess.Popen(["sleep", "600"])
     try:
-        started = processes.start(("sleep", "600"), dict(os.environ), "run-3")
+        started = processes.start(("sleep", "600"), dict(os.environ), run_id)
         processes.end(started)
         assert other.poll() is None
     finally:
@@ -143,28 +150,28 @@ def test_end_leaves_other_children_of_this_process_alone() -> None:
         other.wait()
 
 
-def test_end_of_a_program_that_ended_kills_nothing() -> None:
-    started = processes.start(("true",), dict(os.environ), "run-4")
+def test_end_of_a_program_that_ended_kills_nothing(run_id: str) -> None:
+    started = processes.start(("true",), dict(os.environ), run_id)
     assert processes.wait(started.process, 30)
     assert processes.end(started) == 0
 
 
-def test_wait_gives_up_after_its_time() -> None:
-    started = processes.start(("sleep", "600"), dict(os.environ), "run-5")
+def test_wait_gives_up_after_its_time(run_id: str) -> None:
+    started = processes.start(("sleep", "600"), dict(os.environ), run_id)
     assert not processes.wait(started.process, 0.05)
     processes.end(started)
     assert processes.wait(started.process, 30)
 
 
-def test_start_marks_and_detaches(tmp_path: Path) -> None:
+def test_start_marks_and_detaches(tmp_path: Path, run_id: str) -> None:
     out = tmp_path / "out"
     script = f'echo "${processes.MARKER}" "$(ps -o sid= -p $$)" $$ >"$1"'
-    started = processes.start(("sh", "-c", script, "x", str(out)), dict(os.environ), "run-6")
+    started = processes.start(("sh", "-c", script, "x", str(out)), dict(os.environ), run_id)
     started.process.wait()
     marker, session, pid = out.read_text().split()
-    assert (marker, session) == ("run-6", pid)
+    assert (marker, session) == (run_id, pid)
 
 
-def test_start_of_no_program_is_an_error() -> None:
+def test_start_of_no_program_is_an_error(run_id: str) -> None:
     with pytest.raises(OSError):
-        processes.start(("/gone/mpiexec",), dict(os.environ), "run-7")
+        processes.start(("/gone/mpiexec",), dict(os.environ), run_id)
