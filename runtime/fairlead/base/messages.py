@@ -16,7 +16,7 @@ is a message, and its name is the message's id:
 
 Ids are unique over all catalogues. A file is searched for the line ``[id]`` and only that table is
 parsed, so that the first message of a process costs a few milliseconds and the others nothing. No
-line of a text may look like such a header; ``tests/unit/project/test_messages.py`` checks it.
+line of a text may look like such a header; ``tests/project/test_messages.py`` checks it.
 """
 
 from __future__ import annotations

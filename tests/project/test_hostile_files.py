@@ -38,7 +38,7 @@ from fairlead_build.recipe.lock import load_lock
 from fairlead_build.registry.layout import read_layout
 from fairlead_build.tree.wheel import runtime_requirements
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted([*ROOT.glob("recipes/*/recipe.toml"), *ROOT.glob("*/recipes/*/recipe.toml")])
 SEEDS = [path.read_bytes() for path in (*RECIPES, ROOT / "examples/my-recipe/recipe.toml")]
 MANY = settings(max_examples=5_000)

@@ -23,7 +23,7 @@ from fairlead.doctor.registry import ordered
 
 # One worker reads all of the code.
 pytestmark = pytest.mark.xdist_group("messages")
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = {
     "fairlead": ROOT / "runtime/fairlead",
     "fairlead_build": ROOT / "containers/fairlead_build",

@@ -19,7 +19,7 @@ from fairlead.cli.main import main
 from fairlead.doctor.registry import ordered
 from fairlead_build.recipe.model import Overlay, Written
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     [
         *ROOT.glob("*.md"),

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 
 import fairlead
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 LOCK = (ROOT / "requirements-dev.lock").read_text("utf-8")
