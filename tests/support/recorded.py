@@ -16,7 +16,7 @@ from fairlead.elf.facts import AbiFamily, ImageFacts
 from fairlead.engines.model import Engine
 from fairlead.launchers.model import Launcher
 from fairlead.mpi.host import HostMpi
-from fairlead.proof.verdict import Proof, RankProof, judge
+from fairlead.proof.verdict import Proof, RankProof, judged
 from fairlead.site import Site
 from fairlead.site.resolved_paths import NOTHING, Here
 from fairlead.swap.model import Inputs, Plan, Request
@@ -60,6 +60,7 @@ def planned(
     launcher: Launcher = HYDRA,
     engine: Engine = ROOT_ENGINE,
     here: Here = NOTHING,
+    isolate: bool = True,
     **request: Any,
 ) -> Plan:
     """A plan for two ranks; of mpi-base on MPICH 5.0.2 unless told otherwise."""
@@ -69,7 +70,7 @@ def planned(
     return plan(
         Inputs(
             "/images/x.sif", facts, mpi, launcher, SITE, engine, asked, CACHE,
-            witness=witness, paths=here,
+            witness=witness, isolate=isolate, paths=here,
         )
     )  # fmt: skip
 
@@ -92,5 +93,4 @@ def proved(made: Plan, **changes: Any) -> Proof:
         library_path="/opt/fairlead/mpi/lib",
     )
     ranks = tuple(replace(rank, rank=number, **changes) for number in (0, 1))
-    proof = Proof(2, made.planned_file, 77, made.planned_title, ranks, (), 0.1)
-    return replace(proof, findings=judge(made, proof))
+    return judged(made, 2, 77, ranks, 0.1)

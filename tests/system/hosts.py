@@ -269,6 +269,29 @@ def image_with_rpath() -> Path:
     return squashfs_with("rpath", {"/opt/app/tied": compiled("allreduce", rpath="/opt/mpich/lib")})
 
 
+def image_past_the_search_path(folder: Path) -> Path:
+    """mpi-base and programs in ``/opt/app`` that LD_LIBRARY_PATH does not lead to another MPI.
+
+    ``viewed`` has a DT_RPATH through the symlink ``/opt/view``, ``setgid`` runs in secure-execution mode,
+    and ``wrapped`` is a script that puts the image's MPI first.
+    """
+    programs, links = folder / "app", folder / "opt"
+    programs.mkdir()
+    links.mkdir()
+    (links / "view").symlink_to("mpich")
+    shutil.copy(compiled("allreduce", rpath="/opt/view/lib"), programs / "viewed")
+    setgid = Path(shutil.copy(compiled("allreduce"), programs / "setgid"))
+    os.chown(setgid, 0, 50)
+    setgid.chmod(0o2755)
+    wrapped = programs / "wrapped"
+    wrapped.write_text(
+        "#!/bin/sh\nLD_LIBRARY_PATH=/opt/mpich/lib:$LD_LIBRARY_PATH exec /opt/app/program\n"
+    )
+    wrapped.chmod(0o755)
+    shutil.copy(compiled("allreduce"), programs / "program")
+    return squashfs_with("past-the-search-path", {"/opt/app": programs, "/opt": links})
+
+
 def unpacked(
     tree: Path,
     files: Mapping[str, Path],

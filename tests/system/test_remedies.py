@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tests.system import hosts
 from tests.system.hosts import answer, fairlead, ranks_of
 
@@ -52,6 +53,42 @@ def test_program_tied_by_rpath_computes_on_intel_what_it_computes_on_its_own() -
         assert done.returncode == 0, done.stderr
         bits |= {b for _, b in ranks_of(done.stdout).values()}
     assert len(bits) == 1
+
+
+BY_PATH = """
+import ctypes
+mpi = ctypes.CDLL("/opt/mpich/lib/libmpi.so.12")
+text, size, rank, length = ctypes.create_string_buffer(9000), ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+mpi.MPI_Init(None, None)
+mpi.MPI_Comm_size(0x44000000, ctypes.byref(size))
+mpi.MPI_Comm_rank(0x44000000, ctypes.byref(rank))
+mpi.MPI_Get_library_version(text, ctypes.byref(length))
+name = text.value.decode().split(chr(10))[0]
+print(f"rank {rank.value} of {size.value} on {name}: {'0' * 16} {'0' * 16} {'0' * 16} {'0' * 16}")
+mpi.MPI_Finalize()
+"""
+
+
+@pytest.fixture(scope="module")
+def past_the_search_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return hosts.image_past_the_search_path(tmp_path_factory.mktemp("programs"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("/opt/app/viewed",), ("/opt/app/setgid",), ("/opt/app/wrapped",), ("python3", "-c", BY_PATH)],
+    ids=["rpath-through-symlink", "setgid", "script", "absolute-path"],
+)
+@pytest.mark.parametrize("mpi", ["mpich-5.0.2", "intel"])
+def test_program_that_the_search_path_does_not_reach_runs_on_the_hosts_mpi(
+    past_the_search_path: Path, command: tuple[str, ...], mpi: str
+) -> None:
+    host = hosts.intel() if mpi == "intel" else hosts.mpich()
+    done = fairlead("run", "-n", "2", "--mpi", host, past_the_search_path, "--", *command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    versions = {version.split()[0] for version, _ in ranks_of(done.stdout).values()}
+    assert versions == {"Intel(R)" if mpi == "intel" else "MPICH"}, done.stdout
+    assert len(ranks_of(done.stdout)) == 2 and "3.4.3" not in done.stdout
 
 
 def test_mpi_in_a_python_prefix_is_replaced_where_mpi4py_looks_first() -> None:

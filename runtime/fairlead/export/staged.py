@@ -149,7 +149,7 @@ def planned(facts: Facts, kind: str, *, binds_files: bool = True, gpu: bool = Fa
     made = plan(
         Inputs(
             name, inside, host, launcher, facts.site, engine, request, _CACHE,
-            isolate=facts.isolate, paths=facts.here,
+            isolate=facts.isolate, alone=False, paths=facts.here,
         )
     )  # fmt: skip
     errors = [f for f in checks.check(made) if f.severity is Severity.ERROR]

@@ -72,6 +72,7 @@ class Proof:
     Attributes:
         ranks: in rank order; of every world that was found.
         findings: what differs from the plan; an error means exit code 122.
+        bound: files of the image that the planned file is shown over.
     """
 
     asked: int
@@ -81,6 +82,7 @@ class Proof:
     ranks: tuple[RankProof, ...]
     findings: tuple[Finding, ...]
     seconds: float
+    bound: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -88,7 +90,7 @@ class Proof:
 
     def mapped_as_planned(self, rank: RankProof) -> bool:
         """Whether that rank mapped the planned file, by its inode too where the plan knows it."""
-        return rank.mpi_path == self.planned_file and (
+        return rank.mpi_path in (self.planned_file, *self.bound) and (
             not self.planned_inode or rank.mpi_inode == self.planned_inode
         )
 
@@ -101,7 +103,9 @@ def judged(plan: Plan, asked: int, inode: int, ranks: Iterable[RankProof], secon
         inode: of the planned MPI's file; 0 when any will do.
     """
     ordered_ranks = tuple(sorted(ranks, key=lambda r: (r.rank, r.host)))
-    proof = Proof(asked, plan.planned_file, inode, plan.planned_title, ordered_ranks, (), seconds)
+    proof = Proof(
+        asked, plan.planned_file, inode, plan.planned_title, ordered_ranks, (), seconds, plan.bound
+    )
     return replace(proof, findings=judge(plan, proof))
 
 
@@ -180,7 +184,9 @@ def _planned_file(plan: Plan, proof: Proof) -> list[Finding]:
             return [
                 error("planned-file", what=what, where=where, proof=proof, why=why, remedy=remedy)
             ]
-        if proof.planned_inode and p.mpi_inode != proof.planned_inode:
+        if not proof.mapped_as_planned(p):
+            if p.mpi_path in plan.bound:
+                return [error("planned-file-not-shown", rank=p, proof=proof)]
             return [error("planned-file-mounted-over", rank=p, proof=proof, mount=MOUNT)]
     return []
 
@@ -214,7 +220,7 @@ def _version(plan: Plan, proof: Proof) -> list[Finding]:
     vendor = next((v for v in _VENDOR_WORDS if proof.planned_title.startswith(v)), "")
     word, version = _VENDOR_WORDS.get(vendor, ""), proof.planned_title.removeprefix(vendor).strip()
     for p in proof.ranks:
-        planned = p.mpi_path in (proof.planned_file, *plan.bound)
+        planned = proof.mapped_as_planned(p)
         # Without a vendor nothing was known of it beforehand: path and inode have to do.
         if vendor and planned and not (word in p.version and version in p.version):
             return [error("version", rank=p, planned_title=proof.planned_title)]

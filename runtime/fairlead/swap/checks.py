@@ -194,8 +194,10 @@ def rpath(plan: Plan, host: HostMpi) -> Iterator[Finding]:
     if not tied:
         what = "no program of the image is tied to the image's MPI by DT_RPATH"
         if plan.bound:
-            shown = ", ".join(plan.bound)
-            what = f"the host's MPI is shown over {shown}, where programs look first"
+            shown = ", ".join(plan.bound[:3]) + (
+                f" and {n} more" if (n := len(plan.bound) - 3) > 0 else ""
+            )
+            what = f"the host's MPI is shown over {shown}"
         yield _ok("rpath", what)
 
 

@@ -8,7 +8,8 @@ failure (see ld.so(8) and the MPICH ABI Compatibility Initiative):
 * ``libmpi.so`` is always among the names: mpi4py opens it first, and would map the image's;
 * no file of glibc is ever on the search path;
 * nor are the MPI's dependencies, if patchelf can set a DT_RPATH in the copies: LD_LIBRARY_PATH
-  would give them to the image's programs too, which may need other versions.
+  would give them to the image's programs too, which may need other versions. The DT_RPATH is absolute,
+  so a copy also finds its neighbours where it is bound over an image's file, and without LD_LIBRARY_PATH.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
@@ -24,10 +25,11 @@ from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
 from fairlead.elf.mpi_symbols import GLIBC_PIECES, family_of_soname
 from fairlead.elf.reader import newest, version_key
 from fairlead.mpi.host import RUNTIME_PIECES, HostMpi
+from fairlead.swap.glibc import GLIBC_FOLDER
 from fairlead.swap.model import MOUNT, Line, Request, StagedFile, Staging
 from fairlead.swap.remedies.model import Parts
 
-_STAGE_FORMAT = 3  # moves when the layout of a staged folder does
+_STAGE_FORMAT = 4  # moves when the layout of a staged folder does
 
 ALIASES: dict[AbiFamily, dict[str, tuple[str, ...]]] = {
     AbiFamily.MPICH: {
@@ -41,13 +43,19 @@ ALIASES: dict[AbiFamily, dict[str, tuple[str, ...]]] = {
 
 
 def stage_layout(
-    host: HostMpi, facts: ImageFacts, parts: Sequence[Parts] = (), *, isolate: bool = True
+    host: HostMpi,
+    facts: ImageFacts,
+    parts: Sequence[Parts] = (),
+    *,
+    isolate: bool = True,
+    alone: bool = True,
 ) -> tuple[Staging, tuple[Line, ...]]:
     """The staged folder of ``host``'s MPI for an image, and a line that explains each thing in it.
 
     Args:
         parts: what remedies add.
         isolate: the copies can be given a DT_RPATH.
+        alone: they are given one even if no dependency has to be kept from the image's programs.
     """
     library = host.library
     files = [StagedFile(library.path, f"lib/{library.soname}")]
@@ -62,10 +70,11 @@ def stage_layout(
         files += [StagedFile(p, _place(host, PurePosixPath(p), modules)) for p in plugins.files]
         what = f"{len(plugins.files)} modules of {plugins.folder}"
         lines.append(Line("stage", what, f"opened at run time, found by {plugins.variable}"))
-    if isolate and any(f.target.startswith("dep/") for f in files):
-        files = [replace(f, rpath=_rpath(f, host)) for f in files]
+    if isolate and (alone or any(f.target.startswith("dep/") for f in files)):
+        searched = _folders(host, files)
+        files = [replace(f, rpath=_rpath(f, host, searched)) for f in files]
         why = "each copy looks there by its own DT_RPATH; the image's programs never do"
-        lines.append(Line("isolate", f"{MOUNT}/dep", why))
+        lines += [Line("isolate", f"{MOUNT}/dep", why)] if f"{MOUNT}/dep" in searched else []
     for part in parts:
         files += part.files
         lines += part.lines
@@ -130,8 +139,18 @@ def _place(host: HostMpi, path: PurePosixPath, modules: str = "", apart: bool = 
     return str(PurePosixPath("dep", modules, path.name))
 
 
-def _rpath(file: StagedFile, host: HostMpi) -> str:
-    """The DT_RPATH of a copy: the staged folders, and paths relative to the file as before.
+def _folders(host: HostMpi, files: Iterable[StagedFile]) -> tuple[str, ...]:
+    """The folders with libraries, as paths in the container, in search order: ``lib`` first, ``dep`` last."""
+    modules = {path for plugins in host.plugins for path in plugins.files}
+    inner = {str(PurePosixPath(f.target).parent) for f in files if f.source not in modules}
+    ordered = sorted(
+        inner - {GLIBC_FOLDER}, key=lambda place: (place != "lib", place.startswith("dep"), place)
+    )
+    return tuple(f"{MOUNT}/{place}" for place in ordered)
+
+
+def _rpath(file: StagedFile, host: HostMpi, folders: Sequence[str]) -> str:
+    """The DT_RPATH of a copy: paths relative to the file as before, then the staged folders.
 
     The host's absolute folders are different or missing in the container.
     """
@@ -145,7 +164,7 @@ def _rpath(file: StagedFile, host: HostMpi) -> str:
         for p in known.get(file.source, ())
         if p.startswith(("$ORIGIN", "${ORIGIN}"))
     ]
-    return ":".join(dict.fromkeys([*own, f"{MOUNT}/dep"]))
+    return ":".join(dict.fromkeys([*own, *folders]))
 
 
 def _newer_runtime(host: HostMpi, facts: ImageFacts) -> frozenset[str]:
@@ -203,18 +222,14 @@ def search_folders(staging: Staging, host: HostMpi, *, apart: bool = False) -> t
     """The folders of the staged MPI that the loader must search, as paths in the container.
 
     Args:
-        apart: name every folder with a library: either programs open the MPI by another path, where
-            ``$ORIGIN`` does not lead to its neighbours, or folders of the user or the
+        apart: without a DT_RPATH in the copies, name every folder with a library: either programs open the MPI
+            by another path, where ``$ORIGIN`` does not lead to its neighbours, or folders of the user or the
             image follow, which take precedence over a DT_RUNPATH.
     """
-    modules = {path for plugins in host.plugins for path in plugins.files}
-    inner = {str(PurePosixPath(f.target).parent) for f in staging.files if f.source not in modules}
     isolated = any(f.rpath for f in staging.files)
-    wanted = {"lib"} | {place for place in inner if place == "dep" and not isolated}
-    if apart:
-        wanted |= inner - {"dep", "glibc"}
-    ordered = sorted(wanted, key=lambda place: (place != "lib", place.startswith("dep"), place))
-    return tuple(f"{MOUNT}/{place}" for place in ordered)
+    folders = _folders(host, staging.files)
+    wanted = (f"{MOUNT}/lib", *(() if isolated else (f"{MOUNT}/dep",)))
+    return tuple(f for f in folders if f in wanted or (apart and not isolated))
 
 
 def folders_behind(request: Request) -> tuple[str, ...]:

@@ -124,6 +124,7 @@ class Inputs:
         notes: plan lines on the choice of the host MPI.
         witness: path on the host of the library that proves a launch from inside its ranks; may be empty.
         isolate: patchelf can set a DT_RPATH in copies of the host's libraries.
+        alone: each copy must find its neighbours without LD_LIBRARY_PATH, if patchelf can do that.
         paths: the profile's paths that exist on the machine.
         opened: what the engine opens, if not the image itself.
     """
@@ -139,6 +140,7 @@ class Inputs:
     notes: tuple[Line, ...] = ()
     witness: str = ""
     isolate: bool = True
+    alone: bool = True
     paths: Here = NOTHING
     opened: str = ""
 

@@ -70,7 +70,9 @@ def _host_staged(draft: Draft, remedies: list[Remedy]) -> Draft:
     inputs, host = draft.inputs, draft.inputs.swapped_in
     assert host is not None
     parts = [remedy.stage(draft) for remedy in remedies]
-    staging, lines = stage_layout(host, inputs.facts, parts, isolate=inputs.isolate)
+    staging, lines = stage_layout(
+        host, inputs.facts, parts, isolate=inputs.isolate, alone=inputs.alone
+    )
     folder = inputs.cache / "stage" / staging.key
     what, why = f"{folder} -> {MOUNT} (read-only)", "the staged host MPI, seen in the container"
     lines = (_replaces(draft.own, host, draft.own_family), *lines, Line("bind", what, why))

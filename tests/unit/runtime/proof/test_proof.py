@@ -42,12 +42,17 @@ def test_judge_all_as_planned_holds() -> None:
         ({"providers": ("verbs",)}, "transport", ["verbs", "laptop accepts", "FI_PROVIDER"]),
         ({"providers": ("tcp;ofi_rxd",)}, "transport", ["over ofi_rxd"]),
         (
-            {"mpi_path": "/opt/mpich/lib/libmpi.so.12"},
+            {"mpi_path": "/opt/mpich/lib/libmpi.so.12", "mpi_inode": 78},
             "planned-file",
-            ["/opt/mpich/lib/libmpi.so.12", "another MPI than planned", "LD_DEBUG=libs"],
+            ["/opt/mpich/lib/libmpi.so.12", "inode is 78", "the engine left the bind out"],
         ),
         (
-            {"mpi_path": "/opt/mpich/lib/libmpi.so.12", "library_path": "/image/lib"},
+            {"mpi_path": "/srv/mpich/lib/libmpi.so.12"},
+            "planned-file",
+            ["/srv/mpich/lib/libmpi.so.12", "another MPI than planned", "LD_DEBUG=libs"],
+        ),
+        (
+            {"mpi_path": "/srv/mpich/lib/libmpi.so.12", "library_path": "/image/lib"},
             "planned-file",
             ["LD_LIBRARY_PATH there is /image/lib", "99-base.sh"],
         ),
@@ -60,6 +65,13 @@ def test_judge_a_difference_is_one_finding_that_names_its_cause(
     assert list(found) == [check]
     for word in said:
         assert word in found[check], found[check]
+
+
+def test_judge_image_file_under_the_bound_host_mpi_is_as_planned() -> None:
+    plan = planned()
+    assert "/opt/mpich/lib/libmpi.so.12" in plan.bound
+    proof = proved(plan, mpi_path="/opt/mpich/lib/libmpi.so.12")
+    assert proof.holds and all(proof.mapped_as_planned(rank) for rank in proof.ranks)
 
 
 def test_judge_alone_under_another_launcher_names_both() -> None:

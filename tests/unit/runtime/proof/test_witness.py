@@ -111,7 +111,7 @@ def test_startup_reports_a_proof_that_holds_once(start: Start, tmp_path: Path) -
 def test_startup_of_another_file_ends_the_launch(start: Start, tmp_path: Path) -> None:
     plan = planned()
     startup, output, _ = start(plan)
-    other = record(plan, 1, path="/opt/mpich/lib/libmpi.so.12")
+    other = record(plan, 1, path="/srv/mpich/lib/libmpi.so.12")
     (tmp_path / "proof.0").write_bytes(record(plan, 0) + other)
     with pytest.raises(FairleadError) as caught:
         startup.look()

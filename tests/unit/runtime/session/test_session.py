@@ -22,8 +22,6 @@ def test_search_path_and_preload_of_the_image_stay_behind_the_users() -> None:
     path = made.env["LD_LIBRARY_PATH"].split(":")
     assert path[0] == "/opt/fairlead/mpi/lib"
     assert path[-2:] == ["/home/u/lib", "/usr/local/nvidia/lib64"]
-    # They come before a DT_RUNPATH: the host's own libraries must be named first.
-    assert "/opt/fairlead/mpi/lib/mpich" in path
     assert made.env["LD_PRELOAD"].endswith(":/opt/own.so")
     output = {line.what for line in made.lines if line.kind == "behind"}
     assert output == {"LD_LIBRARY_PATH=/usr/local/nvidia/lib64", "LD_PRELOAD=/opt/own.so"}
@@ -33,10 +31,16 @@ def test_search_path_and_preload_of_the_image_stay_behind_the_users() -> None:
     ("name", "inner"), [("mpich-5.0.2", "mpich"), ("openmpi-5.0.11", "openmpi")]
 )
 def test_folders_behind_the_hosts_mpi_come_before_a_users(name: str, inner: str) -> None:
-    """Whatever they are called; those that hold modules only are no folders of libraries."""
-    path = planned(mpi=host(name), library_path="/home/u/lib").env["LD_LIBRARY_PATH"].split(":")
-    assert path.index(f"/opt/fairlead/mpi/lib/{inner}") < path.index("/home/u/lib")
-    assert not any(folder.endswith(("/ucx", "/libfabric", "/glibc")) for folder in path)
+    """By the copies' DT_RPATH, or by the search path; folders with modules alone are not searched."""
+    folder = f"/opt/fairlead/mpi/lib/{inner}"
+    isolated = planned(mpi=host(name), library_path="/home/u/lib")
+    assert isolated.staging and folder not in isolated.env["LD_LIBRARY_PATH"]
+    for file in isolated.staging.files:
+        assert folder in file.rpath.split(":") or file.target.startswith("lib/libstdc++"), file
+    plain = planned(mpi=host(name), library_path="/home/u/lib", isolate=False)
+    path = plain.env["LD_LIBRARY_PATH"].split(":")
+    assert path.index(folder) < path.index("/home/u/lib")
+    assert not any(place.endswith(("/ucx", "/libfabric", "/glibc")) for place in path)
 
 
 def test_image_that_sets_nothing_changes_nothing() -> None:
