@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -108,16 +107,12 @@ def _archived(name: str, sure: bool, cache: Cache, progress: Progress) -> Path |
     Args:
         sure: the name says that it is one.
     """
-    from fairlead_build.registry.archive import is_archive, lay_out_archive
+    from fairlead_build.registry.archive import find_archive, lay_out_archive
 
-    file, tag = Path(name), ""
-    if not os.path.isfile(file):  # noqa: PTH113 - a name that is too long is none, too
-        stem, _, tag = name.partition(":")
-        file = Path(stem)
-    if not is_archive(file):
-        if sure:
-            raise fail("archive-no-image" if file.exists() else "archive-missing", path=file)
+    found = find_archive(name, sure=sure)
+    if found is None:
         return None
+    file, tag = found
     status = file.stat()
     identity = (
         file.resolve(),

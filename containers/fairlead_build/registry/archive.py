@@ -48,6 +48,27 @@ def is_archive(path: Path) -> bool:
     return start[257:262] == b"ustar" or start.startswith((*_PACKED, _ZSTD))
 
 
+def find_archive(name: str, *, sure: bool) -> tuple[Path, str] | None:
+    """The file and the tag of the archive called ``FILE[:TAG]``; None if it is not an archive.
+
+    Args:
+        sure: ``name`` is meant as that of an archive.
+    Raises:
+        FairleadError: exit code 2; it is meant, and is none.
+    """
+    file, tag = Path(name), ""
+    if not os.path.isfile(file):  # noqa: PTH113 - a name that is too long is none, too
+        stem, _, tag = name.partition(":")
+        file = Path(stem)
+    if is_archive(file):
+        return file, tag
+    if sure and os.path.exists(file):  # noqa: PTH110
+        raise fail("image-archive-no-image", path=file)
+    if sure:
+        raise fail("image-archive-missing", path=file)
+    return None
+
+
 def lay_out_archive(file: Path, tag: str, folder: Path, progress: Progress) -> None:
     """Makes ``folder`` an OCI image layout with the image ``tag`` of the archive ``file``.
 
@@ -71,7 +92,7 @@ def lay_out_archive(file: Path, tag: str, folder: Path, progress: Progress) -> N
     elif "manifest.json" in members:
         index = _of_docker(file, members, tag, folder)
     else:
-        raise fail("archive-no-image", path=file)
+        raise fail("image-archive-no-image", path=file)
     (folder / "index.json").write_text(json.dumps(index), "utf-8")
     (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}', "utf-8")
 
@@ -122,9 +143,9 @@ def _extracted(file: Path, folder: Path, stage: Stage) -> dict[str, Path | str]:
     found: dict[str, Path | str] = {}
     with _sound(file), file.open("rb") as stream:
         if stream.read(len(_ZSTD)) == _ZSTD:
-            raise fail("archive-zstd", path=file)
+            raise fail("image-archive-zstd", path=file)
         stream.seek(0)
-        with tarfile.open(fileobj=_Counted(stream, stage), mode="r|*") as archive:  # type: ignore[arg-type]
+        with tarfile.open(fileobj=_Counted(stream, stage), mode="r|*") as archive:  # type: ignore[call-overload]
             for number, info in enumerate(archive):
                 if number == _MOST_MEMBERS:
                     raise _damaged(file, f"it has more than {_MOST_MEMBERS} members")
@@ -216,8 +237,8 @@ def _chosen(file: Path, names: list[tuple[str, ...]], tag: str) -> list[int]:
         return match
     offered = ", ".join(plain(own[0]) if own else "(no name)" for own in names[:12]) or "none"
     if tag:
-        raise fail("archive-tag", path=file, tag=tag, offered=offered)
-    raise fail("archive-several", path=file, offered=offered)
+        raise fail("image-archive-tag", path=file, tag=tag, offered=offered)
+    raise fail("image-archive-several", path=file, offered=offered)
 
 
 def _means(name: str, tag: str) -> bool:
@@ -239,4 +260,4 @@ def _sound(file: Path) -> Iterator[None]:
 
 
 def _damaged(file: Path, why: str) -> FairleadError:
-    return fail("archive-damaged", path=file, why=why)
+    return fail("image-archive-damaged", path=file, why=why)

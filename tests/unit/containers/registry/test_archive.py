@@ -177,7 +177,7 @@ def test_damaged_archive_is_read_right_or_refused(
 def test_name_of_an_archive_that_is_not_there_says_so(tmp_path: Path) -> None:
     with pytest.raises(FairleadError) as caught:
         find(f"docker-archive:{tmp_path}/gone.tar:one")
-    assert caught.value.findings[0].check == "archive"
+    assert caught.value.findings[0].check == "image-archive"
     for name in ("x" * 5000, f"{'x' * 5000}:y", "a\0b:c"):
         with pytest.raises(FairleadError):
             find(name)
