@@ -170,6 +170,26 @@ def test_oci_layout_is_what_skopeo_and_podman_run(
     assert ran[2:] == ["1777 root", "700 root", "755 root", "/dev/null"]
 
 
+@pytest.mark.parametrize("transport", ["oci-archive", "docker-archive"])
+def test_archive_that_skopeo_writes_is_opened_as_the_layout_is(
+    transport: str, built: BuildResult, folder: Path, tmp_path: Path
+) -> None:
+    layout, archive = folder / "mpi-base.oci", tmp_path / "image.tar"
+    said("skopeo", "copy", f"oci:{layout}", f"{transport}:{archive}:localhost/mpi-base:1")
+    first = hosts.answer(hosts.fairlead("inspect", "--json", layout))["image"]
+    for name in (archive, f"{archive}:1", f"{transport}:{archive}:localhost/mpi-base:1"):
+        shown = hosts.answer(hosts.fairlead("inspect", "--json", name))["image"]
+        assert shown["packages"] == first["packages"]
+        if transport == "oci-archive":
+            assert shown["path"] == first["path"], "one manifest, one SIF"
+    done = hosts.fairlead(
+        "run", "-n", "2", archive, "--", "python3", "-c", "from mpi4py import MPI"
+    )
+    assert done.returncode == 0 and "proved on 2 ranks" in done.stderr, done.stderr
+    done = hosts.fairlead("preflight", f"{archive}:2")
+    assert done.returncode == 2 and "mpi-base:1" in done.stderr
+
+
 def test_oci_layout_is_what_apptainer_builds_from(
     built: BuildResult, folder: Path, tmp_path: Path
 ) -> None:

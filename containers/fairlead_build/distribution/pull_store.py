@@ -1,4 +1,4 @@
-"""Which images were pulled, and IMAGE names that mean one: references and OCI layout folders.
+"""Which images were pulled, and IMAGE names that mean one: references, OCI layout folders, image archives.
 
 ``images/pulled/by-reference/HASH.json`` says what a reference meant when it was pulled. The runtime
 asks :func:`find_image` through the entry point group ``fairlead.images``.
@@ -6,6 +6,7 @@ asks :func:`find_image` through the entry point group ``fairlead.images``.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -15,10 +16,11 @@ from pathlib import Path
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.base.progress import Progress
-from fairlead_build.cache.store import Cache
+from fairlead_build.cache.store import Cache, workspace
 from fairlead_build.registry.reference import Reference, is_reference, parse_reference
 
 SCHEMA_VERSION = 1
+_ARCHIVES = ("oci-archive", "docker-archive")
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,13 @@ def write_pulled(cache: Cache, reference: Reference, image: PulledImage) -> None
 
 
 def find_image(name: str, environ: Mapping[str, str], progress: Progress) -> Path | None:
-    """The file of the IMAGE called ``name``, if it is a reference or an OCI layout.
+    """The file of the IMAGE called ``name``, if it is a reference, an OCI layout or an image archive.
+
+    Layouts and archives may be named as for skopeo and Apptainer: ``oci:FOLDER``, ``oci-archive:FILE[:TAG]``,
+    ``docker-archive:FILE[:TAG]``.
 
     Raises:
-        FairleadError: it is a reference, and was not pulled; a layout that cannot be converted.
+        FairleadError: it is a reference, and was not pulled; a layout or archive that cannot be converted.
     """
     cache = Cache(cache_dir(environ))
     if is_reference(name):
@@ -85,9 +90,50 @@ def find_image(name: str, environ: Mapping[str, str], progress: Progress) -> Pat
         raise fail("not-pulled", reference=reference)
     from fairlead_build.registry.layout import is_layout
 
+    transport, _, rest = name.partition(":")
+    if transport in ("oci", *_ARCHIVES) and rest:
+        name = rest
     folder = Path(name)
-    if not is_layout(folder):
+    if is_layout(folder):
+        from fairlead_build.distribution.pull import converted
+
+        return converted(folder, cache, progress)
+    return _archived(name, transport in _ARCHIVES, cache, progress)
+
+
+def _archived(name: str, sure: bool, cache: Cache, progress: Progress) -> Path | None:
+    """The SIF of ``FILE[:TAG]``, made once while the file stays the same; None if it is not an archive.
+
+    Args:
+        sure: the name says that it is one.
+    """
+    from fairlead_build.registry.archive import find_archive, lay_out_archive
+
+    found = find_archive(name, sure=sure)
+    if found is None:
         return None
+    file, tag = found
+    status = file.stat()
+    identity = (
+        file.resolve(),
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        tag,
+    )
+    key = hashlib.sha256(repr(identity).encode()).hexdigest()
+    record = folder_of(cache) / "by-archive" / f"{key}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        made = Path(json.loads(record.read_text("utf-8"))["path"])
+        if made.is_file():
+            return made
     from fairlead_build.distribution.pull import converted
 
-    return converted(folder, cache, progress)
+    cache.make()
+    with workspace(cache.root / "work", "archive-") as work:
+        lay_out_archive(file, tag, work / "layout", progress)
+        made = converted(work / "layout", cache, progress)
+    with atomic_write(record, "w") as out:
+        json.dump({"path": str(made)}, out)
+    return made

@@ -1,7 +1,8 @@
 """An image on disk and its facts, from its record or from a scan.
 
 IMAGE is the name of a built recipe, a SIF, a bare squashfs, a folder with a root file system,
-FOLDER/ID of an image in Shifter's store, an OCI layout, or the reference of a pulled image.
+FOLDER/ID of an image in Shifter's store, an OCI layout, an image archive (`docker save`, oci-archive), or the
+reference of a pulled image.
 Facts are cached under the file's identity, so a 1 GB image is read only once.
 """
 
@@ -77,7 +78,7 @@ def find(
 
     The name of a built image takes precedence over a folder of that name in the current folder;
     ``./NAME`` is always the folder. Entry points of the group ``fairlead.images`` resolve references to
-    registries and OCI layouts.
+    registries, OCI layouts and image archives.
 
     Raises:
         FairleadError: exit code 2; there is neither such a file nor a built image of that name.
@@ -86,7 +87,9 @@ def find(
     index = cache_dir(environ) / "images" / "by-name" / f"{name}.json"
     # os.path, since pathlib's questions raise for a name that is too long.
     folder = os.path.isdir(name) and not os.path.isfile(index)  # noqa: PTH112, PTH113
-    if "://" in name or (folder and os.path.isfile(path / "oci-layout")):  # noqa: PTH113
+    layout = folder and os.path.isfile(path / "oci-layout")  # noqa: PTH113
+    file = name and not name.endswith(_SUFFIXES) and not folder and not os.path.isfile(index)  # noqa: PTH113
+    if "://" in name or layout or file:
         elsewhere = _known_elsewhere(name, environ, progress or Silent())
         if elsewhere:
             return elsewhere
