@@ -49,11 +49,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # A shell starts background jobs with SIGINT ignored, and nohup with SIGHUP ignored; programs of tests inherit both.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # Programs of tests inherit these: a shell starts background jobs with SIGINT and SIGQUIT ignored, nohup with
+    # SIGHUP, a batch system may block signals, and a login may have a umask of its own.
+    defaults = {signal.SIGINT: signal.default_int_handler}
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGCHLD):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, defaults.get(number, signal.SIG_DFL))
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.umask(0o022)
     config.stash[_REPORTS] = []
     config.stash[_BEGUN] = time.time()
     config.stash[_COMMIT] = (

@@ -6,8 +6,8 @@ A check that raises or hangs becomes a finding itself, and the others go on.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from fairlead.base import process
 from fairlead.base.errors import FairleadError, Finding, Severity, fail
@@ -30,19 +30,38 @@ def examine(
     return apply_fixes(world, checks, lambda fix: False, Silent(), begins)
 
 
-def look(world: World, check: Check, reported: set[Finding]) -> list[Diagnosis]:
+@dataclass
+class SetupErrors:
+    """Errors of the machine's set-up, e.g. of a variable that names no program: several checks meet them, and one
+    reports them.
+
+    Attributes:
+        reported: those that were found already.
+        deferred: those that a later check reports, because they have its name.
+    """
+
+    reported: set[Finding] = field(default_factory=set)
+    deferred: dict[Finding, None] = field(
+        default_factory=dict
+    )  # in the order in which they were met
+
+
+def look(
+    world: World, check: Check, errors: SetupErrors, later: Collection[str] = ()
+) -> list[Diagnosis]:
     """What one check finds, whatever becomes of it: at least one finding.
 
     Args:
-        reported: errors of the machine's set-up that were found already, e.g. of a variable that names no
-            program: several checks meet them, and the first reports them.
+        later: names of the checks that will run.
     """
     result = at_once({"": lambda: list(check.examine(world))}, check.limit_s).get("")
     if result is None:
         return [ill("check-did-not-end", check=check.name, limit_s=check.limit_s)]
     if isinstance(result, FairleadError):
-        fresh = [f for f in result.findings if f not in reported]
-        reported.update(fresh)
+        unreported = [f for f in result.findings if f not in errors.reported]
+        fresh = [f for f in unreported if f.check not in later]
+        errors.reported.update(fresh)
+        errors.deferred.update(dict.fromkeys(f for f in unreported if f.check in later))
         known = ", ".join(sorted({f.check for f in result.findings}))
         return [Diagnosis(replace(f, check=check.name)) for f in fresh] or [
             note("check-skipped", check=check.name, known=known)
@@ -66,10 +85,12 @@ def apply_fixes(
 
     A fix that fails is reported in the finding it was for; the others go on.
     """
-    reported: set[Finding] = set()
-    for check in checks:
+    errors = SetupErrors()
+    every = list(checks)
+    for number, check in enumerate(every):
         begins(check)
-        before = look(world, check, reported)
+        later = {c.name for c in every[number + 1 :]}
+        before = look(world, check, errors, later)
         failures: list[str] = []
         tried = False
         for diagnosis in before:
@@ -82,11 +103,12 @@ def apply_fixes(
                     failures += [f"{f.what}: {f.why}" for f in exc.findings]
                 except OSError as exc:  # no space, no permission
                     failures.append(f"not done, {fix.does}: {exc}")
-        for diagnosis in look(world, check, reported) if tried else before:
+        for diagnosis in look(world, check, errors, later) if tried else before:
             if failures and diagnosis.finding.severity in SEVERITIES_TO_MEND:
                 why = "\n".join(filter(None, [diagnosis.finding.why, *failures]))
                 diagnosis = replace(diagnosis, finding=replace(diagnosis.finding, why=why))
             yield diagnosis
+    yield from (Diagnosis(f) for f in errors.deferred if f not in errors.reported)
 
 
 def apply(fix: Fix, world: World, progress: Progress) -> None:

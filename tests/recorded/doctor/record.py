@@ -19,7 +19,7 @@ from typing import Any
 from fairlead.base.process import Ran
 from fairlead.base.serde import to_json
 from fairlead.detect.machine import Profile
-from fairlead.doctor.fix import look
+from fairlead.doctor.fix import SetupErrors, look
 from fairlead.doctor.registry import ordered
 from fairlead.doctor.world import ClockState, FileSystem, World
 from fairlead.elf.facts import Elf
@@ -162,7 +162,7 @@ def _bare(elf: Elf) -> Elf:
 def main() -> None:
     machine = Recorder()
     for check in ordered():
-        for diagnosis in look(machine, check, set()):
+        for diagnosis in look(machine, check, SetupErrors()):
             print(diagnosis.finding.severity.value, diagnosis.finding.what, file=sys.stderr)
     who = {"uid": machine.uid, "user": machine.user, "environ": machine.environ}
     text = json.dumps({**who, "answers": machine.notes}, indent=1)

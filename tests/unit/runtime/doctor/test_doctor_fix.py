@@ -129,6 +129,22 @@ def test_examine_wrong_setting_that_several_checks_meet_is_reported_once() -> No
     assert found[1].finding.what == "skipped: `engine` failed, see there"
 
 
+def test_examine_wrong_setting_is_reported_by_the_check_of_its_name() -> None:
+    """Whichever check meets it first; at the end, should that check not meet it."""
+
+    def refuses(world: World) -> list[Diagnosis]:
+        raise fail("no such engine", where="FAIRLEAD_APPTAINER", remedy="unset it", check="engine")
+
+    checks = [check("cgroups", refuses), check("engine", refuses), check("fuse", refuses)]
+    severities = {d.finding.check: d.finding.severity for d in examine(Somebody(0), checks)}
+    info, error = Severity.INFO, Severity.ERROR
+    assert severities == {"cgroups": info, "engine": error, "fuse": info}
+
+    checks = [check("cgroups", refuses), check("engine", lambda world: [well("fine")])]
+    found = [(d.finding.check, d.finding.severity) for d in examine(Somebody(0), checks)]
+    assert found == [("cgroups", info), ("engine", Severity.OK), ("engine", error)]
+
+
 def test_fix_reports_each_check_before_it_is_made(tmp_path: Path) -> None:
     begun: list[str] = []
 
