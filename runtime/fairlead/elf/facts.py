@@ -33,7 +33,12 @@ class Elf:
         needs: highest symbol version needed, by prefix: ``{"GLIBC": "2.34", "GLIBCXX": "3.4.30"}``.
         offers: highest symbol version defined, by prefix; filled for libraries.
         mpi_imports: undefined strong ``MPI_*``/``PMPI_*``/``mpi_*_`` symbols.
-        mpi_exports: defined ones; a program with some is statically linked to an MPI.
+        mpi_exports: defined ones; a static program with some contains an MPI.
+        holds: family of the MPI that a program contains (static libraries in a static or a dynamic program), found
+            by symbols, or by the texts of MPI_Init in a stripped one; empty: none was found.
+        can_start: it is a program: by its interpreter, its type, or its flags (static-pie).
+        opens, starts: it can open libraries (dlopen), start programs (exec, posix_spawn), by its symbols.
+        tied: MPIs of the image that its loading finds by a DT_RPATH, its own or that of what loads.
     """
 
     path: str
@@ -48,6 +53,11 @@ class Elf:
     mpi_exports: tuple[str, ...] = ()
     interpreter: str = ""
     build_id: str = ""
+    holds: str = ""
+    can_start: bool = False
+    opens: bool = False
+    starts: bool = False
+    tied: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -111,9 +121,13 @@ class ImageFacts:
         libstdcxx: highest ``GLIBCXX_`` its libstdc++ defines, empty without one.
         libgfortran: highest ``GFORTRAN_`` its libgfortran.so.5 defines, empty without one.
         mpis: every MPI library in it.
-        consumers: every ELF file that needs an MPI or is statically linked to one.
+        consumers: every ELF file that needs an MPI itself, or contains one.
         glibc_floor: highest ``GLIBC_`` that any file of the image needs.
         glibc_files: where the pieces of its glibc are, real paths by SONAME.
+        leads: of every file behind which is an MPI, what it needs on the way: real paths by NEEDED name.
+        programs: what can be started, by path: "" for a program, with ``opens`` (libraries, itself or by what it
+            links), ``starts`` (programs) or ``static``; ``#!`` and its words for a script; ``-> PATH`` for a
+            symlink, also of a folder. Empty in facts of older versions: nothing is known of programs.
     """
 
     arch: str
@@ -127,3 +141,5 @@ class ImageFacts:
     files: int = 0
     glibc_files: Mapping[str, str] = field(default_factory=dict)
     libgfortran: str = ""
+    leads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    programs: Mapping[str, str] = field(default_factory=dict)

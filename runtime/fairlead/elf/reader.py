@@ -8,6 +8,7 @@ gABI chapter 5 and the LSB's symbol versioning. :mod:`fairlead.image.scan` calls
 from __future__ import annotations
 
 import errno
+import mmap
 import re
 import struct
 from collections.abc import Iterator
@@ -26,6 +27,18 @@ _VERSION = re.compile(r"([A-Z]+)_(\d+(?:\.\d+)*)$")
 _PREFIXES = ("GLIBC", "GLIBCXX", "CXXABI", "GFORTRAN", "FABRIC")
 # Data objects that some MPIs export and others never do; see mpi_symbols.py.
 _MARKERS = frozenset({"ompi_mpi_comm_world", "I_MPI_Check_image_status"})
+# What MPI_Init says when it fails, by family. A program that has such a text contains the MPI: launchers and tools,
+# which link other parts of one, do not. Held against static programs of MPICH 4.0.2, stripped ones too, and the
+# tools of MPICH 3.4.3 and 5.0.2 and Open MPI 4.1.8.
+_TEXTS = (
+    (b"MPI_Init(arg", "mpich"),
+    (b"ompi_mpi_init: ", "openmpi"),
+    (b"mpi_init:startup:", "openmpi"),
+)
+# Linkers let a name share the end of a longer one, so what precedes it says nothing.
+_OPENS = re.compile(rb"dlm?open\0")
+_STARTS = re.compile(rb"(exec[lv][ep]?|execvpe|execveat|posix_spawnp?|system|popen)\0")
+_PIE = 0x08000000  # DF_1_PIE, the only sign of a static-pie program
 
 
 class NotElf(ValueError):
@@ -82,7 +95,11 @@ def _facts(elf: ELFFile, name: str) -> Elf:
     dynamic: Any = elf.get_section_by_name(".dynamic")
     dynamic = dynamic or next(_segments(elf, "PT_DYNAMIC"), None)
     tags = _tags(dynamic)
-    imports, exports = _dynamic_mpi(elf) if dynamic else (set(), _static_mpi(elf))
+    names = _names(elf)
+    imports, exports = _dynamic_mpi(elf) if dynamic else (set(), set())
+    interpreter = next((s.get_interp_name() for s in _segments(elf, "PT_INTERP")), "")
+    can_start = bool(interpreter) or elf.header.e_type == "ET_EXEC" or _is_pie(dynamic)
+    can_start = can_start and not tags["DT_SONAME"]  # libraries may print their version
     return Elf(
         path=name,
         machine=elf.get_machine_arch(),
@@ -94,9 +111,42 @@ def _facts(elf: ELFFile, name: str) -> Elf:
         offers=_highest(elf, ".gnu.version_d"),
         mpi_imports=tuple(sorted(imports)),
         mpi_exports=tuple(sorted(exports)),
-        interpreter=next((s.get_interp_name() for s in _segments(elf, "PT_INTERP")), ""),
+        interpreter=interpreter,
         build_id=_build_id(elf),
+        holds=_held(elf) if can_start and not {"MPI_Init", "PMPI_Init"} & imports else "",
+        can_start=can_start,
+        opens=bool(_OPENS.search(names)),
+        starts=bool(_STARTS.search(names)),
     )
+
+
+def _names(elf: ELFFile) -> bytes:
+    """The names in ``.dynsym``, each between two zeros."""
+    table: Any = elf.get_section_by_name(".dynsym")
+    strings: bytes = elf.get_section(table["sh_link"]).data() if table else b""
+    return strings
+
+
+def _is_pie(dynamic: Any) -> bool:
+    tags = dynamic.iter_tags() if dynamic else ()
+    return any(t.entry.d_tag == "DT_FLAGS_1" and t.entry.d_val & _PIE for t in tags)
+
+
+def _held(elf: ELFFile) -> str:
+    """The family of the MPI inside a program; empty when there is none.
+
+    Dynamic symbols do not tell: a static library's functions are among them only if the program exports them.
+    """
+    table: Any = elf.get_section_by_name(".symtab") or elf.get_section_by_name(".dynsym")
+    names: bytes = elf.get_section(table["sh_link"]).data() if table else b""
+    inits = {m.start() + shift for m in re.finditer(rb"MPI_Init\0", names) for shift in (0, -1)}
+    if inits and any(e[0] in inits and index != 0 for e, _, index in _symbols(elf, table)):
+        return "openmpi" if b"ompi_mpi_comm_world\0" in names else "mpich"
+    part: Any = elf.get_section_by_name(".rodata")
+    with mmap.mmap(elf.stream.fileno(), 0, prot=mmap.PROT_READ) as data:
+        begin, size = (part["sh_offset"], part["sh_size"]) if part else (0, len(data))
+        found = (family for text, family in _TEXTS if data.find(text, begin, begin + size) >= 0)
+        return next(found, "")
 
 
 def _tags(dynamic: Any) -> dict[str, list[str]]:
@@ -123,16 +173,11 @@ def _dynamic_mpi(elf: ELFFile) -> tuple[set[str], set[str]]:
     """What ``.dynsym`` wants of an MPI, weak symbols left out, and what it defines of one."""
     imports: set[str] = set()
     exports: set[str] = set()
-    table: Any = elf.get_section_by_name(".dynsym")
-    strings: bytes = elf.get_section(table["sh_link"]).data() if table else b""
+    strings = _names(elf)
     if b"MPI_" not in strings:
         return imports, exports
-    order = "<" if elf.little_endian else ">"
-    # Elf64_Sym: name, info, other, shndx, value, size; Elf32_Sym has info after size.
-    layout = struct.Struct(order + ("IBBHQQ" if elf.elfclass == 64 else "IIIBBH"))
-    data: bytes = table.data()
-    for entry in layout.iter_unpack(data[: len(data) // layout.size * layout.size]):
-        info, index = (entry[1], entry[3]) if elf.elfclass == 64 else (entry[3], entry[5])
+    table: Any = elf.get_section_by_name(".dynsym")
+    for entry, info, index in _symbols(elf, table):
         end = strings.find(b"\0", entry[0])
         name = strings[entry[0] : end].decode("ascii", "replace")
         if _MPI_SYMBOL.fullmatch(name) or name in _MARKERS:
@@ -143,13 +188,14 @@ def _dynamic_mpi(elf: ELFFile) -> tuple[set[str], set[str]]:
     return imports, exports
 
 
-def _static_mpi(elf: ELFFile) -> set[str]:
-    """``MPI_*`` functions inside a program without a dynamic section (a static link)."""
-    table: Any = elf.get_section_by_name(".symtab")
-    if table is None or b"MPI_Init" not in elf.get_section(table["sh_link"]).data():
-        return set()
-    names = {s.name for s in table.iter_symbols() if s.entry.st_shndx != "SHN_UNDEF"}
-    return {name for name in names if _MPI_SYMBOL.fullmatch(name)}
+def _symbols(elf: ELFFile, table: Any) -> Iterator[tuple[tuple[int, ...], int, int]]:
+    """The entries of a symbol table, each with its info and its section's index (0: undefined)."""
+    order = "<" if elf.little_endian else ">"
+    # Elf64_Sym: name, info, other, shndx, value, size; Elf32_Sym has info after size.
+    layout = struct.Struct(order + ("IBBHQQ" if elf.elfclass == 64 else "IIIBBH"))
+    data: bytes = table.data()
+    for entry in layout.iter_unpack(data[: len(data) // layout.size * layout.size]):
+        yield entry, *((entry[1], entry[3]) if elf.elfclass == 64 else (entry[3], entry[5]))
 
 
 def _highest(elf: ELFFile, section_name: str) -> dict[str, str]:

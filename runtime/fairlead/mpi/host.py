@@ -22,7 +22,7 @@ from fairlead.base.serde import from_json, to_json
 from fairlead.elf import reader as elf_file
 from fairlead.elf.facts import AbiFamily, Elf, MpiLibrary
 from fairlead.elf.loader import Loader, system_folders
-from fairlead.elf.mpi_symbols import GLIBC_PIECES, read_mpi
+from fairlead.elf.mpi_symbols import GLIBC_PIECES, is_binding, read_mpi
 from fairlead.elf.reader import NotElf, version_key
 from fairlead.launchers.identify import identify
 from fairlead.launchers.model import Launcher
@@ -33,13 +33,6 @@ from fairlead.site.resolved_paths import matches
 RUNTIME_PIECES = frozenset(
     {"libstdc++.so.6", "libgcc_s.so.1", "libgfortran.so.5", "libquadmath.so.0"}
 )
-# Libraries that belong to an MPI although it does not need them: bindings for other languages.
-_COMPANIONS = re.compile(r"lib(mpifort|mpichfort|mpicxx|mpichcxx)\.so\.\d+$")
-
-
-def is_binding(soname: str) -> bool:
-    """Whether a library is an MPI's interface for another language."""
-    return bool(_COMPANIONS.match(soname))
 
 
 @dataclass(frozen=True)
@@ -315,7 +308,7 @@ def _describe(
         roots.append((folder / "libfabric.so.1").resolve())
     companions = []
     for path in sorted(folder.iterdir()):
-        if _COMPANIONS.match(path.name) and path.is_file():
+        if is_binding(path.name) and path.name.count(".so.") and path.is_file():
             companions.append(elf_file.read(path.resolve(), str(path.resolve())))
     root = _root_of(prefix)
     loader = Loader(environ.get("LD_LIBRARY_PATH", ""), root, places.folders)
