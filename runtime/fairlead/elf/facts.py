@@ -38,6 +38,9 @@ class Elf:
             by symbols, or by the texts of MPI_Init in a stripped one; empty: none was found.
         can_start: it is a program: by its interpreter, its type, or its flags (static-pie).
         opens, starts: it can open libraries (dlopen), start programs (exec, posix_spawn), by its symbols.
+        imports, calls: other strong symbols that it needs of the MPI in its image, by the real path of the library
+            that defines them: those that must be there when it is loaded, and those that are looked up at the first
+            call. Libraries with symbol versions are left out, for they keep what they once had.
         tied: MPIs of the image that its loading finds by a DT_RPATH, its own or that of what loads.
     """
 
@@ -58,6 +61,8 @@ class Elf:
     opens: bool = False
     starts: bool = False
     tied: tuple[str, ...] = ()
+    imports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    calls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -125,6 +130,8 @@ class ImageFacts:
         glibc_floor: highest ``GLIBC_`` that any file of the image needs.
         glibc_files: where the pieces of its glibc are, real paths by SONAME.
         leads: of every file behind which is an MPI, what it needs on the way: real paths by NEEDED name.
+        parts: of consumers and of the MPIs' own libraries without symbol versions: which of the latter each needs, as
+            in ``leads``.
         programs: what can be started, by path: "" for a program, with ``opens`` (libraries, itself or by what it
             links), ``starts`` (programs) or ``static``; ``#!`` and its words for a script; ``-> PATH`` for a
             symlink, also of a folder. Empty in facts of older versions: nothing is known of programs.
@@ -142,4 +149,5 @@ class ImageFacts:
     glibc_files: Mapping[str, str] = field(default_factory=dict)
     libgfortran: str = ""
     leads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     programs: Mapping[str, str] = field(default_factory=dict)

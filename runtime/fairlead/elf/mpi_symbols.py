@@ -19,6 +19,10 @@ GLIBC_PIECES = re.compile(
     r"(ld-linux.*|libc|libm|libpthread|libdl|librt|libresolv|libnss_\w+|libnsl(?!\.so\.2)|libutil|libanl|"
     r"libmvec|libthread_db|libBrokenLocale)\.so(\.\d+)*$"
 )
+# Compiler runtime libraries: a process has one of each, and the newer of host and image wins.
+RUNTIME_PIECES = frozenset(
+    {"libstdc++.so.6", "libgcc_s.so.1", "libgfortran.so.5", "libquadmath.so.0"}
+)
 # What a NEEDED entry asks for, where nothing of that name is there to be looked at.
 _REQUEST = re.compile(r"lib(p?mpi|p?mpich)(_\w+)?\.so(\.\d+)*$")
 _REQUESTS = (
@@ -156,4 +160,6 @@ def read_mpi(path: Path) -> MpiLibrary:
     if not is_mpi_library(facts):
         raise ValueError(f"{path} does not define MPI_Init: it is not an MPI library")
     names = sorted(p.name for p in real.parent.iterdir() if ".so" in p.name and p.resolve() == real)
-    return identify(real, facts, tuple(names))
+    beside = [real.with_name(name) for name in facts.needed if is_binding(name)]
+    behind = [elf_file.read(path) for path in beside if path.is_file()]
+    return identify(real, facts, tuple(names), behind=behind)

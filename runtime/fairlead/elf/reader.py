@@ -12,7 +12,7 @@ import mmap
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,26 @@ _TEXTS = (
 # Linkers let a name share the end of a longer one, so what precedes it says nothing.
 _OPENS = re.compile(rb"dlm?open\0")
 _STARTS = re.compile(rb"(exec[lv][ep]?|execvpe|execveat|posix_spawnp?|system|popen)\0")
+_WEAK = 2  # STB_WEAK
+_BIND_NOW, _NOW = 0x8, 0x1  # DF_BIND_NOW, DF_1_NOW
 _PIE = 0x08000000  # DF_1_PIE, the only sign of a static-pie program
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """The dynamic symbols of a file.
+
+    Attributes:
+        defined: what it offers to others.
+        needed: strong ones that it lacks and that must be found when it is loaded.
+        called: strong ones that it lacks and that are looked up when they are first called.
+        versioned: it has versions of symbols, and keeps old ones.
+    """
+
+    defined: frozenset[str]
+    needed: frozenset[str]
+    called: frozenset[str]
+    versioned: bool
 
 
 class NotElf(ValueError):
@@ -89,6 +108,62 @@ def _read(name: str, *identity: int) -> Elf:
             if isinstance(exc, OSError) and exc.errno != errno.EINVAL:
                 raise
             raise NotElf(f"{path} is a damaged ELF file: {exc}") from None
+
+
+def symbols(path: Path) -> Symbols:
+    """The dynamic symbols of the file at ``path``, but for those that :class:`Elf` has: ``MPI_*`` and the like.
+
+    Raises:
+        NotElf: it is no ELF file, or a damaged one.
+        OSError: it cannot be read.
+    """
+    from elftools.elf.elffile import ELFFile
+
+    with path.open("rb") as stream:
+        try:
+            return _dynamic_symbols(ELFFile(stream))
+        except Exception as exc:
+            if isinstance(exc, OSError) and exc.errno != errno.EINVAL:
+                raise
+            raise NotElf(f"{path} is a damaged ELF file: {exc}") from None
+
+
+def _dynamic_symbols(elf: ELFFile) -> Symbols:
+    table: Any = elf.get_section_by_name(".dynsym")
+    strings = _names(elf)
+    lazy = _only_called(elf)
+    defined, needed, called = set[str](), set[str](), set[str]()
+    for number, (entry, info, index) in enumerate(_symbols(elf, table) if table else ()):
+        name = strings[entry[0] : strings.find(b"\0", entry[0])].decode("ascii", "replace")
+        if not name or _MPI_SYMBOL.fullmatch(name):
+            continue
+        if index != 0:
+            defined.add(name)
+        elif info >> 4 != _WEAK:
+            (called if number in lazy else needed).add(name)
+    versioned = elf.get_section_by_name(".gnu.version_d") is not None
+    return Symbols(frozenset(defined), frozenset(needed), frozenset(called), versioned)
+
+
+def _only_called(elf: ELFFile) -> set[int]:
+    """Numbers of the symbols that the loader looks up at their first call: those with no other relocation."""
+    dynamic: Any = elf.get_section_by_name(".dynamic")
+    flags = {"DT_FLAGS": _BIND_NOW, "DT_FLAGS_1": _NOW}
+    for tag in dynamic.iter_tags() if dynamic else ():
+        kind, value = tag.entry.d_tag, tag.entry.d_val
+        if kind == "DT_BIND_NOW" or value & flags.get(kind, 0):
+            return set()
+    if elf.elfclass != 64:
+        return set()
+    layout = struct.Struct(("<" if elf.little_endian else ">") + "QQq")  # Elf64_Rela
+
+    def numbers(name: str) -> set[int]:
+        section: Any = elf.get_section_by_name(name)
+        data: bytes = section.data() if section else b""
+        usable = data[: len(data) // layout.size * layout.size]
+        return {info >> 32 for _, info, _ in layout.iter_unpack(usable)}
+
+    return numbers(".rela.plt") - numbers(".rela.dyn")
 
 
 def _facts(elf: ELFFile, name: str) -> Elf:
@@ -174,7 +249,7 @@ def _dynamic_mpi(elf: ELFFile) -> tuple[set[str], set[str]]:
     imports: set[str] = set()
     exports: set[str] = set()
     strings = _names(elf)
-    if b"MPI_" not in strings:
+    if not any(sign in strings for sign in (b"MPI_", b"ompi_mpi_comm_world")):
         return imports, exports
     table: Any = elf.get_section_by_name(".dynsym")
     for entry, info, index in _symbols(elf, table):
@@ -183,7 +258,7 @@ def _dynamic_mpi(elf: ELFFile) -> tuple[set[str], set[str]]:
         if _MPI_SYMBOL.fullmatch(name) or name in _MARKERS:
             if index != 0:
                 exports.add(name)
-            elif info >> 4 != 2:  # STB_WEAK
+            elif info >> 4 != _WEAK:
                 imports.add(name)
     return imports, exports
 

@@ -73,6 +73,14 @@ class Objects:
         }
         return {path: needed for path, needed in toward.items() if needed}
 
+    def among(self, users: Collection[str], wanted: Collection[str]) -> dict[str, dict[str, str]]:
+        """Of :attr:`needs`, what leads from ``users`` to ``wanted`` at once."""
+        found = {
+            path: {name: real for name, real in self.needs[path].items() if real in wanted}
+            for path in sorted(users)
+        }
+        return {path: needed for path, needed in found.items() if needed}
+
     def behind(self, path: str) -> list[Elf]:
         """All libraries behind a file, without itself, breadth first."""
         seen, pending = {path: None}, [path]

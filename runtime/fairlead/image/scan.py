@@ -20,6 +20,7 @@ from fairlead.elf.mpi_symbols import (
     is_request,
 )
 from fairlead.elf.reader import NotElf, newest
+from fairlead.image.imports import own_libraries, with_imports
 from fairlead.image.objects import Objects, first_line, links_of
 from fairlead.image.packages import os_release, walk
 
@@ -70,6 +71,8 @@ def scan_tree(root: Path) -> ImageFacts:
         needed = paths.union(parts).intersection(leads.get(place, {}).values())
         if place not in paths and (needed or tied or _asks(elf) or _contains(elf)):
             consumers.append(replace(elf, tied=tied))
+    own = own_libraries(root, objects, paths | parts)
+    consumers = [with_imports(root, elf, objects, own) for elf in consumers]
     return ImageFacts(
         arch=arch,
         glibc=glibc,
@@ -83,6 +86,7 @@ def scan_tree(root: Path) -> ImageFacts:
         glibc_files=_glibc_files(pieces),
         libgfortran=libgfortran,
         leads=leads,
+        parts=objects.among({*own, *(e.path for e in consumers)} - paths, set(own)),
         programs=objects.programs(scripts, links),
     )
 

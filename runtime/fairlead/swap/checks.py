@@ -9,10 +9,11 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from fairlead.base.errors import Finding, Severity, error, info, warning
 from fairlead.elf.facts import AbiFamily, Elf
-from fairlead.elf.mpi_symbols import GLIBC_PIECES, is_request
+from fairlead.elf.mpi_symbols import GLIBC_PIECES, is_binding, is_request
 from fairlead.elf.reader import version_key
 from fairlead.engines.registry import ENGINES
 from fairlead.launchers.pmi import connects, pmi_said
@@ -20,6 +21,7 @@ from fairlead.mpi.cross_abi import crossing, some
 from fairlead.mpi.host import HostMpi, needs
 from fairlead.swap.family import image_family, in_reach, own_mpi, speaks
 from fairlead.swap.glibc import Glibc, GlibcWay, host_glibc
+from fairlead.swap.link import link
 from fairlead.swap.model import MOUNT, Plan
 from fairlead.swap.reach import Kind, by_family, contains_mpi, programs_of, reach
 from fairlead.swap.remedies.gpu_transport import gpu_transport
@@ -95,16 +97,17 @@ def families(plan: Plan) -> Iterator[Finding]:
     if len(users) < 2:
         return
     given = {"image": plan.image, "mapped": plan.family, "users": _users(users)}
-    path = next(iter(users.values()))[0].path
-    certain = all(p.kind is Kind.LINKED for p in found.programs)
-    if not found.programs:
-        yield error("families", app=path, **given)
-    elif certain:
-        yield error("families-in-one", program=found.programs[0].asked, **given)
-    else:
+    names = tuple(dict.fromkeys(p.asked for p in found.programs))
+    alone = {n: reach(plan.facts, replace(plan.request, apps=(n,))) for n in names}
+    mixed = [n for n, of in alone.items() if of.exact and len(by_family(plan.facts, of)) > 1]
+    for name in mixed:
+        yield error("families-in-one", program=name, **given)
+    if not mixed and (found.exact or not names):
+        yield error("families", app=next(iter(users.values()))[0].path, **given)
+    elif not mixed:
         others = {f: files for f, files in users.items() if f is not plan.family}
         given["users"] = _users(others)
-        yield warning("families-in-reach", program=found.programs[0].asked, **given)
+        yield warning("families-in-reach", program=", ".join(names), **given)
 
 
 def _users(users: Mapping[AbiFamily, Sequence[Elf]]) -> str:
@@ -162,18 +165,33 @@ def symbols(plan: Plan, host: HostMpi) -> Iterator[Finding]:
     bindings = (elf for elf in plan.facts.consumers if elf.soname)
     offered = {s for e in (library.elf, *host.companions, *bindings) for s in e.mpi_exports}
     complete = True
-    looked_at = [elf for elf in plan.consumers if elf.mpi_imports]
+    linked = link(plan, host)
+    looked_at = [elf for elf in plan.consumers if elf.mpi_imports and elf.path in linked.files]
     for elf in looked_at:
         if lacking := sorted(set(elf.mpi_imports) - offered):
             complete = False
             more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
             missing = ", ".join(lacking[:5]) + more
             yield error("symbols", elf=elf, library=library, missing=missing)
-    if not looked_at:
+    for lack in linked.lacks:
+        complete = False
+        more = f" and {len(lack.symbols) - 5} more" if len(lack.symbols) > 5 else ""
+        missing = ", ".join(lack.symbols[:5]) + more
+        given = {"elf": lack.elf, "library": library, "missing": missing, "own": lack.library}
+        if lack.at_once or not is_binding(lack.elf.soname):
+            yield error("symbols-internal", **given)
+        else:
+            yield warning("symbols-internal-called", **given)
+    for twice in linked.twice:
+        complete = False
+        yield error("two-libraries", twice=twice, library=library)
+    count = len({s for e in looked_at for s in e.mpi_imports})
+    if not count and not linked.needs:
         yield from _unseen(plan)
     elif complete:
-        count = len({s for e in looked_at for s in e.mpi_imports})
         what = f"all {count} MPI functions that the image calls are in the host's library"
+        if not count:
+            what = f"all {linked.needs} symbols of its MPI that the image needs are in the host's"
         why = f"{len(looked_at)} files; {library.title} reaches MPI {library.level}"
         yield _ok("symbols", what, why)
 

@@ -21,9 +21,9 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
-from fairlead.elf.mpi_symbols import GLIBC_PIECES, asked_by
+from fairlead.elf.mpi_symbols import GLIBC_PIECES, RUNTIME_PIECES, asked_by
 from fairlead.elf.reader import newest, version_key
-from fairlead.mpi.host import RUNTIME_PIECES, HostMpi
+from fairlead.mpi.host import HostMpi
 from fairlead.swap.model import MOUNT, Line, Request, StagedFile, Staging
 from fairlead.swap.remedies.model import Parts
 

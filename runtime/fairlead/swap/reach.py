@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import posixpath
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -91,13 +92,15 @@ def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[El
     """Of the files in reach, those that a swap of ``family`` is about."""
     needed = {real for leads in facts.leads.values() for real in leads.values()}
     asked = {name for elf in facts.consumers for name in elf.needed}
-    homes = {mpi.path.rpartition("/")[0] for mpi in facts.mpis}
+    homes = [mpi.path.rpartition("/")[0] for mpi in facts.mpis]
     found = reach(facts, request)
     kept = []
     for elf in found.files:
         part_of_mpi = elf.path.rpartition("/")[0] in homes and is_binding(elf.soname)
         if part_of_mpi and elf.soname not in asked and elf.path not in needed:
             continue  # an interface to another language that nothing in the image uses
+        if is_plugin(elf, homes):
+            continue  # the image's MPI alone would open it
         families = set(asked_by(facts, elf).values())
         if families and family not in families:
             continue  # `families` reports it; of mpi4py's modules the one of the mapped family is taken
@@ -121,9 +124,18 @@ def by_family(facts: ImageFacts, found: Reach) -> dict[AbiFamily, list[Elf]]:
         named = elf.path in _named(found)
         if is_binding(elf.soname) or (folder in tools and not named) or elf.path in siblings:
             continue
+        if is_plugin(elf, homes):
+            continue
         for family in dict.fromkeys(asked_by(facts, elf).values()):
             families.setdefault(family, []).append(elf)
     return families
+
+
+def is_plugin(elf: Elf, homes: Iterable[str]) -> bool:
+    """Whether a file is a component of an Open MPI whose library is in one of ``homes``."""
+    folder, _, name = elf.path.rpartition("/")
+    inside = any(_is_below(folder, home) for home in homes)
+    return inside and name.startswith(("mca_", "ompi_")) and name.endswith(".so")
 
 
 def contains_mpi(elf: Elf) -> bool:
@@ -163,7 +175,7 @@ def _programs(facts: ImageFacts, name: str, request: Request) -> list[Program]:
 
 
 def _kind(facts: ImageFacts, chain: Sequence[str]) -> Kind:
-    path, what = chain[-1], facts.programs[chain[-1]]
+    path, what = chain[-1], facts.programs.get(chain[-1], "")
     if path in facts.leads or any(e.path == path and contains_mpi(e) for e in facts.consumers):
         return Kind.LINKED
     if what.startswith("#!"):
@@ -178,7 +190,7 @@ def _chains(
     facts: ImageFacts, chain: list[str], request: Request, deepest: int = _DEEPEST
 ) -> list[list[str]]:
     """The paths from a program to each that may run: to the interpreters of scripts."""
-    what = facts.programs[chain[-1]]
+    what = facts.programs.get(chain[-1], "")
     words = what.removeprefix("#!").split() if what.startswith("#!") else []
     if words and words[0].endswith("/env"):
         words = [w for w in _split(words[1:]) if not w.startswith("-") and "=" not in w]
@@ -207,6 +219,8 @@ def _found(facts: ImageFacts, name: str, request: Request) -> list[list[str]]:
         # Engines read variables of the image from places that fairlead does not.
         places += sorted(p for p in facts.programs if p.endswith(f"/{name}"))
     found: dict[str, list[str]] = {}
+    if name in facts.leads:
+        return [[name]]  # a library or a module, to ask about it alone
     for place in places:
         real, links = _real(facts, posixpath.normpath(place))
         if real in facts.programs:
@@ -284,11 +298,13 @@ def _modules(facts: ImageFacts, program: Program, request: Request) -> list[str]
     }
     if "/usr" in prefixes:
         prefixes.add("/usr/local")  # Debian's searches both
+    prefixes.discard("/")
     anywhere = "PYTHONPATH" in request.image_env
     modules = {e.path for e in facts.consumers if not e.soname and not e.can_start}
-    modules |= {path for path in facts.leads if "/python" in path}
-    inside = tuple(f"{prefix.rstrip('/')}/lib" for prefix in prefixes)
-    return [path for path in sorted(modules) if anywhere or path.startswith(inside)]
+    modules |= set(facts.leads)
+    inside = tuple(f"{prefix}/lib" for prefix in prefixes)
+    found = sorted(path for path in modules if re.search(r"/python3|-packages/", path))
+    return [path for path in found if anywhere or path.startswith(inside)]
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -8,8 +8,7 @@ from pathlib import PurePosixPath
 
 from fairlead.base.suggest import suggest
 from fairlead.elf.facts import Elf
-from fairlead.elf.mpi_symbols import GLIBC_PIECES
-from fairlead.mpi.host import RUNTIME_PIECES
+from fairlead.elf.mpi_symbols import GLIBC_PIECES, RUNTIME_PIECES
 from fairlead.swap.model import MOUNT, Line, Plan
 
 

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.compiled import CALLS, MAIN, MPICH, OPENMPI, OPENS, compiled
 
 from fairlead.base.paths import resolve_in
+from fairlead.elf.facts import AbiFamily
+from fairlead.elf.mpi_symbols import asked_by
 from fairlead.image.scan import scan_tree
 
 
@@ -121,3 +124,52 @@ def test_scan_links_out_of_the_tree_are_not_followed_on_this_machine(tmp_path: P
     (root / "usr/local/bin").mkdir(parents=True)
     (root / "usr/local/bin/python3.12").touch()
     assert scan_tree(root).python == "3.12"
+
+
+OLD_TAGS = "-Wl,--disable-new-dtags"
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MPI in a versioned prefix with links to it, as Spack's views and modules have."""
+    root = tmp_path_factory.mktemp("view") / "root"
+    lib = root / "opt/mpich-4.0.9/lib"
+    mpi = str(compiled(lib / "libmpich.so.12", MPICH))
+    middle = compiled(root / "usr/lib/libmiddle.so.1", CALLS.replace("call(", "middle("), mpi)
+    uses = "int middle(void); int main(void) { return middle(); }"
+    apart = (OLD_TAGS,)
+    compiled(root / "opt/app/free", MAIN + CALLS, mpi)
+    compiled(root / "opt/app/tied", MAIN + CALLS, mpi, OLD_TAGS, "-Wl,-rpath,/opt/mpich/lib")
+    compiled(root / "opt/app/above", uses, str(middle), *apart, "-Wl,-rpath,/opt/view/lib64")
+    newer = compiled(root / "usr/lib/libnewer.so.1", CALLS.replace("call(", "middle("), mpi,
+                     "-Wl,--enable-new-dtags,-rpath,/opt/mpich/lib")  # fmt: skip
+    compiled(root / "opt/app/below", uses, str(newer), *apart, "-Wl,-rpath,/opt/view/lib64")
+    compiled(root / "opt/app/python3.11", OPENS, OLD_TAGS, "-Wl,-rpath,$ORIGIN/../mpich/lib")
+    make_links(root, {"opt/mpich": "mpich-4.0.9", "opt/view/lib64": "../mpich/lib"})
+    return root
+
+
+@pytest.mark.parametrize(
+    ("name", "tied"),
+    [("free", False), ("tied", True), ("above", True), ("below", False), ("python3.11", True)],
+)
+def test_scan_dt_rpath_is_resolved_inside_the_image_and_inherited(
+    view: Path, name: str, tied: bool
+) -> None:
+    facts = scan_tree(view)
+    found = {e.path: e.tied for e in facts.consumers}.get(f"/opt/app/{name}", ())
+    assert found == (("/opt/mpich-4.0.9/lib/libmpich.so.12",) if tied else ())
+
+
+def test_scan_program_that_loads_a_tied_library_leads_to_the_mpi(view: Path) -> None:
+    facts = scan_tree(view)
+    assert facts.leads["/opt/app/above"] == {"libmiddle.so.1": "/usr/lib/libmiddle.so.1"}
+    assert set(facts.leads["/usr/lib/libmiddle.so.1"].values()) == {facts.mpis[0].path}
+
+
+def test_scan_renamed_soname_is_an_mpi_and_asked_for(tmp_path: Path) -> None:
+    mpi = compiled(tmp_path / "usr/lib/libvendor.so.7", OPENMPI)
+    compiled(tmp_path / "opt/app/x", MAIN + CALLS, str(mpi))
+    facts = scan_tree(tmp_path)
+    assert [m.family for m in facts.mpis] == [AbiFamily.OPENMPI]
+    assert asked_by(facts, facts.consumers[0]) == {"libvendor.so.7": AbiFamily.OPENMPI}

@@ -166,6 +166,12 @@ def test_other_family_that_may_be_loaded_is_a_warning(facts: ImageFacts) -> None
     assert not errors(found) and MODULE in found["families warning"].why
 
 
+def test_two_named_programs_of_two_families_are_refused(facts: ImageFacts) -> None:
+    found = said(facts, apps=("/opt/app/c", "/opt/app/o"))
+    assert errors(found) == ["families"]
+    assert "programs of the image" in found["families error"].what
+
+
 def test_two_families_in_one_program_are_refused(facts: ImageFacts) -> None:
     both = next(e for e in facts.consumers if e.path == "/opt/app/c")
     both = replace(both, needed=("libmpich.so.12", "libmpi.so.40"))
