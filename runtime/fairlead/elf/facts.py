@@ -37,7 +37,7 @@ class Elf:
         holds: family of the MPI that a program contains (static libraries in a static or a dynamic program), found
             by symbols, or by the texts of MPI_Init in a stripped one; empty: none was found.
         can_start: it is a program: by its interpreter, its type, or its flags (static-pie).
-        opens, starts: it can open libraries (dlopen), start programs (exec, posix_spawn), by its symbols.
+        opens, starts: it can open libraries (dlopen); a program can start others (exec, posix_spawn). By its symbols.
         imports, calls: other strong symbols that it needs of the MPI in its image, by the real path of the library
             that defines them: those that must be there when it is loaded, and those that are looked up at the first
             call. Libraries with symbol versions are left out, for they keep what they once had.

@@ -36,8 +36,11 @@ _TEXTS = (
     (b"mpi_init:startup:", "openmpi"),
 )
 # Linkers let a name share the end of a longer one, so what precedes it says nothing.
-_OPENS = re.compile(rb"dlm?open\0")
-_STARTS = re.compile(rb"(exec[lv][ep]?|execvpe|execveat|posix_spawnp?|system|popen)\0")
+_OPENS = (b"dlopen\0", b"dlmopen\0")
+_STARTS = (
+    b"execl\0", b"execle\0", b"execlp\0", b"execv\0", b"execve\0", b"execvp\0", b"execvpe\0", b"execveat\0",
+    b"posix_spawn\0", b"posix_spawnp\0", b"system\0", b"popen\0",
+)  # fmt: skip
 _WEAK = 2  # STB_WEAK
 _BIND_NOW, _NOW = 0x8, 0x1  # DF_BIND_NOW, DF_1_NOW
 _PIE = 0x08000000  # DF_1_PIE, the only sign of a static-pie program
@@ -171,9 +174,9 @@ def _facts(elf: ELFFile, name: str) -> Elf:
     dynamic = dynamic or next(_segments(elf, "PT_DYNAMIC"), None)
     tags = _tags(dynamic)
     names = _names(elf)
-    imports, exports = _dynamic_mpi(elf) if dynamic else (set(), set())
+    imports, exports = _dynamic_mpi(elf, names) if dynamic else (set(), set())
     interpreter = next((s.get_interp_name() for s in _segments(elf, "PT_INTERP")), "")
-    can_start = bool(interpreter) or elf.header.e_type == "ET_EXEC" or _is_pie(dynamic)
+    can_start = bool(interpreter or tags["DT_FLAGS_1"]) or elf.header.e_type == "ET_EXEC"
     can_start = can_start and not tags["DT_SONAME"]  # libraries may print their version
     return Elf(
         path=name,
@@ -190,8 +193,8 @@ def _facts(elf: ELFFile, name: str) -> Elf:
         build_id=_build_id(elf),
         holds=_held(elf) if can_start and not {"MPI_Init", "PMPI_Init"} & imports else "",
         can_start=can_start,
-        opens=bool(_OPENS.search(names)),
-        starts=bool(_STARTS.search(names)),
+        opens=any(name in names for name in _OPENS),
+        starts=can_start and any(name in names for name in _STARTS),
     )
 
 
@@ -200,11 +203,6 @@ def _names(elf: ELFFile) -> bytes:
     table: Any = elf.get_section_by_name(".dynsym")
     strings: bytes = elf.get_section(table["sh_link"]).data() if table else b""
     return strings
-
-
-def _is_pie(dynamic: Any) -> bool:
-    tags = dynamic.iter_tags() if dynamic else ()
-    return any(t.entry.d_tag == "DT_FLAGS_1" and t.entry.d_val & _PIE for t in tags)
 
 
 def _held(elf: ELFFile) -> str:
@@ -225,12 +223,14 @@ def _held(elf: ELFFile) -> str:
 
 
 def _tags(dynamic: Any) -> dict[str, list[str]]:
-    """The strings of the dynamic section, by tag, in order."""
-    wanted = ("DT_NEEDED", "DT_SONAME", "DT_RPATH", "DT_RUNPATH")
+    """The strings of the dynamic section, by tag, in order; of DT_FLAGS_1 only whether it says PIE."""
+    wanted = ("DT_NEEDED", "DT_SONAME", "DT_RPATH", "DT_RUNPATH", "DT_FLAGS_1")
     values: dict[str, list[str]] = {kind: [] for kind in wanted}
     for tag in dynamic.iter_tags() if dynamic else ():
         kind = tag.entry.d_tag
-        if kind in values:
+        if kind == "DT_FLAGS_1":
+            values[kind] += ["PIE"] if tag.entry.d_val & _PIE else []
+        elif kind in values:
             values[kind].append(getattr(tag, kind.removeprefix("DT_").lower()))
     return values
 
@@ -244,11 +244,10 @@ def _segments(elf: ELFFile, kind: str) -> Iterator[Any]:
     return (s for s in elf.iter_segments() if s.header.p_type == kind)
 
 
-def _dynamic_mpi(elf: ELFFile) -> tuple[set[str], set[str]]:
+def _dynamic_mpi(elf: ELFFile, strings: bytes) -> tuple[set[str], set[str]]:
     """What ``.dynsym`` wants of an MPI, weak symbols left out, and what it defines of one."""
     imports: set[str] = set()
     exports: set[str] = set()
-    strings = _names(elf)
     if not any(sign in strings for sign in (b"MPI_", b"ompi_mpi_comm_world")):
         return imports, exports
     table: Any = elf.get_section_by_name(".dynsym")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -154,15 +154,13 @@ class Objects:
         return self._real[path]
 
 
-def links_of(root: Path, folder: Path, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """The symlinks of a folder among ``names``, each with the real path that it leads to inside ``root``."""
-    for name in names:
-        path = folder / name
-        inside = "/" + str(path.relative_to(root))
-        if ".so" not in name and inside.startswith(_NO_PROGRAMS):
-            continue
-        if path.is_symlink() and (real := resolve_in(root, path)):
-            yield inside, "/" + str(real.relative_to(root))
+def target_of(root: Path, link: Path) -> str:
+    """The real path inside ``root`` that a symlink leads to; empty for none that matters here, or a dangling one."""
+    inside = "/" + str(link.relative_to(root))
+    if ".so" not in link.name and inside.startswith(_NO_PROGRAMS):
+        return ""
+    real = resolve_in(root, link)
+    return "/" + str(real.relative_to(root)) if real else ""
 
 
 def first_line(path: Path) -> str:

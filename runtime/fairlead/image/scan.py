@@ -21,7 +21,7 @@ from fairlead.elf.mpi_symbols import (
 )
 from fairlead.elf.reader import NotElf, newest
 from fairlead.image.imports import own_libraries, with_imports
-from fairlead.image.objects import Objects, first_line, links_of
+from fairlead.image.objects import Objects, first_line, target_of
 from fairlead.image.packages import os_release, walk
 
 _PYTHON = re.compile(r"python(3\.\d+)$")
@@ -113,11 +113,12 @@ def _candidates(root: Path, links: dict[str, str]) -> Iterator[Path]:
     """
     for folder, folders, files in walk(root):
         folders.sort()
-        links.update(links_of(root, folder, (*folders, *files)))
-        for name in sorted(files):
+        for name in (*sorted(files), *folders):
             path = folder / name
             try:
                 status = path.lstat()
+                if stat.S_ISLNK(status.st_mode):
+                    links["/" + str(path.relative_to(root))] = target_of(root, path)
                 if not stat.S_ISREG(status.st_mode) or status.st_size < 3:
                     continue
                 if not status.st_mode & 0o111 and ".so" not in name:
