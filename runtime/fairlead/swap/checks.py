@@ -26,6 +26,7 @@ from fairlead.swap.model import MOUNT, Plan
 from fairlead.swap.reach import Kind, by_family, contains_mpi, programs_of, reach
 from fairlead.swap.remedies.gpu_transport import gpu_transport
 
+_SETTLED = (Kind.NONE, Kind.MISSING, Kind.STATIC)  # programs of which no file needs an MPI
 Check = Callable[[Plan], Iterator[Finding]]
 
 
@@ -60,7 +61,7 @@ def abi_family(plan: Plan) -> Iterator[Finding]:
     elif plan.family is library.family:
         what = f"mpi4py crosses from the image's {wanted} family to the host's {plan.family} family"
         yield _ok("abi-family", what, plan.consumers[0].path)
-    elif programs or library.family not in by_family(plan.facts, reach(plan.facts, plan.request)):
+    elif _is_foreign(plan, library.family):
         over = crossing(in_reach(plan.facts, plan.request), programs, library.family)
         why = f"; {over.why_not}" if over.modules else ""
         remedy = f"{over.instead}; or " if over.instead else ""
@@ -68,6 +69,14 @@ def abi_family(plan: Plan) -> Iterator[Finding]:
         yield error(
             "abi-family", library=library, wanted=wanted, names=names, why=why, remedy=remedy
         )
+
+
+def _is_foreign(plan: Plan, family: AbiFamily) -> bool:
+    """No program that may run is of a family. Of several ones `families` speaks, of programs without MPI `program`."""
+    found = reach(plan.facts, plan.request)
+    settled = found.programs and all(p.kind in _SETTLED for p in found.programs)
+    several = not found.programs and family in by_family(plan.facts, found)
+    return not (settled or several)
 
 
 def program(plan: Plan) -> Iterator[Finding]:
@@ -199,9 +208,8 @@ def symbols(plan: Plan, host: HostMpi) -> Iterator[Finding]:
 def _unseen(plan: Plan) -> Iterator[Finding]:
     """No file was looked at, which says nothing, unless it is known that there is none."""
     found = reach(plan.facts, plan.request)
-    settled = (Kind.NONE, Kind.MISSING, Kind.STATIC)
     if not any(map(contains_mpi, found.files)) and (
-        not found.programs or any(p.kind not in settled for p in found.programs)
+        not found.programs or any(p.kind not in _SETTLED for p in found.programs)
     ):
         names = ", ".join(programs_of(plan.request)) or plan.image
         yield warning("symbols-unknown", names=names)
@@ -297,8 +305,12 @@ def static(plan: Plan) -> Iterator[Finding]:
 @_of_swap
 def python_prefix(plan: Plan, host: HostMpi) -> Iterator[Finding]:
     """mpi4py loads an MPI in its Python prefix before any other."""
+    kinds = {program.kind for program in reach(plan.facts, plan.request).programs}
+    if kinds and kinds <= {Kind.LINKED, *_SETTLED}:
+        return  # none of them is a Python
     for mpi in plan.facts.mpis:
-        if mpi.family is plan.family and mpi.python_prefix and mpi.path not in plan.bound:
+        of_family = mpi.family is host.library.family
+        if of_family and mpi.python_prefix and mpi.path not in plan.bound:
             yield error("python-prefix", mpi=mpi)
 
 

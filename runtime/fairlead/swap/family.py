@@ -68,6 +68,8 @@ def image_family(facts: ImageFacts, request: Request = NOTHING_NAMED) -> AbiFami
         for elf in called:
             if asked := list(asked_by(facts, elf).values()):
                 return asked[0]
+            if elf.holds:
+                return AbiFamily(elf.holds)
     families = by_family(facts, found) or by_family(facts, Reach((), facts.consumers))
     wanted = {family: len(files) for family, files in families.items()}
     siblings = [f for e in facts.consumers for f in asked_by(facts, e).values() if f not in wanted]

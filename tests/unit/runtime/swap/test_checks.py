@@ -171,6 +171,13 @@ def test_unknown_launcher_is_a_warning() -> None:
     assert errors(plan) == {}
 
 
+def test_mpi_in_a_python_prefix_that_nothing_asks_for_is_no_matter() -> None:
+    wheel = replace(image().mpis[0], python_prefix="/opt/python")
+    abi = replace(wheel, family=AbiFamily.MPI5, elf=replace(wheel.elf, path="/opt/python/lib/a"))
+    outside = replace(image(), mpis=(*image().mpis, abi))
+    assert errors(planned(outside, engine=NO_FILES)) == {}
+
+
 def test_rpath_elsewhere_or_with_a_runpath_is_no_matter() -> None:
     def with_(**changes: tuple[str, ...]) -> Plan:
         consumers = tuple(

@@ -129,6 +129,20 @@ def test_missing_program_is_refused_with_its_near_name(facts: ImageFacts) -> Non
     assert errors(shown) == [] and "symbols ok" in shown
 
 
+@pytest.mark.parametrize("name", ["plain", "lonely"])
+@pytest.mark.parametrize("family", ["mpich", "openmpi"])
+def test_program_without_mpi_is_of_no_wrong_family(
+    facts: ImageFacts, name: str, family: str
+) -> None:
+    assert not errors(said(facts, family, apps=(name,)))
+
+
+def test_program_with_an_mpi_inside_is_of_the_family_of_that_mpi(facts: ImageFacts) -> None:
+    mostly = tuple(e for e in facts.consumers if e.path in ("/opt/app/o", "/opt/app/holds", MODULE))
+    found = said(replace(facts, consumers=mostly), apps=("holds",))
+    assert errors(found) == ["static"]
+
+
 def test_program_without_mpi_is_fine_and_says_that_nothing_is_proved(facts: ImageFacts) -> None:
     found = said(facts, apps=("/opt/app/plain",))
     assert "needs no MPI; nothing will be proved" in found["program ok"].what
