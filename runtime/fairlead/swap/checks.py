@@ -305,9 +305,8 @@ def static(plan: Plan) -> Iterator[Finding]:
 @_of_swap
 def python_prefix(plan: Plan, host: HostMpi) -> Iterator[Finding]:
     """mpi4py loads an MPI in its Python prefix before any other."""
-    kinds = {program.kind for program in reach(plan.facts, plan.request).programs}
-    if kinds and kinds <= {Kind.LINKED, *_SETTLED}:
-        return  # none of them is a Python
+    if not reach(plan.facts, plan.request).may_import:
+        return
     for mpi in plan.facts.mpis:
         of_family = mpi.family is host.library.family
         if of_family and mpi.python_prefix and mpi.path not in plan.bound:

@@ -71,6 +71,13 @@ class Reach:
         one_each = len({program.asked for program in self.programs}) == len(self.programs)
         return bool(kinds) and one_each and kinds <= {Kind.LINKED, Kind.NONE, Kind.STATIC}
 
+    @property
+    def may_import(self) -> bool:
+        """A Python may run, and import mpi4py."""
+        others = (Kind.LINKED, Kind.NONE, Kind.STATIC, Kind.MISSING)
+        called = [p.kind not in others or MPI4PY_MODULE.match(p.path) for p in self.programs]
+        return not called or any(called)
+
 
 def programs_of(request: Request) -> tuple[str, ...]:
     """The programs that will run, as far as the user named them."""
