@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections import Counter
 from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +56,14 @@ class Objects:
             }
             for path, elf in self._files.items()
         }
+
+    @property
+    def loaders(self) -> list[str]:
+        """The real paths of the loaders that programs name, the one of most programs first."""
+        named = Counter(
+            e.interpreter for e in self._files.values() if e.interpreter and e.can_start
+        )
+        return [real for name, _ in named.most_common() if (real := self._resolved(name))]
 
     def leads(self, ends: Collection[str]) -> dict[str, dict[str, str]]:
         """Of :attr:`needs`, what leads to one of ``ends``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def scan_tree(root: Path) -> ImageFacts:
     scripts: dict[str, str] = {}
     floor: list[str] = []
     pieces: list[tuple[str, str]] = []
-    glibc = libstdcxx = libgfortran = arch = ""
+    libstdcxx = libgfortran = ""
     for path in _candidates(root, links):
         inside = "/" + str(path.relative_to(root))
         try:
@@ -53,13 +53,13 @@ def scan_tree(root: Path) -> ImageFacts:
         floor.append(elf.needs.get("GLIBC", ""))
         if GLIBC_PIECES.match(elf.soname):
             pieces.append((elf.soname, inside))
-        if elf.soname == "libc.so.6":
-            glibc, arch = newest([glibc, elf.offers.get("GLIBC", "")]), elf.machine
-        elif elf.soname == "libstdc++.so.6":
+        if elf.soname == "libstdc++.so.6":
             libstdcxx = newest([libstdcxx, elf.offers.get("GLIBCXX", "")])
         elif elf.soname == "libgfortran.so.5":
             libgfortran = newest([libgfortran, elf.offers.get("GFORTRAN", "")])
     objects = Objects(root, elves, links)
+    glibc_files = _glibc_files(pieces, objects.loaders)
+    libc = elves.get(glibc_files.get("libc.so.6", ""))
     mpis = [_mpi(root, elf, objects) for elf in elves.values() if is_mpi_library(elf)]
     paths = {mpi.path for mpi in mpis}
     ends = {*paths, *(p for p, e in elves.items() if _asks(e) or _contains(e))}
@@ -74,8 +74,8 @@ def scan_tree(root: Path) -> ImageFacts:
     own = own_libraries(root, objects, paths | parts)
     consumers = [with_imports(root, elf, objects, own) for elf in consumers]
     return ImageFacts(
-        arch=arch,
-        glibc=glibc,
+        arch=libc.machine if libc else "",
+        glibc=libc.offers.get("GLIBC", "") if libc else "",
         libstdcxx=libstdcxx,
         os=os_release(root).get("PRETTY_NAME", ""),
         python=_python(root),
@@ -83,7 +83,7 @@ def scan_tree(root: Path) -> ImageFacts:
         consumers=tuple(sorted(consumers, key=lambda e: e.path)),
         glibc_floor=newest(floor),
         files=len(elves),
-        glibc_files=_glibc_files(pieces),
+        glibc_files=glibc_files,
         libgfortran=libgfortran,
         leads=leads,
         parts=objects.among({*own, *(e.path for e in consumers)} - paths, set(own)),
@@ -98,11 +98,12 @@ def _mpi(root: Path, elf: Elf, objects: Objects) -> MpiLibrary:
     return identify(path, elf, names, _python_prefix(root, path), behind)
 
 
-def _glibc_files(pieces: list[tuple[str, str]]) -> dict[str, str]:
-    """The system's own glibc: some packages bring another in a folder of theirs."""
-    libc = min((path for name, path in pieces if name == "libc.so.6"), key=len, default="")
-    folder = libc.rpartition("/")[0]
-    return {name: path for name, path in pieces if libc and path.rpartition("/")[0] == folder}
+def _glibc_files(pieces: list[tuple[str, str]], loaders: Sequence[str]) -> dict[str, str]:
+    """The system's own glibc, which has the loader of most programs: some packages bring another in a folder of theirs."""
+    folders = [path.rpartition("/")[0] for name, path in pieces if name == "libc.so.6"]
+    used = [place for path in loaders if (place := path.rpartition("/")[0]) in folders]
+    own = [*used, *sorted(folders, key=len)][:1]
+    return {name: path for name, path in pieces if path.rpartition("/")[0] in own}
 
 
 def _candidates(root: Path, links: dict[str, str]) -> Iterator[Path]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.compiled import CALLS, MAIN, MPICH, OPENMPI, OPENS, compiled
+from tests.support.compiled import CALLS, MAIN, MPICH, OPENMPI, OPENS, PLAIN, compiled
 
 from fairlead.base.paths import resolve_in
 from fairlead.elf.facts import AbiFamily
@@ -104,6 +104,24 @@ def test_scan_tree_reads_each_file_once_and_stays_inside(tmp_path: Path) -> None
     assert facts.glibc == (os.confstr("CS_GNU_LIBC_VERSION") or "").split()[1]
     assert (facts.os, facts.python) == ("Small 1", "3.11")
     assert facts.mpis == () and facts.consumers == ()
+
+
+def test_scan_glibc_is_the_one_that_programs_are_started_with(tmp_path: Path) -> None:
+    """Not that of a package with a C library of its own, be it newer or nearer to the root."""
+    for folder, version in (("usr/lib/x86_64-linux-gnu", "2.31"), ("opt/gnu", "2.99")):
+        versions = tmp_path / "versions"
+        versions.write_text(f"GLIBC_{version} {{ global: f; }};")
+        script = f"-Wl,--version-script={versions}"
+        compiled(tmp_path / folder / "libc.so.6", "int f(void) { return 0; }", "-nostdlib", script)
+        compiled(tmp_path / folder / "ld-linux-x86-64.so.2", "int g(void) { return 0; }", "-nostdlib")  # fmt: skip
+    make_links(tmp_path, {"lib64": "usr/lib/x86_64-linux-gnu"})
+    own = "-Wl,--dynamic-linker=/lib64/ld-linux-x86-64.so.2"
+    other = "-Wl,--dynamic-linker=/opt/gnu/ld-linux-x86-64.so.2"
+    for name, words in (("a", own), ("b", own), ("c", other)):
+        compiled(tmp_path / "usr/bin" / name, PLAIN, words)
+    facts = scan_tree(tmp_path)
+    assert facts.glibc == "2.31"
+    assert facts.glibc_files["libc.so.6"] == "/usr/lib/x86_64-linux-gnu/libc.so.6"
 
 
 def test_scan_tree_of_an_empty_folder_knows_nothing(tmp_path: Path) -> None:
