@@ -12,6 +12,7 @@ from fairlead.cli.declare import JSON, declared, option
 from fairlead.cli.screen import print_json, progress, table
 from fairlead.elf.facts import Elf
 from fairlead.elf.mpi_standard import standard_floor
+from fairlead.elf.mpi_symbols import asked_by
 from fairlead.image.open import Image, open_image
 from fairlead.image.packages import frameworks
 from fairlead.image.sbom_reader import materials_of, packages_of, tree_of
@@ -75,7 +76,7 @@ def _text(image: Image, tree: str, packages: Mapping[str, Mapping[str, str]]) ->
     users = [
         (
             e.path,
-            ", ".join(n for n in e.needed if "mpi" in n) or "static",
+            ", ".join(n for n in e.needed if "mpi" in n or n in asked_by(facts, e)) or _inside(e),
             _needs(e),
             "DT_RPATH" if e.rpath and not e.runpath else "",
         )
@@ -88,6 +89,10 @@ def _text(image: Image, tree: str, packages: Mapping[str, Mapping[str, str]]) ->
     }
     texts = [f"{click.style(title, bold=True)}\n{text}" for title, text in parts.items() if text]
     return "\n\n".join([table(rows), *texts])
+
+
+def _inside(elf: Elf) -> str:
+    return "static" if elf.holds or elf.mpi_exports else "what it opens"
 
 
 def _needs(elf: Elf) -> str:

@@ -69,7 +69,7 @@ class Planning:
         names=engine_kinds,
     )
     apps: tuple[str, ...] = option(
-        "--app PATH", "Check only this program of the image. Repeatable."
+        "--app PATH", "Check only this program of the image, by path or name. Repeatable."
     )
     binds: tuple[str, ...] = option(
         "--bind -B SRC[:DST[:ro]]",

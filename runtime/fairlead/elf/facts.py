@@ -33,7 +33,15 @@ class Elf:
         needs: highest symbol version needed, by prefix: ``{"GLIBC": "2.34", "GLIBCXX": "3.4.30"}``.
         offers: highest symbol version defined, by prefix; filled for libraries.
         mpi_imports: undefined strong ``MPI_*``/``PMPI_*``/``mpi_*_`` symbols.
-        mpi_exports: defined ones; a program with some is statically linked to an MPI.
+        mpi_exports: defined ones; a static program with some contains an MPI.
+        holds: family of the MPI that a program contains (static libraries in a static or a dynamic program), found
+            by symbols, or by the texts of MPI_Init in a stripped one; empty: none was found.
+        can_start: it is a program: by its interpreter, its type, or its flags (static-pie).
+        opens, starts: it can open libraries (dlopen); a program can start others (exec, posix_spawn). By its symbols.
+        imports, calls: other strong symbols that it needs of the MPI in its image, by the real path of the library
+            that defines them: those that must be there when it is loaded, and those that are looked up at the first
+            call. Libraries with symbol versions are left out, for they keep what they once had.
+        tied: MPIs of the image that its loading finds by a DT_RPATH, its own or that of what loads.
     """
 
     path: str
@@ -48,6 +56,13 @@ class Elf:
     mpi_exports: tuple[str, ...] = ()
     interpreter: str = ""
     build_id: str = ""
+    holds: str = ""
+    can_start: bool = False
+    opens: bool = False
+    starts: bool = False
+    tied: tuple[str, ...] = ()
+    imports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    calls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -111,9 +126,15 @@ class ImageFacts:
         libstdcxx: highest ``GLIBCXX_`` its libstdc++ defines, empty without one.
         libgfortran: highest ``GFORTRAN_`` its libgfortran.so.5 defines, empty without one.
         mpis: every MPI library in it.
-        consumers: every ELF file that needs an MPI or is statically linked to one.
+        consumers: every ELF file that needs an MPI itself, or contains one.
         glibc_floor: highest ``GLIBC_`` that any file of the image needs.
         glibc_files: where the pieces of its glibc are, real paths by SONAME.
+        leads: of every file behind which is an MPI, what it needs on the way: real paths by NEEDED name.
+        parts: of consumers and of the MPIs' own libraries without symbol versions: which of the latter each needs, as
+            in ``leads``.
+        programs: what can be started, by path: "" for a program, with ``opens`` (libraries, itself or by what it
+            links), ``starts`` (programs) or ``static``; ``#!`` and its words for a script; ``-> PATH`` for a
+            symlink, also of a folder. Empty in facts of older versions: nothing is known of programs.
     """
 
     arch: str
@@ -127,3 +148,6 @@ class ImageFacts:
     files: int = 0
     glibc_files: Mapping[str, str] = field(default_factory=dict)
     libgfortran: str = ""
+    leads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    programs: Mapping[str, str] = field(default_factory=dict)

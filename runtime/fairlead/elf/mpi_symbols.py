@@ -7,10 +7,11 @@ their names. What cannot be determined stays unknown.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from fairlead.elf import reader as elf_file
-from fairlead.elf.facts import AbiFamily, Elf, MpiLibrary
+from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 
 # Pieces of glibc. Injecting one of them by search path breaks every program that is started
 # (`undefined symbol: __tunable_is_initialized, version GLIBC_PRIVATE`): they come as a set or not.
@@ -18,8 +19,22 @@ GLIBC_PIECES = re.compile(
     r"(ld-linux.*|libc|libm|libpthread|libdl|librt|libresolv|libnss_\w+|libnsl(?!\.so\.2)|libutil|libanl|"
     r"libmvec|libthread_db|libBrokenLocale)\.so(\.\d+)*$"
 )
-_ABI_SONAME = re.compile(r"libmpi_abi\b.*\.so")
-_MPICH_SONAME = re.compile(r"lib(mpi|mpich)(_\w+)?\.so\.12$")
+# Compiler runtime libraries: a process has one of each, and the newer of host and image wins.
+RUNTIME_PIECES = frozenset(
+    {"libstdc++.so.6", "libgcc_s.so.1", "libgfortran.so.5", "libquadmath.so.0"}
+)
+# What a NEEDED entry asks for, where nothing of that name is there to be looked at.
+_REQUEST = re.compile(r"lib(p?mpi|p?mpich)(_\w+)?\.so(\.\d+)*$")
+_REQUESTS = (
+    (AbiFamily.MPI5, re.compile(r"libp?mpi_abi\b.*\.so")),
+    (AbiFamily.MPICH, re.compile(r"libp?(mpi|mpich)(_\w+)?\.so\.12$")),
+    (AbiFamily.OPENMPI, re.compile(r"libmpi\.so\.(20|40)$|libmpi_ibm\.so\.\d+$")),
+)
+_BINDING = re.compile(
+    r"lib(mpi(ch)?(fort|cxx|f90)|mpi_(mpifh|usempi\w*|cxx|f77|f90|java)|oshmem)\.so(\.\d+)*$"
+)
+# Open MPI's ABI-independent part, a library of its own since release 6; programs need it by name.
+_CORES = re.compile(r"libopen_mpi\.so(\.\d+)*$")
 _LEVELS = (
     ("5.0", "MPI_Abi_get_version"),
     ("4.0", "MPI_Session_init"),
@@ -32,6 +47,7 @@ _VENDORS = (
     ("MVAPICH", rb"MVAPICH2? Version", rb"\0([234]\.\d+(?:\.\d+)?\w*)\0"),
     ("MPICH", rb"MPICH Version", rb"\0([345]\.\d+(?:\.\d+)?(?:[abrc]+\d+)?)\0"),
 )
+_OF_MPICH = ("MPICH", "Intel MPI", "Cray MPICH", "MVAPICH")
 _INTEL_VERSION = rb"\0(20\d\d\.\d+\.\d+)\0"
 _INTEL_LOOSE = rb"(20\d\d\.\d{1,2}\.\d{1,2})"
 
@@ -42,23 +58,48 @@ def is_mpi_library(elf: Elf) -> bool:
     return bool(elf.soname) and defines_mpi and "PMPI_Init" not in elf.mpi_imports
 
 
+def is_binding(soname: str) -> bool:
+    """Whether a library is an MPI's interface for another language, or to its core."""
+    return bool(_BINDING.match(soname) or _CORES.match(soname))
+
+
+def is_request(soname: str) -> bool:
+    """Whether a NEEDED entry asks for an MPI, be it of an unknown family.
+
+    >>> is_request("libmpi_ibm.so.3"), is_request("libmpi.so.1"), is_request("libmpifort.so.12")
+    (True, True, False)
+    """
+    return bool(_REQUEST.match(soname)) and not is_binding(soname)
+
+
 def family_of_soname(soname: str) -> AbiFamily:
-    """The family that a NEEDED entry asks for; UNKNOWN for libraries that are no MPI.
+    """The family that a NEEDED entry asks for, by its name alone; UNKNOWN for libraries that are no MPI.
 
     >>> family_of_soname("libmpich.so.12"), family_of_soname("libmpi.so.40")
     (<AbiFamily.MPICH: 'mpich'>, <AbiFamily.OPENMPI: 'openmpi'>)
     """
-    if _ABI_SONAME.match(soname):
-        return AbiFamily.MPI5
-    if _MPICH_SONAME.match(soname):
-        return AbiFamily.MPICH
-    if re.match(r"libmpi\.so\.(20|40)$", soname):
-        return AbiFamily.OPENMPI
-    return AbiFamily.UNKNOWN
+    if not is_request(soname):
+        return AbiFamily.UNKNOWN
+    return next((f for f, pattern in _REQUESTS if pattern.match(soname)), AbiFamily.UNKNOWN)
+
+
+def asked_by(facts: ImageFacts, elf: Elf) -> dict[str, AbiFamily]:
+    """The names by which a file of an image needs MPIs, and the family of each: that of the file behind the name.
+
+    Where the image has no such file, the name decides.
+    """
+    families = {mpi.path: mpi.family for mpi in facts.mpis}
+    found = {n: families.get(p) for n, p in facts.leads.get(elf.path, {}).items()}
+    asked = {name: found.get(name) or family_of_soname(name) for name in elf.needed}
+    return {name: family for name, family in asked.items() if family is not AbiFamily.UNKNOWN}
 
 
 def identify(
-    path: Path, elf: Elf, names: tuple[str, ...] = (), python_prefix: str = ""
+    path: Path,
+    elf: Elf,
+    names: tuple[str, ...] = (),
+    python_prefix: str = "",
+    behind: Iterable[Elf] = (),
 ) -> MpiLibrary:
     """What the MPI library at ``path``, whose facts are ``elf``, is.
 
@@ -66,25 +107,37 @@ def identify(
         path: the real file, readable here.
         names: every name in its folder that leads to it.
         python_prefix: see :class:`MpiLibrary`.
+        behind: the libraries that it needs. Open MPI 6 is in one of them, and what programs link is a front of it.
     """
     exports = set(elf.mpi_exports)
-    if _ABI_SONAME.match(elf.soname):
+    is_open = any("ompi_mpi_comm_world" in e.mpi_exports for e in (elf, *behind))
+    vendor, version = ("Open MPI", "") if is_open else _vendor(path, exports)
+    if _is_abi(elf, vendor):
         family = AbiFamily.MPI5
-    elif "ompi_mpi_comm_world" in exports:
+    elif is_open:
+        # No Open MPI release keeps its version as a plain string; the proof asks the library itself.
         family = AbiFamily.OPENMPI
-    elif _MPICH_SONAME.match(elf.soname):
+    elif family_of_soname(elf.soname) is AbiFamily.MPICH or vendor in _OF_MPICH:
         family = AbiFamily.MPICH
     else:
         family = AbiFamily.UNKNOWN
-    vendor, version = _vendor(path, exports)
     level = next((level for level, symbol in _LEVELS if symbol in exports), "2.2")
     return MpiLibrary(elf, family, vendor, version, level, names, python_prefix)
 
 
+def _is_abi(elf: Elf, vendor: str) -> bool:
+    """The MPI-5 ABI, by name; under another name, by what it has (its version) and lacks (conversions of handles).
+
+    MPICH 5's libmpi.so.12 has both. Intel's has neither conversions of its own nor the ABI.
+    """
+    if family_of_soname(elf.soname) is not AbiFamily.UNKNOWN:
+        return family_of_soname(elf.soname) is AbiFamily.MPI5
+    exports = set(elf.mpi_exports)
+    has = "MPI_Abi_get_version" in exports and "MPI_Comm_c2f" not in exports
+    return has and vendor != "Intel MPI"
+
+
 def _vendor(path: Path, exports: set[str]) -> tuple[str, str]:
-    if "ompi_mpi_comm_world" in exports:
-        # No Open MPI release keeps its version as a plain string; the proof asks the library itself.
-        return "Open MPI", ""
     data = path.read_bytes()
     if "I_MPI_Check_image_status" in exports or b"Intel(R) MPI Library" in data:
         found = re.search(_INTEL_VERSION, data) or re.search(_INTEL_LOOSE, data)
@@ -107,4 +160,6 @@ def read_mpi(path: Path) -> MpiLibrary:
     if not is_mpi_library(facts):
         raise ValueError(f"{path} does not define MPI_Init: it is not an MPI library")
     names = sorted(p.name for p in real.parent.iterdir() if ".so" in p.name and p.resolve() == real)
-    return identify(real, facts, tuple(names))
+    beside = [real.with_name(name) for name in facts.needed if is_binding(name)]
+    behind = [elf_file.read(path) for path in beside if path.is_file()]
+    return identify(real, facts, tuple(names), behind=behind)

@@ -8,10 +8,11 @@ gABI chapter 5 and the LSB's symbol versioning. :mod:`fairlead.image.scan` calls
 from __future__ import annotations
 
 import errno
+import mmap
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,40 @@ _VERSION = re.compile(r"([A-Z]+)_(\d+(?:\.\d+)*)$")
 _PREFIXES = ("GLIBC", "GLIBCXX", "CXXABI", "GFORTRAN", "FABRIC")
 # Data objects that some MPIs export and others never do; see mpi_symbols.py.
 _MARKERS = frozenset({"ompi_mpi_comm_world", "I_MPI_Check_image_status"})
+# What MPI_Init says when it fails, by family. A program that has such a text contains the MPI: launchers and tools,
+# which link other parts of one, do not. Held against static programs of MPICH 4.0.2, stripped ones too, and the
+# tools of MPICH 3.4.3 and 5.0.2 and Open MPI 4.1.8.
+_TEXTS = (
+    (b"MPI_Init(arg", "mpich"),
+    (b"ompi_mpi_init: ", "openmpi"),
+    (b"mpi_init:startup:", "openmpi"),
+)
+# Linkers let a name share the end of a longer one, so what precedes it says nothing.
+_OPENS = (b"dlopen\0", b"dlmopen\0")
+_STARTS = (
+    b"execl\0", b"execle\0", b"execlp\0", b"execv\0", b"execve\0", b"execvp\0", b"execvpe\0", b"execveat\0",
+    b"posix_spawn\0", b"posix_spawnp\0", b"system\0", b"popen\0",
+)  # fmt: skip
+_WEAK = 2  # STB_WEAK
+_BIND_NOW, _NOW = 0x8, 0x1  # DF_BIND_NOW, DF_1_NOW
+_PIE = 0x08000000  # DF_1_PIE, the only sign of a static-pie program
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """The dynamic symbols of a file.
+
+    Attributes:
+        defined: what it offers to others.
+        needed: strong ones that it lacks and that must be found when it is loaded.
+        called: strong ones that it lacks and that are looked up when they are first called.
+        versioned: it has versions of symbols, and keeps old ones.
+    """
+
+    defined: frozenset[str]
+    needed: frozenset[str]
+    called: frozenset[str]
+    versioned: bool
 
 
 class NotElf(ValueError):
@@ -78,11 +113,71 @@ def _read(name: str, *identity: int) -> Elf:
             raise NotElf(f"{path} is a damaged ELF file: {exc}") from None
 
 
+def symbols(path: Path) -> Symbols:
+    """The dynamic symbols of the file at ``path``, but for those that :class:`Elf` has: ``MPI_*`` and the like.
+
+    Raises:
+        NotElf: it is no ELF file, or a damaged one.
+        OSError: it cannot be read.
+    """
+    from elftools.elf.elffile import ELFFile
+
+    with path.open("rb") as stream:
+        try:
+            return _dynamic_symbols(ELFFile(stream))
+        except Exception as exc:
+            if isinstance(exc, OSError) and exc.errno != errno.EINVAL:
+                raise
+            raise NotElf(f"{path} is a damaged ELF file: {exc}") from None
+
+
+def _dynamic_symbols(elf: ELFFile) -> Symbols:
+    table: Any = elf.get_section_by_name(".dynsym")
+    strings = _names(elf)
+    lazy = _only_called(elf)
+    defined, needed, called = set[str](), set[str](), set[str]()
+    for number, (entry, info, index) in enumerate(_symbols(elf, table) if table else ()):
+        name = strings[entry[0] : strings.find(b"\0", entry[0])].decode("ascii", "replace")
+        if not name or _MPI_SYMBOL.fullmatch(name):
+            continue
+        if index != 0:
+            defined.add(name)
+        elif info >> 4 != _WEAK:
+            (called if number in lazy else needed).add(name)
+    versioned = elf.get_section_by_name(".gnu.version_d") is not None
+    return Symbols(frozenset(defined), frozenset(needed), frozenset(called), versioned)
+
+
+def _only_called(elf: ELFFile) -> set[int]:
+    """Numbers of the symbols that the loader looks up at their first call: those with no other relocation."""
+    dynamic: Any = elf.get_section_by_name(".dynamic")
+    flags = {"DT_FLAGS": _BIND_NOW, "DT_FLAGS_1": _NOW}
+    for tag in dynamic.iter_tags() if dynamic else ():
+        kind, value = tag.entry.d_tag, tag.entry.d_val
+        if kind == "DT_BIND_NOW" or value & flags.get(kind, 0):
+            return set()
+    if elf.elfclass != 64:
+        return set()
+    layout = struct.Struct(("<" if elf.little_endian else ">") + "QQq")  # Elf64_Rela
+
+    def numbers(name: str) -> set[int]:
+        section: Any = elf.get_section_by_name(name)
+        data: bytes = section.data() if section else b""
+        usable = data[: len(data) // layout.size * layout.size]
+        return {info >> 32 for _, info, _ in layout.iter_unpack(usable)}
+
+    return numbers(".rela.plt") - numbers(".rela.dyn")
+
+
 def _facts(elf: ELFFile, name: str) -> Elf:
     dynamic: Any = elf.get_section_by_name(".dynamic")
     dynamic = dynamic or next(_segments(elf, "PT_DYNAMIC"), None)
     tags = _tags(dynamic)
-    imports, exports = _dynamic_mpi(elf) if dynamic else (set(), _static_mpi(elf))
+    names = _names(elf)
+    imports, exports = _dynamic_mpi(elf, names) if dynamic else (set(), set())
+    interpreter = next((s.get_interp_name() for s in _segments(elf, "PT_INTERP")), "")
+    can_start = bool(interpreter or tags["DT_FLAGS_1"]) or elf.header.e_type == "ET_EXEC"
+    can_start = can_start and not tags["DT_SONAME"]  # libraries may print their version
     return Elf(
         path=name,
         machine=elf.get_machine_arch(),
@@ -94,18 +189,48 @@ def _facts(elf: ELFFile, name: str) -> Elf:
         offers=_highest(elf, ".gnu.version_d"),
         mpi_imports=tuple(sorted(imports)),
         mpi_exports=tuple(sorted(exports)),
-        interpreter=next((s.get_interp_name() for s in _segments(elf, "PT_INTERP")), ""),
+        interpreter=interpreter,
         build_id=_build_id(elf),
+        holds=_held(elf) if can_start and not {"MPI_Init", "PMPI_Init"} & imports else "",
+        can_start=can_start,
+        opens=any(name in names for name in _OPENS),
+        starts=can_start and any(name in names for name in _STARTS),
     )
 
 
+def _names(elf: ELFFile) -> bytes:
+    """The names in ``.dynsym``, each between two zeros."""
+    table: Any = elf.get_section_by_name(".dynsym")
+    strings: bytes = elf.get_section(table["sh_link"]).data() if table else b""
+    return strings
+
+
+def _held(elf: ELFFile) -> str:
+    """The family of the MPI inside a program; empty when there is none.
+
+    Dynamic symbols do not tell: a static library's functions are among them only if the program exports them.
+    """
+    table: Any = elf.get_section_by_name(".symtab") or elf.get_section_by_name(".dynsym")
+    names: bytes = elf.get_section(table["sh_link"]).data() if table else b""
+    inits = {m.start() + shift for m in re.finditer(rb"MPI_Init\0", names) for shift in (0, -1)}
+    if inits and any(e[0] in inits and index != 0 for e, _, index in _symbols(elf, table)):
+        return "openmpi" if b"ompi_mpi_comm_world\0" in names else "mpich"
+    part: Any = elf.get_section_by_name(".rodata")
+    with mmap.mmap(elf.stream.fileno(), 0, prot=mmap.PROT_READ) as data:
+        begin, size = (part["sh_offset"], part["sh_size"]) if part else (0, len(data))
+        found = (family for text, family in _TEXTS if data.find(text, begin, begin + size) >= 0)
+        return next(found, "")
+
+
 def _tags(dynamic: Any) -> dict[str, list[str]]:
-    """The strings of the dynamic section, by tag, in order."""
-    wanted = ("DT_NEEDED", "DT_SONAME", "DT_RPATH", "DT_RUNPATH")
+    """The strings of the dynamic section, by tag, in order; of DT_FLAGS_1 only whether it says PIE."""
+    wanted = ("DT_NEEDED", "DT_SONAME", "DT_RPATH", "DT_RUNPATH", "DT_FLAGS_1")
     values: dict[str, list[str]] = {kind: [] for kind in wanted}
     for tag in dynamic.iter_tags() if dynamic else ():
         kind = tag.entry.d_tag
-        if kind in values:
+        if kind == "DT_FLAGS_1":
+            values[kind] += ["PIE"] if tag.entry.d_val & _PIE else []
+        elif kind in values:
             values[kind].append(getattr(tag, kind.removeprefix("DT_").lower()))
     return values
 
@@ -119,37 +244,32 @@ def _segments(elf: ELFFile, kind: str) -> Iterator[Any]:
     return (s for s in elf.iter_segments() if s.header.p_type == kind)
 
 
-def _dynamic_mpi(elf: ELFFile) -> tuple[set[str], set[str]]:
+def _dynamic_mpi(elf: ELFFile, strings: bytes) -> tuple[set[str], set[str]]:
     """What ``.dynsym`` wants of an MPI, weak symbols left out, and what it defines of one."""
     imports: set[str] = set()
     exports: set[str] = set()
-    table: Any = elf.get_section_by_name(".dynsym")
-    strings: bytes = elf.get_section(table["sh_link"]).data() if table else b""
-    if b"MPI_" not in strings:
+    if not any(sign in strings for sign in (b"MPI_", b"ompi_mpi_comm_world")):
         return imports, exports
-    order = "<" if elf.little_endian else ">"
-    # Elf64_Sym: name, info, other, shndx, value, size; Elf32_Sym has info after size.
-    layout = struct.Struct(order + ("IBBHQQ" if elf.elfclass == 64 else "IIIBBH"))
-    data: bytes = table.data()
-    for entry in layout.iter_unpack(data[: len(data) // layout.size * layout.size]):
-        info, index = (entry[1], entry[3]) if elf.elfclass == 64 else (entry[3], entry[5])
+    table: Any = elf.get_section_by_name(".dynsym")
+    for entry, info, index in _symbols(elf, table):
         end = strings.find(b"\0", entry[0])
         name = strings[entry[0] : end].decode("ascii", "replace")
         if _MPI_SYMBOL.fullmatch(name) or name in _MARKERS:
             if index != 0:
                 exports.add(name)
-            elif info >> 4 != 2:  # STB_WEAK
+            elif info >> 4 != _WEAK:
                 imports.add(name)
     return imports, exports
 
 
-def _static_mpi(elf: ELFFile) -> set[str]:
-    """``MPI_*`` functions inside a program without a dynamic section (a static link)."""
-    table: Any = elf.get_section_by_name(".symtab")
-    if table is None or b"MPI_Init" not in elf.get_section(table["sh_link"]).data():
-        return set()
-    names = {s.name for s in table.iter_symbols() if s.entry.st_shndx != "SHN_UNDEF"}
-    return {name for name in names if _MPI_SYMBOL.fullmatch(name)}
+def _symbols(elf: ELFFile, table: Any) -> Iterator[tuple[tuple[int, ...], int, int]]:
+    """The entries of a symbol table, each with its info and its section's index (0: undefined)."""
+    order = "<" if elf.little_endian else ">"
+    # Elf64_Sym: name, info, other, shndx, value, size; Elf32_Sym has info after size.
+    layout = struct.Struct(order + ("IBBHQQ" if elf.elfclass == 64 else "IIIBBH"))
+    data: bytes = table.data()
+    for entry in layout.iter_unpack(data[: len(data) // layout.size * layout.size]):
+        yield entry, *((entry[1], entry[3]) if elf.elfclass == 64 else (entry[3], entry[5]))
 
 
 def _highest(elf: ELFFile, section_name: str) -> dict[str, str]:

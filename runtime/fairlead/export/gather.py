@@ -126,6 +126,6 @@ def _programs(image: Image | None) -> tuple[str, ...]:
     own = [
         e.path
         for e in image.facts.consumers
-        if e.interpreter and str(PurePosixPath(e.path).parent) not in homes
+        if e.interpreter and str(PurePosixPath(e.path).parent) not in homes and not e.holds
     ]
     return (*own, *(["python3"] if image.facts.python else []))

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
+from fairlead.elf.mpi_symbols import is_binding
 from fairlead.export.model import ExportFile, Facts, Target, check_path
 from fairlead.export.staged import Staged, stage_script, staged
-from fairlead.mpi.host import is_binding
 from fairlead.swap.model import MOUNT
 
 _PREFIX = "/opt/sarus/default"

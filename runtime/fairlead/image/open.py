@@ -146,7 +146,7 @@ def open_image(
     if kind == "sif":
         read_sif(path)  # report a truncated file even if its facts are cached
     status = path.stat()
-    identity = f"4 {path} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
+    identity = f"6 {path} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
     key = hashlib.sha256(identity.encode()).hexdigest()[:20]
     image = cached(
         Image,

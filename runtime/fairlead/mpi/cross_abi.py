@@ -13,10 +13,15 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
-from fairlead.elf.mpi_symbols import family_of_soname
+from fairlead.elf.mpi_symbols import asked_by
 
 MPI4PY_MODULE = re.compile(r"(.*/mpi4py)/MPI\.\w+\.[^/]*so$")
 _PYTHON = re.compile(r"python(3(\.\d+)?)?$")
+
+
+def is_python(name: str) -> bool:
+    """Whether a program, by its name or path, is a Python."""
+    return bool(_PYTHON.match(PurePosixPath(name).name))
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ def crossing(facts: ImageFacts, programs: Sequence[str], target: AbiFamily) -> C
     modules = tuple(
         elf
         for elf in facts.consumers
-        if MPI4PY_MODULE.match(elf.path) and target in map(family_of_soname, elf.needed)
+        if MPI4PY_MODULE.match(elf.path) and target in asked_by(facts, elf).values()
     )
     # A library that is no MPI is of the unknown family too.
     if not modules or target is AbiFamily.UNKNOWN:
@@ -55,7 +60,7 @@ def crossing(facts: ImageFacts, programs: Sequence[str], target: AbiFamily) -> C
     if bound := _bound(facts):
         return Crossing(
             modules,
-            f"{_some(bound)} {'is' if len(bound) == 1 else 'are'} compiled for the image's family, and "
+            f"{some(bound)} {'is' if len(bound) == 1 else 'are'} compiled for the image's family, and "
             "a program that loads it would map two MPIs",
         )
     if not programs:
@@ -64,11 +69,11 @@ def crossing(facts: ImageFacts, programs: Sequence[str], target: AbiFamily) -> C
             "only Python programs that reach MPI through mpi4py can cross, and it was not said what runs",
             "name the program: `-- python3 …`, or --app python3",
         )
-    others = [name for name in programs if not _PYTHON.match(PurePosixPath(name).name)]
+    others = [name for name in programs if not is_python(name)]
     if others:
         return Crossing(
             modules,
-            f"{_some(others)} may be compiled for the image's family; only Python programs that reach "
+            f"{some(others)} may be compiled for the image's family; only Python programs that reach "
             "MPI through mpi4py can cross",
             "if it is a Python script, start it by `python3`",
         )
@@ -87,5 +92,6 @@ def _bound(facts: ImageFacts) -> list[str]:
     ]
 
 
-def _some(names: Sequence[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """The first three of some names, and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

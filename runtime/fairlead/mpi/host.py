@@ -13,7 +13,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fairlead.base.errors import fail
@@ -22,24 +22,12 @@ from fairlead.base.serde import from_json, to_json
 from fairlead.elf import reader as elf_file
 from fairlead.elf.facts import AbiFamily, Elf, MpiLibrary
 from fairlead.elf.loader import Loader, system_folders
-from fairlead.elf.mpi_symbols import GLIBC_PIECES, read_mpi
+from fairlead.elf.mpi_symbols import GLIBC_PIECES, RUNTIME_PIECES, is_binding, read_mpi
 from fairlead.elf.reader import NotElf, version_key
 from fairlead.launchers.identify import identify
 from fairlead.launchers.model import Launcher
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import matches
-
-# Compiler runtime libraries: a process has one of each, and the newer of host and image wins.
-RUNTIME_PIECES = frozenset(
-    {"libstdc++.so.6", "libgcc_s.so.1", "libgfortran.so.5", "libquadmath.so.0"}
-)
-# Libraries that belong to an MPI although it does not need them: bindings for other languages.
-_COMPANIONS = re.compile(r"lib(mpifort|mpichfort|mpicxx|mpichcxx)\.so\.\d+$")
-
-
-def is_binding(soname: str) -> bool:
-    """Whether a library is an MPI's interface for another language."""
-    return bool(_COMPANIONS.match(soname))
 
 
 @dataclass(frozen=True)
@@ -105,6 +93,8 @@ class HostMpi:
         root: root folder of the host's file system; not ``/`` if that system is mounted elsewhere.
         shared_folder: it is in a system library folder, together with unrelated libraries.
         optional: dependencies of its modules; the MPI skips a module whose dependencies are missing.
+        symbols: what the library, its companions and its closure define beyond the MPI standard, by path; of
+            the closure only files without symbol versions. Empty in facts of older versions: unknown.
         gpu_transport: libraries that carry messages from GPU to GPU; Cray MPICH needs one preloaded
             if MPICH_GPU_SUPPORT_ENABLED=1. Excludes the GPU libraries that these need.
     """
@@ -123,6 +113,7 @@ class HostMpi:
     shared_folder: bool = False
     gpu_transport: tuple[Elf, ...] = ()
     optional: tuple[Elf, ...] = ()
+    symbols: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def parts(self) -> tuple[Elf, ...]:
@@ -293,7 +284,7 @@ def _identified(files: list[Path]) -> list[MpiLibrary]:
 
 
 def _identity(prefix: Path, files: list[Path], environ: Mapping[str, str], places: Places) -> str:
-    parts = [f"9 {prefix} {environ.get('LD_LIBRARY_PATH', '')} {places}"]
+    parts = [f"10 {prefix} {environ.get('LD_LIBRARY_PATH', '')} {places}"]
     for path in [*files, *(prefix / "bin").glob("mpiexec*")]:
         status = path.stat()
         parts.append(f"{path} {status.st_ino} {status.st_size} {status.st_mtime_ns}")
@@ -315,7 +306,7 @@ def _describe(
         roots.append((folder / "libfabric.so.1").resolve())
     companions = []
     for path in sorted(folder.iterdir()):
-        if _COMPANIONS.match(path.name) and path.is_file():
+        if is_binding(path.name) and path.name.count(".so.") and path.is_file():
             companions.append(elf_file.read(path.resolve(), str(path.resolve())))
     root = _root_of(prefix)
     loader = Loader(environ.get("LD_LIBRARY_PATH", ""), root, places.folders)
@@ -337,7 +328,19 @@ def _describe(
         root=str(root),
         shared_folder=folder in {f.resolve() for f in system_folders(root)},
         gpu_transport=tuple(_gpu_transport(folder, places)),
+        symbols=_symbols([library.elf, *companions], closure),
     )
+
+
+def _symbols(own: list[Elf], closure: list[Elf]) -> dict[str, tuple[str, ...]]:
+    """See :class:`HostMpi`."""
+    found = {}
+    for elf in (*own, *closure):
+        if elf.name not in RUNTIME_PIECES and elf.path not in found:
+            known = elf_file.symbols(Path(elf.path))
+            if elf in own or not known.versioned:
+                found[elf.path] = tuple(sorted(known.defined))
+    return found
 
 
 def _gpu_transport(folder: Path, places: Places) -> Iterator[Elf]:

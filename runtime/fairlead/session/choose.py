@@ -28,7 +28,7 @@ from fairlead.mpi.host import HostMpi, discover, from_prefix
 from fairlead.session.model import Choices
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import Here
-from fairlead.swap.family import choose_host, image_family, own_mpi, programs_of, speaks
+from fairlead.swap.family import choose_host, image_family, own_mpi, speaks
 from fairlead.swap.model import Line, Request
 
 
@@ -54,8 +54,8 @@ class Situation:
 
     @property
     def family(self) -> AbiFamily:
-        """The family of the image's MPI."""
-        return image_family(self.image.facts, programs_of(self.request))
+        """The family of the MPI that the named programs use."""
+        return image_family(self.image.facts, self.request)
 
 
 def host_mpi(situation: Situation) -> tuple[HostMpi | None, tuple[Line, ...]]:

@@ -6,22 +6,27 @@ alias or a DT_RPATH ends with exit code 0 on the wrong MPI, or with every rank a
 
 from __future__ import annotations
 
+import difflib
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from fairlead.base.errors import Finding, Severity, error, info, warning
-from fairlead.elf.facts import AbiFamily
-from fairlead.elf.mpi_symbols import GLIBC_PIECES, family_of_soname
+from fairlead.elf.facts import AbiFamily, Elf
+from fairlead.elf.mpi_symbols import GLIBC_PIECES, is_binding, is_request
 from fairlead.elf.reader import version_key
 from fairlead.engines.registry import ENGINES
 from fairlead.launchers.pmi import connects, pmi_said
-from fairlead.mpi.cross_abi import crossing
+from fairlead.mpi.cross_abi import crossing, some
 from fairlead.mpi.host import HostMpi, needs
-from fairlead.swap.family import image_family, own_mpi, programs_of, speaks
+from fairlead.swap.family import image_family, in_reach, own_mpi, speaks
 from fairlead.swap.glibc import Glibc, GlibcWay, host_glibc
+from fairlead.swap.link import link
 from fairlead.swap.model import MOUNT, Plan
+from fairlead.swap.reach import Kind, by_family, contains_mpi, programs_of, reach
 from fairlead.swap.remedies.gpu_transport import gpu_transport
 
+_SETTLED = (Kind.NONE, Kind.MISSING, Kind.STATIC)  # programs of which no file needs an MPI
 Check = Callable[[Plan], Iterator[Finding]]
 
 
@@ -50,20 +55,72 @@ def abi_family(plan: Plan) -> Iterator[Finding]:
         yield _ok("abi-family", "the image's own MPI is used", plan.planned_title)
         return
     library, programs = plan.host.library, programs_of(plan.request)
-    wanted = image_family(plan.facts, programs)
+    wanted = image_family(plan.facts, plan.request)
     if wanted is library.family:
         yield _ok("abi-family", f"image and host are of the {wanted} family", library.soname)
     elif plan.family is library.family:
         what = f"mpi4py crosses from the image's {wanted} family to the host's {plan.family} family"
         yield _ok("abi-family", what, plan.consumers[0].path)
-    else:
-        over = crossing(plan.facts, programs, library.family)
+    elif _is_foreign(plan, library.family):
+        over = crossing(in_reach(plan.facts, plan.request), programs, library.family)
         why = f"; {over.why_not}" if over.modules else ""
         remedy = f"{over.instead}; or " if over.instead else ""
         names = ", ".join(plan.names)
         yield error(
             "abi-family", library=library, wanted=wanted, names=names, why=why, remedy=remedy
         )
+
+
+def _is_foreign(plan: Plan, family: AbiFamily) -> bool:
+    """No program that may run is of a family. Of several ones `families` speaks, of programs without MPI `program`."""
+    found = reach(plan.facts, plan.request)
+    settled = found.programs and all(p.kind in _SETTLED for p in found.programs)
+    several = not found.programs and family in by_family(plan.facts, found)
+    return not (settled or several)
+
+
+def program(plan: Plan) -> Iterator[Finding]:
+    """The named programs must be in the image; of those that use no MPI nothing will be proved."""
+    for named in reach(plan.facts, plan.request).programs:
+        if named.kind is Kind.MISSING:
+            name = named.asked.rpartition("/")[2]
+            known = {path.rpartition("/")[2]: path for path in sorted(plan.facts.programs)}
+            near = [known[n] for n in difflib.get_close_matches(name, known, cutoff=0.7)]
+            yield error(
+                "program-missing",
+                name=named.asked,
+                image=plan.image,
+                near=f"; near: {some(near)}" if near else "",
+            )
+        elif named.kind is Kind.STATIC:
+            yield warning("program-static", path=named.path)
+        elif named.kind is Kind.NONE:
+            what = f"{named.path} needs no MPI; nothing will be proved of it"
+            yield _ok("program", what, f"named by {named.asked}")
+
+
+def families(plan: Plan) -> Iterator[Finding]:
+    """One MPI is swapped: what is compiled for another family keeps the image's."""
+    found = reach(plan.facts, plan.request)
+    users = by_family(plan.facts, found)
+    if len(users) < 2:
+        return
+    given = {"image": plan.image, "mapped": plan.family, "users": _users(users)}
+    names = tuple(dict.fromkeys(p.asked for p in found.programs))
+    alone = {n: reach(plan.facts, replace(plan.request, apps=(n,))) for n in names}
+    mixed = [n for n, of in alone.items() if of.exact and len(by_family(plan.facts, of)) > 1]
+    for name in mixed:
+        yield error("families-in-one", program=name, **given)
+    if not mixed and (found.exact or not names):
+        yield error("families", app=next(iter(users.values()))[0].path, **given)
+    elif not mixed:
+        others = {f: files for f, files in users.items() if f is not plan.family}
+        given["users"] = _users(others)
+        yield warning("families-in-reach", program=", ".join(names), **given)
+
+
+def _users(users: Mapping[AbiFamily, Sequence[Elf]]) -> str:
+    return "; ".join(f"{f}: {some([e.path for e in files])}" for f, files in users.items())
 
 
 def pmi(plan: Plan) -> Iterator[Finding]:
@@ -103,7 +160,7 @@ def launcher_family(plan: Plan) -> Iterator[Finding]:
 
 def _speaks(plan: Plan) -> AbiFamily:
     """The family whose launchers can start the mapped MPI."""
-    family = image_family(plan.facts, programs_of(plan.request))
+    family = image_family(plan.facts, plan.request)
     return speaks(plan.host.library if plan.host else own_mpi(plan.facts, family), family)
 
 
@@ -117,17 +174,45 @@ def symbols(plan: Plan, host: HostMpi) -> Iterator[Finding]:
     bindings = (elf for elf in plan.facts.consumers if elf.soname)
     offered = {s for e in (library.elf, *host.companions, *bindings) for s in e.mpi_exports}
     complete = True
-    for elf in plan.consumers:
+    linked = link(plan, host)
+    looked_at = [elf for elf in plan.consumers if elf.mpi_imports and elf.path in linked.files]
+    for elf in looked_at:
         if lacking := sorted(set(elf.mpi_imports) - offered):
             complete = False
             more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
             missing = ", ".join(lacking[:5]) + more
             yield error("symbols", elf=elf, library=library, missing=missing)
-    if complete:
-        count = len({s for e in plan.consumers for s in e.mpi_imports})
+    for lack in linked.lacks:
+        complete = False
+        more = f" and {len(lack.symbols) - 5} more" if len(lack.symbols) > 5 else ""
+        missing = ", ".join(lack.symbols[:5]) + more
+        given = {"elf": lack.elf, "library": library, "missing": missing, "own": lack.library}
+        if lack.at_once or not is_binding(lack.elf.soname):
+            yield error("symbols-internal", **given)
+        else:
+            yield warning("symbols-internal-called", **given)
+    for twice in linked.twice:
+        complete = False
+        yield error("two-libraries", twice=twice, library=library)
+    count = len({s for e in looked_at for s in e.mpi_imports})
+    if not count and not linked.needs:
+        yield from _unseen(plan)
+    elif complete:
         what = f"all {count} MPI functions that the image calls are in the host's library"
-        why = f"{len(plan.consumers)} files; {library.title} reaches MPI {library.level}"
+        if not count:
+            what = f"all {linked.needs} symbols of its MPI that the image needs are in the host's"
+        why = f"{len(looked_at)} files; {library.title} reaches MPI {library.level}"
         yield _ok("symbols", what, why)
+
+
+def _unseen(plan: Plan) -> Iterator[Finding]:
+    """No file was looked at, which says nothing, unless it is known that there is none."""
+    found = reach(plan.facts, plan.request)
+    if not any(map(contains_mpi, found.files)) and (
+        not found.programs or any(p.kind not in _SETTLED for p in found.programs)
+    ):
+        names = ", ".join(programs_of(plan.request)) or plan.image
+        yield warning("symbols-unknown", names=names)
 
 
 @_of_swap
@@ -188,7 +273,12 @@ def _other_glibc(plan: Plan, host: HostMpi, glibc: Glibc) -> Iterator[Finding]:
 def rpath(plan: Plan, host: HostMpi) -> Iterator[Finding]:
     """DT_RPATH takes precedence over LD_LIBRARY_PATH: the program keeps the image's MPI and exits with 0."""
     held = {m.path.rpartition("/")[0] for m in plan.facts.mpis if m.path not in plan.bound}
-    tied = [elf for elf in plan.consumers if held.intersection(elf.rpath_folders)]
+    bound = set(plan.bound)
+    tied = [
+        elf
+        for elf in plan.consumers
+        if held.intersection(elf.rpath_folders) or set(elf.tied) - bound
+    ]
     for elf in tied:
         yield error("rpath", elf=elf, rpath=":".join(elf.rpath))
     if not tied:
@@ -201,20 +291,27 @@ def rpath(plan: Plan, host: HostMpi) -> Iterator[Finding]:
         yield _ok("rpath", what)
 
 
-@_of_swap
-def static(plan: Plan, host: HostMpi) -> Iterator[Finding]:
-    """The MPI of a statically linked program cannot be replaced."""
-    for elf in plan.consumers:
-        wraps = "PMPI_Init" in elf.mpi_imports  # a tracer, which also defines MPI_Init
-        if "MPI_Init" in elf.mpi_exports and not (elf.soname or wraps):
+def static(plan: Plan) -> Iterator[Finding]:
+    """The MPI inside a program can neither be replaced nor, without a library, be watched."""
+    found = reach(plan.facts, plan.request)
+    certain = {elf.path for elf in found.files} if found.exact else set()
+    certain |= {program.path for program in found.programs}
+    contain = [elf for elf in found.files if contains_mpi(elf)]
+    for elf in contain:
+        if elf.path in certain:
             yield error("static", elf=elf)
+    if others := [elf.path for elf in contain if elf.path not in certain]:
+        yield warning("static-others", image=plan.image, programs=some(others))
 
 
 @_of_swap
 def python_prefix(plan: Plan, host: HostMpi) -> Iterator[Finding]:
     """mpi4py loads an MPI in its Python prefix before any other."""
+    if not reach(plan.facts, plan.request).may_import:
+        return
     for mpi in plan.facts.mpis:
-        if mpi.python_prefix and mpi.path not in plan.bound:
+        of_family = mpi.family is host.library.family
+        if of_family and mpi.python_prefix and mpi.path not in plan.bound:
             yield error("python-prefix", mpi=mpi)
 
 
@@ -225,7 +322,7 @@ def names(plan: Plan, host: HostMpi) -> Iterator[Finding]:
         return
     lacking = plan.staging.lacking(plan.names)
     for name in lacking:
-        users = ", ".join([e.path for e in plan.consumers if name in e.needed][:3]) or plan.image
+        users = some([e.path for e in plan.consumers if name in e.needed]) or plan.image
         yield error("alias", mount=MOUNT, name=name, users=users, soname=host.library.soname)
     if not lacking:
         yield _ok("alias", f"{', '.join(plan.names)}: each name leads to the host's library")
@@ -282,7 +379,7 @@ def engine_settings(plan: Plan) -> Iterator[Finding]:
 def user_libraries(plan: Plan) -> Iterator[Finding]:
     """A preloaded MPI would be mapped in addition to the planned one."""
     for word in plan.request.preload.replace(":", " ").split():
-        if family_of_soname(word.rpartition("/")[2]) is not AbiFamily.UNKNOWN:
+        if is_request(word.rpartition("/")[2]):
             yield error("preload", word=word)
 
 
@@ -306,6 +403,6 @@ def architecture(plan: Plan, host: HostMpi) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
-    architecture, gpu, abi_family, launcher_family, pmi, symbols, glibc, rpath, static, python_prefix,
-    names, closure, namespaces, engine_settings, user_libraries,
+    architecture, program, families, gpu, abi_family, launcher_family, pmi, symbols, glibc, rpath, static,
+    python_prefix, names, closure, namespaces, engine_settings, user_libraries,
 )  # fmt: skip

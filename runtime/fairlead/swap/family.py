@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from pathlib import PurePosixPath
+from collections.abc import Sequence
+from dataclasses import replace
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
-from fairlead.elf.mpi_symbols import family_of_soname
+from fairlead.elf.mpi_symbols import asked_by, is_request
 from fairlead.engines.model import Engine
-from fairlead.mpi.cross_abi import MPI4PY_MODULE, crossing
-from fairlead.mpi.host import HostMpi, is_binding
+from fairlead.mpi.cross_abi import crossing, some
+from fairlead.mpi.host import HostMpi
 from fairlead.swap.layout import ALIASES
 from fairlead.swap.model import Line, Request
+from fairlead.swap.reach import Reach, by_family, contains_mpi, programs_of, reach
+
+NOTHING_NAMED = Request()
 
 
 def choose_host(
@@ -25,13 +28,13 @@ def choose_host(
     Args:
         started: the site's launcher starts ranks of any MPI, so none needs its own.
     """
-    wanted = image_family(facts, programs_of(request))
+    wanted, found = image_family(facts, request), in_reach(facts, request)
     near = [h for h in hosts if h.library.family is wanted and (started or h.launcher is not None)]
     chosen: HostMpi | None = None
     left: list[Line] = []
     for host in hosts:
         family = host.library.family
-        over = crossing(facts, programs_of(request), family)
+        over = crossing(found, programs_of(request), family)
         if family is not wanted and (near or not over.allowed):
             why = f"its family is {family}, the image's is {wanted}"
             if not near and over.modules:
@@ -48,35 +51,34 @@ def choose_host(
     return chosen, tuple(left)
 
 
-def image_family(facts: ImageFacts, programs: Sequence[str] = ()) -> AbiFamily:
-    """The family of the image's MPI; without one, the family that most of its consumers need.
+def in_reach(facts: ImageFacts, request: Request) -> ImageFacts:
+    """``facts`` without the consumers that the request's programs cannot load."""
+    return replace(facts, consumers=reach(facts, request).files)
 
-    An image may have several MPIs, so the family that a named program is compiled for takes precedence. If
-    one MPI offers several families, as MPICH 5 does with libmpi.so.12 and libmpi_abi.so.1, the family that
-    most consumers need wins; programs that come with an MPI do not count.
+
+def image_family(facts: ImageFacts, request: Request = NOTHING_NAMED) -> AbiFamily:
+    """The family that the named programs are compiled for; of all files, if none is named or those use no MPI.
+
+    If an image offers several families, as MPICH 5 does with libmpi.so.12 and libmpi_abi.so.1, the family that
+    most files in reach need wins; programs that come with an MPI do not count.
     """
-    for elf in facts.consumers:
-        asked = _families(elf)
-        if asked and elf.interpreter and _is_called(elf, programs):
-            return asked[0]
-    with_mpi = {PurePosixPath(m.path).parents[1] / "bin" for m in facts.mpis}
-    others = (e for e in facts.consumers if PurePosixPath(e.path).parent not in with_mpi)
-    wanted = [family for elf in others for family in _families(elf)]
+    found = reach(facts, request)
+    for program in found.programs:
+        called = (e for e in found.files if program.path == e.path and program.path)
+        for elf in called:
+            if asked := list(asked_by(facts, elf).values()):
+                return asked[0]
+            if elf.holds:
+                return AbiFamily(elf.holds)
+    families = by_family(facts, found) or by_family(facts, Reach((), facts.consumers))
+    wanted = {family: len(files) for family, files in families.items()}
+    siblings = [f for e in facts.consumers for f in asked_by(facts, e).values() if f not in wanted]
     own = {m.family for m in facts.mpis}
-    offered = [f for f in (AbiFamily.MPICH, AbiFamily.OPENMPI, AbiFamily.MPI5) if f in own]
-    if offered:
-        return max(offered, key=wanted.count)  # the first of equals
-    return max(set(wanted), key=wanted.count) if wanted else AbiFamily.UNKNOWN
-
-
-def _families(elf: Elf) -> list[AbiFamily]:
-    """The families of the MPI libraries that a file needs."""
-    families = map(family_of_soname, elf.needed)
-    return [family for family in families if family is not AbiFamily.UNKNOWN]
-
-
-def _is_called(elf: Elf, names: Collection[str]) -> bool:
-    return elf.path in names or PurePosixPath(elf.path).name in names
+    known = (AbiFamily.MPICH, AbiFamily.OPENMPI, AbiFamily.MPI5)
+    for candidates in (own & set(wanted), own, set(wanted), set(siblings)):
+        if offered := [family for family in known if family in candidates]:
+            return max(offered, key=lambda family: wanted.get(family, 0))  # the first of equals
+    return AbiFamily.UNKNOWN
 
 
 def replaceable(
@@ -96,9 +98,9 @@ def replaceable(
     Raises:
         FairleadError: exit code 121; the image uses no MPI, or the host has no MPI to replace it.
     """
-    family = image_family(facts, programs_of(request))
+    family = image_family(facts, request)
     if family is AbiFamily.UNKNOWN:
-        raise fail("no-mpi", image=image, engine=engine)
+        raise _no_family(image, facts, engine)
     if request.mpi == "host" and host is None:
         seen = "\n".join(f"{n.what}: {n.why}" for n in notes)
         if machine:
@@ -107,15 +109,22 @@ def replaceable(
     return family
 
 
+def _no_family(image: str, facts: ImageFacts, engine: Engine) -> FairleadError:
+    """Why there is nothing to plan for: no MPI, none that could be replaced, or none that is known."""
+    contain = [elf.path for elf in facts.consumers if contains_mpi(elf)]
+    unknown = [f"{m.path} ({m.title})" for m in facts.mpis]
+    unknown += [f"{n} of {e.path}" for e in facts.consumers for n in e.needed if is_request(n)]
+    if unknown:
+        return fail("mpi-unknown", image=image, names=some(unknown))
+    if contain:
+        return fail("mpi-static-only", image=image, programs=some(contain))
+    return fail("no-mpi", image=image, engine=engine)
+
+
 def own_mpi(facts: ImageFacts, family: AbiFamily) -> MpiLibrary | None:
     """The image's MPI of ``family``; one outside every Python prefix is preferred."""
     own = [m for m in facts.mpis if m.family is family]
     return min(own, key=lambda m: (bool(m.python_prefix), m.path), default=None)
-
-
-def programs_of(request: Request) -> tuple[str, ...]:
-    """The programs that will run, as far as the user named them."""
-    return request.apps or request.command[:1]
 
 
 def speaks(library: MpiLibrary | None, family: AbiFamily) -> AbiFamily:
@@ -128,34 +137,11 @@ def speaks(library: MpiLibrary | None, family: AbiFamily) -> AbiFamily:
     return AbiFamily.OPENMPI if library.vendor == "Open MPI" else AbiFamily.MPICH
 
 
-def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[Elf, ...]:
-    """The consumers that this request can run: its programs, and all libraries and extension modules."""
-    programs = set(request.apps)
-    if not programs:
-        called = (
-            e for e in facts.consumers if e.interpreter and _is_called(e, request.command[:1])
-        )
-        programs = {e.path for e in called}
-    kept: list[Elf] = []
-    homes = {PurePosixPath(mpi.path).parent for mpi in facts.mpis}
-    asked = {name for elf in facts.consumers for name in elf.needed}
-    for elf in facts.consumers:
-        part_of_mpi = PurePosixPath(elf.path).parent in homes and is_binding(elf.soname)
-        if part_of_mpi and elf.soname not in asked:
-            continue  # a Fortran or C++ interface that nothing in the image uses
-        if programs and elf.interpreter and not elf.soname and elf.path not in programs:
-            continue
-        if MPI4PY_MODULE.match(elf.path) and family not in map(family_of_soname, elf.needed):
-            continue  # mpi4py has one module for each family and chooses at import
-        kept.append(elf)
-    return tuple(kept)
-
-
 def names_of(
-    consumers: Sequence[Elf], family: AbiFamily, own: MpiLibrary | None
+    facts: ImageFacts, consumers: Sequence[Elf], family: AbiFamily, own: MpiLibrary | None
 ) -> tuple[str, ...]:
     """The SONAMEs by which programs request an MPI of ``family``; without any, the usual one."""
-    asked = {n for e in consumers for n in e.needed if family_of_soname(n) is family}
+    asked = {n for e in consumers for n, of in asked_by(facts, e).items() if of is family}
     if asked:
         return tuple(sorted(asked))
     return (own.soname if own and own.family is family else ALIASES[family]["main"][1],)

@@ -10,10 +10,10 @@ import enum
 from dataclasses import dataclass
 
 from fairlead.elf.facts import Elf, ImageFacts
-from fairlead.elf.mpi_symbols import GLIBC_PIECES
+from fairlead.elf.mpi_symbols import GLIBC_PIECES, RUNTIME_PIECES
 from fairlead.elf.reader import version_key
 from fairlead.engines.model import Engine
-from fairlead.mpi.host import RUNTIME_PIECES, HostMpi, needs
+from fairlead.mpi.host import HostMpi, needs
 
 GLIBC_FOLDER = "glibc"  # below the staged folder; never on a search path of the container
 

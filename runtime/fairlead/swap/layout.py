@@ -22,9 +22,9 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
-from fairlead.elf.mpi_symbols import GLIBC_PIECES, family_of_soname
+from fairlead.elf.mpi_symbols import GLIBC_PIECES, RUNTIME_PIECES, asked_by
 from fairlead.elf.reader import newest, version_key
-from fairlead.mpi.host import RUNTIME_PIECES, HostMpi
+from fairlead.mpi.host import HostMpi
 from fairlead.swap.glibc import GLIBC_FOLDER
 from fairlead.swap.model import MOUNT, Line, Request, StagedFile, Staging
 from fairlead.swap.remedies.model import Parts
@@ -187,7 +187,9 @@ def _aliases(host: HostMpi, facts: ImageFacts, staged: set[str]) -> tuple[tuple[
     """
     soname, family = host.library.soname, host.library.family
     names = ALIASES.get(family, {"main": ()})
-    asked = sorted({n for e in facts.consumers for n in e.needed if family_of_soname(n) is family})
+    asked = sorted(
+        {n for e in facts.consumers for n, f in asked_by(facts, e).items() if f is family}
+    )
     links = [
         (f"lib/{link}", soname)
         for link in dict.fromkeys((*names["main"], *asked))

@@ -55,6 +55,7 @@ class Request:
         shell_python: variables in the user's shell that affect Python, e.g. ``PYTHONPATH``.
         mpi4py: variables that make mpi4py open a given library, with that library.
         shape: where the ranks run.
+        outside: facts of the named programs that are files of this machine, by the name given.
         comm, comm_by: the requested gradient backend and the option or variable that requests it; may be "".
     """
 
@@ -74,6 +75,7 @@ class Request:
     shell_python: tuple[str, ...] = ()
     mpi4py: tuple[tuple[str, str], ...] = ()
     shape: Shape = field(default_factory=Shape)
+    outside: Mapping[str, Elf] = field(default_factory=dict)
     comm: str = ""
     comm_by: str = ""
 

@@ -16,10 +16,11 @@ from fairlead.engines.model import Takes
 from fairlead.launchers.model import Launcher
 from fairlead.mpi.cross_abi import crossing
 from fairlead.mpi.host import HostMpi
-from fairlead.swap.family import names_of, own_mpi, programs_of, relevant, replaceable
+from fairlead.swap.family import in_reach, names_of, own_mpi, replaceable
 from fairlead.swap.glibc import choose_glibc
 from fairlead.swap.layout import folders_behind, module_paths, search_folders, stage_layout
 from fairlead.swap.model import MOUNT, WITNESS, Bind, Inputs, Line, Plan
+from fairlead.swap.reach import programs_of, relevant
 from fairlead.swap.remedies.model import Changes, Draft, Phase, Remedy
 from fairlead.swap.remedies.registry import ordered
 from fairlead.swap.site_rules import from_site
@@ -51,7 +52,8 @@ def _begun(inputs: Inputs) -> Draft:
     )
     family, consumers = own_family, relevant(facts, inputs.request, own_family)
     if host is not None and host.library.family is not own_family:
-        over = crossing(facts, programs_of(inputs.request), host.library.family)
+        found = in_reach(facts, inputs.request)
+        over = crossing(found, programs_of(inputs.request), host.library.family)
         if over.allowed:
             family, consumers = host.library.family, over.modules
     glibc = choose_glibc(host, facts, inputs.engine) if host else None
@@ -188,7 +190,7 @@ def _planned(draft: Draft) -> Plan:
         planned_file=draft.planned_file,
         planned_title=draft.planned_title,
         family=draft.family,
-        names=names_of(draft.consumers, draft.family, draft.own),
+        names=names_of(inputs.facts, draft.consumers, draft.family, draft.own),
         consumers=draft.consumers,
         staging=draft.staging,
         binds=(*draft.binds, *inputs.request.binds),

@@ -8,8 +8,7 @@ from pathlib import PurePosixPath
 
 from fairlead.base.suggest import suggest
 from fairlead.elf.facts import Elf
-from fairlead.elf.mpi_symbols import GLIBC_PIECES, family_of_soname
-from fairlead.mpi.host import RUNTIME_PIECES
+from fairlead.elf.mpi_symbols import GLIBC_PIECES, RUNTIME_PIECES
 from fairlead.swap.model import MOUNT, Line, Plan
 
 
@@ -93,5 +92,5 @@ def _of_image(plan: Plan, wanted: str, stem: str) -> Iterator[Line]:
             same = mpi.family is (plan.host.library.family if plan.host else None)
             why = "it stays in the image, unused: the host's takes its names"
             if not same:
-                why = f"it stays in the image: it is of another family ({family_of_soname(mpi.soname)})"
+                why = f"it stays in the image: it is of another family ({mpi.family})"
             yield Line("left out", f"{mpi.title} of the image", why, mpi.path)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.support.compiled import CALLS, MAIN, MPICH, OPENMPI, OPENS, PLAIN, archive, compiled
 
 from fairlead.elf import reader
 from fairlead.elf.facts import Elf
@@ -53,6 +54,28 @@ def test_read_agrees_with_ldd_about_a_library() -> None:
     listed = subprocess.run(["ldd", SMALL], capture_output=True, text=True, check=True).stdout
     for name in facts.needed:
         assert name in listed
+
+
+@pytest.mark.parametrize("words", [(), ("-static",), ("-static-pie", "-fPIE")], ids=str)
+@pytest.mark.parametrize("strip", [(), ("-s",)], ids=str)
+@pytest.mark.parametrize(("code", "family"), [(MPICH, "mpich"), (OPENMPI, "openmpi")])
+def test_read_program_with_a_static_mpi_contains_it_however_it_is_linked(
+    words: tuple[str, ...], strip: tuple[str, ...], code: str, family: str, tmp_path: Path
+) -> None:
+    library = str(archive(tmp_path, code))
+    facts = reader.read(compiled(tmp_path / "program", MAIN + CALLS, library, *words, *strip))
+    assert facts.can_start and facts.holds == family
+
+
+def test_read_program_without_a_static_mpi_contains_none(tmp_path: Path) -> None:
+    library = compiled(tmp_path / "libmpi.so.12", MPICH)
+    assert not reader.read(library).holds and not reader.read(library).can_start
+    calls = reader.read(compiled(tmp_path / "calls", MAIN + CALLS, str(library)))
+    assert calls.can_start and not calls.holds and not calls.opens
+    tracer = CALLS.replace("MPI_Init", "PMPI_Init") + "int MPI_Init(void) { return call(); }" + MAIN
+    assert not reader.read(compiled(tmp_path / "traced", tracer, str(library))).holds
+    assert not reader.read(compiled(tmp_path / "plain", PLAIN, "-static")).holds
+    assert reader.read(compiled(tmp_path / "opens", OPENS)).opens
 
 
 @pytest.mark.parametrize("content", [b"", b"\x7fEL", b"#!/bin/sh\necho\n", b"\x7fELF", b"MZ" * 99])

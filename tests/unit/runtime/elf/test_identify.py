@@ -6,10 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.compiled import MPICH, OPENMPI, compiled
 from tests.support.recorded import HOSTS, host, image
 
 from fairlead.elf.facts import AbiFamily, Elf
-from fairlead.elf.mpi_symbols import family_of_soname, identify, is_mpi_library, read_mpi
+from fairlead.elf.mpi_symbols import (
+    family_of_soname,
+    identify,
+    is_mpi_library,
+    is_request,
+    read_mpi,
+)
 
 KNOWN = {
     "debian-sid-mpich-5.0.2": (AbiFamily.MPICH, "MPICH", "5.0.2", "5.0", "libmpich.so.12"),
@@ -112,3 +119,52 @@ def test_vendor_signs(sign: bytes, vendor: str, version: str, tmp_path: Path) ->
     exports = ("MPI_Comm_rank", "MPI_Init")
     found = identify(path, Elf(str(path), "x64", soname="libmpi.so.12", mpi_exports=exports))
     assert (found.vendor, found.version, found.family) == (vendor, version, AbiFamily.MPICH)
+
+
+@pytest.mark.parametrize(
+    ("soname", "family"),
+    [
+        ("libmpi_ibm.so.3", AbiFamily.OPENMPI),
+        ("libpmpi_abi.so.1", AbiFamily.MPI5),
+        ("libpmpi.so.12", AbiFamily.MPICH),
+    ],
+)
+def test_names_of_spectrum_and_of_profiling_libraries_ask_for_a_family(
+    soname: str, family: AbiFamily
+) -> None:
+    assert is_request(soname) and family_of_soname(soname) is family
+
+
+@pytest.mark.parametrize(
+    "soname", ["libmpiP.so", "libmpifort.so.12", "libhdf5_mpi.so", "libc.so.6"]
+)
+def test_names_of_other_libraries_ask_for_no_mpi(soname: str) -> None:
+    assert not is_request(soname)
+
+
+def test_open_mpi_6_is_known_by_the_library_behind_its_front(tmp_path: Path) -> None:
+    core = compiled(tmp_path / "libopen_mpi.so.40", "int ompi_mpi_comm_world;")
+    front = "int MPI_Init(void) { return 0; } int MPI_Comm_rank(void) { return 0; }"
+    use = "extern int ompi_mpi_comm_world; int *use(void) { return &ompi_mpi_comm_world; }"
+    for name, family in (
+        ("libmpi.so.40", AbiFamily.OPENMPI),
+        ("libmpi_abi.so.1", AbiFamily.MPI5),
+    ):
+        found = read_mpi(compiled(tmp_path / name, front + use, str(core)))
+        assert (found.family, found.vendor) == (family, "Open MPI")
+
+
+@pytest.mark.parametrize(
+    ("code", "family"),
+    [
+        (OPENMPI, AbiFamily.OPENMPI),
+        (MPICH + "int MPI_Comm_c2f(int c) { return c; }", AbiFamily.MPICH),
+        (MPICH + "int MPI_Abi_get_version(void) { return 0; }", AbiFamily.MPI5),
+        (MPICH.replace("MPICH Version", "nothing known"), AbiFamily.UNKNOWN),
+    ],
+    ids=["openmpi", "mpich", "abi", "unknown"],
+)
+def test_renamed_library_is_known_by_what_it_has(
+    code: str, family: AbiFamily, tmp_path: Path
+) -> None:
+    assert read_mpi(compiled(tmp_path / "libvendor-mpi.so.7", code)).family is family

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.compiled import CALLS, MAIN, MPICH, OPENMPI, OPENS, PLAIN, compiled
 
 from fairlead.base.paths import resolve_in
+from fairlead.elf.facts import AbiFamily
+from fairlead.elf.mpi_symbols import asked_by
 from fairlead.image.scan import scan_tree
 
 
@@ -103,6 +106,24 @@ def test_scan_tree_reads_each_file_once_and_stays_inside(tmp_path: Path) -> None
     assert facts.mpis == () and facts.consumers == ()
 
 
+def test_scan_glibc_is_the_one_that_programs_are_started_with(tmp_path: Path) -> None:
+    """Not that of a package with a C library of its own, be it newer or nearer to the root."""
+    for folder, version in (("usr/lib/x86_64-linux-gnu", "2.31"), ("opt/gnu", "2.99")):
+        versions = tmp_path / "versions"
+        versions.write_text(f"GLIBC_{version} {{ global: f; }};")
+        script = f"-Wl,--version-script={versions}"
+        compiled(tmp_path / folder / "libc.so.6", "int f(void) { return 0; }", "-nostdlib", script)
+        compiled(tmp_path / folder / "ld-linux-x86-64.so.2", "int g(void) { return 0; }", "-nostdlib")  # fmt: skip
+    make_links(tmp_path, {"lib64": "usr/lib/x86_64-linux-gnu"})
+    own = "-Wl,--dynamic-linker=/lib64/ld-linux-x86-64.so.2"
+    other = "-Wl,--dynamic-linker=/opt/gnu/ld-linux-x86-64.so.2"
+    for name, words in (("a", own), ("b", own), ("c", other)):
+        compiled(tmp_path / "usr/bin" / name, PLAIN, words)
+    facts = scan_tree(tmp_path)
+    assert facts.glibc == "2.31"
+    assert facts.glibc_files["libc.so.6"] == "/usr/lib/x86_64-linux-gnu/libc.so.6"
+
+
 def test_scan_tree_of_an_empty_folder_knows_nothing(tmp_path: Path) -> None:
     facts = scan_tree(tmp_path)
     assert (facts.glibc, facts.os, facts.files) == ("", "", 0)
@@ -121,3 +142,52 @@ def test_scan_links_out_of_the_tree_are_not_followed_on_this_machine(tmp_path: P
     (root / "usr/local/bin").mkdir(parents=True)
     (root / "usr/local/bin/python3.12").touch()
     assert scan_tree(root).python == "3.12"
+
+
+OLD_TAGS = "-Wl,--disable-new-dtags"
+
+
+@pytest.fixture(scope="module")
+def view(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MPI in a versioned prefix with links to it, as Spack's views and modules have."""
+    root = tmp_path_factory.mktemp("view") / "root"
+    lib = root / "opt/mpich-4.0.9/lib"
+    mpi = str(compiled(lib / "libmpich.so.12", MPICH))
+    middle = compiled(root / "usr/lib/libmiddle.so.1", CALLS.replace("call(", "middle("), mpi)
+    uses = "int middle(void); int main(void) { return middle(); }"
+    apart = (OLD_TAGS,)
+    compiled(root / "opt/app/free", MAIN + CALLS, mpi)
+    compiled(root / "opt/app/tied", MAIN + CALLS, mpi, OLD_TAGS, "-Wl,-rpath,/opt/mpich/lib")
+    compiled(root / "opt/app/above", uses, str(middle), *apart, "-Wl,-rpath,/opt/view/lib64")
+    newer = compiled(root / "usr/lib/libnewer.so.1", CALLS.replace("call(", "middle("), mpi,
+                     "-Wl,--enable-new-dtags,-rpath,/opt/mpich/lib")  # fmt: skip
+    compiled(root / "opt/app/below", uses, str(newer), *apart, "-Wl,-rpath,/opt/view/lib64")
+    compiled(root / "opt/app/python3.11", OPENS, OLD_TAGS, "-Wl,-rpath,$ORIGIN/../mpich/lib")
+    make_links(root, {"opt/mpich": "mpich-4.0.9", "opt/view/lib64": "../mpich/lib"})
+    return root
+
+
+@pytest.mark.parametrize(
+    ("name", "tied"),
+    [("free", False), ("tied", True), ("above", True), ("below", False), ("python3.11", True)],
+)
+def test_scan_dt_rpath_is_resolved_inside_the_image_and_inherited(
+    view: Path, name: str, tied: bool
+) -> None:
+    facts = scan_tree(view)
+    found = {e.path: e.tied for e in facts.consumers}.get(f"/opt/app/{name}", ())
+    assert found == (("/opt/mpich-4.0.9/lib/libmpich.so.12",) if tied else ())
+
+
+def test_scan_program_that_loads_a_tied_library_leads_to_the_mpi(view: Path) -> None:
+    facts = scan_tree(view)
+    assert facts.leads["/opt/app/above"] == {"libmiddle.so.1": "/usr/lib/libmiddle.so.1"}
+    assert set(facts.leads["/usr/lib/libmiddle.so.1"].values()) == {facts.mpis[0].path}
+
+
+def test_scan_renamed_soname_is_an_mpi_and_asked_for(tmp_path: Path) -> None:
+    mpi = compiled(tmp_path / "usr/lib/libvendor.so.7", OPENMPI)
+    compiled(tmp_path / "opt/app/x", MAIN + CALLS, str(mpi))
+    facts = scan_tree(tmp_path)
+    assert [m.family for m in facts.mpis] == [AbiFamily.OPENMPI]
+    assert asked_by(facts, facts.consumers[0]) == {"libvendor.so.7": AbiFamily.OPENMPI}

@@ -77,7 +77,8 @@ def new_libstdcxx() -> Plan:
 
 def static_program() -> Plan:
     program = Elf("/opt/app/alone", "x64", mpi_exports=("MPI_Init",), interpreter="/lib/ld.so")
-    return planned(replace(image(), consumers=(*image().consumers, program)))
+    facts = replace(image(), consumers=(*image().consumers, program))
+    return planned(facts, apps=("/opt/app/alone",))
 
 
 def mpi_in_python() -> Plan:
@@ -114,7 +115,7 @@ def other_processor() -> Plan:
         (new_glibc, "glibc", ["GLIBC_2.38", "GLIBC_2.36", "libmpich.so.12.4.1", "suite"]),
         (no_glibc, "glibc", ["does not have", "GLIBC_2.", "Alpine Linux", "--mpi container"]),
         (new_libstdcxx, "glibc", ["GLIBCXX_3.4.99", "GLIBCXX_3.4.30", "libstdc++"]),
-        (static_program, "static", ["/opt/app/alone", "statically linked"]),
+        (static_program, "static", ["/opt/app/alone", "static library"]),
         (mpi_in_python, "python-prefix", ["/opt/python", "sys.prefix/lib"]),
         (no_alias, "alias", ["libmpich.so.12", "/opt/app/allreduce", "exit code 0"]),
         (hole_behind, "closure", ["libcxi.so.1", "libfabric.so.1", "LD_LIBRARY_PATH"]),
@@ -168,6 +169,13 @@ def test_unknown_launcher_is_a_warning() -> None:
     [finding] = [f for f in checks.check(plan) if f.check == "launcher-family"]
     assert finding.severity is Severity.WARNING and finding.where == "/opt/site/prun"
     assert errors(plan) == {}
+
+
+def test_mpi_in_a_python_prefix_that_nothing_asks_for_is_no_matter() -> None:
+    wheel = replace(image().mpis[0], python_prefix="/opt/python")
+    abi = replace(wheel, family=AbiFamily.MPI5, elf=replace(wheel.elf, path="/opt/python/lib/a"))
+    outside = replace(image(), mpis=(*image().mpis, abi))
+    assert errors(planned(outside, engine=NO_FILES)) == {}
 
 
 def test_rpath_elsewhere_or_with_a_runpath_is_no_matter() -> None:

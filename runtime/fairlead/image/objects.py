@@ -1,0 +1,179 @@
+"""Which file each file of a tree loads, and what can be started in it: by looking names up, as its loader would.
+
+:mod:`fairlead.image.scan` reads the files; this joins them. Paths are real ones inside the tree.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from pathlib import Path
+
+from fairlead.base.paths import resolve_in
+from fairlead.elf.facts import Elf
+from fairlead.elf.loader import system_folders
+from fairlead.elf.mpi_symbols import GLIBC_PIECES
+
+# Links below them are no programs, and there are thousands.
+_NO_PROGRAMS = ("/etc", "/var", "/usr/share", "/usr/include", "/usr/src", "/usr/lib/.build-id")
+_LONGEST_SHEBANG = 127  # the kernel's; execve(2)
+
+
+class Objects:
+    """The ELF files of a tree.
+
+    Args:
+        files: by real path.
+        links: symlinks of the tree, and what they lead to, both inside it.
+    """
+
+    def __init__(self, root: Path, files: Mapping[str, Elf], links: Mapping[str, str]) -> None:
+        self._root, self._files = root, files
+        self._names: dict[str, dict[str, str]] = {}
+        self._anywhere: dict[str, list[str]] = {}
+        self._real: dict[str, str] = {}
+        for path, real in (*((p, p) for p in files), *links.items()):
+            if real in files:
+                folder, _, name = path.rpartition("/")
+                self._names.setdefault(folder, {})[name] = real
+        for path, elf in sorted(files.items()):
+            for name in {elf.soname, path.rpartition("/")[2]} - {""}:
+                self._anywhere.setdefault(name, []).append(path)
+
+    @cached_property
+    def needs(self) -> dict[str, dict[str, str]]:
+        """By path: the real path of each library that the file needs, by name. The C library's are left out.
+
+        What no folder of the loader has is taken from where it is: a variable may lead there.
+        """
+        return {
+            path: {
+                name: found
+                for name in elf.needed
+                if not GLIBC_PIECES.match(name) and (found := self._find(name, elf))
+            }
+            for path, elf in self._files.items()
+        }
+
+    @property
+    def loaders(self) -> list[str]:
+        """The real paths of the loaders that programs name, the one of most programs first."""
+        named = Counter(
+            e.interpreter for e in self._files.values() if e.interpreter and e.can_start
+        )
+        return [real for name, _ in named.most_common() if (real := self._resolved(name))]
+
+    def leads(self, ends: Collection[str]) -> dict[str, dict[str, str]]:
+        """Of :attr:`needs`, what leads to one of ``ends``."""
+        users: dict[str, set[str]] = {}
+        for path, needed in self.needs.items():
+            for real in needed.values():
+                users.setdefault(real, set()).add(path)
+        reaching, pending = set(ends), list(ends)
+        while pending:
+            new = users.get(pending.pop(), set()) - reaching
+            reaching |= new
+            pending += new
+        toward = {
+            path: {name: real for name, real in self.needs[path].items() if real in reaching}
+            for path in sorted(reaching)
+        }
+        return {path: needed for path, needed in toward.items() if needed}
+
+    def among(self, users: Collection[str], wanted: Collection[str]) -> dict[str, dict[str, str]]:
+        """Of :attr:`needs`, what leads from ``users`` to ``wanted`` at once."""
+        found = {
+            path: {name: real for name, real in self.needs[path].items() if real in wanted}
+            for path in sorted(users)
+        }
+        return {path: needed for path, needed in found.items() if needed}
+
+    def behind(self, path: str) -> list[Elf]:
+        """All libraries behind a file, without itself, breadth first."""
+        seen, pending = {path: None}, [path]
+        while pending:
+            for real in self.needs[pending.pop(0)].values():
+                if real not in seen:
+                    seen[real] = None
+                    pending.append(real)
+        return [self._files[real] for real in list(seen)[1:]]
+
+    def tied(self, elf: Elf, mpis: Collection[str]) -> tuple[str, ...]:
+        """Those of ``mpis`` that a DT_RPATH of ``elf`` finds for itself, or for a library that it loads.
+
+        A DT_RPATH holds for what is loaded behind its file too, but for libraries with a DT_RUNPATH (ld.so(8)); and
+        for what a program opens.
+        """
+        folders = [self._names.get(self._resolved(f), {}) for f in elf.rpath_folders]
+        asked = {*elf.needed}
+        if any(folders):
+            asked |= {n for e in self.behind(elf.path) if not e.runpath for n in e.needed}
+        if elf.opens:
+            asked |= {name for names in folders for name in names}
+        found = {names[name] for name in asked for names in folders if name in names}
+        return tuple(sorted(found.intersection(mpis)))
+
+    def programs(self, scripts: Mapping[str, str], links: Mapping[str, str]) -> dict[str, str]:
+        """What can be started, as :class:`~fairlead.elf.facts.ImageFacts` has it.
+
+        Args:
+            scripts: first lines by path.
+            links: symlinks, also to folders.
+        """
+        found = {path: self._kind(elf) for path, elf in self._files.items() if elf.can_start}
+        found |= scripts
+        folders = {real.rpartition("/")[0] for real in found}
+        above = {str(p) for f in folders for p in (Path(f), *Path(f).parents)}
+        for link, real in links.items():
+            if not link.startswith(_NO_PROGRAMS) and (real in found or real in above):
+                found[link] = f"-> {real}"
+        return dict(sorted(found.items()))
+
+    def _kind(self, elf: Elf) -> str:
+        if not elf.interpreter:
+            return "static"
+        parts = (elf, *self.behind(elf.path))
+        flags = {"opens": any(e.opens for e in parts), "starts": elf.starts}
+        return " ".join(name for name, is_so in flags.items() if is_so)
+
+    def _find(self, name: str, by: Elf) -> str:
+        if "/" in name:
+            return self._resolved(name) if self._resolved(name) in self._files else ""
+        origin = by.path.rpartition("/")[0]
+        runpath = (p.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for p in by.runpath)
+        for folder in (*by.rpath_folders, *runpath, *self._system):
+            real = self._names.get(self._resolved(folder), {}).get(name)
+            if real and self._files[real].machine == by.machine:
+                return real
+        same = [p for p in self._anywhere.get(name, ()) if self._files[p].machine == by.machine]
+        return min(same, key=lambda p: (p.rpartition("/")[0] != origin, p), default="")
+
+    @cached_property
+    def _system(self) -> tuple[str, ...]:
+        return tuple("/" + str(f.relative_to(self._root)) for f in system_folders(self._root))
+
+    def _resolved(self, path: str) -> str:
+        """The real path of a path in the tree; empty when nothing is there."""
+        if path not in self._real:
+            inside = posixpath.normpath("/" + path).lstrip("/")
+            real = resolve_in(self._root, self._root / inside)
+            self._real[path] = "/" + str(real.relative_to(self._root)) if real else ""
+        return self._real[path]
+
+
+def target_of(root: Path, link: Path) -> str:
+    """The real path inside ``root`` that a symlink leads to; empty for none that matters here, or a dangling one."""
+    inside = "/" + str(link.relative_to(root))
+    if ".so" not in link.name and inside.startswith(_NO_PROGRAMS):
+        return ""
+    real = resolve_in(root, link)
+    return "/" + str(real.relative_to(root)) if real else ""
+
+
+def first_line(path: Path) -> str:
+    """``#!`` and its words, of a script; empty for another file."""
+    with path.open("rb") as stream:
+        line = stream.read(_LONGEST_SHEBANG).split(b"\n")[0]
+    return line.decode("utf-8", "replace").strip() if line.startswith(b"#!") else ""

@@ -1,0 +1,120 @@
+"""What the loader will find once the host's MPI is in place: which libraries stay, and what they then lack.
+
+A file of an image asks for libraries by name. Names in the staged folder lead to the host's, and so do files that the
+host's are bound over; all others stay the image's, with all that they need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from fairlead.elf.facts import Elf, ImageFacts
+from fairlead.mpi.host import HostMpi
+from fairlead.swap.model import Plan
+
+
+@dataclass(frozen=True)
+class Lack:
+    """Symbols that a file of the image needs of its MPI and that the host's does not have.
+
+    Attributes:
+        at_once: without them it cannot be loaded; otherwise only calls of them end the program.
+        library: the library of the image that has them.
+    """
+
+    elf: Elf
+    symbols: tuple[str, ...]
+    at_once: bool
+    library: str
+
+
+@dataclass(frozen=True)
+class Twice:
+    """One library in two releases: the image's, which ``by`` needs, and the host's. Their symbols mix."""
+
+    image: str
+    host: str
+    by: str
+
+
+@dataclass(frozen=True)
+class Linked:
+    """What a process consists of.
+
+    Attributes:
+        files: paths of what is loaded from the image.
+        needs: how many symbols, beyond the standard's functions, these need of the image's MPI.
+    """
+
+    files: frozenset[str]
+    needs: int
+    lacks: tuple[Lack, ...]
+    twice: tuple[Twice, ...]
+
+
+def link(plan: Plan, host: HostMpi) -> Linked:
+    """What the loader will find for a plan's consumers. Facts that say nothing of it add nothing."""
+    facts, staged = plan.facts, _staged(plan)
+    behind = {
+        real
+        for e in plan.consumers
+        for real in facts.leads.get(e.path, {}).values()
+        if real != e.path
+    }
+    pending = {elf.path: "" for elf in plan.consumers if elf.path not in behind}
+    kept: dict[str, str] = {}
+    replaced = set(plan.bound)
+    while pending:
+        path, by = pending.popitem()
+        kept[path] = by
+        needs = {**facts.leads.get(path, {}), **facts.parts.get(path, {})}
+        for name, real in needs.items():
+            if name in staged or real in plan.bound:
+                replaced.add(real)
+            elif real not in kept and real not in {mpi.path for mpi in facts.mpis}:
+                pending[real] = path
+    lacks = _lacks(facts, host, kept, replaced) if host.symbols else ()
+    wanted = [e for e in facts.consumers if e.path in kept]
+    asked = {
+        n for e in wanted for of in (e.imports, e.calls) for names in of.values() for n in names
+    }
+    return Linked(frozenset(kept), len(asked), lacks, _twice(facts, host, kept))
+
+
+def _staged(plan: Plan) -> set[str]:
+    """The names that are found first."""
+    if plan.staging is None:
+        return set()
+    targets = [f.target for f in plan.staging.files] + [link for link, _ in plan.staging.aliases]
+    return {PurePosixPath(t).name for t in targets if str(PurePosixPath(t).parent) == "lib"}
+
+
+def _lacks(
+    facts: ImageFacts, host: HostMpi, kept: dict[str, str], replaced: set[str]
+) -> tuple[Lack, ...]:
+    offered = {name for names in host.symbols.values() for name in names}
+    found = []
+    for elf in facts.consumers:
+        for at_once, wanted in ((True, elf.imports), (False, elf.calls)):
+            for library, names in wanted.items() if elf.path in kept else ():
+                lacking = tuple(sorted(set(names) - offered)) if library in replaced else ()
+                found += [Lack(elf, lacking, at_once, library)] if lacking else []
+    return tuple(found)
+
+
+def _twice(facts: ImageFacts, host: HostMpi, kept: dict[str, str]) -> tuple[Twice, ...]:
+    """Libraries without symbol versions that image and host have under two names of one stem."""
+    own = {real: name for needed in facts.parts.values() for name, real in needed.items()}
+    mapped = {host.library.path, *(e.path for e in host.closure)}
+    theirs = {_stem(e.name): e for e in host.parts if e.path in mapped and e.path in host.symbols}
+    found = []
+    for path in sorted(kept):
+        other = theirs.get(_stem(own[path])) if path in own else None
+        if other is not None and other.name != own[path]:
+            found.append(Twice(path, other.path, kept[path]))
+    return tuple(found)
+
+
+def _stem(name: str) -> str:
+    return name.partition(".so")[0]

@@ -1,0 +1,318 @@
+"""What the named programs can load of an image: the files that a plan is made and checked for.
+
+A program that is linked to an MPI loads what its link names. Python imports modules from its prefixes; other programs
+that open libraries may open any; shells start anything. What is not known is kept: only what a program cannot
+reach is left out.
+"""
+
+from __future__ import annotations
+
+import enum
+import posixpath
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
+from fairlead.elf.mpi_symbols import asked_by, is_binding
+from fairlead.mpi.cross_abi import MPI4PY_MODULE, is_python
+from fairlead.swap.model import Request
+
+# Where a name without a slash is looked for, if the image does not say; as Apptainer and Docker do.
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_DEEPEST = 4  # scripts whose interpreter is a script; the kernel's own limit (execve(2))
+
+
+class Kind(enum.StrEnum):
+    """How a program comes to an MPI."""
+
+    LINKED = "linked"  # by what it links, or it contains one
+    PYTHON = "python"  # by modules that it imports
+    OPENS = "opens"  # by libraries that it opens
+    STARTS = "starts"  # by programs that it starts
+    STATIC = "static"  # not at all, as far as can be seen: it loads no libraries
+    NONE = "none"  # not at all
+    MISSING = "missing"  # the image has no such program
+    UNKNOWN = "unknown"  # the image's facts do not say
+
+
+@dataclass(frozen=True)
+class Program:
+    """A named program; several of one name where the image does not say which comes first in PATH.
+
+    Attributes:
+        path: its real path in the image; empty if it is not there.
+        chain: the paths that lead to it: symlinks, and the interpreters of scripts.
+    """
+
+    asked: str
+    path: str
+    kind: Kind
+    chain: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reach:
+    """What some programs can load.
+
+    Attributes:
+        programs: empty: nothing was named, and anything may run.
+        files: of the image's consumers, those that they are or can load.
+    """
+
+    programs: tuple[Program, ...]
+    files: tuple[Elf, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Each of its files will be loaded, not only may be."""
+        kinds = {program.kind for program in self.programs}
+        one_each = len({program.asked for program in self.programs}) == len(self.programs)
+        return bool(kinds) and one_each and kinds <= {Kind.LINKED, Kind.NONE, Kind.STATIC}
+
+    @property
+    def may_import(self) -> bool:
+        """A Python may run, and import mpi4py."""
+        others = (Kind.LINKED, Kind.NONE, Kind.STATIC, Kind.MISSING)
+        called = [p.kind not in others or MPI4PY_MODULE.match(p.path) for p in self.programs]
+        return not called or any(called)
+
+
+def programs_of(request: Request) -> tuple[str, ...]:
+    """The programs that will run, as far as the user named them."""
+    return request.apps or request.command[:1]
+
+
+def reach(facts: ImageFacts, request: Request) -> Reach:
+    """What the programs of a request can load; all of the image if it names none."""
+    named = programs_of(request)
+    programs = tuple(program for name in named for program in _programs(facts, name, request))
+    if not programs:
+        return Reach((), facts.consumers)
+    paths = {path for program in programs for path in _loaded(facts, program, request)}
+    own = tuple(e for n, e in request.outside.items() if n in {p.asked for p in programs})
+    return Reach(programs, (*own, *(e for e in facts.consumers if e.path in paths)))
+
+
+def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[Elf, ...]:
+    """Of the files in reach, those that a swap of ``family`` is about."""
+    needed = {real for leads in facts.leads.values() for real in leads.values()}
+    asked = {name for elf in facts.consumers for name in elf.needed}
+    homes = [mpi.path.rpartition("/")[0] for mpi in facts.mpis]
+    found = reach(facts, request)
+    kept = []
+    for elf in found.files:
+        part_of_mpi = elf.path.rpartition("/")[0] in homes and is_binding(elf.soname)
+        if part_of_mpi and elf.soname not in asked and elf.path not in needed:
+            continue  # an interface to another language that nothing in the image uses
+        if is_plugin(elf, homes):
+            continue  # the image's MPI alone would open it
+        families = set(asked_by(facts, elf).values())
+        if families and family not in families:
+            continue  # `families` reports it; of mpi4py's modules the one of the mapped family is taken
+        if contains_mpi(elf) and not found.exact and elf.path not in _named(found):
+            continue  # `static` reports it
+        kept.append(elf)
+    return tuple(kept)
+
+
+def by_family(facts: ImageFacts, found: Reach) -> dict[AbiFamily, list[Elf]]:
+    """The families that files in reach are compiled for, and those files; mpi4py's wheel, which has all, is left out.
+
+    Nor do the parts of an MPI count: its interfaces to other languages, and the programs that come with it.
+    """
+    homes = [mpi.path.rpartition("/")[0] for mpi in facts.mpis]
+    tools = {posixpath.join(posixpath.dirname(home), "bin") for home in homes}
+    families: dict[AbiFamily, list[Elf]] = {}
+    siblings = _siblings(facts)
+    for elf in found.files:
+        folder = elf.path.rpartition("/")[0]
+        named = elf.path in _named(found)
+        if is_binding(elf.soname) or (folder in tools and not named) or elf.path in siblings:
+            continue
+        if is_plugin(elf, homes):
+            continue
+        for family in dict.fromkeys(asked_by(facts, elf).values()):
+            families.setdefault(family, []).append(elf)
+    return families
+
+
+def is_plugin(elf: Elf, homes: Iterable[str]) -> bool:
+    """Whether a file is a component of an Open MPI whose library is in one of ``homes``."""
+    folder, _, name = elf.path.rpartition("/")
+    inside = any(_is_below(folder, home) for home in homes)
+    return inside and name.startswith(("mca_", "ompi_")) and name.endswith(".so")
+
+
+def contains_mpi(elf: Elf) -> bool:
+    """A program or an extension module contains an MPI. A tracer, which wraps one, does not."""
+    wraps = "PMPI_Init" in elf.mpi_imports
+    return bool(elf.holds) or ("MPI_Init" in elf.mpi_exports and not elf.soname and not wraps)
+
+
+def _named(found: Reach) -> set[str]:
+    return {program.path for program in found.programs}
+
+
+def _siblings(facts: ImageFacts) -> set[str]:
+    """mpi4py's modules where it has one for each family, and takes the one whose MPI is there."""
+    folders: dict[str, list[str]] = {}
+    for elf in facts.consumers:
+        if found := MPI4PY_MODULE.match(elf.path):
+            folders.setdefault(found[1], []).append(elf.path)
+    return {path for paths in folders.values() if len(paths) > 1 for path in paths}
+
+
+def _programs(facts: ImageFacts, name: str, request: Request) -> list[Program]:
+    if elf := request.outside.get(name):
+        linked = contains_mpi(elf) or asked_by(facts, elf) or _first(facts, elf)
+        return [Program(name, elf.path, Kind.LINKED if linked else Kind.UNKNOWN)]
+    if not facts.programs:
+        path = _by_name(facts, name) or (name if name in request.apps else "")
+        return [Program(name, path, Kind.UNKNOWN)]
+    found = [c for links in _found(facts, name, request) for c in _chains(facts, links, request)]
+    if not found:
+        folders = [bind.target for bind in request.binds]
+        elsewhere = name.startswith(".") or (
+            any(_is_below(name, f) for f in folders) if name.startswith("/") else bool(folders)
+        )
+        return [Program(name, "", Kind.UNKNOWN if elsewhere else Kind.MISSING)]
+    return [Program(name, chain[-1], _kind(facts, chain), tuple(chain)) for chain in found]
+
+
+def _kind(facts: ImageFacts, chain: Sequence[str]) -> Kind:
+    path, what = chain[-1], facts.programs.get(chain[-1], "")
+    if path in facts.leads or any(e.path == path and contains_mpi(e) for e in facts.consumers):
+        return Kind.LINKED
+    if what.startswith("#!"):
+        return Kind.UNKNOWN  # its interpreter is not in the image
+    if any(map(is_python, chain)):
+        return Kind.PYTHON
+    kinds = {"starts": Kind.STARTS, "opens": Kind.OPENS, "static": Kind.STATIC}
+    return next((kind for flag, kind in kinds.items() if flag in what.split()), Kind.NONE)
+
+
+def _chains(
+    facts: ImageFacts, chain: list[str], request: Request, deepest: int = _DEEPEST
+) -> list[list[str]]:
+    """The paths from a program to each that may run: to the interpreters of scripts."""
+    what = facts.programs.get(chain[-1], "")
+    words = what.removeprefix("#!").split() if what.startswith("#!") else []
+    if words and words[0].endswith("/env"):
+        words = [w for w in _split(words[1:]) if not w.startswith("-") and "=" not in w]
+    behind = _found(facts, words[0], request) if words and deepest else []
+    found = [_chains(facts, [*chain, *links], request, deepest - 1) for links in behind]
+    return [longer for chains in found for longer in chains] or [chain]
+
+
+def _split(words: Sequence[str]) -> list[str]:
+    """The words of ``env -S``."""
+    try:
+        return shlex.split(" ".join(words))
+    except ValueError:
+        return list(words)
+
+
+def _found(facts: ImageFacts, name: str, request: Request) -> list[list[str]]:
+    """The programs that a name can mean, each after the symlinks that lead to it."""
+    if name.startswith("/"):
+        places = [name]
+    elif "/" in name:
+        return []
+    else:
+        path = request.image_env.get("PATH", "")
+        places = [f"{folder}/{name}" for folder in (path or _PATH).split(":") if folder]
+        # Engines read variables of the image from places that fairlead does not.
+        places += sorted(p for p in facts.programs if p.endswith(f"/{name}"))
+    found: dict[str, list[str]] = {}
+    if name in facts.leads:
+        return [[name]]  # a library or a module, to ask about it alone
+    for place in places:
+        real, links = _real(facts, posixpath.normpath(place))
+        if real in facts.programs:
+            found.setdefault(place if links else real, [*links, real])
+            if "/" in name or path:
+                break
+    return list(found.values())
+
+
+def _real(facts: ImageFacts, path: str) -> tuple[str, list[str]]:
+    """A path without symlinks, by the image's facts, and the links to programs on the way."""
+    links: list[str] = []
+    for _ in range(_DEEPEST * 2):
+        parts = path.split("/")
+        for count in range(2, len(parts) + 1):
+            begin, rest = "/".join(parts[:count]), parts[count:]
+            if (what := facts.programs.get(begin, "")).startswith("-> "):
+                links += [] if rest else [path]
+                path = "/".join([what.removeprefix("-> "), *rest])
+                break
+        else:
+            break
+    return path, links
+
+
+def _by_name(facts: ImageFacts, name: str) -> str:
+    """The consumer of that path or name; empty without one."""
+    called = (e for e in facts.consumers if name in (e.path, posixpath.basename(e.path)))
+    return next((e.path for e in called if e.interpreter and not e.soname), "")
+
+
+def _loaded(facts: ImageFacts, program: Program, request: Request) -> set[str]:
+    """Paths of the files that a program is or can load, among those that lead to an MPI."""
+    everything = {e.path for e in facts.consumers}
+    starts = {e.path for e in facts.consumers if e.can_start or (e.interpreter and not e.soname)}
+    if program.asked in request.outside:
+        if program.kind is Kind.LINKED:
+            return _closure(facts, _first(facts, request.outside[program.asked]))
+        return everything
+    if program.kind is Kind.LINKED:
+        return _closure(facts, [program.path])
+    if program.kind is Kind.PYTHON:
+        return _closure(facts, [program.path, *_modules(facts, program, request)])
+    if program.kind is Kind.OPENS:
+        return (everything - starts) | {program.path}
+    if program.kind is Kind.UNKNOWN and program.path and not facts.programs:
+        return (everything - starts) | {program.path}
+    if program.kind in (Kind.STATIC, Kind.NONE, Kind.MISSING):
+        return set()
+    return everything
+
+
+def _first(facts: ImageFacts, elf: Elf) -> list[str]:
+    """The files of the image that a program of this machine needs, by name."""
+    named = {e.soname: e.path for e in facts.consumers if e.soname}
+    return [named[name] for name in elf.needed if name in named]
+
+
+def _closure(facts: ImageFacts, paths: Iterable[str]) -> set[str]:
+    seen, pending = set(paths), list(paths)
+    while pending:
+        new = set(facts.leads.get(pending.pop(), {}).values()) - seen
+        seen |= new
+        pending += new
+    return seen
+
+
+def _modules(facts: ImageFacts, program: Program, request: Request) -> list[str]:
+    """The extension modules that a Python can import.
+
+    A virtual environment's Python is a link to another one, whose modules it may see too.
+    """
+    prefixes = {
+        posixpath.dirname(posixpath.dirname(path)) for path in program.chain if is_python(path)
+    }
+    if "/usr" in prefixes:
+        prefixes.add("/usr/local")  # Debian's searches both
+    prefixes.discard("/")
+    anywhere = "PYTHONPATH" in request.image_env
+    modules = {e.path for e in facts.consumers if not e.soname and not e.can_start}
+    modules |= set(facts.leads)
+    inside = tuple(f"{prefix}/lib" for prefix in prefixes)
+    found = sorted(path for path in modules if re.search(r"/python3|-packages/", path))
+    return [path for path in found if anywhere or path.startswith(inside)]
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")

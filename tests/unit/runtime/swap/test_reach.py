@@ -1,0 +1,226 @@
+"""What named programs can load, in a small tree of compiled files, and what preflight says of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.support.compiled import CALLS, MAIN, MPICH, archive, compiled, image_tree
+from tests.support.recorded import HYDRA, OPENMPI, host, planned
+
+from fairlead.base.errors import FairleadError, Finding, Severity
+from fairlead.elf import reader
+from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
+from fairlead.image.scan import scan_tree
+from fairlead.swap import checks
+from fairlead.swap.family import image_family
+from fairlead.swap.model import Bind, Request
+from fairlead.swap.reach import Kind, reach
+
+MODULE = "/usr/lib/python3/dist-packages/mpi4py/MPI.cpython-311.so"
+FAST = "/venv/lib/python3.11/site-packages/fast.so"
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> ImageFacts:
+    found = scan_tree(image_tree(tmp_path_factory.mktemp("tree") / "root"))
+    return replace(found, glibc="2.99", libstdcxx="3.4.99", arch="x64")
+
+
+def said(facts: ImageFacts, family: str = "mpich", **request: object) -> dict[str, Finding]:
+    """What the checks say of a plan on a host of that family, by check and severity."""
+    name, launcher = {
+        "mpich": ("mpich-5.0.2", HYDRA),
+        "openmpi": ("openmpi-5.0.11", OPENMPI),
+    }[family]
+    plan = planned(facts, host(name), launcher=launcher, **request)
+    return {f"{f.check} {f.severity.value}": f for f in checks.check(plan)}
+
+
+def errors(found: dict[str, Finding]) -> list[str]:
+    return [name.split()[0] for name in found if name.endswith("error")]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "files"),
+    [
+        ("/opt/app/c", Kind.LINKED, {"/opt/app/c"}),
+        ("c", Kind.LINKED, {"/opt/app/c"}),
+        ("deep", Kind.LINKED, {"/usr/lib/libsolver.so.1"}),
+        ("o", Kind.LINKED, {"/opt/app/o"}),
+        ("plain", Kind.NONE, set()),
+        ("holds", Kind.LINKED, {"/opt/app/holds"}),
+        ("/opt/app/alone", Kind.LINKED, {"/opt/app/alone"}),
+        ("lonely", Kind.STATIC, set()),
+        ("/bin/python3", Kind.PYTHON, {MODULE}),
+        ("/venv/bin/python3", Kind.PYTHON, {MODULE, FAST}),
+        ("python3", Kind.PYTHON, {MODULE, FAST}),
+        ("tool", Kind.PYTHON, {MODULE, FAST}),
+        ("no-such", Kind.MISSING, set()),
+        ("/opt/app/no-such", Kind.MISSING, set()),
+    ],
+)
+def test_program_reaches_what_it_loads_and_nothing_else(
+    facts: ImageFacts, name: str, kind: Kind, files: set[str]
+) -> None:
+    found = reach(facts, Request(apps=(name,)))
+    assert {p.kind for p in found.programs} == {kind}
+    assert {e.path for e in found.files} == files
+
+
+@pytest.mark.parametrize("name", ["sh", "/bin/sh", "run.sh", "/opt/app/lost", "./a.out"])
+def test_what_is_started_or_unknown_may_load_anything(facts: ImageFacts, name: str) -> None:
+    found = reach(facts, Request(command=(name,)))
+    assert found.files == facts.consumers
+
+
+def test_path_of_the_image_decides_which_of_two_is_meant(facts: ImageFacts) -> None:
+    first = partial(Request, apps=("python3",))
+    own = reach(facts, first(image_env={"PATH": "/venv/bin:/usr/bin"}))
+    assert [p.chain[0] for p in own.programs] == ["/venv/bin/python3"]
+    system = reach(facts, first(image_env={"PATH": "/usr/bin"}))
+    assert {e.path for e in system.files} == {MODULE}
+    anywhere = reach(facts, first(image_env={"PATH": "/usr/bin", "PYTHONPATH": "/x"}))
+    assert {e.path for e in anywhere.files} == {MODULE, FAST}
+
+
+def test_facts_without_programs_leave_nothing_out_but_other_programs(facts: ImageFacts) -> None:
+    old = replace(facts, programs={}, leads={})
+    found = reach(old, Request(apps=("/opt/app/c",)))
+    assert [p.kind for p in found.programs] == [Kind.UNKNOWN]
+    paths = {e.path for e in found.files}
+    assert {"/opt/app/c", MODULE, FAST, "/usr/lib/libsolver.so.1"} <= paths
+    assert "/opt/app/o" not in paths
+    assert "program error" not in said(old, apps=("/opt/app/no-such",))
+
+
+@pytest.mark.parametrize("name", ["holds", "alone"])
+@pytest.mark.parametrize("by", ["apps", "command"])
+def test_program_with_an_mpi_inside_is_refused_and_no_function_is_called_fine(
+    facts: ImageFacts, name: str, by: str
+) -> None:
+    found = said(facts, **{by: (f"/opt/app/{name}", "-v")[: 1 + (by == "command")]})
+    assert errors(found) == ["static"]
+    assert f"/opt/app/{name} contains an MPI" in found["static error"].what
+    assert "symbols ok" not in found
+
+
+@pytest.mark.parametrize("name", ["/opt/app/c", "deep", "plain"])
+def test_static_programs_elsewhere_refuse_no_other(facts: ImageFacts, name: str) -> None:
+    found = said(facts, apps=(name,))
+    assert not errors(found)
+    assert not [f for f in found if f.startswith("static")]
+
+
+def test_static_programs_are_listed_where_anything_may_run(facts: ImageFacts) -> None:
+    found = said(facts, command=("sh", "-c", "x"))
+    assert not errors(found)
+    assert "/opt/app/alone, /opt/app/holds" in found["static warning"].why
+
+
+def test_missing_program_is_refused_with_its_near_name(facts: ImageFacts) -> None:
+    found = said(facts, apps=("pythn3",))
+    assert errors(found) == ["program"]
+    assert "/usr/bin/python3" in found["program error"].why
+    assert "symbols ok" not in found
+    shown = said(facts, command=("/data/x",), binds=(Bind("/d", "/data"),))
+    assert errors(shown) == [] and "symbols ok" in shown
+
+
+@pytest.mark.parametrize("name", ["plain", "lonely"])
+@pytest.mark.parametrize("family", ["mpich", "openmpi"])
+def test_program_without_mpi_is_of_no_wrong_family(
+    facts: ImageFacts, name: str, family: str
+) -> None:
+    assert not errors(said(facts, family, apps=(name,)))
+
+
+def test_program_with_an_mpi_inside_is_of_the_family_of_that_mpi(facts: ImageFacts) -> None:
+    mostly = tuple(e for e in facts.consumers if e.path in ("/opt/app/o", "/opt/app/holds", MODULE))
+    found = said(replace(facts, consumers=mostly), apps=("holds",))
+    assert errors(found) == ["static"]
+
+
+def test_program_without_mpi_is_fine_and_says_that_nothing_is_proved(facts: ImageFacts) -> None:
+    found = said(facts, apps=("/opt/app/plain",))
+    assert "needs no MPI; nothing will be proved" in found["program ok"].what
+    assert not [f for f in found if f.startswith("symbols")]
+
+
+def test_static_program_without_mpi_in_it_is_a_warning(facts: ImageFacts) -> None:
+    found = said(facts, apps=("lonely",))
+    assert errors(found) == [] and "no MPI was found in it" in found["program warning"].what
+
+
+def test_nothing_found_behind_a_program_is_never_ok(facts: ImageFacts) -> None:
+    modules = [e for e in facts.consumers if e.path in (MODULE, FAST)]
+    bare = replace(facts, consumers=tuple(e for e in facts.consumers if e not in modules))
+    found = said(bare, command=("python3", "x.py"))
+    assert "symbols ok" not in found
+    assert "nothing of the image was checked" in found["symbols warning"].what
+
+
+def test_two_families_are_refused_until_a_program_is_named(facts: ImageFacts) -> None:
+    found = said(facts)
+    assert errors(found) == ["families"]
+    text = " ".join((found["families error"].why, found["families error"].remedy))
+    for words in ("mpich: ", "/opt/app/c", "openmpi: ", "/opt/app/o", "--app /opt/app/"):
+        assert words in text
+    for family, name in (("mpich", "c"), ("mpich", "deep"), ("openmpi", "o")):
+        assert not errors(said(facts, family, apps=(f"/opt/app/{name}",)))
+    assert not errors(said(facts, "openmpi", command=("/usr/bin/python3", "x.py")))
+
+
+def test_other_family_that_may_be_loaded_is_a_warning(facts: ImageFacts) -> None:
+    found = said(facts, "openmpi", command=("/venv/bin/python3", "x.py"))
+    assert image_family(facts, Request(command=("/venv/bin/python3",))) is AbiFamily.MPICH
+    found = said(facts, command=("/venv/bin/python3", "x.py"))
+    assert not errors(found) and MODULE in found["families warning"].why
+
+
+def test_two_named_programs_of_two_families_are_refused(facts: ImageFacts) -> None:
+    found = said(facts, apps=("/opt/app/c", "/opt/app/o"))
+    assert errors(found) == ["families"]
+    assert "programs of the image" in found["families error"].what
+
+
+def test_two_families_in_one_program_are_refused(facts: ImageFacts) -> None:
+    both = next(e for e in facts.consumers if e.path == "/opt/app/c")
+    both = replace(both, needed=("libmpich.so.12", "libmpi.so.40"))
+    others = tuple(e for e in facts.consumers if e.path != "/opt/app/c")
+    found = said(replace(facts, consumers=(both, *others)), apps=("/opt/app/c",))
+    assert errors(found) == ["families"] and "loads libraries" in found["families error"].what
+
+
+def test_program_of_this_machine_is_inspected(facts: ImageFacts, tmp_path: Path) -> None:
+    inside = compiled(tmp_path / "inside", MAIN + CALLS, str(archive(tmp_path, MPICH)))
+    outside = {"./inside": reader.read(inside), "./run": Elf("/work/run", "")}
+    found = said(facts, command=("./inside",), outside=outside)
+    assert errors(found) == ["static"] and str(inside) in found["static error"].what
+    found = said(facts, command=("./run",), outside=outside)
+    assert not errors(found) and "families warning" in found
+
+
+def only(facts: ImageFacts, *paths: str) -> ImageFacts:
+    kept = tuple(e for e in facts.consumers if e.path in paths)
+    return replace(facts, consumers=kept, mpis=())
+
+
+def test_no_mpi_static_only_and_unknown_are_three_answers(facts: ImageFacts) -> None:
+    odd = Elf("/opt/app/odd", "x64", needed=("libmpi.so.1",), interpreter="/lib/ld.so")
+    whats = []
+    for image in (
+        only(facts),
+        only(facts, "/opt/app/alone"),
+        replace(only(facts), consumers=(odd,)),
+    ):
+        with pytest.raises(FairleadError) as raised:
+            planned(image)
+        finding = raised.value.findings[0]
+        assert finding.severity is Severity.ERROR and finding.check == "no-mpi"
+        whats.append(f"{finding.what} {finding.where} {finding.why} {finding.remedy}")
+    assert "nothing in the image uses MPI" in whats[0]
+    assert "/opt/app/alone" in whats[1] and "cannot be proved" in whats[1]
+    assert "libmpi.so.1 of /opt/app/odd" in whats[2] and "no family that fairlead knows" in whats[2]
