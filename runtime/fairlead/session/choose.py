@@ -7,6 +7,7 @@ of the MPI that will be mapped. Each kind connects the ranks of certain MPIs onl
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -17,7 +18,8 @@ from fairlead.base.errors import fail
 from fairlead.base.suggest import suggest
 from fairlead.detect import capture
 from fairlead.detect.capture import Capture
-from fairlead.elf.facts import AbiFamily
+from fairlead.elf import reader as elf_file
+from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
 from fairlead.engines.model import Engine
 from fairlead.image.open import Image
 from fairlead.launchers.identify import identify
@@ -30,6 +32,7 @@ from fairlead.site.model import Site
 from fairlead.site.resolved_paths import Here
 from fairlead.swap.family import choose_host, image_family, own_mpi, speaks
 from fairlead.swap.model import Line, Request
+from fairlead.swap.reach import in_image, programs_of
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,26 @@ class Situation:
     def family(self) -> AbiFamily:
         """The family of the MPI that the named programs use."""
         return image_family(self.image.facts, self.request)
+
+
+def outside(request: Request, facts: ImageFacts, *, elsewhere: bool = False) -> dict[str, Elf]:
+    """Facts of the named programs that are not in the image but files of the machine, as ``./a.out`` is.
+
+    Of a script, and of what is on another machine, nothing is known.
+
+    Args:
+        elsewhere: the plan is for another machine.
+    """
+    found = {}
+    for name in programs_of(request):
+        path = Path(name)
+        known = name.startswith("/") and (not facts.programs or in_image(facts, name))
+        if "/" in name and not known and (elsewhere or path.is_file()):
+            found[name] = Elf(str(path.absolute()), "")
+            if not elsewhere:
+                with contextlib.suppress(elf_file.NotElf, OSError):
+                    found[name] = elf_file.read(path, str(path.absolute()))
+    return found
 
 
 def host_mpi(situation: Situation) -> tuple[HostMpi | None, tuple[Line, ...]]:

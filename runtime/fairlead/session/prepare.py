@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 from collections.abc import Iterator, Mapping
@@ -25,8 +24,6 @@ from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Progress
 from fairlead.detect import capture, profile_capture
 from fairlead.detect.capture import Capture
-from fairlead.elf import reader as elf_file
-from fairlead.elf.facts import Elf
 from fairlead.elf.patchelf import find_patchelf
 from fairlead.engines import registry as engines
 from fairlead.image import keys, signature
@@ -35,7 +32,7 @@ from fairlead.launch import launch, unpack
 from fairlead.launchers import registry
 from fairlead.launchers.model import Launcher
 from fairlead.session import gradients
-from fairlead.session.choose import Situation, host_mpi, launcher_for
+from fairlead.session.choose import Situation, host_mpi, launcher_for, outside
 from fairlead.session.gradients import CommChoice
 from fairlead.session.model import Choices, Prepared
 from fairlead.site.engine_options import with_options
@@ -46,7 +43,6 @@ from fairlead.swap import checks
 from fairlead.swap.family import replaceable
 from fairlead.swap.model import Inputs, Plan, Request
 from fairlead.swap.plan import plan
-from fairlead.swap.reach import programs_of
 
 
 def prepare(
@@ -84,7 +80,7 @@ def prepare(
         engine = engines.choose(choices.engine, site.engine.kinds, environ)
         paths = look(site, environ)
     request = _with_images_own(request, image)
-    request = replace(request, outside=_outside(request, image, elsewhere=there is not None))
+    request = replace(request, outside=outside(request, image.facts, elsewhere=there is not None))
     situation, comm = _with_gradients(
         Situation(choices, image, request, site, there, by_profile, paths, engine, environ)
     )
@@ -212,22 +208,6 @@ def _with_images_own(request: Request, image: Image) -> Request:
         image_preload=own.get("LD_PRELOAD", ""),
         image_env=own,
     )
-
-
-def _outside(request: Request, image: Image, *, elsewhere: bool) -> dict[str, Elf]:
-    """Facts of the named programs that are not in the image but files of the machine, as ``./a.out`` is.
-
-    Of a script, and of what is on another machine, nothing is known.
-    """
-    found = {}
-    for name in programs_of(request):
-        path = Path(name)
-        if "/" in name and name not in image.facts.programs and (elsewhere or path.is_file()):
-            found[name] = Elf(str(path.absolute()), "")
-            if not elsewhere:
-                with contextlib.suppress(elf_file.NotElf, OSError):
-                    found[name] = elf_file.read(path, str(path.absolute()))
-    return found
 
 
 def _verified(

@@ -95,6 +95,11 @@ def reach(facts: ImageFacts, request: Request) -> Reach:
     return Reach(programs, (*own, *(e for e in facts.consumers if e.path in paths)))
 
 
+def in_image(facts: ImageFacts, path: str) -> bool:
+    """Whether an image has a program at an absolute path, perhaps behind symlinks."""
+    return bool(_found(facts, path, Request()))
+
+
 def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[Elf, ...]:
     """Of the files in reach, those that a swap of ``family`` is about."""
     needed = {real for leads in facts.leads.values() for real in leads.values()}

@@ -7,13 +7,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.compiled import CALLS, MAIN, MPICH, archive, compiled, image_tree
+from tests.support.compiled import CALLS, MAIN, MPICH, PLAIN, archive, compiled, image_tree
 from tests.support.recorded import HYDRA, OPENMPI, host, planned
 
 from fairlead.base.errors import FairleadError, Finding, Severity
 from fairlead.elf import reader
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
 from fairlead.image.scan import scan_tree
+from fairlead.session.choose import outside
 from fairlead.swap import checks
 from fairlead.swap.family import image_family
 from fairlead.swap.model import Bind, Request
@@ -201,6 +202,23 @@ def test_program_of_this_machine_is_inspected(facts: ImageFacts, tmp_path: Path)
     assert errors(found) == ["static"] and str(inside) in found["static error"].what
     found = said(facts, command=("./run",), outside=outside)
     assert not errors(found) and "families warning" in found
+
+
+def test_program_of_this_machine_is_looked_at_only_if_the_image_has_none_there(
+    facts: ImageFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled(tmp_path / "a.out", PLAIN)
+    (tmp_path / "run").write_text("#!/bin/sh\n")
+    monkeypatch.chdir(tmp_path)
+    names = ("./a.out", "./run", "./gone", "/bin/sh", "/usr/bin/python3", f"{tmp_path}/a.out", "sh")
+    found = outside(Request(apps=names), facts)
+    assert {n: e.machine for n, e in found.items()} == {
+        "./a.out": facts.arch, "./run": "", f"{tmp_path}/a.out": facts.arch,
+    }  # fmt: skip
+    old = replace(facts, programs={})
+    assert list(outside(Request(apps=names), old)) == ["./a.out", "./run"]
+    there = outside(Request(apps=names), facts, elsewhere=True)
+    assert set(there) == {"./a.out", "./run", "./gone", f"{tmp_path}/a.out"}
 
 
 def only(facts: ImageFacts, *paths: str) -> ImageFacts:
