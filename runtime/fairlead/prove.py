@@ -28,8 +28,8 @@ if TYPE_CHECKING:  # `typing` itself would cost every rank 5 ms
     from collections.abc import Callable
     from typing import Any
 
-_MPI_FILE = re.compile(r"/lib(mpi|mpich)([-_]\w+)?\.so[\d.]*$")
-_BINDINGS = re.compile(
+MPI_FILE = re.compile(r"/lib(mpi|mpich)([-_]\w+)?\.so[\d.]*$")
+BINDINGS = re.compile(
     r"/lib(mpifort|mpichfort|mpicxx|mpichcxx|mpi_cxx|mpi_mpifh|mpi_usempi\w*|mpi_gtl_\w+|mpi_ilp64|mpi_java|mpi_shm_heap\w*)\.so"
 )
 _RECORD = 16384  # bytes a rank sends to rank 0; a record is some 2 kB
@@ -44,7 +44,7 @@ _USAGE = (
 )
 # The MPI that must be mapped, as a container sees it: set by the modules that `site export` writes.
 _EXPECTED = "FAIRLEAD_EXPECTS"
-_RANK_VARIABLES = (
+RANK_VARIABLES = (
     "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK",
     "ALPS_APP_PE", "SLURM_PROCID",
 )  # fmt: skip
@@ -191,7 +191,7 @@ def report(spec_path: str) -> int:
     with open(spec_path) as stream:
         spec = json.load(stream)
     out = spec["out"]
-    me = next((os.environ[v] for v in _RANK_VARIABLES if v in os.environ), str(os.getpid()))
+    me = next((os.environ[v] for v in RANK_VARIABLES if v in os.environ), str(os.getpid()))
     _write(out, f"started.{me}", {"host": os.uname().nodename, "pid": os.getpid()})
     report = _surroundings()
     _ask()
@@ -281,7 +281,7 @@ def _app_mpi(app: str) -> dict[str, Any]:
 
 
 def _is_mpi(path: str) -> bool:
-    return bool(_MPI_FILE.search(path)) and not _BINDINGS.search(path)
+    return bool(MPI_FILE.search(path)) and not BINDINGS.search(path)
 
 
 def _file(path: str) -> dict[str, Any]:
