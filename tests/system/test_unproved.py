@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 from tests.system import hosts
 from tests.system.hosts import answer, fairlead
 
+from fairlead.base.paths import cache_dir
 from fairlead.elf.patchelf import find_patchelf
 
 
@@ -220,3 +222,61 @@ def test_second_libopen_pal_fails_the_proof(mpi: str, old_pal: Path) -> None:
     assert done.returncode == 122, done.stdout + done.stderr
     (finding,) = answer(done)["findings"]
     assert finding["check"] == "closure" and finding["where"].endswith(str(pal))
+
+
+# Another user's: waits for the ranks, takes the name of the run from their command lines, and plants what a rank would
+# open under names that are known beforehand.
+PLANT = r"""
+import os, re, time
+run, pids = "", set()
+until = time.monotonic() + 20
+while (not run or len(pids) < 2) and time.monotonic() < until:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = open(f"/proc/{pid}/cmdline").read()
+        except OSError:
+            continue
+        found = re.search(r"/runs/(\d{8}-\d{6}-[0-9a-f]{8})", words)
+        run = found[1] if found else run
+        if "a rank of the test" in words and words.split("\0")[0].endswith("python3"):
+            pids.add(pid)
+for pid in pids:
+    os.mkfifo(f"/dev/shm/fairlead-{run}.ucx.{pid}")
+os.symlink("/etc/passwd", f"/dev/shm/fairlead-{run}")
+print(run, *pids, flush=True)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another account")
+def test_another_user_can_neither_hang_the_ranks_nor_read_their_records(tmp_path: Path) -> None:
+    image, folder = hosts.image(), cache_dir() / "runs"
+    before = set(Path("/dev/shm").iterdir())
+    rank = "'a rank of the test'; import time; time.sleep(4); from mpi4py import MPI; MPI.COMM_WORLD.Barrier()"
+    with hosts.account("plant") as (name, home):
+        uid = pwd.getpwnam(name).pw_uid
+        other = subprocess.Popen(hosts.as_user(uid, home, {}, "/usr/bin/python3", "-c", PLANT),
+                                 stdout=subprocess.PIPE, text=True)  # fmt: skip
+        try:
+            done = fairlead(
+                "run", "-n", "2", "--json", image, "--", "python3", "-c", rank, limit_s=60
+            )
+            run, *pids = other.communicate(timeout=30)[0].split()
+            assert len(pids) >= 2, "the ranks were seen, and the names taken"
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert answer(done)["proof"]["holds"]
+            assert {r["netmod"] for r in answer(done)["proof"]["ranks"]} == {"ucx"}, (
+                "its log was read all the same"
+            )
+            for path in (folder, folder / run, folder / run / "said.0"):
+                read = hosts.as_user(uid, home, {}, "sh", "-c", f"ls {path}/ || cat {path}")
+                assert (
+                    "Permission denied"
+                    in subprocess.run(read, capture_output=True, text=True).stderr
+                )
+        finally:
+            other.kill()
+            for path in set(Path("/dev/shm").iterdir()) - before:
+                if path.lstat().st_uid == uid:
+                    path.unlink()
+    modes = {path.name: path.stat().st_mode & 0o77 for path in (folder, folder / run)}
+    assert set(modes.values()) == {0}, modes

@@ -537,21 +537,20 @@ static void surroundings(Record *to)
     }
 }
 
-/* UCX logs what it uses to a file of its own, which this run's launcher may have asked for. Most
- * MPIs open it when they are loaded; it is unlinked at once, since no other node could remove it once the
- * rank hangs. */
-static int ucx_fd = -1;
-
-static void take_ucx_log(void)
+/* UCX logs what it uses to a file of its own in the run's folder, into which nobody else can write; UCX ends a
+ * program whose log it cannot open. Finds the first such file from descriptor `fd` on; -1 if there is none. */
+static int next_ucx_log(int fd, char *path, size_t room)
 {
-    char path[600];
-    const char *pattern = variable("UCX_LOG_FILE"), *mark;
-    if (ucx_fd >= 0 || !pattern || strncmp(pattern, "/dev/shm/fairlead-", 18) || !(mark = strstr(pattern, "%p")))
-        return;
-    snprintf(path, sizeof path, "%.*s%d", (int)(mark - pattern), pattern, getpid());
-    /* Its folder is ours alone; a link or a FIFO in it is nobody's log all the same. */
-    if ((ucx_fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)) >= 0)
-        unlink(path); /* UCX goes on writing to the open file */
+    char name[64], start[600];
+    snprintf(start, sizeof start, "%s/ucx.", plan.folder);
+    for (; plan.folder[0] && fd < 1024; fd++) {
+        snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+        long n = readlink(name, path, room - 1);
+        path[n > 0 ? n : 0] = 0;
+        if (!strncmp(path, start, strlen(start)))
+            return fd;
+    }
+    return -1;
 }
 
 /* From now on UCX logs to the user again, at its default level: the level is the
@@ -559,6 +558,7 @@ static void take_ucx_log(void)
 static void hand_back_ucx(void)
 {
     enum { WARN = 2, INFO = 4 };
+    char at[700];
     void *ucs = dlopen("libucs.so.0", NOLOAD);
     int *level = ucs ? dlsym(ucs, "ucs_global_opts") : 0;
     if (!level)
@@ -566,22 +566,20 @@ static void hand_back_ucx(void)
     if (!level || *level != INFO)
         return; /* its level cannot be set: its log stays in the file */
     *level = WARN;
-    for (int fd = 3; fd < 1024; fd++) {
-        char name[64], at[64];
-        snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
-        long n = readlink(name, at, sizeof at - 1);
-        if (n > 18 && !strncmp(at, "/dev/shm/fairlead-", 18))
-            dup2(2, fd);
-    }
+    for (int fd = 3; (fd = next_ucx_log(fd, at, sizeof at)) >= 0; fd++)
+        dup2(2, fd);
 }
 
 static void ucx_log(Record *to)
 {
     char line[700];
-    take_ucx_log();
-    if (ucx_fd < 0)
+    const char *asked_for = variable("UCX_LOG_FILE");
+    if (!asked_for || strncmp(asked_for, plan.folder, strlen(plan.folder)) || next_ucx_log(3, line, sizeof line) < 0)
         return;
-    Lines log = {.fd = ucx_fd};
+    Lines log = {.fd = open(line, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
+    unlink(line); /* UCX goes on writing to the open file */
+    if (log.fd < 0)
+        return;
     while (get_line(&log, line, sizeof line)) { /* … ucp_context_0 intra-node cfg#1 tag(…) … */
         char *what = strstr(line, " cfg#");
         if (strstr(line, "UCX  WARN") || strstr(line, "UCX  ERROR")) {
@@ -595,7 +593,7 @@ static void ucx_log(Record *to)
         what[strlen(what) < 240 ? strlen(what) : 240] = 0;
         add(to, "ucx", what);
     }
-    close(ucx_fd);
+    close(log.fd);
     hand_back_ucx();
     unsetenv("UCX_LOG_LEVEL");
     unsetenv("UCX_LOG_FILE");
@@ -823,7 +821,6 @@ static void begin(void)
         return;
     }
     note("started", line, strlen(line), 0);
-    take_ucx_log();
     for (int i = 0; i < ASKING; i++)
         if (variable(asking[i][0]))
             return; /* the user asked for it */

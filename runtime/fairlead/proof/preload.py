@@ -55,20 +55,16 @@ def asked(
         settings["FAIRLEAD_PROOF_LIBS"] = setting(known)
     if folder is None:
         return settings, ()
-    # UCX reads these when it is loaded, which can be before MPI_Init. The witness unlinks the file.
+    # UCX reads these when it is loaded, which can be before MPI_Init. The witness unlinks the file. It is in the run's
+    # folder, since names in /dev/shm are for everybody to take.
     if ucx:
-        settings |= {"UCX_LOG_LEVEL": "info", "UCX_LOG_FILE": f"{_ucx_log(folder)}.%p"}
+        settings |= {"UCX_LOG_LEVEL": "info", "UCX_LOG_FILE": f"{RUN_MOUNT}/ucx.%h.%p"}
     return settings, (Bind(str(folder), RUN_MOUNT),)
 
 
-def _ucx_log(folder: Path) -> Path:
-    return Path("/dev/shm", f"fairlead-{folder.name}.ucx")
-
-
 def clear(folder: Path) -> None:
-    """Removes what ranks left that ended before MPI had started."""
-    log = _ucx_log(folder)
-    for path in log.parent.glob(f"{log.name}.*"):
+    """Removes the logs of ranks that ended before MPI had started."""
+    for path in folder.glob("ucx.*"):
         with suppress(OSError):
             path.unlink()
 
