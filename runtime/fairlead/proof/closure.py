@@ -112,33 +112,35 @@ def is_mpi(path: str) -> bool:
     return bool(MPI_FILE.search(path) or _OTHER_NAMES.search(path))
 
 
-def judged(files: Sequence[File], plan: Plan, inode: int, known: Sequence[Library]) -> Mapped:
-    """What ``files``, each once, are to the plan.
+def is_planned(mpi: File, plan: Plan, inode: int, known: Sequence[Library]) -> bool:
+    """Whether a mapped MPI is the planned one, or a part of it.
 
     Args:
         inode: of the planned MPI's file; 0 when the path decides.
         known: the libraries that belong to it.
     """
-    planned: list[File] = []
-    foreign: list[File] = []
-    odd: list[File] = []
-    staged = {inode, *(lib.inode for lib in known)} - {0}
-    seen: dict[str, int] = {}
-    for file in files:
-        if is_mpi(file.path):
-            places = (plan.planned_file, *plan.bound)
-            beside = not MPI_FILE.search(file.path) and any(
-                PurePosixPath(place).parent == PurePosixPath(file.path).parent for place in places
-            )
-            right = file.inode in staged if inode else file.path in places or beside
-            (planned if right else foreign).append(file)
-            continue
+    if inode:
+        return mpi.inode in {inode, *(lib.inode for lib in known)}
+    places = (plan.planned_file, *plan.bound)
+    folders = {PurePosixPath(place).parent for place in places}
+    part = not MPI_FILE.search(mpi.path) and PurePosixPath(mpi.path).parent in folders
+    return mpi.path in places or part
+
+
+def judged(files: Sequence[File], plan: Plan, inode: int, known: Sequence[Library]) -> Mapped:
+    """What ``files``, each once, are to the plan; the arguments are those of :func:`is_planned`."""
+    mpis = [file for file in files if is_mpi(file.path)]
+    planned = tuple(file for file in mpis if is_planned(file, plan, inode, known))
+    foreign = tuple(file for file in mpis if file not in planned)
+    odd, seen = [], dict[str, int]()
+    for file in files if mpis else ():
         stem = PurePosixPath(file.path).name.partition(".so")[0]
         # Python packages bring libraries under names with a hash: only an MPI's own may not come that way.
         named = [lib for lib in known if lib.stem == (stem if lib.loose else _HASH.sub("", stem))]
-        strict = any(not lib.loose for lib in named) and all(
-            lib.inode != file.inode for lib in named
-        )
-        if named and (strict or seen.setdefault(named[0].stem, file.inode) != file.inode):
+        if not named or file in mpis:
+            continue
+        other = all(lib.inode != file.inode for lib in named)
+        first = seen.setdefault(named[0].stem, file.inode)
+        if first != file.inode or (other and not all(lib.loose for lib in named)):
             odd.append(file)
-    return Mapped(tuple(planned), tuple(foreign), tuple(odd) if planned or foreign else ())
+    return Mapped(planned, foreign, tuple(odd))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead.launch import processes
-from fairlead.proof.closure import File, Library, Mapped, judged
+from fairlead.proof.closure import File, Library, Mapped, is_planned, judged
 from fairlead.prove import RANK_VARIABLES
 from fairlead.swap.model import WITNESS, Plan
 
@@ -66,7 +66,7 @@ class Observer:
     Attributes:
         inode: of the planned MPI's file; 0 when its path decides.
         sightings: by process; the last look with an MPI in it counts.
-        since: when the first process with another MPI than the planned one was seen.
+        since: when a process that has another MPI than the planned one, and still runs, was first seen with it.
     """
 
     plan: Plan
@@ -78,6 +78,7 @@ class Observer:
     since: float | None = None
     _begun: float | None = None
     _next: float = 0.0
+    _first: dict[tuple[int, str], float] = field(default_factory=dict)
     _contains: dict[tuple[int, int], bool] = field(default_factory=dict)
 
     def look(self) -> None:
@@ -86,17 +87,23 @@ class Observer:
         self._begun = self._begun if self._begun is not None else now
         if now < self._next:
             return
-        spent = time.thread_time()
+        spent, wrong = time.thread_time(), list[tuple[int, str]]()
         for pid in processes.of_run(self.run_id):
             with suppress(OSError, ValueError):  # it has ended, or may not be looked at
-                self._one(pid)
+                key, sighting = self._one(pid)
+                if sighting:
+                    self.sightings[key] = sighting
+                    wrong += [key] if sighting.wrong else []
+        self.since = min((self._first.setdefault(key, now) for key in wrong), default=None)
         spent = time.thread_time() - spent
         self._next = now + max(_COST * spent, min(_MOST_S, (now - self._begun) / 10))
 
-    def _one(self, pid: int) -> None:
+    def _one(self, pid: int) -> tuple[tuple[int, str], Sighting | None]:
+        """A process, by pid and time of its start, and the MPI in it, if any."""
         proc = Path("/proc", str(pid))
+        key = pid, (proc / "stat").read_text(errors="replace").rpartition(")")[2].split()[19]
         if (proc / "ns/mnt").readlink() == Path("/proc/self/ns/mnt").readlink():
-            return  # the launcher, or the engine
+            return key, None  # the launcher, or the engine
         files = mapped_files((proc / "maps").read_text(errors="replace"))
         mapped = judged(files, self.plan, self.inode, self.known)
         program = str((proc / "exe").readlink())
@@ -105,17 +112,14 @@ class Observer:
             mapped = mapped._replace(foreign=(File(program, (proc / "exe").stat().st_ino),))
             unseen = "static"
         if not any(mapped):
-            return
+            return key, None
         if not unseen and not any(file.path == WITNESS for file in files):
             unseen = "privileged" if _is_privileged(proc) else "unloaded"
-        begun = (proc / "stat").read_text(errors="replace").rpartition(")")[2].split()[19]
         environ = _environ(proc)
         rank = next((environ[name] for name in RANK_VARIABLES if name in environ), "")
-        self.sightings[pid, begun] = Sighting(
+        return key, Sighting(
             rank, os.uname().nodename, pid, "running", mapped, program, unseen, environ.get("LD_LIBRARY_PATH", "")
         )  # fmt: skip
-        if self.since is None and (mapped.foreign or mapped.odd):
-            self.since = self.clock()
 
     def _contains_mpi(self, program: Path) -> bool:
         """Whether the program's own file contains an MPI."""
@@ -153,7 +157,7 @@ def mapped_files(maps: str) -> tuple[File, ...]:
     for line in maps.splitlines():
         words = line.split(None, 5)
         if len(words) == 6 and words[5].startswith("/"):
-            found[File(words[5], int(words[4]))] = None
+            found[File(words[5].removesuffix(" (deleted)"), int(words[4]))] = None
     return tuple(found)
 
 
@@ -167,13 +171,15 @@ def reported(folder: Path, plan: Plan, inode: int, known: Sequence[Library]) -> 
             key, _, value = line.partition("=")
             values.setdefault(key, []).append(value)
         one = {key: found[0] for key, found in values.items()}
-        mapped = judged(_files(values.get("mpi", ())), plan, inode, known)
+        mpis = _files(values.get("mpi", ()))  # the witness has decided that they are
+        planned = tuple(mpi for mpi in mpis if is_planned(mpi, plan, inode, known))
+        foreign = tuple(mpi for mpi in mpis if mpi not in planned)
         yield Sighting(
             rank=one.get("rank", ""),
             host=one.get("host", ""),
             pid=int(one["pid"]) if one.get("pid", "").isdecimal() else 0,
             how=one.get("how", "end"),
-            mapped=mapped._replace(odd=_files(values.get("other", ()))),
+            mapped=Mapped(planned, foreign, _files(values.get("other", ()))),
             library_path=one.get("library_path", ""),
             version=" ".join(one.get("version", "").split()),
         )
@@ -182,4 +188,5 @@ def reported(folder: Path, plan: Plan, inode: int, known: Sequence[Library]) -> 
 def _files(lines: Iterable[str]) -> tuple[File, ...]:
     """``DEVICE INODE PATH`` each, as the witness writes it."""
     words = [line.split(" ", 2) for line in lines]
-    return tuple(File(w[2], int(w[1])) for w in words if len(w) == 3 and w[1].isdecimal())
+    whole = [word for word in words if len(word) == 3 and word[1].isdecimal()]
+    return tuple(File(path.removesuffix(" (deleted)"), int(inode)) for _, inode, path in whole)

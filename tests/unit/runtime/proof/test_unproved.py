@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.support.recorded import host, planned
 
+from fairlead import native
 from fairlead.base.errors import ExitCode, FairleadError, Severity
 from fairlead.proof import closure
 from fairlead.proof.closure import File, Library, judged, libraries, setting
@@ -204,9 +205,12 @@ def test_observer_finds_processes_in_other_mount_namespaces_only(tmp_path: Path)
         assert process.stdout
         process.stdout.readline()
         observer.look()
-        process.communicate()
         found = list(observer.sightings.values())
-        assert len(found) == count
+        assert len(found) == count and (observer.since is not None) is bool(count)
+        process.communicate()
+        observer._next = 0.0
+        observer.look()
+        assert len(observer.sightings) == count and observer.since is None, "it has ended"
         for sight in found:
             assert (sight.rank, sight.how, sight.unseen) == ("3", "running", "unloaded")
             assert [file.path for file in sight.mapped.foreign] == [str(library)]
@@ -216,3 +220,79 @@ def test_maps_name_each_file_once() -> None:
     text = Path("/proc/self/maps").read_text()
     files = mapped_files(text)
     assert len(files) == len(set(files)) and any("python" in file.path for file in files)
+
+
+def test_file_that_was_replaced_while_it_is_mapped_is_known_by_its_name(tmp_path: Path) -> None:
+    line = "7f00-7f10 r-xp 00000000 00:1b 5 /opt/x/libmpi.so.12 (deleted)\n"
+    assert mapped_files(line * 2) == (File("/opt/x/libmpi.so.12", 5),)
+    (tmp_path / "seen.4.0").write_text("pid=4\nmpi=00:1b 5 /opt/x/libmpi.so.12 (deleted)\n")
+    (found,) = reported(tmp_path, planned(), PLANNED, ())
+    assert found.mapped.foreign == (File("/opt/x/libmpi.so.12", 5),)
+
+
+def test_startup_ends_a_launch_that_has_been_on_another_mpi_for_long(tmp_path: Path) -> None:
+    now = [100.0]
+    startup = Startup(
+        Expected(planned(), 2, PLANNED, tmp_path), 5.0, lambda proof: None, lambda: now[0]
+    )
+    observer = startup._observer
+    for name in ("exit.0", "exit.1", "alive.0", "alive.1"):
+        (tmp_path / name).write_text("node 1\n")
+    startup.look()
+    observer._next, observer.since = float("inf"), now[0]
+    observer.sightings[9, "1"] = sighting(how="running")
+    startup.look()  # a tool that a job begins with may map an MPI that it never starts
+    now[0] += 60
+    with pytest.raises(FairleadError) as caught:
+        startup.look()
+    assert caught.value.code is ExitCode.PROOF_FAILED
+
+
+@pytest.mark.parametrize("inode_of", ["libmpi.so.12", ""], ids=["staged", "the image's own"])
+def test_witness_and_host_judge_the_same_files_alike(inode_of: str, tmp_path: Path) -> None:
+    """Every name that counts, or nearly does, in one process: both sides must see the same in it."""
+    ours, theirs, out = tmp_path / "ours", tmp_path / "theirs", tmp_path / "out"
+    names = (
+        "libmpi.so.12", "libmpi.so.40.1.2", "libmpich-0a1b2c3d.so.12", "libmpi_gnu_123.so.12", "libmpi_ibm.so.3",
+        "libmpi_cxx.so.40", "libmpifort.so.12", "libmpi_mpifh.so.40", "libmpi_shm_heap.so", "libpmpi_abi.so.1",
+        "libopen_mpi.so.40", "libopen-pal.so.40", "libopen-pal-0a1b2c3d.so.80", "libopen-pal-x.so.1",
+        "libhwloc.so.15", "libhwloc-0a1b2c3d.so.15", "libother.so.1",
+    )  # fmt: skip
+    stub = tmp_path / "stub.so"
+    subprocess.run(["cc", "-shared", "-x", "c", "/dev/null", "-o", stub], check=True)
+    for folder in (ours, theirs):
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_bytes(stub.read_bytes())
+    out.mkdir()
+    inode = (ours / inode_of).stat().st_ino if inode_of else 0
+    known = [
+        Library(
+            "libopen-pal", (ours / "libopen-pal.so.40").stat().st_ino if inode else 0, not inode
+        ),
+        Library("libhwloc", (ours / "libhwloc.so.15").stat().st_ino if inode else 0, True),
+        *(
+            [Library("libpmpi_abi", (ours / "libpmpi_abi.so.1").stat().st_ino, False)]
+            if inode
+            else []
+        ),
+    ]
+    plan = replace(planned(), planned_file=str(ours / "libmpi.so.12"), bound=())
+    files = [str(folder / name) for folder in (ours, theirs) for name in names]
+    code = f"import ctypes; l = [ctypes.CDLL(f) for f in {files!r}]; print(open('/proc/self/maps').read())"
+    env = {
+        **os.environ,
+        "LD_PRELOAD": str(native.ensure_witness(tmp_path / "cache")),
+        "FAIRLEAD_PROOF": f"1|{inode}|{out}|{plan.planned_file}",
+        "FAIRLEAD_PROOF_LIBS": setting(known),
+        "PMI_RANK": "0",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    (found,) = reported(out, plan, inode, known)
+    mapped = judged(mapped_files(done.stdout), plan, inode, known)
+    assert found.mapped.foreign == mapped.foreign and len(mapped.foreign) > 6
+    assert set(found.mapped.odd) == set(mapped.odd[:4]) and mapped.odd
+    own = File(plan.planned_file, (ours / "libmpi.so.12").stat().st_ino)
+    assert own in found.mapped.planned and set(found.mapped.planned) <= set(mapped.planned)
