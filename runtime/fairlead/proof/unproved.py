@@ -9,7 +9,7 @@ from typing import Any
 
 from fairlead.base.errors import Finding, error, warning
 from fairlead.proof.observe import Sighting
-from fairlead.proof.verdict import RankProof, kept_by_remedy
+from fairlead.proof.verdict import RankProof, kept_by_remedy, why_kept
 from fairlead.swap.model import Plan
 
 _COMMAND = 280  # characters
@@ -113,12 +113,14 @@ def _reason(plan: Plan, seen: Sighting) -> tuple[str, str]:
         rank=0, size=0, host=seen.host, mpi_path=seen.wrong[0].path, mpi_inode=seen.wrong[0].inode, mpi_count=1,
         version="", netmod="", providers=(), ring_ok=False, namespaces={}, library_path=seen.library_path,
     )  # fmt: skip
+    if seen.how == "session":  # called by its name: the loader has chosen the library
+        why, remedy = why_kept(plan, saw)
+        return f"it is started by MPI_Session_init; {why}", remedy
     if reason := kept_by_remedy(plan, saw):
         return reason
-    called = "by MPI_Session_init" if seen.how == "session" else "by address"
     keep = "" if plan.mode == "container" else "; or keep the image's MPI: --mpi container"
     return (
-        f"most likely the program opens that file by its path, not by the name {name}, and starts it {called}: "
+        f"most likely the program opens that file by its path, not by the name {name}, and starts it by address: "
         "ctypes.CDLL, dlopen, Julia's MPI.jl",
         f"let it open {name} by name (Julia: MPIPreferences.use_system_binary()){keep}",
     )

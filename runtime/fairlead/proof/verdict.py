@@ -175,7 +175,7 @@ def _planned_file(plan: Plan, proof: Proof) -> list[Finding]:
         places = (proof.planned_file, *plan.bound)  # one file, which may be shown at several places
         program = p.app_mpi if p.app_mpi and p.app_mpi not in places else ""
         if program or p.mpi_path not in places:
-            why, remedy = _why_kept(plan, p)
+            why, remedy = why_kept(plan, p)
             where = f"{p.host}: {program or p.mpi_path}"
             what = f"rank {p.rank} runs on another MPI than planned: {p.version}"
             if program:
@@ -206,8 +206,8 @@ def kept_by_remedy(plan: Plan, seen: RankProof) -> tuple[str, str] | None:
     return None
 
 
-def _why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
-    """The most likely reason that another MPI was taken."""
+def why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
+    """The most likely reason that another MPI was taken, and what to do about it."""
     if reason := kept_by_remedy(plan, seen):
         return reason
     if plan.staging and (lacking := plan.staging.lacking(plan.names)):
@@ -220,6 +220,13 @@ def _why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
             f"LD_LIBRARY_PATH there is {seen.library_path or 'empty'}: the image's start-up scripts "
             "changed it, or lack the file at which Apptainer adds the caller's variables",
             "look into /.singularity.d/env of the image: it needs a 99-base.sh and must not set LD_LIBRARY_PATH",
+        )
+    first = seen.library_path.split(":")[0]
+    if plan.staging and not first.startswith(MOUNT):
+        return (
+            f"LD_LIBRARY_PATH there begins with {first}, ahead of {MOUNT}: a script that starts the program puts it "
+            "there (a wrapper in the image, a module)",
+            f"start the program itself, or have the script append: LD_LIBRARY_PATH=$LD_LIBRARY_PATH:{first}",
         )
     return (
         "the loader found another library first",

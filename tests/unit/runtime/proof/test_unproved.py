@@ -121,7 +121,11 @@ def sighting(**changes: Any) -> Sighting:
     ("changes", "why", "remedy"),
     [
         ({}, "opens that file by its path", "by name"),
-        ({"how": "session"}, "MPI_Session_init", "by name"),
+        (
+            {"how": "session", "library_path": "/wrapped:/opt/fairlead/mpi/lib"},
+            "MPI_Session_init; LD_LIBRARY_PATH there begins with /wrapped",
+            "have the script append",
+        ),
         ({"unseen": "static", "program": "/app/a"}, "/app/a contains an MPI", "shared libmpi"),
         (
             {"unseen": "privileged", "program": "/app/a"},
