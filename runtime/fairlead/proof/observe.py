@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -23,7 +22,7 @@ from fairlead.swap.model import WITNESS, Plan
 
 # What MPICH and Open MPI say of a failed MPI_Init: in every program that contains one of them, stripped or not, and
 # in none of their tools.
-_CONTAINED = re.compile(rb"MPI_Init\(argc(_p)?=%p|mpi_init:startup:")
+_CONTAINED = (b"MPI_Init(argc=%p", b"MPI_Init(argc_p=%p", b"mpi_init:startup:")
 _SMALLEST = 300_000  # bytes of a program that can contain an MPI
 _AT_SECURE = 23  # getauxval(3)
 _MOST_S = 5.0  # between two looks
@@ -134,7 +133,7 @@ def _contains_mpi(program: Path) -> bool:
         program.open("rb") as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as text,
     ):
-        return bool(_CONTAINED.search(text))
+        return any(text.find(mark) >= 0 for mark in _CONTAINED)  # far faster than one pattern
 
 
 def _is_privileged(proc: Path) -> bool:

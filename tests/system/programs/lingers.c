@@ -10,6 +10,6 @@ int main(int argc, char **argv)
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     printf("lingers %d\n", size);
     fflush(stdout);
-    sleep(2);
+    sleep(4);
     return MPI_Finalize();
 }
