@@ -7,5 +7,6 @@
 set -eu
 
 line=$(fairlead run --dry-run -n 2 "$1" -- python3 -m fairlead.prove)
+# The line knows the planned MPI; elsewhere --expects FILE names it, without which the answer is an observation.
 # 0: as many ranks as promised, one MPI, the same on each; 122: not so, with a row for each rank.
 eval "$line"

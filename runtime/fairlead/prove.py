@@ -3,12 +3,13 @@
 For any container, any engine and any launcher; it imports the standard library only, so it works
 with any Python 3 of any image::
 
-    srun -n 128 shifter --image=IMAGE python3 -m fairlead.prove [--accepts cxi,shm] [--json]
+    srun -n 128 shifter --image=IMAGE python3 -m fairlead.prove --expects FILE [--accepts cxi,shm] [--json]
 
 It starts MPI the way a program would (through mpi4py, or by the names of MPI libraries), exchanges
 messages, and rank 0 prints one line when all is well: as many ranks as the launcher promised, one
-and the same MPI on each, the one that --expects or $FAIRLEAD_EXPECTS names, transports that are accepted. Else it prints what every rank saw, and the
-exit code is 122.
+and the same MPI on each, transports that are accepted. With the file that --expects or $FAIRLEAD_EXPECTS
+names mapped on every rank, that line says *proved*; without such an expectation, *observed*. Else it prints what
+every rank saw, and the exit code is 122.
 
 :mod:`fairlead.proof.probe_job` runs it as every rank of a probe job, with a JSON file that says what to load and where to
 write: one report for each world that is found, one in all when the ranks are connected, one a rank
@@ -28,9 +29,13 @@ if TYPE_CHECKING:  # `typing` itself would cost every rank 5 ms
     from collections.abc import Callable
     from typing import Any
 
-_MPI_FILE = re.compile(r"/lib(mpi|mpich)([-_]\w+)?\.so[\d.]*$")
-_BINDINGS = re.compile(
+MPI_FILE = re.compile(r"/lib(mpi|mpich)([-_]\w+)?\.so[\d.]*$")
+BINDINGS = re.compile(
     r"/lib(mpifort|mpichfort|mpicxx|mpichcxx|mpi_cxx|mpi_mpifh|mpi_usempi\w*|mpi_gtl_\w+|mpi_ilp64|mpi_java|mpi_shm_heap\w*)\.so"
+)
+# Libraries that belong to one MPI, or open modules: two of one name in a process corrupt each other.
+_PARTS = re.compile(
+    r"/(lib(?:open-pal|open-rte|open_mpi|oshmem|uc[mpst]|fabric|pmix))(?:-[0-9a-f]{8})?\.so[\d.]*$"
 )
 _RECORD = 16384  # bytes a rank sends to rank 0; a record is some 2 kB
 _FAILED = 122
@@ -40,11 +45,11 @@ _SIZE_VARIABLES = (
 )  # fmt: skip
 _NAMES = ("libmpi.so.12", "libmpich.so.12", "libmpi.so.40", "libmpi_abi.so.1", "libmpi.so")
 _USAGE = (
-    "usage: python3 -m fairlead.prove [--accepts TRANSPORT,...] [--expects FILE] [--alone] [--json]"
+    "usage: python3 -m fairlead.prove [--expects FILE] [--accepts TRANSPORT,...] [--alone] [--json]"
 )
 # The MPI that must be mapped, as a container sees it: set by the modules that `site export` writes.
 _EXPECTED = "FAIRLEAD_EXPECTS"
-_RANK_VARIABLES = (
+RANK_VARIABLES = (
     "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK",
     "ALPS_APP_PE", "SLURM_PROCID",
 )  # fmt: skip
@@ -59,7 +64,7 @@ def main(words: list[str]) -> int:
     if len(words) == 1 and words[0].endswith(".json") and words[0] != "--json":
         return report(words[0])
     accepts: set[str] = set()
-    expected = os.environ.get(_EXPECTED, "")
+    expected = os.environ.get(_EXPECTED) or _of_the_plan()
     as_json = lone = False
     left = list(words)
     while left:
@@ -78,13 +83,19 @@ def main(words: list[str]) -> int:
     return unplanned(accepts, as_json, lone, expected)
 
 
+def _of_the_plan() -> str:
+    """The file that the plan of this launch names to its witness; "" when nobody has planned it."""
+    plan = os.environ.get("FAIRLEAD_PROOF", "")
+    return plan.split("|", 3)[3] if plan.count("|") > 2 else ""
+
+
 def unplanned(accepts: set[str], as_json: bool, lone: bool, expected: str = "") -> int:
     """Proves without anybody who has planned: what must hold of every launch.
 
     Args:
         accepts: transports that may carry messages; any when empty.
         lone: one rank is what is meant, and no launcher has started it.
-        expected: the file of the MPI that must be mapped; any when empty.
+        expected: the file of the MPI that must be mapped; empty to observe which one is.
     Returns:
         0, or 122 on every rank when something does not hold.
     """
@@ -101,19 +112,22 @@ def unplanned(accepts: set[str], as_json: bool, lone: bool, expected: str = "") 
             print(f"fairlead: no MPI could be loaded: {first}", file=sys.stderr)
             return _FAILED
     mine["mapped"] = _mapped()
+    mine["unexpected"] = _unexpected(mine["mapped"], expected)
     mpi = _Mpi(library)
     sink = f"/proc/self/fd/{os.memfd_create('words')}"
     said = mpi.start(sink)
     rank, size = mpi.rank_and_size()
     mine.update(rank=rank, size=size, version=mpi.version(), transport=transports(said))
     mine["ring_ok"] = mpi.ring(rank, size)
+    mine["twice"] = _twice()
     everyone = mpi.gather(mine, rank, size)
     wrong = _wrong(everyone, accepts, expected) if everyone is not None else []
     if everyone is not None:
         if as_json:
-            print(json.dumps({"holds": not wrong, "wrong": wrong, "ranks": everyone}))
+            holds = False if wrong else True if expected else None
+            print(json.dumps({"holds": holds, "wrong": wrong, "ranks": everyone}))
         else:
-            _tell(everyone, wrong)
+            _tell(everyone, wrong, expected)
     failed = mpi.agree(bool(wrong))
     mpi.stop(sink)
     return _FAILED if failed else 0
@@ -140,17 +154,7 @@ def _wrong(ranks: list[Any], accepts: set[str], expected: str = "") -> list[str]
             "no variable of a launcher reached this rank, so the expected number of ranks is unknown (pass "
             "them into the container; or say --alone)"
         )
-    for rank in ranks:
-        if len(rank["mapped"]) != 1:
-            found.append(f"rank {rank['rank']} maps {len(rank['mapped'])} MPI libraries")
-            break
-    if len({(r["version"], *(m["path"] for m in r["mapped"])) for r in ranks}) > 1:
-        found.append("the ranks run on different MPIs")
-    right = (expected, os.path.realpath(expected)) if expected else ()
-    others = [m["path"] for r in ranks for m in r["mapped"] if m["path"] not in right]
-    if expected and others:
-        there = "is mapped" if os.path.exists(expected) else "is mapped, and that file is not there"
-        found.append(f"{expected} must be mapped, {others[0]} {there}")
+    found += _wrong_files(ranks, expected)
     if not all(rank["ring_ok"] for rank in ranks):
         found.append("messages arrived damaged")
     used = {p for r in ranks for name in r["transport"]["providers"] for p in name.split(";")}
@@ -161,15 +165,36 @@ def _wrong(ranks: list[Any], accepts: set[str], expected: str = "") -> list[str]
     return found
 
 
-def _tell(ranks: list[Any], wrong: list[str]) -> None:
+def _wrong_files(ranks: list[Any], expected: str) -> list[str]:
+    """What does not hold of the mapped libraries."""
+    found = []
+    for rank in ranks:
+        if len(rank["mapped"]) != 1:
+            found.append(f"rank {rank['rank']} maps {len(rank['mapped'])} MPI libraries")
+            break
+    for rank in ranks:
+        if rank["twice"]:
+            found.append(f"rank {rank['rank']} maps two {rank['twice'][0]}")
+            break
+    if len({(r["version"], *(m["path"] for m in r["mapped"])) for r in ranks}) > 1:
+        found.append("the ranks run on different MPIs")
+    others = [path for rank in ranks for path in rank["unexpected"]]
+    if others:
+        there = "is mapped" if os.path.exists(expected) else "is mapped, and that file is not there"
+        found.append(f"{expected} must be mapped, {others[0]} {there}")
+    return found
+
+
+def _tell(ranks: list[Any], wrong: list[str], expected: str) -> None:
     first = ranks[0]
     hosts = len({rank["host"] for rank in ranks})
     if not wrong:
         carried = sorted({p for rank in ranks for p in rank["transport"]["providers"]})
+        open_end = "; nothing was expected: --expects FILE names the MPI that must be mapped"
         print(
-            f"fairlead: proved on {len(ranks)} rank{'s' * (len(ranks) > 1)}, {hosts} "
+            f"fairlead: {'proved' if expected else 'observed'} on {len(ranks)} rank{'s' * (len(ranks) > 1)}, {hosts} "
             f"node{'s' * (hosts > 1)}: {_version(first)} from {first['mapped'][0]['path']}; "
-            f"{', '.join(carried) or 'the transport is unknown'}",
+            f"{', '.join(carried) or 'the transport is unknown'}{'' if expected else open_end}",
             flush=True,
         )
         return
@@ -191,7 +216,7 @@ def report(spec_path: str) -> int:
     with open(spec_path) as stream:
         spec = json.load(stream)
     out = spec["out"]
-    me = next((os.environ[v] for v in _RANK_VARIABLES if v in os.environ), str(os.getpid()))
+    me = next((os.environ[v] for v in RANK_VARIABLES if v in os.environ), str(os.getpid()))
     _write(out, f"started.{me}", {"host": os.uname().nodename, "pid": os.getpid()})
     report = _surroundings()
     _ask()
@@ -281,7 +306,7 @@ def _app_mpi(app: str) -> dict[str, Any]:
 
 
 def _is_mpi(path: str) -> bool:
-    return bool(_MPI_FILE.search(path)) and not _BINDINGS.search(path)
+    return bool(MPI_FILE.search(path)) and not BINDINGS.search(path)
 
 
 def _file(path: str) -> dict[str, Any]:
@@ -304,6 +329,31 @@ def _load(spec: dict[str, Any]) -> ctypes.CDLL:
     if not mapped:
         raise OSError("no MPI library is mapped after loading {}".format(spec["names"]))
     return ctypes.CDLL(mapped[0]["path"], mode=ctypes.RTLD_GLOBAL)
+
+
+def _unexpected(mapped: list[dict[str, Any]], expected: str) -> list[str]:
+    """The mapped MPIs that are not the expected file, by whichever path: it may be mounted at several."""
+    others = []
+    for file in mapped if expected else ():
+        try:
+            same = os.path.samefile(file["path"], expected)
+        except OSError:
+            same = False
+        if not same:
+            others.append(file["path"])
+    return others
+
+
+def _twice() -> list[str]:
+    """The libraries that belong to an MPI and of which several files are mapped."""
+    seen: dict[str, set[str]] = {}
+    with open("/proc/self/maps") as stream:
+        for line in stream:
+            words = line.split(None, 5)
+            match = _PARTS.search(words[5].rstrip("\n")) if len(words) == 6 else None
+            if match:
+                seen.setdefault(match.group(1), set()).add(words[4])
+    return sorted(name for name, inodes in seen.items() if len(inodes) > 1)
 
 
 def _mapped() -> list[dict[str, Any]]:

@@ -198,10 +198,10 @@ def test_swap_remedy_is_one_file(tmp_path: Path) -> None:
     planned = (
         "from dataclasses import replace\n"
         "from tests.support.recorded import planned, proved\n"
-        "from fairlead.proof.verdict import _why_kept\n"
+        "from fairlead.proof.verdict import why_kept\n"
         "plan = planned()\n"
         "print(plan.env['QUIET'], [line.why for line in plan.lines if line.what == 'QUIET=1'])\n"
-        "print(_why_kept(plan, replace(proved(plan).ranks[0], mpi_path='/loud/libmpi.so'))[0])\n"
+        "print(why_kept(plan, replace(proved(plan).ranks[0], mpi_path='/loud/libmpi.so'))[0])\n"
     )
     done = made.python("-c", planned)
     assert done.stdout == "1 ['it talks too much']\nit was too loud to hear\n", done.stderr

@@ -164,7 +164,13 @@ def test_prove_in_any_container_by_any_engine_line() -> None:
     ]
     good = _run(mpiexec, "-n", "2", *command)
     assert good.returncode == 0, good.stderr
-    assert good.stdout.startswith("fairlead: proved on 2 ranks, 1 node: MPICH Version: 3.4.3")
+    assert good.stdout.startswith("fairlead: observed on 2 ranks, 1 node: MPICH Version: 3.4.3")
+    own = "/opt/mpich/lib/libmpi.so.12"
+    proved = _run(mpiexec, "-n", "2", *command, "--expects", own)
+    assert proved.returncode == 0, proved.stderr
+    assert proved.stdout.startswith("fairlead: proved on 2 ranks, 1 node: MPICH Version: 3.4.3")
+    other = _run(mpiexec, "-n", "2", *command, "--expects", "/opt/mpi/lib/libmpi.so.12")
+    assert other.returncode == 122 and f"{own} is mapped" in other.stdout
     bad = _run(mpiexec, "-n", "2", *command, "--accepts", "cxi")
     assert bad.returncode == 122 and "messages go over ofi_rxd, udp" in bad.stdout
     assert bad.stdout.count("rank ") >= 2

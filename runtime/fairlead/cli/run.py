@@ -20,7 +20,6 @@ from fairlead.cli.within import Ready, plan_launch, ready_line
 from fairlead.launch import allocate, unpack
 from fairlead.launch import launch as launching
 from fairlead.launch.request import Asked
-from fairlead.proof.preload import unproved
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Launched, LaunchOptions, Prepared
 from fairlead.session.prepare import refuse
@@ -193,14 +192,15 @@ def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
 def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
     """Show how the run ended; the exit code."""
     flags, result, proof = planned.flags, launched.result, launched.proof
-    failure = launching.explain_exit(result)
-    if failure is None and proof is None:
-        failure = unproved(planned.command)
+    failure, unproved = launching.explain_exit(result), launched.unproved
+    if failure is None and unproved:
+        failure = unproved.doubt(planned.command)
     stage_findings = list(stage.findings) if stage else []
     if flags.as_json:
         ended = {
             "command_line": launched.line.shell(),
             "proof": {**to_json(proof), "holds": proof.holds} if proof else None,
+            "observed": unproved.to_json() if unproved else [],
             "exit_code": result.code,
             "ranks": [{"rank": r.rank, "exit_code": r.code} for r in result.ranks],
             "seconds": result.seconds,

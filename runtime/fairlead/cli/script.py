@@ -192,7 +192,13 @@ def _job(script: _Script, body: str) -> model.Job:
 
 def _passed_on(name: str) -> bool:
     """Whether a variable changes what fairlead does; not every scheduler brings the shell's into a job."""
-    own = ("FAIRLEAD_PROOF", "FAIRLEAD_RUN_ID", "FAIRLEAD_ALLOCATED", render.INDEX)
+    own = (
+        "FAIRLEAD_PROOF",
+        "FAIRLEAD_PROOF_LIBS",
+        "FAIRLEAD_RUN_ID",
+        "FAIRLEAD_ALLOCATED",
+        render.INDEX,
+    )
     return name in _KEPT or (name.startswith("FAIRLEAD_") and name not in own)
 
 

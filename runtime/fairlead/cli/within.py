@@ -26,6 +26,7 @@ from fairlead.launch.launch import CommandLine, command_line
 from fairlead.launch.request import Asked, on_this_machine
 from fairlead.launch.request import shape as make_shape
 from fairlead.launchers.model import Shape
+from fairlead.proof import closure
 from fairlead.proof.preload import asked as asked_of_witness
 from fairlead.schedulers.model import Allocation
 from fairlead.schedulers.registry import find_allocation
@@ -140,7 +141,8 @@ def ready_line(
     if plan.witness:
         native.ensure_witness(cache)
     staging.ensure(plan, cache)
-    witness, _ = asked_of_witness(plan, ranks, staging.planned_inode(plan, cache))
+    known = closure.libraries(plan, cache)
+    witness, _ = asked_of_witness(plan, ranks, staging.planned_inode(plan, cache), known=known)
     return command_line(plan, command, ranks, binds, workdir=workdir, env={**env, **witness})
 
 

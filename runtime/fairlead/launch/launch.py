@@ -175,13 +175,18 @@ def recorded(words: Sequence[str], folder: str, kind: str) -> tuple[str, ...]:
 def new_run_folder(cache: Path) -> Path:
     """A fresh folder for one run's records, below the cache; those of runs long ended are cleared.
 
+    Nobody else may look into it: records have host names, and what MPIs print.
+
     Raises:
         FairleadError: exit code 123; it cannot be made.
     """
     runs = cache / "runs"
     folder = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
     with os_error_as("run-folder-records", folder=folder):
-        folder.mkdir(parents=True)
+        runs.mkdir(parents=True, exist_ok=True)
+        if runs.stat().st_uid == os.geteuid():
+            runs.chmod(0o700)
+        folder.mkdir(mode=0o700)
     for old in sorted(runs.iterdir())[:-20]:
         with suppress(FileNotFoundError):  # another launch may be clearing too
             if time.time() - old.stat().st_mtime > _KEPT_S:

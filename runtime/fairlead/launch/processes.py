@@ -187,6 +187,15 @@ def survivors(started: Started) -> list[int]:
     return sorted(_with_descendants(found, living))
 
 
+def of_run(run_id: str) -> list[int]:
+    """Living processes that carry a run's marker, or descend from this process: those of another user
+    namespace may show no environment."""
+    me = os.getpid()
+    living = [p for p in _living(run_id) if p.pid != me]
+    found = {p.pid for p in living if p.marked or p.parent == me}
+    return sorted(_with_descendants(found, living))
+
+
 def runs_in_container() -> bool:
     """Whether a program runs below a container engine that this process has started, on this node.
 

@@ -13,6 +13,12 @@
  * (0: any) and path of the MPI, and the folder for the records (empty: a line on stderr instead).
  * Without the variable this library does nothing.
  *
+ * FAIRLEAD_PROOF_LIBS=INODE/STEM|… names what belongs to that MPI: its own libraries, and those behind it. A file
+ * of such a name that is another one breaks the proof; with a + behind STEM only if two of that name are mapped.
+ *
+ * A process that ends without a proof, and has an MPI mapped, says so in `seen`: its MPI_Init may have been called
+ * by address, which nothing can stand before. MPI_Session_init is looked at likewise, since it has no world.
+ *
  * Handles: MPICH ABI Compatibility Initiative; Open MPI's mpi.h; MPI 5.0, appendix A.1.
  */
 
@@ -31,7 +37,8 @@ unsigned long strtoul(const char *, char **, int);
 char *strstr(const char *, const char *), *strchr(const char *, int), *strrchr(const char *, int);
 size_t strlen(const char *);
 void *malloc(size_t), free(void *), *memset(void *, int, size_t), *memcpy(void *, const void *, size_t);
-void _exit(int) __attribute__((noreturn));
+long syscall(long, ...);
+int execvpe(const char *, char *const[], char *const[]);
 
 /* Before glibc 2.34 not in libc: absent in a program that does not link libdl. */
 typedef struct { const char *file; void *base; const char *symbol; void *address; } Found;
@@ -39,11 +46,31 @@ void *dlopen(const char *, int) __attribute__((weak));
 void *dlsym(void *, const char *) __attribute__((weak));
 int dladdr(const void *, Found *) __attribute__((weak));
 
-enum { RECORD = 2048, RING = 65536, FAILED = 122, PATIENCE_S = 30 };
+enum { RECORD = 2048, RING = 65536, FAILED = 122, PATIENCE_S = 30, LIBRARIES = 128, NAMED = 4 };
 enum { O_RDONLY = 0, O_RDWR = 2, O_CREAT = 0100, O_EXCL = 0200, O_TRUNC = 01000, O_CLOEXEC = 02000000 };
+#if defined __aarch64__ || defined __powerpc64__
+enum { O_NONBLOCK = 04000, O_NOFOLLOW = 0100000 };
+#else
+enum { O_NONBLOCK = 04000, O_NOFOLLOW = 0400000 };
+#endif
 #define NEXT ((void *)-1L)
 #define NOLOAD 5 /* RTLD_LAZY | RTLD_NOLOAD */
 #define EXPORT __attribute__((visibility("default")))
+#if defined __x86_64__
+enum { SYS_EXIT_GROUP = 231, SYS_EXECVE = 59 };
+#elif defined __powerpc64__
+enum { SYS_EXIT_GROUP = 234, SYS_EXECVE = 11 };
+#else /* asm-generic/unistd.h: arm64, riscv64, loongarch64 */
+enum { SYS_EXIT_GROUP = 94, SYS_EXECVE = 221 };
+#endif
+
+/* Not `_exit`, which is interposed below. */
+static void leave(int code) __attribute__((noreturn));
+static void leave(int code)
+{
+    for (;;)
+        syscall(SYS_EXIT_GROUP, (long)code);
+}
 
 static struct {
     int ranks;
@@ -113,7 +140,7 @@ static int note(const char *what, const char *text, size_t size, int once)
         return 0;
     snprintf(path, sizeof path, "%s/%s.%s", plan.folder, what, plan.me);
     snprintf(partial, sizeof partial, "%s%s", path, once ? "" : ".partial");
-    fd = open(partial, O_RDWR | O_CREAT | O_CLOEXEC | (once ? O_EXCL : O_TRUNC), 0644);
+    fd = open(partial, O_RDWR | O_CREAT | O_CLOEXEC | (once ? O_EXCL : O_TRUNC), 0600);
     if (fd < 0)
         return -1;
     while (size > 0) {
@@ -183,6 +210,14 @@ static int is_mpi(const char *path)
     return *name == '.' || *name == '_' || *name == '-'; /* auditwheel: libmpi-1f9dc2a4.so.12 */
 }
 
+/* Also what is an MPI's main part under another name: libpmpi.so.12, libpmpi_abi.so.1, libopen_mpi.so.40 (Open MPI 6). */
+static int is_of_mpi(const char *path)
+{
+    const char *name = strrchr(path, '/');
+    return is_mpi(path) || (name && strstr(name, ".so") &&
+                            (!strncmp(name, "/libpmpi", 8) || !strncmp(name, "/libopen_mpi", 12)));
+}
+
 /* The symbol that the program would have got without this library. */
 static void *next(const char *name, void *caller)
 {
@@ -216,7 +251,7 @@ static void *wanted(const char *name, void *caller)
         char text[300];
         snprintf(text, sizeof text, "fairlead: no MPI that is mapped here has %s\n", name);
         write(2, text, strlen(text));
-        _exit(127);
+        leave(127);
     }
     return found;
 }
@@ -288,20 +323,99 @@ static void add_number(Record *to, const char *key, unsigned long value)
     add(to, key, word);
 }
 
-/* Records the mapped MPIs and which of them is called; returns whether that is only the
- * planned one. */
-static int mapped(Record *to, unsigned long called)
+/* The libraries that belong to the planned MPI. */
+typedef struct {
+    const char *stem;
+    int length, loose;
+    unsigned long inode, seen;
+} Library;
+
+static int libraries(Library *to)
+{
+    const char *at = variable("FAIRLEAD_PROOF_LIBS");
+    int n = 0;
+    while (at && *at && n < LIBRARIES) {
+        char *slash;
+        const char *end = strchr(at, '|');
+        end = end ? end : at + strlen(at);
+        to[n] = (Library){.inode = strtoul(at, &slash, 10)};
+        if (*slash == '/' && slash + 1 < end) {
+            to[n].loose = end[-1] == '+';
+            to[n].stem = slash + 1;
+            to[n].length = end - slash - 1 - to[n].loose;
+            n++;
+        }
+        at = *end ? end + 1 : end;
+    }
+    return n;
+}
+
+/* Whether a file is called STEM.so…, or STEM-1f9dc2a4.so… as auditwheel renames it. Python packages bring many
+ * libraries that way: only an MPI's own may not come so. */
+static int is_called(const char *path, const Library *library)
+{
+    const char *name = strrchr(path, '/');
+    if (!name || strncmp(++name, library->stem, library->length))
+        return 0;
+    name += library->length;
+    if (!library->loose && *name == '-' && strlen(name) > 9 && name[9] == '.')
+        name += 9;
+    return !strncmp(name, ".so", 3);
+}
+
+/* Whether a mapped file is in the place of one that belongs to the planned MPI. */
+static int is_odd(const char *path, unsigned long inode, Library *known, int count)
+{
+    int named = 0, twice = 0, strict = 0;
+    for (int i = 0; i < count; i++) {
+        if (!is_called(path, &known[i]))
+            continue;
+        if (known[i].inode && known[i].inode == inode)
+            named = 1;
+        strict |= !known[i].loose;
+        twice |= known[i].seen && known[i].seen != inode;
+        known[i].seen = inode;
+    }
+    return twice || (strict && !named);
+}
+
+typedef struct { int count, planned, foreign, odd, called; } Look;
+
+static int is_listed(unsigned long inode, const Library *known, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (known[i].inode == inode)
+            return 1;
+    return 0;
+}
+
+/* Whether a library of an MPI is the planned one's: by inode, since the staged file may be mounted at several
+ * places; the image's own by its folder. */
+static int is_planned(const char *path, unsigned long inode, const Library *known, int count)
+{
+    if (plan.inode)
+        return plan.inode == inode || is_listed(inode, known, count);
+    size_t folder = strrchr(path, '/') - path + 1;
+    return !strcmp(path, plan.file) ||
+           (!is_mpi(path) && !strncmp(path, plan.file, folder) && !strchr(plan.file + folder, '/'));
+}
+
+/* Records the mapped MPIs, which of them is called, and what is not as planned: another MPI, or another file in the
+ * place of one of its libraries. */
+static Look mapped(Record *to, unsigned long called)
 {
     char line[1400], last[64] = "", value[1300];
-    int count = 0, right = 0, ours;
+    Library known[LIBRARIES];
+    int listed = libraries(known);
+    Look look = {0};
     Lines maps = {.fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC)};
     while (maps.fd >= 0 && get_line(&maps, line, sizeof line)) {
         char *path = strchr(line, '/'), *words[5], *at = line;
-        int n = 0;
+        int n = 0, ours;
         char *dash;
-        unsigned long from = strtoul(line, &dash, 16), until = *dash == '-' ? strtoul(dash + 1, 0, 16) : 0;
+        unsigned long from = strtoul(line, &dash, 16), until = *dash == '-' ? strtoul(dash + 1, 0, 16) : 0, inode;
         ours = called >= from && called < until;
-        if (!path || !(ours || is_mpi(path)))
+        if (!path || !(ours || strstr(path, ".so")))
             continue;
         for (; n < 5 && *at; n++) { /* range, permissions, offset, device, inode */
             words[n] = at;
@@ -312,23 +426,29 @@ static int mapped(Record *to, unsigned long called)
         }
         if (n < 5)
             continue;
+        inode = strtoul(words[4], 0, 10);
         snprintf(value, sizeof value, "%s %s %s", words[3], words[4], path);
         if (ours) {
             add(to, "called", value);
-            /* The staged file may be mounted at several places: its inode identifies it. */
-            right = plan.inode ? plan.inode == strtoul(words[4], 0, 10) : !strcmp(path, plan.file);
+            look.called = plan.inode ? plan.inode == inode : !strcmp(path, plan.file);
         }
-        if (!is_mpi(path))
-            continue;
-        if (!strncmp(value, last, strlen(last)) && last[0])
+        if (last[0] && !strncmp(value, last, strlen(last)))
             continue; /* another segment of the same file: they are adjacent */
         snprintf(last, sizeof last, "%s %s ", words[3], words[4]);
-        add(to, "mpi", value);
-        count++;
+        if (is_of_mpi(path)) {
+            int right = is_planned(path, inode, known, listed);
+            look.planned |= right;
+            look.foreign += !right;
+            if (is_mpi(path) || !right) {
+                add(to, "mpi", value);
+                look.count++;
+            }
+        } else if (is_odd(path, inode, known, listed) && look.odd++ < NAMED)
+            add(to, "other", value);
     }
     if (maps.fd >= 0)
         close(maps.fd);
-    return count == 1 && right;
+    return look;
 }
 
 /* Whether an ancestor in the same container has an MPI: then this is not a rank but a child
@@ -417,20 +537,20 @@ static void surroundings(Record *to)
     }
 }
 
-/* UCX logs what it uses to a file of its own, which this run's launcher may have asked for. Most
- * MPIs open it when they are loaded; it is unlinked at once, since no other node could remove it once the
- * rank hangs. */
-static int ucx_fd = -1;
-
-static void take_ucx_log(void)
+/* UCX logs what it uses to a file of its own in the run's folder, into which nobody else can write; UCX ends a
+ * program whose log it cannot open. Finds the first such file from descriptor `fd` on; -1 if there is none. */
+static int next_ucx_log(int fd, char *path, size_t room)
 {
-    char path[600];
-    const char *pattern = variable("UCX_LOG_FILE"), *mark;
-    if (ucx_fd >= 0 || !pattern || strncmp(pattern, "/dev/shm/fairlead-", 18) || !(mark = strstr(pattern, "%p")))
-        return;
-    snprintf(path, sizeof path, "%.*s%d", (int)(mark - pattern), pattern, getpid());
-    if ((ucx_fd = open(path, O_RDONLY | O_CLOEXEC)) >= 0)
-        unlink(path); /* UCX goes on writing to the open file */
+    char name[64], start[600];
+    snprintf(start, sizeof start, "%s/ucx.", plan.folder);
+    for (; plan.folder[0] && fd < 1024; fd++) {
+        snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+        long n = readlink(name, path, room - 1);
+        path[n > 0 ? n : 0] = 0;
+        if (!strncmp(path, start, strlen(start)))
+            return fd;
+    }
+    return -1;
 }
 
 /* From now on UCX logs to the user again, at its default level: the level is the
@@ -438,6 +558,7 @@ static void take_ucx_log(void)
 static void hand_back_ucx(void)
 {
     enum { WARN = 2, INFO = 4 };
+    char at[700];
     void *ucs = dlopen("libucs.so.0", NOLOAD);
     int *level = ucs ? dlsym(ucs, "ucs_global_opts") : 0;
     if (!level)
@@ -445,22 +566,20 @@ static void hand_back_ucx(void)
     if (!level || *level != INFO)
         return; /* its level cannot be set: its log stays in the file */
     *level = WARN;
-    for (int fd = 3; fd < 1024; fd++) {
-        char name[64], at[64];
-        snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
-        long n = readlink(name, at, sizeof at - 1);
-        if (n > 18 && !strncmp(at, "/dev/shm/fairlead-", 18))
-            dup2(2, fd);
-    }
+    for (int fd = 3; (fd = next_ucx_log(fd, at, sizeof at)) >= 0; fd++)
+        dup2(2, fd);
 }
 
 static void ucx_log(Record *to)
 {
     char line[700];
-    take_ucx_log();
-    if (ucx_fd < 0)
+    const char *asked_for = variable("UCX_LOG_FILE");
+    if (!asked_for || strncmp(asked_for, plan.folder, strlen(plan.folder)) || next_ucx_log(3, line, sizeof line) < 0)
         return;
-    Lines log = {.fd = ucx_fd};
+    Lines log = {.fd = open(line, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
+    unlink(line); /* UCX goes on writing to the open file */
+    if (log.fd < 0)
+        return;
     while (get_line(&log, line, sizeof line)) { /* … ucp_context_0 intra-node cfg#1 tag(…) … */
         char *what = strstr(line, " cfg#");
         if (strstr(line, "UCX  WARN") || strstr(line, "UCX  ERROR")) {
@@ -474,7 +593,7 @@ static void ucx_log(Record *to)
         what[strlen(what) < 240 ? strlen(what) : 240] = 0;
         add(to, "ucx", what);
     }
-    close(ucx_fd);
+    close(log.fd);
     hand_back_ucx();
     unsetenv("UCX_LOG_LEVEL");
     unsetenv("UCX_LOG_FILE");
@@ -526,7 +645,7 @@ static void stop(void)
 {
     for (int i = 0; plan.folder[0] && i < PATIENCE_S * 10; i++)
         usleep(100000);
-    _exit(FAILED);
+    leave(FAILED);
 }
 
 /* Whether this launch is already proved: then this is a later program of a rank, which is not checked. */
@@ -597,6 +716,7 @@ static void prove(void *caller)
     int rank = -1, size = -1, length = 0, right;
     text[0] = 0;
     char *all = 0;
+    Look look;
     Mpi mpi;
     if (!bind_mpi(&mpi, caller)) {
         note("started", "", 0, 0);
@@ -617,7 +737,8 @@ static void prove(void *caller)
     add(&mine, "host", host);
     add(&mine, "version", text);
     add_number(&mine, "ring", ring(&mpi, rank, size));
-    right = mapped(&mine, (unsigned long)mpi.rank) && size == plan.ranks;
+    look = mapped(&mine, (unsigned long)mpi.rank);
+    right = look.count == 1 && look.called && !look.odd && size == plan.ranks;
     surroundings(&mine);
     devices(&mine);
     ucx_log(&mine);
@@ -700,14 +821,13 @@ static void begin(void)
         return;
     }
     note("started", line, strlen(line), 0);
-    take_ucx_log();
     for (int i = 0; i < ASKING; i++)
         if (variable(asking[i][0]))
             return; /* the user asked for it */
     if (!plan.folder[0])
         return;
     snprintf(path, sizeof path, "%s/said.%s", plan.folder, plan.me);
-    words.sink = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    words.sink = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     if (words.sink < 0)
         return;
     for (int i = 0; i < ASKING; i++)
@@ -742,6 +862,142 @@ static void end(int failed, void *caller)
     prove(caller);
     setenv("FAIRLEAD_PROOF", "done", 1); /* what this program starts is not a rank */
 }
+
+/* --- a process that ends without a proof ---------------------------------------------------------- */
+
+static int sessions;
+
+/* What the first of the recorded MPIs says of itself, which it may be asked at any time (MPI 4.1, 9.1.1). */
+static void add_version(Record *to)
+{
+    char path[1300], text[8300] = "";
+    int length;
+    value_of(to->text, "mpi", path, sizeof path);
+    void *object = dlopen && dlsym && strchr(path, '/') ? dlopen(strchr(path, '/'), NOLOAD) : 0;
+    int (*version)(char *, int *) = object ? dlsym(object, "MPI_Get_library_version") : 0;
+    if (version && !version(text, &length)) {
+        char *line = strchr(text, '\n');
+        text[line && line - text < 200 ? line - text : 200] = 0;
+        add(to, "version", text);
+    }
+}
+
+/* Records what MPI is mapped here, if any; returns what was seen. Neither at an _exit nor at an exec is anything
+ * called that takes a lock: either may follow a fork. */
+static Look depart(const char *how, int forked)
+{
+    Record mine = {.used = 0};
+    Look look = {0};
+    char host[80], value[600];
+    const char *set;
+    if (over || inside || !asked() || proved_before())
+        return look;
+    host_name(host, sizeof host);
+    add(&mine, "rank", plan.me);
+    add(&mine, "host", host);
+    add_number(&mine, "pid", getpid());
+    add(&mine, "how", sessions ? "session" : how);
+    look = mapped(&mine, 0);
+    if (!look.foreign && !look.planned)
+        return (Look){0}; /* a program may use UCX or libfabric by itself */
+    if ((set = variable("LD_LIBRARY_PATH"))) {
+        snprintf(value, sizeof value, "%.400s", set);
+        add(&mine, "library_path", value);
+    }
+    if (look.foreign && !forked)
+        add_version(&mine);
+    snprintf(value, sizeof value, "seen.%d", getpid());
+    note(value, mine.text, strlen(mine.text), 0);
+    if ((look.foreign || look.odd) && !plan.folder[0]) {
+        char line[1600], path[1300];
+        value_of(mine.text, look.foreign ? "mpi" : "other", path, sizeof path);
+        snprintf(line, sizeof line, "fairlead: not as planned: %s was, and rank %s on %s mapped %s\n", plan.file,
+                 plan.me, host, strchr(path, '/') ? strchr(path, '/') : path);
+        write(2, line, strlen(line));
+        leave(FAILED);
+    }
+    return look;
+}
+
+__attribute__((destructor)) static void finish(void)
+{
+    depart("end", 0);
+}
+
+EXPORT void _exit(int code)
+{
+    depart("end", 1);
+    leave(code);
+}
+
+EXPORT void _Exit(int code)
+{
+    depart("end", 1);
+    leave(code);
+}
+
+EXPORT void quick_exit(int code)
+{
+    void (*real)(int) = dlsym ? dlsym(NEXT, "quick_exit") : 0;
+    depart("end", 1);
+    if (real)
+        real(code);
+    leave(code);
+}
+
+EXPORT int execve(const char *path, char *const argv[], char *const env[])
+{
+    depart("exec", 1);
+    return (int)syscall(SYS_EXECVE, path, argv, env);
+}
+
+EXPORT int execv(const char *path, char *const argv[])
+{
+    return execve(path, argv, environ);
+}
+
+EXPORT int execvp(const char *file, char *const argv[])
+{
+    depart("exec", 1);
+    return execvpe(file, argv, environ);
+}
+
+/* A session has no world to gather in, so each rank judges for itself. */
+static int session(int code)
+{
+    static Record unread;
+    if (code || over || inside || !asked() || proved_before() || below_a_rank())
+        return code;
+    fflush(0); /* UCX's log, too */
+    ucx_log(&unread);
+    sessions++;
+    Look look = depart("session", 0);
+    if (look.foreign || look.odd) {
+        note("stopped", "", 0, 0);
+        stop();
+    }
+    return code;
+}
+
+EXPORT int MPI_Session_init(handle info, handle errors, void *to)
+{
+    int (*real)(handle, handle, void *) = wanted("MPI_Session_init", __builtin_return_address(0));
+    return session(real(info, errors, to));
+}
+
+#define FORTRAN_SESSION(name)                                                                            \
+    EXPORT void name(void *info, void *errors, void *to, int *error)                                     \
+    {                                                                                                    \
+        void (*real)(void *, void *, void *, int *) = wanted(#name, __builtin_return_address(0));        \
+        real(info, errors, to, error);                                                                   \
+        session(error ? *error : 0);                                                                     \
+    }
+
+FORTRAN_SESSION(mpi_session_init_)
+FORTRAN_SESSION(mpi_session_init__)
+FORTRAN_SESSION(mpi_session_init_f08_)
+
+/* --- MPI_Init -------------------------------------------------------------------------------------- */
 
 EXPORT int MPI_Init(int *argc, char ***argv)
 {

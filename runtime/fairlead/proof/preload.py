@@ -8,14 +8,17 @@ is ended before the program has done much, one that does not get on in its start
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail, warning
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail
 from fairlead.launch.launch import exits, signal_name
 from fairlead.launch.processes import runs_in_container
+from fairlead.proof.closure import Library, setting
+from fairlead.proof.observe import Observer, reported
+from fairlead.proof.unproved import Unproved, blind_ranks
 from fairlead.proof.verdict import Proof, RankProof, judged
 from fairlead.prove import transports
 from fairlead.swap.model import RUN_MOUNT as RUN_MOUNT  # where its records go, in the container
@@ -28,7 +31,13 @@ _STRAGGLERS_S = 1.0  # ranks that are each alone report one after another
 
 
 def asked(
-    plan: Plan, ranks: int, inode: int, folder: Path | None = None, *, ucx: bool = True
+    plan: Plan,
+    ranks: int,
+    inode: int,
+    folder: Path | None = None,
+    *,
+    ucx: bool = True,
+    known: Sequence[Library] = (),
 ) -> tuple[dict[str, str], tuple[Bind, ...]]:
     """The variables and binds by which the witness learns what must come true.
 
@@ -36,27 +45,26 @@ def asked(
         inode: of the planned file; 0 when any will do.
         folder: where its records go; without one, rank 0 prints a line.
         ucx: let UCX log the transports that it uses; not where the user configures its logging.
+        known: the libraries that belong to the planned MPI.
     """
     if not plan.witness:
         return {}, ()
     out = RUN_MOUNT if folder else ""
     settings = {"FAIRLEAD_PROOF": f"{ranks}|{inode}|{out}|{plan.planned_file}"}
+    if known:
+        settings["FAIRLEAD_PROOF_LIBS"] = setting(known)
     if folder is None:
         return settings, ()
-    # UCX reads these when it is loaded, which can be before MPI_Init. The witness unlinks the file.
+    # UCX reads these when it is loaded, which can be before MPI_Init. The witness unlinks the file. It is in the run's
+    # folder, since names in /dev/shm are for everybody to take.
     if ucx:
-        settings |= {"UCX_LOG_LEVEL": "info", "UCX_LOG_FILE": f"{_ucx_log(folder)}.%p"}
+        settings |= {"UCX_LOG_LEVEL": "info", "UCX_LOG_FILE": f"{RUN_MOUNT}/ucx.%h.%p"}
     return settings, (Bind(str(folder), RUN_MOUNT),)
 
 
-def _ucx_log(folder: Path) -> Path:
-    return Path("/dev/shm", f"fairlead-{folder.name}.ucx")
-
-
 def clear(folder: Path) -> None:
-    """Removes what ranks left that ended before MPI had started."""
-    log = _ucx_log(folder)
-    for path in log.parent.glob(f"{log.name}.*"):
+    """Removes the logs of ranks that ended before MPI had started."""
+    for path in folder.glob("ucx.*"):
         with suppress(OSError):
             path.unlink()
 
@@ -69,6 +77,7 @@ class Expected:
         inode: of the planned MPI's file.
         folder: the run's, where ranks report.
         nodes: names of the nodes that ranks may be on, for those of which none reports.
+        known: the libraries that belong to the planned MPI.
     """
 
     plan: Plan
@@ -76,6 +85,7 @@ class Expected:
     inode: int
     folder: Path
     nodes: tuple[str, ...] = ()
+    known: tuple[Library, ...] = ()
 
 
 class Startup:
@@ -105,30 +115,62 @@ class Startup:
         self._begun = self._moved = clock()
         self._seen: tuple[int, int, int] = (0, 0, 0)
         self._first: float | None = None
+        self._observer = Observer(
+            expected.plan, expected.inode, expected.known, expected.folder.name, clock
+        )
 
     def look(self) -> None:
         """One look at the records.
 
         Raises:
-            FairleadError: exit code 122 when the ranks are not as planned; 124 when the start-up
-                does not get on.
+            FairleadError: exit code 122 when the ranks are not as planned, or run on another MPI without a
+                proof; 124 when the start-up does not get on.
         """
         if self.proof is not None:
             return
-        reported = reports(self._folder, "proof")
-        if not reported:
+        proofs = reports(self._folder, "proof")
+        if not proofs:
+            self._observe()
             return self._watch()
         now = self._clock()
         self._first = self._first or now
-        ranks = [rank for path in reported for rank in read_records(path, self._folder)]
+        ranks = [rank for path in proofs for rank in read_records(path, self._folder)]
         if len(ranks) >= self._ranks or now - self._first > _STRAGGLERS_S:
             self._judge(tuple(ranks))
 
     def last_look(self) -> None:
-        """What was reported and not judged while the launch ran, which may have been short."""
+        """What was reported and not judged while the launch ran, which may have been short.
+
+        Raises:
+            FairleadError: exit code 122 when nothing was proved, and a process had another MPI.
+        """
         self._first = self._begun - _STRAGGLERS_S
         if any(self._folder.glob("proof.*")):
             self.look()
+        if self.proof is None and (failure := self.unproved().failed()):
+            raise FairleadError(failure, ExitCode.PROOF_FAILED)
+
+    def unproved(self) -> Unproved:
+        """What the processes had mapped, where none of them has proved anything."""
+        expected = self._expected
+        sightings = [
+            *self._observer.sightings.values(),
+            *reported(self._folder, expected.plan, expected.inode, expected.known),
+        ]
+        last = {(s.host, s.pid): s for s in sightings}  # what a process says itself comes last
+        launched, alive = _names(self._folder, "exit"), _names(self._folder, "alive")
+        return Unproved(expected.plan, tuple(last.values()), blind_ranks(launched, alive))
+
+    def _observe(self) -> None:
+        """Looks at the processes, and ends a launch that has been on another MPI for long.
+
+        Not at once: a tool that a job begins with may map an MPI that it never starts.
+        """
+        self._observer.look()
+        since = self._observer.since
+        late = since is not None and self._clock() - since > self._limit_s * _SKEW
+        if (late or any(self._folder.glob("stopped.*"))) and (failure := self.unproved().failed()):
+            raise FairleadError(failure, ExitCode.PROOF_FAILED)
 
     def _judge(self, ranks: tuple[RankProof, ...]) -> None:
         expected, seconds = self._expected, self._clock() - self._begun
@@ -293,12 +335,8 @@ def _rank(text: str, folder: Path, path: Path) -> RankProof:
         namespaces={name: one(name) for name in ("user", "pid", "ipc", "net", "shm")},
         library_path=one("library_path"),
         devices=devices,
+        others=tuple(value.split(" ", 2)[-1] for value in values.get("other", ())),
     )
 
 
 _PROVIDERS = {"/dev/cxi": "cxi", "/dev/kgni": "gni", "/dev/hfi1_": "psm2"}
-
-
-def unproved(command: tuple[str, ...]) -> Finding:
-    """The warning on a launch that ended well, and of which nothing was proved."""
-    return warning("unproved", command=" ".join(command)[:_SAID])

@@ -41,6 +41,7 @@ class RankProof:
         app_mpi: what the loader gives the program itself, empty for a script.
         devices: the fabric's device nodes that it has open; a ``device`` netmod is concluded from them,
             where the MPI itself does not report it.
+        others: files that it maps in the place of a library that belongs to the planned MPI.
     """
 
     rank: int
@@ -57,6 +58,7 @@ class RankProof:
     library_path: str = ""
     app_mpi: str = ""
     devices: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
 
     @property
     def transport(self) -> str:
@@ -115,6 +117,7 @@ def judge(plan: Plan, proof: Proof) -> tuple[Finding, ...]:
         *_world(plan, proof),
         *_one_mpi(proof),
         *_planned_file(plan, proof),
+        *_closure(plan, proof),
         *_version(plan, proof),
         *_messages(proof),
         *_transport(plan, proof),
@@ -176,7 +179,7 @@ def _planned_file(plan: Plan, proof: Proof) -> list[Finding]:
         places = (proof.planned_file, *plan.bound)  # one file, which may be shown at several places
         program = p.app_mpi if p.app_mpi and p.app_mpi not in places else ""
         if program or p.mpi_path not in places:
-            why, remedy = _why_kept(plan, p)
+            why, remedy = why_kept(plan, p)
             where = f"{p.host}: {program or p.mpi_path}"
             what = f"rank {p.rank} runs on another MPI than planned: {p.version}"
             if program:
@@ -191,14 +194,28 @@ def _planned_file(plan: Plan, proof: Proof) -> list[Finding]:
     return []
 
 
-def _why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
-    """The most likely reason that another MPI was taken."""
+def _closure(plan: Plan, proof: Proof) -> list[Finding]:
+    # Another MPI brings its own libraries along: that is said once.
+    places = (proof.planned_file, *plan.bound)
+    odd = [rank for rank in proof.ranks if rank.others and rank.mpi_path in places]
+    return [error("closure-mapped", rank=rank, proof=proof) for rank in odd[:1]]
+
+
+def kept_by_remedy(plan: Plan, seen: RankProof) -> tuple[str, str] | None:
+    """Why another MPI was taken and what to do, if a variable or a remedy's own failure explains it."""
     for name, value in plan.request.mpi4py:
         if PurePath(value).parent == PurePath(seen.mpi_path).parent:
             return f"{name} tells mpi4py to open {value}", f"unset {name}"
     for remedy in ordered():
         if reason := remedy.explain_failure(plan, seen):
             return reason
+    return None
+
+
+def why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
+    """The most likely reason that another MPI was taken, and what to do about it."""
+    if reason := kept_by_remedy(plan, seen):
+        return reason
     if plan.staging and (lacking := plan.staging.lacking(plan.names)):
         return (
             f"the image needs {lacking[0]}, and the staged host MPI has no alias of that name",
@@ -209,6 +226,13 @@ def _why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
             f"LD_LIBRARY_PATH there is {seen.library_path or 'empty'}: the image's start-up scripts "
             "changed it, or lack the file at which Apptainer adds the caller's variables",
             "look into /.singularity.d/env of the image: it needs a 99-base.sh and must not set LD_LIBRARY_PATH",
+        )
+    first = seen.library_path.split(":")[0]
+    if plan.staging and not first.startswith(MOUNT):
+        return (
+            f"LD_LIBRARY_PATH there begins with {first}, ahead of {MOUNT}: a script that starts the program puts it "
+            "there (a wrapper in the image, a module)",
+            f"start the program itself, or have the script append: LD_LIBRARY_PATH=$LD_LIBRARY_PATH:{first}",
         )
     return (
         "the loader found another library first",

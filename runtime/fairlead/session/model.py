@@ -12,6 +12,7 @@ from fairlead.base.progress import Progress
 from fairlead.image import signature
 from fairlead.image.open import Image
 from fairlead.launch.launch import CommandLine, LaunchResult
+from fairlead.proof.unproved import Unproved
 from fairlead.proof.verdict import Proof
 from fairlead.schedulers.model import Allocation
 from fairlead.session.gradients import CommChoice
@@ -90,9 +91,11 @@ class Launched:
     """A launch that has ended.
 
     Attributes:
-        proof: None when the command never started MPI.
+        proof: None when no MPI_Init was seen.
+        unproved: what is known in place of a proof.
     """
 
     line: CommandLine
     result: LaunchResult
     proof: Proof | None
+    unproved: Unproved | None = None

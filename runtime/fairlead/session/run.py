@@ -16,7 +16,7 @@ from fairlead.elf.facts import AbiFamily
 from fairlead.image import signature
 from fairlead.launch import launch, shared_cache, unpack
 from fairlead.launch.launch import CommandLine, LaunchResult
-from fairlead.proof import preload
+from fairlead.proof import closure, preload
 from fairlead.proof.probe_job import probe
 from fairlead.proof.verdict import Proof
 from fairlead.schedulers.registry import find_allocation
@@ -54,11 +54,14 @@ def launch_proved(
     if doubt := shared_cache.seen_by_all(cache, shape, launcher, options.environ):
         options.on_finding(doubt)
     folder = launch.new_run_folder(cache)
-    inode = staging.planned_inode(prepared.plan, cache)
-    line = _command_line(prepared, command, ranks, folder, inode, options)
+    inode, known = (
+        staging.planned_inode(prepared.plan, cache),
+        closure.libraries(prepared.plan, cache),
+    )
     nodes = allocation.hosts if allocation else prepared.plan.request.shape.hosts
     limit_s = options.limit_s or prepared.plan.site.start_s
-    expected = preload.Expected(prepared.plan, ranks, inode, folder, nodes)
+    expected = preload.Expected(prepared.plan, ranks, inode, folder, nodes, known)
+    line = _command_line(prepared, command, expected, options)
     startup = preload.Startup(expected, limit_s, options.on_proof)
     options.on_start()
     result = _launched(prepared, line, folder, startup, options)
@@ -67,7 +70,8 @@ def launch_proved(
     if result.code and not (startup.proof or proof):
         # Raises what it finds.
         prove_it(prepared, ranks, options.limit_s, options.environ, options.env)
-    return Launched(line, result, startup.proof or proof)
+    proof = startup.proof or proof
+    return Launched(line, result, proof, None if proof else startup.unproved())
 
 
 def _stage(prepared: Prepared, cache: Path, options: LaunchOptions) -> None:
@@ -81,15 +85,16 @@ def _stage(prepared: Prepared, cache: Path, options: LaunchOptions) -> None:
 def _command_line(
     prepared: Prepared,
     command: Sequence[str],
-    ranks: int,
-    folder: Path,
-    inode: int,
+    expected: preload.Expected,
     options: LaunchOptions,
 ) -> CommandLine:
     """The line, with the witness's variables and the collective core in the run's folder."""
     env, environ = options.env, options.environ
     quiet = not any(name in env or name in environ for name in _UCX_LOGS)
-    variables, binds = preload.asked(prepared.plan, ranks, inode, folder, ucx=quiet)
+    ranks, folder = expected.ranks, expected.folder
+    variables, binds = preload.asked(
+        prepared.plan, ranks, expected.inode, folder, ucx=quiet, known=expected.known
+    )
     cache = cache_dir(environ)
     core = _collective_core(folder, cache, environ, options.progress) if binds else {}
     return launch.command_line(

@@ -264,6 +264,16 @@ def test_new_run_folder_where_none_can_be_is_reported(tmp_path: Path) -> None:
     assert "XDG_CACHE_HOME" in caught.value.findings[0].remedy
 
 
+def test_new_run_folder_is_closed_to_others_whatever_the_umask(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir(mode=0o755)  # as it was made before
+    before = os.umask(0)
+    try:
+        folder = launch.new_run_folder(tmp_path)
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "runs", folder)] == [0o700, 0o700]
+
+
 def test_new_run_folder_clears_old_ones_only(tmp_path: Path) -> None:
     for number in range(30):
         folder = tmp_path / f"runs/20200101-0000{number:02}-x"

@@ -56,6 +56,22 @@ def test_judge_all_as_planned_holds() -> None:
             "planned-file",
             ["LD_LIBRARY_PATH there is /image/lib", "99-base.sh"],
         ),
+        (
+            {
+                "mpi_path": "/opt/mpich/lib/libmpi.so.12",
+                "library_path": "/opt/mpich/lib:/opt/fairlead/mpi/lib",
+            },
+            "planned-file",
+            [
+                "begins with /opt/mpich/lib, ahead of /opt/fairlead/mpi",
+                "LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/opt/mpich/lib",
+            ],
+        ),
+        (
+            {"others": ("/usr/lib/libopen-pal.so.40",)},
+            "closure",
+            ["/usr/lib/libopen-pal.so.40", "does not belong to the planned MPI", "--mpi container"],
+        ),
     ],
 )
 def test_judge_a_difference_is_one_finding_that_names_its_cause(

@@ -1,0 +1,191 @@
+"""What processes of a launch have mapped, whether or not their MPI_Init was seen.
+
+The witness stands around MPI_Init by name. A program that calls it by address passes it by, and a program for which
+the loader ignores LD_PRELOAD has no witness at all. So each process says at its end what it has mapped (``seen.*``),
+and those of this node are looked at while they run.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairlead.launch import processes
+from fairlead.proof.closure import File, Library, Mapped, is_planned, judged
+from fairlead.prove import RANK_VARIABLES
+from fairlead.swap.model import WITNESS, Plan
+
+# What MPICH and Open MPI say of a failed MPI_Init: in every program that contains one of them, stripped or not, and
+# in none of their tools.
+_CONTAINED = (b"MPI_Init(argc=%p", b"MPI_Init(argc_p=%p", b"mpi_init:startup:")
+_SMALLEST = 300_000  # bytes of a program that can contain an MPI
+_AT_SECURE = 23  # getauxval(3)
+_MOST_S = 5.0  # between two looks
+_COST = 20  # a look may take one part of so many of a core's time
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """One process and the MPI in it.
+
+    Attributes:
+        rank: as its launcher numbers it; may be "".
+        how: ``end``, ``exec`` or ``session`` when the witness in it has reported, ``running`` when it was looked at.
+        program: path of its program; "" when the witness has reported.
+        unseen: why it has no witness: ``static``, ``privileged`` or ``unloaded``; "" when it has one.
+        library_path: its LD_LIBRARY_PATH, where known.
+        version: what the MPI that is not as planned says of itself; may be "".
+    """
+
+    rank: str
+    host: str
+    pid: int
+    how: str
+    mapped: Mapped
+    program: str = ""
+    unseen: str = ""
+    library_path: str = ""
+    version: str = ""
+
+    @property
+    def wrong(self) -> tuple[File, ...]:
+        """The files that are not as planned."""
+        return (*self.mapped.foreign, *self.mapped.odd)
+
+
+@dataclass
+class Observer:
+    """Looks at the processes of one launch on this node.
+
+    Attributes:
+        inode: of the planned MPI's file; 0 when its path decides.
+        sightings: by process; the last look with an MPI in it counts.
+        since: when a process that has another MPI than the planned one, and still runs, was first seen with it.
+    """
+
+    plan: Plan
+    inode: int
+    known: Sequence[Library]
+    run_id: str
+    clock: Callable[[], float] = time.monotonic
+    sightings: dict[tuple[int, str], Sighting] = field(default_factory=dict)
+    since: float | None = None
+    _begun: float | None = None
+    _next: float = 0.0
+    _first: dict[tuple[int, str], float] = field(default_factory=dict)
+    _contains: dict[tuple[int, int], bool] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """One look, unless the last was a moment ago: often at first, every few seconds later."""
+        now = self.clock()
+        self._begun = self._begun if self._begun is not None else now
+        if now < self._next:
+            return
+        spent, wrong = time.thread_time(), list[tuple[int, str]]()
+        for pid in processes.of_run(self.run_id):
+            with suppress(OSError, ValueError):  # it has ended, or may not be looked at
+                key, sighting = self._one(pid)
+                if sighting:
+                    self.sightings[key] = sighting
+                    wrong += [key] if sighting.wrong else []
+        self.since = min((self._first.setdefault(key, now) for key in wrong), default=None)
+        spent = time.thread_time() - spent
+        self._next = now + max(_COST * spent, min(_MOST_S, (now - self._begun) / 10))
+
+    def _one(self, pid: int) -> tuple[tuple[int, str], Sighting | None]:
+        """A process, by pid and time of its start, and the MPI in it, if any."""
+        proc = Path("/proc", str(pid))
+        key = pid, (proc / "stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+        if (proc / "ns/mnt").readlink() == Path("/proc/self/ns/mnt").readlink():
+            return key, None  # the launcher, or the engine
+        files = mapped_files((proc / "maps").read_text(errors="replace"))
+        mapped = judged(files, self.plan, self.inode, self.known)
+        program = str((proc / "exe").readlink())
+        unseen = ""
+        if not any(mapped) and self._contains_mpi(proc / "exe"):
+            mapped = mapped._replace(foreign=(File(program, (proc / "exe").stat().st_ino),))
+            unseen = "static"
+        if not any(mapped):
+            return key, None
+        if not unseen and not any(file.path == WITNESS for file in files):
+            unseen = "privileged" if _is_privileged(proc) else "unloaded"
+        environ = _environ(proc)
+        rank = next((environ[name] for name in RANK_VARIABLES if name in environ), "")
+        return key, Sighting(
+            rank, os.uname().nodename, pid, "running", mapped, program, unseen, environ.get("LD_LIBRARY_PATH", "")
+        )  # fmt: skip
+
+    def _contains_mpi(self, program: Path) -> bool:
+        """Whether the program's own file contains an MPI."""
+        status = program.stat()
+        if (key := (status.st_dev, status.st_ino)) not in self._contains:
+            self._contains[key] = status.st_size > _SMALLEST and _contains_mpi(program)
+        return self._contains[key]
+
+
+def _contains_mpi(program: Path) -> bool:
+    with (
+        program.open("rb") as stream,
+        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as text,
+    ):
+        return any(text.find(mark) >= 0 for mark in _CONTAINED)  # far faster than one pattern
+
+
+def _is_privileged(proc: Path) -> bool:
+    """Whether the loader ignores LD_LIBRARY_PATH and LD_PRELOAD: set-id bits, file capabilities (ld.so(8))."""
+    data = (proc / "auxv").read_bytes()
+    words = memoryview(data[: len(data) // 16 * 16]).cast("Q")
+    return dict(zip(words[::2], words[1::2], strict=True)).get(_AT_SECURE) == 1
+
+
+def _environ(proc: Path) -> dict[str, str]:
+    with suppress(OSError):
+        pairs = (proc / "environ").read_bytes().decode(errors="replace").split("\0")
+        return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    return {}
+
+
+def mapped_files(maps: str) -> tuple[File, ...]:
+    """The files in the text of a ``/proc/PID/maps``, each once."""
+    found: dict[File, None] = {}
+    for line in maps.splitlines():
+        words = line.split(None, 5)
+        if len(words) == 6 and words[5].startswith("/"):
+            found[File(words[5].removesuffix(" (deleted)"), int(words[4]))] = None
+    return tuple(found)
+
+
+def reported(folder: Path, plan: Plan, inode: int, known: Sequence[Library]) -> Iterable[Sighting]:
+    """What processes have said at their end that had an MPI, and no proof."""
+    for path in sorted(folder.glob("seen.*")):
+        if path.suffix == ".partial":
+            continue
+        values: dict[str, list[str]] = {}
+        for line in path.read_text(errors="replace").splitlines():
+            key, _, value = line.partition("=")
+            values.setdefault(key, []).append(value)
+        one = {key: found[0] for key, found in values.items()}
+        mpis = _files(values.get("mpi", ()))  # the witness has decided that they are
+        planned = tuple(mpi for mpi in mpis if is_planned(mpi, plan, inode, known))
+        foreign = tuple(mpi for mpi in mpis if mpi not in planned)
+        yield Sighting(
+            rank=one.get("rank", ""),
+            host=one.get("host", ""),
+            pid=int(one["pid"]) if one.get("pid", "").isdecimal() else 0,
+            how=one.get("how", "end"),
+            mapped=Mapped(planned, foreign, _files(values.get("other", ()))),
+            library_path=one.get("library_path", ""),
+            version=" ".join(one.get("version", "").split()),
+        )
+
+
+def _files(lines: Iterable[str]) -> tuple[File, ...]:
+    """``DEVICE INODE PATH`` each, as the witness writes it."""
+    words = [line.split(" ", 2) for line in lines]
+    whole = [word for word in words if len(word) == 3 and word[1].isdecimal()]
+    return tuple(File(path.removesuffix(" (deleted)"), int(inode)) for _, inode, path in whole)

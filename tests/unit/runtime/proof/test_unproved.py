@@ -1,0 +1,302 @@
+"""What is concluded from the files that processes have mapped, where no proof has come."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.recorded import host, planned
+
+from fairlead import native
+from fairlead.base.errors import ExitCode, FairleadError, Severity
+from fairlead.proof import closure
+from fairlead.proof.closure import File, Library, judged, libraries, setting
+from fairlead.proof.observe import Observer, Sighting, mapped_files, reported
+from fairlead.proof.preload import Expected, Startup, asked
+from fairlead.proof.unproved import Unproved, blind_ranks
+from fairlead.swap.model import Plan
+
+PLANNED = 77
+PAL = Library("libopen-pal", 78, False)
+HWLOC = Library("libhwloc", 79, True)
+
+
+def mapped(plan: Plan, *files: tuple[str, int], inode: int = PLANNED) -> closure.Mapped:
+    known = (Library("libmpi", PLANNED, False), PAL, HWLOC)
+    return judged([File(*file) for file in files], plan, inode, known)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/opt/mpich/lib/libmpi.so.12.2.2",
+        "/usr/lib/x86_64-linux-gnu/libmpich.so.12",
+        "/venv/lib/libmpi-1f9dc2a4.so.12",
+        "/usr/lib/libpmpi_abi.so.1",
+        "/usr/lib/libmpi_abi.so.1",
+        "/usr/lib/libopen_mpi.so.40",
+        "/opt/ibm/libmpi_ibm.so.3",
+    ],
+)
+def test_mpi_of_another_inode_is_foreign(path: str) -> None:
+    assert mapped(planned(), (path, 5)).foreign == (File(path, 5),)
+    assert mapped(planned(), (path, PLANNED)).planned == (File(path, PLANNED),)  # bound over it
+
+
+@pytest.mark.parametrize(
+    "path", ["/usr/lib/libmpi_cxx.so.40", "/usr/lib/libmpifort.so.12", "/usr/lib/libmpiwrap.txt"]
+)
+def test_binding_of_another_language_is_no_mpi(path: str) -> None:
+    assert mapped(planned(), (path, 5)) == ((), (), ())
+
+
+def test_library_that_belongs_to_the_mpi_must_be_the_staged_file() -> None:
+    mpi = ("/opt/fairlead/mpi/lib/libmpi.so.40", PLANNED)
+    other = ("/usr/lib/libopen-pal.so.40", 5)
+    assert mapped(planned(), mpi, ("/opt/fairlead/mpi/lib/libopen-pal.so.80", 78)).odd == ()
+    assert mapped(planned(), mpi, other).odd == (File(*other),)
+    renamed = ("/venv/openmpi.libs/libopen-pal-0a1b2c3d.so.40", 5)
+    assert mapped(planned(), mpi, renamed).odd == (File(*renamed),)
+    assert mapped(planned(), mpi, ("/usr/lib/libopen-pal-tools.so.40", 5)).odd == ()
+    assert mapped(planned(), other).odd == (), "without an MPI it belongs to none"
+
+
+def test_library_that_any_version_serves_may_be_another_and_not_two() -> None:
+    mpi = ("/opt/fairlead/mpi/lib/libmpi.so.40", PLANNED)
+    own, other = ("/opt/fairlead/mpi/dep/libhwloc.so.15", 79), ("/usr/lib/libhwloc.so.5", 6)
+    assert mapped(planned(), mpi, other).odd == ()
+    assert mapped(planned(), mpi, own, other).odd == (File(*other),)
+    bundled = ("/venv/h5py.libs/libhwloc-0a1b2c3d.so.15", 6)
+    assert mapped(planned(), mpi, own, bundled).odd == ()
+
+
+def test_image_that_keeps_its_mpi_is_judged_by_path() -> None:
+    plan = replace(
+        planned(),
+        mode="container",
+        host=None,
+        staging=None,
+        planned_file="/opt/mpich/lib/libmpi.so.12",
+    )
+    here = (plan.planned_file, 5)
+    parts = (str(Path(plan.planned_file).with_name("libopen_mpi.so.40")), 6)
+    assert mapped(plan, here, parts, inode=0).foreign == ()
+    assert mapped(plan, ("/elsewhere/libmpi.so.12", 7), inode=0).foreign
+    assert mapped(plan, ("/elsewhere/libpmpi_abi.so.1", 7), inode=0).foreign
+
+
+def test_libraries_of_a_staged_mpi_are_listed_with_their_inodes(tmp_path: Path) -> None:
+    plan = planned(mpi=host("openmpi-5.0.11"))
+    assert plan.staging
+    for item in plan.staging.files:
+        path = tmp_path / "stage" / plan.staging.key / item.target
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(
+            b"\0.gnu.version_d\0" if path.name.startswith(("libz.", "libfabric.")) else b""
+        )
+    found = {lib.stem: lib for lib in libraries(plan, tmp_path)}
+    strict = {stem for stem, lib in found.items() if not lib.loose}
+    assert {"libmpi", "libopen-pal", "libucp", "libucs", "libuct", "libfabric", "libpmix"} <= strict
+    assert found["libhwloc"].loose and "libc" not in found and "libz" not in found
+    own = tmp_path / "stage" / plan.staging.key / "lib" / "libmpi.so.40"
+    assert found["libmpi"].inode == own.stat().st_ino
+    value = setting([found["libmpi"], found["libhwloc"]])
+    assert value == f"{own.stat().st_ino}/libmpi|{found['libhwloc'].inode}/libhwloc+"
+    assert asked(plan, 2, 1, known=[PAL])[0]["FAIRLEAD_PROOF_LIBS"] == "78/libopen-pal"
+    assert len("|".join(map(str, found))) < 2000, "every process of the job carries it"
+
+
+def sighting(**changes: Any) -> Sighting:
+    wrong = closure.Mapped((), (File("/opt/mpich/lib/libmpi.so.12", 5),), ())
+    values = {"rank": "1", "host": "node1", "pid": 9, "how": "end", "mapped": wrong, **changes}
+    return Sighting(**values)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why", "remedy"),
+    [
+        ({}, "opens that file by its path", "by name"),
+        (
+            {"how": "session", "library_path": "/wrapped:/opt/fairlead/mpi/lib"},
+            "MPI_Session_init; LD_LIBRARY_PATH there begins with /wrapped",
+            "have the script append",
+        ),
+        ({"unseen": "static", "program": "/app/a"}, "/app/a contains an MPI", "shared libmpi"),
+        (
+            {"unseen": "privileged", "program": "/app/a"},
+            "/app/a is setuid, setgid",
+            "setcap -r /app/a",
+        ),
+        (
+            {"unseen": "unloaded", "program": "/app/a"},
+            "LD_PRELOAD did not reach /app/a",
+            "environment",
+        ),
+    ],
+)
+def test_foreign_mpi_fails_with_rank_host_file_title_plan_and_reason(
+    changes: dict[str, str], why: str, remedy: str
+) -> None:
+    plan = planned()
+    finding = Unproved(plan, (sighting(**changes),)).failed()
+    assert finding and finding.severity is Severity.ERROR and finding.check == "planned-file"
+    assert finding.what.startswith("rank 1 runs on another MPI than planned")
+    assert finding.where == "node1: /opt/mpich/lib/libmpi.so.12 (MPICH 3.4.3)"
+    assert plan.planned_file in finding.why and plan.planned_title in finding.why
+    assert why in finding.why and remedy in finding.remedy
+
+
+def test_unproved_launch_claims_no_more_than_was_seen() -> None:
+    plan, right = planned(), closure.Mapped((File("/x/libmpi.so.12", PLANNED),), (), ())
+    none, blind = Unproved(plan), Unproved(plan, (), ("0", "3"))
+    some = Unproved(plan, (sighting(mapped=right),), ("0",))
+    assert not any(known.failed() for known in (none, blind, some))
+    said = [known.doubt(("a", "b")) for known in (none, blind, some)]
+    assert {f.check for f in said} == {"unproved"} and {f.severity for f in said} == {
+        Severity.WARNING
+    }
+    assert not any("never called" in f"{f.what} {f.why}" for f in said)
+    assert "rank 0, 3" in said[1].what and "MPI_Init" not in said[1].what
+    assert "the planned MPI was mapped" in said[2].what
+    assert blind_ranks({"10", "2", "1"}, {"1"}) == ("2", "10")
+
+
+def test_startup_with_another_mpi_and_no_proof_fails_at_the_end(tmp_path: Path) -> None:
+    plan = planned()
+    startup = Startup(Expected(plan, 2, PLANNED, tmp_path), 30.0, lambda proof: None)
+    seen = "rank=0\nhost=n1\npid=4\nhow=end\nmpi=00:1b 5 /opt/mpich/lib/libmpi.so.12\n"
+    (tmp_path / "seen.4.0").write_text(seen)
+    startup.look()
+    with pytest.raises(FairleadError) as caught:
+        startup.last_look()
+    assert caught.value.code is ExitCode.PROOF_FAILED
+
+
+def test_startup_ends_at_once_where_a_session_was_stopped(tmp_path: Path) -> None:
+    startup = Startup(Expected(planned(), 2, PLANNED, tmp_path), 30.0, lambda proof: None)
+    seen = "rank=0\nhost=n1\npid=4\nhow=session\nmpi=00:1b 5 /opt/mpich/lib/libmpi.so.12\n"
+    (tmp_path / "seen.4.0").write_text(seen)
+    startup.look()
+    (tmp_path / "stopped.0").touch()
+    with pytest.raises(FairleadError):
+        startup.look()
+
+
+def test_damaged_report_of_a_process_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "seen.1.0").write_bytes(b"pid=\xff\nmpi=\nmpi=1 x /lib/libmpi.so.12\n\0=\n")
+    (found,) = reported(tmp_path, planned(), PLANNED, ())
+    assert found.pid == 0 and found.mapped == ((), (), ())
+
+
+def test_observer_finds_processes_in_other_mount_namespaces_only(tmp_path: Path) -> None:
+    """A file of an MPI's name, mapped by a process of the run: here and in a namespace of its own."""
+    library = tmp_path / "libmpi.so.12"
+    subprocess.run(["cc", "-shared", "-x", "c", "/dev/null", "-o", library], check=True)
+    code = f"import ctypes, sys; ctypes.CDLL({str(library)!r}); print(flush=True); sys.stdin.read()"
+    unshare = ["unshare", "--map-root-user", "--mount"]
+    if subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("no user namespaces")
+    env = {**os.environ, "FAIRLEAD_RUN_ID": "observed", "PMI_RANK": "3"}
+    for words, count in (([], 0), (unshare, 1)):
+        observer = Observer(planned(), PLANNED, (), "observed")
+        process = subprocess.Popen([*words, sys.executable, "-c", code], env=env,
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+        assert process.stdout
+        process.stdout.readline()
+        observer.look()
+        found = list(observer.sightings.values())
+        assert len(found) == count and (observer.since is not None) is bool(count)
+        process.communicate()
+        observer._next = 0.0
+        observer.look()
+        assert len(observer.sightings) == count and observer.since is None, "it has ended"
+        for sight in found:
+            assert (sight.rank, sight.how, sight.unseen) == ("3", "running", "unloaded")
+            assert [file.path for file in sight.mapped.foreign] == [str(library)]
+
+
+def test_maps_name_each_file_once() -> None:
+    text = Path("/proc/self/maps").read_text()
+    files = mapped_files(text)
+    assert len(files) == len(set(files)) and any("python" in file.path for file in files)
+
+
+def test_file_that_was_replaced_while_it_is_mapped_is_known_by_its_name(tmp_path: Path) -> None:
+    line = "7f00-7f10 r-xp 00000000 00:1b 5 /opt/x/libmpi.so.12 (deleted)\n"
+    assert mapped_files(line * 2) == (File("/opt/x/libmpi.so.12", 5),)
+    (tmp_path / "seen.4.0").write_text("pid=4\nmpi=00:1b 5 /opt/x/libmpi.so.12 (deleted)\n")
+    (found,) = reported(tmp_path, planned(), PLANNED, ())
+    assert found.mapped.foreign == (File("/opt/x/libmpi.so.12", 5),)
+
+
+def test_startup_ends_a_launch_that_has_been_on_another_mpi_for_long(tmp_path: Path) -> None:
+    now = [100.0]
+    startup = Startup(
+        Expected(planned(), 2, PLANNED, tmp_path), 5.0, lambda proof: None, lambda: now[0]
+    )
+    observer = startup._observer
+    for name in ("exit.0", "exit.1", "alive.0", "alive.1"):
+        (tmp_path / name).write_text("node 1\n")
+    startup.look()
+    observer._next, observer.since = float("inf"), now[0]
+    observer.sightings[9, "1"] = sighting(how="running")
+    startup.look()  # a tool that a job begins with may map an MPI that it never starts
+    now[0] += 60
+    with pytest.raises(FairleadError) as caught:
+        startup.look()
+    assert caught.value.code is ExitCode.PROOF_FAILED
+
+
+@pytest.mark.parametrize("inode_of", ["libmpi.so.12", ""], ids=["staged", "the image's own"])
+def test_witness_and_host_judge_the_same_files_alike(inode_of: str, tmp_path: Path) -> None:
+    """Every name that counts, or nearly does, in one process: both sides must see the same in it."""
+    ours, theirs, out = tmp_path / "ours", tmp_path / "theirs", tmp_path / "out"
+    names = (
+        "libmpi.so.12", "libmpi.so.40.1.2", "libmpich-0a1b2c3d.so.12", "libmpi_gnu_123.so.12", "libmpi_ibm.so.3",
+        "libmpi_cxx.so.40", "libmpifort.so.12", "libmpi_mpifh.so.40", "libmpi_shm_heap.so", "libpmpi_abi.so.1",
+        "libopen_mpi.so.40", "libopen-pal.so.40", "libopen-pal-0a1b2c3d.so.80", "libopen-pal-x.so.1",
+        "libhwloc.so.15", "libhwloc-0a1b2c3d.so.15", "libother.so.1",
+    )  # fmt: skip
+    stub = tmp_path / "stub.so"
+    subprocess.run(["cc", "-shared", "-x", "c", "/dev/null", "-o", stub], check=True)
+    for folder in (ours, theirs):
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_bytes(stub.read_bytes())
+    out.mkdir()
+    inode = (ours / inode_of).stat().st_ino if inode_of else 0
+    known = [
+        Library(
+            "libopen-pal", (ours / "libopen-pal.so.40").stat().st_ino if inode else 0, not inode
+        ),
+        Library("libhwloc", (ours / "libhwloc.so.15").stat().st_ino if inode else 0, True),
+        *(
+            [Library("libpmpi_abi", (ours / "libpmpi_abi.so.1").stat().st_ino, False)]
+            if inode
+            else []
+        ),
+    ]
+    plan = replace(planned(), planned_file=str(ours / "libmpi.so.12"), bound=())
+    files = [str(folder / name) for folder in (ours, theirs) for name in names]
+    code = f"import ctypes; l = [ctypes.CDLL(f) for f in {files!r}]; print(open('/proc/self/maps').read())"
+    env = {
+        **os.environ,
+        "LD_PRELOAD": str(native.ensure_witness(tmp_path / "cache")),
+        "FAIRLEAD_PROOF": f"1|{inode}|{out}|{plan.planned_file}",
+        "FAIRLEAD_PROOF_LIBS": setting(known),
+        "PMI_RANK": "0",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    (found,) = reported(out, plan, inode, known)
+    mapped = judged(mapped_files(done.stdout), plan, inode, known)
+    assert found.mapped.foreign == mapped.foreign and len(mapped.foreign) > 6
+    assert set(found.mapped.odd) == set(mapped.odd[:4]) and mapped.odd
+    own = File(plan.planned_file, (ours / "libmpi.so.12").stat().st_ino)
+    assert own in found.mapped.planned and set(found.mapped.planned) <= set(mapped.planned)
