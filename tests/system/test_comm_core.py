@@ -37,6 +37,8 @@ MPIS = {
     "intel": ("mpich", "libmpi.so"),
     "openmpi": ("openmpi", "libmpi.so.40"),
 }
+# What a program of each is linked to.
+LINKED = {**{name: file for name, (_, file) in MPIS.items()}, "intel": "libmpi.so.12"}
 SANITIZE = {"thread": "thread", "address": "address,undefined"}
 BAD_CALL, DIFFER, PEER_LOST, TIMEOUT, INTERRUPTED = 1, 4, 5, 6, 8
 
@@ -158,6 +160,14 @@ def ranks(memory: Path, said: Path) -> Ranks:
         )
 
     return run
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[Host, Host]]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make network namespaces")
+    with two_hosts() as both:
+        yield both
 
 
 def fine(done: subprocess.CompletedProcess[str]) -> str:
@@ -326,6 +336,62 @@ def test_ten_thousand_steps_leak_neither_memory_nor_files(ranks: Ranks) -> None:
     assert all(kb < 1000 and files == 0 for kb, files in grown), text
 
 
+# --- what MPI grants ----------------------------------------------------------------------------
+
+LEVELS = ["multiple", "serialized", "funneled", "single"]
+# Ranks, and ranks per node.
+NODES_OF_ONE = [(2, "1"), (3, "1"), (4, "2"), (3, "")]
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("count", "node"),
+    [pytest.param(*p, marks=[pytest.mark.full] * (p != (2, "1"))) for p in NODES_OF_ONE],
+)
+def test_every_level_of_threads_is_right_while_the_program_uses_mpi_itself(
+    count: int, node: str, level: str, mpi: str, ranks: Ranks
+) -> None:
+    """Between nodes a thread of the core's own would be in MPI at the same time as the program."""
+    words = ("comm_levels.py", level, LINKED[mpi])
+    done = ranks(count, *words, mpi=mpi, FAIRLEAD_COMM_NODE_RANKS=node)
+    check_level(fine(done), done.stderr, node != "")
+
+
+def check_level(output: str, errors: str, between_nodes: bool) -> None:
+    granted, known, status, words = output.strip().split("|")
+    assert granted == known
+    restricted = between_nodes and granted != "multiple"
+    notice = f"grants MPI_THREAD_{granted.upper()}: between nodes everything moves in the threads"
+    assert errors.count(notice) == restricted, errors
+    if restricted:
+        assert errors.count("set MPICH_MAX_THREAD_SAFETY=multiple") == 1
+    if restricted and granted != "serialized":
+        assert int(status) == BAD_CALL
+        assert words.startswith("fairlead_comm_aggregate was called in a thread that may not call")
+        assert "MPICH_MAX_THREAD_SAFETY=multiple" in words
+    else:
+        assert int(status) == 0, words
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_level_of_threads_is_right_on_two_hosts(
+    level: str, pair: tuple[Host, Host], said: Path
+) -> None:
+    one, _ = pair
+    start = launcher(one, hosts.mpich() / "bin/mpiexec.hydra", hosts="node1:1,node2:2")
+    program = (sys.executable, hosts.PROGRAMS / "comm_levels.py", level, LINKED["mpich"])
+    words = one.words(start, "-n", "3", *program)
+    variables: Mapping[str, str] = {
+        **os.environ, "LD_LIBRARY_PATH": str(hosts.mpich() / "lib"),
+        "FAIRLEAD_COMM_LIBRARY": str(core()), "UCX_TLS": "self,tcp", "PYTHONPATH": str(RUNTIME),
+    }  # fmt: skip
+    done = subprocess.run(
+        words, env=variables, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    check_level(fine(done), done.stderr, True)
+
+
 # --- sanitizers ---------------------------------------------------------------------------------
 
 # UCX's own hooks into memory calls and its reads of other processes do not go with the thread sanitizer.
@@ -459,12 +525,13 @@ def test_rank_of_another_node_that_skipped_a_step_is_named_under_every_mpi(
     check_skipped("skip", failures(said), "HOST", "HOST")
 
 
+@pytest.mark.parametrize("level", ["serialized", "funneled"])
 def test_rank_of_another_node_that_skipped_is_named_where_mpi_takes_one_thread_at_a_time(
-    ranks: Ranks, said: Path
+    level: str, ranks: Ranks, said: Path
 ) -> None:
     ranks(
         3, "comm_wrong.py", "skip_started", launch=LEFT_ALONE, limit_s=40,
-        FAIRLEAD_COMM_NODE_RANKS="1", MPI4PY_RC_THREAD_LEVEL="serialized",
+        FAIRLEAD_COMM_NODE_RANKS="1", LEVEL=level,
     )  # fmt: skip
     check_skipped("skip_started", failures(said), "HOST", "HOST")
 
@@ -742,14 +809,6 @@ def test_file_of_a_run_that_is_starting_is_not_swept_away(ranks: Ranks, memory: 
 
 
 # --- two hosts --------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def pair() -> Iterator[tuple[Host, Host]]:
-    if os.geteuid() != 0:
-        pytest.skip("only root can make network namespaces")
-    with two_hosts() as both:
-        yield both
 
 
 def wrong_on_two_hosts(

@@ -38,15 +38,15 @@ State &state() {
     return *made;
 }
 
-// Whether a call may be made now.
-int usable(const char *call) {
+// Whether a call may be made now, in this thread. Within a node only calls that make or free communicators call MPI.
+int usable(const char *call, bool mpi = false) {
     last.clear();
     State &s = state();
     if (s.finalized) return last.set(FAIRLEAD_BAD_CALL, "%s was called after fairlead_comm_finalize", call);
     if (!s.ready) return last.set(FAIRLEAD_BAD_CALL, "%s was called before fairlead_comm_init", call);
     if (s.here.forked())
         return last.set(FAIRLEAD_BAD_CALL, "%s was called in process %d, a fork of rank %d (%s), process %d: MPI does not follow a fork", call, int(getpid()), s.world.rank, s.world.host(s.world.rank), int(s.here.process()));
-    return 0;
+    return mpi || s.all.nodes() > 1 ? s.mpi.here(call, &last) : 0;
 }
 
 int known(const fairlead_tensor *tensors, uint64_t count, const char *call, bool numbers, bool mean, bool out) {
@@ -74,10 +74,11 @@ struct Greeting {
     int32_t node_ranks, shared_memory, deterministic, nonfinite, lifeline;
     char host[64];
 };
-constexpr uint64_t PROTOCOL = 4;  // between ranks; increase it whenever the contents of what they must agree on change
+constexpr uint64_t PROTOCOL = 5;  // between ranks; increase it whenever the contents of what they must agree on change
 
 // A call that every rank makes in the lane of calls without a team.
 int together(State &s, Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root) {
+    if (int bad = fairlead_team::catch_up(&last)) return bad;
     s.all.block(s.all.calls() + 1);
     const int bad = s.all.run(kind, all_of, part, operation, root, false, &last);
     if (!bad) s.all.unblock();  // after an error, others can still see where this rank stands
@@ -119,6 +120,12 @@ int begin(State &s) {
     s.clock.begin();
     s.timeline.open(s.world.rank, s.world.size, s.world.host(s.world.rank), greetings[0].run, s.settings.timeline_mb, s.settings.timeline_chunks);
     if (int bad = s.all.open(mpi, mpi.world, s.world, s.settings, -1, 0, &last)) return bad;
+    if (s.all.nodes() > 1 && !mpi.multiple() && s.world.rank == 0) {
+        char line[1200];
+        const int length = snprintf(line, sizeof line, "fairlead.comm: %.600s grants MPI_THREAD_%s: between nodes everything moves in the threads that call; started calls move when the program waits%s; " FAIRLEAD_ASK_FOR_THREADS "\n", mpi.library,
+                                    mpi.threads == Mpi::SERIALIZED ? "SERIALIZED" : mpi.threads == Mpi::FUNNELED ? "FUNNELED" : "SINGLE", mpi.threads == Mpi::SERIALIZED ? "" : ", and only the thread that started MPI may call");
+        if (length > 0 && write(2, line, least(size_t(length), sizeof line - 1)) < 0) return last.set(FAIRLEAD_BAD_CALL, "standard error cannot be written: %s", strerror(errno));
+    }
     if (s.all.nodes() > 1)
         if (int bad = s.watch.exchange.open(mpi, mpi.world, s.world, &last)) return bad;
     if (s.all.nodes() > 1 && s.settings.lifeline)
@@ -166,7 +173,7 @@ API int fairlead_comm_finalize(void) {
     last.clear();
     if (!s.ready && !s.finalized) return 0;
     if (s.finalized) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_finalize was called twice by rank %d (%s)", s.world.rank, s.world.host(s.world.rank));
-    if (int bad = usable("fairlead_comm_finalize")) return bad;
+    if (int bad = usable("fairlead_comm_finalize", true)) return bad;
     int first = 0;
     Error error;
     error.clear();
@@ -203,6 +210,8 @@ API int fairlead_comm_size(void) { return state().ready ? state().world.size : -
 API int fairlead_comm_local_rank(void) { return state().ready ? state().all.segment().place() : -1; }
 API int fairlead_comm_local_size(void) { return state().ready ? state().all.segment().ranks() : -1; }
 
+API const char *fairlead_comm_threads(void) { return state().ready ? state().mpi.level() : ""; }
+
 API int fairlead_comm_layout(fairlead_layout *layout) {
     if (int bad = usable("fairlead_comm_layout")) return bad;
     if (!layout) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_layout: layout is NULL");
@@ -217,7 +226,7 @@ API int fairlead_comm_layout(fairlead_layout *layout) {
 }
 
 API int fairlead_comm_team(int threads, fairlead_team **team) {
-    if (int bad = usable("fairlead_comm_team")) return bad;
+    if (int bad = usable("fairlead_comm_team", true)) return bad;
     if (!team) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_team: team is NULL");
     if (threads < 1 || threads > fairlead_team::MOST_LANES) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_team: a team has 1 to %d threads, not %d", fairlead_team::MOST_LANES, threads);
     State &s = state();
@@ -227,6 +236,8 @@ API int fairlead_comm_team(int threads, fairlead_team **team) {
     void *place = nullptr;
     if (posix_memalign(&place, alignof(fairlead_team), sizeof(fairlead_team))) return last.set(FAIRLEAD_NO_MEMORY, "no memory for a team");
     fairlead_team *made = new (place) fairlead_team;
+    // Every rank's thread has come here, so none waits for another while it has the turn.
+    const MpiTurn turn(s.mpi);
     if (int bad = made->open(s.mpi, s.mpi.world, s.world, s.settings, s.count, threads, &last)) return bad;
     s.count++;
     made->next = s.teams;
@@ -270,7 +281,7 @@ API int fairlead_comm_start(fairlead_team *team, const fairlead_tensor *tensors,
 
 API int fairlead_comm_done(fairlead_team *team, uint64_t ticket) {
     const char *call = "fairlead_comm_done";
-    return usable(call) || known(state(), team, call) || team->done(ticket);
+    return usable(call) || known(state(), team, call) || team->done(ticket, &last);
 }
 
 API int fairlead_comm_wait(fairlead_team *team, uint64_t ticket) {

@@ -22,7 +22,10 @@ int Exchange::close(Error *error) {
     if (!comm_) return 0;
     Lock lock(mutex_);
     int64_t mine[2] = {sent_to_first_, spread_}, all[2] = {};
-    if (int bad = mpi_->check(mpi_->Allreduce(mine, all, 2, mpi_->i64, mpi_->sum, comm_), "MPI_Allreduce", error)) return bad;
+    {
+        const MpiTurn turn(*mpi_);
+        if (int bad = mpi_->check(mpi_->Allreduce(mine, all, 2, mpi_->i64, mpi_->sum, comm_), "MPI_Allreduce", error)) return bad;
+    }
     while (world_->rank == 0 ? taken_ < all[0] : all[1] && !heard_) {
         if (take_one() == VERDICT) heard_ = true;
         sched_yield();

@@ -499,18 +499,27 @@ int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *err
     if (nodes_ > 1) same = largest_[0] == mark_[0] && largest_[1] == mark_[1];
     else
         for (int i = 1; i < locals_; i++) same = same && segment_.seat(i).arrivals[parity].call == segment_.seat(0).arrivals[parity].call;
-    return same ? 0 : differ(call, tensors, error);
+    return same ? 0 : differ(call, tensors, wait, error);
 }
 
 // Collective; calls differ. Reports which rank differs from the majority, and in what.
-int Lane::differ(const Call &call, const Tensors &tensors, Error *error) {
+int Lane::differ(const Call &call, const Tensors &tensors, Wait &wait, Error *error) {
     constexpr uint64_t LISTED = 1 << 16;
-    Room<Call> calls;
     Room<Row> rows[2];
-    Call ours = call;
     const int size = world_->size;
-    if (!calls.room(size_t(size)) || !rows[0].room(LISTED) || !rows[1].room(LISTED)) return error->set(FAIRLEAD_NO_MEMORY, "no memory to say in what the ranks differ");
-    if (int bad = mpi_->check(mpi_->Allgather(&ours, int(sizeof ours), mpi_->byte, calls.at(), int(sizeof ours), mpi_->byte, comm_), "MPI_Allgather", error)) return bad;
+    if (!calls_of_.room(size_t(size)) || !rows[0].room(LISTED) || !rows[1].room(LISTED)) return error->set(FAIRLEAD_NO_MEMORY, "no memory to say in what the ranks differ");
+    Room<Call> &calls = calls_of_;
+    if (nodes_ == 1)
+        for (int i = 0; i < locals_; i++) calls[size_t(segment_.seat(i).rank)] = segment_.seat(i).arrivals[(calls_ - 1) & 1].call;
+    else {
+        Mpi::Handle request = mpi_->request_null;
+        ours_ = call;
+        {
+            const MpiTurn turn(*mpi_);
+            if (int bad = mpi_->check(mpi_->Iallgather(&ours_, int(sizeof ours_), mpi_->byte, calls.at(), int(sizeof ours_), mpi_->byte, comm_, &request), "MPI_Iallgather", error)) return bad;
+        }
+        if (int bad = complete(&request, wait, error)) return bad;
+    }
     told_apart_ = true;
     int alike = 0, odd = 0, usual = 0;
     for (int i = 0; i < size; i++) alike += calls[size_t(i)] == calls[0];
@@ -533,7 +542,7 @@ int Lane::differ(const Call &call, const Tensors &tensors, Error *error) {
         if (asked[i] == world_->rank)
             for (uint64_t j = 0; j < least(tensors.count, LISTED); j++) rows[i][j] = row_of(tensors.at[j]);
         const uint64_t n = least(calls[size_t(asked[i])].count, LISTED);
-        if (int bad = mpi_->check(mpi_->Bcast(rows[i].at(), int(n * sizeof(Row)), mpi_->byte, asked[i], comm_), "MPI_Bcast", error)) {
+        if (int bad = spread_bytes(rows[i].at(), n * sizeof(Row), asked[i], wait, error)) {
             told_apart_ = false;
             return bad;
         }
@@ -598,6 +607,14 @@ int Lane::test(Mpi::Handle *request, bool *done, Error *error) {
     const int bad = mpi_->check(mpi_->Test(request, &flag, mpi_->no_status), "MPI_Test", error);
     *done = flag != 0;
     return bad;
+}
+
+int Lane::complete(Mpi::Handle *request, Wait &wait, Error *error) {
+    bool done = false;
+    int failed = 0;
+    wait.network = true;
+    const int bad = until([&] { return (failed = test(request, &done, error)) || done; }, wait, error);
+    return bad ? bad : failed;
 }
 
 // --- the pipelines ---------------------------------------------------------------------------
@@ -816,6 +833,12 @@ int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
     return 0;
 }
 
+int Lane::spread_bytes(void *bytes, size_t size, int root, Wait &wait, Error *error) {
+    const fairlead_tensor t = {bytes, bytes, size, FAIRLEAD_BYTES, 0, nullptr};
+    if (int bad = streams_[RAW].set(&t, 1, RAW, error)) return bad;
+    return spread(streams_[RAW], root, wait, error);
+}
+
 // Small tensors travel with the arrival itself: one exchange, and every rank sums for itself.
 void Lane::flat(const fairlead_tensor *tensors, uint64_t count, bool few, Kind kind, int operation, int root) {
     const Kernels &kernel = kernels();
@@ -878,14 +901,10 @@ int Lane::judge(int nonfinite, Wait &wait, Error *error) {
             const MpiTurn turn(*mpi_);
             if (int bad = mpi_->check(mpi_->Iallreduce(&odd_[0], &odd_[1], 1, mpi_->i64, mpi_->max, comm_, &request), "MPI_Iallreduce", error)) return bad;
         }
-        bool done = false;
-        int failed = 0;
-        wait.network = true;
-        const int bad = until([&] { return (failed = test(&request, &done, error)) || done; }, wait, error);
-        if (bad || failed) return bad ? bad : failed;
+        if (int bad = complete(&request, wait, error)) return bad;
         if (!odd_[1]) return 0;
         const int from = int(odd_[1] > size ? 2 * size - odd_[1] : size - odd_[1]);
-        if (int wrong = mpi_->check(mpi_->Bcast(words, int(sizeof words), mpi_->byte, from, comm_), "MPI_Bcast", error)) return wrong;
+        if (int bad = spread_bytes(words, sizeof words, from, wait, error)) return bad;
     } else if (!doubts) return 0;
     return error->set(FAIRLEAD_NONFINITE, "%s", words);
 }

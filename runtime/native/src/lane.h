@@ -130,7 +130,11 @@ class Lane {
   private:
     class Wait;
     int agree(const Call &call, const Tensors &tensors, Wait &wait, Error *error);
-    int differ(const Call &call, const Tensors &tensors, Error *error);
+    int differ(const Call &call, const Tensors &tensors, Wait &wait, Error *error);
+    // Until the request is complete.
+    int complete(Mpi::Handle *request, Wait &wait, Error *error);
+    // `size` bytes of rank `root`, to all ranks.
+    int spread_bytes(void *bytes, size_t size, int root, Wait &wait, Error *error);
     void flat(const fairlead_tensor *tensors, uint64_t count, bool few, Kind kind, int operation, int root);
     int reduce(const Stream &stream, Form wire, double scale, Wait &wait, Error *error);
     int spread(const Stream &stream, int root, Wait &wait, Error *error);
@@ -184,7 +188,9 @@ class Lane {
     int id_ = -1;  // index in the watch
     const uint32_t *abandoned_ = nullptr;
     uint64_t awaited_ = 0;
-    int64_t mark_[2], largest_[2];  // of the agreement; MPI may still write to them after a call has failed
+    int64_t mark_[2], largest_[2];  // of the agreement; MPI may still write to them after a call has failed,
+    Room<Call> calls_of_;           // and to these: the calls of all ranks where they differ
+    Call ours_;
     Error broke_;
     Laps laps_;
     bool looks_ = false;  // in this call

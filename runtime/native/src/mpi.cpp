@@ -73,7 +73,7 @@ int Mpi::find(Error *error) {
                                            "libmpi.so.40 can be: %s", dlerror());
     struct { void **at; const char *name; } wanted[] = {
 #define WANT(name) {reinterpret_cast<void **>(&name), "MPI_" #name}
-        WANT(Init_thread), WANT(Initialized), WANT(Finalized), WANT(Finalize), WANT(Query_thread), WANT(Comm_dup),
+        WANT(Init_thread), WANT(Initialized), WANT(Finalized), WANT(Finalize), WANT(Query_thread), WANT(Is_thread_main), WANT(Comm_dup),
         WANT(Comm_split), WANT(Comm_split_type), WANT(Comm_rank), WANT(Comm_size), WANT(Comm_free),
         WANT(Comm_set_errhandler), WANT(Allreduce), WANT(Iallreduce), WANT(Bcast), WANT(Ibcast), WANT(Allgather),
         WANT(Iallgather), WANT(Ialltoall), WANT(Test), WANT(Issend), WANT(Improbe), WANT(Imrecv), WANT(Error_string),
@@ -131,14 +131,25 @@ int Mpi::start(Error *error) {
     if (int bad = check(Finalized(&ended), "MPI_Finalized", error)) return bad;
     if (ended) return error->set(FAIRLEAD_BAD_CALL, "MPI has been finalized, and can be started once in a process");
     if (int bad = check(Initialized(&running), "MPI_Initialized", error)) return bad;
-    const int wanted = abi == STANDARD ? 4096 : 3;  // MPI_THREAD_MULTIPLE
+    const int one = abi == STANDARD ? 1024 : 1, levels[] = {0, one, 2 * one, abi == STANDARD ? 4 * one : 3};
     if (!running) {
-        if (int bad = check(Init_thread(nullptr, nullptr, wanted, &level), "MPI_Init_thread", error)) return bad;
+        if (int bad = check(Init_thread(nullptr, nullptr, levels[MULTIPLE], &level), "MPI_Init_thread", error)) return bad;
     } else if (int bad = check(Query_thread(&level), "MPI_Query_thread", error)) return bad;
     ours = !running;
-    multiple = level >= wanted;
+    threads = SINGLE;
+    for (const Threads each : {FUNNELED, SERIALIZED, MULTIPLE})
+        if (level >= levels[each]) threads = each;
+    if (int bad = here("fairlead_comm_init", error)) return bad;
     if (int bad = check(Op_create(add<F16>, 1, &sum_f16), "MPI_Op_create", error)) return bad;
     return check(Op_create(add<BF16>, 1, &sum_bf16), "MPI_Op_create", error);
+}
+
+int Mpi::here(const char *call, Error *error) const {
+    if (threads >= SERIALIZED) return 0;
+    int main = 0;
+    if (int bad = check(Is_thread_main(&main), "MPI_Is_thread_main", error)) return bad;
+    if (main) return 0;
+    return error->set(FAIRLEAD_BAD_CALL, "%s was called in a thread that may not call MPI: %s grants MPI_THREAD_%s, with which only the thread that started MPI may; " FAIRLEAD_ASK_FOR_THREADS, call, library, threads == SINGLE ? "SINGLE" : "FUNNELED");
 }
 
 int Mpi::check(int code, const char *call, Error *error) const {

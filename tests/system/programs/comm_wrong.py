@@ -30,6 +30,11 @@ from comm_core import (
     tensors,
 )  # fmt: skip
 
+if LEVEL := os.environ.get("LEVEL"):  # the program starts MPI, and asks for no more
+    levels = {"funneled": 1, "serialized": 2}
+    ctypes.CDLL("libmpi.so.12").MPI_Init_thread(
+        None, None, levels[LEVEL], ctypes.byref(ctypes.c_int())
+    )
 RANK = int(os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
 ROW = (np.ones(5), None, FLOAT64)
 ONE = ctypes.c_uint64(1)
