@@ -276,6 +276,44 @@ def test_every_instruction_set_gives_the_same_bits_and_they_are_right(ranks: Ran
     assert len(set(answers.values())) == 1, answers
 
 
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+def bound(*places: int) -> tuple[str, ...]:
+    """Words that bind each rank to one processor of those that the test may use."""
+    return ("-bind-to", f"user:{','.join(str(CPUS[place]) for place in places)}")
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="two ranks share the only processor")
+@pytest.mark.parametrize(
+    ("count", "launch", "node", "crowded"),
+    [
+        (2, (), "", "0 0"),
+        (2, bound(0, 1), "", "0 0"),
+        (2, bound(0, 0), "", "1 1"),
+        (2, bound(0, 0), "1", "1 1"),  # they share no memory, yet the processor
+        (3, bound(0, 1, 0), "", "1 1 1" if len(CPUS) == 2 else None),
+        (len(CPUS) + 1, (), "1", " ".join("1" * (len(CPUS) + 1))),
+    ],
+    ids=["unbound", "bound", "same", "same-apart", "two-and-one", "many"],
+)
+def test_bound_ranks_know_whether_they_outnumber_their_processors(
+    count: int, launch: tuple[str, ...], node: str, crowded: str | None, ranks: Ranks
+) -> None:
+    """A rank that is bound to one of two processors has no reason to sleep while it waits."""
+    words = (
+        "import os, comm_core as c; c.call('init'); rank, crowded = c.raw('rank'), c.raw('crowded')\n"
+        "os.write(1, f'{rank} {crowded}\\n'.encode()); c.call('finalize')"
+    )
+    done = ranks(
+        count, sys.executable, "-c", words, launch=launch, FAIRLEAD_COMM_NODE_RANKS=node,
+        PYTHONPATH=f"{RUNTIME}:{hosts.PROGRAMS}",
+    )  # fmt: skip
+    found = sorted(fine(done).splitlines())
+    wanted = (crowded or "1 0 1").split()
+    assert found == [f"{rank} {each}" for rank, each in enumerate(wanted)], done.stdout
+
+
 # --- any tensors in any order -------------------------------------------------------------------
 
 

@@ -114,6 +114,9 @@ int fairlead_comm_size(void);
 int fairlead_comm_local_rank(void);
 int fairlead_comm_local_size(void);
 int fairlead_comm_layout(fairlead_layout *layout);
+/* Whether this rank shares its processors with more ranks than there are processors: it then gives them up
+ * while it waits, which makes small calls slower. -1 before init. */
+int fairlead_comm_crowded(void);
 /* The level that MPI grants: "multiple", "serialized", "funneled" or "single"; "" before init. Below
  * "multiple" no thread of the core's own calls MPI: between nodes, started calls move while their thread is
  * in a call that waits for other ranks, or in fairlead_comm_done, and the threads of a team work one after

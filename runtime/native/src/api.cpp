@@ -91,6 +91,22 @@ int known(State &s, const fairlead_team *team, const char *call) {
     return last.set(FAIRLEAD_BAD_CALL, "%s: there is no such team", call);
 }
 
+// Every rank's processors, to all of its machine, even to those that do not share memory with it.
+int crowd(State &s) {
+    const Mpi &mpi = s.mpi;
+    Mpi::Handle machine = 0;
+    int ranks = 0;
+    Cpus mine;
+    Room<Cpus> each;
+    mine.read();
+    if (int bad = mpi.check(mpi.Comm_split_type(mpi.world, mpi.shared_type, s.world.rank, mpi.info_null, &machine), "MPI_Comm_split_type", &last)) return bad;
+    if (int bad = mpi.check(mpi.Comm_size(machine, &ranks), "MPI_Comm_size", &last)) return bad;
+    if (!each.room(size_t(ranks))) return last.set(FAIRLEAD_NO_MEMORY, "no memory for the processors of %d ranks", ranks);
+    if (int bad = mpi.check(mpi.Allgather(&mine, int(sizeof mine), mpi.byte, each.at(), int(sizeof mine), mpi.byte, machine), "MPI_Allgather", &last)) return bad;
+    s.watch.crowded = outnumbered(mine, each.at(), ranks);
+    return mpi.check(mpi.Comm_free(&machine), "MPI_Comm_free", &last);
+}
+
 int begin(State &s) {
     if (int bad = s.settings.read(&last)) return bad;
     Mpi &mpi = s.mpi;
@@ -119,6 +135,7 @@ int begin(State &s) {
     s.here.mark();
     s.clock.begin();
     s.timeline.open(s.world.rank, s.world.size, s.world.host(s.world.rank), greetings[0].run, s.settings.timeline_mb, s.settings.timeline_chunks);
+    if (int bad = crowd(s)) return bad;
     if (int bad = s.all.open(mpi, mpi.world, s.world, s.settings, -1, 0, &last)) return bad;
     if (s.all.nodes() > 1 && !mpi.multiple() && s.world.rank == 0) {
         char line[1200];
@@ -209,6 +226,8 @@ API int fairlead_comm_rank(void) { return state().ready ? state().world.rank : -
 API int fairlead_comm_size(void) { return state().ready ? state().world.size : -1; }
 API int fairlead_comm_local_rank(void) { return state().ready ? state().all.segment().place() : -1; }
 API int fairlead_comm_local_size(void) { return state().ready ? state().all.segment().ranks() : -1; }
+
+API int fairlead_comm_crowded(void) { return state().ready ? state().watch.crowded : -1; }
 
 API const char *fairlead_comm_threads(void) { return state().ready ? state().mpi.level() : ""; }
 

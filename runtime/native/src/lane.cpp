@@ -151,7 +151,7 @@ class Lane::Wait {
             begun_ = now_s();
             lane_.segment_.ring(true);
         }
-        const long spin_us = helper_ || lane_.crowded_ ? 0 : lane_.settings_->spin_us;
+        const long spin_us = helper_ || lane_.world_->watch->crowded ? 0 : lane_.settings_->spin_us;
         if (turns_ < 128 && spin_us) {
             // A pause may take 140 cycles, as long as the transfer of a cache line; spin without it at first.
             if (turns_ > 32) relax();
@@ -418,7 +418,6 @@ int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &s
         if (!pieces_.room(DEPTH * 2 * PIECES(segment_.chunk(), nodes)) || !sources_.room(nodes) || !forms_.room(nodes))
             return error->set(FAIRLEAD_NO_MEMORY, "no memory for the pieces of %d nodes", nodes_);
     }
-    crowded_ = locals_ > cpus();
     Watch &watch = *world.watch;
     if (watch.count < Watch::MOST) {
         watch.lanes[id_ = watch.count] = this;

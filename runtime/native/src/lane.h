@@ -73,6 +73,7 @@ struct Watch {
     uint32_t callers = 0;  // threads that have called: 0, 1, or 2 for several
     int (*go_on)(void) = nullptr;  // called by the thread that set it
     pthread_t asked = {};
+    bool crowded = false;  // ranks of this node outnumber the processors that they and this one may use
     uint32_t reported_odd = 0;  // this rank has reported that it passed NaN or infinity
     bool interrupted() const { return go_on && pthread_equal(asked, pthread_self()) && !go_on(); }
 };
@@ -183,7 +184,6 @@ class Lane {
     char why_not_[700] = "";
     uint64_t calls_ = 0, chunks_ = 0;
     int slowest_ = 0;
-    bool crowded_ = false;  // more ranks on this node than processors
     bool broken_ = false, told_apart_ = false;
     int id_ = -1;  // index in the watch
     const uint32_t *abandoned_ = nullptr;
