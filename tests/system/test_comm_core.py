@@ -681,6 +681,29 @@ def test_wait_that_is_interrupted_ends(ranks: Ranks, said: Path) -> None:
     assert all(seconds < 2 for _, _, seconds, _ in found)
 
 
+def test_thread_that_stops_asking_leaves_the_others_interruptible(ranks: Ranks, said: Path) -> None:
+    ranks(2, "comm_wrong.py", "interrupted_elsewhere", launch=LEFT_ALONE, limit_s=40)
+    ((rank, status, seconds, _),) = failures(said)
+    assert (rank, status) == (0, INTERRUPTED) and seconds < 2
+
+
+@pytest.mark.parametrize("node", ["", "1"])
+def test_finalize_waits_for_the_call_of_another_thread(node: str, ranks: Ranks, said: Path) -> None:
+    fine(ranks(2, "comm_wrong.py", "ends_meanwhile", limit_s=40, FAIRLEAD_COMM_NODE_RANKS=node))
+    found = failures(said)
+    assert [(rank, status) for rank, status, _, _ in found] == [(0, 0), (0, 0), (1, 0), (1, 0)]
+
+
+def test_turn_of_another_thread_is_waited_for_with_ctrl_c_and_not_in_a_fork(
+    ranks: Ranks, said: Path
+) -> None:
+    ranks(2, "comm_wrong.py", "turns", launch=LEFT_ALONE, limit_s=40)
+    refused, interrupted = failures(said)
+    assert refused[1] == BAD_CALL and "a fork of rank 0 (HOST)" in refused[3]
+    assert interrupted[1] == INTERRUPTED and interrupted[2] < 2
+    assert interrupted[3].endswith("was interrupted while another thread was in a call")
+
+
 def test_ctrl_c_while_python_waits_runs_its_handlers(ranks: Ranks, tmp_path: Path) -> None:
     path = tmp_path / "ctrlc.py"
     path.write_text("""

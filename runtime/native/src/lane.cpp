@@ -2,6 +2,8 @@
 
 namespace fairlead {
 
+__thread int (*Watch::go_on)(void);
+
 const char *kind_name(uint64_t kind) {
     switch (kind & 0xff) {
         case AGGREGATE:
@@ -243,7 +245,7 @@ class Lane::Wait {
                               kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
         }
         if (lane_.abandoned_ && load(lane_.abandoned_)) return error->set(FAIRLEAD_MPI_FAILED, "another part of the call failed");
-        if (!helper_ && world.watch->interrupted())
+        if (!helper_ && Watch::interrupted())
             return error->set(FAIRLEAD_INTERRUPTED, "rank %d (%s) was interrupted in %s, call %llu of %s", world.rank, world.host(world.rank), kind_name(kind_),
                               static_cast<unsigned long long>(lane_.calls_), lane_.name_);
         const double waited = now - begun_;
@@ -306,7 +308,7 @@ class Lane::Wait {
 
     void warn(double waited) {
         warned_++;
-        lane_.spent.stalls++;
+        lane_.spend(&Spent::stalls, 1);
         // One rank of a node reports for all that wait.
         Segment &segment = lane_.segment_;
         for (int i = 0; i < segment.place(); i++)
@@ -959,11 +961,11 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
         else if (nonfinite == STOP && load(&mine.doubted) == calls_) bad = error->set(FAIRLEAD_NONFINITE, "%s", mine.words);
     }
     const uint64_t ended = ticks();
-    spent.calls++;
-    spent.aggregates += kind == AGGREGATE;
-    spent.bytes += bytes;
-    spent.wait += between(begun, agreed);
-    spent.move += between(agreed, ended);
+    spend(&Spent::calls, 1);
+    spend(&Spent::aggregates, kind == AGGREGATE);
+    spend(&Spent::bytes, bytes);
+    spend(&Spent::wait, between(begun, agreed));
+    spend(&Spent::move, between(agreed, ended));
     if (laps_.on())
         laps_.add({0, begun_ns, failed ? 0 : agreed_ns, now_ns(), calls_, bytes, uint32_t(call.kind), 0, uint32_t(count), bad, {}});
     // Ranks whose calls differ are all notified before any data has moved, so they may go on. Parts of a team's

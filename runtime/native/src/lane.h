@@ -71,11 +71,10 @@ struct Watch {
     Lifeline lifeline;   // this
     pthread_t caller = {};
     uint32_t callers = 0;  // threads that have called: 0, 1, or 2 for several
-    int (*go_on)(void) = nullptr;  // called by the thread that set it
-    pthread_t asked = {};
+    static __thread int (*go_on)(void);  // each thread has its own
     bool crowded = false;  // ranks of this node outnumber the processors that they and this one may use
     uint32_t reported_odd = 0;  // this rank has reported that it passed NaN or infinity
-    bool interrupted() const { return go_on && pthread_equal(asked, pthread_self()) && !go_on(); }
+    static bool interrupted() { return go_on && !go_on(); }
 };
 
 // The ranks of the run, and their names for messages.
@@ -126,7 +125,12 @@ class Lane {
     struct Spent {
         uint64_t calls, bytes, wait, move, stalls, aggregates;
     };
-    Spent spent = {};
+    // From any thread, without waiting: a sum may include a call that a count does not yet.
+    Spent spent() const {
+        Spent now;
+        for (uint64_t Spent::*each : {&Spent::calls, &Spent::bytes, &Spent::wait, &Spent::move, &Spent::stalls, &Spent::aggregates}) now.*each = __atomic_load_n(&(spent_.*each), __ATOMIC_RELAXED);
+        return now;
+    }
 
   private:
     class Wait;
@@ -198,6 +202,8 @@ class Lane {
     Tensors all_of_ = {};             // all of its tensors
     int64_t odd_[2];      // the lowest rank that passed NaN or infinity; MPI may write to it later
     Stream streams_[7];
+    Spent spent_ = {};
+    void spend(uint64_t Spent::*what, uint64_t more) { __atomic_store_n(&(spent_.*what), spent_.*what + more, __ATOMIC_RELAXED); }
 };
 
 inline fairlead_stats in_seconds(const Lane::Spent &spent, const Ticks &clock) {

@@ -20,7 +20,6 @@ __thread int pending_count;
 
 int fairlead_team::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int number, int threads, Error *error) {
     count_ = threads, number_ = number;
-    watch_ = world.watch;
     broke_.clear();
     for (int i = 0; i < count_; i++) {
         if (int bad = lanes_[i].open(mpi, from, world, settings, number, i, error)) return bad;
@@ -98,7 +97,6 @@ void fairlead_team::work(int lane, uint64_t ticket, bool helper) {
     const bool broken = error.status && error.status != FAIRLEAD_NONFINITE;
     {
         Lock lock(mutex_);
-        publish(lane);
         // The same words on every rank: those of the first lane.
         if (error.status && (!request.error.status || lane < request.odd)) request.error = error, request.odd = lane;
         if (broken && !broke_.status) broke_ = error;
@@ -176,11 +174,11 @@ int fairlead_team::alone(const fairlead_tensor *tensors, uint64_t count, int ope
     store(&issued_, ticket + 1);
     moved_ = ticket + 1;
     lane.block(ticket + 1);
-    const uint64_t before = lane.spent.wait + lane.spent.move;
+    const Lane::Spent before = lane.spent();
     const Tensors all_of = {tensors, count};
     const int bad = lane.run(AGGREGATE, all_of, all_of, operation, 0, false, error);
-    blocked_ += lane.spent.wait + lane.spent.move - before;
-    publish(0);
+    const Lane::Spent after = lane.spent();
+    spend(after.wait + after.move - before.wait - before.move);
     store(&finished_[0], ticket + 1);
     if (!bad) lane.unblock();
     else request.error = *error, request.reported = true;
@@ -201,7 +199,7 @@ int fairlead_team::aggregate(const fairlead_tensor *tensors, uint64_t count, int
     if (direct) work(0, ticket, false);
     int bad = wait(ticket, error);
     if (!bad) lanes_[0].unblock();
-    blocked_ += between(begun, ticks());
+    spend(between(begun, ticks()));
     return bad;
 }
 
@@ -262,7 +260,7 @@ int fairlead_team::wait(uint64_t ticket, Error *error) {
         uint32_t bell = load(&finished_bell_);
         if (finished(ticket)) break;
         sleep(bell, 100000);
-        if (!finished(ticket) && watch_->interrupted()) return error->set(FAIRLEAD_INTERRUPTED, "interrupted while waiting for ticket %llu", static_cast<unsigned long long>(ticket));
+        if (!finished(ticket) && Watch::interrupted()) return error->set(FAIRLEAD_INTERRUPTED, "interrupted while waiting for ticket %llu", static_cast<unsigned long long>(ticket));
     }
     Lock lock(mutex_);
     Request &request = requests_[ticket % MOST_STARTED];
@@ -275,29 +273,18 @@ int fairlead_team::wait_for(uint64_t ticket, Error *error) {
     lanes_[0].block(ticket + 1);
     int bad = wait(ticket, error);
     if (!bad || bad == FAIRLEAD_BAD_CALL || bad == FAIRLEAD_INTERRUPTED) lanes_[0].unblock();
-    blocked_ += between(begun, ticks());
+    spend(between(begun, ticks()));
     return bad;
 }
 
 int fairlead_team::drain(Error *error) { return issued_ ? wait(issued_ - 1, error) : 0; }
 
-// Word by word, so that readers never block: a sum may include a call that a count does not yet.
-void fairlead_team::publish(int lane) {
-    uint64_t words[WORDS];
-    memcpy(words, &lanes_[lane].spent, sizeof words);
-    for (size_t i = 0; i < WORDS; i++) __atomic_store_n(&spent_[lane][i], words[i], __ATOMIC_RELAXED);
-}
-
 fairlead_stats fairlead_team::stats(const Ticks &clock) {
-    fairlead_stats sum = {};
-    for (int i = 0; i < count_; i++) {
-        uint64_t words[WORDS];
-        for (size_t j = 0; j < WORDS; j++) words[j] = __atomic_load_n(&spent_[i][j], __ATOMIC_RELAXED);
-        Lane::Spent one;
-        memcpy(&one, words, sizeof words);
-        if (i) sum.bytes += one.bytes, sum.stalls += one.stalls;
-        else sum = in_seconds(one, clock);
+    fairlead_stats sum = in_seconds(lanes_[0].spent(), clock);
+    for (int i = 1; i < count_; i++) {
+        const Lane::Spent one = lanes_[i].spent();
+        sum.bytes += one.bytes, sum.stalls += one.stalls;
     }
-    sum.blocked_s = clock.seconds(blocked_);
+    sum.blocked_s = clock.seconds(__atomic_load_n(&blocked_, __ATOMIC_RELAXED));
     return sum;
 }

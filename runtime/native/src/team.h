@@ -79,13 +79,10 @@ struct fairlead_team {
         __atomic_fetch_sub(&sleepers_, 1, __ATOMIC_SEQ_CST);
     }
     uint64_t blocked_ = 0;  // ticks
+    void spend(uint64_t more) { __atomic_store_n(&blocked_, blocked_ + more, __ATOMIC_RELAXED); }
     // One of several lanes has failed: the others need not wait for ranks that know it, and the team is unusable.
     uint32_t failed_ = 0;
     fairlead::Error broke_;
     int number_ = 0;
-    const fairlead::Watch *watch_ = nullptr;
-    static constexpr size_t WORDS = sizeof(fairlead::Lane::Spent) / sizeof(uint64_t);
-    void publish(int lane);
-    uint64_t spent_[MOST_LANES][WORDS] = {};
     pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // guards the errors of requests
 };
