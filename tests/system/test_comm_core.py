@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -641,6 +642,37 @@ def test_rank_that_was_killed_on_another_node_is_named(
         assert seconds < 10
 
 
+def strangers() -> Path:
+    return _made(
+        "strangers", ["cc", "-O1", "-shared", "-fPIC"], [hosts.PROGRAMS / "strangers.c"], ".so"
+    )
+
+
+def test_strangers_who_connect_first_keep_no_neighbour_out(ranks: Ranks, said: Path) -> None:
+    """Nodes watch each other by TCP: more callers than are waited for, who say nothing."""
+    ranks(
+        3, "comm_wrong.py", "killed", launch=LEFT_ALONE, limit_s=40, FAIRLEAD_COMM_NODE_RANKS="1",
+        GONE="1", STRANGERS="40", LD_PRELOAD=str(strangers()),
+    )  # fmt: skip
+    found = failures(said)
+    assert [(rank, status) for rank, status, _, _ in found] == [(0, PEER_LOST), (2, PEER_LOST)]
+    assert all(text.startswith("rank 1 (HOST) has ended without") for *_, text in found)
+    # Ranks of one host call each other there, and no other address is open for them.
+    assert said.with_name("said.listens").read_text().splitlines() == ["127.0.0.1"] * 3
+
+
+def test_nodes_that_cannot_watch_each_other_are_named_once(ranks: Ranks) -> None:
+    done = ranks(
+        3, program("comm_check"), "1", "3000", FAIRLEAD_COMM_NODE_RANKS="1", STRANGERS="refused",
+        LD_PRELOAD=str(strangers()),
+    )  # fmt: skip
+    fine(done)
+    line = (
+        f"3 of 3 links between nodes are not watched: rank 0 ({HOST}) cannot reach rank 1 ({HOST})"
+    )
+    assert done.stderr.count(line) == done.stderr.count("not watched") == 1
+
+
 @pytest.mark.parametrize(
     ("situation", "call"),
     [("killed", "aggregate (sum), call 2 of team 0"), ("killed_within", "team 0"), ("left", "barrier, call 2 of all")],
@@ -910,6 +942,32 @@ def test_only_rank_of_another_host_that_was_killed_is_named(
     for _, _, seconds, words in found:
         assert words.startswith("rank 0 (node1) has ended without fairlead_comm_finalize")
         assert seconds < 10
+
+
+@pytest.mark.full
+def test_host_that_cannot_be_reached_is_named_as_such(pair: tuple[Host, Host], said: Path) -> None:
+    """The cable is pulled: nobody has ended."""
+    one, _ = pair
+
+    def pull() -> None:
+        late = time.monotonic() + 50
+        while not said.is_file() and time.monotonic() < late:
+            time.sleep(0.05)
+        one.link("down")
+        while len(failures(said)) < 3 and time.monotonic() < late:
+            time.sleep(0.1)
+        one.link("up")  # the launcher waits for its other half
+
+    thread = threading.Thread(target=pull)
+    thread.start()
+    wrong_on_two_hosts("unreachable", pair, said, FAIRLEAD_COMM_STALL_S="0")
+    thread.join()
+    found = failures(said)
+    assert [(rank, status) for rank, status, _, _ in found] == [(r, PEER_LOST) for r in range(3)]
+    for rank, _, seconds, words in found:  # rank 2 may hear it from rank 1
+        other = r"rank 1 \(node2\)" if rank == 0 else r"rank 0 \(node1\)"
+        assert re.match(rf"{other}: its host cannot be reached; rank \d waits in barrier", words)
+        assert seconds < 40
 
 
 def test_ranks_on_two_hosts_send_each_share_across_about_once(

@@ -409,7 +409,7 @@ def failed(where: str, code: int, message: str) -> FairleadError:
     if code == _DIFFER:
         return fail("comm-order-from-core", text=message, where=where)
     if code == _PEER_LOST:
-        return fail("comm-peer-lost", text=message, where=where)
+        return _lost(where, message)
     if code == _NONFINITE:
         return fail("comm-nonfinite-stop", what_happened=message, where=where)
     if code == _TIMEOUT:
@@ -421,3 +421,9 @@ def failed(where: str, code: int, message: str) -> FairleadError:
     if code == _INTERRUPTED:
         return fail("comm-interrupted", text=message, where=where)
     return fail("comm-mpi", text=message, where=where)
+
+
+def _lost(where: str, message: str) -> FairleadError:
+    if "its host cannot be reached" in message:
+        return fail("comm-host-unreachable", text=message, where=where)
+    return fail("comm-peer-lost", text=message, where=where)

@@ -174,8 +174,8 @@ int begin(State &s) {
     }
     if (s.all.nodes() > 1)
         if (int bad = s.watch.exchange.open(mpi, mpi.world, s.world, &last)) return bad;
-    if (s.all.nodes() > 1 && s.settings.lifeline)
-        if (int bad = s.watch.lifeline.open(mpi, mpi.world, s.world, s.all.segment().place() == 0, &last)) return bad;
+    if (s.all.nodes() > 1 && s.settings.lifeline && s.all.segment().place() == 0)
+        if (int bad = s.watch.lifeline.open(mpi, s.all.leaders(), s.world, &last)) return bad;
     store(&s.ready, true);
     return 0;
 }

@@ -219,8 +219,8 @@ class Lane::Wait {
         if (now - gone_since_ < GRACE_S) return 0;
         if (const int bad = world.watch->exchange.verdict(error)) return bad;
         gone_ = rank;
-        return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) has ended without fairlead_comm_finalize; rank %d waits in %s, call %llu of %s", rank, world.host(rank), world.rank, kind_name(kind_),
-                          static_cast<unsigned long long>(lane_.calls_), lane_.name_);
+        const char *what = world.watch->lifeline.silent() ? "rank %d (%s): its host cannot be reached; rank %d waits in %s, call %llu of %s" : "rank %d (%s) has ended without fairlead_comm_finalize; rank %d waits in %s, call %llu of %s";
+        return error->set(FAIRLEAD_PEER_LOST, what, rank, world.host(rank), world.rank, kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
     }
 
     // What the seats of this node show.

@@ -104,6 +104,8 @@ class Lane {
     const Segment &segment() const { return segment_; }
     const char *why_not() const { return why_not_; }
     int nodes() const { return nodes_; }
+    // On the first rank of each node: those ranks.
+    Mpi::Handle leaders() const { return leaders_; }
     int node_of(int rank) { return node_of_[size_t(rank)]; }
     // This rank comes to no further call, here or because of an earlier failure.
     void leave();

@@ -176,6 +176,16 @@ def left() -> None:
     raw("finalize")
 
 
+def unreachable() -> None:
+    """The network goes down after the first call."""
+    call("barrier")
+    if RANK == 0:
+        say("ready")
+    time.sleep(1)
+    report("barrier")
+    os._exit(0)
+
+
 def slow() -> None:
     """Rank 1 is late."""
     if RANK == 1:
