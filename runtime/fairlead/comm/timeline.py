@@ -232,7 +232,7 @@ class Timeline:
             os.close(self._out)
             self._out = -1
             older = self._name.removesuffix(".jsonl") + ".older.jsonl"
-            os.replace(self._name, older, src_dir_fd=self._folder, dst_dir_fd=self._folder)  # noqa: PTH105
+            os.replace(self._name, older, src_dir_fd=self._folder, dst_dir_fd=self._folder)
             self._dropped, self._before, self._count = (
                 self._dropped + self._before,
                 self._count,
@@ -248,7 +248,7 @@ class Timeline:
 
     def _open(self) -> None:
         with suppress(FileNotFoundError):
-            os.unlink(self._name, dir_fd=self._folder)  # noqa: PTH108
+            os.unlink(self._name, dir_fd=self._folder)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         self._out = os.open(self._name, flags, 0o600, dir_fd=self._folder)
 
@@ -306,7 +306,7 @@ def _emptied(folder: str) -> None:
     try:
         for name in os.listdir(parts):  # noqa: PTH208
             if name.startswith("rank-") and name.endswith((".ring", ".jsonl")):
-                os.unlink(name, dir_fd=parts)  # noqa: PTH108
+                os.unlink(name, dir_fd=parts)
     except OSError as exc:
         sys.stderr.write(f"fairlead.comm: timeline: {exc}\n")
     finally:
