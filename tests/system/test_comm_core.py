@@ -642,6 +642,41 @@ def test_rank_that_was_killed_on_another_node_is_named(
         assert seconds < 10
 
 
+def test_reports_of_65536_ranks_are_judged_in_one_pass() -> None:
+    """With a pass for each rank that has ended, twenty looks take minutes: rank 0 would stand still."""
+    folder = native.core_folder() / "src"
+    words = ["c++", "-std=c++17", "-O1", "-fno-exceptions", "-w", "-I", str(folder)]
+    sources = [hosts.PROGRAMS / "exchange_scale.cpp", *sorted(folder.iterdir())]
+    done = subprocess.run(
+        [_made("exchange_scale", words, sources)], capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout == (
+        "rank 40000 () called finalize while rank 7 () called aggregate (sum): call 5 of team 2\n"
+    )
+
+
+def test_threads_of_the_core_leave_signals_to_the_program_but_their_own_faults(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    path = tmp_path / "signals.py"
+    path.write_text("""
+import pathlib, signal
+import numpy as np
+from comm_core import FLOAT64, call, start, team
+call("init")
+mine = team(2)
+call("wait", mine, start(mine, [(np.ones(5), None, FLOAT64)]))
+masks = [p.read_text().split("SigBlk:")[1].split()[0] for p in pathlib.Path("/proc/self/task").glob("*/status")]
+names = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGPROF]
+for mask in sorted(masks):
+    print(*[n.name for n in names if int(mask, 16) >> (n - 1) & 1])
+call("finalize")
+""")
+    done = ranks(1, sys.executable, path, PYTHONPATH=f"{RUNTIME}:{hosts.PROGRAMS}")
+    assert fine(done).splitlines().count("SIGINT SIGTERM SIGUSR1") == 2
+    assert "SIGSEGV" not in done.stdout and "SIGPROF" not in done.stdout
+
+
 def strangers() -> Path:
     return _made(
         "strangers", ["cc", "-O1", "-shared", "-fPIC"], [hosts.PROGRAMS / "strangers.c"], ".so"

@@ -51,9 +51,10 @@ void fairlead_team::close() {
 
 int fairlead_team::hire(Error *error) {
     if (hired_ || in_caller_) return 0;
-    // Signals are for the threads of the program.
+    // Signals are for the threads of the program, except those of the thread's own faults, and a profiler's.
     sigset_t every, before;
     sigfillset(&every);
+    for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGPROF}) sigdelset(&every, own);
     pthread_sigmask(SIG_SETMASK, &every, &before);
     int bad = 0, started = 0;
     for (; started < count_; started++) {

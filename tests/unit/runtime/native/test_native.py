@@ -89,3 +89,13 @@ def test_witness_in_an_image_is_not_taken_for_a_program_with_an_mpi(tmp_path: Pa
     folder.mkdir(parents=True)
     shutil.copy(native.ensure_witness(tmp_path / "cache"), folder / "witness.so")
     assert not scan_tree(tmp_path / "site-packages").consumers
+
+
+def test_clang_is_not_offered_for_the_core_whose_kernels_it_would_compile_for_one_processor(
+    tmp_path: Path,
+) -> None:
+    for name in ("clang", "clang++"):
+        (tmp_path / name).symlink_to("/bin/true")
+    only = {"PATH": str(tmp_path)}
+    assert native.compiler(only) == ("clang",) and native.cxx_compiler(only) == ()
+    assert native.cxx_compiler({**only, "CXX": "clang++ -O3"}) == ("clang++", "-O3")
