@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks import watchdog
 from benchmarks.pictures import sweep
 from benchmarks.result import Benchmark, Compared, Result, compare
 from benchmarks.tables import bar, finished, value, verdict
@@ -81,16 +82,13 @@ def _compile(folder: Path, core: Path) -> Path:
 def _run(
     prefix: Path, pin: tuple[str, ...], variables: Mapping[str, str], program: Path
 ) -> dict[tuple[str, int], list[float]]:
-    done = subprocess.run(
+    output = watchdog.run(
         [prefix / "bin" / "mpiexec", *pin, "-n", "2", program, str(ROUNDS)],
-        env={**os.environ, **variables, "LD_LIBRARY_PATH": str(prefix / "lib")},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=1200,
+        {**os.environ, **variables, "LD_LIBRARY_PATH": str(prefix / "lib")},
+        quiet_s=300,  # a round of the largest sizes
     )
     seconds_by_side: dict[tuple[str, int], list[float]] = defaultdict(list)
-    for line in done.stdout.splitlines():
+    for line in output.splitlines():
         side, size, seconds = line.split()
         seconds_by_side[side, int(size)].append(float(seconds))
     return seconds_by_side
