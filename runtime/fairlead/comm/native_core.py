@@ -223,7 +223,7 @@ class NativeComm(Comm):
     def team(self, threads: int = 1, name: str = "") -> Comm:
         made = copy.copy(self)
         made._team = made._behind = self._new_team(threads)
-        made._started = []
+        made._started = {}
         self._teams.append(made)
         made._name = name or f"team {len(self._teams)}"  # as the core counts: 0 is `_behind`
         return made
