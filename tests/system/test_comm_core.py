@@ -677,6 +677,29 @@ call("finalize")
     assert "SIGSEGV" not in done.stdout and "SIGPROF" not in done.stdout
 
 
+def test_mpi_whose_handles_are_unknown_is_refused_by_name(tmp_path: Path) -> None:
+    """Taken for an MPICH it would crash: with the handles of another MPI every call ends the process."""
+    source = (native.core_folder() / "src/mpi.cpp").read_text()
+    wanted = set(re.findall(r"WANT\((\w+)\)", source)) - {"name", "Get_library_version"}
+    lines = [f"int MPI_{name}(void) {{ return 0; }}" for name in sorted(wanted)]
+    version = "HPE MPT 2.28\\nbuilt somewhere"
+    lines.append(
+        "#include <string.h>\nint MPI_Get_library_version(char *to, int *n)"
+        f'{{ strcpy(to, "{version}"); *n = (int)strlen(to); return 0; }}'
+    )
+    (tmp_path / "foreign.c").write_text("\n".join(lines))
+    made = tmp_path / "libmpi.so"
+    words = ["cc", "-shared", "-fPIC", "-o", made, tmp_path / "foreign.c"]
+    subprocess.run(words, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "import comm_core as c; print(*c.failure('init'))"],
+        cwd=hosts.PROGRAMS, capture_output=True, text=True, timeout=30, check=True,
+        env={**os.environ, "FAIRLEAD_COMM_LIBRARY": str(core()), "LD_PRELOAD": str(made)},
+    )  # fmt: skip
+    assert done.stdout.startswith(f'2 {made} is "HPE MPT 2.28", which has neither'), done.stdout
+    assert "FAIRLEAD_COMM_BACKEND=mpi4py" in done.stdout
+
+
 def strangers() -> Path:
     return _made(
         "strangers", ["cc", "-O1", "-shared", "-fPIC"], [hosts.PROGRAMS / "strangers.c"], ".so"

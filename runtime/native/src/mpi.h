@@ -13,6 +13,7 @@ struct Mpi {
     enum Threads { SINGLE, FUNNELED, SERIALIZED, MULTIPLE };  // as MPI_THREAD_...
     using Handle = long;
 
+    int (*Get_library_version)(char *, int *);
     int (*Init_thread)(int *, char ***, int, int *);
     int (*Initialized)(int *);
     int (*Finalized)(int *);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import shutil
 from pathlib import Path
 
@@ -99,3 +100,11 @@ def test_clang_is_not_offered_for_the_core_whose_kernels_it_would_compile_for_on
     only = {"PATH": str(tmp_path)}
     assert native.compiler(only) == ("clang",) and native.cxx_compiler(only) == ()
     assert native.cxx_compiler({**only, "CXX": "clang++ -O3"}) == ("clang++", "-O3")
+
+
+def test_core_and_witness_take_the_same_libraries_for_an_mpi() -> None:
+    named = [
+        set(re.findall(r'"(_[a-z0-9_]+)"', re.search(r"[{]\"_cxx\".*?[}]", text)[0]))  # type: ignore[index]
+        for text in ((native.core_folder() / "src/mpi.cpp").read_text(), native.SOURCE.read_text())
+    ]
+    assert named[0] == named[1] and "_gtl_" in named[0]
