@@ -892,6 +892,26 @@ def test_too_little_shared_memory_falls_to_plain_mpi_and_says_why(
         subprocess.run(["umount", small], check=True)
 
 
+def test_each_rank_allocates_the_pages_that_it_writes_whatever_signals_come(
+    ranks: Ranks, said: Path
+) -> None:
+    """They come from the memory next to the one that asks; the first to ask would have them all."""
+    words = ["cc", "-O1", "-shared", "-fPIC"]
+    noted = str(_made("allocates", words, [hosts.PROGRAMS / "allocates.c"], ".so"))
+    check = (3, program("comm_check"), "1", "70000")
+    assert "3 ranks 1 nodes shm=1" in fine(ranks(*check, ROOM="all", LD_PRELOAD=noted))
+    rows = [tuple(map(int, line.split())) for line in said.read_text().splitlines()]
+    segments = len(rows) // 3
+    assert len({process for process, *_ in rows}) == 3 and len(rows) == 3 * segments
+    own = sorted((start, size) for _, start, size in rows if start)
+    assert len(own) == 2 * segments and len({size for _, size in own}) == 1
+    assert all(start % 4096 == 0 for start, _ in own)
+    text = fine(ranks(*check, ROOM="none", LD_PRELOAD=noted))
+    assert re.match(
+        r"3 ranks 3 nodes shm=0 \(\d+ bytes of shared memory cannot be had in \S+: No space", text
+    )
+
+
 def test_folder_that_is_not_there_falls_to_plain_mpi_and_says_why(ranks: Ranks) -> None:
     text = fine(ranks(2, program("comm_check"), "1", "3000", FAIRLEAD_COMM_SHM="/nowhere"))
     assert "cannot be had in /nowhere: No such file or directory)" in text
