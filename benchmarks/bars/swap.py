@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from benchmarks import watchdog
 from benchmarks.result import Benchmark, Compared, Result, alternate, compare
 from fairlead import native
 from fairlead.base.paths import cache_dir
@@ -217,15 +218,8 @@ def _with_namespaces(plan: Plan) -> Plan:
 
 
 def _run(line: CommandLine) -> Sweep:
-    done = subprocess.run(
-        line.argv,
-        env=line.environment(os.environ),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-    )
-    rows = (text.split() for text in done.stdout.splitlines())
+    output = watchdog.run(line.argv, line.environment(os.environ))
+    rows = (text.split() for text in output.splitlines())
     return {
         (row[0], int(row[1])): Timed(float(row[2]), (float(row[3]), float(row[4])))
         for row in rows

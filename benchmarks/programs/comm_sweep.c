@@ -38,6 +38,7 @@ static void must(int code)
 
 int main(int argc, char **argv)
 {
+    setvbuf(stdout, NULL, _IOLBF, 0);
     int provided, rank, size, rounds = argc > 1 ? atoi(argv[1]) : 5;
     fairlead_team *team;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);

@@ -1,12 +1,14 @@
 /* Ping-pong and allreduce times by message size, for benchmarks/bars/swap.py.
  *
- * Prints one line a size on rank 0: operation, bytes, tenth percentile of a repetition in seconds,
- * and how far apart the two cores were before and after it, in seconds: the round trip of a cache
- * line that the ranks share, which no MPI takes part in. The tenth percentile, since on a shared
+ * Prints one line a size on rank 0, at once: operation, bytes, tenth percentile of a repetition in
+ * seconds, and how far apart the two cores were before and after it, in seconds: the round trip of a
+ * cache line that the ranks share, which no MPI takes part in. Ranks on one core are refused. The tenth percentile, since on a shared
  * machine the upper ones measure the neighbours; the distance, since a hypervisor puts two virtual
  * cores now on one physical core and now on two, and short messages are then 2.5 times as slow.
  */
+#define _GNU_SOURCE
 #include <mpi.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,6 +43,15 @@ static double allreduce(char *send, char *receive, int bytes, int rank)
     return MPI_Wtime() - start;
 }
 
+/* Ranks that the launcher has left on one core hand it to each other: without that, each turn costs the
+ * other's time slice, and a sweep a quarter of an hour. */
+static void await(atomic_int *line, int turn)
+{
+    for (int spins = 0; atomic_load_explicit(line, memory_order_acquire) != turn; spins++)
+        if (spins > 10000)
+            sched_yield();
+}
+
 /* Seconds for a cache line from rank 0's core to rank 1's and back. */
 static double distance(atomic_int *line, int rank)
 {
@@ -51,13 +62,23 @@ static double distance(atomic_int *line, int rank)
     double start = MPI_Wtime();
     for (int i = 0; i < ROUNDS; i++) {
         int turn = from + 2 * i + rank;
-        while (atomic_load_explicit(line, memory_order_acquire) != turn)
-            ;
+        await(line, turn);
         atomic_store_explicit(line, turn + 1, memory_order_release);
     }
-    while (rank == 0 && atomic_load_explicit(line, memory_order_acquire) != from + 2 * ROUNDS)
-        ;
+    if (rank == 0)
+        await(line, from + 2 * ROUNDS);
     return (MPI_Wtime() - start) / ROUNDS;
+}
+
+/* The launcher was to bind them. */
+static void part(int rank)
+{
+    int core = sched_getcpu(), cores[2] = {core, -1};
+    MPI_Gather(&core, 1, MPI_INT, cores, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    if (rank == 0 && cores[0] == cores[1]) {
+        fprintf(stderr, "mpi_sweep: both ranks are on core %d: the launcher has not bound them\n", core);
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
 }
 
 static void sweep(const char *name, double (*once)(char *, char *, int, int), char *send,
@@ -67,6 +88,7 @@ static void sweep(const char *name, double (*once)(char *, char *, int, int), ch
         int batch = bytes <= 4096 ? 50 : 1; /* short messages are timed in batches of 50 */
         int count = bytes <= 4096 ? 200 : bytes <= 262144 ? 200 : 25;
         double *seconds = malloc(count * sizeof *seconds);
+        part(rank);
         double before = distance(line, rank);
         for (int i = -count / 5; i < count; i++) {
             double sum = 0;
@@ -88,6 +110,7 @@ int main(int argc, char **argv)
 {
     int rank;
     char *send = calloc(LARGEST, 1), *receive = calloc(LARGEST, 1);
+    setvbuf(stdout, NULL, _IOLBF, 0); /* a sweep that stands still shows where */
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Win window;

@@ -63,6 +63,10 @@ class Host:
             *self.words(sys.executable, "-m", "fairlead", *words), env=env, limit_s=limit_s
         )
 
+    def link(self, state: str) -> None:
+        """Its end of the cable, ``up`` or ``down``."""
+        _on(self, "ip", "link", "set", CABLE, state)
+
     def sent(self) -> int:
         """Bytes that have gone from it into the cable."""
         lines = Path(f"/proc/{self.init}/net/dev").read_text().splitlines()

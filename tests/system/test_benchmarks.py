@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from itertools import product
+from pathlib import Path
 
 import pytest
+from benchmarks import watchdog
 from benchmarks.bars import comm_link as link
 from benchmarks.bars import comm_peers as peers
 from benchmarks.bars import comm_scaling as scaling
-from benchmarks.bars import convergence
+from benchmarks.bars import convergence, swap
 from benchmarks.bars import step_efficiency as steps
 from benchmarks.peers import nets
+from tests.system import hosts
 
 root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
 
@@ -30,6 +34,16 @@ def test_ranks_that_outnumber_cores_are_right_and_the_model_is_fitted() -> None:
     assert (
         sum(float(result.versions[f"fitted {name}"]) for name in ("node_latency", "node_byte")) > 0
     )
+
+
+def test_sweep_whose_ranks_share_a_core_is_refused_at_once(tmp_path: Path) -> None:
+    """An MPI's ranks wait by spinning: each message would cost the other's time slice, for a quarter of an hour."""
+    mpich, program, cpu = hosts.mpich(), tmp_path / "mpi_sweep", min(os.sched_getaffinity(0))
+    words = [mpich / "bin/mpicc", "-O2", "-o", program, swap.PROGRAMS / "mpi_sweep.c"]
+    subprocess.run(words, check=True)
+    start = [mpich / "bin/mpiexec", "-bind-to", f"user:{cpu},{cpu}", "-n", "2", program]
+    with pytest.raises(RuntimeError, match=f"both ranks are on core {cpu}: the launcher has not"):
+        watchdog.run(start, {**os.environ, "LD_LIBRARY_PATH": str(mpich / "lib")}, folder=tmp_path)
 
 
 @pytest.mark.full

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -37,6 +38,8 @@ MPIS = {
     "intel": ("mpich", "libmpi.so"),
     "openmpi": ("openmpi", "libmpi.so.40"),
 }
+# What a program of each is linked to.
+LINKED = {**{name: file for name, (_, file) in MPIS.items()}, "intel": "libmpi.so.12"}
 SANITIZE = {"thread": "thread", "address": "address,undefined"}
 BAD_CALL, DIFFER, PEER_LOST, TIMEOUT, INTERRUPTED = 1, 4, 5, 6, 8
 
@@ -160,6 +163,14 @@ def ranks(memory: Path, said: Path) -> Ranks:
     return run
 
 
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[Host, Host]]:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make network namespaces")
+    with two_hosts() as both:
+        yield both
+
+
 def fine(done: subprocess.CompletedProcess[str]) -> str:
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -266,6 +277,44 @@ def test_every_instruction_set_gives_the_same_bits_and_they_are_right(ranks: Ran
     assert len(set(answers.values())) == 1, answers
 
 
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+def bound(*places: int) -> tuple[str, ...]:
+    """Words that bind each rank to one processor of those that the test may use."""
+    return ("-bind-to", f"user:{','.join(str(CPUS[place]) for place in places)}")
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="two ranks share the only processor")
+@pytest.mark.parametrize(
+    ("count", "launch", "node", "crowded"),
+    [
+        (2, (), "", "0 0"),
+        (2, bound(0, 1), "", "0 0"),
+        (2, bound(0, 0), "", "1 1"),
+        (2, bound(0, 0), "1", "1 1"),  # they share no memory, yet the processor
+        (3, bound(0, 1, 0), "", "1 1 1" if len(CPUS) == 2 else None),
+        (len(CPUS) + 1, (), "1", " ".join("1" * (len(CPUS) + 1))),
+    ],
+    ids=["unbound", "bound", "same", "same-apart", "two-and-one", "many"],
+)
+def test_bound_ranks_know_whether_they_outnumber_their_processors(
+    count: int, launch: tuple[str, ...], node: str, crowded: str | None, ranks: Ranks
+) -> None:
+    """A rank that is bound to one of two processors has no reason to sleep while it waits."""
+    words = (
+        "import os, comm_core as c; c.call('init'); rank, crowded = c.raw('rank'), c.raw('crowded')\n"
+        "os.write(1, f'{rank} {crowded}\\n'.encode()); c.call('finalize')"
+    )
+    done = ranks(
+        count, sys.executable, "-c", words, launch=launch, FAIRLEAD_COMM_NODE_RANKS=node,
+        PYTHONPATH=f"{RUNTIME}:{hosts.PROGRAMS}",
+    )  # fmt: skip
+    found = sorted(fine(done).splitlines())
+    wanted = (crowded or "1 0 1").split()
+    assert found == [f"{rank} {each}" for rank, each in enumerate(wanted)], done.stdout
+
+
 # --- any tensors in any order -------------------------------------------------------------------
 
 
@@ -324,6 +373,62 @@ def test_ten_thousand_steps_leak_neither_memory_nor_files(ranks: Ranks) -> None:
     ]
     assert len(grown) == 2
     assert all(kb < 1000 and files == 0 for kb, files in grown), text
+
+
+# --- what MPI grants ----------------------------------------------------------------------------
+
+LEVELS = ["multiple", "serialized", "funneled", "single"]
+# Ranks, and ranks per node.
+NODES_OF_ONE = [(2, "1"), (3, "1"), (4, "2"), (3, "")]
+
+
+@pytest.mark.parametrize("mpi", MPIS)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(
+    ("count", "node"),
+    [pytest.param(*p, marks=[pytest.mark.full] * (p != (2, "1"))) for p in NODES_OF_ONE],
+)
+def test_every_level_of_threads_is_right_while_the_program_uses_mpi_itself(
+    count: int, node: str, level: str, mpi: str, ranks: Ranks
+) -> None:
+    """Between nodes a thread of the core's own would be in MPI at the same time as the program."""
+    words = ("comm_levels.py", level, LINKED[mpi])
+    done = ranks(count, *words, mpi=mpi, FAIRLEAD_COMM_NODE_RANKS=node)
+    check_level(fine(done), done.stderr, node != "")
+
+
+def check_level(output: str, errors: str, between_nodes: bool) -> None:
+    granted, known, status, words = output.strip().split("|")
+    assert granted == known
+    restricted = between_nodes and granted != "multiple"
+    notice = f"grants MPI_THREAD_{granted.upper()}: between nodes everything moves in the threads"
+    assert errors.count(notice) == restricted, errors
+    if restricted:
+        assert errors.count("set MPICH_MAX_THREAD_SAFETY=multiple") == 1
+    if restricted and granted != "serialized":
+        assert int(status) == BAD_CALL
+        assert words.startswith("fairlead_comm_aggregate was called in a thread that may not call")
+        assert "MPICH_MAX_THREAD_SAFETY=multiple" in words
+    else:
+        assert int(status) == 0, words
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_level_of_threads_is_right_on_two_hosts(
+    level: str, pair: tuple[Host, Host], said: Path
+) -> None:
+    one, _ = pair
+    start = launcher(one, hosts.mpich() / "bin/mpiexec.hydra", hosts="node1:1,node2:2")
+    program = (sys.executable, hosts.PROGRAMS / "comm_levels.py", level, LINKED["mpich"])
+    words = one.words(start, "-n", "3", *program)
+    variables: Mapping[str, str] = {
+        **os.environ, "LD_LIBRARY_PATH": str(hosts.mpich() / "lib"),
+        "FAIRLEAD_COMM_LIBRARY": str(core()), "UCX_TLS": "self,tcp", "PYTHONPATH": str(RUNTIME),
+    }  # fmt: skip
+    done = subprocess.run(
+        words, env=variables, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    check_level(fine(done), done.stderr, True)
 
 
 # --- sanitizers ---------------------------------------------------------------------------------
@@ -459,12 +564,13 @@ def test_rank_of_another_node_that_skipped_a_step_is_named_under_every_mpi(
     check_skipped("skip", failures(said), "HOST", "HOST")
 
 
+@pytest.mark.parametrize("level", ["serialized", "funneled"])
 def test_rank_of_another_node_that_skipped_is_named_where_mpi_takes_one_thread_at_a_time(
-    ranks: Ranks, said: Path
+    level: str, ranks: Ranks, said: Path
 ) -> None:
     ranks(
         3, "comm_wrong.py", "skip_started", launch=LEFT_ALONE, limit_s=40,
-        FAIRLEAD_COMM_NODE_RANKS="1", MPI4PY_RC_THREAD_LEVEL="serialized",
+        FAIRLEAD_COMM_NODE_RANKS="1", LEVEL=level,
     )  # fmt: skip
     check_skipped("skip_started", failures(said), "HOST", "HOST")
 
@@ -536,6 +642,95 @@ def test_rank_that_was_killed_on_another_node_is_named(
         assert seconds < 10
 
 
+def test_reports_of_65536_ranks_are_judged_in_one_pass() -> None:
+    """With a pass for each rank that has ended, twenty looks take minutes: rank 0 would stand still."""
+    folder = native.core_folder() / "src"
+    words = ["c++", "-std=c++17", "-O1", "-fno-exceptions", "-w", "-I", str(folder)]
+    sources = [hosts.PROGRAMS / "exchange_scale.cpp", *sorted(folder.iterdir())]
+    done = subprocess.run(
+        [_made("exchange_scale", words, sources)], capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert done.stdout == (
+        "rank 40000 () called finalize while rank 7 () called aggregate (sum): call 5 of team 2\n"
+    )
+
+
+def test_threads_of_the_core_leave_signals_to_the_program_but_their_own_faults(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    path = tmp_path / "signals.py"
+    path.write_text("""
+import pathlib, signal
+import numpy as np
+from comm_core import FLOAT64, call, start, team
+call("init")
+mine = team(2)
+call("wait", mine, start(mine, [(np.ones(5), None, FLOAT64)]))
+masks = [p.read_text().split("SigBlk:")[1].split()[0] for p in pathlib.Path("/proc/self/task").glob("*/status")]
+names = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGPROF]
+for mask in sorted(masks):
+    print(*[n.name for n in names if int(mask, 16) >> (n - 1) & 1])
+call("finalize")
+""")
+    done = ranks(1, sys.executable, path, PYTHONPATH=f"{RUNTIME}:{hosts.PROGRAMS}")
+    assert fine(done).splitlines().count("SIGINT SIGTERM SIGUSR1") == 2
+    assert "SIGSEGV" not in done.stdout and "SIGPROF" not in done.stdout
+
+
+def test_mpi_whose_handles_are_unknown_is_refused_by_name(tmp_path: Path) -> None:
+    """Taken for an MPICH it would crash: with the handles of another MPI every call ends the process."""
+    source = (native.core_folder() / "src/mpi.cpp").read_text()
+    wanted = set(re.findall(r"WANT\((\w+)\)", source)) - {"name", "Get_library_version"}
+    lines = [f"int MPI_{name}(void) {{ return 0; }}" for name in sorted(wanted)]
+    version = "HPE MPT 2.28\\nbuilt somewhere"
+    lines.append(
+        "#include <string.h>\nint MPI_Get_library_version(char *to, int *n)"
+        f'{{ strcpy(to, "{version}"); *n = (int)strlen(to); return 0; }}'
+    )
+    (tmp_path / "foreign.c").write_text("\n".join(lines))
+    made = tmp_path / "libmpi.so"
+    words = ["cc", "-shared", "-fPIC", "-o", made, tmp_path / "foreign.c"]
+    subprocess.run(words, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "import comm_core as c; print(*c.failure('init'))"],
+        cwd=hosts.PROGRAMS, capture_output=True, text=True, timeout=30, check=True,
+        env={**os.environ, "FAIRLEAD_COMM_LIBRARY": str(core()), "LD_PRELOAD": str(made)},
+    )  # fmt: skip
+    assert done.stdout.startswith(f'2 {made} is "HPE MPT 2.28", which has neither'), done.stdout
+    assert "FAIRLEAD_COMM_BACKEND=mpi4py" in done.stdout
+
+
+def strangers() -> Path:
+    return _made(
+        "strangers", ["cc", "-O1", "-shared", "-fPIC"], [hosts.PROGRAMS / "strangers.c"], ".so"
+    )
+
+
+def test_strangers_who_connect_first_keep_no_neighbour_out(ranks: Ranks, said: Path) -> None:
+    """Nodes watch each other by TCP: more callers than are waited for, who say nothing."""
+    ranks(
+        3, "comm_wrong.py", "killed", launch=LEFT_ALONE, limit_s=40, FAIRLEAD_COMM_NODE_RANKS="1",
+        GONE="1", STRANGERS="40", LD_PRELOAD=str(strangers()),
+    )  # fmt: skip
+    found = failures(said)
+    assert [(rank, status) for rank, status, _, _ in found] == [(0, PEER_LOST), (2, PEER_LOST)]
+    assert all(text.startswith("rank 1 (HOST) has ended without") for *_, text in found)
+    # Ranks of one host call each other there, and no other address is open for them.
+    assert said.with_name("said.listens").read_text().splitlines() == ["127.0.0.1"] * 3
+
+
+def test_nodes_that_cannot_watch_each_other_are_named_once(ranks: Ranks) -> None:
+    done = ranks(
+        3, program("comm_check"), "1", "3000", FAIRLEAD_COMM_NODE_RANKS="1", STRANGERS="refused",
+        LD_PRELOAD=str(strangers()),
+    )  # fmt: skip
+    fine(done)
+    line = (
+        f"3 of 3 links between nodes are not watched: rank 0 ({HOST}) cannot reach rank 1 ({HOST})"
+    )
+    assert done.stderr.count(line) == done.stderr.count("not watched") == 1
+
+
 @pytest.mark.parametrize(
     ("situation", "call"),
     [("killed", "aggregate (sum), call 2 of team 0"), ("killed_within", "team 0"), ("left", "barrier, call 2 of all")],
@@ -574,6 +769,29 @@ def test_wait_that_is_interrupted_ends(ranks: Ranks, said: Path) -> None:
     found = failures(said)
     assert [(f[0], f[1]) for f in found] == [(0, INTERRUPTED)] * 2
     assert all(seconds < 2 for _, _, seconds, _ in found)
+
+
+def test_thread_that_stops_asking_leaves_the_others_interruptible(ranks: Ranks, said: Path) -> None:
+    ranks(2, "comm_wrong.py", "interrupted_elsewhere", launch=LEFT_ALONE, limit_s=40)
+    ((rank, status, seconds, _),) = failures(said)
+    assert (rank, status) == (0, INTERRUPTED) and seconds < 2
+
+
+@pytest.mark.parametrize("node", ["", "1"])
+def test_finalize_waits_for_the_call_of_another_thread(node: str, ranks: Ranks, said: Path) -> None:
+    fine(ranks(2, "comm_wrong.py", "ends_meanwhile", limit_s=40, FAIRLEAD_COMM_NODE_RANKS=node))
+    found = failures(said)
+    assert [(rank, status) for rank, status, _, _ in found] == [(0, 0), (0, 0), (1, 0), (1, 0)]
+
+
+def test_turn_of_another_thread_is_waited_for_with_ctrl_c_and_not_in_a_fork(
+    ranks: Ranks, said: Path
+) -> None:
+    ranks(2, "comm_wrong.py", "turns", launch=LEFT_ALONE, limit_s=40)
+    refused, interrupted = failures(said)
+    assert refused[1] == BAD_CALL and "a fork of rank 0 (HOST)" in refused[3]
+    assert interrupted[1] == INTERRUPTED and interrupted[2] < 2
+    assert interrupted[3].endswith("was interrupted while another thread was in a call")
 
 
 def test_ctrl_c_while_python_waits_runs_its_handlers(ranks: Ranks, tmp_path: Path) -> None:
@@ -674,6 +892,26 @@ def test_too_little_shared_memory_falls_to_plain_mpi_and_says_why(
         subprocess.run(["umount", small], check=True)
 
 
+def test_each_rank_allocates_the_pages_that_it_writes_whatever_signals_come(
+    ranks: Ranks, said: Path
+) -> None:
+    """They come from the memory next to the one that asks; the first to ask would have them all."""
+    words = ["cc", "-O1", "-shared", "-fPIC"]
+    noted = str(_made("allocates", words, [hosts.PROGRAMS / "allocates.c"], ".so"))
+    check = (3, program("comm_check"), "1", "70000")
+    assert "3 ranks 1 nodes shm=1" in fine(ranks(*check, ROOM="all", LD_PRELOAD=noted))
+    rows = [tuple(map(int, line.split())) for line in said.read_text().splitlines()]
+    segments = len(rows) // 3
+    assert len({process for process, *_ in rows}) == 3 and len(rows) == 3 * segments
+    own = sorted((start, size) for _, start, size in rows if start)
+    assert len(own) == 2 * segments and len({size for _, size in own}) == 1
+    assert all(start % 4096 == 0 for start, _ in own)
+    text = fine(ranks(*check, ROOM="none", LD_PRELOAD=noted))
+    assert re.match(
+        r"3 ranks 3 nodes shm=0 \(\d+ bytes of shared memory cannot be had in \S+: No space", text
+    )
+
+
 def test_folder_that_is_not_there_falls_to_plain_mpi_and_says_why(ranks: Ranks) -> None:
     text = fine(ranks(2, program("comm_check"), "1", "3000", FAIRLEAD_COMM_SHM="/nowhere"))
     assert "cannot be had in /nowhere: No such file or directory)" in text
@@ -744,14 +982,6 @@ def test_file_of_a_run_that_is_starting_is_not_swept_away(ranks: Ranks, memory: 
 # --- two hosts --------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def pair() -> Iterator[tuple[Host, Host]]:
-    if os.geteuid() != 0:
-        pytest.skip("only root can make network namespaces")
-    with two_hosts() as both:
-        yield both
-
-
 def wrong_on_two_hosts(
     situation: str, pair: tuple[Host, Host], said: Path, **env: str
 ) -> list[Failure]:
@@ -790,6 +1020,32 @@ def test_only_rank_of_another_host_that_was_killed_is_named(
     for _, _, seconds, words in found:
         assert words.startswith("rank 0 (node1) has ended without fairlead_comm_finalize")
         assert seconds < 10
+
+
+@pytest.mark.full
+def test_host_that_cannot_be_reached_is_named_as_such(pair: tuple[Host, Host], said: Path) -> None:
+    """The cable is pulled: nobody has ended."""
+    one, _ = pair
+
+    def pull() -> None:
+        late = time.monotonic() + 50
+        while not said.is_file() and time.monotonic() < late:
+            time.sleep(0.05)
+        one.link("down")
+        while len(failures(said)) < 3 and time.monotonic() < late:
+            time.sleep(0.1)
+        one.link("up")  # the launcher waits for its other half
+
+    thread = threading.Thread(target=pull)
+    thread.start()
+    wrong_on_two_hosts("unreachable", pair, said, FAIRLEAD_COMM_STALL_S="0")
+    thread.join()
+    found = failures(said)
+    assert [(rank, status) for rank, status, _, _ in found] == [(r, PEER_LOST) for r in range(3)]
+    for rank, _, seconds, words in found:  # rank 2 may hear it from rank 1
+        other = r"rank 1 \(node2\)" if rank == 0 else r"rank 0 \(node1\)"
+        assert re.match(rf"{other}: its host cannot be reached; rank \d waits in barrier", words)
+        assert seconds < 40
 
 
 def test_ranks_on_two_hosts_send_each_share_across_about_once(

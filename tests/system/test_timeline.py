@@ -332,6 +332,62 @@ def test_folder_that_is_not_there_is_said_and_the_run_goes_on(ranks: Ranks, tmp_
     assert f"rank 1 ({HOST}) records no timeline" in done.stderr
 
 
+def _untouched(folder: Path) -> Path:
+    victim = folder / "victim"
+    victim.write_text("precious")
+    victim.chmod(0o600)
+    return victim
+
+
+def test_link_that_somebody_planted_is_replaced_and_not_followed(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    """In the core's file and Python's, of each rank; one that starts later than rank 0 empties the folder, too."""
+    victim, parts = _untouched(tmp_path), tmp_path / "run.json.parts"
+    parts.mkdir()
+    plant = "import os, pathlib\nfrom fairlead.comm import timeline\nkept = timeline._emptied\n" + (
+        "def emptied(folder):\n"
+        "    kept(folder)\n"
+        "    for rank in range(2):\n"
+        "        for end in ('ring', 'jsonl'):\n"
+        f"            pathlib.Path(folder, f'rank-{{rank:06d}}.{{end}}').symlink_to({str(victim)!r})\n"
+        "timeline._emptied = emptied\n"
+    )
+    done = ranks(2, plant + SLOW, TIMELINE=str(tmp_path / "run.json"))
+    assert done.returncode == 0, done.stderr
+    assert victim.read_text() == "precious"
+    assert {event["pid"] for event in read(tmp_path / "run.json") if event["ph"] == "X"} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("link", "Not a directory"),
+        pytest.param("other", "the folder belongs to another user", marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")),
+    ],
+)  # fmt: skip
+def test_folder_that_is_a_link_or_of_another_user_is_not_written_to(
+    kind: str, reason: str, ranks: Ranks, tmp_path: Path
+) -> None:
+    """By neither half: the core is in programs without Python, too."""
+    place, parts = tmp_path / "elsewhere", tmp_path / "run.json.parts"
+    place.mkdir()
+    if kind == "link":
+        parts.symlink_to(place)
+    else:
+        place = parts
+        parts.mkdir(mode=0o777)
+        os.chown(parts, 54321, 54321)
+    done = ranks(2, SLOW, TIMELINE=str(tmp_path / "run.json"))
+    assert done.returncode == 0, done.stderr
+    for rank in range(2):
+        lines = [
+            line for line in done.stderr.splitlines() if f"rank {rank} ({HOST}) records" in line
+        ]
+        assert len(lines) == 2 and all(reason in line for line in lines), done.stderr
+    assert list(place.iterdir()) == []
+
+
 def test_words_of_a_failing_rank_are_not_kept_back_by_another_hook(ranks: Ranks) -> None:
     """torch.distributed puts a hook around ours that collects what ours says, to print it afterwards: there
     is no afterwards where MPI_Abort does not return."""

@@ -58,6 +58,7 @@ _TENSOR = np.dtype(
 )
 _BAD_CALL, _NO_MPI, _DIFFER, _PEER_LOST, _TIMEOUT, _INTERRUPTED = 1, 2, 4, 5, 6, 8
 _NONFINITE = 9
+_MOST_STARTED = 32  # fairlead_team::MOST_STARTED
 _GO_ON = ctypes.CFUNCTYPE(ctypes.c_int)
 
 
@@ -195,7 +196,7 @@ class NativeComm(Comm):
         # Background calls have a team of their own.
         self._team: ctypes.c_void_p | None = None
         self._behind = self._new_team(1)
-        self._started: list[tuple[Pending, _Tensors]] = []
+        self._started: dict[int, _Tensors] = {}
 
     @property
     def timings(self) -> Timings:
@@ -222,7 +223,7 @@ class NativeComm(Comm):
     def team(self, threads: int = 1, name: str = "") -> Comm:
         made = copy.copy(self)
         made._team = made._behind = self._new_team(threads)
-        made._started = []
+        made._started = {}
         self._teams.append(made)
         made._name = name or f"team {len(self._teams)}"  # as the core counts: 0 is `_behind`
         return made
@@ -290,15 +291,17 @@ class NativeComm(Comm):
         )
         self._check("comm.start", code)
 
+        # The core reads and writes the arrays until then, even if the caller drops the result. It has at most
+        # so many calls under way: it has ended the one before them.
+        self._started[ticket.value] = tensors
+        self._started.pop(ticket.value - _MOST_STARTED, None)
+
         def wait() -> list[Array]:
             self._check("comm.wait", self.core.fairlead_comm_wait(self._behind, ticket))
+            self._started.pop(ticket.value, None)
             return tensors.result()
 
-        pending = Pending(wait, lambda: bool(self.core.fairlead_comm_done(self._behind, ticket)))
-        # The core reads and writes the arrays until then, even if the caller drops the result.
-        self._started = [started for started in self._started if not started[0].done()]
-        self._started.append((pending, tensors))
-        return pending
+        return Pending(wait, lambda: bool(self.core.fairlead_comm_done(self._behind, ticket)))
 
     def _gather_bytes(self, mine: bytes) -> list[bytes]:
         """``mine`` of each rank; as long on all."""
@@ -406,7 +409,7 @@ def failed(where: str, code: int, message: str) -> FairleadError:
     if code == _DIFFER:
         return fail("comm-order-from-core", text=message, where=where)
     if code == _PEER_LOST:
-        return fail("comm-peer-lost", text=message, where=where)
+        return _lost(where, message)
     if code == _NONFINITE:
         return fail("comm-nonfinite-stop", what_happened=message, where=where)
     if code == _TIMEOUT:
@@ -418,3 +421,9 @@ def failed(where: str, code: int, message: str) -> FairleadError:
     if code == _INTERRUPTED:
         return fail("comm-interrupted", text=message, where=where)
     return fail("comm-mpi", text=message, where=where)
+
+
+def _lost(where: str, message: str) -> FairleadError:
+    if "its host cannot be reached" in message:
+        return fail("comm-host-unreachable", text=message, where=where)
+    return fail("comm-peer-lost", text=message, where=where)

@@ -7,6 +7,7 @@ timeline is recorded.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -51,10 +52,10 @@ class Timeline:
         if backend.rank == 0:
             _emptied(folder)
         backend.barrier()
-        self._path = f"{folder}/rank-{backend.rank:06d}.jsonl"
-        self._out = -1
+        self._name = f"rank-{backend.rank:06d}.jsonl"
+        self._folder = self._out = -1
         try:
-            os.makedirs(folder, exist_ok=True)  # noqa: PTH103, every rank would import pathlib for it
+            self._folder = _own(folder)
             self._open()
         except OSError as exc:
             sys.stderr.write(
@@ -230,8 +231,8 @@ class Timeline:
         try:
             os.close(self._out)
             self._out = -1
-            older = self._path.removesuffix(".jsonl") + ".older.jsonl"
-            os.replace(self._path, older)  # noqa: PTH105
+            older = self._name.removesuffix(".jsonl") + ".older.jsonl"
+            os.replace(self._name, older, src_dir_fd=self._folder, dst_dir_fd=self._folder)
             self._dropped, self._before, self._count = (
                 self._dropped + self._before,
                 self._count,
@@ -246,8 +247,10 @@ class Timeline:
             self._put({"dropped": self._dropped})
 
     def _open(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
-        self._out = os.open(self._path, flags, 0o666)
+        with suppress(FileNotFoundError):
+            os.unlink(self._name, dir_fd=self._folder)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._out = os.open(self._name, flags, 0o600, dir_fd=self._folder)
 
     def _keep(self, event: dict[str, Any]) -> None:
         """A line that every file of this rank has."""
@@ -280,12 +283,31 @@ def _events(environ: Mapping[str, str]) -> int:
     return int(text)
 
 
+def _own(folder: str) -> int:
+    """A descriptor of that folder, made if need be. In a place such as /tmp others plant links: it must be ours.
+
+    Raises:
+        OSError: it cannot be made or opened, is a link, or belongs to another user.
+    """
+    with suppress(FileExistsError):
+        os.makedirs(folder, 0o700)  # noqa: PTH103, every rank would import pathlib for it
+    made = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if os.fstat(made).st_uid != os.geteuid():
+        os.close(made)
+        raise PermissionError(errno.EPERM, "the folder belongs to another user", folder)
+    return made
+
+
 def _emptied(folder: str) -> None:
     try:
-        for name in os.listdir(folder):  # noqa: PTH208
+        parts = _own(folder)
+    except OSError:
+        return  # every rank says so
+    try:
+        for name in os.listdir(parts):  # noqa: PTH208
             if name.startswith("rank-") and name.endswith((".ring", ".jsonl")):
-                os.unlink(f"{folder}/{name}")  # noqa: PTH108
-    except FileNotFoundError:
-        pass
+                os.unlink(name, dir_fd=parts)
     except OSError as exc:
         sys.stderr.write(f"fairlead.comm: timeline: {exc}\n")
+    finally:
+        os.close(parts)

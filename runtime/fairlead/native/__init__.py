@@ -94,8 +94,8 @@ def compiler(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def cxx_compiler(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """As :func:`compiler`, for C++: ``$CXX``, c++, g++ or clang++."""
-    return _first((environ.get("CXX", ""), "c++", "g++", "clang++"), environ)
+    """As :func:`compiler`, for C++: ``$CXX``, c++ or g++. Clang ignores how the kernels choose an instruction set."""
+    return _first((environ.get("CXX", ""), "c++", "g++"), environ)
 
 
 def _first(names: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:

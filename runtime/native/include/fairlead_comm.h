@@ -114,6 +114,17 @@ int fairlead_comm_size(void);
 int fairlead_comm_local_rank(void);
 int fairlead_comm_local_size(void);
 int fairlead_comm_layout(fairlead_layout *layout);
+/* Whether this rank shares its processors with more ranks than there are processors: it then gives them up
+ * while it waits, which makes small calls slower. -1 before init. */
+int fairlead_comm_crowded(void);
+/* The level that MPI grants: "multiple", "serialized", "funneled" or "single"; "" before init. Below
+ * "multiple" no thread of the core's own calls MPI: between nodes, started calls move while their thread is
+ * in a call that waits for other ranks, or in fairlead_comm_done, and the threads of a team work one after
+ * another. As with MPI itself, the program then makes no MPI call while another thread is in a call of this
+ * library; and below "serialized" only the thread that started MPI makes calls, other threads get
+ * FAIRLEAD_BAD_CALL. Ranks of one node that share memory need no MPI: there only init, team and finalize
+ * follow these rules. */
+const char *fairlead_comm_threads(void);
 
 /* Why the last call of this thread failed; "" after success. */
 const char *fairlead_comm_error(void);
@@ -133,7 +144,8 @@ int fairlead_comm_aggregate(fairlead_team *team, const fairlead_tensor *tensors,
  * team runs its calls in the order in which they were started. */
 int fairlead_comm_start(fairlead_team *team, const fairlead_tensor *tensors, uint64_t count, int operation,
                         uint64_t *ticket);
-/* Whether it is done (1) or not (0), without waiting; fairlead_comm_wait returns its error. */
+/* Whether it is done (1) or not (0), without waiting unless fairlead_comm_threads says so;
+ * fairlead_comm_wait returns its error. */
 int fairlead_comm_done(fairlead_team *team, uint64_t ticket);
 int fairlead_comm_wait(fairlead_team *team, uint64_t ticket);
 

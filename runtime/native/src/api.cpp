@@ -38,16 +38,45 @@ State &state() {
     return *made;
 }
 
-// Whether a call may be made now.
-int usable(const char *call) {
+// Whether a call may be made now, in this thread. Within a node only calls that make or free communicators call MPI.
+int usable(const char *call, bool mpi = false) {
     last.clear();
     State &s = state();
-    if (s.finalized) return last.set(FAIRLEAD_BAD_CALL, "%s was called after fairlead_comm_finalize", call);
-    if (!s.ready) return last.set(FAIRLEAD_BAD_CALL, "%s was called before fairlead_comm_init", call);
+    if (load(&s.finalized)) return last.set(FAIRLEAD_BAD_CALL, "%s was called after fairlead_comm_finalize", call);
+    if (!load(&s.ready)) return last.set(FAIRLEAD_BAD_CALL, "%s was called before fairlead_comm_init", call);
     if (s.here.forked())
         return last.set(FAIRLEAD_BAD_CALL, "%s was called in process %d, a fork of rank %d (%s), process %d: MPI does not follow a fork", call, int(getpid()), s.world.rank, s.world.host(s.world.rank), int(s.here.process()));
-    return 0;
+    return mpi || s.all.nodes() > 1 ? s.mpi.here(call, &last) : 0;
 }
+
+// This thread's turn among those that call without a team, or start or end. A thread that waits for it can be
+// interrupted. The call that has the turn ends: its ranks agree on it first, so it never waits for this one.
+class Turn {
+  public:
+    Turn(State &s, const char *call) : s_(s) {
+        while (pthread_mutex_trylock(&s.mutex)) {
+            timespec until;
+            clock_gettime(CLOCK_REALTIME, &until);
+            until.tv_nsec += 100000000;
+            if (until.tv_nsec >= 1000000000) until.tv_sec++, until.tv_nsec -= 1000000000;
+            if (!pthread_mutex_timedlock(&s.mutex, &until)) break;
+            if (!Watch::interrupted()) continue;
+            bad = last.set(FAIRLEAD_INTERRUPTED, "%s was interrupted while another thread was in a call", call);
+            return;
+        }
+        held_ = true;
+        if (load(&s.finalized)) bad = last.set(FAIRLEAD_BAD_CALL, "%s was called after fairlead_comm_finalize", call);
+    }
+    ~Turn() {
+        if (held_) pthread_mutex_unlock(&s_.mutex);
+    }
+    Turn(const Turn &) = delete;
+    int bad = 0;
+
+  private:
+    State &s_;
+    bool held_ = false;
+};
 
 int known(const fairlead_tensor *tensors, uint64_t count, const char *call, bool numbers, bool mean, bool out) {
     if (count && !tensors) return last.set(FAIRLEAD_BAD_CALL, "%s: tensors is NULL", call);
@@ -74,10 +103,11 @@ struct Greeting {
     int32_t node_ranks, shared_memory, deterministic, nonfinite, lifeline;
     char host[64];
 };
-constexpr uint64_t PROTOCOL = 4;  // between ranks; increase it whenever the contents of what they must agree on change
+constexpr uint64_t PROTOCOL = 5;  // between ranks; increase it whenever the contents of what they must agree on change
 
 // A call that every rank makes in the lane of calls without a team.
 int together(State &s, Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root) {
+    if (int bad = fairlead_team::catch_up(&last)) return bad;
     s.all.block(s.all.calls() + 1);
     const int bad = s.all.run(kind, all_of, part, operation, root, false, &last);
     if (!bad) s.all.unblock();  // after an error, others can still see where this rank stands
@@ -88,6 +118,22 @@ int known(State &s, const fairlead_team *team, const char *call) {
     for (const fairlead_team *one = load(&s.teams); one; one = one->next)
         if (one == team) return 0;
     return last.set(FAIRLEAD_BAD_CALL, "%s: there is no such team", call);
+}
+
+// Every rank's processors, to all of its machine, even to those that do not share memory with it.
+int crowd(State &s) {
+    const Mpi &mpi = s.mpi;
+    Mpi::Handle machine = 0;
+    int ranks = 0;
+    Cpus mine;
+    Room<Cpus> each;
+    mine.read();
+    if (int bad = mpi.check(mpi.Comm_split_type(mpi.world, mpi.shared_type, s.world.rank, mpi.info_null, &machine), "MPI_Comm_split_type", &last)) return bad;
+    if (int bad = mpi.check(mpi.Comm_size(machine, &ranks), "MPI_Comm_size", &last)) return bad;
+    if (!each.room(size_t(ranks))) return last.set(FAIRLEAD_NO_MEMORY, "no memory for the processors of %d ranks", ranks);
+    if (int bad = mpi.check(mpi.Allgather(&mine, int(sizeof mine), mpi.byte, each.at(), int(sizeof mine), mpi.byte, machine), "MPI_Allgather", &last)) return bad;
+    s.watch.crowded = outnumbered(mine, each.at(), ranks);
+    return mpi.check(mpi.Comm_free(&machine), "MPI_Comm_free", &last);
 }
 
 int begin(State &s) {
@@ -118,12 +164,19 @@ int begin(State &s) {
     s.here.mark();
     s.clock.begin();
     s.timeline.open(s.world.rank, s.world.size, s.world.host(s.world.rank), greetings[0].run, s.settings.timeline_mb, s.settings.timeline_chunks);
+    if (int bad = crowd(s)) return bad;
     if (int bad = s.all.open(mpi, mpi.world, s.world, s.settings, -1, 0, &last)) return bad;
+    if (s.all.nodes() > 1 && !mpi.multiple() && s.world.rank == 0) {
+        char line[1200];
+        const int length = snprintf(line, sizeof line, "fairlead.comm: %.600s grants MPI_THREAD_%s: between nodes everything moves in the threads that call; started calls move when the program waits%s; " FAIRLEAD_ASK_FOR_THREADS "\n", mpi.library,
+                                    mpi.threads == Mpi::SERIALIZED ? "SERIALIZED" : mpi.threads == Mpi::FUNNELED ? "FUNNELED" : "SINGLE", mpi.threads == Mpi::SERIALIZED ? "" : ", and only the thread that started MPI may call");
+        if (length > 0 && write(2, line, least(size_t(length), sizeof line - 1)) < 0) return last.set(FAIRLEAD_BAD_CALL, "standard error cannot be written: %s", strerror(errno));
+    }
     if (s.all.nodes() > 1)
         if (int bad = s.watch.exchange.open(mpi, mpi.world, s.world, &last)) return bad;
-    if (s.all.nodes() > 1 && s.settings.lifeline)
-        if (int bad = s.watch.lifeline.open(mpi, mpi.world, s.world, s.all.segment().place() == 0, &last)) return bad;
-    s.ready = true;
+    if (s.all.nodes() > 1 && s.settings.lifeline && s.all.segment().place() == 0)
+        if (int bad = s.watch.lifeline.open(mpi, s.all.leaders(), s.world, &last)) return bad;
+    store(&s.ready, true);
     return 0;
 }
 
@@ -153,20 +206,24 @@ Digest digest(const void *bytes, size_t size) {
 API const char *fairlead_comm_error(void) { return last.text; }
 
 API int fairlead_comm_init(void) {
+    const char *call = "fairlead_comm_init";
     last.clear();
     State &s = state();
-    Lock lock(s.mutex);
-    if (s.finalized) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_init was called after fairlead_comm_finalize; MPI can be started once in a process");
-    if (s.ready) return usable("fairlead_comm_init");
-    return begin(s);
+    if (load(&s.ready)) return usable(call);  // a fork of a process that was in a call has nobody who gives it the turn
+    if (load(&s.finalized)) return last.set(FAIRLEAD_BAD_CALL, "%s was called after fairlead_comm_finalize; MPI can be started once in a process", call);
+    const Turn turn(s, call);
+    if (turn.bad) return turn.bad;
+    return s.ready ? 0 : begin(s);
 }
 
 API int fairlead_comm_finalize(void) {
     State &s = state();
     last.clear();
-    if (!s.ready && !s.finalized) return 0;
-    if (s.finalized) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_finalize was called twice by rank %d (%s)", s.world.rank, s.world.host(s.world.rank));
-    if (int bad = usable("fairlead_comm_finalize")) return bad;
+    if (!load(&s.ready) && !load(&s.finalized)) return 0;
+    if (load(&s.finalized)) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_finalize was called twice by rank %d (%s)", s.world.rank, s.world.host(s.world.rank));
+    if (int bad = usable("fairlead_comm_finalize", true)) return bad;
+    const Turn turn(s, "fairlead_comm_finalize");
+    if (turn.bad) return turn.bad;
     int first = 0;
     Error error;
     error.clear();
@@ -179,29 +236,32 @@ API int fairlead_comm_finalize(void) {
     store(&s.watch.ended, uint32_t(1));
     if (!first) first = together(s, FINALIZE, none, none, 0, 0);
     if (first) s.all.leave();
-    s.finalized = true;
+    store(&s.finalized, true);
     s.timeline.flush();
     if (first) return first;  // other ranks will not come to what follows
     s.watch.lifeline.close();
     if (int bad = s.watch.exchange.close(&last)) return bad;
     for (fairlead_team *team = s.teams; team; team = team->next) team->close();
     s.all.close();
-    s.ready = false;
+    store(&s.ready, false);
     int ended = 0;
     if (s.mpi.ours && !s.mpi.Finalized(&ended) && !ended) return s.mpi.check(s.mpi.Finalize(), "MPI_Finalize", &last);
     return 0;
 }
 
 API int fairlead_comm_while_waiting(int (*go_on)(void)) {
-    Watch &watch = state().watch;
-    watch.asked = pthread_self(), watch.go_on = go_on;
+    Watch::go_on = go_on;
     return 0;
 }
 
-API int fairlead_comm_rank(void) { return state().ready ? state().world.rank : -1; }
-API int fairlead_comm_size(void) { return state().ready ? state().world.size : -1; }
-API int fairlead_comm_local_rank(void) { return state().ready ? state().all.segment().place() : -1; }
-API int fairlead_comm_local_size(void) { return state().ready ? state().all.segment().ranks() : -1; }
+API int fairlead_comm_rank(void) { return load(&state().ready) ? state().world.rank : -1; }
+API int fairlead_comm_size(void) { return load(&state().ready) ? state().world.size : -1; }
+API int fairlead_comm_local_rank(void) { return load(&state().ready) ? state().all.segment().place() : -1; }
+API int fairlead_comm_local_size(void) { return load(&state().ready) ? state().all.segment().ranks() : -1; }
+
+API int fairlead_comm_crowded(void) { return load(&state().ready) ? state().watch.crowded : -1; }
+
+API const char *fairlead_comm_threads(void) { return load(&state().ready) ? state().mpi.level() : ""; }
 
 API int fairlead_comm_layout(fairlead_layout *layout) {
     if (int bad = usable("fairlead_comm_layout")) return bad;
@@ -217,16 +277,19 @@ API int fairlead_comm_layout(fairlead_layout *layout) {
 }
 
 API int fairlead_comm_team(int threads, fairlead_team **team) {
-    if (int bad = usable("fairlead_comm_team")) return bad;
+    if (int bad = usable("fairlead_comm_team", true)) return bad;
     if (!team) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_team: team is NULL");
     if (threads < 1 || threads > fairlead_team::MOST_LANES) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_team: a team has 1 to %d threads, not %d", fairlead_team::MOST_LANES, threads);
     State &s = state();
-    Lock lock(s.mutex);
+    const Turn turn(s, "fairlead_comm_team");
+    if (turn.bad) return turn.bad;
     const Tensors none = {nullptr, 0};
     if (int bad = together(s, TEAM, none, none, 0, threads)) return bad;
     void *place = nullptr;
     if (posix_memalign(&place, alignof(fairlead_team), sizeof(fairlead_team))) return last.set(FAIRLEAD_NO_MEMORY, "no memory for a team");
     fairlead_team *made = new (place) fairlead_team;
+    // Every rank's thread has come here, so none waits for another while it has the turn.
+    const MpiTurn alone(s.mpi);
     if (int bad = made->open(s.mpi, s.mpi.world, s.world, s.settings, s.count, threads, &last)) return bad;
     s.count++;
     made->next = s.teams;
@@ -250,7 +313,8 @@ API int fairlead_comm_aggregate(fairlead_team *team, const fairlead_tensor *tens
     if (int bad = known(tensors, count, call, true, operation & 1, true)) return bad;
     if (!team) {
         State &s = state();
-        Lock lock(s.mutex);
+        const Turn turn(s, "fairlead_comm_aggregate");
+        if (turn.bad) return turn.bad;
         const Tensors list = {tensors, count};
         return together(s, AGGREGATE, list, list, operation, 0);
     }
@@ -270,7 +334,7 @@ API int fairlead_comm_start(fairlead_team *team, const fairlead_tensor *tensors,
 
 API int fairlead_comm_done(fairlead_team *team, uint64_t ticket) {
     const char *call = "fairlead_comm_done";
-    return usable(call) || known(state(), team, call) || team->done(ticket);
+    return usable(call) || known(state(), team, call) || team->done(ticket, &last);
 }
 
 API int fairlead_comm_wait(fairlead_team *team, uint64_t ticket) {
@@ -285,7 +349,7 @@ API int fairlead_comm_stats(fairlead_team *team, fairlead_stats *stats) {
     if (int bad = usable(call)) return bad;
     if (!stats) return last.set(FAIRLEAD_BAD_CALL, "%s: stats is NULL", call);
     if (!team) {
-        *stats = in_seconds(state().all.spent, state().clock);
+        *stats = in_seconds(state().all.spent(), state().clock);
         return 0;
     }
     if (int bad = known(state(), team, call)) return bad;
@@ -299,7 +363,8 @@ API int fairlead_comm_broadcast(const fairlead_tensor *tensors, uint64_t count, 
     if (int bad = known(tensors, count, call, false, false, true)) return bad;
     State &s = state();
     if (root < 0 || root >= s.world.size) return last.set(FAIRLEAD_BAD_CALL, "%s: there is no rank %d among %d", call, root, s.world.size);
-    Lock lock(s.mutex);
+    const Turn turn(s, "fairlead_comm_broadcast");
+    if (turn.bad) return turn.bad;
     const Tensors list = {tensors, count};
     return together(s, BROADCAST, list, list, 0, root);
 }
@@ -308,7 +373,8 @@ API int fairlead_comm_average(double *values, uint64_t count) {
     if (int bad = usable("fairlead_comm_average")) return bad;
     if (count && !values) return last.set(FAIRLEAD_BAD_CALL, "fairlead_comm_average: values is NULL");
     State &s = state();
-    Lock lock(s.mutex);
+    const Turn turn(s, "fairlead_comm_average");
+    if (turn.bad) return turn.bad;
     fairlead_tensor t = {values, values, count, FAIRLEAD_FLOAT64, 0, nullptr};
     const Tensors list = {&t, 1};
     return together(s, AVERAGE, list, list, FAIRLEAD_MEAN, 0);
@@ -317,7 +383,8 @@ API int fairlead_comm_average(double *values, uint64_t count) {
 API int fairlead_comm_barrier(void) {
     if (int bad = usable("fairlead_comm_barrier")) return bad;
     State &s = state();
-    Lock lock(s.mutex);
+    const Turn turn(s, "fairlead_comm_barrier");
+    if (turn.bad) return turn.bad;
     const Tensors none = {nullptr, 0};
     return together(s, BARRIER, none, none, 0, 0);
 }
@@ -328,7 +395,8 @@ API int fairlead_comm_gather(const void *mine, uint64_t bytes, void *all) {
     if (bytes > uint64_t(1) << 40) return last.set(FAIRLEAD_BAD_CALL, "%s: %llu bytes are too many", call, static_cast<unsigned long long>(bytes));
     if (bytes && (!mine || !all)) return last.set(FAIRLEAD_BAD_CALL, "%s: an address is NULL", call);
     State &s = state();
-    Lock lock(s.mutex);
+    const Turn turn(s, "fairlead_comm_gather");
+    if (turn.bad) return turn.bad;
     // A row with one entry per rank, zero except this rank's: the sum holds them all.
     const size_t ranks = size_t(s.world.size), own = size_t(s.world.rank), words = (bytes + 7) / 8;
     Room<int64_t> row;
@@ -348,7 +416,8 @@ API int fairlead_comm_match(const fairlead_tensor *tensors, uint64_t count, fair
     if (int bad = known(tensors, count, call, false, false, false)) return bad;
     if (!match) return last.set(FAIRLEAD_BAD_CALL, "%s: match is NULL", call);
     State &s = state();
-    Lock lock(s.mutex);
+    const Turn turn(s, "fairlead_comm_match");
+    if (turn.bad) return turn.bad;
     const size_t ranks = size_t(s.world.size), mine = size_t(s.world.rank);
     Room<Digest> ours, firsts;
     Room<int64_t> found;

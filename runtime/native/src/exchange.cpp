@@ -22,7 +22,10 @@ int Exchange::close(Error *error) {
     if (!comm_) return 0;
     Lock lock(mutex_);
     int64_t mine[2] = {sent_to_first_, spread_}, all[2] = {};
-    if (int bad = mpi_->check(mpi_->Allreduce(mine, all, 2, mpi_->i64, mpi_->sum, comm_), "MPI_Allreduce", error)) return bad;
+    {
+        const MpiTurn turn(*mpi_);
+        if (int bad = mpi_->check(mpi_->Allreduce(mine, all, 2, mpi_->i64, mpi_->sum, comm_), "MPI_Allreduce", error)) return bad;
+    }
     while (world_->rank == 0 ? taken_ < all[0] : all[1] && !heard_) {
         if (take_one() == VERDICT) heard_ = true;
         sched_yield();
@@ -190,19 +193,28 @@ int Exchange::crossed(Error *error) {
     return 0;
 }
 
-// Whether a team waits for a rank that has called finalize.
+// Whether a team waits for a rank that has called finalize: in each lane, the one of them that came to the fewest calls
+// stands for all. One pass over the ranks, for many wait in finalize for a slow one.
 int Exchange::left(Error *error) {
-    for (int q = 0; q < world_->size; q++) {
-        const Standing *gone = of(q);
-        if (!gone || !gone->ended) continue;
-        for (int r = 0; r < world_->size; r++) {
-            const Standing *one = of(r);
-            for (uint32_t i = 0; one && i < one->waiting; i++) {
-                const Standing::At &at = one->waits[i];
-                if (at.lane == 0 || gone->call_of(at.lane) >= at.call) continue;
-                return error->set(FAIRLEAD_DIFFER, "rank %d (%s) called finalize while rank %d (%s) called %s: call %llu of %s", q, world_->host(q), r, world_->host(r), kind_name(at.kind),
-                                  static_cast<unsigned long long>(at.call), world_->watch->lanes[at.lane]->name());
-            }
+    struct {
+        uint64_t come;
+        int rank;
+    } ended[Standing::MOST_LANES];
+    const int lanes = load(&world_->watch->count);
+    for (int i = 0; i < lanes; i++) ended[i] = {~uint64_t(0), -1};
+    for (int r = 0; r < world_->size; r++) {
+        const Standing *gone = of(r);
+        for (int i = 0; gone && gone->ended && i < lanes; i++)
+            if (gone->call_of(uint32_t(i)) < ended[i].come) ended[i] = {gone->call_of(uint32_t(i)), r};
+    }
+    for (int r = 0; r < world_->size; r++) {
+        const Standing *one = of(r);
+        for (uint32_t i = 0; one && i < one->waiting; i++) {
+            const Standing::At &at = one->waits[i];
+            if (at.lane == 0 || int(at.lane) >= lanes || ended[at.lane].come >= at.call) continue;
+            const int q = ended[at.lane].rank;
+            return error->set(FAIRLEAD_DIFFER, "rank %d (%s) called finalize while rank %d (%s) called %s: call %llu of %s", q, world_->host(q), r, world_->host(r), kind_name(at.kind),
+                              static_cast<unsigned long long>(at.call), world_->watch->lanes[at.lane]->name());
         }
     }
     return 0;

@@ -2,6 +2,8 @@
 
 namespace fairlead {
 
+__thread int (*Watch::go_on)(void);
+
 const char *kind_name(uint64_t kind) {
     switch (kind & 0xff) {
         case AGGREGATE:
@@ -151,7 +153,7 @@ class Lane::Wait {
             begun_ = now_s();
             lane_.segment_.ring(true);
         }
-        const long spin_us = helper_ || lane_.crowded_ ? 0 : lane_.settings_->spin_us;
+        const long spin_us = helper_ || lane_.world_->watch->crowded ? 0 : lane_.settings_->spin_us;
         if (turns_ < 128 && spin_us) {
             // A pause may take 140 cycles, as long as the transfer of a cache line; spin without it at first.
             if (turns_ > 32) relax();
@@ -217,8 +219,8 @@ class Lane::Wait {
         if (now - gone_since_ < GRACE_S) return 0;
         if (const int bad = world.watch->exchange.verdict(error)) return bad;
         gone_ = rank;
-        return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) has ended without fairlead_comm_finalize; rank %d waits in %s, call %llu of %s", rank, world.host(rank), world.rank, kind_name(kind_),
-                          static_cast<unsigned long long>(lane_.calls_), lane_.name_);
+        const char *what = world.watch->lifeline.silent() ? "rank %d (%s): its host cannot be reached; rank %d waits in %s, call %llu of %s" : "rank %d (%s) has ended without fairlead_comm_finalize; rank %d waits in %s, call %llu of %s";
+        return error->set(FAIRLEAD_PEER_LOST, what, rank, world.host(rank), world.rank, kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
     }
 
     // What the seats of this node show.
@@ -243,7 +245,7 @@ class Lane::Wait {
                               kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
         }
         if (lane_.abandoned_ && load(lane_.abandoned_)) return error->set(FAIRLEAD_MPI_FAILED, "another part of the call failed");
-        if (!helper_ && world.watch->interrupted())
+        if (!helper_ && Watch::interrupted())
             return error->set(FAIRLEAD_INTERRUPTED, "rank %d (%s) was interrupted in %s, call %llu of %s", world.rank, world.host(world.rank), kind_name(kind_),
                               static_cast<unsigned long long>(lane_.calls_), lane_.name_);
         const double waited = now - begun_;
@@ -306,7 +308,7 @@ class Lane::Wait {
 
     void warn(double waited) {
         warned_++;
-        lane_.spent.stalls++;
+        lane_.spend(&Spent::stalls, 1);
         // One rank of a node reports for all that wait.
         Segment &segment = lane_.segment_;
         for (int i = 0; i < segment.place(); i++)
@@ -418,7 +420,6 @@ int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &s
         if (!pieces_.room(DEPTH * 2 * PIECES(segment_.chunk(), nodes)) || !sources_.room(nodes) || !forms_.room(nodes))
             return error->set(FAIRLEAD_NO_MEMORY, "no memory for the pieces of %d nodes", nodes_);
     }
-    crowded_ = locals_ > cpus();
     Watch &watch = *world.watch;
     if (watch.count < Watch::MOST) {
         watch.lanes[id_ = watch.count] = this;
@@ -499,18 +500,27 @@ int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *err
     if (nodes_ > 1) same = largest_[0] == mark_[0] && largest_[1] == mark_[1];
     else
         for (int i = 1; i < locals_; i++) same = same && segment_.seat(i).arrivals[parity].call == segment_.seat(0).arrivals[parity].call;
-    return same ? 0 : differ(call, tensors, error);
+    return same ? 0 : differ(call, tensors, wait, error);
 }
 
 // Collective; calls differ. Reports which rank differs from the majority, and in what.
-int Lane::differ(const Call &call, const Tensors &tensors, Error *error) {
+int Lane::differ(const Call &call, const Tensors &tensors, Wait &wait, Error *error) {
     constexpr uint64_t LISTED = 1 << 16;
-    Room<Call> calls;
     Room<Row> rows[2];
-    Call ours = call;
     const int size = world_->size;
-    if (!calls.room(size_t(size)) || !rows[0].room(LISTED) || !rows[1].room(LISTED)) return error->set(FAIRLEAD_NO_MEMORY, "no memory to say in what the ranks differ");
-    if (int bad = mpi_->check(mpi_->Allgather(&ours, int(sizeof ours), mpi_->byte, calls.at(), int(sizeof ours), mpi_->byte, comm_), "MPI_Allgather", error)) return bad;
+    if (!calls_of_.room(size_t(size)) || !rows[0].room(LISTED) || !rows[1].room(LISTED)) return error->set(FAIRLEAD_NO_MEMORY, "no memory to say in what the ranks differ");
+    Room<Call> &calls = calls_of_;
+    if (nodes_ == 1)
+        for (int i = 0; i < locals_; i++) calls[size_t(segment_.seat(i).rank)] = segment_.seat(i).arrivals[(calls_ - 1) & 1].call;
+    else {
+        Mpi::Handle request = mpi_->request_null;
+        ours_ = call;
+        {
+            const MpiTurn turn(*mpi_);
+            if (int bad = mpi_->check(mpi_->Iallgather(&ours_, int(sizeof ours_), mpi_->byte, calls.at(), int(sizeof ours_), mpi_->byte, comm_, &request), "MPI_Iallgather", error)) return bad;
+        }
+        if (int bad = complete(&request, wait, error)) return bad;
+    }
     told_apart_ = true;
     int alike = 0, odd = 0, usual = 0;
     for (int i = 0; i < size; i++) alike += calls[size_t(i)] == calls[0];
@@ -533,7 +543,7 @@ int Lane::differ(const Call &call, const Tensors &tensors, Error *error) {
         if (asked[i] == world_->rank)
             for (uint64_t j = 0; j < least(tensors.count, LISTED); j++) rows[i][j] = row_of(tensors.at[j]);
         const uint64_t n = least(calls[size_t(asked[i])].count, LISTED);
-        if (int bad = mpi_->check(mpi_->Bcast(rows[i].at(), int(n * sizeof(Row)), mpi_->byte, asked[i], comm_), "MPI_Bcast", error)) {
+        if (int bad = spread_bytes(rows[i].at(), n * sizeof(Row), asked[i], wait, error)) {
             told_apart_ = false;
             return bad;
         }
@@ -598,6 +608,14 @@ int Lane::test(Mpi::Handle *request, bool *done, Error *error) {
     const int bad = mpi_->check(mpi_->Test(request, &flag, mpi_->no_status), "MPI_Test", error);
     *done = flag != 0;
     return bad;
+}
+
+int Lane::complete(Mpi::Handle *request, Wait &wait, Error *error) {
+    bool done = false;
+    int failed = 0;
+    wait.network = true;
+    const int bad = until([&] { return (failed = test(request, &done, error)) || done; }, wait, error);
+    return bad ? bad : failed;
 }
 
 // --- the pipelines ---------------------------------------------------------------------------
@@ -816,6 +834,12 @@ int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
     return 0;
 }
 
+int Lane::spread_bytes(void *bytes, size_t size, int root, Wait &wait, Error *error) {
+    const fairlead_tensor t = {bytes, bytes, size, FAIRLEAD_BYTES, 0, nullptr};
+    if (int bad = streams_[RAW].set(&t, 1, RAW, error)) return bad;
+    return spread(streams_[RAW], root, wait, error);
+}
+
 // Small tensors travel with the arrival itself: one exchange, and every rank sums for itself.
 void Lane::flat(const fairlead_tensor *tensors, uint64_t count, bool few, Kind kind, int operation, int root) {
     const Kernels &kernel = kernels();
@@ -878,14 +902,10 @@ int Lane::judge(int nonfinite, Wait &wait, Error *error) {
             const MpiTurn turn(*mpi_);
             if (int bad = mpi_->check(mpi_->Iallreduce(&odd_[0], &odd_[1], 1, mpi_->i64, mpi_->max, comm_, &request), "MPI_Iallreduce", error)) return bad;
         }
-        bool done = false;
-        int failed = 0;
-        wait.network = true;
-        const int bad = until([&] { return (failed = test(&request, &done, error)) || done; }, wait, error);
-        if (bad || failed) return bad ? bad : failed;
+        if (int bad = complete(&request, wait, error)) return bad;
         if (!odd_[1]) return 0;
         const int from = int(odd_[1] > size ? 2 * size - odd_[1] : size - odd_[1]);
-        if (int wrong = mpi_->check(mpi_->Bcast(words, int(sizeof words), mpi_->byte, from, comm_), "MPI_Bcast", error)) return wrong;
+        if (int bad = spread_bytes(words, sizeof words, from, wait, error)) return bad;
     } else if (!doubts) return 0;
     return error->set(FAIRLEAD_NONFINITE, "%s", words);
 }
@@ -941,11 +961,11 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
         else if (nonfinite == STOP && load(&mine.doubted) == calls_) bad = error->set(FAIRLEAD_NONFINITE, "%s", mine.words);
     }
     const uint64_t ended = ticks();
-    spent.calls++;
-    spent.aggregates += kind == AGGREGATE;
-    spent.bytes += bytes;
-    spent.wait += between(begun, agreed);
-    spent.move += between(agreed, ended);
+    spend(&Spent::calls, 1);
+    spend(&Spent::aggregates, kind == AGGREGATE);
+    spend(&Spent::bytes, bytes);
+    spend(&Spent::wait, between(begun, agreed));
+    spend(&Spent::move, between(agreed, ended));
     if (laps_.on())
         laps_.add({0, begun_ns, failed ? 0 : agreed_ns, now_ns(), calls_, bytes, uint32_t(call.kind), 0, uint32_t(count), bad, {}});
     // Ranks whose calls differ are all notified before any data has moved, so they may go on. Parts of a team's

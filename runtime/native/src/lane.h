@@ -71,10 +71,10 @@ struct Watch {
     Lifeline lifeline;   // this
     pthread_t caller = {};
     uint32_t callers = 0;  // threads that have called: 0, 1, or 2 for several
-    int (*go_on)(void) = nullptr;  // called by the thread that set it
-    pthread_t asked = {};
+    static __thread int (*go_on)(void);  // each thread has its own
+    bool crowded = false;  // ranks of this node outnumber the processors that they and this one may use
     uint32_t reported_odd = 0;  // this rank has reported that it passed NaN or infinity
-    bool interrupted() const { return go_on && pthread_equal(asked, pthread_self()) && !go_on(); }
+    static bool interrupted() { return go_on && !go_on(); }
 };
 
 // The ranks of the run, and their names for messages.
@@ -104,6 +104,8 @@ class Lane {
     const Segment &segment() const { return segment_; }
     const char *why_not() const { return why_not_; }
     int nodes() const { return nodes_; }
+    // On the first rank of each node: those ranks.
+    Mpi::Handle leaders() const { return leaders_; }
     int node_of(int rank) { return node_of_[size_t(rank)]; }
     // This rank comes to no further call, here or because of an earlier failure.
     void leave();
@@ -125,12 +127,21 @@ class Lane {
     struct Spent {
         uint64_t calls, bytes, wait, move, stalls, aggregates;
     };
-    Spent spent = {};
+    // From any thread, without waiting: a sum may include a call that a count does not yet.
+    Spent spent() const {
+        Spent now;
+        for (uint64_t Spent::*each : {&Spent::calls, &Spent::bytes, &Spent::wait, &Spent::move, &Spent::stalls, &Spent::aggregates}) now.*each = __atomic_load_n(&(spent_.*each), __ATOMIC_RELAXED);
+        return now;
+    }
 
   private:
     class Wait;
     int agree(const Call &call, const Tensors &tensors, Wait &wait, Error *error);
-    int differ(const Call &call, const Tensors &tensors, Error *error);
+    int differ(const Call &call, const Tensors &tensors, Wait &wait, Error *error);
+    // Until the request is complete.
+    int complete(Mpi::Handle *request, Wait &wait, Error *error);
+    // `size` bytes of rank `root`, to all ranks.
+    int spread_bytes(void *bytes, size_t size, int root, Wait &wait, Error *error);
     void flat(const fairlead_tensor *tensors, uint64_t count, bool few, Kind kind, int operation, int root);
     int reduce(const Stream &stream, Form wire, double scale, Wait &wait, Error *error);
     int spread(const Stream &stream, int root, Wait &wait, Error *error);
@@ -179,12 +190,13 @@ class Lane {
     char why_not_[700] = "";
     uint64_t calls_ = 0, chunks_ = 0;
     int slowest_ = 0;
-    bool crowded_ = false;  // more ranks on this node than processors
     bool broken_ = false, told_apart_ = false;
     int id_ = -1;  // index in the watch
     const uint32_t *abandoned_ = nullptr;
     uint64_t awaited_ = 0;
-    int64_t mark_[2], largest_[2];  // of the agreement; MPI may still write to them after a call has failed
+    int64_t mark_[2], largest_[2];  // of the agreement; MPI may still write to them after a call has failed,
+    Room<Call> calls_of_;           // and to these: the calls of all ranks where they differ
+    Call ours_;
     Error broke_;
     Laps laps_;
     bool looks_ = false;  // in this call
@@ -192,6 +204,8 @@ class Lane {
     Tensors all_of_ = {};             // all of its tensors
     int64_t odd_[2];      // the lowest rank that passed NaN or infinity; MPI may write to it later
     Stream streams_[7];
+    Spent spent_ = {};
+    void spend(uint64_t Spent::*what, uint64_t more) { __atomic_store_n(&(spent_.*what), spent_.*what + more, __ATOMIC_RELAXED); }
 };
 
 inline fairlead_stats in_seconds(const Lane::Spent &spent, const Ticks &clock) {

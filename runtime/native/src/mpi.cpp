@@ -15,12 +15,12 @@ struct Found {
 };
 
 // libmpi.so.12, libmpi.so.40, libmpich.so.12, libmpi_abi.so.1, and libmpi-1f9dc2a4.so.12 of a wheel; not
-// libmpi_cxx, libmpi_mpifh, libmpifort.
+// libmpifort. As native/witness.c.
 bool is_mpi(const char *path) {
     const char *name = strrchr(path, '/');
     name = name ? name + 1 : path;
-    for (const char *other : {"libmpi_cxx", "libmpi_mpifh", "libmpi_usempi", "libmpi_java"})
-        if (!strncmp(name, other, strlen(other))) return false;
+    for (const char *other : {"_cxx", "_mpifh", "_usempi", "_gtl_", "_ilp64", "_java", "_shm_heap"})
+        if (!strncmp(name, "libmpi", 6) && !strncmp(name + 6, other, strlen(other))) return false;
     for (const char *stem : {"libmpich", "libmpi_gnu", "libmpi_cray", "libmpi_abi", "libmpi"}) {
         const size_t n = strlen(stem);
         if (!strncmp(name, stem, n)) return (name[n] == '.' || name[n] == '-' || name[n] == '_') && strstr(name, ".so");
@@ -73,7 +73,7 @@ int Mpi::find(Error *error) {
                                            "libmpi.so.40 can be: %s", dlerror());
     struct { void **at; const char *name; } wanted[] = {
 #define WANT(name) {reinterpret_cast<void **>(&name), "MPI_" #name}
-        WANT(Init_thread), WANT(Initialized), WANT(Finalized), WANT(Finalize), WANT(Query_thread), WANT(Comm_dup),
+        WANT(Get_library_version), WANT(Init_thread), WANT(Initialized), WANT(Finalized), WANT(Finalize), WANT(Query_thread), WANT(Is_thread_main), WANT(Comm_dup),
         WANT(Comm_split), WANT(Comm_split_type), WANT(Comm_rank), WANT(Comm_size), WANT(Comm_free),
         WANT(Comm_set_errhandler), WANT(Allreduce), WANT(Iallreduce), WANT(Bcast), WANT(Ibcast), WANT(Allgather),
         WANT(Iallgather), WANT(Ialltoall), WANT(Test), WANT(Issend), WANT(Improbe), WANT(Imrecv), WANT(Error_string),
@@ -115,6 +115,14 @@ int Mpi::find(Error *error) {
         shared_type = 221, any_source = -1;
         in_place = reinterpret_cast<void *>(1), no_status = nullptr;
     } else {
+        char version[8192] = "";
+        int length = 0;
+        bool known = false;
+        if (int bad = check(Get_library_version(version, &length), "MPI_Get_library_version", error)) return bad;
+        for (const char *vendor : {"MPICH", "Intel(R) MPI", "ParaStation"}) known = known || strstr(version, vendor);
+        if (!known)
+            return error->set(FAIRLEAD_NO_MPI, "%s is \"%.*s\", which has neither the binary interface of MPICH nor that of Open MPI or MPI-5; take plain MPI (FAIRLEAD_COMM_BACKEND=mpi4py)", library,
+                              int(least(strcspn(version, "\n"), size_t(100))), version);
         abi = MPICH;
         world = 0x44000000, max = 0x58000001, min = 0x58000002, sum = 0x58000003;
         f32 = 0x4c00040a, f64 = 0x4c00080b, i16 = 0x4c000238, i32 = 0x4c000439, i64 = 0x4c00083a, byte = 0x4c00010d;
@@ -131,14 +139,25 @@ int Mpi::start(Error *error) {
     if (int bad = check(Finalized(&ended), "MPI_Finalized", error)) return bad;
     if (ended) return error->set(FAIRLEAD_BAD_CALL, "MPI has been finalized, and can be started once in a process");
     if (int bad = check(Initialized(&running), "MPI_Initialized", error)) return bad;
-    const int wanted = abi == STANDARD ? 4096 : 3;  // MPI_THREAD_MULTIPLE
+    const int one = abi == STANDARD ? 1024 : 1, levels[] = {0, one, 2 * one, abi == STANDARD ? 4 * one : 3};
     if (!running) {
-        if (int bad = check(Init_thread(nullptr, nullptr, wanted, &level), "MPI_Init_thread", error)) return bad;
+        if (int bad = check(Init_thread(nullptr, nullptr, levels[MULTIPLE], &level), "MPI_Init_thread", error)) return bad;
     } else if (int bad = check(Query_thread(&level), "MPI_Query_thread", error)) return bad;
     ours = !running;
-    multiple = level >= wanted;
+    threads = SINGLE;
+    for (const Threads each : {FUNNELED, SERIALIZED, MULTIPLE})
+        if (level >= levels[each]) threads = each;
+    if (int bad = here("fairlead_comm_init", error)) return bad;
     if (int bad = check(Op_create(add<F16>, 1, &sum_f16), "MPI_Op_create", error)) return bad;
     return check(Op_create(add<BF16>, 1, &sum_bf16), "MPI_Op_create", error);
+}
+
+int Mpi::here(const char *call, Error *error) const {
+    if (threads >= SERIALIZED) return 0;
+    int main = 0;
+    if (int bad = check(Is_thread_main(&main), "MPI_Is_thread_main", error)) return bad;
+    if (main) return 0;
+    return error->set(FAIRLEAD_BAD_CALL, "%s was called in a thread that may not call MPI: %s grants MPI_THREAD_%s, with which only the thread that started MPI may; " FAIRLEAD_ASK_FOR_THREADS, call, library, threads == SINGLE ? "SINGLE" : "FUNNELED");
 }
 
 int Mpi::check(int code, const char *call, Error *error) const {

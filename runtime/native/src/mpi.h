@@ -10,13 +10,16 @@ namespace fairlead {
 
 struct Mpi {
     enum Abi { MPICH, OPENMPI, STANDARD };
+    enum Threads { SINGLE, FUNNELED, SERIALIZED, MULTIPLE };  // as MPI_THREAD_...
     using Handle = long;
 
+    int (*Get_library_version)(char *, int *);
     int (*Init_thread)(int *, char ***, int, int *);
     int (*Initialized)(int *);
     int (*Finalized)(int *);
     int (*Finalize)();
     int (*Query_thread)(int *);
+    int (*Is_thread_main)(int *);
     int (*Comm_dup)(Handle, Handle *);
     int (*Comm_split)(Handle, int, int, Handle *);
     int (*Comm_split_type)(Handle, int, int, Handle, Handle *);
@@ -40,14 +43,18 @@ struct Mpi {
 
     Abi abi;
     char library[600];
-    bool multiple;  // any thread may call at any time
+    Threads threads;  // which threads may call
     bool ours;      // init started it
     Handle world, sum, max, min, f32, f64, i16, i32, i64, byte, errors_return, info_null, request_null;
     Handle sum_f16, sum_bf16;  // of i16, whose bits are halves
     int shared_type, any_source;
     void *in_place, *no_status;
-    pthread_mutex_t alone;  // unless `multiple`: one thread at a time
+    pthread_mutex_t alone;  // below MULTIPLE: one thread at a time
 
+    bool multiple() const { return threads == MULTIPLE; }
+    const char *level() const { return threads == MULTIPLE ? "multiple" : threads == SERIALIZED ? "serialized" : threads == FUNNELED ? "funneled" : "single"; }
+    // Returns 0 if this thread may call MPI at all.
+    int here(const char *call, Error *error) const;
     const char *name() const { return abi == MPICH ? "mpich" : abi == OPENMPI ? "openmpi" : "mpi-abi"; }
 
     // Finds the MPI of this process, or loads one.
@@ -58,14 +65,20 @@ struct Mpi {
     int check(int code, const char *call, Error *error) const;
 };
 
-// This thread's turn to call MPI, if only one thread at a time may.
+// What lets MPI grant MPI_THREAD_MULTIPLE, in words.
+#define FAIRLEAD_ASK_FOR_THREADS                                                                                      \
+    "for MPI_THREAD_MULTIPLE ask for it where MPI is started (MPI_Init_thread; mpi4py: "                             \
+    "MPI4PY_RC_THREAD_LEVEL=multiple), and set MPICH_MAX_THREAD_SAFETY=multiple with Cray MPICH"
+
+// This thread's turn to call MPI, if only one thread at a time may. What is called meanwhile does not wait for other
+// ranks, or only for ranks whose thread is known to be in the same call: no rank waits for a turn forever.
 class MpiTurn {
   public:
     explicit MpiTurn(Mpi &mpi) : mpi_(mpi) {
-        if (!mpi_.multiple) pthread_mutex_lock(&mpi_.alone);
+        if (!mpi_.multiple()) pthread_mutex_lock(&mpi_.alone);
     }
     ~MpiTurn() {
-        if (!mpi_.multiple) pthread_mutex_unlock(&mpi_.alone);
+        if (!mpi_.multiple()) pthread_mutex_unlock(&mpi_.alone);
     }
     MpiTurn(const MpiTurn &) = delete;
 

@@ -104,12 +104,41 @@ inline void futex_wait(uint32_t *word, uint32_t seen, long us) {
 }
 inline void futex_wake(uint32_t *word) { syscall(SYS_futex, word, FUTEX_WAKE, 1 << 30, nullptr, nullptr, 0); }
 
-inline int cpus() {
-    unsigned long set[128] = {};  // 8192 CPUs
-    long bytes = syscall(SYS_sched_getaffinity, 0, sizeof set, set);
-    int count = 0;
-    for (long i = 0; i < bytes / long(sizeof *set); i++) count += __builtin_popcountl(set[i]);
-    return count > 0 ? count : 1;
+// The processors that this thread may use.
+struct Cpus {
+    uint64_t words[128];  // 8192 CPUs
+    void read() {
+        memset(this, 0, sizeof *this);
+        syscall(SYS_sched_getaffinity, 0, sizeof words, words);
+    }
+    int count() const {
+        int all = 0;
+        for (const uint64_t word : words) all += __builtin_popcountl(word);
+        return all;
+    }
+    bool within(const Cpus &other) const {
+        for (int i = 0; i < 128; i++)
+            if (words[i] & ~other.words[i]) return false;
+        return true;
+    }
+    void add(const Cpus &other) {
+        for (int i = 0; i < 128; i++) words[i] |= other.words[i];
+    }
+};
+
+// Whether the owner of `mine` shares processors with more ranks than there are processors: among all of `each`, or
+// among those whose processors lie within those of one of them. (A launcher that binds gives disjoint or equal sets.)
+inline bool outnumbered(const Cpus &mine, const Cpus *each, int ranks) {
+    Cpus all = {};
+    for (int i = 0; i < ranks; i++) all.add(each[i]);
+    if (ranks > all.count()) return true;
+    for (int i = 0; i < ranks; i++) {
+        if (!mine.within(each[i])) continue;
+        int within = 0;
+        for (int j = 0; j < ranks; j++) within += each[j].within(each[i]);
+        if (within > each[i].count()) return true;
+    }
+    return false;
 }
 
 // Distinguishes a process from its forks without a system call: the kernel clears a page in the forks.

@@ -21,8 +21,21 @@ const char *folder_of() {
     return folder && *folder ? folder : "/dev/shm";
 }
 
-size_t size_of(int ranks, size_t chunk) {
-    return sizeof(Seat) * size_t(ranks) + size_t(ranks) * 2 * FLAT + size_t(ranks) * DEPTH * chunk + DEPTH * 2 * chunk;
+// What all ranks use, in front, in whole pages; then what each rank hands to the others, `DEPTH * chunk` bytes.
+size_t common_of(int ranks, size_t chunk) {
+    const size_t bytes = sizeof(Seat) * size_t(ranks) + size_t(ranks) * 2 * FLAT + DEPTH * 2 * chunk;
+    return (bytes + 4095) / 4096 * 4096;
+}
+
+size_t size_of(int ranks, size_t chunk) { return common_of(ranks, chunk) + size_t(ranks) * DEPTH * chunk; }
+
+// Pages are allocated before they are used: a write to one that cannot be allocated later would end the process
+// (SIGBUS). They come from the NUMA node of the rank that asks for them. Returns an errno; a signal is no reason.
+int allocate(int file, size_t from, size_t size) {
+    int bad = 0;
+    do bad = posix_fallocate(file, off_t(from), off_t(size));
+    while (bad == EINTR);
+    return bad;
 }
 
 // One byte of the file is locked for each seat. The lock disappears when the process ends for whatever reason. It
@@ -58,22 +71,21 @@ void Segment::lay(char *base) {
     base_ = base;
     seats_ = reinterpret_cast<Seat *>(base);
     flats_ = base + sizeof(Seat) * size_t(ranks_);
-    givens_ = flats_ + size_t(ranks_) * 2 * FLAT;
-    results_ = givens_ + size_t(ranks_) * DEPTH * chunk_;
+    results_ = flats_ + size_t(ranks_) * 2 * FLAT;
+    givens_ = base + common_of(ranks_, chunk_);
 }
 
 int Segment::make(const char *folder, char *name, size_t size, char *why, size_t why_size) {
     uint64_t random = 0;
     if (syscall(SYS_getrandom, &random, sizeof random, 0) != sizeof random) random = uint64_t(now_s() * 1e9);
     snprintf(name, NAME, "%s/fairlead-comm-%d-%016llx", folder, int(getpid()), static_cast<unsigned long long>(random));
-    // The file has no name until a seat is taken and its pages are allocated: so a file with a name and no taken
-    // seat belongs to no run. (Needs /proc and a file system with O_TMPFILE.) Pages are allocated now: a write to
-    // one that cannot be allocated later would end the process (SIGBUS).
+    // The file has no name until a seat is taken: so a file with a name and no taken seat belongs to no run. (Needs
+    // /proc and a file system with O_TMPFILE.) Each rank allocates the pages that it writes most.
     int bad = 0;
     for (const bool named : {false, true}) {
         const int file = named ? ::open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : ::open(folder, O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
         struct flock lock = seat_lock(0, 1);
-        bad = file < 0 || fcntl(file, F_SETLK, &lock) ? errno : posix_fallocate(file, 0, off_t(size));
+        bad = file < 0 || fcntl(file, F_SETLK, &lock) || ftruncate(file, off_t(size)) ? errno : allocate(file, 0, common_of(ranks_, chunk_) + DEPTH * chunk_);
         if (!bad && !named) {
             char unnamed[64];
             snprintf(unnamed, sizeof unnamed, "/proc/self/fd/%d", file);
@@ -111,6 +123,8 @@ int Segment::open(const Mpi &mpi, Mpi::Handle node, int rank, size_t chunk, char
             struct flock lock = seat_lock(place_, 1);
             good = fcntl(file_, F_SETLK, &lock) == 0;
             if (!good) snprintf(why, why_size, "%.400s cannot be locked: %s", announced.name, strerror(errno));
+            const int full = place_ ? allocate(file_, size_t(given(place_, 0) - base_), DEPTH * chunk_) : 0;
+            if (full) good = 0, snprintf(why, why_size, "%zu bytes of shared memory cannot be had in %.400s: %s", size_, folder_of(), strerror(full));
             mine().rank = rank;
             store(&mine().token, announced.token + uint64_t(place_));
         } else {
@@ -123,17 +137,16 @@ int Segment::open(const Mpi &mpi, Mpi::Handle node, int rank, size_t chunk, char
         for (int i = 0; all && i < ranks_; i++)
             if (load(&seats_[i].token) != announced.token + uint64_t(i)) good = 0;  // a file of the same name on another host
         if (int bad = mpi.check(mpi.Allreduce(&good, &all, 1, mpi.i64, mpi.min, node), "MPI_Allreduce", error)) return bad;
-        if (all) {
-            memset(given(place_, 0), 0, DEPTH * chunk_);  // allocates its pages in this rank's NUMA node
-            return 0;
-        }
+        if (all) return 0;
         if (at != MAP_FAILED) munmap(at, size_);
         if (file_ >= 0) close(file_);
         file_ = -1;
-        // The first rank's reason, if it has one, on all ranks.
+        // The reason of the first rank that has one, on all ranks.
+        int64_t first = why[0] ? place_ : ranks_, from = 0;
+        if (int bad = mpi.check(mpi.Allreduce(&first, &from, 1, mpi.i64, mpi.min, node), "MPI_Allreduce", error)) return bad;
         char reason[NAME];
         snprintf(reason, sizeof reason, "%s", why[0] ? why : "the ranks of this host do not see the same shared memory");
-        if (int bad = mpi.check(mpi.Bcast(reason, int(sizeof reason), mpi.byte, 0, node), "MPI_Bcast", error)) return bad;
+        if (int bad = mpi.check(mpi.Bcast(reason, int(sizeof reason), mpi.byte, from < ranks_ ? int(from) : 0, node), "MPI_Bcast", error)) return bad;
         snprintf(why, why_size, "%s", reason);
     }
     place_ = 0, ranks_ = 1;

@@ -7,16 +7,25 @@ using namespace fairlead;
 namespace {
 // Below it several lanes cost more than they gain.
 constexpr uint64_t SHARED_FROM = 1 << 20;  // bytes
+
+// What this thread has started and not yet done, of teams whose calls move in the caller's thread.
+struct Started {
+    fairlead_team *team;
+    uint64_t ticket;
+};
+constexpr int MOST_PENDING = 64;
+__thread Started pending[MOST_PENDING];
+__thread int pending_count;
 }  // namespace
 
 int fairlead_team::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int number, int threads, Error *error) {
     count_ = threads, number_ = number;
-    watch_ = world.watch;
     broke_.clear();
     for (int i = 0; i < count_; i++) {
         if (int bad = lanes_[i].open(mpi, from, world, settings, number, i, error)) return bad;
         if (count_ > 1) lanes_[i].abandon_on(&failed_);
     }
+    in_caller_ = !mpi.multiple() && lanes_[0].nodes() > 1;
     return 0;
 }
 
@@ -41,10 +50,11 @@ void fairlead_team::close() {
 }
 
 int fairlead_team::hire(Error *error) {
-    if (hired_) return 0;
-    // Signals are for the threads of the program.
+    if (hired_ || in_caller_) return 0;
+    // Signals are for the threads of the program, except those of the thread's own faults, and a profiler's.
     sigset_t every, before;
     sigfillset(&every);
+    for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS, SIGPROF}) sigdelset(&every, own);
     pthread_sigmask(SIG_SETMASK, &every, &before);
     int bad = 0, started = 0;
     for (; started < count_; started++) {
@@ -88,7 +98,6 @@ void fairlead_team::work(int lane, uint64_t ticket, bool helper) {
     const bool broken = error.status && error.status != FAIRLEAD_NONFINITE;
     {
         Lock lock(mutex_);
-        publish(lane);
         // The same words on every rank: those of the first lane.
         if (error.status && (!request.error.status || lane < request.odd)) request.error = error, request.odd = lane;
         if (broken && !broke_.status) broke_ = error;
@@ -164,12 +173,13 @@ int fairlead_team::alone(const fairlead_tensor *tensors, uint64_t count, int ope
     Lane &lane = lanes_[0];
     request.error.clear(), request.reported = false;
     store(&issued_, ticket + 1);
+    moved_ = ticket + 1;
     lane.block(ticket + 1);
-    const uint64_t before = lane.spent.wait + lane.spent.move;
+    const Lane::Spent before = lane.spent();
     const Tensors all_of = {tensors, count};
     const int bad = lane.run(AGGREGATE, all_of, all_of, operation, 0, false, error);
-    blocked_ += lane.spent.wait + lane.spent.move - before;
-    publish(0);
+    const Lane::Spent after = lane.spent();
+    spend(after.wait + after.move - before.wait - before.move);
     store(&finished_[0], ticket + 1);
     if (!bad) lane.unblock();
     else request.error = *error, request.reported = true;
@@ -177,41 +187,81 @@ int fairlead_team::alone(const fairlead_tensor *tensors, uint64_t count, int ope
 }
 
 int fairlead_team::aggregate(const fairlead_tensor *tensors, uint64_t count, int operation, Error *error) {
-    if (count_ == 1 && !hired_) return alone(tensors, count, operation, error);
+    if (int bad = catch_up(error)) return bad;
+    if (count_ == 1 && !hired_ && moved_ == issued_) return alone(tensors, count, operation, error);
     const uint64_t begun = ticks();
     uint64_t ticket = 0;
     if (count_ > 1)
         if (int bad = hire(error)) return bad;
     // Calls that were started earlier come first, on every rank.
-    const bool direct = issued_ == 0 || done(issued_ - 1);
+    const bool direct = !in_caller_ && (issued_ == 0 || finished(issued_ - 1));
     if (int bad = begin(tensors, count, operation, direct, &ticket, error)) return bad;
     lanes_[0].block(ticket + 1);
     if (direct) work(0, ticket, false);
     int bad = wait(ticket, error);
     if (!bad) lanes_[0].unblock();
-    blocked_ += between(begun, ticks());
+    spend(between(begun, ticks()));
     return bad;
 }
 
 int fairlead_team::start(const fairlead_tensor *tensors, uint64_t count, int operation, uint64_t *ticket, Error *error) {
     if (int bad = hire(error)) return bad;
-    return begin(tensors, count, operation, false, ticket, error);
+    if (in_caller_ && pending_count == MOST_PENDING)
+        if (int bad = catch_up(error)) return bad;
+    if (int bad = begin(tensors, count, operation, false, ticket, error)) return bad;
+    if (in_caller_) pending[pending_count++] = {this, *ticket};
+    return 0;
 }
 
-bool fairlead_team::done(uint64_t ticket) {
+bool fairlead_team::finished(uint64_t ticket) const {
     for (int i = 0; i < count_; i++)
         if (load(&finished_[i]) <= ticket) return false;
     return true;
 }
 
+bool fairlead_team::done(uint64_t ticket, Error *error) {
+    settle(ticket, error);
+    return finished(ticket);
+}
+
+int fairlead_team::catch_up(Error *error) {
+    int bad = 0;
+    for (int i = 0; i < pending_count && !bad; i++) bad = pending[i].team->move(pending[i].ticket, error);
+    pending_count = 0;  // after an interrupt the team of the rest is unusable, or its calls move when they are waited for
+    return bad;
+}
+
+// Another thread may have started that call.
+int fairlead_team::settle(uint64_t ticket, Error *error) {
+    if (!in_caller_ || ticket >= issued_) return 0;
+    if (int bad = catch_up(error)) return bad;
+    return move(ticket, error);
+}
+
+int fairlead_team::move(uint64_t ticket, Error *error) {
+    Lock lock(moving_);
+    for (; moved_ <= ticket; moved_++) {
+        lanes_[0].block(moved_ + 1);
+        for (int lane = 0; lane < count_; lane++) work(lane, moved_, false);
+        const Request &request = requests_[moved_ % MOST_STARTED];
+        if (!request.error.status) lanes_[0].unblock();
+        else if (request.error.status == FAIRLEAD_INTERRUPTED) {
+            moved_++;
+            return error->set(request.error.status, "%s", request.error.text);
+        }
+    }
+    return 0;
+}
+
 int fairlead_team::wait(uint64_t ticket, Error *error) {
     if (ticket >= issued_) return error->set(FAIRLEAD_BAD_CALL, "ticket %llu was never given; %llu were", static_cast<unsigned long long>(ticket), static_cast<unsigned long long>(issued_));
     if (ticket + MOST_STARTED < issued_) return 0;  // its slot was reused, so it is done
-    while (!done(ticket)) {
+    if (int bad = settle(ticket, error)) return bad;
+    while (!finished(ticket)) {
         uint32_t bell = load(&finished_bell_);
-        if (done(ticket)) break;
+        if (finished(ticket)) break;
         sleep(bell, 100000);
-        if (!done(ticket) && watch_->interrupted()) return error->set(FAIRLEAD_INTERRUPTED, "interrupted while waiting for ticket %llu", static_cast<unsigned long long>(ticket));
+        if (!finished(ticket) && Watch::interrupted()) return error->set(FAIRLEAD_INTERRUPTED, "interrupted while waiting for ticket %llu", static_cast<unsigned long long>(ticket));
     }
     Lock lock(mutex_);
     Request &request = requests_[ticket % MOST_STARTED];
@@ -224,29 +274,18 @@ int fairlead_team::wait_for(uint64_t ticket, Error *error) {
     lanes_[0].block(ticket + 1);
     int bad = wait(ticket, error);
     if (!bad || bad == FAIRLEAD_BAD_CALL || bad == FAIRLEAD_INTERRUPTED) lanes_[0].unblock();
-    blocked_ += between(begun, ticks());
+    spend(between(begun, ticks()));
     return bad;
 }
 
 int fairlead_team::drain(Error *error) { return issued_ ? wait(issued_ - 1, error) : 0; }
 
-// Word by word, so that readers never block: a sum may include a call that a count does not yet.
-void fairlead_team::publish(int lane) {
-    uint64_t words[WORDS];
-    memcpy(words, &lanes_[lane].spent, sizeof words);
-    for (size_t i = 0; i < WORDS; i++) __atomic_store_n(&spent_[lane][i], words[i], __ATOMIC_RELAXED);
-}
-
 fairlead_stats fairlead_team::stats(const Ticks &clock) {
-    fairlead_stats sum = {};
-    for (int i = 0; i < count_; i++) {
-        uint64_t words[WORDS];
-        for (size_t j = 0; j < WORDS; j++) words[j] = __atomic_load_n(&spent_[i][j], __ATOMIC_RELAXED);
-        Lane::Spent one;
-        memcpy(&one, words, sizeof words);
-        if (i) sum.bytes += one.bytes, sum.stalls += one.stalls;
-        else sum = in_seconds(one, clock);
+    fairlead_stats sum = in_seconds(lanes_[0].spent(), clock);
+    for (int i = 1; i < count_; i++) {
+        const Lane::Spent one = lanes_[i].spent();
+        sum.bytes += one.bytes, sum.stalls += one.stalls;
     }
-    sum.blocked_s = clock.seconds(blocked_);
+    sum.blocked_s = clock.seconds(__atomic_load_n(&blocked_, __ATOMIC_RELAXED));
     return sum;
 }

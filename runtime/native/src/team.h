@@ -12,10 +12,14 @@ struct fairlead_team {
 
     int aggregate(const fairlead_tensor *tensors, uint64_t count, int operation, fairlead::Error *error);
     int start(const fairlead_tensor *tensors, uint64_t count, int operation, uint64_t *ticket, fairlead::Error *error);
-    bool done(uint64_t ticket);
+    bool done(uint64_t ticket, fairlead::Error *error);
     // Seconds spent here count as blocked.
     int wait_for(uint64_t ticket, fairlead::Error *error);
     int drain(fairlead::Error *error);
+    // Below MPI_THREAD_MULTIPLE: does what this thread has started, in any team, in that order. Every call that waits
+    // for other ranks begins with it: ranks that start alike then wait alike, whatever they wait for first. Returns
+    // FAIRLEAD_INTERRUPTED if one was; other errors are returned by fairlead_comm_wait.
+    static int catch_up(fairlead::Error *error);
     fairlead_stats stats(const fairlead::Ticks &clock);
     // This rank comes to no further call.
     void leave() {
@@ -52,12 +56,19 @@ struct fairlead_team {
     void work(int lane, uint64_t ticket, bool helper);
     int hire(fairlead::Error *error);
     void dismiss(int started);
+    bool finished(uint64_t ticket) const;
+    int settle(uint64_t ticket, fairlead::Error *error);
+    int move(uint64_t ticket, fairlead::Error *error);
 
     fairlead::Lane lanes_[MOST_LANES];
     int count_ = 1;
     Request requests_[MOST_STARTED];
     Helper helpers_[MOST_LANES];
     bool hired_ = false;
+    // MPI lets no thread of the core's call it: started calls wait until the program waits, and move in its thread.
+    bool in_caller_ = false;
+    uint64_t moved_ = 0;  // calls that were done in a caller's thread
+    pthread_mutex_t moving_ = PTHREAD_MUTEX_INITIALIZER;
     // Words to sleep on: the number of requests, and the number of finished parts.
     uint64_t issued_ = 0, finished_[MOST_LANES] = {};
     uint32_t issued_bell_ = 0, finished_bell_ = 0, leaving_ = 0;
@@ -68,13 +79,10 @@ struct fairlead_team {
         __atomic_fetch_sub(&sleepers_, 1, __ATOMIC_SEQ_CST);
     }
     uint64_t blocked_ = 0;  // ticks
+    void spend(uint64_t more) { __atomic_store_n(&blocked_, blocked_ + more, __ATOMIC_RELAXED); }
     // One of several lanes has failed: the others need not wait for ranks that know it, and the team is unusable.
     uint32_t failed_ = 0;
     fairlead::Error broke_;
     int number_ = 0;
-    const fairlead::Watch *watch_ = nullptr;
-    static constexpr size_t WORDS = sizeof(fairlead::Lane::Spent) / sizeof(uint64_t);
-    void publish(int lane);
-    uint64_t spent_[MOST_LANES][WORDS] = {};
     pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // guards the errors of requests
 };

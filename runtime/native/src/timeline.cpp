@@ -24,18 +24,27 @@ void clock_name(char *to, size_t size) {
 
 }  // namespace
 
-int Timeline::map(const char *path, size_t size) {
-    const int file = ::open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (file < 0) return errno;
+// `folder` is in a place where others may be able to write, such as /tmp: it has to be a folder of ours and no link,
+// and the file in it is a new one.
+int Timeline::map(const char *folder, const char *name, size_t size) {
+    mkdir(folder, 0700);  // another rank may have made it
+    const int parts = ::open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (parts < 0) return errno;
+    struct stat found = {};
+    const int file = syscall(SYS_fstat, parts, &found) ? -1 : found.st_uid != geteuid() ? (errno = EPERM, -1) : (unlinkat(parts, name, 0), openat(parts, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (file < 0) {
+        const int bad = errno;
+        ::close(parts);
+        return bad;
+    }
     // Its pages are allocated now: a write to one that cannot be allocated later would end the process (SIGBUS).
     int bad = posix_fallocate(file, 0, off_t(size));
     void *at = bad ? MAP_FAILED : mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (!bad && at == MAP_FAILED) bad = errno;
     ::close(file);
-    if (bad) {
-        unlink(path);
-        return bad;
-    }
+    if (bad) unlinkat(parts, name, 0);
+    ::close(parts);
+    if (bad) return bad;
     size_ = size;
     head_ = static_cast<Head *>(at);  // until the process ends
     return 0;
@@ -45,14 +54,13 @@ void Timeline::open(int rank, int size, const char *host, uint64_t run, double m
     const char *file = getenv("FAIRLEAD_COMM_TIMELINE");
     if (!file || !*file) return;
     chunks_ = chunks;
-    char path[1200];
-    snprintf(path, sizeof path, "%s.parts", file);
-    mkdir(path, 0777);  // another rank may have made it
-    snprintf(path, sizeof path, "%s.parts/rank-%06d.ring", file, rank);
+    char folder[1200], name[32];
+    snprintf(folder, sizeof folder, "%s.parts", file);
+    snprintf(name, sizeof name, "rank-%06d.ring", rank);
     const uint64_t capacity = most(uint64_t(mb * 1048576) / sizeof(Event), uint64_t(64));
-    if (int bad = map(path, sizeof(Head) + capacity * sizeof(Event))) {
+    if (int bad = map(folder, name, sizeof(Head) + capacity * sizeof(Event))) {
         char line[1600];
-        const int n = snprintf(line, sizeof line, "fairlead.comm: rank %d (%s) records no timeline: %s: %s\n", rank, host, path, strerror(bad));
+        const int n = snprintf(line, sizeof line, "fairlead.comm: rank %d (%s) records no timeline: %s/%s: %s\n", rank, host, folder, name, bad == EPERM ? "the folder belongs to another user" : strerror(bad));
         if (n > 0 && write(2, line, least(size_t(n), sizeof line - 1)) < 0) return;
         return;
     }

@@ -48,7 +48,7 @@ class Timeline {
         char host[64], clock[128];  // `clock`: equal on ranks that share a clock
         char names[LANES][24];
     };
-    int map(const char *path, size_t size);
+    int map(const char *folder, const char *name, size_t size);
 
     Head *head_ = nullptr;
     Event *events_ = nullptr;

@@ -9,7 +9,9 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 from comm_core import (
@@ -30,6 +32,11 @@ from comm_core import (
     tensors,
 )  # fmt: skip
 
+if LEVEL := os.environ.get("LEVEL"):  # the program starts MPI, and asks for no more
+    levels = {"funneled": 1, "serialized": 2}
+    ctypes.CDLL("libmpi.so.12").MPI_Init_thread(
+        None, None, levels[LEVEL], ctypes.byref(ctypes.c_int())
+    )
 RANK = int(os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or 0)
 ROW = (np.ones(5), None, FLOAT64)
 ONE = ctypes.c_uint64(1)
@@ -169,6 +176,16 @@ def left() -> None:
     raw("finalize")
 
 
+def unreachable() -> None:
+    """The network goes down after the first call."""
+    call("barrier")
+    if RANK == 0:
+        say("ready")
+    time.sleep(1)
+    report("barrier")
+    os._exit(0)
+
+
 def slow() -> None:
     """Rank 1 is late."""
     if RANK == 1:
@@ -198,6 +215,56 @@ def interrupted() -> None:
     ticket = start(MINE, [ROW])
     asked.clear()
     report("wait", MINE, ticket)
+    os._exit(0)
+
+
+def interrupted_elsewhere() -> None:
+    """Another thread asks for itself, and stops asking, as an operation of TensorFlow does."""
+    if RANK == 1:
+        time.sleep(4)
+        os._exit(0)
+    stop, on = GO_ON(lambda: 0), GO_ON(lambda: 1)
+    call("while_waiting", stop)
+    meanwhile(lambda: (call("while_waiting", on), call("while_waiting", None))).join()
+    report("barrier")
+    os._exit(0)
+
+
+def meanwhile(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def ends_meanwhile() -> None:
+    """Rank 0 finalizes while another of its threads waits for rank 1, which is late."""
+    value = ctypes.c_double(1)
+    if RANK == 1:
+        time.sleep(1)
+        report("average", ctypes.byref(value), ONE)
+    else:
+        thread = meanwhile(lambda: report("average", ctypes.byref(value), ONE))
+        time.sleep(0.3)
+    report("finalize")
+    if RANK == 0:
+        thread.join()
+
+
+def turns() -> None:
+    """Another thread waits, so that this one waits for its turn; a fork has nobody to wait for."""
+    if RANK == 1:
+        time.sleep(3)
+        os._exit(0)
+    meanwhile(lambda: raw("barrier"))
+    time.sleep(0.3)
+    child = os.fork()
+    if child == 0:
+        report("init")
+        os._exit(0)
+    os.waitpid(child, 0)
+    stop = GO_ON(lambda: 0)
+    call("while_waiting", stop)
+    report("barrier")
     os._exit(0)
 
 

@@ -94,8 +94,9 @@ RULES = (
     ),
     Rule(
         "MPICH_MAX_THREAD_SAFETY",
-        _is("single"),
-        "frameworks with their own threads request more, and so does mpi4py",
+        _is("single", "funneled", "serialized"),
+        "frameworks with their own threads request more, and so does mpi4py; between nodes, collectives lose the threads "
+        "that overlap them with computing",
     ),
 )
 

@@ -12,7 +12,7 @@ import pytest
 
 import fairlead.comm
 from fairlead.base.errors import FairleadError
-from fairlead.comm import core, mpi, startup
+from fairlead.comm import core, mpi, native_core, startup
 from fairlead.comm.core import Comm
 from fairlead.comm.delayed import Delayed, Schedule
 from fairlead.comm.mpi import Alone, ranks_promised
@@ -271,3 +271,18 @@ def test_facts_that_ranks_compare_name_the_code_of_comm() -> None:
         Path(module.__file__).stat().st_size for module in (fairlead.comm, core, mpi, startup)
     )
     assert startup.facts({})["fairlead"].endswith(f" {bytes_of} bytes of comm")
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("rank 1 (n2): its host cannot be reached; rank 0 waits in barrier", "ping that host"),
+        ("rank 1 (n2) has ended without fairlead_comm_finalize; rank 0 waits", "last output"),
+    ],
+)
+def test_peer_whose_host_is_silent_has_another_remedy_than_one_that_ended(
+    words: str, remedy: str
+) -> None:
+    (finding,) = native_core.failed("comm.barrier", 5, words).findings
+    assert finding.what == words and remedy in finding.remedy
+    assert finding.check == "comm-peer-lost"

@@ -263,6 +263,7 @@ def with_environ(name: str, environ: dict[str, str], **changed: Any) -> Recorded
         ("MV2_USE_SHARED_MEM", "0", "slower"),
         ("SLURM_MPI_TYPE", "none", "rank 0 of 1"),
         ("MPICH_MAX_THREAD_SAFETY", "single", "threads"),
+        ("MPICH_MAX_THREAD_SAFETY", "serialized", "between nodes"),
     ],
 )
 def test_variable_that_spoils_runs_is_named_with_its_harm(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import shutil
 from pathlib import Path
 
@@ -89,3 +90,21 @@ def test_witness_in_an_image_is_not_taken_for_a_program_with_an_mpi(tmp_path: Pa
     folder.mkdir(parents=True)
     shutil.copy(native.ensure_witness(tmp_path / "cache"), folder / "witness.so")
     assert not scan_tree(tmp_path / "site-packages").consumers
+
+
+def test_clang_is_not_offered_for_the_core_whose_kernels_it_would_compile_for_one_processor(
+    tmp_path: Path,
+) -> None:
+    for name in ("clang", "clang++"):
+        (tmp_path / name).symlink_to("/bin/true")
+    only = {"PATH": str(tmp_path)}
+    assert native.compiler(only) == ("clang",) and native.cxx_compiler(only) == ()
+    assert native.cxx_compiler({**only, "CXX": "clang++ -O3"}) == ("clang++", "-O3")
+
+
+def test_core_and_witness_take_the_same_libraries_for_an_mpi() -> None:
+    named = [
+        set(re.findall(r'"(_[a-z0-9_]+)"', re.search(r"[{]\"_cxx\".*?[}]", text)[0]))  # type: ignore[index]
+        for text in ((native.core_folder() / "src/mpi.cpp").read_text(), native.SOURCE.read_text())
+    ]
+    assert named[0] == named[1] and "_gtl_" in named[0]
