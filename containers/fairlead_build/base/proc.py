@@ -33,11 +33,15 @@ def tool(name: str) -> str:
     Raises:
         FairleadError: it is not installed; the remedy installs it.
     """
-    # Ordinary users rarely have /usr/sbin on their PATH.
-    path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/lib/apt")
-    if path:
+    if path := tool_path(name):
         return path
     raise fail("tool-missing-not-installed", name=name, package=PACKAGE.get(name, name))
+
+
+def tool_path(name: str) -> str | None:
+    """The path of a program; None when it is not installed."""
+    # Ordinary users rarely have /usr/sbin on their PATH.
+    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/lib/apt")
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
