@@ -1,6 +1,6 @@
 """The Debian part of a tree: its locked packages, installed, as one squashfs of its own.
 
-mmdebstrap unpacks in a user namespace, from a folder that holds the locked packages and nothing
+mmdebstrap unpacks in a jail (``base/jail.py``), from a folder that holds the locked packages and nothing
 else, so nothing unlocked can come in and no network is needed. The result is kept by itself:
 ``tree.py`` lays wheels and files over it, and ``sources.py`` builds in one that has compilers too.
 """
@@ -70,7 +70,7 @@ def debian_tree(debs: Sequence[Deb], job: TreeJob) -> Path:
         tools = tool_tree.unpacked(cache, progress)
         with progress.stage("check and stage packages", size, "B") as stage:
             _stage(debs, job, scratch, stage)
-            # mmdebstrap's other user ids may not enter the cache, which may lie in a closed home.
+            # A jail's ids may not read the cache.
             shutil.copytree(tools, scratch / "tools", symlinks=True)
         made = work / "debian.squashfs"
         # Read again soon and thrown away with its recipe: speed counts, and no image's bytes do.
@@ -100,7 +100,7 @@ def _stage(debs: Sequence[Deb], job: TreeJob, scratch: Path, stage: Stage) -> No
     for name in _SCRIPTS:
         write(inside / name, (INSIDE / name).read_text("utf-8"))
     for folder in (scratch, repo, inside):
-        folder.chmod(0o755)  # whatever the umask: mmdebstrap runs under other user ids
+        folder.chmod(0o755)  # whatever the umask: a jail has other ids
 
 
 def write(path: Path, text: str) -> None:
