@@ -97,7 +97,7 @@ def check(
     with (
         progress.stage("build again, disturbed") as stage,
         workspace(cache.root / "work", "check-") as work,
-        # Open to others, as mmdebstrap's user ids are; the cache may lie in a closed home.
+        # Open to the user who builds; the cache may lie in a closed home.
         workspace(scratch_parent(need), "fairlead-check-") as folder,
     ):
         own = Cache((folder if user else work) / "cache" / "fairlead")
@@ -185,7 +185,7 @@ def _again(
     script = 'umask 077; hostname disturbed; exec taskset --cpu-list "$1" "${@:2}"'
     argv = ["unshare", "--uts"]
     if os.getuid() != 0:
-        # A namespace of an ordinary user's would take away the ids that mmdebstrap needs.
+        # A namespace of an ordinary user's would take away the ids that jails need.
         argv, script = [], script.replace("hostname disturbed; ", "")
     argv += ["bash", "-c", script, "bash", str(core), *inner]
     doing, remedy = "build a second time", f"fairlead build {given}"

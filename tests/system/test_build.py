@@ -194,7 +194,7 @@ def test_build_killed_goes_on_and_gives_the_same_bytes_elsewhere(
     victim = start("build", "mpi-base", env=env, umask=0o077)
     assert victim.stderr is not None
     assert any("unpack the tools" in line for line in victim.stderr)
-    wait_for(lambda: list(scratch.glob("fairlead-*/mmdebstrap.*/usr")))
+    wait_for(lambda: list(scratch.glob("fairlead-*/tree/mmdebstrap.*/usr")))
     victim.kill()
     victim.wait()
     kept = other_cache / "fairlead"
@@ -421,7 +421,7 @@ def test_build_interrupted_ends_its_children(other_cache: Path, tmp_path: Path) 
     tmp_path.chmod(0o755)
     shutil.copytree(other_cache / "fairlead" / "blobs", tmp_path / "cache" / "fairlead" / "blobs")
     process = start("build", "mpi-base", env=env)
-    wait_for(lambda: list(tmp_path.glob("fairlead-*/mmdebstrap.*")))
+    wait_for(lambda: list(tmp_path.glob("fairlead-*/tree/mmdebstrap.*")))
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err

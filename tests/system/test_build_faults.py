@@ -304,7 +304,7 @@ def test_build_whose_disk_is_filled_meanwhile_says_so(
         process = begin(cache, scratch, room.enter)
         folder = cache if which == "cache" else scratch
         # Where the packages are unpacked, or the finished tree is looked into.
-        begun = "*/mnt" if late else "*/mmdebstrap.*"
+        begun = "*/mnt" if late else "*/tree/mmdebstrap.*"
         wait_for(lambda: any(room.inside(scratch).glob(begun)))
         process.send_signal(signal.SIGSTOP)  # what is left to do may take less time than filling
         room.fill(folder)

@@ -33,11 +33,15 @@ def tool(name: str) -> str:
     Raises:
         FairleadError: it is not installed; the remedy installs it.
     """
-    # Ordinary users rarely have /usr/sbin on their PATH.
-    path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/lib/apt")
-    if path:
+    if path := tool_path(name):
         return path
     raise fail("tool-missing-not-installed", name=name, package=PACKAGE.get(name, name))
+
+
+def tool_path(name: str) -> str | None:
+    """The path of a program; None when it is not installed."""
+    # Ordinary users rarely have /usr/sbin on their PATH.
+    return shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin:/usr/lib/apt")
 
 
 def clean_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -71,7 +75,7 @@ def child(
         tool("setpriv"), "--pdeathsig", parting, tool(os.fspath(argv[0])),
         *(os.fspath(part) for part in argv[1:]),
     ]  # fmt: skip
-    # A group of its own: mmdebstrap sends SIGHUP to its whole group when something goes wrong.
+    # A group of its own, which can be ended as a whole.
     process = subprocess.Popen(
         command, env=env, stdin=stdin, stdout=stdout, stderr=stderr, umask=0o022, process_group=0
     )
@@ -90,7 +94,7 @@ def child(
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Ends a child and its group; it may clean up for ``_PATIENCE_S``."""
     deadline = time.monotonic() + _PATIENCE_S
-    # The whole group, and again: mmdebstrap itself ignores the signal while a child of it works.
+    # The whole group, and again: some tools ignore the signal while a child of theirs works.
     while time.monotonic() < deadline:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)

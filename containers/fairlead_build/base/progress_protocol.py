@@ -2,11 +2,13 @@
 
 What runs inside a tree prints lines such as ``fairlead-stage`` TAB title TAB total TAB unit,
 ``fairlead-advance`` TAB amount and ``fairlead-note`` TAB text to stderr; :class:`Phases` turns them
-into stages and keeps the last of all other lines, which explain a failure.
+into stages and keeps the last of all other lines, which explain a failure. ``fairlead-refused`` TAB finding
+says what forbids it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import selectors
@@ -16,8 +18,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NoReturn
 
-from fairlead.base.errors import FairleadError
+from fairlead.base.errors import FairleadError, Finding, Severity
 from fairlead.base.progress import Progress, Stage
 from fairlead_build.base.proc import no_space, says_no_space, tool_failed
 
@@ -35,6 +38,7 @@ class Phases:
         self.progress = progress
         self.tail: deque[str] = deque(maxlen=25)
         self.no_space = False
+        self.refusal: FairleadError | None = None
         self._open = ExitStack()
         self._stage: Stage | None = None
         self._title = ""
@@ -55,6 +59,8 @@ class Phases:
                 self.advance(float(amount))
             case "fairlead-note", [text]:
                 self.note(text)
+            case "fairlead-refused", [finding]:
+                self.refusal = FairleadError(Finding(Severity.ERROR, **json.loads(finding)))
             case _:
                 if says_no_space(line):
                     self.no_space = True  # many lines may follow
@@ -76,6 +82,8 @@ class Phases:
         """The error of the program, which ended with ``code``; it worked in ``folder``."""
         if self.no_space:
             return no_space(doing, folder)
+        if self.refusal is not None:
+            return self.refusal
         return tool_failed(argv, code, "\n".join(self.tail), doing, remedy)
 
     def advance(self, amount: float) -> None:
@@ -113,3 +121,10 @@ def stdout_of(process: subprocess.Popen[bytes], feed: Callable[[str], None]) -> 
 def report(word: str, *rest: object) -> None:
     """The other side: one line for :meth:`Phases.feed`."""
     print(f"fairlead-{word}", *rest, sep="\t", file=sys.stderr, flush=True)
+
+
+def refuse(error: FairleadError) -> NoReturn:
+    """The other side: ends with the error's finding, which :meth:`Phases.failed` raises again."""
+    finding = error.findings[0].to_json()
+    report("refused", json.dumps({key: finding[key] for key in finding if key != "severity"}))
+    sys.exit(1)

@@ -24,8 +24,6 @@ import fcntl
 import os
 import re
 import shutil
-import stat
-import subprocess
 import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -38,7 +36,7 @@ from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Progress
 from fairlead_build.base.digest import copy_file, sha256_of
-from fairlead_build.base.proc import tool
+from fairlead_build.base.jail import supervised
 
 _FOLDERS = (
     "blobs/sha256", "debian", "sources", "trees", "tools", "images/by-name", "runtime", "locks",
@@ -145,7 +143,7 @@ def holding(cache: Cache, name: str, progress: Progress, meanwhile: str) -> Iter
 def workspace(parent: Path, prefix: str) -> Iterator[Path]:
     """A folder of our own below ``parent``, gone when the block ends; dead builds' are removed first.
 
-    Readable by all, since mmdebstrap's processes have other user ids.
+    Readable by all, since jails have other user ids.
     """
     parent.mkdir(parents=True, exist_ok=True)
     stem = f"{prefix}{os.getuid()}-"
@@ -188,12 +186,11 @@ def _sweep(parent: Path, stem: str) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Removes ``folder``, also what mmdebstrap left in it under subordinate user ids."""
+    """Removes ``folder``, also what a jail left in it under subordinate user ids."""
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists() and os.getuid() != 0:
-        helper = [tool("mmdebstrap"), "--unshare-helper", "rm", "-rf", "--one-file-system"]
-        subprocess.run([*helper, str(folder)], check=False, capture_output=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        with supervised("fairlead_build.cache.removal", folder) as process:
+            process.communicate()
 
 
 def publish(made: Path, final: Path) -> None:
@@ -278,7 +275,7 @@ def scratch_parent(need: int) -> Path:
     """Where a tree of ``need`` bytes is unpacked: in memory when there is plenty, else on disk.
 
     Raises:
-        FairleadError: there is no room, or mmdebstrap's user ids cannot reach the folder.
+        FairleadError: there is no room.
     """
     memory = Path("/dev/shm")
     if "TMPDIR" not in os.environ and os.access(memory, os.W_OK):
@@ -288,10 +285,6 @@ def scratch_parent(need: int) -> Path:
             return memory
     folder = Path(tempfile.gettempdir()).resolve()
     need_space(folder, need, "unpacking the image", "TMPDIR")
-    if os.getuid() != 0:
-        for part in (folder, *folder.parents):
-            if not part.stat().st_mode & stat.S_IXOTH:
-                raise fail("tmpdir-closed", part=part)
     return folder
 
 

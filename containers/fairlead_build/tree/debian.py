@@ -1,25 +1,21 @@
 """The Debian part of a tree: its locked packages, installed, as one squashfs of its own.
 
-mmdebstrap unpacks in a user namespace, from a folder that holds the locked packages and nothing
+mmdebstrap unpacks in a jail (``base/jail.py``), from a folder that holds the locked packages and nothing
 else, so nothing unlocked can come in and no network is needed. The result is kept by itself:
 ``tree.py`` lays wheels and files over it, and ``sources.py`` builds in one that has compilers too.
 """
 
 from __future__ import annotations
 
-import os
-import shlex
+import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import quote
 
-from fairlead.base.errors import fail
 from fairlead.base.progress import Stage
 from fairlead_build.base.digest import json_digest, sha256_of
-from fairlead_build.base.proc import child, clean_environment, run
+from fairlead_build.base.jail import supervised
+from fairlead_build.base.proc import clean_environment, run
 from fairlead_build.base.progress_protocol import Phases, stdout_of
 from fairlead_build.cache.store import copy_blob, publish, scratch_parent, workspace
 from fairlead_build.recipe.lock import Deb, Lock
@@ -29,6 +25,7 @@ from fairlead_build.tree.job import TreeJob
 
 INSIDE = Path(__file__).with_name("inside")
 _SCRIPTS = ("bytecode.py", "clean.sh", "compile.sh", "keystore.pl")
+_HOW = ("debian.py", "debian_in_sandbox.py", "../base/jail.py")
 # Documentation and translations: nothing at run time reads them; copyright files stay.
 _DPKG = (
     "force-unsafe-io",  # the tree is thrown away, whole or not
@@ -47,7 +44,10 @@ def debian_key(debs: Sequence[Deb], lock: Lock) -> str:
         "packages": sorted(d.sha256 for d in debs),
         "epoch": lock.source_date_epoch,
         "tools": tool_tree.identity(lock.architecture),
-        "how": [sha256_of(p) for p in (*(INSIDE / name for name in _SCRIPTS), Path(__file__))],
+        "how": [
+            sha256_of(p)
+            for p in (*(INSIDE / n for n in _SCRIPTS), *(Path(__file__).parent / n for n in _HOW))
+        ],
     }
     return json_digest(inputs)
 
@@ -70,7 +70,7 @@ def debian_tree(debs: Sequence[Deb], job: TreeJob) -> Path:
         tools = tool_tree.unpacked(cache, progress)
         with progress.stage("check and stage packages", size, "B") as stage:
             _stage(debs, job, scratch, stage)
-            # mmdebstrap's other user ids may not enter the cache, which may lie in a closed home.
+            # A jail's ids may not read the cache.
             shutil.copytree(tools, scratch / "tools", symlinks=True)
         made = work / "debian.squashfs"
         # Read again soon and thrown away with its recipe: speed counts, and no image's bytes do.
@@ -100,7 +100,7 @@ def _stage(debs: Sequence[Deb], job: TreeJob, scratch: Path, stage: Stage) -> No
     for name in _SCRIPTS:
         write(inside / name, (INSIDE / name).read_text("utf-8"))
     for folder in (scratch, repo, inside):
-        folder.chmod(0o755)  # whatever the umask: mmdebstrap runs under other user ids
+        folder.chmod(0o755)  # whatever the umask: a jail has other ids
 
 
 def write(path: Path, text: str) -> None:
@@ -115,34 +115,31 @@ def _unpack(debs: Sequence[Deb], job: TreeJob, scratch: Path, sink: Sink) -> Non
     merged = 'for d in bin sbin lib lib64; do mkdir -p "$1/usr/$d"; ln -s "usr/$d" "$1/$d"; done'
     # Java's packages link man pages into this folder, and fail without it. `clean.sh` empties it.
     merged += '; mkdir -p "$1/usr/share/man/man1"'
-    stage = shlex.quote(f"{scratch}/stage")
-    hooks = [f'sh {stage}/compile.sh "$1" {stage}', f'sh {stage}/clean.sh "$1"']
-    argv: list[str | Path] = [
-        scratch / "tools" / "bin" / "mmdebstrap", "--mode=unshare", "--variant=essential",
+    hooks = ['sh /build/stage/compile.sh "$1" /build/stage', 'sh /build/stage/clean.sh "$1"']
+    argv = [
+        "/build/tools/bin/mmdebstrap", "--mode=unshare", "--variant=essential",
         "--format=tar", "--verbose", f"--architectures={job.lock.architecture}",
         "--skip=output/dev,check/signed-by,cleanup/apt",
         f"--include={','.join(d.name for d in debs)}", "--setup-hook=" + merged,
         '--aptopt=APT::Sandbox::User "root"',
         *(f"--dpkgopt={option}" for option in _DPKG), *(f"--customize-hook={hook}" for hook in hooks),
-        "", "-", f"deb [trusted=yes] copy://{quote(str(scratch))}/repo ./",
+        "", "-", "deb [trusted=yes] copy:///build/repo ./",
     ]  # fmt: skip
     # The tool tree's apt comes before this machine's.
     env = clean_environment()
-    env["PATH"] = f"{scratch}/tools/bin:{env['PATH']}"
-    env |= {"SOURCE_DATE_EPOCH": str(job.lock.source_date_epoch), "TMPDIR": str(scratch)}
+    env["PATH"] = f"/build/tools/bin:{env['PATH']}"
+    env |= {"SOURCE_DATE_EPOCH": str(job.lock.source_date_epoch), "TMPDIR": "/build/tree"}
+    asked = scratch / "request.json"
+    asked.write_text(json.dumps({"argv": argv, "env": env}), "utf-8")
     phases = _Words(job.progress)
-    terminate = Path(__file__).parents[1] / "base" / "terminate.py"
-    command: list[str | Path] = [sys.executable, "-I", terminate, *argv]
-    with child(command, env=env, stderr=subprocess.PIPE) as process, phases.open():
+    module = "fairlead_build.tree.debian_in_sandbox"
+    with supervised(module, asked) as process, phases.open():
         # Each package is unpacked once and configured once.
         phases.enter("unpack Debian packages", 2 * len(debs), "steps")
         for chunk in stdout_of(process, phases.feed):
             phases.advance(len(chunk))
             sink.write(chunk)
         if code := process.wait():
-            text = "\n".join(phases.tail)
-            if not phases.no_space and ("/etc/subuid" in text or "newuidmap" in text):
-                raise fail("subuid", text=text, user=os.environ.get("USER") or str(os.getuid()))
             doing = "unpack the Debian packages"
             raise phases.failed(argv, code, doing, scratch.parent, job.again)
 

@@ -12,32 +12,35 @@ import sys
 from pathlib import Path
 
 from fairlead.base.serde import to_json
+from fairlead_build.base.jail import Jail, execute, within
 from fairlead_build.base.proc import clean_environment
 from fairlead_build.base.progress_protocol import report
 from fairlead_build.tree.record import Contents
-from fairlead_build.tree.sandbox import LAY, enter, execute, leave, snapshot, write_changes
+from fairlead_build.tree.sandbox import LAY, enter, leave, snapshot, write_changes
 
 
 def main() -> None:
     """The request is the file that the first argument names."""
     asked = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     report("stage", "lay out the Debian part", 0, "")
-    root = enter(asked)
-    before = snapshot(root)
+    jail = enter(asked)
+    before = snapshot(jail.root)
     env = clean_environment()
     # By the tree's own `cp`, in it: a link of the tree must not lead out of it.
     lay = "/.fairlead-files/."
-    execute(root, ["cp", "-r", "--no-preserve=ownership,timestamps", lay, "/"], env)
+    execute(jail, ["cp", "-r", "--no-preserve=ownership,timestamps", lay, "/"], env)
     if asked["python"]:
-        execute(root, ["python3", "-I", "/.fairlead-stage/install.py"], env)
+        execute(jail, ["python3", "-I", "/.fairlead-stage/install.py"], env)
     for overlay in asked["overlays"]:
-        execute(root, [*LAY, overlay], env)
-    execute(root, ["ldconfig"], env)
-    leave(root, asked)
+        execute(jail, [*LAY, overlay], env)
+    execute(jail, ["ldconfig"], env)
+    leave(jail)
     # Two things to do with a finished tree, and a core for each.
-    scanner = multiprocessing.get_context("fork").Process(target=_scan, args=(root, asked["found"]))
+    fork = multiprocessing.get_context("fork")
+    scanner = fork.Process(target=_scan, args=(jail.root, asked["found"]))
     scanner.start()
-    write_changes(root, before, asked["epoch"], sys.stdout.buffer)
+    tree, out = Jail(jail.root), sys.stdout.buffer
+    within(tree, lambda: write_changes(Path("/"), before, asked["epoch"], out))
     scanner.join()
     if scanner.exitcode:
         sys.exit("the tree cannot be looked into")

@@ -1,32 +1,26 @@
 """A tree to work in: unpacked, with its own programs running in it, isolated from the machine.
 
-A process of its own is root of user, mount, process, network and host name namespaces that end with
-it: nothing mounted or started in it outlives it, nothing in it reaches a network, and an ordinary
-user may do it. :func:`sandbox` starts a module there (``in_sandbox.py``, ``source_in_sandbox.py``), which
-calls :func:`enter` and then :func:`spawn`; what changed in the tree leaves as a tar, by
+:func:`sandbox` starts a module (``in_sandbox.py``, ``source_in_sandbox.py``) as the supervisor of
+``jail.py``. It calls :func:`enter`, and runs programs of the tree in the jail that this returns. Once
+one has run, only what is in the jail too touches the tree; what changed in it leaves as a tar, by
 :func:`write_changes`.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
-import signal
-import socket
 import stat
-import struct
 import subprocess
-import sys
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from fairlead_build.base import tar
-from fairlead_build.base.proc import child, clean_environment
+from fairlead_build.base.jail import Jail, supervised, tree_owner, within
 
 # Not part of a tree: engines mount over them, or they are caches and scratch.
 _LEFT_OUT = frozenset(
@@ -35,120 +29,55 @@ _LEFT_OUT = frozenset(
 _OWN = ".fairlead-"
 # By the tree's own tar, in it. Debian's /lib is a link to /usr/lib, and stays one.
 LAY = ("tar", "-x", "-p", "--no-same-owner", "--keep-directory-symlink", "-C", "/", "-f")
-_DEVICES = ("null", "zero", "full", "random", "urandom")
-
-
-def in_namespaces(module: str, *options: str) -> tuple[list[str | Path], dict[str, str]]:
-    """Command and environment of ``python -m module`` as root of its own user and mount namespace."""
-    # -P: modules come from where this process has them, never from the current folder.
-    python = [sys.executable, "-P", "-m", module]
-    argv: list[str | Path] = ["unshare", "--user", "--map-root-user", "--mount", *options, *python]
-    return argv, clean_environment({"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
 
 
 @contextmanager
 def sandbox(
     module: str, request: Mapping[str, Any], scratch: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts ``python -m module`` in namespaces of its own, with a request for :func:`enter`.
+    """Starts ``python -m module`` as a supervisor, with a request for :func:`enter`.
 
     Args:
         scratch: an empty folder of ours; the tree is unpacked in it.
     """
     asked = scratch / "request.json"
     asked.write_text(json.dumps({**request, "root": str(scratch / "root")}), "utf-8")
-    options = ("--pid", "--net", "--uts", "--ipc", "--fork", "--kill-child=KILL")
-    argv, env = in_namespaces(module, *options)
-    # unshare waits for its child and hears nothing but KILL.
-    with child([*argv, asked], env=env, stderr=subprocess.PIPE, parting="KILL") as process:
+    with supervised(module, asked) as process:
         yield process
 
 
 # --- inside ------------------------------------------------------------------------------------
 
 
-def enter(asked: Mapping[str, Any]) -> Path:
-    """Unpacks the tree ``asked["base"]`` and makes it ready to run programs in; returns its root.
+def enter(asked: Mapping[str, Any]) -> Jail:
+    """Unpacks the tree ``asked["base"]``, which belongs to a jail's root then; returns its jail.
 
     Raises:
         OSError, subprocess.CalledProcessError: it cannot be.
     """
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # process 1 ignores it otherwise
-    os.umask(0o022)
-    socket.sethostname("fairlead")
-    # MPI programs want an interface to listen on, even alone. Source: netdevice(7).
-    with socket.socket() as any_socket:
-        flags = struct.pack("16sh14x", b"lo", 0x41)  # IFF_UP | IFF_RUNNING
-        fcntl.ioctl(any_socket, 0x8914, flags)  # SIOCSIFFLAGS
-    root = Path(asked["root"])
+    root, owner = Path(asked["root"]), tree_owner()
     root.mkdir()
+    os.chown(root, owner, owner)
+    # By its owner, so that no file has to change hands; it may not be allowed to come here by name.
+    how: dict[str, Any] = {"user": owner, "group": owner, "extra_groups": ()} if owner else {}
     with subprocess.Popen(asked["untar"], stdout=subprocess.PIPE) as source:
-        unpack: list[str | Path] = ["tar", "-x", "-p", "--numeric-owner", "-C", root]
-        subprocess.run(unpack, stdin=source.stdout, check=True)
+        unpack = ["tar", "-x", "-p", "--no-same-owner"]
+        subprocess.run(unpack, stdin=source.stdout, check=True, cwd=root, **how)
     if source.returncode:
         raise subprocess.CalledProcessError(source.returncode, asked["untar"])
-    for name in ("dev", "proc", "sys", "run", "tmp"):
-        (root / name).mkdir(exist_ok=True)
-    for name in _DEVICES:
-        _bind(Path("/dev", name), root / "dev" / name)
-    for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1")):
-        (root / "dev" / name).symlink_to(target)
-    (root / "dev" / "shm").mkdir()
-    _mount("-t", "tmpfs", "-o", "mode=1777", "none", root / "dev" / "shm")
-    # A process file system of our own is refused where parts of the machine's are covered.
-    if subprocess.run(
-        ["mount", "-t", "proc", "proc", root / "proc"], capture_output=True
-    ).returncode:
-        _mount("--rbind", "/proc", root / "proc")
-    for target, source_path in asked["binds"].items():
-        _bind(Path(source_path), root / target.lstrip("/"))
-    return root
-
-
-def _bind(source: Path, target: Path) -> None:
-    if source.is_dir():
-        target.mkdir(parents=True, exist_ok=True)
-    else:
-        target.touch()
-    _mount("--bind", source, target)
-
-
-def _mount(*words: str | Path) -> None:
-    subprocess.run(["mount", *words], check=True)
-
-
-def spawn(
-    root: Path,
-    argv: Sequence[str],
-    env: Mapping[str, str],
-    folder: str = "/",
-    output: int | None = None,
-) -> subprocess.Popen[bytes]:
-    """Starts a program of the tree in it.
-
-    Args:
-        output: where both its outputs go, ``subprocess.PIPE`` or else stderr: stdout is the answer.
-    """
-
-    def move() -> None:
-        os.chroot(root)
-        os.chdir(folder)
-
-    stdout = sys.stderr.fileno() if output is None else output
-    return subprocess.Popen(
-        argv, env=dict(env), stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.STDOUT,
-        preexec_fn=move,
-    )  # fmt: skip
-
-
-def execute(root: Path, argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Runs a program of the tree to its end.
-
-    Raises:
-        SystemExit: it failed; with its exit code.
-    """
-    if code := spawn(root, argv, env).wait():
-        sys.exit(code if code > 0 else 128 - code)
+    given = {target: Path(source_path) for target, source_path in asked["given"].items()}
+    for name in ("dev", "proc", "sys", "run", "tmp", *given):
+        folder = root / name.lstrip("/")
+        if not folder.exists():
+            folder.mkdir()
+            os.chown(folder, owner, owner)
+    for folder in given.values():
+        for path in (folder, *folder.rglob("*")):
+            # Whatever the umask was: a jail has other ids.
+            if not path.is_symlink():
+                mode = stat.S_IMODE(path.stat().st_mode)
+                path.chmod(mode | (0o555 if mode & 0o100 else 0o444))
+    return Jail(root, given)
 
 
 # For each path of a tree a mark that changes when it is touched.
@@ -194,18 +123,16 @@ def walk(root: Path) -> Iterator[tuple[str, Path, os.stat_result]]:
         waiting += reversed(inner)
 
 
-def leave(root: Path, asked: Mapping[str, Any]) -> None:
-    """Removes all that is not the tree's, but for the system's own file systems.
+def leave(jail: Jail) -> None:
+    """Removes all that is not the tree's, but for the system's own file systems."""
 
-    Raises:
-        OSError, subprocess.CalledProcessError: it cannot be.
-    """
-    for target in asked["binds"]:
-        place = root / target.lstrip("/")
-        subprocess.run(["umount", place], check=True)
-        place.rmdir() if place.is_dir() else place.unlink()
-    for name in _LEFT_OUT - {"dev", "proc", "sys"}:
-        shutil.rmtree(root / name, ignore_errors=True)
+    def remove() -> None:
+        for name in _LEFT_OUT - {"dev", "proc", "sys"}:
+            shutil.rmtree(f"/{name}", ignore_errors=True)
+
+    within(jail, remove)
+    for target in jail.given:
+        (jail.root / target.lstrip("/")).rmdir()  # it was mounted over, and is empty
 
 
 def write_changes(root: Path, before: Snapshot, epoch: int, out: IO[bytes]) -> None:

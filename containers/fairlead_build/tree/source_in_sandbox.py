@@ -14,13 +14,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from fairlead_build.base import tar
+from fairlead_build.base.jail import Jail, execute, spawn, within
 from fairlead_build.base.proc import clean_environment
 from fairlead_build.base.progress_protocol import report
-from fairlead_build.tree.sandbox import LAY, enter, execute, spawn, walk, write_tar
+from fairlead_build.tree.sandbox import LAY, enter, walk, write_tar
 from fairlead_build.tree.unarchive import Hostile, unpack
 
 # A fixed folder: compilers write it into what they make.
@@ -31,67 +32,102 @@ def main() -> None:
     """The request is the file that the first argument names."""
     asked = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     report("stage", "lay out the packages for building", 0, "")
-    root = enter(asked)
+    jail = enter(asked)
     if asked["python"]:
-        execute(root, ["python3", "-I", "/.fairlead-stage/install.py"], clean_environment())
-    execute(root, ["ldconfig"], clean_environment())
+        execute(jail, ["python3", "-I", "/.fairlead-stage/install.py"], clean_environment())
+    execute(jail, ["ldconfig"], clean_environment())
     for number, source in enumerate(asked["sources"]):
         results = Path(asked["results"], str(number))
         results.mkdir()
         if source["done"]:
-            _lay(root, source["done"], number)
+            _lay(jail, source["done"], number)
         else:
-            _build(root, number, source, asked["epoch"], results)
+            _build(jail, number, source, asked["epoch"], results)
             (results / "done").touch()
 
 
-def _build(root: Path, number: int, source: Mapping[str, Any], epoch: int, results: Path) -> None:
+def _build(jail: Jail, number: int, source: Mapping[str, Any], epoch: int, results: Path) -> None:
     report("stage", f"build {source['name']} {source['version']}", 0, "lines")
-    inner = f"{_SOURCES}/{source['name']}"
-    given, folder = Path(f"/.fairlead-given/{number}"), root / inner.lstrip("/")
+    inner, given = f"{_SOURCES}/{source['name']}", f"/.fairlead-given/{number}"
+    out = f"/.fairlead-out/{number}"
     with (results / "build.log").open("ab") as log:
         if source["archive"]:
             try:
-                unpack(Path(source["archive"]), source["file"], root, inner)
+                unpack(Path(source["archive"]), source["file"], jail, inner)
             except Hostile as exc:
                 _stop(number, "hostile", str(exc))
         else:
-            shutil.copytree(root / f".fairlead-given/{number}/tree", folder)
+            within(jail, lambda: shutil.copytree(f"{given}/tree", inner))
         for position, name in enumerate(source["patches"]):
             patch = ["patch", "-p1", "--forward", "--batch", "--no-backup-if-mismatch"]
-            patch += ["-i", str(given / f"{position}.patch")]
-            if _logged(root, patch, source["env"], inner, log):
+            patch += ["-i", f"{given}/{position}.patch"]
+            if _logged(jail, patch, source["env"], inner, log):
                 _stop(number, "patch", name)
-        _settle(folder, epoch)
-        out = f"/.fairlead-out/{number}"
-        dest = root / out.lstrip("/") / "dest"
-        dest.mkdir(parents=True)
+        within(jail, lambda: _ready(Path(inner), Path(out), source["run"], epoch))
         if source["run"] is not None:
-            script = dest.parent / "run.sh"
-            script.write_text(source["run"], "utf-8")
             env = {**source["env"], "DESTDIR": f"{out}/dest"}
-            if _logged(root, ["/bin/sh", "-eu", f"{out}/run.sh"], env, inner, log):
+            if _logged(jail, ["/bin/sh", "-eu", f"{out}/run.sh"], env, inner, log):
                 _stop(number, "run")
-            if not any(dest.iterdir()):
-                _stop(number, "empty")
             with (results / "overlay.tar").open("wb") as overlay:
-                write_tar(walk(dest), epoch, overlay)
-                overlay.write(tar.END)
-            shutil.copyfile(results / "overlay.tar", dest.parent / "overlay.tar")
-            _lay(root, f"{out}/overlay.tar", number)
+                made = within(jail, lambda: _tarred(Path(out), epoch, overlay))
+            if not made:
+                _stop(number, "empty")
+            _lay(jail, f"{out}/overlay.tar", number)
         else:
-            installer = next(Path(root, ".fairlead-stage/installer").glob("pip-*.whl")).name
+            installer = next(Path(jail.given["/.fairlead-stage"], "installer").glob("pip-*.whl"))
             argv = [
                 f"{source['env']['PREFIX']}/bin/python3", "-I",
-                f"/.fairlead-stage/installer/{installer}/pip",
+                f"/.fairlead-stage/installer/{installer.name}/pip",
                 "wheel", "--no-index", "--no-deps", "--no-build-isolation", "--no-cache-dir",
                 "--disable-pip-version-check", "--verbose", "--wheel-dir", f"{out}/dest", ".",
             ]  # fmt: skip
-            if _logged(root, argv, source["env"], inner, log):
+            if _logged(jail, argv, source["env"], inner, log):
                 _stop(number, "run")
-            (wheel,) = dest.glob("*.whl")
-            shutil.copyfile(wheel, results / wheel.name)
-            _lay(root, f"{out}/dest/{wheel.name}", number)
+            with (results / "partial").open("wb") as stream:
+                name = within(jail, lambda: _wheel(Path(out, "dest"), stream))
+            (results / "partial").rename(results / PurePosixPath(name).name)
+            _lay(jail, f"{out}/dest/{name}", number)
+
+
+# In the jail:
+
+
+def _ready(folder: Path, out: Path, run: str | None, epoch: int) -> None:
+    """Makes a source and the folder of its results ready for the commands ``run``."""
+    _settle(folder, epoch)
+    (out / "dest").mkdir(parents=True)
+    if run is not None:
+        (out / "run.sh").write_text(run, "utf-8")
+
+
+def _tarred(out: Path, epoch: int, overlay: IO[bytes]) -> str:
+    """Writes what was installed below ``dest`` twice: as a result, and for this very tree."""
+    if not any((out / "dest").iterdir()):
+        return ""
+    with (out / "overlay.tar").open("w+b") as here:
+        write_tar(walk(out / "dest"), epoch, here)
+        here.write(tar.END)
+        here.seek(0)
+        shutil.copyfileobj(here, overlay)
+    overlay.flush()
+    return "made"
+
+
+def _wheel(dest: Path, stream: IO[bytes]) -> str:
+    """Writes the wheel that pip made to ``stream``; its name."""
+    (wheel,) = dest.glob("*.whl")
+    with wheel.open("rb") as made:
+        shutil.copyfileobj(made, stream)
+    stream.flush()
+    return wheel.name
+
+
+def _link(wheels: Path, result: str) -> None:
+    wheels.mkdir(parents=True)
+    (wheels / PurePosixPath(result).name).symlink_to(result)
+
+
+# Outside:
 
 
 def _stop(number: int, step: str, detail: str = "") -> None:
@@ -99,21 +135,20 @@ def _stop(number: int, step: str, detail: str = "") -> None:
     sys.exit(1)
 
 
-def _lay(root: Path, result: str, number: int) -> None:
+def _lay(jail: Jail, result: str, number: int) -> None:
     """Lays a result into this tree too: a later source may need it."""
     env = clean_environment()
     if result.endswith(".whl"):
         wheels = f"/.fairlead-wheels/{number}"
-        (root / wheels.lstrip("/")).mkdir(parents=True)
-        (root / wheels.lstrip("/") / result.rsplit("/", 1)[1]).symlink_to(result)
-        execute(root, ["python3", "-I", "/.fairlead-stage/install.py", wheels], env)
+        within(jail, lambda: _link(Path(wheels), result))
+        execute(jail, ["python3", "-I", "/.fairlead-stage/install.py", wheels], env)
     else:
-        execute(root, [*LAY, result], env)
-        execute(root, ["ldconfig"], env)
+        execute(jail, [*LAY, result], env)
+        execute(jail, ["ldconfig"], env)
 
 
 def _logged(
-    root: Path, argv: list[str], env: Mapping[str, str], folder: str, log: IO[bytes]
+    jail: Jail, argv: list[str], env: Mapping[str, str], folder: str, log: IO[bytes]
 ) -> int:
     """Runs a program of the tree; each line it prints is logged and reported."""
     log.write(f"$ {' '.join(argv)}\n".encode())
@@ -121,7 +156,7 @@ def _logged(
     # To a file, not a pipe: a program that a build leaves running would hold a pipe open.
     with open(log.name, "rb") as output:
         output.seek(0, os.SEEK_END)
-        process = spawn(root, argv, env, folder, log.fileno())
+        process = spawn(jail, argv, env, folder, stdout=log.fileno())
         over = False
         while not over:
             with suppress(subprocess.TimeoutExpired):

@@ -30,7 +30,7 @@ from fairlead_build.tree.wheel_staging import Built, plan_of, request, stage_whe
 
 # Variables that are the same in every build.
 _FIXED = {"LC_ALL": "C", "TZ": "UTC", "HOME": "/nonexistent", "PYTHONHASHSEED": "0"}
-_HOW = ("sandbox.py", "sources.py", "source_in_sandbox.py", "wheel.py")
+_HOW = ("../base/jail.py", "sandbox.py", "sources.py", "source_in_sandbox.py", "wheel.py")
 
 
 def keys(loaded: LoadedRecipe, lock: Lock, wanted: Sequence[RecipeSource]) -> list[str]:
@@ -169,7 +169,7 @@ def _request(
     return {
         "name": declared.name,
         "version": declared.version,
-        "done": Built(result).inside if result.is_dir() else "",
+        "done": Built(result).staged(scratch / "stage") if result.is_dir() else "",
         "archive": str(check_blob(job.cache, archive.sha256)) if archive else "",
         "file": archive.file if archive else "",
         "patches": [patch.target for patch in source.patches],

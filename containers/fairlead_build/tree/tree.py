@@ -31,7 +31,7 @@ from fairlead_build.tree.record import Contents, TreeRecord, publish_tree
 from fairlead_build.tree.sandbox import sandbox
 from fairlead_build.tree.wheel_staging import ROLES, Built, plan_of, request, stage_wheels
 
-_HOW = ("sandbox.py", "tree.py", "record.py", "in_sandbox.py")
+_HOW = ("../base/jail.py", "sandbox.py", "tree.py", "record.py", "in_sandbox.py")
 
 
 def compression_of(lock: Lock) -> Compression:
@@ -102,7 +102,7 @@ def _assemble(job: TreeJob, below: Path, built: Sequence[Built], scratch: Path, 
         **request(job, below, scratch, "stage", "files"),
         "found": str(scratch / "found.json"),
         "python": job.loaded.recipe.python is not None,
-        "overlays": [b.inside for b in built if b.wheel is None],
+        "overlays": [b.staged(scratch / "stage") for b in built if b.wheel is None],
     }
     phases = Phases(job.progress)
     with phases.open():

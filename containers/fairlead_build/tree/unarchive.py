@@ -1,12 +1,16 @@
 """Unpacks the archive of a source, tar or zip, which may be hostile.
 
-``source_in_sandbox.py`` uses it inside a tree that is thrown away; :func:`unpack` makes that tree the root
-of the process that unpacks, and every name is checked too. tarfile's data filter would do a part
+``source_in_sandbox.py`` uses it inside a tree that is thrown away; :func:`unpack` works in that tree's
+jail, and every name is checked too. tarfile's data filter would do a part
 of it, but Debian 12's Python 3.11.2 has none.
 """
 
 from __future__ import annotations
 
+import bz2  # noqa: F401  (tarfile's readers: in a jail it is too late to import them)
+import encodings.cp437  # noqa: F401
+import gzip  # noqa: F401
+import lzma  # noqa: F401
 import os
 import posixpath
 import shutil
@@ -14,6 +18,8 @@ import tarfile
 import zipfile
 from pathlib import Path, PurePosixPath
 from typing import IO
+
+from fairlead_build.base.jail import Jail, within
 
 # More than this much larger than its archive is a bomb, not a source.
 _RATIO, _FREE_BYTES = 200, 256 << 20
@@ -23,10 +29,10 @@ class Hostile(ValueError):
     """An archive names something outside its folder, or that no source has."""
 
 
-def unpack(archive: Path, name: str, root: Path, inner: str) -> None:
-    """Unpacks an archive to the folder ``inner`` of the tree at ``root``, which is made.
+def unpack(archive: Path, name: str, jail: Jail, inner: str) -> None:
+    """Unpacks an archive to the folder ``inner`` of a jail's tree, which is made.
 
-    Works with the tree as its root, so nothing outside it can be reached, whatever the archive says.
+    Works in the jail, so nothing outside it can be reached, whatever the archive says.
 
     Args:
         name: the archive's own name, whose ending gives its kind.
@@ -34,28 +40,22 @@ def unpack(archive: Path, name: str, root: Path, inner: str) -> None:
         Hostile: it reaches out of its folder, holds devices, is a decompression bomb, or damaged.
     """
     with archive.open("rb") as stream:
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            problem = ""
+
+        def unpack_here() -> str:
+            Path(inner).mkdir(parents=True)
+            os.chdir(inner)
+            room = _RATIO * os.fstat(stream.fileno()).st_size + _FREE_BYTES
             try:
-                os.chroot(root)
-                Path(inner).mkdir(parents=True)
-                os.chdir(inner)
-                room = _RATIO * os.fstat(stream.fileno()).st_size + _FREE_BYTES
                 (unzip if name.endswith(".zip") else untar)(stream, room)
                 _lift_single_folder()
-            except BaseException as exc:
-                kind = "" if isinstance(exc, Hostile) else f"{type(exc).__name__}: "
-                problem = f"{kind}{exc}" or type(exc).__name__
-            os.write(writer, problem.encode()[:4000])
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        problem = pipe.read().decode()
-    _, status = os.waitpid(child, 0)
-    if problem or status:
-        raise Hostile(problem or f"unpacking ended with status {status}")
+            except Hostile as exc:
+                return str(exc)
+            except Exception as exc:
+                return f"{type(exc).__name__}: {exc}"
+            return ""
+
+        if problem := within(jail, unpack_here):
+            raise Hostile(problem)
 
 
 def untar(stream: IO[bytes], room: int) -> None:

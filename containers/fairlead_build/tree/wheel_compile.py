@@ -1,23 +1,24 @@
 """Compiles our wheel by a tree's own Python, without unpacking the tree.
 
-Runs as a process of its own, root of a user and mount namespace that ends with it: there an
-ordinary user may mount, no set-user-id helper is needed, and no mount is left behind, however the
-process ends. :func:`compile_wheel` starts it; ``main`` is what runs inside.
+:func:`compile_wheel` starts this module as a supervisor (``jail.py``), in whose namespaces an ordinary user may
+mount the tree and no mount is left behind. Its Python runs in a jail that shows the tree, read-only.
 """
 
 from __future__ import annotations
 
 import io
-import json
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
-from fairlead.base.errors import FairleadError, Finding, Severity, fail
+from fairlead.base.errors import FairleadError, fail
+from fairlead.base.progress import Silent
 from fairlead.image.mount import mounts
-from fairlead_build.base.proc import child, clean_environment, run
+from fairlead_build.base.jail import Jail, spawn, supervised, view_of
+from fairlead_build.base.proc import child, clean_environment, tool_failed
+from fairlead_build.base.progress_protocol import Phases, refuse
 from fairlead_build.recipe.model import Python
-from fairlead_build.tree.sandbox import in_namespaces
 
 _BYTECODE = Path(__file__).with_name("inside") / "bytecode.py"
 
@@ -36,41 +37,49 @@ def compile_wheel(wheel: bytes, python: Python, squashfs: Path, folder: Path) ->
     buffer = io.BytesIO(wheel)
     with zipfile.ZipFile(buffer, "a") as archive:
         archive.comment = python.site.encode()  # where it is laid: tracebacks name that folder
-    argv, env = in_namespaces(__name__)
-    answer = run(
-        [*argv, squashfs, mount, f"{python.prefix}/bin/python3"], env=env, stdin=buffer.getvalue(),
-        doing="look into the image's tree",
-        remedy="check that user namespaces are allowed: `unshare --user --map-root-user true`",
-    )  # fmt: skip
-    if answer.startswith(b"{"):
-        raise FairleadError(Finding(Severity.ERROR, **json.loads(answer)))
+    python3 = f"{python.prefix}/bin/python3"
+    with supervised(__name__, squashfs, mount, python3, stdin=subprocess.PIPE) as process:
+        answer, said = process.communicate(buffer.getvalue())
+        if code := process.returncode:
+            phases = Phases(Silent())
+            for line in said.decode("utf-8", "replace").splitlines():
+                phases.feed(line)
+            doing = "look into the image's tree"
+            raise phases.failed([__name__], code, doing, folder, "fairlead doctor")
     with zipfile.ZipFile(io.BytesIO(answer)) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
 def main(squashfs: str, mount: str, python: str) -> None:
-    """Inside the namespaces: a zip of the wheel on stdin, on stdout one of its .pyc files or a finding."""
+    """In the supervisor: a zip of the wheel on stdin, on stdout one of its .pyc files."""
     try:
         sys.stdout.buffer.write(_compiled(squashfs, Path(mount), python))
     except FairleadError as exc:
-        finding = exc.findings[0].to_json()
-        json.dump({key: text for key, text in finding.items() if key != "severity"}, sys.stdout)
+        refuse(exc)
 
 
 def _compiled(squashfs: str, mount: Path, python: str) -> bytes:
-    argv = ["squashfuse_ll", "-f", "-o", "ro", squashfs, str(mount)]
+    argv = ["squashfuse_ll", "-f", "-o", "ro,allow_other", squashfs, str(mount)]
     with child(argv, env=clean_environment()) as process:
         if not mounts(process, mount):
             process.terminate()
             output = process.stdout.read().decode("utf-8", "replace") if process.stdout else ""
             raise fail("fuse-image-tree-cannot-mounted", mount=mount, output=output.strip())
+        names = sorted({path.name for path in mount.iterdir()} - {"dev", "proc", "sys", "tmp"})
+        jail = Jail(mount.parent / "jail", view=view_of(mount, names))
+        jail.root.mkdir(exist_ok=True)
         # Nothing is written to the tree: the wheel goes in by stdin and comes out by stdout.
         script = _BYTECODE.read_text("utf-8")
-        return run(
-            ["chroot", str(mount), python, "-I", "-S", "-c", script],
-            doing="compile fairlead for the image's Python", remedy="fairlead doctor",
-            env=clean_environment(), stdin=sys.stdin.buffer.read(),
-        )  # fmt: skip
+        argv = [python, "-I", "-S", "-c", script]
+        pipe = subprocess.PIPE
+        with spawn(
+            jail, argv, clean_environment(), stdin=pipe, stdout=pipe, stderr=pipe
+        ) as compiler:
+            made, said = compiler.communicate(sys.stdin.buffer.read())
+        if compiler.returncode:
+            doing, text = "compile fairlead for the image's Python", said.decode("utf-8", "replace")
+            raise tool_failed(argv, compiler.returncode, text, doing, "fairlead doctor")
+        return made
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 
 from fairlead.base.progress import Stage
 from fairlead_build.base.digest import sha256_of
-from fairlead_build.cache.store import check_blob
+from fairlead_build.cache.store import copy_blob
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import Wheel
 from fairlead_build.recipe.model import Recipe
@@ -36,11 +37,13 @@ class Built:
         """The wheel, in normal form; None when the result is ``overlay.tar``."""
         return next(self.folder.glob("*.whl"), None)
 
-    @property
-    def inside(self) -> str:
-        """Its path in a tree that has the cache's sources at ``/.fairlead-sources``."""
-        result = self.wheel.name if self.wheel else "overlay.tar"
-        return f"/.fairlead-sources/{self.folder.name}/{result}"
+    def staged(self, stage: Path) -> str:
+        """Copies the result into a folder that a tree shows as ``/.fairlead-stage``; its path in that tree."""
+        result = self.wheel or self.folder / "overlay.tar"
+        folder = stage / "built" / self.folder.name
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(result, folder / result.name)
+        return f"/.fairlead-stage/built/{self.folder.name}/{result.name}"
 
 
 def path_of(recipe: Recipe, below: str = "") -> str:
@@ -68,17 +71,15 @@ def variables_of(recipe: Recipe) -> dict[str, str]:
 
 def request(job: TreeJob, below: Path, scratch: Path, *folders: str) -> dict[str, Any]:
     """What a sandbox over the squashfs ``below`` is asked; ``folders`` of ``scratch`` are seen in it."""
-    binds = {f"/.fairlead-{name}": str(scratch / name) for name in folders}
-    binds["/.fairlead-blobs"] = str(job.cache.root / "blobs" / "sha256")
-    binds["/.fairlead-sources"] = str(job.cache.root / "sources")
+    given = {f"/.fairlead-{name}": str(scratch / name) for name in folders}
     untar = [str(word) for word in unsquash_argv(below, job.cache)]
-    return {"untar": untar, "epoch": job.lock.source_date_epoch, "binds": binds}
+    return {"untar": untar, "epoch": job.lock.source_date_epoch, "given": given}
 
 
 def stage_wheels(
     wheels: Sequence[Wheel], built: Sequence[Built], job: TreeJob, scratch: Path, stage: Stage
 ) -> None:
-    """Lays out what :mod:`fairlead_build.tree.inside.install` reads: ``stage/ROLE/``, each wheel a link into the store.
+    """Lays out what :mod:`fairlead_build.tree.inside.install` reads: ``stage/ROLE/``, each wheel a copy.
 
     Args:
         built: what was built from source; its wheels are for the Python prefix.
@@ -91,16 +92,15 @@ def stage_wheels(
         (inside / role).mkdir(parents=True)
         pins = []
         for wheel in (w for w in wheels if w.role == role):
-            blob = check_blob(job.cache, wheel.sha256)
+            copy_blob(job.cache, wheel.sha256, inside / role / wheel.file)
             stage.advance(wheel.size)
-            (inside / role / wheel.file).symlink_to(f"/.fairlead-blobs/{wheel.sha256}")
             pins.append(f"{wheel.pin}\n")
             if role != "installer":
-                unpacked += _unpacked(blob)
+                unpacked += _unpacked(inside / role / wheel.file)
         for made in built if role == "python" else ():
             if made.wheel is not None:
                 name, version = made.wheel.name.split("-")[:2]
-                (inside / role / made.wheel.name).symlink_to(made.inside)
+                (inside / role / made.wheel.name).symlink_to(made.staged(inside))
                 pins.append(f"{name}=={version} --hash=sha256:{sha256_of(made.wheel)}\n")
                 unpacked += _unpacked(made.wheel)
         write(inside / role / "requirements.txt", "".join(pins))
