@@ -139,6 +139,8 @@ def _findings(planned: Plan, situation: Situation, comm: CommChoice) -> Iterator
     yield from _versions(situation.image)
     if not there and not choices.launcher:
         yield from _other_launcher(site, planned.launcher)
+    if not there:
+        yield from _objection(planned, situation.environ)
     yield from checks.check(planned)
     yield from comm.findings
     yield from _of_the_engine(planned, elsewhere=there is not None)
@@ -173,7 +175,12 @@ def _of_the_engine(plan: Plan, *, elsewhere: bool) -> tuple[Finding, ...]:
         # The image can be brought into another form before it is taken there.
         severity = Severity.WARNING if elsewhere else Severity.ERROR
         return tuple(replace(finding, severity=severity) for finding in exc.findings)
-    return ()
+    other = (
+        None
+        if elsewhere
+        else engines.other_image(plan.engine, plan.image, plan.request.engine_args)
+    )
+    return (other,) if other else ()
 
 
 def _is_elsewhere(choices: Choices, site: Site, environ: Mapping[str, str]) -> bool:
@@ -242,6 +249,13 @@ def _other_launcher(site: Site, launcher: Launcher) -> Iterator[Finding]:
     if not {"mpiexec", registry.kind_of(launcher), launcher.kind}.intersection(kinds):
         absent = " or ".join(kinds)
         yield warning("launcher-site-not-on-path", kinds=absent, site=site, launcher=launcher)
+
+
+def _objection(plan: Plan, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """The launcher would refuse this user."""
+    found = registry.objection(plan.launcher, plan.request.shape, os.geteuid(), environ)
+    if found:
+        yield found
 
 
 def refuse(prepared: Prepared) -> FairleadError:
