@@ -36,7 +36,7 @@ from fairlead.session.choose import Situation, host_mpi, launcher_for
 from fairlead.session.gradients import CommChoice
 from fairlead.session.model import Choices, Prepared
 from fairlead.site.engine_options import with_options
-from fairlead.site.match import why_not
+from fairlead.site.match import foreign_network, why_not
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import look, matches
 from fairlead.swap import checks
@@ -194,11 +194,13 @@ def _is_elsewhere(choices: Choices, site: Site, environ: Mapping[str, str]) -> b
 
 
 def _another_machine(choices: Choices, site: Site, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """A profile that was named is taken at its word; that it does not fit is reported."""
+    """A profile that was named is taken at its word; that it does not fit is reported, and so is another network."""
     named = choices.site or environ.get(sites.CHOSEN)
     if against := why_not(site, environ) if named else ():
         by = "--site" if choices.site else "$" + sites.CHOSEN
         yield warning("site-named", site=site, by=by, against="; ".join(against))
+    elif other := foreign_network(site, environ):
+        yield warning("site-fabric", site=site, other=other)
 
 
 def _with_images_own(request: Request, image: Image) -> Request:
