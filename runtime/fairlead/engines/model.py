@@ -179,6 +179,14 @@ class Driver:
             binds_files=self.binds_files, takes=self.takes, makes_places=self.makes_places,
         )  # fmt: skip
 
+    def ordinary(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
+        """The engine as it behaves for an ordinary user of this machine, whoever asks; None if it is missing.
+
+        Raises:
+            FairleadError: exit code 2; ``variable`` names something that cannot be executed.
+        """
+        return self.detect(environ)
+
     def words(self, engine: Engine, call: Call) -> Words:
         """The command line that starts ``call``; a pure function.
 
