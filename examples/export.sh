@@ -14,7 +14,8 @@ for target in shifter podman-hpc sarus ce enroot; do
     fairlead site export --for "$target" -o "$out/$target"
 done
 
-fairlead site export --for apptainer --image "$1" --stage "$out/stage" -o "$out/apptainer"
+# A temporary folder is closed to others: without --private that is refused.
+fairlead site export --for apptainer --private --image "$1" --stage "$out/stage" -o "$out/apptainer"
 "$out/apptainer/stage.sh"
 . "$out/apptainer/environment.sh"
 

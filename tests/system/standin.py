@@ -1,18 +1,21 @@
 """Stands in for an engine that cannot be had here: takes the words of its documents and no others, and
-starts Apptainer with what they say. Its own name, ``sarus``, ``enroot`` or ``srun`` (with CSCS' Container
-Engine in it), tells which it is.
+starts Apptainer with what they say. Its own name, ``shifter``, ``sarus``, ``enroot`` or ``srun`` (with CSCS'
+Container Engine in it), tells which it is.
 
+    shifter --image=id:ID [--module=M] [--volume=S:T[:ro]]… [--env=N=V]… [--workdir=D] COMMAND…
     sarus run [--mount=…]… [--env=N=V]… [--workdir=D] NAME:TAG COMMAND…
     enroot start [--mount F]… [--env N[=V]]… IMAGE COMMAND…
     srun … --environment=EDF COMMAND…      the rest goes to Slurm's own srun, STANDIN_SRUN
 
-What it cannot read ends it with code 64. The image and Apptainer come by STANDIN_IMAGE and
-STANDIN_APPTAINER.
+What it cannot read ends it with code 64. Shifter and Sarus open what their stores have of a name, by the
+configuration below the prefix of the program. Apptainer comes by STANDIN_APPTAINER.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import pwd
 import re
 import sys
 import tomllib
@@ -59,8 +62,67 @@ def container_engine(words: list[str]) -> None:
     os.execve(real, [real, *words[:at], *argv, image, *words[at + 1 :]], environ)
 
 
+def setting(file: str, key: str) -> str:
+    """A value of a file in ``etc``: ``key=value`` lines, or JSON."""
+    prefix = os.path.dirname(os.path.dirname(os.path.realpath(sys.argv[0])))  # noqa: PTH120
+    with open(f"{prefix}/etc/{file}") as stream:
+        text = stream.read()
+    if file.endswith(".json"):
+        return str(json.loads(text)[key])
+    return dict(line.partition("=")[::2] for line in text.splitlines())[key]
+
+
+def kept_by(name: str, image: str) -> str:
+    """The file that an engine opens for ``image``."""
+    if name == "enroot":
+        path = image
+    elif name == "sarus":
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        base = setting("sarus.json", "localRepositoryBaseDir")
+        path = f"{base}/{user}/.sarus/images/{image.replace(':', '/')}.squashfs"
+    else:
+        store = f"{setting('udiRoot.conf', 'imagePath')}/{image}"
+        with open(f"{store}.meta") as stream:
+            if "FORMAT: squashfs" not in stream.read().splitlines():
+                wrong("FAILED to stat udi source")
+        path = f"{store}.squashfs"
+    if not os.path.isfile(path):  # noqa: PTH113
+        wrong(f"No such file or directory: {path}")
+    return path
+
+
+def shifter(words: list[str]) -> None:
+    """The words of Shifter, whose binds are folders."""
+    image, argv, environ = "", [], dict(os.environ)
+    for name in [k for k in environ if k.startswith(("LD_", "APPTAINER", "SINGULARITY"))]:
+        del environ[name]
+    while words and words[0].startswith("-"):
+        option, equals, value = words.pop(0).partition("=")
+        if option == "--image" and value.startswith("id:"):
+            image = value.removeprefix("id:")
+        elif option == "--volume" and re.fullmatch(r"/[^\s:;,]+:/[^\s:;,]+(:ro)?", value):
+            if not os.path.isdir(value.partition(":")[0]):  # noqa: PTH112
+                wrong(f"not a folder: {value}")
+            argv += ["--bind", value]
+        elif option == "--env" and "=" in value:
+            key, _, text = value.partition("=")
+            environ[f"APPTAINERENV_{key}"] = text
+        elif option == "--workdir":
+            argv += ["--pwd", value]
+        elif option != "--module" or not equals:
+            wrong(f"no such option: {option}={value}")
+    if not image or not words:
+        wrong("an image and a command are missing")
+    started = [os.environ["STANDIN_APPTAINER"], "--quiet", "exec"]
+    started += os.environ.get("STANDIN_OPTIONS", "").split()
+    environ["APPTAINER_NO_EVAL"] = "1"
+    os.execve(started[0], [*started, *argv, kept_by("shifter", image), *words], environ)
+
+
 def main() -> None:
     name = os.path.basename(sys.argv[0])  # noqa: PTH119
+    if name == "shifter":
+        shifter(sys.argv[1:])
     if name == "srun":
         container_engine(sys.argv[1:])
     binds: list[str] = []
@@ -116,8 +178,6 @@ def main() -> None:
     image, command = words[0], words[1:]
     if name == "sarus" and not re.fullmatch(r"[\w.-]+/[\w./-]+:[\w.-]+", image):
         wrong(f"Invalid image reference '{image}'")
-    if name == "enroot" and not os.path.isfile(image):  # noqa: PTH113
-        wrong(f"No such file or directory: {image}")
     kept = dict(os.environ) if name == "sarus" else {}  # enroot hands nothing on
     for key in [k for k in kept if k.startswith(("LD_", "APPTAINER", "SINGULARITY"))]:
         del kept[key]
@@ -129,7 +189,7 @@ def main() -> None:
         argv += ["--bind", bind]
     if workdir:
         argv += ["--pwd", workdir]
-    argv += [os.environ["STANDIN_IMAGE"], *command]
+    argv += [kept_by(name, image), *command]
     os.execve(argv[0], argv, kept)
 
 

@@ -348,11 +348,21 @@ def test_check_holds_a_profile_against_a_capture(tmp_path: Path) -> None:
 def test_why_not_lists_every_clue(tmp_path: Path) -> None:
     program(tmp_path, "srun", "exit 1")
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = hosts.fairlead("site", "why-not", "laptop", env=env)
+    installed = hosts.fairlead("site", "why-not", "laptop", env=env)
+    assert installed.returncode == 0, installed.stderr
+    assert re.search(
+        r"^-\s+absent_programs: srun\s+`srun` is on PATH, but no scheduler is configured here$",
+        installed.stdout,
+        re.MULTILINE,
+    )
+    conf = tmp_path / "slurm.conf"
+    done = hosts.fairlead("site", "why-not", "laptop", env={**env, "SLURM_CONF": str(conf)})
     assert done.returncode == 0, done.stderr
     assert "laptop: not this machine" in done.stdout
     assert re.search(
-        r"^against\s+absent_programs: srun\s+`srun` is on PATH$", done.stdout, re.MULTILINE
+        r"^against\s+absent_programs: srun\s+`srun` is on PATH, and there is \$SLURM_CONF$",
+        done.stdout,
+        re.MULTILINE,
     )
     output = hosts.answer(hosts.fairlead("site", "why-not", "laptop", "--json"))
     assert output["fits"] is (output["detected"] == "laptop")

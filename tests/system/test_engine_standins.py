@@ -4,7 +4,9 @@ which takes nothing else and starts Apptainer. The launch behind it is real, and
 
 from __future__ import annotations
 
+import json
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -30,24 +32,30 @@ def prepared(kind: str, image: Path, folder: Path) -> tuple[Path, dict[str, str]
     shutil.copy(STANDIN, program)
     program.write_text(f"#!{sys.executable} -I\n" + STANDIN.read_text())
     program.chmod(0o755)
+    user = pwd.getpwuid(os.geteuid()).pw_name
     kept = {
-        "sarus": folder / ".sarus/images/reg.example.org/ml/train/1.squashfs",
+        "shifter": folder / "store/train.squashfs",
+        "sarus": folder / user / ".sarus/images/reg.example.org/ml/train/1.squashfs",
         "enroot": folder / "train.squashfs",
         "srun": folder / "train.squashfs",
     }[kind]
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.symlink_to(image)
+    (folder / "etc").mkdir()
+    (folder / "etc/sarus.json").write_text(json.dumps({"localRepositoryBaseDir": str(folder)}))
+    (folder / "etc/udiRoot.conf").write_text(f"imagePath={folder}/store\n")
+    if kind == "shifter":
+        kept.with_suffix(".meta").write_text("FORMAT: squashfs\n")
     root = "--drop-caps CAP_SYS_RESOURCE" if os.geteuid() == 0 else ""
     return kept, {
         "PATH": f"{program.parent}:{os.environ['PATH']}",
-        "STANDIN_IMAGE": str(image),
         "STANDIN_APPTAINER": str(find_apptainer()),
         "STANDIN_OPTIONS": root,
         "FAIRLEAD_MPI": str(hosts.mpich()),
     }
 
 
-@pytest.mark.parametrize("kind", ["sarus", "enroot"])
+@pytest.mark.parametrize("kind", ["shifter", "sarus", "enroot"])
 def test_run_says_it_in_the_engines_words_and_proves_the_launch(
     kind: str, image: Path, tmp_path: Path
 ) -> None:
@@ -63,7 +71,7 @@ def test_run_says_it_in_the_engines_words_and_proves_the_launch(
     assert set(hosts.ranks_of(done.stdout)) == {0, 1}
 
 
-@pytest.mark.parametrize("kind", ["sarus", "enroot"])
+@pytest.mark.parametrize("kind", ["shifter", "sarus", "enroot"])
 def test_dry_run_can_be_pasted(kind: str, image: Path, tmp_path: Path) -> None:
     kept, environ = prepared(kind, image, tmp_path)
     output = hosts.fairlead(
@@ -77,6 +85,27 @@ def test_dry_run_can_be_pasted(kind: str, image: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert pasted.returncode == 0, pasted.stdout + pasted.stderr
     assert pasted.stdout.count("/usr\n") == 2 and set(hosts.ranks_of(pasted.stdout)) == {0, 1}
+
+
+@pytest.mark.parametrize("kind", ["shifter", "sarus"])
+def test_image_of_that_name_in_the_engines_store_is_another_and_is_refused(
+    kind: str, image: Path, tmp_path: Path
+) -> None:
+    """The engine would start its own, and the proof would hold: of an image that nobody looked into."""
+    kept, environ = prepared(kind, image, tmp_path)
+    mine = tmp_path / "mine" / kept.relative_to(tmp_path)
+    mine.parent.mkdir(parents=True)
+    shutil.copy(hosts.image_with_rpath(), mine)
+    if kind == "shifter":
+        mine.with_suffix(".meta").write_text("FORMAT: squashfs\n")
+    command = ("--", "/bin/sh", "-c", "exit 0")
+    done = hosts.fairlead("run", "--engine", kind, "-n", "2", mine, *command, env=environ)
+    assert done.returncode == 121 and not done.stdout, done.stdout + done.stderr
+    assert "error[engine-other-image]" in done.stderr and str(kept) in done.stderr, done.stderr
+    looked = hosts.fairlead("preflight", "--engine", kind, mine, env=environ)
+    assert looked.returncode == 121 and str(kept) in looked.stdout, looked.stdout
+    own = hosts.fairlead("run", "--engine", kind, "-n", "2", kept, *command, env=environ)
+    assert own.returncode == 0, own.stderr
 
 
 def test_stand_in_takes_nothing_else(image: Path, tmp_path: Path) -> None:

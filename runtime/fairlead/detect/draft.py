@@ -56,7 +56,8 @@ def draft(
         f'summary = "What fairlead saw of {_safe(facts.node)}; say here what the machine is."',
     ]
     if base:
-        lines += [f"# {_comment(reasons)}", f'extends = "{base.name}"']
+        guess = "a guess: " if detected.guess else ""
+        lines += [f"# {_comment(guess + reasons)}", f'extends = "{base.name}"']
     lines += [
         "",
         "[sources.detected]",
@@ -90,7 +91,9 @@ def _values(facts: SiteFacts, base: Site | None) -> Iterator[Value]:
     yield from _clues(facts)
     schedulers = [s for s in facts.schedulers if s.kind in with_scripts()]
     if schedulers:
-        yield Value("scheduler", "kind", schedulers[0].kind, schedulers[0].seen)
+        first = schedulers[0]
+        in_use = bool(first.cluster or first.job)  # else only its programs are installed
+        yield Value("scheduler", "kind", first.kind, first.seen, guess=not in_use)
     elif not facts.schedulers:
         yield Value("scheduler", "kind", "none", "no scheduler's program on PATH, no job of one")
     yield from _launcher(facts)
@@ -130,10 +133,13 @@ def _clues(facts: SiteFacts) -> Iterator[Value]:
         yield Value("detect", "clusters", [clusters[0].cluster], clusters[0].seen)
     else:
         host = facts.node.split(".")[0]
-        pattern = re.sub(r"\d+", "*", host) if facts.schedulers else host
-        # A star and little else would be many machines.
-        if "*" not in pattern or len(pattern.replace("*", "")) > 2:
-            yield Value("detect", "hostnames", [pattern, f"{pattern}.*"], f"host name {facts.node}")
+        pattern = re.sub(r"\d+", "[0-9]*", host) if facts.schedulers else host
+        seen, guess = f"host name {facts.node}", pattern != host
+        if guess:
+            seen += "; which other names are of this machine is not known, correct the pattern"
+        # Numbers and little else would be many machines.
+        if not guess or len(pattern.replace("[0-9]*", "")) > 2:
+            yield Value("detect", "hostnames", [pattern, f"{pattern}.*"], seen, guess=guess)
 
 
 def _launcher(facts: SiteFacts) -> Iterator[Value]:
@@ -159,6 +165,7 @@ _BEYOND = {
     "aries": ("ugni", "gni"),
     "infiniband": ("verbs", "ofi_rxm", "rc_mlx5", "dc_mlx5", "ud_mlx5", "rc_verbs", "ud_verbs"),
     "omni-path": ("psm2", "opx"),
+    "efa": ("efa", "efa-direct", "ofi_rxr"),
     "ethernet": ("tcp", "sockets", "udp", "ofi_rxm", "ofi_rxd"),
     "none": ("tcp", "sockets", "udp", "ofi_rxm", "ofi_rxd"),
 }
@@ -171,8 +178,10 @@ def _fabric(facts: SiteFacts, base: Site | None) -> Iterator[Value]:
         yield Value("fabric", "kind", kind, seen)
     elif facts.schedulers:
         # A login node may lack it, so that nothing was learnt; a profile must accept something all the same.
-        kind = "ethernet"
+        kind = base.fabric.kind if base else "ethernet"
         seen = "no fabric device on this node: look from a compute node, and correct this"
+        if kind in ("none", "ethernet"):
+            yield Value("fabric", "kind", kind, seen, guess=True)
         if base and base.accepts:
             return
     else:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fairlead.site.fabrics import FabricFact
+
 
 @dataclass(frozen=True)
 class SystemFact:
@@ -160,27 +162,6 @@ class MpiFact:
     @property
     def title(self) -> str:
         return f"{self.vendor} {self.version}".strip()
-
-
-@dataclass(frozen=True)
-class FabricFact:
-    """A network between nodes.
-
-    Attributes:
-        kind: ``slingshot``, ``aries``, ``infiniband``, ``roce``, ``omni-path``, ``efa``, ``ethernet``.
-        device: its name, e.g. ``cxi0``.
-        state: the state that the kernel reports, e.g. ``ACTIVE, 200 Gb/sec (4X HDR)``; may be empty.
-    """
-
-    kind: str
-    device: str
-    state: str
-    seen: str
-
-    @property
-    def profile_kind(self) -> str:
-        """The kind as profiles name it."""
-        return {"roce": "infiniband", "efa": "ethernet"}.get(self.kind, self.kind)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fairlead.base.errors import Severity
+from fairlead.base.system import View
+from fairlead.site import fabrics
 from fairlead.site.model import Site, Status
 
 _VERBS = {
@@ -41,6 +43,7 @@ FABRICS = {
     "omni-path": "Omni-Path",
     "slingshot": "Slingshot",
     "aries": "Aries",
+    "efa": "EFA",
 }
 # Device nodes by which one is known to be there (Linux' uverbs, hfi1, HPE's cxi, Cray's gni drivers).
 DEVICES = {
@@ -49,3 +52,15 @@ DEVICES = {
     "slingshot": "/dev/cxi*",
     "aries": "/dev/kgni0",
 }
+
+
+def fast_devices(world: View) -> dict[str, str]:
+    """A device of each fast network; InfiniBand and EFA have the same device nodes."""
+    devices = {kind: found[0] for kind in DEVICES if (found := world.matching(DEVICES[kind]))}
+    if "infiniband" in devices:
+        kinds = {card.profile_kind for card in fabrics.cards(world)}
+        if "efa" in kinds:
+            devices["efa"] = devices["infiniband"]
+            if "infiniband" not in kinds:
+                del devices["infiniband"]
+    return devices

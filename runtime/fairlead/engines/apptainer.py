@@ -20,6 +20,7 @@ from fairlead.base.timeboxed import first, settings
 from fairlead.engines.model import Call, Config, Driver, Engine, Words, find_program, prefix_of
 
 CAP_SYS_RESOURCE = 24
+_ORDINARY_UID = 1000  # any but root's
 # Each option of Apptainer's has a variable.
 _APART = tuple(f"{p}_{o}" for p in ("APPTAINER", "SINGULARITY") for o in ("USERNS", "FAKEROOT"))
 _YES = ("1", "t", "true")
@@ -58,6 +59,11 @@ class Apptainer(Driver):
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
         path = find_apptainer(environ)
         return describe(path, os.geteuid(), _capabilities(), environ) if path else None
+
+    def ordinary(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
+        path = find_apptainer(environ)
+        theirs = {name: value for name, value in environ.items() if name not in _APART}
+        return describe(path, _ORDINARY_UID, 0, theirs) if path else None
 
     def words(self, engine: Engine, call: Call) -> Words:
         """``apptainer exec``. Variables go by the environment, since ``--env A=1,b`` splits at commas."""

@@ -42,6 +42,7 @@ class Engine:
         makes_places: it creates mount points that the image lacks.
         folder: folder of the files that its options refer to by name.
         config: the configuration file with the settings below.
+        store: folder with the images that it opens by name; empty if unknown, or if it opens paths.
         forbids_binds: the setting that forbids binding host paths; the engine warns, and starts the
             container without them.
         hides: folders that ranks of a node share but its containers do not see, each with its setting.
@@ -58,6 +59,7 @@ class Engine:
     makes_places: bool = True
     folder: str = ""
     config: str = ""
+    store: str = ""
     forbids_binds: str = ""
     hides: tuple[tuple[str, str], ...] = ()
 
@@ -137,6 +139,7 @@ class Driver:
         config_files: places of its configuration file; ``{prefix}`` stands for its installation prefix.
         config_keys: the settings that affect how containers run.
         bind_limit: regular expression of what its options cannot express in a path, and why.
+        store_remedy: what to do when it is not known which file it opens for an image's name.
     """
 
     kind: str
@@ -160,6 +163,7 @@ class Driver:
     config_files: tuple[str, ...] = ()
     config_keys: tuple[str, ...] = ()
     bind_limit: tuple[str, str] = ("", "")
+    store_remedy: str = ""
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
         """The engine as it behaves on this machine; None if it is missing. Starts nothing that can hang.
@@ -175,6 +179,14 @@ class Driver:
             binds_files=self.binds_files, takes=self.takes, makes_places=self.makes_places,
         )  # fmt: skip
 
+    def ordinary(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
+        """The engine as it behaves for an ordinary user of this machine, whoever asks; None if it is missing.
+
+        Raises:
+            FairleadError: exit code 2; ``variable`` names something that cannot be executed.
+        """
+        return self.detect(environ)
+
     def words(self, engine: Engine, call: Call) -> Words:
         """The command line that starts ``call``; a pure function.
 
@@ -182,6 +194,16 @@ class Driver:
             FairleadError: exit code 121; the engine cannot open the image, or its options cannot express a path.
         """
         raise NotImplementedError
+
+    def opens(self, engine: Engine, image: str, extra: Sequence[str] = ()) -> str:
+        """The file or folder that it mounts when :meth:`words` is called with ``image``; empty if unknown.
+
+        Args:
+            extra: the user's options.
+        Raises:
+            FairleadError: exit code 121; it cannot open an image of this kind.
+        """
+        return image
 
     def binds_of(self, call: Call) -> Iterator[tuple[str, str, bool]]:
         """The binds of ``call``.

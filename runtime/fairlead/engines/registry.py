@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import filecmp
 import os
 from collections.abc import Mapping, Sequence
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import Finding, error, fail
 from fairlead.base.registry import Registry
 from fairlead.base.suggest import suggest
 from fairlead.engines.model import Driver, Engine
@@ -50,3 +51,27 @@ def choose(
     raise fail(
         "engine-none", what=chosen or "container engine", where=where, why=why, remedy=remedy
     )
+
+
+def other_image(engine: Engine, image: str, extra: Sequence[str] = ()) -> Finding | None:
+    """Why ``engine`` would not start the image that was inspected; None if it starts that one.
+
+    Args:
+        image: path of the inspected file or folder.
+        extra: the user's options for the engine.
+    Raises:
+        FairleadError: exit code 121; it cannot open an image of this kind.
+    """
+    driver = ENGINES.get(engine.kind)
+    opened = driver.opens(engine, image, extra)
+    if opened == image:
+        return None
+    fields = {"engine": driver.title, "image": image, "opened": opened}
+    if not opened:
+        return error("engine-image-unnamed", remedy=driver.store_remedy, **fields)
+    try:
+        if os.path.samefile(image, opened) or filecmp.cmp(image, opened, shallow=False):  # noqa: PTH121
+            return None
+    except OSError as exc:
+        return error("engine-image-unreadable", reason=exc.strerror or exc, **fields)
+    return error("engine-image-other", **fields)

@@ -2,17 +2,23 @@
 
 Here the swap is fairlead's, so ``--mpi`` is not given. Sarus passes on the caller's environment; the
 image's comes over it, and ``--env`` over both.
+It mounts what its repository has of a name: ``opens`` says which file that is.
 Source: eth-cscs/sarus, src/cli/CommandRun.hpp, src/libsarus/MountParser.cpp, src/common/Config.cpp.
 """
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from fairlead.base.system import View
+from fairlead.base.system import Machine, View
 from fairlead.base.timeboxed import clear
 from fairlead.engines.model import Call, Driver, Engine, Takes, Words, unfit_image
+
+_CENTRAL = "--centralized-repository"
 
 
 class Sarus(Driver):
@@ -32,7 +38,33 @@ class Sarus(Driver):
         "securityChecks", "OCIBundleDir", "rootfsFolder", "prefixDir", "hooksDir", "localRepositoryBaseDir",
         "centralizedRepositoryDir", "ramFilesystemType", "mksquashfsOptions",
     )  # fmt: skip
+    store_remedy = (
+        "make PREFIX/etc/sarus.json of its installation readable; it names the repository"
+    )
     bind_limit = (r"[,=]", "`,` and `=` separate the parts of --mount")
+
+    def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
+        found = super().detect(environ)
+        if found is None:
+            return None
+        view = Machine(environ)
+        config = self.configuration(view, view.real(found.path))
+        if config is None:
+            return found
+        base = config.settings.get("localRepositoryBaseDir", "")
+        store = f"{base}/{view.user}/.sarus" if base else ""
+        return replace(found, config=config.path, store=store)
+
+    def opens(self, engine: Engine, image: str, extra: Sequence[str] = ()) -> str:
+        """``images/SERVER/NAMESPACE/NAME/TAG.squashfs`` in the user's repository, or in the central one."""
+        name, _, tag = image_name(image).rpartition(":")
+        store = engine.store
+        if _CENTRAL in (*engine.options, *extra):
+            text = Machine({}).read(engine.config) or ""
+            store = self.settings(Machine({}), engine.config, text).get(
+                "centralizedRepositoryDir", ""
+            )
+        return f"{store}/images/{name}/{tag}.squashfs" if store else ""
 
     def words(self, engine: Engine, call: Call) -> Words:
         """``sarus run``."""

@@ -4,21 +4,28 @@ It takes LD_* out of the caller's environment, so those go by ``--env``. What th
 comes after that and would win, hence none of them; a user's ``--engine-arg=--module=gpu`` brings one
 back. What is shown to a container must be visible in it under the same path: /tmp is, a home is where
 the site says so (siteFs).
-Source: NERSC/shifter, src/shifter.c, src/VolumeMap.c; each word was tried.
+It mounts ID of its own store, whatever the path of the image that fairlead looked into: ``opens`` says which file
+that is, and it is compared with the other before a launch.
+Source: NERSC/shifter, src/shifter.c, src/ImageData.c, src/VolumeMap.c; each word was tried.
 """
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fairlead.base.system import View
-from fairlead.engines.model import Call, Driver, Engine, Takes, Words, unfit_image
+from fairlead.base.system import Machine, View
+from fairlead.base.timeboxed import settings
+from fairlead.engines.model import Call, Driver, Engine, Takes, Words, prefix_of, unfit_image
 
 _NO_MODULE = "--module=none"
 # Vendors' folders, which users may not bind; the site's configuration binds them (siteFs).
 _BY_THE_SITE = ("/var/opt/", "/etc/opt/", "/dev/", "/sys/")
+_CONFIG = "FAIRLEAD_SHIFTER_CONFIG"
+_SUFFIXES = {"squashfs": ".squashfs", "ext4": ".ext4", "cramfs": ".cramfs", "xfs": ".xfs"}
 
 
 class Shifter(Driver):
@@ -48,7 +55,44 @@ class Shifter(Driver):
         "imagePath", "defaultModules", "siteFs", "system", "imageGateway", "allowLocalChroot", "siteEnv",
         "sitePreMountHook",
     )  # fmt: skip
+    store_remedy = f"export {_CONFIG}=PATH, its udiRoot.conf, and leave out --engine-arg=--image"
     bind_limit = (r"[\s:;,]", "blanks, `:`, `;` and `,` end a path in --volume")
+
+    def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
+        found = super().detect(environ)
+        if found is None:
+            return None
+        view = Machine(environ)
+        config = self.config_file(view, view.real(found.path))
+        store = settings(view.read(config) or "", ("imagePath",)).get("imagePath", "")
+        return replace(found, config=config, store=store)
+
+    def config_file(self, view: View, real: str) -> str:
+        """Its udiRoot.conf: the one that the user names, whose path is compiled in, or the only one of the usual.
+
+        Empty if none of them is there, or if several are and nothing tells which it reads.
+        """
+        if named := view.environ.get(_CONFIG, ""):
+            return named
+        compiled = re.findall(r"/[\w./+-]*/udiRoot\.conf(?![\w.])", view.read(real) or "")
+        usual = [place.format(prefix=prefix_of(real)) for place in self.config_files]
+        for places in (compiled, usual):
+            there = {view.real(path): path for path in places if view.access(path, 0)}
+            if len(there) == 1:
+                return next(iter(there.values()))
+        return ""
+
+    def opens(self, engine: Engine, image: str, extra: Sequence[str] = ()) -> str:
+        """``imagePath/ID.squashfs``, or what the FORMAT of ``imagePath/ID.meta`` makes of it; that file if it is missing."""
+        identifier = image_id(image)
+        if not engine.store or any(re.match(r"--image\b|-i", word) for word in extra):
+            return ""
+        view, path = Machine({}), f"{engine.store}/{identifier}"
+        if not view.access(f"{path}.meta", os.F_OK):
+            return f"{path}.meta"
+        text = view.read(f"{path}.meta")
+        kind = settings(text or "", ("FORMAT",), ":").get("FORMAT", "VFS")
+        return "" if text is None else path + _SUFFIXES.get(kind, "/")
 
     def words(self, engine: Engine, call: Call) -> Words:
         """``shifter --image=id:ID``."""

@@ -7,24 +7,40 @@ One module a target, each a pure function from :class:`~fairlead.export.model.Fa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from fairlead.base.errors import os_error_as
+from fairlead.base.errors import fail, os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.base.registry import Registry
 from fairlead.export.model import ExportFile, Facts, Target
 
-TARGETS: Registry[Target] = Registry("fairlead.export", "EXPORT", ("gather", "staged"))
+TARGETS: Registry[Target] = Registry("fairlead.export", "EXPORT", ("audience", "gather", "staged"))
 
 
 def export(target: str, facts: Facts) -> tuple[ExportFile, ...]:
     """The files of one target.
 
     Raises:
-        FairleadError: the target's format cannot hold a value, or the facts do not allow it.
+        FairleadError: the target's format cannot hold a value, the facts do not allow it, or it names what other
+            users cannot read.
     """
-    return TARGETS.get(target).files(facts)
+    files = TARGETS.get(target).files(facts)
+    for path, why in () if facts.private else facts.closed.items():
+        if any(re.search(rf"{re.escape(path)}(?![\w.-])", file.text) for file in files):
+            raise fail(
+                "export-private", target=target, path=path, why=why, remedy=_shared(path, facts)
+            )
+    return files
+
+
+def _shared(path: str, facts: Facts) -> str:
+    if facts.image and path == facts.image.path:
+        return "copy the image where all can read it, and name that file: --image FILE"
+    if path == facts.stage_root:
+        return "choose a folder that all can enter: --stage DIR"
+    return f"open {path} to others"
 
 
 def write(files: Sequence[ExportFile], folder: Path) -> tuple[Path, ...]:

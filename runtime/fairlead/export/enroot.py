@@ -36,7 +36,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         *((s, t, "file", ",ro") for s, t in made.over),
     ]
     mounts += [(p, p, "auto", "") for p in (*facts.here.binds, *facts.here.devices)]
-    name = facts.name or "fairlead"
+    name = facts.name or f"fairlead-{facts.label}"
     head = f"# fairlead {__version__}: {made.plan.planned_title} of {facts.node}. First run stage.sh.\n"
     into = "/etc/enroot/{} (every container), or ~/.config/enroot/{} (yours)"
     return (

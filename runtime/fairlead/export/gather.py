@@ -7,7 +7,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from fairlead import site as sites
@@ -18,6 +18,7 @@ from fairlead.elf.facts import AbiFamily
 from fairlead.elf.patchelf import find_patchelf
 from fairlead.engines import registry as engines
 from fairlead.engines.model import Engine
+from fairlead.export.audience import closed, closed_of
 from fairlead.export.model import Facts
 from fairlead.image.open import Image, open_image
 from fairlead.mpi import host as hostmpi
@@ -43,6 +44,7 @@ class Wanted:
     stage_root: str = "/opt/fairlead/stage"
     form: str = "copy"
     name: str = ""
+    private: bool = False
 
 
 def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:
@@ -57,41 +59,60 @@ def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:
     site = there.site if there else sites.resolve(wanted.site, environ)[0]
     image = open_image(wanted.image, environ) if wanted.image else None
     host = _host(wanted, there, image, site, environ)
+    here = there.here if there else look(site, environ)
+    named = (image.path if image else "", wanted.stage_root, *here.binds, *here.devices)
     path = f"/usr/sbin:/sbin:/usr/bin:/bin:{environ.get('PATH', '')}"
     return Facts(
         site=site,
         node=there.node if there else platform.node(),
         host=host,
         launcher=host.launcher if host else None,
-        engine=there.engine if there else _engine(wanted, site.engine.kinds, environ),
+        engine=_theirs(there) if there else _engine(wanted, site.engine.kinds, environ),
         image=image,
         against=() if there or wanted.mpi != "host" else why_not(site, environ),
-        here=there.here if there else look(site, environ),
+        here=here,
         stage_root=wanted.stage_root,
         isolate=bool(there or find_patchelf()),
         form=wanted.form,
         name=wanted.name,
         programs=wanted.programs or _programs(image),
-        fairlead=("fairlead",) if there else (_fairlead(),),
+        fairlead=("fairlead",) if there else (_fairlead(private=wanted.private),),
+        closed={} if there else closed_of(named),
+        private=wanted.private,
         tools={} if there else {t: p for t in _TOOLS if (p := shutil.which(t, path=path))},
     )
 
 
-def _fairlead() -> str:
-    """This fairlead, by its path: what an export is read by may have another PATH."""
+def _fairlead(*, private: bool) -> str:
+    """This fairlead, by its path: what an export is read by may have another PATH. One that others cannot run, by name."""
     own = Path(sys.executable).with_name("fairlead")
-    return str(own) if own.is_file() else "fairlead"
+    # Its interpreter may be behind a link into a folder that is closed.
+    usable = private or not (closed(str(own)) or closed(sys.executable))
+    return str(own) if own.is_file() and usable else "fairlead"
 
 
 def _engine(
     wanted: Wanted, preferred: tuple[str, ...], environ: Mapping[str, str]
 ) -> Engine | None:
+    """The engine as those who use the export have it, who are not the one who makes it."""
     try:
-        return engines.choose(wanted.engine, preferred, environ)
+        chosen = engines.choose(wanted.engine, preferred, environ)
+        return engines.ENGINES.get(chosen.kind).ordinary(environ)
     except FairleadError as exc:
         if wanted.engine and exc.code is ExitCode.USAGE:
             raise
         return None  # an export may be for an engine that is not here yet
+
+
+def _theirs(there: Capture) -> Engine | None:
+    """A captured engine; of one that root captured, as ordinary users have it."""
+    engine = there.engine
+    if engine is None or there.facts.uid != 0:
+        return engine
+    setuid = {fact.kind: fact.setuid for fact in there.facts.engines}.get(engine.kind)
+    return replace(
+        engine, options=(), reasons=(), userns_per_rank=engine.userns_per_rank or setuid is False
+    )
 
 
 def _host(

@@ -10,6 +10,7 @@ import json
 import re
 from pathlib import PurePosixPath
 
+from fairlead.base.errors import fail
 from fairlead.export.model import ExportFile, Facts, Target, check_name, need_image, unfit
 
 
@@ -23,6 +24,10 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     if not image.facts.python:
         why = "it has no Python for a kernel"
         raise unfit(f"the image {image.name}", image.path, why, "Jupyter")
+    kernel = "ipykernel" in image.packages.get("wheel", {})
+    if not kernel and "python3-ipykernel" not in image.packages.get("deb", {}):
+        known = any(image.packages.values())
+        raise fail("export-kernel" if known else "export-kernel-unknown", image=image)
     engine = ["--engine", facts.engine.kind] if facts.engine else []
     spec = {
         "argv": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ class Facts:
         programs: of the image, to be offered as commands.
         fairlead: the words that start fairlead there.
         tools: programs of the machine by name, where they were looked for.
+        closed: what of this machine other users cannot read, and why; of paths that an export may name.
+        private: the export is for its maker alone.
     """
 
     site: Site
@@ -65,6 +68,20 @@ class Facts:
     programs: tuple[str, ...] = ()
     fairlead: tuple[str, ...] = ("fairlead",)
     tools: Mapping[str, str] = field(default_factory=dict)
+    closed: Mapping[str, str] = field(default_factory=dict)
+    private: bool = False
+
+    @property
+    def label(self) -> str:
+        """Its MPI by product and version, as ``mpich-5.0.2``: those of two MPIs differ."""
+        if self.host is None:
+            return "mpi"
+        titles = (self.host.library.title, self.launcher.title if self.launcher else "")
+        title = next((t for t in titles if re.search(r"\d", t)), "")
+        if not title:  # Open MPI's library does not say its version
+            path = hashlib.sha256(self.host.library.path.encode()).hexdigest()[:6]
+            title = f"{titles[0]} {path}"
+        return re.sub(r"[^a-z0-9.]+", "-", title.lower()).strip("-.")
 
 
 def unfit(what: str, value: str, why: str, target: str) -> FairleadError:

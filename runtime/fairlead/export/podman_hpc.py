@@ -1,7 +1,8 @@
-"""podman-hpc: a module (``--fairlead-mpich``) for its ``modules.d``, and the script that stages the MPI.
+"""podman-hpc: a module (``--fairlead-mpich-5-0-2``) for its ``modules.d``, and the script that stages the MPI.
 
 Each argument is a single word: podman-hpc hands the list on as it is, so ``-e NAME`` in one item would be
-one argument with a blank in it.
+one argument with a blank in it. Folders and files go by ``--volume`` and ``--device``: a module's own ``bind`` needs
+podman-hpc's hook, which a fresh installation does not configure.
 Source: NERSC/podman-hpc, podman_hpc/siteconfig.py (read_site_modules, get_cmd_extensions),
 podman_hpc/hook_tool.py (resolve_src_and_dest), etc/modules.d/mpich.yaml.
 """
@@ -27,12 +28,11 @@ _OTHERS = ("mpich", "cuda-mpi", "openmpi-pmi2", "openmpi-pmix")
 def files(facts: Facts) -> tuple[ExportFile, ...]:
     """The module and the staging script."""
     made = staged(facts, "podman-hpc", gpu=True)
-    family = facts.host.library.family.value if facts.host else "mpi"
-    name = facts.name or f"fairlead-{family}"
+    name = facts.name or f"fairlead-{facts.label}".replace(".", "-")
     why = "it becomes an option: small letters, digits and `-`"
     check_name(name, r"[a-z][a-z0-9-]*", why, "podman-hpc")
-    binds = [(made.folder, made.place), *made.over, *((p, p) for p in facts.here.binds)]
-    binds += [(device, device) for device in facts.here.devices]
+    volumes = [(made.folder, made.place, ":ro"), *((s, t, ":ro") for s, t in made.over)]
+    volumes += [(path, path, "") for path in facts.here.binds]
     module: dict[str, object] = {
         "name": name,
         "cli_arg": name,
@@ -44,11 +44,12 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         "additional_args": [
             *(f"--env={pattern}" for pattern in LAUNCHERS),
             *(f"--env={n}={v}" for n, v in sorted(made.variables.items())),
+            *(f"--volume={_path(s)}:{_path(t)}{flags}" for s, t, flags in volumes),
+            *(f"--device={_path(device)}" for device in facts.here.devices),
             "--ipc=host",
             "--network=host",
             "--pid=host",
         ],
-        "bind": [_rule(source, target) for source, target in binds],
     }
     head = (
         f"# fairlead {__version__}: {made.plan.planned_title} of {facts.node}. First run stage.sh.\n"
@@ -75,11 +76,9 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     )
 
 
-def _rule(source: str, target: str) -> str:
-    why = "`:` separates, `*`, `?`, `[`, `$` and `~` expand"
-    for path in (source, target):
-        check_path(path, r"[:*?\[$~]", why, "a bind rule")
-    return f"{source}:{target}"
+def _path(path: str) -> str:
+    check_path(path, ":", "`:` separates the parts of --volume and --device", "podman-hpc")
+    return path
 
 
 def yaml(document: Mapping[str, object]) -> str:

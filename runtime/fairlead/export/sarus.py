@@ -25,7 +25,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     """Hooks, what sarus.json needs, and the staging script."""
     # /usr/lib of the container is where everything is found: no search path of the copies' own.
     made = staged(replace(facts, isolate=False), "sarus", glibc=True)
-    name = facts.name or (facts.host.library.family.value if facts.host else "mpi")
+    name = facts.name or facts.label
     mpi, behind = _libraries(made)
     tool = facts.tools.get
     env = {
@@ -36,7 +36,10 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         "BIND_MOUNTS": _joined([made.folder, *facts.here.binds, *facts.here.devices]),
     }
     # Each on a hook whose annotations all hold: --mpi --mpi-type=NAME, or defaultMPIType in sarus.json.
-    when = {"^com.hooks.mpi.enabled$": "^true$", "^com.hooks.mpi.type$": f"^{name}$"}
+    when = {
+        "^com.hooks.mpi.enabled$": "^true$",
+        "^com.hooks.mpi.type$": "^" + name.replace(".", r"\.") + "$",
+    }
     own = {n: v.replace(MOUNT, made.folder) for n, v in sorted(made.env.items())}
     part = {"defaultMPIType": name, "environment": {"set": own}}
     into = f"{_PREFIX}/etc/hooks.d, root's"

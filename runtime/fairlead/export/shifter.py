@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
 from fairlead import __version__
-from fairlead.elf.facts import AbiFamily
 from fairlead.export.model import ExportFile, Facts, Target, unfit
 from fairlead.export.staged import Staged, lowest, stage_script, staged
 from fairlead.swap.model import MOUNT
@@ -40,12 +39,11 @@ MODULE_KEYS = frozenset((
 ))  # fmt: skip
 # Programs that Shifter wants to exist before it starts, though it may never call them.
 _TOOLS = ("modprobe", "insmod", "cp", "mv", "chmod", "dd")
-_NAMES = {AbiFamily.MPICH: "mpich", AbiFamily.OPENMPI: "openmpi", AbiFamily.MPI5: "mpiabi"}
 
 
 def files(facts: Facts) -> tuple[ExportFile, ...]:
     """The module's lines, the staging script, and a whole file for the first start of a Shifter."""
-    name = facts.name or _NAMES.get(facts.host.library.family if facts.host else None, "mpi")  # type: ignore[arg-type]
+    name = facts.name or facts.label
     place = f"{COPIED}/{name}" if facts.form == "copy" else BOUND
     made = staged(facts, "shifter", place, binds_files=False, gpu=True)
     module = conf(_module(facts, made, name))

@@ -18,6 +18,7 @@ from fairlead.base.errors import ExitCode, FairleadError, Severity, fail
 from fairlead.elf.facts import Elf, ImageFacts
 from fairlead.elf.reader import newest
 from fairlead.engines.model import Engine
+from fairlead.engines.registry import ENGINES
 from fairlead.export.model import ExportFile, Facts
 from fairlead.launchers.model import Launcher
 from fairlead.mpi.host import HostMpi, needs
@@ -131,7 +132,10 @@ def planned(facts: Facts, kind: str, *, binds_files: bool = True, gpu: bool = Fa
     host = facts.host
     launcher = facts.launcher or host.launcher or Launcher("mpiexec", host.library.family, "")
     known = facts.engine
-    userns_per_rank = known is not None and known.kind == kind and known.userns_per_rank
+    if known is None or known.kind != kind:
+        known = None
+    driver = ENGINES.get(kind) if kind in ENGINES else None
+    userns_per_rank = bool(known.userns_per_rank if known else driver and driver.userns_per_rank)
     engine = Engine(kind, kind, userns_per_rank, (), (), binds_files)
     inside = facts.image.facts if facts.image else as_new_as(host)
     own = facts.image.env if facts.image else {}

@@ -94,11 +94,8 @@ def find(
         if elsewhere:
             return elsewhere
     if name and ("/" in name or name.endswith(_SUFFIXES) or folder):
-        if os.path.exists(name):  # noqa: PTH110
-            return path.absolute()
-        shifter = Path(f"{name}.squashfs"), Path(f"{name}.meta")  # NAME is FOLDER/ID
-        if all(map(os.path.isfile, shifter)):
-            return shifter[0].absolute()
+        if there := _on_disk(name):
+            return there
         image, why = str(path.absolute()), "there is no such file or folder"
         remedy = "fairlead recipe list"
         if "://" in name:
@@ -117,6 +114,22 @@ def find(
         if not name or not os.path.isdir(bundled("recipes") / name.split(":")[0]):  # noqa: PTH112
             remedy = "fairlead recipe list"
     raise fail("image-unknown", name=name, why=why, remedy=remedy)
+
+
+def _on_disk(name: str) -> Path | None:
+    """The file or folder ``name``, or the squashfs of FOLDER/ID; None if there is neither.
+
+    Raises:
+        FairleadError: exit code 2; FOLDER/ID is there in part, and Shifter would not find it.
+    """
+    if os.path.exists(name):  # noqa: PTH110
+        return Path(name).absolute()
+    image, meta = (Path(f"{name}{end}").absolute() for end in (".squashfs", ".meta"))
+    if not os.path.isfile(image):  # noqa: PTH113
+        return None
+    if not os.path.isfile(meta):  # noqa: PTH113
+        raise fail("image-shifter-meta", image=image, meta=meta)
+    return image
 
 
 def _known_elsewhere(name: str, environ: Mapping[str, str], progress: Progress) -> Path | None:

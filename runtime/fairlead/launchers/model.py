@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import FairleadError, Finding, fail
 from fairlead.base.system import View
 from fairlead.base.timeboxed import version
 from fairlead.elf.facts import AbiFamily
@@ -170,6 +170,12 @@ class Driver:
         """Its title with its version, from its version output; without, if it prints none."""
         number = version(text, self.version_after) or version(text)
         return f"{self.title} {number if self.version_arguments else ''}".strip()
+
+    def objection(
+        self, launcher: Launcher, shape: Shape, uid: int, environ: Mapping[str, str]
+    ) -> Finding | None:
+        """Why it would refuse to start anything for the user ``uid``; None if it would not."""
+        return None
 
     def cancel(self, program: str, folder: Path, environ: Mapping[str, str]) -> None:
         """Ends processes that a launch left on other nodes; ``folder`` is the run's folder."""

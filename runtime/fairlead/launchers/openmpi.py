@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+from fairlead.base.errors import Finding, error
 from fairlead.elf.facts import AbiFamily
 from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot_share_gpus, pairs
+
+_ROOT_OPTION = "--allow-run-as-root"
+# Both, and no value but 1; Open MPI 5 does not read PRTE's own names for them.
+_ROOT_VARIABLES = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
 
 
 class OpenMpi(Driver):
@@ -31,6 +37,15 @@ class OpenMpi(Driver):
             ("--bind-to", bind),
         )
         return Words((*argv, *shape.extra, "-n", str(shape.ranks), *inner))
+
+    def objection(
+        self, launcher: Launcher, shape: Shape, uid: int, environ: Mapping[str, str]
+    ) -> Finding | None:
+        if uid != 0 or _ROOT_OPTION in (*launcher.options, *shape.extra):
+            return None
+        if all(environ.get(name) == "1" for name in _ROOT_VARIABLES):
+            return None
+        return error("launcher-root", launcher=launcher.path)
 
 
 LAUNCHER = OpenMpi()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from fairlead.base.errors import Finding
 from fairlead.base.registry import Registry
 from fairlead.elf.facts import AbiFamily
 from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot
@@ -47,3 +48,11 @@ def words(launcher: Launcher, shape: Shape, inner: Sequence[str]) -> Words:
             + ", ".join(LAUNCHERS.names()),
         )
     return Words((launcher.path, *launcher.options, *shape.extra, "-n", str(shape.ranks), *inner))
+
+
+def objection(
+    launcher: Launcher, shape: Shape, uid: int, environ: Mapping[str, str]
+) -> Finding | None:
+    """Why ``launcher`` would refuse to start anything for the user ``uid``; None if nothing is known against it."""
+    kind = kind_of(launcher)
+    return LAUNCHERS.get(kind).objection(launcher, shape, uid, environ) if kind else None

@@ -17,6 +17,7 @@ from typing import Any
 from fairlead import prove
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error
 from fairlead.launch import launch as launching
+from fairlead.launchers import registry as launchers
 from fairlead.proof.preload import reports
 from fairlead.proof.verdict import Proof, RankProof, judged, mpi_program
 from fairlead.swap.model import RUN_MOUNT, Bind, Plan
@@ -155,7 +156,10 @@ _CAUSES: Sequence[tuple[str, str]] = (
         r"(unsupported PMI version \w+|PMIx server unreachable|PMI_Init returned \S+).*",
         "probe-launcher-family-mismatch",
     ),
-    (r"(?:prterun|mpirun|mpiexec|orterun) has detected an attempt to run as root", "launcher-root"),
+    (
+        r"(?:prterun|mpirun|mpiexec|orterun) has detected an attempt to run as root",
+        "probe-launcher-root",
+    ),
     (r"version `(GLIBC\w*_[\d.]+)' not found \(required by ([^)]+)\)", "probe-glibc-too-old"),
     (r"(\S+): cannot open shared object file", "closure-missing-library"),
     (r"(undefined symbol: \S+)", "symbols-missing"),
@@ -173,6 +177,9 @@ _CAUSES: Sequence[tuple[str, str]] = (
 
 def diagnose(words: str, plan: Plan) -> Finding:
     """The cause behind a probe that reported nothing, from what was printed."""
+    objection = launchers.objection(plan.launcher, plan.request.shape, 0, {})
+    if objection and "attempt to run as root" in words:  # known before the launch, which was forced
+        return objection
     tail = "\n".join(words.strip().splitlines()[-6:])
     for pattern, message in _CAUSES:
         if match := re.search(pattern, words):

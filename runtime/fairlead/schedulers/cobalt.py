@@ -15,6 +15,7 @@ class Cobalt(Scheduler):
     kind = "cobalt"
     title = "Cobalt"
     programs = ("cqsub", "cobalt-mpirun", "qsub")
+    config_files = ("/etc/cobalt.conf", "{prefix}/etc/cobalt.conf")
     version_command = ("qstat", "--version")
     job_variable = "COBALT_JOBID"
     sentinel = "#COBALT "

@@ -15,6 +15,12 @@ class Flux(Scheduler):
     kind = "flux"
     title = "Flux"
     programs = ("flux",)
+    variables = ("FLUX_URI",)
+    config_files = (
+        "/run/flux/local",
+        "/etc/flux/system/conf.d/*",
+        "{prefix}/etc/flux/system/conf.d/*",
+    )
     version_command = ("flux", "version")
     version_after = "commands:"
     job_variable = "FLUX_JOB_ID"

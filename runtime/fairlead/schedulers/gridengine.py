@@ -13,6 +13,8 @@ class GridEngine(Scheduler):
     kind = "gridengine"
     title = "Grid Engine"
     programs = ("qconf",)
+    variables = ("SGE_ROOT", "SGE_CELL")
+    config_files = ("/var/lib/gridengine/default/common/act_qmaster", "/etc/default/gridengine")
     version_command = ("qconf", "-help")
     job_variable = "JOB_ID"
     job_variable_is_own = False

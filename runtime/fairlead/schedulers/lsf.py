@@ -17,6 +17,8 @@ class Lsf(Scheduler):
     kind = "lsf"
     title = "LSF"
     programs = ("bsub",)
+    variables = ("LSF_ENVDIR", "LSF_SERVERDIR")
+    config_files = ("/etc/lsf.conf", "{prefix}/conf/lsf.conf")
     version_command = ("bsub", "-V")
     version_after = "LSF"
     job_variable = "LSB_JOBID"

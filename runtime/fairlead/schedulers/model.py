@@ -109,6 +109,9 @@ class Scheduler:
         kind: its name in site profiles.
         title: its product name.
         programs: any of which on PATH shows it.
+        variables: any of which is set only where it is in use.
+        config_files: patterns of files that are there only where it is in use; ``{prefix}`` stands for the
+            installation prefix of its program.
         version_command: prints its version.
         version_after: the text that precedes the version in its output.
         job_variable: set in each of its jobs.
@@ -128,6 +131,8 @@ class Scheduler:
     kind: str
     title: str
     programs: tuple[str, ...]
+    variables: tuple[str, ...] = ()
+    config_files: tuple[str, ...] = ()
     version_command: tuple[str, ...] = ()
     version_after: str = ""
     job_variable: str = ""
@@ -141,6 +146,25 @@ class Scheduler:
     interactive: str = ""
     interactive_program: str = ""
     reframe: str = ""
+
+    def configured(self, view: View) -> str:
+        """What shows that it allocates this machine's nodes; empty if only its programs are installed, or nothing.
+
+        Of one that declares neither ``variables`` nor ``config_files``, a program on PATH. Starts no program.
+        """
+        job = (self.job_variable,) if self.job_variable_is_own and self.job_variable else ()
+        for name in (*job, *self.variables):
+            if view.environ.get(name):
+                return f"${name}"
+        paths = [view.real(path) for path in map(view.which, self.programs) if path]
+        if not (self.variables or self.config_files):
+            return paths[0] if paths else ""
+        prefixes = dict.fromkeys(path.rpartition("/")[0].rpartition("/")[0] for path in paths)
+        for pattern in self.config_files:
+            for prefix in prefixes if "{prefix}" in pattern else ("",):
+                if found := view.matching(pattern.format(prefix=prefix)):
+                    return found[0]
+        return ""
 
     def directives(self, job: Job) -> tuple[str, ...]:
         """The options of a script, without the sentinel; a pure function.

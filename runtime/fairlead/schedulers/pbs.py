@@ -18,6 +18,11 @@ class Pbs(Scheduler):
     kind = "pbs"
     title = "PBS"
     programs = ("qsub",)
+    variables = ("PBS_CONF_FILE", "PBS_SERVER", "PBS_DEFAULT")
+    config_files = (
+        "/etc/pbs.conf", "/var/spool/pbs", "/var/spool/torque/server_name", "/var/lib/torque/server_name",
+        "{prefix}/etc/pbs.conf",
+    )  # fmt: skip
     version_command = ("qstat", "--version")
     job_variable = "PBS_JOBID"
     sentinel = "#PBS "

@@ -44,3 +44,13 @@ def cluster_names(view: View) -> dict[str, str]:
     if value := view.environ.get("LMOD_SYSTEM_NAME"):
         names.setdefault(value, "$LMOD_SYSTEM_NAME")
     return names
+
+
+def in_use(view: View) -> str:
+    """What shows that a scheduler allocates this machine's nodes; empty if nothing does."""
+    return next(filter(None, (scheduler.configured(view) for scheduler in ordered())), "")
+
+
+def programs_of(name: str) -> bool:
+    """Whether ``name`` is a program of a scheduler, which may be installed where that is not in use."""
+    return any(name in scheduler.programs for scheduler in ordered())

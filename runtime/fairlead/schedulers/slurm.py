@@ -17,6 +17,8 @@ class Slurm(Scheduler):
     kind = "slurm"
     title = "Slurm"
     programs = ("sbatch", "srun", "sinfo")
+    variables = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTER_NAME")
+    config_files = ("{prefix}/etc/slurm.conf", "{prefix}/etc/slurm/slurm.conf")
     version_command = ("sinfo", "--version")
     job_variable = "SLURM_JOB_ID"
     sentinel = "#SBATCH "
@@ -26,6 +28,9 @@ class Slurm(Scheduler):
     interactive = "srun -N 1 -n 1 {command}"
     interactive_program = "salloc"
     reframe = "slurm"
+
+    def configured(self, view: View) -> str:
+        return super().configured(view) or slurm_conf(view)
 
     def directives(self, job: Job) -> tuple[str, ...]:
         words = [*given(("--job-name={}", job.name)), *allocation_words(job.shape)]

@@ -36,7 +36,7 @@ from fairlead.session.choose import Situation, host_mpi, launcher_for, outside
 from fairlead.session.gradients import CommChoice
 from fairlead.session.model import Choices, Prepared
 from fairlead.site.engine_options import with_options
-from fairlead.site.match import why_not
+from fairlead.site.match import foreign_network, why_not
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import look, matches
 from fairlead.swap import checks
@@ -141,6 +141,8 @@ def _findings(planned: Plan, situation: Situation, comm: CommChoice) -> Iterator
     yield from _versions(situation.image)
     if not there and not choices.launcher:
         yield from _other_launcher(site, planned.launcher)
+    if not there:
+        yield from _objection(planned, situation.environ)
     yield from checks.check(planned)
     yield from comm.findings
     yield from _of_the_engine(planned, elsewhere=there is not None)
@@ -175,7 +177,12 @@ def _of_the_engine(plan: Plan, *, elsewhere: bool) -> tuple[Finding, ...]:
         # The image can be brought into another form before it is taken there.
         severity = Severity.WARNING if elsewhere else Severity.ERROR
         return tuple(replace(finding, severity=severity) for finding in exc.findings)
-    return ()
+    other = (
+        None
+        if elsewhere
+        else engines.other_image(plan.engine, plan.image, plan.request.engine_args)
+    )
+    return (other,) if other else ()
 
 
 def _is_elsewhere(choices: Choices, site: Site, environ: Mapping[str, str]) -> bool:
@@ -189,11 +196,13 @@ def _is_elsewhere(choices: Choices, site: Site, environ: Mapping[str, str]) -> b
 
 
 def _another_machine(choices: Choices, site: Site, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """A profile that was named is taken at its word; that it does not fit is reported."""
+    """A profile that was named is taken at its word; that it does not fit is reported, and so is another network."""
     named = choices.site or environ.get(sites.CHOSEN)
     if against := why_not(site, environ) if named else ():
         by = "--site" if choices.site else "$" + sites.CHOSEN
         yield warning("site-named", site=site, by=by, against="; ".join(against))
+    elif other := foreign_network(site, environ):
+        yield warning("site-fabric", site=site, other=other)
 
 
 def _with_images_own(request: Request, image: Image) -> Request:
@@ -244,6 +253,13 @@ def _other_launcher(site: Site, launcher: Launcher) -> Iterator[Finding]:
     if not {"mpiexec", registry.kind_of(launcher), launcher.kind}.intersection(kinds):
         absent = " or ".join(kinds)
         yield warning("launcher-site-not-on-path", kinds=absent, site=site, launcher=launcher)
+
+
+def _objection(plan: Plan, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """The launcher would refuse this user."""
+    found = registry.objection(plan.launcher, plan.request.shape, os.geteuid(), environ)
+    if found:
+        yield found
 
 
 def refuse(prepared: Prepared) -> FairleadError:

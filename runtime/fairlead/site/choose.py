@@ -148,5 +148,8 @@ def resolve(name: str | None, environ: Mapping[str, str] = os.environ) -> tuple[
         node, why = platform.node(), tied or reasons
         if detected.ties:
             raise fail("site-detect-tie", node=node, tied=why, ties=detected.ties[0])
-        raise fail("site-detect-none", node=node, tied=why)
-    return load_site(detected.profile, environ), "detected"
+        named = [load_site(name, environ) for name in detected.candidates]
+        choices = "".join(f"\n`--site {site.name}`: {site.summary}" for site in named)
+        raise fail("site-detect-none", node=node, tied=why, choices=choices)
+    reason = f"guessed: {'; '.join(detected.reasons)}" if detected.guess else "detected"
+    return load_site(detected.profile, environ), reason

@@ -1,9 +1,11 @@
 """Finds the profile that fits a machine, with the evidence for and against each profile.
 
 A site that the machine matches by a specific clue (a variable, a host name, a cluster name) comes first.
-Next comes the family all of whose evidence is present, the most specific of several. A machine without
-scheduler and fabric is a laptop; a node in a job without a fabric belongs to a family without one.
-There is no other guess: if two profiles fit equally, both are reported.
+Next comes the family whose evidence is present, the most specific of several: its network's devices, as
+:mod:`fairlead.site.fabrics` finds them, or else all of its paths. A machine without scheduler and fabric is
+taken for a laptop; a node in a job without a fabric for one of a family without one. Both are guesses, and so is
+a site by a clue that no source states; :attr:`Detected.guess` says so. If two profiles fit equally, both are
+reported.
 
 Matching reads only names, variables and paths and starts no program, because every launch does it.
 """
@@ -19,9 +21,11 @@ from dataclasses import dataclass, field
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.system import Machine, View
 from fairlead.base.timeboxed import at_once
-from fairlead.schedulers.registry import cluster_names, in_job, ordered
+from fairlead.schedulers.registry import cluster_names, in_job, in_use, ordered, programs_of
+from fairlead.site import fabrics
 from fairlead.site.choose import all_sites
-from fairlead.site.model import Clues, Site
+from fairlead.site.fabrics import FabricFact
+from fairlead.site.model import Clues, Site, Status
 from fairlead.site.resolved_paths import expanded
 
 LAST = "laptop"
@@ -35,7 +39,7 @@ class Clue:
     """One clue of a profile, compared with a machine.
 
     Attributes:
-        what: e.g. ``present_paths: /opt/cray/pe``.
+        what: e.g. ``present_paths: /opt/cray/pe``, or ``fabric: slingshot``.
         says: ``for``, ``against``, or ``nothing`` if another clue of the kind may still match.
         seen: what was found on the machine.
     """
@@ -43,6 +47,11 @@ class Clue:
     what: str
     says: str
     seen: str
+
+    @property
+    def of_fabric(self) -> bool:
+        """Whether it is about the network."""
+        return self.what.startswith("fabric:")
 
 
 @dataclass(frozen=True)
@@ -70,8 +79,26 @@ class Account:
 
     @property
     def complete(self) -> bool:
-        """Whether the machine has all that every machine of the profile has, and nothing that none has."""
-        return not self.said("against")
+        """Whether the machine has all that every machine of the profile has, and nothing that none has.
+
+        The network of a site with a clue of its own is what its profile says: a contradiction is a note.
+        """
+        named = self.site.detect.named
+        return not any(c.says == "against" and not (named and c.of_fabric) for c in self.clues)
+
+    @property
+    def supported(self) -> bool:
+        """Whether anything of its family was seen."""
+        return any(
+            c.says == "for" and (c.of_fabric or c.what.startswith("present_")) for c in self.clues
+        )
+
+    @property
+    def guessed(self) -> bool:
+        """Whether nothing but clues that no source states speaks for it."""
+        keys = {c.what.split(":")[0] for c in self.clues if c.says == "for"}
+        stated = ("fabric.kind" if key == "fabric" else f"detect.{key}" for key in keys)
+        return all(self.site.status(key) is Status.GUESS for key in stated)
 
 
 @dataclass(frozen=True)
@@ -84,6 +111,8 @@ class Detected:
         reasons: the evidence for it.
         notes: caveats for users.
         against: for each other profile, why it was excluded, the strongest reason first.
+        guess: nothing that a source states speaks for it.
+        candidates: where none fits, the families that nothing contradicts except that they are unproved.
     """
 
     profile: str | None
@@ -92,6 +121,8 @@ class Detected:
     notes: tuple[str, ...] = ()
     ties: tuple[str, ...] = ()
     against: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    guess: bool = False
+    candidates: tuple[str, ...] = ()
 
 
 def detect(
@@ -128,9 +159,18 @@ def why_not(
     return (*held.said("against"), *unnamed)
 
 
+def foreign_network(
+    site: Site, environ: Mapping[str, str] = os.environ, world: View | None = None
+) -> str:
+    """The device of a network that is not the profile's; empty if there is none."""
+    clues = _network(site, fabrics.fast(world or Machine(environ)))
+    return next((clue.seen for clue in clues if clue.says == "against"), "")
+
+
 def match(world: View, sites: Mapping[str, Site], today: datetime.date | None = None) -> Detected:
     """Finds the profile of a machine among ``sites``."""
-    accounts = {name: account(site, world, today) for name, site in sites.items()}
+    fast = fabrics.fast(world)
+    accounts = {name: account(site, world, today, fast) for name, site in sites.items()}
     named = [a for a in accounts.values() if a.named and not _outweighed(a)]
     if named:
         best = max(map(_strength, named))
@@ -141,18 +181,23 @@ def match(world: View, sites: Mapping[str, Site], today: datetime.date | None = 
     left_out = {n: _why_not(a, by) for n, a in accounts.items() if a.site.name not in names}
     if len(chosen) != 1:
         tied = tuple(f"{a.site.name}: {'; '.join(a.said('for'))}" for a in chosen)
-        return Detected(None, notes=tied, ties=tuple(sorted(names)), against=left_out)
+        possible = tuple(n for n, a in accounts.items() if a.site.is_family and a.complete)
+        return Detected(
+            None, notes=tied, ties=tuple(sorted(names)), against=left_out, candidates=possible
+        )
     [fitting] = chosen
     reasons = fitting.said("for") or _unsupported(world)
     notes = tuple(_notes(fitting))
-    return Detected(fitting.site.name, by, reasons, notes, against=left_out)
+    guess = by == SILENCE or fitting.guessed
+    return Detected(fitting.site.name, by, reasons, notes, against=left_out, guess=guess)
 
 
 def _unsupported(world: View) -> tuple[str, ...]:
     """Reasons for a profile that no clue supports."""
     programs = dict.fromkeys(name for s in ordered() for name in s.programs[:2])
     seen = [f"`{name}` is on PATH" for name in programs if world.which(name)]
-    return (*(seen or ["no scheduler"]), "no fabric device that a profile knows")
+    seen += [] if in_use(world) else ["no scheduler is configured here" if seen else "no scheduler"]
+    return (*seen, "no fabric device that a profile knows")
 
 
 def _outweighed(account: Account) -> bool:
@@ -171,7 +216,7 @@ def _families(world: View, accounts: Iterable[Account]) -> tuple[list[Account], 
         if (a.site.is_family or (a.site.detect.present_paths and not a.site.detect.named))
         and a.complete
     ]
-    if seen := [a for a in fitting if a.site.detect.present_paths]:
+    if seen := [a for a in fitting if a.supported]:
         # A family is less specific than the families that extend it.
         below = {name for a in seen for name in a.site.lineage[1:]}
         special = [a for a in seen if a.site.name not in below]
@@ -182,8 +227,16 @@ def _families(world: View, accounts: Iterable[Account]) -> tuple[list[Account], 
         return last, SILENCE
     # A login node may lack the fabric that compute nodes have; a node in a job shows what they have.
     if in_job(world.environ):
-        return [a for a in fitting if not a.site.detect.present_paths], SILENCE
+        return [
+            a for a in fitting if not a.site.detect.present_paths and not _has_fabric(a)
+        ], SILENCE
     return [], ""
+
+
+def _has_fabric(account: Account) -> bool:
+    return (
+        any(clue.of_fabric for clue in account.clues) and account.site.fabric.kind in fabrics.FAST
+    )
 
 
 def _why_not(account: Account, by: str) -> tuple[str, ...]:
@@ -209,12 +262,43 @@ def _notes(account: Account) -> Iterator[str]:
         yield f"{name} is named by its own clue, and yet {what}"
 
 
-def account(site: Site, world: View, today: datetime.date | None = None) -> Account:
-    """Compares every clue of a profile with a machine."""
+def account(
+    site: Site,
+    world: View,
+    today: datetime.date | None = None,
+    fast: Mapping[str, FabricFact] | None = None,
+) -> Account:
+    """Compares every clue of a profile with a machine.
+
+    Args:
+        fast: the machine's fast networks, if they are known already.
+    """
     clues = site.detect
     own = [*_own(clues, world)]
     named = sum(_WEIGHTS[kind] for kind in {c.what.split(":")[0] for c in own if c.says == "for"})
-    return Account(site, (*own, *_family(clues, world)), named, _expired(site, today))
+    network = tuple(_network(site, fabrics.fast(world) if fast is None else fast))
+    family = _family(
+        clues, world, stood_in=site.is_family and any(c.says == "for" for c in network)
+    )
+    return Account(site, (*own, *network, *family), named, _expired(site, today))
+
+
+def _network(site: Site, fast: Mapping[str, FabricFact]) -> Iterator[Clue]:
+    """The profile's network compared with the devices; nothing where no file states it."""
+    if "fabric.kind" not in site.origins:
+        return
+    kind, what = site.fabric.kind, f"fabric: {site.fabric.kind}"
+    if not fast:
+        yield Clue(what, "nothing", "no fabric device")
+        return
+    first, device = next(iter(fast.items()))
+    seen = f"{device.device} is {first} ({device.seen})"
+    if kind == first:
+        yield Clue(what, "for", seen)
+    elif kind in fast:
+        yield Clue(what, "nothing", f"{fast[kind].device} is {kind}, and {seen}")
+    else:
+        yield Clue(what, "against", f"{seen}, and the profile says {kind}")
 
 
 def _own(clues: Clues, world: View) -> Iterator[Clue]:
@@ -237,18 +321,29 @@ def _own(clues: Clues, world: View) -> Iterator[Clue]:
         yield Clue(f"hostnames: {wanted}", "for" if hit else "nothing", seen)
 
 
-def _family(clues: Clues, world: View) -> Iterator[Clue]:
+def _family(clues: Clues, world: View, *, stood_in: bool) -> Iterator[Clue]:
+    """
+    Args:
+        stood_in: the network's devices were seen, so that no path need be there.
+    """
+
     def path(kind: str, pattern: str, there: str, gone: str) -> Clue:
         paths = world.matching(expanded(pattern, world.environ))
         seen = f"{paths[0]} exists" if paths else f"there is no {pattern}"
         return Clue(f"{kind}: {pattern}", there if paths else gone, seen)
 
     for pattern in clues.present_paths:
-        yield path("present_paths", pattern, "for", "against")
+        yield path("present_paths", pattern, "for", "nothing" if stood_in else "against")
     for program in clues.absent_programs:
-        present = world.which(program)
-        seen = f"`{program}` is on PATH" if present else f"no `{program}` on PATH"
-        yield Clue(f"absent_programs: {program}", "against" if present else "nothing", seen)
+        what, used = f"absent_programs: {program}", in_use(world)
+        if not world.which(program):
+            yield Clue(what, "nothing", f"no `{program}` on PATH")
+        elif programs_of(program) and not used:
+            why = "no scheduler is configured here"
+            yield Clue(what, "nothing", f"`{program}` is on PATH, but {why}")
+        else:
+            by = f", and there is {used}" if programs_of(program) else ""
+            yield Clue(what, "against", f"`{program}` is on PATH{by}")
     for pattern in clues.absent_paths:
         yield path("absent_paths", pattern, "against", "nothing")
 

@@ -50,7 +50,7 @@ CommBackendName = Annotated[
     AfterValidator(_comm_backend),
     Field(json_schema_extra=lambda s: s.update(enum=["", *comm_backend.REGISTRY.names()])),
 ]
-FabricKind = Literal["aries", "slingshot", "infiniband", "omni-path", "ethernet", "none"]
+FabricKind = Literal["aries", "slingshot", "infiniband", "omni-path", "efa", "ethernet", "none"]
 
 GUESS = "guess"  # the source that needs no entry
 
@@ -96,7 +96,9 @@ class Detect(Section):
         "cluster names as Slurm or Lmod report them; one match identifies the site", ()
     )
     present_paths: Globs = key("patterns of paths that exist on every such machine", ())
-    absent_programs: Words = key("programs that must not be on PATH", ())
+    absent_programs: Words = key(
+        "programs that must not be on PATH; those of a scheduler count where that is configured", ()
+    )
     absent_paths: Globs = key("patterns of paths that must not exist", ())
 
 
@@ -128,7 +130,10 @@ class EngineSection(Section):
 
 
 class FabricSection(Section):
-    kind: FabricKind = key("the network between nodes", "none")
+    kind: FabricKind = key(
+        "the network between nodes; where it is stated, its devices speak for the profile, and others against it",
+        "none",
+    )
     accepts: Words = key("transports that the proof accepts", ())
     interfaces: Words = key("patterns of its network interfaces", ())
     counters: Globs = key("patterns of files that count its traffic", ())

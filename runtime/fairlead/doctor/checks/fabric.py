@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
-from fairlead.doctor.site_expectations import DEVICES, FABRICS, says, variables
+from fairlead.doctor.site_expectations import DEVICES, FABRICS, fast_devices, says, variables
 from fairlead.doctor.world import World
 from fairlead.elf.facts import AbiFamily
 from fairlead.mpi.host import HostMpi
@@ -22,6 +22,7 @@ _KNOWS = {
     "omni-path": re.compile(r"(libpsm2|libpsm_infinipath|libopx|libpsmx2-fi|mca_mtl_psm2)"),
     "slingshot": re.compile(r"(libcxi)"),
     "aries": re.compile(r"(libugni)"),
+    "efa": re.compile(r"(libefa)"),
 }
 _TCP = re.compile(r"(tcp|sockets|net|udp)(;ofi_rx[md])?")
 _LOCAL = frozenset({"tcp", "self", "sm", "shm", "posix", "sysv", "cma", "mm", "knem", "xpmem"})
@@ -29,7 +30,7 @@ _LOCAL = frozenset({"tcp", "self", "sm", "shm", "posix", "sysv", "cma", "mm", "k
 
 def examine(world: World) -> Iterator[Diagnosis]:
     site = world.profile().site
-    devices = {kind: found[0] for kind in DEVICES if (found := world.matching(DEVICES[kind]))}
+    devices = fast_devices(world)
     expected = site.fabric.kind if site and site.fabric.kind in FABRICS else ""
     problems = []
     if site and expected and expected not in devices:
@@ -46,7 +47,8 @@ def examine(world: World) -> Iterator[Diagnosis]:
 
 
 def _no_device(world: World, site: Site, kind: str) -> Diagnosis:
-    says_so, fabric, device = says(site, "fabric.kind", kind), FABRICS[kind], DEVICES[kind]
+    says_so, fabric = says(site, "fabric.kind", kind), FABRICS[kind]
+    device = DEVICES.get(kind, "/sys/class/infiniband/*")
     if in_job(world.environ):
         return ill("fabric-device-missing", fabric=fabric, device=device, says=says_so, site=site)
     return note("fabric-login-node", fabric=fabric, device=device, says=says_so)

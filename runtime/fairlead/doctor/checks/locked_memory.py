@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairlead.doctor.diagnosis import Check, Diagnosis, Topic, ill, note, well
-from fairlead.doctor.site_expectations import DEVICES, FABRICS, says
+from fairlead.doctor.site_expectations import FABRICS, fast_devices, says
 from fairlead.doctor.world import World
 
 UNLIMITED = -1
 # Below this, buffers of a job of ordinary size cannot be registered; vendors ask for `unlimited`.
 ENOUGH_BYTES = 4 * 2**30
-_NEED_IT = ("infiniband", "omni-path", "slingshot")
+_NEED_IT = ("infiniband", "omni-path", "slingshot", "efa")
 
 
 def examine(world: World) -> Iterator[Diagnosis]:
     soft, hard = world.limit("MEMLOCK")
-    found = {kind: path for kind in _NEED_IT for path in world.matching(DEVICES[kind])[:1]}
+    found = {kind: path for kind, path in fast_devices(world).items() if kind in _NEED_IT}
     site = world.profile().site
     if _enough(soft):
         yield well(f"{_words(soft)} of memory can be locked", "RLIMIT_MEMLOCK of this shell")

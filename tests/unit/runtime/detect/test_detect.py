@@ -29,7 +29,7 @@ from fairlead.detect.probes.system import _value
 from fairlead.detect.table import rows
 from fairlead.site import Site, layers
 from fairlead.site.match import SILENCE, Detected, account, detect, match, why_not
-from fairlead.site.model import Clues
+from fairlead.site.model import Clues, Fabric, Origin, Status
 
 RECORDED = Path(__file__).parents[3] / "recorded" / "sites"
 
@@ -378,7 +378,8 @@ def test_match_laptop_is_the_last_and_never_a_machine_with_a_scheduler() -> None
     assert matched(played("laptop-ubuntu"), laptop, ethernet).profile == "laptop"
     found = matched(played("ethernet-slurm"), laptop, ethernet)
     assert (found.profile, found.by) == ("ethernet", SILENCE)
-    assert found.against["laptop"] == ("`srun` is on PATH",)
+    assert found.against["laptop"] == ("`srun` is on PATH, and there is $SLURM_JOB_ID",)
+    assert found.guess, "silence is no evidence"
     assert matched(played("ethernet-slurm"), laptop).profile is None
 
 
@@ -411,7 +412,7 @@ def test_account_lists_every_clue_with_what_is_here() -> None:
         "clusters": ("nothing", "cori (ClusterName in /etc/slurm/slurm.conf)"),
         "hostnames": ("nothing", "host name cori07"),
         "present_paths": ("for", "/opt/cray/pe exists"),
-        "absent_programs": ("against", "`srun` is on PATH"),
+        "absent_programs": ("against", "`srun` is on PATH, and there is /etc/slurm/slurm.conf"),
         "absent_paths": ("nothing", "there is no /dev/cxi*"),
     }
 
@@ -426,14 +427,18 @@ def environ(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        ("srun", "`srun` is on PATH"),
-        ("dev/cxi0", "/dev/cxi0 exists"),
+        ("aprun", "`aprun` is on PATH"),
+        ("etc/slurm/slurm.conf", "`srun` is on PATH, and there is /etc/slurm/slurm.conf"),
+        ("dev/cxi0", "cxi0 is slingshot (/dev/cxi0), and the profile says none"),
         ("opt/cray/pe", "/opt/cray/pe exists"),
     ],
 )
 def test_detect_scheduler_or_fabric_speaks_against_a_laptop(
     make: str, reason: str, environ: dict[str, str], tmp_path: Path
 ) -> None:
+    srun = tmp_path / "srun"
+    srun.write_text("#!/bin/sh\n")
+    srun.chmod(0o755)
     assert detect(environ, Machine(environ, tmp_path)).profile == "laptop"
     laptop = sites.load_site("laptop", environ)
     assert why_not(laptop, environ, Machine(environ, tmp_path)) == ()
@@ -444,6 +449,142 @@ def test_detect_scheduler_or_fabric_speaks_against_a_laptop(
     found = detect(environ, Machine(environ, tmp_path))
     assert found.profile != "laptop"
     assert why_not(laptop, environ, Machine(environ, tmp_path)) == (reason,)
+
+
+# What public documents say of four machines, on top of recordings: a notebook with Slurm's clients, a Slingshot
+# node whose libfabric is in /usr/lib64, an instance of EC2 with EFA under the name that udev gives it, an SGI ICE.
+
+
+def test_program_of_a_scheduler_alone_does_not_make_a_laptop_a_cluster() -> None:
+    for program in ("srun", "qsub", "bsub", "flux"):
+        programs = {**played("laptop-ubuntu").recording.programs, program: f"/usr/bin/{program}"}
+        found = match(changed("laptop-ubuntu", programs=programs), bundled())
+        assert (found.profile, found.guess) == ("laptop", True), program
+        assert found.reasons[:2] == (
+            f"`{program}` is on PATH",
+            "no scheduler is configured here",
+        )
+    for file in ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/opt/x/etc/slurm.conf"):
+        programs = {"srun": "/opt/x/bin/srun"}
+        world = changed("laptop-ubuntu", programs=programs, files={file: "ClusterName=x"})
+        found = match(world, bundled())
+        assert found.profile is None, file
+        # A login node may lack the network of the compute nodes.
+        assert found.candidates == ("efa", "ethernet", "infiniband", "omni-path"), file
+        assert found.against["laptop"] == (f"`srun` is on PATH, and there is {file}",)
+
+
+def without(name: str, part: str, **changes: Any) -> Played:
+    """A recorded machine that has no path with ``part`` in it."""
+    made = played(name).recording
+    files = {path: text for path, text in made.files.items() if part not in path}
+    present = tuple(path for path in made.present if part not in path)
+    return changed(name, **{"files": files, "present": present, **changes})
+
+
+@pytest.mark.parametrize("job", [{}, {"SLURM_JOB_ID": "1"}])
+def test_slingshot_without_cray_libfabric_is_known_by_its_device(job: dict[str, str]) -> None:
+    made = without("lumi-login", "/opt/cray", hostname="node1", environ=job).recording
+    files = {path: text for path, text in made.files.items() if "slurm.conf" not in path}
+    world = changed("lumi-login", hostname="node1", environ=job, present=made.present, files=files)
+    found = match(world, bundled())
+    assert (found.profile, found.guess) == ("cray-ex-slingshot", False)
+    assert any("cxi0 is slingshot" in reason for reason in found.reasons)
+    site = bundled()["cray-ex-slingshot"]
+    assert "cxi" in site.accepts and "tcp" not in site.accepts
+    [fact] = [f for f in gather(world).fabrics if f.kind == "slingshot"]
+    assert fact.device == "cxi0" and fact.profile_kind == site.fabric.kind, "the table agrees"
+    assert "and the profile says ethernet" in found.against["ethernet"][0]
+    against = why_not(bundled()["ethernet"], job, world)
+    assert any("cxi0 is slingshot" in why for why in against), "for --site ethernet"
+
+
+@pytest.mark.parametrize("device", ["efa_0", "rdmap0s31"])
+def test_efa_is_a_family_of_its_own_and_no_infiniband(device: str) -> None:
+    made = played("ethernet-slurm").recording
+    card = f"/sys/class/infiniband/{device}"
+    present = (*made.present, card, f"{card}/ports/1", "/dev/infiniband/uverbs0")
+    for files, links in (
+        ({f"{card}/ports/1/link_layer": "Unspecified\n"}, {}),
+        (
+            {f"{card}/ports/1/link_layer": "Ethernet\n"},
+            {f"{card}/device/driver": "/sys/bus/pci/drivers/efa"},
+        ),
+    ):
+        world = changed(
+            "ethernet-slurm",
+            present=present,
+            files={**made.files, **files},
+            links={**made.links, **links},
+        )
+        found = match(world, bundled())
+        assert (found.profile, found.guess) == ("efa", False), found
+        assert "and the profile says infiniband" in found.against["infiniband"][0]
+        facts = gather(world)
+        assert [f.profile_kind for f in facts.fast_fabrics] == ["efa"]
+        site = bundled()["efa"]
+        assert {"efa", "ofi_rxr"} <= set(site.accepts) and "rc_mlx5" not in site.accepts
+        text = draft("ec2", facts, found, site)
+        assert 'extends = "efa"' in text and 'kind = "efa"' in text
+        own = draft("ec2", facts, Detected(None), None)
+        assert '"efa"' in own.split("accepts = ")[1].split("]")[0]
+
+
+def test_card_that_programs_cannot_reach_does_not_decide() -> None:
+    """A container sees the node's /sys, and its /dev only where it was given."""
+    made = played("laptop-ubuntu").recording
+    card = ("/sys/class/infiniband/mlx5_0", "/sys/class/infiniband/mlx5_0/ports/1")
+    seen = changed("laptop-ubuntu", present=(*made.present, *card))
+    assert match(seen, bundled()).profile == "laptop"
+    given = changed("laptop-ubuntu", present=(*made.present, *card, "/dev/infiniband/uverbs0"))
+    assert match(given, bundled()).profile == "infiniband"
+
+
+def test_network_between_the_nodes_comes_before_one_for_storage() -> None:
+    made = played("laptop-ubuntu").recording
+    cards = ("/dev/cxi0", "/sys/class/infiniband/mlx5_0/ports/1", "/dev/infiniband/uverbs0")
+    found = match(changed("laptop-ubuntu", present=(*made.present, *cards)), bundled())
+    assert found.profile == "cray-ex-slingshot"
+    assert "infiniband" in found.against and not found.ties
+
+
+def test_site_named_by_its_own_clue_keeps_its_network_and_says_that_another_is_there() -> None:
+    origin = {"fabric.kind": Origin(Status.DOCUMENTED, "its guide", "", "mine")}
+    own = replace(profile("mine", hostnames=("*",)), fabric=Fabric("ethernet"), origins=origin)
+    found = matched(played("lumi-login"), own)
+    assert found.profile == "mine"
+    assert (
+        "yet cxi0 is slingshot (/sys/class/cxi/cxi0), and the profile says ethernet"
+        in found.notes[0]
+    )
+
+
+def test_site_by_a_clue_that_no_source_states_is_marked_as_a_guess() -> None:
+    own = profile("mine", hostnames=("cori*",))
+    for status in Status:
+        origins = {"detect.hostnames": Origin(status, "", "", "mine")}
+        found = matched(played("cori-login"), replace(own, origins=origins))
+        assert (found.profile, found.guess) == ("mine", status is Status.GUESS)
+
+
+def test_draft_marks_what_it_concludes_as_a_guess() -> None:
+    """The family, the names of other nodes, and a network of which no device was seen."""
+    made = replace(facts_of("ethernet-slurm"), node="r1i0n12", fabrics=())
+    made = replace(
+        made, schedulers=tuple(replace(s, cluster="", kind="pbs") for s in made.schedulers)
+    )
+    found = Detected("ethernet", SILENCE, ("no fabric device",), guess=True)
+    for base in (None, bundled()["ethernet"]):
+        text = draft("ice", made, found, base)
+        data = tomllib.loads(text)
+        assert data["detect"]["hostnames"] == ["r[0-9]*i[0-9]*n[0-9]*", "r[0-9]*i[0-9]*n[0-9]*.*"]
+        assert data["detect"]["sources"]["hostnames"] == "guess"
+        assert data["fabric"]["kind"] == "ethernet"
+        assert data["fabric"]["sources"]["kind"] == "guess"
+        assert ("# a guess: no fabric device" in text) == bool(base)
+    plain = draft("box", replace(facts_of("laptop-ubuntu"), node="box7"), found, None)
+    assert tomllib.loads(plain)["detect"]["hostnames"] == ["box7", "box7.*"]
+    assert "hostnames" not in tomllib.loads(plain)["detect"].get("sources", {})
 
 
 def test_detect_on_a_dead_file_system_ends_and_says_so(environ: dict[str, str]) -> None:
@@ -481,7 +622,7 @@ def test_draft_is_a_sound_profile_in_which_every_value_has_its_evidence(
         own = [k for k, o in made.origins.items() if o.profile == "mine"]
         assert len(own) > 3
         guessed = {k for k in own if made.origins[k].status is sites.Status.GUESS}
-        assert guessed <= {"fabric.accepts"}
+        assert guessed <= {"fabric.accepts", "fabric.kind", "detect.hostnames", "scheduler.kind"}
         assert {made.origins[k].read for k in own if k not in guessed} == {"2026-06-01"}
         login = facts.schedulers and not any(s.job for s in facts.schedulers)
         assert not (login and {"node.cores", "gpu.per_node"} & set(own))

@@ -302,7 +302,12 @@ def test_gpu_support_of_cray_mpich_without_its_library_stops() -> None:
     assert output(world, "mpi-variables")[0][0] == "ok"
 
 
-CARD = {"matching /dev/infiniband/uverbs*": ["/dev/infiniband/uverbs0"]}
+CARD = {
+    "matching /dev/infiniband/uverbs*": ["/dev/infiniband/uverbs0"],
+    "matching /sys/class/infiniband/*": [],
+    "matching /sys/class/infiniband/hfi1_*": [],
+    "matching /dev/hfi1_[0-9]*": [],
+}
 
 
 @pytest.mark.parametrize(
@@ -337,6 +342,21 @@ def test_variable_that_leaves_tcp_alone_matters_where_there_is_a_fabric(
 )
 def test_variable_that_leaves_the_fabric_is_well(environ: dict[str, str]) -> None:
     assert output(with_environ("user-ready", environ, **CARD), "fabric")[0][0] == "ok"
+
+
+def test_efa_has_the_device_nodes_of_infiniband_and_is_not_taken_for_it() -> None:
+    card = "/sys/class/infiniband/rdmap0s31"
+    efa = {
+        **CARD,
+        "matching /sys/class/infiniband/*": [card],
+        f"matching {card}/ports/*": [f"{card}/ports/1"],
+        f"real {card}/device/driver": "/sys/bus/pci/drivers/efa",
+        **{f"read {card}/ports/1/{name}": None for name in ("link_layer", "state", "rate")},
+    }
+    found = find(with_environ("user-ready", {"FI_PROVIDER": "tcp"}, **efa), "fabric").finding
+    assert "InfiniBand" not in f"{found.what} {found.why}"
+    [(_, known, *_)] = output(Recorded("user-ready", **efa), "fabric")
+    assert known == "EFA (/dev/infiniband/uverbs0): the MPIs of this machine support it"
 
 
 def test_fabric_that_no_mpi_knows_is_tcp_only() -> None:

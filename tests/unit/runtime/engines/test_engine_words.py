@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import tomllib
 from dataclasses import replace
@@ -13,13 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support import recorded
 
-from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.base.errors import ExitCode, FairleadError, Severity
+from fairlead.base.system import Machine
 from fairlead.elf.facts import AbiFamily
 from fairlead.engines.ce import ContainerEngine, edf
 from fairlead.engines.enroot import Enroot
 from fairlead.engines.model import Call, Driver, Engine, Takes
 from fairlead.engines.podman_hpc import PodmanHpc
-from fairlead.engines.registry import ENGINES, kinds
+from fairlead.engines.registry import ENGINES, kinds, other_image
 from fairlead.engines.sarus import Sarus, image_name
 from fairlead.engines.shifter import Shifter
 from fairlead.launch.launch import CommandLine, command_line
@@ -144,6 +146,136 @@ def test_path_that_would_be_read_as_two_is_refused(kind: str, image: str, bad: s
         with pytest.raises(FairleadError) as caught:
             ENGINES.get(kind).words(found, call(image, binds=(bind,)))
         assert caught.value.findings[0].check == "engine-bind"
+
+
+def stored(kind: str, tmp_path: Path) -> tuple[Engine, Path]:
+    """An engine with a configuration, and the file of its store that it opens for ``a/b/c:1`` or ``1``."""
+    driver, prefix = ENGINES.get(kind), tmp_path / kind
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "etc").mkdir()
+    if kind == "shifter":
+        kept = prefix / "store/1.squashfs"
+        (prefix / "etc/udiRoot.conf").write_text(f"# imagePath=/wrong\nimagePath={kept.parent}\n")
+    else:
+        base = {"localRepositoryBaseDir": str(prefix / "home")}
+        (prefix / "etc/sarus.json").write_text(json.dumps(base))
+        kept = prefix / "home" / Machine().user / ".sarus/images/a/b/c/1.squashfs"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(b"hsqs of the store")
+    if kind == "shifter":
+        kept.with_suffix(".meta").write_text("FORMAT: squashfs\n")
+    return engine(driver, prefix / "bin"), kept
+
+
+NAMED = [driver.kind for driver in ENGINES if driver.takes is Takes.NAME]
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_engine_that_opens_images_by_name_is_compared_with_the_inspected_file(
+    kind: str, tmp_path: Path
+) -> None:
+    found, kept = stored(kind, tmp_path)
+    mine = tmp_path / "images/a/b/c/1.squashfs"
+    mine.parent.mkdir(parents=True)
+    for same in (kept.read_bytes(), kept.read_bytes()[:-1] + b"X", b"hsqs"):
+        mine.write_bytes(same)
+        finding = other_image(found, str(mine))
+        assert (finding is None) == (same == kept.read_bytes()), same
+        if finding:
+            assert finding.check == "engine-other-image" and finding.severity is Severity.ERROR
+            assert finding.where == str(kept) and str(mine) in finding.why
+            assert str(kept) in finding.remedy
+    assert other_image(found, str(kept)) is None
+    link = tmp_path / "images/a/b/c/1.link.squashfs"
+    link.symlink_to(kept)
+    mine.unlink()
+    link.rename(mine)
+    assert other_image(found, str(mine)) is None, "a link into the store"
+    kept.rename(kept.with_suffix(".away"))
+    mine.unlink()
+    mine.write_bytes(b"hsqs of the store")
+    gone = other_image(found, str(mine))
+    assert gone and "No such file" in gone.why
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_engine_whose_store_is_not_known_is_refused_with_what_tells_it(
+    kind: str, tmp_path: Path
+) -> None:
+    found, kept = stored(kind, tmp_path)
+    finding = other_image(replace(found, store=""), str(kept))
+    assert finding and finding.check == "engine-other-image" and finding.remedy
+    assert finding.severity is Severity.ERROR
+
+
+def test_shifter_opens_what_the_meta_file_of_its_store_says(tmp_path: Path) -> None:
+    found, kept = stored("shifter", tmp_path)
+    assert Shifter().opens(found, str(kept)) == str(kept)
+    kept.with_suffix(".meta").write_text("FORMAT: xfs\nENV: FORMAT=x\n")
+    assert Shifter().opens(found, str(kept)) == str(kept.with_suffix(".xfs"))
+    assert other_image(found, str(kept))
+    kept.with_suffix(".meta").write_text("ENV: A=b\n")  # Shifter takes it for a folder
+    assert other_image(found, str(kept))
+    for option in ("--image=id:other", "-iid:other", "-i"):
+        assert other_image(found, str(kept), (option,)), option
+    kept.with_suffix(".meta").write_text("FORMAT: squashfs\n")
+    assert other_image(found, str(kept), ("--module=gpu",)) is None
+    kept.with_suffix(".meta").unlink()
+    missing = other_image(found, str(kept))
+    assert missing and missing.where == str(kept.with_suffix(".meta")), "Shifter would not find it"
+
+
+def test_sarus_with_the_central_repository_opens_another_file(tmp_path: Path) -> None:
+    found, kept = stored("sarus", tmp_path)
+    option = ("--centralized-repository",)
+    unknown = other_image(found, str(kept), option)
+    assert unknown and "not known" in unknown.what
+    central = tmp_path / "central/images/a/b/c/1.squashfs"
+    central.parent.mkdir(parents=True)
+    central.write_bytes(b"hsqs of the site")
+    Path(found.config).write_text(
+        json.dumps({"centralizedRepositoryDir": str(tmp_path / "central")})
+    )
+    assert other_image(found, str(kept), option)
+    assert other_image(found, str(central), option) is None
+
+
+def test_shifter_reads_the_configuration_whose_path_is_in_its_program(tmp_path: Path) -> None:
+    """Its path is compiled in; those of other installations are not read, and of several none is guessed."""
+    driver, prefix = Shifter(), tmp_path / "shifter"
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "etc/shifter").mkdir(parents=True)
+    for file, store in (
+        ("etc/shifter/udiRoot.conf", "one"),
+        ("etc/udiRoot.conf", "two"),
+        ("x/udiRoot.conf", "three"),
+    ):
+        (prefix / file).parent.mkdir(exist_ok=True)
+        (prefix / file).write_text(f"imagePath=/{store}\n")
+    found = engine(driver, prefix / "bin")
+    assert (found.config, found.store) == ("", ""), "two places, and nothing tells which"
+    program = Path(found.path)
+    program.write_bytes(
+        b"\x7fELF\0\xff\0" + str(prefix / "x/udiRoot.conf").encode() + b"\0FAILED\0"
+    )
+    program.chmod(0o4755)
+    read = driver.detect({"PATH": str(prefix / "bin")})
+    assert read and (read.config, read.store) == (str(prefix / "x/udiRoot.conf"), "/three")
+    named = {
+        "PATH": str(prefix / "bin"),
+        "FAIRLEAD_SHIFTER_CONFIG": str(prefix / "etc/udiRoot.conf"),
+    }
+    said = driver.detect(named)
+    assert said and said.store == "/two"
+
+
+def test_engine_that_opens_paths_opens_the_image_itself() -> None:
+    """Every engine's answer is the file that its words name, or a file of its store."""
+    for driver in ENGINES:
+        if driver.driven and driver.takes is not Takes.NAME:
+            found = Engine(driver.kind, driver.kind, False, (), ())
+            assert driver.opens(found, "/i/a.squashfs") == "/i/a.squashfs"
+            assert other_image(found, "/i/a.squashfs") is None
 
 
 def test_podman_hpc_words_for_a_folder_and_for_a_name(tmp_path: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
+import tempfile
 import tomllib
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -24,8 +27,10 @@ from tests.unit.runtime.detect.test_capture import taken
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.cli.main import main
 from fairlead.detect import capture
+from fairlead.detect.model import EngineFact
 from fairlead.elf.facts import Elf
-from fairlead.export import TARGETS, export, podman_hpc, shifter, write
+from fairlead.engines.registry import ENGINES
+from fairlead.export import TARGETS, audience, export, gather, podman_hpc, shifter, write
 from fairlead.export.lmod import lua
 from fairlead.export.model import ExportFile, Facts
 from fairlead.export.staged import moved, staged
@@ -35,7 +40,7 @@ from fairlead.site.resolved_paths import Here
 
 IMAGE = Image(
     "mpi-base", "/images/mpi-base.squashfs", "squashfs", 1, "", False, recorded.image(),
-    {"env": {"PATH": "/opt/python/bin:/usr/bin"}},
+    {"env": {"PATH": "/opt/python/bin:/usr/bin"}, "packages": {"wheel": {"ipykernel": "7.0"}}},
 )  # fmt: skip
 FACTS = Facts(
     site=recorded.SITE, node="login1", host=recorded.host(), image=IMAGE, programs=("python3",)
@@ -137,15 +142,17 @@ def as_shifter_reads(text: str) -> tuple[dict[str, str], dict[str, dict[str, str
 def test_shifter_module_is_read_as_it_is_meant() -> None:
     files = made("shifter", replace(FACTS, here=ARIES))
     _, modules = as_shifter_reads(files["module.conf"].text)
-    module = modules.pop("mpich")
+    module = modules.pop("mpich-5.0.2")
     assert not modules
     # By letter: `copypath`, as in Shifter's own example, would be ignored.
     assert set(module) == {"copyPath", "siteFs", "siteEnvPrepend", "siteEnv"}
     assert module["copyPath"].startswith("/opt/fairlead/stage/mpich-5.0.2-")
     name, _, path = module["siteEnvPrepend"].partition("=")
-    assert name == "LD_LIBRARY_PATH" and path.startswith("/opt/udiImage/modules/mpich/lib")
+    assert name == "LD_LIBRARY_PATH" and path.startswith("/opt/udiImage/modules/mpich-5.0.2/lib")
     assert all(re.fullmatch(r"[A-Z_0-9]+=\S+", word) for word in module["siteEnv"].split(" "))
-    assert "FAIRLEAD_EXPECTS=/opt/udiImage/modules/mpich/lib/libmpi.so.12" in module["siteEnv"]
+    assert (
+        "FAIRLEAD_EXPECTS=/opt/udiImage/modules/mpich-5.0.2/lib/libmpi.so.12" in module["siteEnv"]
+    )
     assert module["siteFs"] == (
         "/var/opt/cray/alps:/var/opt/cray/alps:rec;"
         "/etc/opt/cray/wlm_detect:/etc/opt/cray/wlm_detect:rec"
@@ -169,7 +176,7 @@ def test_shifter_makes_deep_folders_by_a_hook_that_is_a_script() -> None:
 
 def test_shifter_bind_form_needs_no_hook_and_no_copy() -> None:
     _, modules = as_shifter_reads(made("shifter", replace(FACTS, form="bind"))["module.conf"].text)
-    module = modules["mpich"]
+    module = modules["mpich-5.0.2"]
     assert "copyPath" not in module
     source, target = module["siteFs"].split(":")
     assert target == "/fairlead" and target.count("/") == 1, "Shifter makes one level"
@@ -241,17 +248,25 @@ def test_shifter_module_cannot_bring_a_newer_glibc() -> None:
 
 def test_podman_hpc_module_is_yaml_of_keys_that_it_reads_and_arguments_of_one_word() -> None:
     (path, file), _ = made("podman-hpc", replace(FACTS, here=ARIES)).items()
-    assert path == "modules.d/fairlead-mpich.yaml"
+    assert path == "modules.d/fairlead-mpich-5-0-2.yaml"
     module = yaml.safe_load(file.text)
     assert set(module) <= podman_hpc.KEYS
-    assert module["name"] == module["cli_arg"] == "fairlead-mpich"
-    assert re.fullmatch(r"[A-Z_]+", module["env"])
+    assert module["name"] == module["cli_arg"] == "fairlead-mpich-5-0-2"
+    assert re.fullmatch(r"[A-Z0-9_]+", module["env"])
     assert module["shared_run"] is False and "mpich" in module["conflicts"]
     assert all(re.fullmatch(r"--[a-z]+=\S+", word) for word in module["additional_args"])
-    for rule in module["bind"]:
-        source, target = rule.split(":")
+    # What a module's own `bind` names is shown by a hook that podman-hpc does not install by itself.
+    assert not {"bind", "copy", "annotation"} & set(module)
+    volumes = [w.split("=", 1)[1] for w in module["additional_args"] if w.startswith("--volume=")]
+    for volume in volumes:
+        source, target, *flags = volume.split(":")
         assert source.startswith("/") and target.startswith("/") and not target.endswith("/")
-    assert module["bind"][0].endswith(":/opt/fairlead/mpi")
+        assert flags in ([], ["ro"])
+    assert volumes[0].endswith(":/opt/fairlead/mpi:ro")
+    assert "/var/opt/cray/alps:/var/opt/cray/alps" in volumes
+    card = replace(FACTS, here=Here(devices=("/dev/cxi0",)))
+    _, (file, _) = None, tuple(made("podman-hpc", card).values())
+    assert "--device=/dev/cxi0" in yaml.safe_load(file.text)["additional_args"]
 
 
 def test_podman_hpc_shares_a_container_where_slurm_gives_ranks_their_place() -> None:
@@ -262,7 +277,6 @@ def test_podman_hpc_shares_a_container_where_slurm_gives_ranks_their_place() -> 
 
 def test_podman_hpc_refuses_what_would_become_another_option_or_rule() -> None:
     assert "small letters" in refusal("podman-hpc", replace(FACTS, name="My_MPI"))
-    refusal("podman-hpc", replace(FACTS, here=Here(binds=("/data/*",))))
     refusal("podman-hpc", replace(FACTS, here=Here(binds=("/data:rw",))))
 
 
@@ -278,20 +292,22 @@ def test_site_with_gpus_has_a_second_module_that_preloads_its_transport() -> Non
     """Without that library an MPI that is told to send from GPU to GPU dies in MPI_Init."""
     files = made("shifter", with_gpus())
     _, modules = as_shifter_reads(files["module.conf"].text)
-    assert set(modules) == {"mpich", "mpich-gpu"}
-    assert set(modules["mpich-gpu"]) == {"siteEnv"}
-    assert modules["mpich-gpu"]["siteEnv"].split(" ") == [
-        "LD_PRELOAD=/opt/udiImage/modules/mpich/lib/libmpi_gtl_cuda.so.0",
+    assert set(modules) == {"mpich-5.0.2", "mpich-5.0.2-gpu"}
+    assert set(modules["mpich-5.0.2-gpu"]) == {"siteEnv"}
+    assert modules["mpich-5.0.2-gpu"]["siteEnv"].split(" ") == [
+        "LD_PRELOAD=/opt/udiImage/modules/mpich-5.0.2/lib/libmpi_gtl_cuda.so.0",
         "MPICH_GPU_SUPPORT_ENABLED=1",
     ]
     assert (
-        "GPU_SUPPORT" not in modules["mpich"]["siteEnv"]
-        and "PRELOAD" not in modules["mpich"]["siteEnv"]
+        "GPU_SUPPORT" not in modules["mpich-5.0.2"]["siteEnv"]
+        and "PRELOAD" not in modules["mpich-5.0.2"]["siteEnv"]
     )
     assert "lib/libmpi_gtl_cuda.so.0" in files["stage.sh"].text
     plain, gpu, _ = made("podman-hpc", with_gpus()).values()
     module = yaml.safe_load(gpu.text)
-    assert module["name"] == "fairlead-mpich-gpu" and module["depends_on"] == ["fairlead-mpich"]
+    assert module["name"] == "fairlead-mpich-5-0-2-gpu" and module["depends_on"] == [
+        "fairlead-mpich-5-0-2"
+    ]
     assert (
         "--env=LD_PRELOAD=/opt/fairlead/mpi/lib/libmpi_gtl_cuda.so.0" in module["additional_args"]
     )
@@ -433,9 +449,9 @@ def test_edf_names_an_image_as_enroot_does_and_no_sif() -> None:
 
 def test_enroot_files_are_plain_variables_and_whole_fstab_lines() -> None:
     files = made("enroot", replace(FACTS, here=ARIES))
-    env = files["environ.d/50-fairlead.env"].text.splitlines()
+    env = files["environ.d/50-fairlead-mpich-5.0.2.env"].text.splitlines()
     assert all(re.fullmatch(r"[A-Z_0-9]+=[^'\"$]+", line) for line in env)
-    lines = files["mounts.d/50-fairlead.fstab"].text.splitlines()
+    lines = files["mounts.d/50-fairlead-mpich-5.0.2.fstab"].text.splitlines()
     mounts = [line.split() for line in lines if not line.startswith("#")]
     assert all(len(fields) == 6 for fields in mounts)
     source, target, kind, options, *_ = mounts[0]
@@ -451,7 +467,7 @@ def test_enroot_files_are_plain_variables_and_whole_fstab_lines() -> None:
 
 def test_enroot_hook_hands_on_what_the_launcher_says_and_nothing_else(tmp_path: Path) -> None:
     hook = tmp_path / "hook.sh"
-    hook.write_text(made("enroot")["hooks.d/50-fairlead-launcher.sh"].text)
+    hook.write_text(made("enroot")["hooks.d/50-fairlead-mpich-5.0.2-launcher.sh"].text)
     shown, mounts = tmp_path / "environ", tmp_path / "mounts"
     shown.write_text("PATH=/usr/bin\n")
     environ = {
@@ -603,3 +619,103 @@ def test_staging_script_quotes_what_needs_it() -> None:
     assert f'"$1" {shlex.quote(elf.path)} lib/libmpi.so.12' in text
     done = subprocess.run(["sh", "-n"], input=text, text=True, check=False, capture_output=True)
     assert done.returncode == 0, done.stderr
+
+
+# For the people who use them.
+
+
+@pytest.mark.parametrize("target", ["shifter", "podman-hpc", "sarus", "enroot", "apptainer"])
+def test_exports_of_two_mpis_do_not_take_each_others_place(target: str) -> None:
+    """They go into one folder or file of the machine; a user may load either."""
+
+    def names(host: str) -> set[str]:
+        files = made(target, replace(FACTS, host=recorded.host(host), image=None))
+        if target == "shifter":
+            text = files["module.conf"].text
+            return set(re.findall(r"^module_([^_]+)_", text, re.MULTILINE))
+        if target == "sarus":  # one hook for all MPIs; its type decides
+            return {json.loads(files["sarus.part.json"].text)["defaultMPIType"]}
+        return {path for path in files if path != "stage.sh" and path != "environment.sh"}
+
+    hosts = ("mpich-5.0.2", "impi-2021.18.1", "debian13-mpich-4.2.1")
+    found = [names(host) for host in hosts]
+    for one, other in itertools.combinations(found, 2):
+        assert one and not one & other
+
+
+def test_label_of_an_mpi_whose_library_has_no_version_is_its_launchers_or_its_place() -> None:
+    host = recorded.host("openmpi-5.0.11")
+    plain = replace(FACTS, host=host, launcher=None)
+    known = replace(plain, launcher=recorded.OPENMPI)
+    assert known.label == "open-mpi-5.0.11"
+    assert re.fullmatch(r"open-mpi-(\d[\d.]*|[0-9a-f]{6})", plain.label)
+
+
+def test_export_of_root_for_apptainer_is_made_for_ordinary_users(tmp_path: Path) -> None:
+    """Each of their ranks has a user namespace, which root's have not."""
+    theirs = replace(FACTS, engine=recorded.USER_ENGINE)
+    text = made("apptainer", theirs)["environment.sh"].text
+    assert "APPTAINERENV_MPIR_CVAR_CH4_CMA_ENABLE=0" in text and "APPTAINER_USERNS=1" in text
+    program = tmp_path / "bin/apptainer"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    environ = {"PATH": str(program.parent), "APPTAINER_FAKEROOT": "1"}
+    ordinary = ENGINES.get("apptainer").ordinary(environ)
+    assert ordinary and ordinary.userns_per_rank and "--drop-caps" not in ordinary.options
+    options = replace(recorded.ROOT_ENGINE, options=("--drop-caps", "X"))
+    setuid = EngineFact("apptainer", "1.4", "/opt/apptainer", True, {}, "", "")
+    for found in (setuid, replace(setuid, setuid=False)):
+        facts = replace(taken().facts, uid=0, engines=(found,))
+        asked = gather._theirs(replace(taken(), engine=options, facts=facts))
+        assert asked and not asked.options and asked.userns_per_rank is not found.setuid
+
+
+@pytest.mark.parametrize("target", ["enroot", "podman-hpc"])
+def test_export_for_an_engine_that_is_not_the_exporters_knows_its_namespaces(target: str) -> None:
+    files = made(target, replace(FACTS, engine=recorded.ROOT_ENGINE)).values()
+    assert any("MPIR_CVAR_CH4_CMA_ENABLE=0" in file.text for file in files)
+
+
+@pytest.mark.parametrize("target", ["lmod", "jupyter", "reframe", "ce"])
+def test_export_that_names_what_others_cannot_read_is_refused_unless_it_is_private(
+    target: str,
+) -> None:
+    closed = replace(FACTS, closed={IMAGE.path: "others may not enter /images (mode 0700)"})
+    shown = refusal(target, closed, "export-private")
+    assert "others may not enter /images" in shown
+    assert made(target, replace(closed, private=True))
+    assert made(target, replace(FACTS, closed={"/images/mpi-base": "another path"}))
+
+
+def test_closed_is_what_another_user_cannot_open() -> None:
+    base = Path(tempfile.mkdtemp(dir="/tmp"))
+    base.chmod(0o755)
+    try:
+        inner, file = base / "inner", base / "inner/file"
+        inner.mkdir(0o755)
+        file.touch(0o644)
+        assert audience.closed(str(file)) == "" == audience.closed(str(inner / "not/yet"))
+        file.chmod(0o600)
+        assert str(file) in audience.closed(str(file))
+        file.chmod(0o644)
+        inner.chmod(0o711)
+        assert audience.closed(str(file)) == "" and str(inner) in audience.closed(str(inner))
+        inner.chmod(0o700)
+        link = base / "link"
+        link.symlink_to(file)
+        for path in (file, link, inner / "not/yet"):
+            assert "others may not enter" in audience.closed(str(path))
+    finally:
+        shutil.rmtree(base)
+
+
+def test_jupyter_refuses_an_image_without_ipykernel() -> None:
+    for packages, word in (
+        ({"wheel": {"numpy": "2"}, "deb": {}}, "has no ipykernel"),
+        ({}, "not known whether"),
+    ):
+        without = replace(IMAGE, record={"env": {}, "packages": packages})
+        assert word in refusal("jupyter", replace(FACTS, image=without), "export-kernel")
+    debian = replace(IMAGE, record={"packages": {"deb": {"python3-ipykernel": "6"}, "wheel": {}}})
+    assert made("jupyter", replace(FACTS, image=debian))

@@ -84,7 +84,13 @@ def test_find_image_that_shifter_keeps_by_folder_and_id(
     tmp_path: Path, environ: dict[str, str]
 ) -> None:
     (tmp_path / "abc.squashfs").touch()
-    with pytest.raises(FairleadError):
+    with pytest.raises(FairleadError) as caught:
         find(f"{tmp_path}/abc", environ)
+    [finding] = caught.value.findings
+    assert finding.what == f"{tmp_path}/abc.meta is missing", "not `no such file`"
+    assert finding.where == f"{tmp_path}/abc.squashfs" and "no such file" not in finding.why
+    with pytest.raises(FairleadError) as caught:
+        find(f"{tmp_path}/abd", environ)
+    assert "no such file" in caught.value.findings[0].why
     (tmp_path / "abc.meta").touch()
     assert find(f"{tmp_path}/abc", environ) == tmp_path / "abc.squashfs"

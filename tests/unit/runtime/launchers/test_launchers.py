@@ -444,3 +444,29 @@ def test_fewer_ranks_take_fewer_nodes() -> None:
     assert (spread.of(2).nodes, spread.of(4)) == (2, spread)
     assert Shape(4).of(2) == Shape(2)  # the launcher knows
     assert Shape(2, 2).of(8) == Shape(8, 2)
+
+
+ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def test_open_mpi_objects_to_root_without_both_variables_or_the_option() -> None:
+    """As its launchers 4.1.8 and 5.0.11 do; a system test starts those."""
+    launcher = replace(OPENMPI, kind="openmpi")
+    for started in (launcher, OPENMPI):  # the second is known by its family only
+        finding = registry.objection(started, Shape(), 0, {})
+        assert finding and finding.check == "launcher-root" and finding.where == launcher.path
+        assert "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1" in finding.remedy
+        assert registry.objection(started, Shape(), 1000, {}) is None
+        assert registry.objection(started, Shape(), 0, ROOT) is None
+    for name in ROOT:
+        for value in ("", "0", "yes"):
+            assert registry.objection(launcher, Shape(), 0, {**ROOT, name: value})
+    option = "--allow-run-as-root"
+    assert registry.objection(launcher, Shape(extra=(option,)), 0, {}) is None
+    assert registry.objection(replace(launcher, options=(option,)), Shape(), 0, {}) is None
+
+
+def test_other_launchers_do_not_object_to_root() -> None:
+    for kind in registry.LAUNCHERS.names():
+        if kind != "openmpi":
+            assert registry.objection(of(kind), Shape(), 0, {}) is None

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
+
 import pytest
 from tests.support.recorded import host, image, planned
 
+from fairlead import site as sites
+from fairlead.base.errors import Severity
+from fairlead.base.system import Machine
 from fairlead.image.open import Image
-from fairlead.session.prepare import _with_images_own
+from fairlead.session.model import Choices
+from fairlead.session.prepare import _another_machine, _with_images_own
 from fairlead.swap.model import Request
 
 
@@ -46,3 +53,22 @@ def test_folders_behind_the_hosts_mpi_come_before_a_users(name: str, inner: str)
 def test_image_that_sets_nothing_changes_nothing() -> None:
     found = Image("x", "/x.sif", "sif", 1, "", False, image())
     assert _with_images_own(Request(), found) == Request()
+
+
+def test_network_that_the_profile_does_not_have_is_reported_whoever_chose_the_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proof would forbid the transports of the card that is here, and allow TCP."""
+    monkeypatch.setattr("fairlead.site.match.Machine", partial(Machine, root=tmp_path))
+    environ = {"PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    ethernet, slingshot = (sites.load_site(n, environ) for n in ("ethernet", "cray-ex-slingshot"))
+    assert not [*_another_machine(Choices(), ethernet, environ)]
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/cxi0").touch()
+    [found] = _another_machine(Choices(), ethernet, environ)
+    assert (found.check, found.severity) == ("site-fabric", Severity.WARNING)
+    assert "cxi0 is slingshot (/dev/cxi0), and the profile says ethernet" in found.why
+    [named] = _another_machine(Choices(site="ethernet"), ethernet, environ)
+    assert named.check == "site-named" and "cxi0 is slingshot" in named.why
+    for choices in (Choices(), Choices(site="cray-ex-slingshot")):
+        assert not [*_another_machine(choices, slingshot, environ)]

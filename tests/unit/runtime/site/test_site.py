@@ -91,9 +91,20 @@ def test_resolve_where_none_fits_is_refused_with_reasons(
     program = tmp_path / "srun"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
+    installed, reason = site.resolve(None, environ)
+    assert installed.name == "laptop", "a program of Slurm's says nothing of the machine"
+    assert reason.startswith("guessed: `srun` is on PATH; no scheduler is configured here")
+    environ["SLURM_CONF"] = str(tmp_path / "slurm.conf")
     with pytest.raises(FairleadError) as caught:
         site.resolve(None, environ)
     [finding] = caught.value.findings
     assert caught.value.code is ExitCode.USAGE and finding.check == "site-detect"
-    assert "laptop: `srun` is on PATH" in finding.why
+    assert "laptop: `srun` is on PATH, and there is $SLURM_CONF" in finding.why
     assert "fairlead site detect --write" in finding.remedy
+    assert "`--site laptop`: mpiexec, on this node only" in finding.remedy
+    environ.pop("FAIRLEAD_SITES")
+    with pytest.raises(FairleadError) as caught:
+        site.resolve(None, environ)
+    remedy = caught.value.findings[0].remedy
+    assert "`--site ethernet`: Cluster with Ethernet: TCP" in remedy, "what fits comes by name"
+    assert "`--site cray-ex-slingshot`" not in remedy, "what something contradicts does not"

@@ -315,7 +315,7 @@ def test_new_profile_of_a_known_name_amends_it(environ: dict[str, str]) -> None:
     ("name", "parent", "file", "said"),
     [
         ("My Site", "laptop", None, "fairlead site new my-site"),
-        ("mine", None, None, "Families: cray-ex-slingshot, cray-xc-aries, ethernet"),
+        ("mine", None, None, "Families: cray-ex-slingshot, cray-xc-aries, efa, ethernet"),
         ("mine", "laptop", "other.toml", "must be mine.toml"),
         ("mine", "labtop", None, "Did you mean `laptop`?"),
     ],

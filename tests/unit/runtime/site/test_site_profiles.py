@@ -25,7 +25,7 @@ SITES = site_reference.bundled_sites()
 _EMPTY: Any = SiteProfile.model_construct()  # type: ignore[call-arg]
 KEYS = {name: type(getattr(_EMPTY, name)).model_fields for name in SECTIONS}
 TCP = {"tcp", "sockets", "udp", "ofi_rxd"}
-FABRICS = {"aries", "slingshot", "infiniband", "omni-path"}
+FABRICS = {"aries", "slingshot", "infiniband", "omni-path", "efa"}
 
 each_file = pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 each_site = pytest.mark.parametrize("site", SITES.values(), ids=SITES.keys())
@@ -43,6 +43,7 @@ def test_profiles_of_the_machines_that_were_asked_for_are_there() -> None:
         "cray-ex-slingshot",
         "infiniband",
         "omni-path",
+        "efa",
         "ethernet",
         "laptop",
     }
@@ -95,7 +96,7 @@ def test_profile_of_a_fabric_accepts_it_and_no_tcp(site: Site) -> None:
     assert within <= set(site.accepts)
     own = {
         "aries": "gni", "slingshot": "cxi", "infiniband": "rc_mlx5", "omni-path": "psm2",
-        "ethernet": "tcp", "none": "tcp",
+        "efa": "efa", "ethernet": "tcp", "none": "tcp",
     }  # fmt: skip
     if site.name == "archer2":  # Slingshot 10 has Mellanox cards
         own["slingshot"] = "rc_mlx5"
