@@ -22,6 +22,7 @@ import pytest
 
 from fairlead.base.errors import FairleadError
 from fairlead.base.progress import Silent
+from fairlead_build.base.platform import Architecture
 from fairlead_build.cache.store import Cache
 from fairlead_build.recipe.load import load_recipe
 from fairlead_build.recipe.lock import AptIndex, Deb, Wheel, inputs_of
@@ -29,7 +30,7 @@ from fairlead_build.resolve import apt_solve
 from fairlead_build.resolve.apt_solve import Pins, add_folder, apt_root, locked, solve
 from fairlead_build.resolve.apt_sources import AptSource
 from fairlead_build.resolve.fetch import fetch_wheels
-from fairlead_build.resolve.pip import settings
+from fairlead_build.resolve.pip import Target, settings, target_of
 from fairlead_build.resolve.pip_solve import PipSolver
 from fairlead_build.resolve.sources import Place, download, source_archive
 
@@ -206,7 +207,8 @@ def solver(folder: Path, packages: str, **more: Any) -> PipSolver:
         f"[packages]\n{packages}\n"
     )
     loaded = load_recipe(folder)
-    return PipSolver(loaded, inputs_of(loaded.recipe, ()), ("--only-binary=:all:",), **more)
+    more = {"target": Target(("--only-binary=:all:",), {}), **more}
+    return PipSolver(loaded, inputs_of(loaded.recipe, ()), **more)
 
 
 def found(of: PipSolver) -> dict[str, str]:
@@ -242,6 +244,54 @@ def test_pip_index_by_name_comes_from_its_own_folder(
     cache = Cache(wheels / "cache")
     cache.make()
     assert len(in_lock(of, cache)) == 3
+
+
+@pytest.mark.parametrize(
+    ("python", "release", "arch", "extra"),
+    [
+        ("3.8", "", "amd64", {"below310", "below311", "intel", "early"}),
+        ("3.9", "3.9.2", "amd64", {"below310", "below311", "intel", "early"}),
+        ("3.10", "3.10.12", "amd64", {"below311", "intel"}),
+        ("3.11", "3.11.2", "amd64", {"intel"}),
+        ("3.11", "3.11.2", "arm64", {"arm"}),
+        ("3.13", "3.13.5", "arm64", {"arm", "late"}),
+    ],
+)
+def test_pip_evaluates_conditions_for_the_image_and_not_for_this_python(
+    python: str, release: str, arch: Architecture, extra: set[str], wheels: Path
+) -> None:
+    conditions = {
+        "below310": "python_version < '3.10'",
+        "below311": "python_version < '3.11'",
+        "late": "python_full_version >= '3.13.1'",
+        "early": "implementation_version < '3.9.3'",
+        "intel": "platform_machine == 'x86_64'",
+        "arm": "platform_machine == 'aarch64' and sys_platform == 'linux'",
+        "never": "os_name == 'nt' or implementation_name == 'pypy' or platform_system == 'Darwin'",
+    }
+    for name in conditions:
+        wheel(wheels / "usual", name, "1")
+    needs = [f"{name} ; {condition}" for name, condition in conditions.items()]
+    wheel(wheels / "usual", "asks", "1", *needs)
+    target = target_of(python, arch, "2.31", release)
+    names = set(found(solver(wheels, 'pip = ["asks"]', target=target)))
+    assert names == {"asks", "pip", *extra}
+
+
+def test_pip_that_cannot_take_the_images_conditions_is_refused(
+    wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pip of another make: nothing is resolved for the wrong Python in silence."""
+    other = wheels / "other-pip"
+    for name in ("_internal/cli", "_vendor/packaging"):
+        (other / "pip" / name).mkdir(parents=True)
+    (other / "pip/__init__.py").write_text("__version__ = '99'\n")
+    (other / "pip/_internal/cli/main.py").write_text("def main(words):\n    raise SystemExit(0)\n")
+    (other / "pip/_vendor/packaging/markers.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(other))
+    with pytest.raises(FairleadError) as caught:
+        found(solver(wheels, 'pip = ["app"]', target=target_of("3.9", "amd64", "2.31")))
+    assert "pip 99 evaluates conditions" in caught.value.findings[0].why
 
 
 def test_pip_local_version_without_a_named_index_is_refused(wheels: Path) -> None:

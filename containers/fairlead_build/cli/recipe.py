@@ -16,7 +16,7 @@ from fairlead.cli.screen import answer, print_findings, print_json, progress, sh
 from fairlead_build.recipe import load as recipes
 from fairlead_build.recipe.inherit import bundled_names
 from fairlead_build.recipe.lock import Lock, Package, load_lock, why_unlocked
-from fairlead_build.tree.wheel import runtime_requirements
+from fairlead_build.tree.wheel import requirements_in
 
 RECIPE = argument(metavar="RECIPE")
 
@@ -218,7 +218,7 @@ def lock_command(
     loaded = recipes.load_recipe(name)
     if dry_run:
         check_upgrade(loaded, upgrade)
-        wanted = inputs_of(loaded.recipe, runtime_requirements() if loaded.recipe.python else ())
+        wanted = inputs_of(loaded.recipe, requirements_in(loaded.recipe))
         document = {"dry_run": True, "path": loaded.lock_path, "inputs": wanted.model_dump()}
         text = f"would resolve, and write to {loaded.lock_path}:\n"
         text += _rows(wanted.model_dump(mode="json"))
@@ -361,7 +361,7 @@ def _versions(packages: Iterable[Package]) -> dict[str, str]:
 
 
 def _lock_of(loaded: recipes.LoadedRecipe) -> Lock:
-    return load_lock(loaded, runtime_requirements() if loaded.recipe.python else ())[0]
+    return load_lock(loaded, requirements_in(loaded.recipe))[0]
 
 
 def _sum(lock: Lock) -> str:

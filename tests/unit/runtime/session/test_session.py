@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.support.recorded import host, image, planned
 
+from fairlead import __version__
 from fairlead.image.open import Image
-from fairlead.session.prepare import _with_images_own
+from fairlead.session.prepare import _versions, _with_images_own
 from fairlead.swap.model import Request
 
 
@@ -42,3 +43,28 @@ def test_folders_behind_the_hosts_mpi_come_before_a_users(name: str, inner: str)
 def test_image_that_sets_nothing_changes_nothing() -> None:
     found = Image("x", "/x.sif", "sif", 1, "", False, image())
     assert _with_images_own(Request(), found) == Request()
+
+
+def made(**record: object) -> Image:
+    """An image by fairlead's builder."""
+    record = {"fairlead_version": __version__, "wheel_sha256": "ab", **record}
+    return Image("x", "/x.sif", "sif", 1, "", False, image(), record)
+
+
+@pytest.mark.parametrize(
+    ("record", "command", "refused"),
+    [
+        ({}, ("python3", "-m", "fairlead.comm.auto"), ""),
+        ({"wheel_sha256": ""}, ("python3", "train.py"), ""),
+        ({"wheel_sha256": ""}, ("python3", "-m", "fairlead.comm.auto", "x.py"), "fairlead.comm.auto"),
+        ({"wheel_sha256": ""}, ("fairlead", "doctor"), "fairlead"),
+        ({"wheel_sha256": "", "fairlead_version": "0.0.9"}, ("true",), ""),
+        ({"fairlead_version": "0.0.9"}, ("true",), "contains fairlead 0.0.9"),
+    ],
+)  # fmt: skip
+def test_command_of_fairlead_is_refused_where_the_image_does_not_carry_it(
+    record: dict[str, str], command: tuple[str, ...], refused: str
+) -> None:
+    said = [f.what for f in _versions(made(python={"version": "3.9"}, **record), command)]
+    assert len(said) == bool(refused)
+    assert all(refused in what for what in said)
