@@ -29,6 +29,7 @@ from fairlead_build.recipe.lock import AptIndex, Deb, Wheel, inputs_of
 from fairlead_build.resolve import apt_solve
 from fairlead_build.resolve.apt_solve import Pins, add_folder, apt_root, locked, solve
 from fairlead_build.resolve.apt_sources import AptSource
+from fairlead_build.resolve.archive import kept_in
 from fairlead_build.resolve.fetch import fetch_wheels
 from fairlead_build.resolve.pip import Target, settings, target_of
 from fairlead_build.resolve.pip_solve import PipSolver
@@ -437,6 +438,41 @@ def test_download_of_nothing_names_the_place_without_a_password(tmp_path: Path) 
 def fairlead(*words: str | Path, env: dict[str, str], offline: bool = False) -> Any:
     argv = [*(["unshare", "--net"] if offline else []), FAIRLEAD, *words]
     return subprocess.run(argv, capture_output=True, text=True, env={**os.environ, **env})
+
+
+def test_upgrade_keeps_the_archive_that_is_named_for_good_current(tmp_path: Path) -> None:
+    """Made new, then brought up to date; and one that cannot be written is reported."""
+    recipe, archive = tmp_path / "least", tmp_path / "archive"
+    recipe.mkdir()
+    (recipe / "recipe.toml").write_text(
+        '[recipe]\nname = "least"\n[base]\nsuite = "bookworm"\n[image]\nlevel = 1\n'
+    )
+    env = {"FAIRLEAD_ARCHIVE": str(archive)}
+    done = fairlead("recipe", "lock", recipe, env=env)
+    assert done.returncode == 0 and f"{archive}: has every file" in done.stdout, done.stderr
+    (victim,) = (p for p in (archive / "sha256").iterdir() if p.name in deb_of(recipe, "libc-bin"))
+    victim.unlink()
+    done = fairlead("recipe", "lock", recipe, "--upgrade", "libc-bin", "--json", env=env)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["archive"] == str(archive)
+    assert any(p.name in deb_of(recipe, "libc-bin") for p in (archive / "sha256").iterdir())
+
+
+def deb_of(recipe: Path, name: str) -> set[str]:
+    """The sha256 of a package in a lock."""
+    text = (recipe / "lock.toml").read_text()
+    return set(re.findall(rf'name = "{name}".*?sha256 = "([0-9a-f]+)"', text))
+
+
+def test_archive_on_a_read_only_file_system_is_reported() -> None:
+    assert_behind(Path("/proc/1"))
+
+
+def assert_behind(archive: Path) -> None:
+    kept, said = kept_in(None, Cache(Path("/nowhere"), archive))
+    assert kept is None and str(archive) in said[0].where
+    assert kept_in(Path("/else"), Cache(Path("/nowhere"), archive)) == (Path("/else"), ())
+    assert kept_in(None, Cache(Path("/nowhere"))) == (None, ())
 
 
 @pytest.mark.full

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,7 @@ def lock_command(
     ),
     archive: Path | None = option(
         "--archive",
-        "Also store every file of the lock there; $FAIRLEAD_ARCHIVE names an archive to read from.",
+        "Also store every file of the lock there. [default: $FAIRLEAD_ARCHIVE]",
         type=FOLDER,
     ),
     dry_run: bool = option("--dry-run", "Show what would be resolved; write nothing."),
@@ -213,6 +214,7 @@ def lock_command(
         raise click.UsageError("Missing argument 'RECIPE'.")
     from fairlead_build.cache.store import Cache
     from fairlead_build.recipe.lock import inputs_of
+    from fairlead_build.resolve.archive import kept_in
     from fairlead_build.resolving import check_upgrade, lock_recipe, old_lock
 
     loaded = recipes.load_recipe(name)
@@ -226,8 +228,12 @@ def lock_command(
         return
     known = old_lock(loaded)
     before = _versions(known.packages if known else ())
-    cache = Cache.default(archive if archive is not None and archive.is_dir() else None)
-    lock = lock_recipe(loaded, progress(as_json), cache, upgrade=upgrade, keep=archive)
+    keep, stale = kept_in(archive, Cache.default())
+    source = archive or Cache.default().archive
+    # One that is still to be made has nothing to read from.
+    there = source if source is not None and source.is_dir() else None
+    cache = replace(Cache.default(), archive=there)
+    lock = lock_recipe(loaded, progress(as_json), cache, upgrade=upgrade, keep=keep)
     after = _versions(lock.packages)
     moved = [
         (package, before.get(package, ""), after.get(package, ""))
@@ -240,7 +246,12 @@ def lock_command(
         lines.append(f"  {package} {old} -> {new}" if old and new else added_or_gone)
     size = human_bytes(lock.download_bytes)
     lines.append(f"{loaded.lock_path}: {_sum(lock)}, {size} to download")
+    if keep is not None:
+        lines.append(f"{keep}: has every file of the lock")
     document = {"dry_run": False, "path": loaded.lock_path, "lock": _lock_summary(lock)}
+    document |= {"archive": keep, "findings": stale}
+    if not as_json:
+        print_findings(stale)
     moves = [{"package": p, "before": a or None, "after": b or None} for p, a, b in moved]
     answer(as_json, "recipe-lock", {**document, "moves": moves}, "\n".join(lines))
 
