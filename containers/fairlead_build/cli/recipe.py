@@ -39,7 +39,11 @@ def recipe() -> None:
 @recipe.command("list")
 @declared
 def list_(as_json: bool = JSON) -> None:
-    """List the bundled recipes and their variants."""
+    """List the bundled recipes and their variants.
+
+    \b
+    fairlead recipe list
+    """
     loaded = [recipes.load_recipe(a) for name in bundled_names() for a in recipes.addresses(name)]
     rows = [
         {

@@ -28,14 +28,18 @@ def site() -> None:
     fairlead site show laptop       every value of a profile
     fairlead site new mycluster --extends infiniband    write a profile of your own
     fairlead site capture           capture this machine in a file, to plan for it elsewhere
-    fairlead site export --for X    export a site as configuration of another tool
+    fairlead site export --for apptainer    export a site as configuration of another tool
     """
 
 
 @site.command("list")
 @declared
 def list_profiles(as_json: bool = JSON) -> None:
-    """List the known profiles: sites, then families of machines."""
+    """List the known profiles: sites, then families of machines.
+
+    \b
+    fairlead site list
+    """
     every = sites.all_sites()
     known = sorted(every.sites.values(), key=lambda s: (s.is_family, s.name))
     if as_json:
@@ -79,6 +83,9 @@ def show_profile(
 
     NAME is a profile or a .toml file. Includes inherited values; values that no file sets are left
     out.
+
+    \b
+    fairlead site show laptop
     """
     profile = sites.load_site(name)
     text = "\n".join(profile_lines(profile, sources, columns()))

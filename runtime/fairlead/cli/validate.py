@@ -112,7 +112,7 @@ class Wanted:
     """
 
     ranks: tuple[int, ...] = option(
-        "-n --ranks N,N,…",
+        "-n -np --ranks N,N,…",
         "Numbers of ranks to measure at; what is measured once uses the largest.",
         default="1,2",
         multiple=False,
