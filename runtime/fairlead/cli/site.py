@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from fairlead import site as sites
-from fairlead.cli.declare import FILE, JSON, declared, option
+from fairlead.cli.declare import FILE, JSON, argument, declared, option
 from fairlead.cli.export import export_site
 from fairlead.cli.screen import answer, columns, print_findings, print_json, show_schema, table
 from fairlead.cli.site_detect import check_site, detect_site, why_not_site
@@ -73,7 +73,7 @@ def list_profiles(as_json: bool = JSON) -> None:
 @site.command("show")
 @declared
 def show_profile(
-    name: str,
+    name: str = argument(metavar="SITE"),
     sources: bool = option(
         "--sources", "Also show the source of each value, and when it was read."
     ),
@@ -81,7 +81,7 @@ def show_profile(
 ) -> None:
     """Show every value of a profile, how well it is known, and its source.
 
-    NAME is a profile or a .toml file. Includes inherited values; values that no file sets are left
+    SITE is a profile or a .toml file. Includes inherited values; values that no file sets are left
     out.
 
     \b
