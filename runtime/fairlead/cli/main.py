@@ -31,6 +31,7 @@ SECTIONS = {
         "build": "Build an image from a recipe's lock.",
         "push": "Push an image to a registry, as layers and as its SIF.",
         "pull": "Pull an image from a registry, as a SIF.",
+        "images": "Manage the images in the cache: list, remove, prune.",
         "inspect": "Show what is inside an image.",
         "diff": "Compare two images.",
         "key": "Manage signing keys: new, list, trust, untrust.",

@@ -42,7 +42,7 @@ def until_shown(part: str, count: int = 1) -> list[str]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(screen, "SILENCE_S", 0.02)
-        patch.setattr(screen.click, "echo", keep)
+        patch.setattr(click, "echo", keep)
         shown = screen.progress()
         with shown.stage("compile") as stage:
             if part == "compile":
