@@ -23,7 +23,7 @@ from fairlead_build.recipe.inherit import bundled_names
 from fairlead_build.recipe.load import LoadedRecipe, addresses, load_recipe
 from fairlead_build.recipe.lock import Lock, load_lock, why_unlocked
 from fairlead_build.squashfs.tree_stream import tree_digest
-from fairlead_build.tree.wheel import runtime_requirements
+from fairlead_build.tree.wheel import requirements_in
 
 PAGE = "catalogue.md"
 FIGURES = "catalogue.json"
@@ -89,7 +89,7 @@ def page(figures: Mapping[str, Figures]) -> str:
                 f"| `{address}` | {loaded.recipe.recipe.summary} | {why_unlocked(loaded)} |"
             )
             continue
-        lock, digest = load_lock(loaded, runtime_requirements())
+        lock, digest = load_lock(loaded, requirements_in(loaded.recipe))
         built = figures.get(address)
         if built is None or built.lock_sha256 != digest:
             built = None

@@ -61,7 +61,7 @@ from fairlead_build.tree.mpi_check import image_findings
 from fairlead_build.tree.record import Contents, TreeRecord, read_record, write_record
 from fairlead_build.tree.sbom import bill_of_materials
 from fairlead_build.tree.tree import build_tree, tree_key
-from fairlead_build.tree.wheel import own_wheel, runtime_requirements
+from fairlead_build.tree.wheel import own_wheel, requirements_in
 from fairlead_build.tree.wheel_compile import compile_wheel
 
 
@@ -99,7 +99,7 @@ class _Job(TreeJob):
     """All that a build works from.
 
     Attributes:
-        wheel: fairlead's own; None for an image without Python.
+        wheel: fairlead's own; None for an image whose Python cannot run it.
         key: of the finished image.
         own: fairlead's own sources that are compiled, to be laid over the tree.
     """
@@ -178,17 +178,16 @@ def _system_errors_named(cache: Cache) -> Iterator[None]:
 
 
 def _prepare(loaded: LoadedRecipe, cache: Cache, progress: Progress) -> _Job:
-    python = loaded.recipe.python is not None
-    lock, lock_sha256 = load_lock(loaded, runtime_requirements() if python else ())
+    lock, lock_sha256 = load_lock(loaded, requirements_in(loaded.recipe))
     if lock.architecture != (here := architecture()):
         raise fail("architecture-lock-differs", loaded=loaded, lock=lock, here=here)
     if wrong := tool_tree.mismatch(lock, loaded.given, loaded.lock_path):
         raise FairleadError([wrong], ExitCode.USAGE)
     cache.make()
-    wheel = own_wheel(cache) if python else None
+    wheel = own_wheel(cache) if loaded.recipe.ships_fairlead else None
     wheel_sha256 = hashlib.sha256(wheel).hexdigest() if wheel else ""
     tree = (engine_tree.tree_key if lock.base else tree_key)(loaded, lock)
-    # The wheel holds the code that writes the payload; an image without Python has no wheel.
+    # The wheel holds the code that writes the payload; an image without Python 3.11 has no wheel.
     versions = (fairlead.__version__, payload.SCHEMA_VERSION)
     inputs = [tree, loaded.digest, lock_sha256, wheel_sha256, *versions]
     key = json_digest(inputs)

@@ -31,7 +31,7 @@ from fairlead_build.squashfs.squash import CHUNK
 from fairlead_build.squashfs.tree_stream import entries
 from fairlead_build.tools import tool_tree
 from fairlead_build.tree.tree import unpacked_bytes
-from fairlead_build.tree.wheel import runtime_requirements
+from fairlead_build.tree.wheel import requirements_in
 
 # Everything about a machine and a user that must not show in an image.
 DISTURBED = {
@@ -91,7 +91,7 @@ def check(
         FairleadError: the second build failed.
     """
     loaded = load_recipe(given)
-    lock, _ = load_lock(loaded, runtime_requirements() if loaded.recipe.python else ())
+    lock, _ = load_lock(loaded, requirements_in(loaded.recipe))
     user, left_out = _ordinary_user(given, lock)
     need = unpacked_bytes(lock) + 4 * lock.download_bytes
     with (

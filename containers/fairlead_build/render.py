@@ -22,7 +22,7 @@ from fairlead_build.recipe.load import LoadedRecipe, file_name, load_recipe
 from fairlead_build.recipe.lock import Lock, load_lock
 from fairlead_build.tree import steps
 from fairlead_build.tree.payload import environment
-from fairlead_build.tree.wheel import runtime_requirements
+from fairlead_build.tree.wheel import requirements_in
 
 Form = Literal["Containerfile", "Singularity.def"]
 FORMS: tuple[Form, ...] = ("Containerfile", "Singularity.def")
@@ -68,7 +68,7 @@ def lock_of(loaded: LoadedRecipe) -> Lock | None:
     unpinned = loaded.recipe.base.image is not None and not loaded.sources
     if unpinned and not loaded.lock_path.is_file():
         return None
-    return load_lock(loaded, runtime_requirements() if loaded.recipe.python else ())[0]
+    return load_lock(loaded, requirements_in(loaded.recipe))[0]
 
 
 def contents(loaded: LoadedRecipe, lock: Lock | None) -> dict[str, tuple[bytes, int]]:

@@ -7,7 +7,6 @@ recipe. Whatever the lock says already can be made to stay, but for what is to m
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,9 +44,9 @@ from fairlead_build.resolve.pip_solve import PipSolver
 from fairlead_build.resolve.sources import Place, download, source_archive
 from fairlead_build.tools import tool_tree
 from fairlead_build.tree.base_image import base_files, base_layout, open_base
-from fairlead_build.tree.wheel import runtime_requirements
+from fairlead_build.tree.wheel import requirements_in
 
-# Makes bookworm's /usr merge explicit; otherwise `usrmerge` and a whole Perl would be drawn in.
+# Makes the /usr merge of bookworm and later explicit; otherwise `usrmerge` and a whole Perl would be drawn in.
 _ALWAYS = ("usr-is-merged",)
 
 
@@ -88,15 +87,10 @@ def lock_recipe(
         keep: an archive that gets every file of the lock.
     Raises:
         FairleadError: a package does not exist, versions contradict each other, an index cannot be
-            reached, or this Python cannot resolve for the image's.
+            reached.
     """
     cache.make()
-    runtime = runtime_requirements() if loaded.recipe.python else ()
-    inputs = inputs_of(loaded.recipe, runtime)
-    running = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if inputs.python not in ("", running):
-        executable = sys.executable
-        raise fail("python-minor", running=running, wanted=inputs.python, executable=executable)
+    inputs = inputs_of(loaded.recipe, requirements_in(loaded.recipe))
     old = check_upgrade(loaded, upgrade)
     job = _Job(loaded, inputs, cache, progress, old, frozenset(upgrade))
     ground = _ground(job)
@@ -104,7 +98,7 @@ def lock_recipe(
     glibc = upstream(next((d.version for d in debs if d.name == "libc6"), ""))
     if ground.locked is not None:
         glibc = ground.locked.glibc
-    wheels = _resolve_wheels(job, glibc) if inputs.python else ()
+    wheels = _resolve_wheels(job, glibc, debs) if inputs.python else ()
     lock = Lock(
         version=2,
         recipe=loaded.name,
@@ -233,8 +227,8 @@ def _resolve_debs(job: _Job, ground: _Ground) -> tuple[tuple[Deb, ...], tuple[De
         _keep_vanished(root, job, pins, before)
         doing = f"resolve the Debian packages of recipe `{job.loaded.name}`"
         remedy = f"edit packages.apt, then `{job.again}`"
-        essential = [] if ground.locked else [*root.essential(), *_ALWAYS]
-        wanted = [*essential, *inputs.apt]
+        always = [] if ground.locked else _of_release(root)
+        wanted = [*always, *inputs.apt]
         chosen = solve(root, wanted, pins, doing=doing, remedy=remedy)
         debs = locked(root, chosen, before)
         extra: list[Deb] = []
@@ -250,6 +244,12 @@ def _resolve_debs(job: _Job, ground: _Ground) -> tuple[tuple[Deb, ...], tuple[De
         # What stays keeps its date: the files that do not move then keep their bytes.
         epoch = old.source_date_epoch if old and job.upgrade else root.epoch
         return tuple(debs), tuple(extra), epoch
+
+
+def _of_release(root: AptRoot) -> list[str]:
+    """What every image of the release begins with."""
+    known = {name for name, _ in root.packages}
+    return [*root.essential(), *(name for name in _ALWAYS if name in known)]
 
 
 def _pins(job: _Job, before: Sequence[Deb], indexes: Sequence[AptIndex]) -> Pins:
@@ -289,8 +289,10 @@ def _check_known(root: AptRoot, job: _Job, index: AptIndex) -> None:
 # --- wheels -----------------------------------------------------------------------------------
 
 
-def _resolve_wheels(job: _Job, glibc: str) -> tuple[Wheel, ...]:
-    target = target_of(job.inputs.python, job.loaded.architecture, glibc)
+def _resolve_wheels(job: _Job, glibc: str, debs: Sequence[Deb]) -> tuple[Wheel, ...]:
+    minor = job.inputs.python
+    release = upstream(next((d.version for d in debs if d.name == f"python{minor}"), ""))
+    target = target_of(minor, job.loaded.architecture, glibc, release)
     old, moved = job.old.wheel if job.old else (), frozenset(map(project, job.upgrade))
     solver = PipSolver(job.loaded, job.inputs, target, old, stay=bool(job.upgrade), moved=moved)
     with job.progress.stage("resolve Python packages") as stage:

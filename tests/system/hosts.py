@@ -54,7 +54,6 @@ HEAVY = (
     "tzdata*",
     "setuptools*",
     "pkg_resources",
-    "spython*",
     "cyclonedx*",
     "docker*",
     "hatchling*",

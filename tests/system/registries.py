@@ -199,8 +199,10 @@ class TokenServer:
 
 
 @contextmanager
-def token_server(folder: Path, lifetime_s: int = 300) -> Iterator[TokenServer]:
-    """A server of signed tokens: to :data:`USER` for all that is asked, to nobody else anything.
+def token_server(
+    folder: Path, lifetime_s: int = 300, rights: Sequence[str] = ("pull", "push")
+) -> Iterator[TokenServer]:
+    """A server of signed tokens: to :data:`USER` for what is asked, as far as there are ``rights``; else for nothing.
 
     Source: docs/spec/auth/token.md and jwt.md of the registry's own repository.
     """
@@ -217,7 +219,9 @@ def token_server(folder: Path, lifetime_s: int = 300) -> Iterator[TokenServer]:
                 self._send(401, {"details": "incorrect username or password"})
                 return
             scopes = [s for text in query.get("scope", []) for s in text.split()]
-            self._send(200, {"token": _jwt(folder, scopes, lifetime_s), "expires_in": lifetime_s})
+            self._send(
+                200, {"token": _jwt(folder, scopes, lifetime_s, rights), "expires_in": lifetime_s}
+            )
 
         def _send(self, status: int, value: object) -> None:
             body = json.dumps(value).encode()
@@ -240,14 +244,15 @@ def token_server(folder: Path, lifetime_s: int = 300) -> Iterator[TokenServer]:
             thread.join()
 
 
-def _jwt(folder: Path, scopes: Sequence[str], lifetime_s: int) -> str:
+def _jwt(folder: Path, scopes: Sequence[str], lifetime_s: int, rights: Sequence[str]) -> str:
     der = "".join((folder / "ca.crt").read_text().split("-----")[2].split())
     now = int(time.time())
     access = []
     for scope in scopes:
         kind, _, rest = scope.partition(":")
         name, _, actions = rest.rpartition(":")
-        access.append({"type": kind, "name": name, "actions": actions.split(",")})
+        granted = [action for action in actions.split(",") if action in rights]
+        access.append({"type": kind, "name": name, "actions": granted})
     claims = {"iss": _ISSUER, "sub": USER, "aud": _SERVICE, "iat": now, "nbf": now - 5,
               "exp": now + lifetime_s, "jti": str(time.monotonic_ns()), "access": access}  # fmt: skip
     parts = ({"typ": "JWT", "alg": "RS256", "x5c": [der]}, claims)

@@ -22,14 +22,16 @@ import pytest
 
 from fairlead.base.errors import FairleadError
 from fairlead.base.progress import Silent
+from fairlead_build.base.platform import Architecture
 from fairlead_build.cache.store import Cache
 from fairlead_build.recipe.load import load_recipe
 from fairlead_build.recipe.lock import AptIndex, Deb, Wheel, inputs_of
 from fairlead_build.resolve import apt_solve
 from fairlead_build.resolve.apt_solve import Pins, add_folder, apt_root, locked, solve
 from fairlead_build.resolve.apt_sources import AptSource
+from fairlead_build.resolve.archive import kept_in
 from fairlead_build.resolve.fetch import fetch_wheels
-from fairlead_build.resolve.pip import settings
+from fairlead_build.resolve.pip import Target, settings, target_of
 from fairlead_build.resolve.pip_solve import PipSolver
 from fairlead_build.resolve.sources import Place, download, source_archive
 
@@ -206,7 +208,8 @@ def solver(folder: Path, packages: str, **more: Any) -> PipSolver:
         f"[packages]\n{packages}\n"
     )
     loaded = load_recipe(folder)
-    return PipSolver(loaded, inputs_of(loaded.recipe, ()), ("--only-binary=:all:",), **more)
+    more = {"target": Target(("--only-binary=:all:",), {}), **more}
+    return PipSolver(loaded, inputs_of(loaded.recipe, ()), **more)
 
 
 def found(of: PipSolver) -> dict[str, str]:
@@ -242,6 +245,54 @@ def test_pip_index_by_name_comes_from_its_own_folder(
     cache = Cache(wheels / "cache")
     cache.make()
     assert len(in_lock(of, cache)) == 3
+
+
+@pytest.mark.parametrize(
+    ("python", "release", "arch", "extra"),
+    [
+        ("3.8", "", "amd64", {"below310", "below311", "intel", "early"}),
+        ("3.9", "3.9.2", "amd64", {"below310", "below311", "intel", "early"}),
+        ("3.10", "3.10.12", "amd64", {"below311", "intel"}),
+        ("3.11", "3.11.2", "amd64", {"intel"}),
+        ("3.11", "3.11.2", "arm64", {"arm"}),
+        ("3.13", "3.13.5", "arm64", {"arm", "late"}),
+    ],
+)
+def test_pip_evaluates_conditions_for_the_image_and_not_for_this_python(
+    python: str, release: str, arch: Architecture, extra: set[str], wheels: Path
+) -> None:
+    conditions = {
+        "below310": "python_version < '3.10'",
+        "below311": "python_version < '3.11'",
+        "late": "python_full_version >= '3.13.1'",
+        "early": "implementation_version < '3.9.3'",
+        "intel": "platform_machine == 'x86_64'",
+        "arm": "platform_machine == 'aarch64' and sys_platform == 'linux'",
+        "never": "os_name == 'nt' or implementation_name == 'pypy' or platform_system == 'Darwin'",
+    }
+    for name in conditions:
+        wheel(wheels / "usual", name, "1")
+    needs = [f"{name} ; {condition}" for name, condition in conditions.items()]
+    wheel(wheels / "usual", "asks", "1", *needs)
+    target = target_of(python, arch, "2.31", release)
+    names = set(found(solver(wheels, 'pip = ["asks"]', target=target)))
+    assert names == {"asks", "pip", *extra}
+
+
+def test_pip_that_cannot_take_the_images_conditions_is_refused(
+    wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pip of another make: nothing is resolved for the wrong Python in silence."""
+    other = wheels / "other-pip"
+    for name in ("_internal/cli", "_vendor/packaging"):
+        (other / "pip" / name).mkdir(parents=True)
+    (other / "pip/__init__.py").write_text("__version__ = '99'\n")
+    (other / "pip/_internal/cli/main.py").write_text("def main(words):\n    raise SystemExit(0)\n")
+    (other / "pip/_vendor/packaging/markers.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(other))
+    with pytest.raises(FairleadError) as caught:
+        found(solver(wheels, 'pip = ["app"]', target=target_of("3.9", "amd64", "2.31")))
+    assert "pip 99 evaluates conditions" in caught.value.findings[0].why
 
 
 def test_pip_local_version_without_a_named_index_is_refused(wheels: Path) -> None:
@@ -387,6 +438,41 @@ def test_download_of_nothing_names_the_place_without_a_password(tmp_path: Path) 
 def fairlead(*words: str | Path, env: dict[str, str], offline: bool = False) -> Any:
     argv = [*(["unshare", "--net"] if offline else []), FAIRLEAD, *words]
     return subprocess.run(argv, capture_output=True, text=True, env={**os.environ, **env})
+
+
+def test_upgrade_keeps_the_archive_that_is_named_for_good_current(tmp_path: Path) -> None:
+    """Made new, then brought up to date; and one that cannot be written is reported."""
+    recipe, archive = tmp_path / "least", tmp_path / "archive"
+    recipe.mkdir()
+    (recipe / "recipe.toml").write_text(
+        '[recipe]\nname = "least"\n[base]\nsuite = "bookworm"\n[image]\nlevel = 1\n'
+    )
+    env = {"FAIRLEAD_ARCHIVE": str(archive)}
+    done = fairlead("recipe", "lock", recipe, env=env)
+    assert done.returncode == 0 and f"{archive}: has every file" in done.stdout, done.stderr
+    (victim,) = (p for p in (archive / "sha256").iterdir() if p.name in deb_of(recipe, "libc-bin"))
+    victim.unlink()
+    done = fairlead("recipe", "lock", recipe, "--upgrade", "libc-bin", "--json", env=env)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["archive"] == str(archive)
+    assert any(p.name in deb_of(recipe, "libc-bin") for p in (archive / "sha256").iterdir())
+
+
+def deb_of(recipe: Path, name: str) -> set[str]:
+    """The sha256 of a package in a lock."""
+    text = (recipe / "lock.toml").read_text()
+    return set(re.findall(rf'name = "{name}".*?sha256 = "([0-9a-f]+)"', text))
+
+
+def test_archive_on_a_read_only_file_system_is_reported() -> None:
+    assert_behind(Path("/proc/1"))
+
+
+def assert_behind(archive: Path) -> None:
+    kept, said = kept_in(None, Cache(Path("/nowhere"), archive))
+    assert kept is None and str(archive) in said[0].where
+    assert kept_in(Path("/else"), Cache(Path("/nowhere"), archive)) == (Path("/else"), ())
+    assert kept_in(None, Cache(Path("/nowhere"))) == (None, ())
 
 
 @pytest.mark.full

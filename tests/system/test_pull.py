@@ -126,6 +126,32 @@ def test_push_of_what_cannot_be_is_bad_input(
     assert refusal("push", image, reference.replace("HOST", shore.host), code=2)["check"] == check
 
 
+def test_registry_that_refuses_is_known_before_anything_is_made(sif: Path, tmp_path: Path) -> None:
+    """By a password, by rights that end at reading, and by nobody there."""
+    environ = login(tmp_path, "127.0.0.1:1")
+    with registry(password=True) as closed:
+        for host in (closed.host, "127.0.0.1:1"):
+            ended = hosts.fairlead("push", sif, f"docker://{host}/ml/x:1", env=environ)
+            assert ended.returncode == 1 and "error[registry-" in ended.stderr, ended.stderr
+            assert "OCI layers" not in ended.stderr and "hash the SIF" not in ended.stderr
+        assert not closed.blobs()
+    with (
+        token_server(tmp_path, rights=("pull",)) as tokens,
+        registry(tokens=tokens) as readable,
+    ):
+        environ = login(tmp_path, readable.host)
+        ended = hosts.fairlead("push", sif, f"docker://{readable.host}/ml/x:1", env=environ)
+        assert ended.returncode == 1 and "error[registry-" in ended.stderr, ended.stderr
+        assert "to push images" in ended.stderr
+        assert "OCI layers" not in ended.stderr and "hash the SIF" not in ended.stderr
+
+
+def test_asking_for_the_right_to_push_leaves_nothing_behind(shore: LoopbackRegistry) -> None:
+    before = list(shore.blobs())
+    Client(parse_reference(f"docker://{shore.host}/ml/asked:1")).check_push()
+    assert list(shore.blobs()) == before and shore.requests("DELETE", "/uploads/")
+
+
 # --- others pull what we pushed ----------------------------------------------------------------
 
 

@@ -12,9 +12,12 @@ import pytest
 from tests.support.json_schema import mistakes
 from tests.system import hosts
 
+from fairlead.perf import stats
+
 
 def run(*words: str | Path, limit_s: float = 400) -> Any:
-    done = hosts.fairlead("validate", *words, limit_s=limit_s)
+    # The tests of a busy machine are of verdicts, not of its speed.
+    done = hosts.fairlead("validate", "--despite-load", *words, limit_s=limit_s)
     assert done.returncode in (0, 125), done.stdout[-2000:] + done.stderr[-2000:]
     return done
 
@@ -49,8 +52,17 @@ def test_every_kind_of_line_is_measured_and_judged(quick: dict[str, Any]) -> Non
     assert [v["state"] for v in quick["verdicts"]].count("wrong") == 0
     assert len({v["key"] for v in quick["verdicts"]}) == len(quick["measurements"])
     assert all(m["wrong"] == 0 and m["samples"] for m in quick["measurements"])
-    slow = any(v["state"] == "slow" for v in quick["verdicts"])
-    assert quick["code"] == (125 if slow else 0)
+    slow = [v for v in quick["verdicts"] if v["state"] == "slow"]
+    firm = any(v["expected"]["basis"] != "bound" for v in slow)
+    decided = sum(v["state"] != "cannot tell" for v in quick["verdicts"])
+    below = firm or (slow and 2 * decided >= len(quick["verdicts"]))
+    assert quick["code"] == (125 if below else 0)
+
+
+def test_quick_validation_has_the_repeats_that_a_comparison_needs(quick: dict[str, Any]) -> None:
+    fewest = min(len(m["samples"]) for m in quick["measurements"])
+    assert stats.smallest_p(fewest, fewest) * len(quick["measurements"]) < stats.ALPHA
+    assert quick["evidence"]["despite_load"] and quick["evidence"]["load"] is not None
 
 
 def test_the_swap_is_proved_and_bounds_are_measured(quick: dict[str, Any]) -> None:
@@ -91,13 +103,14 @@ def test_references_that_were_saved_judge_the_next_run(
     again = hosts.fairlead("report", "last", "--json")
     assert again.returncode == 0, again.stderr
     words = ("--quick", "--models", "none", "--ranks", "2", "--image", hosts.image("tensorflow"))
-    done = hosts.fairlead("validate", *words, "-o", state / "second", "--json", limit_s=400)
+    done = run(*words, "-o", state / "second", "--json")
     assert done.returncode == 125, done.stderr[-2000:]
     verdicts = json.loads(done.stdout)["verdicts"]
     held = [v for v in verdicts if v["expected"] and v["expected"]["basis"] == "reference"]
     assert sum(v["state"] == "slow" for v in held) > len(held) / 2
     output = hosts.fairlead("report", "--compare", "last~1", "last")
     assert output.returncode == 0 and "allreduce" in output.stdout
+    assert "too few repeats" not in output.stdout
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import every_verb
 from tests.system import hosts
 
 from fairlead import native
@@ -193,6 +194,13 @@ def test_wheel_runs_proved_without_a_compiler_and_knows_the_image_of_the_checkou
     refused = installed.fairlead("recipe", "list")
     assert refused.returncode == 2 and "pip install 'fairlead[build]'" in refused.stderr
     proved_run(installed, hosts.image())
+    for name, _ in every_verb.commands():
+        words = every_verb.words(name, hosts.image(), tmp_path, hosts.ROOT)
+        done = installed.fairlead(*words, limit_s=300)
+        assert "Traceback" not in done.stdout + done.stderr, (words, done.stderr)
+        assert 0 <= done.returncode < 126, (words, done.stderr)
+        if "tool-missing" in done.stderr:
+            assert "next:  pip install 'fairlead[" in done.stderr, done.stderr
 
     installed.install(wheel, "[build]")
     listed = installed.fairlead("recipe", "list")

@@ -9,7 +9,8 @@ import click
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.progress import human_bytes
 from fairlead.base.serde import to_json
-from fairlead.cli.declare import JSON, declared, option
+from fairlead.cli.declare import JSON, argument, declared, option
+from fairlead.cli.names import completer
 from fairlead.cli.screen import print_json, progress, table
 from fairlead_build.diff import Change, Difference, FileChange
 
@@ -19,8 +20,8 @@ _SHOWN = 20
 @click.command()
 @declared
 def diff(
-    a: str,
-    b: str,
+    a: str = argument(shell_complete=completer("image")),
+    b: str = argument(shell_complete=completer("image")),
     files: bool = option("--files", f"List every file that differs, not the first {_SHOWN}."),
     as_json: bool = JSON,
 ) -> int:

@@ -46,17 +46,17 @@ def push(
         _by_engine(image, reference, engine, insecure, dry_run, as_json)
         return
     from fairlead_build.cache.store import Cache
+    from fairlead_build.distribution.push import find_source, reach, source_of
     from fairlead_build.distribution.push import push as give
-    from fairlead_build.distribution.push import source_of
     from fairlead_build.registry.reference import parse_reference
 
     cache, shown = Cache.default(), progress(as_json)
     cache.make()
     layers = parse_reference(reference).scheme == "docker"
-    with source_of(image, layers, cache, shown) as source:
-        result = give(
-            reference, source, insecure=insecure, dry_run=dry_run, cache=cache, progress=shown
-        )
+    found = find_source(image, layers, cache)
+    client = reach(reference, found, insecure=insecure, dry_run=dry_run)
+    with source_of(found, cache, shown) as source:
+        result = give(client, source, cache, shown, dry_run=dry_run)
     sif = {"reference": result.sif_reference, "digest": result.sif_digest}
     document = _document(
         reference=result.reference,
@@ -86,7 +86,7 @@ def _by_engine(
     image: str, text: str, send: bool, insecure: bool, dry_run: bool, as_json: bool
 ) -> None:
     from fairlead_build.cache.store import Cache
-    from fairlead_build.distribution.push import source_of
+    from fairlead_build.distribution.push import find_source, source_of
     from fairlead_build.engines.socket import connected
     from fairlead_build.engines.store import SCHEME, Stored, load, name_of, parse_name
     from fairlead_build.engines.store import push as send_on
@@ -107,7 +107,7 @@ def _by_engine(
         if dry_run:
             stored = Stored(engine.name, engine.address, name_of(reference), "", 0)
         else:
-            with source_of(image, True, cache, shown) as source:
+            with source_of(find_source(image, True, cache), cache, shown) as source:
                 assert source.layout is not None
                 stored = load(engine, source.layout, reference, again, shown)
             if send:

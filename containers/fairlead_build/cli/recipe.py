@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fairlead.cli.screen import answer, print_findings, print_json, progress, sh
 from fairlead_build.recipe import load as recipes
 from fairlead_build.recipe.inherit import bundled_names
 from fairlead_build.recipe.lock import Lock, Package, load_lock, why_unlocked
-from fairlead_build.tree.wheel import runtime_requirements
+from fairlead_build.tree.wheel import requirements_in
 
 RECIPE = argument(metavar="RECIPE")
 
@@ -38,7 +39,11 @@ def recipe() -> None:
 @recipe.command("list")
 @declared
 def list_(as_json: bool = JSON) -> None:
-    """List the bundled recipes and their variants."""
+    """List the bundled recipes and their variants.
+
+    \b
+    fairlead recipe list
+    """
     loaded = [recipes.load_recipe(a) for name in bundled_names() for a in recipes.addresses(name)]
     rows = [
         {
@@ -189,7 +194,7 @@ def lock_command(
     ),
     archive: Path | None = option(
         "--archive",
-        "Also store every file of the lock there; $FAIRLEAD_ARCHIVE names an archive to read from.",
+        "Also store every file of the lock there. [default: $FAIRLEAD_ARCHIVE]",
         type=FOLDER,
     ),
     dry_run: bool = option("--dry-run", "Show what would be resolved; write nothing."),
@@ -213,12 +218,13 @@ def lock_command(
         raise click.UsageError("Missing argument 'RECIPE'.")
     from fairlead_build.cache.store import Cache
     from fairlead_build.recipe.lock import inputs_of
+    from fairlead_build.resolve.archive import kept_in
     from fairlead_build.resolving import check_upgrade, lock_recipe, old_lock
 
     loaded = recipes.load_recipe(name)
     if dry_run:
         check_upgrade(loaded, upgrade)
-        wanted = inputs_of(loaded.recipe, runtime_requirements() if loaded.recipe.python else ())
+        wanted = inputs_of(loaded.recipe, requirements_in(loaded.recipe))
         document = {"dry_run": True, "path": loaded.lock_path, "inputs": wanted.model_dump()}
         text = f"would resolve, and write to {loaded.lock_path}:\n"
         text += _rows(wanted.model_dump(mode="json"))
@@ -226,8 +232,12 @@ def lock_command(
         return
     known = old_lock(loaded)
     before = _versions(known.packages if known else ())
-    cache = Cache.default(archive if archive is not None and archive.is_dir() else None)
-    lock = lock_recipe(loaded, progress(as_json), cache, upgrade=upgrade, keep=archive)
+    keep, stale = kept_in(archive, Cache.default())
+    source = archive or Cache.default().archive
+    # One that is still to be made has nothing to read from.
+    there = source if source is not None and source.is_dir() else None
+    cache = replace(Cache.default(), archive=there)
+    lock = lock_recipe(loaded, progress(as_json), cache, upgrade=upgrade, keep=keep)
     after = _versions(lock.packages)
     moved = [
         (package, before.get(package, ""), after.get(package, ""))
@@ -240,7 +250,12 @@ def lock_command(
         lines.append(f"  {package} {old} -> {new}" if old and new else added_or_gone)
     size = human_bytes(lock.download_bytes)
     lines.append(f"{loaded.lock_path}: {_sum(lock)}, {size} to download")
+    if keep is not None:
+        lines.append(f"{keep}: has every file of the lock")
     document = {"dry_run": False, "path": loaded.lock_path, "lock": _lock_summary(lock)}
+    document |= {"archive": keep, "findings": stale}
+    if not as_json:
+        print_findings(stale)
     moves = [{"package": p, "before": a or None, "after": b or None} for p, a, b in moved]
     answer(as_json, "recipe-lock", {**document, "moves": moves}, "\n".join(lines))
 
@@ -361,7 +376,7 @@ def _versions(packages: Iterable[Package]) -> dict[str, str]:
 
 
 def _lock_of(loaded: recipes.LoadedRecipe) -> Lock:
-    return load_lock(loaded, runtime_requirements() if loaded.recipe.python else ())[0]
+    return load_lock(loaded, requirements_in(loaded.recipe))[0]
 
 
 def _sum(lock: Lock) -> str:

@@ -23,7 +23,7 @@ from fairlead.image.sif import is_sif, read_sif
 from fairlead_build.base.digest import sha256_of
 from fairlead_build.cache.store import Cache, holding, need_space, workspace
 from fairlead_build.formats import oci, store
-from fairlead_build.formats.images import read_entry
+from fairlead_build.formats.images import ImageEntry, read_entry
 from fairlead_build.formats.wrapping import wrapping_of
 from fairlead_build.registry.client import Advance, Client
 from fairlead_build.registry.layout import blob_of, is_layout, layout_damaged, read_layout
@@ -55,9 +55,23 @@ class Source:
     sif: Path | None
 
 
-@contextmanager
-def source_of(image: str, layers: bool, cache: Cache, progress: Progress) -> Iterator[Source]:
-    """What there is to push of IMAGE.
+@dataclass(frozen=True)
+class Found:
+    """An image on this machine that can be pushed, before anything is made of it.
+
+    Attributes:
+        layers: whether its OCI layout is wanted too.
+        entry: of an image that was built here.
+    """
+
+    image: str
+    path: Path
+    layers: bool
+    entry: ImageEntry | None
+
+
+def find_source(image: str, layers: bool, cache: Cache) -> Found:
+    """What IMAGE is.
 
     Args:
         layers: whether the OCI layout is wanted too.
@@ -65,19 +79,49 @@ def source_of(image: str, layers: bool, cache: Cache, progress: Progress) -> Ite
         FairleadError: there is no such image, or it cannot be pushed.
     """
     if is_layout(Path(image)):
-        yield Source(Path(image), None)
-        return
+        return Found(image, Path(image), True, None)
     entry = read_entry(cache, image)
     path = Path(entry.path) if entry else find(image)
     if path.is_dir() or not is_sif(path):
         raise fail("push-format-cannot-pushed", image=image, path=path)
-    if not layers:
+    if layers and read_sif(path).document("image.json") is None:
+        raise fail("push-format-no-layers", image=image, path=path)
+    return Found(image, path, layers, entry)
+
+
+def reach(text: str, found: Found, *, insecure: bool = False, dry_run: bool = False) -> Client:
+    """The registry of the reference ``text``, once it has answered; layers take minutes to make.
+
+    Raises:
+        FairleadError: the image cannot go there, the registry cannot be reached, or it forbids to push.
+    """
+    reference = parse_reference(text)
+    _check(reference, found)
+    client = Client(reference, insecure=insecure)
+    if dry_run:
+        client.has_manifest(reference.tag)
+    else:
+        client.check_push()
+    return client
+
+
+@contextmanager
+def source_of(found: Found, cache: Cache, progress: Progress) -> Iterator[Source]:
+    """What there is to push of an image: its layers are made if they are wanted.
+
+    Raises:
+        FairleadError: there is no room, or the image is damaged.
+    """
+    path, entry = found.path, found.entry
+    if is_layout(path):
+        yield Source(path, None)
+        return
+    if not found.layers:
         yield Source(None, path)
         return
-    if read_sif(path).document("image.json") is None:
-        raise fail("push-format-no-layers", image=image, path=path)
     if entry:
-        with holding(cache, f"recipe-{entry.recipe}", progress, f"is building `{image}` too"):
+        again = f"is building `{found.image}` too"
+        with holding(cache, f"recipe-{entry.recipe}", progress, again):
             layout = store.make(oci.FORMAT, entry, cache, progress)
         yield Source(layout, path)
         return
@@ -151,15 +195,9 @@ class _Upload:
 
 
 def push(
-    text: str,
-    source: Source,
-    cache: Cache,
-    progress: Progress,
-    *,
-    insecure: bool = False,
-    dry_run: bool = False,
+    client: Client, source: Source, cache: Cache, progress: Progress, *, dry_run: bool = False
 ) -> PushResult:
-    """Pushes an image to the reference ``text``.
+    """Pushes an image to the registry that :func:`reach` has reached.
 
     Args:
         source: the image; of it ``oras://`` references take the SIF only.
@@ -167,10 +205,8 @@ def push(
     Raises:
         FairleadError: refused or cut; what was sent is there when the command is run again.
     """
-    reference = parse_reference(text)
+    reference = client.reference
     layout, sif = source.layout, source.sif
-    _check(reference, source)
-    client = Client(reference, insecure=insecure)
     sifs: list[_Upload] = []
     signatures: list[_Upload] = []
     if sif:
@@ -215,13 +251,13 @@ def push(
     )
 
 
-def _check(reference: Reference, source: Source) -> None:
-    why = ""
+def _check(reference: Reference, found: Found) -> None:
+    why, sif = "", not is_layout(found.path)
     if reference.digest:
         why = "a digest is made by what is pushed, and cannot be chosen"
-    elif reference.scheme == "oras" and source.sif is None:
+    elif reference.scheme == "oras" and not sif:
         why = "oras:// takes a SIF, and this image has none"
-    elif source.sif and source.layout and len(reference.tag + SIF_TAG) > _LONGEST_TAG:
+    elif sif and found.layers and len(reference.tag + SIF_TAG) > _LONGEST_TAG:
         why = f"the SIF's tag, {SIF_TAG} behind this one, would be longer than {_LONGEST_TAG}"
     if why:
         raise fail("reference-nothing-pushed", reference=reference, why=why)

@@ -1,8 +1,8 @@
 """Instructions of a Containerfile, each with its lines.
 
 Source: Dockerfile reference, docs.docker.com/reference/dockerfile: format, escape, here-documents,
-environment replacement, and each instruction. Read by hand: spython's and dockerfile-parse's readers
-keep neither here-documents nor quotes, and replace a variable that is unknown here by nothing.
+environment replacement, and each instruction. Read by hand: dockerfile-parse keeps
+neither here-documents nor quotes, and replaces a variable that is unknown here by nothing.
 """
 
 from __future__ import annotations

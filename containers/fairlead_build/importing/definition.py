@@ -1,15 +1,11 @@
 """Sections of a Singularity.def, each with its lines.
 
-Stages and sections are cut here, as Apptainer cuts them (pkg/build/types/parser of its source);
-spython then reads %labels and %files. It reads nothing else: of a whole file it merges stages,
-writes `From` in small letters and refuses every bootstrap but docker; of %environment it takes the
-lines of an `if` for variables; of %post it strips the lines, which breaks here-documents.
+Stages and sections are cut as Apptainer cuts them (pkg/build/types/parser of its source).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -190,8 +186,8 @@ class _Reader:
             self._account(row, why, "write its value where it is used")
 
     def read_labels(self, section: _Section) -> None:
-        for row, entry in self._entries(section):
-            filled = self._filled(entry)
+        for row in section.content:
+            filled = self._filled(row[1].strip())
             why = "its value is known only while building"
             if filled is not None:
                 key, _, value = filled.partition(" ")
@@ -203,8 +199,8 @@ class _Reader:
             instead = "a [[source]] with `run`, or the file in [files]"
             _lose(self.ledger, section.rows, "it comes out of another stage", instead)
             return
-        for row, entry in self._entries(section):
-            filled = self._filled(entry) or ""
+        for row in section.content:
+            filled = self._filled(row[1].strip()) or ""
             paths = [path.strip("\"'") for path in re.findall(r"\"[^\"]*\"|'[^']*'|\S+", filled)]
             line = Located(filled, (row[0],) * len(filled))
             if len(paths) not in (1, 2) or len(paths) != sum(len(c.words) for c in commands(line)):
@@ -241,16 +237,6 @@ class _Reader:
         else:
             self.interpreter.script(self._script(section.rows))
 
-    def _entries(self, section: _Section) -> Iterator[tuple[Row, str]]:
-        """Each line of a section with what spython reads in it; lost where it cannot read all."""
-        rows = section.content
-        entries = _read_section(section.name, [line for _, line in rows])
-        if len(entries) == len(rows):
-            yield from zip(rows, entries, strict=True)
-        else:
-            why = "a line of its section cannot be read"
-            _lose(self.ledger, rows, why, "check its spelling")
-
     def _script(self, rows: list[Row]) -> Located:
         """A script with the defaults of %arguments in it; one without a default becomes unknown."""
         filled = ((number, line, self._filled(line)) for number, line in rows)
@@ -268,18 +254,3 @@ class _Reader:
             self.ledger.lose(of_lines([row]), why, instead)
         else:
             self.ledger.account(of_lines([row]))
-
-
-def _read_section(kind: str, lines: list[str]) -> list[str]:
-    """The entries of %labels or %files as spython reads them; none when it fails."""
-    from spython.logger import bot
-    from spython.main.parse.parsers.singularity import SingularityParser
-
-    bot.level = 0  # it would print
-    try:
-        parser = SingularityParser(None, load=False)
-        parser.lines = [f"%{kind}", *lines]
-        parser.parse()
-        return [str(entry) for entry in getattr(parser.recipe[parser.active_layer], kind)]
-    except (Exception, SystemExit):  # it takes `bootstrap:` for a header anywhere, and may exit
-        return []

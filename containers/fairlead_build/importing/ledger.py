@@ -20,6 +20,12 @@ _SUITES = {
     "debian": {"11": "bullseye", "12": "bookworm", "13": "trixie"},
     "ubuntu": {"20.04": "focal", "22.04": "jammy", "24.04": "noble"},
 }
+# Words of image names and tags that say which distribution is inside: none of these has apt.
+_WITHOUT_APT = re.compile(
+    r"(alma(linux)?|alpine|amazonlinux|archlinux|bci|busybox|centos|clearlinux|distroless|fedora|gentoo|leap|mageia"
+    r"|nanoserver|nixos|opensuse|oraclelinux|photon|rhel|rocky(linux)?|scientificlinux|sles?|suse|tumbleweed|ubi"
+    r"|voidlinux|windowsservercore|wolfi)[0-9.]*"
+)
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,9 @@ class Ledger:
         suite = _suite(match[1], match[2]) if match else None
         if match is None or suite is None:
             base = f"docker://{image}"
+            if other := _without_apt(image):
+                why = f"`{other}` has no apt, and a recipe installs packages of Debian or Ubuntu"
+                return self.lose(where, why, "[base] with a suite of Debian or Ubuntu")
             if why := _refused(ImageReference, base, "it is not a reference of a registry"):
                 return self.lose(where, why, "image in [base]")
             self.base = {"image": base}
@@ -195,6 +204,16 @@ def plain_name(text: str) -> str:
     """A recipe's name from any text: ``My Image.def`` becomes ``my-image-def``."""
     name = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-")
     return name or "imported"
+
+
+def _without_apt(image: str) -> str:
+    """The word of an image's name or tag that names a distribution without apt; empty if none does."""
+    name = image.partition("@")[0]
+    host, slash, rest = name.partition("/")
+    if slash and re.search(r"[.:]|^localhost$", host):
+        name = rest  # of the registry, not of the image
+    words = re.split(r"[/:_-]", name.lower())
+    return next((word for word in words if _WITHOUT_APT.fullmatch(word)), "")
 
 
 def _suite(distribution: str, release: str) -> str | None:

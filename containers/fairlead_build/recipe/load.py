@@ -197,8 +197,9 @@ def load_recipe(given: str | Path, architecture: Architecture | None = None) -> 
     files = _Files(merged)
     laid = (files.one(("files", t), t, source) for t, source in sorted(recipe.files.items()))
     placed = tuple(filter(None, laid))
-    shipped = recipe.python is not None  # an image without Python has no wheel of ours
-    every = [_source(files, n, source, shipped) for n, source in enumerate(recipe.source)]
+    every = [
+        _source(files, n, source, recipe.ships_fairlead) for n, source in enumerate(recipe.source)
+    ]
     sources = tuple(s for s in every if s.source.bundled is None)
     own = tuple(s for s in every if s.source.bundled is not None)
     if files.wrong:

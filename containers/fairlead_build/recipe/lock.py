@@ -225,11 +225,15 @@ def upstream(version: str) -> str:
     return version.split(":")[-1].split("-")[0]
 
 
+# The minor version from which pip, which installs the wheels, does without distutils; distributions package it apart.
+_PIP_WITHOUT_DISTUTILS = 10
+
+
 def inputs_of(recipe: Recipe, runtime: tuple[str, ...]) -> Inputs:
     """What a lock of ``recipe`` depends on.
 
     Args:
-        runtime: the requirements of the fairlead runtime that every image with Python carries.
+        runtime: the requirements of the fairlead runtime, where the image carries it.
     """
     apt = set(recipe.packages.apt)
     pip = set(recipe.packages.pip)
@@ -242,6 +246,8 @@ def inputs_of(recipe: Recipe, runtime: tuple[str, ...]) -> Inputs:
     if recipe.python is not None:
         # What every manylinux wheel may rely on without carrying it (PEP 600), and minbase lacks.
         apt.update(("python3", "libstdc++6"))
+        if int(recipe.python.version.split(".")[1]) < _PIP_WITHOUT_DISTUTILS:
+            apt.add("python3-distutils")
         pip.update(runtime)
     base = recipe.base
     build_apt = {name for s in recipe.source for name in s.apt}

@@ -14,6 +14,9 @@ from pydantic import AfterValidator, ConfigDict, Field, StringConstraints
 from fairlead.base.toml import Strict
 from fairlead_build.base.platform import Architecture
 
+# Of Python 3: the `requires-python` of our wheel.
+OLDEST_MINOR = 11
+
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 AptName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9+.-]+$")]
 Suite = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9-]*$")]
@@ -274,6 +277,12 @@ class Recipe(_Contents):
     recipe: Head
     base: Base
     image: Image = Image()
+
+    @property
+    def ships_fairlead(self) -> bool:
+        """Whether images carry fairlead's wheel: their Python can run it."""
+        minor = int(self.python.version.split(".")[1]) if self.python else 0
+        return minor >= OLDEST_MINOR
 
     @property
     def mpi_prefix(self) -> str:

@@ -11,7 +11,7 @@ import io
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Literal, cast
 from urllib.parse import urlencode, urljoin, urlsplit
@@ -200,6 +200,20 @@ class Client:
                 advance(-reader.bytes_read)
                 time.sleep(pauses.pop(0))
                 mount_from = ""
+
+    def check_push(self) -> None:
+        """Begins an upload and takes it back, to know whether there may be one.
+
+        Raises:
+            FairleadError: the registry cannot be reached, or forbids to push.
+        """
+        place = self._begin_upload("", "")
+        scope = self._scope("pull,push")
+        # A registry that keeps the session instead forgets it by itself.
+        with suppress(FairleadError):
+            request = Request("DELETE", place, "push images", scope, (200, 202, 204), once=True)
+            with self.transport.request(request):
+                pass
 
     def _begin_upload(self, digest: str, mount_from: str) -> str:
         """The address for the bytes; empty when the blob was mounted."""

@@ -12,11 +12,12 @@ layers; all of them are blobs that its digest leads to.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.base.errors import FairleadError, fail, os_error_as
+from fairlead.base.errors import FairleadError, Finding, fail, os_error_as, warning
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Stage
 from fairlead_build.base.digest import copy_file
@@ -73,6 +74,24 @@ def bring(files: Iterable[Kept], cache: Cache, progress: Progress) -> None:
             _copy(blob(cache.archive, file.sha256), partial, file, stage)
             publish(partial, cache.blob(file.sha256))
         stage.result(f"{len(available)} files")
+
+
+def kept_in(named: Path | None, cache: Cache) -> tuple[Path | None, tuple[Finding, ...]]:
+    """The archive that a new lock's files go into: one that is named, or the cache's.
+
+    A build after the lock takes its files from there, so it must be as new as the lock. Of the cache's, that may belong
+    to others, only a warning is made where it cannot be written.
+
+    Returns:
+        None where there is none, or none that can be written; and the warning.
+    """
+    if named is not None or cache.archive is None:
+        return named, ()
+    archive = cache.archive
+    there = next(path for path in (archive / "sha256", archive, *archive.parents) if path.exists())
+    if os.access(there, os.W_OK | os.X_OK):
+        return archive, ()
+    return None, (warning("archive-behind", archive=archive),)
 
 
 def keep(

@@ -27,6 +27,7 @@ from fairlead_build.resolve import archive
 from fairlead_build.resolve.apt_sources import AptSource, apt_sources
 from fairlead_build.resolve.pip import (
     PYPI,
+    Target,
     further_places,
     pip,
     pip_environment,
@@ -179,12 +180,12 @@ class Wanted:
 
 
 def fetch_wheels(
-    wheels: Sequence[Wanted], target: Sequence[str], cache: Cache, progress: Progress, given: str
+    wheels: Sequence[Wanted], target: Target, cache: Cache, progress: Progress, given: str
 ) -> None:
     """Downloads wheels.
 
     Args:
-        target: pip's options that describe the image (``pip.target_of``).
+        target: the image.
         given: what the user called the recipe; for remedies.
     Raises:
         FairleadError: one is gone or differs, or this machine does not know where its index is.
@@ -207,7 +208,7 @@ def fetch_wheels(
 
 
 def _download_wheels(
-    wheels: Sequence[Wanted], target: Sequence[str], folder: Path, stage: Stage, given: str
+    wheels: Sequence[Wanted], target: Target, folder: Path, stage: Stage, given: str
 ) -> None:
     pins = folder / "requirements.txt"
     pins.write_text("".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in wheels))
@@ -226,8 +227,8 @@ def _download_wheels(
             lost = match[1]
 
     argv = [
-        *pip(), "download", "--no-deps", "--require-hashes", "--progress-bar", "raw",
-        *further_places(w.index for w in wheels), *target, "--dest", folder, "-r", pins,
+        *pip(target), "download", "--no-deps", "--require-hashes", "--progress-bar", "raw",
+        *further_places(w.index for w in wheels), *target.options, "--dest", folder, "-r", pins,
     ]  # fmt: skip
     doing = "download the wheels that the lock names"
     remedy = f"run the same command again; if a wheel has vanished, `fairlead recipe lock {given}`"

@@ -7,6 +7,7 @@ not set, any of the further places of pip's own configuration.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -20,13 +21,16 @@ from fairlead_build.base.platform import MACHINES, Architecture
 from fairlead_build.base.proc import run
 
 PYPI = "PyPI"
+_RUNNER = Path(__file__).with_name("pip_runner.py")
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
 
-def pip() -> list[str | Path]:
-    """The pip of this Python, without its notices."""
+def pip(target: Target | None = None) -> list[str | Path]:
+    """The pip of this Python, without its notices; with a target, as that image's pip would decide."""
     # -P: the current folder may hold a json.py.
-    return [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    words: list[str | Path] = [sys.executable, "-P"]
+    words += [_RUNNER, json.dumps(target.markers)] if target else ["-m", "pip"]
+    return [*words, "--disable-pip-version-check", "--no-input"]
 
 
 def pip_environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -39,8 +43,26 @@ def pip_environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**kept, "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1", **(changes or {})}
 
 
-def target_of(python: str, arch: Architecture, glibc: str) -> tuple[str, ...]:
-    """pip's options that describe the image instead of this machine, best platform first."""
+@dataclass(frozen=True)
+class Target:
+    """The image, as pip describes it.
+
+    Attributes:
+        options: which wheels fit, the best platform first.
+        markers: what conditions of requirements are evaluated with, as far as images differ (PEP 508).
+    """
+
+    options: tuple[str, ...]
+    markers: Mapping[str, str]
+
+
+def target_of(python: str, arch: Architecture, glibc: str, release: str = "") -> Target:
+    """The image instead of this machine.
+
+    Args:
+        python: its minor version.
+        release: all of it, e.g. ``3.9.2``, where that is known.
+    """
     machine = MACHINES[arch]
     newest = int(glibc.split(".")[1])
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(newest, 4, -1)]
@@ -50,7 +72,19 @@ def target_of(python: str, arch: Architecture, glibc: str) -> tuple[str, ...]:
     platforms.append(f"linux_{machine}")
     options = ["--only-binary=:all:", "--implementation=cp", f"--python-version={python}"]
     options += [f"--abi=cp{python.replace('.', '')}"]
-    return (*options, *(f"--platform={name}" for name in platforms))
+    full = release or f"{python}.0"
+    markers = {
+        "implementation_name": "cpython",
+        "implementation_version": full,
+        "os_name": "posix",
+        "platform_machine": machine,
+        "platform_python_implementation": "CPython",
+        "platform_system": "Linux",
+        "python_full_version": full,
+        "python_version": python,
+        "sys_platform": "linux",
+    }
+    return Target((*options, *(f"--platform={name}" for name in platforms)), markers)
 
 
 def variable_of(index: str) -> str:

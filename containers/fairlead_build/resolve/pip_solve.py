@@ -17,7 +17,15 @@ from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import Inputs, Wheel
 from fairlead_build.resolve.fetch import Role, Wanted, unset
-from fairlead_build.resolve.pip import PYPI, further_places, only, pip, pip_environment, place_of
+from fairlead_build.resolve.pip import (
+    PYPI,
+    Target,
+    further_places,
+    only,
+    pip,
+    pip_environment,
+    place_of,
+)
 
 _CONSTRAINT = re.compile(r"The user requested \(constraint\) ([A-Za-z0-9._-]+?)==")
 
@@ -27,7 +35,7 @@ class PipSolver:
     """One resolution: for a target, with what must stay.
 
     Attributes:
-        target: pip's options that describe the image.
+        target: the image.
         old: the wheels of the lock that is there already.
         stay: whether these stay, but for ``moved``.
         moved: projects that are to move, in PEP 503's spelling.
@@ -35,7 +43,7 @@ class PipSolver:
 
     loaded: LoadedRecipe
     inputs: Inputs
-    target: Sequence[str]
+    target: Target
     old: Sequence[Wheel] = ()
     stay: bool = False
     moved: frozenset[str] = frozenset()
@@ -145,8 +153,8 @@ class PipSolver:
             report, pins = folder / "report.json", folder / "constraints.txt"
             pins.write_text("".join(f"{name}=={v}\n" for name, v in sorted(constraints.items())))
             argv: list[str | Path] = [
-                *pip(), "install", "--dry-run", "--ignore-installed", "--progress-bar=off",
-                "--report", report, "--constraint", pins, *self.target,
+                *pip(self.target), "install", "--dry-run", "--ignore-installed", "--progress-bar=off",
+                "--report", report, "--constraint", pins, *self.target.options,
                 *([] if changes else further_places(self.indexes.values())), *requirements,
             ]  # fmt: skip
             doing = f"resolve the Python packages of recipe `{self.loaded.name}`"

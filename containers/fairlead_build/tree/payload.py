@@ -78,6 +78,7 @@ def describe(
         "recipe_sha256": loaded.digest,
         "lock_sha256": keys.lock_sha256,
         "tree_key": keys.tree,
+        # Empty where its Python cannot run fairlead.
         "wheel_sha256": keys.wheel_sha256,
         "fairlead_version": __version__,
         "architecture": lock.architecture,

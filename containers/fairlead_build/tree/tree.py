@@ -109,9 +109,10 @@ def _assemble(job: TreeJob, below: Path, built: Sequence[Built], scratch: Path, 
         with sandbox("fairlead_build.tree.in_sandbox", asked, scratch) as process:
             stream = stdout_of(process, phases.feed)
             head, rest = _head(stream)
-            # A tar has a header of 512 bytes a file and rounds up; a squashfs holds about a third.
-            size = head["bytes"] + 1024 * head["files"] + 3 * below.stat().st_size
-            phases.enter("squash", size, "B")
+            if head:  # else it has failed, and what it said belongs to its own last stage
+                # A tar has a header of 512 bytes a file and rounds up; a squashfs holds about a third.
+                size = head["bytes"] + 1024 * head["files"] + 3 * below.stat().st_size
+                phases.enter("squash", size, "B")
             for chunk in itertools.chain((rest,), stream):
                 phases.advance(len(chunk))
                 sink.write(chunk)
@@ -129,7 +130,7 @@ def _head(stream: Iterator[bytes]) -> tuple[dict[str, Any], bytes]:
         line, newline, rest = received.partition(b"\n")
         if newline:
             return json.loads(line), rest
-    return {"replaced": [], "bytes": 0, "files": 0}, b""  # it has failed; its exit code says so
+    return {}, b""  # it has failed; its exit code says so
 
 
 def _pass_on(

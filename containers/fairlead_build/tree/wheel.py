@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write, checkout
 from fairlead_build.cache.store import Cache, workspace
+from fairlead_build.recipe.model import Recipe
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _SOURCES = ("runtime", "containers/fairlead_build", "recipes", "sitecfg")
@@ -36,6 +37,11 @@ def runtime_requirements() -> tuple[str, ...]:
         return tuple(project["dependencies"])
     declared = importlib.metadata.requires("fairlead") or []
     return tuple(re.sub(r"\s+", "", text) for text in declared if "extra ==" not in text)
+
+
+def requirements_in(recipe: Recipe) -> tuple[str, ...]:
+    """What an image of ``recipe`` carries for the fairlead runtime; nothing where its Python cannot run it."""
+    return runtime_requirements() if recipe.ships_fairlead else ()
 
 
 def own_wheel(cache: Cache) -> bytes:

@@ -40,7 +40,7 @@ be launched.
 """
 
 
-RANKS = option("-n --ranks", "Ranks to start.", default=2, type=click.IntRange(2))
+RANKS = option("-n -np --ranks", "Ranks to start.", default=2, type=click.IntRange(2))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,8 @@ from typing import Any, get_args, get_type_hints
 
 import click
 
+from fairlead.cli.names import completer
+
 Function = Callable[..., Any]
 SECONDS = click.FloatRange(1)
 PATH = click.Path(path_type=Path)
@@ -39,7 +41,12 @@ def option(spec: str, help: str, **settings: Any) -> Any:
 
 def argument(**settings: Any) -> Any:
     """A parameter that is an argument, with the settings of ``click.argument``."""
-    return field(metadata={"declares": lambda name, kind: click.argument(name, **settings)})
+
+    def declares(name: str, kind: Any) -> Callable[[Function], Function]:
+        shown = (settings.get("metavar") or name).strip("[].").lower()
+        return click.argument(name, **{"shell_complete": completer(shown), **settings})
+
+    return field(metadata={"declares": declares})
 
 
 def _option(
@@ -60,6 +67,8 @@ def _option(
         derived["type"] = click.IntRange(1)
     elif Path in (kind, *get_args(kind)):
         derived["type"] = PATH
+    if complete := completer(flags[-1].lstrip("-")):
+        derived["shell_complete"] = complete
     if "names" in settings:
         derived["cls"] = LazyOption
     return click.option(*flags, name, help=help, **{**derived, **settings})

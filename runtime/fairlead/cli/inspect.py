@@ -104,6 +104,11 @@ def _origin(image: Image) -> list[tuple[str, str]]:
     record = image.record
     names = {"recipe": "recipe", "lock sha256": "lock_sha256", "fairlead": "fairlead_version"}
     rows = [(title, str(record.get(key, "-"))) for title, key in names.items()]
+    if record.get("wheel_sha256") == "":
+        rows[-1] = (
+            "fairlead",
+            f"none inside: built by {rows[-1][1]}, whose runtime needs Python 3.11",
+        )
     sbom = record.get("sbom")
     if isinstance(sbom, dict):
         rows.append(("SBOM", f"{sbom.get('format')}, {sbom.get('components')} components"))

@@ -64,6 +64,10 @@ def new(
 
     Asks for the passphrase, or takes it from $FAIRLEAD_KEY_PASSPHRASE. Signing needs it, and it
     cannot be recovered.
+
+    \b
+    fairlead key new
+    fairlead key new -o /media/stick/site.key
     """
     path = (output or keys.default_key()).absolute()
     public = keys.public_file(path)
@@ -85,7 +89,11 @@ def new(
 @key.command("list", short_help="List the trusted keys.")
 @declared
 def list_keys(as_json: bool = JSON) -> None:
-    """List the trusted keys, from the user's folder and the system's."""
+    """List the trusted keys, from the user's folder and the system's.
+
+    \b
+    fairlead key list
+    """
     rows = [{"key": k.id, "path": k.path} for k in keys.trusted().values()]
     text = table([row.values() for row in rows], ("KEY", "FILE"))
     text = text if rows else "no key is trusted: `fairlead key trust FILE`"
@@ -103,6 +111,9 @@ def trust(
 
     Get FILE, or at least its identifier, through a channel that you trust: anyone who can replace it
     decides which images you run.
+
+    \b
+    fairlead key trust site.key.pub
     """
     public = keys.read_public(file)
     path = keys.key_folders()[0] / f"{public.id}{keys.SUFFIX}" if dry_run else keys.trust(public)
@@ -117,7 +128,11 @@ def untrust(
     dry_run: bool = option("--dry-run", "Print what would be removed, and remove nothing."),
     as_json: bool = JSON,
 ) -> None:
-    """Stop trusting KEY, given by the beginning of its identifier as in `fairlead key list`."""
+    """Stop trusting KEY, given by the beginning of its identifier as in `fairlead key list`.
+
+    \b
+    fairlead key untrust 3f9a
+    """
     path = keys.find_trusted(identifier)
     if not dry_run:
         keys.distrust(path)

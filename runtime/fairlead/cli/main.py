@@ -10,6 +10,7 @@ import errno
 import importlib
 import io
 import os
+import re
 import select
 import shlex
 import signal
@@ -30,6 +31,7 @@ SECTIONS = {
         "build": "Build an image from a recipe's lock.",
         "push": "Push an image to a registry, as layers and as its SIF.",
         "pull": "Pull an image from a registry, as a SIF.",
+        "images": "Manage the images in the cache: list, remove, prune.",
         "inspect": "Show what is inside an image.",
         "diff": "Compare two images.",
         "key": "Manage signing keys: new, list, trust, untrust.",
@@ -63,12 +65,39 @@ exit code of the first rank that failed.
 """
 
 
-def _missing_package(verb: str, exc: ModuleNotFoundError) -> Exception:
-    """What a verb of an extra that is not installed lacks; a module of fairlead itself is a defect."""
-    package = (exc.name or "").split(".")[0]
-    if not package or package.startswith("fairlead"):
-        return exc
+# Extras in the order in which they are proposed where several install a package, and packages that are imported by
+# another name than they are installed by.
+_EXTRAS = ("sign", "build", "report", "data", "setup", "ranks", "models")
+_PACKAGES = {"PIL": "pillow", "elftools": "pyelftools", "yaml": "pyyaml"}
+
+
+def _missing_package(verb: str, exc: ModuleNotFoundError) -> FairleadError | None:
+    """What to install for a package that is not there; None for a module of fairlead or Python, a defect."""
+    module = (exc.name or "").split(".")[0]
+    if not module or module in sys.stdlib_module_names or module.startswith("fairlead"):
+        return None
+    package = _PACKAGES.get(module, module)
+    if extra := _extra_of(package):
+        return fail(
+            "tool-missing-extra", verb=verb, package=package, prefix=sys.prefix, extra=extra
+        )
     return fail("tool-missing-python-package", verb=verb, package=package, prefix=sys.prefix)
+
+
+def _extra_of(package: str) -> str:
+    """The extra of fairlead that installs a package; empty if none does."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        declared = requires("fairlead") or []
+    except PackageNotFoundError:  # a copy that was not installed
+        return ""
+    found = set()
+    for requirement in declared:
+        name = re.match(r"[\w.-]+", requirement)
+        if name and re.sub(r"[-_.]+", "-", name[0]).lower() == package.lower().replace("_", "-"):
+            found |= set(re.findall(r"extra == ['\"]([\w-]+)['\"]", requirement))
+    return next((extra for extra in _EXTRAS if extra in found), "")
 
 
 class Verbs(click.Group):
@@ -87,10 +116,7 @@ class Verbs(click.Group):
                 return None
             target = next(iter(others)).value
         module, _, attribute = target.partition(":")
-        try:
-            command: click.Command = getattr(importlib.import_module(module), attribute)
-        except ModuleNotFoundError as exc:
-            raise _missing_package(name, exc) from exc
+        command: click.Command = getattr(importlib.import_module(module), attribute)
         command.short_help = VERBS.get(name, command.short_help)
         return command
 
@@ -189,8 +215,12 @@ def _invoke(argv: list[str], command: click.Command, name: str) -> object:
     """What ``command.main`` does, without its habit of ending any broken pipe with exit code 1."""
     if "_FAIRLEAD_COMPLETE" in os.environ:
         command.main(prog_name=name)
-    with command.make_context(name, argv) as context:
-        return command.invoke(context)
+    try:
+        with command.make_context(name, argv) as context:
+            return command.invoke(context)
+    except ModuleNotFoundError as exc:  # imports are late: this may be in the middle of a verb
+        verb = next((word for word in argv if not word.startswith("-")), "")
+        raise _missing_package(f"{name} {verb}".strip(), exc) or exc from exc.__cause__
 
 
 def _nobody_reads() -> bool:

@@ -178,7 +178,7 @@ class Nodes(Asked):
 class Placement(Nodes):
     """How many ranks there are, and where they go."""
 
-    ranks: int | None = option("-n --ranks", "Ranks to start.  [default: one per node, or 1]")
+    ranks: int | None = option("-n -np --ranks", "Ranks to start.  [default: one per node, or 1]")
 
 
 def _bind(text: str) -> Bind:

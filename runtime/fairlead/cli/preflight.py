@@ -26,7 +26,7 @@ Examples:
 def preflight(
     image: str,
     planning: options.Planning,
-    ranks: int = option("-n --ranks", "Ranks to plan for.", default=2),
+    ranks: int = option("-n -np --ranks", "Ranks to plan for.", default=2),
     as_json: bool = JSON,
 ) -> int:
     """Check that an image can run here on the host's MPI. Nothing is launched.

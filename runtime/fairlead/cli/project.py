@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlead.base.errors import fail
 from fairlead.base.serde import to_json
 from fairlead.cli.declare import FILE_HERE, JSON, argument, declared, option
 from fairlead.cli.screen import columns, print_json, table, wrap
@@ -102,8 +100,6 @@ def project(file: Path = argument(type=FILE_HERE), *, flags: ProjectFlags) -> No
     FILE holds runs of 1, 2, 4, ... ranks: times of computing, communication and input, or a
     validation's rates. Every number comes with its 95 % interval.
     """
-    if importlib.util.find_spec("numpy") is None:
-        raise fail("project-numpy")
     from fairlead.perf.projection import answers, fabrics, fitting, small_runs
     from fairlead.perf.projection.cost_model import Algorithm
 

@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -172,19 +173,23 @@ def progress(as_json: bool = False) -> Progress:
     return _Display(bars=sys.stderr.isatty() and not as_json)
 
 
+SILENCE_S = 9.0  # between two lines of one stage, where there is no terminal
+
+
 class _LineStage:
-    """A stage without a bar: a sign of life every 15 s.
+    """A stage without a bar.
 
     Attributes:
         words: of the closing line.
         well: what the closing line says of the stage.
+        now: what it is at.
     """
 
-    words, well = "", True
+    words, well, now = "", True, ""
 
     def __init__(self, title: str, total: float | None, unit: str):
         self.title, self.whole, self.unit = title, total, unit
-        self.done, self.last = 0.0, time.monotonic()
+        self.done, self.begun = 0.0, time.monotonic()
 
     def result(self, text: str) -> None:
         self.words = text
@@ -194,16 +199,50 @@ class _LineStage:
 
     def advance(self, amount: float) -> None:
         self.done += amount
-        self.note(_amount(self.done, self.whole, self.unit))
+        self.now = _amount(self.done, self.whole, self.unit)
 
     def total(self, amount: float) -> None:
         self.whole = amount
 
     def note(self, text: str) -> None:
-        now = time.monotonic()
-        if now - self.last > 15:
-            self.last = now
-            click.echo(f"  ..    {self.title}: {text}", err=True)
+        self.now = text
+
+
+class _Lines:
+    """A line when a stage ends, and one whenever there was none for a while, for logs and those who watch them."""
+
+    def __init__(self) -> None:
+        self._stages: list[_LineStage] = []
+        self._last = 0.0
+
+    @contextmanager
+    def open(self, stage: _LineStage) -> Iterator[None]:
+        """Shows signs of life of ``stage``, whatever it does, until it ends."""
+        self._stages.append(stage)
+        first, ended = len(self._stages) == 1, threading.Event()
+        thread = threading.Thread(target=self._watch, args=(ended,), daemon=True)
+        if first:
+            self._last = time.monotonic()
+            thread.start()
+        try:
+            yield
+        finally:
+            if first:
+                ended.set()
+                thread.join()
+            self._stages.remove(stage)
+
+    def say(self, line: str) -> None:
+        self._last = time.monotonic()
+        click.echo(line, err=True)
+
+    def _watch(self, ended: threading.Event) -> None:
+        while not ended.wait(max(self._last + SILENCE_S - time.monotonic(), 0.01)):
+            now = time.monotonic()
+            if now - self._last >= SILENCE_S:
+                stage = self._stages[-1]  # the innermost
+                words = f"{stage.title}: {stage.now}" if stage.now else stage.title
+                self.say(f"  ..    {words} ({now - stage.begun:.0f} s)")
 
 
 def _amount(done: float, whole: float | None, unit: str) -> str:
@@ -253,6 +292,7 @@ class _Display:
 
     def __init__(self, bars: bool):
         self.bars = bars
+        self._lines = _Lines()
 
     @contextmanager
     def stage(self, title: str, total: float | None = None, unit: str = "") -> Iterator[Stage]:
@@ -263,13 +303,15 @@ class _Display:
                 with _bars(unit) as bars:
                     yield (stage := _BarStage(bars, title, total))
             else:
-                yield (stage := _LineStage(title, total, unit))
+                stage = _LineStage(title, total, unit)
+                with self._lines.open(stage):
+                    yield stage
         except BaseException:
-            click.echo(f"  {failed}  {title}", err=True)
+            self._lines.say(f"  {failed}  {title}")
             raise
         mark = click.style("ok", fg="green", bold=True) + "  " if stage.well else failed
         words = f"{title}: {stage.words}" if stage.words else title
-        click.echo(f"  {mark}  {words} ({time.monotonic() - begun:.1f} s)", err=True)
+        self._lines.say(f"  {mark}  {words} ({time.monotonic() - begun:.1f} s)")
 
 
 def show_schema(kind: str, text: str, output: Path | None, as_json: bool) -> None:

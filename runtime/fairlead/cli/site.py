@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from fairlead import site as sites
-from fairlead.cli.declare import FILE, JSON, declared, option
+from fairlead.cli.declare import FILE, JSON, argument, declared, option
 from fairlead.cli.export import export_site
 from fairlead.cli.screen import answer, columns, print_findings, print_json, show_schema, table
 from fairlead.cli.site_detect import check_site, detect_site, why_not_site
@@ -28,14 +28,18 @@ def site() -> None:
     fairlead site show laptop       every value of a profile
     fairlead site new mycluster --extends infiniband    write a profile of your own
     fairlead site capture           capture this machine in a file, to plan for it elsewhere
-    fairlead site export --for X    export a site as configuration of another tool
+    fairlead site export --for apptainer    export a site as configuration of another tool
     """
 
 
 @site.command("list")
 @declared
 def list_profiles(as_json: bool = JSON) -> None:
-    """List the known profiles: sites, then families of machines."""
+    """List the known profiles: sites, then families of machines.
+
+    \b
+    fairlead site list
+    """
     every = sites.all_sites()
     known = sorted(every.sites.values(), key=lambda s: (s.is_family, s.name))
     if as_json:
@@ -69,7 +73,7 @@ def list_profiles(as_json: bool = JSON) -> None:
 @site.command("show")
 @declared
 def show_profile(
-    name: str,
+    name: str = argument(metavar="SITE"),
     sources: bool = option(
         "--sources", "Also show the source of each value, and when it was read."
     ),
@@ -77,8 +81,11 @@ def show_profile(
 ) -> None:
     """Show every value of a profile, how well it is known, and its source.
 
-    NAME is a profile or a .toml file. Includes inherited values; values that no file sets are left
+    SITE is a profile or a .toml file. Includes inherited values; values that no file sets are left
     out.
+
+    \b
+    fairlead site show laptop
     """
     profile = sites.load_site(name)
     text = "\n".join(profile_lines(profile, sources, columns()))

@@ -43,6 +43,10 @@ def detect_site(
     """Detect which profile fits this machine, with the evidence, and what the machine has.
 
     Nothing needs root. A tool that hangs, crashes or is missing only costs its own answers.
+
+    \b
+    fairlead site detect
+    fairlead site detect --write mycluster
     """
     from fairlead.base.timeboxed import PATIENCE_S
     from fairlead.detect.gather import cautions, gather
@@ -131,7 +135,11 @@ def _base(site: sites.Site | None) -> sites.Site | None:
 @click.command("why-not")
 @declared
 def why_not_site(name: str = argument(metavar="SITE"), as_json: bool = JSON) -> None:
-    """Show every clue of a profile, and which of them this machine has."""
+    """Show every clue of a profile, and which of them this machine has.
+
+    \b
+    fairlead site why-not perlmutter
+    """
     from fairlead.detect.machine import MpiMachine
     from fairlead.site.match import account, detect
 
@@ -175,6 +183,10 @@ def check_site(
     SITE is a profile or a .toml file, by default this machine's. For a library that an update has
     moved, the new path is shown. Exits with 1 if a documented or tested value differs; guessed values
     may differ.
+
+    \b
+    fairlead site check
+    fairlead site check ./mycluster.toml
     """
     from fairlead.base.timeboxed import PATIENCE_S
     from fairlead.detect import drift

@@ -64,7 +64,7 @@ class Wanted:
         type=FILE_HERE,
     )
     ranks: int | None = option(
-        "-n --ranks", "Ranks to train on.  [default: 2, or what -N and --ranks-per-node give]"
+        "-n -np --ranks", "Ranks to train on.  [default: 2, or what -N and --ranks-per-node give]"
     )
 
 

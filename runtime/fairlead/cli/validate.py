@@ -57,8 +57,8 @@ Examples:
 
 \b
 Exit codes, the most serious first: 122 ranks ran on another MPI than planned; 125 answers are
-wrong; 1 something broke, e.g. a rank was killed; 125 a line is slow; 0 as fast as expected, or no
-expectation. Those of `fairlead run` if nothing could be launched.
+wrong; 1 something broke, e.g. a rank was killed; 125 a line is slow; 0 as fast as expected, or
+nothing to judge it by. Those of `fairlead run` if nothing could be launched.
 """
 
 
@@ -112,7 +112,7 @@ class Wanted:
     """
 
     ranks: tuple[int, ...] = option(
-        "-n --ranks N,N,…",
+        "-n -np --ranks N,N,…",
         "Numbers of ranks to measure at; what is measured once uses the largest.",
         default="1,2",
         multiple=False,
@@ -177,6 +177,9 @@ class ValidateFlags:
     save_slow: bool = option(
         "--save-slow", "With --save-reference: also save lines slower than expected."
     )
+    despite_load: bool = option(
+        "--despite-load", "Judge also while other work keeps the node's cores busy."
+    )
     output: Path = option(
         "-o --output", "Folder for the report.", default="fairlead-validation", type=FOLDER
     )
@@ -208,11 +211,11 @@ def validate(
     require_tools()
     from fairlead.perf.draw.compose import facts
     from fairlead.perf.judge.assess import Circumstances, assess
-    from fairlead.perf.measure import processors, steps
+    from fairlead.perf.measure import steps
     from fairlead.perf.measure.step import Context
 
     output = flags.output.absolute()
-    scope = wanted.scope(output)
+    scope = steps.planned(wanted.scope(output), 2 if flags.native else 1)
     ready = plan_launch(image, replace(asked, ranks=max(scope.ranks)), planning, flags)
     prepared, bars = ready.prepared, ready.progress
     if prepared.refused:
@@ -226,7 +229,6 @@ def validate(
     _check_writable(output)
     unpack.ensure(prepared.plan, cache_dir(), bars)
     begun, clock = datetime.datetime.now(datetime.UTC).astimezone(), time.monotonic()
-    load = processors.load()
     with bars.stage("doctor") as stage:
         problems = _doctor()
         stage.result(f"{len(problems)} findings" if problems else "all is well")
@@ -235,7 +237,13 @@ def validate(
     context = Context(scope, ways, prepared.plan.launcher.kind, bars)
     steps.measure(context)
     around = Circumstances(
-        prepared.plan, proofs, problems, load, facts(prepared), begun, time.monotonic() - clock
+        prepared.plan,
+        proofs,
+        problems,
+        flags.despite_load,
+        facts(prepared),
+        begun,
+        time.monotonic() - clock,
     )
     result = assess(scope, context.seen, around)
     written = _write(result, context.seen.runs, output, flags)

@@ -33,6 +33,7 @@ from fairlead.swap.model import Bind, Plan
 from fairlead.swap.staging import KEPT_S, set_aside
 
 _GROWS = 4  # a compressed file system unpacked; 3.4 for an image of Debian's with zstd
+_DAY_S = 24 * 3600.0
 _INODES_AT = 4  # where a squashfs has their number, 32 bits little-endian
 
 
@@ -71,6 +72,7 @@ def ensure(
     if ours:
         with contextlib.suppress(OSError):
             os.utime(root if root.suffix else _record(root))
+        _sweep_daily(root.parent)
     if not plan.engine.makes_places:
         _places(plan, root, (*plan.binds, *binds), environ, ours)
 
@@ -193,17 +195,40 @@ def _to_disk(tree: Path) -> None:
 
 
 def _clear(root: Path) -> None:
-    """Removes what a killed process left of this folder, and folders no longer used."""
+    """Removes what a killed process left of this folder."""
     for left in root.parent.glob(f".{root.name}.*.partial"):
         _remove(left)
     set_aside(root)  # it is not whole
-    for old in (path for form in ("*.json", ".*.old", "*.sq*") for path in root.parent.glob(form)):
-        with contextlib.suppress(OSError):
-            if time.time() - old.stat().st_mtime > KEPT_S:
-                if old.suffix == ".json":
-                    old.unlink()
-                    old = old.with_suffix("")
-                _remove(old) if old.is_dir() else old.unlink(missing_ok=True)
+
+
+def _sweep_daily(folder: Path) -> None:
+    """Removes what is no longer used; at most once a day, since every launch asks."""
+    stamp = folder / ".swept"
+    with contextlib.suppress(OSError):
+        if stamp.exists() and time.time() - stamp.stat().st_mtime < _DAY_S:
+            return
+        stamp.touch()
+        for path in unused(folder, KEPT_S):
+            forget(path)
+
+
+def unused(folder: Path, seconds: float) -> Iterator[Path]:
+    """Folders and squashfs files below ``folder`` that no launch has opened for so long, and what was set aside."""
+    for form in ("*.json", ".*.old", "*.squashfs"):
+        for path in sorted(folder.glob(form)):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > seconds:
+                    yield path.with_suffix("") if path.suffix == ".json" else path
+
+
+def forget(path: Path) -> None:
+    """Removes a folder or a squashfs file of :func:`unused`, and its record first."""
+    with contextlib.suppress(OSError):
+        _record(path).unlink(missing_ok=True)
+        if path.is_dir():
+            _remove(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _remove(tree: Path) -> None:

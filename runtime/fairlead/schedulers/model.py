@@ -24,13 +24,13 @@ class Array:
     """Several jobs from one script, distinguished by an index.
 
     Attributes:
-        limit: how many may run at once; 0: all.
+        limit: how many may run at once, at least 1; None: all.
     """
 
     first: int
     last: int
     step: int = 1
-    limit: int = 0
+    limit: int | None = None
 
     def words(self, form: str = "{}") -> str:
         """``FIRST-LAST:STEP`` in ``form``, and ``%LIMIT``; a step of 1 and no limit are left out."""
@@ -228,9 +228,11 @@ def array(text: str) -> Array:
         FairleadError: exit code 2.
     """
     match = re.fullmatch(r"(\d{1,9})-(\d{1,9})(?::(\d{1,9}))?(?:%(\d{1,9}))?", text)
-    parts = [int(part or 0) for part in match.groups()] if match else [1, 0, 0, 0]
-    first, last, step, limit = parts
-    if last < first:
+    if match is None:
+        raise fail("script-array", text=text)
+    first, last, step, limit = (None if part is None else int(part) for part in match.groups())
+    assert first is not None and last is not None
+    if last < first or step == 0 or limit == 0:
         raise fail("script-array", text=text)
     return Array(first, last, step or 1, limit)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,7 +139,7 @@ def _plan(situation: Situation) -> Plan:
 def _findings(planned: Plan, situation: Situation, comm: CommChoice) -> Iterator[Finding]:
     """Everything that is to be said of a plan: of the image, the checks, the engine, the machine."""
     choices, site, there = situation.choices, situation.site, situation.capture
-    yield from _versions(situation.image)
+    yield from _versions(situation.image, situation.request.command)
     if not there and not choices.launcher:
         yield from _other_launcher(site, planned.launcher)
     if not there:
@@ -239,9 +240,14 @@ def _capture(choices: Choices, elsewhere: bool) -> Capture | None:
     return found
 
 
-def _versions(image: Image) -> Iterator[Finding]:
+def _versions(image: Image, command: Sequence[str]) -> Iterator[Finding]:
     """Host and image hold the same fairlead, or the one may not understand the other."""
     inside = image.record.get("fairlead_version", "")
+    if inside and not image.record.get("wheel_sha256", inside):
+        if module := next((word for word in command if re.match(r"fairlead(\.|$)", word)), ""):
+            python = image.record.get("python", {}).get("version", "")
+            yield error("image-without-fairlead", module=module, image=image, python=python)
+        return
     if inside and inside != __version__:
         recipe = image.record.get("recipe", "RECIPE")
         yield error("version-skew", inside=inside, version=__version__, image=image, recipe=recipe)

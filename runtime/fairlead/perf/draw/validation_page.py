@@ -23,7 +23,7 @@ from fairlead.perf.draw import figures
 from fairlead.perf.draw.pages import Number, page
 from fairlead.perf.draw.tables import ORDER, WORD, as_csv, broken, groups, tables
 from fairlead.perf.draw.wording import amount, count, label, model_title, percent, size
-from fairlead.perf.judge.verdict import headline, without_way, worst
+from fairlead.perf.judge.verdict import conclusive, headline, without_way, worst
 from fairlead.perf.records import documents
 from fairlead.perf.records.validation import (
     SCHEMA,
@@ -83,6 +83,8 @@ def render(validation: Validation) -> str:
     culprits = [c for c in validation.evidence.culprits if c.name not in reasons]
     well = WORD[State.SLOW] if culprits and state is not State.WRONG else WORD[state]
     called = state.value if well == WORD[state] else "look here"
+    if state is State.SLOW and not conclusive(validation.verdicts):
+        called = "look here"
     if any(fault.severity is Severity.ERROR for fault in validation.faults):
         well, called = "error", state.value if state is State.WRONG else "broken"
     elif validation.faults and state in (State.NORMAL, State.UNKNOWN):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import shlex
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,14 +40,14 @@ class Circumstances:
     Attributes:
         proofs: of all launches in the container.
         doctor: warnings and errors of ``fairlead doctor``.
-        load: processes that wanted to run before it began; None if unknown.
+        despite_load: judge whatever the load.
         facts: of machine and image.
     """
 
     plan: Plan
     proofs: Sequence[Proof]
     doctor: Sequence[Finding]
-    load: float | None
+    despite_load: bool
     facts: Mapping[str, str]
     begun: datetime.datetime
     seconds: float
@@ -74,7 +75,8 @@ def assess(options: Options, seen: Observations, around: Circumstances) -> Valid
         clocks=seen.clocks,
         findings=(*around.doctor, *seen.findings),
         failed=seen.failed,
-        load=around.load,
+        load=load_of(seen.busy),
+        despite_load=around.despite_load,
     )
     measurements = tuple(seen.measurements)
     kept = references.load(site.name).by_key
@@ -97,6 +99,12 @@ def assess(options: Options, seen: Observations, around: Circumstances) -> Valid
         proof_record(shown) if shown else None,
         faults.ranked((*seen.findings, *faults.native_mpi(seen.mpis)), seen.stopped),
     )
+
+
+def load_of(looks: Sequence[float]) -> float | None:
+    """The mean of the busier half of the looks: work that comes and goes counts, a moment does not."""
+    busier = sorted(looks)[len(looks) // 2 :]
+    return statistics.fmean(busier) if busier else None
 
 
 def proof_record(proof: Proof) -> Proved:

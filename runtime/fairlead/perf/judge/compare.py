@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fairlead.perf import stats
+from fairlead.perf.judge import diagnosis
 from fairlead.perf.records.validation import Measurement, State, Validation
 
 MATTERS = 0.02  # relative; less is a change that no reader would act on
@@ -97,7 +98,8 @@ def compare(before: Validation, after: Validation) -> Comparison:
     old, new = ({m.key: m for m in v.measurements} for v in (before, after))
     states = [{v.key: v.state for v in validation.verdicts} for validation in (before, after)]
     both = [key for key in new if key in old]
-    untestable = {key: why for key in both if (why := _untestable(old[key], new[key]))}
+    loaded = _loaded(before, after)
+    untestable = {key: why for key in both if (why := loaded or _untestable(old[key], new[key]))}
     tested = [key for key in both if key not in untestable]
     adjusted = stats.holm([stats.rank_sum(old[k].samples, new[k].samples) for k in tested])
     p = dict(zip(tested, adjusted, strict=True))
@@ -121,6 +123,14 @@ def compare(before: Validation, after: Validation) -> Comparison:
         tuple(key for key in old if key not in new),
         tuple(key for key in new if key not in old),
     )
+
+
+def _loaded(before: Validation, after: Validation) -> str:
+    """Why nothing can be compared: other work was on the node in one of them; empty if not."""
+    for when, validation in (("before", before), ("after", after)):
+        if busy := diagnosis.unjudgeable(validation.evidence):
+            return f"{when}: {busy.text}"
+    return ""
 
 
 def _untestable(old: Measurement, new: Measurement) -> str:

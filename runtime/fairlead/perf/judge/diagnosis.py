@@ -50,6 +50,7 @@ class Reason:
     remedy: str
 
 
+_LOADED = 0.5  # cores: one that a rank has to share now and then slows all that wait for it
 Rule = Callable[[Measurement, Evidence], Reason | None]
 
 
@@ -190,12 +191,24 @@ def held_back(clock: Clock) -> list[str]:
 
 
 def busy(m: Measurement, evidence: Evidence) -> Reason | None:
-    """Other work was on the machine before it began."""
-    if evidence.load is None or not evidence.cores or evidence.load < max(1.0, evidence.cores / 4):
+    """Other work was on the machine."""
+    return loaded(evidence)
+
+
+def unjudgeable(evidence: Evidence) -> Reason | None:
+    """Why times of this run say nothing about the machine; None if they do, or if the user wants verdicts anyway."""
+    return None if evidence.despite_load else loaded(evidence)
+
+
+def loaded(evidence: Evidence) -> Reason | None:
+    """What other work was on the first node, if so much that times say more about it than about the machine."""
+    if evidence.load is None or not evidence.cores:
+        return None
+    if evidence.load < max(_LOADED, evidence.cores / 16):
         return None
     return Reason(
-        f"other work is on the node: a load of {evidence.load:.1f} on {evidence.cores} cores before it began",
-        "measure on nodes of your own: an exclusive job",
+        f"other work is on the node: it kept {evidence.load:.1f} of {evidence.cores} cores busy",
+        "measure on nodes of your own, e.g. an exclusive job; or --despite-load",
     )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from fairlead.base.errors import Severity, fail
 from fairlead.perf import stats
+from fairlead.perf.judge import diagnosis
 from fairlead.perf.records import documents
 from fairlead.perf.records.validation import Measurement, State, Validation
 from fairlead.site import folders
@@ -187,6 +188,11 @@ def _fit(validation: Validation, crowded_too: bool, slow_too: bool) -> None:
     elif not any(len(m.samples) >= stats.FEWEST for m in validation.measurements):
         why = f"no line has {stats.FEWEST} repeats or more"
         remedy = "the same command with more repeats"
+    elif busy := diagnosis.unjudgeable(validation.evidence):
+        why, remedy = (
+            busy.text,
+            "measure on nodes of your own; or --despite-load, where the load is usual",
+        )
     elif not crowded_too and (crowd := [m.key for m in validation.measurements if m.crowded]):
         why = f"ranks shared cores, so the machine was not at its best: {_some(crowd)}"
         remedy = "fewer ranks; or --save-crowded, where that is what you run"

@@ -11,7 +11,8 @@ A container's line that is normal by 1 or 2 must be so by 3 too, which is the sh
 same hour on the same nodes.
 
 A measurement is slow when the whole 95 % interval of its median is beyond what is normal, and normal when its
-median is within. In between there is no verdict, and more repeats are the remedy.
+median is within. In between there is no verdict, and more repeats are the remedy. While other work is on the node,
+there is none on any line: it may have slowed the line, or what the line is compared with.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ def _one(
 ) -> Verdict:
     if m.wrong:
         return _wrong(m, evidence)
+    if m.samples and (busy := diagnosis.unjudgeable(evidence)):
+        return _unknown(m, busy.text, busy.remedy)
     if not all(0 < value < math.inf for value in m.samples):
         return _unknown(m, "a repeat took no time, or forever: the clock is at fault")
     if not m.samples and (why := evidence.failed.get(m.key)):
@@ -217,7 +220,7 @@ def exit_code(validation: Validation) -> ExitCode:
     """What ``fairlead validate`` ends with: what is most fundamental decides.
 
     122 where ranks ran another MPI than planned, or did not find each other; 125 where answers were wrong; 1 where
-    something broke; 125 where a line is slow; else 0.
+    something broke; 125 where a line is slow and :func:`conclusive`; else 0.
     """
     state = worst(validation.verdicts)
     errors = [f for f in validation.faults if f.severity is Severity.ERROR]
@@ -225,7 +228,19 @@ def exit_code(validation: Validation) -> ExitCode:
         return ExitCode.PROOF_FAILED
     if errors and state is not State.WRONG:
         return ExitCode.FAILED
-    return ExitCode.BELOW_REFERENCE if state in (State.WRONG, State.SLOW) else ExitCode.DONE
+    below = state is State.WRONG or (state is State.SLOW and conclusive(validation.verdicts))
+    return ExitCode.BELOW_REFERENCE if below else ExitCode.DONE
+
+
+def conclusive(verdicts: Sequence[Verdict]) -> bool:
+    """Whether slow lines say that the machine is slow.
+
+    A bound is rough. Where only bounds say so, and most lines could not be judged, the machine is not known to be slow.
+    """
+    slow = [v for v in verdicts if v.state is State.SLOW]
+    firm = any(v.expected and v.expected.basis is not Basis.BOUND for v in slow)
+    decided = sum(v.state is not State.UNKNOWN for v in verdicts)
+    return firm or (bool(slow) and 2 * decided >= len(verdicts))
 
 
 def headline(validation: Validation) -> str:
@@ -257,6 +272,10 @@ def _of_lines(validation: Validation) -> str:
         times = most.times or 1
         factor = f"{times:.1f}" if times >= 1.15 else f"{times:.2f}"
         slow = f"{count[state]} {of} {are} {factor} × slower than it should be"
+        if not conclusive(verdicts):
+            decided = len(verdicts) - count[State.UNKNOWN]
+            bound = "by a rough bound; --save-reference gives the others something to compare with"
+            slow = f"{decided} {of} could be judged: {slow.replace(f' {of}', '')} {bound}"
         if slowest:  # and where it explains nothing that is slow, that is two things
             explains = any(
                 v.state is state and v.because.startswith(slowest.name) for v in verdicts
@@ -264,6 +283,8 @@ def _of_lines(validation: Validation) -> str:
             return f"{_named(slowest)}{':' if explains else '; besides,'} {slow}."
         reason = "" if most.because == diagnosis.UNEXPLAINED else most.because.partition(":")[0]
         return f"{slow}{', most likely because ' if reason else ''}{reason}."
+    if state is State.UNKNOWN and (busy := diagnosis.unjudgeable(validation.evidence)):
+        return f"No verdict: {busy.text}."
     if slowest:
         return f"{_named(slowest)}, though no line is slow."
     if state is State.NORMAL:

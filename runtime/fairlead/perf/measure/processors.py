@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _CPUS = "sys/devices/system/cpu"
 _COUNTERS = ("core_throttle_count", "package_throttle_count")
+_LOOK_S = 0.3  # 30 clock ticks a core
 # Drivers whose largest clock is the one that a processor is sold with; others count its boost as well.
 _NO_BOOST = ("acpi-cpufreq", "pcc-cpufreq")
 
@@ -78,6 +80,33 @@ def read_current() -> tuple[int | None, Reading]:
     """The core that the calling thread is on, and its reading."""
     core = core_now()
     return core, Reading() if core is None else read(core)
+
+
+def others(seconds: float = _LOOK_S, root: Path = Path("/")) -> float | None:
+    """Cores of those that this process may use which other processes keep busy; None where Linux does not say.
+
+    A load average would count what this program itself did in the last minute.
+
+    Args:
+        seconds: how long to look.
+        root: of the file systems, for recorded machines.
+    """
+    before, own, begun = _busy_ticks(root), sum(os.times()[:2]), time.monotonic()
+    time.sleep(seconds)
+    after, own, took = _busy_ticks(root), sum(os.times()[:2]) - own, time.monotonic() - begun
+    if before is None or after is None:
+        return None
+    return max(0.0, ((after - before) / os.sysconf("SC_CLK_TCK") - own) / took)
+
+
+def _busy_ticks(root: Path) -> int | None:
+    """Clock ticks that the cores of this process have worked, by proc(5): user, nice, system, irq, softirq, steal."""
+    rows = [row.split() for row in text(root / "proc/stat").splitlines() if row.startswith("cpu")]
+    mine = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    cores = [row for row in rows if row[0] in mine and len(row) > 8]
+    if not cores:
+        return None
+    return sum(int(row[column]) for row in cores for column in (1, 2, 3, 6, 7, 8))
 
 
 def load() -> float | None:

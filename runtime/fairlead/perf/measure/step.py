@@ -15,6 +15,8 @@ from fairlead.base.progress import Progress
 from fairlead.launch import launch as launching
 from fairlead.ml.train.model import StepTimes
 from fairlead.ml.train.runner import Runner
+from fairlead.perf import stats
+from fairlead.perf.measure import processors
 from fairlead.perf.projection.small_runs import SmallRun
 from fairlead.perf.records.validation import Bound, Clock, Culprit, Measurement, Shares, Way
 
@@ -32,6 +34,7 @@ class Options:
         strong: the samples of a step stay the same whatever the number of ranks.
         data: by model, a folder of the user's files instead of generated ones.
         skip_damaged: leave out files that cannot be read, and report them.
+        repeats: samples of each line at least; :func:`fairlead.perf.measure.steps.planned` sets it.
     """
 
     out: Path
@@ -42,6 +45,7 @@ class Options:
     strong: bool = False
     data: Mapping[str, Path] = field(default_factory=dict)
     skip_damaged: bool = False
+    repeats: int = stats.FEWEST
 
     @property
     def most(self) -> int:
@@ -68,6 +72,7 @@ class Observations:
         memory, disk: measured bounds.
         steps_of: the key of the training that ``steps`` belong to.
         runs: trainings in the container, by model, for :mod:`fairlead.perf.projection`.
+        busy: cores of this node that other processes kept busy, looked at while no rank ran.
     """
 
     measurements: list[Measurement] = field(default_factory=list)
@@ -86,6 +91,7 @@ class Observations:
     steps: tuple[StepTimes, ...] = ()
     steps_of: str = ""
     runs: dict[str, list[SmallRun]] = field(default_factory=dict)
+    busy: list[float] = field(default_factory=list)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -130,7 +136,7 @@ class Context:
     def attempt(
         self, title: str, action: Callable[[], None], lines: Sequence[Measurement] = ()
     ) -> None:
-        """Runs a step. Its failure is kept and does not end the validation.
+        """Runs a step, then looks for other work. Its failure is kept and does not end the validation.
 
         Args:
             lines: measurements without samples that the action would have made: reported with the reason.
@@ -140,6 +146,7 @@ class Context:
         with self.progress.stage(title) as stage:
             try:
                 action()
+                self.look()
             except FairleadError as exc:
                 if exc.code is ExitCode.INTERRUPTED:
                     raise
@@ -157,6 +164,11 @@ class Context:
         if failed.code is ExitCode.PROOF_FAILED:
             self.seen.stopped = tuple(findings)
             raise failed
+
+    def look(self) -> None:
+        """Looks for other work on this node; only while no rank of ours runs."""
+        if (others := processors.others()) is not None:
+            self.seen.busy.append(others)
 
     def _keep(
         self, title: str, failed: FairleadError, lines: Sequence[Measurement]
@@ -198,8 +210,10 @@ class Step:
         order: steps run in ascending order.
         measure: runs it.
         describe: what it would do, a line each, for ``--dry-run``.
+        lines: how many measurements it makes by each way, at most.
     """
 
     order: int
     measure: Callable[[Context], None]
     describe: Callable[[Options], Sequence[str]]
+    lines: Callable[[Options], int]

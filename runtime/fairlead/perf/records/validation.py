@@ -248,7 +248,9 @@ class Evidence:
         clocks: of hosts that report their clock or count thermal throttling; empty where none does.
         findings: of doctor, warnings and errors.
         failed: why a line has no samples, by the key of its measurement, and what to do next.
-        load: processes that wanted to run on the first node before fairlead began; None where unknown.
+        load: cores of the first node that other work kept busy: looked at while no rank ran, mean of the busier
+            half of the looks; None where unknown.
+        despite_load: the user asked for verdicts whatever the load.
     """
 
     cores: int = 0
@@ -262,6 +264,7 @@ class Evidence:
     findings: tuple[Finding, ...] = ()
     failed: Mapping[str, Finding] = field(default_factory=dict)
     load: float | None = None
+    despite_load: bool = False
 
 
 @dataclass(frozen=True)

@@ -272,6 +272,53 @@ def test_dated_image_is_not_quietly_todays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("image", "word"),
+    [
+        ("alpine", "alpine"), ("alpine:3.20", "alpine"), ("python:3.12-alpine3.20", "alpine3.20"),
+        ("rockylinux:9", "rockylinux"), ("docker.io/rockylinux/rockylinux:8.9-minimal", "rockylinux"),
+        ("almalinux:9", "almalinux"), ("quay.io/centos/centos:stream9", "centos"), ("centos:7", "centos"),
+        ("fedora:40", "fedora"), ("registry.access.redhat.com/ubi9/ubi:9.4", "ubi9"), ("busybox", "busybox"),
+        ("nvidia/cuda:12.4.1-devel-rockylinux9", "rockylinux9"), ("nvidia/cuda:12.4.1-devel-ubi8", "ubi8"),
+        ("opensuse/leap:15", "opensuse"), ("gcr.io/distroless/python3-debian12", "distroless"),
+        ("amazonlinux:2023", "amazonlinux"), ("oraclelinux:8", "oraclelinux"), ("archlinux", "archlinux"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("form", ["Containerfile", "x.def"])
+def test_base_without_apt_is_lost_and_not_listed(
+    image: str, word: str, form: str, tmp_path: Path
+) -> None:
+    text = f"FROM {image}\n" if form == "Containerfile" else f"Bootstrap: docker\nFrom: {image}\n"
+    (tmp_path / form).write_text(text)
+    with pytest.raises(FairleadError) as caught:
+        import_file(tmp_path / form, tmp_path / "out", dry_run=True)
+    assert any(f"`{word}` has no apt" in f.why for f in caught.value.findings), (
+        caught.value.findings
+    )
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "python:3.11-slim-bookworm", "nvidia/cuda:12.4.1-devel-ubuntu22.04", "pytorch/pytorch:2.4.0",
+        "alpine.example.org/team/image:1", "centos.local:5000/debian-based", "ghcr.io/team/tubing:ubiquity",
+    ],
+)  # fmt: skip
+def test_base_that_may_have_apt_is_the_image_itself(image: str, tmp_path: Path) -> None:
+    answer = recipe(imported(tmp_path, f"FROM {image}\n"))
+    assert answer["base"] == {"image": f"docker://{image}"}
+
+
+def test_labels_and_files_of_a_definition_are_taken_as_they_are_written(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("pass\n")
+    text = (
+        DEF + "%labels\n   Maintainer  A.  B. <a@b>\n  bootstrap: x\n%files\n   a.py   /opt/a.py\n"
+    )
+    answer = recipe(imported(tmp_path, text, "x.def"))
+    assert answer["labels"] == {"Maintainer": "A.  B. <a@b>", "bootstrap:": "x"}
+    assert answer["files"] == {"/opt/a.py": "files/opt/a.py"}
+
+
+@pytest.mark.parametrize(
     "text", ["FROM scratch\nRUN true\n", "FROM $X\n", "Bootstrap: yum\n", "%post\n  x\n"]
 )
 def test_file_without_a_base_gives_no_recipe_also_when_loss_is_allowed(
@@ -358,7 +405,6 @@ From: Debian:{{{{ RELEASE }}}} # slim
     assert answer["labels"] == {"Author": "A. B.", "Release": "bookworm"}
 
 
-# What spython does to these, shown a whole file, is told in importing/definition.py.
 @pytest.mark.parametrize(
     ("text", "line"),
     [

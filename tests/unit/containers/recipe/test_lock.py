@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from fairlead.base.errors import FairleadError
+from fairlead.base.paths import checkout
 from fairlead_build.cli.recipe import recipe as recipe_verb
 from fairlead_build.recipe.inherit import bundled_names
 from fairlead_build.recipe.load import LoadedRecipe, addresses, load_recipe
 from fairlead_build.recipe.lock import Lock, differences, inputs_of, load_lock, render
+from fairlead_build.recipe.model import OLDEST_MINOR
 from fairlead_build.resolve.pip import target_of
 from fairlead_build.tree.tree import tree_key
-from fairlead_build.tree.wheel import runtime_requirements
+from fairlead_build.tree.wheel import requirements_in, runtime_requirements
 
 
 def mine(folder: Path, **changes: str) -> LoadedRecipe:
@@ -178,7 +181,7 @@ def test_tree_key_follows_files_and_prefixes_not_labels(tmp_path: Path) -> None:
 
 
 def test_pip_target_lists_platforms_newest_first() -> None:
-    options = target_of("3.11", "amd64", "2.36")
+    options = target_of("3.11", "amd64", "2.36").options
     platforms = [o.removeprefix("--platform=") for o in options if o.startswith("--platform=")]
     assert platforms[0] == "manylinux_2_36_x86_64"
     assert platforms[-2:] == ["manylinux1_x86_64", "linux_x86_64"]
@@ -186,3 +189,32 @@ def test_pip_target_lists_platforms_newest_first() -> None:
     assert platforms[at + 1] == "manylinux2014_x86_64"
     assert "manylinux_2_37_x86_64" not in platforms
     assert "--abi=cp311" in options
+
+
+def test_pip_target_carries_what_conditions_see() -> None:
+    markers = target_of("3.9", "arm64", "2.31", "3.9.2").markers
+    assert (markers["python_version"], markers["python_full_version"]) == ("3.9", "3.9.2")
+    assert markers["platform_machine"] == "aarch64"
+    assert target_of("3.9", "amd64", "2.31").markers["python_full_version"] == "3.9.0"
+
+
+@pytest.mark.parametrize(
+    ("python", "ships"),
+    [("", False), ("3.8", False), ("3.9", False), ("3.10", False), ("3.11", True), ("3.13", True)],
+)
+def test_only_an_image_whose_python_runs_fairlead_carries_it(
+    python: str, ships: bool, tmp_path: Path
+) -> None:
+    text = '[recipe]\nname = "old"\n[base]\nimage = "docker://example.org/x:1"\n'
+    text += f'[python]\nversion = "{python}"\n' if python else ""
+    (tmp_path / "recipe.toml").write_text(text)
+    recipe = load_recipe(tmp_path).recipe
+    assert recipe.ships_fairlead is ships
+    assert requirements_in(recipe) == (runtime_requirements() if ships else ())
+
+
+def test_oldest_python_is_that_of_the_wheel() -> None:
+    root = checkout()
+    assert root is not None
+    project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["requires-python"] == f">=3.{OLDEST_MINOR}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
+from tests.support import every_verb
 
 from fairlead import __version__
 from fairlead.base.errors import ExitCode, Finding, Severity
@@ -401,3 +404,49 @@ def test_parameters_and_fields_declare_a_verb_in_order() -> None:
     assert shown.index("--plain") < shown.index("--json")
     assert "-p, --path DIR" in shown and "[default: 2; x>=1]" in shown
     assert shown.index("--path") < shown.index("--count") < shown.index("--word")
+
+
+@pytest.mark.parametrize("flag", ["-n", "-np", "--ranks"])
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        ("run", ["x", "--", "true"]),
+        ("explain", ["x", "--", "true"]),
+        ("script", ["x", "--", "true"]),
+        ("preflight", ["x"]),
+        ("train", ["hepcnn"]),
+        ("validate", []),
+    ],
+)
+def test_ranks_are_given_as_mpiexec_takes_them(verb: str, flag: str, words: list[str]) -> None:
+    for given in ([flag, "3"], *([["-n3"]] if flag == "-n" else [])):
+        with command(verb).make_context(verb, [*given, *words]) as context:
+            assert context.params["ranks"] in (3, (3,))
+
+
+def examples(text: str, name: str) -> list[str]:
+    """The command lines in the help of a command."""
+    lines = re.sub(r" \\\n +", " ", text).splitlines()
+    return [line.strip() for line in lines if re.match(rf" +fairlead {name}( |$)", line)]
+
+
+COMMANDS = [name for name, _ in every_verb.commands()]
+
+
+@pytest.mark.parametrize("name", sorted({*COMMANDS, *(n.split()[0] for n in COMMANDS)}))
+def test_help_has_an_example_that_parses(name: str) -> None:
+    shown = RUN.invoke(main, [*name.split(), "--help"], terminal_width=200).output
+    lines = examples(shown.partition("Usage:")[2].partition("\n")[2], name)
+    assert lines, shown
+    for line in lines:
+        words = shlex.split(re.split(r" (?:\||>|&&|;|#) |   ", line)[0])[1:]
+        made: click.Command = main
+        context = click.Context(main)
+        while isinstance(made, click.Group):
+            found = made.get_command(context, words[0])
+            assert found is not None, line
+            made, words = found, words[1:]
+        try:
+            made.make_context(name, words, parent=context)
+        except click.BadParameter as exc:
+            assert "does not exist" in exc.message, line  # the file of an example

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from tests.support.validated import demo
 from fairlead.base.serde import from_json
 from fairlead.perf.draw.validation_page import render
 from fairlead.perf.judge import diagnosis
+from fairlead.perf.measure import processors
 from fairlead.perf.measure.kernels import (
     KERNELS,
     Kernels,
@@ -158,3 +161,41 @@ def test_page_says_what_processors_report(found: tuple[Clock, ...], words: str) 
     made = demo(bad_node=None, repeats=6, steps=3)
     shown = dataclasses.replace(made, evidence=dataclasses.replace(made.evidence, clocks=found))
     assert f"<td>{words}</td>" in render(shown)
+
+
+@pytest.mark.parametrize(
+    ("spent", "expected"),
+    [
+        ({0: 100}, 1.0),  # a core kept busy for the whole second
+        ({0: 50, 1: 25}, 0.75),
+        ({}, 0.0),
+        ({99: 100}, 0.0),  # a core that this process may not use
+    ],
+)
+def test_others_are_what_keeps_our_cores_busy(
+    spent: dict[int, int], expected: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = os.sysconf("SC_CLK_TCK")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(os, "times", lambda: (5.0, 5.0, 3.0, 3.0, 9.0))
+    moments = iter((10.0, 11.0))
+    monkeypatch.setattr(time, "monotonic", lambda: next(moments))
+
+    def write(extra: dict[int, int]) -> None:
+        rows = (
+            f"cpu{n} {7 + extra.get(n, 0) * ticks // 100} 0 3 900 40 0 1 0 0 0" for n in (0, 1, 99)
+        )
+        (tmp_path / "proc").mkdir(exist_ok=True)
+        (tmp_path / "proc/stat").write_text(
+            "cpu 1 2 3 4 5 6 7 8 9 0\n" + "\n".join(rows) + "\nctxt 9\n"
+        )
+
+    write({})
+    monkeypatch.setattr(time, "sleep", lambda seconds: write(spent))
+    assert processors.others(1.0, tmp_path) == pytest.approx(expected)
+
+
+def test_others_are_unknown_without_proc(tmp_path: Path) -> None:
+    assert processors.others(0.0, tmp_path) is None
+    found = processors.others(0.05)
+    assert found is not None and found >= 0

@@ -14,6 +14,7 @@ from fairlead.base.progress import Silent
 from fairlead.base.serde import to_json
 from fairlead.ml.train.model import RankWeights, Speed, StepTimes, TrainOptions, WorkerResult
 from fairlead.ml.train.runner import RunOutcome
+from fairlead.perf import stats
 from fairlead.perf.measure import steps
 from fairlead.perf.measure.step import Context, Observations, Options
 from fairlead.perf.measure.steps import training
@@ -44,6 +45,19 @@ def trained(ranks: int, batch: int) -> WorkerResult:
         Speed(STEPS - WARMUP, 1.0, 0.26, 0.26, 0.23, 0.02, 0.0, 0.01, 0.08, 0.03), (),
         tuple(RankWeights(r, "node", "a", "b", "c") for r in range(ranks)), 7.0, 1.0, steps=times,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("quick", [True, False])
+@pytest.mark.parametrize("ways", [1, 2])
+@pytest.mark.parametrize("models", [(), ("hepcnn",), ("hepcnn", "cosmoflow")])
+@pytest.mark.parametrize("ranks", [(1,), (1, 2), (1, 2, 4, 8, 16, 32, 64, 128)])
+def test_repeats_are_enough_for_a_comparison_to_decide(
+    ranks: tuple[int, ...], models: tuple[str, ...], ways: int, quick: bool
+) -> None:
+    options = steps.planned(Options(Path(), ranks, models, quick=quick), ways)
+    lines = ways * sum(step.lines(options) for step in steps.STEPS)
+    assert stats.smallest_p(options.repeats, options.repeats) * lines <= stats.ALPHA
+    assert options.repeats <= 10  # they take time
 
 
 def play(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcome:

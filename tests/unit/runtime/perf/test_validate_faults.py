@@ -127,7 +127,8 @@ def test_headline_names_who_is_slow_before_what_is() -> None:
     elsewhere = dataclasses.replace(bad, from_nodes=9)
     said = headline(slow(evidence=Evidence(culprits=(elsewhere,))))
     assert said.startswith("Node n1 is 3 × as slow as its like; besides, 1 of 1 line is slow")
-    assert "most likely because other work is on the node." in headline(slow(evidence=Evidence(cores=1, load=9.0)))  # fmt: skip
+    loaded = Evidence(cores=1, load=9.0, despite_load=True)
+    assert "most likely because other work is on the node." in headline(slow(evidence=loaded))
     assert headline(slow()).endswith("slower than it should be.")
 
 

@@ -9,6 +9,7 @@ from tests.support.validated import BOUNDS, demo, kept
 
 from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.perf.judge import diagnosis
+from fairlead.perf.judge.assess import load_of
 from fairlead.perf.judge.bounds import limit, of_site
 from fairlead.perf.judge.references import Kept
 from fairlead.perf.judge.verdict import exit_code, headline, judge, worst
@@ -73,8 +74,65 @@ def test_interval_that_reaches_normal_cannot_be_judged() -> None:
     found = verdict(wide, reference(measured()))
     assert found.state is State.UNKNOWN and "reaches what is normal" in found.because
     assert "more repeats" in found.remedy
-    busy = verdict(wide, reference(measured()), evidence=Evidence(cores=2, load=3.0))
-    assert "a load of 3.0" in busy.because
+
+
+@pytest.mark.parametrize(
+    ("cores", "load", "judged"),
+    [(2, 0.1, True), (2, 1.9, False), (2, None, True), (64, 3.0, True), (64, 4.5, False), (0, 9.0, True)],
+)  # fmt: skip
+@pytest.mark.parametrize("times", [1.0, 1.5])
+def test_nothing_is_judged_while_other_work_keeps_cores_busy(
+    times: float, cores: int, load: float | None, judged: bool
+) -> None:
+    evidence = Evidence(cores=cores, load=load)
+    found = verdict(measured(times), reference(measured()), evidence=evidence)
+    usual = State.SLOW if times > 1 else State.NORMAL
+    assert found.state is (usual if judged else State.UNKNOWN)
+    if not judged:
+        assert f"it kept {load} of {cores} cores busy" in found.because
+        assert "--despite-load" in found.remedy
+    wrong = verdict(measured(times, wrong=1), reference(measured()), evidence=evidence)
+    assert wrong.state is State.WRONG
+    asked = dataclasses.replace(evidence, despite_load=True)
+    assert verdict(measured(times), reference(measured()), evidence=asked).state is usual
+
+
+def of_lines(*lines: Measurement, references=None, known=NOTHING, evidence=Evidence()):  # noqa: B008
+    made = judge(lines, references or {}, known, evidence)
+    machine = Machine("demo", ("n1", "n2"), 2)
+    return Validation("id", "2026-01-02T03:04:05+00:00", 1.0, "", machine, tuple(lines), made, evidence, known)  # fmt: skip
+
+
+def unknown(count: int) -> list[Measurement]:
+    return [measured(what=What.START, bytes=None, subject=str(n)) for n in range(count)]
+
+
+def test_slow_by_a_bound_alone_with_most_lines_undecided_is_no_verdict_on_the_machine() -> None:
+    known = Bounds(link=Bound(12.5e9, "card"))
+    first = of_lines(measured(3), *unknown(27), known=known)
+    assert [v.state for v in first.verdicts].count(State.SLOW) == 1
+    assert exit_code(first) is ExitCode.DONE
+    assert headline(first).startswith("1 of 28 lines could be judged: 1 is slow, ")
+    assert "--save-reference" in headline(first)
+    half = of_lines(measured(3), *unknown(1), known=known)
+    assert exit_code(half) is ExitCode.BELOW_REFERENCE
+    firm = of_lines(measured(3), *unknown(27), references=reference(measured()))
+    assert exit_code(firm) is ExitCode.BELOW_REFERENCE
+    assert headline(firm).startswith("1 of 28 lines is slow, ")
+
+
+def test_headline_of_a_loaded_node_is_that_there_is_no_verdict() -> None:
+    evidence = Evidence(cores=2, load=1.9, culprits=(Culprit("processor of n1", "slow", 1.4),))
+    found = of_lines(measured(3), references=reference(measured()), evidence=evidence)
+    assert headline(found) == "No verdict: other work is on the node: it kept 1.9 of 2 cores busy."
+    assert exit_code(found) is ExitCode.DONE
+
+
+@pytest.mark.parametrize(
+    ("looks", "load"), [((), None), ((0.1,), 0.1), ((0, 0, 0, 1.0), 0.5), ((0.0, 1.0, 1.0), 1.0), ((0,) * 9 + (1.0,), 0.2)]
+)  # fmt: skip
+def test_load_is_that_of_the_busier_looks(looks: tuple[float, ...], load: float | None) -> None:
+    assert load_of(looks) == load
 
 
 @pytest.mark.parametrize(
@@ -321,7 +379,7 @@ def test_reason_first_of_several_and_none_without_evidence() -> None:
     every = dataclasses.replace(every, cores=16)
     assert "slowed down for heat 3 times" in diagnosis.reason(crowd, every).text
     every = dataclasses.replace(every, clocks=())
-    assert "load of 9.0" in diagnosis.reason(crowd, every).text
+    assert "kept 9.0 of 16 cores busy" in diagnosis.reason(crowd, every).text
     assert diagnosis.reason(crowd, Evidence()).text == "no known cause explains it"
 
 

@@ -146,10 +146,19 @@ def test_what_a_scheduler_cannot_do_is_refused(kind: str, job: Job, what: str) -
     assert what in finding.what and finding.remedy
 
 
-@pytest.mark.parametrize("text", ["", "5", "9-1", "1-2-3", "a-b", "1-9%", "1-9:0x", "1-9\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "5", "9-1", "1-2-3", "a-b", "1-9%", "1-9:0x", "1-9\n",
+     "0-9%0", "0-9:0", "0-9:0%4", "0-9:2%0", "0-9%00"],
+)  # fmt: skip
 def test_array_that_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(FairleadError):
         model.array(text)
+
+
+@pytest.mark.parametrize("text", ["0-9", "0-0", "1-99:2", "1-100%8", "1-100:3%1"])
+def test_array_keeps_what_was_asked_for(text: str) -> None:
+    assert model.array(text).words() == text
 
 
 @pytest.mark.parametrize("text", ["a b", "x\n#SBATCH -N 99", "$(id)", "it's", "a;b", '"'])

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from tests.support.recorded import host, image, planned
 
+from fairlead import __version__
 from fairlead import site as sites
 from fairlead.base.errors import Severity
 from fairlead.base.system import Machine
 from fairlead.image.open import Image
 from fairlead.session.model import Choices
-from fairlead.session.prepare import _another_machine, _with_images_own
+from fairlead.session.prepare import _another_machine, _versions, _with_images_own
 from fairlead.swap.model import Request
 
 
@@ -72,3 +73,28 @@ def test_network_that_the_profile_does_not_have_is_reported_whoever_chose_the_pr
     assert named.check == "site-named" and "cxi0 is slingshot" in named.why
     for choices in (Choices(), Choices(site="cray-ex-slingshot")):
         assert not [*_another_machine(choices, slingshot, environ)]
+
+
+def made(**record: object) -> Image:
+    """An image by fairlead's builder."""
+    record = {"fairlead_version": __version__, "wheel_sha256": "ab", **record}
+    return Image("x", "/x.sif", "sif", 1, "", False, image(), record)
+
+
+@pytest.mark.parametrize(
+    ("record", "command", "refused"),
+    [
+        ({}, ("python3", "-m", "fairlead.comm.auto"), ""),
+        ({"wheel_sha256": ""}, ("python3", "train.py"), ""),
+        ({"wheel_sha256": ""}, ("python3", "-m", "fairlead.comm.auto", "x.py"), "fairlead.comm.auto"),
+        ({"wheel_sha256": ""}, ("fairlead", "doctor"), "fairlead"),
+        ({"wheel_sha256": "", "fairlead_version": "0.0.9"}, ("true",), ""),
+        ({"fairlead_version": "0.0.9"}, ("true",), "contains fairlead 0.0.9"),
+    ],
+)  # fmt: skip
+def test_command_of_fairlead_is_refused_where_the_image_does_not_carry_it(
+    record: dict[str, str], command: tuple[str, ...], refused: str
+) -> None:
+    said = [f.what for f in _versions(made(python={"version": "3.9"}, **record), command)]
+    assert len(said) == bool(refused)
+    assert all(refused in what for what in said)

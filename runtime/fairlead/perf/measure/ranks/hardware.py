@@ -35,12 +35,13 @@ class Settings:
     Attributes:
         folder: where files and checkpoints are written.
         bytes: size of a checkpoint.
+        repeats: samples of each.
     """
 
     out: Path
     folder: Path
     bytes: int
-    repeats: int = 6
+    repeats: int
 
 
 def main(words: Sequence[str]) -> None:

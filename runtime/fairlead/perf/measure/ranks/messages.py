@@ -42,6 +42,7 @@ class Settings:
         sizes: bytes of the messages, multiples of 4.
         through: ``mpi`` for the MPI library by itself, ``comm`` for what a program gets by :mod:`fairlead.comm`.
         repeats: samples of each size.
+        least: of them, that are made even beyond a size's share of the time, unless a sample takes a second.
         sample_s: seconds that a sample should last; a single call may take longer.
         limit_s: of the whole program, but for MPI's start. Sizes that there was no time for are listed as skipped.
         pairs: ranks of the ping-pongs; by default rank 0 with the first other rank of its host, and of another host.
@@ -52,6 +53,7 @@ class Settings:
     operations: tuple[str, ...] = OPERATIONS
     through: tuple[str, ...] = ("mpi",)
     repeats: int = 10
+    least: int = stats.FEWEST
     sample_s: float = 0.02
     limit_s: float = 120
     pairs: tuple[tuple[int, int], ...] = ()
@@ -232,7 +234,7 @@ class Sweep:
         calls = calls_of(self._settings.sample_s, cost(-1, few), point.bytes)
         seconds = [sample(0, calls)]
         # Fewer than these say nothing. Where they come in time, a link that is slow is no reason to stop before.
-        least = stats.FEWEST if calls * seconds[0] * per_call < _SHORT_S else 1
+        least = self._settings.least if calls * seconds[0] * per_call < _SHORT_S else 1
         for repeat in range(1, self._settings.repeats):
             if not team.bcast(time.monotonic() < late or repeat < least):
                 break

@@ -19,7 +19,7 @@ def _measure(context: Context, way: Way, run: Runner) -> None:
     folder.mkdir(exist_ok=True)
     line = _line(options, way)
     size = line.bytes or 0
-    settings = hardware.Settings(options.out / "hardware.json", folder, size)
+    settings = hardware.Settings(options.out / "hardware.json", folder, size, options.repeats)
     rates = run_program(hardware.__name__, settings, run, min(options.most, options.cores))
     if seen.memory is None:
         median = statistics.median(rates["memory"])
@@ -43,4 +43,5 @@ STEP = Step(
         "memory and storage", _measure, lambda way: _line(context.options, way)
     ),
     lambda options: ["memory, storage, checkpoints"],
+    lambda options: 1,
 )

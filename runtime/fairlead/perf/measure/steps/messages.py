@@ -11,6 +11,8 @@ from fairlead.perf.measure.ranks import messages
 from fairlead.perf.measure.step import Context, Options, Step
 from fairlead.perf.records.validation import Way, What
 
+_MORE = 2  # samples beyond what is needed: they take milliseconds, and an outlier costs a verdict
+
 
 def _measure(context: Context, way: Way, run: Runner) -> None:
     options, seen = context.options, context.seen
@@ -21,7 +23,8 @@ def _measure(context: Context, way: Way, run: Runner) -> None:
             out=options.out / "messages.json",
             sizes=messages.SIZES[::2] if brief else messages.SIZES,
             through=("mpi", "comm"),
-            repeats=6 if brief else 8,
+            repeats=options.repeats + _MORE,
+            least=options.repeats,
             limit_s=12 if options.quick else 45,
         )
         document = run_program(messages.__name__, settings, run, ranks)
@@ -43,6 +46,12 @@ def _measure(context: Context, way: Way, run: Runner) -> None:
             )
 
 
+def _lines(options: Options) -> int:
+    """A ping-pong each on a host and between two, and each collective by MPI and by fairlead.comm."""
+    counts = len([n for n in _counts(options) if n > 1])
+    return 2 * len(messages.SIZES) * (1 + counts * (len(messages.OPERATIONS) - 1)) if counts else 0
+
+
 def _counts(options: Options) -> tuple[int, ...]:
     return (options.most,) if options.quick else options.ranks
 
@@ -53,4 +62,5 @@ STEP = Step(
     lambda options: [
         f"ping-pong, allreduce, broadcast on {', '.join(map(str, _counts(options)))} ranks"
     ],
+    _lines,
 )

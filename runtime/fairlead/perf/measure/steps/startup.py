@@ -10,11 +10,12 @@ from fairlead.base.errors import Finding, warning
 from fairlead.ml.train.runner import Runner
 from fairlead.perf.measure.program import run_program
 from fairlead.perf.measure.ranks import startup
-from fairlead.perf.measure.step import Context, Options, Step
+from fairlead.perf.measure.step import Context, Step
 from fairlead.perf.records.validation import Measurement, Way, What
 
 # Clocks may differ by this much: nodes that keep time by NTP are within milliseconds.
 _CLOCKS_S = 0.5
+_PHASES = 4  # of a start: launcher and engine, interpreter, MPI_Init, a framework
 
 
 def _measure(context: Context, way: Way, run: Runner) -> None:
@@ -29,7 +30,7 @@ def _measure(context: Context, way: Way, run: Runner) -> None:
         seen.findings += clock_findings(first["clocks"])
     ranks = context.roomiest
     starts = [first] if ranks == options.most and roomy else []
-    starts += [_start(context, ranks, run) for _ in range(_repeats(options) - len(starts))]
+    starts += [_start(context, ranks, run) for _ in range(options.repeats - len(starts))]
     nodes = seen.nodes(ranks)
     for phase in starts[0]["phases"]:
         seconds = tuple(start["phases"][phase] for start in starts)
@@ -39,10 +40,6 @@ def _measure(context: Context, way: Way, run: Runner) -> None:
                 crowded=options.crowded(ranks, nodes), launcher=context.launcher,
             )
         )  # fmt: skip
-
-
-def _repeats(options: Options) -> int:
-    return 5 if options.quick else 6
 
 
 def _start(context: Context, ranks: int, run: Runner, framework: bool = True) -> dict[str, Any]:
@@ -73,5 +70,6 @@ def clock_findings(offsets: Mapping[str, Sequence[float]]) -> Iterator[Finding]:
 STEP = Step(
     10,
     lambda context: context.each_way("start-up", _measure),
-    lambda options: [f"start-up, {_repeats(options)} launches of {options.most} ranks"],
+    lambda options: [f"start-up, {options.repeats} launches of {options.most} ranks"],
+    lambda options: _PHASES,
 )

@@ -67,4 +67,9 @@ def _measure(context: Context) -> None:
         context.attempt("search for what is slow", lambda: _search(context))
 
 
-STEP = Step(40, _measure, lambda options: ["search for a slow node, link or processor"])
+STEP = Step(
+    40,
+    _measure,
+    lambda options: ["search for a slow node, link or processor"],
+    lambda options: 0,
+)

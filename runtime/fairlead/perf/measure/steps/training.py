@@ -20,8 +20,7 @@ from fairlead.perf.measure.step import Context, Options, Step
 from fairlead.perf.projection.small_runs import SmallRun
 from fairlead.perf.records.validation import Measurement, Shares, Way, What
 
-_STEPS_S, _LEAST = 8.0, 8  # of timed steps: how long, and how many at least
-_CROWDED = 6  # timed steps of ranks that share cores: they are compared with nothing but their like
+_STEPS_S = 8.0  # of timed steps, beyond those that are needed
 
 
 def _measure(context: Context) -> None:
@@ -45,7 +44,7 @@ def _measure(context: Context) -> None:
 def _prepare(context: Context, task: Task) -> TrainOptions:
     """How the model is trained; ``data_dir`` is None where samples could not be generated."""
     options = context.options
-    steps = 15 if options.quick else 25  # fewer if there is no time
+    steps = max(options.repeats, 15 if options.quick else 25)  # fewer if there is no time
     batch = task.quick.batch
     train = TrainOptions(
         run_dir=options.out,
@@ -55,7 +54,7 @@ def _prepare(context: Context, task: Task) -> TrainOptions:
         batch=batch,
         measure_steps=steps,
         measure_seconds=_STEPS_S,
-        measure_least=_LEAST,
+        measure_least=options.repeats,
         processes=options.cores,
         data_dir=options.data.get(task.name),
         skip_damaged=options.skip_damaged,
@@ -75,7 +74,7 @@ def _input(task: Task, data: Path, context: Context, way: Way, run: Runner) -> N
     for old in (out, events):
         old.unlink(missing_ok=True)
     more = ["--skip-damaged", "--verify"] if options.skip_damaged else []
-    windows = ["--windows", "6", "--window-s", "0.2" if options.quick else "0.3", "--warmup-s", "0.2"]  # fmt: skip
+    windows = ["--windows", str(options.repeats), "--window-s", "0.2" if options.quick else "0.3", "--warmup-s", "0.2"]  # fmt: skip
     words = ["python3", "-m", "fairlead.ml.data.speed", "--data", str(data), "--batch", str(task.quick.batch)]  # fmt: skip
     words += [*windows, *more, "--json", "--out", str(out), "--events-file", str(events)]
     launch(run, 1, words, [data, options.out], events)
@@ -116,7 +115,8 @@ def train(prepared: TrainOptions, ranks: int, context: Context, way: Way, run: R
     model = prepared.model
     largest = ranks == context.roomiest
     shown = largest and way is not Way.NATIVE and model == options.models[0]
-    steps_wanted = _CROWDED if context.crowded(ranks) else prepared.measure_steps
+    # Ranks that share cores are compared with nothing but their like.
+    steps_wanted = options.repeats if context.crowded(ranks) else prepared.measure_steps
     asked = replace(prepared, batch=each, measure_steps=steps_wanted, forward_apart=shown)
     with Silent().stage("") as stage:
         most = asked.warmup + asked.measure_steps
@@ -169,4 +169,4 @@ def _describe(options: Options) -> list[str]:
     return [f"{registry.find(model).title} on {counts} ranks" for model in options.models]
 
 
-STEP = Step(50, _measure, _describe)
+STEP = Step(50, _measure, _describe, lambda options: len(options.models) * (1 + len(options.ranks)))
