@@ -117,9 +117,7 @@ def broadcast_parameters(parameters: Any, root: int = 0) -> None:
         np.copyto(array, value)
     if gpu:
         _group(*_listed(gpu)).broadcast(*_listed(gpu), root)
-    common.require_equal(
-        ranks, [_held(t, n) for n, t in named.items()], list(named), "after the broadcast"
-    )
+    require_equal(named, "after the broadcast")
 
 
 def broadcast_optimizer_state(optimizer: Any, root: int = 0) -> None:
@@ -141,7 +139,12 @@ def average_buffers(module: Any) -> None:
     BatchNorm counts mean and variance of this rank's batches; all ranks then get the mean of these
     over ranks. What is no float becomes rank 0's.
     """
-    host, gpu = _by_place(dict(module.named_buffers()))
+    average_state(dict(module.named_buffers()))
+
+
+def average_state(named: Mapping[str, Any]) -> None:
+    """:func:`average_buffers` of tensors by name."""
+    host, gpu = _by_place(named)
     arrays = [_array(tensor, name) for name, tensor in host.items()]
     means = common.mean_state(comm.init(), arrays, list(host))
     for array, mean in zip(arrays, means, strict=True):
@@ -172,7 +175,13 @@ def check_state(module: Any, optimizer: Any = None) -> None:
         named |= {f"optimizer state {index} {k}": v for k, v in state.items() if torch.is_tensor(v)}
     for index, group in enumerate(optimizer.param_groups if optimizer else ()):
         named[f"learning rate of group {index}"] = torch.as_tensor(group["lr"])
-    common.require_equal(comm.init(), [_held(t, n) for n, t in named.items()], list(named), "now")
+    require_equal(named, "now")
+
+
+def require_equal(named: Mapping[str, Any], when: str, remedy: str = common.ALIKE) -> None:
+    """Compares tensors over ranks, bit by bit. Collective; the rest as :func:`check_state`."""
+    arrays = [_held(tensor, name) for name, tensor in named.items()]
+    common.require_equal(comm.init(), arrays, list(named), when, remedy)
 
 
 def ddp_hook(state: Any, bucket: Any) -> Any:
