@@ -101,6 +101,15 @@ def test_torch_scripts_end_with_equal_parameters(tmp_path: Path) -> None:
         assert f"rank {rank}: [0.5] [3, 2]" in said
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(("kind", "recipe"), [("torch", "pytorch"), ("tensorflow", "tensorflow")])
+def test_gradients_go_back_through_collectives_by_the_rules_of_horovod(
+    kind: str, recipe: str, tmp_path: Path
+) -> None:
+    said, _ = _ran(hosts.PROGRAMS / "dropin_gradients.py", tmp_path, kind, recipe=recipe)
+    assert sorted(said.splitlines()) == ["rank 0: right", "rank 1: right"]
+
+
 # Of ranks 0 and 1 step s has the gradients s and s + 2.
 @pytest.mark.full
 @pytest.mark.parametrize(
@@ -213,6 +222,46 @@ dl_comm.finalize()
     assert done.stdout.splitlines() == [expected] * 3
     assert "set, and without meaning here: DL_COMM_USE_CRCCL" in done.stderr
     assert "those from 0 to 3 get their gradients one step late" in done.stderr
+
+
+@pytest.mark.parametrize("backend", ["native", "mpi4py"])
+def test_sums_are_exact_and_other_dtypes_are_refused_on_three_ranks(
+    tmp_path: Path, backend: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("""
+import numpy as np
+from fairlead import comm
+from fairlead.comm.dropin import hvd
+hvd.init()
+me = hvd.rank()
+print(hvd.allreduce(np.array([2**60 + 1 if me == 0 else 0]), op=hvd.Sum).tolist())
+for dtype in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"):
+    limits = np.iinfo(dtype)
+    whole = hvd.allreduce(np.array(limits.max, dtype), op=hvd.Sum)
+    assert int(whole) == (3 * limits.max - limits.min) % 2**limits.bits + limits.min, (dtype, whole)
+    assert hvd.allreduce(np.array([7 - me, 0], dtype)).tolist() == [6, 0], dtype
+halves = np.array([me], np.float16)
+print([a.tolist() for a in comm.init().sum([np.array([0.5, me]), halves, np.array(-me)])])
+for mine, other in (("i4", "i2"), ("f4", "f8"), ("f4", "i8"), ("i8", "u8")):
+    for call in (hvd.allreduce, hvd.allgather):
+        try:
+            call(np.ones(2, other if me == 1 else mine))
+        except Exception as exc:
+            assert exc.findings[0].check == "comm-signature", exc
+            print(exc.findings[0].where, exc.findings[0].why, flush=True)
+hvd.shutdown()
+""")
+    done = _ranks(3, script, FAIRLEAD_COMM_BACKEND=backend)
+    assert done.returncode == 0, done.stderr
+    pairs = [("int32", "int16"), ("float32", "float64"), ("float32", "int64"), ("int64", "uint64")]
+    refused = [
+        f"rank 1, array 0 rank 0 has {mine} {shape}, rank 1 has {other} {shape}"
+        for mine, other in pairs
+        for shape in ("(2,)", "()")
+    ]
+    once = [f"[{2**60 + 1}]", "[[1.5, 3.0], [3.0], -3]", *refused]
+    assert sorted(done.stdout.splitlines()) == sorted(3 * once)
 
 
 def test_check_on_rank_0_alone_ends_and_names_the_absent(tmp_path: Path) -> None:

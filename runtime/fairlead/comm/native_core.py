@@ -24,6 +24,7 @@ import numpy as np
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.comm.core import (
+    SUMMED,
     Array,
     Averaged,
     BufferMatch,
@@ -41,7 +42,7 @@ from fairlead.comm.core import (
 if TYPE_CHECKING:
     from fairlead.comm.backend import Backend
 
-_MEAN, _ANY = 1, 2
+_SUM, _MEAN, _ANY = 0, 1, 2
 _WIRES = {"none": 0, "fp16": 2, "bf16": 3}
 _BYTES = 6
 # Where `fairlead build` puts the core in an image, for launches without `fairlead run`.
@@ -241,6 +242,13 @@ class NativeComm(Comm):
         self._check("comm.broadcast", code)
         return call.result()
 
+    def sum(self, arrays: Sequence[Array]) -> list[Array]:
+        self._check_dtypes(arrays, SUMMED, "comm.sum")
+        call = _Tensors(arrays, None)
+        code = self.core.fairlead_comm_aggregate(self._team, call.at, call.count, _SUM | _ANY)
+        self._check("comm.sum", code)
+        return call.result()
+
     def average(self, value: float) -> float:
         values = (ctypes.c_double * 1)(value)
         self._check("comm.average", self.core.fairlead_comm_average(values, 1))
@@ -275,7 +283,7 @@ class NativeComm(Comm):
         return team
 
     def _means(self, call: Averaged, background: bool = False) -> Pending:
-        self._check_averaged(call.arrays)
+        self._check_dtypes(call.arrays)
         operation = operation_of(call.compression, call.any_values)
         tensors = _Tensors(call.arrays, call.out, names=call.names)
         if not background:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow
 
+from fairlead import comm
 from fairlead.comm.dropin import hvd, tensors
 from fairlead.comm.dropin.hvd import *  # noqa: F403
 from fairlead.comm.dropin.session_hooks import BcastTensors, averaging, broadcast_op, is_optimizer
@@ -125,5 +126,9 @@ def _mean(
     op: Any, compression: Any, more: dict[str, Any], own_team: bool = True
 ) -> Callable[[list[Any]], list[Any]]:
     hvd.no_sets(more)
-    reduce = hvd.reduction(op=op, compression=compression, own_team=own_team)
+    reduction = hvd.reduction(op=op, compression=compression)
+    # TensorFlow runs the operations of a step in threads.
+    ranks = comm.init().team() if own_team else comm.init()
+    # Compared as they are sent, in the same call: gradients are floats, and nothing is widened.
+    reduce = reduction.operation(lambda: ranks, compared=False)
     return partial(common.present, partial(tensors.gradients, reduce))
