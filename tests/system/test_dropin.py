@@ -110,6 +110,35 @@ def test_gradients_go_back_through_collectives_by_the_rules_of_horovod(
     assert sorted(said.splitlines()) == ["rank 0: right", "rank 1: right"]
 
 
+WAYS = ("eager", "function", "session", "plugin session", "plugin eager", "torch")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("what", ["ok", "none", "odd"])
+@pytest.mark.parametrize("way", WAYS)
+def test_weights_that_differ_are_reported_at_the_second_step_and_at_the_end(
+    way: str, what: str
+) -> None:
+    script = hosts.PROGRAMS / "dropin_weights.py"
+    image = hosts.image("pytorch" if way == "torch" else "tensorflow")
+    done = hosts.fairlead(
+        "run", "-n", "2", "-B", script.parent, image, "--", *DROPIN, script, way, what, limit_s=120
+    )
+    both = "the ranks hold different state"
+    expected = {
+        "ok": "weights are bit-identical on 2 ranks",
+        "none": f"{both} before the {'first' if way == 'torch' else 'second'} step",
+        "odd": f"{both} at the end of the training",
+    }[what]
+    if way == "plugin eager":  # it is given gradients, and never sees a weight
+        unseen = "weights were not compared at the end"
+        expected = {"none": "gradients of weights that were never broadcast"}.get(what, unseen)
+    assert expected in done.stderr, done.stdout + done.stderr
+    assert (done.returncode == 0) == (what == "ok" or expected.startswith("weights were"))
+    ended = done.stdout.count("the script has come to its end")
+    assert ended == (0 if what == "none" or (what == "odd" and "session" in way) else 2)
+
+
 # Of ranks 0 and 1 step s has the gradients s and s + 2.
 @pytest.mark.full
 @pytest.mark.parametrize(
@@ -199,6 +228,7 @@ import ml_comm as mc
 mc.init_mpi()
 me, n = mc.get_rank(), mc.get_nranks()
 mc.init(1, 2, 3, "tensorflow")
+got, = mc.broadcast([np.array([me])], 2)
 mc.config_team(0, 0, ksteps=-2, max_steps=6, verbosity=0, perf_freq=0)
 sums = np.zeros((2, 3))
 for step in range(6):
@@ -208,7 +238,6 @@ mc.average(sums)
 half = mc.gradients([np.full(2, me, np.float16)], 1)[0]
 counts = np.array([me, 2 * me])
 mc.average(counts)
-got, = mc.broadcast([np.array([me])], 2)
 mc.barrier()
 print(n, np.allclose(*sums), half.dtype, half.tolist(), counts.tolist(), got.tolist(), mc.check_buffers_match([sums]),
       mc.check_buffers_match([np.array([me])]), dl_comm.local_rank() == me, flush=True)
@@ -289,6 +318,7 @@ import numpy as np
 import ml_comm as mc
 mc.init(1, 1, 2, "tensorflow")
 mc.config_team(0, 0, 1, 100, 2, 50)
+mc.check_buffers_match([np.ones(2)])  # of a common seed
 for _ in range(3):
     mc.gradients([np.ones(2)], 0)
 """)

@@ -169,6 +169,7 @@ class Comm:
         self._teams: list[Comm] = []
         self._begun = self._agreed = 0.0
         self._concluded = False
+        self._before_end: list[Callable[[], object]] = []
         self._odd: set[int] = set()  # ranks that have passed NaN or infinity, and were named
         self._process = os.getpid()
 
@@ -304,6 +305,7 @@ class Comm:
         made = self._another()
         self._ended("team")
         made.timeline, made._teams, made._odd = self.timeline, self._teams, self._odd
+        made._before_end = self._before_end
         self._teams.append(made)
         made._name = name or f"team {len(self._teams)}"
         return made
@@ -355,8 +357,22 @@ class Comm:
         """Ends every rank now. Not collective."""
         self._backend.abort(code)
 
+    def before_end(self, check: Callable[[], object]) -> None:
+        """Has ``check`` called once, when these ranks are about to end; it may be collective."""
+        self._before_end.append(check)
+
+    def _check_last(self) -> None:
+        checks, self._before_end[:] = [*self._before_end], []
+        if checks:
+            import gc
+
+            gc.collect()  # what is still alive is then the same on every rank
+        for check in checks:
+            check()
+
     def close(self) -> None:
         """Ends MPI; see :func:`fairlead.comm.finalize`."""
+        self._check_last()
         if self.size > 1:
             self.agree("finalize")
         self.conclude()
@@ -366,6 +382,7 @@ class Comm:
         """Reports on rank 0 how long each team waited, and merges a timeline. Collective, and the last
         collective before :meth:`close`; a second call does nothing."""
         if not self._concluded:
+            self._check_last()
             self._conclude(self._waits())
 
     def _waits(self) -> list[tuple[str, Timings]]:

@@ -268,9 +268,20 @@ class NativeComm(Comm):
             raise disagreement(self._allgather((call, signature, self.layout.host)))
 
     def check_buffers_match(self, arrays: Sequence[Array]) -> BufferMatch:
-        return compare([digest_of(array) for array in arrays], self._gather_bytes, self._allgather)
+        each = [digest_of(array) for array in arrays]
+        if self._team is None:
+            return compare(each, self._gather_bytes, self._allgather)
+
+        # The core gathers in the order of blocking calls only; a team has an order of its own.
+        def gather(digests: list[bytes]) -> list[list[bytes]]:
+            table = np.zeros((self.size, len(digests), 4), np.int64)
+            table[self.rank] = np.frombuffer(b"".join(digests), np.int64).reshape(-1, 4)
+            return [[digest.tobytes() for digest in row] for row in self.sum([table])[0]]
+
+        return compare(each, lambda mine: [row[0] for row in gather([mine])], gather)
 
     def close(self) -> None:
+        self._check_last()
         rows = self._waits()  # the core counts until it ends
         self._check("comm.finalize", self.core.fairlead_comm_finalize())
         if not self._concluded:

@@ -86,6 +86,16 @@ class Reduction:
         return [next(left[of]) for of in whole]
 
 
+def after(before: Callable[[], None], operation: Operation) -> Operation:
+    """``operation``, whenever it moves arrays after ``before``."""
+
+    def move(arrays: list[Array], rows: Sequence[int]) -> list[Array]:
+        before()
+        return operation.move(arrays, rows)
+
+    return Operation(move, operation.gradient, operation.same_shape)
+
+
 def broadcast(root: int) -> Operation:
     """Each rank gets the arrays of rank ``root``."""
 

@@ -19,7 +19,7 @@ from fairlead import comm
 from fairlead.base.errors import fail
 from fairlead.comm.core import Array
 from fairlead.comm.dropin.rules import Operation
-from fairlead.comm.dropin.teams import say_on_rank_0
+from fairlead.comm.dropin.teams import made_equal, say_on_rank_0
 from fairlead.comm.frameworks import common
 
 # Each array becomes one of the same dtype and shape. No gradient goes back through it.
@@ -33,7 +33,12 @@ _MARK = "_fairlead_threads"
 
 def from_root(root: int) -> Collective:
     """What gives each rank the arrays of rank ``root``."""
-    return lambda arrays: common.broadcast(comm.init(), arrays, (), root)
+
+    def broadcast(arrays: list[Array]) -> list[Array]:
+        made_equal.add("broadcast")
+        return common.broadcast(comm.init(), arrays, (), root)
+
+    return broadcast
 
 
 def over(collective: Collective | Operation, values: Sequence[Any]) -> list[Any]:

@@ -126,6 +126,9 @@ ALIKE = (
 )
 
 
+UNEQUAL_AT_END = "change weights in the same way on every rank; what one rank does to them alone, it does to a copy"
+
+
 def require_equal(
     ranks: Comm, arrays: Sequence[Array], names: Sequence[str], when: str, remedy: str = ALIKE
 ) -> None:
@@ -209,6 +212,11 @@ def words(exc: FairleadError) -> str:
     return "\n".join(
         f"{f.what}\nwhere: {f.where}\nwhy:   {f.why}\nnext:  {f.remedy}" for f in exc.findings
     )
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"fairlead: {text}\n")
+    sys.stderr.flush()
 
 
 @contextmanager

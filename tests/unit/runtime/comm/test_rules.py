@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 
 import fairlead.comm
 from fairlead.base.errors import FairleadError
+from fairlead.comm import wait_report
 from fairlead.comm.core import Array, Comm
 from fairlead.comm.dropin import rules
 from fairlead.comm.dropin.rules import AVERAGE, SUM, Operation, Reduction
+from fairlead.comm.frameworks.watched import Watched
 from fairlead.comm.mpi import Alone
 
 SIZE = 3
@@ -128,6 +130,41 @@ def test_factors_of_integers_are_cut_as_horovod_cuts_them(patch: pytest.MonkeyPa
     each = [np.array([3, -3]) for _ in range(SIZE)]
     assert reduced(Reduction(SUM, before=0.5), each, patch)[0].tolist() == [3, -3]
     assert reduced(Reduction(SUM, after=0.5), each, patch)[0].tolist() == [4, -4]
+
+
+@pytest.mark.parametrize("odd_at", [0, 2, None])
+def test_watched_weights_are_compared_at_the_second_step_and_once_at_the_end(
+    odd_at: int | None, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 1 has other weights at first, or after its last step."""
+
+    def call(rank: int) -> list[str]:
+        weights, said = np.zeros(2), []
+        if odd_at == 0 and rank == 1:
+            weights += 1
+        ranks = fairlead.comm.init()
+        watched = Watched(lambda: ranks, "hvd.broadcast", lambda: (["w"], [weights]))
+        try:
+            for _ in range(3):
+                watched.step()
+            if odd_at == 2 and rank == 1:
+                weights += 1
+            ranks.conclude()
+            ranks.conclude()
+        except FairleadError as exc:
+            (finding,) = exc.findings
+            said += [finding.what, finding.where, finding.remedy]
+        return said
+
+    patch.setattr(wait_report, "report", lambda rows, backend: None)
+    (found,) = {tuple(said) for said in on_each(call, patch)}
+    once = capsys.readouterr().err
+    if odd_at is None:
+        assert found == () and once == "fairlead: weights are bit-identical on 3 ranks (1 array)\n"
+        return
+    when = "before the second step" if odd_at == 0 else "at the end of the training"
+    assert found[:2] == (f"the ranks hold different state {when}", "w, rank 1") and once == ""
+    assert ("hvd.broadcast" in found[2]) == (odd_at == 0)
 
 
 @pytest.mark.parametrize("compression", ["none", "fp16"])
