@@ -123,6 +123,14 @@ def test_script_that_trains_nothing_is_reported_and_its_exit_code_kept(
     assert alone.returncode == (0 if check else 3), alone.stdout + alone.stderr
 
 
+def test_variables_of_env_reach_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys; print(os.environ['MINE']); sys.exit(4)")
+    words = ("--auto", script, "-n", "2", "--env", "MINE=a b", "--image", hosts.image())
+    done = hosts.fairlead("train", *words)
+    assert (done.returncode, done.stdout) == (4, "a b\n"), done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "what"),
     [
