@@ -44,6 +44,27 @@ def test_keras_script_with_every_kind_of_data_is_shared_out_or_refused(tmp_path:
 
 
 @pytest.mark.full
+def test_tensorflow_before_keras_is_shared_out_and_updates_without_fit_are_refused_at_once(
+    tmp_path: Path,
+) -> None:
+    hosts.image("tensorflow")
+    script = tmp_path / "train.py"
+    shutil.copy(hosts.PROGRAMS / "auto_loops.py", script)
+    done = hosts.fairlead(
+        "train", "--auto", script, "-n", "2", "--image", "tensorflow", "--", tmp_path, limit_s=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    one, two = (json.loads(path.read_text()) for path in sorted(tmp_path.glob("seen.*")))
+    assert one == two
+    loss = one.pop("fit")[1]
+    assert loss[-1] < loss[0] and one.pop("of inputs") == 4
+    ways = ("eager", "compiled", "by_hand", "updates", "on_batch", "graph", "own_step")
+    assert list(one) == list(ways)
+    for way, said in one.items():
+        assert "nothing would be trained together" in said, way
+
+
+@pytest.mark.full
 def test_torch_script_with_a_loader_is_shared_out_or_refused(tmp_path: Path) -> None:
     hosts.image("pytorch")
     script = tmp_path / "train.py"
@@ -54,15 +75,33 @@ def test_torch_script_with_a_loader_is_shared_out_or_refused(tmp_path: Path) -> 
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("the script has come to its end") == 1
     one, two = (json.loads(path.read_text()) for path in sorted(tmp_path.glob("seen.*")))
-    assert one["weights"] == two["weights"]
+    assert one["weights"] == two["weights"]  # and BatchNorm's statistics
+    assert one["evaluated"] == two["evaluated"] and len(set(one["evaluated"])) == 3
     for mine, others in zip(one["epochs"], two["epochs"], strict=True):
         assert len(mine) == len(others) == 32 and not set(mine) & set(others)
     assert one["epochs"][0] != one["epochs"][1]  # another order, and other parts, in each epoch
     for seen in (one, two):
         assert "this model's training data cannot be split" in seen["alone"]
+        assert "nothing would be trained together" in seen["by hand"]
         assert "an IterableDataset cannot be split" in seen["stream"]
         assert seen["losses"][-1] < seen["losses"][0] and seen["whole"] == 8
     assert (tmp_path / "model.pt").stat().st_size > 0
+    after = hosts.fairlead(
+        "train",
+        "--auto",
+        script,
+        "-n",
+        "2",
+        "--image",
+        "pytorch",
+        "--",
+        tmp_path,
+        "more",
+        limit_s=300,
+    )
+    assert after.returncode == 1, after.stdout + after.stderr
+    assert "the ranks hold different state when the script ended" in after.stderr
+    assert "running_mean of BatchNorm1d" in after.stderr
 
 
 @pytest.mark.parametrize(
@@ -82,6 +121,14 @@ def test_script_that_trains_nothing_is_reported_and_its_exit_code_kept(
     assert what in done.stderr
     alone = hosts.fairlead("train", "--auto", script, "-n", "1", "--image", hosts.image())
     assert alone.returncode == (0 if check else 3), alone.stdout + alone.stderr
+
+
+def test_variables_of_env_reach_the_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys; print(os.environ['MINE']); sys.exit(4)")
+    words = ("--auto", script, "-n", "2", "--env", "MINE=a b", "--image", hosts.image())
+    done = hosts.fairlead("train", *words)
+    assert (done.returncode, done.stdout) == (4, "a b\n"), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,44 @@ def test_torch_scripts_end_with_equal_parameters(tmp_path: Path) -> None:
         assert f"rank {rank}: [0.5] [3, 2]" in said
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(("kind", "recipe"), [("torch", "pytorch"), ("tensorflow", "tensorflow")])
+def test_gradients_go_back_through_collectives_by_the_rules_of_horovod(
+    kind: str, recipe: str, tmp_path: Path
+) -> None:
+    said, _ = _ran(hosts.PROGRAMS / "dropin_gradients.py", tmp_path, kind, recipe=recipe)
+    assert sorted(said.splitlines()) == ["rank 0: right", "rank 1: right"]
+
+
+WAYS = ("eager", "function", "session", "plugin session", "plugin eager", "torch")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("what", ["ok", "none", "odd"])
+@pytest.mark.parametrize("way", WAYS)
+def test_weights_that_differ_are_reported_at_the_second_step_and_at_the_end(
+    way: str, what: str
+) -> None:
+    script = hosts.PROGRAMS / "dropin_weights.py"
+    image = hosts.image("pytorch" if way == "torch" else "tensorflow")
+    done = hosts.fairlead(
+        "run", "-n", "2", "-B", script.parent, image, "--", *DROPIN, script, way, what, limit_s=120
+    )
+    both = "the ranks hold different state"
+    expected = {
+        "ok": "weights are bit-identical on 2 ranks",
+        "none": f"{both} before the {'first' if way == 'torch' else 'second'} step",
+        "odd": f"{both} at the end of the training",
+    }[what]
+    if way == "plugin eager":  # it is given gradients, and never sees a weight
+        unseen = "weights were not compared at the end"
+        expected = {"none": "gradients of weights that were never broadcast"}.get(what, unseen)
+    assert expected in done.stderr, done.stdout + done.stderr
+    assert (done.returncode == 0) == (what == "ok" or expected.startswith("weights were"))
+    ended = done.stdout.count("the script has come to its end")
+    assert ended == (0 if what == "none" or (what == "odd" and "session" in way) else 2)
+
+
 # Of ranks 0 and 1 step s has the gradients s and s + 2.
 @pytest.mark.full
 @pytest.mark.parametrize(
@@ -190,6 +228,7 @@ import ml_comm as mc
 mc.init_mpi()
 me, n = mc.get_rank(), mc.get_nranks()
 mc.init(1, 2, 3, "tensorflow")
+got, = mc.broadcast([np.array([me])], 2)
 mc.config_team(0, 0, ksteps=-2, max_steps=6, verbosity=0, perf_freq=0)
 sums = np.zeros((2, 3))
 for step in range(6):
@@ -199,7 +238,6 @@ mc.average(sums)
 half = mc.gradients([np.full(2, me, np.float16)], 1)[0]
 counts = np.array([me, 2 * me])
 mc.average(counts)
-got, = mc.broadcast([np.array([me])], 2)
 mc.barrier()
 print(n, np.allclose(*sums), half.dtype, half.tolist(), counts.tolist(), got.tolist(), mc.check_buffers_match([sums]),
       mc.check_buffers_match([np.array([me])]), dl_comm.local_rank() == me, flush=True)
@@ -213,6 +251,46 @@ dl_comm.finalize()
     assert done.stdout.splitlines() == [expected] * 3
     assert "set, and without meaning here: DL_COMM_USE_CRCCL" in done.stderr
     assert "those from 0 to 3 get their gradients one step late" in done.stderr
+
+
+@pytest.mark.parametrize("backend", ["native", "mpi4py"])
+def test_sums_are_exact_and_other_dtypes_are_refused_on_three_ranks(
+    tmp_path: Path, backend: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("""
+import numpy as np
+from fairlead import comm
+from fairlead.comm.dropin import hvd
+hvd.init()
+me = hvd.rank()
+print(hvd.allreduce(np.array([2**60 + 1 if me == 0 else 0]), op=hvd.Sum).tolist())
+for dtype in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"):
+    limits = np.iinfo(dtype)
+    whole = hvd.allreduce(np.array(limits.max, dtype), op=hvd.Sum)
+    assert int(whole) == (3 * limits.max - limits.min) % 2**limits.bits + limits.min, (dtype, whole)
+    assert hvd.allreduce(np.array([7 - me, 0], dtype)).tolist() == [6, 0], dtype
+halves = np.array([me], np.float16)
+print([a.tolist() for a in comm.init().sum([np.array([0.5, me]), halves, np.array(-me)])])
+for mine, other in (("i4", "i2"), ("f4", "f8"), ("f4", "i8"), ("i8", "u8")):
+    for call in (hvd.allreduce, hvd.allgather):
+        try:
+            call(np.ones(2, other if me == 1 else mine))
+        except Exception as exc:
+            assert exc.findings[0].check == "comm-signature", exc
+            print(exc.findings[0].where, exc.findings[0].why, flush=True)
+hvd.shutdown()
+""")
+    done = _ranks(3, script, FAIRLEAD_COMM_BACKEND=backend)
+    assert done.returncode == 0, done.stderr
+    pairs = [("int32", "int16"), ("float32", "float64"), ("float32", "int64"), ("int64", "uint64")]
+    refused = [
+        f"rank 1, array 0 rank 0 has {mine} {shape}, rank 1 has {other} {shape}"
+        for mine, other in pairs
+        for shape in ("(2,)", "()")
+    ]
+    once = [f"[{2**60 + 1}]", "[[1.5, 3.0], [3.0], -3]", *refused]
+    assert sorted(done.stdout.splitlines()) == sorted(3 * once)
 
 
 def test_check_on_rank_0_alone_ends_and_names_the_absent(tmp_path: Path) -> None:
@@ -240,6 +318,7 @@ import numpy as np
 import ml_comm as mc
 mc.init(1, 1, 2, "tensorflow")
 mc.config_team(0, 0, 1, 100, 2, 50)
+mc.check_buffers_match([np.ones(2)])  # of a common seed
 for _ in range(3):
     mc.gradients([np.ones(2)], 0)
 """)

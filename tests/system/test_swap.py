@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,3 +166,43 @@ def test_foreign_sandbox_and_sif_of_apptainer_are_looked_into_and_run(
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("MPICH Version:      5.0.2") == 2
     assert shown["sandbox"] == shown["sif"]
+
+
+def test_line_of_a_rank_arrives_while_it_still_runs(tmp_path: Path) -> None:
+    """The rank ends only once the test has read its line."""
+    script, go_on = tmp_path / "script.py", tmp_path / "go on"
+    script.write_text(f"""
+import os, time
+print("first", os.environ.get("PYTHONHASHSEED"), os.environ.get("PYTHONSTARTUP"))
+while not os.path.exists({str(go_on)!r}):
+    time.sleep(0.1)
+print("last")
+""")
+    line = [
+        sys.executable,
+        "-m",
+        "fairlead",
+        "run",
+        "-B",
+        tmp_path,
+        hosts.image(),
+        "--",
+        "python3",
+        script,
+    ]
+    environ = {
+        **hosts.READER,
+        "PYTHONHASHSEED": "7",
+        "PYTHONSTARTUP": "/x",
+        "PYTHONPATH": os.environ["PYTHONPATH"],
+    }
+    with subprocess.Popen(
+        list(map(str, line)), stdout=subprocess.PIPE, text=True, env=environ
+    ) as run:
+        assert run.stdout is not None
+        try:
+            assert run.stdout.readline() == "first 7 None\n"
+        finally:
+            go_on.touch()
+        assert run.stdout.read() == "last\n"
+    assert run.returncode == 0

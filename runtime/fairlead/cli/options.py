@@ -20,6 +20,7 @@ from fairlead.launchers.registry import kinds_of_profiles as launcher_kinds
 from fairlead.session.gradients import asked_for
 from fairlead.session.model import Choices
 from fairlead.swap.model import Bind, Request
+from fairlead.swap.shell_python import UNBUFFERED, sort
 
 DEFAULT_SHAPE = Shape()
 _MPI4PY = "MPI4PY_LIBMPI"
@@ -125,7 +126,7 @@ class Planning:
             for name, value in everything.items()
             if name.removeprefix("APPTAINERENV_").removeprefix("SINGULARITYENV_") == _MPI4PY
         ]
-        python = [n for n in environ if n.startswith("PYTHON") or n == "VIRTUAL_ENV"]
+        python = sort(environ)
         return Request(
             mpi="container" if self.mpi == "container" else "host",
             ranks=ranks,
@@ -136,7 +137,9 @@ class Planning:
             preload=kept("LD_PRELOAD"),
             engine_args=self.engine_args,
             gpu=everything.get(_GPU) == "1",
-            shell_python=tuple(sorted(python)),
+            shell_python=python.removed,
+            python_env=tuple(p for p in python.passed if p[0] not in variables),
+            unbuffered=UNBUFFERED not in variables,
             mpi4py=tuple(mpi4py),
             shape=shape,
             comm=comm,

@@ -117,6 +117,7 @@ class TrainFlags:
     output: Path = option(
         "-o --output", "Folder for the report.", default="fairlead-report", type=FOLDER
     )
+    env: tuple[str, ...] = options.ENV
     watchdog: float | None = options.WATCHDOG
     timeline_file: str = options.TIMELINE
     dry_run: bool = option("--dry-run", "Print what would be done, and launch nothing.")
@@ -166,7 +167,8 @@ def train(
         image = _IMAGES[flags.backend]
     task = registry.find(" ".join(words))
     output = flags.output.absolute()
-    ready = plan_launch(image, replace(asked, ranks=ranks), planning, flags)
+    variables = options.variables(flags.env)
+    ready = plan_launch(image, replace(asked, ranks=ranks), planning, flags, variables=variables)
     prepared, ranks, bars = ready.prepared, ready.shape.ranks, ready.progress
     _check_image(prepared, image, flags.backend, generates=flags.data is None)
     require_tools()
@@ -183,7 +185,14 @@ def train(
     output.mkdir(parents=True, exist_ok=True)  # where that fails, before any work
     unpack.ensure(prepared.plan, cache_dir(), bars)
     proofs: list[Proof] = []
-    launcher = runner(prepared, output / "ranks.log", proofs.append, flags.watchdog, ready.recorder)
+    launcher = runner(
+        prepared,
+        output / "ranks.log",
+        proofs.append,
+        flags.watchdog,
+        ready.recorder,
+        env={name: value for name, value in variables.items() if name not in options.MERGED},
+    )
     result = train_model(launcher, settings, bars)
     proof = proofs[-1]  # of the training itself, the last launch that starts MPI
     title = f"{task.title} in {image} on {ranks} rank{'s' if ranks > 1 else ''}"

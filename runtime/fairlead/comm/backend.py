@@ -22,7 +22,7 @@ class Backend(Protocol):
     local_rank: int
 
     def sum(self, buffer: npt.NDArray[Any]) -> None:
-        """Replaces ``buffer`` (1-D, contiguous, float) by its sum over ranks."""
+        """Replaces ``buffer`` (1-D, contiguous, integer, float or complex) by its sum over ranks."""
 
     def mean(self, buffer: npt.NDArray[Any]) -> None:
         """Replaces ``buffer`` (1-D, contiguous, float or complex) by its mean over ranks."""

@@ -37,6 +37,7 @@ Signature = tuple[tuple[str, tuple[int, ...]], ...]
 COMPRESSIONS = ("none", "fp16", "bf16")
 _NO_TEAM = "without a team"
 AVERAGED = ("float32", "float64", "float16", "bfloat16", "complex64", "complex128")
+SUMMED = (*AVERAGED, "int32", "int64")
 # bfloat16 as its bits, without ml_dtypes, which gives NumPy a real one.
 BFLOAT16 = np.dtype([("bfloat16", np.uint16)])
 
@@ -168,6 +169,7 @@ class Comm:
         self._teams: list[Comm] = []
         self._begun = self._agreed = 0.0
         self._concluded = False
+        self._before_end: list[Callable[[], object]] = []
         self._odd: set[int] = set()  # ranks that have passed NaN or infinity, and were named
         self._process = os.getpid()
 
@@ -242,6 +244,20 @@ class Comm:
         """
         return self._means(Averaged(arrays, out, compression, names, any_values)).wait()
 
+    def sum(self, arrays: Sequence[Array]) -> list[Array]:
+        """The sum of each array over all ranks, through one fused buffer per dtype.
+
+        Args:
+            arrays: as for :meth:`aggregate`, and int32 and int64, whose sums are exact, modulo 2^32 and 2^64. NaN
+                and infinities are accepted.
+        Returns:
+            New arrays; same order, shapes and dtypes.
+        Raises:
+            FairleadError: an array has another dtype; the ranks disagree on number, shape or dtype of arrays.
+        """
+        self._check_dtypes(arrays, SUMMED, "comm.sum")
+        return self._fused("sum", arrays, None, partial(self._wide, self._backend.sum))
+
     def start(
         self,
         arrays: Sequence[Array],
@@ -260,7 +276,7 @@ class Comm:
     def _means(self, call: Averaged, background: bool = False) -> Pending:
         """:meth:`aggregate`, or :meth:`start` if ``background``."""
         arrays, out, compression, names, any_values = call
-        self._check_averaged(arrays)
+        self._check_dtypes(arrays)
         how = wire(compression)
         policy = odd_values() if not any_values and self.size > 1 else "ignore"
         move = partial(self._watched_mean, policy, arrays, names)
@@ -289,6 +305,7 @@ class Comm:
         made = self._another()
         self._ended("team")
         made.timeline, made._teams, made._odd = self.timeline, self._teams, self._odd
+        made._before_end = self._before_end
         self._teams.append(made)
         made._name = name or f"team {len(self._teams)}"
         return made
@@ -340,8 +357,22 @@ class Comm:
         """Ends every rank now. Not collective."""
         self._backend.abort(code)
 
+    def before_end(self, check: Callable[[], object]) -> None:
+        """Has ``check`` called once, when these ranks are about to end; it may be collective."""
+        self._before_end.append(check)
+
+    def _check_last(self) -> None:
+        checks, self._before_end[:] = [*self._before_end], []
+        if checks:
+            import gc
+
+            gc.collect()  # what is still alive is then the same on every rank
+        for check in checks:
+            check()
+
     def close(self) -> None:
         """Ends MPI; see :func:`fairlead.comm.finalize`."""
+        self._check_last()
         if self.size > 1:
             self.agree("finalize")
         self.conclude()
@@ -351,6 +382,7 @@ class Comm:
         """Reports on rank 0 how long each team waited, and merges a timeline. Collective, and the last
         collective before :meth:`close`; a second call does nothing."""
         if not self._concluded:
+            self._check_last()
             self._conclude(self._waits())
 
     def _waits(self) -> list[tuple[str, Timings]]:
@@ -370,11 +402,18 @@ class Comm:
         if not 0 <= root < self.size:
             raise fail("comm-root", root=root, where=where, size=self.size - 1)
 
-    def _check_averaged(self, arrays: Sequence[Array]) -> None:
+    def _check_dtypes(
+        self,
+        arrays: Sequence[Array],
+        allowed: Sequence[str] = AVERAGED,
+        where: str = "comm.aggregate",
+    ) -> None:
         for index, array in enumerate(arrays):
-            if name_of(array.dtype) not in AVERAGED:
-                averaged = ", ".join(AVERAGED)
-                raise fail("comm-dtype-array", index=index, dtype=array.dtype, averaged=averaged)
+            if name_of(array.dtype) not in allowed:
+                names = ", ".join(allowed)
+                raise fail(
+                    "comm-dtype-array", index=index, dtype=array.dtype, allowed=names, where=where
+                )
 
     def agree(self, call: str, signature: Signature = ()) -> None:
         """Returns when every rank has called it with the same arguments. Moves nothing.
@@ -453,20 +492,21 @@ class Comm:
             self._kept[dtype, length] = np.empty(length, _held(dtype))
         return self._kept[dtype, length]
 
-    def _mean(self, buffer: Array) -> None:
-        if buffer.dtype.itemsize == 2:  # MPI has no sum of halves
-            form = np.dtype(np.float16) if buffer.dtype == np.float16 else BFLOAT16
-            wide = widened(buffer.view(form))
-            self._backend.mean(wide)
-            np.copyto(buffer.view(form), narrowed(wide, form))
+    def _wide(self, move: Callable[[Array], None], buffer: Array) -> None:
+        """``move`` of ``buffer``; of halves in float32, for MPI has no sum of them."""
+        if buffer.dtype.itemsize != 2:
+            move(buffer)
             return
-        self._backend.mean(buffer)
+        form = np.dtype(np.float16) if buffer.dtype == np.float16 else BFLOAT16
+        wide = widened(buffer.view(form))
+        move(wide)
+        np.copyto(buffer.view(form), narrowed(wide, form))
 
     def _watched_mean(
         self, policy: str, arrays: Sequence[Array], names: Sequence[str], buffer: Array
     ) -> None:
         """The mean; if it is not finite, which all ranks see, they find out which rank passed what."""
-        self._mean(buffer)
+        self._wide(self._backend.mean, buffer)
         if policy == "ignore" or _finite(buffer):
             return
         every = self._backend.allgather((os.uname().nodename, first_odd(arrays)))

@@ -80,6 +80,11 @@ def DistributedOptimizer(optimizer: Any, team: Comm | None = None) -> Any:
     return optimizer
 
 
+def averages(optimizer: Any) -> bool:
+    """Whether it is a :func:`DistributedOptimizer`."""
+    return hasattr(optimizer, _MARK)
+
+
 def start(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> Started:
     """Sends gradients on their way; :meth:`Started.apply` waits for their mean and makes the update.
 

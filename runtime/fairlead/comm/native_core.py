@@ -24,6 +24,7 @@ import numpy as np
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.comm.core import (
+    SUMMED,
     Array,
     Averaged,
     BufferMatch,
@@ -41,7 +42,7 @@ from fairlead.comm.core import (
 if TYPE_CHECKING:
     from fairlead.comm.backend import Backend
 
-_MEAN, _ANY = 1, 2
+_SUM, _MEAN, _ANY = 0, 1, 2
 _WIRES = {"none": 0, "fp16": 2, "bf16": 3}
 _BYTES = 6
 # Where `fairlead build` puts the core in an image, for launches without `fairlead run`.
@@ -242,6 +243,13 @@ class NativeComm(Comm):
         self._check("comm.broadcast", code)
         return call.result()
 
+    def sum(self, arrays: Sequence[Array]) -> list[Array]:
+        self._check_dtypes(arrays, SUMMED, "comm.sum")
+        call = _Tensors(arrays, None)
+        code = self.core.fairlead_comm_aggregate(self._team, call.at, call.count, _SUM | _ANY)
+        self._check("comm.sum", code)
+        return call.result()
+
     def average(self, value: float) -> float:
         values = (ctypes.c_double * 1)(value)
         self._check("comm.average", self.core.fairlead_comm_average(values, 1))
@@ -261,9 +269,20 @@ class NativeComm(Comm):
             raise disagreement(self._allgather((call, signature, self.layout.host)))
 
     def check_buffers_match(self, arrays: Sequence[Array]) -> BufferMatch:
-        return compare([digest_of(array) for array in arrays], self._gather_bytes, self._allgather)
+        each = [digest_of(array) for array in arrays]
+        if self._team is None:
+            return compare(each, self._gather_bytes, self._allgather)
+
+        # The core gathers in the order of blocking calls only; a team has an order of its own.
+        def gather(digests: list[bytes]) -> list[list[bytes]]:
+            table = np.zeros((self.size, len(digests), 4), np.int64)
+            table[self.rank] = np.frombuffer(b"".join(digests), np.int64).reshape(-1, 4)
+            return [[digest.tobytes() for digest in row] for row in self.sum([table])[0]]
+
+        return compare(each, lambda mine: [row[0] for row in gather([mine])], gather)
 
     def close(self) -> None:
+        self._check_last()
         rows = self._waits()  # the core counts until it ends
         self._check("comm.finalize", self.core.fairlead_comm_finalize())
         if not self._concluded:
@@ -276,7 +295,7 @@ class NativeComm(Comm):
         return team
 
     def _means(self, call: Averaged, background: bool = False) -> Pending:
-        self._check_averaged(call.arrays)
+        self._check_dtypes(call.arrays)
         operation = operation_of(call.compression, call.any_values)
         tensors = _Tensors(call.arrays, call.out, names=call.names)
         if not background:

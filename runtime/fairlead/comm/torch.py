@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import io
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -117,9 +118,7 @@ def broadcast_parameters(parameters: Any, root: int = 0) -> None:
         np.copyto(array, value)
     if gpu:
         _group(*_listed(gpu)).broadcast(*_listed(gpu), root)
-    common.require_equal(
-        ranks, [_held(t, n) for n, t in named.items()], list(named), "after the broadcast"
-    )
+    require_equal(named, "after the broadcast")
 
 
 def broadcast_optimizer_state(optimizer: Any, root: int = 0) -> None:
@@ -141,7 +140,12 @@ def average_buffers(module: Any) -> None:
     BatchNorm counts mean and variance of this rank's batches; all ranks then get the mean of these
     over ranks. What is no float becomes rank 0's.
     """
-    host, gpu = _by_place(dict(module.named_buffers()))
+    average_state(dict(module.named_buffers()))
+
+
+def average_state(named: Mapping[str, Any]) -> None:
+    """:func:`average_buffers` of tensors by name."""
+    host, gpu = _by_place(named)
     arrays = [_array(tensor, name) for name, tensor in host.items()]
     means = common.mean_state(comm.init(), arrays, list(host))
     for array, mean in zip(arrays, means, strict=True):
@@ -172,7 +176,13 @@ def check_state(module: Any, optimizer: Any = None) -> None:
         named |= {f"optimizer state {index} {k}": v for k, v in state.items() if torch.is_tensor(v)}
     for index, group in enumerate(optimizer.param_groups if optimizer else ()):
         named[f"learning rate of group {index}"] = torch.as_tensor(group["lr"])
-    common.require_equal(comm.init(), [_held(t, n) for n, t in named.items()], list(named), "now")
+    require_equal(named, "now")
+
+
+def require_equal(named: Mapping[str, Any], when: str, remedy: str = common.ALIKE) -> None:
+    """Compares tensors over ranks, bit by bit. Collective; the rest as :func:`check_state`."""
+    arrays = [held(tensor, name) for name, tensor in named.items()]
+    common.require_equal(comm.init(), arrays, list(named), when, remedy)
 
 
 def ddp_hook(state: Any, bucket: Any) -> Any:
@@ -290,6 +300,7 @@ class _Averaging:
     def __init__(self, optimizer: Any, names: Mapping[int, str]):
         self.optimizer, self.names = optimizer, names
         self.averaged = self.compared = False
+        self.versions: list[int] = []  # of the parameters after the last step
 
     def before_step(
         self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -305,6 +316,7 @@ class _Averaging:
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.averaged = False
+        self.versions = [p._version for p in self.parameters()]
         if (timeline := comm.init().timeline) is not None:
             timeline.close_step()
 
@@ -315,15 +327,14 @@ class _Averaging:
         Args:
             scaled: the loss was scaled: infinities are to be expected, and lower the scale.
         """
-        parameters = [
-            p for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad
-        ]
-        names = [self.names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)]
+        parameters = self.parameters()
+        names = self.called(parameters)
         if not self.compared:
             self.compared = True
+            self.watch_end()
             common.require_equal(
                 comm.init(),
-                [_held(p, name) for p, name in zip(parameters, names, strict=True)],
+                [held(p, name) for p, name in zip(parameters, names, strict=True)],
                 names,
                 "before the first step",
                 "call `fairlead.comm.torch.broadcast_parameters(model)` before training",
@@ -340,6 +351,48 @@ class _Averaging:
             parameter.grad = gradient
         self.averaged = True
         common.step_made(comm.init())
+
+    def parameters(self) -> list[Any]:
+        groups = self.optimizer.param_groups
+        return [p for group in groups for p in group["params"] if p.requires_grad]
+
+    def called(self, parameters: Sequence[Any]) -> list[str]:
+        return [self.names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)]
+
+    def watch_end(self) -> None:
+        """Has the parameters compared before MPI ends, if the optimizer is alive then."""
+        here = weakref.ref(self)
+
+        def end() -> None:
+            averaging = here()
+            if averaging is not None:
+                averaging.end()
+
+        comm.init().before_end(end)
+
+    def end(self) -> None:
+        """Compares the parameters that the last step left. Collective.
+
+        Raises:
+            FairleadError: the ranks hold others.
+        """
+        ranks, parameters = comm.init(), self.parameters()
+        if ranks.size == 1 or not self.versions:
+            return
+        # A script may give one rank other weights afterwards, such as the best ones, to evaluate them.
+        later = self.versions != [p._version for p in parameters]
+        changed = [r for r, is_later in enumerate(common.of_each_rank(ranks, later)) if is_later]
+        if changed:
+            which = ", ".join(map(str, changed))
+            words = f"rank {which} changed them after the last step"
+            if ranks.rank == 0:
+                common.say(f"weights were not compared at the end: {words}")
+            return
+        names = self.called(parameters)
+        held_now = dict(zip(names, parameters, strict=True))
+        require_equal(held_now, "at the end of the training", common.UNEQUAL_AT_END)
+        if ranks.rank == 0:
+            common.say(f"weights are bit-identical on {ranks.size} ranks ({len(names)} arrays)")
 
     def _averaging(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def averaging() -> Any:
@@ -438,7 +491,7 @@ def _tensor(array: Array) -> Any:
     return torch.from_numpy(array)
 
 
-def _held(tensor: Any, name: str) -> Array:
+def held(tensor: Any, name: str) -> Array:
     """What a tensor holds, to be compared; from a GPU it is copied."""
     return _array(tensor.detach().cpu(), name)
 

@@ -23,6 +23,7 @@ from fairlead.swap.model import MOUNT, WITNESS, Bind, Inputs, Line, Plan
 from fairlead.swap.reach import programs_of, relevant
 from fairlead.swap.remedies.model import Changes, Draft, Phase, Remedy
 from fairlead.swap.remedies.registry import ordered
+from fairlead.swap.shell_python import OTHER, REMOVED, UNBUFFERED
 from fairlead.swap.site_rules import from_site
 
 
@@ -38,7 +39,7 @@ def plan(inputs: Inputs) -> Plan:
     draft = _host_staged(draft, remedies) if inputs.swapped_in else _own_kept(draft)
     draft = _finished(draft, remedies, Phase.LOADING)
     draft = _site_rules(_modules(_search_path(draft)))
-    draft = _finished(draft, remedies, Phase.RUNNING)
+    draft = _python(_finished(draft, remedies, Phase.RUNNING))
     draft = _preloads(draft)
     draft = _finished(draft, remedies, Phase.SHOWING)
     return _planned(_described(draft))
@@ -156,11 +157,26 @@ def _preloads(draft: Draft) -> Draft:
     return draft.plus(Changes(binds, {"LD_PRELOAD": preload}, tuple(lines)))
 
 
+def _python(draft: Draft) -> Draft:
+    """Passes the shell's harmless variables for Python on, and lets output appear when it is written."""
+    request = draft.inputs.request
+    env = {name: value for name, value in request.python_env if name not in draft.env}
+    lines = [Line("env", f"{name}={value}", "set in this shell") for name, value in env.items()]
+    decided = {**request.image_env, **draft.env, **env}
+    if request.unbuffered and UNBUFFERED not in decided:
+        env[UNBUFFERED] = "1"
+        why = f"a rank's output appears when it is written; `--env {UNBUFFERED}=` turns it off"
+        lines.append(Line("env", f"{UNBUFFERED}=1", why))
+    return draft.plus(Changes(env=env, lines=tuple(lines)))
+
+
 def _described(draft: Draft) -> Draft:
     """Adds lines on what no step covers: the shell's Python variables, the engine, the launcher."""
     inputs = draft.inputs
-    why = "set in this shell for its own Python; the image's would follow it (--env sets it there)"
-    lines = [Line("unset", name, why) for name in inputs.request.shell_python]
+    lines = [
+        Line("unset", name, f"set in this shell: {REMOVED.get(name, OTHER)}; --env sets it there")
+        for name in inputs.request.shell_python
+    ]
     engine = inputs.engine
     if inputs.opened and inputs.opened != inputs.image:
         squashfs = engine.takes is Takes.SQUASHFS

@@ -1,5 +1,6 @@
 """A serial torch script with a loader; it knows nothing of ranks. Argument 1 is the folder for what it saw."""
 
+import copy
 import json
 import os
 import sys
@@ -25,14 +26,35 @@ class Rows(Dataset):
         return x, x.sum() / 8
 
 
-def model():
-    made = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-    return made, torch.optim.SGD(made.parameters(), 0.05, momentum=0.5)
+class Normed(torch.nn.Module):
+    """Its statistics are of modules whose own parameters no optimizer has."""
 
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Sequential(
+            torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.BatchNorm1d(8, affine=False)
+        )
+        self.last = torch.nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x)))
+
+
+def model():
+    made = copy.deepcopy(Normed())
+    return made, torch.optim.SGD(made.last.parameters(), 0.05, momentum=0.5)
+
+
+try:  # before there is an optimizer
+    weight = torch.ones(4, requires_grad=True)
+    (weight * 2).sum().backward()
+    seen["by hand"] = "trained"
+except Exception as exc:
+    seen["by hand"] = str(exc)
 
 try:  # before any loader that shuffles was gone through
     made, optimizer = model()
-    made(torch.ones(1, 4)).sum().backward()
+    made(torch.rand(2, 4)).sum().backward()
     optimizer.step()
     seen["alone"] = "trained"
 except Exception as exc:
@@ -58,9 +80,14 @@ for _ in range(3):
         optimizer.step()
         total += float(loss)
     losses.append(total)
+    made.eval()
+    seen.setdefault("evaluated", []).append(float(made(torch.ones(3, 4)).sum().detach()))
+    made.train()
     epochs.append(sorted(rows.read))
 seen["losses"], seen["epochs"] = losses, epochs
-seen["weights"] = [float(p.abs().sum()) for p in made.parameters()]
+seen["weights"] = [float(p.abs().sum()) for p in made.state_dict().values()]
+if sys.argv[2:]:  # statistics that no step follows
+    made(torch.randn(8, 4))
 seen["whole"] = len(list(DataLoader(rows, batch_size=8)))
 torch.save(made.state_dict(), folder / "model.pt")
 print("the script has come to its end")

@@ -26,9 +26,9 @@ from fairlead.base.errors import fail
 from fairlead.comm import barrier, local_rank
 from fairlead.comm import rank as get_rank
 from fairlead.comm import size as get_nranks
-from fairlead.comm.core import Array
+from fairlead.comm.core import Array, Comm
 from fairlead.comm.dropin import tensors
-from fairlead.comm.dropin.teams import Plugin, say_on_rank_0
+from fairlead.comm.dropin.teams import Plugin, made_equal, say_on_rank_0
 from fairlead.comm.frameworks import common
 
 __all__ = [
@@ -47,6 +47,9 @@ __all__ = [
 ]
 
 _HOOKS = ("AverageEvalMetrics", "AverageTrainMetrics", "BcastTensors", "InitConfigBcastTensors")
+
+# What a training lacks whose ranks begin with other weights.
+BROADCAST = "mc.InitConfigBcastTensors, mc.BcastTensors or mc.broadcast"
 
 _plugin: Plugin | None = None
 _wanted: set[int] = set()
@@ -132,14 +135,48 @@ def gradients(gradients: Sequence[Any], team: int = 0) -> list[Any]:
     """The mean over ranks of each gradient, in their order; None stays None. Collective.
 
     Those of embeddings (``IndexedSlices``) become dense. In a graph, call it once a team and step.
+
+    Raises:
+        FairleadError: by the second call: the weights were never broadcast, or, in a graph, whose weights
+            are known, they differ between ranks.
+    """
+    tf = sys.modules.get("tensorflow")
+    if tf is None or tf.executing_eagerly() or tf.inside_function():
+        return averaged(gradients, team)
+    trained = tf.compat.v1.trainable_variables()
+    if not trained:
+        return averaged(gradients, team)
+    from fairlead.comm.dropin import weights
+
+    checked = weights.before_all(trained, lambda: ranks_of(team), BROADCAST)
+    with tf.control_dependencies([checked]):
+        copies = common.present(
+            lambda given: [tf.identity(tf.convert_to_tensor(t)) for t in given], gradients
+        )
+    return averaged(copies, team, compared=True)
+
+
+def averaged(gradients: Sequence[Any], team: int, *, compared: bool = False) -> list[Any]:
+    """:func:`gradients`.
+
+    Args:
+        compared: whether the caller knows the weights, and compares them.
     """
     if _plugin is None:
         _wanted.add(team)  # a graph may be made first, and run after init
 
     def aggregate(arrays: list[Array]) -> list[Array]:
-        return _started().gradients(arrays, team)
+        plugin = _started()
+        if not compared:
+            plugin.require_broadcast(team)
+        return plugin.gradients(arrays, team)
 
     return common.present(lambda given: tensors.gradients(aggregate, given), gradients)
+
+
+def ranks_of(team: int) -> Comm:
+    """Those that average the gradients of a team, in an order of their own."""
+    return _started().team(team).ranks
 
 
 def average(array: Any) -> Any:
@@ -163,6 +200,7 @@ def check_buffers_match(arrays: Sequence[Any], verbose: int = 0) -> int:
     """
     match = comm.check_buffers_match([np.asarray(array) for array in arrays])
     if match.first is None:
+        made_equal.add("check_buffers_match")
         return 0
     if verbose:
         say_on_rank_0(

@@ -21,7 +21,11 @@ def DistributedOptimizer(opt: Any, team: int = 0) -> Any:
         FairleadError: it is no optimizer of Keras, nor of ``tf.compat.v1.train``.
     """
     if session_hooks.is_optimizer(opt):
-        return session_hooks.averaging(opt, lambda gradients: cray.gradients(gradients, team))
+
+        def mean(gradients: list[Any]) -> list[Any]:
+            return cray.averaged(gradients, team, compared=True)
+
+        return session_hooks.averaging(opt, mean, lambda: cray.ranks_of(team), cray.BROADCAST)
     import keras
 
     if isinstance(opt, keras.optimizers.Optimizer):

@@ -17,7 +17,7 @@ from fairlead.comm.dropin.cray import (
     init_mpi,
     local_rank,
 )
-from fairlead.comm.dropin.teams import say_on_rank_0
+from fairlead.comm.dropin.teams import made_equal, say_on_rank_0
 from fairlead.comm.dropin.variables import read
 from fairlead.comm.torch import DistributedOptimizer as _front
 from fairlead.comm.torch import broadcast_optimizer_state, broadcast_parameters
@@ -56,3 +56,4 @@ def same_start(opt: Any) -> None:
     parameters = [p for group in opt.param_groups for p in group["params"]]
     broadcast_parameters({f"parameter {i}": p.data for i, p in enumerate(parameters)})
     broadcast_optimizer_state(opt)
+    made_equal.add("DistributedOptimizer")

@@ -11,10 +11,13 @@ from typing import Any
 
 import torch
 
+from fairlead import comm
 from fairlead.base.errors import fail
 from fairlead.comm.dropin import cray, cray_torch
 from fairlead.comm.dropin.cray_torch import *  # noqa: F403
 from fairlead.comm.frameworks import common
+from fairlead.comm.frameworks.watched import Watched
+from fairlead.comm.torch import held
 
 __all__ = [*cray_torch.__all__]
 
@@ -52,6 +55,12 @@ def DistributedOptimizer(  # type: ignore[no-redef]  # the one name that differs
     team, _optimizers = _optimizers, _optimizers + 1
     if team >= nteams:
         raise fail("comm-dropin-call-nteams", team=team + 1, nteams=nteams)
+    names = [f"parameter {i}" for i in range(len(parameters))]
+    watched = Watched(
+        comm.init,
+        "DistributedOptimizer",
+        lambda: (names, [held(p, n) for p, n in zip(parameters, names, strict=True)]),
+    )
     cray.config_team(team, 0, max(int(warmup * nsteps), 1), nsteps, verb, freq)
 
     def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -60,7 +69,8 @@ def DistributedOptimizer(  # type: ignore[no-redef]  # the one name that differs
         for parameter in parameters:
             if parameter.grad is None:  # a list that is the same in every step and on every rank
                 parameter.grad = torch.zeros_like(parameter)
-        means = cray.gradients([p.grad for p in parameters], team)
+        watched.step()
+        means = cray.averaged([p.grad for p in parameters], team, compared=True)
         for parameter, mean in zip(parameters, means, strict=True):
             parameter.grad.copy_(mean)
 

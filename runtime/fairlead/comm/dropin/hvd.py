@@ -15,8 +15,8 @@ import numpy as np
 
 from fairlead import comm
 from fairlead.base.errors import fail
-from fairlead.comm.core import Array, Comm
-from fairlead.comm.dropin import tensors
+from fairlead.comm.core import Comm
+from fairlead.comm.dropin import rules
 from fairlead.comm.dropin.absent import not_offered
 from fairlead.comm.dropin.teams import say_on_rank_0
 from fairlead.comm.dropin.tensors import in_order
@@ -56,13 +56,12 @@ __all__ = [
 ]
 
 __version__ = "0.28.1"  # the interface that this follows
-Average, Sum = "Average", "Sum"
-_SMALL = ("float16", "bfloat16")
+Average, Sum = rules.AVERAGE, rules.SUM
 _hosts: list[str] = []  # of each rank; none before init and after shutdown
 
 
 class Compression:
-    """How gradients travel: as they are, or as float16."""
+    """How float32 travels: as it is, or as float16."""
 
     none = "none"
     fp16 = "fp16"
@@ -154,24 +153,19 @@ def grouped_allreduce(tensors: Any, *args: Any, **named: Any) -> list[Any]:
 
     The other arguments are those of :func:`reduction`, in its order.
     """
-    return in_order(reduction(*args, **named), list(tensors))
+    return in_order(reduction(*args, **named).operation(_ranks), list(tensors))
 
 
 def broadcast(tensor: Any, root_rank: int = 0, name: str | None = None, **more: Any) -> Any:
     """Rank ``root_rank``'s tensor. Collective."""
     _ranks(more)
-    return in_order(tensors.from_root(root_rank), [tensor])[0]
+    return in_order(rules.broadcast(root_rank), [tensor])[0]
 
 
 def allgather(tensor: Any, name: str | None = None, **more: Any) -> Any:
     """The tensors of all ranks, joined along their first dimension, which may differ. Collective."""
     _ranks(more)
-
-    def join(arrays: list[Array]) -> list[Array]:
-        (array,) = arrays
-        return [np.concatenate([np.atleast_1d(a) for a in gather_objects(array)])]
-
-    return in_order(join, [tensor], same_shape=False)[0]
+    return in_order(rules.allgather(), [tensor])[0]
 
 
 def broadcast_object(
@@ -206,21 +200,17 @@ def reduction(
     op: Any = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    *,
-    own_team: bool = False,
     **more: Any,
-) -> tensors.Collective:
+) -> rules.Reduction:
     """What an allreduce with these arguments does to arrays.
 
     Args:
-        compression: ``Compression.fp16``: float32 and float64 travel as float16.
-        own_team: it gets a communicator of its own, for calls that may be in flight at any time, as
-            TensorFlow runs the operations of a step in threads. Collective.
+        compression: ``Compression.fp16``: float32 travels as float16.
         more: ``device_dense``, ``sparse_as_dense`` and the like, without meaning here.
     Raises:
         FairleadError: another ``op``, or process sets.
     """
-    ranks = _ranks(more).team() if own_team else _ranks(more)
+    _ranks(more)
     if op is None:
         op = Average if average is None or average else Sum
     require(op in (Average, Sum), f"op={op}", "op=Average or op=Sum")
@@ -228,33 +218,7 @@ def reduction(
     require(
         compression in known, f"compression={compression}", "Compression.none or Compression.fp16"
     )
-    factor = prescale_factor * postscale_factor * (ranks.size if op == Sum else 1)
-
-    def reduce(arrays: list[Array]) -> list[Array]:
-        sent = [_as_sent(array, compression, op == Sum) for array in arrays]
-        results = []
-        for mean, array in zip(ranks.aggregate(sent), arrays, strict=True):
-            wide = mean.astype(np.float32) if mean.dtype.name in _SMALL else mean
-            value = mean if factor == 1 else wide * factor
-            if array.dtype.kind in "iub":
-                # As Horovod has it: the mean of integers is cut.
-                value = np.trunc(
-                    np.where(np.abs(value - np.rint(value)) < 1e-9, np.rint(value), value)
-                )
-            results.append(np.asarray(value).astype(array.dtype, copy=False))
-        return results
-
-    return reduce
-
-
-def _as_sent(array: Array, compression: str, exact: bool) -> Array:
-    kind, name = array.dtype.kind, array.dtype.name
-    if kind in "iub":
-        return array.astype(np.float64)
-    if compression == Compression.fp16 and kind == "f":
-        return array.astype(np.float16)
-    # A sum is the mean times the ranks, which rounds once more than the sum itself.
-    return array.astype(np.float64) if exact and name == "float32" else array
+    return rules.Reduction(op, compression, prescale_factor, postscale_factor)
 
 
 def _ranks(more: Mapping[str, Any] = {}) -> Comm:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import tensorflow
 
-from fairlead.comm.dropin import hvd, tensors
+from fairlead import comm
+from fairlead.comm.dropin import hvd, rules, tensors, weights
 from fairlead.comm.dropin.hvd import *  # noqa: F403
 from fairlead.comm.dropin.session_hooks import BcastTensors, averaging, broadcast_op, is_optimizer
 from fairlead.comm.frameworks import common
@@ -86,7 +87,12 @@ def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
         from fairlead.comm.dropin import hvd_keras
 
         return hvd_keras.DistributedOptimizer(optimizer, compression=compression, op=op, **more)
-    return averaging(optimizer, _mean(op, compression, more))
+    # TensorFlow runs the operations of a step in threads. Compared as they are sent, in the same call: gradients are
+    # floats, and nothing is widened.
+    ranks = comm.init().team()
+    reduce = _reduction(op, compression, more).operation(lambda: ranks, compared=False)
+    mean = partial(common.present, partial(tensors.gradients, reduce))
+    return averaging(optimizer, mean, lambda: ranks, "hvd.broadcast_global_variables")
 
 
 class DistributedGradientTape:
@@ -103,7 +109,7 @@ class DistributedGradientTape:
         **more: Any,
     ):
         self._tape = gradtape
-        self._mean = _mean(op, compression, more, own_team=False)
+        self._reduce = _reduction(op, compression, more).operation(comm.init, compared=False)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
@@ -118,12 +124,16 @@ class DistributedGradientTape:
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **more: Any) -> Any:
         gradients = self._tape.gradient(target, sources, output_gradients, **more)
         flat = tensorflow.nest.flatten(gradients)
-        return tensorflow.nest.pack_sequence_as(gradients, self._mean(flat))
+        watched = weights.of_tape(tensorflow.nest.flatten(sources), "hvd.broadcast_variables")
+        reduce = self._reduce
+        if watched is not None and tensorflow.executing_eagerly():
+            watched.step()
+        elif watched is not None:  # in each run of what is traced here
+            reduce = rules.after(watched.step, reduce)
+        means = common.present(partial(tensors.gradients, reduce), flat)
+        return tensorflow.nest.pack_sequence_as(gradients, means)
 
 
-def _mean(
-    op: Any, compression: Any, more: dict[str, Any], own_team: bool = True
-) -> Callable[[list[Any]], list[Any]]:
+def _reduction(op: Any, compression: Any, more: dict[str, Any]) -> rules.Reduction:
     hvd.no_sets(more)
-    reduce = hvd.reduction(op=op, compression=compression, own_team=own_team)
-    return partial(common.present, partial(tensors.gradients, reduce))
+    return hvd.reduction(op=op, compression=compression)

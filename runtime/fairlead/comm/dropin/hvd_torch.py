@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import torch
+
 from fairlead.comm.dropin import hvd
 from fairlead.comm.dropin.hvd import *  # noqa: F403
 from fairlead.comm.dropin.teams import say_on_rank_0
@@ -61,9 +63,11 @@ def broadcast_optimizer_state(optimizer: Any, root_rank: int = 0, **more: Any) -
 
 def allreduce_(tensor: Any, *args: Any, **named: Any) -> Any:
     """:func:`allreduce`, into ``tensor`` itself."""
-    return tensor.copy_(hvd.allreduce(tensor, *args, **named))
+    with torch.no_grad():
+        return tensor.copy_(hvd.allreduce(tensor, *args, **named))
 
 
 def broadcast_(tensor: Any, root_rank: int = 0, *args: Any, **named: Any) -> Any:
     """:func:`broadcast`, into ``tensor`` itself."""
-    return tensor.copy_(hvd.broadcast(tensor, root_rank))
+    with torch.no_grad():
+        return tensor.copy_(hvd.broadcast(tensor, root_rank))

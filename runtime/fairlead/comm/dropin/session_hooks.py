@@ -20,7 +20,8 @@ import numpy as np
 import tensorflow
 
 from fairlead import comm
-from fairlead.comm.dropin import cray, tensors
+from fairlead.comm.core import Comm
+from fairlead.comm.dropin import cray, tensors, weights
 from fairlead.comm.dropin.teams import say_on_rank_0
 from fairlead.comm.frameworks import common
 
@@ -261,10 +262,16 @@ def is_optimizer(optimizer: Any) -> bool:
     return isinstance(optimizer, _v1.train.Optimizer)
 
 
-def averaging(optimizer: Any, mean: Callable[[list[Any]], list[Any]]) -> Any:
+def averaging(
+    optimizer: Any,
+    mean: Callable[[list[Any]], list[Any]],
+    ranks: Callable[[], Comm],
+    broadcast: str,
+) -> Any:
     """``optimizer`` itself, of ``tf.compat.v1.train``, whose gradients from now on are averaged by ``mean``.
 
-    It does so in ``compute_gradients``, hence before the program clips them or unscales the loss.
+    It does so in ``compute_gradients``, hence before the program clips them or unscales the loss. In a graph, the
+    second step compares the variables on ``ranks``; ``broadcast`` is the call that has to come before.
     """
     if not hasattr(optimizer, _MARK):
         setattr(optimizer, _MARK, True)
@@ -272,11 +279,21 @@ def averaging(optimizer: Any, mean: Callable[[list[Any]], list[Any]]) -> Any:
 
         def compute_gradients(*args: Any, **named: Any) -> list[tuple[Any, Any]]:
             pairs = computed(*args, **named)
-            means = mean([gradient for gradient, _ in pairs])
+            gradients = [gradient for gradient, _ in pairs]
+            trained = [variable for gradient, variable in pairs if gradient is not None]
+            if trained and not tensorflow.executing_eagerly() and not tensorflow.inside_function():
+                checked = weights.in_graph(trained, ranks, broadcast)
+                with tensorflow.control_dependencies([checked]):
+                    gradients = common.present(_copies, gradients)
+            means = mean(gradients)
             return [(g, variable) for g, (_, variable) in zip(means, pairs, strict=True)]
 
         optimizer.compute_gradients = compute_gradients
     return optimizer
+
+
+def _copies(given: list[Any]) -> list[Any]:
+    return [tensorflow.identity(tensorflow.convert_to_tensor(tensor)) for tensor in given]
 
 
 def _named(metrics: Any) -> dict[str, Any]:

@@ -20,12 +20,15 @@ from fairlead.base.errors import fail
 from fairlead.comm.core import Array, Comm
 from fairlead.comm.delayed import Delayed, Schedule, largest_stable
 from fairlead.comm.dropin.variables import MOST_THREADS, Variables, read
+from fairlead.comm.frameworks.watched import Watched
 
 MOMENTUM = "FAIRLEAD_COMM_DELAY_MOMENTUM"
 _ASSUMED_MOMENTUM = 0.9
 _NARROW = ("float16", "bfloat16", "float32")
 
 Say = Callable[[str], None]
+# The calls of this process that made weights equal on all ranks, or showed that they are.
+made_equal: set[str] = set()
 
 
 def say_on_rank_0(text: str) -> None:
@@ -44,7 +47,7 @@ class Team:
     """
 
     def __init__(self, number: int, ranks: Comm, *, double: bool = False, say: Say = say_on_rank_0):
-        self.number, self._ranks, self._double, self._say = number, ranks, double, say
+        self.number, self.ranks, self._double, self._say = number, ranks, double, say
         # A session may run two aggregations of one team in two threads.
         self._lock = threading.Lock()
         self._late: _Late | None = None
@@ -65,7 +68,7 @@ class Team:
             self._late = None
             self._say(f"team {self.number}: gradients are synchronous throughout")
             return
-        self._late = _Late(self, self._ranks, schedule, momentum)
+        self._late = _Late(self, self.ranks, schedule, momentum)
         self._say(
             f"team {self.number}: of {max_steps} steps of each rank, those from {schedule.late[0]} to"
             f" {schedule.late[-1]} get their gradients one step late, the others are synchronous"
@@ -81,7 +84,7 @@ class Team:
                 a.astype(np.float64) if self._double and a.dtype.name in _NARROW else a
                 for a in arrays
             ]
-            means = self._ranks.aggregate(wide) if self._late is None else self._delayed(wide)
+            means = self.ranks.aggregate(wide) if self._late is None else self._delayed(wide)
             result = [
                 mean if mean.dtype == array.dtype else mean.astype(array.dtype)
                 for mean, array in zip(means, arrays, strict=True)
@@ -216,6 +219,7 @@ class Plugin:
         self._model_size, self._made = model_size, teams
         self._threads = min(max(threads, 1), MOST_THREADS)
         self._compared = False
+        self._unknown = Watched(comm.init)  # the weights
         self._lock = threading.Lock()
         self.teams: dict[int, Team] = {}
         for number in sorted({*range(teams), *wanted}):
@@ -241,6 +245,16 @@ class Plugin:
     ) -> None:
         team = self.team(number)
         team.configure(ksteps, max_steps, verbosity, perf_freq, self._momentum)
+
+    def require_broadcast(self, number: int) -> None:
+        """A team is about to average gradients of weights that only the script knows.
+
+        Raises:
+            FairleadError: it is the second time, and nothing has made the weights equal.
+        """
+        self._unknown.step()
+        if self.team(number).calls == 1 and self._ranks.size > 1 and not made_equal:
+            raise fail("comm-dropin-not-broadcast", number=number)
 
     def gradients(self, arrays: Sequence[Array], number: int) -> list[Array]:
         result = self.team(number).gradients(arrays)

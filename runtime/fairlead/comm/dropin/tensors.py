@@ -18,10 +18,11 @@ import numpy as np
 from fairlead import comm
 from fairlead.base.errors import fail
 from fairlead.comm.core import Array
-from fairlead.comm.dropin.teams import say_on_rank_0
+from fairlead.comm.dropin.rules import Operation
+from fairlead.comm.dropin.teams import made_equal, say_on_rank_0
 from fairlead.comm.frameworks import common
 
-# Each array becomes one of the same dtype and shape, but for the first dimension where that may change.
+# Each array becomes one of the same dtype and shape. No gradient goes back through it.
 Collective = Callable[[list[Array]], list[Array]]
 # Name of the operations that `gradients` makes, by which the hooks find them in a graph.
 GRADIENTS = "fairlead_gradients"
@@ -32,67 +33,52 @@ _MARK = "_fairlead_threads"
 
 def from_root(root: int) -> Collective:
     """What gives each rank the arrays of rank ``root``."""
-    return lambda arrays: common.broadcast(comm.init(), arrays, (), root)
+
+    def broadcast(arrays: list[Array]) -> list[Array]:
+        made_equal.add("broadcast")
+        return common.broadcast(comm.init(), arrays, (), root)
+
+    return broadcast
 
 
-def over(collective: Collective, values: Sequence[Any], *, same_shape: bool = True) -> list[Any]:
+def over(collective: Collective | Operation, values: Sequence[Any]) -> list[Any]:
     """``collective`` of ``values``, as new tensors of their kind and static shape.
 
-    In a graph, this makes the operation that does it when it is run.
+    In a graph, this makes the operation that does it when it is run. Through an :class:`Operation` gradients go back
+    by its rule, on tapes, in graphs and in torch.
     """
     if not values:
         return []
     kind = _kind(values)
     if kind == "numpy":
-        return collective([np.asarray(value) for value in values])
+        arrays = [np.asarray(value) for value in values]
+        return _moved(collective, arrays, [len(np.atleast_1d(array)) for array in arrays])
     if kind == "torch":
         return _over_torch(collective, values)
-    import tensorflow as tf
-
-    tensors = [tf.convert_to_tensor(value_of(value)) for value in values]
-    if all(hasattr(tensor, "numpy") for tensor in tensors) and tf.executing_eagerly():
-        results = collective([np.asarray(tensor.numpy()) for tensor in tensors])
-        return [
-            tf.convert_to_tensor(r, dtype=t.dtype) for r, t in zip(results, tensors, strict=True)
-        ]
-
-    @common.in_words()
-    def run(*arrays: Any) -> list[Array]:
-        # TensorFlow owns what comes in, and takes over what goes out.
-        return collective([np.asarray(array) for array in arrays])
-
-    results = tf.numpy_function(run, tensors, [tensor.dtype for tensor in tensors])
-    for result, tensor in zip(results, tensors, strict=True):
-        shape = tensor.shape
-        if not same_shape and shape.rank:
-            shape = tf.TensorShape([None, *shape[1:]])
-        result.set_shape(shape)
-    return list(results)
+    return _over_tensorflow(collective, [value_of(value) for value in values])
 
 
-def in_order(
-    collective: Collective, values: Sequence[Any], *, same_shape: bool = True
-) -> list[Any]:
+def _moved(
+    collective: Collective | Operation, arrays: list[Array], rows: Sequence[int]
+) -> list[Array]:
+    if isinstance(collective, Operation):
+        return collective.move(arrays, rows)
+    return collective(arrays)
+
+
+def in_order(collective: Collective | Operation, values: Sequence[Any]) -> list[Any]:
     """:func:`over`; in a graph of TF 1 after the previous one, so that all ranks keep one order.
 
-    A session runs operations in any order, and each run of one then runs those before it as well.
+    A session runs operations in any order, and each run of one then runs those before it as well. What takes a
+    gradient back keeps the order, too.
     """
     tf = sys.modules.get("tensorflow")
-    if tf is None or not _in_session_graph(tf, values):
-        return over(collective, values, same_shape=same_shape)
-    graph = tf.compat.v1.get_default_graph()
-    before = graph.get_collection(_ORDERED)
-    with tf.control_dependencies(before[-1:]):
-        given = [tf.identity(value_of(value)) for value in values]
-        results = over(collective, given, same_shape=same_shape)
-    if results:
-        graph.add_to_collection(_ORDERED, results[0].op)
-        if not before:
-            _expect(tf, results[0].op)
-    return results
+    if not values or tf is None or not _in_session_graph(tf, values):
+        return over(collective, values)
+    return _over_tensorflow(collective, [value_of(value) for value in values], _ordered)
 
 
-def gradients(collective: Collective, values: Sequence[Any]) -> list[Any]:
+def gradients(collective: Collective | Operation, values: Sequence[Any]) -> list[Any]:
     """:func:`over`, in operations called :data:`GRADIENTS`, which may run concurrently with all others."""
     tf = sys.modules.get("tensorflow")
     if tf is None:
@@ -117,19 +103,151 @@ def _in_session_graph(tf: Any, values: Sequence[Any]) -> bool:
     return not eager and _kind(values) == "tensorflow"
 
 
-def _over_torch(collective: Collective, values: Sequence[Any]) -> list[Any]:
+def _over_torch(collective: Collective | Operation, values: Sequence[Any]) -> list[Any]:
     import torch
 
     if any(value.device.type != "cpu" for value in values):
         raise fail("comm-device-tensor-gpu")
+    rows = [len(value) if value.dim() else 1 for value in values]
+    if not isinstance(collective, Operation) or not torch.is_grad_enabled():
+        return _moved_torch(collective, values, rows)
+    return list(_torch_function().apply(collective, rows, *values))
+
+
+def _moved_torch(
+    collective: Collective | Operation, values: Sequence[Any], rows: Sequence[int]
+) -> list[Any]:
+    import torch
+
     with torch.no_grad():
         # NumPy has no bfloat16; float32 holds each of its values.
         wide = [v.detach().float() if v.dtype == torch.bfloat16 else v.detach() for v in values]
-        results = collective([np.array(v.numpy()) for v in wide])
+        results = _moved(collective, [np.array(v.numpy()) for v in wide], rows)
         return [
             torch.from_numpy(np.asarray(r)).to(v.dtype)
             for r, v in zip(results, values, strict=True)
         ]
+
+
+@functools.cache
+def _torch_function() -> Any:
+    """An :class:`Operation` as a function of torch's autograd."""
+    import torch
+
+    class Collected(torch.autograd.Function):  # type: ignore[misc, unused-ignore]
+        @staticmethod
+        def forward(ctx: Any, operation: Operation, rows: Sequence[int], *values: Any) -> Any:
+            ctx.operation, ctx.rows = operation, rows
+            ctx.shapes = [value.shape for value in values]
+            results = _moved_torch(operation, values, rows)
+            exact = [r for r in results if not (r.is_floating_point() or r.is_complex())]
+            ctx.mark_non_differentiable(*exact)
+            return tuple(results)
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            # Through this class again, which goes back through it in turn.
+            back = Collected.apply(ctx.operation.gradient(), ctx.rows, *gradients)
+            return None, None, *(g.reshape(s) for g, s in zip(back, ctx.shapes, strict=True))
+
+    return Collected
+
+
+def _over_tensorflow(
+    collective: Collective | Operation,
+    values: Sequence[Any],
+    place: Callable[[Any, Callable[[], list[Any]]], list[Any]] | None = None,
+    rows: Sequence[Any] | None = None,
+) -> list[Any]:
+    """
+    Args:
+        place: puts what is made into a graph, in an order.
+        rows: of the tensors that entered forwards; those of ``values`` without it.
+    """
+    import tensorflow as tf
+
+    tensors = [tf.convert_to_tensor(value) for value in values]
+    if not isinstance(collective, Operation):
+        return _placed(tf, collective, tensors, (), place)
+    counts = [_rows(tf, tensor) for tensor in tensors] if rows is None else rows
+    if not any(_continuous(tensor) for tensor in tensors):
+        return _placed(tf, collective, tensors, counts, place)
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator, unused-ignore]
+    def collected(*given: Any) -> Any:
+        results = _placed(tf, collective, given, counts, place)
+
+        def back(*gradients: Any) -> list[Any]:
+            whole = [
+                tf.zeros_like(result) if gradient is None else gradient
+                for gradient, result in zip(gradients, results, strict=True)
+            ]
+            moved = _over_tensorflow(collective.gradient(), whole, place, counts)
+            return [
+                tf.ensure_shape(tf.reshape(m, tf.shape(t)), t.shape) if _continuous(t) else None
+                for m, t in zip(moved, given, strict=True)
+            ]
+
+        return results, back
+
+    return list(collected(*tensors))
+
+
+def _rows(tf: Any, tensor: Any) -> Any:
+    return tf.constant(1) if tensor.shape.rank == 0 else tf.shape(tensor)[0]
+
+
+def _continuous(tensor: Any) -> bool:
+    return bool(tensor.dtype.is_floating or tensor.dtype.is_complex)
+
+
+def _placed(
+    tf: Any,
+    collective: Collective | Operation,
+    tensors: Sequence[Any],
+    rows: Sequence[Any],
+    place: Callable[[Any, Callable[[], list[Any]]], list[Any]] | None,
+) -> list[Any]:
+    if all(hasattr(tensor, "numpy") for tensor in tensors) and tf.executing_eagerly():
+        arrays = [np.asarray(tensor.numpy()) for tensor in tensors]
+        results = _moved(collective, arrays, [int(count) for count in rows])
+        return [
+            tf.convert_to_tensor(r, dtype=t.dtype) for r, t in zip(results, tensors, strict=True)
+        ]
+
+    @common.in_words()
+    def run(*arrays: Any) -> list[Array]:
+        # TensorFlow owns what comes in, and takes over what goes out.
+        given = [np.asarray(array) for array in arrays]
+        return _moved(collective, given[: len(tensors)], [int(n) for n in given[len(tensors) :]])
+
+    def make() -> list[Any]:
+        inputs = [*(tf.identity(tensor) for tensor in tensors), *rows]
+        return list(tf.numpy_function(run, inputs, [tensor.dtype for tensor in tensors]))
+
+    made = make() if place is None else place(tf, make)
+    same = not isinstance(collective, Operation) or collective.same_shape
+    for result, tensor in zip(made, tensors, strict=True):
+        shape = tensor.shape
+        if not same:
+            shape = (
+                tf.TensorShape([None, *shape[1:]])
+                if shape.rank
+                else tf.TensorShape([None] if shape.rank == 0 else None)
+            )
+        result.set_shape(shape)
+    return made
+
+
+def _ordered(tf: Any, make: Callable[[], list[Any]]) -> list[Any]:
+    graph = tf.compat.v1.get_default_graph()
+    before = graph.get_collection(_ORDERED)
+    with tf.control_dependencies(before[-1:]):
+        results = make()
+    graph.add_to_collection(_ORDERED, results[0].op)
+    if not before:
+        _expect(tf, results[0].op)
+    return results
 
 
 def value_of(variable: Any) -> Any:

@@ -120,14 +120,17 @@ def broadcast_object(ranks: Comm, value: Any, root: int) -> Any:
     return pickle.loads(data.tobytes())
 
 
-_ALIKE = (
+ALIKE = (
     "change weights, optimizer and learning rate in the same way on every rank: what decides by a"
     " metric must come after AverageMetrics"
 )
 
 
+UNEQUAL_AT_END = "change weights in the same way on every rank; what one rank does to them alone, it does to a copy"
+
+
 def require_equal(
-    ranks: Comm, arrays: Sequence[Array], names: Sequence[str], when: str, remedy: str = _ALIKE
+    ranks: Comm, arrays: Sequence[Array], names: Sequence[str], when: str, remedy: str = ALIKE
 ) -> None:
     """Compares arrays over ranks, bit by bit.
 
@@ -165,7 +168,8 @@ def mean_state(ranks: Comm, arrays: Sequence[Array], names: Sequence[str]) -> li
     others = [i for i in range(len(arrays)) if i not in set(floats)]
     wide = [arrays[i].astype(np.float64) for i in floats]
     means = aggregate(ranks, wide, [names[i] for i in floats])
-    firsts = broadcast(ranks, [arrays[i] for i in others], [names[i] for i in others], 0)
+    kept = [arrays[i] for i in others]
+    firsts = broadcast(ranks, kept, [names[i] for i in others], 0) if others else []
     result = dict(zip(others, firsts, strict=True))
     result |= {i: mean.astype(dtypes[i]) for i, mean in zip(floats, means, strict=True)}
     return [result[i] for i in range(len(arrays))]
@@ -208,6 +212,11 @@ def words(exc: FairleadError) -> str:
     return "\n".join(
         f"{f.what}\nwhere: {f.where}\nwhy:   {f.why}\nnext:  {f.remedy}" for f in exc.findings
     )
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"fairlead: {text}\n")
+    sys.stderr.flush()
 
 
 @contextmanager

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from fairlead.base.errors import FairleadError, Finding
 from fairlead.launch import launch as launching
@@ -22,7 +23,7 @@ _TAIL_BYTES = 8000
 
 def runner(
     prepared: Prepared, log: Path, on_proof: Callable[[Proof], None], limit_s: float | None = None,
-    recorder: Recorder | None = None,
+    recorder: Recorder | None = None, env: Mapping[str, str] = MappingProxyType({}),
 ) -> Runner:  # fmt: skip
     """A runner that launches every command by the plan.
 
@@ -31,6 +32,7 @@ def runner(
         on_proof: called with the proof of each launch that starts MPI.
         limit_s: how long a start-up may make no progress.
         recorder: of a timeline, in which the trainings among the launches are.
+        env: the user's variables for the container.
     """
 
     def run(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcome:
@@ -58,7 +60,7 @@ def runner(
             try:
                 options = LaunchOptions(
                     on_proof=proved, on_start=launch.begun if launch else lambda: None,
-                    limit_s=limit_s, binds=shared, env=launch.env if launch else {},
+                    limit_s=limit_s, binds=shared, env={**env, **(launch.env if launch else {})},
                     stdout=stream, stderr=stream, stdin=subprocess.DEVNULL,
                 )  # fmt: skip
                 done = launch_proved(prepared, command, ranks, options)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
+from typing import cast
 
 import pytest
 
 from fairlead.cli.train import _repeat, train
+from fairlead.ml.train import session_runner
+from fairlead.session.model import LaunchOptions, Prepared
 
 
 def repeated(line: str) -> tuple[tuple[str, ...], dict[str, object]]:
@@ -36,3 +40,27 @@ def test_repeat_is_the_run_itself(line: str) -> None:
 def test_repeat_of_an_image_file_builds_nothing() -> None:
     commands, _ = repeated(f"hepcnn --image {shlex.quote(__file__)}")
     assert len(commands) == 1 and __file__ in commands[0]
+
+
+def test_env_reaches_the_ranks_of_a_bundled_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The options of each launch; what a launch does with them is tested with `fairlead run`."""
+    seen: list[LaunchOptions] = []
+
+    class Stop(Exception):
+        pass
+
+    def launch(prepared: object, command: object, ranks: int, options: LaunchOptions) -> None:
+        seen.append(options)
+        raise Stop
+
+    monkeypatch.setattr(session_runner, "launch_proved", launch)
+    run = session_runner.runner(
+        cast("Prepared", None), tmp_path / "log", lambda proof: None, env={"A": "1"}
+    )
+    with pytest.raises(Stop):
+        run(2, ["python3"], [tmp_path])
+    assert seen[0].env == {"A": "1"}
+    params = train.make_context("train", shlex.split("hepcnn --env A=1 --env B=x=y")).params
+    assert params["env"] == ("A=1", "B=x=y")

@@ -73,7 +73,7 @@ def test_aggregate_nothing_returns_nothing(comm):
 def test_aggregate_integers_is_refused_by_index(comm):
     with pytest.raises(FairleadError) as caught:
         comm.aggregate([np.ones(2), np.arange(3)])
-    assert caught.value.findings[0].what == "array 1 cannot be averaged"
+    assert caught.value.findings[0].what == "array 1 cannot be reduced"
     assert "int64" in caught.value.findings[0].why
 
 

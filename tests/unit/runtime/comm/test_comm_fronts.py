@@ -56,7 +56,7 @@ def test_error_of_an_array_reports_its_name() -> None:
     with pytest.raises(FairleadError) as caught:
         common.aggregate(ranks, [np.ones(2), np.ones(3)], ["kernel", "bias"])
     assert caught.value.findings[0].where == "rank 1, array 1 (bias)"
-    with pytest.raises(FairleadError, match=r"array 1 \(bias\) cannot be averaged"):
+    with pytest.raises(FairleadError, match=r"array 1 \(bias\) cannot be reduced"):
         common.aggregate(Comm(Alone()), [np.ones(2), np.arange(3)], ["kernel", "bias"])
 
 

@@ -1,0 +1,66 @@
+"""``python3 -m fairlead.comm.auto SCRIPT ARGS…``; see :mod:`fairlead.comm.auto`."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from fairlead import comm
+from fairlead.base.errors import fail
+from fairlead.comm import auto
+from fairlead.comm.auto import others, shared
+from fairlead.comm.auto.imports import AfterImport
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs the script as ``python3 SCRIPT ARGS…`` would."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        raise SystemExit(f"usage: python3 -m fairlead.comm.auto SCRIPT [ARGS]\n\n{auto.__doc__}")
+    if not os.path.isfile(words[0]):  # noqa: PTH113, every rank would import pathlib for it
+        raise fail("auto-script", words=words[0])
+    ranks = comm.init()
+    folder = os.path.dirname(os.path.abspath(words[0]))  # noqa: PTH120, PTH100
+    AfterImport(
+        {
+            **dict.fromkeys(others.NAMES, partial(others.refuse, folder)),
+            **{name: _patch(name) for name in ("keras", "tensorflow", "torch")},
+        }
+    ).install()
+    if ranks.rank:
+        # A serial script's words, once.
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    sys.argv = words
+    sys.path[0] = folder
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as exc:
+        if exc.code not in (None, 0):
+            raise
+    if ranks.size > 1:
+        if shared.done != {"gradients", "data"}:
+            raise fail("auto-nothing", script=words[0])
+        for check in shared.at_end:
+            check()
+    comm.finalize()
+
+
+def _patch(name: str) -> Callable[[ModuleType], None]:
+    """The function ``patch`` of the module here with that name, which is not loaded before it is needed."""
+
+    def patch(module: Any) -> None:
+        import importlib
+
+        if comm.size() > 1:
+            importlib.import_module(f"fairlead.comm.auto.{name}").patch(module)
+
+    return patch
+
+
+if __name__ == "__main__":
+    main()

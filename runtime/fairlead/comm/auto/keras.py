@@ -1,0 +1,169 @@
+"""Keras: ``compile`` and ``fit`` of many ranks; an update that is made elsewhere is refused."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fairlead import comm
+from fairlead.base.errors import fail
+from fairlead.comm.auto.shared import PART, before, done, fitting, in_fit, on_rank_0, own_loop
+
+# Callbacks of Keras that write files.
+_WRITERS = (
+    "BackupAndRestore",
+    "CSVLogger",
+    "ModelCheckpoint",
+    "RemoteMonitor",
+    "SwapEMAWeights",
+    "TensorBoard",
+)
+_averaged = threading.local()
+
+
+def patch(keras: Any) -> None:
+    """Makes ``compile``, ``fit`` and what writes models those of many ranks, and refuses other updates."""
+    # The same on all ranks, so that what a script shuffles is shuffled alike and shared out once.
+    keras.utils.set_random_seed(0)
+    before(keras.Model, "compile", _compile)
+    before(keras.Model, "fit", functools.partial(_fit, keras))
+    for name in ("save", "save_weights", "export"):
+        before(keras.Model, name, on_rank_0)
+    # Every update of Keras 3 comes through it, and a LossScaleOptimizer's before its inner one's.
+    for kind in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
+        before(kind, "apply", _apply)
+
+
+def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> None:
+    from fairlead.comm.keras import DistributedOptimizer
+
+    original(model, *args, **kwargs)
+    if getattr(model, "optimizer", None) is not None:
+        before(DistributedOptimizer(model.optimizer), "apply", functools.partial(_in_fit, model))
+
+
+def _in_fit(model: Any, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What ``compile`` was given averages wherever it is applied, data are shared out by ``fit`` alone."""
+    if not in_fit():
+        raise own_loop(f"{type(model.optimizer).__name__}.apply")
+    return original(*args, **kwargs)
+
+
+def _apply(original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    from fairlead.comm.keras import averages
+
+    if getattr(_averaged, "now", False):
+        return original(optimizer, *args, **kwargs)
+    if not averages(optimizer):
+        raise own_loop(f"{type(optimizer).__name__}.apply")
+    _averaged.now = True
+    try:
+        return original(optimizer, *args, **kwargs)
+    finally:
+        _averaged.now = False
+
+
+def _fit(keras: Any, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    from fairlead.comm.keras import AverageMetrics, Broadcast
+
+    # The wrapper has the signature of what it wraps.
+    call = inspect.signature(original).bind(model, *args, **kwargs)
+    call.apply_defaults()
+    given = call.arguments
+    _share(keras, given)
+    callbacks = [] if given["callbacks"] is None else given["callbacks"]
+    if not isinstance(callbacks, Sequence):
+        callbacks = [callbacks]
+    if any(type(c).__name__ == "BackupAndRestore" for c in callbacks):
+        raise fail("auto-data-backup-and-restore")
+    kept = [c for c in callbacks if comm.rank() == 0 or type(c).__name__ not in _WRITERS]
+    given["callbacks"] = [Broadcast(), AverageMetrics(), *kept]
+    if comm.rank():
+        given["verbose"] = 0
+    else:
+        _say(given)
+    done.update(("gradients", "data"))
+    with fitting():
+        return original(*call.args, **call.kwargs)
+
+
+def _say(given: dict[str, Any]) -> None:
+    each = given["batch_size"]
+    batch = (
+        f"batches of {each} a rank, {each * comm.size()} in all"
+        if each
+        else "each rank its batches"
+    )
+    sys.stderr.write(
+        f"fairlead.comm.auto: {comm.size()} ranks train together: {batch}; the learning rate is not"
+        " scaled\n"
+    )
+
+
+def _share(keras: Any, given: dict[str, Any]) -> None:
+    """Replaces the data of a ``fit`` by this rank's part."""
+    rank, size, x = comm.rank(), comm.size(), given["x"]
+    kind = type(x).__name__
+    if isinstance(x, keras.utils.PyDataset):
+        if len(x) < size:
+            raise fail("auto-data-too-few-batches", kind=kind, x_count=len(x), size=size)
+        given["x"] = _part_of(keras, x, rank, size)
+    elif hasattr(x, "cardinality") and hasattr(x, "shard"):  # tf.data.Dataset
+        known = int(x.cardinality())
+        steps = given["steps_per_epoch"]
+        if known < 0 and steps is None:
+            raise fail("auto-data-dataset-unknown-length")
+        if 0 <= known < size:
+            raise fail("auto-data-dataset-too-short", known=known, size=size)
+        part = x.shard(size, rank)
+        given["x"] = part.take(known // size) if known >= 0 else part
+        if steps is not None:  # an epoch stays once through the data
+            given["steps_per_epoch"] = max(steps // size, 1)
+    elif kind == "DataLoader":
+        if not getattr(x, PART, False):
+            raise fail("auto-data-unshuffled-loader")
+    elif x is None or hasattr(x, "__next__") or inspect.isgeneratorfunction(x):
+        raise fail("auto-data-unknown-kind", kind=kind)  # fmt: skip
+    else:
+        _share_arrays(keras, given, rank, size)
+
+
+def _share_arrays(keras: Any, given: dict[str, Any], rank: int, size: int) -> None:
+    trees = {name: given[name] for name in ("x", "y", "sample_weight") if given[name] is not None}
+    lengths = {len(leaf) for tree in trees.values() for leaf in keras.tree.flatten(tree)}
+    if len(lengths) != 1:
+        return  # Keras itself says what is wrong
+    (count,) = lengths
+    split = given["validation_split"]
+    train = count
+    if (
+        split and given["validation_data"] is None
+    ):  # as Keras splits, before the data are shared out
+        train = int(count * (1.0 - split))
+        held = [keras.tree.map_structure(lambda a: a[train:], t) for t in trees.values()]
+        given["validation_data"], given["validation_split"] = tuple(held), 0.0
+    if train < size:
+        raise fail("auto-data-too-few-samples", train=train, size=size)
+    whole = train // size * size
+    for name, tree in trees.items():
+        given[name] = keras.tree.map_structure(lambda a: a[rank:whole:size], tree)
+
+
+def _part_of(keras: Any, whole: Any, rank: int, size: int) -> Any:
+    class Part(keras.utils.PyDataset):  # type: ignore[misc]
+        """Every ``size``-th batch."""
+
+        def __len__(self) -> int:
+            return len(whole) // size
+
+        def __getitem__(self, index: int) -> Any:
+            return whole[index * size + rank]
+
+        def on_epoch_end(self) -> None:
+            whole.on_epoch_end()
+
+    return Part()
