@@ -198,6 +198,7 @@ def _baseline(
     result = options.run_dir / "baseline.json"
     command = _command("fairlead.ml.data.baseline", data=data, out=result, model=options.model)
     command += [word for path in damaged for word in ("--leave-out", path)]
+    command += ["--external-data"] if options.external_data else []
     with progress.stage("fit the linear baseline") as stage:
         launch(runner, 1, command, [data, options.run_dir])
         baseline = from_json(Baseline, json.loads(result.read_text()))

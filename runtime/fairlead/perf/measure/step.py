@@ -32,6 +32,7 @@ class Options:
         strong: the samples of a step stay the same whatever the number of ranks.
         data: by model, a folder of the user's files instead of generated ones.
         skip_damaged: leave out files that cannot be read, and report them.
+        external_data: HDF5 files may have values in other files.
     """
 
     out: Path
@@ -42,6 +43,7 @@ class Options:
     strong: bool = False
     data: Mapping[str, Path] = field(default_factory=dict)
     skip_damaged: bool = False
+    external_data: bool = False
 
     @property
     def most(self) -> int:
