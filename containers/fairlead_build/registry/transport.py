@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import json
+import math
 import re
 import ssl
 import time
@@ -27,6 +27,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 import fairlead
+from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, fail
 from fairlead_build.registry.auth import Credential, find_credential
 from fairlead_build.registry.problems import no_connection, plain, refused, said, speaks_no_tls
@@ -343,10 +344,12 @@ class Transport:
 
     def _read_token(self, answer: requests.Response) -> _Token:
         try:
-            answered = json.loads(read_most(answer, _MOST_TOKEN))
+            answered = bounded_json.loads(read_most(answer, _MOST_TOKEN))
             token = answered.get("token") or answered.get("access_token")
             lifetime = float(answered.get("expires_in") or 60)
-        except (ValueError, AttributeError, TypeError, RecursionError):
+            if not math.isfinite(lifetime):
+                raise ValueError(f"it expires in {lifetime}")
+        except (ValueError, AttributeError, TypeError):
             raise self.odd("its token server's answer holds no token") from None
         if not isinstance(token, str) or not token or not token.isascii() or " " in token.strip():
             raise self.odd("its token server's answer holds no token")

@@ -8,7 +8,6 @@ requests and pip resume nothing across processes.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -23,6 +22,7 @@ from urllib.request import url2pathname
 
 from packaging.version import InvalidVersion, Version
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, fail
 from fairlead_build.recipe.inherit import project
 from fairlead_build.resolve.pip import PipSettings
@@ -111,7 +111,7 @@ def _page(url: str, settings: PipSettings) -> Iterator[IndexFile]:
 
 def _from_json(text: str, url: str) -> Iterator[IndexFile]:
     try:
-        for item in json.loads(text)["files"]:
+        for item in bounded_json.loads(text)["files"]:
             address, sha256 = urljoin(url, item["url"]), item["hashes"].get("sha256", "")
             yield IndexFile(item["filename"], address, sha256)
     except (ValueError, KeyError, TypeError, AttributeError) as exc:

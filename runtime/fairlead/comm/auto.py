@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             patch(sys.modules[name])
     if ranks.rank:
         # A serial script's words, once.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.argv = words
     sys.path[0] = os.path.dirname(os.path.abspath(words[0]))  # noqa: PTH120, PTH100
     runpy.run_path(words[0], run_name="__main__")

@@ -7,9 +7,9 @@ Source: eth-cscs/sarus, src/cli/CommandRun.hpp, src/libsarus/MountParser.cpp, sr
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+from fairlead.base import bounded_json
 from fairlead.base.system import View
 from fairlead.base.timeboxed import clear
 from fairlead.engines.model import Call, Driver, Engine, Takes, Words, unfit_image
@@ -50,7 +50,7 @@ class Sarus(Driver):
 
     def settings(self, view: View, path: str, text: str) -> dict[str, str]:
         try:
-            data = json.loads(text)
+            data = bounded_json.loads(text)
         except ValueError:
             return {"": "not readable, or no JSON"}
         if not isinstance(data, dict):

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, Finding, fail, os_error_as, warning
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Silent
@@ -232,7 +233,7 @@ def parse(raw: bytes, file: Path) -> tuple[Statement, bytes]:
         FairleadError: it is not what :func:`render` writes, to the byte.
     """
     try:
-        document = json.loads(raw)
+        document = bounded_json.loads(raw)
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise ValueError(f"it is not an object of schema {SCHEMA}")
         if document.get("version") != VERSION:

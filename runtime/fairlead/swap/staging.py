@@ -107,7 +107,7 @@ def _fill(tree: Path, staging: Staging) -> None:
         shutil.copystat(item.source, target)
         target.chmod(0o755)
     if sizes:
-        (tree / _SIZES).write_text(json.dumps(sizes))
+        (tree / _SIZES).write_text(json.dumps(sizes), "utf-8")
     for link, name in staging.aliases:
         (tree / link).symlink_to(name)
     for source, place in staging.folders:

@@ -64,7 +64,7 @@ def main() -> None:
     )
     parser.add_argument("--config", type=Path, required=True, help="JSON of a WorkerConfig")
     given = parser.parse_args()
-    config = from_json(WorkerConfig, json.loads(given.config.read_text()))
+    config = from_json(WorkerConfig, json.loads(given.config.read_text("utf-8")))
     ranks = comm.init()
     log = EventLog(config.events)
     try:

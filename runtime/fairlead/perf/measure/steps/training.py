@@ -81,7 +81,7 @@ def _input(task: Task, data: Path, context: Context, way: Way, run: Runner) -> N
     words = ["python3", "-m", "fairlead.ml.data.speed", "--data", str(data), "--batch", str(task.quick.batch)]  # fmt: skip
     words += [*windows, *more, "--json", "--out", str(out), "--events-file", str(events)]
     launch(run, 1, words, [data, options.out], events)
-    speed = json.loads(out.read_text())
+    speed = json.loads(out.read_text("utf-8"))
     seen.measurements.append(replace(_input_line(task)(way), samples=tuple(speed["windows"])))
     if skipped := speed["skipped"]:
         seen.findings.append(
