@@ -24,10 +24,11 @@ from pathlib import Path
 
 from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, Finding, fail, os_error_as, warning
+from fairlead.base.exposure import open_to_others
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.serde import from_json, to_json
-from fairlead.image.keys import PrivateKey, PublicKey, open_to_others, read_most
+from fairlead.image.keys import PrivateKey, PublicKey, read_most
 from fairlead.image.open import file_format, find, reading
 from fairlead.image.sif import Sif, read_sif
 
