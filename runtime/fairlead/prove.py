@@ -213,7 +213,7 @@ def _version(rank: Any) -> str:
 
 def report(spec_path: str) -> int:
     """Reports this rank according to the JSON at ``spec_path``; returns the exit code."""
-    with open(spec_path) as stream:
+    with open(spec_path, encoding="utf-8") as stream:
         spec = json.load(stream)
     out = spec["out"]
     me = next((os.environ[v] for v in RANK_VARIABLES if v in os.environ), str(os.getpid()))
@@ -265,7 +265,7 @@ def _ask() -> None:
 
 def _write(folder: str, name: str, value: object) -> None:
     path = os.path.join(folder, name)
-    with open(path + ".partial", "w") as stream:
+    with open(path + ".partial", "w", encoding="utf-8") as stream:
         json.dump(value, stream)
     os.rename(path + ".partial", path)
 
@@ -359,7 +359,7 @@ def _twice() -> list[str]:
 def _mapped() -> list[dict[str, Any]]:
     """Every MPI library in this process, each real file once."""
     seen = {}
-    with open("/proc/self/maps") as stream:
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as stream:
         for line in stream:
             words = line.split(None, 5)
             if len(words) == 6:

@@ -8,20 +8,23 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from tests.system.registries import PASSWORD, login
 
 from fairlead.base.errors import FairleadError
+from fairlead_build.base import pace
 from fairlead_build.cache.store import Cache
 from fairlead_build.distribution.pull import pull
 from fairlead_build.registry.client import Client
 from fairlead_build.registry.manifest import SIF_LAYER
 from fairlead_build.registry.reference import parse_reference
+from fairlead_build.resolve import sources
 
 Answer = Callable[["Request"], None]
 KIND = "application/vnd.oci.image.manifest.v1+json"
@@ -162,6 +165,28 @@ def endless_blob(request: Request) -> None:
         pass
 
 
+def trickle(request: Request) -> None:
+    """One byte at a time, never silent and never done; a tenth of a second apart, as the test's limits are shorter."""
+    request.send_response(200)
+    request.send_header("Content-Length", str(len(BLOB)))
+    request.end_headers()
+    _slowly(request, BLOB)
+
+
+def trickled_head(request: Request) -> None:
+    """A header that is never complete."""
+    request.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+    _slowly(request, b"x" * 5000)
+
+
+def _slowly(request: Request, body: bytes) -> None:
+    with suppress(OSError):
+        for byte in body:
+            request.wfile.write(bytes([byte]))
+            request.wfile.flush()
+            time.sleep(0.1)
+
+
 def unannounced(body: bytes) -> Answer:
     def send(request: Request) -> None:
         request.send_response(200)
@@ -206,6 +231,53 @@ def test_blob_of_a_hostile_registry_gives_a_clear_error(
     with hostile(manifests=answer(200, manifest()), blobs=blobs) as (host, _):
         found = finding(host, tmp_path)
     assert found["check"] == check and word in found["why"], found
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "WINDOW_S", 1.5)
+    monkeypatch.setattr(pace, "HEAD_S", 1.5)
+
+
+@pytest.mark.parametrize("part", ["manifests", "blobs", "token"])
+def test_registry_that_sends_a_byte_at_a_time_is_left(
+    part: str, impatient: None, tmp_path: Path
+) -> None:
+    answers: dict[str, Answer] = {"manifests": answer(200, manifest()), part: trickle}
+    if part == "token":
+        realm = 'Bearer realm="http://{0}/token",service="s"'
+        answers["manifests"] = lambda request: request.reply(
+            401, WWW_Authenticate=realm.format(request.headers["Host"])
+        )
+    with hostile(**answers) as (host, _):
+        found = finding(host, tmp_path)
+    assert found["check"] == "sender-too-slow" and "bytes a second" in found["why"], found
+
+
+def test_registry_whose_head_never_ends_is_left(impatient: None, tmp_path: Path) -> None:
+    with hostile(manifests=trickled_head) as (host, _):
+        found = finding(host, tmp_path)
+    assert found["check"] == "registry-unreachable", found
+
+
+def test_package_that_comes_a_byte_at_a_time_is_left(impatient: None, tmp_path: Path) -> None:
+    with hostile(blobs=trickle) as (host, _), pytest.raises(FairleadError) as caught:
+        place = sources.Place(f"http://{host}/v2/a/blobs/a-1.whl")
+        sources.download(place, tmp_path / "partial", lambda amount: None)
+    assert caught.value.findings[0].check == "sender-too-slow"
+    assert (tmp_path / "partial").exists()  # and is resumed
+
+
+def test_slow_reader_is_not_a_slow_sender(impatient: None) -> None:
+    size, whole = 0, answer(200, bytes(4 << 20))
+    with (
+        hostile(blobs=whole) as (host, _),
+        requests.get(f"http://{host}/v2/a/blobs/x", stream=True) as got,
+    ):
+        for piece in pace.pieces(got, "it", 1 << 20):
+            size += len(piece)
+            time.sleep(0.7)
+    assert size == 4 << 20
 
 
 def test_image_larger_than_the_disk_is_refused_before_it_is_downloaded(tmp_path: Path) -> None:

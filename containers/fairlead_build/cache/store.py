@@ -122,7 +122,7 @@ class Cache:
 def holding(cache: Cache, name: str, progress: Progress, meanwhile: str) -> Iterator[None]:
     """Holds the lock called ``name``; who waits for it shows what the holder does ``meanwhile``."""
     path = cache.root / "locks" / f"{name}.lock"
-    with path.open("a+") as stream:
+    with path.open("a+", encoding="utf-8") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:
@@ -279,7 +279,9 @@ def scratch_parent(need: int) -> Path:
     """
     memory = Path("/dev/shm")
     if "TMPDIR" not in os.environ and os.access(memory, os.W_OK):
-        kilobytes = re.search(r"^MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text(), re.M)
+        kilobytes = re.search(
+            r"^MemAvailable:\s*(\d+)", Path("/proc/meminfo").read_text("utf-8"), re.M
+        )
         unused = int(kilobytes[1]) * 1024 if kilobytes else 0  # what fits without swapping
         if min(unused, shutil.disk_usage(memory).free) > 2 * need:
             return memory

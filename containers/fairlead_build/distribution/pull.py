@@ -7,10 +7,10 @@ its layers. What a cut or killed pull has brought is used by the next one.
 from __future__ import annotations
 
 import errno
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Progress, Silent
 from fairlead.image.sif import read_sif
@@ -184,7 +184,7 @@ def _sif(client: Client, manifest: Manifest) -> Descriptor | None:
 
 def _check_platform(client: Client, manifest: Manifest, arch: str) -> None:
     try:
-        config = json.loads(client.small_blob(manifest.config))
+        config = bounded_json.loads(client.small_blob(manifest.config))
         platform = (str(config.get("os", "linux")), str(config.get("architecture", arch)))
     except (ValueError, AttributeError, RecursionError):
         raise fail(

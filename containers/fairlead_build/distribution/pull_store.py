@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.base.progress import Progress
@@ -56,7 +57,7 @@ def _record(cache: Cache, reference: Reference) -> Path:
 def read_pulled(cache: Cache, reference: Reference) -> PulledImage | None:
     """What ``reference`` meant when it was last pulled; None when that is not here, whole."""
     try:
-        data = json.loads(_record(cache, reference).read_text("utf-8"))
+        data = bounded_json.loads(_record(cache, reference).read_bytes())
         pulled = PulledImage(**{f.name: data[f.name] for f in fields(PulledImage)})
         whole = Path(pulled.path).stat().st_size == pulled.bytes
     except (OSError, ValueError, KeyError, TypeError):

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Progress, Stage
 from fairlead_build.base import tar
 from fairlead_build.engines.socket import Engine, asking, refused
 from fairlead_build.registry.auth import find_credential
 from fairlead_build.registry.client import Client
-from fairlead_build.registry.layout import blob_of, read_layout
+from fairlead_build.registry.layout import blob_of, layout_damaged, read_layout
 from fairlead_build.registry.manifest import Manifest
 from fairlead_build.registry.reference import Reference, parse_reference
 
@@ -69,7 +70,7 @@ def load(
     """
     manifest = read_layout(layout)
     name = name_of(reference)
-    wanted = json.loads(blob_of(layout, manifest.config).read_bytes())["rootfs"]["diff_ids"]
+    wanted = _layers_of(layout, manifest)
     with asking(engine, "look into its store", again):
         stored = _inspect(engine, name)
     sent = 0
@@ -91,6 +92,15 @@ def load(
     if stored is None or layers != wanted:
         raise refused(engine, "load the image", f"it holds {layers} under {name}", again)
     return Stored(engine.name, engine.address, name, str(stored["Id"]), sent)
+
+
+def _layers_of(layout: Path, manifest: Manifest) -> list[str]:
+    """The digests of the unpacked layers, as the image's configuration lists them."""
+    try:
+        listed = bounded_json.loads(blob_of(layout, manifest.config).read_bytes())
+        return [str(digest) for digest in listed["rootfs"]["diff_ids"]]
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise layout_damaged(layout, f"its configuration is invalid: {exc}") from None
 
 
 def push(

@@ -8,7 +8,6 @@ Source: OCI image format specification 1.1, config.md; apptainer/apptainer, the 
 from __future__ import annotations
 
 import calendar
-import json
 import re
 import shlex
 import time
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairlead.base import bounded_json
 from fairlead.base.progress import Progress, Silent
 from fairlead_build.base import tar
 from fairlead_build.base.digest import sha256_of
@@ -128,7 +128,7 @@ def read_configuration(layout: Path, manifest: Manifest) -> Configuration:
     if digest_of(body) != manifest.config.digest:
         raise layout_damaged(layout, "its configuration is not the one that its manifest names")
     try:
-        return parse_configuration(json.loads(body))
+        return parse_configuration(bounded_json.loads(body))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
         raise layout_damaged(layout, f"its configuration is invalid: {exc}") from None
 

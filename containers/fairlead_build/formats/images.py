@@ -11,6 +11,7 @@ import shutil
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.image.signature import carry
@@ -40,7 +41,7 @@ class ImageEntry:
 def read_entry(cache: Cache, name: str) -> ImageEntry | None:
     """The newest image of the recipe called ``name``; None when it is not there, whole."""
     try:
-        data = json.loads(cache.by_name(name).read_text("utf-8"))
+        data = bounded_json.loads(cache.by_name(name).read_bytes())
         entry = ImageEntry(**{f.name: data[f.name] for f in fields(ImageEntry)})
         whole = Path(entry.path).stat().st_size == entry.bytes
     except (OSError, ValueError, KeyError, TypeError):
@@ -102,7 +103,7 @@ def _held(cache: Cache) -> list[dict[str, str]]:
 def _before(path: Path) -> dict[str, str]:
     """Key and tree of the image that the newest of a recipe replaced; empty when there is none."""
     try:
-        before = json.loads(path.read_text("utf-8"))["before"]
+        before = bounded_json.loads(path.read_bytes())["before"]
         return {"key": str(before["key"]), "tree": str(before["tree"])}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

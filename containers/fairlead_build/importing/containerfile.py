@@ -7,7 +7,6 @@ neither here-documents nor quotes, and replaces a variable that is unknown here 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from fairlead.base import bounded_json
 from fairlead_build.importing.commands import Interpreter, resolved
 from fairlead_build.importing.context import Context
 from fairlead_build.importing.ledger import Ledger, env_hint
@@ -469,7 +469,7 @@ def _pairs(text: str, escape: str) -> Iterator[tuple[str, str | None]]:
 def _json_list(text: str) -> list[str] | None:
     """The exec form: a JSON list of strings; None for anything else."""
     try:
-        value: Any = json.loads(text)
+        value: Any = bounded_json.loads(text)
     except ValueError:
         return None
     return value if isinstance(value, list) and all(isinstance(v, str) for v in value) else None

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import fail
 from fairlead_build.registry.reference import HUB, Reference
 
@@ -97,7 +97,7 @@ def _read(path: Path, named: bool) -> dict[str, Any] | None:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise fail("auth-file-larger-4-mib", path=path)
-        content = json.loads(path.read_text("utf-8"))
+        content = bounded_json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         if named:
             raise fail("auth-file-missing", path=path) from None

@@ -19,6 +19,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 import requests
 
 from fairlead.base.errors import FairleadError, fail
+from fairlead_build.base.pace import pieces
 from fairlead_build.registry.manifest import (
     INDEXES,
     MANIFESTS,
@@ -115,7 +116,7 @@ class Client:
         while True:
             with self.transport.request(request) as answer:
                 try:
-                    body = read_most(answer, most)
+                    body = read_most(answer, most, str(self.reference))
                 except requests.exceptions.ChunkedEncodingError:
                     if not pauses:
                         raise self.transport.odd("its answer is cut off repeatedly") from None
@@ -143,6 +144,7 @@ class Client:
 
         Raises:
             requests.exceptions.ConnectionError: the connection was cut.
+            FairleadError: it is refused, or sent below the pace of :mod:`fairlead_build.base.pace`.
         """
         place, scope = f"{self._name}/blobs/{item.digest}", self._scope("pull")
         headers = {"Range": f"bytes={start}-"} if start else {}
@@ -161,7 +163,7 @@ class Client:
             if length is not None and length != str(left):
                 why = f"{left} bytes of the image are to come, it announces {length[:20]}"
                 raise self.transport.odd(why)
-            yield start, _pieces(answer)
+            yield start, pieces(answer, str(self.reference))
 
     def push_blob(
         self,
@@ -265,14 +267,6 @@ class Client:
 
 
 _PASSING = ("registry-unreachable", "registry-failing", "registry-busy", "registry-cut")
-
-
-def _pieces(answer: requests.Response) -> Iterator[bytes]:
-    try:
-        while data := answer.raw.read(_CHUNK):
-            yield data
-    except Exception as exc:  # urllib3's, ssl's and the socket's own
-        raise requests.exceptions.ConnectionError(exc) from None
 
 
 class _Reader(io.BufferedReader):

@@ -164,5 +164,5 @@ def lay_out(manifest: Manifest, folder: Path, cache: Cache) -> None:
     own = Descriptor(manifest.media_type, manifest.digest, len(manifest.data))
     (blobs / own.hex).write_bytes(manifest.data)
     index = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [own.to_json()]}
-    (folder / "index.json").write_text(json.dumps(index))
-    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+    (folder / "index.json").write_text(json.dumps(index), "utf-8")
+    (folder / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}', "utf-8")

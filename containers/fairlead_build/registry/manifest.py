@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import fail
 from fairlead_build.registry.reference import is_digest
 
@@ -138,7 +139,7 @@ def _read(data: bytes, announced: str) -> Manifest | Index:
     if len(data) > MOST_BYTES:
         raise ValueError(f"it has {len(data)} bytes, a manifest has {MOST_BYTES} at most")
     try:
-        value = json.loads(data)
+        value = bounded_json.loads(data)
     except (ValueError, RecursionError):
         raise ValueError("it is not JSON") from None
     if not isinstance(value, dict):

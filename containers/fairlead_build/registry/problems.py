@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 from collections.abc import Iterator
 from typing import Any
 
 import requests
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, fail
 
 _LONGEST = 300
@@ -29,7 +29,7 @@ def said(body: bytes, secrets: tuple[str, ...]) -> str:
     Source: OCI distribution specification 1.1, "Error codes".
     """
     try:
-        errors = json.loads(body)["errors"]
+        errors = bounded_json.loads(body)["errors"]
         words = [f"{item.get('code', '')}: {item.get('message', '')}" for item in errors[:3]]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import json
+import math
 import re
 import ssl
 import time
@@ -24,10 +24,11 @@ from urllib.parse import urlencode, urljoin, urlsplit
 from urllib.request import parse_http_list
 
 import requests
-from requests.adapters import HTTPAdapter
 
 import fairlead
+from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, fail
+from fairlead_build.base.pace import Paced, pieces
 from fairlead_build.registry.auth import Credential, find_credential
 from fairlead_build.registry.problems import no_connection, plain, refused, said, speaks_no_tls
 from fairlead_build.registry.reference import Reference
@@ -108,7 +109,7 @@ class _Token:
     until: float
 
 
-class _Trusting(HTTPAdapter):
+class _Trusting(Paced):
     """An adapter that believes this machine's own CAs, and those of ``certs.d``."""
 
     def __init__(self, context: ssl.SSLContext):
@@ -152,6 +153,7 @@ class Transport:
         self._session.headers.update(
             {"User-Agent": f"fairlead/{fairlead.__version__}", "Accept-Encoding": "identity"}
         )
+        self._session.mount("http://", Paced())
         self._session.mount("https://", _Trusting(_tls_context(reference.host, environ)))
 
     @property
@@ -191,7 +193,7 @@ class Transport:
     def problem(self, answer: requests.Response, doing: str) -> FairleadError:
         """The error that ``answer`` stands for."""
         try:
-            body = read_most(answer, _MOST_WORDS)
+            body = read_most(answer, _MOST_WORDS, self.where)
         except requests.exceptions.ChunkedEncodingError:
             body = b""  # the status says enough
         words = said(body, self.secrets)
@@ -343,10 +345,14 @@ class Transport:
 
     def _read_token(self, answer: requests.Response) -> _Token:
         try:
-            answered = json.loads(read_most(answer, _MOST_TOKEN))
+            answered = bounded_json.loads(
+                read_most(answer, _MOST_TOKEN, f"the token server of {self.where}")
+            )
             token = answered.get("token") or answered.get("access_token")
             lifetime = float(answered.get("expires_in") or 60)
-        except (ValueError, AttributeError, TypeError, RecursionError):
+            if not math.isfinite(lifetime):
+                raise ValueError(f"it expires in {lifetime}")
+        except (ValueError, AttributeError, TypeError):
             raise self.odd("its token server's answer holds no token") from None
         if not isinstance(token, str) or not token or not token.isascii() or " " in token.strip():
             raise self.odd("its token server's answer holds no token")
@@ -354,16 +360,22 @@ class Transport:
         return _Token(f"Bearer {token.strip()}", time.monotonic() + max(lifetime - 10, 1))
 
 
-def read_most(answer: requests.Response, most: int) -> bytes:
-    """At most ``most + 1`` bytes of the body: one more shows that there is too much."""
-    parts, left = [], most + 1
+def read_most(answer: requests.Response, most: int, where: str) -> bytes:
+    """At most ``most + 1`` bytes of the body: one more shows that there is too much.
+
+    Raises:
+        FairleadError: it is sent below the pace of :mod:`fairlead_build.base.pace`.
+        requests.exceptions.ChunkedEncodingError: the connection was cut.
+    """
+    body = bytearray()
     try:
-        while left > 0 and (part := answer.raw.read(left)):
-            parts.append(part)
-            left -= len(part)
-    except Exception as exc:
+        for piece in pieces(answer, where):
+            body += piece
+            if len(body) > most:
+                break
+    except requests.exceptions.ConnectionError as exc:
         raise requests.exceptions.ChunkedEncodingError(exc) from None
-    return b"".join(parts)
+    return bytes(body[: most + 1])
 
 
 def _asked_wait(answer: requests.Response) -> float:

@@ -70,7 +70,7 @@ def apt_root(
     with workspace(scratch_parent(300 << 20), "fairlead-apt-") as folder:
         root = _prepare(folder, architecture, status)
         stanzas = [_genuine(root, index, remedy) for index in indexes]
-        (root.folder / "sources.list.d" / "ours.sources").write_text("\n".join(stanzas))
+        (root.folder / "sources.list.d" / "ours.sources").write_text("\n".join(stanzas), "utf-8")
         _update(root, remedy, " and ".join(index.name for index in indexes))
         for index in indexes:
             if origin := _origin(root, index):
@@ -82,7 +82,7 @@ def apt_root(
 def _prepare(folder: Path, architecture: str, status: str) -> AptRoot:
     for name in ("state/lists/partial", "cache/archives/partial", "sources.list.d"):
         (folder / name).mkdir(parents=True)
-    (folder / "status").write_text(status)
+    (folder / "status").write_text(status, "utf-8")
     (folder / "preferences").touch()
     (folder / "sources.list").touch()
     settings = {
@@ -101,7 +101,7 @@ def _prepare(folder: Path, architecture: str, status: str) -> AptRoot:
     }
     lines = ["#clear APT::Architectures;", f'APT::Architectures "{architecture}";']
     lines += [f'{key} "{value}";' for key, value in settings.items()]
-    (folder / "apt.conf").write_text("\n".join(lines) + "\n")
+    (folder / "apt.conf").write_text("\n".join(lines) + "\n", "utf-8")
     # This machine's proxies and certificates stay known.
     names = ("SSL_CERT_FILE", "SSL_CERT_DIR")
     kept = {n: v for n, v in os.environ.items() if n.lower().endswith("_proxy") or n in names}
@@ -122,7 +122,7 @@ def _genuine(root: AptRoot, index: AptIndex, remedy: str) -> str:
         if len(candidates) == 1:
             return stanza  # looked at once it is read
         place = root.folder / "sources.list.d" / "ours.sources"
-        place.write_text(stanza)
+        place.write_text(stanza, "utf-8")
         _update(root, f"check {source.origin} and the network, then {remedy}", index.name)
         origin = _origin(root, index)
         if not origin:
@@ -206,7 +206,7 @@ def add_folder(root: AptRoot, debs: Sequence[Deb], cache: Cache, remedy: str) ->
         stanzas.append(control.decode("utf-8", "replace").rstrip("\n") + "\n" + place)
     text = "\n".join(stanzas)
     (folder / "Packages").write_text(text, "utf-8")
-    (root.folder / "sources.list").write_text(f"deb [trusted=yes] copy:{folder} ./\n")
+    (root.folder / "sources.list").write_text(f"deb [trusted=yes] copy:{folder} ./\n", "utf-8")
     _update(root, remedy, "the packages of the lock")
     root.add(None, text)
 
@@ -264,7 +264,7 @@ def solve(
         FairleadError: they contradict each other.
     """
     while True:
-        (root.folder / "preferences").write_text(pins.preferences())
+        (root.folder / "preferences").write_text(pins.preferences(), "utf-8")
         output: list[str] = []
         argv = ["apt-get", "install", "-s", "-y", "-q", "--no-remove", *wanted]
         try:

@@ -211,7 +211,9 @@ def _download_wheels(
     wheels: Sequence[Wanted], target: Target, folder: Path, stage: Stage, given: str
 ) -> None:
     pins = folder / "requirements.txt"
-    pins.write_text("".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in wheels))
+    pins.write_text(
+        "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in wheels), "utf-8"
+    )
     so_far, lost = 0, ""
 
     def read(line: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, fail
 from fairlead_build.base.proc import run
 from fairlead_build.cache.store import scratch_parent, workspace
@@ -151,7 +151,9 @@ class PipSolver:
     ) -> list[Wanted]:
         with workspace(scratch_parent(1 << 20), "fairlead-pip-") as folder:
             report, pins = folder / "report.json", folder / "constraints.txt"
-            pins.write_text("".join(f"{name}=={v}\n" for name, v in sorted(constraints.items())))
+            pins.write_text(
+                "".join(f"{name}=={v}\n" for name, v in sorted(constraints.items())), "utf-8"
+            )
             argv: list[str | Path] = [
                 *pip(self.target), "install", "--dry-run", "--ignore-installed", "--progress-bar=off",
                 "--report", report, "--constraint", pins, *self.target.options,
@@ -161,7 +163,7 @@ class PipSolver:
             remedy = f"edit packages.pip, then `fairlead recipe lock {self.loaded.given}`"
             env = pip_environment(changes)
             run(argv, env=env, doing=doing, remedy=remedy, on_line=on_line)
-            items = json.loads(report.read_text("utf-8"))["install"]
+            items = bounded_json.loads(report.read_bytes())["install"]
         return sorted((self._wanted(item, role) for item in items), key=lambda w: w.name.lower())
 
     def _wanted(self, item: dict[str, dict[str, object]], role: Role) -> Wanted:

@@ -8,7 +8,6 @@ requests and pip resume nothing across processes.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -23,6 +22,7 @@ from urllib.request import url2pathname
 
 from packaging.version import InvalidVersion, Version
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, fail
 from fairlead_build.recipe.inherit import project
 from fairlead_build.resolve.pip import PipSettings
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from requests import Response, Session
 
 _ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
+_MOST_PAGE = 256 << 20  # of an index: the largest project's has 20 MB
 _TRIES = 5
 _PAUSE_S = 1
 _TIMEOUT_S = (20, 60)  # to connect; between two bytes
@@ -111,7 +112,7 @@ def _page(url: str, settings: PipSettings) -> Iterator[IndexFile]:
 
 def _from_json(text: str, url: str) -> Iterator[IndexFile]:
     try:
-        for item in json.loads(text)["files"]:
+        for item in bounded_json.loads(text)["files"]:
             address, sha256 = urljoin(url, item["url"]), item["hashes"].get("sha256", "")
             yield IndexFile(item["filename"], address, sha256)
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
@@ -159,13 +160,20 @@ def _get(place: Place) -> tuple[str, str]:
     """
     import requests
 
+    from fairlead_build.base.pace import pieces
+
     with _session(place) as session:
         try:
             answer = _ask(session, place, {"Accept": _ACCEPT})
             if answer.status_code == 404:
                 return "", ""
             _check(answer, place)
-            return answer.text, answer.headers.get("Content-Type", "")
+            body = bytearray()
+            for piece in pieces(answer, place.shown):
+                body += piece
+                if len(body) > _MOST_PAGE:
+                    raise _unreachable(place, f"the page is larger than {_MOST_PAGE >> 20} MiB")
+            return body.decode("utf-8", "replace"), answer.headers.get("Content-Type", "")
         except requests.RequestException as exc:
             raise _unreachable(place, str(exc)) from None
 
@@ -184,6 +192,8 @@ def download(place: Place, partial: Path, advance: Callable[[float], None]) -> N
         advance(partial.stat().st_size)
         return
     import requests
+
+    from fairlead_build.base.pace import pieces
 
     reported = 0
     with _session(place) as session:
@@ -204,7 +214,7 @@ def download(place: Place, partial: Path, advance: Callable[[float], None]) -> N
                     if answer.status_code != 206:
                         advance(-reported)
                         reported = 0
-                    for chunk in answer.iter_content(1 << 18):
+                    for chunk in pieces(answer, place.shown):
                         out.write(chunk)
                         reported += len(chunk)
                         advance(len(chunk))
@@ -220,7 +230,11 @@ def download(place: Place, partial: Path, advance: Callable[[float], None]) -> N
 def _session(place: Place) -> Session:
     import requests
 
+    from fairlead_build.base.pace import Paced
+
     session = requests.Session()
+    for scheme in ("http://", "https://"):
+        session.mount(scheme, Paced())
     if place.certificates:
         session.verify = place.certificates
     session.headers["Accept-Encoding"] = "identity"  # a Range counts the file's own bytes

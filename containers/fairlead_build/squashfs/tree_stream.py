@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import json
 import os
 import posixpath
 import re
@@ -23,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from tarfile import TarInfo
 from typing import IO, cast
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, fail
 from fairlead.image.sif import copy_object, is_sif, read_sif
 from fairlead.image.tree_digest import Entry, Tree, belongs, scan_folder, tree_sha256
@@ -187,8 +187,8 @@ def _layers(layout: Path) -> list[Path]:
     """The layers of the one image in an OCI layout, lowest first."""
     blobs = layout / "blobs" / "sha256"
     try:
-        index = json.loads((layout / "index.json").read_text("utf-8"))
-        manifest = json.loads((blobs / _hex(index["manifests"][0])).read_text("utf-8"))
+        index = bounded_json.loads((layout / "index.json").read_bytes())
+        manifest = bounded_json.loads((blobs / _hex(index["manifests"][0])).read_bytes())
         if "org.fairlead.tree.sha256" not in manifest.get("annotations", {}):
             raise fail("oci-layout-foreign", layout=layout)
         return [blobs / _hex(layer) for layer in manifest["layers"]]

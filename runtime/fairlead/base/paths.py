@@ -157,7 +157,7 @@ def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[N
         waiting: called once when another process is inside.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as stream:
+    with path.open("ab") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

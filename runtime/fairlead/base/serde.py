@@ -45,7 +45,7 @@ def cached(cls: type[T], path: Path, make: Callable[[], T]) -> T:
     from fairlead.base.paths import atomic_write
 
     with suppress(OSError, ValueError):
-        return from_json(cls, json.loads(path.read_text()))
+        return from_json(cls, json.loads(path.read_text("utf-8")))
     value = make()
     with suppress(OSError), atomic_write(path, "w") as stream:
         json.dump(to_json(value), stream)

@@ -38,6 +38,9 @@ WATCHDOG = option(
 SKIP_DAMAGED = option(
     "--skip-damaged", "Skip and count files that cannot be read; all files are read first."
 )
+EXTERNAL_DATA = option(
+    "--external-data", "Let HDF5 files have values in other files, by links or as virtual datasets."
+)
 TIMELINE = option(
     "--timeline FILE", "Write a timeline of every rank for Perfetto; FILE.gz is compressed."
 )

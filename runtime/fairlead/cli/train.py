@@ -114,6 +114,7 @@ class TrainFlags:
         "--resume", "Resume bit for bit from the last complete checkpoint in the report's folder."
     )
     skip_damaged: bool = options.SKIP_DAMAGED
+    external_data: bool = options.EXTERNAL_DATA
     output: Path = option(
         "-o --output", "Folder for the report.", default="fairlead-report", type=FOLDER
     )

@@ -133,6 +133,7 @@ class Wanted:
         "Train on your own files instead of generated ones. Repeatable, once per model.",
     )
     skip_damaged: bool = options.SKIP_DAMAGED
+    external_data: bool = options.EXTERNAL_DATA
     quick: bool = option("--quick", "Fewer sizes and steps, and only HEP-CNN; takes minutes.")
 
     def scope(self, output: Path) -> Options:
@@ -155,6 +156,7 @@ class Wanted:
             strong=not self.weak,
             data=_data(self.folders, models),
             skip_damaged=self.skip_damaged,
+            external_data=self.external_data,
         )
 
 

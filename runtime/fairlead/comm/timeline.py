@@ -267,7 +267,7 @@ class Timeline:
 def _born(now: int) -> int:
     """When this process was started, by the clock that says ``now``; to a hundredth of a second, see proc(5)."""
     try:
-        with open("/proc/self/stat") as stream:
+        with open("/proc/self/stat", encoding="utf-8", errors="replace") as stream:
             ticks = int(stream.read().rpartition(")")[2].split()[19])
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):

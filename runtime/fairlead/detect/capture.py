@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fairlead import __version__
 from fairlead import site as sites
+from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, fail, os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import from_json, to_json
@@ -127,7 +128,7 @@ def read(path: Path) -> Capture:
             raw = stream.read(_MOST_BYTES + 1)
         if len(raw) > _MOST_BYTES:
             raise ValueError(f"it is larger than {_MOST_BYTES >> 20} MiB")
-        document = json.loads(raw)
+        document = bounded_json.loads(raw)
         if not isinstance(document, dict) or document.pop("schema", None) != SCHEMA:
             raise ValueError("`fairlead site capture` did not write it")
         if (version := document.pop("version", None)) != VERSION:

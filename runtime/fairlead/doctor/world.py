@@ -143,7 +143,7 @@ class World(MpiMachine):
         found = {}
         for lock in sorted(bundled("recipes").glob("*/lock*.toml")):
             variant = lock.name.removeprefix("lock.").removesuffix("toml").rstrip(".")
-            version = _LIBC.search(lock.read_text())
+            version = _LIBC.search(lock.read_text("utf-8"))
             if version:
                 found[lock.parent.name + (f":{variant}" if variant else "")] = version[1]
         return found

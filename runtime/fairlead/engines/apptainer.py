@@ -233,7 +233,7 @@ def _capabilities() -> int:
 
 
 def _status() -> str:
-    return Path("/proc/self/status").read_text()
+    return Path("/proc/self/status").read_text("utf-8")
 
 
 def _bind(path: str) -> str:

@@ -8,12 +8,12 @@ Source: eth-cscs/sarus, src/cli/CommandRun.hpp, src/libsarus/MountParser.cpp, sr
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from fairlead.base import bounded_json
 from fairlead.base.system import Machine, View
 from fairlead.base.timeboxed import clear
 from fairlead.engines.model import Call, Driver, Engine, Takes, Words, unfit_image
@@ -82,7 +82,7 @@ class Sarus(Driver):
 
     def settings(self, view: View, path: str, text: str) -> dict[str, str]:
         try:
-            data = json.loads(text)
+            data = bounded_json.loads(text)
         except ValueError:
             return {"": "not readable, or no JSON"}
         if not isinstance(data, dict):

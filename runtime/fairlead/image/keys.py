@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.errors import fail, os_error_as
+from fairlead.base.exposure import open_to_others
 from fairlead.base.paths import atomic_write, config_dir
 
 SYSTEM_KEYS = Path("/etc/fairlead/keys")
@@ -283,20 +284,6 @@ def trusted(environ: Mapping[str, str] = os.environ) -> dict[str, PublicKey]:
                 raise fail("key-damaged-other-id", path=path, key_id=key.id)
             keys[key.id] = key
     return keys
-
-
-def open_to_others(path: Path) -> str:
-    """Why another user could replace ``path``; empty if only its owner and root can.
-
-    A sticky folder (``/tmp``) is closed: only the owner of a file there may replace it.
-    """
-    status = path.stat()
-    if status.st_uid not in (0, os.geteuid()):
-        return f"it belongs to user {status.st_uid}"
-    sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
-    if status.st_mode & 0o022 and not sticky:
-        return f"its mode is {stat.S_IMODE(status.st_mode):04o}"
-    return ""
 
 
 def trust(key: PublicKey, environ: Mapping[str, str] = os.environ) -> Path:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, Finding, Severity, fail
 from fairlead.base.serde import from_json, to_json
 from fairlead.base.system import is_mounted
@@ -103,7 +104,7 @@ def record_in(root: Path) -> dict[str, Any]:
     """The record that fairlead's builder left in a tree; empty when there is none."""
     record: Any = {}
     with contextlib.suppress(ValueError):
-        record = json.loads(text_in(root, RECORD) or "{}")
+        record = bounded_json.loads(text_in(root, RECORD) or "{}")
     return record if isinstance(record, dict) else {}
 
 

@@ -63,7 +63,7 @@ class Image:
     def packages(self) -> Mapping[str, Mapping[str, str]]:
         """Versions by name, of the kinds ``deb`` and ``wheel``."""
         recorded: Mapping[str, Mapping[str, str]] = self.record.get("packages", {})
-        return recorded or self.installed.versions()
+        return {"deb": {}, "wheel": {}, **(recorded or self.installed.versions())}
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -104,7 +104,7 @@ def find(
         raise fail("image-missing", name=name, image=image, why=why, remedy=remedy)
     remedy = f"fairlead build {name}"
     try:
-        built = Path(json.loads(index.read_text())["path"])
+        built = Path(json.loads(index.read_text("utf-8"))["path"])
         if built.exists():
             return built
         why = f"it was built, but {built} is gone"

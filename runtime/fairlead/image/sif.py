@@ -8,7 +8,6 @@ read it. ``fairlead_build.formats.sif`` writes them, with the layout below.
 from __future__ import annotations
 
 import hashlib
-import json
 import struct
 import uuid
 from collections import namedtuple
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, fail, os_error_as
 
 # Source: github.com/sylabs/sif, pkg/sif/sif.go and descriptor.go; checked against `apptainer sif`.
@@ -92,7 +92,7 @@ class Sif:
         if raw is None:
             return None
         try:
-            value = json.loads(raw)
+            value = bounded_json.loads(raw)
         except (ValueError, RecursionError) as exc:
             raise fail("sif-damaged-json", path=self.path, name=name, reason=exc) from None
         if not isinstance(value, dict):

@@ -22,11 +22,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, Finding, fail, os_error_as, warning
+from fairlead.base.exposure import open_to_others
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.serde import from_json, to_json
-from fairlead.image.keys import PrivateKey, PublicKey, open_to_others, read_most
+from fairlead.image.keys import PrivateKey, PublicKey, read_most
 from fairlead.image.open import file_format, find, reading
 from fairlead.image.sif import Sif, read_sif
 
@@ -232,7 +234,7 @@ def parse(raw: bytes, file: Path) -> tuple[Statement, bytes]:
         FairleadError: it is not what :func:`render` writes, to the byte.
     """
     try:
-        document = json.loads(raw)
+        document = bounded_json.loads(raw)
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             raise ValueError(f"it is not an object of schema {SCHEMA}")
         if document.get("version") != VERSION:

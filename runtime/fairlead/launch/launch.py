@@ -312,7 +312,7 @@ def exits(folder: Path) -> tuple[RankExit, ...]:
     found = []
     for path in folder.glob("exit.*"):
         with suppress(OSError):  # a file server that is slow for a moment ends no job
-            text = path.read_text().strip()
+            text = path.read_text("utf-8").strip()
             if re.fullmatch(r"\d+", text):
                 order = path.stat().st_mtime_ns
                 found.append(RankExit(path.name.partition(".")[2], int(text), order))

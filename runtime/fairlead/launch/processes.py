@@ -219,7 +219,9 @@ def _children() -> list[int]:
     """This process's children, adopted ones included."""
     try:
         tasks = list(Path("/proc/self/task").iterdir())
-        return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+        return [
+            int(pid) for task in tasks for pid in (task / "children").read_text("utf-8").split()
+        ]
     except OSError:  # a thread has just ended, or a kernel without CONFIG_PROC_CHILDREN
         return [p.pid for p in _living("") if p.parent == os.getpid()]
 

@@ -26,7 +26,7 @@ def file_system(path: Path, mounts: str | None = None) -> tuple[str, str]:
     Args:
         mounts: text as of /proc/self/mountinfo, which is read otherwise.
     """
-    text = Path("/proc/self/mountinfo").read_text() if mounts is None else mounts
+    text = Path("/proc/self/mountinfo").read_text("utf-8") if mounts is None else mounts
     real = path.resolve() if mounts is None else path
     mount = innermost([mount for _, mount in mounts_above(text, str(real))])
     return mount.kind, mount.point or "/"

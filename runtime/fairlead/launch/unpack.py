@@ -80,7 +80,7 @@ def ensure(
 def is_whole(root: Path) -> bool:
     """Whether the folder is the one that was laid out, with all that it had at its top."""
     try:
-        kept = json.loads(_record(root).read_text())
+        kept = json.loads(_record(root).read_text("utf-8"))
         seen = _identity(root)
         # The places of binds come to it.
         return bool(kept["inode"] == seen["inode"] and set(kept["entries"]) <= set(seen["entries"]))

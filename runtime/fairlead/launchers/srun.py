@@ -45,7 +45,7 @@ class Srun(Driver):
     def cancel(self, program: str, folder: Path, environ: Mapping[str, str]) -> None:
         """Ends what is left of a step whose first rank has noted its name in ``folder``."""
         with suppress(OSError):
-            step = (folder / STEP).read_text().strip()
+            step = (folder / STEP).read_text("utf-8").strip()
             if re.fullmatch(r"\d+\.\d+", step):
                 argv = (_program(program, "scancel"), "--signal=KILL", step)
                 run(argv, environ=environ, timeout_s=_PROBE_S)

@@ -193,7 +193,7 @@ def in_prefix(
         cache_dir(environ) / "facts" / f"host-{_identity(prefix, libraries, environ, places)}.json"
     )
     with contextlib.suppress(OSError, ValueError):
-        known = from_json(_Cached, json.loads(cached.read_text()))
+        known = from_json(_Cached, json.loads(cached.read_text("utf-8")))
         if known.files == _files_of(known.mpis) and not any(m.missing for m in known.mpis):
             return tuple(replace(mpi, found_by=reason) for mpi in known.mpis)
     fresh = tuple(

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fairlead.base.errors import fail, os_error_as
+from fairlead.base.exposure import refuse_exposed
 from fairlead.base.paths import atomic_write, checkout
 
 SOURCE = Path(__file__).with_name("witness.c")
@@ -107,13 +108,15 @@ def _first(names: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def ensure_witness(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """The witness in the cache: copied or compiled unless it is there.
+    """The witness in the cache: copied or compiled unless it is there, with the digest that it had when it was made.
 
     Raises:
-        FairleadError: exit code 123; there is no compiler, it fails, or the cache cannot be written.
+        FairleadError: exit code 123; there is no compiler, it fails, or the cache cannot be written. Exit code 121;
+            others can write there.
     """
     made = witness_path(cache)
-    if made.is_file():
+    refuse_exposed(made.parent, cache)
+    if _is_whole(made):
         return made
     if own := shipped(WITNESS):
         return _copied(own, made, "witness")
@@ -122,13 +125,15 @@ def ensure_witness(cache: Path, environ: Mapping[str, str] = os.environ) -> Path
 
 
 def ensure_core(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
-    """The collective core in the cache: copied or compiled unless it is there.
+    """The collective core in the cache: as :func:`ensure_witness`.
 
     Raises:
-        FairleadError: exit code 123; there is no C++17 compiler, it fails, or the cache cannot be written.
+        FairleadError: exit code 123; there is no C++17 compiler, it fails, or the cache cannot be written. Exit code
+            121; others can write there.
     """
     made = core_path(cache)
-    if made.is_file():
+    refuse_exposed(made.parent, cache)
+    if _is_whole(made):
         return made
     if own := shipped(CORE):
         return _copied(own, made, "comm-core")
@@ -138,12 +143,33 @@ def ensure_core(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
     return _compiled(made, [*cxx_compiler(environ), *_core_flags(), *inputs], "native-core-failed")
 
 
+def _digest_file(made: Path) -> Path:
+    return made.with_suffix(".sha256")
+
+
+def _note(made: Path) -> None:
+    with atomic_write(_digest_file(made)) as out:
+        out.write(hashlib.sha256(made.read_bytes()).hexdigest().encode())
+
+
+def _is_whole(made: Path) -> bool:
+    """Whether a library has the digest that it had when it was made: it is about to be mapped into every rank."""
+    try:
+        return hashlib.sha256(made.read_bytes()).hexdigest().encode() == (
+            _digest_file(made).read_bytes()
+        )
+    except OSError:
+        return False
+
+
 def _copied(source: Path, made: Path, check: str) -> Path:
     unwritable = os_error_as(
         "native-cache-unwritable", check=check, source_name=source.name, made_parent=made.parent
     )
-    with unwritable, atomic_write(made, permissions=0o755) as out:  # as a linker leaves it
-        out.write(source.read_bytes())
+    with unwritable:
+        with atomic_write(made, permissions=0o755) as out:  # as a linker leaves it
+            out.write(source.read_bytes())
+        _note(made)
     return made
 
 
@@ -156,7 +182,9 @@ def _compiled(made: Path, words: Sequence[str], message: str) -> Path:
     try:
         ran = run(argv, timeout_s=180)
         if ran.returncode == 0:
-            return partial.replace(made)
+            partial.replace(made)
+            _note(made)
+            return made
     finally:
         partial.unlink(missing_ok=True)
     why = (ran.stderr.strip() or f"it ended with code {ran.returncode}")[-300:]

@@ -255,7 +255,7 @@ def _listed(names: set[str]) -> str:
 def _named_by(path: Path) -> str:
     """The node that a report names; empty when it names none."""
     with suppress(OSError, IndexError):
-        return path.read_text().split()[0]
+        return path.read_text("utf-8").split()[0]
     return ""
 
 
@@ -281,7 +281,9 @@ def last_words(folder: Path) -> str:
     lines = []
     for path in sorted(folder.glob("said.*")):
         # A line of `=` ends many an account.
-        said = [line for line in path.read_text(errors="replace").splitlines() if line.strip(" =")]
+        said = [
+            line for line in path.read_text("utf-8", "replace").splitlines() if line.strip(" =")
+        ]
         lines += said[-1:]
     return "; ".join(dict.fromkeys(lines))[-_SAID:]
 
@@ -308,7 +310,7 @@ def _rank(text: str, folder: Path, path: Path) -> RankProof:
     mapped = [*called, *(m for m in mapped if m[:2] not in [c[:2] for c in called])]
     number = int(values["rank"][0])
     said = folder / f"said.{path.name.partition('.')[2] if number == 0 else number}"
-    words = said.read_text(errors="replace") if said.is_file() else ""
+    words = said.read_text("utf-8", "replace") if said.is_file() else ""
     ucx = "\n".join(f"ucp_context {line}" for line in values.get("ucx", ()))
     carried = transports(f"{words}\n{ucx}")
     devices = tuple(sorted(values.get("device", ())))

@@ -44,7 +44,7 @@ def probe(
     folder = launching.new_run_folder(cache)
     shutil.copyfile(prove.__file__, folder / "prove.py")
     app = mpi_program(plan)
-    with (folder / "spec.json").open("w") as stream:
+    with (folder / "spec.json").open("w", encoding="utf-8") as stream:
         json.dump(
             {"out": RUN_MOUNT, "via": _via(plan, app), "names": plan.names, "app": app}, stream
         )
@@ -69,7 +69,9 @@ def probe(
             if exc.code is not ExitCode.WATCHDOG:
                 raise
             hung = exc
-    ranks_seen = [r for p in reports(folder, "proof") for r in json.loads(p.read_text())["ranks"]]
+    ranks_seen = [
+        r for p in reports(folder, "proof") for r in json.loads(p.read_text("utf-8"))["ranks"]
+    ]
     words = _last_words(folder)
     if hung:
         raise FairleadError(_hang(folder, ranks, limit_s, words, plan.image), ExitCode.WATCHDOG)
@@ -96,7 +98,7 @@ def _via(plan: Plan, app: str) -> str:
 def _last_words(folder: Path) -> str:
     """What the launch printed: its beginning, where engines complain, and its end."""
     parts = [folder / "output", *sorted(folder.glob("said.*"))]
-    texts = [p.read_text(errors="replace") for p in parts if p.is_file()]
+    texts = [p.read_text("utf-8", "replace") for p in parts if p.is_file()]
     return "\n".join(t if len(t) < 6000 else f"{t[:2000]}\n{t[-4000:]}" for t in texts)
 
 
@@ -128,7 +130,8 @@ def _first_line(version: str) -> str:
 
 def _hang(folder: Path, ranks: int, limit_s: float, words: str, image: str) -> Finding:
     started = {
-        p.name.partition(".")[2]: json.loads(p.read_text()) for p in reports(folder, "started")
+        p.name.partition(".")[2]: json.loads(p.read_text("utf-8"))
+        for p in reports(folder, "started")
     }
     inside = sorted((r for r, s in started.items() if "rank" not in s), key=str)
     missing = sorted(set(map(str, range(ranks))) - set(started), key=int)

@@ -217,7 +217,9 @@ class Scheduler:
 def first_words(path: str) -> list[str]:
     """The first word of each line of a file; none where it cannot be read."""
     with suppress(OSError):
-        return [line.split()[0] for line in Path(path).read_text().splitlines() if line.strip()]
+        return [
+            line.split()[0] for line in Path(path).read_text("utf-8").splitlines() if line.strip()
+        ]
     return []
 
 

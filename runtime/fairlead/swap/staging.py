@@ -13,6 +13,7 @@ import time
 from pathlib import Path, PurePosixPath
 
 from fairlead.base.errors import os_error_as
+from fairlead.base.exposure import refuse_exposed
 from fairlead.base.paths import atomic_folder, locked
 from fairlead.elf.patchelf import set_rpath
 from fairlead.swap.model import MOUNT, RUN_MOUNT, WITNESS, Plan, Staging
@@ -26,8 +27,9 @@ def ensure(plan: Plan, cache: Path) -> Path | None:
     """Makes the staged folder unless a whole one is there; returns it.
 
     Raises:
-        FairleadError: exit code 123; a file vanished, or there is no room.
+        FairleadError: exit code 123; a file vanished, or there is no room. Exit code 121; others can write there.
     """
+    refuse_exposed(cache / "stage", cache)
     if not plan.engine.binds_files:
         _furnish(plan, cache)
     if plan.staging is None:
@@ -52,7 +54,11 @@ def _furnish(plan: Plan, cache: Path) -> None:
     room = room_folder(cache, plan.witness)
     witness = Path(plan.witness)
     there = room / PurePosixPath(WITNESS).name
-    if there.is_file() if plan.witness and witness.is_file() else room.is_dir():
+    if plan.witness and witness.is_file():
+        whole = there.is_file() and there.read_bytes() == witness.read_bytes()
+    else:
+        whole = room.is_dir()
+    if whole:
         return
     lock = locked(cache / "locks" / f"room-{room.name}.lock")
     with os_error_as("stage-failed", filename=room), lock, atomic_folder(room) as tree:
@@ -107,7 +113,7 @@ def _fill(tree: Path, staging: Staging) -> None:
         shutil.copystat(item.source, target)
         target.chmod(0o755)
     if sizes:
-        (tree / _SIZES).write_text(json.dumps(sizes))
+        (tree / _SIZES).write_text(json.dumps(sizes), "utf-8")
     for link, name in staging.aliases:
         (tree / link).symlink_to(name)
     for source, place in staging.folders:

@@ -7,13 +7,13 @@ writes ``host.jsonl``.
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairlead.base import bounded_json
 from fairlead.base.comm_names import TIMELINE_HOST
 
 _OLDER = ".older.jsonl"
@@ -210,9 +210,9 @@ def _lines(path: Path, forward: dict[int, int]) -> Part | None:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    for line in path.read_text(errors="replace").splitlines():
+    for line in path.read_text("utf-8", "replace").splitlines():
         try:
-            yield json.loads(line)
+            yield bounded_json.loads(line)
         except ValueError:
             continue  # truncated by the end of the process
 

@@ -30,7 +30,7 @@ def span(name: str, **args: Any) -> AbstractContextManager[None]:
 def clock_name() -> str:
     """Identifies the clock of this process: equal in processes of one boot and one time namespace."""
     boot = space = "?"
-    with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as stream:
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
         boot = stream.read().strip()
     with suppress(OSError):
         space = os.readlink("/proc/self/ns/time")  # noqa: PTH115

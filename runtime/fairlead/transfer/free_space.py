@@ -90,6 +90,6 @@ def _cgroups(root: Path) -> Iterator[tuple[int, str]]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text("utf-8")
     except OSError:
         return ""

@@ -240,7 +240,7 @@ def _step(each_node: EachNode, words: Sequence[str], shared: Path | None) -> lis
     folder.mkdir(parents=True)
     code = each_node([*words, "--report", str(folder)])
     files = sorted(folder.glob("*.json"))
-    reports = [from_json(NodeReport, json.loads(file.read_text())) for file in files]
+    reports = [from_json(NodeReport, json.loads(file.read_text("utf-8"))) for file in files]
     failed = [report for report in reports if report.error]
     if failed and "out" not in words:
         findings = {finding: None for report in failed for finding in report.findings}

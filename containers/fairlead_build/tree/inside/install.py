@@ -21,7 +21,7 @@ def say(*words: object) -> None:
 
 
 def main() -> None:
-    plan = json.loads((STAGE / "plan.json").read_text())
+    plan = json.loads((STAGE / "plan.json").read_text("utf-8"))
     prefix = Path(plan["python"])
     python = prefix / "bin" / "python3"
     if len(sys.argv) > 1:
@@ -44,7 +44,7 @@ def main() -> None:
 def locked(role: str) -> list[str]:
     """pip's options for the wheels of a role, each with its hash."""
     pins = STAGE / role / "requirements.txt"
-    return ["--require-hashes", "-r", str(pins)] if pins.read_text().strip() else []
+    return ["--require-hashes", "-r", str(pins)] if pins.read_text("utf-8").strip() else []
 
 
 def install(python: Path, folder: Path, what: list[str]) -> None:
@@ -67,7 +67,7 @@ def install(python: Path, folder: Path, what: list[str]) -> None:
             return
         # What pip has written so far: it says nothing of its own while it unpacks a large wheel.
         with suppress(OSError, ValueError, IndexError):
-            counters = Path("/proc", str(process.pid), "io").read_text().split("wchar:")[1]
+            counters = Path("/proc", str(process.pid), "io").read_text("utf-8").split("wchar:")[1]
             written = int(counters.split()[0])
             say("advance", written - reported)
             reported = written
@@ -76,7 +76,7 @@ def install(python: Path, folder: Path, what: list[str]) -> None:
 def use_mpi(prefix: Path) -> None:
     """Puts the MPI on the loader's default path, behind whatever LD_LIBRARY_PATH names."""
     conf = Path("/etc/ld.so.conf.d/fairlead-mpi.conf")
-    conf.write_text(f"{prefix}/lib\n")
+    conf.write_text(f"{prefix}/lib\n", "utf-8")
     conf.chmod(0o644)
     subprocess.run(["ldconfig"], check=True)
 

@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     ).install()
     if ranks.rank:
         # A serial script's words, once.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.argv = words
     sys.path[0] = folder
     try:

@@ -21,7 +21,7 @@ class Package(NamedTuple):
 
 def packages() -> list[Package]:
     """The rows of ``system_packages.txt``."""
-    text = resources.files("fairlead.doctor").joinpath("system_packages.txt").read_text()
+    text = resources.files("fairlead.doctor").joinpath("system_packages.txt").read_text("utf-8")
     rows = [line.split(None, 2) for line in text.splitlines() if line and line[0] != "#"]
     return [Package(*row) for row in rows]
 

@@ -106,7 +106,7 @@ class _PrivateApt:
         for name in ("lists/partial", "cache/archives/partial", "debs"):
             (folder / name).mkdir(parents=True)
         sources = folder / "sources.list"
-        sources.write_text(f"deb [signed-by={KEYRING}] {mirror} {SUITE} main\n")
+        sources.write_text(f"deb [signed-by={KEYRING}] {mirror} {SUITE} main\n", "utf-8")
         self.folder, self.mirror = folder, mirror
         self.known: dict[str, dict[str, str]] = {}
         self.options = [
@@ -252,9 +252,9 @@ def _share_loop_devices(tree: Path) -> None:
     """Ranks of one node then share a loop device, and so the kernel's cache of the image: each
     block is read and decompressed once, not once a rank (Apptainer's own advice for MPI)."""
     settings = tree / "etc" / "apptainer" / "apptainer.conf"
-    text = settings.read_text()
+    text = settings.read_text("utf-8")
     settings.write_text(
-        re.sub(r"(?m)^shared loop devices = no$", "shared loop devices = yes", text)
+        re.sub(r"(?m)^shared loop devices = no$", "shared loop devices = yes", text), "utf-8"
     )
 
 

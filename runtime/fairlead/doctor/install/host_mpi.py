@@ -80,7 +80,7 @@ def install_wheel_mpi(
 def _pip_install(wheel: Wheel, tree: Path, environ: Mapping[str, str]) -> None:
     pins = tree.with_name("requirements.txt")
     hashes = " ".join(f"--hash=sha256:{digest}" for digest in wheel.sha256)
-    pins.write_text(f"{wheel.pin} {hashes}\n")
+    pins.write_text(f"{wheel.pin} {hashes}\n", "utf-8")
     options = (
         "--quiet", "--disable-pip-version-check", "--no-deps", "--ignore-installed", "--no-compile",
         "--no-warn-script-location", "--only-binary", ":all:", "--require-hashes",

@@ -100,16 +100,21 @@ def ridge(
 
 
 def measure(
-    folder: Path, train: int, val: int, task: Task, left_out: Collection[Path] = ()
+    folder: Path,
+    train: int,
+    val: int,
+    task: Task,
+    left_out: Collection[Path] = (),
+    external: bool = False,
 ) -> dict[str, Any]:
     """The linear model's scores on the first ``train`` and ``val`` samples of the two splits.
 
     Counts enter as their logarithms, as in the network; classes become one output each. Files of ``left_out`` are
-    not read.
+    not read; with ``external``, HDF5 files may have values in other files.
     """
     begun = time.monotonic()
-    x, known = _first(folder, "train", train, left_out)
-    z, truth = _first(folder, "val", val, left_out)
+    x, known = _first(folder, "train", train, left_out, external)
+    z, truth = _first(folder, "val", val, left_out, external)
     if x.dtype.kind == "i":
         x, z = (np.log1p(counts.astype(np.float32)) for counts in (x, z))
     classes = known.ndim == 1
@@ -124,10 +129,10 @@ def measure(
 
 
 def _first(
-    folder: Path, split: str, samples: int, left_out: Collection[Path]
+    folder: Path, split: str, samples: int, left_out: Collection[Path], external: bool
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     inputs, targets, held = [], [], 0
-    manifest = read_manifest(folder, split, skip_damaged=bool(left_out))
+    manifest = read_manifest(folder, split, skip_damaged=bool(left_out), external=external)
     whole = tuple(shard for shard in manifest.shards if shard.path not in left_out)
     for batch in Rows(replace(manifest, shards=whole), split, 0, 1).in_order(500):
         take = min(samples - held, len(batch))
@@ -154,9 +159,12 @@ def main() -> None:
     parser.add_argument(
         "--leave-out", type=Path, action="append", default=[], help="a damaged file; repeatable"
     )
+    parser.add_argument(
+        "--external-data", action="store_true", help="HDF5 files may have values in other files"
+    )
     given = parser.parse_args()
     task = registry.find(given.model)
-    result = measure(given.data, given.train, given.val, task, given.leave_out)
+    result = measure(given.data, given.train, given.val, task, given.leave_out, given.external_data)
     with atomic_write(given.out, "w") as stream:
         json.dump(result, stream)
 

@@ -26,6 +26,7 @@ _GENERATOR = 0x82F63B78  # bits reversed: the lowest bit is the highest power
 _A, _B, _C = 5685, 1362, 426  # found by search; a unit test divides it
 _BLOCK = 256
 _SHORT = 64
+_PART = 1 << 20
 _LARGEST = 4  # 90 kB are at work then, which stay in a core's cache
 _MASK = 0xA282EAD8
 
@@ -47,10 +48,16 @@ def crc32c(data: Bytes) -> int:
         for byte in bytes(data):
             crc = crc >> 8 ^ table[(crc ^ byte) & 255]
         return crc ^ 0xFFFFFFFF
-    folded = np.frombuffer(data, np.uint8).copy()
-    # To begin with all ones is to invert the first 32 bits; then the remainder is linear.
-    folded[:4] ^= 255
-    return _remainder(_folded(folded)) ^ 0xFFFFFFFF
+    whole = np.frombuffer(data, np.uint8)
+    folded = whole[:0]
+    # In parts: a copy of a record would double the memory that it takes.
+    for at in range(0, len(whole), _PART):
+        folded = np.concatenate((folded, whole[at : at + _PART]))
+        if not at:
+            # To begin with all ones is to invert the first 32 bits; then the remainder is linear.
+            folded[:4] ^= 255
+        folded = _folded(folded)
+    return _remainder(folded) ^ 0xFFFFFFFF
 
 
 def _folded(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

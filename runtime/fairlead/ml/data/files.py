@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -21,10 +20,11 @@ import numpy.typing as npt
 
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write
-from fairlead.ml.data import tfrecord
+from fairlead.ml.data import hdf5, tfrecord
 from fairlead.ml.data.example import BadExample, Feature, decode, encode
 from fairlead.ml.data.formats import HDF5, TFRECORD, BadSample, Form, forms, looked_for, recognised
-from fairlead.ml.data.samples import Array, DamagedFile, Draw, Layout, Samples
+from fairlead.ml.data.samples import Array, DamagedFile, Draw, Layout, Samples, UnfitFile
+from fairlead.ml.data.values import Unfit, fitted
 
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 _VERIFY_BYTES = 64 << 20
@@ -66,9 +66,11 @@ def container_of(path: Path) -> str:
     )
 
 
-def opened(path: Path, form: Form | None = None) -> HDF5File | RecordFile:
+def opened(path: Path, form: Form | None = None, external: bool = False) -> HDF5File | RecordFile:
     """The file of a form that is known already, or recognised.
 
+    Args:
+        external: whether an HDF5 file may have its values in other files.
     Raises:
         DamagedFile: it is not whole, or neither HDF5 nor TFRecord.
         FairleadError: it is of no known form.
@@ -84,38 +86,17 @@ def opened(path: Path, form: Form | None = None) -> HDF5File | RecordFile:
                 names=", ".join(f"`{n}`" for n in sorted(names)[:12]),
                 looked_for=looked_for(container),
             )
-    return HDF5File(path, form) if form.container == HDF5 else RecordFile(path, form)
+    return HDF5File(path, form, external) if form.container == HDF5 else RecordFile(path, form)
 
 
 def _names(path: Path, container: str) -> list[str]:
     """Of datasets, or of the first record's features."""
     if container == HDF5:
-        with _hdf5(path, HDF5) as file:
-            # In damaged files, names may not be text.
-            return [name for name in file if isinstance(name, str)]
+        with hdf5.opened(path, HDF5) as file:
+            return hdf5.names(file)
     for record in tfrecord.records(path, 0, 1):
         return list(_features(path, 0, record))
     raise DamagedFile(path, "it has no sample", TFRECORD)
-
-
-@contextmanager
-def _hdf5(path: Path, title: str) -> Iterator[Any]:
-    """An HDF5 file open for reading; errors of h5py become a :class:`DamagedFile`."""
-    try:
-        import h5py
-    except ImportError as exc:
-        raise fail("data-decoder-hdf5", path=path, reason=exc) from exc
-    try:
-        file = h5py.File(path, "r")
-    except (OSError, RuntimeError, ValueError) as exc:
-        raise DamagedFile(path, f"truncated or altered: {exc}", title) from exc
-    with file:
-        try:
-            yield file
-        # The place of the damage determines which of these h5py raises.
-        except (OSError, KeyError, RuntimeError, ValueError, TypeError) as exc:
-            why = f"truncated, altered or of another kind: {exc}"
-            raise DamagedFile(path, why, title) from exc
 
 
 @dataclass(frozen=True)
@@ -126,23 +107,42 @@ class _File:
     def _damaged(self, why: str) -> DamagedFile:
         return DamagedFile(self.path, why, self.form.title)
 
+    def _fitted(
+        self, values: Array, dtype: npt.DTypeLike, name: str, numbers: Sequence[int] | Rows
+    ) -> Array:
+        """``values``, (n, ...), in ``dtype``; ``numbers`` are those of their rows, for the error."""
+        try:
+            return fitted(values, dtype)
+        except Unfit as exc:
+            raise UnfitFile(self.path, f"row {numbers[exc.row]} of `{name}` is {exc}") from exc
 
+
+@dataclass(frozen=True)
 class HDF5File(_File):
-    """A file with a dataset of inputs and one of targets."""
+    """A file with a dataset of inputs and one of targets.
+
+    Attributes:
+        external: whether their values may be in other files.
+    """
+
+    external: bool = False
 
     def rows(self) -> int:
-        """Number of samples; reads only lengths.
+        """Number of samples; reads only lengths, and what says where values lie.
 
         Raises:
-            DamagedFile: the lengths show that it is not whole.
+            DamagedFile: these show that it is not whole.
         """
-        with _hdf5(self.path, self.form.title) as file:
-            inputs, _ = self._datasets(file)
-            return 1 if self.form.single else len(inputs)
+        with hdf5.opened(self.path, self.form.title) as file:
+            both = self._datasets(file)
+            for name, found in zip(self._names, both, strict=True):
+                if why := hdf5.absent(found):
+                    raise self._damaged(f"`{name}` {why}")
+            return 1 if self.form.single else len(both[0])
 
     def layout(self) -> Layout:
         """Shape and dtype of its samples, from the first."""
-        with _hdf5(self.path, self.form.title) as file:
+        with hdf5.opened(self.path, self.form.title) as file:
             inputs, targets = self._datasets(file)
             first = 0 if self.form.single else 1
             if first and not len(inputs):
@@ -158,49 +158,83 @@ class HDF5File(_File):
         Raises:
             DamagedFile: they are not whole.
         """
-        with _hdf5(self.path, self.form.title) as file:
-            inputs, targets = self._datasets(file)
-            if self.form.single:
-                held = inputs[()][None], targets[()][None]
-            elif len(inputs) < stop:
-                raise self._damaged(f"{len(inputs)} rows, not {stop}")
-            else:
-                held = inputs[start:stop], targets[start:stop]
+        held = self._read(start, stop)
 
         def put(rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
-            for source, target in zip(held, (out.inputs, out.targets), strict=True):
+            for name, source, target in zip(
+                self._names, held, (out.inputs, out.targets), strict=True
+            ):
                 if source.shape[1:] != target.shape[1:]:
                     raise self._damaged(
                         f"its samples are {source.shape[1:]}, not {target.shape[1:]}"
                     )
-                target[at : at + len(rows)] = source[rows]
+                numbers = start + rows
+                target[at : at + len(rows)] = self._fitted(
+                    source[rows], target.dtype, name, numbers
+                )
 
         return put
 
-    def verify(self, layout: Layout) -> int:
+    def verify(self, layout: Layout, known: bool = False) -> int:
         """Reads all of it; returns the number of rows.
 
+        Args:
+            known: its digest is right, so that zeros are what was written.
         Raises:
-            DamagedFile: a checksum is wrong, or a sample does not have ``layout``.
+            DamagedFile: a checksum is wrong, a value does not fit, or a sample does not have ``layout``.
         """
         rows, own = self.rows(), self.layout()
         if own != layout:
             raise self._damaged(f"it has {own}, not {layout}")
+        if not known:
+            self._find_erased(layout)
         step = max(_VERIFY_BYTES // layout.bytes, 1)
         for start in range(0, rows, step):
-            self.hold(start, min(start + step, rows))
+            held = self._read(start, min(start + step, rows))
+            kinds = (layout.input_dtype, layout.target_dtype)
+            for name, source, kind in zip(self._names, held, kinds, strict=True):
+                self._fitted(source, kind, name, range(start, rows))
         return rows
+
+    def _find_erased(self, layout: Layout) -> None:
+        """Raises DamagedFile where a chunk was perhaps erased. Zeros are also a class: those of targets are left."""
+        with hdf5.opened(self.path, self.form.title) as file:
+            inputs, targets = self._datasets(file)
+            classes = np.dtype(layout.target_dtype).kind == "i"
+            for name, found in zip(
+                self._names, (inputs, *(() if classes else (targets,))), strict=False
+            ):
+                if (row := hdf5.zeroed(found)) is not None:
+                    raise self._damaged(
+                        f"the chunk of `{name}` at row {row} consists of zeros, for which Fletcher-32 is zero, too;"
+                        f" if they are meant, list the files: python3 -m fairlead.ml.data.manifest FOLDER"
+                    )
+
+    def _read(self, start: int, stop: int) -> tuple[Array, Array]:
+        """Inputs and targets of rows ``start`` to ``stop``, as they are stored."""
+        with hdf5.opened(self.path, self.form.title) as file:
+            inputs, targets = self._datasets(file)
+            if self.form.single:
+                return inputs[()][None], targets[()][None]
+            if len(inputs) < stop:
+                raise self._damaged(f"{len(inputs)} rows, not {stop}")
+            return inputs[start:stop], targets[start:stop]
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        return self.form.input, self.form.target
 
     def _datasets(self, file: Any) -> tuple[Any, Any]:
         """The two datasets, if they are numeric and of equal length."""
-        names = (self.form.input, self.form.target)
-        inputs, targets = (file[name] for name in names)
+        inputs, targets = (
+            hdf5.dataset(file, name, self.path, self.external) for name in self._names
+        )
         shapes = [getattr(dataset, "shape", None) or () for dataset in (inputs, targets)]
         kinds = [getattr(dataset, "dtype", "no dataset") for dataset in (inputs, targets)]
         numbers = all(isinstance(kind, np.dtype) and kind.kind in "iuf" for kind in kinds)
         fit = self.form.single or shapes[0][:1] == shapes[1][:1]
         if not (numbers and all(shapes) and len(shapes[0]) > 1 and fit):
-            each = zip(names, kinds, shapes, strict=True)
+            each = zip(self._names, kinds, shapes, strict=True)
             raise self._damaged(
                 ", ".join(f"`{name}` is {kind} {shape}" for name, kind, shape in each)
             )
@@ -236,19 +270,39 @@ class RecordFile(_File):
 
         return put
 
-    def verify(self, layout: Layout) -> int:
-        rows, room = 0, layout.empty(1)
+    def verify(self, layout: Layout, known: bool = False) -> int:
+        rows, kinds = 0, (layout.input_dtype, layout.target_dtype)
         for number, record in enumerate(tfrecord.records(self.path)):
-            self._copy(number, record, Draw(), room, 0)
+            shapes = (layout.input_shape, layout.target_shape)
+            for _ in self._checked(number, record, Draw(), shapes, kinds):
+                pass
             rows += 1
         return rows
 
     def _copy(self, number: int, record: memoryview, draw: Draw, out: Samples, at: int) -> None:
-        sample = self._sample(number, record, draw)
-        for source, target in zip(sample, (out.inputs, out.targets), strict=True):
-            if source.shape != target.shape[1:]:
-                raise self._damaged(f"record {number} is {source.shape}, not {target.shape[1:]}")
+        both = (out.inputs, out.targets)
+        shapes, kinds = [each.shape[1:] for each in both], [each.dtype for each in both]
+        for source, target in zip(
+            self._checked(number, record, draw, shapes, kinds), both, strict=True
+        ):
             target[at] = source
+
+    def _checked(
+        self,
+        number: int,
+        record: memoryview,
+        draw: Draw,
+        shapes: Sequence[tuple[int, ...]],
+        kinds: Sequence[npt.DTypeLike],
+    ) -> Iterator[Array]:
+        """Input and target of a record, if they have these shapes and values that fit these types."""
+        names = (self.form.input, self.form.target)
+        for name, source, shape, kind in zip(
+            names, self._sample(number, record, draw), shapes, kinds, strict=True
+        ):
+            if source.shape != shape:
+                raise self._damaged(f"record {number} is {source.shape}, not {shape}")
+            yield self._fitted(source[None], kind, name, (number,))[0]
 
     def _sample(self, number: int, record: memoryview, draw: Draw) -> tuple[Array, Array]:
         features = _features(self.path, number, record, self.form.names)
@@ -300,9 +354,11 @@ def is_whole(path: Path, identity: str, rows: int) -> bool:
     """Whether ``path`` is a readable file of ``rows`` samples made from ``identity``, judged by lengths."""
     try:
         if format_of(path) == "hdf5":
-            with _hdf5(path, HDF5) as file:
-                name = next(f.input for f in forms() if f.container == HDF5 and f.input in file)
-                return bool(file.attrs[_IDENTITY] == identity and len(file[name]) == rows)
+            with hdf5.opened(path, HDF5) as file:
+                there = hdf5.names(file)
+                name = next(f.input for f in forms() if f.container == HDF5 and f.input in there)
+                same = len(hdf5.dataset(file, name, path)) == rows
+                return bool(file.attrs[_IDENTITY] == identity and same)
         if tfrecord.count(path) != rows:
             return False
         first = decode(next(tfrecord.records(path, 0, 1)))

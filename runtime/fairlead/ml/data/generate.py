@@ -11,7 +11,7 @@ import multiprocessing
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import locked
 from fairlead.ml import registry
 from fairlead.ml.data.files import FORMATS, is_whole, write_shard
+from fairlead.ml.data.listing import ListedFile, listed, read_list, write_list
 from fairlead.ml.train.events import EventLog
 
 
@@ -78,18 +79,23 @@ class Job:
             f" split={self.split} index={self.index} events={self.events} size={self.size}"
         )
 
-    def run(self) -> int:
-        """Writes the file and returns its number of samples."""
+    def run(self) -> ListedFile:
+        """Writes the file and returns what a list says about it."""
         kind = registry.data_kind(self.data.kind)
         samples = kind.make(self.data.seed, self.split, self.index, self.events, self.size)
         write_shard(self.path, samples, self.identity, kind.data_set, kind.version)
-        return self.events
+        return self.listed()
+
+    def listed(self) -> ListedFile:
+        """What a list says about the file, which is read."""
+        return listed(self.path.parent, self.path, self.events)
 
 
 def generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> None:
     """Makes ``folder`` hold, of this data set, exactly the files of ``data``, keeping those that are whole.
 
-    Reports ``start`` (samples in all), ``shard`` (samples done so far) and ``done``.
+    Lists them in the folder's ``data.json``. Reports ``start`` (samples in all), ``shard`` (samples done so far) and
+    ``done``.
 
     Raises:
         FairleadError: there is no room for them, judged by the size of the first file.
@@ -107,6 +113,7 @@ def generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> None
         for pattern in (*patterns, f".{data.kind}_*.partial"):
             for path in set(folder.glob(pattern)) - {job.path for job in jobs}:
                 path.unlink()
+        entries = _kept(folder, [job for job in jobs if job not in missing])
         # spawn: a forked child would share this process's BLAS and HDF5 state
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(min(processes, len(missing)) or 1, mp_context=context) as pool:
@@ -114,7 +121,8 @@ def generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> None
             try:
                 for future in as_completed(running):
                     written = running[future]
-                    done += future.result()
+                    entries[written.path.name] = future.result()
+                    done += written.events
                     left -= written.events
                     log.write("shard", events=done)
                     wanted = written.path.stat().st_size * left // written.events
@@ -125,7 +133,22 @@ def generate(data: DataSet, folder: Path, processes: int, log: EventLog) -> None
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
+        write_list(folder, entries.values())
     log.write("done", events=data.train + data.val, seconds=time.monotonic() - begun)
+
+
+def _kept(folder: Path, whole: Sequence[Job]) -> dict[str, ListedFile]:
+    """The entries of files that stay: of other data sets, and of the jobs whose files are whole, read where need be."""
+    try:
+        before = read_list(folder) or {}
+    except FairleadError:
+        before = {}  # written again
+    entries = {name: entry for name, entry in before.items() if (folder / name).is_file()}
+    for job in whole:
+        entry = entries.get(job.path.name)
+        if entry is None or entry.differs(job.path, job.events):
+            entries[job.path.name] = job.listed()
+    return entries
 
 
 def main() -> None:

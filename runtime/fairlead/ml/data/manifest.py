@@ -5,11 +5,15 @@ on the rank; with ``together``, each rank examines its part of the files, and th
 for many files: each of n ranks opens one file in n.
 
 Counting rows by lengths (:mod:`fairlead.ml.data.files`) is cheap. Damage that only checksums show is found by ``verify``,
-which reads everything; without it, such a file stops the run when it is read.
+which reads everything; without it, such a file stops the run when it is read. Where the folder has a list of its files
+(:mod:`fairlead.ml.data.listing`), they are compared with it.
+
+``python3 -m fairlead.ml.data.manifest FOLDER`` reads all files of a folder and writes that list.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -17,12 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import FairleadError, Finding, fail
 from fairlead.comm import Comm
 from fairlead.comm.frameworks.common import broadcast_object
 from fairlead.ml.data import files
 from fairlead.ml.data.formats import HDF5, TFRECORD, Form, form_of
+from fairlead.ml.data.listing import NAME, ListedFile, listed, read_list, sha256, write_list
 from fairlead.ml.data.samples import DamagedFile, Layout
+from fairlead.ml.train.events import EventLog
 
 T = TypeVar("T")
 
@@ -42,10 +48,22 @@ class Shard:
 
 @dataclass(frozen=True)
 class Damage:
-    """A file that was left out, and why."""
+    """A file that was left out, and why.
+
+    Attributes:
+        path: the file.
+        why: the reason.
+        findings: what to raise for it.
+    """
 
     path: Path
     why: str
+    findings: tuple[Finding, ...] = ()
+
+    @classmethod
+    def of(cls, exc: DamagedFile) -> Damage:
+        """Of the error that reading the file raised."""
+        return cls(exc.path, exc.why, exc.findings)
 
 
 @dataclass(frozen=True)
@@ -63,6 +81,8 @@ class Manifest:
         layout: of each sample.
         shards: whole files, in the order of their names.
         damaged: files that were skipped.
+        external: whether values may be in other files than these.
+        listed: whether the files were compared with the folder's list; without one, lengths alone speak for them.
     """
 
     split: str
@@ -70,6 +90,8 @@ class Manifest:
     layout: Layout
     shards: tuple[Shard, ...]
     damaged: tuple[Damage, ...] = ()
+    external: bool = False
+    listed: bool = False
 
     @property
     def total(self) -> int:
@@ -124,23 +146,27 @@ def read_manifest(
     *,
     skip_damaged: bool = False,
     verify: bool = False,
+    external: bool = False,
     together: Comm | None = None,
 ) -> Manifest:
     """Examines every file of ``split`` in ``folder``. Collective if ``together`` is given.
 
     Args:
         skip_damaged: leave out files that are not whole, instead of stopping.
-        verify: read all files, with their checksums; without it, only lengths.
+        verify: read all files, with their checksums and digests; without it, only lengths.
+        external: HDF5 files may have values in other files.
         together: the ranks that share the work.
     Raises:
-        FairleadError: there are no files; they are of no known form, or of several; one is not
-            whole and ``skip_damaged`` is False. The same on every rank.
+        FairleadError: there are no files; they are of no known form, or of several; they are not those of the
+            folder's list; one is not whole and ``skip_damaged`` is False. The same on every rank.
     """
     rank, size = (together.rank, together.size) if together else (0, 1)
-    paths = from_root(together, lambda: find_shards(folder, split))
-    key, layout, bad = from_root(together, lambda: _first(paths))
-    form = form_of(key)
-    mine = [_examined(path, form, layout, verify) for path in paths[rank::size]]
+    paths, entries = from_root(together, lambda: _listed(folder, split))
+    key, layout, bad = from_root(together, lambda: _first(paths, external))
+    look = _Look(form_of(key), layout, verify, external)
+    form = look.form
+    pairs = list(zip(paths, entries, strict=True))
+    mine = [look.examined(path, entry) for path, entry in pairs[rank::size]]
     parts = together.gather(mine) if together else [mine]
     every = from_root(
         together, lambda: [(parts or [])[n % size][n // size] for n in range(len(paths))]
@@ -159,41 +185,84 @@ def read_manifest(
     damaged = tuple(file for file in every if isinstance(file, Damage))
     shards = tuple(file for file in every if isinstance(file, Shard))
     if damaged and not (skip_damaged and shards):
-        raise FairleadError(
-            [f for d in damaged[:_NAMED] for f in DamagedFile(d.path, d.why, form.title).findings]
+        raise FairleadError([finding for damage in damaged[:_NAMED] for finding in damage.findings])
+    return Manifest(split, form, layout, shards, damaged, external, None not in entries)
+
+
+def _listed(folder: Path, split: str) -> tuple[tuple[Path, ...], list[ListedFile | None]]:
+    """The files of a split, and the entry of each in the folder's list, None without a list.
+
+    Raises:
+        FairleadError: as :func:`find_shards`; files are missing that the list has, or the other way round.
+    """
+    paths, entries = find_shards(folder, split), read_list(folder)
+    if entries is None:
+        return paths, [None] * len(paths)
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    missing = sorted(name for name in set(entries) - set(names) if not (folder / name).is_file())
+    unknown = [name for name in names if name not in entries]
+    if missing or unknown:
+        raise fail(
+            "data-list-differs",
+            folder=folder,
+            missing=", ".join(missing[:_NAMED]),
+            missing_count=len(missing),
+            unknown=", ".join(unknown[:_NAMED]),
+            unknown_count=len(unknown),
+            quoted_folder=shlex.quote(str(folder)),
         )
-    return Manifest(split, form, layout, shards, damaged)
+    return paths, [entries[name] for name in names]
 
 
-def _first(paths: Sequence[Path]) -> tuple[tuple[str, ...], Layout, list[Damage]]:
+def _first(paths: Sequence[Path], external: bool) -> tuple[tuple[str, ...], Layout, list[Damage]]:
     """Form and layout of the first whole file, which all others must have, and the damage of the files before it."""
     damaged: list[DamagedFile] = []
     for path in paths:
         try:
-            file = files.opened(path)
-            return file.form.key, file.layout(), [Damage(exc.path, exc.why) for exc in damaged]
+            file = files.opened(path, external=external)
+            return file.form.key, file.layout(), [Damage.of(exc) for exc in damaged]
         except DamagedFile as exc:
             damaged.append(exc)
     raise FairleadError([finding for exc in damaged[:_NAMED] for finding in exc.findings])
 
 
-def _examined(path: Path, form: Form, layout: Layout, verify: bool) -> Shard | Damage:
-    try:
+@dataclass(frozen=True)
+class _Look:
+    """How files are examined: what they all have to be, and how thoroughly."""
+
+    form: Form
+    layout: Layout
+    verify: bool
+    external: bool
+
+    def examined(self, path: Path, entry: ListedFile | None) -> Shard | Damage:
+        """One file, compared with its entry in the folder's list."""
+        try:
+            return self._shard(path, entry)
+        except DamagedFile as exc:
+            return Damage.of(exc)
+        except FairleadError as exc:
+            return _Other(path, exc.findings[0].why)
+        except OSError as exc:
+            return Damage.of(DamagedFile(path, f"it cannot be read: {exc}"))
+
+    def _shard(self, path: Path, entry: ListedFile | None) -> Shard | Damage:
+        form, title = self.form, self.form.title
         container = files.container_of(path)
         if container != form.container:
             return _Other(path, f"{container} among {form.container}")
         # A TFRecord file's form would need its first record, which may have 64 MiB.
-        file = files.opened(path, form if container == TFRECORD else None)
-        if container == HDF5 and (file.form, file.layout()) != (form, layout):
-            return _Other(path, f"{file.layout()} among {layout}")
-        rows = file.verify(layout) if verify else file.rows()
-        return Shard(path, rows) if rows else Damage(path, "it has no sample")
-    except DamagedFile as exc:
-        return Damage(path, exc.why)
-    except FairleadError as exc:
-        return _Other(path, exc.findings[0].why)
-    except OSError as exc:
-        return Damage(path, f"it cannot be read: {exc}")
+        file = files.opened(path, form if container == TFRECORD else None, self.external)
+        if container == HDF5 and (file.form, file.layout()) != (form, self.layout):
+            return _Other(path, f"{file.layout()} among {self.layout}")
+        rows = file.verify(self.layout, entry is not None) if self.verify else file.rows()
+        if not rows:
+            raise DamagedFile(path, "it has no sample", title)
+        if entry and (why := entry.differs(path, rows)):
+            raise DamagedFile(path, why, title)
+        if entry and self.verify and sha256(path) != entry.sha256:
+            raise DamagedFile(path, f"its sha256 is not the one in {NAME}", title)
+        return Shard(path, rows)
 
 
 def from_root(together: Comm | None, make: Callable[[], T]) -> T:
@@ -211,3 +280,50 @@ def from_root(together: Comm | None, make: Callable[[], T]) -> T:
         raise error
     made: T = value
     return made
+
+
+def list_folder(folder: Path, external: bool = False) -> int:
+    """Reads the files of every split in ``folder``, writes their list, and returns how many there are.
+
+    Raises:
+        FairleadError: there are none, or one is damaged.
+    """
+    found: list[ListedFile] = []
+    for split in _FOLDERS:
+        try:
+            paths = find_shards(folder, split)
+        except FairleadError as exc:
+            if exc.findings[0].check != "data-missing":
+                raise
+            continue
+        _, layout, _ = _first(paths, external)
+        for path in paths:
+            rows = files.opened(path, external=external).verify(layout, known=True)
+            found.append(listed(folder, path, rows))
+    if not found:
+        find_shards(folder, "train")
+    write_list(folder, found)
+    return len(found)
+
+
+def main() -> None:
+    """The command line; see ``--help``."""
+    parser = argparse.ArgumentParser(
+        prog="python3 -m fairlead.ml.data.manifest",
+        description="Read all data files of a folder, and list them in its data.json.",
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument(
+        "--external-data", action="store_true", help="HDF5 files may have values in other files"
+    )
+    given = parser.parse_args()
+    try:
+        count = list_folder(given.folder, given.external_data)
+    except FairleadError as exc:
+        EventLog(None).errors(exc)
+        raise SystemExit(int(exc.code)) from None
+    print(f"{given.folder / NAME}: {count} files")
+
+
+if __name__ == "__main__":
+    main()

@@ -94,7 +94,8 @@ def stream(seed: int, split: str, index: int) -> np.random.Generator:
 
 
 class DamagedFile(FairleadError):
-    """A file is truncated, altered, or of another kind than its name says; skipping recognises it by this class.
+    """A file cannot be used: it is truncated, altered, or of another kind than its name says. Skipping recognises it by
+    this class.
 
     Attributes:
         path: the file.
@@ -106,3 +107,20 @@ class DamagedFile(FairleadError):
         super().__init__(
             error("data-damaged", path=path, kind=kind, why=why, quoted_path=shlex.quote(str(path)))
         )
+
+
+class UnfitFile(DamagedFile):
+    """A whole file with a value that training cannot use."""
+
+    def __init__(self, path: Path, why: str):
+        self.path, self.why = path, why
+        FairleadError.__init__(self, error("data-unfit", path=path, why=why))
+
+
+class ExternalFile(DamagedFile):
+    """A whole file whose values are in other files, for which nobody asked."""
+
+    def __init__(self, path: Path, why: str):
+        self.path, self.why = path, why
+        quoted = shlex.quote(str(path))
+        FairleadError.__init__(self, error("data-external", path=path, why=why, quoted_path=quoted))

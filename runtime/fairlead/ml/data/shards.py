@@ -155,7 +155,7 @@ class Rows:
             while len(order):
                 if put is None:
                     with recorded("read", file=span.path.name, rows=len(span)):
-                        file = files.opened(span.path, self.manifest.form)
+                        file = files.opened(span.path, self.manifest.form, self.manifest.external)
                         put = file.hold(span.start, span.stop, self._threads)
                 out = out or self.layout.empty(batch)
                 rows, order = order[: batch - filled], order[batch - filled :]

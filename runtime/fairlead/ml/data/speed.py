@@ -90,13 +90,20 @@ def main() -> None:
     parser.add_argument("--warmup-s", type=float, default=1.0)
     parser.add_argument("--verify", action="store_true", help="read and check all files before")
     parser.add_argument("--skip-damaged", action="store_true", help="leave damaged files out")
+    parser.add_argument(
+        "--external-data", action="store_true", help="HDF5 files may have values in other files"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--out", type=Path, help="write the object to this file")
     parser.add_argument("--events-file", type=Path, help="write errors as JSON lines, too")
     given = parser.parse_args()
     try:
         manifest = read_manifest(
-            given.data, given.split, skip_damaged=given.skip_damaged, verify=given.verify
+            given.data,
+            given.split,
+            skip_damaged=given.skip_damaged,
+            verify=given.verify,
+            external=given.external_data,
         )
         rows = Rows(manifest, given.split, 0, given.ranks, threads=given.threads)
         batches: Iterable[Samples] = (step.batch for step in rows.steps(given.batch, seed=1))

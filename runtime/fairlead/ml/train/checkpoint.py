@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write
 from fairlead.ml.data.samples import Array
@@ -110,7 +111,7 @@ def read(path: Path) -> Checkpoint:
     """
     try:
         with zipfile.ZipFile(path) as file:
-            head = json.loads(file.read(_HEAD))
+            head = bounded_json.loads(file.read(_HEAD))
             if head["version"] != VERSION:
                 raise ValueError(f"of version {head['version']}, this fairlead reads {VERSION}")
             names = sorted(set(file.namelist()) - {_HEAD})

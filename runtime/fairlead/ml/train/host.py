@@ -146,7 +146,7 @@ def work(
     binds = [data, folder, *([options.checkpoints] if options.checkpoints else [])]
     launch(runner, ranks, _command(WORKER, config=path), binds, config.events, _showing(stage))
     try:
-        return from_json(WorkerResult, json.loads(result.read_text()))
+        return from_json(WorkerResult, json.loads(result.read_text("utf-8")))
     except (OSError, ValueError) as exc:
         raise fail("train-no-result", result=result, reason=exc) from exc
 
@@ -198,9 +198,10 @@ def _baseline(
     result = options.run_dir / "baseline.json"
     command = _command("fairlead.ml.data.baseline", data=data, out=result, model=options.model)
     command += [word for path in damaged for word in ("--leave-out", path)]
+    command += ["--external-data"] if options.external_data else []
     with progress.stage("fit the linear baseline") as stage:
         launch(runner, 1, command, [data, options.run_dir])
-        baseline = from_json(Baseline, json.loads(result.read_text()))
+        baseline = from_json(Baseline, json.loads(result.read_text("utf-8")))
         stage.result(", ".join(_gated(options.task, baseline.scores)))
     return baseline
 

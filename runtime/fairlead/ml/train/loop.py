@@ -24,7 +24,7 @@ from fairlead.comm.frameworks import common
 from fairlead.ml.data.manifest import from_root
 from fairlead.ml.data.prefetch import prefetch
 from fairlead.ml.data.samples import Array, Samples
-from fairlead.ml.data.shards import Rows, read
+from fairlead.ml.data.shards import Rows
 from fairlead.ml.task import Course
 from fairlead.ml.train import checkpoint
 from fairlead.ml.train.events import EventLog
@@ -37,7 +37,6 @@ _OVERFLOWS = 50
 # Number of ranks whose own arrays are sent at once.
 _BLOCK = 256
 _FORWARDS = 5
-_LOOK_S = 20.0  # for how long a rank looks through its files for a value that is not finite
 
 
 @dataclass
@@ -190,7 +189,7 @@ class Loop:
         # scaling they may overflow: the optimizer, which sees the same means everywhere, leaves that step out.
         finite = np.isfinite(shared[: 1 if steps.scaled else 2]).all()
         if not finite or self._overflows > _OVERFLOWS:
-            raise self._not_finite(own[:2], gradients, batch)
+            raise self._not_finite(own[:2], gradients)
         steps.optimizer.learning_rate = steps.recipe.rate(self.course, step)
         self._overflows = 0 if steps.apply(means) else self._overflows + 1
         end = time.perf_counter_ns()
@@ -210,19 +209,18 @@ class Loop:
             self._save()
         return bool(shared[2] > 0)
 
-    def _not_finite(self, own: Array, gradients: Any, batch: Samples) -> FairleadError:
-        """The error that names the first rank whose loss or gradients are not finite: its host, the tensor, and the file
-        if it is in the data. Collective; the same on all ranks.
+    def _not_finite(self, own: Array, gradients: Any) -> FairleadError:
+        """The error that names the first rank whose loss or gradients are not finite, its host and the tensor. Data that are
+        not finite never get here. Collective; the same on all ranks.
 
         Args:
             own: loss and norm of the gradients of this rank, shape (2,).
-            gradients: this rank's, of ``batch``.
+            gradients: this rank's.
         """
         mine = {"own": tuple(map(float, own)), "host": socket.gethostname(), "why": ""}
         if not np.isfinite(own).all():
             odd = self.steps.odd(gradients)
-            tensor = f"the first such gradient is that of {odd}" if odd else ""
-            mine["why"] = "; ".join(filter(None, (tensor, odd_data(batch, self.rows))))
+            mine["why"] = f"the first such gradient is that of {odd}" if odd else ""
         every = common.broadcast_object(self.ranks, self.ranks.gather(mine), 0)
         # If all are finite and their mean is not, the sum overflowed: rank 0 is named.
         odd_ranks = (r for r, each in enumerate(every) if not all(map(math.isfinite, each["own"])))
@@ -230,7 +228,7 @@ class Loop:
         (loss, norm), culprit = every[rank]["own"], every[rank]
         more = f"; {culprit['why']}" if culprit["why"] else ""
         return fail(
-            "loss-not-finite-in-data" if "samples" in more else "loss-not-finite-in-training",
+            "loss-not-finite",
             name="gradient" if math.isfinite(loss) else "loss",
             rank=rank,
             step=self.progress.step + 1,
@@ -291,27 +289,3 @@ class Loop:
             seconds=point.seconds,
             samples_per_s=self.course.batch / seconds,
         )
-
-
-def odd_data(batch: Samples, rows: Rows) -> str:
-    """How many samples of the batch are not finite, and the rank's first file with such a value; "" if all are."""
-    bad = _bad(batch)
-    if not bad:
-        return ""
-    counted = f"{bad} of {len(batch)} samples that it read have a NaN or an infinity"
-    late = time.monotonic() + _LOOK_S
-    for part in rows.spans:
-        if time.monotonic() > late:
-            break
-        if _bad(read(part)):
-            return f"{counted}, as {part.path} has"
-    return counted
-
-
-def _bad(samples: Samples) -> int:
-    """How many samples have a value, or a target, that is not finite."""
-    odd = np.zeros(len(samples), bool)
-    for values in (samples.inputs, samples.targets):
-        if np.issubdtype(values.dtype, np.floating):
-            odd |= ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
-    return int(odd.sum())

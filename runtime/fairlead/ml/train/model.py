@@ -36,6 +36,7 @@ class Training:
         every_seconds, every_steps: between two checkpoints; whichever comes first.
         resume: continue from the last whole checkpoint, if there is one; otherwise an existing one is an error.
         skip_damaged: leave out files that cannot be read and report them, instead of ending.
+        external_data: HDF5 files may have values in other files.
     """
 
     model: str = "hepcnn"
@@ -55,6 +56,7 @@ class Training:
     every_steps: int | None = None
     resume: bool = False
     skip_damaged: bool = False
+    external_data: bool = False
 
 
 @dataclass(frozen=True)

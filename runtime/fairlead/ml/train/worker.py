@@ -64,7 +64,7 @@ def main() -> None:
     )
     parser.add_argument("--config", type=Path, required=True, help="JSON of a WorkerConfig")
     given = parser.parse_args()
-    config = from_json(WorkerConfig, json.loads(given.config.read_text()))
+    config = from_json(WorkerConfig, json.loads(given.config.read_text("utf-8")))
     ranks = comm.init()
     log = EventLog(config.events)
     try:
@@ -199,8 +199,10 @@ def _rows(config: WorkerConfig, split: str, ranks: Comm) -> Rows:
     Raises:
         FairleadError: on every rank: there are no files, or one is damaged, such as one without a sample.
     """
-    skip = config.skip_damaged
-    manifest = read_manifest(config.data, split, skip_damaged=skip, verify=skip, together=ranks)
+    skip, external = config.skip_damaged, config.external_data
+    manifest = read_manifest(
+        config.data, split, skip_damaged=skip, verify=skip, external=external, together=ranks
+    )
     return Rows(manifest, split, ranks.rank, ranks.size, threads=config.threads)
 
 

@@ -41,7 +41,7 @@ def read_settings(cls: type[T], words: Sequence[str]) -> T:
     if len(words) != 2 or words[0] != "--config":
         sys.stderr.write("usage: python3 -m PROGRAM --config FILE\n")
         raise SystemExit(2)
-    return from_json(cls, json.loads(Path(words[1]).read_text()))
+    return from_json(cls, json.loads(Path(words[1]).read_text("utf-8")))
 
 
 def write_document(path: Path, document: Any) -> None:
@@ -79,7 +79,7 @@ def run_program(
     words = ["python3", "-m", module, "--config", str(config)]
     launch(run, ranks, words, [out.parent], events, show)
     try:
-        document: dict[str, Any] = json.loads(out.read_text())
+        document: dict[str, Any] = json.loads(out.read_text("utf-8"))
     except (OSError, ValueError) as exc:
         raise fail("bench-no-result", out=out, reason=exc) from exc
     return document

@@ -117,6 +117,6 @@ def machines(facts: list[dict[str, Any]]) -> list[tuple[list[int], int]]:
 def kernel_id() -> str:
     """Identifies the running Linux kernel: containers and simulated hosts of one machine share it, and its cores."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
     except OSError:
         return os.uname().nodename

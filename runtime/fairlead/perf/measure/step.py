@@ -35,6 +35,7 @@ class Options:
         data: by model, a folder of the user's files instead of generated ones.
         skip_damaged: leave out files that cannot be read, and report them.
         repeats: samples of each line at least; :func:`fairlead.perf.measure.steps.planned` sets it.
+        external_data: HDF5 files may have values in other files.
     """
 
     out: Path
@@ -46,6 +47,7 @@ class Options:
     data: Mapping[str, Path] = field(default_factory=dict)
     skip_damaged: bool = False
     repeats: int = stats.FEWEST
+    external_data: bool = False
 
     @property
     def most(self) -> int:

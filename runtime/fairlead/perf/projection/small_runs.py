@@ -6,13 +6,13 @@ communication, or the ``validation.json`` of :mod:`fairlead.perf.records.validat
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import ExitCode, FairleadError, error, fail
 from fairlead.base.serde import from_json, to_json
 from fairlead.ml.models import cosmoflow, hepcnn
@@ -96,7 +96,7 @@ def read(
         FairleadError: exit code 2; the file cannot be read, is neither kind, or has what cannot be: all at once.
     """
     try:
-        data = json.loads(path.read_bytes())
+        data = bounded_json.loads(path.read_bytes())
     except OSError as exc:
         raise fail("project-runs-unreadable", path=path, reason=exc.strerror or str(exc)) from None
     except (ValueError, RecursionError) as exc:

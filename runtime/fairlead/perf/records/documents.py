@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from fairlead import __version__
+from fairlead.base import bounded_json
 from fairlead.base.errors import ExitCode, FairleadError, error
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import from_json, to_json
@@ -82,10 +83,10 @@ def read(path: Path, cls: type[T], schema: str, version: int, called: str, remed
     try:
         if path.stat().st_size > _MOST_BYTES:
             refuse(f"it is larger than {_MOST_BYTES >> 20} MiB")
-        data = json.loads(path.read_bytes(), parse_constant=_no_number)
+        data = bounded_json.loads(path.read_bytes())
     except OSError as exc:
         refuse(exc.strerror or str(exc))
-    except (ValueError, RecursionError) as exc:
+    except ValueError as exc:
         refuse(f"it is not JSON: {exc}")
     if not isinstance(data, dict) or data.get("schema") != schema:
         refuse(f"its `schema` is not `{schema}`")
@@ -98,10 +99,6 @@ def read(path: Path, cls: type[T], schema: str, version: int, called: str, remed
         return from_json(cls, body)
     except ValueError as exc:  # what values say of each other
         refuse(str(exc))
-
-
-def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not a number")
 
 
 def _mistakes(hint: Any, data: Any, at: str) -> Iterator[str]:

@@ -31,7 +31,7 @@ from fairlead.ml.train.model import (
 from fairlead.ml.train.result import Baseline, TrainResult, judge
 from fairlead.ml.train.runner import RunOutcome
 
-RUNTIME = Path(host.__file__).parents[2]
+RUNTIME = Path(host.__file__).parents[3]
 
 
 def native(tmp_path, **environ):

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fairlead import native
-from fairlead.base.errors import FairleadError
+from fairlead.base import exposure
+from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.comm.native_core import library_path
 from fairlead.comm.native_core import load as load_core
 from fairlead.image.scan import scan_tree
@@ -39,7 +40,62 @@ def test_shipped_library_is_copied_into_the_cache_without_a_compiler(
     made = ENSURE[name](tmp_path, NO_COMPILER)
     assert made.parent == tmp_path / "native" and platform.machine() in made.name
     assert made.read_bytes() == f"compiled {name}".encode()
-    assert [p.name for p in made.parent.iterdir()] == [made.name]
+    assert {p.name for p in made.parent.iterdir()} == {made.name, f"{made.stem}.sha256"}
+
+
+@pytest.mark.parametrize("name", sorted(ENSURE))
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone", "without its digest"])
+def test_library_that_is_not_as_it_was_made_is_made_again(
+    name: str, damage: str, installed: Path, tmp_path: Path
+) -> None:
+    made = ENSURE[name](tmp_path, NO_COMPILER)
+    whole, stamp = made.read_bytes(), made.stat().st_ino
+    assert ENSURE[name](tmp_path, NO_COMPILER).stat().st_ino == stamp  # a whole one is kept
+    if damage == "flipped":
+        made.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    elif damage == "cut":
+        made.write_bytes(whole[:-1])
+    else:
+        (made if damage == "gone" else made.with_suffix(".sha256")).unlink()
+    assert ENSURE[name](tmp_path, NO_COMPILER).read_bytes() == whole
+    assert ENSURE[name](tmp_path, NO_COMPILER) == made
+
+
+@pytest.mark.parametrize("name", sorted(ENSURE))
+@pytest.mark.parametrize(
+    ("part", "mode"), [("cache/native", 0o777), ("cache", 0o757), ("cache", 0o775), (".", 0o777)]
+)
+def test_cache_that_others_can_write_to_is_refused(
+    name: str,
+    part: str,
+    mode: int,
+    installed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exposure, "private_group", lambda gid: False)
+    cache = tmp_path / "cache"
+    ENSURE[name](cache, NO_COMPILER)
+    (tmp_path / part).chmod(mode)
+    try:
+        with pytest.raises(FairleadError) as caught:
+            ENSURE[name](cache, NO_COMPILER)
+    finally:
+        (tmp_path / part).chmod(0o755)
+    (finding,) = caught.value.findings
+    assert caught.value.code is ExitCode.PREFLIGHT_REFUSED and finding.check == "cache-exposed"
+    assert finding.where == str((tmp_path / part).resolve()) and "chmod go-w" in finding.remedy
+
+
+def test_cache_that_others_cannot_replace_is_used(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for mode, private in ((0o755, False), (0o700, False), (0o775, True)):
+        monkeypatch.setattr(exposure, "private_group", lambda gid, own=private: own)
+        (tmp_path / "cache").mkdir(exist_ok=True)
+        (tmp_path / "cache").chmod(mode)
+        tmp_path.chmod(0o1777)  # sticky, as /tmp
+        assert native.ensure_witness(tmp_path / "cache", NO_COMPILER).is_file()
 
 
 @pytest.mark.parametrize("name", sorted(ENSURE))

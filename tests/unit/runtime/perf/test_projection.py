@@ -483,7 +483,7 @@ def test_file_that_is_none_is_refused(tmp_path: Path, data: Any, words: str) -> 
 def test_all_mistakes_of_runs_are_reported_at_once(tmp_path: Path) -> None:
     wrong = (
         SmallRun(2, 4, ((0.1, 0.1), (0.1,)), 0, 1),
-        SmallRun(4, 4, ((0.1,), (-0.1,)), 8, 1, (float("nan"),)),
+        SmallRun(4, 4, ((0.1,), (-0.1,)), 8, 1, (-0.1,)),
     )
     data = json.dumps(small_runs_json(wrong))
     with pytest.raises(FairleadError) as reported:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
-import numpy as np
 import pytest
 from tests.findings import error, fail
 from tests.support.validated import demo
@@ -21,11 +20,7 @@ from fairlead.base.progress import Silent
 from fairlead.cli.validate import _data
 from fairlead.launch import launch
 from fairlead.launch.launch import LaunchResult, RankExit
-from fairlead.ml.data.files import write_shard
-from fairlead.ml.data.generate import DataSet, generate
-from fairlead.ml.data.shards import Rows, read
-from fairlead.ml.train import loop, runner
-from fairlead.ml.train.events import EventLog
+from fairlead.ml.train import runner
 from fairlead.ml.train.runner import RunOutcome
 from fairlead.perf.draw.validation_page import render
 from fairlead.perf.judge import assess, faults
@@ -308,17 +303,3 @@ def test_of_two_nodes_one_way_is_held_against_the_other() -> None:
     for taken in ((quick, quick), (slow_ones, slow_ones), (unsteady, quick)):
         found = pairs.two_ways(("a", "b"), (0, 2), taken, 2.0)
         assert not found.culprits and found.answer is Answer.UNKNOWN and "one link" in found.reason
-
-
-def test_nan_is_traced_to_its_file(tmp_path: Path) -> None:
-    few = DataSet(24, 2, per_shard=8, kind="hep", format="tfrecord", size=16)
-    generate(few, tmp_path, 1, EventLog(None))
-    rows = Rows(tmp_path, "train", 0, 1)
-    whole = read(rows.spans[1])
-    assert loop.odd_data(whole, rows) == ""
-    inputs = np.array(whole.inputs)
-    inputs[3:5, 0, 0, 0] = (np.nan, np.inf)
-    bad = dataclasses.replace(whole, inputs=inputs)
-    write_shard(rows.spans[1].path, bad, "with NaN", "hep")
-    said = loop.odd_data(bad, rows)
-    assert said.startswith("2 of 8 samples") and said.endswith(f"as {rows.spans[1].path} has")

@@ -102,8 +102,8 @@ def started() -> float:
     """When this process started, seconds since 1970."""
     ticks = os.sysconf("SC_CLK_TCK")
     # The name in parentheses may have spaces.
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    since_boot = float(Path("/proc/uptime").read_text().split()[0])
+    fields = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()
+    since_boot = float(Path("/proc/uptime").read_text("utf-8").split()[0])
     return time.time() - since_boot + int(fields[19]) / ticks
 
 

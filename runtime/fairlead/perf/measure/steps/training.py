@@ -58,6 +58,7 @@ def _prepare(context: Context, task: Task) -> TrainOptions:
         processes=options.cores,
         data_dir=options.data.get(task.name),
         skip_damaged=options.skip_damaged,
+        external_data=options.external_data,
     )
     made = [train.data_dir] if train.data_dir else []
     if not made:
@@ -74,11 +75,12 @@ def _input(task: Task, data: Path, context: Context, way: Way, run: Runner) -> N
     for old in (out, events):
         old.unlink(missing_ok=True)
     more = ["--skip-damaged", "--verify"] if options.skip_damaged else []
+    more += ["--external-data"] if options.external_data else []
     windows = ["--windows", str(options.repeats), "--window-s", "0.2" if options.quick else "0.3", "--warmup-s", "0.2"]  # fmt: skip
     words = ["python3", "-m", "fairlead.ml.data.speed", "--data", str(data), "--batch", str(task.quick.batch)]  # fmt: skip
     words += [*windows, *more, "--json", "--out", str(out), "--events-file", str(events)]
     launch(run, 1, words, [data, options.out], events)
-    speed = json.loads(out.read_text())
+    speed = json.loads(out.read_text("utf-8"))
     seen.measurements.append(replace(_input_line(task)(way), samples=tuple(speed["windows"])))
     if skipped := speed["skipped"]:
         seen.findings.append(

@@ -1,0 +1,495 @@
+"""Every reader of files and answers that others write: damaged and made-up ones give a result, or an error with all its
+parts, and nothing is written meanwhile. ``READERS`` has a line for each.
+
+Inputs that once ended otherwise are kept in ``tests/recorded/readers/NAME/`` and are read each time. `make test` tries
+some tens for each reader; `make test-full` an hour of them, or the seconds in ``FAIRLEAD_FUZZ_S``.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+import hashlib
+import json
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.project.test_hostile_files import _WORDS, ROOT, damaged, judged
+from tests.support.signed import PASSPHRASE, kept_key, make_layout
+from tests.support.validated import demo, kept
+from tests.unit.runtime.detect.test_capture import taken
+
+from fairlead.base import bounded_json
+from fairlead.base.serde import to_json
+from fairlead.cli.inspect import _text as inspected_text
+from fairlead.detect import capture
+from fairlead.elf.facts import ImageFacts
+from fairlead.image import keys
+from fairlead.image.open import Image, _sound
+from fairlead.image.packages import frameworks
+from fairlead.ml.data import listing
+from fairlead.ml.data.example import encode
+from fairlead.ml.data.manifest import read_manifest
+from fairlead.ml.data.shards import Rows
+from fairlead.ml.data.tfrecord import Compression, Writer
+from fairlead.ml.train import checkpoint
+from fairlead.perf.draw.tables import as_csv
+from fairlead.perf.draw.validation_page import render
+from fairlead.perf.judge import references
+from fairlead.perf.projection import small_runs
+from fairlead.perf.projection.fabrics import given as given_network
+from fairlead.perf.projection.fitting import Target, fit
+from fairlead.perf.records import documents, history
+from fairlead.perf.records.validation import SCHEMA, SCHEMA_VERSION
+from fairlead_build.formats.convert import _invocation, read_configuration
+from fairlead_build.formats.wrapping import engine_files
+from fairlead_build.registry import auth
+from fairlead_build.registry.layout import read_layout
+from fairlead_build.registry.manifest import Manifest, read_document
+from fairlead_build.registry.problems import said
+from fairlead_build.registry.reference import parse_reference
+from fairlead_build.registry.transport import read_challenges
+from fairlead_build.resolve.sources import _from_json
+
+RECORDED = ROOT / "tests/recorded/readers"
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One reader.
+
+    Attributes:
+        name: of its folder of recorded inputs.
+        make: a whole input; takes an empty folder.
+        read: reads an input, and makes of it what the product does; takes a folder, which ``put`` filled.
+        put: the file's name in that folder.
+        refuses: exceptions that the reader's callers expect, other than FairleadError.
+        but: a part of the names of files that reading may write.
+    """
+
+    name: str
+    make: Callable[[Path], bytes]
+    read: Callable[[Path], object]
+    put: str = "file.json"
+    refuses: tuple[type[Exception], ...] = ()
+    but: str = "\0"
+
+    def try_one(self, folder: Path, raw: bytes) -> bool:
+        """Whether ``raw`` was read; if not, it was refused properly."""
+        (folder / self.put).touch(0o600)  # as a private key has to be
+        (folder / self.put).write_bytes(raw)
+
+        def read() -> None:
+            with contextlib.suppress(*self.refuses):
+                self.read(folder)
+
+        return judged(read, self.but)
+
+
+# --- whole inputs -----------------------------------------------------------------------------------
+
+
+def _text(value: Any) -> bytes:
+    return json.dumps(to_json(value)).encode()
+
+
+def _validation(folder: Path) -> bytes:
+    few = demo(references=kept(), steps=3, repeats=3)
+    return documents.text(few, SCHEMA, SCHEMA_VERSION).encode()
+
+
+def _validation_of_two_counts(folder: Path) -> bytes:
+    """Trained on 1 and on 64 ranks, on which allreduces were measured."""
+    value = json.loads(_validation(folder))
+    lines = value["measurements"]
+    value["measurements"] = [m for m in lines if m["what"] != "train" or m["ranks"] in (1, 64)]
+    return json.dumps(value).encode()
+
+
+def _references(folder: Path) -> bytes:
+    return documents.text(
+        references.make(demo(steps=3, repeats=3)), references.SCHEMA, references.SCHEMA_VERSION
+    ).encode()
+
+
+def _small_runs(folder: Path) -> bytes:
+    one = small_runs.SmallRun(1, 1, ((0.1, 0.2),), 4096, 8)
+    two = small_runs.SmallRun(2, 1, ((0.1, 0.2),), 4096, 8, (0.01, 0.02))
+    return _text(small_runs.small_runs_json((one, two)))
+
+
+def _capture(folder: Path) -> bytes:
+    capture.write(taken(), folder / "made.json")
+    return (folder / "made.json").read_bytes()
+
+
+def _checkpoint(folder: Path) -> bytes:
+    arrays = [np.arange(6.0).reshape(2, 3), np.array(3, "<i8")]
+    state = checkpoint.Checkpoint(4, {"model": "hepcnn"}, arrays, [arrays[:1]], {"loss": []})
+    return checkpoint.write(folder, state).read_bytes()
+
+
+def _record(folder: Path) -> bytes:
+    wheels = {"wheel": {"numpy": "2.0"}, "deb": {"libc6": "2.41"}}
+    return _text({"packages": wheels, "env": {"A": "b"}, "recipe": "app", "sbom": {"sha256": "0"}})
+
+
+def _configuration(folder: Path) -> bytes:
+    _manifest_of()  # which writes
+    inner = {"Env": ["PATH=/bin"], "Cmd": ["sh"], "Entrypoint": ["/x"], "Labels": {"a": "b"}}
+    root = {"type": "layers", "diff_ids": ["sha256:" + "0" * 64]}
+    return _text({"architecture": "amd64", "os": "linux", "config": inner, "rootfs": root})
+
+
+def _manifest(folder: Path) -> bytes:
+    make_layout(folder / "made")
+    return read_layout(folder / "made").data
+
+
+def _hdf5(folder: Path) -> bytes:
+    with h5py.File(folder / "made.h5", "w") as file:
+        values = np.ones((4, 3, 8, 8), "f4")
+        file.create_dataset("data", data=values, chunks=(2, 3, 8, 8), fletcher32=True)
+        file.create_dataset("label", data=np.arange(4), chunks=(2,), compression="gzip")
+    return (folder / "made.h5").read_bytes()
+
+
+def _records(how: Compression) -> Callable[[Path], bytes]:
+    def make(folder: Path) -> bytes:
+        with (folder / "made").open("wb") as stream, Writer(stream, how) as out:
+            for _ in range(3):
+                x = np.arange(64, dtype="<i2").tobytes()
+                out.write(encode({"x": x, "y": np.ones(4, np.float32)}))
+        return (folder / "made").read_bytes()
+
+    return make
+
+
+def _list(folder: Path) -> bytes:
+    listing.write_list(folder, [listing.ListedFile("train.h5", 4, 10, "0" * 64)])
+    return (folder / listing.NAME).read_bytes()
+
+
+# --- what is done with them -------------------------------------------------------------------------
+
+
+def _shown(folder: Path) -> None:
+    validation = history.read(folder / "file.json")
+    for text in (render(validation), as_csv(validation)):
+        text.encode()
+
+
+def _projected(folder: Path) -> None:
+    runs = small_runs.read(folder / "file.json")
+    fit(runs, Target(given_network(12.5, 1.5e-6, None))).point(8)
+
+
+def _of_validation(folder: Path) -> None:
+    small_runs.read(folder / "file.json", "resnet50", 4096, 8)
+
+
+def _inspected(folder: Path) -> None:
+    path = folder / "file.json"
+    record = bounded_json.loads(path.read_bytes())
+    facts = ImageFacts("amd64", "Debian", "2.41", "", "", (), ())
+    shaped = record if isinstance(record, dict) else {}
+    image = Image("app", "/app.sif", "sif", 1, "0", False, facts, _sound(shaped, path))
+    as_json = {"image": to_json(image), "frameworks": frameworks(image.packages["wheel"])}
+    json.dumps(as_json, ensure_ascii=False).encode()
+    inspected_text(image, "0" * 64, image.packages).encode()
+
+
+def _converted(folder: Path) -> None:
+    raw = (folder / "file.json").read_bytes()
+    digest = hashlib.sha256(raw).hexdigest()
+    blob = folder / "blobs/sha256" / digest
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    blob.write_bytes(raw)
+    whole = read_document(_manifest_of(), "", "it")
+    assert isinstance(whole, Manifest)
+    named = replace(whole.config, digest=f"sha256:{digest}", size=len(raw))
+    config = read_configuration(folder, replace(whole, config=named))
+    engine_files(config.env, config.labels, _invocation(config.entrypoint, config.command))
+
+
+@cache
+def _manifest_of() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return _manifest(Path(folder))
+
+
+def _credential(folder: Path) -> None:
+    environ = {"REGISTRY_AUTH_FILE": str(folder / "file.json"), "PATH": ""}
+    auth.find_credential(parse_reference("docker://registry.example/app:1"), environ)
+
+
+def _trained(folder: Path) -> None:
+    manifest = read_manifest(folder, "train", verify=True)
+    for batch in Rows(manifest, "train", 0, 1).in_order(2):
+        assert np.isfinite(batch.inputs).all() and np.isfinite(batch.targets).all()
+
+
+def _checked_list(folder: Path) -> None:
+    for name, entry in (listing.read_list(folder) or {}).items():
+        assert name == entry.name and isinstance(entry.rows, int)
+
+
+def _document(raw: bytes) -> None:
+    read_document(raw, "application/vnd.oci.image.manifest.v1+json", "it")
+
+
+def _raw(read: Callable[[bytes], object]) -> Callable[[Path], object]:
+    return lambda folder: read((folder / "file.json").read_bytes())
+
+
+_ERRORS = b'{"errors": [{"code": "DENIED", "message": "no"}]}'
+_BEARER = b'Bearer realm="https://a.example/token",service="a",scope="b", Basic realm="c"'
+_INDEX = b'{"files": [{"filename": "a-1.whl", "url": "a-1.whl", "hashes": {"sha256": "0"}}]}'
+_AUTH = b'{"auths": {"registry.example": {"auth": "YTpi"}}, "credHelpers": {}, "credsStore": ""}'
+
+READERS = [
+    Reader("validation", _validation, _shown),
+    Reader("validation-as-runs", _validation_of_two_counts, _of_validation),
+    Reader("references", _references, lambda folder: references.read(folder / "file.json")),
+    Reader("small-runs", _small_runs, _projected),
+    Reader("capture", _capture, lambda folder: capture.read(folder / "file.json")),
+    Reader(
+        "checkpoint",
+        _checkpoint,
+        lambda folder: checkpoint.start_of(folder, {"model": "hepcnn"}, True, str),
+        put="step-00000004.npz",
+    ),
+    Reader("image-record", _record, _inspected, refuses=(ValueError,)),
+    Reader("image-configuration", _configuration, _converted, but="blobs"),
+    Reader("manifest", _manifest, _raw(_document)),
+    Reader("registry-error", lambda _: _ERRORS, _raw(lambda raw: said(raw, ("secret",)))),
+    Reader(
+        "challenge", lambda _: _BEARER, _raw(lambda raw: read_challenges(raw.decode("latin-1")))
+    ),
+    Reader(
+        "package-index",
+        lambda _: _INDEX,
+        _raw(lambda raw: list(_from_json(raw.decode("utf-8", "replace"), "https://a.example/"))),
+    ),
+    Reader("auth-file", lambda _: _AUTH, _credential),
+    Reader("public-key", lambda _: keys_file(".pub"), lambda f: keys.read_public(f / "file.json")),
+    Reader(
+        "private-key",
+        lambda _: keys_file(""),
+        lambda folder: keys.open_private(folder / "file.json", lambda: PASSPHRASE),
+    ),
+    Reader("data-hdf5", _hdf5, _trained, put="train.h5"),
+    Reader("data-tfrecord", _records(Compression.NONE), _trained, put="train.tfrecord"),
+    Reader("data-tfrecord-gzip", _records(Compression.GZIP), _trained, put="train.tfrecord.gz"),
+    Reader("data-list", _list, _checked_list, put=listing.NAME),
+]
+
+
+def keys_file(suffix: str) -> bytes:
+    path = kept_key()
+    return path.with_name(path.name + suffix).read_bytes() if suffix else path.read_bytes()
+
+
+# --- damage -----------------------------------------------------------------------------------------
+
+_ODD: list[Any] = [
+    *(10**400, -(10**400), 2**63, 2**64 - 1, -1, 0, 1e308, 5e-324, float("nan"), float("inf")),
+    *(None, True, [], {}, [[]], {"": {}}, "", "x" * 70_000, "\ud800", "a\udfffb", "\0", "\x1b[2J"),
+    *("../../etc/passwd", "<script>alert(1)</script>", "\u202e", "1e999", "9" * 400, [0] * 1000),
+]
+
+
+def _places(value: Any) -> list[tuple[Any, Any]]:
+    """Every place in a JSON value: what holds it, and its key or number there."""
+    found: list[tuple[Any, Any]] = []
+    pending = [value]
+    while pending:
+        outer = pending.pop()
+        keys_of = list(outer) if isinstance(outer, dict) else range(len(outer))
+        for key in keys_of:
+            found.append((outer, key))
+            if isinstance(outer[key], dict | list):
+                pending.append(outer[key])
+    return found
+
+
+def altered(whole: bytes, source: random.Random) -> bytes:
+    """``whole`` with values of its JSON replaced, removed or moved; as it is where it is not JSON."""
+    try:
+        value = json.loads(whole)
+    except ValueError:
+        return whole
+    for _ in range(source.randint(1, 3)):
+        places = _places(value)
+        if not places:
+            break
+        outer, key = source.choice(places)
+        how = source.random()
+        if how < 0.7:
+            outer[key] = copy.deepcopy(source.choice(_ODD))
+        elif how < 0.85 or not isinstance(outer, dict):
+            del outer[key]
+        else:
+            outer[source.choice(_WORDS)] = outer.pop(key)
+    return json.dumps(value).encode()
+
+
+@cache
+def whole_input(name: str) -> bytes:
+    (reader,) = (each for each in READERS if each.name == name)
+    with tempfile.TemporaryDirectory() as folder:
+        return reader.make(Path(folder))
+
+
+EVERY = pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
+
+
+@EVERY
+def test_whole_input_is_read(reader: Reader, tmp_path: Path) -> None:
+    assert reader.try_one(tmp_path, whole_input(reader.name))
+
+
+@EVERY
+@given(data=st.data())
+def test_damaged_input_is_read_or_refused(
+    reader: Reader, tmp_path: Path, data: st.DataObject
+) -> None:
+    whole = whole_input(reader.name)
+    if data.draw(st.booleans()):
+        raw = altered(whole, random.Random(data.draw(st.integers(0, 2**32))))
+    else:
+        raw = data.draw(damaged([whole]) | st.binary(max_size=200))
+    reader.try_one(tmp_path, raw)
+
+
+@pytest.mark.parametrize(
+    ("reader", "file"),
+    [
+        pytest.param(reader, file, id=f"{reader.name}-{file.name}")
+        for reader in READERS
+        for file in sorted((RECORDED / reader.name).glob("*"))
+    ],
+)
+def test_input_that_once_ended_otherwise_is_refused(
+    reader: Reader, file: Path, tmp_path: Path
+) -> None:
+    reader.try_one(tmp_path, file.read_bytes())
+
+
+def test_recorded_inputs_have_a_reader() -> None:
+    known = {reader.name for reader in READERS}
+    assert {folder.name for folder in RECORDED.iterdir()} <= known
+
+
+@pytest.mark.full
+@EVERY
+def test_an_hour_of_damaged_inputs_is_read_or_refused(
+    reader: Reader, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    seconds = float(os.environ.get("FAIRLEAD_FUZZ_S", HOUR_S)) / len(READERS)
+    whole, late, tried = whole_input(reader.name), time.monotonic() + seconds, 0
+    seed = int.from_bytes(os.urandom(4), "big")
+    source = random.Random(seed)
+    while time.monotonic() < late:
+        raw = bytearray(altered(whole, source) if source.random() < 0.5 else whole)
+        for _ in range(source.randint(0, 4)):
+            at = source.randrange(len(raw) + 1)
+            end = min(len(raw), at + source.randint(0, 40))
+            put = source.choice([b"", source.randbytes(4), raw[at:end] * 9])
+            raw[at:end] = put or source.choice(_WORDS).encode()
+        try:
+            reader.try_one(tmp_path, bytes(raw))
+        except BaseException:
+            kept_at = RECORDED / reader.name / hashlib.sha256(raw).hexdigest()[:12]
+            kept_at.parent.mkdir(parents=True, exist_ok=True)
+            kept_at.write_bytes(raw)
+            raise
+        tried += 1
+    record_property("inputs", tried)
+
+
+# --- which functions may read -----------------------------------------------------------------------
+
+# Files that this run, or this user's earlier one, wrote for itself; names in them may be any bytes, as \\udcff.
+_OWN_JSON = {
+    "containers/fairlead_build/check.py": "the second build's answer",
+    "containers/fairlead_build/tools/tool_tree.py": "our own tree",
+    "containers/fairlead_build/tree/in_sandbox.py": "the request",
+    "containers/fairlead_build/tree/inside/install.py": "the request; fairlead is not in the tree",
+    "containers/fairlead_build/tree/payload.py": "what was written just before",
+    "containers/fairlead_build/tree/record.py": "the cache",
+    "containers/fairlead_build/tree/source_in_sandbox.py": "the request",
+    "containers/fairlead_build/tree/tree.py": "a child's answer",
+    "containers/fairlead_build/tree/wheel_compile.py": "a child's answer",
+    "runtime/fairlead/base/bounded_json.py": "the reader itself",
+    "runtime/fairlead/base/serde.py": "the cache",
+    "runtime/fairlead/cli/screen.py": "a schema of the wheel",
+    "runtime/fairlead/doctor/checks/cma.py": "a child's answer",
+    "runtime/fairlead/image/mount.py": "a child's answer",
+    "runtime/fairlead/image/open.py": "the cache",
+    "runtime/fairlead/launch/unpack.py": "the cache",
+    "runtime/fairlead/ml/train/events.py": "this run's ranks; a loss may be NaN",
+    "runtime/fairlead/ml/train/host.py": "this run's ranks",
+    "runtime/fairlead/ml/train/worker.py": "the host of this run",
+    "runtime/fairlead/mpi/host.py": "the cache",
+    "runtime/fairlead/perf/measure/native.py": "a child's answer",
+    "runtime/fairlead/perf/measure/program.py": "this run's ranks",
+    "runtime/fairlead/perf/measure/steps/training.py": "this run's ranks",
+    "runtime/fairlead/proof/probe_job.py": "this run's ranks",
+    "runtime/fairlead/prove.py": "this run's ranks, which import the standard library only",
+    "runtime/fairlead/swap/staging.py": "the cache",
+    "runtime/fairlead/transfer/folder.py": "this run",
+    "runtime/fairlead/transfer/job.py": "this run's nodes",
+}
+_TEXT_MODES = {"r", "w", "a", "x", "r+", "w+", "a+"}
+
+
+def _calls() -> list[tuple[str, ast.Call]]:
+    return [
+        (path.relative_to(ROOT).as_posix(), node)
+        for folder in ("runtime/fairlead", "containers/fairlead_build")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call)
+    ]
+
+
+def test_json_of_others_is_read_within_bounds() -> None:
+    found = {p for p, call in _calls() if ast.unparse(call.func) in ("json.loads", "json.load")}
+    assert found - set(_OWN_JSON) == set(), "use fairlead.base.bounded_json"
+    assert set(_OWN_JSON) - found == set()
+
+
+def test_text_does_not_depend_on_the_locale() -> None:
+    """Without an encoding, Python takes the locale's: under ISO-8859-1 or C another user's file, or our own, is not read."""
+    wrong = []
+    for path, call in _calls():
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+        if {"encoding", "errors"} & {word.arg for word in call.keywords}:
+            continue
+        bare = name == "read_text" and not call.args
+        bare |= name == "write_text" and isinstance(call.func, ast.Attribute) and len(call.args) < 2
+        if name == "open":
+            owner = ast.unparse(call.func).removesuffix("open").rstrip(".")
+            at = 0 if owner else 1
+            given_mode = call.args[at] if call.args[at:] else None
+            mode = given_mode.value if isinstance(given_mode, ast.Constant) else None
+            if owner not in ("os", "tarfile", "gzip", "Image", "archive", "file", "phases"):
+                bare = mode in _TEXT_MODES or given_mode is None
+        if bare:
+            wrong.append(f"{path}:{call.lineno}: {ast.unparse(call)[:80]}")
+    assert wrong == []
