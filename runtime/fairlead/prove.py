@@ -347,7 +347,7 @@ def _unexpected(mapped: list[dict[str, Any]], expected: str) -> list[str]:
 def _twice() -> list[str]:
     """The libraries that belong to an MPI and of which several files are mapped."""
     seen: dict[str, set[str]] = {}
-    with open("/proc/self/maps") as stream:
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as stream:
         for line in stream:
             words = line.split(None, 5)
             match = _PARTS.search(words[5].rstrip("\n")) if len(words) == 6 else None

@@ -427,7 +427,9 @@ def test_an_hour_of_damaged_inputs_is_read_or_refused(
 # Files that this run, or this user's earlier one, wrote for itself; names in them may be any bytes, as \\udcff.
 _OWN_JSON = {
     "containers/fairlead_build/check.py": "the second build's answer",
+    "containers/fairlead_build/resolve/pip_runner.py": "the request; pip's Python need not have fairlead",
     "containers/fairlead_build/tools/tool_tree.py": "our own tree",
+    "containers/fairlead_build/tree/debian_in_sandbox.py": "the request",
     "containers/fairlead_build/tree/in_sandbox.py": "the request",
     "containers/fairlead_build/tree/inside/install.py": "the request; fairlead is not in the tree",
     "containers/fairlead_build/tree/payload.py": "what was written just before",
@@ -441,6 +443,7 @@ _OWN_JSON = {
     "runtime/fairlead/doctor/checks/cma.py": "a child's answer",
     "runtime/fairlead/image/mount.py": "a child's answer",
     "runtime/fairlead/image/open.py": "the cache",
+    "runtime/fairlead/image/stored.py": "the cache",
     "runtime/fairlead/launch/unpack.py": "the cache",
     "runtime/fairlead/ml/train/events.py": "this run's ranks; a loss may be NaN",
     "runtime/fairlead/ml/train/host.py": "this run's ranks",

@@ -159,7 +159,7 @@ def _range(kind: str) -> int:
     if os.geteuid() != 0:
         return delegated if tool_path(f"new{kind}map") else 0
     # Root may map what it has itself: its range, or ids that nobody uses, or all but its own.
-    rows = [row.split() for row in Path(f"/proc/self/{kind}_map").read_text().splitlines()]
+    rows = [row.split() for row in Path(f"/proc/self/{kind}_map").read_text("utf-8").splitlines()]
     here = [(int(first), int(first) + int(count)) for first, _, count in rows]
     for base in filter(None, (delegated, _UNUSED, 1)):
         if any(first <= base and base + IDS <= end for first, end in here):
@@ -217,10 +217,10 @@ def _write_maps(pid: int, maps: Mapping[str, str]) -> None:
     several = any(text.count("\n") > 1 for text in maps.values())
     may = _may_map()
     if not several and not may:
-        Path(f"/proc/{pid}/setgroups").write_text("deny")
+        Path(f"/proc/{pid}/setgroups").write_text("deny", "utf-8")
     for kind, text in maps.items():
         if may or not several:
-            Path(f"/proc/{pid}/{kind}_map").write_text(text)
+            Path(f"/proc/{pid}/{kind}_map").write_text(text, "utf-8")
             continue
         argv = [tool(f"new{kind}map"), str(pid), *text.split()]
         done = subprocess.run(argv, capture_output=True, check=False)
@@ -230,7 +230,7 @@ def _write_maps(pid: int, maps: Mapping[str, str]) -> None:
 
 def _may_map() -> bool:
     """Whether this process may map several ids by itself: it has CAP_SETUID (bit 7) and CAP_SETGID (bit 6)."""
-    status = Path("/proc/self/status").read_text()
+    status = Path("/proc/self/status").read_text("utf-8")
     return int(status.split("CapEff:")[1].split()[0], 16) & 0b11000000 == 0b11000000
 
 
@@ -364,7 +364,7 @@ def confine(jail: Jail) -> None:
 
 def tree_owner() -> int:
     """The id, in the supervisor, that is root in a jail: 1, or 0 where there are no subordinate ids."""
-    return int(len(Path("/proc/self/uid_map").read_text().splitlines()) > 1)
+    return int(len(Path("/proc/self/uid_map").read_text("utf-8").splitlines()) > 1)
 
 
 def _lay_out(jail: Jail) -> None:

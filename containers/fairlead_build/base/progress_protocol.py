@@ -20,6 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, Finding, Severity
 from fairlead.base.progress import Progress, Stage
 from fairlead_build.base.proc import no_space, says_no_space, tool_failed
@@ -60,7 +61,7 @@ class Phases:
             case "fairlead-note", [text]:
                 self.note(text)
             case "fairlead-refused", [finding]:
-                self.refusal = FairleadError(Finding(Severity.ERROR, **json.loads(finding)))
+                self.refusal = FairleadError(Finding(Severity.ERROR, **bounded_json.loads(finding)))
             case _:
                 if says_no_space(line):
                     self.no_space = True  # many lines may follow

@@ -126,7 +126,7 @@ def _archived(name: str, sure: bool, cache: Cache, progress: Progress) -> Path |
     key = hashlib.sha256(repr(identity).encode()).hexdigest()
     record = folder_of(cache) / "by-archive" / f"{key}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        made = Path(json.loads(record.read_text("utf-8"))["path"])
+        made = Path(bounded_json.loads(record.read_bytes())["path"])
         if made.is_file():
             return made
     from fairlead_build.distribution.pull import converted

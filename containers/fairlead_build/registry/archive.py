@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Progress, Stage
 from fairlead_build.base.digest import sha256_of
@@ -134,7 +135,7 @@ class _Members(Mapping[str, Path]):
         if len(body) > MOST_BYTES:
             raise _damaged(self._file, f"{name} is longer than {MOST_BYTES} bytes")
         with _sound(self._file):
-            return json.loads(body)
+            return bounded_json.loads(body)
 
 
 def _extracted(file: Path, folder: Path, stage: Stage) -> dict[str, Path | str]:

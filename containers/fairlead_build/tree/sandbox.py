@@ -1,7 +1,7 @@
 """A tree to work in: unpacked, with its own programs running in it, isolated from the machine.
 
 :func:`sandbox` starts a module (``in_sandbox.py``, ``source_in_sandbox.py``) as the supervisor of
-``jail.py``. It calls :func:`enter`, and runs programs of the tree in the jail that this returns. Once
+``base/jail.py``. It calls :func:`enter`, and runs programs of the tree in the jail that this returns. Once
 one has run, only what is in the jail too touches the tree; what changed in it leaves as a tar, by
 :func:`write_changes`.
 """

@@ -1,6 +1,6 @@
 """Compiles our wheel by a tree's own Python, without unpacking the tree.
 
-:func:`compile_wheel` starts this module as a supervisor (``jail.py``), in whose namespaces an ordinary user may
+:func:`compile_wheel` starts this module as a supervisor (``base/jail.py``), in whose namespaces an ordinary user may
 mount the tree and no mount is left behind. Its Python runs in a jail that shows the tree, read-only.
 """
 
