@@ -26,13 +26,16 @@ import pytest
 from tests.system import hosts
 from tests.system.test_build import readable_python, running, wait_for
 
+from fairlead.base.progress import Silent
+from fairlead_build.base.digest import sha256_of
 from fairlead_build.build import build
 from fairlead_build.cache.store import Cache
 from fairlead_build.recipe.load import load_recipe
 from fairlead_build.recipe.lock import load_lock
 from fairlead_build.squashfs.squash import unsquash_argv
 from fairlead_build.tools import tool_tree
-from fairlead_build.tree.debian import debian_key
+from fairlead_build.tree.debian import debian_key, debian_tree
+from fairlead_build.tree.job import TreeJob
 from fairlead_build.tree.wheel import runtime_requirements
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -212,6 +215,51 @@ def test_attack_by_a_package_gets_at_nothing_of_the_machine(
             assert answer["finding"]["remedy"] == "fairlead doctor --fix subids"
         else:
             foiled(answer)
+
+
+@pytest.mark.full
+def test_attack_by_a_maintainer_script_gets_at_nothing_of_the_machine(
+    tar: Path, tmp_path: Path
+) -> None:
+    """Of a real package, run by dpkg below mmdebstrap; root builds."""
+    loaded = load_recipe("mpi-base")
+    lock = load_lock(loaded, runtime_requirements())[0]
+    cache = Cache(tmp_path / "cache")
+    cache.make()
+    for sha256 in {package.sha256 for package in (*lock.deb, *tool_tree.debs())}:
+        hosts.same_file(Cache.default().blob(sha256), cache.blob(sha256))
+    with machine("root", tar, tmp_path) as target:
+        exports = "".join(f"export {n}={v!r}\n" for n, v in {**target.env, "PACKAGE": "1"}.items())
+        attack = (PROGRAMS / "jail_attack.sh").read_text()
+        evil = package_with(f"#!/bin/sh\n{exports}{{\n{attack}}} > /said 2>&1\n", tmp_path, cache)
+        deb = lock.deb[0].model_copy(
+            update={
+                "name": "evil",
+                "version": "1",
+                "architecture": "all",
+                "sha256": evil,
+                "size": cache.blob(evil).stat().st_size,
+            }
+        )
+        made = debian_tree((*lock.deb, deb), TreeJob(loaded, lock, cache, Silent()))
+    argv = [*tool_tree.command("rdsquashfs"), "-c", "said", made]
+    foiled({"said": subprocess.run(argv, capture_output=True, text=True, check=True).stdout})
+
+
+def package_with(postinst: str, folder: Path, cache: Cache) -> str:
+    """Makes a package with a script, and puts it into the cache; its sha256."""
+    control = folder / "evil" / "DEBIAN"
+    control.mkdir(parents=True)
+    fields = {"Package": "evil", "Version": "1", "Architecture": "all"}
+    fields |= {"Maintainer": "Nobody <nobody@example.org>", "Description": "hostile"}
+    (control / "control").write_text("".join(f"{k}: {v}\n" for k, v in fields.items()))
+    (control / "postinst").write_text(postinst)
+    (control / "postinst").chmod(0o755)
+    made = folder / "evil.deb"
+    subprocess.run(["dpkg-deb", "--build", control.parent, made], check=True, capture_output=True)
+    digest = sha256_of(made)
+    shutil.copyfile(made, cache.blob(digest))
+    return digest
 
 
 @pytest.mark.parametrize("account", BY_ROOT)
