@@ -436,7 +436,6 @@ _OWN_JSON = {
     "containers/fairlead_build/tree/record.py": "the cache",
     "containers/fairlead_build/tree/source_in_sandbox.py": "the request",
     "containers/fairlead_build/tree/tree.py": "a child's answer",
-    "containers/fairlead_build/tree/wheel_compile.py": "a child's answer",
     "runtime/fairlead/base/bounded_json.py": "the reader itself",
     "runtime/fairlead/base/serde.py": "the cache",
     "runtime/fairlead/cli/screen.py": "a schema of the wheel",

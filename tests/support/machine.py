@@ -80,6 +80,9 @@ class Recorded:
     def file_system(self, folder: str) -> FileSystem:
         return from_json(FileSystem, self.answers[f"file_system {folder}"])
 
+    def exposed(self, folder: str, top: str) -> tuple[tuple[str, str], ...]:
+        return tuple((part, why) for part, why in self.answers[f"exposed {folder} {top}"])
+
     def limit(self, name: str) -> tuple[int, int]:
         soft, hard = self.answers[f"limit {name}"]
         return soft, hard

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fairlead.base.exposure import exposed
 from fairlead.base.paths import bundled
 from fairlead.base.process import Ran, run
 from fairlead.base.system import mount_of
@@ -132,6 +133,14 @@ class World(MpiMachine):
             free_files=stat.f_favail,
             total_files=stat.f_files,
         )
+
+    def exposed(self, folder: str, top: str) -> tuple[tuple[str, str], ...]:
+        """The folders, of ``folder`` and those above it, that others can write to, and why; as
+        :func:`fairlead.base.exposure.exposed`."""
+        try:
+            return tuple((str(part), why) for part, why in exposed(Path(folder), Path(top)))
+        except OSError:
+            return ()  # what cannot be looked at is reported by `quotas`
 
     def limit(self, name: str) -> tuple[int, int]:
         """A limit of this process, soft and hard, by its name in setrlimit(2) without RLIMIT_; -1 is

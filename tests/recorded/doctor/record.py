@@ -88,6 +88,9 @@ class Recorder(World):
     def cores(self) -> int:
         return self._note(("cores",), super().cores())
 
+    def exposed(self, folder: str, top: str) -> tuple[tuple[str, str], ...]:
+        return self._note(("exposed", folder, top), super().exposed(folder, top))
+
     def owner_mode(self, path: str) -> tuple[int, int] | None:
         return self._note(("owner_mode", path), super().owner_mode(path))
 

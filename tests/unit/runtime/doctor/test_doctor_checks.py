@@ -78,6 +78,7 @@ EXPECTED = {
     "user-glibc-out-of-reach": {"glibc-distance": "warning", "cma": "info"},
     "user-wrong-clocks": {"clocks": "warning", "cma": "info"},
     "user-full": {"quotas": "error", "cma": "info"},
+    "user-open-cache": {"exposed-folders": "error", "clocks": "info", "cma": "info"},
     "user-no-hugepages": {"hugepages": "warning", "cma": "info"},
     "user-mixed-modules": {
         "launcher-match": "warning",
@@ -89,6 +90,20 @@ EXPECTED = {
     "user-nowhere": {"site-profile": "info", "cma": "info"},
     "user-unknown-site": {"site-profile": "error", "cma": "info"},
 }
+
+
+@pytest.mark.parametrize("folder", ["native", "keys"])
+def test_folder_that_others_can_write_to_is_named_once(folder: str) -> None:
+    world = Recorded("user-ready")
+    asked = [q for q in world.answers if q.startswith("exposed ") and q.split()[1].endswith(folder)]
+    assert asked
+    part = asked[0].split()[2]
+    changed = {q: [[part, "its mode is 0777"]] for q in asked}
+    found = find(Recorded("user-ready", **changed), "exposed-folders").finding
+    assert found.severity is Severity.ERROR and found.where == part and "0777" in found.why
+    assert found.remedy.startswith(f"chmod go-w {part}")
+
+
 _RANK = ("ok", "info", "warning", "error")
 
 
