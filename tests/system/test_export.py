@@ -419,7 +419,7 @@ def test_export_names_nothing_that_only_its_maker_can_read_and_works_for_a_user(
     code = user.shared / "code"
     done = user.run(
         "env", path, f"PYTHONPATH={own}:{code}:{code}/packages", "sh", "-c",
-        f"cd {out} && exec {PYTHON} -m reframe -C config.py -c swap_test.py -r --nocolor --prefix $HOME/rfm "
+        f"cd {out} && exec {PYTHON} -c 'from reframe.frontend.cli import main; main()' -C config.py -c swap_test.py -r --nocolor --prefix $HOME/rfm "
         "--report-file $HOME/report.json",
     )  # fmt: skip
     assert re.search(r"PASSED.* 1/1 test case", done.stdout), done.stdout + done.stderr

@@ -24,9 +24,12 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     if not image.facts.python:
         why = "it has no Python for a kernel"
         raise unfit(f"the image {image.name}", image.path, why, "Jupyter")
-    kernel = "ipykernel" in image.packages.get("wheel", {})
-    if not kernel and "python3-ipykernel" not in image.packages.get("deb", {}):
-        known = any(image.packages.values())
+    # What was seen in the image counts, as well as its record, which may be older than what was added since.
+    seen = image.installed.versions()
+    known = {
+        name for packages in (image.packages, seen) for kind in packages.values() for name in kind
+    }
+    if not known & {"ipykernel", "python3-ipykernel"}:
         raise fail("export-kernel" if known else "export-kernel-unknown", image=image)
     engine = ["--engine", facts.engine.kind] if facts.engine else []
     spec = {

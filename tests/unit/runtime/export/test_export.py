@@ -35,6 +35,7 @@ from fairlead.export.lmod import lua
 from fairlead.export.model import ExportFile, Facts
 from fairlead.export.staged import moved, staged
 from fairlead.image.open import Image
+from fairlead.image.packages import Installed, Package
 from fairlead.site.model import Environment, Gpu, MpiHere
 from fairlead.site.resolved_paths import Here
 
@@ -717,5 +718,8 @@ def test_jupyter_refuses_an_image_without_ipykernel() -> None:
     ):
         without = replace(IMAGE, record={"env": {}, "packages": packages})
         assert word in refusal("jupyter", replace(FACTS, image=without), "export-kernel")
+    older = replace(IMAGE, record={"packages": {"wheel": {"numpy": "2"}, "deb": {}}})
+    added = Installed(packages=(Package("wheel", "ipykernel", "7.0"),))
+    assert made("jupyter", replace(FACTS, image=replace(older, installed=added)))
     debian = replace(IMAGE, record={"packages": {"deb": {"python3-ipykernel": "6"}, "wheel": {}}})
     assert made("jupyter", replace(FACTS, image=debian))
