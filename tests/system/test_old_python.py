@@ -57,4 +57,6 @@ def test_image_of_debian_11_is_locked_built_swapped_and_proved(
     assert done.stderr.count("(3, 9) 2") == 2, done.stderr
     refused = hosts.fairlead("run", "-n", "2", entry.path, "--", "python3", "-m", "fairlead.prove")
     assert refused.returncode == 121 and "does not contain fairlead" in refused.stderr
+    refused = hosts.fairlead("bench", "collectives", entry.path, "-o", tmp_path / "bench")
+    assert refused.returncode == 121 and "does not contain fairlead" in refused.stderr
     assert "needs Python 3.11" in hosts.fairlead("inspect", entry.path).stdout

@@ -31,7 +31,7 @@ from fairlead.proof.preload import asked as asked_of_witness
 from fairlead.schedulers.model import Allocation
 from fairlead.schedulers.registry import find_allocation
 from fairlead.session.model import Prepared
-from fairlead.session.prepare import prepare
+from fairlead.session.prepare import needs_fairlead, prepare
 from fairlead.session.recorder import Recorder
 from fairlead.swap import staging
 from fairlead.swap.model import Bind, Plan
@@ -94,6 +94,8 @@ def plan_launch(
     with recorder.span("plan") if recorder else nullcontext():
         request = planning.request(shape.ranks, command, variables, shape=shape)
         prepared = prepare(image, planning.choices, request, progress=bars)
+    if not command and (lacking := tuple(needs_fairlead(prepared.image, "its ranks"))):
+        prepared = replace(prepared, findings=(*prepared.findings, *lacking))
     return Ready(prepared, shape, allocation, recorder, bars)
 
 

@@ -243,14 +243,24 @@ def _capture(choices: Choices, elsewhere: bool) -> Capture | None:
 def _versions(image: Image, command: Sequence[str]) -> Iterator[Finding]:
     """Host and image hold the same fairlead, or the one may not understand the other."""
     inside = image.record.get("fairlead_version", "")
-    if inside and not image.record.get("wheel_sha256", inside):
-        if module := next((word for word in command if re.match(r"fairlead(\.|$)", word)), ""):
-            python = image.record.get("python", {}).get("version", "")
-            yield error("image-without-fairlead", module=module, image=image, python=python)
-        return
-    if inside and inside != __version__:
+    module = next((word for word in command if re.match(r"fairlead(\.|$)", word)), "")
+    if module:
+        yield from needs_fairlead(image, module)
+    if inside and inside != __version__ and not _without_fairlead(image):
         recipe = image.record.get("recipe", "RECIPE")
         yield error("version-skew", inside=inside, version=__version__, image=image, recipe=recipe)
+
+
+def needs_fairlead(image: Image, module: str) -> Iterator[Finding]:
+    """An image that our builder made for a Python too old for fairlead cannot run ``module`` of it."""
+    if _without_fairlead(image):
+        python = image.record.get("python", {}).get("version", "")
+        yield error("image-without-fairlead", module=module, image=image, python=python)
+
+
+def _without_fairlead(image: Image) -> bool:
+    """Whether our builder made it, and left fairlead out."""
+    return bool(image.record.get("fairlead_version")) and image.record.get("wheel_sha256") == ""
 
 
 def _other_launcher(site: Site, launcher: Launcher) -> Iterator[Finding]:
