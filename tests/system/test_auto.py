@@ -69,9 +69,8 @@ def test_torch_script_with_a_loader_is_shared_out_or_refused(tmp_path: Path) -> 
     hosts.image("pytorch")
     script = tmp_path / "train.py"
     shutil.copy(hosts.PROGRAMS / "auto_torch.py", script)
-    done = hosts.fairlead(
-        "train", "--auto", script, "-n", "2", "--image", "pytorch", "--", tmp_path, limit_s=300
-    )
+    # the image is the one that has torch
+    done = hosts.fairlead("train", "--auto", script, "-n", "2", "--", tmp_path, limit_s=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("the script has come to its end") == 1
     one, two = (json.loads(path.read_text()) for path in sorted(tmp_path.glob("seen.*")))

@@ -326,3 +326,25 @@ for _ in range(3):
     assert done.returncode == 0, done.stderr
     assert "the program ended after 3 of 100 steps" in done.stderr
     assert re.search(r"rank 1: waited [\d.]+ s in team 0, 3 calls", done.stderr)
+
+
+@pytest.mark.full
+def test_each_line_of_the_page_fails_as_keras_2_and_works_as_keras_3() -> None:
+    page = (hosts.ROOT / "docs/howto/old-scripts.md").read_text()
+    table = page.partition("| Keras 2 | Keras 3 |")[2].partition("\n\n")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    old, new = ([re.findall(r"`([^`]*)`", row[side]) for row in rows] for side in (0, 1))
+    assert len(rows) > 25
+    # what is no line of its own names a class or a method
+    no_lines = ("PyDataset", "workers=2", "set_weights", "keras.Model", "serve")
+    lines = [line for cell in (*old, *new) for line in cell if line not in no_lines]
+    script = hosts.PROGRAMS / "keras_changes.py"
+    image = hosts.image("tensorflow")
+    done = hosts.fairlead(
+        "run", "-B", script.parent, image, "--", "python3", script, json.dumps(lines), limit_s=200
+    )
+    assert done.returncode == 0, done.stderr
+    came_of = dict(zip(lines, json.loads(done.stdout.splitlines()[-1]), strict=True))
+    works = [line for cell in old for line in cell if not came_of[line]]
+    fails = [f"{line}: {came_of[line]}" for cell in new for line in cell if came_of.get(line)]
+    assert (works, fails) == ([], [])

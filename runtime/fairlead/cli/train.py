@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.base.errors import ExitCode, Severity, fail
+from fairlead.base.errors import ExitCode, FairleadError, Severity, fail
 from fairlead.base.paths import cache_dir
 from fairlead.cli import options, show
 from fairlead.cli.declare import (
@@ -25,8 +26,10 @@ from fairlead.cli.declare import (
 )
 from fairlead.cli.screen import print_findings, print_json, table
 from fairlead.cli.within import plan_launch
+from fairlead.image.open import open_image
 from fairlead.launch import unpack
 from fairlead.proof.verdict import Proof
+from fairlead.session import script_image
 from fairlead.session.model import Prepared
 from fairlead.session.prepare import refuse
 
@@ -141,7 +144,9 @@ class _TrainCommand(click.Command):
 def train(
     wanted: Wanted,
     asked: options.Nodes,
-    image: str = options.image_option("; with --backend torch `pytorch`, unless another is named."),
+    image: str = options.image_option(
+        "; with --backend torch `pytorch`, with --auto what has the script's frameworks."
+    ),
     *,
     planning: options.Planning,
     flags: TrainFlags,
@@ -210,6 +215,9 @@ def _run_script(script: Path, words: tuple[str, ...], ranks: int | None, image: 
     from fairlead.cli.run import run
 
     context = click.get_current_context()
+    image = script_image.choose(
+        script, image if options.is_given(context, "image") else "", _wheels_of
+    )
     own = {"model", "arguments", "auto", "ranks", "image"}
     of_run = {parameter.name for parameter in run.params}
     for parameter in context.command.params:
@@ -227,6 +235,14 @@ def _run_script(script: Path, words: tuple[str, ...], ranks: int | None, image: 
     with run.make_context("run", argv, parent=context.parent) as inner:
         code: int = run.invoke(inner) or 0
     return code
+
+
+def _wheels_of(image: str) -> Mapping[str, str] | None:
+    """Its Python packages; None where there is no such image, which the launch itself reports."""
+    try:
+        return open_image(image).packages.get("wheel", {})
+    except FairleadError:
+        return None
 
 
 def _settings(flags: TrainFlags, model: str, ranks: int, output: Path) -> TrainOptions:

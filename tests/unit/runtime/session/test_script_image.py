@@ -1,0 +1,81 @@
+"""The image of a training script, by what it imports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.session.script_image import choose, imported
+
+BUILT: Mapping[str, Mapping[str, str]] = {
+    "tensorflow": {"tensorflow-cpu": "2.22", "keras": "3.15"},
+    "pytorch": {"torch": "2.13+cpu", "keras": "3.15"},
+    "mine": {"numpy": "2"},
+    "unknown": {},
+}
+
+
+def script(folder: Path, text: str) -> Path:
+    path = folder / "train.py"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "modules"),
+    [
+        ("import torch.nn as nn\n", {"torch"}),
+        ("def main():\n    from tensorflow import keras\n", {"tensorflow"}),
+        ("from keras.layers import Dense; import numpy", {"keras"}),
+        ("from . import torch\nfrom .keras import x\n", set()),
+        ("'import torch'", set()),
+        ("import torch; this is no Python", set()),
+    ],
+)
+def test_frameworks_are_what_a_script_imports(tmp_path: Path, text: str, modules: set[str]) -> None:
+    assert imported(script(tmp_path, text)) == modules
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "image"),
+    [
+        ("import torch", "", "pytorch"),
+        ("import torch, keras", "", "pytorch"),
+        ("import keras", "", "tensorflow"),
+        ("import tensorflow, keras", "", "tensorflow"),
+        ("import numpy", "", "tensorflow"),
+        ("import torch", "pytorch", "pytorch"),
+        ("import torch", "unknown", "unknown"),
+        ("import torch", "not-built", "not-built"),
+        ("import numpy", "mine", "mine"),
+        ("import tf_keras", "", "tensorflow-horovod"),
+    ],
+)
+def test_image_is_the_requested_one_or_has_what_the_script_imports(
+    tmp_path: Path, text: str, asked: str, image: str
+) -> None:
+    assert choose(script(tmp_path, text), asked, BUILT.get) == image
+
+
+def test_nothing_built_names_what_to_build(tmp_path: Path) -> None:
+    assert choose(script(tmp_path, "import torch"), "", lambda name: None) == "pytorch"
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "lacking", "remedy"),
+    [
+        ("import torch", "tensorflow", "torch", "--image pytorch"),
+        ("import torch, tensorflow", "", "tensorflow", "add it to [packages] pip"),
+        ("import torchvision", "", "torchvision", "add it to [packages] pip"),
+    ],
+)
+def test_image_without_a_framework_is_refused_with_the_one_that_has_it(
+    tmp_path: Path, text: str, asked: str, lacking: str, remedy: str
+) -> None:
+    with pytest.raises(FairleadError, match=f"does not contain {lacking}") as caught:
+        choose(script(tmp_path, text), asked, BUILT.get)
+    assert caught.value.code is ExitCode.USAGE
+    assert caught.value.findings[0].remedy.startswith(remedy)
