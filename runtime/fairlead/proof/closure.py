@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from fairlead.elf.mpi_symbols import GLIBC_PIECES
-from fairlead.mpi.host import RUNTIME_PIECES
+from fairlead.elf.mpi_symbols import GLIBC_PIECES, RUNTIME_PIECES
 from fairlead.prove import BINDINGS, MPI_FILE
 from fairlead.swap.model import Plan
 
