@@ -91,7 +91,12 @@ def _processes(mark: str) -> Iterator[Path]:
 
 
 def _described(argv: Sequence[str | os.PathLike[str]], lines: Sequence[str], mark: str) -> str:
-    parts = [" ".join(str(word) for word in argv), f"load {os.getloadavg()}", "last lines:", *lines[-5:]]
+    parts = [
+        " ".join(str(word) for word in argv),
+        f"load {os.getloadavg()}",
+        "last lines:",
+        *lines[-5:],
+    ]
     for entry in sorted(_processes(mark), key=lambda path: int(path.name)):
         parts += [f"\n== process {entry.name}: {_text(entry / 'cmdline')}"]
         for thread in sorted((entry / "task").glob("*")):

@@ -393,7 +393,7 @@ def test_every_level_of_threads_is_right_while_the_program_uses_mpi_itself(
 ) -> None:
     """Between nodes a thread of the core's own would be in MPI at the same time as the program."""
     words = ("comm_levels.py", level, LINKED[mpi])
-    done = ranks(count, *words, mpi=mpi, FAIRLEAD_COMM_NODE_RANKS=node)
+    done = ranks(count, *words, mpi=mpi, FAIRLEAD_COMM_NODE_RANKS=node, limit_s=240)
     check_level(fine(done), done.stderr, node != "")
 
 

@@ -26,7 +26,7 @@ from comm_core import (
 )
 
 LEVELS = ["single", "funneled", "serialized", "multiple"]
-STEPS = 15
+STEPS = 9
 LIBRARY = ctypes.CDLL(sys.argv[2], ctypes.RTLD_GLOBAL)
 
 
@@ -46,7 +46,7 @@ LIBRARY.MPI_Init_thread(None, None, NUMBERS[LEVELS.index(sys.argv[1])], ctypes.b
 LEVEL = LEVELS[NUMBERS.index(GRANTED.value)]
 
 
-def traffic(rounds: int = 30) -> None:
+def traffic(rounds: int = 20) -> None:
     """Of the program itself, around the ring."""
     after, before = (RANK + 1) % SIZE, (RANK - 1) % SIZE
     given, got = np.full(2000, RANK, np.int32), np.empty(2000, np.int32)
