@@ -58,13 +58,13 @@ def test_judge_all_as_planned_holds() -> None:
         ),
         (
             {
-                "mpi_path": "/opt/mpich/lib/libmpi.so.12",
-                "library_path": "/opt/mpich/lib:/opt/fairlead/mpi/lib",
+                "mpi_path": "/srv/mpich/lib/libmpi.so.12",
+                "library_path": "/srv/mpich/lib:/opt/fairlead/mpi/lib",
             },
             "planned-file",
             [
-                "begins with /opt/mpich/lib, ahead of /opt/fairlead/mpi",
-                "LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/opt/mpich/lib",
+                "begins with /srv/mpich/lib, ahead of /opt/fairlead/mpi",
+                "LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/srv/mpich/lib",
             ],
         ),
         (
