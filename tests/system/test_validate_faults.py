@@ -347,9 +347,9 @@ def test_damaged_file_that_is_left_out_is_counted(data: Path, tmp_path: Path) ->
     (output,) = found["faults"]
     assert output["check"] == "train-skipped" and output["severity"] == "warning"
     assert (
-        output["what"] == "1 damaged file of HEP-CNN was left out" and str(path) in output["where"]
+        output["what"] == "1 damaged file of HEP-CNN was skipped" and str(path) in output["where"]
     )
-    assert "1 damaged file of HEP-CNN was left out" in found["headline"]
+    assert "1 damaged file of HEP-CNN was skipped" in found["headline"]
     assert verdict_of(found, "train container 2r1n hepcnn")["because"] != "cannot tell"
     assert all(m["samples"] for m in found["measurements"])
 

@@ -16,7 +16,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from tests.support import every_verb
+from tests.support import every_verb, forked
 
 from fairlead import __version__
 from fairlead.base.errors import ExitCode, Finding, Severity
@@ -38,13 +38,7 @@ def command(verb: str) -> click.Command:
 
 def call(*words: str, env: dict[str, str] | None = None) -> tuple[int, str, str]:
     """A whole ``fairlead`` process: (exit code, stdout, stderr)."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fairlead", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, **(env or {})},
-    )
+    done = forked.fairlead(words, {**os.environ, **(env or {})})
     return done.returncode, done.stdout, done.stderr
 
 

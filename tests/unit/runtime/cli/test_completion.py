@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support import forked
 
 from fairlead.cli.main import main
 from fairlead.cli.names import COMPLETED
@@ -28,10 +29,7 @@ def completed(line: str, tmp_path: Path) -> list[str]:
         "COMP_WORDS": line,
         "COMP_CWORD": str(len(words) - 1),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", "from fairlead.cli.main import entry; entry()"],
-        env=environ, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = forked.fairlead((), environ)
     assert done.stderr == "" and done.returncode == 0, done.stderr
     return done.stdout.split()
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from tests.support import forked
 from tools import site_reference
 
 from fairlead.base.serde import from_json, to_json
@@ -33,13 +32,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def call(environ: dict[str, str], *words: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "fairlead", "site", *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environ,
-    )
+    done = forked.fairlead(("site", *words), environ)
     return done.returncode, done.stdout, done.stderr
 
 
