@@ -39,6 +39,14 @@ def test_hello_on_host_mpi_then_on_the_images_agrees(base_image: None) -> None:
         assert "allreduce over 2 ranks: 3, as expected" in said
 
 
+def test_ranks_that_spython_starts_run_on_the_hosts_mpi(base_image: None) -> None:
+    (command,) = _commands("spython_client.py")
+    said = _run(command)
+    for rank in (0, 1):
+        assert f"rank {rank} of 2: MPICH Version: 5." in said
+    assert said.count(", sum 3") == 2
+
+
 def test_average_gradients_on_two_ranks_ends_with_the_same_bits(base_image: None) -> None:
     (command,) = _commands("average_gradients.py")
     assert "the same bits on 2 rank(s)" in _run(command)
