@@ -106,7 +106,7 @@ def supervised(
 
 def main() -> NoReturn:
     """Becomes the supervisor, which runs the module that the arguments name."""
-    # Whoever asks for an end asks the supervisor too; this process waits until all of it is gone.
+    # A signal that ends this process reaches the supervisor too; this one waits until all of it is gone.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

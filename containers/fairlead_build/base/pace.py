@@ -46,7 +46,7 @@ def pieces(answer: requests.Response, where: str, size: int = _CHUNK) -> Iterato
             raise requests.exceptions.ConnectionError(exc) from None
         if not piece:
             return
-        # Only waiting counts: whoever takes the pieces may be slow.
+        # Only waiting counts: the caller may be slow.
         waited += time.monotonic() - begun
         got += len(piece)
         if waited >= WINDOW_S:

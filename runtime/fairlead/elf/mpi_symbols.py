@@ -160,6 +160,6 @@ def read_mpi(path: Path) -> MpiLibrary:
     if not is_mpi_library(facts):
         raise ValueError(f"{path} does not define MPI_Init: it is not an MPI library")
     names = sorted(p.name for p in real.parent.iterdir() if ".so" in p.name and p.resolve() == real)
-    beside = [real.with_name(name) for name in facts.needed if is_binding(name)]
-    behind = [elf_file.read(path) for path in beside if path.is_file()]
+    near = [real.with_name(name) for name in facts.needed if is_binding(name)]
+    behind = [elf_file.read(path) for path in near if path.is_file()]
     return identify(real, facts, tuple(names), behind=behind)

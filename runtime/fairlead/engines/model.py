@@ -180,7 +180,7 @@ class Driver:
         )  # fmt: skip
 
     def ordinary(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
-        """The engine as it behaves for an ordinary user of this machine, whoever asks; None if it is missing.
+        """The engine as it behaves for an ordinary user of this machine, also if root asks; None if it is missing.
 
         Raises:
             FairleadError: exit code 2; ``variable`` names something that cannot be executed.

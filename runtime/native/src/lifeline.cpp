@@ -161,7 +161,7 @@ void Lifeline::meet(const int *listeners, int doors, const uint32_t *hosts, int 
         const bool calls = ahead_.file < 0, waits = behind_.file < 0;
         if (!calls && !waits) break;
         if (calls && ahead >= 0 && now - called > ADDRESS_S) give_up();
-        // Whoever was turned away, or came too early, calls again.
+        // A rank that was turned away, or came too early, calls again.
         if (calls && ahead < 0 && tried == count && now - called > 0.1) tried = 0;
         while (calls && ahead < 0 && tried < count) {
             const int way = tried++;

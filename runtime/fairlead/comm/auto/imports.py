@@ -1,4 +1,4 @@
-"""Modules that are patched when they are imported, whoever imports them, and in whatever order."""
+"""Modules that are patched when they are imported, by any module and in any order."""
 
 from __future__ import annotations
 

@@ -73,15 +73,15 @@ def test_too_few_repeats_are_no_proof_of_sameness() -> None:
     assert all(line.p is None and line.low is None for line in found.lines)
 
 
-@pytest.mark.parametrize(("load", "told"), [(0.1, True), (None, True), (1.9, False)])
+@pytest.mark.parametrize(("load", "judged"), [(0.1, True), (None, True), (1.9, False)])
 @pytest.mark.parametrize("side", [0, 1])
-def test_loaded_node_is_compared_with_nothing(load: float | None, told: bool, side: int) -> None:
+def test_loaded_node_is_compared_with_nothing(load: float | None, judged: bool, side: int) -> None:
     pair = [BEFORE, SLOWER]
     evidence = dataclasses.replace(pair[side].evidence, cores=2, load=load)
     pair[side] = dataclasses.replace(pair[side], evidence=evidence)
     found = compare(*pair)
-    assert bool(found.of(Change.SLOWER)) is told
-    if not told:
+    assert bool(found.of(Change.SLOWER)) is judged
+    if not judged:
         assert {line.change for line in found.lines} == {Change.UNKNOWN}
         assert found.lines[0].why.startswith(("before: other work", "after: other work")[side])
     asked = dataclasses.replace(evidence, despite_load=True)
