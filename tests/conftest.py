@@ -57,6 +57,9 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, defaults.get(number, signal.SIG_DFL))
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o022)
+    # fairlead hands the shell's PYTHONUNBUFFERED and the like on to ranks, where lines would mix.
+    for name in [n for n in os.environ if n.startswith("PYTHON") and n != "PYTHONPATH"]:
+        del os.environ[name]
     config.stash[_REPORTS] = []
     config.stash[_BEGUN] = time.time()
     config.stash[_COMMIT] = (

@@ -41,6 +41,8 @@ READER = {
     "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     "NO_COLOR": "1",
 }
+# With which Open MPI's launcher starts ranks for root.
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 # Of the environment's packages, those that other users of the tests need not have.
 HEAVY = (
     "matplotlib*",

@@ -27,7 +27,6 @@ from fairlead.mpi.host import HostMpi, from_prefix
 RECORDED = hosts.ROOT / "tests/recorded/matrix"
 PAGE = hosts.ROOT / "docs/reference/matrix.md"
 # Open MPI's launcher refuses root without them.
-AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 APPS = {
     "C": ("/opt/app/allreduce",),
     "mpi4py": ("python3", "/opt/app/allreduce.py"),
@@ -201,7 +200,7 @@ def words(image: Image, host: Host, app: str) -> tuple[str | Path, ...]:
 
 def run(image: Image, host: Host, app: str) -> Cell:
     """Asks whether the pair will run, and runs it whatever the answer is."""
-    environ = {**AS_ROOT, **host.environ()}
+    environ = {**hosts.AS_ROOT, **host.environ()}
     line = words(image, host, app)
     asked = hosts.fairlead("run", "--json", *line, env=environ, limit_s=180)
     said = json.loads(asked.stdout)

@@ -19,7 +19,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = [word for p in (hosts.intel(), hosts.openmpi()) for word in ("--mpi", p)]
     done = hosts.fairlead("site", "capture", "-o", path, *options, "--json")
     assert done.returncode == 0, done.stderr
-    assert hosts.answer(done)["bytes"] == path.stat().st_size < 1 << 20
+    assert hosts.answer(done)["bytes"] == path.stat().st_size < 4 << 20
     return path
 
 
@@ -38,7 +38,9 @@ def test_capture_answers_as_the_machine_does_where_nothing_of_it_is(
     image = hosts.image()
     prefix = {"mpich": hosts.mpich, "intel": hosts.intel, "openmpi": hosts.openmpi}[mpi]()
     bare = {"PATH": "/usr/bin:/bin", "XDG_DATA_HOME": str(tmp_path), "FAIRLEAD_MPI": ""}
-    code, here = said(image, "--mpi", prefix)
+    code, here = said(
+        image, "--mpi", prefix, env=hosts.AS_ROOT
+    )  # of a capture's user nothing is known
     offline_code, there = said(image, "--mpi", prefix, "--site", captured, env=bare)
     assert code == offline_code == (ExitCode.PREFLIGHT_REFUSED if mpi == "openmpi" else 0)
     assert there["site"]["reason"].startswith("captured on ")
@@ -48,7 +50,7 @@ def test_capture_answers_as_the_machine_does_where_nothing_of_it_is(
 
 def test_capture_holds_no_program_and_nothing_of_the_environment(captured: Path) -> None:
     text = captured.read_text()
-    assert "\\u0000" not in text and "ELF" not in text
+    assert "\\u0000" not in text and "u007fELF" not in text and "\x7fELF" not in text
     output = json.loads(text)
     assert set(output) == {
         "schema", "version", "node", "taken", "fairlead", "site", "reason", "engine", "mpis", "facts", "here",

@@ -24,7 +24,6 @@ from fairlead_build.recipe.load import load_recipe
 QUICK = ("mpi-base", "mpi-base:openmpi", "tensorflow")
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 # Open MPI refuses root, as whom tests may run.
-AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def scripts(folder: Path) -> list[Path]:
@@ -66,7 +65,7 @@ def test_recipe_verify_passes(recipe: str, script: Path, mpi: str) -> None:
     bind = f"{script.parents[1]}:/mnt:ro"
     done = hosts.fairlead(
         "run", "-n", ranks, *options, "--bind", bind, built.entry.path, "--", place,
-        env=AS_ROOT, limit_s=300,
+        env=hosts.AS_ROOT, limit_s=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall(r"^ok: ", done.stdout, re.MULTILINE)) == 1, done.stdout

@@ -11,7 +11,6 @@ from tests.system import hosts
 from fairlead.base.errors import ExitCode
 from fairlead_build.build import build
 
-AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 # A sum over ranks, and a message round them that no ring of one could make.
 PROGRAM = """
 import numpy
@@ -20,7 +19,7 @@ world = MPI.COMM_WORLD
 total = numpy.zeros(20_000)
 world.Allreduce(numpy.full(20_000, world.rank + 1.0), total)
 left = world.sendrecv(world.rank, (world.rank + 1) % world.size, source=(world.rank - 1) % world.size)
-print(world.size, total[-1], left, MPI.Get_library_version().split(",")[0].strip())
+print(world.size, total[-1], left, MPI.Get_library_version().splitlines()[0].split(",")[0])
 """
 
 
@@ -43,7 +42,7 @@ def test_python_by_mpi4py_runs_on_the_other_family_and_is_proved(
 ) -> None:
     assert callable(image) and callable(prefix)
     words = ("run", "-n", "2", "--mpi", prefix(), image(), "--", "python3", "-c", PROGRAM)
-    done = hosts.fairlead(*words, env=AS_ROOT, limit_s=120)
+    done = hosts.fairlead(*words, env=hosts.AS_ROOT, limit_s=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "proved on 2 ranks" in done.stderr
     lines = sorted(line for line in done.stdout.splitlines() if version in line)
@@ -63,7 +62,7 @@ def test_whatever_may_be_compiled_is_refused_before_it_starts(
     command: tuple[str, ...], why: str
 ) -> None:
     words = ("run", "-n", "2", "--mpi", hosts.openmpi(), "--json", hosts.image(), "--", *command)
-    done = hosts.fairlead(*words, env=AS_ROOT)
+    done = hosts.fairlead(*words, env=hosts.AS_ROOT)
     assert done.returncode == ExitCode.PREFLIGHT_REFUSED, done.stdout + done.stderr
     found = {f["check"]: f for f in json.loads(done.stdout)["findings"]}
     assert why in found["abi-family"]["why"]
@@ -73,5 +72,6 @@ def test_preflight_says_yes_for_python_and_no_for_the_image_as_a_whole() -> None
     image, prefix = hosts.image(), hosts.openmpi()
     whole = hosts.fairlead("preflight", image, "--mpi", prefix)
     assert whole.returncode == ExitCode.PREFLIGHT_REFUSED and "--app python3" in whole.stdout
-    python = hosts.fairlead("preflight", image, "--mpi", prefix, "--app", "python3")
+    words = ("preflight", image, "--mpi", prefix, "--app", "python3")
+    python = hosts.fairlead(*words, env=hosts.AS_ROOT)
     assert python.returncode == 0 and "mpi4py crosses from" in python.stdout

@@ -172,8 +172,8 @@ def test_line_of_a_rank_arrives_while_it_still_runs(tmp_path: Path) -> None:
     """The rank ends only once the test has read its line."""
     script, go_on = tmp_path / "script.py", tmp_path / "go on"
     script.write_text(f"""
-import os, time
-print("first", os.environ.get("PYTHONHASHSEED"), os.environ.get("PYTHONSTARTUP"))
+import os, sys, time
+print("first", os.environ.get("PYTHONHASHSEED"), os.environ.get("PYTHONSTARTUP"), sys.stdout.isatty())
 while not os.path.exists({str(go_on)!r}):
     time.sleep(0.1)
 print("last")
@@ -201,7 +201,7 @@ print("last")
     ) as run:
         assert run.stdout is not None
         try:
-            assert run.stdout.readline() == "first 7 None\n"
+            assert run.stdout.readline() == "first 7 None False\n"
         finally:
             go_on.touch()
         assert run.stdout.read() == "last\n"

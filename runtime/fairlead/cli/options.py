@@ -20,7 +20,7 @@ from fairlead.launchers.registry import kinds_of_profiles as launcher_kinds
 from fairlead.session.gradients import asked_for
 from fairlead.session.model import Choices
 from fairlead.swap.model import Bind, Request
-from fairlead.swap.shell_python import UNBUFFERED, sort
+from fairlead.swap.shell_python import sort
 
 DEFAULT_SHAPE = Shape()
 _MPI4PY = "MPI4PY_LIBMPI"
@@ -142,7 +142,6 @@ class Planning:
             gpu=everything.get(_GPU) == "1",
             shell_python=python.removed,
             python_env=tuple(p for p in python.passed if p[0] not in variables),
-            unbuffered=UNBUFFERED not in variables,
             mpi4py=tuple(mpi4py),
             shape=shape,
             comm=comm,

@@ -167,6 +167,19 @@ __attribute__((constructor)) static void arrive(void)
     note("alive", line, strlen(line), 1);
 }
 
+/* Python asks while it starts whether stdout is a terminal, and writes by the line if it is, else by the block. Ranks
+ * are to write by the line: what one prints arrives at once, and whole. PYTHONUNBUFFERED makes every part of a line a
+ * write of its own, which mixes with those of other ranks. FAIRLEAD_LINES=0 leaves Python its blocks. */
+EXPORT int isatty(int fd)
+{
+    int (*real)(int) = dlsym ? dlsym(NEXT, "isatty") : 0;
+    int (*begun)(void) = dlsym && fd == 1 ? dlsym(0, "Py_IsInitialized") : 0;
+    const char *set = variable("FAIRLEAD_LINES");
+    if (begun && !begun() && !(set && *set == '0'))
+        return 1;
+    return real ? real(fd) : 0;
+}
+
 /* Reads the next line of a /proc file: 1, or 0 at the end. */
 typedef struct { int fd, have, at; char data[4096]; } Lines;
 

@@ -54,7 +54,6 @@ class Request:
         shell: names of the variables set in the user's shell that a profile may also set.
         shell_python: variables in the user's shell that would lead the image's Python astray, e.g. ``PYTHONPATH``.
         python_env: those that the container gets, with their values.
-        unbuffered: let the ranks' Python write its output at once, unless shell or image decide otherwise.
         mpi4py: variables that make mpi4py open a given library, with that library.
         shape: where the ranks run.
         outside: facts of the named programs that are files of this machine, by the name given.
@@ -76,7 +75,6 @@ class Request:
     shell: tuple[str, ...] = ()
     shell_python: tuple[str, ...] = ()
     python_env: tuple[tuple[str, str], ...] = ()
-    unbuffered: bool = False
     mpi4py: tuple[tuple[str, str], ...] = ()
     shape: Shape = field(default_factory=Shape)
     outside: Mapping[str, Elf] = field(default_factory=dict)

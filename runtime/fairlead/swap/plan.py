@@ -23,7 +23,7 @@ from fairlead.swap.model import MOUNT, WITNESS, Bind, Inputs, Line, Plan
 from fairlead.swap.reach import programs_of, relevant
 from fairlead.swap.remedies.model import Changes, Draft, Phase, Remedy
 from fairlead.swap.remedies.registry import ordered
-from fairlead.swap.shell_python import OTHER, REMOVED, UNBUFFERED
+from fairlead.swap.shell_python import OTHER, REMOVED
 from fairlead.swap.site_rules import from_site
 
 
@@ -158,15 +158,10 @@ def _preloads(draft: Draft) -> Draft:
 
 
 def _python(draft: Draft) -> Draft:
-    """Passes the shell's harmless variables for Python on, and lets output appear when it is written."""
+    """Passes the shell's harmless variables for Python on."""
     request = draft.inputs.request
     env = {name: value for name, value in request.python_env if name not in draft.env}
     lines = [Line("env", f"{name}={value}", "set in this shell") for name, value in env.items()]
-    decided = {**request.image_env, **draft.env, **env}
-    if request.unbuffered and UNBUFFERED not in decided:
-        env[UNBUFFERED] = "1"
-        why = f"a rank's output appears when it is written; `--env {UNBUFFERED}=` turns it off"
-        lines.append(Line("env", f"{UNBUFFERED}=1", why))
     return draft.plus(Changes(env=env, lines=tuple(lines)))
 
 

@@ -58,9 +58,6 @@ PASSED = frozenset(
     }
 )
 OTHER = "its value names a place of this machine"
-UNBUFFERED = "PYTHONUNBUFFERED"
-# By which Apptainer's users set a variable in the container.
-_OF_ENGINE = ("APPTAINERENV_", "SINGULARITYENV_")
 
 
 @dataclass(frozen=True)
@@ -86,8 +83,4 @@ def sort(environ: Mapping[str, str]) -> ShellPython:
     names = sorted(n for n in environ if n.startswith("PYTHON") or n in REMOVED)
     removed = [n for n in names if n in REMOVED or (n not in PASSED and "/" in environ[n])]
     passed = {n: environ[n] for n in names if n not in removed}
-    for prefix in reversed(_OF_ENGINE):
-        named = f"{prefix}{UNBUFFERED}"
-        if named in environ:
-            passed[UNBUFFERED] = environ[named]
     return ShellPython(tuple(removed), tuple(passed.items()))

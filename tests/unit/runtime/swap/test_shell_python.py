@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from tests.support.recorded import CACHE, HYDRA, ROOT_ENGINE, SITE, host, image
 
 from fairlead.cli.options import Planning
@@ -53,28 +51,6 @@ def test_places_of_this_machine_are_removed_and_the_rest_is_passed() -> None:
     assert dict(found.passed) == {**passed, "PYTHON_NEW": "1"}
 
 
-@pytest.mark.parametrize(
-    ("environ", "options", "of_image", "value"),
-    [
-        ({}, {}, {}, "1"),
-        ({"PYTHONUNBUFFERED": ""}, {}, {}, ""),
-        ({"PYTHONUNBUFFERED": "x"}, {}, {"PYTHONUNBUFFERED": "y"}, "x"),
-        ({"APPTAINERENV_PYTHONUNBUFFERED": ""}, {}, {}, ""),
-        ({}, {}, {"PYTHONUNBUFFERED": "0"}, None),
-        ({"PYTHONUNBUFFERED": "x"}, {"PYTHONUNBUFFERED": ""}, {}, None),
-    ],
-    ids=["default", "shell-off", "shell-over-image", "of-engine", "image", "env-over-all"],
-)
-def test_output_is_unbuffered_unless_somebody_decides(
-    environ: dict[str, str], options: dict[str, str], of_image: dict[str, str], value: str | None
-) -> None:
-    asked = Planning(apps=(), binds=(), engine_args=()).request(2, ("x",), options, environ)
-    made = planned(replace(asked, image_env=of_image))
-    assert made.env.get("PYTHONUNBUFFERED") == value
-    shown = [what for what in lines_of(made) if what.startswith("PYTHONUNBUFFERED")]
-    assert shown == ([] if value is None else [f"PYTHONUNBUFFERED={value}"])
-
-
 def test_plan_shows_what_is_passed_and_what_is_not() -> None:
     environ = {"PYTHONHASHSEED": "0", "PYTHONHOME": "/usr"}
     made = planned(Planning(apps=(), binds=(), engine_args=()).request(2, environ=environ))
@@ -82,4 +58,3 @@ def test_plan_shows_what_is_passed_and_what_is_not() -> None:
     shown = lines_of(made)
     assert shown["PYTHONHASHSEED=0"] == "set in this shell"
     assert "names an installation of this machine" in shown["PYTHONHOME"]
-    assert "--env PYTHONUNBUFFERED= turns it off" in shown["PYTHONUNBUFFERED=1"].replace("`", "")
