@@ -52,7 +52,8 @@ def both() -> Path:
 
 
 def preflight(prefix: Path, *words: str) -> tuple[int, dict[str, Any]]:
-    done = hosts.fairlead("preflight", "--json", "--mpi", prefix, both(), *words)
+    options = ("--json", "--mpi", prefix)
+    done = hosts.fairlead("preflight", *options, both(), *words, env=hosts.AS_ROOT)
     return done.returncode, json.loads(done.stdout)
 
 
