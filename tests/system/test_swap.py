@@ -194,7 +194,7 @@ print("last")
         **hosts.READER,
         "PYTHONHASHSEED": "7",
         "PYTHONSTARTUP": "/x",
-        "PYTHONPATH": os.environ["PYTHONPATH"],
+        "PYTHONPATH": str(hosts.ROOT / "runtime"),
     }
     with subprocess.Popen(
         list(map(str, line)), stdout=subprocess.PIPE, text=True, env=environ

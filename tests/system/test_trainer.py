@@ -241,7 +241,7 @@ def test_damaged_file_is_named_and_ends_the_training(data: dict[str, Path], tmp_
     assert done.returncode == 1
     (finding,) = json.loads(done.stdout)["findings"]
     assert finding["check"] == "data-damaged" and finding["where"] == str(path)
-    assert finding["what"] == f"{path.name} is not a whole CosmoFlow file"
+    assert finding["what"] == f"{path.name} is not a whole TFRecord file"
     assert str(path) in finding["remedy"]
 
 
