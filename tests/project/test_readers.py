@@ -226,6 +226,12 @@ def _converted(folder: Path) -> None:
     engine_files(config.env, config.labels, _invocation(config.entrypoint, config.command))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _made_before_anything_is_watched() -> None:
+    """What a reader's input needs is made in a folder of its own, in whichever test comes first."""
+    _manifest_of()
+
+
 @cache
 def _manifest_of() -> bytes:
     with tempfile.TemporaryDirectory() as folder:

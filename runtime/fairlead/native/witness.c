@@ -169,13 +169,12 @@ __attribute__((constructor)) static void arrive(void)
 
 /* Python asks while it starts whether stdout is a terminal, and writes by the line if it is, else by the block. Ranks
  * are to write by the line: what one prints arrives at once, and whole. PYTHONUNBUFFERED makes every part of a line a
- * write of its own, which mixes with those of other ranks. FAIRLEAD_LINES=0 leaves Python its blocks. */
+ * write of its own, which mixes with those of other ranks. */
 EXPORT int isatty(int fd)
 {
     int (*real)(int) = dlsym ? dlsym(NEXT, "isatty") : 0;
     int (*begun)(void) = dlsym && fd == 1 ? dlsym(0, "Py_IsInitialized") : 0;
-    const char *set = variable("FAIRLEAD_LINES");
-    if (begun && !begun() && !(set && *set == '0'))
+    if (begun && !begun())
         return 1;
     return real ? real(fd) : 0;
 }
