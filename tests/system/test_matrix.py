@@ -51,7 +51,7 @@ def test_native_run_of_the_same_mpi_has_the_same_bits(name: str) -> None:
     program = hosts.compiled("allreduce", mpicc=mpicc)
     done = subprocess.run(
         [prefix / "bin/mpiexec", "-n", "2", program], capture_output=True, text=True, check=False,
-        timeout=60, env={**os.environ, **matrix.AS_ROOT, "LD_LIBRARY_PATH": str(prefix / "lib")},
+        timeout=60, env={**os.environ, **hosts.AS_ROOT, "LD_LIBRARY_PATH": str(prefix / "lib")},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     native = {bits for _, bits in hosts.ranks_of(done.stdout).values()}
