@@ -16,7 +16,7 @@ from fairlead.base.timeboxed import at_once
 from fairlead.doctor.diagnosis import Check, Diagnosis, Fix, RootFix, ill, note
 from fairlead.doctor.world import World
 
-SEVERITIES_TO_MEND = frozenset({Severity.ERROR, Severity.WARNING})
+SEVERITIES_TO_FIX = frozenset({Severity.ERROR, Severity.WARNING})
 
 
 def examine(
@@ -95,7 +95,7 @@ def apply_fixes(
         tried = False
         for diagnosis in before:
             fix = diagnosis.fix
-            if fix and diagnosis.finding.severity in SEVERITIES_TO_MEND and approve(fix):
+            if fix and diagnosis.finding.severity in SEVERITIES_TO_FIX and approve(fix):
                 tried = True
                 try:
                     apply(fix, world, progress)
@@ -104,7 +104,7 @@ def apply_fixes(
                 except OSError as exc:  # no space, no permission
                     failures.append(f"not done, {fix.does}: {exc}")
         for diagnosis in look(world, check, errors, later) if tried else before:
-            if failures and diagnosis.finding.severity in SEVERITIES_TO_MEND:
+            if failures and diagnosis.finding.severity in SEVERITIES_TO_FIX:
                 why = "\n".join(filter(None, [diagnosis.finding.why, *failures]))
                 diagnosis = replace(diagnosis, finding=replace(diagnosis.finding, why=why))
             yield diagnosis

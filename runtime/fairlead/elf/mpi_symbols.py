@@ -64,7 +64,7 @@ def is_binding(soname: str) -> bool:
 
 
 def is_request(soname: str) -> bool:
-    """Whether a NEEDED entry asks for an MPI, be it of an unknown family.
+    """Whether a NEEDED entry asks for an MPI, even one of an unknown family.
 
     >>> is_request("libmpi_ibm.so.3"), is_request("libmpi.so.1"), is_request("libmpifort.so.12")
     (True, True, False)

@@ -142,7 +142,7 @@ def test_archive_that_is_none_is_refused(archive: bytes, why: str, tmp_path: Pat
 
 
 def test_members_leave_the_folder_by_no_name(tmp_path: Path) -> None:
-    """What escapes by its name is not written there, whoever asks for it."""
+    """What escapes by its name is not written there, even if the list of images asks for it."""
     outside = tmp_path / "outside.json"
     archive = tar(
         (f"../{outside.name}", b"{}"),

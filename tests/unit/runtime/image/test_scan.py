@@ -107,7 +107,7 @@ def test_scan_tree_reads_each_file_once_and_stays_inside(tmp_path: Path) -> None
 
 
 def test_scan_glibc_is_the_one_that_programs_are_started_with(tmp_path: Path) -> None:
-    """Not that of a package with a C library of its own, be it newer or nearer to the root."""
+    """Not that of a package with a C library of its own, even if that is newer or nearer to the root."""
     for folder, version in (("usr/lib/x86_64-linux-gnu", "2.31"), ("opt/gnu", "2.99")):
         versions = tmp_path / "versions"
         versions.write_text(f"GLIBC_{version} {{ global: f; }};")
