@@ -145,12 +145,12 @@ def run(
     if flags.dry_run:
         return _dry_run(planned, asked)
     if not flags.quiet:
-        _announce(prepared)
+        announce(prepared)
     launched, stage = _launch(planned)
     return _report(planned, launched, stage)
 
 
-def _announce(prepared: Prepared) -> None:
+def announce(prepared: Prepared) -> None:
     """Show the signature, the swap and what the checks warn of; a refusal that --force overrules is a warning."""
     if prepared.verified:
         say(show.signature_line(prepared.verified))

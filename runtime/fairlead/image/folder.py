@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from fairlead.base import bounded_json
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import from_json, to_json
 from fairlead.image.packages import belongs_to_kernel
@@ -91,7 +92,7 @@ def kept(cls: type[T], root: Path, facts: Path, version: str, make: Callable[[],
     file = facts / f"folder-{name}.json"
     begun, before = time.time(), state_of(root, version)
     with suppress(OSError, ValueError, KeyError, TypeError):
-        data = json.loads(file.read_text("utf-8"))
+        data = bounded_json.loads(file.read_text("utf-8"))
         if data["key"] == before.key:
             return from_json(cls, data["value"])
     value = make()

@@ -136,17 +136,7 @@ def command_line(
         record: folder for the ranks' exit codes; none are recorded without it.
         env: variables for the container, added to the plan's; taken literally.
     """
-    call = Call(
-        plan.opened or plan.image,
-        (*plan.wrapper, *command),
-        tuple((b.source, b.target, b.read_only) for b in (*plan.binds, *binds)),
-        env=plan.env,
-        literal=env or {},
-        image_env=plan.request.image_env,
-        extra=plan.request.engine_args,
-        workdir=workdir,
-        devices=plan.devices,
-    )
+    call = replace(_call(plan, command, binds), literal=env or {}, workdir=workdir)
     words = engines.ENGINES.get(plan.engine.kind).words(plan.engine, call)
     if words.launcher and launchers.kind_of(plan.launcher) != "srun":
         raise fail("engine-launcher", plan=plan)
@@ -159,6 +149,35 @@ def command_line(
     whole = launchers.words(plan.launcher, shape, (*words.launcher, *inner))
     environ = {**words.environ, **whole.environ}
     return CommandLine(whole.argv, environ, plan.unset, plan.launcher.kind, words.files)
+
+
+def _call(plan: Plan, command: Sequence[str], binds: Sequence[Bind] = ()) -> Call:
+    return Call(
+        plan.opened or plan.image,
+        (*plan.wrapper, *command),
+        tuple((b.source, b.target, b.read_only) for b in (*plan.binds, *binds)),
+        env=plan.env,
+        image_env=plan.request.image_env,
+        extra=plan.request.engine_args,
+        devices=plan.devices,
+    )
+
+
+def terminal_line(
+    plan: Plan, command: Sequence[str], workdir: str = "", env: Mapping[str, str] | None = None
+) -> CommandLine:
+    """The line that runs ``command`` once, at this terminal and without a launcher.
+
+    Args:
+        env: variables for the container, added to the plan's; taken literally.
+    Raises:
+        FairleadError: exit code 121; the engine is part of a launcher.
+    """
+    call = replace(_call(plan, command), literal=env or {}, workdir=workdir, terminal=True)
+    words = engines.ENGINES.get(plan.engine.kind).words(plan.engine, call)
+    if words.launcher:
+        raise fail("engine-launcher-shell", plan=plan)
+    return CommandLine(words.argv, words.environ, plan.unset, files=words.files)
 
 
 def recorded(words: Sequence[str], folder: str, kind: str) -> tuple[str, ...]:
