@@ -395,6 +395,18 @@ def test_engine_that_is_a_part_of_srun_comes_before_the_ranks_own_shell(tmp_path
     assert tomllib.loads(Path(next(iter(made.files))).read_text())["image"] == "/i/a.squashfs"
 
 
+def test_engine_that_is_a_part_of_srun_shows_the_folder_of_logs_to_the_ranks_shell(
+    tmp_path: Path,
+) -> None:
+    srun = Launcher("/usr/bin/srun", AbiFamily.MPICH, "Slurm", "srun")
+    plan = recorded.planned(launcher=srun)
+    asked = replace(plan, request=replace(plan.request, output_dir="/home/u/logs"))
+    made = line(asked, tmp_path, tmp_path / "run")
+    assert "/opt/fairlead/output" in made.argv and "/home/u/logs" not in made.argv
+    (text,) = made.files.values()
+    assert "/home/u/logs:/opt/fairlead/output" in text
+
+
 def test_engine_that_is_a_part_of_srun_is_refused_with_another_launcher(tmp_path: Path) -> None:
     with pytest.raises(FairleadError) as caught:
         line(recorded.planned(), tmp_path)
