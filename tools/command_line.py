@@ -29,6 +29,7 @@ SEE = {
     "preflight": "../howto/swap.md#will-it-run",
     "explain": "../howto/swap.md#why",
     "run": "../howto/swap.md#did-it",
+    "shell": "../howto/swap.md#a-shell",
     "script": "../howto/schedulers.md#a-job-script",
     "train": "../howto/models.md",
     "bench collectives": "../howto/benchmarks.md",

@@ -12,7 +12,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,16 @@ def schema(cls: type, name: str, version: int) -> dict[str, Any]:
     return {"$schema": DRAFT, "title": name, **whole, "definitions": definitions}
 
 
-def _object(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
+def _object(
+    cls: type,
+    definitions: dict[str, Any],
+    name_of: Callable[[type], str] = lambda cls: cls.__name__,
+) -> dict[str, Any]:
     hints, words = typing.get_type_hints(cls), _described(cls)
     fields = dataclasses.fields(cls)
     properties = {}
     for f in fields:
-        shape = _shape(hints[f.name], definitions)
+        shape = shape_of(hints[f.name], definitions, name_of)
         # In draft 7, whatever stands next to a `$ref` is ignored.
         shape = {"allOf": [shape]} if "$ref" in shape and f.name in words else shape
         properties[f.name] = shape | ({"description": words[f.name]} if f.name in words else {})
@@ -71,23 +75,45 @@ def _object(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _shape(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+def shape_of(
+    hint: Any,
+    definitions: dict[str, Any],
+    name_of: Callable[[type], str] = lambda cls: cls.__name__,
+) -> dict[str, Any]:
+    """The schema of what serde writes of a ``hint``; classes go to ``definitions``, under ``name_of`` them.
+
+    Raises:
+        KeyError: serde does not write it.
+    """
+    if hint is Any:
+        return {}
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         some = next(a for a in arguments if a is not types.NoneType)
-        return {"anyOf": [_shape(some, definitions), {"type": "null"}]}
+        return {"anyOf": [shape_of(some, definitions, name_of), {"type": "null"}]}
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        items = [shape_of(argument, definitions, name_of) for argument in arguments]
+        return {"type": "array", "items": items, "minItems": len(items), "maxItems": len(items)}
     if origin is tuple:
-        return {"type": "array", "items": _shape(arguments[0], definitions)}
+        return {"type": "array", "items": shape_of(arguments[0], definitions, name_of)}
     if origin is not None and issubclass(origin, Mapping):
-        return {"type": "object", "additionalProperties": _shape(arguments[1], definitions)}
+        return {
+            "type": "object",
+            "additionalProperties": shape_of(arguments[1], definitions, name_of),
+        }
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        if hint.__name__ not in definitions:
-            definitions[hint.__name__] = {}  # its place; a class may hold its like
-            definitions[hint.__name__] = _object(hint, definitions)
-        return {"$ref": f"#/definitions/{hint.__name__}"}
+        name = name_of(hint)
+        if name not in definitions:
+            definitions[name] = {}  # its place; a class may hold its like
+            definitions[name] = _object(hint, definitions, name_of)
+        return {"$ref": f"#/definitions/{name}"}
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return {"enum": [member.value for member in hint]}
-    return {"type": {str: "string", int: "integer", float: "number", bool: "boolean"}[hint]}
+    return {
+        "type": {str: "string", Path: "string", int: "integer", float: "number", bool: "boolean"}[
+            hint
+        ]
+    }
 
 
 def _described(cls: type) -> dict[str, str]:

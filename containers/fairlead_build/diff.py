@@ -13,7 +13,6 @@ from pathlib import Path
 from fairlead.base.progress import Progress
 from fairlead.elf.mpi_standard import standard_floor
 from fairlead.image.open import Image
-from fairlead.image.sbom_reader import packages_of
 from fairlead.image.tree_digest import Entry, Tree
 from fairlead_build.base.digest import sha256_of
 from fairlead_build.squashfs.tree_stream import image_tree
@@ -123,7 +122,7 @@ def _packages(image: Image) -> dict[str, str]:
     names = {"deb": "Debian", "wheel": "Python"}
     return {
         f"{names.get(kind, kind)}: {name}": version
-        for kind, table in packages_of(image).items()
+        for kind, table in image.packages.items()
         for name, version in table.items()
     }
 

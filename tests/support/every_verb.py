@@ -47,6 +47,7 @@ LINES = {
     "preflight": "{image}",
     "explain": "{image}",
     "run": "-n 2 --timeline {folder}/t.json {image} -- true",
+    "shell": "--dry-run {image}",
     "script": "-n 2 --scheduler slurm {image} -- true",
     "train": "hepcnn -n 2 --image {image} -o {folder}/report",
     "bench collectives": "-n 2 {image}",

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.json_schema import mistakes
 
 from fairlead.base.paths import atomic_folder, cache_dir, locked
 from fairlead.doctor.install.host_mpi import install_wheel_mpi
@@ -399,10 +400,19 @@ def as_user(uid: int, home: Path, variables: Mapping[str, str], *words: str | Pa
 
 
 def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """The JSON object of a ``--json`` call."""
+    """The JSON object of a ``--json`` call; a verb's keeps to the published schema."""
     value = json.loads(done.stdout)
     assert isinstance(value, dict)
+    if value.get("schema") in _answers()["properties"]["schema"]["enum"]:  # programs answer too
+        assert mistakes(_answers(), value) == []
     return value
+
+
+@cache
+def _answers() -> dict[str, Any]:
+    text = (ROOT / "docs/reference/answers.schema.json").read_text("utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema
 
 
 def ranks_of(text: str) -> dict[int, tuple[str, str]]:

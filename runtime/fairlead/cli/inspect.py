@@ -15,7 +15,7 @@ from fairlead.elf.mpi_standard import standard_floor
 from fairlead.elf.mpi_symbols import asked_by
 from fairlead.image.open import Image, open_image
 from fairlead.image.packages import frameworks
-from fairlead.image.sbom_reader import materials_of, packages_of, tree_of
+from fairlead.image.sbom_reader import materials_of, tree_of
 
 EPILOG = """\b
 Examples:
@@ -42,7 +42,7 @@ def inspect(
     if sbom:
         click.echo(materials_of(opened), nl=False)
         return
-    tree, packages = tree_of(opened, progress=bars), packages_of(opened)
+    tree, packages = tree_of(opened, progress=bars), opened.packages
     if as_json:
         fields = {**to_json(opened), "packages": to_json(packages), "tree_sha256": tree}
         fields.pop("installed")

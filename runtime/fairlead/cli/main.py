@@ -46,6 +46,7 @@ SECTIONS = {
         "preflight": "Check that an image can run on the host's MPI.",
         "explain": "Explain the plan: which MPI, binds and variables, and why.",
         "run": "Launch a command in an image on the host's MPI, and prove it.",
+        "shell": "Open a shell in an image, on the host's MPI.",
         "script": "Write a job script for Slurm, PBS, LSF, Flux or Cobalt.",
         "train": "Train a bundled model data-parallel, and write a report.",
         "bench": "Benchmark messages with plain MPI and fairlead.comm.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import click
 
@@ -17,7 +18,7 @@ from fairlead.cli.declare import JSON, SECONDS, declared, option
 from fairlead.cli.screen import answer, print_findings, print_json, progress, say
 from fairlead.cli.staging import Staging, stage_json, staged_here, step_words
 from fairlead.cli.within import Ready, plan_launch, ready_line
-from fairlead.launch import allocate, unpack
+from fairlead.launch import allocate, ranks_output, unpack
 from fairlead.launch import launch as launching
 from fairlead.launch.request import Asked
 from fairlead.proof.verdict import Proof
@@ -37,6 +38,7 @@ Examples:
   fairlead run -n 2 --require-signature tensorflow -- python3 train.py
   fairlead run -N 4 --ranks-per-node 8 --time 2h tensorflow -- python3 train.py
   fairlead run -n 2 --timeline run.json tensorflow -- python3 train.py
+  fairlead run -n 4 --output-dir logs tensorflow -- python3 train.py
   fairlead run -n 2 --dry-run tensorflow -- python3 train.py
 
 \b
@@ -60,6 +62,10 @@ class RunFlags:
     force: bool = option("--force", "Continue when the checks refuse; the proof still decides.")
     dry_run: bool = option("--dry-run", "Print the launch command, and launch nothing.")
     timeline_file: str = options.TIMELINE
+    label: bool = option("--label", "Print the rank before each line of its output.")
+    output_dir: Path | None = option(
+        "--output-dir DIR", "Write each rank's output to DIR/rank.N.log, and not to the terminal."
+    )
     verbose: bool = option("-v --verbose", "Print what every rank proved, as a table.")
     quiet: bool = option("-q --quiet", "Print only errors.")
     as_json: bool = JSON
@@ -127,9 +133,12 @@ def run(
     """
     variables = options.variables(flags.env)
     data.check()
+    if flags.label and flags.output_dir:
+        raise click.UsageError("--label: the logs of --output-dir have one rank each")
     ready = plan_launch(
         image, asked, planning, flags, command=command, variables=variables, quiet=flags.quiet
     )
+    ready = replace(ready, prepared=_with_output(ready.prepared, flags))
     prepared, recorder = ready.prepared, ready.recorder
     if prepared.refused and not flags.force:
         raise refuse(prepared)
@@ -144,13 +153,22 @@ def run(
     )
     if flags.dry_run:
         return _dry_run(planned, asked)
+    if flags.output_dir:
+        ranks_output.prepare(flags.output_dir.absolute())
     if not flags.quiet:
-        _announce(prepared)
+        announce(prepared)
     launched, stage = _launch(planned)
     return _report(planned, launched, stage)
 
 
-def _announce(prepared: Prepared) -> None:
+def _with_output(prepared: Prepared, flags: RunFlags) -> Prepared:
+    """As the ranks' output is wanted."""
+    folder = str(flags.output_dir.absolute()) if flags.output_dir else ""
+    request = replace(prepared.plan.request, output_dir=folder, label=flags.label)
+    return replace(prepared, plan=replace(prepared.plan, request=request))
+
+
+def announce(prepared: Prepared) -> None:
     """Show the signature, the swap and what the checks warn of; a refusal that --force overrules is a warning."""
     if prepared.verified:
         say(show.signature_line(prepared.verified))
@@ -195,6 +213,11 @@ def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
     failure, unproved = launching.explain_exit(result), launched.unproved
     if failure is None and unproved:
         failure = unproved.doubt(planned.command)
+    folder = planned.prepared.plan.request.output_dir
+    if failure and failure.check == "rank-failed" and folder:
+        first = next(rank for rank in result.ranks if rank.code)
+        log = ranks_output.log_of(folder, first.rank)
+        failure = replace(failure, remedy=f"tail {shlex.quote(str(log))}")
     stage_findings = list(stage.findings) if stage else []
     if flags.as_json:
         ended = {
@@ -204,6 +227,7 @@ def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
             "exit_code": result.code,
             "ranks": [{"rank": r.rank, "exit_code": r.code} for r in result.ranks],
             "seconds": result.seconds,
+            "output_dir": folder or None,
             "error": failure,
             "stage": stage_json(stage),
         }

@@ -141,7 +141,7 @@ def why_not_site(name: str = argument(metavar="SITE"), as_json: bool = JSON) -> 
     fairlead site why-not perlmutter
     """
     from fairlead.detect.machine import MpiMachine
-    from fairlead.site.match import account, detect
+    from fairlead.site.match import Says, account, detect
 
     site = sites.load_site(name)
     machine = MpiMachine()
@@ -153,7 +153,7 @@ def why_not_site(name: str = argument(metavar="SITE"), as_json: bool = JSON) -> 
         "site": site.name,
         "fits": own,
         "detected": detected.profile,
-        "clues": evidence.clues,
+        "clues": [{"what": c.what, "says": c.says, "seen": c.seen} for c in evidence.clues],
         "expired": evidence.expired,
         "reasons": reasons,
     }
@@ -162,9 +162,9 @@ def why_not_site(name: str = argument(metavar="SITE"), as_json: bool = JSON) -> 
     if not own:
         taken = f"taken for {detected.profile or 'none'}"
         text = "\n  ".join([f"{site.name}: not this machine, which is {taken}", *reasons])
-    shown = [("-" if c.says == "nothing" else c.says, c.what, c.seen) for c in evidence.clues]
+    shown = [("-" if c.says is Says.NOTHING else c.says, c.what, c.seen) for c in evidence.clues]
     if evidence.expired:
-        shown.append(("against", "dates", evidence.expired))
+        shown.append((Says.AGAINST, "dates", evidence.expired))
     clues = table(shown, ("says", "clue", "here")) if shown else "it has no clues"
     answer(as_json, "site-why-not", document, f"{text}\n\n{clues}")
 

@@ -77,6 +77,7 @@ class Call:
         extra: the user's options, passed last so that they take precedence.
         workdir: initial folder in the container; empty: the engine's default.
         devices: device nodes of the host, for an engine that does not expose all of them.
+        terminal: the command is a user's shell: it gets the terminal that the engine is started at.
     """
 
     image: str
@@ -88,6 +89,7 @@ class Call:
     extra: tuple[str, ...] = ()
     workdir: str = ""
     devices: tuple[str, ...] = ()
+    terminal: bool = False
 
 
 @dataclass(frozen=True)

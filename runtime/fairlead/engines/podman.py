@@ -67,8 +67,8 @@ _RANK = (
     r"""
 printf fairlead-podman >/proc/$$/comm
 trap : TERM INT HUP USR1 USR2
-p=$1 guard=$2 global=$3 w=$4 n=0 cats=() typed=
-shift 4
+p=$1 guard=$2 global=$3 w=$4 terminal=$5 n=0 cats=() typed=
+shift 5
 if [ "$PMI_FD" ]; then
   [ "$PMI_FD" = 3 ] || eval "exec 3<&$PMI_FD"
   export PMI_FD=3
@@ -79,7 +79,7 @@ for f in /proc/$$/fd/*; do
   [ $f -gt $((n + 2)) ] && eval "exec $f>&-"
 done
 for i in 0 1 2; do
-  [ -t $i ] || continue
+  [ $terminal = yes ] || [ ! -t $i ] && continue
   if [ $i = 0 ]; then
     exec < <(exec cat)
     typed=$!
@@ -121,6 +121,13 @@ o+=(--env "CONTAINERS_CONF=$CONTAINERS_CONF")
 for f in "${places[@]}"; do
   o+=(--volume "$f:$f")
 done
+# A terminal's container needs a /dev and a console of its own: with the machine's, runc refuses.
+[ $terminal = yes ] && for f in /dev/*; do
+  case ${f#/dev/} in
+  console | core | fd | full | initctl | log | loop* | mqueue | null | ptmx | pts | random | shm | std* | tty* | urandom | vcs* | zero) ;;
+  *) o+=(--volume "$f:$f") ;;
+  esac
+done
 CONTAINERS_CONF=$d/conf XDG_RUNTIME_DIR=$d/x PATH=$PATH:/usr/sbin:/sbin "$p" --log-level=error --root "$d/root" --runroot "$d/run" \
   --tmpdir "$d/tmp" --storage-driver vfs --events-backend none --runtime-flag "root=$d/runc" $global \
   run "${o[@]}" --workdir "${w:-$PWD}" "$@" 4>&-
@@ -135,9 +142,11 @@ done
 exit $c
 """
 )
+_PASSTHROUGH = "--log-driver=passthrough"  # which it refuses for a terminal
+_DEVICES = "--volume=/dev:/dev:rslave"
 _OPTIONS = (
-    "--network=host", "--ipc=host", "--pid=host", "--uts=host", "--volume=/dev:/dev:rslave",
-    "--env-host", "--log-driver=passthrough", "--interactive",
+    "--network=host", "--ipc=host", "--pid=host", "--uts=host", _DEVICES,
+    "--env-host", _PASSTHROUGH, "--interactive",
     "--read-only", "--read-only-tmpfs=false",
     "--security-opt=label=disable", "--security-opt=seccomp=unconfined",
 )  # fmt: skip
@@ -146,7 +155,7 @@ _REASONS = (
         "--network=host --ipc=host --pid=host --uts=host",
         "the ranks of a node must see each other's memory and processes, and reach the launcher",
     ),
-    ("--volume=/dev:/dev:rslave", "network cards and GPUs are devices of the machine"),
+    (_DEVICES, "network cards and GPUs are devices of the machine"),
     ("--env-host", "the launcher passes ranks their settings in variables"),
     ("--preserve-fds", "Hydra and Slurm speak to a rank by a descriptor, which becomes number 3"),
     ("--log-driver=passthrough", "a rank's output goes straight to the launcher"),
@@ -204,12 +213,14 @@ class Podman(Driver):
         words += [_volume(*bind) for bind in call.binds]
         for name, value in variables(call).items():
             words += ["--env", f"{name}={value}"]
+        if call.terminal:
+            words = [o for o in words if o not in (_PASSTHROUGH, _DEVICES)] + ["--tty"]
         # As root, Podman mounts where all can see it; in a namespace of the rank's own it goes with it.
         private = () if engine.userns_per_rank else ("unshare", "--mount", "--propagation", "slave")
         rank = (*BASH, _RANK.strip(), "fairlead-podman", engine.path, _GUARD.strip())
         return Words(
             (
-                *(*private, *rank, " ".join(own), call.workdir),
+                *(*private, *rank, " ".join(own), call.workdir, "yes" if call.terminal else "no"),
                 *(*words, *call.extra, "--rootfs", f"{call.image}:O", *call.command),
             ),
             {},

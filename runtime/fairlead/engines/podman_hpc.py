@@ -44,6 +44,7 @@ class PodmanHpc(Driver):
         folder = call.image.startswith("/")
         env = {**(call.image_env if folder else {}), **call.env, **call.literal}
         words += [f"--env={name}={value}" for name, value in env.items()]
+        words += ["--interactive", "--tty"] if call.terminal else []
         if call.workdir:
             words.append(f"--workdir={call.workdir}")
         image = ("--rootfs", call.image) if folder else (call.image,)

@@ -73,6 +73,7 @@ class Sarus(Driver):
             end = ",readonly" if read_only else ""
             words.append(f"--mount=type=bind,source={source},destination={target}{end}")
         words += [f"--env={name}={value}" for name, value in {**call.env, **call.literal}.items()]
+        words += ["--tty"] if call.terminal else []
         if call.workdir:
             words.append(f"--workdir={call.workdir}")
         return Words((*words, *call.extra, image_name(call.image), *call.command), {})

@@ -3,7 +3,8 @@
 IMAGE is the name of a built recipe, a SIF, a bare squashfs, a folder with a root file system,
 FOLDER/ID of an image in Shifter's store, an OCI layout, an image archive (`docker save`, oci-archive), or the
 reference of a pulled image.
-Facts are cached under the file's identity, so a 1 GB image is read only once.
+Facts are cached under the file's identity, so a 1 GB image is read only once; those of a folder, under the
+metadata of everything in it.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from fairlead.base.progress import Progress, Silent
 from fairlead.base.serde import cached, from_json
 from fairlead.base.suggest import suggest
 from fairlead.elf.facts import ImageFacts
-from fairlead.image.mount import look, record_in
+from fairlead.image.folder import kept
+from fairlead.image.mount import look, look_into
 from fairlead.image.packages import Installed
-from fairlead.image.scan import scan_tree
 from fairlead.image.sif import blocks, identity, is_sif, read_sif
 
 _RECORD_NAME = "image.json"  # the SIF's JSON object
 _SQUASHFS_MAGIC = b"hsqs"
 _TEXTS = ("recipe", "fairlead_version", "squashfs_sha256", "tree_sha256")
+_VERSION = "6"  # of the facts in the cache
 _SUFFIXES = (".sif", ".sqsh", ".squashfs")
 
 
@@ -63,7 +65,10 @@ class Image:
     def packages(self) -> Mapping[str, Mapping[str, str]]:
         """Versions by name, of the kinds ``deb`` and ``wheel``."""
         recorded: Mapping[str, Mapping[str, str]] = self.record.get("packages", {})
-        return {"deb": {}, "wheel": {}, **(recorded or self.installed.versions())}
+        seen = self.installed.versions() if self.installed.packages else {}
+        # The record of a folder may be older than the folder.
+        first, second = (seen, recorded) if self.format == "sandbox" else (recorded, seen)
+        return {"deb": {}, "wheel": {}, **(first or second)}
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -152,14 +157,16 @@ def open_image(
     if path.is_dir():
         if not any((path / folder).is_dir() for folder in ("bin", "usr/bin")):
             raise fail("image-format-folder", path_name=path.name or path, path=path)
-        # Unlike that of a file, nothing shows whether the record still holds.
-        record = _sound({k: v for k, v in record_in(path).items() if k != "facts"}, path)
-        return Image(name, str(path), "sandbox", 0, "", True, scan_tree(path), record, Installed())
+        facts = cache_dir(environ) / "facts"
+        make = lambda: _read_folder(name, path, progress or Silent())  # noqa: E731
+        return replace(kept(Image, path, facts, _VERSION, make), name=name)
     kind = file_format(path)
     if kind == "sif":
         read_sif(path)  # report a truncated file even if its facts are cached
     status = path.stat()
-    identity = f"6 {path} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
+    identity = (
+        f"{_VERSION} {path} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
+    )
     key = hashlib.sha256(identity.encode()).hexdigest()[:20]
     image = cached(
         Image,
@@ -190,6 +197,15 @@ def file_format(path: Path) -> str:
         if is_sif(path):
             return "sif"
     raise fail("image-format-magic", path_name=path.name or path, path=path)
+
+
+def _read_folder(name: str, path: Path, progress: Progress) -> Image:
+    with progress.stage(f"looking into {path.name}") as stage:
+        seen = look_into(path)
+        stage.result(f"{seen.facts.files} ELF files")
+    # Unlike that of a file, nothing shows whether the record still holds.
+    record = _sound({k: v for k, v in seen.record.items() if k != "facts"}, path)
+    return Image(name, str(path), "sandbox", 0, "", True, seen.facts, record, seen.installed)
 
 
 def _read(

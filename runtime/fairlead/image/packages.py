@@ -81,11 +81,16 @@ def os_release(root: Path) -> Mapping[str, str]:
     return dict(re.findall(r'^(\w+)=["\']?([^"\'\n]*)', text, re.MULTILINE))
 
 
+def belongs_to_kernel(name: str) -> bool:
+    """Whether a folder of that name, at the top of a tree, has nothing of the tree's own."""
+    return name in ("proc", "sys", "dev")
+
+
 def walk(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
     """As ``os.walk``, without the file systems of the kernel."""
     for folder, folders, files in os.walk(root):
         if folder == os.fspath(root):
-            folders[:] = [name for name in folders if name not in ("proc", "sys", "dev")]
+            folders[:] = [name for name in folders if not belongs_to_kernel(name)]
         yield Path(folder), folders, files
 
 

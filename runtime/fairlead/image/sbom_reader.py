@@ -17,7 +17,6 @@ from fairlead.base.progress import Progress, Silent
 from fairlead.base.serde import cached
 from fairlead.image.mount import MATERIALS, Seen, look, look_into
 from fairlead.image.open import Image
-from fairlead.image.packages import installed
 from fairlead.image.sbom import component, document
 from fairlead.image.sif import read_sif
 from fairlead.image.tree_digest import scan_folder, tree_sha256
@@ -47,13 +46,6 @@ def tree_of(
 
     kept = cache_dir(environ) / "facts" / f"tree-{image.digest[:20]}.json"
     return cached(dict[str, str], kept, read)["tree_sha256"]
-
-
-def packages_of(image: Image) -> Mapping[str, Mapping[str, str]]:
-    """Versions of an image's packages by name, of the kinds ``deb`` and ``wheel``."""
-    if image.format == "sandbox":
-        return installed(Path(image.path)).versions()  # its record may be older than it is
-    return image.packages
 
 
 def materials_of(image: Image, environ: Mapping[str, str] = os.environ) -> str:

@@ -22,23 +22,23 @@ from fairlead.base.errors import FairleadError, Finding, error, fail, os_error_a
 from fairlead.base.paths import atomic_write
 from fairlead.engines import registry as engines
 from fairlead.engines.model import Call
-from fairlead.launch import processes, shm_cleanup
+from fairlead.launch import processes, ranks_output, shm_cleanup
 from fairlead.launch.processes import INHERITED
 from fairlead.launch.processes import Streams as Streams
 from fairlead.launchers import registry as launchers
 from fairlead.launchers.registry import LAUNCHERS
-from fairlead.swap.model import RUN_MOUNT, Bind, Plan
+from fairlead.swap.model import OUTPUT_MOUNT, RUN_MOUNT, Bind, Plan, Request
 
 # Exit codes come through files: launchers mix them (hydra made 7 of a 3 and a 5). The signal is
 # raised again, since launchers end the other ranks only when one dies by a signal. A file that
-# stays empty is a rank that was started and then killed by the launcher.
+# stays empty is a rank that was started and then killed by the launcher. RUN is of fairlead.launch.ranks_output.
 _RECORD = (
     "{ printf fairlead-rank >/proc/$$/comm; } 2>/dev/null; "
     "r=${PMI_RANK:-${PMIX_RANK:-${OMPI_COMM_WORLD_RANK:-${PALS_RANKID:-${FLUX_TASK_RANK:-"
     "${JSM_NAMESPACE_RANK:-${ALPS_APP_PE:-${SLURM_PROCID:-$$}}}}}}}}; "
     '[ -d "$1" ] || { echo "fairlead: $(uname -n) does not see $1: set XDG_CACHE_HOME to a folder that '
     'every node sees" >&2; kill -9 $$; }; '
-    'f=$1/exit.$r; shift; : >"$f"; "$@"; c=$?; '
+    'f=$1/exit.$r o=$2; shift 2; : >"$f"; RUN'
     'echo $c >"$f"; [ $c -gt 128 ] && [ $c -lt 160 ] && kill -$((c-128)) $$; exit $c'
 )
 # A shell within a job step has them of that step; a launcher sets its own kind, and passes on others.
@@ -136,40 +136,73 @@ def command_line(
         record: folder for the ranks' exit codes; none are recorded without it.
         env: variables for the container, added to the plan's; taken literally.
     """
-    call = Call(
-        plan.opened or plan.image,
-        (*plan.wrapper, *command),
-        tuple((b.source, b.target, b.read_only) for b in (*plan.binds, *binds)),
-        env=plan.env,
-        literal=env or {},
-        image_env=plan.request.image_env,
-        extra=plan.request.engine_args,
-        workdir=workdir,
-        devices=plan.devices,
-    )
-    words = engines.ENGINES.get(plan.engine.kind).words(plan.engine, call)
+    call = replace(_call(plan, command, binds), literal=env or {}, workdir=workdir)
+    driver = engines.ENGINES.get(plan.engine.kind)
+    words = driver.words(plan.engine, call)
+    output = plan.request.output_dir if record else ""
+    if words.launcher and output:
+        words = driver.words(
+            plan.engine, replace(call, binds=(*call.binds, (output, OUTPUT_MOUNT, False)))
+        )
     if words.launcher and launchers.kind_of(plan.launcher) != "srun":
         raise fail("engine-launcher", plan=plan)
     inner = words.argv
     if record is not None:
         # Where the engine is a part of the launcher, this shell is in the container.
-        seen = RUN_MOUNT if words.launcher else str(record)
-        inner = recorded(inner, seen, plan.launcher.kind)
+        seen = (RUN_MOUNT, output and OUTPUT_MOUNT) if words.launcher else (str(record), output)
+        inner = recorded(inner, *seen, plan.launcher.kind, plan.request)
     shape = plan.request.shape.of(ranks)
     whole = launchers.words(plan.launcher, shape, (*words.launcher, *inner))
     environ = {**words.environ, **whole.environ}
     return CommandLine(whole.argv, environ, plan.unset, plan.launcher.kind, words.files)
 
 
-def recorded(words: Sequence[str], folder: str, kind: str) -> tuple[str, ...]:
+def _call(plan: Plan, command: Sequence[str], binds: Sequence[Bind] = ()) -> Call:
+    return Call(
+        plan.opened or plan.image,
+        (*plan.wrapper, *command),
+        tuple((b.source, b.target, b.read_only) for b in (*plan.binds, *binds)),
+        env=plan.env,
+        image_env=plan.request.image_env,
+        extra=plan.request.engine_args,
+        devices=plan.devices,
+    )
+
+
+def terminal_line(
+    plan: Plan, command: Sequence[str], workdir: str = "", env: Mapping[str, str] | None = None
+) -> CommandLine:
+    """The line that runs ``command`` once, at this terminal and without a launcher.
+
+    Args:
+        env: variables for the container, added to the plan's; taken literally.
+    Raises:
+        FairleadError: exit code 121; the engine is part of a launcher.
+    """
+    call = replace(_call(plan, command), literal=env or {}, workdir=workdir, terminal=True)
+    words = engines.ENGINES.get(plan.engine.kind).words(plan.engine, call)
+    if words.launcher:
+        raise fail("engine-launcher-shell", plan=plan)
+    return CommandLine(words.argv, words.environ, plan.unset, files=words.files)
+
+
+def recorded(
+    words: Sequence[str],
+    folder: str,
+    output: str,
+    kind: str,
+    request: Request = Request(),  # noqa: B008
+) -> tuple[str, ...]:
     """``words`` as a rank's command that writes its exit code into ``folder``.
 
     Args:
+        output: folder of the ranks' logs, as the shell sees it.
         kind: the launcher's.
+        request: says where the rank's output goes.
     """
     prologue = LAUNCHERS.get(kind).prologue if kind in LAUNCHERS else ""
-    script = prologue + _RECORD
-    return ("/bin/sh", "-c", script, "fairlead-rank", folder, *words)
+    script = prologue + _RECORD.replace("RUN", ranks_output.script(request))
+    return ("/bin/sh", "-c", script, "fairlead-rank", folder, output, *words)
 
 
 def new_run_folder(cache: Path) -> Path:

@@ -30,11 +30,11 @@ MARKER = "FAIRLEAD_RUN_ID"
 
 
 # Names that a container engine's processes have, those of its file systems among them, and the shells
-# around it. A shell that is the program itself loads the witness, and is known by that.
+# and the sed around it. A shell that is the program itself loads the witness, and is known by that.
 @functools.cache
 def _engine_names() -> re.Pattern[str]:
     names = dict.fromkeys(name for driver in ENGINES for name in driver.processes)
-    return re.compile("|".join((*names, "(?:ba|da)?sh$")), re.IGNORECASE)
+    return re.compile("|".join((*names, "(?:ba|da)?sh$", "sed$")), re.IGNORECASE)
 
 
 # Clears up after a rank's container by itself, on whichever node (engine/podman.py).

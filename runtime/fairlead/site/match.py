@@ -13,10 +13,12 @@ Matching reads only names, variables and paths and starts no program, because ev
 from __future__ import annotations
 
 import datetime
+import enum
 import fnmatch
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.system import Machine, View
@@ -29,9 +31,46 @@ from fairlead.site.model import Clues, Site, Status
 from fairlead.site.resolved_paths import expanded
 
 LAST = "laptop"
-SILENCE = "nothing speaks against it"
-# Weight of one clue: a host name such as nid000001 exists on many machines.
-_WEIGHTS = {"environ": 4, "clusters": 4, "hostnames": 2}
+
+
+class Says(enum.StrEnum):
+    """What a clue says about a profile: ``nothing`` if another clue of the kind may still match."""
+
+    FOR = "for"
+    AGAINST = "against"
+    NOTHING = "nothing"
+
+
+class By(enum.StrEnum):
+    """What a profile was found by; the values are shown."""
+
+    NAME = "a clue of its own"
+    FAMILY = "the evidence of its family"
+    SILENCE = "nothing speaks against it"
+    NOTHING = ""
+
+
+class ClueKind(enum.StrEnum):
+    """What a clue is about; the values are the profile's keys."""
+
+    ENVIRON = "environ"
+    CLUSTERS = "clusters"
+    HOSTNAMES = "hostnames"
+    FABRIC = "fabric"
+    PRESENT_PATHS = "present_paths"
+    ABSENT_PROGRAMS = "absent_programs"
+    ABSENT_PATHS = "absent_paths"
+
+    @property
+    def key(self) -> str:
+        """The profile's ``section.key`` that states it."""
+        return "fabric.kind" if self is ClueKind.FABRIC else f"detect.{self}"
+
+
+# Clues that name one site, and the weight of each: a host name such as nid000001 exists on many machines.
+_WEIGHTS = {ClueKind.ENVIRON: 4, ClueKind.CLUSTERS: 4, ClueKind.HOSTNAMES: 2}
+_ABSENT = frozenset({ClueKind.ABSENT_PROGRAMS, ClueKind.ABSENT_PATHS})
+_OF_FAMILY = frozenset({ClueKind.FABRIC, ClueKind.PRESENT_PATHS})
 
 
 @dataclass(frozen=True)
@@ -39,19 +78,19 @@ class Clue:
     """One clue of a profile, compared with a machine.
 
     Attributes:
-        what: e.g. ``present_paths: /opt/cray/pe``, or ``fabric: slingshot``.
-        says: ``for``, ``against``, or ``nothing`` if another clue of the kind may still match.
+        wanted: what the profile states, e.g. ``/opt/cray/pe``, or ``slingshot``.
         seen: what was found on the machine.
     """
 
-    what: str
-    says: str
+    kind: ClueKind
+    wanted: str
+    says: Says
     seen: str
 
     @property
-    def of_fabric(self) -> bool:
-        """Whether it is about the network."""
-        return self.what.startswith("fabric:")
+    def what(self) -> str:
+        """E.g. ``present_paths: /opt/cray/pe``."""
+        return f"{self.kind}: {self.wanted}"
 
 
 @dataclass(frozen=True)
@@ -68,14 +107,14 @@ class Account:
     named: int = 0
     expired: str = ""
 
-    def said(self, what: str) -> tuple[str, ...]:
-        """What was found for the clues that speak ``for`` or ``against`` it."""
+    def said(self, what: Says) -> tuple[str, ...]:
+        """What was found for the clues that say ``what``."""
         return tuple(clue.seen for clue in self.clues if clue.says == what)
 
     @property
     def contradicted(self) -> bool:
         """Whether the machine has something that no machine of the profile has."""
-        return any(c.says == "against" and c.what.startswith("absent_") for c in self.clues)
+        return any(c.says is Says.AGAINST and c.kind in _ABSENT for c in self.clues)
 
     @property
     def complete(self) -> bool:
@@ -84,21 +123,19 @@ class Account:
         The network of a site with a clue of its own is what its profile says: a contradiction is a note.
         """
         named = self.site.detect.named
-        return not any(c.says == "against" and not (named and c.of_fabric) for c in self.clues)
+        noted = {ClueKind.FABRIC} if named else set()
+        return not any(c.says is Says.AGAINST and c.kind not in noted for c in self.clues)
 
     @property
     def supported(self) -> bool:
         """Whether anything of its family was seen."""
-        return any(
-            c.says == "for" and (c.of_fabric or c.what.startswith("present_")) for c in self.clues
-        )
+        return any(c.says is Says.FOR and c.kind in _OF_FAMILY for c in self.clues)
 
     @property
     def guessed(self) -> bool:
         """Whether nothing but clues that no source states speaks for it."""
-        keys = {c.what.split(":")[0] for c in self.clues if c.says == "for"}
-        stated = ("fabric.kind" if key == "fabric" else f"detect.{key}" for key in keys)
-        return all(self.site.status(key) is Status.GUESS for key in stated)
+        kinds = {c.kind for c in self.clues if c.says is Says.FOR}
+        return all(self.site.status(kind.key) is Status.GUESS for kind in kinds)
 
 
 @dataclass(frozen=True)
@@ -107,7 +144,6 @@ class Detected:
 
     Attributes:
         profile: its name; None if none fits or several fit equally (``ties``).
-        by: ``a clue of its own``, ``the evidence of its family``, ``nothing speaks against it``, or empty.
         reasons: the evidence for it.
         notes: caveats for users.
         against: for each other profile, why it was excluded, the strongest reason first.
@@ -116,7 +152,7 @@ class Detected:
     """
 
     profile: str | None
-    by: str = ""
+    by: By = By.NOTHING
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     ties: tuple[str, ...] = ()
@@ -154,9 +190,9 @@ def why_not(
     held = account(site, world or Machine(environ))
     if held.named and not held.contradicted:
         return ()
-    own = [c.what for c in held.clues if c.what.startswith(("environ", "clusters", "hostnames"))]
+    own = [c.what for c in held.clues if c.kind in _WEIGHTS]
     unnamed = (f"nothing names it: {'; '.join(own)}",) if own and not held.named else ()
-    return (*held.said("against"), *unnamed)
+    return (*held.said(Says.AGAINST), *unnamed)
 
 
 def foreign_network(
@@ -164,7 +200,7 @@ def foreign_network(
 ) -> str:
     """The device of a network that is not the profile's; empty if there is none."""
     clues = _network(site, fabrics.fast(world or Machine(environ)))
-    return next((clue.seen for clue in clues if clue.says == "against"), "")
+    return next((clue.seen for clue in clues if clue.says is Says.AGAINST), "")
 
 
 def match(world: View, sites: Mapping[str, Site], today: datetime.date | None = None) -> Detected:
@@ -174,21 +210,21 @@ def match(world: View, sites: Mapping[str, Site], today: datetime.date | None = 
     named = [a for a in accounts.values() if a.named and not _outweighed(a)]
     if named:
         best = max(map(_strength, named))
-        chosen, by = [a for a in named if _strength(a) == best], "a clue of its own"
+        chosen, by = [a for a in named if _strength(a) == best], By.NAME
     else:
         chosen, by = _families(world, accounts.values())
     names = {a.site.name for a in chosen}
     left_out = {n: _why_not(a, by) for n, a in accounts.items() if a.site.name not in names}
     if len(chosen) != 1:
-        tied = tuple(f"{a.site.name}: {'; '.join(a.said('for'))}" for a in chosen)
+        tied = tuple(f"{a.site.name}: {'; '.join(a.said(Says.FOR))}" for a in chosen)
         possible = tuple(n for n, a in accounts.items() if a.site.is_family and a.complete)
         return Detected(
             None, notes=tied, ties=tuple(sorted(names)), against=left_out, candidates=possible
         )
     [fitting] = chosen
-    reasons = fitting.said("for") or _unsupported(world)
+    reasons = fitting.said(Says.FOR) or _unsupported(world)
     notes = tuple(_notes(fitting))
-    guess = by == SILENCE or fitting.guessed
+    guess = by is By.SILENCE or fitting.guessed
     return Detected(fitting.site.name, by, reasons, notes, against=left_out, guess=guess)
 
 
@@ -202,14 +238,14 @@ def _unsupported(world: View) -> tuple[str, ...]:
 
 def _outweighed(account: Account) -> bool:
     """Whether a host name is the only evidence, and the machine lacks what every such machine has."""
-    return account.named <= _WEIGHTS["hostnames"] and not account.complete
+    return account.named <= _WEIGHTS[ClueKind.HOSTNAMES] and not account.complete
 
 
 def _strength(account: Account) -> tuple[bool, bool, int]:
     return account.complete, not account.expired, account.named
 
 
-def _families(world: View, accounts: Iterable[Account]) -> tuple[list[Account], str]:
+def _families(world: View, accounts: Iterable[Account]) -> tuple[list[Account], By]:
     fitting = [
         a
         for a in accounts
@@ -222,34 +258,32 @@ def _families(world: View, accounts: Iterable[Account]) -> tuple[list[Account], 
         special = [a for a in seen if a.site.name not in below]
         most = max(len(a.site.detect.present_paths) for a in special)
         best = [a for a in special if len(a.site.detect.present_paths) == most]
-        return best, "the evidence of its family"
+        return best, By.FAMILY
     if last := [a for a in fitting if a.site.name == LAST]:
-        return last, SILENCE
+        return last, By.SILENCE
     # A login node may lack the fabric that compute nodes have; a node in a job shows what they have.
     if in_job(world.environ):
-        return [
-            a for a in fitting if not a.site.detect.present_paths and not _has_fabric(a)
-        ], SILENCE
-    return [], ""
+        without = [a for a in fitting if not a.site.detect.present_paths and not _has_fabric(a)]
+        return without, By.SILENCE
+    return [], By.NOTHING
 
 
 def _has_fabric(account: Account) -> bool:
-    return (
-        any(clue.of_fabric for clue in account.clues) and account.site.fabric.kind in fabrics.FAST
-    )
+    stated = any(clue.kind is ClueKind.FABRIC for clue in account.clues)
+    return stated and account.site.fabric.kind in fabrics.FAST
 
 
-def _why_not(account: Account, by: str) -> tuple[str, ...]:
+def _why_not(account: Account, by: By) -> tuple[str, ...]:
     """Why a profile was excluded."""
     site = account.site
-    reasons = [*account.said("against")]
+    reasons = [*account.said(Says.AGAINST)]
     if account.expired:
         reasons.append(account.expired)
     if not site.is_family and not account.named:
         own = "none of its own clues was seen" if site.detect.named else "it has no clue of its own"
         reasons.append(own)
     elif not reasons:
-        better = {"a clue of its own": "another has a clue of its own", "": "nothing speaks for it"}
+        better = {By.NAME: "another has a clue of its own", By.NOTHING: "nothing speaks for it"}
         reasons.append(better.get(by, "another fits better"))
     return tuple(dict.fromkeys(reasons))
 
@@ -258,7 +292,7 @@ def _notes(account: Account) -> Iterator[str]:
     name = account.site.name
     if account.expired:
         yield f"{name}: {account.expired}"
-    for what in account.said("against"):
+    for what in account.said(Says.AGAINST):
         yield f"{name} is named by its own clue, and yet {what}"
 
 
@@ -275,11 +309,10 @@ def account(
     """
     clues = site.detect
     own = [*_own(clues, world)]
-    named = sum(_WEIGHTS[kind] for kind in {c.what.split(":")[0] for c in own if c.says == "for"})
+    named = sum(_WEIGHTS[kind] for kind in {c.kind for c in own if c.says is Says.FOR})
     network = tuple(_network(site, fabrics.fast(world) if fast is None else fast))
-    family = _family(
-        clues, world, stood_in=site.is_family and any(c.says == "for" for c in network)
-    )
+    devices = any(c.says is Says.FOR for c in network)
+    family = _family(clues, world, stood_in=site.is_family and devices)
     return Account(site, (*own, *network, *family), named, _expired(site, today))
 
 
@@ -287,18 +320,19 @@ def _network(site: Site, fast: Mapping[str, FabricFact]) -> Iterator[Clue]:
     """The profile's network compared with the devices; nothing where no file states it."""
     if "fabric.kind" not in site.origins:
         return
-    kind, what = site.fabric.kind, f"fabric: {site.fabric.kind}"
+    kind = site.fabric.kind
+    clue = partial(Clue, ClueKind.FABRIC, kind)
     if not fast:
-        yield Clue(what, "nothing", "no fabric device")
+        yield clue(Says.NOTHING, "no fabric device")
         return
     first, device = next(iter(fast.items()))
     seen = f"{device.device} is {first} ({device.seen})"
     if kind == first:
-        yield Clue(what, "for", seen)
+        yield clue(Says.FOR, seen)
     elif kind in fast:
-        yield Clue(what, "nothing", f"{fast[kind].device} is {kind}, and {seen}")
+        yield clue(Says.NOTHING, f"{fast[kind].device} is {kind}, and {seen}")
     else:
-        yield Clue(what, "against", f"{seen}, and the profile says {kind}")
+        yield clue(Says.AGAINST, f"{seen}, and the profile says {kind}")
 
 
 def _own(clues: Clues, world: View) -> Iterator[Clue]:
@@ -306,19 +340,23 @@ def _own(clues: Clues, world: View) -> Iterator[Clue]:
         value = world.environ.get(name)
         fits = value is not None and fnmatch.fnmatchcase(value, wanted)
         seen = f"${name} = {value}" if value is not None else f"${name} is not set"
-        yield Clue(f"environ: {name} = {wanted}", "for" if fits else "nothing", seen)
+        yield Clue(ClueKind.ENVIRON, f"{name} = {wanted}", _if(fits), seen)
     if clues.clusters:
         called = cluster_names(world)
         hits = [f"cluster {n}, {where}" for n, where in called.items() if n in clues.clusters]
         seen = ", ".join(f"{n} ({where})" for n, where in called.items()) or "no name of a cluster"
         wanted = ", ".join(clues.clusters)
-        yield Clue(f"clusters: {wanted}", "for" if hits else "nothing", hits[0] if hits else seen)
+        yield Clue(ClueKind.CLUSTERS, wanted, _if(bool(hits)), hits[0] if hits else seen)
     if clues.hostnames:
         host = world.hostname
         hit = next((p for p in clues.hostnames if fnmatch.fnmatchcase(host, p)), "")
         wanted = ", ".join(clues.hostnames)
         seen = f"host name {host}" + (f" is as {hit}" if hit and hit != host else "")
-        yield Clue(f"hostnames: {wanted}", "for" if hit else "nothing", seen)
+        yield Clue(ClueKind.HOSTNAMES, wanted, _if(bool(hit)), seen)
+
+
+def _if(matches: bool) -> Says:
+    return Says.FOR if matches else Says.NOTHING
 
 
 def _family(clues: Clues, world: View, *, stood_in: bool) -> Iterator[Clue]:
@@ -327,25 +365,26 @@ def _family(clues: Clues, world: View, *, stood_in: bool) -> Iterator[Clue]:
         stood_in: the network's devices were seen, so that no path need be there.
     """
 
-    def path(kind: str, pattern: str, there: str, gone: str) -> Clue:
+    def path(kind: ClueKind, pattern: str, there: Says, gone: Says) -> Clue:
         paths = world.matching(expanded(pattern, world.environ))
         seen = f"{paths[0]} exists" if paths else f"there is no {pattern}"
-        return Clue(f"{kind}: {pattern}", there if paths else gone, seen)
+        return Clue(kind, pattern, there if paths else gone, seen)
 
     for pattern in clues.present_paths:
-        yield path("present_paths", pattern, "for", "nothing" if stood_in else "against")
+        gone = Says.NOTHING if stood_in else Says.AGAINST
+        yield path(ClueKind.PRESENT_PATHS, pattern, Says.FOR, gone)
     for program in clues.absent_programs:
-        what, used = f"absent_programs: {program}", in_use(world)
+        clue, used = partial(Clue, ClueKind.ABSENT_PROGRAMS, program), in_use(world)
         if not world.which(program):
-            yield Clue(what, "nothing", f"no `{program}` on PATH")
+            yield clue(Says.NOTHING, f"no `{program}` on PATH")
         elif programs_of(program) and not used:
             why = "no scheduler is configured here"
-            yield Clue(what, "nothing", f"`{program}` is on PATH, but {why}")
+            yield clue(Says.NOTHING, f"`{program}` is on PATH, but {why}")
         else:
             by = f", and there is {used}" if programs_of(program) else ""
-            yield Clue(what, "against", f"`{program}` is on PATH{by}")
+            yield clue(Says.AGAINST, f"`{program}` is on PATH{by}")
     for pattern in clues.absent_paths:
-        yield path("absent_paths", pattern, "against", "nothing")
+        yield path(ClueKind.ABSENT_PATHS, pattern, Says.AGAINST, Says.NOTHING)
 
 
 def _expired(site: Site, today: datetime.date | None) -> str:

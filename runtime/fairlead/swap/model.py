@@ -18,6 +18,7 @@ ROOM = "/opt/fairlead"  # every path that fairlead adds to a container is below 
 MOUNT = "/opt/fairlead/mpi"  # where the staged host MPI appears in every container
 WITNESS = "/opt/fairlead/witness.so"  # the library that proves a launch from inside its ranks
 RUN_MOUNT = "/opt/fairlead/run"  # where the run's folder appears
+OUTPUT_MOUNT = "/opt/fairlead/output"  # where the folder of the ranks' logs appears
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Request:
         mpi4py: variables that make mpi4py open a given library, with that library.
         shape: where the ranks run.
         outside: facts of the named programs that are files of this machine, by the name given.
+        output_dir: folder for one log per rank; empty: output goes to the launcher.
+        label: the rank stands before each line of its output.
         comm, comm_by: the requested gradient backend and the option or variable that requests it; may be "".
     """
 
@@ -80,6 +83,8 @@ class Request:
     outside: Mapping[str, Elf] = field(default_factory=dict)
     comm: str = ""
     comm_by: str = ""
+    output_dir: str = ""
+    label: bool = False
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def runner(
     def run(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcome:
         words = (str(python), *command[1:])
         folder = launching.new_run_folder(cache)
-        inner = launching.recorded(words, str(folder), launcher.kind)
+        inner = launching.recorded(words, str(folder), "", launcher.kind)
         whole = registry.words(launcher, shape.of(ranks), inner)
         timeline = recorder.launch() if recorder and WORKER in command else None
         more = timeline.native_env if timeline else {}

@@ -8,12 +8,13 @@ from __future__ import annotations
 import datetime
 import json
 import tomllib
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import pytest
 from tests import recording
 from tests.recording import Played, Recording
@@ -22,13 +23,14 @@ from fairlead import site as sites
 from fairlead.base import paths
 from fairlead.base.serde import from_json, to_json
 from fairlead.base.system import Machine
+from fairlead.cli.site_detect import why_not_site
 from fairlead.detect.draft import draft, name_for
 from fairlead.detect.gather import cautions, gather
 from fairlead.detect.model import SiteFacts
 from fairlead.detect.probes.system import _value
 from fairlead.detect.table import rows
 from fairlead.site import Site, layers
-from fairlead.site.match import SILENCE, Detected, account, detect, match, why_not
+from fairlead.site.match import By, ClueKind, Detected, Says, account, detect, match, why_not
 from fairlead.site.model import Clues, Fabric, Origin, Status
 
 RECORDED = Path(__file__).parents[3] / "recorded" / "sites"
@@ -377,7 +379,7 @@ def test_match_laptop_is_the_last_and_never_a_machine_with_a_scheduler() -> None
     ethernet = profile("ethernet", True)
     assert matched(played("laptop-ubuntu"), laptop, ethernet).profile == "laptop"
     found = matched(played("ethernet-slurm"), laptop, ethernet)
-    assert (found.profile, found.by) == ("ethernet", SILENCE)
+    assert (found.profile, found.by) == ("ethernet", By.SILENCE)
     assert found.against["laptop"] == ("`srun` is on PATH, and there is $SLURM_JOB_ID",)
     assert found.guess, "silence is no evidence"
     assert matched(played("ethernet-slurm"), laptop).profile is None
@@ -415,6 +417,27 @@ def test_account_lists_every_clue_with_what_is_here() -> None:
         "absent_programs": ("against", "`srun` is on PATH, and there is /etc/slurm/slurm.conf"),
         "absent_paths": ("nothing", "there is no /dev/cxi*"),
     }
+
+
+def test_clue_kinds_are_the_keys_that_a_profile_can_have() -> None:
+    """What is decided rests on them, not on how a clue is worded."""
+    of_detect = {kind.value for kind in ClueKind} - {ClueKind.FABRIC}
+    assert of_detect == {f.name for f in fields(Clues)}
+    assert ClueKind.FABRIC.key == "fabric.kind" and ClueKind.ENVIRON.key == "detect.environ"
+    own = profile("mine", environ={"NERSC_HOST": "cori"})
+    (clue,) = account(own, played("cori-login"), DAY).clues
+    assert (clue.kind, clue.says) == (ClueKind.ENVIRON, Says.FOR)
+
+
+def test_why_not_as_json_words_each_clue(capfd: pytest.CaptureFixture[str]) -> None:
+    with click.Context(why_not_site) as context:
+        context.invoke(why_not_site, name="laptop", as_json=True)
+    answer = json.loads(capfd.readouterr().out)
+    assert answer["clues"]
+    for clue in answer["clues"]:
+        assert list(clue) == ["what", "says", "seen"]
+        assert clue["says"] in ("for", "against", "nothing")
+        assert clue["what"].split(": ")[0] in list(ClueKind)
 
 
 @pytest.fixture
@@ -573,7 +596,7 @@ def test_draft_marks_what_it_concludes_as_a_guess() -> None:
     made = replace(
         made, schedulers=tuple(replace(s, cluster="", kind="pbs") for s in made.schedulers)
     )
-    found = Detected("ethernet", SILENCE, ("no fabric device",), guess=True)
+    found = Detected("ethernet", By.SILENCE, ("no fabric device",), guess=True)
     for base in (None, bundled()["ethernet"]):
         text = draft("ice", made, found, base)
         data = tomllib.loads(text)

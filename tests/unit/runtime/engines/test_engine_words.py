@@ -24,7 +24,7 @@ from fairlead.engines.podman_hpc import PodmanHpc
 from fairlead.engines.registry import ENGINES, kinds, other_image
 from fairlead.engines.sarus import Sarus, image_name
 from fairlead.engines.shifter import Shifter
-from fairlead.launch.launch import CommandLine, command_line
+from fairlead.launch.launch import CommandLine, command_line, terminal_line
 from fairlead.launchers.model import Launcher
 from fairlead.site import all_sites
 from fairlead.swap.model import Plan
@@ -395,7 +395,45 @@ def test_engine_that_is_a_part_of_srun_comes_before_the_ranks_own_shell(tmp_path
     assert tomllib.loads(Path(next(iter(made.files))).read_text())["image"] == "/i/a.squashfs"
 
 
+def test_engine_that_is_a_part_of_srun_shows_the_folder_of_logs_to_the_ranks_shell(
+    tmp_path: Path,
+) -> None:
+    srun = Launcher("/usr/bin/srun", AbiFamily.MPICH, "Slurm", "srun")
+    plan = recorded.planned(launcher=srun)
+    asked = replace(plan, request=replace(plan.request, output_dir="/home/u/logs"))
+    made = line(asked, tmp_path, tmp_path / "run")
+    assert "/opt/fairlead/output" in made.argv and "/home/u/logs" not in made.argv
+    (text,) = made.files.values()
+    assert "/home/u/logs:/opt/fairlead/output" in text
+
+
 def test_engine_that_is_a_part_of_srun_is_refused_with_another_launcher(tmp_path: Path) -> None:
     with pytest.raises(FairleadError) as caught:
         line(recorded.planned(), tmp_path)
     assert caught.value.findings[0].check == "engine-launcher"
+
+
+TERMINALS = {
+    "shifter": (),
+    "podman-hpc": ("--interactive", "--tty"),
+    "sarus": ("--tty",),
+    "enroot": (),
+}
+
+
+@pytest.mark.parametrize("driver", OTHERS, ids=lambda d: d.kind)
+def test_engine_gives_a_terminal_only_to_a_shell(driver: Driver, tmp_path: Path) -> None:
+    found, image = engine(driver, tmp_path), "/sarus/images/docker.io/library/a/1.squashfs"
+    as_rank = driver.words(found, call(image)).argv
+    as_shell = driver.words(found, call(image, terminal=True)).argv
+    assert tuple(word for word in as_shell if word not in as_rank) == TERMINALS[driver.kind]
+    assert not {"--tty", "-t"} & set(as_rank)
+
+
+def test_engine_that_is_a_part_of_srun_gives_no_terminal(tmp_path: Path) -> None:
+    srun_engine = Engine("ce", "srun", False, (), (), takes=Takes.SQUASHFS, folder=str(tmp_path))
+    plan = replace(recorded.planned(), engine=srun_engine, opened="/i/a.squashfs")
+    with pytest.raises(FairleadError) as caught:
+        terminal_line(plan, ("sh",))
+    assert caught.value.code is ExitCode.PREFLIGHT_REFUSED
+    assert "at a terminal" in caught.value.findings[0].why

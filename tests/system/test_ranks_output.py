@@ -1,0 +1,71 @@
+"""``--label`` and ``--output-dir`` with real launchers and engines: every line is its rank's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.system import hosts
+from tests.system.hosts import fairlead
+from tests.system.test_failures import AS_ROOT
+
+SCRIPT = """
+from mpi4py import MPI
+import os, sys
+rank = MPI.COMM_WORLD.rank
+for n in range(200):
+    print(f"{rank} line {n} " + "x" * 300)
+    print(f"{rank} error {n}", file=sys.stderr)
+MPI.COMM_WORLD.Barrier()
+sys.exit(5 * rank * int(os.environ.get("FAILS", "0")))
+"""
+PAIRS = [("mpich", "apptainer"), ("mpich", "podman"), ("openmpi", "charliecloud")]
+
+
+def words(mpi: str, engine: str) -> tuple[str, ...]:
+    prefix = hosts.mpich() if mpi == "mpich" else hosts.openmpi()
+    image = hosts.image("mpi-base" if mpi == "mpich" else "mpi-base:openmpi")
+    return ("-n", "2", "--engine", engine, "--mpi", str(prefix), str(image), "--")
+
+
+def lines(kind: str, rank: int) -> list[str]:
+    end = " " + "x" * 300 if kind == "line" else ""
+    return [f"{rank} {kind} {n}{end}" for n in range(200)]
+
+
+@pytest.mark.parametrize(("mpi", "engine"), PAIRS)
+def test_label_names_the_rank_of_each_line(mpi: str, engine: str) -> None:
+    done = fairlead(
+        "run", "--quiet", "--label", *words(mpi, engine), "python3", "-c", SCRIPT, env=AS_ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    for text, kind in ((done.stdout, "line"), (done.stderr, "error")):
+        for rank in range(2):
+            label = f"[{rank}] "
+            own = [x.removeprefix(label) for x in text.splitlines() if x.startswith(label)]
+            assert [x for x in own if f" {kind} " in x] == lines(kind, rank)
+    assert len(done.stdout.splitlines()) == 400
+
+
+@pytest.mark.parametrize(("mpi", "engine"), PAIRS)
+def test_output_dir_has_one_log_per_rank_and_the_failure_names_it(
+    mpi: str, engine: str, tmp_path: Path
+) -> None:
+    logs = tmp_path / "logs"
+    asked = ("--json", "--output-dir", str(logs), "--env", "FAILS=1", *words(mpi, engine))
+    done = fairlead("run", *asked, "python3", "-c", SCRIPT, env=AS_ROOT)
+    assert done.returncode == 5, done.stderr
+    assert " line 7 " not in done.stdout + done.stderr
+    for rank in range(2):
+        shown = (logs / f"rank.{rank}.log").read_text().splitlines()
+        for kind in ("line", "error"):
+            assert [x for x in shown if f" {kind} " in x] == lines(kind, rank)
+    answer = json.loads(done.stdout)
+    assert answer["output_dir"] == str(logs)
+    assert answer["error"]["remedy"] == f"tail {logs}/rank.1.log"
+
+
+def test_output_dir_together_with_label_is_a_usage_error(tmp_path: Path) -> None:
+    done = fairlead("run", "--label", "--output-dir", str(tmp_path), "mpi-base", "--", "true")
+    assert done.returncode == 2 and "--label" in done.stderr

@@ -1,0 +1,277 @@
+"""The JSON Schema of what ``--json`` prints: the answers of verbs, by their ``schema``.
+
+``python -m tools.answers`` writes it to ``docs/reference/answers.schema.json``; a test compares. An answer is made of
+:data:`ANSWERS`, where classes stand for what serde writes of them.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tools.json_schemas import shape_of
+
+from fairlead.base.errors import Finding
+from fairlead.base.json_schema import DRAFT, schema_text
+from fairlead.base.paths import atomic_write, checkout
+from fairlead.cli.screen import SCHEMA_VERSION
+from fairlead.detect.drift import Compared
+from fairlead.detect.model import SiteFacts
+from fairlead.engines.model import Engine
+from fairlead.image.signature import Statement
+from fairlead.image.stored import Stored
+from fairlead.launchers.model import Launcher
+from fairlead.ml.train.result import TrainResult
+from fairlead.perf.bench import CollectivesBench
+from fairlead.perf.judge.compare import Comparison
+from fairlead.perf.records.validation import Validation
+from fairlead.proof.verdict import Proof, RankProof
+from fairlead.session.gradients import Option
+from fairlead.site import Site
+from fairlead.swap.model import Bind, Line, Staging
+from fairlead_build.build import StageState
+from fairlead_build.check import CheckResult
+from fairlead_build.diff import Difference, FileChange
+from fairlead_build.distribution.pull_store import PulledImage
+from fairlead_build.distribution.push import Part
+from fairlead_build.formats.images import ImageEntry
+from fairlead_build.importing.folder import Imported
+
+FILE = "answers.schema.json"
+
+
+def _of(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+# In these, a key that ends in `?` may be absent; a list of one shape is a list of those.
+_PREPARED: dict[str, Any] = {
+    "image": {"path": str, "digest": str, "os": str, "glibc": str, "mpis": [str]},
+    "site": {"name": str, "reason": str},
+    "mpi": {"mode": str, "planned": str, "file": str, "names": [str]},
+    "launcher": Launcher,
+    "engine": Engine,
+    "binds": [Bind],
+    "env": Mapping[str, str],
+    "unset": [str],
+    "staging": Staging | None,
+    "lines": [Line],
+    "findings": [Finding],
+    "refused": bool,
+    "comm": {
+        "backend": str, "why": str, "forced": bool, "env": Mapping[str, str], "others": [Option],
+    },
+    "signature": Any,
+}  # fmt: skip
+_LAUNCHED: dict[str, Any] = {
+    "proof?": {
+        "asked": int, "planned_file": str, "planned_inode": int, "planned_title": str,
+        "ranks": [RankProof], "findings": [Finding], "seconds": float, "bound": [str], "holds": bool,
+    },
+    "observed?": [{
+        "rank": str, "host": str, "pid": int, "program": str, "how": str, "planned": [str],
+        "foreign": [{"path": str, "title": str}],
+    }],
+    "exit_code?": int,
+    "ranks?": [{"rank": str, "exit_code": int}],
+    "seconds?": float,
+    "output_dir?": str | None,
+    "error?": Finding | None,
+    "stage?": Any,
+}  # fmt: skip
+_DRY_RUN = {**_PREPARED, "steps": [str], "dry_run": bool}
+_WRITTEN = {
+    "page": str | None, "document": str | None, "rows": str | None, "kept": str | None,
+    "references": str | None, "refused": [Finding],
+}  # fmt: skip
+_LINE = {"command_line": str, "dry_run?": bool}
+_KEY = {"key": str | None, "public": str, "private?": str, "dry_run": bool}
+_REMOVED = {"images": [Stored], "unpacked": [str], "bytes": int, "dry_run": bool}
+# By kind; several shapes where an answer has one of them.
+ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
+    "error": {"exit_code": int, "findings": [Finding]},
+    "preflight": {**_PREPARED, "seconds": float},
+    "explain": {**_PREPARED, "command_line": str, "collectives": Any},
+    "why-not": {"library": str, "lines": [Line]},
+    "run": {**_PREPARED, **_LINE, **_LAUNCHED},
+    "shell": {**_PREPARED, **_LINE},
+    "script": {"scheduler": str, "script": str, "file": str, "submit": str},
+    "images": {"images": [Stored], "bytes": int},
+    "images-remove": _REMOVED,
+    "images-prune": _REMOVED,
+    "key": _KEY,
+    "keys": {"keys": [{"key": str, "path": str}], "folders": [str]},
+    "doctor": {
+        "errors": int, "warnings": int, "seconds": float,
+        "findings": [{
+            "severity": str, "what": str, "where": str, "why": str, "remedy": str, "check": str,
+            "fix": Any,
+        }],
+    },
+    "site": {"site": Site},
+    "site-list": {
+        "sites": [{
+            "name": str, "summary": str, "family": bool, "lineage": [str], "since": str, "until": str,
+            "values": Mapping[str, int], "files": [str],
+        }],
+        "wrong": Mapping[str, tuple[Finding, ...]],
+    },
+    "site-new": {"path": str, "text": str, "written": bool},
+    "site-capture-written": {"path": str, "node": str, "site": str, "mpis": [str], "bytes": int},
+    "site-detect": {
+        "profile": str | None, "by": str, "reasons": [str], "notes": [str], "ties": [str],
+        "against": Mapping[str, tuple[str, ...]], "guess": bool, "candidates": [str],
+        "cautions": [str], "facts": SiteFacts, "draft": str | None,
+    },
+    "site-why-not": {
+        "site": str, "fits": bool, "detected": str | None, "expired": str, "reasons": [str],
+        "clues": [{"what": str, "says": str, "seen": str}],
+    },
+    "site-check": {"site": str, "machine": str, "differs": int, "values": [Compared]},
+    "site-export": {
+        "target": str, "site": str, "dry_run": bool,
+        "files": [{"path": str, "mode": str, "goes": str, "text?": str}],
+    },
+    "site-schema": {"path": str | None, "json_schema": Any},
+    "inspect": {"image": Any, "frameworks": Mapping[str, str]},
+    "sign": {"image": str, "signature": str, "dry_run": bool, "signed": Statement},
+    "verify": {"image": str, "signature": Any},
+    "train": ({"report": str, "page": str, "proof": Proof, "result": TrainResult}, _DRY_RUN),
+    "bench-collectives": _of(CollectivesBench),
+    "bench-collectives-plan": {"plans": [_PREPARED], "steps": [str], "dry_run": bool},
+    "validate": ({"headline": str, **_of(Validation), **_WRITTEN}, _DRY_RUN),
+    "project": {
+        "fabric": Any, "synchronous": [Any], "delayed": [Any], "answers": Any, "sentences": [str],
+        "assumed": Any,
+    },
+    "report": {"id": str, "verdict": str, "headline": str, "page": str, "document": str, "rows": str},
+    "report-compare": {
+        **_of(Comparison), "fail_if_slower": float | None, "failed": [str], "page": str | None,
+    },
+    "build": {
+        "recipe": str, "key": str, "dry_run": bool, "cached": bool, "image": ImageEntry | None,
+        "outputs": [str], "stages": [StageState], "findings": [Finding],
+        "check?": {"same": bool, **_of(CheckResult)},
+    },
+    "push": {
+        "reference": str, "digest": str, "sif": Any, "signature": str | None, "engine": Any,
+        "dry_run": bool, "digest_before": str | None, "bytes_sent": int, "parts": [Part],
+    },
+    "pull": {
+        "reference": str, "digest": str, "dry_run": bool, "cached": bool, "source": str,
+        "bytes_transferred": int, "bytes_to_transfer": int, "image": PulledImage | None,
+        "output": str | None, "signed": bool,
+    },
+    "diff": {
+        "a": str, "b": str, **_of(Difference),
+        "files": {
+            "added": int, "removed": int, "changed": int, "bytes": int, "paths": [FileChange],
+        },
+    },
+    "recipe": {"path": str, "sha256": str, "recipe": Any, "lock": Any},
+    "recipe-list": {"recipes": [{
+        "name": str, "summary": str, "path": str, "accelerator": str, "locked": bool,
+    }]},
+    "recipe-requirements": {
+        "python": str, "packages": [{"name": str, "version": str, "sha256": str}],
+    },
+    "recipe-check": {
+        "recipe": str, "path": str, "locked": bool, "not_locked_because": str, "findings": [Finding],
+    },
+    "recipe-new": {"dry_run": bool, "path": str, "text": str},
+    "recipe-schema": {"path": str | None, "json_schema": Any},
+    "recipe-import": _of(Imported),
+    "recipe-lock": (
+        {
+            "dry_run": bool, "path": str, "lock": Any, "archive": str | None, "findings": [Finding],
+            "moves": [{"package": str, "before": str | None, "after": str | None}],
+        },
+        {"dry_run": bool, "path": str, "inputs": Any},
+    ),
+    "recipe-lock-tools": {
+        "dry_run": bool, "path": str, "tools": [str], "before": Mapping[str, str],
+        "after": Mapping[str, str],
+    },
+    "recipe-render": {
+        "recipe": str, "folder": str, "pinned": bool, "dry_run": bool, "files": [Any],
+    },
+    "report-list": {"validations": [dict.fromkeys(
+        ("id", "file", "begun", "site", "verdict", "headline"), str
+    )]},
+}  # fmt: skip
+
+
+def schema() -> dict[str, Any]:
+    """The schema of every answer: which one holds is a matter of the answer's ``schema``."""
+    definitions: dict[str, Any] = {}
+    chosen = []
+    for kind, fields in ANSWERS.items():
+        shapes = fields if isinstance(fields, tuple) else (fields,)
+        head = {"schema": {"const": f"fairlead/{kind}"}, "version": {"const": SCHEMA_VERSION}}
+        objects = [_object(shape, definitions, head) for shape in shapes]
+        definitions[f"answer-{kind}"] = objects[0] if len(objects) == 1 else {"anyOf": objects}
+        chosen.append(
+            {
+                "if": {"properties": {"schema": {"const": f"fairlead/{kind}"}}},
+                "then": {"$ref": f"#/definitions/answer-{kind}"},
+            }
+        )
+    return {
+        "$schema": DRAFT,
+        "title": "Answers of fairlead's verbs to --json",
+        "type": "object",
+        "properties": {"schema": {"enum": [f"fairlead/{kind}" for kind in ANSWERS]}},
+        "required": ["schema", "version"],
+        "allOf": chosen,
+        "definitions": definitions,
+    }
+
+
+def _shape(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    if isinstance(hint, dict):
+        return _object(hint, definitions, {})
+    if isinstance(hint, list):
+        return {"type": "array", "items": _shape(hint[0], definitions)}
+    return shape_of(hint, definitions, _name_of)
+
+
+def _name_of(cls: type) -> str:
+    """Several rooms have a class of one name."""
+    return f"{cls.__module__.removeprefix('fairlead.')}.{cls.__qualname__}"
+
+
+def _object(
+    fields: Mapping[str, Any], definitions: dict[str, Any], head: dict[str, Any]
+) -> dict[str, Any]:
+    made = {}
+    for name, hint in fields.items():
+        shape = _shape(hint, definitions)
+        # What is left out of some answers is null in others.
+        made[name.removesuffix("?")] = (
+            {"anyOf": [shape, {"type": "null"}]} if name.endswith("?") and shape else shape
+        )
+    return {
+        "type": "object",
+        "properties": {**head, **made},
+        "required": [*head, *(name for name in fields if not name.endswith("?"))],
+        "additionalProperties": False,
+    }
+
+
+def text() -> str:
+    """The schema as it is published."""
+    return schema_text(schema())
+
+
+def main() -> None:
+    root = checkout()
+    if root is None:
+        raise SystemExit("the schema belongs to a checkout of fairlead")
+    with atomic_write(Path(root, "docs/reference", FILE), "w") as out:
+        out.write(text())
+
+
+if __name__ == "__main__":
+    main()
