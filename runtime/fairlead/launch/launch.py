@@ -23,6 +23,7 @@ from fairlead.base.paths import atomic_write
 from fairlead.engines import registry as engines
 from fairlead.engines.model import Call
 from fairlead.launch import processes, shm_cleanup
+from fairlead.launch.leaving import Leaving
 from fairlead.launch.processes import INHERITED
 from fairlead.launch.processes import Streams as Streams
 from fairlead.launchers import registry as launchers
@@ -220,12 +221,14 @@ def launch(
     watch: Callable[[], None] = lambda: None,
     streams: Streams = INHERITED,
     environ: Mapping[str, str] = os.environ,
+    on_finding: Callable[[Finding], None] = lambda finding: None,
 ) -> LaunchResult:
     """Runs ``line`` to its end; nothing of it survives, whatever ends it.
 
     Args:
         folder: where ``record`` of :func:`command_line` points.
         watch: called again and again while it runs; what it raises ends the launch.
+        on_finding: called with what is doubtful while it runs.
     Raises:
         FairleadError: exit code 124 when a limit passed, 123 when the launcher cannot be executed.
         KeyboardInterrupt: after everything was ended.
@@ -234,15 +237,17 @@ def launch(
     begun = time.monotonic()
     memory = shm_cleanup.listing()
     whole, grace_s = False, GRACE_S
+    leaving = Leaving(folder, on_finding)
     with os_error_as("launcher-cannot-executed", line=line):
         started = processes.start(line.argv, line.environment(environ), folder.name, streams)
     try:
-        _wait(started.process, folder, begun, limits, watch)
+        _wait(started.process, folder, limits, watch, leaving)
         whole = started.process.returncode == 0
     except FairleadError:
         grace_s = limits.grace_s
         raise
     finally:
+        leaving.close()
         killed = processes.end(started, grace_s)
         if line.kind in LAUNCHERS and not whole:
             LAUNCHERS.get(line.kind).cancel(line.argv[0], folder, environ)
@@ -265,11 +270,12 @@ def launch(
 def _wait(
     process: subprocess.Popen[bytes],
     folder: Path,
-    begun: float,
     limits: Limits,
     watch: Callable[[], None],
+    leaving: Leaving,
 ) -> None:
     died_at: float | None = None
+    begun = time.monotonic()
     looked, signed = 0.0, begun
     while True:
         if processes.wait(process, _POLL_S):
@@ -278,6 +284,7 @@ def _wait(
         now = time.monotonic()
         if now - looked > 0.2:
             ended = exits(folder)
+            leaving.look({r.rank: r.code for r in ended})
             # Of ten thousand ranks, a look takes a while: it must not cost a core.
             looked = now + 50 * (time.monotonic() - now)
             dead = [

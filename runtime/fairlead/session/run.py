@@ -120,6 +120,7 @@ def _launched(
             watch=startup.look if prepared.plan.witness else lambda: None,
             streams=launch.Streams(options.stdout, options.stderr, options.stdin),
             environ=options.environ,
+            on_finding=options.on_finding,
         )
         startup.last_look()
     finally:
