@@ -747,6 +747,19 @@ def test_rank_that_is_gone_is_named_by_the_others_within_seconds(
         assert call in words and seconds < 5
 
 
+@pytest.mark.parametrize("mpi", MPIS)
+@NODES
+def test_rank_that_waits_in_finalize_of_mpi_is_named_by_the_others_at_once(
+    node: str, mpi: str, ranks: Ranks, said: Path
+) -> None:
+    """Its process lives on, and the MPI waits there for the others."""
+    ranks(3, "comm_wrong.py", "finalizes_mpi", mpi=mpi, limit_s=60, FAIRLEAD_COMM_NODE_RANKS=node)
+    found = failures(said)
+    assert [(rank, status) for rank, status, _, _ in found] == [(0, PEER_LOST), (2, PEER_LOST)]
+    for _, _, seconds, words in found:
+        assert "rank 1 (HOST) has ended without fairlead_comm_finalize" in words and seconds < 8
+
+
 def test_slow_rank_is_waited_for_and_named(ranks: Ranks, said: Path) -> None:
     done = ranks(
         3, "comm_wrong.py", "slow", launch=LEFT_ALONE, FAIRLEAD_COMM_STALL_S="1", limit_s=40

@@ -136,6 +136,16 @@ int crowd(State &s) {
     return mpi.check(mpi.Comm_free(&machine), "MPI_Comm_free", &last);
 }
 
+// In MPI_Finalize, which waits for the others, while they wait for this rank in a call: the process lives on.
+int leaves(Mpi::Handle, int, void *, void *) {
+    State &s = state();
+    if (load(&s.finalized) || s.here.forked()) return 0;
+    s.all.leave(LEFT);
+    for (fairlead_team *team = load(&s.teams); team; team = team->next) team->leave(LEFT);
+    s.watch.lifeline.cut();
+    return 0;
+}
+
 int begin(State &s) {
     if (int bad = s.settings.read(&last)) return bad;
     Mpi &mpi = s.mpi;
@@ -176,6 +186,7 @@ int begin(State &s) {
         if (int bad = s.watch.exchange.open(mpi, mpi.world, s.world, &last)) return bad;
     if (s.all.nodes() > 1 && s.settings.lifeline && s.all.segment().place() == 0)
         if (int bad = s.watch.lifeline.open(mpi, s.all.leaders(), s.world, &last)) return bad;
+    if (int bad = mpi.at_finalize(leaves, &last)) return bad;
     store(&s.ready, true);
     return 0;
 }

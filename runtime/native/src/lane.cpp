@@ -231,14 +231,15 @@ class Lane::Wait {
         for (int i = 0; i < segment.ranks(); i++) {
             const int rank = segment.seat(i).rank;
             if (load(&(segment.seat(i).*counter)) >= wanted) continue;
-            if (load(&segment.seat(i).ended)) gone_ = rank;
-            if (load(&segment.seat(i).ended) && lane_.id_ == 0)
+            const uint32_t ended = load(&segment.seat(i).ended);
+            if (ended) gone_ = rank;
+            if (ended == FINALIZED && lane_.id_ == 0)
                 return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) ended after a call of its had failed; rank %d waits for it in %s, call %llu of %s", rank, world.host(rank), world.rank, kind_name(kind_),
                                   static_cast<unsigned long long>(lane_.calls_), lane_.name_);
-            if (load(&segment.seat(i).ended))
+            if (ended == FINALIZED)
                 return error->set(FAIRLEAD_DIFFER, "rank %d (%s) called finalize while rank %d (%s) called %s: call %llu of %s", rank, world.host(rank), world.rank, world.host(world.rank),
                                   kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
-            if (segment.alive(i)) continue;
+            if (ended != LEFT && segment.alive(i)) continue;
             if (load(&(segment.seat(i).*counter)) >= wanted) continue;  // it came, then ended
             gone_ = rank;
             return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) has ended without fairlead_comm_finalize; rank %d waits for it in %s, call %llu of %s", rank, world.host(rank), world.rank,
@@ -429,8 +430,8 @@ int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &s
     return 0;
 }
 
-void Lane::leave() {
-    store(&segment_.mine().ended, uint32_t(1));
+void Lane::leave(End how) {
+    store(&segment_.mine().ended, uint32_t(how));
     segment_.ring();
 }
 

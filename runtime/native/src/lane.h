@@ -108,7 +108,7 @@ class Lane {
     Mpi::Handle leaders() const { return leaders_; }
     int node_of(int rank) { return node_of_[size_t(rank)]; }
     // This rank comes to no further call, here or because of an earlier failure.
-    void leave();
+    void leave(End how = FINALIZED);
     // So many calls have been started, by any thread.
     void promise(uint64_t calls) { store(&segment_.mine().promised, calls); }
     uint64_t calls() const { return calls_; }

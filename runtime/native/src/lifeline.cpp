@@ -229,6 +229,11 @@ void Lifeline::close() {
     drop();
 }
 
+void Lifeline::cut() {
+    Lock lock(mutex_);
+    drop();
+}
+
 void Lifeline::drop() {
     for (Wire *wire : {&ahead_, &behind_})
         if (wire->file >= 0) ::close(wire->file), wire->file = -1;

@@ -21,6 +21,8 @@ class Lifeline {
     int open(Mpi &mpi, Mpi::Handle leaders, const World &world, Error *error);
     // After all ranks have agreed to end: a connection that closes from now on is not a loss.
     void close();
+    // This rank ends without such an agreement, which its neighbours notice.
+    void cut();
     // A neighbour in the ring that has ended; -1: none is known.
     int lost();
     // Whether it fell silent instead: its host has failed, or the network to it.

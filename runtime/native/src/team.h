@@ -22,8 +22,8 @@ struct fairlead_team {
     static int catch_up(fairlead::Error *error);
     fairlead_stats stats(const fairlead::Ticks &clock);
     // This rank comes to no further call.
-    void leave() {
-        for (int i = 0; i < count_; i++) lanes_[i].leave();
+    void leave(fairlead::End how = fairlead::FINALIZED) {
+        for (int i = 0; i < count_; i++) lanes_[i].leave(how);
     }
     // Why one of its lanes has no shared memory; "".
     const char *why_not() const;

@@ -176,6 +176,15 @@ def left() -> None:
     raw("finalize")
 
 
+def finalizes_mpi() -> None:
+    """Rank 1 calls MPI_Finalize, as mpi4py does at sys.exit(0), where it waits for the others."""
+    call("barrier")
+    if RANK != 1:
+        report("barrier")
+        raw("finalize")
+    ctypes.CDLL(None).MPI_Finalize()
+
+
 def unreachable() -> None:
     """The network goes down after the first call."""
     call("barrier")
