@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -71,6 +72,44 @@ def left(folder: Path, codes: Mapping[str, int]) -> dict[str, str]:
 def host_of(folder: Path, rank: str) -> str:
     """The host that the witness has noted for a rank; "" where it has not."""
     return (_note(folder, "left", rank) or _note(folder, "started", rank)).partition(" ")[0]
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """The rank that others failed for.
+
+    Attributes:
+        place: the rank, and its host where it is known.
+        how: what became of it, in words.
+    """
+
+    rank: str
+    place: str
+    how: str
+
+
+def culprit(folder: Path, first: str, words: Mapping[str, str]) -> Culprit | None:
+    """The rank at the end of the chain of those that ranks have noted as their failure's reason.
+
+    Args:
+        first: the rank that failed first; "" where none has an exit code, as after MPI_Abort.
+        words: how ranks have ended.
+    Returns:
+        None where ``first`` has noted none, or the chain comes back to it.
+    """
+    notes = sorted(folder.glob("blames.*"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    first = first or (notes[0].name.partition(".")[2] if notes else "")
+    rank, passed = first, {first}
+    while (next_one := _note(folder, "blames", rank).strip()) and next_one not in passed:
+        rank = next_one
+        passed.add(rank)
+    if rank == first or next_one == first:
+        return None
+    how = words.get(
+        rank, "is in MPI_Finalize" if _note(folder, "left", rank) else "was ended with the others"
+    )
+    host = host_of(folder, rank)
+    return Culprit(rank, f"rank {rank} on {host}" if host else f"rank {rank}", how)
 
 
 def _note(folder: Path, kind: str, rank: str) -> str:

@@ -97,6 +97,8 @@ def _command_line(
     )
     cache = cache_dir(environ)
     core = _collective_core(folder, cache, environ, options.progress) if binds else {}
+    if binds:
+        core["FAIRLEAD_RUN_FOLDER"] = preload.RUN_MOUNT
     return launch.command_line(
         prepared.plan, command, ranks, (*binds, *options.binds), record=folder,
         workdir=options.workdir, env={**core, **env, **variables},

@@ -103,7 +103,7 @@ struct Greeting {
     int32_t node_ranks, shared_memory, deterministic, nonfinite, lifeline;
     char host[64];
 };
-constexpr uint64_t PROTOCOL = 5;  // between ranks; increase it whenever the contents of what they must agree on change
+constexpr uint64_t PROTOCOL = 6;  // between ranks; increase it whenever the contents of what they must agree on change
 
 // A call that every rank makes in the lane of calls without a team.
 int together(State &s, Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root) {
@@ -142,7 +142,9 @@ int leaves(Mpi::Handle, int, void *, void *) {
     if (load(&s.finalized) || s.here.forked()) return 0;
     s.all.leave(LEFT);
     for (fairlead_team *team = load(&s.teams); team; team = team->next) team->leave(LEFT);
-    s.watch.lifeline.cut();
+    uint64_t calls[Lifeline::LANES] = {};
+    for (int i = 0; i < load(&s.watch.count); i++) calls[i] = s.watch.lanes[i]->come();
+    s.watch.lifeline.leave(calls);
     return 0;
 }
 
@@ -306,6 +308,15 @@ API int fairlead_comm_team(int threads, fairlead_team **team) {
     made->next = s.teams;
     store(&s.teams, made);
     *team = made;
+    return 0;
+}
+
+API int fairlead_comm_team_name(fairlead_team *team, const char *name) {
+    const char *call = "fairlead_comm_team_name";
+    if (int bad = usable(call)) return bad;
+    if (int bad = known(state(), team, call)) return bad;
+    if (!name || !*name) return last.set(FAIRLEAD_BAD_CALL, "%s: name is NULL or empty", call);
+    team->name(name);
     return 0;
 }
 
