@@ -23,7 +23,7 @@ from fairlead.base.errors import FairleadError, Finding, error, fail, os_error_a
 from fairlead.base.paths import atomic_write
 from fairlead.engines import registry as engines
 from fairlead.engines.model import Call
-from fairlead.launch import processes, shm_cleanup
+from fairlead.launch import leftovers, processes, shm_cleanup
 from fairlead.launch.leaving import Culprit, Leaving, culprit
 from fairlead.launch.processes import INHERITED
 from fairlead.launch.processes import Streams as Streams
@@ -244,7 +244,8 @@ def launch(
     """
     line.write_files()
     begun = time.monotonic()
-    memory = shm_cleanup.listing()
+    leftovers.clear_dead(folder.parent)
+    memory = leftovers.begin(folder)
     whole, grace_s = False, GRACE_S
     leaving = Leaving(folder, on_finding)
     with os_error_as("launcher-cannot-executed", line=line):
@@ -266,6 +267,7 @@ def launch(
             LAUNCHERS.get(line.kind).cancel(line.argv[0], folder, environ)
         if not whole or killed:
             shm_cleanup.clear(memory)
+        leftovers.end(folder)
     ranks = exits(folder)
     failed = [r for r in ranks if r.code]
     own = started.process.returncode
