@@ -747,6 +747,19 @@ def test_rank_that_is_gone_is_named_by_the_others_within_seconds(
         assert call in words and seconds < 5
 
 
+@pytest.mark.parametrize("mpi", MPIS)
+@NODES
+def test_rank_that_waits_in_finalize_of_mpi_is_named_by_the_others_at_once(
+    node: str, mpi: str, ranks: Ranks, said: Path
+) -> None:
+    """Its process lives on, and the MPI waits there for the others."""
+    ranks(3, "comm_wrong.py", "finalizes_mpi", mpi=mpi, limit_s=60, FAIRLEAD_COMM_NODE_RANKS=node)
+    found = failures(said)
+    assert [(rank, status) for rank, status, _, _ in found] == [(0, PEER_LOST), (2, PEER_LOST)]
+    for _, _, seconds, words in found:
+        assert "rank 1 (HOST) has ended without fairlead_comm_finalize" in words and seconds < 8
+
+
 def test_slow_rank_is_waited_for_and_named(ranks: Ranks, said: Path) -> None:
     done = ranks(
         3, "comm_wrong.py", "slow", launch=LEFT_ALONE, FAIRLEAD_COMM_STALL_S="1", limit_s=40
@@ -755,6 +768,52 @@ def test_slow_rank_is_waited_for_and_named(ranks: Ranks, said: Path) -> None:
     output = "rank 0 (HOST) has waited 1 s in barrier (call 2 of all) for rank 1 (HOST)"
     assert done.stderr.replace(HOST, "HOST").count(output) == 1, done.stderr
     assert done.stderr.count("has waited") == 2  # one rank speaks, at 1 and at 2 seconds
+
+
+def test_slow_root_of_a_broadcast_is_named_alone(ranks: Ranks, said: Path) -> None:
+    done = ranks(
+        3,
+        "comm_wrong.py",
+        "slow_root",
+        launch=LEFT_ALONE,
+        FAIRLEAD_COMM_STALL_S="1",
+        FAIRLEAD_COMM_CHUNK_KB="4",
+    )
+    assert {status for _, status, _, _ in failures(said)} == {0}
+    waits = re.findall(
+        r"rank 0 \(HOST\) has waited 1 s in broadcast .*", done.stderr.replace(HOST, "HOST")
+    )
+    assert waits == [
+        "rank 0 (HOST) has waited 1 s in broadcast (call 3 of all) for rank 1 (HOST)"
+    ], done.stderr
+
+
+def test_failed_call_is_known_long_after_its_place_was_used_again(ranks: Ranks, said: Path) -> None:
+    ranks(2, "comm_wrong.py", "old_ticket", launch=LEFT_ALONE)
+    old = (
+        "call 1 of team 0 has failed; 100 were started after it, and its message is kept no longer"
+    )
+    assert [(r, s, w) for r, s, _, w in failures(said)] == [
+        (rank, *found) for rank in (0, 1) for found in ((0, ""), (0, ""), (DIFFER, old))
+    ]
+
+
+@NODES
+def test_rank_that_has_done_its_part_and_left_is_not_missed(
+    node: str, ranks: Ranks, said: Path
+) -> None:
+    fine(
+        ranks(
+            3,
+            "comm_wrong.py",
+            "leaves_early",
+            FAIRLEAD_COMM_NODE_RANKS=node,
+            FAIRLEAD_COMM_CHUNK_KB="4",
+        )
+    )
+    assert [(r, s) for r, s, _, _ in failures(said)] == [
+        (rank, 0) for rank in (0, 1, 2) for _ in range(3)
+    ]
 
 
 def test_timeout_names_who_did_not_come(ranks: Ranks, said: Path) -> None:
@@ -851,6 +910,8 @@ def test_bad_calls_are_refused_and_do_no_harm(ranks: Ranks, said: Path) -> None:
         "fairlead_comm_gather: an address is NULL",
         *[f"fairlead_comm_team: a team has 1 to 16 threads, not {n}" for n in (0, 17, -3)],
         "fairlead_comm_team: team is NULL",
+        "fairlead_comm_team_name: name is NULL or empty",
+        "fairlead_comm_team_name: there is no such team",
         *[fork.format(f"fairlead_comm_{name}") for name in ("barrier", "finalize", "wait")],
         "fairlead_comm_finalize was called twice by rank 0 (HOST)",
         "fairlead_comm_barrier was called after fairlead_comm_finalize",

@@ -307,7 +307,7 @@ mc.finalize()
 """)
     done = _ranks(2, script, FAIRLEAD_COMM_STALL_S="1", FAIRLEAD_COMM_TIMEOUT_S="2")
     assert done.returncode != 0
-    said = r"rank 1 \(\S+\) waits in call 1 of team 1 while rank 0 \(\S+\) waits in gather"
+    said = r"rank 1 \(\S+\) waits in call 1 of team 0 of the plugin while rank 0 \(\S+\) waits in gather"
     assert re.search(said, done.stderr), done.stderr
 
 

@@ -90,7 +90,7 @@ def test_slow_rank_is_seen_in_the_waits_of_the_others_and_named_at_the_end(
         assert len(of(mine, name="init", row="main")) == 1
         calls = [e for e in of(mine, cat="call", row="without a team") if "aggregate" in e["name"]]
         assert [e["args"]["bytes"] for e in calls] == [4 * 300_000 + 8 * 3] * 5
-        row = "generator" if backend == "mpi4py" else "team 1"
+        row = "generator"
         assert [e["args"]["bytes"] for e in of(mine, cat="call", row=row)] == [4 * 300_000] * 5
         assert [
             e["args"]["bytes"]
@@ -184,7 +184,7 @@ def test_chunks_and_the_network_are_shown_when_they_are_asked_for(
     assert {e["name"] for e in flights} == {"network"}
     chunks = len(of(events, cat="chunk", name="take"))
     assert len(flights) > 2 * 5 * 2 and chunks > len(flights) / 2
-    assert all(e["args"]["network_ms"] > 0 for e in of(events, cat="move", row="team 1"))
+    assert all(e["args"]["network_ms"] > 0 for e in of(events, cat="move", row="generator"))
 
 
 def test_full_ring_keeps_the_newest_and_counts_what_it_dropped(
@@ -454,7 +454,7 @@ def test_rank_that_passes_nan_or_infinity_is_named_with_its_tensor(
     program = "from math import inf, nan\n" + ODD.format(arguments=arguments)
     _, _, _, value, culprit, at, _ = CASES[case]
     what = "NaN" if value != value else "-infinity" if value < 0 else "infinity"
-    said = f"rank {culprit} ({HOST}) passed {what} as element {at} of tensor 2 (conv/kernel) to aggregate (mean), call 3 of team 1"
+    said = f"rank {culprit} ({HOST}) passed {what} as element {at} of tensor 2 (conv/kernel) to aggregate (mean), call 3 of team 0"
     settings = {"BACKEND": backend, "NODE_RANKS": node, "REPORT": "0"}
     done = ranks(3, program, **settings)
     assert done.returncode == 0, done.stderr

@@ -10,12 +10,15 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+_RESTED_S = 10.0
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -89,7 +92,7 @@ def resolve_in(root: Path, path: Path) -> Path | None:
 def atomic_write(path: Path, mode: str = "wb", permissions: int | None = None) -> Iterator[IO[Any]]:
     """Opens a temporary file next to ``path``, and renames it to ``path`` only if the block succeeds.
 
-    Text is UTF-8, whatever the locale.
+    Text is UTF-8, whatever the locale. What killed processes left of the same file is deleted.
 
     Args:
         permissions: of the file; those of the umask by default.
@@ -97,7 +100,10 @@ def atomic_write(path: Path, mode: str = "wb", permissions: int | None = None) -
         OSError: as ``open``, ``fsync`` and ``rename`` do; nothing is left behind then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(path)
     fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    with suppress(OSError):  # a file system without locks: what is left there stays
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     try:
         with os.fdopen(fd, mode, encoding=None if "b" in mode else "utf-8") as stream:
             yield stream
@@ -115,6 +121,29 @@ def atomic_write(path: Path, mode: str = "wb", permissions: int | None = None) -
         if isinstance(exc, OSError) and exc.errno in (errno.ENOSPC, errno.EDQUOT):
             exc.filename = exc.filename or str(path)
         raise
+
+
+def _sweep(path: Path) -> None:
+    """Removes files that killed processes were writing: no lock is held on them, and they have rested for a while.
+
+    Between the creation of such a file and its lock is a moment, and some file systems lock on one node only.
+    """
+    with suppress(OSError), os.scandir(path.parent) as listing:
+        for item in listing:
+            if not (item.name.startswith(f".{path.name}.") and item.name.endswith(".partial")):
+                continue
+            with suppress(OSError):
+                fd = os.open(item.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                try:
+                    found = os.fstat(fd)
+                    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+                        continue
+                    if time.time() - found.st_mtime < _RESTED_S:
+                        continue
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    Path(item.path).unlink()
+                finally:
+                    os.close(fd)
 
 
 @contextmanager

@@ -196,6 +196,7 @@ def _passed_on(name: str) -> bool:
         "FAIRLEAD_PROOF",
         "FAIRLEAD_PROOF_LIBS",
         "FAIRLEAD_RUN_ID",
+        "FAIRLEAD_RUN_FOLDER",
         "FAIRLEAD_ALLOCATED",
         render.INDEX,
     )

@@ -297,7 +297,7 @@ class Comm:
 
         Args:
             threads: helper threads that share its aggregations, 1 to 16.
-            name: its name in the report at the end.
+            name: its name in messages and in the report at the end; without it ``team N``, from 0.
         Raises:
             FairleadError: the ranks request different numbers of threads.
         """
@@ -306,8 +306,8 @@ class Comm:
         self._ended("team")
         made.timeline, made._teams, made._odd = self.timeline, self._teams, self._odd
         made._before_end = self._before_end
-        self._teams.append(made)
         made._name = name or f"team {len(self._teams)}"
+        self._teams.append(made)
         return made
 
     def _another(self) -> Comm:

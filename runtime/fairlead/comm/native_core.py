@@ -164,6 +164,7 @@ def load(path: str) -> ctypes.CDLL:
         core.fairlead_comm_average.argtypes = (ctypes.POINTER(ctypes.c_double), ctypes.c_uint64)
         core.fairlead_comm_gather.argtypes = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_char_p)
         core.fairlead_comm_team.argtypes = (ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
+        core.fairlead_comm_team_name.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
         core.fairlead_comm_stats.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Stats))
         core.fairlead_comm_layout.argtypes = (ctypes.POINTER(_Layout),)
     except (OSError, AttributeError) as exc:
@@ -196,7 +197,7 @@ class NativeComm(Comm):
         # Blocking calls share one order: a rank that skips one meets the others in another call.
         # Background calls have a team of their own.
         self._team: ctypes.c_void_p | None = None
-        self._behind = self._new_team(1)
+        self._behind = self._new_team(1, "started calls")
         self._started: dict[int, _Tensors] = {}
 
     @property
@@ -223,10 +224,10 @@ class NativeComm(Comm):
 
     def team(self, threads: int = 1, name: str = "") -> Comm:
         made = copy.copy(self)
-        made._team = made._behind = self._new_team(threads)
+        made._name = name or f"team {len(self._teams)}"
+        made._team = made._behind = self._new_team(threads, made._name)
         made._started = {}
         self._teams.append(made)
-        made._name = name or f"team {len(self._teams)}"  # as the core counts: 0 is `_behind`
         return made
 
     def _waits(self) -> list[tuple[str, Timings]]:
@@ -289,9 +290,10 @@ class NativeComm(Comm):
             self._conclude(rows)
         self._backend.close()
 
-    def _new_team(self, threads: int) -> ctypes.c_void_p:
+    def _new_team(self, threads: int, name: str) -> ctypes.c_void_p:
         team = ctypes.c_void_p()
         self._check("comm.team", self.core.fairlead_comm_team(threads, ctypes.byref(team)))
+        self._check("comm.team", self.core.fairlead_comm_team_name(team, name.encode()))
         return team
 
     def _means(self, call: Averaged, background: bool = False) -> Pending:

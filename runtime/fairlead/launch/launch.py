@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -18,11 +19,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fairlead.base.errors import FairleadError, Finding, error, fail, os_error_as
+from fairlead.base.errors import FairleadError, Finding, error, fail, os_error_as, warning
 from fairlead.base.paths import atomic_write
 from fairlead.engines import registry as engines
 from fairlead.engines.model import Call
-from fairlead.launch import processes, ranks_output, shm_cleanup
+from fairlead.launch import leftovers, processes, ranks_output, shm_cleanup
+from fairlead.launch.leaving import Culprit, Leaving, culprit
 from fairlead.launch.processes import INHERITED
 from fairlead.launch.processes import Streams as Streams
 from fairlead.launchers import registry as launchers
@@ -59,6 +61,7 @@ class CommandLine:
     Attributes:
         kind: the launcher's.
         files: texts by path, which the words name.
+        ranks: how many it starts; 0 where that is unknown.
     """
 
     argv: tuple[str, ...]
@@ -66,6 +69,7 @@ class CommandLine:
     unset: tuple[str, ...] = ()
     kind: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
+    ranks: int = 0
 
     def write_files(self) -> None:
         """Writes what the line names; each file's name states its content.
@@ -110,6 +114,7 @@ class LaunchResult:
         started: ranks that were started, whether or not their end was recorded.
         launcher_code: what the launcher itself returned, negative for a signal.
         killed: processes that had to be killed after the launcher's end.
+        culprit: the rank that others failed for, by their own account, if it is another than the first that failed.
     """
 
     code: int
@@ -118,6 +123,7 @@ class LaunchResult:
     ranks: tuple[RankExit, ...]
     seconds: float
     killed: int
+    culprit: Culprit | None = None
 
 
 def command_line(
@@ -154,7 +160,9 @@ def command_line(
     shape = plan.request.shape.of(ranks)
     whole = launchers.words(plan.launcher, shape, (*words.launcher, *inner))
     environ = {**words.environ, **whole.environ}
-    return CommandLine(whole.argv, environ, plan.unset, plan.launcher.kind, words.files)
+    return CommandLine(
+        whole.argv, environ, plan.unset, plan.launcher.kind, words.files, shape.ranks
+    )
 
 
 def _call(plan: Plan, command: Sequence[str], binds: Sequence[Bind] = ()) -> Call:
@@ -236,12 +244,14 @@ class Limits:
 
     Attributes:
         wall_s: None for a program that may run for days.
+        after_all_s: for the launcher once all ranks have ended, and nothing it printed waits to be read.
         after_death_s: for the other ranks once one was killed by a signal, or failed without MPI_Finalize.
         grace_s: between asking the launcher to end and killing it, once a limit has passed.
     """
 
     wall_s: float | None = None
     after_death_s: float = 30.0
+    after_all_s: float = 30.0
     grace_s: float = GRACE_S
 
 
@@ -253,38 +263,49 @@ def launch(
     watch: Callable[[], None] = lambda: None,
     streams: Streams = INHERITED,
     environ: Mapping[str, str] = os.environ,
+    on_finding: Callable[[Finding], None] = lambda finding: None,
 ) -> LaunchResult:
     """Runs ``line`` to its end; nothing of it survives, whatever ends it.
 
     Args:
         folder: where ``record`` of :func:`command_line` points.
         watch: called again and again while it runs; what it raises ends the launch.
+        on_finding: called with what is doubtful while it runs.
     Raises:
         FairleadError: exit code 124 when a limit passed, 123 when the launcher cannot be executed.
         KeyboardInterrupt: after everything was ended.
     """
     line.write_files()
     begun = time.monotonic()
-    memory = shm_cleanup.listing()
+    leftovers.clear_dead(folder.parent)
+    memory = leftovers.begin(folder)
     whole, grace_s = False, GRACE_S
+    leaving = Leaving(folder, on_finding)
     with os_error_as("launcher-cannot-executed", line=line):
         started = processes.start(line.argv, line.environment(environ), folder.name, streams)
     try:
-        _wait(started.process, folder, begun, limits, watch)
+        done = _wait(
+            started.process, folder, limits, watch, leaving, _AllEnded(line, limits, streams)
+        )
+        if not done:
+            on_finding(warning("launcher-after-ranks", line=line, limits=limits))
         whole = started.process.returncode == 0
     except FairleadError:
         grace_s = limits.grace_s
         raise
     finally:
+        leaving.close()
         killed = processes.end(started, grace_s)
         if line.kind in LAUNCHERS and not whole:
             LAUNCHERS.get(line.kind).cancel(line.argv[0], folder, environ)
         if not whole or killed:
             shm_cleanup.clear(memory)
+        leftovers.end(folder)
     ranks = exits(folder)
     failed = [r for r in ranks if r.code]
     own = started.process.returncode
-    code = failed[0].code if failed else own
+    code = failed[0].code if failed else own if done else 0
+    words = {r.rank: f"ended: {signal_name(r.code)}" for r in ranks}
     return LaunchResult(
         code if code >= 0 else 128 - code,
         own,
@@ -292,25 +313,32 @@ def launch(
         ranks,
         time.monotonic() - begun,
         killed,
+        culprit(folder, failed[0].rank if failed else "", words) if code else None,
     )
 
 
 def _wait(
     process: subprocess.Popen[bytes],
     folder: Path,
-    begun: float,
     limits: Limits,
     watch: Callable[[], None],
-) -> None:
+    leaving: Leaving,
+    all_ended: _AllEnded,
+) -> bool:
+    """False when the ranks have all ended, and the launcher does not."""
     died_at: float | None = None
+    begun = time.monotonic()
     looked, signed = 0.0, begun
     while True:
         if processes.wait(process, _POLL_S):
-            return
+            return True
         watch()
         now = time.monotonic()
         if now - looked > 0.2:
             ended = exits(folder)
+            leaving.look({r.rank: r.code for r in ended})
+            if all_ended.look(len(ended), now):
+                return False
             # Of ten thousand ranks, a look takes a while: it must not cost a core.
             looked = now + 50 * (time.monotonic() - now)
             dead = [
@@ -326,6 +354,32 @@ def _wait(
                 os.utime(folder)  # so that no later run takes it for one that has ended
         if limits.wall_s is not None and now - begun > limits.wall_s:
             raise fail("watchdog-launch", limit_s=limits.wall_s, folder=folder)
+
+
+class _AllEnded:
+    """Whether a launcher goes on for long after its ranks have ended: strangers may hold its connections."""
+
+    def __init__(self, line: CommandLine, limits: Limits, streams: Streams):
+        self._ranks, self._limit_s = line.ranks, limits.after_all_s
+        self._outputs = [
+            file if file is not None else number
+            for number, file in ((1, streams.stdout), (2, streams.stderr))
+            if file is None or not isinstance(file, int) or file >= 0
+        ]
+        self._since: float | None = None
+
+    def look(self, ended: int, now: float) -> bool:
+        if not self._ranks or ended < self._ranks or not self._all_read():
+            self._since = None
+            return False
+        self._since = self._since or now
+        return now - self._since > self._limit_s
+
+    def _all_read(self) -> bool:
+        """Whether the launcher can write: a pager that stands still holds its output."""
+        with suppress(OSError, ValueError):
+            return len(select.select([], self._outputs, [], 0)[1]) == len(self._outputs)
+        return True  # closed
 
 
 def _within_mpi(folder: Path, rank: str) -> bool:
@@ -379,6 +433,8 @@ def explain_exit(result: LaunchResult) -> Finding | None:
     if result.code == 0:
         return None
     failed = [r for r in result.ranks if r.code]
+    if not failed and result.culprit:
+        return error("aborted-for-one", culprit=result.culprit)
     if not failed and result.started:
         return error("aborted", signal_name=signal_name(result.code), started=result.started)
     if not failed:
@@ -394,4 +450,13 @@ def explain_exit(result: LaunchResult) -> Finding | None:
     if first.code == 137:
         remedy = "SIGKILL is most often the kernel when memory runs out: `dmesg | grep -i oom`"
     said = signal_name(first.code)
+    if result.culprit:
+        return error(
+            "rank-culprit",
+            culprit=result.culprit,
+            rank=first.rank,
+            signal_name=said,
+            why=why,
+            remedy=remedy,
+        )
     return error("rank-failed", rank=first.rank, signal_name=said, why=why, remedy=remedy)

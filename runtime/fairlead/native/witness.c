@@ -628,7 +628,7 @@ static int ring(const Mpi *mpi, int rank, int size)
 }
 
 /* A rank that ends before MPI_Finalize leaves the others waiting, and not every launcher ends them: `started`
- * has text until MPI_Finalize, which first deletes the attributes of MPI_COMM_SELF. */
+ * has text until MPI_Finalize, which first deletes the attributes of MPI_COMM_SELF; from then on, `left` has. */
 static int not_copied(handle from, int key, void *extra, void *value, void *to, int *copied)
 {
     (void)from, (void)key, (void)extra, (void)value, (void)to;
@@ -638,7 +638,11 @@ static int not_copied(handle from, int key, void *extra, void *value, void *to, 
 
 static int finalizes(handle self, int key, void *value, void *extra)
 {
+    char line[160], host[80];
     (void)self, (void)key, (void)value, (void)extra;
+    host_name(host, sizeof host);
+    snprintf(line, sizeof line, "%s %d\n", host, getpid());
+    note("left", line, strlen(line), 0);
     note("started", "", 0, 0);
     return 0;
 }

@@ -97,6 +97,8 @@ def _command_line(
     )
     cache = cache_dir(environ)
     core = _collective_core(folder, cache, environ, options.progress) if binds else {}
+    if binds:
+        core["FAIRLEAD_RUN_FOLDER"] = preload.RUN_MOUNT
     return launch.command_line(
         prepared.plan, command, ranks, (*binds, *options.binds), record=folder,
         workdir=options.workdir, env={**core, **env, **variables},
@@ -120,6 +122,7 @@ def _launched(
             watch=startup.look if prepared.plan.witness else lambda: None,
             streams=launch.Streams(options.stdout, options.stderr, options.stdin),
             environ=options.environ,
+            on_finding=options.on_finding,
         )
         startup.last_look()
     finally:

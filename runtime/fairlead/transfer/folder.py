@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -115,15 +116,39 @@ def kept_results(folder: str) -> list[str]:
     return []
 
 
+_PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.partial", re.DOTALL)
+
+
 def clear_stale(root: str) -> None:
     """Removes what killed runs have left in ``root``."""
     for folder, owner in _folders(root):
         if not owner.held or owner.keep or os.path.lexists(f"{folder}/kept.json"):
             continue
         if (lock := _locked(folder)) is not None:
+            for partial in _partials(folder):
+                with contextlib.suppress(OSError):
+                    copying.remove(partial)
             with contextlib.suppress(OSError):
                 copying.remove(folder)
             os.close(lock)
+
+
+def will_make(folder: str, partial: str) -> None:
+    """Notes a path outside of ``folder`` that a killed run would leave there: ``.NAME.TOKEN.partial``.
+
+    Results that have filled the node's storage leave no room for the note, and are copied back without it.
+    """
+    with contextlib.suppress(OSError), open(f"{folder}/partials", "ab") as stream:
+        stream.write(os.fsencode(os.path.abspath(partial)) + b"\0")
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _partials(folder: str) -> list[str]:
+    with contextlib.suppress(OSError), open(f"{folder}/partials", "rb") as stream:
+        paths = [os.fsdecode(path) for path in stream.read().split(b"\0") if path]
+        return [path for path in paths if _PARTIAL.fullmatch(os.path.basename(path))]
+    return []
 
 
 @contextlib.contextmanager

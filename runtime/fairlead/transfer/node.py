@@ -191,7 +191,7 @@ def stage_out(
         try:
             if interrupted:
                 raise KeyboardInterrupt
-            moved.append(_back(place, item, target, findings, on_progress))
+            moved.append(_back(where, item, target, findings, on_progress))
             if not owner.keep:
                 copying.remove(place)
         except (FairleadError, OSError, KeyboardInterrupt) as exc:
@@ -228,10 +228,10 @@ class Interrupted(KeyboardInterrupt):
 
 
 def _back(
-    place: str, item: OutItem, target: str, findings: list[Finding], on_progress: OnProgress
+    where: str, item: OutItem, target: str, findings: list[Finding], on_progress: OnProgress
 ) -> Moved:
     """Copies one item to ``target``, under another name until it is complete; adds warnings."""
-    seen_as = f"{MOUNT}/{item.name}"
+    seen_as, place = f"{MOUNT}/{item.name}", f"{where}/data/{item.name}"
     result = tree.scan(place, Links.KEEP, seen_as=seen_as, leave_special=True)
     above = os.path.dirname(target)
     os.makedirs(above, exist_ok=True)
@@ -240,6 +240,7 @@ def _back(
     partial = f"{above}/.{os.path.basename(target)}.{token}.partial"
     on_progress("size", result.bytes)
     notes = _incomplete(item, result)
+    folder.will_make(where, partial)
     try:
         copied = copying.copy(result, partial, on_progress)
         copying.unchanged(result, Links.KEEP, seen_as)

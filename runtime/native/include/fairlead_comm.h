@@ -132,6 +132,9 @@ const char *fairlead_comm_error(void);
 /* A team: `threads` helper threads with communicators of their own. Aggregations of different teams
  * overlap. Collective. Teams are freed by fairlead_comm_finalize. */
 int fairlead_comm_team(int threads, fairlead_team **team);
+/* What messages and the timeline call this team, up to 63 bytes; without it, "team N", as the teams of this
+ * process were made, from 0. Not collective; before the team's first call, and the same on all ranks. */
+int fairlead_comm_team_name(fairlead_team *team, const char *name);
 
 /* Sum or mean of each tensor over all ranks, the same bits on every rank. Collective over the team; NULL
  * puts it in one order with broadcast, barrier and the other calls without a team, so that a rank that skips

@@ -103,7 +103,7 @@ struct Greeting {
     int32_t node_ranks, shared_memory, deterministic, nonfinite, lifeline;
     char host[64];
 };
-constexpr uint64_t PROTOCOL = 5;  // between ranks; increase it whenever the contents of what they must agree on change
+constexpr uint64_t PROTOCOL = 6;  // between ranks; increase it whenever the contents of what they must agree on change
 
 // A call that every rank makes in the lane of calls without a team.
 int together(State &s, Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root) {
@@ -134,6 +134,18 @@ int crowd(State &s) {
     if (int bad = mpi.check(mpi.Allgather(&mine, int(sizeof mine), mpi.byte, each.at(), int(sizeof mine), mpi.byte, machine), "MPI_Allgather", &last)) return bad;
     s.watch.crowded = outnumbered(mine, each.at(), ranks);
     return mpi.check(mpi.Comm_free(&machine), "MPI_Comm_free", &last);
+}
+
+// In MPI_Finalize, which waits for the others, while they wait for this rank in a call: the process lives on.
+int leaves(Mpi::Handle, int, void *, void *) {
+    State &s = state();
+    if (load(&s.finalized) || s.here.forked()) return 0;
+    s.all.leave(LEFT);
+    for (fairlead_team *team = load(&s.teams); team; team = team->next) team->leave(LEFT);
+    uint64_t calls[Lifeline::LANES] = {};
+    for (int i = 0; i < load(&s.watch.count); i++) calls[i] = s.watch.lanes[i]->come();
+    s.watch.lifeline.leave(calls);
+    return 0;
 }
 
 int begin(State &s) {
@@ -176,6 +188,7 @@ int begin(State &s) {
         if (int bad = s.watch.exchange.open(mpi, mpi.world, s.world, &last)) return bad;
     if (s.all.nodes() > 1 && s.settings.lifeline && s.all.segment().place() == 0)
         if (int bad = s.watch.lifeline.open(mpi, s.all.leaders(), s.world, &last)) return bad;
+    if (int bad = mpi.at_finalize(leaves, &last)) return bad;
     store(&s.ready, true);
     return 0;
 }
@@ -295,6 +308,15 @@ API int fairlead_comm_team(int threads, fairlead_team **team) {
     made->next = s.teams;
     store(&s.teams, made);
     *team = made;
+    return 0;
+}
+
+API int fairlead_comm_team_name(fairlead_team *team, const char *name) {
+    const char *call = "fairlead_comm_team_name";
+    if (int bad = usable(call)) return bad;
+    if (int bad = known(state(), team, call)) return bad;
+    if (!name || !*name) return last.set(FAIRLEAD_BAD_CALL, "%s: name is NULL or empty", call);
+    team->name(name);
     return 0;
 }
 

@@ -1,5 +1,7 @@
 #include "lane.h"
 
+#include <fcntl.h>
+
 namespace fairlead {
 
 __thread int (*Watch::go_on)(void);
@@ -138,9 +140,10 @@ class Lane::Wait {
     Wait(Lane &lane, bool helper, uint64_t kind) : lane_(lane), helper_(helper), kind_(kind) {}
     ~Wait() { moved(); }
     bool network = false;  // a request is in flight, which completes only when polled
-    // The counter waited for, for messages.
+    // The counter waited for, for messages, and whose: one seat's, or every seat's (-1).
     uint64_t Seat::*counter = &Seat::arrived;
     uint64_t wanted = 0;
+    int whose = -1;
 
     void moved() {
         if (armed_) store(&lane_.segment_.mine().waiting, uint32_t(0));
@@ -215,6 +218,7 @@ class Lane::Wait {
         const World &world = *lane_.world_;
         const int rank = world.watch->lifeline.lost();
         if (rank < 0) return 0;
+        if (world.watch->lifeline.came(lane_.id_, lane_.calls_)) return 0;  // it has done its part
         if (gone_since_ == 0) gone_since_ = now;
         if (now - gone_since_ < GRACE_S) return 0;
         if (const int bad = world.watch->exchange.verdict(error)) return bad;
@@ -231,14 +235,17 @@ class Lane::Wait {
         for (int i = 0; i < segment.ranks(); i++) {
             const int rank = segment.seat(i).rank;
             if (load(&(segment.seat(i).*counter)) >= wanted) continue;
-            if (load(&segment.seat(i).ended)) gone_ = rank;
-            if (load(&segment.seat(i).ended) && lane_.id_ == 0)
+            uint32_t ended = load(&segment.seat(i).ended);
+            // One that had come to this call before has done its part, or a thread of its is about to.
+            if (ended == LEFT && most(load(&segment.seat(i).arrived), load(&segment.seat(i).promised)) >= lane_.calls_) ended = GOES_ON;
+            if (ended) gone_ = rank;
+            if (ended == FINALIZED && lane_.id_ == 0)
                 return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) ended after a call of its had failed; rank %d waits for it in %s, call %llu of %s", rank, world.host(rank), world.rank, kind_name(kind_),
                                   static_cast<unsigned long long>(lane_.calls_), lane_.name_);
-            if (load(&segment.seat(i).ended))
+            if (ended == FINALIZED)
                 return error->set(FAIRLEAD_DIFFER, "rank %d (%s) called finalize while rank %d (%s) called %s: call %llu of %s", rank, world.host(rank), world.rank, world.host(world.rank),
                                   kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
-            if (segment.alive(i)) continue;
+            if (ended != LEFT && segment.alive(i)) continue;
             if (load(&(segment.seat(i).*counter)) >= wanted) continue;  // it came, then ended
             gone_ = rank;
             return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) has ended without fairlead_comm_finalize; rank %d waits for it in %s, call %llu of %s", rank, world.host(rank), world.rank,
@@ -290,13 +297,18 @@ class Lane::Wait {
         return 0;
     }
 
+    bool awaits(int place) const {
+        const uint64_t has = load(&(lane_.segment_.seat(place).*counter));
+        return (whose < 0 || whose == place) && has < wanted;
+    }
+
     void missing(char *to, size_t size) {
         Segment &segment = lane_.segment_;
         size_t used = 0;
         int left_out = 0;
         to[0] = 0;
         for (int i = 0; i < segment.ranks(); i++) {
-            if (i == segment.place() || load(&(segment.seat(i).*counter)) >= wanted) continue;
+            if (i == segment.place() || !awaits(i)) continue;
             const int rank = segment.seat(i).rank;
             if (used + 120 > size) left_out++;
             else used += size_t(snprintf(to + used, size - used, "%srank %d (%s)", used ? ", " : "", rank, lane_.world_->host(rank)));
@@ -312,7 +324,7 @@ class Lane::Wait {
         // One rank of a node reports for all that wait.
         Segment &segment = lane_.segment_;
         for (int i = 0; i < segment.place(); i++)
-            if (load(&(segment.seat(i).*counter)) >= wanted) return;
+            if (!awaits(i)) return;
         char who[400], line[900];
         missing(who, sizeof who);
         const World &world = *lane_.world_;
@@ -425,12 +437,18 @@ int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &s
         watch.lanes[id_ = watch.count] = this;
         store(&watch.count, id_ + 1);
     }
+    part_ = part;
     world.timeline->name(id_, name_, part);
     return 0;
 }
 
-void Lane::leave() {
-    store(&segment_.mine().ended, uint32_t(1));
+void Lane::name(const char *name) {
+    snprintf(name_, sizeof name_, "%s", name);
+    world_->timeline->name(id_, name_, part_);
+}
+
+void Lane::leave(End how) {
+    store(&segment_.mine().ended, uint32_t(how));
     segment_.ring();
 }
 
@@ -824,11 +842,15 @@ int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
             segment_.ring();
             wait.moved();
         } else {
-            wait.counter = network ? &Seat::reduced : &Seat::packed;
-            wait.wanted = base + taken + 1;
+            // For room, which others make by taking chunks; for the root's chunks; or for those from another node.
+            const bool sends = posts && posted == taken && posted < K, full = (source && packed < K) || (sends && !here);
+            wait.counter = full ? &Seat::taken : !network || (sends && here) ? &Seat::packed : &Seat::reduced;
+            wait.wanted = full ? base + (source ? packed : posted) + 1 - DEPTH : base + taken + 1;
+            wait.whose = full ? -1 : wait.counter == &Seat::packed ? root_place : 0;
             if (int bad = wait.idle(error)) return bad;
         }
     }
+    wait.whose = -1;
     chunks_ += K;
     store(&mine.packed, chunks_), store(&mine.summed, chunks_), store(&mine.reduced, chunks_);
     return 0;
@@ -910,6 +932,27 @@ int Lane::judge(int nonfinite, Wait &wait, Error *error) {
     return error->set(FAIRLEAD_NONFINITE, "%s", words);
 }
 
+// Which rank this one fails for, as a number in the run's folder: the closing error of the run names that one, and not
+// its victims, who end first.
+void Lane::blame(const Error &error) const {
+    const char *folder = getenv("FAIRLEAD_RUN_FOLDER");
+    if (!folder || !*folder || (error.status != FAIRLEAD_PEER_LOST && error.status != FAIRLEAD_DIFFER)) return;
+    for (const char *at = error.text; (at = strstr(at, "rank ")); at += 5) {
+        const char *name = strchr(at, '('), *end = name ? strstr(name, ")") : nullptr;
+        bool odd = false;
+        for (const char *what : {" has ended", " ended after", ": its host", " passed", " called"}) odd = odd || (end && !strncmp(end + 1, what, strlen(what)));
+        const size_t digits = strspn(at + 5, "0123456789");
+        if (!odd || !digits || at + 5 + digits + 1 != name) continue;
+        char path[600];
+        snprintf(path, sizeof path, "%s/blames.%d", folder, world_->rank);
+        const int file = ::open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (file < 0) return;
+        if (write(file, at + 5, digits) < 0) unlink(path);
+        ::close(file);
+        return;
+    }
+}
+
 int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root, bool helper, Error *error) {
     const fairlead_tensor *tensors = part.at;
     const uint64_t count = part.count;
@@ -970,6 +1013,7 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
         laps_.add({0, begun_ns, failed ? 0 : agreed_ns, now_ns(), calls_, bytes, uint32_t(call.kind), 0, uint32_t(count), bad, {}});
     // Ranks whose calls differ are all notified before any data has moved, so they may go on. Parts of a team's
     // call run in other lanes, whose progress is unknown.
+    if (bad) blame(*error);
     if (bad && bad != FAIRLEAD_NONFINITE && (!told_apart_ || abandoned_)) {
         broken_ = true;
         broke_ = *error;

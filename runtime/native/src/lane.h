@@ -64,6 +64,7 @@ class Lane;
 // What the threads of this process wait for, to detect ranks that wait for each other in different lanes.
 struct Watch {
     static constexpr int MOST = Standing::MOST_LANES;
+    static_assert(MOST == Lifeline::LANES);
     Lane *lanes[MOST] = {};  // the same number on every rank; the seats' `blocked` is that of the first
     int count = 0;
     uint32_t ended = 0;  // finalize was called
@@ -108,11 +109,12 @@ class Lane {
     Mpi::Handle leaders() const { return leaders_; }
     int node_of(int rank) { return node_of_[size_t(rank)]; }
     // This rank comes to no further call, here or because of an earlier failure.
-    void leave();
+    void leave(End how = FINALIZED);
     // So many calls have been started, by any thread.
     void promise(uint64_t calls) { store(&segment_.mine().promised, calls); }
     uint64_t calls() const { return calls_; }
     const char *name() const { return name_; }
+    void name(const char *name);
     // For other ranks: the calls that this rank has come to or started; the call whose agreement it has been
     // waiting for, and its kind (0: none).
     uint64_t come() const { return most(load(&segment_.mine().arrived), load(&segment_.mine().promised)); }
@@ -174,7 +176,8 @@ class Lane {
     Mpi *mpi_ = nullptr;
     const World *world_ = nullptr;
     const Settings *settings_ = nullptr;
-    char name_[24] = "";
+    char name_[64] = "";
+    int part_ = 0;  // of its team
     Mpi::Handle comm_ = 0, node_ = 0, leaders_ = 0, peers_ = 0;
     // Over the ranks that send the same share across the network. Non-blocking collectives must be called in the
     // same order on all ranks, so calls that depend on the completion of others have a communicator of their own.
@@ -191,6 +194,7 @@ class Lane {
     uint64_t calls_ = 0, chunks_ = 0;
     int slowest_ = 0;
     bool broken_ = false, told_apart_ = false;
+    void blame(const Error &error) const;
     int id_ = -1;  // index in the watch
     const uint32_t *abandoned_ = nullptr;
     uint64_t awaited_ = 0;

@@ -18,7 +18,7 @@ constexpr double MEET_S = 2;       // limit for making a connection; a rank may 
 constexpr double ADDRESS_S = 0.5;  // of that, for one of several addresses
 constexpr double GUEST_S = 0.5;    // limit for a caller to say who it is
 constexpr int GUESTS = 16;         // callers who have not: the oldest gives way to a new one
-constexpr char HERE = 'h', BYE = 'b';
+constexpr char HERE = 'h', BYE = 'b', LEAVES = 'l';
 
 // The first message of the connecting rank: whom it calls, and who it is.
 struct Greeting {
@@ -208,13 +208,21 @@ int Lifeline::lost() {
     if (load(&lost_) >= 0 || pthread_mutex_trylock(&mutex_)) return load(&lost_);
     for (Wire *wire : {&ahead_, &behind_}) {
         if (wire->file < 0) continue;
-        char word = 0;
-        const ssize_t got = recv(wire->file, &word, 1, MSG_DONTWAIT);
+        char words[1 + sizeof came_] = "";
+        const ssize_t got = recv(wire->file, words, sizeof words, MSG_DONTWAIT | MSG_PEEK);
         if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+        const char word = got > 0 ? words[0] : 0;
+        if (got > 0 && got < ssize_t(sizeof words) && word == LEAVES) continue;  // the rest is on its way
+        if (word == LEAVES)
+            for (int i = 0; i < LANES; i++) {
+                uint64_t calls = 0;
+                memcpy(&calls, words + 1 + size_t(i) * sizeof calls, sizeof calls);
+                store(&came_[i], calls);
+            }
         const bool ended = got >= 0 || errno == ECONNRESET || errno == EPIPE;
         ::close(wire->file);
         wire->file = -1;
-        if (got == 1 && word == BYE) continue;
+        if (word == BYE) continue;
         store(&silent_, !ended);
         store(&lost_, wire->rank);
         break;
@@ -226,6 +234,15 @@ int Lifeline::lost() {
 void Lifeline::close() {
     for (const Wire *wire : {&ahead_, &behind_})
         if (wire->file >= 0 && send(wire->file, &BYE, 1, MSG_NOSIGNAL) < 0) continue;  // it has ended before
+    drop();
+}
+
+void Lifeline::leave(const uint64_t *calls) {
+    Lock lock(mutex_);
+    for (const Wire *wire : {&ahead_, &behind_}) {
+        if (wire->file < 0) continue;
+        if (send(wire->file, &LEAVES, 1, MSG_NOSIGNAL | MSG_MORE) == 1 && send(wire->file, calls, sizeof came_, MSG_NOSIGNAL) < 0) continue;  // it has ended before
+    }
     drop();
 }
 

@@ -21,10 +21,15 @@ class Lifeline {
     int open(Mpi &mpi, Mpi::Handle leaders, const World &world, Error *error);
     // After all ranks have agreed to end: a connection that closes from now on is not a loss.
     void close();
+    static constexpr int LANES = 256;
+    // This rank ends without such an agreement, after so many calls in each lane.
+    void leave(const uint64_t *calls);
     // A neighbour in the ring that has ended; -1: none is known.
     int lost();
     // Whether it fell silent instead: its host has failed, or the network to it.
     bool silent() const { return load(&silent_); }
+    // Whether it had come to that call of that lane before.
+    bool came(int lane, uint64_t call) const { return lane >= 0 && lane < LANES && load(&came_[lane]) >= call; }
 
   private:
     static constexpr int HOSTS = 8, DOORS = HOSTS + 1;
@@ -51,6 +56,7 @@ class Lifeline {
     int64_t rank_ = -1;
     int lost_ = -1;  // read by all threads, and
     bool silent_ = false;
+    uint64_t came_[LANES] = {};
 };
 
 }  // namespace fairlead

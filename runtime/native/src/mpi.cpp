@@ -77,7 +77,7 @@ int Mpi::find(Error *error) {
         WANT(Comm_split), WANT(Comm_split_type), WANT(Comm_rank), WANT(Comm_size), WANT(Comm_free),
         WANT(Comm_set_errhandler), WANT(Allreduce), WANT(Iallreduce), WANT(Bcast), WANT(Ibcast), WANT(Allgather),
         WANT(Iallgather), WANT(Ialltoall), WANT(Test), WANT(Issend), WANT(Improbe), WANT(Imrecv), WANT(Error_string),
-        WANT(Op_create),
+        WANT(Op_create), WANT(Comm_create_keyval), WANT(Comm_set_attr),
 #undef WANT
     };
     for (auto &want : wanted)
@@ -97,7 +97,7 @@ int Mpi::find(Error *error) {
         };
         (void)comm;
         abi = OPENMPI;
-        world = handle("ompi_mpi_comm_world");
+        world = handle("ompi_mpi_comm_world"), self = handle("ompi_mpi_comm_self");
         sum = handle("ompi_mpi_op_sum"), max = handle("ompi_mpi_op_max"), min = handle("ompi_mpi_op_min");
         f32 = handle("ompi_mpi_float"), f64 = handle("ompi_mpi_double");
         i16 = handle("ompi_mpi_int16_t"), i32 = handle("ompi_mpi_int32_t"), i64 = handle("ompi_mpi_int64_t"), byte = handle("ompi_mpi_byte");
@@ -105,11 +105,11 @@ int Mpi::find(Error *error) {
         request_null = handle("ompi_request_null");
         shared_type = 0, any_source = -1;
         in_place = reinterpret_cast<void *>(1), no_status = nullptr;
-        if (!world || !sum || !max || !min || !f32 || !f64 || !i16 || !i32 || !i64 || !byte || !errors_return || !info_null)
+        if (!world || !self || !sum || !max || !min || !f32 || !f64 || !i16 || !i32 || !i64 || !byte || !errors_return || !info_null)
             return error->set(FAIRLEAD_NO_MPI, "%s is an Open MPI without its predefined handles", library);
     } else if (strstr(library, "libmpi_abi")) {
         abi = STANDARD;
-        world = 0x101, sum = 0x21, min = 0x22, max = 0x23;
+        world = 0x101, self = 0x102, sum = 0x21, min = 0x22, max = 0x23;
         f32 = 0x210, f64 = 0x214, i16 = 0x248, i32 = 0x250, i64 = 0x258, byte = 0x247;
         errors_return = 0x143, info_null = 0x130, request_null = 0x180;
         shared_type = 221, any_source = -1;
@@ -124,7 +124,7 @@ int Mpi::find(Error *error) {
             return error->set(FAIRLEAD_NO_MPI, "%s is \"%.*s\", which has neither the binary interface of MPICH nor that of Open MPI or MPI-5; take plain MPI (FAIRLEAD_COMM_BACKEND=mpi4py)", library,
                               int(least(strcspn(version, "\n"), size_t(100))), version);
         abi = MPICH;
-        world = 0x44000000, max = 0x58000001, min = 0x58000002, sum = 0x58000003;
+        world = 0x44000000, self = 0x44000001, max = 0x58000001, min = 0x58000002, sum = 0x58000003;
         f32 = 0x4c00040a, f64 = 0x4c00080b, i16 = 0x4c000238, i32 = 0x4c000439, i64 = 0x4c00083a, byte = 0x4c00010d;
         errors_return = 0x54000001, info_null = 0x1c000000, request_null = 0x2c000000;
         shared_type = 1, any_source = -2;
@@ -150,6 +150,13 @@ int Mpi::start(Error *error) {
     if (int bad = here("fairlead_comm_init", error)) return bad;
     if (int bad = check(Op_create(add<F16>, 1, &sum_f16), "MPI_Op_create", error)) return bad;
     return check(Op_create(add<BF16>, 1, &sum_bf16), "MPI_Op_create", error);
+}
+
+int Mpi::at_finalize(int (*leaves)(Handle, int, void *, void *), Error *error) {
+    int key = 0;
+    auto not_copied = [](Handle, int, void *, void *, void *, int *copied) { return *copied = 0; };
+    if (int bad = check(Comm_create_keyval(not_copied, leaves, &key, nullptr), "MPI_Comm_create_keyval", error)) return bad;
+    return check(Comm_set_attr(self, key, nullptr), "MPI_Comm_set_attr", error);  // deleted first of all (MPI 4.1, 11.2.4)
 }
 
 int Mpi::here(const char *call, Error *error) const {

@@ -40,12 +40,14 @@ struct Mpi {
     int (*Imrecv)(void *, int, Handle, Handle *, Handle *);
     int (*Error_string)(int, char *, int *);
     int (*Op_create)(void (*)(void *, void *, int *, void *), int, Handle *);
+    int (*Comm_create_keyval)(int (*)(Handle, int, void *, void *, void *, int *), int (*)(Handle, int, void *, void *), int *, void *);
+    int (*Comm_set_attr)(Handle, int, void *);
 
     Abi abi;
     char library[600];
     Threads threads;  // which threads may call
     bool ours;      // init started it
-    Handle world, sum, max, min, f32, f64, i16, i32, i64, byte, errors_return, info_null, request_null;
+    Handle world, self, sum, max, min, f32, f64, i16, i32, i64, byte, errors_return, info_null, request_null;
     Handle sum_f16, sum_bf16;  // of i16, whose bits are halves
     int shared_type, any_source;
     void *in_place, *no_status;
@@ -61,6 +63,8 @@ struct Mpi {
     int find(Error *error);
     // Starts it unless it runs.
     int start(Error *error);
+    // Has `leaves` called when the program calls MPI_Finalize.
+    int at_finalize(int (*leaves)(Handle, int, void *, void *), Error *error);
     // Returns 0 if a call succeeded.
     int check(int code, const char *call, Error *error) const;
 };

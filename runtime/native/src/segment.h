@@ -20,6 +20,8 @@ struct Call {
     }
 };
 
+enum End : uint32_t { GOES_ON, FINALIZED, LEFT };  // LEFT: it called MPI_Finalize instead
+
 constexpr size_t FEW = 96;  // bytes stored next to the arrival: they travel in two cache lines
 
 struct alignas(128) Arrival {
@@ -37,7 +39,7 @@ struct alignas(128) Seat {
     alignas(64) uint64_t arrived;
     uint64_t token;
     int32_t rank;
-    uint32_t ended;     // finalize was called: this rank comes to no further call
+    uint32_t ended;     // this rank comes to no further call: of enum End
     uint64_t promised;  // calls started, even if no helper has come to them yet
     // Of the first lane: what this process's only thread waits for, as lane << 48 | call; 0 if unknown, as in a
     // process that calls from several threads.

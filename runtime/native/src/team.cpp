@@ -19,7 +19,7 @@ __thread int pending_count;
 }  // namespace
 
 int fairlead_team::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int number, int threads, Error *error) {
-    count_ = threads, number_ = number;
+    count_ = threads;
     broke_.clear();
     for (int i = 0; i < count_; i++) {
         if (int bad = lanes_[i].open(mpi, from, world, settings, number, i, error)) return bad;
@@ -144,10 +144,16 @@ int fairlead_team::begin(const fairlead_tensor *tensors, uint64_t count, int ope
         const int bad = wait(next - MOST_STARTED, error);
         if (bad && !reported) return bad;
         error->clear();
+        if (bad) {
+            Lock lock(mutex_);
+            Old &old = old_[olds_++ % MOST_OLD];
+            if (old.status) forgotten_ = old.ticket + 1;
+            old = {next - MOST_STARTED, bad};
+        }
     }
     if (count_ > 1 && load(&failed_)) {
         Lock lock(mutex_);
-        return error->set(broke_.status, "an earlier call of team %d failed: %.1000s", number_, broke_.text);
+        return error->set(broke_.status, "an earlier call of %s failed: %.1000s", lanes_[0].name(), broke_.text);
     }
     if (!request.tensors.room(count + 1)) return error->set(FAIRLEAD_NO_MEMORY, "no memory for a list of %llu tensors", static_cast<unsigned long long>(count));
     if (count) memcpy(request.tensors.at(), tensors, count * sizeof *tensors);
@@ -255,7 +261,13 @@ int fairlead_team::move(uint64_t ticket, Error *error) {
 
 int fairlead_team::wait(uint64_t ticket, Error *error) {
     if (ticket >= issued_) return error->set(FAIRLEAD_BAD_CALL, "ticket %llu was never given; %llu were", static_cast<unsigned long long>(ticket), static_cast<unsigned long long>(issued_));
-    if (ticket + MOST_STARTED < issued_) return 0;  // its slot was reused, so it is done
+    if (ticket + MOST_STARTED < issued_) {  // its slot was reused, so it is done
+        Lock lock(mutex_);
+        for (const Old &old : old_)
+            if (old.status && old.ticket == ticket) return error->set(old.status, "call %llu of %s has failed; %llu were started after it, and its message is kept no longer", static_cast<unsigned long long>(ticket + 1), lanes_[0].name(), static_cast<unsigned long long>(issued_ - ticket - 1));
+        if (ticket < forgotten_) return error->set(FAIRLEAD_BAD_CALL, "how call %llu of %s ended is known no longer: %d calls after it have failed", static_cast<unsigned long long>(ticket + 1), lanes_[0].name(), MOST_OLD);
+        return 0;
+    }
     if (int bad = settle(ticket, error)) return bad;
     while (!finished(ticket)) {
         uint32_t bell = load(&finished_bell_);

@@ -21,9 +21,13 @@ struct fairlead_team {
     // FAIRLEAD_INTERRUPTED if one was; other errors are returned by fairlead_comm_wait.
     static int catch_up(fairlead::Error *error);
     fairlead_stats stats(const fairlead::Ticks &clock);
+    // For messages and the timeline, in place of its number.
+    void name(const char *name) {
+        for (int i = 0; i < count_; i++) lanes_[i].name(name);
+    }
     // This rank comes to no further call.
-    void leave() {
-        for (int i = 0; i < count_; i++) lanes_[i].leave();
+    void leave(fairlead::End how = fairlead::FINALIZED) {
+        for (int i = 0; i < count_; i++) lanes_[i].leave(how);
     }
     // Why one of its lanes has no shared memory; "".
     const char *why_not() const;
@@ -83,6 +87,12 @@ struct fairlead_team {
     // One of several lanes has failed: the others need not wait for ranks that know it, and the team is unusable.
     uint32_t failed_ = 0;
     fairlead::Error broke_;
-    int number_ = 0;
+    // Failed calls whose slot was reused; of those before `forgotten_`, some have failed that are not here.
+    static constexpr int MOST_OLD = 64;
+    struct Old {
+        uint64_t ticket;
+        int status;
+    } old_[MOST_OLD] = {};
+    uint64_t olds_ = 0, forgotten_ = 0;
     pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // guards the errors of requests
 };

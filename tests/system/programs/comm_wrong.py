@@ -176,6 +176,15 @@ def left() -> None:
     raw("finalize")
 
 
+def finalizes_mpi() -> None:
+    """Rank 1 calls MPI_Finalize, as mpi4py does at sys.exit(0), where it waits for the others."""
+    call("barrier")
+    if RANK != 1:
+        report("barrier")
+        raw("finalize")
+    ctypes.CDLL(None).MPI_Finalize()
+
+
 def unreachable() -> None:
     """The network goes down after the first call."""
     call("barrier")
@@ -192,6 +201,47 @@ def slow() -> None:
         time.sleep(2.5)
     report("barrier")
     report("finalize")
+
+
+def slow_root() -> None:
+    """Rank 1 is stopped while the others wait for the chunks of its broadcast."""
+    row = (np.ones(16 << 20), None, FLOAT64)
+    call("barrier")
+    if RANK == 1:
+        me = os.getpid()
+        if not os.fork():
+            time.sleep(0.1)
+            os.kill(me, signal.SIGSTOP)
+            time.sleep(2.5)
+            os.kill(me, signal.SIGCONT)
+            os._exit(0)
+    report("broadcast", tensors(row), ONE, 1)
+    report("finalize")
+
+
+def old_ticket() -> None:
+    """A failed call is waited for long after, when its place has been used again."""
+    mine = team()
+    odd = (np.ones(3 if RANK else 4), None, FLOAT64)
+    ticket = start(mine, [odd])
+    for _ in range(100):
+        made = ctypes.c_uint64()
+        status, _ = failure("start", mine, tensors(ROW), ONE, SUM, ctypes.byref(made))
+        while status:  # the place of the failed one says so once
+            status, _ = failure("start", mine, tensors(ROW), ONE, SUM, ctypes.byref(made))
+    report("wait", mine, ticket)
+    report("wait", mine, made)
+    report("finalize")
+
+
+def leaves_early() -> None:
+    """Rank 1 has done its part of all calls and is in MPI_Finalize while the others are still in them."""
+    rows = tensors((np.ones(4 << 20), None, FLOAT64))
+    for _ in range(3):
+        report("broadcast", rows, ONE, 0)
+    if RANK == 2:
+        time.sleep(2)
+    ctypes.CDLL(None).MPI_Finalize()
 
 
 def late() -> None:
@@ -304,6 +354,8 @@ def alone() -> None:
     for number in (0, 17, -3):
         report("team", number, ctypes.byref(null))
     report("team", 1, None)
+    report("team_name", lone, None)
+    report("team_name", null, b"x")
     assert raw("done", null, ticket) == 1  # done: wait says of what it failed
     aggregate(lone, [ROW])  # none of them has done harm
     aggregate(lone, [])

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fairlead.base.paths import atomic_write
+
 WRITES = """
 import sys
 from pathlib import Path
@@ -20,3 +22,35 @@ def test_text_is_utf8_whatever_the_locale(tmp_path: Path) -> None:
     ascii_only = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     subprocess.run([sys.executable, "-c", WRITES, tmp_path / "page"], env=ascii_only, check=True)
     assert (tmp_path / "page").read_text("utf-8") == "3 × 2 µs\n"
+
+
+def test_file_of_a_killed_writer_is_removed_by_the_next_and_no_other(tmp_path: Path) -> None:
+    code = (
+        "import sys, time, pathlib\nfrom fairlead.base.paths import atomic_write\n"
+        "with atomic_write(pathlib.Path(sys.argv[1])) as stream:\n"
+        "    stream.write(b'half'); stream.flush(); print('ready', flush=True); time.sleep(99)"
+    )
+    target = tmp_path / "file"
+    others = [
+        tmp_path / ".other.abc.partial",
+        tmp_path / ".file.x",
+        tmp_path / ".file.link.partial",
+    ]
+    for other in others[:2]:
+        other.write_text("x")
+        os.utime(other, (1, 1))
+    others[2].symlink_to(others[0])
+    with subprocess.Popen(
+        [sys.executable, "-c", code, target], stdout=subprocess.PIPE, text=True
+    ) as writer:
+        assert writer.stdout and writer.stdout.readline() == "ready\n"
+        (partial,) = set(tmp_path.glob(".file.*.partial")) - set(others)
+        os.utime(partial, (1, 1))
+        with atomic_write(target) as stream:  # the other one lives
+            stream.write(b"whole")
+        assert partial.exists()
+        writer.kill()
+    with atomic_write(target) as stream:
+        stream.write(b"again")
+    assert target.read_bytes() == b"again"
+    assert sorted(tmp_path.iterdir()) == sorted([target, *others])

@@ -20,7 +20,7 @@ import pytest
 from tests.support.living import alive
 from tests.support.recorded import planned
 
-from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.base.errors import ExitCode, FairleadError, Finding
 from fairlead.engines.apptainer import ENGINE as APPTAINER
 from fairlead.engines.model import Call
 from fairlead.launch import launch
@@ -125,6 +125,77 @@ def test_launch_rank_failed_and_the_others_waiting_are_ended_only_within_mpi(
     assert finding.check == "rank-died" and finding.where == "rank 1, exit code 3"
 
 
+def test_launch_whose_launcher_goes_on_after_its_ranks_is_ended(run, tmp_path: Path) -> None:
+    launcher = tmp_path / "mpiexec"
+    launcher.write_text(launcher.read_text().replace("exit $all", "sleep 600"))
+    findings: list[Finding] = []
+    limits = launch.Limits(after_all_s=0.5)
+    with (tmp_path / "out").open("wb") as out:
+        streams = launch.Streams(out, subprocess.STDOUT)
+        result = run("exit 0", limits=limits, on_finding=findings.append, streams=streams)
+        failed = run("exit $((3 * PMI_RANK))", limits=limits, streams=streams)
+    assert result.code == 0 and result.launcher_code != 0 and failed.code == 3
+    [finding] = findings
+    assert "mpiexec" in finding.where and "all 2 ranks had ended 0.5 s before" in finding.why
+
+
+def test_launcher_whose_output_nobody_reads_is_waited_for(run, tmp_path: Path) -> None:
+    """As with a pager: the ranks have ended, and the launcher still has their output."""
+    launcher = tmp_path / "mpiexec"
+    launcher.write_text(
+        launcher.read_text().replace("exit $all", "head -c 200000 /dev/zero; exit $all")
+    )
+    readable, writable = os.pipe()
+    got: list[int] = []
+
+    def read() -> None:
+        time.sleep(2)
+        while part := os.read(readable, 65536):
+            got.append(len(part))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    streams = launch.Streams(writable, subprocess.DEVNULL)
+    result = run("exit 0", limits=launch.Limits(after_all_s=0.5), streams=streams)
+    os.close(writable)
+    thread.join()
+    os.close(readable)
+    assert result.launcher_code == 0 and sum(got) == 200_000
+
+
+def blamed(run, tmp_path: Path, script: str, notes: dict[str, str]) -> LaunchResult:
+    """A launch, while which ranks write down notes."""
+
+    def note() -> None:
+        (folder,) = (tmp_path / "runs").iterdir()
+        for name, text in notes.items():
+            (folder / name).write_text(text)
+
+    return run(script, 3, watch=note)
+
+
+@pytest.mark.parametrize(
+    ("notes", "what", "where"),
+    [
+        # Rank 0 ends first, for rank 2, which only then is killed.
+        ({"blames.0": "2", "started.2": "n7 41\n"}, "rank 2 made others fail: it ended: killed by SIGKILL", "rank 2 on n7"),
+        ({"blames.0": "1", "blames.1": "2"}, "rank 2 made others fail: it ended: killed by SIGKILL", "rank 2"),
+        ({"blames.0": "1", "left.1": "n7 41\n"}, "rank 1 made others fail: it ended: exit code 1", "rank 1 on n7"),
+        ({"blames.0": "1", "blames.1": "0"}, "rank 0 failed first: exit code 1", "rank 0"),
+        ({"blames.0": "0"}, "rank 0 failed first: exit code 1", "rank 0"),
+        ({}, "rank 0 failed first: exit code 1", "rank 0"),
+    ],
+)  # fmt: skip
+def test_closing_error_names_the_rank_that_others_failed_for(
+    run, tmp_path: Path, notes, what: str, where: str
+) -> None:
+    script = "sleep 0.$((5 + PMI_RANK)); [ $PMI_RANK = 2 ] && kill -9 $$; exit 1"
+    result = blamed(run, tmp_path, script, notes)
+    finding = launch.explain_exit(result)
+    assert finding and finding.check == "rank-failed" and result.code == 1
+    assert (finding.what, finding.where) == (what, where)
+
+
 def test_launch_that_hangs_is_ended_by_the_watchdog(run, tmp_path: Path) -> None:
     with pytest.raises(FairleadError) as caught:
         run(
@@ -144,6 +215,15 @@ def test_launch_ended_by_its_launcher_is_no_failed_launch(run) -> None:
     assert result.code == 137
     finding = launch.explain_exit(result)
     assert finding and finding.check == "aborted" and "1 ranks were running" in finding.where
+
+
+def test_launch_aborted_by_a_victim_names_the_rank_that_it_waited_for(run, tmp_path: Path) -> None:
+    """MPI_Abort ends all ranks before any exit code is written."""
+    notes = {"blames.0": "1", "left.1": "n7 41\n"}
+    result = blamed(run, tmp_path, "sleep 0.3; kill -9 $PPID; kill -9 $$", notes)
+    finding = launch.explain_exit(result)
+    assert finding and finding.check == "aborted" and finding.where == "rank 1 on n7"
+    assert finding.what == "rank 1 made others fail: it is in MPI_Finalize"
 
 
 def test_launch_of_a_launcher_that_starts_nothing_is_reported(tmp_path: Path) -> None:

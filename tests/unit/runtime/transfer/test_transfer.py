@@ -377,6 +377,35 @@ def test_folder_of_a_killed_run_is_cleared_by_the_next_and_no_other(
     assert lives.lock is not None
 
 
+def test_copy_of_results_that_was_killed_is_cleared_by_the_next_run_and_nothing_else(
+    source: Path, tmp_path: Path
+) -> None:
+    code = """
+import os, sys, time
+from fairlead.transfer import node
+from fairlead.transfer.model import OutItem
+begun = node.stage_in(sys.argv[1], [])
+os.mkdir(f"{sys.argv[1]}/data/res")
+open(f"{sys.argv[1]}/data/res/weights", "wb").write(b"result")
+def stop(what, count):
+    if what == "copying":
+        print("ready", flush=True)
+        time.sleep(99)
+node.stage_out(sys.argv[1], [OutItem("res", sys.argv[2])], on_progress=stop)
+"""
+    back = tmp_path / "back"
+    back.mkdir()
+    (back / ".mine.0123abcd.partial").write_text("of somebody else")
+    words = (sys.executable, "-c", code, begun_folder(tmp_path, "dead"), str(back / "res"))
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout and other.stdout.readline() == "ready\n"
+        folder.clear_stale(str(tmp_path))  # it lives
+        assert len(list(back.iterdir())) == 2
+        other.kill()
+    staged(tmp_path, InItem(str(source), "x"), name="next")
+    assert [path.name for path in back.iterdir()] == [".mine.0123abcd.partial"]
+
+
 def test_what_the_job_has_is_used_again_when_it_is_still_right(
     source: Path, tmp_path: Path
 ) -> None:
