@@ -167,7 +167,7 @@ def horovod_lacks():
     def spark():
         import horovod.spark  # noqa: F401
 
-    calls = (elastic, spark, lambda: hvd.Adasum, lambda: hvd.alltoall, lambda: hvd.nonsense,
+    calls = (elastic, spark, lambda: hvd.SyncBatchNormalization, lambda: hvd.nonsense,
              lambda: hvd.allreduce(np.ones(1), process_set=1))  # fmt: skip
     return [refusal(call) for call in calls]
 

@@ -90,7 +90,7 @@ def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
     # TensorFlow runs the operations of a step in threads. Compared as they are sent, in the same call: gradients are
     # floats, and nothing is widened.
     ranks = comm.init().team()
-    reduce = _reduction(op, compression, more).operation(lambda: ranks, compared=False)
+    reduce = _reduction(op, compression, more).at_once(lambda: ranks)
     mean = partial(common.present, partial(tensors.gradients, reduce))
     return averaging(optimizer, mean, lambda: ranks, "hvd.broadcast_global_variables")
 
@@ -109,7 +109,7 @@ class DistributedGradientTape:
         **more: Any,
     ):
         self._tape = gradtape
-        self._reduce = _reduction(op, compression, more).operation(comm.init, compared=False)
+        self._reduce = _reduction(op, compression, more).at_once(comm.init)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
@@ -136,4 +136,9 @@ class DistributedGradientTape:
 
 def _reduction(op: Any, compression: Any, more: dict[str, Any]) -> rules.Reduction:
     hvd.no_sets(more)
+    hvd.require(op in (hvd.Average, hvd.Sum), f"op={op} of gradients", "op=Average or op=Sum")
+    known = compression in (hvd.Compression.none, hvd.Compression.fp16)
+    hvd.require(
+        known, f"compression={compression} of gradients", "Compression.none or Compression.fp16"
+    )
     return hvd.reduction(op=op, compression=compression)
