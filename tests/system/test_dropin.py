@@ -305,16 +305,19 @@ def test_collectives_of_horovod_against_numpy(backend: str, ranks: int) -> None:
     assert sorted(done.stdout.splitlines()) == sorted(f"rank {r}: right" for r in range(ranks))
 
 
-@pytest.mark.parametrize("way", ["exit", "raise"])
+@pytest.mark.parametrize("way", ["exit", "exit of a training", "raise"])
 def test_rank_that_ends_early_is_named_to_those_that_wait(tmp_path: Path, way: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"""
 import sys
 import numpy as np
 from fairlead.comm.dropin import hvd
+from fairlead.comm.frameworks import common
 hvd.init()
 hvd.allreduce(np.ones(1))
-if hvd.rank() == 1 and "{way}" == "exit":
+if "{way}" == "exit of a training":
+    common.end_together()
+if hvd.rank() == 1 and "{way}" != "raise":
     sys.exit(0)
 if hvd.rank() == 1:
     raise RuntimeError("out of data")

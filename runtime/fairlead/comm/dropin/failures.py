@@ -26,6 +26,9 @@ class HorovodInternalError(FairleadError, RuntimeError):
 class UsageError(FairleadError, ValueError):
     """A call that cannot be right, whatever other ranks do."""
 
+    def __init__(self, findings: Any = (), code: ExitCode = ExitCode.FAILED):
+        super().__init__(findings, code)
+
 
 class HostsUpdatedInterrupt(RuntimeError):
     """Other hosts take part from now on; for scripts that catch it. Nothing here raises it."""

@@ -12,7 +12,7 @@ import torch
 
 from fairlead.base.errors import fail
 from fairlead.comm.core import Comm
-from fairlead.comm.dropin import hvd, requests, sets
+from fairlead.comm.dropin import hvd, requests
 from fairlead.comm.dropin.failures import usage
 from fairlead.comm.dropin.hvd_torch_handles import sparse_allreduce_async
 from fairlead.comm.dropin.teams import say_on_rank_0
@@ -56,7 +56,6 @@ def DistributedOptimizer(  # noqa: PLR0913, Horovod's
     if process_set is hvd.global_process_set or process_set.included():
         attach(averaging)
         optimizer.register_step_pre_hook(averaging.warn)
-        sets.end_first()
         optimizer.synchronize = averaging.synchronize
     else:
         optimizer.synchronize = lambda: None

@@ -226,6 +226,37 @@ class Alltoall:
         self.operation = Operation(move, back, same_shape=False)
 
 
+def alltoall_of(
+    members: Callable[[], Members],
+    checked: Callable[[Array, Array], tuple[int, ...]],
+    name: str | None = None,
+) -> Operation:
+    """:class:`Alltoall` of an array and its splits; gives the rows, and how many there are of each rank.
+
+    Args:
+        checked: the splits, of which the second argument is an array, as they fit the first one.
+    """
+    moved: list[Alltoall] = []
+
+    def move(arrays: list[Array], rows: Sequence[int]) -> list[Array]:
+        array, splits = arrays
+        moved[:] = [Alltoall(members, checked(array, splits), name)]
+        found = moved[0].operation.move([array], rows[:1])
+        return [*found, np.array(moved[0].received, splits.dtype)]
+
+    def move_back(arrays: list[Array], rows: Sequence[int]) -> list[Array]:
+        found = moved[0].operation.gradient().move(arrays[:1], rows[:1])
+        return [*found, np.zeros(members().size(), arrays[1].dtype)]
+
+    def move_again(arrays: list[Array], rows: Sequence[int]) -> list[Array]:
+        found = moved[0].operation.move(arrays[:1], rows[:1])
+        return [*found, np.zeros(members().size(), arrays[1].dtype)]
+
+    back = Operation(move_back, lambda: again, same_shape=False)
+    again = Operation(move_again, lambda: back, same_shape=False)
+    return Operation(move, lambda: back, same_shape=False)
+
+
 def even(length: int, size: int) -> tuple[int, ...]:
     """As many rows for each rank.
 

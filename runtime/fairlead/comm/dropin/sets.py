@@ -15,6 +15,7 @@ from fairlead.comm.dropin.engine import Channel, Engine, Handle, report
 from fairlead.comm.dropin.failures import usage
 from fairlead.comm.dropin.groups import of_all
 from fairlead.comm.dropin.moves import Done
+from fairlead.comm.frameworks import common
 
 __all__ = [
     "ProcessSet",
@@ -135,6 +136,16 @@ def of(given: Any) -> ProcessSet:
     return given
 
 
+def by_number(number: int) -> ProcessSet:
+    """
+    Raises:
+        FairleadError: there is none.
+    """
+    if number not in _sets:
+        raise fail("comm-dropin-set-absent", ranks=f"of number {number}")
+    return _sets[number]
+
+
 def hosts() -> Sequence[str]:
     """Of each rank; none before ``init`` and after ``shutdown``."""
     return _engines[0].hosts if _engines else []
@@ -151,6 +162,7 @@ def start(given: Sequence[Any]) -> None:
     global_process_set.process_set_id, global_process_set._channel = _ALL, made.all
     _sets.clear()
     _sets[_ALL] = global_process_set
+    common.before_meeting[:] = [made.announce_end]
     atexit.register(_finish)
     for each in given:
         add_process_set(each)
@@ -160,17 +172,6 @@ def _of_each(arrived: Callable[[], list[bytes] | None]) -> list[bytes]:
     while (every := arrived()) is None:
         pass
     return every
-
-
-def end_first() -> None:
-    """At the end of the program, ranks that wait here are told before this one waits elsewhere."""
-    atexit.unregister(_announce)
-    atexit.register(_announce)
-
-
-def _announce() -> None:
-    if _engines and comm._comm is not None and comm._comm.here:
-        _engines[0].announce_end()
 
 
 def _finish() -> None:
@@ -184,6 +185,7 @@ def _finish() -> None:
 def stop() -> None:
     """Collective."""
     if _engines:
+        common.before_meeting.clear()
         _engines.pop().close()
     for known in _sets.values():
         known.process_set_id = known._channel = None

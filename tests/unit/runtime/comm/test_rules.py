@@ -283,3 +283,23 @@ def test_adasum_adds_what_is_orthogonal_and_averages_what_is_parallel(
     assert all(got.tolist() == [1, 2, 3] and got.dtype == dtype for got in found)
     nothing = thread_ranks.on_each(2, lambda r: operation.move([rows[0] * 0], [3])[0], patch)
     assert nothing[0].tolist() == [0, 0, 0]
+
+
+def test_splits_may_be_an_array_that_comes_with_the_rows(patch: pytest.MonkeyPatch) -> None:
+    """As in a graph, where they are known only when it runs."""
+
+    def call(rank: int) -> None:
+        operation = rules.alltoall_of(here, lambda array, splits: tuple(splits.tolist()))
+        splits = np.array([rank, 1, 0], np.int32)
+        array = np.arange(rank + 3.0)
+        got, received = operation.move([array, splits], [len(array), SIZE])
+        expected = {0: [0, 1, 2], 1: [1, 1, 1], 2: [0, 0, 0]}[rank]
+        assert received.tolist() == expected and received.dtype == np.int32
+        assert len(got) == sum(expected)
+        back, none = operation.gradient().move([got, received], [len(array), SIZE])
+        array[rank + 1 :] = 0
+        assert np.array_equal(back, array) and not none.any()
+        again, _ = operation.gradient().gradient().move([array, splits], [len(array), SIZE])
+        assert np.array_equal(again, got)
+
+    on_each(call, patch)
