@@ -61,13 +61,13 @@ class Alone:
 
 
 class Mpi4py:
-    """``MPI_COMM_WORLD`` by mpi4py, duplicated so that the program's own messages stay apart."""
+    """``MPI_COMM_WORLD``, or ``world``, by mpi4py, duplicated so that the program's own messages stay apart."""
 
-    def __init__(self, mpi: Any):
+    def __init__(self, mpi: Any, world: Any = None):
         from mpi4py import __version__
 
         self._mpi = mpi
-        self._world = mpi.COMM_WORLD.Dup()
+        self._world = (mpi.COMM_WORLD if world is None else world).Dup()
         node = self._world.Split_type(mpi.COMM_TYPE_SHARED, key=self._world.rank)
         self.name = f"mpi4py {__version__}"
         self.rank, self.size, self.local_rank = self._world.rank, self._world.size, node.rank
@@ -121,7 +121,7 @@ class Mpi4py:
         self._mpi.COMM_WORLD.Abort(code)
 
     def another(self) -> Mpi4py:
-        return Mpi4py(self._mpi)
+        return Mpi4py(self._mpi, self._world)
 
     def clock_of_rank_0(self, ask: Sequence[int], rounds: int) -> tuple[int, int, int] | None:
         theirs = np.zeros(1, np.int64)

@@ -76,11 +76,16 @@ def DistributedOptimizer(
             number, shape or dtype of the gradients, or on their number of steps; a tensor is sparse, or
             on a GPU from which NCCL cannot move it.
     """
-    if hasattr(optimizer, _MARK):
-        return optimizer
+    if not hasattr(optimizer, _MARK):
+        names = {id(parameter): name for name, parameter in named_parameters or ()}
+        attach(Averaging(optimizer, names))
+    return optimizer
+
+
+def attach(averaging: Averaging) -> None:
+    """Puts it around the ``step`` of its optimizer."""
     common.end_together()
-    names = {id(parameter): name for name, parameter in named_parameters or ()}
-    averaging = _Averaging(optimizer, names)
+    optimizer = averaging.optimizer
     setattr(optimizer, _MARK, averaging)
     optimizer.register_step_pre_hook(averaging.before_step)
     optimizer.register_step_post_hook(averaging.after_step)
@@ -89,7 +94,6 @@ def DistributedOptimizer(
     _average_before_unscaling()
     if comm._comm is not None:
         watch(comm._comm)
-    return optimizer
 
 
 def average_gradients(optimizer: Any) -> None:
@@ -294,12 +298,19 @@ def _fused(
     return [*arrays, present], [names[i] for i in host], means
 
 
-class _Averaging:
-    """The hooks around ``step`` of one optimizer."""
+class Averaging:
+    """The hooks around ``step`` of one optimizer.
+
+    Attributes:
+        compared_at: the step before which the parameters are compared over ranks.
+    """
+
+    compared_at = 1
 
     def __init__(self, optimizer: Any, names: Mapping[int, str]):
         self.optimizer, self.names = optimizer, names
-        self.averaged = self.compared = False
+        self.averaged = False
+        self.steps = 0
         self.versions: list[int] = []  # of the parameters after the last step
 
     def before_step(
@@ -329,19 +340,20 @@ class _Averaging:
         """
         parameters = self.parameters()
         names = self.called(parameters)
-        if not self.compared:
-            self.compared = True
+        self.steps += 1
+        if self.steps == 1:
             self.watch_end()
+        if self.steps == self.compared_at:
             common.require_equal(
-                comm.init(),
+                self.ranks(),
                 [held(p, name) for p, name in zip(parameters, names, strict=True)],
                 names,
-                "before the first step",
+                f"before the {('first', 'second')[self.steps - 1]} step",
                 "call `fairlead.comm.torch.broadcast_parameters(model)` before training",
             )
         watch(comm.init())
         common.step_averages(comm.init())
-        gradients = average_tensors(
+        gradients = self.means(
             [p.grad for p in parameters] + list(more),
             parameters + list(more),
             names + ["loss"] * len(more),
@@ -351,6 +363,16 @@ class _Averaging:
             parameter.grad = gradient
         self.averaged = True
         common.step_made(comm.init())
+
+    def ranks(self) -> Comm:
+        """Those that hold the same parameters."""
+        return comm.init()
+
+    def means(
+        self, gradients: list[Any], like: list[Any], names: list[str], *, any_values: bool
+    ) -> list[Any]:
+        """:func:`average_tensors` over :meth:`ranks`."""
+        return average_tensors(gradients, like, names, any_values=any_values)
 
     def parameters(self) -> list[Any]:
         groups = self.optimizer.param_groups
@@ -376,7 +398,7 @@ class _Averaging:
         Raises:
             FairleadError: the ranks hold others.
         """
-        ranks, parameters = comm.init(), self.parameters()
+        ranks, parameters = self.ranks(), self.parameters()
         if ranks.size == 1 or not self.versions:
             return
         # A script may give one rank other weights afterwards, such as the best ones, to evaluate them.
@@ -390,7 +412,10 @@ class _Averaging:
             return
         names = self.called(parameters)
         held_now = dict(zip(names, parameters, strict=True))
-        require_equal(held_now, "at the end of the training", common.UNEQUAL_AT_END)
+        arrays = [held(parameter, name) for name, parameter in held_now.items()]
+        common.require_equal(
+            ranks, arrays, list(held_now), "at the end of the training", common.UNEQUAL_AT_END
+        )
         if ranks.rank == 0:
             common.say(f"weights are bit-identical on {ranks.size} ranks ({len(names)} arrays)")
 
@@ -406,8 +431,8 @@ class _Averaging:
         return averaging
 
 
-def _of(optimizer: Any) -> _Averaging:
-    averaging: _Averaging | None = getattr(optimizer, _MARK, None)
+def _of(optimizer: Any) -> Averaging:
+    averaging: Averaging | None = getattr(optimizer, _MARK, None)
     if averaging is None:
         raise fail("comm-not-distributed", type=type(optimizer).__name__)
     return averaging

@@ -12,6 +12,8 @@ Nothing is replaced unless one of the two is done. `docs/howto/old-scripts.md` d
 * :mod:`~fairlead.comm.dropin.cray` is ``ml_comm`` and ``dl_comm``; :mod:`~fairlead.comm.dropin.teams`
   holds its state. :mod:`~fairlead.comm.dropin.hvd` is ``horovod``. ``cray_*.py`` and ``hvd_*.py`` are their
   parts for each framework.
+* :mod:`~fairlead.comm.dropin.engine` carries out Horovod's collectives, which ranks ask for in any order
+  (:mod:`~fairlead.comm.dropin.requests`), among all ranks or some (:mod:`~fairlead.comm.dropin.sets`).
 * :mod:`~fairlead.comm.dropin.tensors` puts a collective over tensors of any kind, and
   :mod:`~fairlead.comm.dropin.session_hooks` has the hooks and the optimizers of TF 1.
 
@@ -47,12 +49,21 @@ _MODULES = {
     "dl_comm.keras": f"{_HERE}.cray_keras",
     "dl_comm.torch": f"{_HERE}.cray_torch",
     "horovod": f"{_HERE}.hvd",
+    "horovod.common": f"{_HERE}.hvd",
+    "horovod.common.exceptions": f"{_HERE}.failures",
+    "horovod.common.process_sets": f"{_HERE}.sets",
     "horovod.tensorflow": f"{_HERE}.hvd_tensorflow",
+    "horovod.tensorflow.compression": f"{_HERE}.hvd",
+    "horovod.tensorflow.mpi_ops": f"{_HERE}.hvd_tensorflow",
+    "horovod.tensorflow.util": f"{_HERE}.hvd_tensorflow_util",
     "horovod.keras": f"{_HERE}.hvd_keras",
     "horovod.keras.callbacks": f"{_HERE}.callbacks",
     "horovod.tensorflow.keras": f"{_HERE}.hvd_keras",
     "horovod.tensorflow.keras.callbacks": f"{_HERE}.callbacks",
     "horovod.torch": f"{_HERE}.hvd_torch",
+    "horovod.torch.mpi_ops": f"{_HERE}.hvd_torch",
+    "horovod.torch.compression": f"{_HERE}.hvd",
+    "horovod.torch.optimizer": f"{_HERE}.hvd_torch_optimizer",
 }
 _TORCH = "ml_comm_torch"  # which brings torch along
 # Set by launchers in each process; before MPI has started there is nothing else to ask.

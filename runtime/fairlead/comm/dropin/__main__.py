@@ -1,4 +1,4 @@
-"""``python3 -m fairlead.comm.dropin [--only NAMES] SCRIPT ARGS…``: runs an old script unchanged."""
+"""``python3 -m fairlead.comm.dropin [--only NAMES] SCRIPT|-m MODULE ARGS…``: runs an old script unchanged."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from fairlead.comm.dropin.variables import HONOURED, IGNORED
 
 _USAGE = f"""\
 usage: python3 -m fairlead.comm.dropin [--only NAMES] SCRIPT [ARGS...]
+       python3 -m fairlead.comm.dropin [--only NAMES] -m MODULE [ARGS...]
 
-Runs SCRIPT, whose imports of {", ".join(NAMES)} get what fairlead has in their place.
+Runs SCRIPT, or MODULE as `python3 -m` does. Its imports of {", ".join(NAMES)} get what fairlead has in their place.
 
   --only NAMES  only these of them, with commas between
 """
@@ -24,7 +25,7 @@ _VARIABLES = "\nVariables of the Cray plugin:\n" + "".join(
 
 def main(words: list[str]) -> None:
     names: tuple[str, ...] = NAMES
-    while words and words[0].startswith("-"):
+    while words and words[0].startswith("-") and words[0] != "-m":
         option, *words = words
         option, equals, value = option.partition("=")
         if option in ("-h", "--help"):
@@ -37,6 +38,9 @@ def main(words: list[str]) -> None:
         names = tuple(value.split(","))
     if not words:
         _bad_usage("no script is given")
+    if words[0] == "-m":
+        _run_module(words[1:], names)
+        return
     script = words[0]
     if not Path(script).is_file():
         _bad_usage(f"there is no script {script}")
@@ -46,6 +50,16 @@ def main(words: list[str]) -> None:
     if not sys.flags.safe_path:
         sys.path[0] = str(Path(script).resolve().parent)
     runpy.run_path(script, run_name="__main__")
+
+
+def _run_module(words: list[str], names: tuple[str, ...]) -> None:
+    if not words:
+        _bad_usage("no module is given")
+    install(names)
+    sys.argv = words
+    if not sys.flags.safe_path:
+        sys.path[0] = str(Path.cwd())
+    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
 
 
 def _bad_usage(why: str) -> None:

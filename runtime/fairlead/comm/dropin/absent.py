@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from fairlead.base.errors import FairleadError, fail
 
-_SUM = "op=Average or op=Sum; for anything else, `allgather_object` and NumPy"
-_SUBSET = "`fairlead.comm.init().team()` has all ranks; a subset of them is mpi4py's `Comm.Split`"
 _START = "`fairlead run` and `fairlead script` start the ranks under any scheduler"
 
 # By top-level module, then by name: what to use instead.
@@ -19,26 +17,6 @@ ABSENT: Mapping[str, Mapping[str, str]] = {
         "spark": f"{_START}; the image `analytics` has Spark",
         "ray": _START,
         "mxnet": "TensorFlow, Keras or torch",
-        "Adasum": _SUM,
-        "Min": _SUM,
-        "Max": _SUM,
-        "Product": _SUM,
-        "ProcessSet": _SUBSET,
-        "add_process_set": _SUBSET,
-        "remove_process_set": _SUBSET,
-        "global_process_set": _SUBSET,
-        "join": "as many batches on every rank: cut the data to a multiple of ranks times batch",
-        "alltoall": "mpi4py's `Alltoallv`",
-        "reducescatter": "`allreduce`, of which each rank then takes its part",
-        "grouped_reducescatter": "`grouped_allreduce`, of which each rank then takes its part",
-        "grouped_allgather": "`allgather_object` of a list",
-        "allreduce_async": "`allreduce`, or `fairlead.comm.start`",
-        "allreduce_async_": "`allreduce_`, or `fairlead.comm.start`",
-        "allgather_async": "`allgather`",
-        "broadcast_async": "`broadcast`",
-        "broadcast_async_": "`broadcast_`",
-        "synchronize": "`allreduce`, which returns when it is done",
-        "poll": "`allreduce`, which returns when it is done",
         "SyncBatchNormalization": "`fairlead.comm.keras.Broadcast`, which averages the statistics",
         "SyncBatchNorm": "`fairlead.comm.torch.average_buffers`",
         "PartialDistributedGradientTape": "DistributedGradientTape",

@@ -1,34 +1,51 @@
 """``horovod``: what its TensorFlow, Keras and torch modules share.
 
-Each collective is called by all ranks in the same order, as fairlead does, and not in any order, as
-Horovod allows; ranks that differ get an error, and do not hang.
+Collectives are asked for in any order, by name or by their number, and carried out when all ranks have asked
+(:mod:`fairlead.comm.dropin.engine`); ranks that ask for different things get an error, and do not hang.
 """
 
 from __future__ import annotations
 
+import math
 import pickle
+import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from fairlead import comm
 from fairlead.base.errors import fail
-from fairlead.comm.core import Comm
-from fairlead.comm.dropin import rules
+from fairlead.comm.dropin import requests, rules, sets
 from fairlead.comm.dropin.absent import not_offered
+from fairlead.comm.dropin.failures import HorovodInternalError, HostsUpdatedInterrupt, usage
+from fairlead.comm.dropin.sets import (
+    ProcessSet,
+    add_process_set,
+    get_process_set_ids_and_ranks,
+    global_process_set,
+    remove_process_set,
+)
 from fairlead.comm.dropin.teams import say_on_rank_0
 from fairlead.comm.dropin.tensors import in_order
-from fairlead.comm.frameworks import common
 
 __all__ = [
+    "Adasum",
     "Average",
     "Compression",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
     "Sum",
+    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
+    "alltoall",
     "barrier",
     "broadcast",
     "broadcast_object",
@@ -37,19 +54,27 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "get_process_set_ids_and_ranks",
+    "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "grouped_allgather",
     "grouped_allreduce",
+    "grouped_reducescatter",
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "num_rank_is_power_2",
     "rank",
+    "reducescatter",
+    "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",
@@ -57,62 +82,109 @@ __all__ = [
 
 __version__ = "0.28.1"  # the interface that this follows
 Average, Sum = rules.AVERAGE, rules.SUM
-_hosts: list[str] = []  # of each rank; none before init and after shutdown
+Min, Max, Product, Adasum = rules.MIN, rules.MAX, rules.PRODUCT, rules.ADASUM
+
+
+class _Plain:
+    """Tensors travel as they are."""
+
+    wire = "none"
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, context: Any) -> Any:
+        return tensor
+
+
+class _Half:
+    """Floats travel as float16. In an allreduce, float32 alone does, and sums are float32."""
+
+    wire = "fp16"
+
+    @staticmethod
+    def compress(tensor: Any) -> tuple[Any, Any]:
+        """The tensor to send, and what :meth:`decompress` has to know."""
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(tensor, torch.Tensor):
+            whole = tensor.dtype
+            return (tensor.half() if whole.is_floating_point else tensor), whole
+        if isinstance(tensor, (np.ndarray, np.generic)):
+            floats = tensor.dtype.kind == "f"
+            return (tensor.astype(np.float16) if floats else tensor), tensor.dtype
+        import tensorflow
+
+        floats = tensor.dtype.is_floating
+        return (tensorflow.cast(tensor, tensorflow.float16) if floats else tensor), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Any, context: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(tensor, torch.Tensor):
+            return tensor.to(context)
+        if isinstance(tensor, (np.ndarray, np.generic)):
+            return tensor.astype(context)
+        import tensorflow
+
+        return tensorflow.cast(tensor, context)
 
 
 class Compression:
-    """How float32 travels: as it is, or as float16."""
+    """How tensors travel. Any class with :meth:`compress` and :meth:`decompress` of these is accepted as well."""
 
-    none = "none"
-    fp16 = "fp16"
+    none = _Plain
+    fp16 = _Half
 
 
 def init(comm_: Any = None, process_sets: Any = None, **more: Any) -> None:
-    """Starts MPI. Calling it again is free.
+    """Starts MPI, and makes ``process_sets``. Calling it again is free.
 
     Raises:
-        FairleadError: a subset of the ranks, or process sets, are asked for.
+        FairleadError: a subset of the ranks is asked for.
     """
-    if comm_ or process_sets or more.get("comm"):
-        raise not_offered("init of a subset of the ranks", "init() of all of them")
-    if _hosts:
+    if comm_ or more.get("comm"):
+        raise not_offered(
+            "init of a subset of the ranks", "init() of all of them, and process sets"
+        )
+    if is_initialized():
         return
-    import socket
-
     ranks = comm.init()
-    _hosts.extend(gather_objects(socket.gethostname()))
+    sets.start([] if process_sets in (None, "dynamic") else process_sets)
     say_on_rank_0(f"{ranks.size} rank(s), by {ranks.backend}, in place of Horovod")
 
 
 def shutdown() -> None:
     """Ends MPI. Collective."""
-    if _hosts:
-        _hosts.clear()
+    if is_initialized():
+        sets.stop()
         comm.finalize()
 
 
 def is_initialized() -> bool:
-    return bool(_hosts)
+    return bool(sets.hosts())
 
 
 def rank() -> int:
-    return _ranks().rank
+    return _all().rank()
 
 
 def size() -> int:
-    return _ranks().size
+    return _all().size()
 
 
 def local_rank() -> int:
-    return _ranks().local_rank
+    _all()
+    return comm.local_rank()
 
 
 def local_size() -> int:
-    return _ranks_of_nodes()[_hosts[rank()]]
+    return _ranks_of_nodes()[sets.hosts()[rank()]]
 
 
 def cross_rank() -> int:
-    return list(_ranks_of_nodes()).index(_hosts[rank()])
+    return list(_ranks_of_nodes()).index(sets.hosts()[rank()])
 
 
 def cross_size() -> int:
@@ -123,8 +195,23 @@ def is_homogeneous() -> bool:
     return len(set(_ranks_of_nodes().values())) == 1
 
 
-def barrier() -> None:
-    _ranks().barrier()
+def num_rank_is_power_2(num_rank: int) -> bool:
+    return num_rank > 0 and num_rank & (num_rank - 1) == 0
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Returns when every rank of the process set has called it."""
+    process_set.run(requests.BARRIER)
+
+
+def join(device: int = -1) -> int:
+    """Takes part in the sums and means of others with zeros, until all ranks have called it.
+
+    Returns:
+        The rank that was last.
+    """
+    done = sets.engine().run(sets.engine().all, requests.JOIN, name=requests.JOIN)
+    return done.last
 
 
 def mpi_built() -> bool:
@@ -144,53 +231,151 @@ gloo_enabled = cuda_built = rocm_built = ddl_built = ccl_built = gloo_built
 
 
 def allreduce(tensor: Any, *args: Any, **named: Any) -> Any:
-    """The mean (or sum) of a tensor over ranks. Collective; see :func:`grouped_allreduce`."""
+    """One tensor's :func:`grouped_allreduce`."""
     return grouped_allreduce([tensor], *args, **named)[0]
 
 
 def grouped_allreduce(tensors: Any, *args: Any, **named: Any) -> list[Any]:
-    """The mean (or sum) of each tensor over ranks, through one buffer. Collective.
+    """The mean, sum, minimum, maximum or product of each tensor over ranks, all or none of them.
 
     The other arguments are those of :func:`reduction`, in its order.
     """
-    return in_order(reduction(*args, **named).operation(_ranks), list(tensors))
+    members, name = _set_of(named), _named(args, named)
+    compression = named.get("compression", args[2] if len(args) > 2 else None)
+    operation = reduction(*args, **named).operation(lambda: members, name)
+    if compression is None or compression in (Compression.none, Compression.fp16):
+        return in_order(operation, list(tensors))
+    sent = [compression.compress(tensor) for tensor in tensors]
+    back = in_order(operation, [tensor for tensor, _ in sent])
+    return [
+        compression.decompress(result, context)
+        for result, (_, context) in zip(back, sent, strict=True)
+    ]
 
 
 def broadcast(tensor: Any, root_rank: int = 0, name: str | None = None, **more: Any) -> Any:
     """Rank ``root_rank``'s tensor. Collective."""
-    _ranks(more)
-    return in_order(rules.broadcast(root_rank), [tensor])[0]
+    members = _set_of(more)
+    root = members.root(root_rank)
+    return in_order(rules.broadcast(lambda: members, root, name), [tensor])[0]
 
 
 def allgather(tensor: Any, name: str | None = None, **more: Any) -> Any:
     """The tensors of all ranks, joined along their first dimension, which may differ. Collective."""
-    _ranks(more)
-    return in_order(rules.allgather(), [tensor])[0]
+    return grouped_allgather([tensor], name, **more)[0]
+
+
+def grouped_allgather(tensors: Any, name: str | None = None, **more: Any) -> list[Any]:
+    """:func:`allgather` of each tensor, all or none of them."""
+    members = _set_of(more)
+    return in_order(rules.allgather(lambda: members, name), list(tensors))
+
+
+def reducescatter(tensor: Any, *args: Any, **named: Any) -> Any:
+    """One tensor's :func:`grouped_reducescatter`."""
+    return grouped_reducescatter([tensor], *args, **named)[0]
+
+
+def grouped_reducescatter(
+    tensors: Any,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: Any = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    **more: Any,
+) -> list[Any]:
+    """This rank's rows of the mean or sum of each tensor; the first ranks get one more where they are not as many.
+
+    Raises:
+        FairleadError: another ``op``; a scalar.
+    """
+    members = _set_of(more)
+    how = scattering(tensors, op, prescale_factor, postscale_factor)
+    sent = [compression.compress(tensor) for tensor in tensors]
+    back = in_order(rules.reducescatter(lambda: members, how, name), [tensor for tensor, _ in sent])
+    return [
+        compression.decompress(result, context)
+        for result, (_, context) in zip(back, sent, strict=True)
+    ]
+
+
+def scattering(tensors: Sequence[Any], op: Any, before: float, after: float) -> rules.Reduction:
+    """What a reducescatter with these arguments does to arrays.
+
+    Raises:
+        HorovodInternalError: another ``op``; a scalar.
+    """
+    if op not in (Average, Sum):
+        refused = not_offered(f"reducescatter with op={op}", "op=Average or op=Sum")
+        raise HorovodInternalError(refused.findings)
+    for index, tensor in enumerate(tensors):
+        if not len(tensor.shape):
+            raise usage(fail("comm-dropin-scalar", call="reducescatter", index=index))
+    return rules.Reduction(op, "none", before, after)
+
+
+def alltoall(tensor: Any, splits: Any = None, name: str | None = None, **more: Any) -> Any:
+    """The rows of each rank that are for this one.
+
+    Args:
+        splits: how many rows each rank gets; without them, as many for all.
+    Returns:
+        The rows; with ``splits``, also how many there are of each rank.
+    Raises:
+        UsageError: the splits do not fit the tensor.
+    """
+    members = _set_of(more)
+    given = splits_of(splits, tensor, members)
+    moved = rules.Alltoall(lambda: members, given, name)
+    (result,) = in_order(moved.operation, [tensor])
+    return result if splits is None else (result, np.array(moved.received, np.int32))
+
+
+def splits_of(splits: Any, tensor: Any, members: ProcessSet) -> tuple[int, ...]:
+    """
+    Raises:
+        UsageError: they do not fit the tensor.
+    """
+    length = int(tensor.shape[0]) if len(tensor.shape) else 0
+    if splits is None:
+        return rules.even(length, members.size())
+    given = np.asarray(splits)
+    if given.dtype.kind not in "iu" or given.shape != (members.size(),):
+        raise usage(
+            fail(
+                "comm-dropin-splits-kind", given=f"{given.dtype} {given.shape}", size=members.size()
+            )
+        )
+    rows = tuple(given.tolist())
+    if sum(rows) > length or min(rows) < 0:
+        raise usage(fail("comm-dropin-splits", splits=list(rows), length=length))
+    return rows
 
 
 def broadcast_object(
     obj: Any = None, root_rank: int = 0, name: str | None = None, **more: Any
 ) -> Any:
     """Rank ``root_rank``'s object, which must be picklable. Collective."""
-    return common.broadcast_object(_ranks(more), obj, root_rank)
+    members = _set_of(more)
+    root = members.root(root_rank)
+    here = members.rank() == root
+    data = np.frombuffer(pickle.dumps(obj), np.uint8) if here else np.empty(0, np.uint8)
+    size = members.run(requests.BROADCAST, [np.array([data.size])], how=root).arrays[0]
+    sent = data if here else np.empty(int(size[0]), np.uint8)
+    (whole,) = members.run(requests.BROADCAST, [sent], how=root, name=name).arrays
+    return pickle.loads(whole.tobytes())
 
 
 def allgather_object(obj: Any, name: str | None = None, **more: Any) -> list[Any]:
     """Each rank's object, in rank order, on every rank. Collective."""
-    _ranks(more)
-    return gather_objects(obj)
-
-
-def gather_objects(value: Any) -> list[Any]:
-    ranks = comm.init()
-    # Pickled by itself: the objects of an old script need not be small.
-    data = np.frombuffer(pickle.dumps(value), np.uint8)
-    result: list[Any] = []
-    for root, length in enumerate(common.of_each_rank(ranks, data.size)):
-        mine = data if ranks.rank == root else np.empty(length, np.uint8)
-        (whole,) = ranks.broadcast([mine], root)
-        result.append(pickle.loads(whole.tobytes()))
-    return result
+    members = _set_of(more)
+    data = np.frombuffer(pickle.dumps(obj), np.uint8)
+    (sizes,) = members.run(requests.ALLGATHER, [np.array([data.size])]).arrays
+    (whole,) = members.run(requests.ALLGATHER, [data], name=name).arrays
+    ends = np.cumsum(sizes)
+    pieces = [whole[end - n : end] for n, end in zip(sizes, ends, strict=True)]
+    return [pickle.loads(piece.tobytes()) for piece in pieces]
 
 
 def reduction(
@@ -205,39 +390,60 @@ def reduction(
     """What an allreduce with these arguments does to arrays.
 
     Args:
-        compression: ``Compression.fp16``: float32 travels as float16.
+        compression: ``Compression.fp16``: float32 travels as float16. What another class compresses, it compresses
+            before.
         more: ``device_dense``, ``sparse_as_dense`` and the like, without meaning here.
     Raises:
-        FairleadError: another ``op``, or process sets.
+        FairleadError: another ``op``; a factor that is not finite.
+        UsageError: both ``op`` and ``average``.
     """
-    _ranks(more)
+    if op is not None and average is not None:
+        raise usage(fail("comm-dropin-op-average"))
     if op is None:
         op = Average if average is None or average else Sum
-    require(op in (Average, Sum), f"op={op}", "op=Average or op=Sum")
-    known = (Compression.none, Compression.fp16)
-    require(
-        compression in known, f"compression={compression}", "Compression.none or Compression.fp16"
-    )
-    return rules.Reduction(op, compression, prescale_factor, postscale_factor)
+    require(op in rules.OPERATIONS, f"op={op}", f"op={', '.join(rules.OPERATIONS)}")
+    if op == Adasum:
+        # As Horovod does; NotImplementedError is what its scripts catch.
+        if _set_of(more) is not global_process_set:
+            raise NotImplementedError("Adasum is of all ranks, not of a process set")
+        if not num_rank_is_power_2(size()):
+            raise NotImplementedError(f"Adasum of {size()} ranks, which are not a power of 2")
+    for factor in (prescale_factor, postscale_factor):
+        require(math.isfinite(factor), f"the factor {factor}", "a finite factor")
+    wire = getattr(compression, "wire", "none")
+    return rules.Reduction(op, wire, float(prescale_factor), float(postscale_factor))
 
 
-def _ranks(more: Mapping[str, Any] = {}) -> Comm:
-    """All ranks; ``more`` are arguments of a call, which must not ask for other ones."""
-    no_sets(more)
-    if not _hosts:
-        raise fail("comm-dropin-init-horovod-missing")
-    return comm.init()
+def _named(args: Sequence[Any], named: dict[str, Any]) -> str | None:
+    name: str | None = named.get("name", args[1] if len(args) > 1 else None)
+    return name
+
+
+def _set_of(more: dict[str, Any]) -> ProcessSet:
+    """The process set among the arguments of a call.
+
+    Raises:
+        FairleadError: before ``init``.
+    """
+    sets.engine()
+    return sets.of(more.get("process_set"))
+
+
+def _all() -> ProcessSet:
+    sets.engine()
+    return global_process_set
 
 
 def _ranks_of_nodes() -> Counter[str]:
     """How many ranks each node has; nodes are in the order of their first rank."""
-    _ranks()
-    return Counter(_hosts)
+    _all()
+    return Counter(sets.hosts())
 
 
-def no_sets(more: Mapping[str, Any]) -> None:
-    """Refuses a process set among the arguments of a call."""
-    require(more.get("process_set") is None, "process_set", "all ranks")
+def no_sets(more: dict[str, Any]) -> None:
+    """Refuses a process set, but that of all ranks, among the arguments of a call."""
+    given = more.get("process_set")
+    require(given in (None, global_process_set), "process_set", "all ranks")
 
 
 def require(condition: bool, what: str, instead: str) -> None:

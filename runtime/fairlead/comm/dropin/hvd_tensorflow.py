@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow
 
 from fairlead import comm
-from fairlead.comm.dropin import hvd, rules, tensors, weights
+from fairlead.base.errors import FairleadError
+from fairlead.comm.dropin import hvd, rules, sets, tensors, weights
+from fairlead.comm.dropin.absent import not_offered
+from fairlead.comm.dropin.failures import HorovodInternalError, UsageError
 from fairlead.comm.dropin.hvd import *  # noqa: F403
 from fairlead.comm.dropin.session_hooks import BcastTensors, averaging, broadcast_op, is_optimizer
 from fairlead.comm.frameworks import common
@@ -19,9 +24,140 @@ __all__ = [
     "BroadcastGlobalVariablesHook",
     "DistributedGradientTape",
     "DistributedOptimizer",
+    "broadcast_",
     "broadcast_global_variables",
+    "broadcast_object_fn",
     "broadcast_variables",
+    "local_rank_op",
+    "local_size_op",
+    "process_set_included_op",
+    "rank_op",
+    "size_op",
 ]
+
+
+def _executing_eagerly() -> bool:
+    return bool(tensorflow.executing_eagerly())
+
+
+def _as_tensorflow(call: Callable[..., Any]) -> Callable[..., Any]:
+    """``call``, which outside of graphs raises what is TensorFlow's error as well."""
+
+    @functools.wraps(call)
+    def called(*args: Any, **named: Any) -> Any:
+        try:
+            return call(*args, **named)
+        except HorovodInternalError as exc:
+            raise Failed(exc) from None
+        except UsageError as exc:
+            raise Invalid(exc) from None
+
+    return called
+
+
+class Failed(tensorflow.errors.FailedPreconditionError, HorovodInternalError):  # type: ignore[misc, unused-ignore]
+    """A collective has failed on every rank that takes part in it."""
+
+    def __init__(self, exc: FairleadError):
+        tensorflow.errors.FailedPreconditionError.__init__(self, None, None, str(exc))
+        HorovodInternalError.__init__(self, exc.findings, exc.code)
+
+
+class Invalid(tensorflow.errors.InvalidArgumentError, UsageError):  # type: ignore[misc, unused-ignore]
+    """A call that cannot be right, whatever other ranks do."""
+
+    def __init__(self, exc: FairleadError):
+        tensorflow.errors.InvalidArgumentError.__init__(self, None, None, str(exc))
+        UsageError.__init__(self, exc.findings, exc.code)
+
+
+def _allreduce(tensor: Any, *args: Any, **named: Any) -> Any:
+    """:func:`fairlead.comm.dropin.hvd.allreduce`; of IndexedSlices, those of all ranks."""
+    if not isinstance(tensor, tensorflow.IndexedSlices):
+        return hvd.allreduce(tensor, *args, **named)
+    how, members = hvd.reduction(*args, **named), sets.of(named.get("process_set"))
+    # As Horovod does; scripts catch it.
+    if how.op not in (hvd.Average, hvd.Sum):
+        raise NotImplementedError(f"op={how.op} of IndexedSlices")
+    if (how.before, how.after) != (1, 1):
+        raise NotImplementedError("factors of IndexedSlices")
+    values = hvd.allgather(tensor.values, process_set=members)
+    if how.op == hvd.Average:
+        divisor = tensorflow.cast(members.size(), values.dtype)
+        values = values // divisor if values.dtype.is_integer else values / divisor
+    indices = hvd.allgather(tensor.indices, process_set=members)
+    return tensorflow.IndexedSlices(values, indices, tensor.dense_shape)
+
+
+allreduce = _as_tensorflow(_allreduce)
+grouped_allreduce = _as_tensorflow(hvd.grouped_allreduce)
+allgather = _as_tensorflow(hvd.allgather)
+grouped_allgather = _as_tensorflow(hvd.grouped_allgather)
+broadcast = _as_tensorflow(hvd.broadcast)
+reducescatter = _as_tensorflow(hvd.reducescatter)
+grouped_reducescatter = _as_tensorflow(hvd.grouped_reducescatter)
+
+
+def _alltoall(tensor: Any, splits: Any = None, name: str | None = None, **more: Any) -> Any:
+    """:func:`fairlead.comm.dropin.hvd.alltoall`; the rows of each rank come as a tensor."""
+    tensor = tensorflow.convert_to_tensor(tensor)
+    if splits is None:
+        return hvd.alltoall(tensor, None, name, **more)
+    members = sets.of(more.get("process_set"))
+    operation = rules.alltoall_of(
+        lambda: members, lambda array, rows: hvd.splits_of(rows, array, members), name
+    )
+    given = tensorflow.convert_to_tensor(splits, dtype=tensorflow.int32)
+    return tuple(tensors.in_order(operation, [tensor, given]))
+
+
+alltoall = _as_tensorflow(_alltoall)
+
+
+def broadcast_(
+    variables: Sequence[Any], root_rank: int, name: str | None = None, **more: Any
+) -> list[Any]:
+    """Gives variables rank ``root_rank``'s values; returns them."""
+    hvd.no_sets(more)
+    done = broadcast_variables(variables, root_rank)
+    if done is None:
+        return list(variables)
+    with tensorflow.control_dependencies([done]):
+        return [tensorflow.identity(variable) for variable in variables]
+
+
+def broadcast_object_fn(
+    root_rank: int = 0, session: Any = None, name: str | None = None, **more: Any
+) -> Callable[[Any], Any]:
+    """:func:`broadcast_object` of its argument."""
+    return lambda value: hvd.broadcast_object(value, root_rank, name, **more)
+
+
+def _when_run(read: Callable[[], int], name: str | None) -> Any:
+    """A scalar that is read when the operation runs, not when a graph is made."""
+    found = tensorflow.numpy_function(lambda: np.int32(read()), [], tensorflow.int32, name=name)
+    return tensorflow.ensure_shape(found, [])
+
+
+def rank_op(name: str | None = None) -> Any:
+    return _when_run(hvd.rank, name)
+
+
+def local_rank_op(name: str | None = None) -> Any:
+    return _when_run(hvd.local_rank, name)
+
+
+def local_size_op(name: str | None = None) -> Any:
+    return _when_run(hvd.local_size, name)
+
+
+def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    return _when_run(lambda: sets.by_number(process_set_id).size(), name)
+
+
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """1 if this process is in the set, else 0."""
+    return _when_run(lambda: int(sets.by_number(process_set_id).included()), name)
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int = 0, **more: Any) -> Any:
@@ -41,11 +177,12 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int = 0, **more: An
 
 def broadcast_global_variables(root_rank: int = 0) -> Any:
     """The operation that gives all global variables of a TF 1 graph rank ``root_rank``'s values."""
-    hvd.require(
-        not tensorflow.executing_eagerly(),
-        "broadcast_global_variables outside of a TF 1 graph",
-        "broadcast_variables(model.variables, 0)",
-    )
+    if tensorflow.executing_eagerly():
+        refused = not_offered(
+            "broadcast_global_variables outside of a TF 1 graph",
+            "broadcast_variables(model.variables, 0)",
+        )
+        raise HorovodInternalError(refused.findings)
     return broadcast_op(tensorflow.compat.v1.global_variables(), root_rank)
 
 
@@ -90,7 +227,7 @@ def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
     # TensorFlow runs the operations of a step in threads. Compared as they are sent, in the same call: gradients are
     # floats, and nothing is widened.
     ranks = comm.init().team()
-    reduce = _reduction(op, compression, more).operation(lambda: ranks, compared=False)
+    reduce = _reduction(op, compression, more).at_once(lambda: ranks)
     mean = partial(common.present, partial(tensors.gradients, reduce))
     return averaging(optimizer, mean, lambda: ranks, "hvd.broadcast_global_variables")
 
@@ -109,7 +246,7 @@ class DistributedGradientTape:
         **more: Any,
     ):
         self._tape = gradtape
-        self._reduce = _reduction(op, compression, more).operation(comm.init, compared=False)
+        self._reduce = _reduction(op, compression, more).at_once(comm.init)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
@@ -136,4 +273,9 @@ class DistributedGradientTape:
 
 def _reduction(op: Any, compression: Any, more: dict[str, Any]) -> rules.Reduction:
     hvd.no_sets(more)
+    hvd.require(op in (hvd.Average, hvd.Sum), f"op={op} of gradients", "op=Average or op=Sum")
+    known = compression in (hvd.Compression.none, hvd.Compression.fp16)
+    hvd.require(
+        known, f"compression={compression} of gradients", "Compression.none or Compression.fp16"
+    )
     return hvd.reduction(op=op, compression=compression)

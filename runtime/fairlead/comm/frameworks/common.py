@@ -221,9 +221,15 @@ def say(text: str) -> None:
 
 @contextmanager
 def in_words() -> Iterator[None]:
-    """TensorFlow keeps of an exception its text alone."""
-    with _restated(lambda exc: RuntimeError(words(exc))):
+    """TensorFlow keeps of an exception its text alone, and whether it is a ValueError."""
+    with _restated(
+        lambda exc: (ValueError if isinstance(exc, ValueError) else RuntimeError)(words(exc))
+    ):
         yield
+
+
+# Called at the end of a program before its ranks meet: what lets those know that wait elsewhere.
+before_meeting: list[Callable[[], object]] = []
 
 
 @cache
@@ -237,6 +243,8 @@ def end_together() -> None:
     def end() -> None:
         try:
             if comm._comm is not None and comm._comm.here:
+                for call in before_meeting:
+                    call()
                 meet(comm._comm)
                 comm._comm.conclude()
         except FairleadError as exc:

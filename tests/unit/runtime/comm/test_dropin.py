@@ -154,7 +154,7 @@ def test_variables_without_meaning_are_named() -> None:
     assert found.ignored == tuple(sorted({*known, "DL_COMM_NEW"}))
 
 
-@pytest.mark.parametrize("name", ["elastic", "spark.keras", "tensorflow.elastic", "Adasum", "join"])
+@pytest.mark.parametrize("name", ["elastic", "spark.keras", "tensorflow.elastic", "SyncBatchNorm"])
 def test_absence_names_what_there_is_instead(name: str) -> None:
     with pytest.raises(FairleadError) as caught:
         absent.refuse("horovod", name)
@@ -180,6 +180,15 @@ mc.finalize()
         "True dl_comm horovod False",
     ]
     assert done.stderr.count("imports of these names get fairlead.comm.dropin") == 1
+
+
+def test_runner_runs_a_module(tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text("import sys, horovod; print(__name__, sys.argv[1:])")
+    done = dropin(
+        "-m", "old", "--lr", PYTHONPATH=f"{Path(fairlead.__file__).parents[1]}:{tmp_path}"
+    )
+    assert (done.returncode, done.stdout) == (0, "__main__ ['--lr']\n"), done.stderr
+    assert "no module is given" in dropin("-m").stderr
 
 
 def test_other_ranks_say_nothing(tmp_path: Path) -> None:

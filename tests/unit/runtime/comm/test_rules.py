@@ -2,69 +2,32 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import thread_ranks
+from tests.support.thread_ranks import here
 
 import fairlead.comm
 from fairlead.base.errors import FairleadError
 from fairlead.comm import wait_report
-from fairlead.comm.core import Array, Comm
+from fairlead.comm.core import Array
 from fairlead.comm.dropin import rules
+from fairlead.comm.dropin.moves import rows_of
 from fairlead.comm.dropin.rules import AVERAGE, SUM, Operation, Reduction
 from fairlead.comm.frameworks.watched import Watched
-from fairlead.comm.mpi import Alone
 
 SIZE = 3
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
 
-class Threads(Alone):
-    """One of :data:`SIZE` ranks of one process."""
-
-    def __init__(self, rank: int, table: list[Any], meet: threading.Barrier):
-        self.rank, self.size, self._table, self._meet = rank, SIZE, table, meet
-
-    def allgather(self, value: Any) -> list[Any]:
-        self._table[self.rank] = value
-        self._meet.wait()
-        every = list(self._table)
-        self._meet.wait()
-        return every
-
-    def _reduced(self, buffer: Array, reduce: Callable[[Array], Array]) -> None:
-        buffer[...] = reduce(np.stack(self.allgather(buffer.copy())))
-
-    def sum(self, buffer: Array) -> None:
-        self._reduced(buffer, lambda rows: rows.sum(0, dtype=rows.dtype))
-
-    def mean(self, buffer: Array) -> None:
-        self._reduced(buffer, lambda rows: rows.mean(0))
-
-    def largest(self, buffer: Array) -> None:
-        self._reduced(buffer, lambda rows: rows.max(0))
-
-    def broadcast(self, buffer: Array, root: int) -> None:
-        buffer[...] = self.allgather(buffer.copy())[root]
-
-
 def on_each(function: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What ``function`` returns on each rank."""
-    table, meet, here = [None] * SIZE, threading.Barrier(SIZE, timeout=20), threading.local()
-    monkeypatch.setattr(fairlead.comm, "init", lambda: here.ranks)
-
-    def run(rank: int) -> Any:
-        here.ranks = Comm(Threads(rank, table, meet))
-        return function(rank)
-
-    with ThreadPoolExecutor(SIZE) as pool:
-        return list(pool.map(run, range(SIZE)))
+    return thread_ranks.on_each(SIZE, function, monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +37,7 @@ def patch() -> Any:
 
 
 def reduced(reduction: Reduction, each: list[Array], patch: pytest.MonkeyPatch) -> list[Array]:
-    operation = reduction.operation(lambda: fairlead.comm.init())
+    operation = reduction.operation(here)
     found = on_each(lambda rank: operation.move([each[rank]], [1])[0], patch)
     assert all(np.array_equal(found[0], other) for other in found)
     assert found[0].dtype == each[0].dtype and found[0].shape == each[0].shape
@@ -174,7 +137,7 @@ def test_watched_weights_are_compared_at_the_second_step_and_once_at_the_end(
 def test_ranks_with_other_dtypes_are_refused(
     op: str, mine: str, other: str, compression: str, patch: pytest.MonkeyPatch
 ) -> None:
-    operation = Reduction(op, compression).operation(lambda: fairlead.comm.init())
+    operation = Reduction(op, compression).operation(here)
 
     def call(rank: int) -> str:
         with pytest.raises(FairleadError) as caught:
@@ -188,11 +151,11 @@ def test_ranks_with_another_reduction_are_refused(patch: pytest.MonkeyPatch) -> 
     def call(rank: int) -> str:
         reduction = Reduction(AVERAGE if rank == 2 else SUM)
         with pytest.raises(FairleadError) as caught:
-            reduction.operation(lambda: fairlead.comm.init()).move([np.ones(2, np.int64)], [2])
+            reduction.operation(here).move([np.ones(2, np.int64)], [2])
         return caught.value.findings[0].what
 
     (said,) = set(on_each(call, patch))
-    assert said.startswith("rank 2") and "op='Average'" in said and "op='Sum'" in said
+    assert said.startswith("rank 2") and "(Average)" in said and "(Sum)" in said
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((2, 3), "f8"), ((2, 2), "f4")])
@@ -202,7 +165,7 @@ def test_gathered_rows_of_another_kind_are_refused(
     def call(rank: int) -> None:
         array = np.ones(shape, dtype) if rank == 1 else np.ones((5, 2))
         with pytest.raises(FairleadError) as caught:
-            rules.allgather().move([array], [len(array)])
+            rules.allgather(here).move([array], [len(array)])
         assert caught.value.findings[0].where == "rank 1, array 0"
 
     on_each(call, patch)
@@ -210,9 +173,9 @@ def test_gathered_rows_of_another_kind_are_refused(
 
 def test_rows_of_all_ranks_are_gathered_bit_for_bit(patch: pytest.MonkeyPatch) -> None:
     rows = [np.random.default_rng(r).normal(size=(r, 2)).astype("f4") for r in range(SIZE)]
-    for got in on_each(lambda rank: rules.allgather().move([rows[rank]], [rank])[0], patch):
+    for got in on_each(lambda rank: rules.allgather(here).move([rows[rank]], [rank])[0], patch):
         assert got.dtype == np.float32 and np.array_equal(got, np.concatenate(rows))
-    for got in on_each(lambda rank: rules.allgather().move([np.array(rank)], [1])[0], patch):
+    for got in on_each(lambda rank: rules.allgather(here).move([np.array(rank)], [1])[0], patch):
         assert got.tolist() == [0, 1, 2]
 
 
@@ -235,20 +198,108 @@ forward = [1, 3, 2]
 
 
 @pytest.mark.parametrize(
-    ("operation", "into", "out", "ratio"),
+    ("operation", "into", "out", "ratio", "again"),
     [
-        (rules.allgather(), forward, [sum(forward)] * SIZE, SIZE),
-        (rules.broadcast(1), [2] * SIZE, [2] * SIZE, SIZE),
-        (Reduction(SUM).operation(lambda: fairlead.comm.init()), [2] * SIZE, [2] * SIZE, 1),
-        (Reduction(AVERAGE).operation(lambda: fairlead.comm.init()), [2] * SIZE, [2] * SIZE, 1),
+        (rules.allgather(here), forward, [sum(forward)] * SIZE, SIZE, 1),
+        (rules.broadcast(here, 1), [2] * SIZE, [2] * SIZE, SIZE, 1),
+        (rules.reducescatter(here, Reduction(AVERAGE)), [4] * SIZE, [2, 1, 1], 1 / SIZE, SIZE),
+        (rules.reducescatter(here, Reduction(SUM, after=2)), [4] * SIZE, [2, 1, 1], 1 / SIZE, SIZE),
+        (Reduction(SUM).operation(here), [2] * SIZE, [2] * SIZE, 1, 1),
+        (Reduction(AVERAGE).operation(here), [2] * SIZE, [2] * SIZE, 1, 1),
     ],
-    ids=["allgather", "broadcast", "sum", "mean"],
+    ids=["allgather", "broadcast", "scattered mean", "scattered sum", "sum", "mean"],
 )
 def test_gradient_is_horovods_and_so_is_the_gradient_of_that(
-    operation: Operation, into: list[int], out: list[int], ratio: int, patch: pytest.MonkeyPatch
+    operation: Operation,
+    into: list[int],
+    out: list[int],
+    ratio: float,
+    again: int,
+    patch: pytest.MonkeyPatch,
 ) -> None:
-    """The transposed collective; of allgather and broadcast it is divided by the ranks, as the mean is Horovod's rule."""
+    """The transposed collective; of allgather and broadcast it is divided by the ranks, as the mean is Horovod's rule.
+
+    Of a reducescatter it is multiplied by them, and goes back as an allgather does.
+    """
     back = operation.gradient()
     once = matrix(back, out, patch)
     np.testing.assert_allclose(once * ratio, matrix(operation, into, patch).T)
-    np.testing.assert_allclose(matrix(back.gradient(), into, patch), once.T)
+    np.testing.assert_allclose(matrix(back.gradient(), into, patch) * again, once.T)
+
+
+@pytest.mark.parametrize("spare", [0, 2])
+def test_gradients_of_an_alltoall_go_back_where_rows_came_from(
+    spare: int, patch: pytest.MonkeyPatch
+) -> None:
+    """Each rank sends as many rows to each as its number plus that of the other; spare ones to none."""
+
+    def call(rank: int) -> tuple[Array, Array, Array, tuple[int, ...]]:
+        splits = [rank + other for other in range(SIZE)]
+        rows = sum(splits) + spare
+        moved = rules.Alltoall(here, splits)
+        array = 100.0 * rank + np.arange(rows)
+        (got,) = moved.operation.move([array], [rows])
+        (back,) = moved.operation.gradient().move([got], [rows])
+        (there,) = moved.operation.gradient().gradient().move([array], [rows])
+        array[rows - spare :] = 0
+        assert np.array_equal(back, array) and np.array_equal(there, got)
+        return got, back, there, moved.received
+
+    for rank, (got, *_, received) in enumerate(on_each(call, patch)):
+        assert received == tuple(rank + other for other in range(SIZE))
+        assert [int(n) // 100 for n in got] == [o for o in range(SIZE) for _ in range(rank + o)]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "float16", "float32", "float64"])
+@pytest.mark.parametrize("length", [0, 2, 7])
+def test_scattered_rows_are_those_of_the_reduced_array(
+    length: int, dtype: str, patch: pytest.MonkeyPatch
+) -> None:
+    each = [np.arange(2 * length).reshape(length, 2).astype(dtype) * (r - 1) for r in range(SIZE)]
+    for op in (SUM, AVERAGE):
+        how = Reduction(op, before=2, after=3)
+        operation = rules.reducescatter(here, how)
+        parts = on_each(lambda r, o=operation: o.move([each[r]], [length])[0], patch)
+        whole = on_each(lambda r, h=how: h.operation(here).move([each[r]], [length])[0], patch)[0]
+        assert [len(part) for part in parts] == rows_of(length, SIZE)
+        assert np.array_equal(np.concatenate(parts), whole) and parts[0].dtype == whole.dtype
+
+
+@pytest.mark.parametrize(("op", "expected"), [("Min", -4), ("Max", 2), ("Product", 16)])
+@pytest.mark.parametrize("dtype", ["int8", "int64", "float16", "float32"])
+def test_other_reductions(op: str, expected: int, dtype: str, patch: pytest.MonkeyPatch) -> None:
+    each = [np.array([value], dtype) for value in (2, -4, -2)]
+    (got,) = reduced(Reduction(op), each, patch)
+    assert got.tolist() == [expected]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_adasum_adds_what_is_orthogonal_and_averages_what_is_parallel(
+    dtype: str, patch: pytest.MonkeyPatch
+) -> None:
+    rows = np.array([[1, 0, 0], [1, 0, 0], [0, 2, 0], [0, 0, 3]], dtype)
+    operation = Reduction("Adasum").operation(here)
+    found = thread_ranks.on_each(4, lambda r: operation.move([rows[r]], [3])[0], patch)
+    assert all(got.tolist() == [1, 2, 3] and got.dtype == dtype for got in found)
+    nothing = thread_ranks.on_each(2, lambda r: operation.move([rows[0] * 0], [3])[0], patch)
+    assert nothing[0].tolist() == [0, 0, 0]
+
+
+def test_splits_may_be_an_array_that_comes_with_the_rows(patch: pytest.MonkeyPatch) -> None:
+    """As in a graph, where they are known only when it runs."""
+
+    def call(rank: int) -> None:
+        operation = rules.alltoall_of(here, lambda array, splits: tuple(splits.tolist()))
+        splits = np.array([rank, 1, 0], np.int32)
+        array = np.arange(rank + 3.0)
+        got, received = operation.move([array, splits], [len(array), SIZE])
+        expected = {0: [0, 1, 2], 1: [1, 1, 1], 2: [0, 0, 0]}[rank]
+        assert received.tolist() == expected and received.dtype == np.int32
+        assert len(got) == sum(expected)
+        back, none = operation.gradient().move([got, received], [len(array), SIZE])
+        array[rank + 1 :] = 0
+        assert np.array_equal(back, array) and not none.any()
+        again, _ = operation.gradient().gradient().move([array, splits], [len(array), SIZE])
+        assert np.array_equal(again, got)
+
+    on_each(call, patch)

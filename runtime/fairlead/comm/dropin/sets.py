@@ -1,0 +1,234 @@
+"""Process sets of ``horovod``: some of the ranks, which have collectives of their own."""
+
+from __future__ import annotations
+
+import atexit
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fairlead import comm
+from fairlead.base.errors import fail
+from fairlead.comm.core import Array
+from fairlead.comm.dropin import requests
+from fairlead.comm.dropin.engine import Channel, Engine, Handle, report
+from fairlead.comm.dropin.failures import usage
+from fairlead.comm.dropin.groups import of_all
+from fairlead.comm.dropin.moves import Done
+from fairlead.comm.frameworks import common
+
+__all__ = [
+    "ProcessSet",
+    "add_process_set",
+    "get_process_set_ids_and_ranks",
+    "global_process_set",
+    "remove_process_set",
+]
+
+_ALL = 0
+
+
+class ProcessSet:
+    """Some of the ranks.
+
+    Attributes:
+        ranks: of them, sorted; None for all before ``init``.
+        process_set_id: its number; None as long as it has not been added.
+    """
+
+    def __init__(self, ranks: Sequence[int] | None):
+        """
+        Raises:
+            UsageError: a rank is negative, or there twice.
+        """
+        self.ranks = None if ranks is None else sorted(int(rank) for rank in ranks)
+        if self.ranks is not None and (
+            len({*self.ranks}) < len(self.ranks) or min(self.ranks, default=0) < 0
+        ):
+            raise usage(fail("comm-dropin-set-ranks", ranks=list(ranks or ())))
+        self.process_set_id: int | None = None
+        self._channel: Channel | None = None
+
+    def __repr__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks})"
+
+    def size(self) -> int:
+        return len(self._of())
+
+    def rank(self) -> int:
+        """This process among them.
+
+        Raises:
+            UsageError: it is not one of them.
+        """
+        me = comm.rank()
+        if me not in self._of():
+            raise self._not_included()
+        return self._of().index(me)
+
+    def included(self) -> bool:
+        """Whether this process is one of them."""
+        return comm.rank() in self._of()
+
+    def _of(self) -> list[int]:
+        if self.process_set_id is None or self.ranks is None:
+            raise fail("comm-dropin-set-absent", ranks=self.ranks)
+        return self.ranks
+
+    def channel(self) -> Channel:
+        """
+        Raises:
+            UsageError: this process is not one of them.
+            FairleadError: it has not been added, or is removed.
+        """
+        self._of()
+        if self._channel is None:
+            raise self._not_included()
+        return self._channel
+
+    def _not_included(self) -> Exception:
+        return usage(fail("comm-dropin-set-included", rank=comm.rank(), ranks=self.ranks))
+
+    def ask(self, kind: str, arrays: Sequence[Array] = (), **more: Any) -> Handle:
+        """:meth:`~fairlead.comm.dropin.engine.Engine.ask`."""
+        return engine().ask(self.channel(), kind, arrays, **more)
+
+    def run(self, kind: str, arrays: Sequence[Array] = (), **more: Any) -> Done:
+        """:meth:`~fairlead.comm.dropin.engine.Engine.run`."""
+        return engine().run(self.channel(), kind, arrays, **more)
+
+    def root(self, rank: int) -> int:
+        """The place of a rank, as numbered among all, in this set.
+
+        Raises:
+            FairleadError: it is not one of them.
+        """
+        if rank not in self._of():
+            raise fail("comm-dropin-set-root", root=rank, ranks=self.ranks)
+        return self._of().index(rank)
+
+
+global_process_set = ProcessSet(None)
+_sets: dict[int, ProcessSet] = {}
+_engines: list[Engine] = []
+
+
+def engine() -> Engine:
+    """
+    Raises:
+        FairleadError: before ``init``.
+    """
+    if not _engines:
+        raise fail("comm-dropin-init-horovod-missing")
+    return _engines[0]
+
+
+def of(given: Any) -> ProcessSet:
+    """The process set that is an argument of a call; without one, that of all ranks.
+
+    Raises:
+        FairleadError: it is none.
+    """
+    if given is None:
+        return global_process_set
+    if not isinstance(given, ProcessSet):
+        raise fail("comm-dropin-set-absent", ranks=given)
+    return given
+
+
+def by_number(number: int) -> ProcessSet:
+    """
+    Raises:
+        FairleadError: there is none.
+    """
+    if number not in _sets:
+        raise fail("comm-dropin-set-absent", ranks=f"of number {number}")
+    return _sets[number]
+
+
+def hosts() -> Sequence[str]:
+    """Of each rank; none before ``init`` and after ``shutdown``."""
+    return _engines[0].hosts if _engines else []
+
+
+def start(given: Sequence[Any]) -> None:
+    """Collective."""
+    ranks = comm.init()
+    group = of_all(ranks)
+    names = [name.decode() for name in _of_each(group.exchange(socket.gethostname().encode()))]
+    made = Engine(group, names)
+    _engines[:] = [made]
+    global_process_set.ranks = list(range(ranks.size))
+    global_process_set.process_set_id, global_process_set._channel = _ALL, made.all
+    _sets.clear()
+    _sets[_ALL] = global_process_set
+    common.before_meeting[:] = [made.announce_end]
+    atexit.register(_finish)
+    for each in given:
+        add_process_set(each)
+
+
+def _of_each(arrived: Callable[[], list[bytes] | None]) -> list[bytes]:
+    while (every := arrived()) is None:
+        pass
+    return every
+
+
+def _finish() -> None:
+    if _engines and comm._comm is not None and comm._comm.here:
+        try:
+            _engines[0].close()
+        except Exception as exc:
+            report(exc)
+
+
+def stop() -> None:
+    """Collective."""
+    if _engines:
+        common.before_meeting.clear()
+        _engines.pop().close()
+    for known in _sets.values():
+        known.process_set_id = known._channel = None
+    _sets.clear()
+
+
+def add_process_set(process_set: Any) -> ProcessSet:
+    """Makes a process set of ranks, or of one that has not been added. All ranks call it.
+
+    Raises:
+        UsageError: there is one of these ranks, or a rank that does not exist.
+        HorovodInternalError: other ranks add another one.
+    """
+    made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    ranks = tuple(made.ranks or ())
+    if any(known.ranks == made.ranks for known in _sets.values()):
+        raise usage(fail("comm-dropin-set-twice", ranks=list(ranks)))
+    if any(rank >= comm.size() for rank in ranks):
+        raise usage(fail("comm-dropin-set-ranks", ranks=list(ranks)))
+    engine().run(engine().all, requests.BARRIER, name="add_process_set", how=ranks)
+    group = engine().all.group.split(ranks)
+    if group is not None:
+        made._channel = engine().channel(group)
+    made.process_set_id = max(_sets) + 1
+    _sets[made.process_set_id] = made
+    return made
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Returns whether it was there. All ranks call it."""
+    number = process_set.process_set_id
+    if number is None or number == _ALL:
+        return False
+    engine().run(
+        engine().all, requests.BARRIER, name="remove_process_set", how=tuple(process_set._of())
+    )
+    channel, process_set._channel = process_set._channel, None
+    if channel is not None:
+        engine().forget(channel)
+    process_set.process_set_id = None
+    del _sets[number]
+    return True
+
+
+def get_process_set_ids_and_ranks() -> dict[int, list[int]]:
+    return {number: list(known.ranks or ()) for number, known in _sets.items()}
