@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import subprocess
 from pathlib import Path
 
@@ -58,6 +59,9 @@ def test_program_that_hangs_is_killed_with_its_children() -> None:
     ran = sh("sleep 300 & echo $!; echo $$; trap '' TERM; wait; sleep 300", timeout_s=2)
     assert ran.returncode == 124 and "no end after 2 s" in ran.stderr
     child, itself = map(int, ran.stdout.split())
+    late = time.monotonic() + 10  # the child is not ours to wait for
+    while alive(child) and time.monotonic() < late:
+        time.sleep(0.01)
     assert not alive(child) and not alive(itself)
 
 
