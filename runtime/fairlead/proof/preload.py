@@ -16,6 +16,7 @@ from pathlib import Path
 from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail, warning
 from fairlead.launch.launch import exits, signal_name
 from fairlead.launch.node_check import verified_hosts
+from fairlead.launch.nodes import unreachable
 from fairlead.launch.processes import runs_in_container
 from fairlead.proof.closure import Library, setting
 from fairlead.proof.observe import Observer, reported
@@ -226,6 +227,7 @@ class Startup:
                 parts.append(f"rank {_listed(names & everyone)}: {what}{_hosts(folder, names)}")
         if quiet := _quiet_nodes(folder, self._expected.nodes):
             parts.append(f"no rank has reported from {', '.join(quiet[:8])}")
+            parts += [f"{host}: {why}" for host, why in unreachable(quiet[:8]).items()]
         if words := last_words(folder):
             parts.append(f"last words: {words}")
         return error(

@@ -68,7 +68,7 @@ def launch_proved(
     result = _launched(prepared, line, folder, startup, options)
     still_as_verified(prepared)
     _check_records(result, folder)
-    if result.code and not (startup.proof or proof):
+    if result.code and not (startup.proof or proof or result.lost):
         # Raises what it finds.
         prove_it(prepared, ranks, options.limit_s, options.environ, options.env)
     proof = startup.proof or proof
@@ -105,7 +105,7 @@ def _command_line(
         workdir=options.workdir, env={**core, **env, **variables},
     )  # fmt: skip
     image = node_check.opened(prepared.plan, prepared.image, prepared.verified)
-    return replace(line, image=image)
+    return replace(line, image=image, hosts=expected.nodes)
 
 
 def _launched(
