@@ -283,7 +283,6 @@ class Nodes:
         link.send(token=self._token)
         node = self._nodes[name] = _Node(name, link)
         if (version := message.get("version")) != __version__:
-            here = __version__
             found = warning("node-version", host=node.host, there=version, here=__version__)
             self._warn(f"version {node.host}", found)
         return None
