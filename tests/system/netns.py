@@ -138,6 +138,16 @@ def slow_pair(host: Host, other: Host, rate: str) -> None:
     _on(host, "tc", "filter", "add", *on, "parent", "1:", "protocol", "ip", *where, "flowid", "1:2")
 
 
+def bad_link(host: Host, loss: str, delay: str) -> None:
+    """Loses packets that leave a host, e.g. ``5%``, and delays the rest, e.g. by ``100ms``.
+
+    Raises:
+        CalledProcessError: the kernel has no netem.
+    """
+    words = ("netem", "loss", loss, "delay", delay)
+    _on(host, "tc", "qdisc", "replace", "dev", CABLE, "root", *words)
+
+
 def unlimited(host: Host) -> None:
     """Undoes :func:`slow_link` and :func:`slow_pair`."""
     _on(host, "tc", "qdisc", "replace", "dev", CABLE, "root", "pfifo")

@@ -18,6 +18,7 @@ import pytest
 from tests.system import hosts, netns, slurm
 from tests.system.hosts import answer
 from tests.system.netns import Host, launcher, two_hosts
+from tests.system.test_leave import may_observe
 
 import fairlead as fairlead_package
 
@@ -532,6 +533,42 @@ def test_shared_memory_that_a_killed_host_has_left_is_removed_by_the_next_run(
     while two.memory() & left and time.monotonic() < late:
         time.sleep(0.1)
     assert not two.memory() & left
+
+
+LEAVES = """
+import sys, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+rest = world.Split(world.rank == 0, world.rank)
+if world.rank == 0:
+    sys.exit(0)
+begun = time.monotonic()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "code"),
+    [(2, 124), pytest.param(3, 124, marks=pytest.mark.full), pytest.param(3, 0, marks=pytest.mark.full)],
+)  # fmt: skip
+def test_rank_that_leaves_those_of_another_host_waiting_is_named(
+    ranks: int, code: int, pair: tuple[Host, Host]
+) -> None:
+    may_observe()
+    one, _ = pair
+    rest = "world.Barrier()"
+    if not code:  # two that go on for as long as they like, in MPI all the time
+        rest = "while rest.allreduce(time.monotonic() - begun, MPI.MIN) < 50: pass"
+    done = one.fairlead(
+        "run", "-n", str(ranks), "--json",
+        "--launcher", launcher(one, mpiexec(hosts.mpich()), hosts="node1:1,node2:2"),
+        hosts.image(), "--", "python3", "-c", LEAVES + rest,
+    )  # fmt: skip
+    if not code:
+        assert done.returncode == 0, done.stdout + done.stderr
+        return
+    text = refused(done, 124, "rank-left")
+    assert "rank 0 on node1, which is in MPI_Finalize" in text
+    assert "rank 1 in MPI_Barrier" in text
 
 
 def test_nothing_is_left_of_the_hosts_themselves() -> None:
