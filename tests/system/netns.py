@@ -138,14 +138,21 @@ def slow_pair(host: Host, other: Host, rate: str) -> None:
     _on(host, "tc", "filter", "add", *on, "parent", "1:", "protocol", "ip", *where, "flowid", "1:2")
 
 
-def bad_link(host: Host, loss: str, delay: str) -> None:
-    """Loses packets that leave a host, e.g. ``5%``, and delays the rest, e.g. by ``100ms``.
+@contextmanager
+def lossy(host: Host, probability: float) -> Iterator[None]:
+    """Loses that part of the packets which reach a host by the cable.
 
     Raises:
-        CalledProcessError: the kernel has no netem.
+        OSError: there is no iptables.
+        CalledProcessError: the kernel cannot.
     """
-    words = ("netem", "loss", loss, "delay", delay)
-    _on(host, "tc", "qdisc", "replace", "dev", CABLE, "root", *words)
+    rule = ("INPUT", "-i", CABLE, "-m", "statistic", "--mode", "random")
+    rule += ("--probability", str(probability), "-j", "DROP")
+    _on(host, "iptables", "-A", *rule)
+    try:
+        yield
+    finally:
+        _on(host, "iptables", "-D", *rule)
 
 
 def unlimited(host: Host) -> None:
