@@ -25,6 +25,8 @@ from fairlead.image.stored import Stored
 from fairlead.launchers.model import Launcher
 from fairlead.ml.train.result import TrainResult
 from fairlead.perf.bench import CollectivesBench
+from fairlead.perf.draw.compose import Report
+from fairlead.perf.draw.run_page import Verdict
 from fairlead.perf.judge.compare import Comparison
 from fairlead.perf.records.validation import Validation
 from fairlead.proof.verdict import Proof, RankProof
@@ -78,6 +80,8 @@ _LAUNCHED: dict[str, Any] = {
     "ranks?": [{"rank": str, "exit_code": int}],
     "seconds?": float,
     "output_dir?": str | None,
+    "page?": str,
+    "report?": str,
     "error?": Finding | None,
     "stage?": Any,
 }  # fmt: skip
@@ -145,6 +149,10 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
     "project": {
         "fabric": Any, "synchronous": [Any], "delayed": [Any], "answers": Any, "sentences": [str],
         "assumed": Any,
+    },
+    "run-report": {
+        "fairlead": str, "verdict": Verdict, **_of(Report),
+        "training?": {**_of(TrainResult), "efficiency": float, "scores": Mapping[str, float]},
     },
     "report": {"id": str, "verdict": str, "headline": str, "page": str, "document": str, "rows": str},
     "report-compare": {

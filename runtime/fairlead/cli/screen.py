@@ -24,6 +24,7 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fai
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Stage, human_bytes
 from fairlead.base.serde import to_json
+from fairlead.base.text import plain
 
 SCHEMA_VERSION = 1
 
@@ -45,16 +46,6 @@ def answer(
     click.echo(text, nl=not text.endswith("\n"))
     if more is not None:
         click.echo(more, err=True)
-
-
-def plain(text: str) -> str:
-    """``text`` with what would steer a terminal, or turn its writing round, made visible: words of
-    a file or a tool may come from any source."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
-    )
 
 
 def finding_lines(finding: Finding) -> str:
