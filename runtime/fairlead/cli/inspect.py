@@ -60,7 +60,7 @@ def _text(image: Image, tree: str, packages: Mapping[str, Mapping[str, str]]) ->
         ("format", f"{image.format}, {human_bytes(image.bytes)}" if image.bytes else image.format),
         ("sha256", image.digest or "- (a folder)"),
         ("tree sha256", tree),
-        ("facts", looked if image.looked else "from its record, checked against its sha256"),
+        ("facts", looked if image.looked else "its own statements, unverified"),
         ("system", f"{facts.os}, {facts.arch}"),
         ("glibc", f"{facts.glibc}; its programs need up to {facts.glibc_floor or '-'}"),
         ("libstdc++", f"GLIBCXX_{facts.libstdcxx}" if facts.libstdcxx else "none"),

@@ -297,9 +297,9 @@ def _check_image(prepared: Prepared, image: str, backend: str, *, generates: boo
     Raises:
         FairleadError: exit code 2; it does not.
     """
-    wheels = prepared.image.record.get("packages", {}).get("wheel")
-    if wheels is None:
+    if not prepared.image.record.get("packages"):
         return  # not built by fairlead: only the ranks can say
+    wheels = prepared.image.packages["wheel"]
     present = {name.lower().replace("_", "-").removesuffix("-cpu") for name in wheels}
     needed = [backend, "keras", "mpi4py"]
     needed += ["h5py"] if generates and backend == "tensorflow" else []

@@ -139,6 +139,8 @@ def _plan(situation: Situation) -> Plan:
 def _findings(planned: Plan, situation: Situation, comm: CommChoice) -> Iterator[Finding]:
     """Everything that is to be said of a plan: of the image, the checks, the engine, the machine."""
     choices, site, there = situation.choices, situation.site, situation.capture
+    if not situation.image.looked:
+        yield warning("facts-unverified", path=situation.image.path)
     yield from _versions(situation.image, situation.request.command)
     if not there and not choices.launcher:
         yield from _other_launcher(site, planned.launcher)
