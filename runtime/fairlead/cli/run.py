@@ -17,7 +17,7 @@ from fairlead.base.serde import to_json
 from fairlead.cli import options, show
 from fairlead.cli.declare import FOLDER, JSON, SECONDS, declared, option
 from fairlead.cli.run_report import RunReport
-from fairlead.cli.screen import answer, print_findings, print_json, progress, say
+from fairlead.cli.screen import answer, hand_over, print_findings, print_json, progress, say
 from fairlead.cli.staging import Staging, stage_json, staged_here, step_words
 from fairlead.cli.within import Ready, plan_launch, ready_line
 from fairlead.launch import allocate, ranks_output, unpack
@@ -102,7 +102,8 @@ class _Run(Ready):
         return (*staged, *(self.recording.binds if self.recording else ()))
 
     def show_start(self, line: CommandLine, folder: Path) -> None:
-        """Mark the moment in the timeline, and note for the report where the ranks' records are."""
+        """Leave the screen to the ranks; mark the moment in the timeline, and where their records are for the report."""
+        hand_over(to_ranks=True)
         if self.recording:
             self.recording.begun()
         if self.report:
@@ -227,7 +228,10 @@ def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
             progress=planned.progress,
             stdout=sys.stderr.fileno() if flags.as_json else None,
         )
-        launched = launch_proved(planned.prepared, planned.command, ranks, how)
+        try:
+            launched = launch_proved(planned.prepared, planned.command, ranks, how)
+        finally:
+            hand_over(to_ranks=False)
     if recording:
         recording.ended()
     return launched, stage

@@ -205,6 +205,7 @@ class _Lines:
     def __init__(self) -> None:
         self._stages: list[_LineStage] = []
         self._last = 0.0
+        self.muted = False
 
     @contextmanager
     def open(self, stage: _LineStage) -> Iterator[None]:
@@ -230,10 +231,30 @@ class _Lines:
     def _watch(self, ended: threading.Event) -> None:
         while not ended.wait(max(self._last + SILENCE_S - time.monotonic(), 0.01)):
             now = time.monotonic()
-            if now - self._last >= SILENCE_S:
+            if self.muted:
+                self._last = now
+            elif now - self._last >= SILENCE_S:
                 stage = self._stages[-1]  # the innermost
                 words = f"{stage.title}: {stage.now}" if stage.now else stage.title
                 self.say(f"  ..    {words} ({now - stage.begun:.0f} s)")
+
+
+_LINES = _Lines()  # of this process: stages of several displays are within each other
+
+
+@contextmanager
+def alive(title: str) -> Iterator[None]:
+    """Where there is no terminal, shows signs of life of what is done within, also between its stages."""
+    if sys.stderr.isatty():
+        yield
+        return
+    with _LINES.open(_LineStage(title, None, "")):
+        yield
+
+
+def hand_over(to_ranks: bool) -> None:
+    """While the screen is the ranks' own, there are no signs of life of fairlead's on it."""
+    _LINES.muted = to_ranks
 
 
 def _amount(done: float, whole: float | None, unit: str) -> str:
@@ -283,7 +304,6 @@ class _Display:
 
     def __init__(self, bars: bool):
         self.bars = bars
-        self._lines = _Lines()
 
     @contextmanager
     def stage(self, title: str, total: float | None = None, unit: str = "") -> Iterator[Stage]:
@@ -295,14 +315,14 @@ class _Display:
                     yield (stage := _BarStage(bars, title, total))
             else:
                 stage = _LineStage(title, total, unit)
-                with self._lines.open(stage):
+                with _LINES.open(stage):
                     yield stage
         except BaseException:
-            self._lines.say(f"  {failed}  {title}")
+            _LINES.say(f"  {failed}  {title}")
             raise
         mark = click.style("ok", fg="green", bold=True) + "  " if stage.well else failed
         words = f"{title}: {stage.words}" if stage.words else title
-        self._lines.say(f"  {mark}  {words} ({time.monotonic() - begun:.1f} s)")
+        _LINES.say(f"  {mark}  {words} ({time.monotonic() - begun:.1f} s)")
 
 
 def show_schema(kind: str, text: str, output: Path | None, as_json: bool) -> None:
