@@ -168,7 +168,8 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
         "dry_run": bool, "digest_before": str | None, "bytes_sent": int, "parts": [Part],
     },
     "pull": {
-        "reference": str, "digest": str, "dry_run": bool, "cached": bool, "source": str,
+        "reference": str, "digest": str, "digest_before": str | None, "moved": bool,
+        "dry_run": bool, "cached": bool, "source": str,
         "bytes_transferred": int, "bytes_to_transfer": int, "image": PulledImage | None,
         "output": str | None, "signed": bool,
     },
