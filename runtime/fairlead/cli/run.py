@@ -200,6 +200,9 @@ def announce(prepared: Prepared) -> None:
     if prepared.verified:
         say(show.signature_line(prepared.verified))
     say(show.swap_line(prepared.plan))
+    for finding in prepared.findings:
+        if finding.check == "site-strange":
+            say(finding.what)
     warnings = [
         replace(f, severity=Severity.WARNING, what=f"{f.what} (going on: --force)")
         if f.severity is Severity.ERROR

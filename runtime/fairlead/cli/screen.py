@@ -43,9 +43,24 @@ def answer(
     if as_json:
         print_json(kind, payload)
         return
-    click.echo(text, nl=not text.endswith("\n"))
+    echo(text, nl=not text.endswith("\n"))
     if more is not None:
-        click.echo(more, err=True)
+        echo(more, err=True)
+
+
+def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
+    """Text with words of images, profiles and tools in it: what would steer a terminal is made visible."""
+    click.echo(_styled(text), nl=nl, err=err)
+
+
+_STYLE = re.compile(r"(\x1b\[(?:[012]|3[0-7]|9[0-7])m)")  # what click.style writes
+
+
+def _styled(text: str) -> str:
+    """``text`` without what would steer a terminal, but with the colours of fairlead's own."""
+    if text.isprintable():
+        return text
+    return "".join(p if _STYLE.fullmatch(p) else plain(p) for p in _STYLE.split(text))
 
 
 def finding_lines(finding: Finding) -> str:
@@ -68,7 +83,7 @@ def detail_lines(finding: Finding) -> Iterator[str]:
 
 def say(text: str) -> None:
     """A line of fairlead's own among the ranks' output, on stderr."""
-    click.echo(f"{click.style('fairlead:', bold=True)} {text}", err=True)
+    click.echo(f"{click.style('fairlead:', bold=True)} {_styled(text)}", err=True)
 
 
 def print_findings(findings: Iterable[Finding], err: bool = True) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairlead.base import bounded_json
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.serde import cached
@@ -67,7 +68,7 @@ def contents_of(
 def known_tree(digest: str, folder: Path) -> str:
     """The digest of the tree of a squashfs, where it was computed here before; else "" ."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return str(json.loads(_tree(digest, folder).read_text("utf-8"))["tree_sha256"])
+        return str(bounded_json.loads(_tree(digest, folder).read_text("utf-8"))["tree_sha256"])
     return ""
 
 
