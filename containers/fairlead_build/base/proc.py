@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tarfile
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ PACKAGE = {
 }  # fmt: skip
 
 _PATIENCE_S = 20
+_MOST_SAID_BYTES = 64 << 10
 _NO_SPACE = ("No space left on device", "Disk quota exceeded")
 
 
@@ -160,18 +162,27 @@ def piped(
     Raises:
         FairleadError: the tool failed, or the block could not read what came.
     """
-    with child(argv, env=env, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None
+    with complaints() as said, child(argv, env=env, stderr=said) as process:
+        assert process.stdout is not None
         unreadable = ""
         try:
             yield process.stdout
         except tarfile.TarError as exc:
             unreadable = str(exc)
             process.stdout.read()
-        # It writes little: a line a file at the most, so the pipe has room for all of it.
-        errors = process.stderr.read().decode("utf-8", "replace")
         if (code := process.wait()) or unreadable:
-            raise tool_failed(argv, code, errors or unreadable, doing, remedy)
+            raise tool_failed(argv, code, last_of(said) or unreadable, doing, remedy)
+
+
+def complaints() -> IO[bytes]:
+    """A file for what a tool writes on stderr. A pipe that nobody reads meanwhile would stop it: some write a line a file."""
+    return tempfile.TemporaryFile()
+
+
+def last_of(said: IO[bytes]) -> str:
+    """The end of what a tool wrote."""
+    said.seek(max(0, said.seek(0, os.SEEK_END) - _MOST_SAID_BYTES))
+    return said.read().decode("utf-8", "replace")
 
 
 def tool_failed(
