@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +23,8 @@ PACKAGE = {
     "tar2sqfs": "squashfs-tools-ng", "sqfs2tar": "squashfs-tools-ng", "unshare": "util-linux",
     "squashfuse_ll": "squashfuse", "newuidmap": "uidmap",
 }  # fmt: skip
+
+Watch = Callable[[subprocess.Popen[bytes]], AbstractContextManager[None]]
 
 _PATIENCE_S = 20
 _MOST_SAID_BYTES = 64 << 10
@@ -116,12 +118,14 @@ def run(
     env: Mapping[str, str] | None = None,
     stdin: bytes | None = None,
     on_line: Callable[[str], None] | None = None,
+    watch: Watch | None = None,
 ) -> bytes:
     """Runs a tool to its end.
 
     Args:
         doing: what for, as in "cannot DOING".
         on_line: called with each line of stdout and stderr as it comes; without it, stdout is returned.
+        watch: goes on while it runs, and may end it.
     Returns:
         stdout, empty with ``on_line``.
     Raises:
@@ -129,7 +133,7 @@ def run(
     """
     if on_line is not None:
         tail: deque[str] = deque(maxlen=12)
-        with child(argv, env=env) as process:
+        with child(argv, env=env) as process, (watch or nullcontext)(process):
             assert process.stdout is not None
             for raw in process.stdout:
                 line = raw.decode("utf-8", "replace").rstrip()
@@ -140,7 +144,10 @@ def run(
             raise tool_failed(argv, code, "\n".join(tail), doing, remedy)
         return b""
     given = subprocess.DEVNULL if stdin is None else subprocess.PIPE
-    with child(argv, env=env, stdin=given, stderr=subprocess.PIPE) as process:
+    with (
+        child(argv, env=env, stdin=given, stderr=subprocess.PIPE) as process,
+        (watch or nullcontext)(process),
+    ):
         out, err = process.communicate(stdin)
     if process.returncode:
         raise tool_failed(argv, process.returncode, err.decode("utf-8", "replace"), doing, remedy)
