@@ -191,7 +191,7 @@ def test_what_is_not_offered_is_an_error_that_names_it(cases: dict[str, list[Any
     for seen in cases["horovod_lacks"]:
         *absent, unknown, sets = seen
         assert [words.partition("`")[2] for words in absent] == [
-            "horovod.tensorflow.elastic`", "horovod.spark`", "horovod.SyncBatchNormalization`",
+            "horovod.runner`", "horovod.spark`", "horovod.PartialDistributedOptimizer`",
         ]  # fmt: skip
         assert sets == "the process set of ranks 1 does not exist"
         assert unknown == "the stand-in for horovod has no attribute 'nonsense'"

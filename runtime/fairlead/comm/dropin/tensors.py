@@ -18,6 +18,7 @@ import numpy as np
 from fairlead import comm
 from fairlead.base.errors import fail
 from fairlead.comm.core import Array
+from fairlead.comm.dropin.failures import HorovodInternalError
 from fairlead.comm.dropin.rules import Operation
 from fairlead.comm.dropin.teams import made_equal, say_on_rank_0
 from fairlead.comm.frameworks import common
@@ -215,7 +216,6 @@ def _placed(
             tf.convert_to_tensor(r, dtype=t.dtype) for r, t in zip(results, tensors, strict=True)
         ]
 
-    @common.in_words()
     def run(*arrays: Any) -> list[Array]:
         # TensorFlow owns what comes in, and takes over what goes out.
         given = [np.asarray(array) for array in arrays]
@@ -223,7 +223,7 @@ def _placed(
 
     def make() -> list[Any]:
         inputs = [*(tf.identity(tensor) for tensor in tensors), *rows]
-        return list(tf.numpy_function(run, inputs, [tensor.dtype for tensor in tensors]))
+        return _by_numpy(tf, run, inputs, [tensor.dtype for tensor in tensors])
 
     made = make() if place is None else place(tf, make)
     same = not isinstance(collective, Operation) or collective.same_shape
@@ -237,6 +237,33 @@ def _placed(
             )
         result.set_shape(shape)
     return made
+
+
+def _by_numpy(
+    tf: Any, run: Callable[..., list[Array]], inputs: Sequence[Any], dtypes: Sequence[Any]
+) -> list[Any]:
+    """``tf.numpy_function``, whose :class:`HorovodInternalError` is a FailedPreconditionError where an operation of
+    fairlead's can make it one; an UnknownError otherwise."""
+    from fairlead.comm.frameworks.tensorflow_op import checked
+
+    passed_on = checked()
+    if passed_on is None:
+        return list(tf.numpy_function(common.in_words()(run), inputs, dtypes))
+
+    @common.in_words()
+    def tried(*arrays: Any) -> list[Any]:
+        try:
+            return [np.int32(0), b"", *run(*arrays)]
+        except HorovodInternalError as exc:
+            code = np.int32(tf.errors.FAILED_PRECONDITION)
+            return [
+                code,
+                common.words(exc).encode(),
+                *(np.zeros((), d.as_numpy_dtype) for d in dtypes),
+            ]
+
+    code, text, *results = tf.numpy_function(tried, inputs, [tf.int32, tf.string, *dtypes])
+    return list(passed_on(code=code, text=text, tensors=results))
 
 
 def _ordered(tf: Any, make: Callable[[], list[Any]]) -> list[Any]:
