@@ -202,18 +202,17 @@ def run(
     suite = Suite(tests, packages(), hosts.image(wanted.image), wanted.ranks, folder)
     place = tests / wanted.file
     found = dict(wanted.tests)
-    names = [
-        name
-        for name in re.findall(r"^    def (test_\w+)", place.read_text(), re.MULTILINE)
-        if re.search(only, name) and name not in found
-    ]
     seen = suite.ran([str(place)], WHOLE_LIMIT_S)
     known = [key for rank in seen for key in rank]
     assert known, f"{wanted.file} cannot be imported"
     cases = known[0].rpartition("::")[0]
-    for name in names:
-        # What comes after a test that hangs was not seen.
-        key = next((key for key in known if key.endswith(f"::{name}")), f"{cases}::{name}")
+    defined = re.findall(r"^    def (test_\w+)", place.read_text(), re.MULTILINE)
+    # What comes after a test that hangs was not seen.
+    keys = [key for name in defined for key in _cases(name, known) or [f"{cases}::{name}"]]
+    for key in keys:
+        name = key.rpartition("::")[2]
+        if name in found or not re.search(only, name):
+            continue
         outcome = together(key, seen)
         if outcome.outcome != "skipped":
             outcome = together(key, suite.ran([str(place.parent / key)], LIMIT_S))
@@ -221,6 +220,16 @@ def run(
         sys.stderr.write(f"{name}: {outcome.outcome} {outcome.why}\n")
         keep(replace(wanted, tests=found))
     return replace(wanted, tests=found)
+
+
+def _cases(name: str, known: Sequence[str]) -> list[str]:
+    """Those of ``known`` that a function makes: one, or one for each of its parameters.
+
+    >>> _cases("test_a", ["x::T::test_a_0", "x::T::test_a_1", "x::T::test_ab"])
+    ['x::T::test_a_0', 'x::T::test_a_1']
+    """
+    pattern = re.compile(rf".*::{name}(_\d+)?")
+    return list(dict.fromkeys(key for key in known if pattern.fullmatch(key)))
 
 
 def write(path: Path, outcomes: Outcomes) -> None:
