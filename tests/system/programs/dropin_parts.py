@@ -15,7 +15,7 @@ def kept_and_made_equal(state, arrays, change):
     """Of a state with an `epoch`, whose values `arrays()` are, and which `change()` changes."""
     state.sync()
     equal = [a.copy() for a in arrays()]
-    for mine, of_0 in zip(equal, hvd.broadcast_object(equal, 0)):
+    for mine, of_0 in zip(equal, hvd.broadcast_object(equal, 0), strict=True):
         assert np.array_equal(mine, of_0)
     assert state.epoch == 10
     change()
@@ -88,7 +88,7 @@ def tensorflow_parts():
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(model(tf.ones((1, 3))))
         variables = model.trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
 
     kept_and_made_equal(state, model.get_weights, change)
     variable = tf.Variable([float(RANK)])
