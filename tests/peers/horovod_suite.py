@@ -70,9 +70,10 @@ class Outcomes:
 
     @property
     def share(self) -> float:
-        """Passed, of those that do not skip themselves."""
+        """Passed, of those that do not skip themselves; 1 where all do."""
         counts = self.counts
-        return counts.get("passed", 0) / max(counts.get("passed", 0) + counts.get("failed", 0), 1)
+        passed, failed = counts.get("passed", 0), counts.get("failed", 0)
+        return passed / (passed + failed) if passed + failed else 1.0
 
 
 def source() -> Path | None:
