@@ -17,8 +17,6 @@ ABSENT: Mapping[str, Mapping[str, str]] = {
         "ray": _START,
         "mxnet": "TensorFlow, Keras or torch",
         "PartialDistributedOptimizer": "Keras 2, in the image `tensorflow:keras2`",
-        "start_timeline": "`fairlead.comm.init().timings`",
-        "stop_timeline": "`fairlead.comm.init().timings`",
     },
 }  # fmt: skip
 

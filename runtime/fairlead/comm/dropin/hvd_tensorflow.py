@@ -87,8 +87,7 @@ def _allreduce(tensor: Any, *args: Any, **named: Any) -> Any:
         raise NotImplementedError("factors of IndexedSlices")
     values = hvd.allgather(tensor.values, process_set=members)
     if how.op == hvd.Average:
-        divisor = tensorflow.cast(members.size(), values.dtype)
-        values = values // divisor if values.dtype.is_integer else values / divisor
+        values = values / tensorflow.cast(members.size(), values.dtype)  # floats, of integers, too
     indices = hvd.allgather(tensor.indices, process_set=members)
     return tensorflow.IndexedSlices(values, indices, tensor.dense_shape)
 

@@ -183,7 +183,9 @@ def _over_tensorflow(
                 tf.zeros_like(result) if gradient is None else gradient
                 for gradient, result in zip(gradients, results, strict=True)
             ]
-            moved = _over_tensorflow(collective.gradient(), whole, place, counts)
+            # What goes back is known once it has gone forwards, and a graph may need no result of that.
+            with tf.control_dependencies([] if tf.executing_eagerly() else results):
+                moved = _over_tensorflow(collective.gradient(), whole, place, counts)
             return [
                 tf.ensure_shape(tf.reshape(m, tf.shape(t)), t.shape) if _continuous(t) else None
                 for m, t in zip(moved, given, strict=True)
