@@ -52,10 +52,15 @@ def _parts(root: Path) -> Iterator[str]:
         counts = (each.counts.get(name, 0) for name in ("passed", "failed", "skipped"))
         yield f"| `{each.file}` | {each.image} | {each.ranks} | {' | '.join(map(str, counts))} |\n"
     yield "\nWhat fails:\n\n| test | reason |\n| --- | --- |\n"
-    for each in kept:
-        for name, outcome in each.tests.items():
-            if outcome.outcome == "failed":
-                yield f"| `{name}` | {reasons(root)[each.file][name]} |\n"
+    # Once, on however many ranks it fails.
+    failed = dict.fromkeys(
+        (each.file, name)
+        for each in kept
+        for name, outcome in each.tests.items()
+        if outcome.outcome == "failed"
+    )
+    for file, name in failed:
+        yield f"| `{name}` | {reasons(root)[file][name]} |\n"
 
 
 def main() -> None:
