@@ -14,6 +14,7 @@ from tests.peers.horovod_suite import TAG, Outcomes
 from fairlead.base.paths import atomic_write, checkout
 
 PAGE = "docs/reference/horovod-suite.md"
+NOT_RUN = "not run"
 REASONS = "tests/peers/horovod_reasons.toml"
 _HEAD = f"""\
 # Horovod's test suite
@@ -22,8 +23,7 @@ _HEAD = f"""\
 
 [Old scripts](../howto/old-scripts.md) get `horovod` from fairlead. Horovod's own tests, of its release {TAG[1:]}, run
 against it with `python -m tests.peers.horovod_suite`. A test passes that passes on all ranks, in a launch of its file or
-in one of its own. Tests that need a GPU skip themselves. Of `test/single`, what tests Horovod's launcher, its
-services and Ray is not run: fairlead replaces them.
+in one of its own. Tests that need a GPU skip themselves.
 
 | file | image | ranks | passed | failed | skipped |
 | --- | --- | --- | --- | --- | --- |
@@ -36,7 +36,7 @@ def results(root: Path) -> list[Outcomes]:
 
 
 def reasons(root: Path) -> dict[str, dict[str, str]]:
-    """Why tests fail, by file and name."""
+    """Why tests fail, by file and name; and, as those of ``not run``, why files are not run."""
     found: dict[str, dict[str, str]] = tomllib.loads((root / REASONS).read_text())
     return found
 
@@ -61,6 +61,9 @@ def _parts(root: Path) -> Iterator[str]:
     )
     for file, name in failed:
         yield f"| `{name}` | {reasons(root)[file][name]} |\n"
+    yield "\nWhat is not run:\n\n| file | reason |\n| --- | --- |\n"
+    for file, reason in reasons(root)[NOT_RUN].items():
+        yield f"| `{file}` | {reason} |\n"
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ TAG, COMMIT = "v0.28.1", "1d217b59949986d025f6db93c49943fb6b6cc78f"
 SOURCE = "https://github.com/horovod/horovod"
 # The suite needs these, and no image has them.
 PACKAGES = ("pytest", "parameterized", "mock", "cloudpickle", "psutil", "packaging")
-LIMIT_S, WHOLE_LIMIT_S = 90, 600
+LIMIT_S, WHOLE_LIMIT_S = 90, 1800
 PLUGIN = Path(__file__).with_name("horovod_plugin.py")
 
 
