@@ -307,7 +307,7 @@ def weights_of(layers: Any) -> list[Any]:
     """The trainable weights of a layer of Keras, or of some.
 
     Raises:
-        ValueError: one is no layer.
+        ValueError: one is not a layer.
     """
     given = [] if layers is None else layers if isinstance(layers, (list, tuple)) else [layers]
     if any(not hasattr(layer, "trainable_weights") for layer in given):

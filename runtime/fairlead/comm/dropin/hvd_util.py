@@ -105,7 +105,7 @@ def is_iterable(given: Any) -> bool:
 def is_version_greater_equal_than(ver: str, target: str) -> bool:
     """
     Raises:
-        ValueError: one is no text, or ``target`` has not three numbers.
+        ValueError: one is not a text, or ``target`` has not three numbers.
 
     >>> is_version_greater_equal_than("2.21.0", "2.6.0")
     True
