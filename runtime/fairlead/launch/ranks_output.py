@@ -1,7 +1,7 @@
 """Where a rank's output goes: to the launcher, as it is or with the rank before each line, or to a file of the rank's own.
 
-Launchers can do the like, each in its own way and not all of them. So the shell around a rank does it, which knows the
-rank. These are its parts: ``$r`` is the rank, ``"$@"`` its command, ``$o`` the folder of logs, ``$f`` the file of the rank
+Some launchers can do this, each in its own way. The shell around a rank knows its rank, so it does it for all of them.
+These are its parts: ``$r`` is the rank, ``"$@"`` its command, ``$o`` the folder of logs, ``$f`` the file of the rank
 in the run's folder. They set ``$c``, the exit code.
 """
 
