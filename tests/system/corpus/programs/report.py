@@ -29,7 +29,11 @@ def of_ctypes(path):
     open_mpi = hasattr(mpi, "ompi_mpi_comm_world")
 
     def constant(name, value):
-        return ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(mpi, name))) if open_mpi else value
+        return (
+            ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(mpi, name)))
+            if open_mpi
+            else value
+        )
 
     world = constant("ompi_mpi_comm_world", 0x44000000)
     double, plus = constant("ompi_mpi_double", 0x4C00080B), constant("ompi_mpi_op_sum", 0x58000003)
@@ -66,6 +70,8 @@ if __name__ == "__main__":
         from mpi4py import MPI
 
         if way == "h5py":
-            with h5py.File(f"/tmp/corpus-{MPI.COMM_WORLD.rank}.h5", "w", driver="mpio", comm=MPI.COMM_SELF) as f:
+            with h5py.File(
+                f"/tmp/corpus-{MPI.COMM_WORLD.rank}.h5", "w", driver="mpio", comm=MPI.COMM_SELF
+            ) as f:
                 f.create_dataset("x", data=[1])
         of_mpi4py(MPI)
