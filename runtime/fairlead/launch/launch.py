@@ -52,6 +52,7 @@ _STALE = (
     "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PALS_RANKID",
     "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "ALPS_APP_PE", "SLURM_PROCID",
 )  # fmt: skip
+_BEGUN = "begun"  # a file of the run's folder, as old as the launch
 _POLL_S = 0.1
 _KEPT_S = 3600.0  # how long the records of a run that has ended stay, at least
 _SIGN_OF_LIFE_S = 60.0
@@ -299,6 +300,8 @@ def launch(
     if not line.in_container:
         node_check.write(folder, line.image, agents=nodes is not None)
     begun = time.monotonic()
+    with suppress(OSError):
+        (folder / _BEGUN).touch()
     leftovers.clear_dead(folder.parent)
     memory = leftovers.begin(folder)
     whole, grace_s = False, GRACE_S
@@ -448,6 +451,14 @@ def exits(folder: Path) -> tuple[RankExit, ...]:
     return tuple(sorted(found, key=lambda r: (r.order, r.rank)))
 
 
+def seconds_of(folder: Path, ended: RankExit) -> float | None:
+    """How long after the launch a rank ended, by the clock of the run's folder; None where that is unknown."""
+    try:
+        return max(ended.order - (folder / _BEGUN).stat().st_mtime_ns, 0) / 1e9
+    except OSError:
+        return None
+
+
 def signal_name(code: int) -> str:
     """``137`` as ``killed by SIGKILL``, ``3`` as ``exit code 3``."""
     if code > 128:
@@ -494,6 +505,10 @@ def explain_exit(result: LaunchResult) -> Finding | None:
     remedy = "read its own output above for the reason"
     if first.code == 137:
         remedy = "SIGKILL is most often the kernel when memory runs out: `dmesg | grep -i oom`"
+    if first.code == 135:
+        remedy = (
+            "SIGBUS is most often shared memory that is full: `df -h /dev/shm` on the rank's host"
+        )
     said = signal_name(first.code)
     if result.culprit:
         return error(

@@ -317,7 +317,10 @@ def read_records(path: Path, folder: Path) -> list[RankProof]:
         raise fail("run-folder-proof", path=path, data_count=len(data))
     for part in data.split(b"\0"):
         if part.strip():
-            found.append(_rank(part.decode("utf-8", "replace"), folder, path))
+            try:
+                found.append(_rank(part.decode("utf-8", "replace"), folder, path))
+            except (ValueError, LookupError):
+                raise fail("run-folder-proof-damaged", path=path) from None
     return found
 
 

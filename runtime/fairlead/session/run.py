@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairlead import native
+from fairlead.base import comm_waits
 from fairlead.base.errors import ExitCode, FairleadError, Severity, fail
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Progress, Silent
@@ -64,7 +65,7 @@ def launch_proved(
     expected = preload.Expected(prepared.plan, ranks, inode, folder, nodes, known, signed)
     line = _command_line(prepared, command, expected, options)
     startup = preload.Startup(expected, limit_s, options.on_proof)
-    options.on_start()
+    options.on_start(line, folder)
     result = _launched(prepared, line, folder, startup, options)
     still_as_verified(prepared)
     _check_records(result, folder)
@@ -99,7 +100,7 @@ def _command_line(
     cache = cache_dir(environ)
     core = _collective_core(folder, cache, environ, options.progress) if binds else {}
     if binds:
-        core["FAIRLEAD_RUN_FOLDER"] = preload.RUN_MOUNT
+        core[comm_waits.RUN_FOLDER] = preload.RUN_MOUNT
     line = launch.command_line(
         prepared.plan, command, ranks, (*binds, *options.binds), record=folder,
         workdir=options.workdir, env={**core, **env, **variables},
