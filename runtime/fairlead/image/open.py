@@ -207,7 +207,7 @@ def file_format(path: Path) -> str:
 
 
 def _read_folder(name: str, path: Path, progress: Progress) -> Image:
-    with progress.stage(f"looking into {path.name}") as stage:
+    with progress.stage(f"looking into {path.name}") as stage, reading(path):
         seen = look_into(path)
         stage.result(f"{seen.facts.files} ELF files")
     # Unlike that of a file, nothing shows whether the record still holds.

@@ -193,6 +193,32 @@ def test_trusted_keys_where_others_may_write_are_refused(
         keys.trusted(environ)
 
 
+@pytest.mark.parametrize("part", [".", "behind", "keys"])
+def test_trusted_keys_that_others_may_replace_by_a_folder_on_the_way_are_refused(
+    tmp_path: Path, key: PrivateKey, part: str
+) -> None:
+    real, config = tmp_path / "behind/config", tmp_path / "home/config"
+    real.mkdir(parents=True)
+    config.parent.mkdir()
+    config.symlink_to(real)
+    environ = {"XDG_CONFIG_HOME": str(config)}
+    file = keys.trust(key.public, environ)
+    assert list(keys.trusted(environ)) == [key.public.id]
+    exposed = tmp_path / part
+    if part == "keys":  # a key's file is a link
+        exposed.mkdir()
+        file.rename(exposed / file.name)
+        file.symlink_to(exposed / file.name)
+    exposed.chmod(0o777)
+    try:
+        with pytest.raises(FairleadError) as caught:
+            keys.trusted(environ)
+    finally:
+        exposed.chmod(0o700)
+    [finding] = caught.value.findings
+    assert finding.check == "key-exposed" and finding.where == str(exposed)
+
+
 def test_signature_of_a_sif_holds_and_says_what_is_inside(
     tmp_path: Path, key: PrivateKey, accepted: Mapping[str, PublicKey]
 ) -> None:
