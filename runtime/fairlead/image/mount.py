@@ -1,4 +1,4 @@
-"""Scans the squashfs of an image without a record, without unpacking it.
+"""Scans the squashfs of an image, without unpacking it.
 
 :func:`look` starts ``main`` in a separate process, in a mount namespace (and, for an ordinary
 user, a user namespace) that ends with it: it needs no setuid helper, and leaves no mount behind,
@@ -35,8 +35,13 @@ from fairlead.image.tree_digest import scan_folder, tree_sha256
 RECORD = ".fairlead/image.json"
 MATERIALS = ".fairlead/sbom.cdx.json"
 _LONGEST_START_S = 30
+_FUSE = "/dev/fuse"
 # When the process that started one of these is killed, the kernel ends it too.
 _TIED = ("setpriv", "--pdeathsig", "KILL")
+
+
+class CannotLook(FairleadError):
+    """This machine cannot mount any squashfs; the findings say why."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +69,14 @@ def look(
     Args:
         whole: read all of it, for the digest of its tree.
     Raises:
-        FairleadError: squashfuse is missing, or it cannot be mounted.
+        CannotLook: squashfuse, FUSE or namespaces are missing here.
+        FairleadError: it cannot be mounted.
     """
     program = shutil.which("squashfuse_ll", path=environ.get("PATH"))
     if program is None:
-        raise fail("squashfuse", path_name=path.name)
+        raise CannotLook(fail("squashfuse", path_name=path.name).findings)
+    if not os.access(_FUSE, os.R_OK | os.W_OK):
+        raise CannotLook(_unseen(path, f"{_FUSE} cannot be opened").findings)
     # -P: modules come from where this process has them, never from the folder it stands in.
     python = [sys.executable, "-P", "-m", __name__]
     namespaces = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
@@ -84,6 +92,8 @@ def look(
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise too_long(path, seconds) from None
+    if done.returncode and done.stderr.startswith("unshare:"):
+        raise CannotLook(_unseen(path, done.stderr.strip()).findings)
     if done.returncode:
         raise _unseen(path, done.stderr.strip() or f"it ended with {done.returncode}")
     answer = json.loads(done.stdout)

@@ -15,7 +15,9 @@ import os
 import platform
 import re
 import struct
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -28,6 +30,7 @@ _USER_ONLY = 1 << 5 | 1 << 6  # exclude_kernel, exclude_hv
 _CLOEXEC = 8
 _STRTAB, _SYMTAB, _STRSZ, _GNU_HASH = 5, 6, 10, 0x6FFFFEF5  # of the dynamic section
 _STACK = 1 << 18  # bytes that are looked at
+_STOP_S = 2.0
 _FRAMES = 256
 # DWARF's numbers of registers, and their places in struct user_regs_struct.
 _PLACES = {
@@ -221,6 +224,11 @@ class _Process:
         self._memory.close()
 
     def _stop(self) -> None:
+        """In a thread of its own: when that ends, the kernel lets a process go on that did not stop in time."""
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(self._look).result()
+
+    def _look(self) -> None:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
         registers = (ctypes.c_ulonglong * 27)()
@@ -229,7 +237,7 @@ class _Process:
         signal = 0
         try:
             libc.ptrace(_INTERRUPT, self._pid, None, None)
-            _, status = os.waitpid(self._pid, _WALL)
+            status = self._stopped()
             if not os.WIFSTOPPED(status):
                 raise ProcessLookupError
             if not status >> 16:
@@ -241,6 +249,16 @@ class _Process:
             self._stack = self.read(self._low, _STACK, short=True)
         finally:
             libc.ptrace(_DETACH, self._pid, None, signal)
+
+    def _stopped(self) -> int:
+        """The status of the process once it has stopped, which it cannot while a file server does not answer it."""
+        late = time.monotonic() + _STOP_S
+        while time.monotonic() < late:
+            pid, status = os.waitpid(self._pid, _WALL | os.WNOHANG)
+            if pid:
+                return status
+            time.sleep(0.001)
+        raise Unreadable(f"it does not stop within {_STOP_S:g} s")
 
     def read(self, address: int, size: int, *, short: bool = False) -> bytes:
         data = os.pread(self._memory.fileno(), size, address) if address < 1 << 63 else b""

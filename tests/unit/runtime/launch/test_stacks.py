@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -43,6 +43,7 @@ int main(int argc, char **argv)
     case 4: work(); break;
     case 5: for (;;) { MPI_Barrier(&here); usleep(1000); }
     case 6: for (volatile long i = 0; ; i++) MPI_Barrier(&here);
+    case 7: if (!vfork()) { sleep(2); _exit(0); } MPI_Barrier(0);
     }
     return here;
 }
@@ -139,3 +140,21 @@ def test_process_that_has_ended_is_an_error_of_the_system() -> None:
     process.wait()
     with pytest.raises(OSError):
         stacks.waits_in(process.pid)
+
+
+def test_process_that_the_kernel_does_not_stop_is_not_waited_for(at, monkeypatch) -> None:
+    """A parent of vfork waits as one does whose file server does not answer."""
+    monkeypatch.setattr(stacks, "_STOP_S", 0.2)
+    with at(7, "-O2") as pid:
+        with pytest.raises(stacks.Unreadable, match="does not stop"):
+            stacks.waits_in(pid)
+        until = time.monotonic() + 30
+        while not (call := _look(pid)) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert call and call.function == "MPI_Barrier"
+
+
+def _look(pid: int) -> stacks.Call | None:
+    with suppress(stacks.Unreadable):
+        return stacks.waits_in(pid)
+    return None
