@@ -11,7 +11,7 @@ import enum
 import posixpath
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
@@ -102,15 +102,13 @@ def in_image(facts: ImageFacts, path: str) -> bool:
 
 def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[Elf, ...]:
     """Of the files in reach, those that a swap of ``family`` is about."""
-    needed = {real for leads in facts.leads.values() for real in leads.values()}
-    asked = {name for elf in facts.consumers for name in elf.needed}
     homes = [mpi.path.rpartition("/")[0] for mpi in facts.mpis]
     found = reach(facts, request)
+    used, asked = _used(facts, found, homes)
     kept = []
     for elf in found.files:
-        part_of_mpi = elf.path.rpartition("/")[0] in homes and is_binding(elf.soname)
-        if part_of_mpi and elf.soname not in asked and elf.path not in needed:
-            continue  # an interface to another language that nothing in the image uses
+        if _is_interface(elf, homes) and elf.path not in used and elf.soname not in asked:
+            continue  # an interface to another language that nothing in reach uses
         if is_plugin(elf, homes):
             continue  # the image's MPI alone would open it
         families = set(asked_by(facts, elf).values())
@@ -120,6 +118,18 @@ def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[El
             continue  # `static` reports it
         kept.append(elf)
     return tuple(kept)
+
+
+def _is_interface(elf: Elf, homes: Collection[str]) -> bool:
+    """An MPI's own interface to another language."""
+    return elf.path.rpartition("/")[0] in homes and is_binding(elf.soname)
+
+
+def _used(facts: ImageFacts, found: Reach, homes: Collection[str]) -> tuple[set[str], set[str]]:
+    """What files in reach load, and the names that they ask for; interfaces, which need each other, ask for nothing."""
+    users = [elf for elf in found.files if not _is_interface(elf, homes)]
+    closed = _closure(facts, [elf.path for elf in users])
+    return closed, {name for elf in users for name in elf.needed}
 
 
 def by_family(facts: ImageFacts, found: Reach) -> dict[AbiFamily, list[Elf]]:

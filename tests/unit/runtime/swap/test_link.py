@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.compiled import CALLS, MAIN, OPENMPI, compiled
+from tests.support.compiled import CALLS, MAIN, OPENMPI, OPENS, compiled
 from tests.support.recorded import OPENMPI as LAUNCHER
 from tests.support.recorded import planned
 
@@ -46,6 +46,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> ImageFacts:
     compiled(app / "fortran", "int f_call(void); int main(void) { return f_call(); }", fortran, mpi)
     compiled(app / "shmem", "int s_call(void); int main(void) { return s_call(); }", only, mpi,
              "-Wl,--allow-shlib-undefined")  # fmt: skip
+    compiled(app / "opens", OPENS)
     compiled(app / "direct", "int ompi_callback(void); int main(void) { return ompi_callback(); }", mpi, LAZY)  # fmt: skip
     return replace(scan_tree(root), glibc="2.99", arch="x64")
 
@@ -112,6 +113,13 @@ def test_interface_of_the_host_takes_the_place_of_the_images(
 def test_program_of_the_interface_for_c_is_fine(facts: ImageFacts, tmp_path: Path) -> None:
     [found] = symbols(facts, the_host(tmp_path, OPENMPI, 80), "plain")
     assert found.severity is Severity.OK
+
+
+def test_interfaces_that_no_opened_library_uses_are_not_missed(
+    facts: ImageFacts, tmp_path: Path
+) -> None:
+    found = symbols(facts, the_host(tmp_path, OPENMPI, 80), "opens")
+    assert not [f for f in found if f.severity is Severity.ERROR], found
 
 
 def test_facts_that_do_not_say_claim_nothing(facts: ImageFacts, tmp_path: Path) -> None:
