@@ -93,7 +93,21 @@ def _allreduce(tensor: Any, *args: Any, **named: Any) -> Any:
 
 
 allreduce = _as_tensorflow(_allreduce)
-grouped_allreduce = _as_tensorflow(hvd.grouped_allreduce)
+
+
+def _grouped_allreduce(given: Sequence[Any], *args: Any, **named: Any) -> list[Any]:
+    """:func:`fairlead.comm.dropin.hvd.grouped_allreduce`; IndexedSlices each on their own."""
+    slices = {
+        i: _allreduce(tensor, *args, **named)
+        for i, tensor in enumerate(given)
+        if isinstance(tensor, tensorflow.IndexedSlices)
+    }
+    dense = [tensor for i, tensor in enumerate(given) if i not in slices]
+    reduced = iter(hvd.grouped_allreduce(dense, *args, **named) if dense else ())
+    return [slices[i] if i in slices else next(reduced) for i in range(len(given))]
+
+
+grouped_allreduce = _as_tensorflow(_grouped_allreduce)
 allgather = _as_tensorflow(hvd.allgather)
 grouped_allgather = _as_tensorflow(hvd.grouped_allgather)
 broadcast = _as_tensorflow(hvd.broadcast)
