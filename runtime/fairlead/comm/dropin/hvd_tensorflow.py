@@ -118,9 +118,13 @@ grouped_reducescatter = _as_tensorflow(hvd.grouped_reducescatter)
 def _alltoall(tensor: Any, splits: Any = None, name: str | None = None, **more: Any) -> Any:
     """:func:`fairlead.comm.dropin.hvd.alltoall`; the rows of each rank come as a tensor."""
     tensor = tensorflow.convert_to_tensor(tensor)
+    members = sets.of(more.get("process_set"))
+    if splits is None and tensor.shape.rank and tensor.shape[0] is None:
+        # How many rows there are is known when it runs.
+        moved = rules.Alltoall(lambda: members, None, name)
+        return tensors.in_order(moved.operation, [tensor])[0]
     if splits is None:
         return hvd.alltoall(tensor, None, name, **more)
-    members = sets.of(more.get("process_set"))
     operation = rules.alltoall_of(
         lambda: members, lambda array, rows: hvd.splits_of(rows, array, members), name
     )
