@@ -33,7 +33,7 @@ from fairlead.image.sif import blocks, identity, is_sif, read_sif
 _RECORD_NAME = "image.json"  # the SIF's JSON object
 _SQUASHFS_MAGIC = b"hsqs"
 _TEXTS = ("recipe", "fairlead_version", "squashfs_sha256", "tree_sha256")
-_VERSION = "6"  # of the facts in the cache
+_VERSION = "7"  # of the facts in the cache
 _SUFFIXES = (".sif", ".sqsh", ".squashfs")
 
 

@@ -88,6 +88,7 @@ def scan_tree(root: Path) -> ImageFacts:
         leads=leads,
         parts=objects.among({*own, *(e.path for e in consumers)} - paths, set(own)),
         programs=objects.programs(scripts, links),
+        named=objects.named(scripts, {elf.path for elf in consumers if elf.can_start}),
     )
 
 
