@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.system.corpus.run import KEPT, Cell, read
-from tests.system.corpus.table import HOSTS, IMAGES
+from tests.system.corpus.table import HOSTS, IMAGES, rows
 
 from fairlead.base.paths import atomic_write, checkout
 
@@ -37,7 +37,8 @@ def _parts(path: Path) -> Iterator[str]:
     assert isinstance(machine, dict)
     yield _HEAD
     yield (
-        f"\nOf {len(cells)} pairs, {kept['drawn']} of them drawn by chance (seed {kept['seed']}), "
+        f"\nThe table has {len(rows())} rows, of which {len({c.row for c in cells}.intersection(rows()))} have been run, and "
+        f"{kept['drawn']} drawn by chance (seed {kept['seed']}). Of these {len(cells)} pairs, "
         f"{sum(not c.refused and not c.wrong for c in cells)} were allowed and work, "
         f"{sum(bool(c.refused and c.wrong) for c in cells)} were refused and do not. "
         f"Allowed, and do not work: {sum(c.false_yes for c in cells)}. Refused, and work: {sum(c.false_no for c in cells)}. "
