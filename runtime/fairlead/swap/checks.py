@@ -287,12 +287,13 @@ def _other_glibc(plan: Plan, host: HostMpi, glibc: Glibc) -> Iterator[Finding]:
 @_of_swap
 def rpath(plan: Plan, host: HostMpi) -> Iterator[Finding]:
     """DT_RPATH takes precedence over LD_LIBRARY_PATH: the program keeps the image's MPI and exits with 0."""
-    held = {m.path.rpartition("/")[0] for m in plan.facts.mpis if m.path not in plan.bound}
-    bound = set(plan.bound)
+    # Of another family, as MPICH 5's libmpi_abi next to its libmpi, none will be asked for.
+    left = {m.path for m in plan.facts.mpis if m.family is plan.family} - set(plan.bound)
+    held = {path.rpartition("/")[0] for path in left}
     tied = [
         elf
         for elf in plan.consumers
-        if held.intersection(elf.rpath_folders) or set(elf.tied) - bound
+        if held.intersection(elf.rpath_folders) or left.intersection(elf.tied)
     ]
     for elf in tied:
         yield error("rpath", elf=elf, rpath=":".join(elf.rpath))

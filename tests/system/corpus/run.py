@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -169,7 +170,11 @@ def main(words: Sequence[str] | None = None) -> int:
         who = stack.enter_context(truth.user()) if any(r.user == "user" for r in chosen) else None
         for number, row in enumerate(chosen, 1):
             began = time.monotonic()
-            cell = run(row, who if row.user == "user" else None)
+            try:
+                cell = run(row, who if row.user == "user" else None)
+            except subprocess.TimeoutExpired:
+                print(f"{number}/{len(chosen)} NO END {row.name}: not kept", flush=True)
+                continue
             kept[row] = cell
             mark = (
                 "FALSE YES"

@@ -25,7 +25,7 @@ from fairlead.elf.patchelf import find_patchelf
 KEPT = hosts.KEPT / "corpus"
 SOURCES = Path(__file__).with_name("programs")
 LIB = "usr/lib/x86_64-linux-gnu"
-_FORMAT = 1  # moves when this file makes other trees of the same table
+_FORMAT = 2  # moves when this file makes other trees of the same table
 _SYSTEM = ("dash", "coreutils", "python3")
 _OPENMPI = {"bookworm": "libopenmpi3", "trixie": "libopenmpi40", "sid": "libopenmpi40"}
 _SCIENCE = ("python3-mpi4py", "python3-h5py-mpi", "python3-petsc4py-real3.18", "r-cran-rmpi")
@@ -322,7 +322,7 @@ def _program(tree: Path, of: Image, mpi: Mpi, program: Program, made: Path) -> N
     elif program.static:
         _static(made, name)
     elif name == "renamed":
-        library = folder / "libvendormpi.so.7"
+        library = tree / mpi.library.replace(Path(mpi.library).name, "libvendormpi.so.7")
         hosts._run(
             _patchelf(), "--set-soname", library.name, "--output", library, tree / mpi.library
         )
@@ -331,7 +331,7 @@ def _program(tree: Path, of: Image, mpi: Mpi, program: Program, made: Path) -> N
             mpi.family,
             "look.c",
             *_lax(library, *_core(tree, of, mpi)),
-            f"-Wl,--disable-new-dtags,-rpath,$ORIGIN:{mpi.folder}",
+            f"-Wl,--disable-new-dtags,-rpath,{mpi.folder}",
         )
     elif name == "cxx":
         cxx = tree / LIB / ("libmpichcxx.so.12" if mpi.family == MPICH else "libmpi_cxx.so.40")

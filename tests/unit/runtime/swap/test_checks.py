@@ -202,6 +202,15 @@ def test_mpi4py_is_given_the_hosts_mpi_where_its_prefix_has_another_familys() ->
     assert "MPI4PY_LIBMPI" not in own.env
 
 
+def test_rpath_to_a_folder_with_another_familys_mpi_too_is_no_matter() -> None:
+    own = image("rpath").mpis[0]
+    path = own.path.rpartition("/")[0] + "/libmpi_abi.so.1"
+    abi = replace(own, family=AbiFamily.MPI5, elf=replace(own.elf, path=path))
+    assert errors(planned(replace(image("rpath"), mpis=(own, abi)))) == {}
+    same = replace(abi, family=own.family)
+    assert "rpath" in errors(planned(replace(image("rpath"), mpis=(own, same)), engine=NO_FILES))
+
+
 def test_rpath_elsewhere_or_with_a_runpath_is_no_matter() -> None:
     def with_(**changes: tuple[str, ...]) -> Plan:
         consumers = tuple(
