@@ -93,7 +93,21 @@ def _allreduce(tensor: Any, *args: Any, **named: Any) -> Any:
 
 
 allreduce = _as_tensorflow(_allreduce)
-grouped_allreduce = _as_tensorflow(hvd.grouped_allreduce)
+
+
+def _grouped_allreduce(given: Sequence[Any], *args: Any, **named: Any) -> list[Any]:
+    """:func:`fairlead.comm.dropin.hvd.grouped_allreduce`; IndexedSlices each on their own."""
+    slices = {
+        i: _allreduce(tensor, *args, **named)
+        for i, tensor in enumerate(given)
+        if isinstance(tensor, tensorflow.IndexedSlices)
+    }
+    dense = [tensor for i, tensor in enumerate(given) if i not in slices]
+    reduced = iter(hvd.grouped_allreduce(dense, *args, **named) if dense else ())
+    return [slices[i] if i in slices else next(reduced) for i in range(len(given))]
+
+
+grouped_allreduce = _as_tensorflow(_grouped_allreduce)
 allgather = _as_tensorflow(hvd.allgather)
 grouped_allgather = _as_tensorflow(hvd.grouped_allgather)
 broadcast = _as_tensorflow(hvd.broadcast)
@@ -104,9 +118,13 @@ grouped_reducescatter = _as_tensorflow(hvd.grouped_reducescatter)
 def _alltoall(tensor: Any, splits: Any = None, name: str | None = None, **more: Any) -> Any:
     """:func:`fairlead.comm.dropin.hvd.alltoall`; the rows of each rank come as a tensor."""
     tensor = tensorflow.convert_to_tensor(tensor)
+    members = sets.of(more.get("process_set"))
+    if splits is None and tensor.shape.rank and tensor.shape[0] is None:
+        # How many rows there are is known when it runs.
+        moved = rules.Alltoall(lambda: members, None, name)
+        return tensors.in_order(moved.operation, [tensor])[0]
     if splits is None:
         return hvd.alltoall(tensor, None, name, **more)
-    members = sets.of(more.get("process_set"))
     operation = rules.alltoall_of(
         lambda: members, lambda array, rows: hvd.splits_of(rows, array, members), name
     )

@@ -10,7 +10,9 @@ import tensorflow
 
 from fairlead import comm
 from fairlead.comm.dropin import hvd, rules, tensors, weights
+from fairlead.comm.dropin.teams import say_on_rank_0
 from fairlead.comm.frameworks import common
+from fairlead.comm.frameworks.watched import Watched
 
 _KNOWN = (hvd.Compression.none, hvd.Compression.fp16)
 
@@ -60,7 +62,7 @@ class Gradients:
         """
         shared = [i for i, source in enumerate(sources) if not self.is_local(source)]
         reduce = self._reduce
-        watched = weights.of_tape([sources[i] for i in shared], self._broadcast) if step else None
+        watched = self._watched([sources[i] for i in shared]) if step else None
         if watched is not None and tensorflow.executing_eagerly():
             watched.step()
         elif watched is not None:  # in each run of what is traced here
@@ -71,6 +73,13 @@ class Gradients:
             found[i] if i in found else self._divided(gradient)
             for i, gradient in enumerate(gradients)
         ]
+
+    def _watched(self, sources: Sequence[Any]) -> Watched | None:
+        if tensorflow.executing_eagerly() or tensorflow.inside_function():
+            return weights.of_tape(sources, self._broadcast)
+        # A session runs what it is asked for, of which none need be a step.
+        say_on_rank_0("weights are not compared between ranks: the tape is in a TF 1 graph")
+        return None
 
     def _divided(self, gradient: Any) -> Any:
         if gradient is None or not self._scale:
