@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tests.support.shared import own
 from tests.system import hosts, netns, slurm
 from tests.system.hosts import answer
 from tests.system.netns import Host, launcher, two_hosts
+from tests.system.test_leave import may_observe
 
 import fairlead as fairlead_package
 
@@ -533,6 +534,104 @@ def test_shared_memory_that_a_killed_host_has_left_is_removed_by_the_next_run(
     while two.memory() & left and time.monotonic() < late:
         time.sleep(0.1)
     assert not two.memory() & left
+
+
+TALK = f"""
+{TOGETHER}
+import time; begun = time.monotonic()
+print("up", flush=True)
+while MPI.COMM_WORLD.allreduce(time.monotonic() - begun, MPI.MIN) < 60: time.sleep(0.1)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("loss", [0.05, 0.2])
+def test_lost_packets_lose_no_host(loss: float, pair: tuple[Host, Host]) -> None:
+    one, two = pair
+    with ExitStack() as stack:
+        try:
+            for host in (one, two):
+                stack.enter_context(netns.lossy(host, loss))
+        except (OSError, subprocess.CalledProcessError):
+            pytest.skip("the kernel drops no packets at random")
+        done = one.fairlead(
+            "run", "-n", "2", "--json", "--watchdog", "120",
+            "--launcher", launcher(one, mpiexec(hosts.mpich())),
+            hosts.image(), "--", "python3", "-c", TALK, limit_s=300,
+        )  # fmt: skip
+    proved(done)
+    assert "node2" not in done.stderr
+
+
+@pytest.mark.full
+def test_cable_that_is_out_for_a_while_loses_no_host(pair: tuple[Host, Host]) -> None:
+    one, _ = pair
+    with running(one, code=TALK) as run:
+        for _ in range(2):
+            one.link("down")
+            time.sleep(10)
+            one.link("up")
+            time.sleep(5)
+        done = ended(run, 120)
+    proved(done)
+    assert "node2" not in done.stderr
+
+
+def test_clock_of_the_other_host_that_is_ahead_changes_nothing(
+    pair: tuple[Host, Host], tmp_path: Path
+) -> None:
+    one, _ = pair
+    library = hosts.preloaded("shifted_clock", tmp_path)
+    ahead = f'case $1 in node2) shift; set -- node2 env LD_PRELOAD={library} "$@" ;; esac'
+    seen = tmp_path / "clocks"
+    clocked = (
+        "run", "-n", "2", "--json",
+        "--launcher", launcher(one, mpiexec(hosts.mpich()), before=f"{ahead}; echo \"$*\" >>{seen}"),
+        hosts.image(), "--", "python3", "-c",
+    )  # fmt: skip
+    done = one.fairlead(*clocked, SEND)
+    proved(done)
+    assert "LD_PRELOAD" in seen.read_text()
+    # Whatever goes by it, such as what has to be removed: `pair` looks.
+    done = one.fairlead(*clocked, f"{TOGETHER}\nif rank: os.kill(os.getpid(), signal.SIGKILL)\nMPI.COMM_WORLD.Barrier()")  # fmt: skip
+    assert done.returncode == 137, done.stdout + done.stderr
+    assert answer(done)["error"]["where"] == "rank 1"
+
+
+LEAVES = """
+import sys, time
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+rest = world.Split(world.rank == 0, world.rank)
+if world.rank == 0:
+    sys.exit(0)
+begun = time.monotonic()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "code"),
+    [(2, 124), pytest.param(3, 124, marks=pytest.mark.full), pytest.param(3, 0, marks=pytest.mark.full)],
+)  # fmt: skip
+def test_rank_that_leaves_those_of_another_host_waiting_is_named(
+    ranks: int, code: int, pair: tuple[Host, Host]
+) -> None:
+    may_observe()
+    one, _ = pair
+    rest = "world.Barrier()"
+    if not code:  # two that go on for as long as they like, in MPI all the time
+        rest = "while rest.allreduce(time.monotonic() - begun, MPI.MIN) < 50: pass"
+    done = one.fairlead(
+        "run", "-n", str(ranks), "--json",
+        "--launcher", launcher(one, mpiexec(hosts.mpich()), hosts="node1:1,node2:2"),
+        hosts.image(), "--", "python3", "-c", LEAVES + rest,
+    )  # fmt: skip
+    if not code:
+        assert done.returncode == 0, done.stdout + done.stderr
+        return
+    text = refused(done, 124, "rank-left")
+    assert "rank 0 on node1, which is in MPI_Finalize" in text
+    assert "rank 1 in MPI_Barrier" in text
 
 
 def test_nothing_is_left_of_the_hosts_themselves() -> None:

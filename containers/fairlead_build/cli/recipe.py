@@ -350,12 +350,14 @@ def import_(
     fairlead recipe import hep.def --dry-run
     fairlead recipe import hep.def -o hep --allow-loss
     """
-    from fairlead_build.importing.folder import import_file, lossy
+    from fairlead_build.importing.folder import import_file, lossy, unseen
 
     result = import_file(file, output, allow_loss=allow_loss, dry_run=dry_run)
     severity = Severity.WARNING if allow_loss else Severity.ERROR
     findings = [loss.finding(severity) for loss in result.losses]
     refused = bool(findings) and not allow_loss
+    if result.base:
+        findings.append(unseen(file, result.base))
     if refused and not dry_run:
         raise FairleadError([*findings, lossy(file)], ExitCode.USAGE)
     code = ExitCode.USAGE if refused else ExitCode.DONE

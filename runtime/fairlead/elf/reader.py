@@ -29,11 +29,12 @@ _VERSION = re.compile(r"([A-Z]+)_(\d+(?:\.\d+)*)$")
 _PREFIXES = ("GLIBC", "GLIBCXX", "CXXABI", "GFORTRAN", "FABRIC")
 # Data objects that some MPIs export and others never do; see mpi_symbols.py.
 _MARKERS = frozenset({"ompi_mpi_comm_world", "I_MPI_Check_image_status"})
-# What MPI_Init says when it fails, by family. A program that has such a text contains the MPI: launchers and tools,
-# which link other parts of one, do not. Held against static programs of MPICH 4.0.2, stripped ones too, and the
-# tools of MPICH 3.4.3 and 5.0.2 and Open MPI 4.1.8.
-_TEXTS = (
-    (b"MPI_Init(arg", "mpich"),
+# What MPI_Init says when it fails, by family. A file that has such a text contains the MPI, stripped or not: launchers
+# and tools, which link other parts of one, do not. Held against static programs of MPICH 4.0.2 and the tools of
+# MPICH 3.4.3 and 5.0.2 and Open MPI 4.1.8.
+TEXTS = (
+    (b"MPI_Init(argc=%p", "mpich"),
+    (b"MPI_Init(argc_p=%p", "mpich"),
     (b"ompi_mpi_init: ", "openmpi"),
     (b"mpi_init:startup:", "openmpi"),
 )
@@ -238,7 +239,7 @@ def _facts(elf: ELFFile, name: str) -> Elf:
         mpi_exports=tuple(sorted(exports)),
         interpreter=interpreter,
         build_id=_build_id(elf),
-        holds=_held(elf) if can_start and not {"MPI_Init", "PMPI_Init"} & imports else "",
+        holds="" if {"MPI_Init", "PMPI_Init"} & imports else _held(elf, can_start),
         can_start=can_start,
         opens=any(name in names for name in _OPENS),
         starts=can_start and any(name in names for name in _STARTS),
@@ -259,14 +260,16 @@ def _data(section: Any) -> bytes:
     return content
 
 
-def _held(elf: ELFFile) -> str:
-    """The family of the MPI inside a program; empty when there is none.
+def _held(elf: ELFFile, can_start: bool) -> str:
+    """The family of the MPI whose code is in a file; empty when there is none.
 
-    Dynamic symbols do not tell: a static library's functions are among them only if the program exports them.
+    Dynamic symbols do not tell: a static library's functions are among them only if the file exports them. A library
+    that defines MPI_Init alone may be a tracer; those of an MPI come with PMPI_Init.
     """
     table: Any = elf.get_section_by_name(".symtab") or elf.get_section_by_name(".dynsym")
     names = _data(elf.get_section(table["sh_link"])) if table else b""
-    inits = {m.start() + shift for m in re.finditer(rb"MPI_Init\0", names) for shift in (0, -1)}
+    sign = rb"MPI_Init\0" if can_start else rb"PMPI_Init\0"
+    inits = {m.start() + shift for m in re.finditer(sign, names) for shift in (0, -1)}
     if inits and any(e[0] in inits and index != 0 for e, _, index in _symbols(elf, table)):
         return "openmpi" if b"ompi_mpi_comm_world\0" in names else "mpich"
     part: Any = elf.get_section_by_name(".rodata")
@@ -276,7 +279,7 @@ def _held(elf: ELFFile) -> str:
             raise TooCostly(
                 f"it has more than {_MOST_SEARCHED_BYTES >> 30} GiB to search for an MPI"
             )
-        found = (family for text, family in _TEXTS if data.find(text, begin, begin + size) >= 0)
+        found = (family for text, family in TEXTS if data.find(text, begin, begin + size) >= 0)
         return next(found, "")
 
 

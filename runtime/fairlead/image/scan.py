@@ -15,6 +15,7 @@ from fairlead.elf import reader as elf_file
 from fairlead.elf.facts import Elf, ImageFacts, MpiLibrary
 from fairlead.elf.mpi_symbols import (
     GLIBC_PIECES,
+    contains_mpi,
     identify,
     is_binding,
     is_mpi_library,
@@ -68,7 +69,7 @@ def scan_tree(root: Path, budget: Budget | None = None) -> ImageFacts:
     budget.mpis(len(libraries))
     mpis = [_mpi(root, elf, objects) for elf in libraries]
     paths = {mpi.path for mpi in mpis}
-    ends = {*paths, *(p for p, e in elves.items() if _asks(e) or _contains(e))}
+    ends = {*paths, *(p for p, e in elves.items() if _asks(e) or contains_mpi(e))}
     leads = objects.leads(ends)
     parts = {p for p in leads if is_binding(elves[p].soname)}
     consumers = []
@@ -76,7 +77,7 @@ def scan_tree(root: Path, budget: Budget | None = None) -> ImageFacts:
         budget.clock(place)
         tied = objects.tied(elf, paths) if place in leads or elf.opens else ()
         needed = paths.union(parts).intersection(leads.get(place, {}).values())
-        if place not in paths and (needed or tied or _asks(elf) or _contains(elf)):
+        if place not in paths and (needed or tied or _asks(elf) or contains_mpi(elf)):
             consumers.append(replace(elf, tied=tied))
     own = own_libraries(root, objects, paths | parts, budget)
     consumers = [with_imports(root, elf, objects, own, budget) for elf in consumers]
@@ -154,14 +155,6 @@ def _candidates(
 
 def _asks(elf: Elf) -> bool:
     return any(is_request(name) for name in elf.needed)
-
-
-def _contains(elf: Elf) -> bool:
-    """A program or an extension module with an MPI in it.
-
-    Libraries such as ParMETIS, which neither need nor contain one, rely on the program that loads them.
-    """
-    return bool(elf.holds) or ("MPI_Init" in elf.mpi_exports and not elf.soname)
 
 
 def _names(root: Path, path: Path) -> Iterator[str]:

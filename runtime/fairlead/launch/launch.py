@@ -24,7 +24,7 @@ from fairlead.base.paths import atomic_write
 from fairlead.engines import registry as engines
 from fairlead.engines.model import Call
 from fairlead.launch import leftovers, node_check, processes, ranks_output, shm_cleanup
-from fairlead.launch.leaving import Culprit, Leaving, culprit
+from fairlead.launch.leaving import Culprit, Leaving, Ranks, culprit
 from fairlead.launch.node_check import NodeCheck, Opened
 from fairlead.launch.nodes import Lost, Nodes, host_of, unreachable
 from fairlead.launch.processes import INHERITED
@@ -305,7 +305,7 @@ def launch(
     leftovers.clear_dead(folder.parent)
     memory = leftovers.begin(folder)
     whole, grace_s = False, GRACE_S
-    leaving = Leaving(folder, on_finding)
+    leaving = Leaving(folder, on_finding, look=Ranks(folder.name, nodes).waiter)
     with os_error_as("launcher-cannot-executed", line=line):
         started = processes.start(line.argv, line.environment(environ), folder.name, streams)
 
@@ -505,6 +505,10 @@ def explain_exit(result: LaunchResult) -> Finding | None:
     remedy = "read its own output above for the reason"
     if first.code == 137:
         remedy = "SIGKILL is most often the kernel when memory runs out: `dmesg | grep -i oom`"
+    if first.code == 135:
+        remedy = (
+            "SIGBUS is most often shared memory that is full: `df -h /dev/shm` on the rank's host"
+        )
     said = signal_name(first.code)
     if result.culprit:
         return error(

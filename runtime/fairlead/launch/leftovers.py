@@ -20,9 +20,20 @@ _NOTE = "shm.json"
 _DEATH_S = 120.0  # the run's folder is touched every minute while it lives
 
 
-def begin(folder: Path, memory: Path = Path("/dev/shm"), note: str = _NOTE) -> frozenset[Path]:
-    """Notes that this process runs ``folder``'s run; returns what shared memory of MPIs is there already."""
-    before = shm_cleanup.listing(memory)
+def begin(
+    folder: Path,
+    memory: Path = Path("/dev/shm"),
+    note: str = _NOTE,
+    before: frozenset[Path] | None = None,
+) -> frozenset[Path]:
+    """Notes that this process runs ``folder``'s run.
+
+    Args:
+        before: the shared memory of MPIs that was there before the run; None: what is there now.
+    Returns:
+        That.
+    """
+    before = shm_cleanup.listing(memory) if before is None else before
     with suppress(OSError), atomic_write(folder / note, "w") as stream:
         owner = {"pid": os.getpid(), "started": started(os.getpid()), "place": _place(memory)}
         json.dump(owner | {"before": sorted(path.name for path in before)}, stream)
@@ -40,11 +51,15 @@ def end(folder: Path, note: str = _NOTE) -> None:
         (folder / note).unlink(missing_ok=True)
 
 
-def clear_dead(runs: Path, memory: Path = Path("/dev/shm")) -> int:
+def clear_dead(
+    runs: Path, memory: Path = Path("/dev/shm"), among: frozenset[Path] | None = None
+) -> int:
     """Removes what runs of this user on this machine left whose process is gone.
 
     Of what came since such a run began, until it can have lived, only what no process is seen to have mapped.
 
+    Args:
+        among: nothing else is removed, where a run has begun.
     Returns:
         How many files were removed.
     """
@@ -56,7 +71,9 @@ def clear_dead(runs: Path, memory: Path = Path("/dev/shm")) -> int:
             if owner["place"] != _place(memory) or started(owner["pid"]) == owner["started"]:
                 continue
             kept = {memory / name for name in owner["before"]}
-            later = {p for p in shm_cleanup.listing(memory) if not _older(p, until)}
+            now = shm_cleanup.listing(memory)
+            later = {p for p in now if not _older(p, until)}
+            later |= now - (now if among is None else among)
             removed += shm_cleanup.clear(frozenset(kept | later), memory)
             note.unlink()
     return removed

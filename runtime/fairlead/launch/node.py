@@ -21,6 +21,7 @@ from typing import Any
 from fairlead import __version__
 from fairlead.base import bounded_json
 from fairlead.launch import leftovers, processes, shm_cleanup
+from fairlead.launch.leaving import Watches
 from fairlead.launch.nodes import HOME, KEEPALIVE, OVER, Link, keep_alive
 
 # A little later than the launching host, so that it names the cause first.
@@ -44,13 +45,16 @@ class Agent:
         self._above = _parent(shell)
         self._above_began = leftovers.started(self._above)
         self._link: Link | None = None
+        self._watches = Watches(self._left)
 
     def work(self) -> None:
         """Until the node's ranks have ended, by themselves or not."""
-        leftovers.clear_dead(self._run.parent)
         note = leftovers.note_of(self._node)
-        memory = leftovers.begin(self._run, note=note)
+        before = (self._run / f"memory.{self._node}").read_text("utf-8", "replace")
+        memory = frozenset(Path("/dev/shm", name) for name in before.splitlines())
+        leftovers.begin(self._run, note=note, before=memory)
         self._connect()
+        leftovers.clear_dead(self._run.parent, among=memory)
         if self._until_over():
             self._end()
         shm_cleanup.clear(memory)
@@ -83,6 +87,8 @@ class Agent:
             for message in self._link.received():
                 over = over or bool(message.get("over"))
                 self._answer(message)
+            for answer in self._watches.now():
+                self._link.send(**answer)
             if self._link.ended:
                 return True
             if over or self._link.ended is not None:
@@ -92,6 +98,10 @@ class Agent:
     def _answer(self, message: dict[str, Any]) -> None:
         if self._link and message.get("ask") == "alive":
             self._link.send(alive=True)
+        elif self._link and message.get("ask") == "watch":
+            self._link.send(**self._watches.begin(message))
+        elif message.get("ask") == "stop":
+            self._watches.stop(message.get("watch"))
 
     def _ranks(self) -> bool:
         """Whether anything of the run lives here; the ranks' shells are looked at first, which costs next to nothing."""

@@ -80,6 +80,8 @@ if mkdir "$run/at.$key" 2>/dev/null; then
     say shm "$free"
   elif verify; then
     if [ "$key" != "$home" ] && [ -n "$python" ]; then
+      # The agent comes up while ranks already make theirs.
+      (cd /dev/shm 2>/dev/null && printf '%s\n' *) >"$run/memory.$key"
       if [ -x "$python" ]; then
         unset PYTHONHOME PYTHONSTARTUP
         PYTHONPATH=$modules "$python" -s -B -m fairlead.launch.node "$run" "$key" "$PPID" \

@@ -122,7 +122,7 @@ class Nodes:
     """The agents of a launch's other nodes.
 
     Attributes:
-        answers: to questions, by host and number.
+        answers: the latest to each question, by host and number, with when it came.
     """
 
     def __init__(self, folder: Path, on_finding: Callable[[Finding], None]):
@@ -135,7 +135,7 @@ class Nodes:
         self._strangers: list[tuple[float, Link]] = []
         self._nodes: dict[str, _Node] = {}
         self._warned: set[str] = set()
-        self.answers: dict[tuple[str, int], dict[str, Any]] = {}
+        self.answers: dict[tuple[str, int], tuple[float, dict[str, Any]]] = {}
         self._begun, self._called = time.monotonic(), False
         self._listener: socket.socket | None = None
         with contextlib.suppress(OSError):
@@ -211,13 +211,13 @@ class Nodes:
         return tuple(found)
 
     def ask(self, host: str, **question: object) -> int | None:
-        """Asks the agent of a host; the number of the question, None where there is no agent."""
-        for node in self._nodes.values():
-            if node.host == host and node.link.ended is None:
-                self._asked += 1
-                node.link.send(**question, number=self._asked)
-                return self._asked
-        return None
+        """Asks the agent of a host; the number of the question, None where there is no one agent of that name."""
+        found = [n for n in self._nodes.values() if n.host == host and n.link.ended is None]
+        if len(found) != 1:
+            return None
+        self._asked += 1
+        found[0].link.send(**question, number=self._asked)
+        return self._asked
 
     def close(self) -> None:
         """The launch is over: what is left of it on the nodes ends."""
@@ -246,7 +246,7 @@ class Nodes:
                 node.left = node.left or bool(message.get("left"))
                 node.answered += 1
                 if isinstance(number := message.get("number"), int):
-                    self.answers[node.host, number] = message
+                    self.answers[node.host, number] = (time.monotonic(), message)
         return list(self._nodes.values())
 
     def _accept(self) -> None:

@@ -187,9 +187,10 @@ def test_hard_links_are_read_once(
 @LINKS
 def test_hard_links_to_an_mpi_end_at_the_limit_of_mpis(tree: Path, count: int) -> None:
     linked(tree, compiled(tree / "usr/lib/libmpi.so.12", MPICH), count)
-    for looked in (tree, packed(tree)):
-        why = refused(lambda at=looked: look_into(at) if at.is_dir() else look(at, 0))[1]
-        assert why == "limit of MPI libraries: it has more than 500, hard links included"
+    why = "limit of MPI libraries: it has more than 500, hard links included"
+    assert refused(lambda: look_into(tree))[1] == why
+    if count < 1000:  # tar2sqfs takes minutes for 30,000
+        assert refused(lambda: WAYS["squashfs"](tree))[1] == why
 
 
 # --- sizes --------------------------------------------------------------------------------------------

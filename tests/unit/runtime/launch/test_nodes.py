@@ -202,6 +202,7 @@ def agent(folder: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[bytes],
         rank = int(daemon.stdout.readline())
         there = json.loads((folder / HOME).read_text())
         (folder / HOME).write_text(json.dumps({**there, "addresses": ["127.0.0.1"]}))
+        (folder / f"memory.{NODE}").write_text("*\n")
         mine = [sys.executable, "-m", "fairlead.launch.node", str(folder), NODE, str(rank)]
         process = subprocess.Popen(mine)
         started.extend((daemon, process))
