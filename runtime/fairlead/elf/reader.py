@@ -274,7 +274,9 @@ def _held(elf: ELFFile, can_start: bool) -> str:
         return "openmpi" if b"ompi_mpi_comm_world\0" in names else "mpich"
     part: Any = elf.get_section_by_name(".rodata")
     with mmap.mmap(elf.stream.fileno(), 0, prot=mmap.PROT_READ) as data:
-        begin, size = (part["sh_offset"], part["sh_size"]) if part else (0, len(data))
+        # Without it, all that is loaded; more may be appended.
+        loaded = (s["p_offset"] + s["p_filesz"] for s in _segments(elf, "PT_LOAD"))
+        begin, size = (part["sh_offset"], part["sh_size"]) if part else (0, max(loaded, default=0))
         if min(size, len(data) - begin) > _MOST_SEARCHED_BYTES:
             raise TooCostly(
                 f"it has more than {_MOST_SEARCHED_BYTES >> 30} GiB to search for an MPI"
