@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from fairlead.elf.mpi_symbols import GLIBC_PIECES
 
 # Links below them are no programs, and there are thousands.
 _NO_PROGRAMS = ("/etc", "/var", "/usr/share", "/usr/include", "/usr/src", "/usr/lib/.build-id")
+_LONGEST_SCRIPT = 64 << 10  # of whose text programs are read
+_PATH = re.compile(r"(?<![\w./$}-])/[\w.+-]+(?:/[\w.+-]+)+")
 _LONGEST_SHEBANG = 127  # the kernel's; execve(2)
 
 
@@ -132,6 +135,22 @@ class Objects:
             if not link.startswith(_NO_PROGRAMS) and (real in found or real in above):
                 found[link] = f"-> {real}"
         return dict(sorted(found.items()))
+
+    def named(
+        self, scripts: Iterable[str], programs: Collection[str]
+    ) -> dict[str, tuple[str, ...]]:
+        """Of each script, those of ``programs`` that its text names by a path, also through symlinks."""
+        found = {}
+        for script in scripts:
+            with (self._root / script.lstrip("/")).open("rb") as stream:
+                text = stream.read(_LONGEST_SCRIPT).decode("utf-8", "replace")
+            lines = "\n".join(
+                line for line in text.splitlines() if not line.lstrip().startswith("#")
+            )
+            paths = {self._resolved(path) for path in _PATH.findall(lines)}
+            if there := tuple(sorted(paths.intersection(programs))):
+                found[script] = there
+        return found
 
     def _kind(self, elf: Elf) -> str:
         if not elf.interpreter:

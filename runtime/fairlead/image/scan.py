@@ -96,6 +96,7 @@ def scan_tree(root: Path, budget: Budget | None = None) -> ImageFacts:
         leads=leads,
         parts=objects.among({*own, *(e.path for e in consumers)} - paths, set(own)),
         programs=objects.programs(scripts, links),
+        named=objects.named(scripts, {elf.path for elf in consumers if elf.can_start}),
     )
 
 
