@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.compiled import CALLS, MPICH, archive, compiled
 from tests.system import hosts
 from tests.system.hosts import answer, fairlead
 
@@ -103,6 +104,19 @@ def test_program_that_contains_an_mpi_fails_the_proof(strip: bool, apart: Path) 
     assert done.returncode == 122, done.stdout + done.stderr
     (finding,) = answer(done)["findings"]
     assert finding["where"].endswith(str(program)) and "linked statically" in finding["why"]
+
+
+def test_library_that_contains_an_mpi_fails_the_proof(tmp_path: Path) -> None:
+    """As a solver's, or a module of Python: its MPI has no name."""
+    pad = "const char pad[400000] = {1};"
+    inside = str(archive(tmp_path, MPICH + pad, pic="-fPIC"))
+    code = CALLS + "extern char pad[]; char *p = pad;"
+    library = compiled(tmp_path / "libsolver.so.1", code, inside, "-Wl,--exclude-libs,ALL", "-s")
+    load = f"import ctypes, time; ctypes.CDLL('{library}').call(); time.sleep(3)"
+    done = fairlead("run", "-n", "2", "--json", "--bind", tmp_path, hosts.image(), "--", "python3", "-c", load)  # fmt: skip
+    assert done.returncode == 122, done.stdout + done.stderr
+    (finding,) = answer(done)["findings"]
+    assert finding["where"].endswith(str(library)) and "linked statically" in finding["why"]
 
 
 @pytest.fixture(scope="module")

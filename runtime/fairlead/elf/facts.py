@@ -34,8 +34,8 @@ class Elf:
         offers: highest symbol version defined, by prefix; filled for libraries.
         mpi_imports: undefined strong ``MPI_*``/``PMPI_*``/``mpi_*_`` symbols.
         mpi_exports: defined ones; a static program with some contains an MPI.
-        holds: family of the MPI that a program contains (static libraries in a static or a dynamic program), found
-            by symbols, or by the texts of MPI_Init in a stripped one; empty: none was found.
+        holds: family of the MPI whose code is in the file, found by symbols, or by the texts of MPI_Init in a
+            stripped one; empty: none was found. See :func:`~fairlead.elf.mpi_symbols.contains_mpi`.
         can_start: it is a program: by its interpreter, its type, or its flags (static-pie).
         opens, starts: it can open libraries (dlopen); a program can start others (exec, posix_spawn). By its symbols.
         imports, calls: other strong symbols that it needs of the MPI in its image, by the real path of the library

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fairlead.base.paths import resolve_in
+from fairlead.base.regular import open_regular
 from fairlead.elf.facts import Elf
 from fairlead.elf.loader import system_folders
 from fairlead.elf.mpi_symbols import GLIBC_PIECES
@@ -37,6 +38,7 @@ class Objects:
         self._names: dict[str, dict[str, str]] = {}
         self._anywhere: dict[str, list[str]] = {}
         self._real: dict[str, str] = {}
+        self._nearest: dict[tuple[str, str, str], str] = {}
         for path, real in (*((p, p) for p in files), *links.items()):
             if real in files:
                 folder, _, name = path.rpartition("/")
@@ -96,8 +98,8 @@ class Objects:
     def behind(self, path: str) -> list[Elf]:
         """All libraries behind a file, without itself, breadth first."""
         seen, pending = {path: None}, [path]
-        while pending:
-            for real in self.needs[pending.pop(0)].values():
+        for one in pending:  # grows
+            for real in self.needs[one].values():
                 if real not in seen:
                     seen[real] = None
                     pending.append(real)
@@ -140,7 +142,7 @@ class Objects:
         """Of each script, those of ``programs`` that its text names by a path, also through symlinks."""
         found = {}
         for script in scripts:
-            with (self._root / script.lstrip("/")).open("rb") as stream:
+            with open_regular(self._root / script.lstrip("/")) as stream:
                 text = stream.read(_LONGEST_SCRIPT).decode("utf-8", "replace")
             lines = "\n".join(
                 line for line in text.splitlines() if not line.lstrip().startswith("#")
@@ -166,8 +168,11 @@ class Objects:
             real = self._names.get(self._resolved(folder), {}).get(name)
             if real and self._files[real].machine == by.machine:
                 return real
-        same = [p for p in self._anywhere.get(name, ()) if self._files[p].machine == by.machine]
-        return min(same, key=lambda p: (p.rpartition("/")[0] != origin, p), default="")
+        if (asked := (name, by.machine, origin)) not in self._nearest:
+            same = (p for p in self._anywhere.get(name, ()) if self._files[p].machine == by.machine)
+            nearest = min(same, key=lambda p: (p.rpartition("/")[0] != origin, p), default="")
+            self._nearest[asked] = nearest
+        return self._nearest[asked]
 
     @cached_property
     def _system(self) -> tuple[str, ...]:
@@ -193,6 +198,6 @@ def target_of(root: Path, link: Path) -> str:
 
 def first_line(path: Path) -> str:
     """``#!`` and its words, of a script; empty for another file."""
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         line = stream.read(_LONGEST_SHEBANG).split(b"\n")[0]
     return line.decode("utf-8", "replace").strip() if line.startswith(b"#!") else ""

@@ -15,15 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fairlead.elf.reader import TEXTS
 from fairlead.launch import processes
 from fairlead.proof.closure import File, Library, Mapped, is_planned, judged
 from fairlead.prove import RANK_VARIABLES
 from fairlead.swap.model import WITNESS, Plan
 
-# What MPICH and Open MPI say of a failed MPI_Init: in every program that contains one of them, stripped or not, and
-# in none of their tools.
-_CONTAINED = (b"MPI_Init(argc=%p", b"MPI_Init(argc_p=%p", b"mpi_init:startup:")
-_SMALLEST = 300_000  # bytes of a program that can contain an MPI
+_SMALLEST = 300_000  # bytes of a file that can contain an MPI
+_READ = 1 << 28  # bytes of such files in one look; the rest has to wait for the next
 _AT_SECURE = 23  # getauxval(3)
 _MOST_S = 5.0  # between two looks
 _COST = 20  # a look may take one part of so many of a core's time
@@ -79,6 +78,7 @@ class Observer:
     _next: float = 0.0
     _first: dict[tuple[int, str], float] = field(default_factory=dict)
     _contains: dict[tuple[int, int], bool] = field(default_factory=dict)
+    _left: int = _READ
 
     def look(self) -> None:
         """One look, unless the last was a moment ago: often at first, every few seconds later."""
@@ -87,6 +87,7 @@ class Observer:
         if now < self._next:
             return
         spent, wrong = time.thread_time(), list[tuple[int, str]]()
+        self._left = _READ
         for pid in processes.of_run(self.run_id):
             with suppress(OSError, ValueError):  # it has ended, or may not be looked at
                 key, sighting = self._one(pid)
@@ -103,13 +104,15 @@ class Observer:
         key = pid, (proc / "stat").read_text(errors="replace").rpartition(")")[2].split()[19]
         if (proc / "ns/mnt").readlink() == Path("/proc/self/ns/mnt").readlink():
             return key, None  # the launcher, or the engine
-        files = mapped_files((proc / "maps").read_text(errors="replace"))
+        maps = (proc / "maps").read_text(errors="replace")
+        files = mapped_files(maps)
         mapped = judged(files, self.plan, self.inode, self.known)
         program = str((proc / "exe").readlink())
         unseen = ""
-        if not any(mapped) and self._contains_mpi(proc / "exe"):
-            mapped = mapped._replace(foreign=(File(program, (proc / "exe").stat().st_ino),))
-            unseen = "static"
+        if not any(mapped) and (inside := self._with_mpi(proc, program, maps)):
+            planned = is_planned(inside, self.plan, self.inode, self.known)
+            mapped = mapped._replace(**{"planned" if planned else "foreign": (inside,)})
+            unseen = "" if planned else "static"
         if not any(mapped):
             return key, None
         if not unseen and not any(file.path == WITNESS for file in files):
@@ -120,20 +123,33 @@ class Observer:
             rank, os.uname().nodename, pid, "running", mapped, program, unseen, environ.get("LD_LIBRARY_PATH", "")
         )  # fmt: skip
 
-    def _contains_mpi(self, program: Path) -> bool:
-        """Whether the program's own file contains an MPI."""
-        status = program.stat()
+    def _with_mpi(self, proc: Path, program: str, maps: str) -> File | None:
+        """The program's own file, or a library in it, with the code of an MPI that has no MPI's name."""
+        lines = [line for line in maps.splitlines() if "x" in line.split(None, 2)[1]]
+        for file in dict.fromkeys((File(program, 0), *mapped_files("\n".join(lines)))):
+            path = proc / "exe" if file.path == program else proc / "root" / file.path[1:]
+            with suppress(OSError, ValueError):  # it has been removed
+                if self._contains_mpi(path):
+                    return File(file.path, path.stat().st_ino)
+        return None
+
+    def _contains_mpi(self, path: Path) -> bool:
+        status = path.stat()
         if (key := (status.st_dev, status.st_ino)) not in self._contains:
-            self._contains[key] = status.st_size > _SMALLEST and _contains_mpi(program)
+            large = status.st_size > _SMALLEST
+            if large and self._left <= 0:
+                return False
+            self._contains[key] = large and _contains_mpi(path)
+            self._left -= status.st_size if large else 0
         return self._contains[key]
 
 
-def _contains_mpi(program: Path) -> bool:
+def _contains_mpi(path: Path) -> bool:
     with (
-        program.open("rb") as stream,
+        path.open("rb") as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as text,
     ):
-        return any(text.find(mark) >= 0 for mark in _CONTAINED)  # far faster than one pattern
+        return any(text.find(mark) >= 0 for mark, _ in TEXTS)  # far faster than one pattern
 
 
 def _is_privileged(proc: Path) -> bool:

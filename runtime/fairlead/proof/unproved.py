@@ -94,7 +94,7 @@ def _reason(plan: Plan, seen: Sighting) -> tuple[str, str]:
     name = PurePosixPath(plan.planned_file).name
     if seen.unseen == "static":
         return (
-            f"{seen.program} contains an MPI: it is linked statically to one, which nothing can replace",
+            f"{seen.wrong[0].path} contains an MPI: one was linked statically into it, which nothing can replace",
             "link it with the shared libmpi of the same MPI",
         )
     if seen.unseen == "privileged":

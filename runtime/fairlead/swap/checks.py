@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from fairlead.base.errors import Finding, Severity, error, info, warning
 from fairlead.elf.facts import AbiFamily, Elf, MpiLibrary
-from fairlead.elf.mpi_symbols import GLIBC_PIECES, is_binding, is_request
+from fairlead.elf.mpi_symbols import GLIBC_PIECES, contains_mpi, is_binding, is_request
 from fairlead.elf.reader import version_key
 from fairlead.engines.registry import ENGINES
 from fairlead.launchers.pmi import connects, pmi_said
@@ -23,7 +23,7 @@ from fairlead.swap.family import image_family, in_reach, own_mpi, speaks
 from fairlead.swap.glibc import Glibc, GlibcWay, host_glibc
 from fairlead.swap.link import Linked, link
 from fairlead.swap.model import MOUNT, Plan
-from fairlead.swap.reach import Kind, by_family, contains_mpi, programs_of, reach, started
+from fairlead.swap.reach import Kind, by_family, programs_of, reach, started
 from fairlead.swap.remedies.gpu_transport import gpu_transport
 
 _SETTLED = (Kind.NONE, Kind.MISSING, Kind.STATIC)  # programs of which no file needs an MPI

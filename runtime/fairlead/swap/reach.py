@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
-from fairlead.elf.mpi_symbols import asked_by, is_binding
+from fairlead.elf.mpi_symbols import asked_by, contains_mpi, is_binding
 from fairlead.mpi.cross_abi import MPI4PY_MODULE, is_python
 from fairlead.swap.model import Request
 
@@ -159,12 +159,6 @@ def is_plugin(elf: Elf, homes: Iterable[str]) -> bool:
     folder, _, name = elf.path.rpartition("/")
     inside = any(_is_below(folder, home) for home in homes)
     return inside and name.startswith(("mca_", "ompi_")) and name.endswith(".so")
-
-
-def contains_mpi(elf: Elf) -> bool:
-    """A program or an extension module contains an MPI. A tracer, which wraps one, does not."""
-    wraps = "PMPI_Init" in elf.mpi_imports
-    return bool(elf.holds) or ("MPI_Init" in elf.mpi_exports and not elf.soname and not wraps)
 
 
 def started(facts: ImageFacts, found: Reach) -> set[str]:
@@ -333,7 +327,7 @@ def _modules(facts: ImageFacts, program: Program, request: Request) -> list[str]
         prefixes.add("/usr/local")  # Debian's searches both
     prefixes.discard("/")
     anywhere = "PYTHONPATH" in request.image_env
-    modules = {e.path for e in facts.consumers if not e.soname and not e.can_start}
+    modules = {e.path for e in facts.consumers if not e.can_start}
     modules |= set(facts.leads)
     inside = tuple(f"{prefix}/lib" for prefix in prefixes)
     found = sorted(path for path in modules if re.search(r"/python3|-packages/", path))

@@ -57,7 +57,7 @@ class Network:
         return replace(self, bandwidth=replace(more, source=f"{count} x {more.source}"))
 
 
-_LINE = "the line's rate; what MPI reaches of it was not found"
+_LINE = "the line's rate; no measurement found"
 _ARIES = (
     "sitecfg/piz-daint.toml: osu_bw 9.6 GB/s; sitecfg/cori.toml: about 8 GB/s",
     "sitecfg/piz-daint.toml: osu_latency 1.3 and 1.6 us; sitecfg/cori.toml: the farthest nodes 3.7 us",

@@ -387,6 +387,17 @@ def test_page_has_what_the_published_curves_give() -> None:
     assert projection_page.render(text) == text, "run `python -m tools.projection_page`"
 
 
+def test_every_prediction_behind_the_page_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["projection_page", "--all"])
+    projection_page.main()
+    predictions, constants = capsys.readouterr().out.split("\n\n")
+    choices = (*published_scaling.blind(), published_scaling.fit(()))
+    assert len(predictions.splitlines()) == 2 + sum(len(c.blind) for c in choices) == 22
+    assert len(constants.splitlines()) == 2 + 6
+
+
 def test_all_six_choices_of_two_are_made_and_predict_what_they_have_not_seen() -> None:
     choices = published_scaling.blind()
     assert len({frozenset(c.figures) for c in choices}) == 6 == len(choices)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.compiled import CALLS, MPICH, archive, compiled
 from tests.support.recorded import host, planned
 
 from fairlead import native
@@ -126,7 +127,7 @@ def sighting(**changes: Any) -> Sighting:
             "MPI_Session_init; LD_LIBRARY_PATH there begins with /wrapped",
             "have the script append",
         ),
-        ({"unseen": "static", "program": "/app/a"}, "/app/a contains an MPI", "shared libmpi"),
+        ({"unseen": "static"}, "/opt/mpich/lib/libmpi.so.12 contains an MPI", "shared libmpi"),
         (
             {"unseen": "privileged", "program": "/app/a"},
             "/app/a is setuid, setgid",
@@ -218,6 +219,39 @@ def test_observer_finds_processes_in_other_mount_namespaces_only(tmp_path: Path)
         for sight in found:
             assert (sight.rank, sight.how, sight.unseen) == ("3", "running", "unloaded")
             assert [file.path for file in sight.mapped.foreign] == [str(library)]
+
+
+def test_observer_finds_an_mpi_in_a_library_of_another_name(tmp_path: Path) -> None:
+    """What is mapped as data does not count, nor does the planned MPI under a name of its own."""
+    pad = "const char pad[400000] = {1};"
+    hidden = (str(archive(tmp_path, MPICH + pad, pic="-fPIC")), "-Wl,--exclude-libs,ALL", "-s")
+    library = compiled(
+        tmp_path / "libsolver.so.1", CALLS + "extern char pad[]; char *p = pad;", *hidden
+    )
+    unshare = ["unshare", "--map-root-user", "--mount"]
+    if subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("no user namespaces")
+    load = f"import ctypes; m = ctypes.CDLL({str(library)!r})"
+    look = f"import mmap; m = mmap.mmap(open({str(library)!r}, 'rb').fileno(), 0, access=mmap.ACCESS_READ)"
+    env = {**os.environ, "FAIRLEAD_RUN_ID": "inside"}
+    own = library.stat().st_ino
+    for code, inode, planned_one, foreign in (
+        (load, PLANNED, 0, 1), (look, PLANNED, 0, 0), (load, own, 1, 0)
+    ):  # fmt: skip
+        observer = Observer(planned(), inode, (), "inside")
+        wait = f"{code}; import sys; print(flush=True); sys.stdin.read()"
+        process = subprocess.Popen([*unshare, sys.executable, "-c", wait], env=env,
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+        assert process.stdout
+        process.stdout.readline()
+        observer.look()
+        found = list(observer.sightings.values())
+        process.communicate()
+        assert len(found) == planned_one + foreign
+        for sight in found:
+            assert (len(sight.mapped.planned), len(sight.mapped.foreign)) == (planned_one, foreign)
+            assert (*sight.mapped.planned, *sight.mapped.foreign) == (File(str(library), own),)
+            assert sight.unseen == ("static" if foreign else "unloaded")
 
 
 def test_maps_name_each_file_once() -> None:
