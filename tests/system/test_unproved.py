@@ -186,6 +186,41 @@ def test_tool_that_maps_another_mpi_before_the_proof_does_no_harm(apart: Path) -
     assert answer(done)["proof"]["holds"]
 
 
+PROVED = "python3 -c 'from mpi4py import MPI; MPI.COMM_WORLD.Barrier()'"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("{apart}/lingers", "LD_LIBRARY_PATH there is"),
+        ("{apart}/session", "MPI_Session_init"),
+        ('python3 -c "{by_path}"', "ctypes.CDLL"),
+        ("env -i LD_LIBRARY_PATH={apart} {apart}/lingers", "LD_PRELOAD did not reach"),
+    ],
+    ids=["by-name", "session", "by-path", "without-witness"],
+)
+@pytest.mark.parametrize("first", ["before", "after"])
+def test_program_on_another_mpi_fails_a_launch_whose_other_program_was_proved(
+    first: str, words: str, why: str, apart: Path
+) -> None:
+    by_path = opened_by_path(apart / "libmpich.so.12").replace("assert not ", "")
+    alone = "env -u PMI_FD -u PMI_RANK -u PMI_SIZE"  # Hydra's connection has been used
+    words = words.format(apart=apart, by_path=by_path.strip())
+    other = f"{alone} LD_LIBRARY_PATH={apart} {words}"
+    both = (other, PROVED) if first == "before" else (PROVED, other)
+    done = fairlead("run", "-n", "2", "--json", "--bind", apart, hosts.image(), "--", "sh", "-c", "; ".join(both))  # fmt: skip
+    assert done.returncode == 122, done.stdout + done.stderr
+    finding = next(f for f in answer(done)["findings"] if f["check"] == "planned-file")
+    assert str(apart / "libmpich.so.12") in finding["where"] and why in finding["why"]
+
+
+def test_tool_that_maps_another_mpi_after_the_proof_does_no_harm(apart: Path) -> None:
+    tool = f"LD_LIBRARY_PATH={apart} python3 -c \"import ctypes; ctypes.CDLL('{apart}/libmpich.so.12')\""
+    done = fairlead("run", "-n", "2", "--json", "--bind", apart, hosts.image(), "--", "sh", "-c", f"{PROVED}; {tool}")  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert answer(done)["proof"]["holds"]
+
+
 @pytest.fixture(scope="module")
 def old_pal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with Debian's `libopen-pal.so.40`, of Open MPI 4, and what it needs."""

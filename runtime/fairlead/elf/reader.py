@@ -273,14 +273,24 @@ def _held(elf: ELFFile, can_start: bool) -> str:
     if inits and any(e[0] in inits and index != 0 for e, _, index in _symbols(elf, table)):
         return "openmpi" if b"ompi_mpi_comm_world\0" in names else "mpich"
     part: Any = elf.get_section_by_name(".rodata")
+    loaded = [s for s in elf.iter_segments() if s["p_type"] == "PT_LOAD"]
+    parts = (
+        [(part["sh_offset"], part["sh_size"])]
+        if part
+        else [(s["p_offset"], s["p_filesz"]) for s in loaded]
+    )
     with mmap.mmap(elf.stream.fileno(), 0, prot=mmap.PROT_READ) as data:
-        begin, size = (part["sh_offset"], part["sh_size"]) if part else (0, len(data))
-        if min(size, len(data) - begin) > _MOST_SEARCHED_BYTES:
+        if (
+            sum(max(min(size, len(data) - begin), 0) for begin, size in parts)
+            > _MOST_SEARCHED_BYTES
+        ):
             raise TooCostly(
                 f"it has more than {_MOST_SEARCHED_BYTES >> 30} GiB to search for an MPI"
             )
-        found = (family for text, family in TEXTS if data.find(text, begin, begin + size) >= 0)
-        return next(found, "")
+        for text, family in TEXTS:
+            if any(data.find(text, begin, begin + size) >= 0 for begin, size in parts):
+                return family
+    return ""
 
 
 def _tags(dynamic: Any) -> dict[str, list[str]]:

@@ -481,6 +481,12 @@ def on_host(where: str, hosts: Mapping[int, str]) -> str:
     return f"{named[0]} on {host}{where[named.end() :]}" if named and host else where
 
 
+_REMEDIES = {
+    135: "SIGBUS is most often shared memory that is full: `df -h /dev/shm` on the rank's host",
+    137: "SIGKILL is most often the kernel when memory runs out: `dmesg | grep -i oom`",
+}
+
+
 def explain_exit(result: LaunchResult) -> Finding | None:
     """What went wrong in a launch that ended badly; None when every rank ended with 0."""
     if result.code == 0:
@@ -502,13 +508,7 @@ def explain_exit(result: LaunchResult) -> Finding | None:
     why = f"after it: {', '.join(after)}" if after else "every other rank ended well"
     if result.started == 1:
         why = "it was the only rank"
-    remedy = "read its own output above for the reason"
-    if first.code == 137:
-        remedy = "SIGKILL is most often the kernel when memory runs out: `dmesg | grep -i oom`"
-    if first.code == 135:
-        remedy = (
-            "SIGBUS is most often shared memory that is full: `df -h /dev/shm` on the rank's host"
-        )
+    remedy = _REMEDIES.get(first.code, "read its own output above for the reason")
     said = signal_name(first.code)
     if result.culprit:
         return error(

@@ -141,7 +141,7 @@ class Leaving:
         """
         Args:
             folder: the run's; its name marks the run's processes.
-            on_finding: called at most once, when ranks cannot be looked at.
+            on_finding: called at most once, with the rank that left, where the launch goes on for long.
         """
         self._folder, self._on_finding, self._clock = folder, on_finding, clock
         self._look = look or Ranks(folder.name, None).waiter
@@ -150,6 +150,7 @@ class Leaving:
         self._waiters: dict[str, Waiter] = {}
         self._watched_since = 0.0
         self._reported = False
+        self._unseen = "", ""  # the last rank that could not be looked at, and why
 
     def look(self, codes: Mapping[str, int]) -> None:
         """One look at the run's records, and now and then at its processes.
@@ -166,10 +167,13 @@ class Leaving:
         if state != self._state:
             self.close()
             self._state, self._since, self._next = state, now, now + _FIRST_LOOK_S
+            self._unseen = "", ""
         if not gone or not rest:
             return
         if self._waiters:
             self._judge(gone, now)
+        elif now - self._since >= _UNSEEN_S and not self._reported:
+            self._report(gone)
         elif now >= self._next:
             self._next = now + max(_NEXT_LOOK_S, (now - self._since) / 4)
             self._begin(gone, rest, now)
@@ -181,6 +185,7 @@ class Leaving:
         self._waiters = {}
 
     def _begin(self, gone: Mapping[str, str], rest: Collection[str], now: float) -> None:
+        self._unseen = "", ""
         for rank in sorted(rest, key=_by_number):
             note = _note(self._folder, "started", rank)
             try:
@@ -218,14 +223,19 @@ class Leaving:
         return None
 
     def _doubt(self, gone: Mapping[str, str], unseen: str, why: str, now: float) -> None:
-        if now - self._since >= _UNSEEN_S and not self._reported:
-            self._reported = True
-            rank, place, how = self._first(gone)
-            self._on_finding(
-                warning(
-                    "rank-left-unseen", rank=rank, place=place, how=how, unseen=unseen, reason=why
-                )
-            )
+        self._unseen = unseen, why
+
+    def _report(self, gone: Mapping[str, str]) -> None:
+        """Names the rank that has left where the launch goes on: what looks like work may be a loop that waits."""
+        self._reported = True
+        rank, place, how = self._first(gone)
+        unseen, reason = self._unseen
+        given = {"rank": rank, "place": place, "how": how}
+        self._on_finding(
+            warning("rank-left-unseen", unseen=unseen, reason=reason, **given)
+            if unseen
+            else warning("rank-left-others", seconds=_UNSEEN_S, **given)
+        )
 
     def _first(self, gone: Mapping[str, str]) -> tuple[str, str, str]:
         """The rank to name, with its host, and how it has left."""
@@ -358,7 +368,7 @@ class _Waiting:
 
     def __init__(self, pid: int, call: stacks.Call):
         self.function, self._pid = call.function, pid
-        self._returns = stacks.Returns(pid, call.returns_to)
+        self._returns = stacks.returns(pid, call.returns_to)
         self._before = _work(pid)
 
     def moved(self) -> bool:

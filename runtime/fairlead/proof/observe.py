@@ -26,6 +26,7 @@ _READ = 1 << 28  # bytes of such files in one look; the rest has to wait for the
 _AT_SECURE = 23  # getauxval(3)
 _MOST_S = 5.0  # between two looks
 _COST = 20  # a look may take one part of so many of a core's time
+_LATER_S, _LATER_COST = 2.0, 200  # the same once the launch is proved
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,13 @@ class Sighting:
 
     Attributes:
         rank: as its launcher numbers it; may be "".
-        how: ``end``, ``exec`` or ``session`` when the witness in it has reported, ``running`` when it was looked at.
+        how: ``end``, ``exec``, ``session`` or ``init`` when the witness in it has reported, ``running`` when it was
+            looked at.
         program: path of its program; "" when the witness has reported.
         unseen: why it has no witness: ``static``, ``privileged`` or ``unloaded``; "" when it has one.
         library_path: its LD_LIBRARY_PATH, where known.
         version: what the MPI that is not as planned says of itself; may be "".
+        ran: an MPI was not only mapped, but started, as far as is known.
     """
 
     rank: str
@@ -50,6 +53,7 @@ class Sighting:
     unseen: str = ""
     library_path: str = ""
     version: str = ""
+    ran: bool = True
 
     @property
     def wrong(self) -> tuple[File, ...]:
@@ -80,8 +84,8 @@ class Observer:
     _contains: dict[tuple[int, int], bool] = field(default_factory=dict)
     _left: int = _READ
 
-    def look(self) -> None:
-        """One look, unless the last was a moment ago: often at first, every few seconds later."""
+    def look(self, proved: bool = False) -> None:
+        """One look, unless the last was a moment ago: often at first, every few seconds later, seldom after the proof."""
         now = self.clock()
         self._begun = self._begun if self._begun is not None else now
         if now < self._next:
@@ -96,7 +100,8 @@ class Observer:
                     wrong += [key] if sighting.wrong else []
         self.since = min((self._first.setdefault(key, now) for key in wrong), default=None)
         spent = time.thread_time() - spent
-        self._next = now + max(_COST * spent, min(_MOST_S, (now - self._begun) / 10))
+        often = max(_COST * spent, min(_MOST_S, (now - self._begun) / 10))
+        self._next = now + (max(_LATER_COST * spent, _LATER_S) if proved else often)
 
     def _one(self, pid: int) -> tuple[tuple[int, str], Sighting | None]:
         """A process, by pid and time of its start, and the MPI in it, if any."""
@@ -120,7 +125,8 @@ class Observer:
         environ = _environ(proc)
         rank = next((environ[name] for name in RANK_VARIABLES if name in environ), "")
         return key, Sighting(
-            rank, os.uname().nodename, pid, "running", mapped, program, unseen, environ.get("LD_LIBRARY_PATH", "")
+            rank, os.uname().nodename, pid, "running", mapped, program, unseen, environ.get("LD_LIBRARY_PATH", ""),
+            ran=bool(unseen),  # one with a witness says so itself
         )  # fmt: skip
 
     def _with_mpi(self, proc: Path, program: str, maps: str) -> File | None:
@@ -186,6 +192,8 @@ def reported(folder: Path, plan: Plan, inode: int, known: Sequence[Library]) -> 
             key, _, value = line.partition("=")
             values.setdefault(key, []).append(value)
         one = {key: found[0] for key, found in values.items()}
+        # At an exec and an _exit it cannot be asked, and a tool that a job begins with may only map an MPI.
+        begun = one.get("begun", one.get("later", "1"))
         mpis = _files(values.get("mpi", ()))  # the witness has decided that they are
         planned = tuple(mpi for mpi in mpis if is_planned(mpi, plan, inode, known))
         foreign = tuple(mpi for mpi in mpis if mpi not in planned)
@@ -197,6 +205,7 @@ def reported(folder: Path, plan: Plan, inode: int, known: Sequence[Library]) -> 
             mapped=Mapped(planned, foreign, _files(values.get("other", ()))),
             library_path=one.get("library_path", ""),
             version=" ".join(one.get("version", "").split()),
+            ran=begun == "1" or one.get("how") in ("init", "session"),
         )
 
 

@@ -60,10 +60,15 @@ class Mirror(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr(pace, "WINDOW_S", 1.5)
+def mirror(server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(pace, "WINDOW_S", 1.0)
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
+    return server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Mirror) as server:
         server.daemon_threads = True
         Thread(target=server.serve_forever, daemon=True).start()
@@ -118,7 +123,7 @@ def test_tool_that_works_without_its_sender_is_left_in_peace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that computes, and one that waits for an answer, which has a time limit of its own."""
-    monkeypatch.setattr(pace, "WINDOW_S", 0.5)
+    monkeypatch.setattr(pace, "WINDOW_S", 0.3)
     watch = partial(pace.kept_up, folder=tmp_path, where="a mirror")
-    for line in ("sleep 2", "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done"):
+    for line in ("sleep 1.2", "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done"):
         run([tool("sh"), "-c", line], doing="wait", remedy="none", watch=watch)

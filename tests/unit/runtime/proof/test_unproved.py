@@ -20,6 +20,7 @@ from fairlead.proof.closure import File, Library, judged, libraries, setting
 from fairlead.proof.observe import Observer, Sighting, mapped_files, reported
 from fairlead.proof.preload import Expected, Startup, asked
 from fairlead.proof.unproved import Unproved, blind_ranks
+from fairlead.proof.verdict import judged as judged_ranks
 from fairlead.swap.model import Plan
 
 PLANNED = 77
@@ -176,6 +177,39 @@ def test_startup_with_another_mpi_and_no_proof_fails_at_the_end(tmp_path: Path) 
     with pytest.raises(FairleadError) as caught:
         startup.last_look()
     assert caught.value.code is ExitCode.PROOF_FAILED
+
+
+@pytest.mark.parametrize(
+    ("lines", "fails"),
+    [
+        ("how=end\nlater=1\nbegun=1", True),
+        ("how=end\nlater=0\nbegun=1", True),
+        ("how=init\nlater=1\nbegun=0", True),
+        ("how=session\nlater=1\nbegun=0", True),
+        ("how=exec\nlater=1", True),
+        ("how=exec\nlater=0", False),
+        ("how=end\nlater=1\nbegun=0", False),
+    ],
+)
+def test_program_on_another_mpi_fails_a_launch_that_was_proved(
+    lines: str, fails: bool, tmp_path: Path
+) -> None:
+    """One that only maps it, as a tool does, harms nobody."""
+    startup = Startup(Expected(planned(), 2, PLANNED, tmp_path), 30.0, lambda proof: None)
+    startup.proof = judged_ranks(planned(), 0, PLANNED, (), 1.0)
+    seen = f"rank=0\nhost=n1\npid=4\nmpi=00:1b 5 /opt/mpich/lib/libmpi.so.12\n{lines}\n"
+    (tmp_path / "seen.4.0").write_text(seen)
+    startup.look()
+    if not fails:
+        return startup.last_look()
+    with pytest.raises(FairleadError) as caught:
+        startup.last_look()
+    assert caught.value.code is ExitCode.PROOF_FAILED
+    assert "apart from what was proved" in caught.value.findings[0].what
+    (tmp_path / "stopped.0").touch()
+    startup._again = 0.0
+    with pytest.raises(FairleadError):
+        startup.look()
 
 
 def test_startup_ends_at_once_where_a_session_was_stopped(tmp_path: Path) -> None:
