@@ -245,14 +245,6 @@ def test_no_mpi_static_only_and_unknown_are_three_answers(facts: ImageFacts) -> 
     assert "libmpi.so.1 of /opt/app/odd" in whats[2] and "no family that fairlead knows" in whats[2]
 
 
-def test_script_that_starts_only_a_program_with_its_own_mpi_is_refused(facts: ImageFacts) -> None:
-    held = said(facts, command=("/opt/app/held.sh",))
-    assert "/opt/app/holds" in held["static error"].where
-    for name in ("run.sh", "either.sh"):  # of two programs it is not known which will run
-        found = said(facts, command=(f"/opt/app/{name}",))
-        assert "static error" not in found and "static warning" in found
-
-
 @pytest.fixture(scope="module")
 def inside(tmp_path_factory: pytest.TempPathFactory) -> ImageFacts:
     """Programs whose MPI is in a library that they link, directly and behind another, or in a module of Python."""
