@@ -136,6 +136,7 @@ class ImageFacts:
         programs: what can be started, by path: "" for a program, with ``opens`` (libraries, itself or by what it
             links), ``starts`` (programs) and ``static``; ``#!`` and its words for a script; ``-> PATH`` for a
             symlink, also of a folder. Empty in facts of older versions: nothing is known of programs.
+        named: of a script, the programs with an MPI that its text names by path.
     """
 
     arch: str
@@ -152,3 +153,4 @@ class ImageFacts:
     leads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     programs: Mapping[str, str] = field(default_factory=dict)
+    named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

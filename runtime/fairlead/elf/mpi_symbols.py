@@ -10,9 +10,11 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from fairlead.base.regular import open_regular
 from fairlead.elf import reader as elf_file
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 
+_MOST_SEARCHED_BYTES = 1 << 30  # MPIs have up to 60 MB
 # Pieces of glibc. Injecting one of them by search path breaks every program that is started
 # (`undefined symbol: __tunable_is_initialized, version GLIBC_PRIVATE`): they come as a set or not.
 GLIBC_PIECES = re.compile(
@@ -163,7 +165,8 @@ def _is_abi(elf: Elf, vendor: str) -> bool:
 
 
 def _vendor(path: Path, exports: set[str]) -> tuple[str, str]:
-    data = path.read_bytes()
+    with open_regular(path, follow=True) as stream:
+        data = stream.read(_MOST_SEARCHED_BYTES)
     if "I_MPI_Check_image_status" in exports or b"Intel(R) MPI Library" in data:
         found = re.search(_INTEL_VERSION, data) or re.search(_INTEL_LOOSE, data)
         return "Intel MPI", found[1].decode() if found else ""

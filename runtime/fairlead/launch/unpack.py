@@ -24,6 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fairlead.base.errors import FairleadError, fail, os_error_as
+from fairlead.base.exposure import refuse_exposed
 from fairlead.base.paths import atomic_write, locked, resolve_in
 from fairlead.base.progress import Progress, Silent, Stage
 from fairlead.engines.model import Engine, Takes
@@ -59,12 +60,14 @@ def ensure(
         binds: of this launch, besides the plan's; an engine may want their places in the folder.
     Raises:
         FairleadError: exit code 123; there is no room or no tool, the image is damaged, or a folder of
-            the user's own lacks the place of a bind.
+            the user's own lacks the place of a bind. Exit code 121: others could have laid it out.
     """
     if plan.opened == plan.image and plan.engine.makes_places:
         return
     root = Path(plan.opened)
     ours = plan.opened != plan.image
+    if ours:
+        refuse_exposed(root.parent, cache)
     if ours and plan.engine.takes is Takes.SQUASHFS:
         _take_out(Path(plan.image), root, cache, progress or Silent())
     elif ours and not is_whole(root):

@@ -131,8 +131,9 @@ def _is_interface(elf: Elf, homes: Collection[str]) -> bool:
 
 
 def _used(facts: ImageFacts, found: Reach, homes: Collection[str]) -> tuple[set[str], set[str]]:
-    """What files in reach load, and the names that they ask for; interfaces, which need each other, ask for nothing."""
-    users = [elf for elf in found.files if not _is_interface(elf, homes)]
+    """What files in reach load, and the names that they ask for; parts of an MPI ask for nothing."""
+    own = (_is_interface, is_plugin)
+    users = [elf for elf in found.files if not any(part(elf, homes) for part in own)]
     closed = _closure(facts, [elf.path for elf in users])
     return closed, {name for elf in users for name in elf.needed}
 
@@ -163,6 +164,16 @@ def is_plugin(elf: Elf, homes: Iterable[str]) -> bool:
     folder, _, name = elf.path.rpartition("/")
     inside = any(_is_below(folder, home) for home in homes)
     return inside and name.startswith(("mca_", "ompi_")) and name.endswith(".so")
+
+
+def started(facts: ImageFacts, found: Reach) -> set[str]:
+    """The programs with an MPI that named scripts start: those in their text, where each contains one.
+
+    Of several kinds it is not known which the script starts.
+    """
+    contain = {elf.path for elf in facts.consumers if contains_mpi(elf)}
+    texts = [facts.named.get(path, ()) for p in found.programs for path in p.chain]
+    return {path for named in texts if contain.issuperset(named) for path in named}
 
 
 def _named(found: Reach) -> set[str]:

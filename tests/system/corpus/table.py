@@ -7,7 +7,7 @@ here and, if it needs files of its own, a function in :mod:`.trees`.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
@@ -190,30 +190,31 @@ def every() -> list[Row]:
 
 
 def rows() -> list[Row]:
-    """The fixed part. Each image has its plain program, and others in turns: half of a Debian's, one of a layout's, and mpi4py
+    """The fixed part: of a Debian's programs its plain one and half of the others, of a layout's one, in turns, and mpi4py
     where it is. Hosts take turns among those of the program's family, and one in eight is of the other; what
     only one image has meets every host of its family.
     """
     same = {f: cycle([h for h in HOSTS.values() if h.family == f]) for f in (MPICH, OPENMPI)}
-    count, found = 0, []
+    count, found = 0, list[Row]()
     for number, (image, family) in enumerate((i, f) for i in IMAGES.values() for f in i.mpis):
         there = [p for p in PROGRAMS.values() if has(image, family, p)]
-        first, rest = there[:1], [p for p in there[1:] if p.name != "mpi4py"]
-        turn = (
-            (number // 2 + number // 4) % 2 if image.layout == "debian" else number * 5 % len(rest)
-        )
-        some = (
-            [p for i, p in enumerate(rest) if i % 2 == turn or p.name in _SCIENCE]
-            if image.layout == "debian"
-            else rest[turn : turn + 1]
-        )
-        for program in (*first, *some, *(p for p in there if p.name == "mpi4py")):
+        for program in _in_turn(image, number, there):
             count += 1
             of = same[family if count % 8 else _other(family)]
             for _ in range(4 if program.name in _SCIENCE else 1):
                 user = USERS[count % 3 == 0]
                 found.append(Row(image.name, family, program.name, next(of).name, user))
     return list(dict.fromkeys(found))
+
+
+def _in_turn(image: Image, number: int, there: Sequence[Program]) -> list[Program]:
+    first, rest = there[0], [p for p in there[1:] if p.name != "mpi4py"]
+    of_python = [p for p in there if p.name == "mpi4py"]
+    if image.layout != "debian":
+        return [[first, *rest][number * 5 % (len(rest) + 1)], *of_python]
+    turn = number // 2 + number // 4
+    some = [p for i, p in enumerate(rest) if i % 2 == turn % 2 or p.name in _SCIENCE]
+    return [first, *some, *of_python]
 
 
 def _other(family: str) -> str:

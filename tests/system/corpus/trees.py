@@ -25,7 +25,7 @@ from fairlead.elf.patchelf import find_patchelf
 KEPT = hosts.KEPT / "corpus"
 SOURCES = Path(__file__).with_name("programs")
 LIB = "usr/lib/x86_64-linux-gnu"
-_FORMAT = 1  # moves when this file makes other trees of the same table
+_FORMAT = 2  # moves when this file makes other trees of the same table
 _SYSTEM = ("dash", "coreutils", "python3")
 _OPENMPI = {"bookworm": "libopenmpi3", "trixie": "libopenmpi40", "sid": "libopenmpi40"}
 _SCIENCE = ("python3-mpi4py", "python3-h5py-mpi", "python3-petsc4py-real3.18", "r-cran-rmpi")
@@ -167,11 +167,12 @@ def image(name: str) -> Path:
             shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
     folder = _made(f"image-{name}-{key(of)}", fill)
     packed = KEPT / f"{folder.name}.squashfs"
-    if of.packed and not packed.exists():
-        partial = packed.with_suffix(".partial")
-        how = ("--compressor", "zstd", "--comp-extra", "level=1", "--force", "--quiet")
-        hosts._run("gensquashfs", "--pack-dir", folder, "--keep-xattr", *how, partial)
-        partial.rename(packed)
+    with locked(KEPT / f".{folder.name}.lock"):
+        if of.packed and not packed.exists():
+            partial = packed.with_suffix(".partial")
+            how = ("--compressor", "zstd", "--comp-extra", "level=1", "--force", "--quiet")
+            hosts._run("gensquashfs", "--pack-dir", folder, "--keep-xattr", *how, partial)
+            partial.rename(packed)
     return packed if of.packed else folder
 
 
@@ -294,7 +295,21 @@ def _add(tree: Path, of: Image, mpi: Mpi, program: Program) -> None:
     folder = tree / "opt/app" / mpi.family
     folder.mkdir(exist_ok=True)
     name, made = program.name, folder / program.name
-    way = _way(mpi)
+    _program(tree, of, mpi, program, made)
+    if not made.exists():
+        return
+    if mpi.runpath:
+        loader = mpi.runpath.rpartition(":")[2] + "/ld-linux-x86-64.so.2"
+        if made.is_file() and not program.static:
+            hosts._run(_patchelf(), "--set-interpreter", loader, made)
+    _privileges(made, name)
+    if mpi.path or "script" in name:
+        _wrapped(made, mpi, name)
+
+
+def _program(tree: Path, of: Image, mpi: Mpi, program: Program, made: Path) -> None:
+    """Compiles it, if it is to be."""
+    name, folder, way = program.name, made.parent, _way(mpi)
     if name in ("mpi4py", "petsc4py", "h5py", "rmpi"):
         return
     if name == "ctypes":
@@ -307,7 +322,7 @@ def _add(tree: Path, of: Image, mpi: Mpi, program: Program) -> None:
     elif program.static:
         _static(made, name)
     elif name == "renamed":
-        library = folder / "libvendormpi.so.7"
+        library = tree / mpi.library.replace(Path(mpi.library).name, "libvendormpi.so.7")
         hosts._run(
             _patchelf(), "--set-soname", library.name, "--output", library, tree / mpi.library
         )
@@ -316,7 +331,7 @@ def _add(tree: Path, of: Image, mpi: Mpi, program: Program) -> None:
             mpi.family,
             "look.c",
             *_lax(library, *_core(tree, of, mpi)),
-            f"-Wl,--disable-new-dtags,-rpath,$ORIGIN:{mpi.folder}",
+            f"-Wl,--disable-new-dtags,-rpath,{mpi.folder}",
         )
     elif name == "cxx":
         cxx = tree / LIB / ("libmpichcxx.so.12" if mpi.family == MPICH else "libmpi_cxx.so.40")
@@ -338,13 +353,6 @@ def _add(tree: Path, of: Image, mpi: Mpi, program: Program) -> None:
             *_lax(tree / mpi.library, *_core(tree, of, mpi)),
             *how,
         )
-    if mpi.runpath:
-        loader = mpi.runpath.rpartition(":")[2] + "/ld-linux-x86-64.so.2"
-        if made.is_file() and not program.static:
-            hosts._run(_patchelf(), "--set-interpreter", loader, made)
-    _privileges(made, name)
-    if mpi.path or "script" in name:
-        _wrapped(made, mpi, name)
 
 
 def _core(tree: Path, of: Image, mpi: Mpi) -> list[Path]:

@@ -24,7 +24,6 @@ from tests.system import hosts
 from tests.system.corpus import trees
 from tests.system.corpus.table import HOSTS, IMAGES, Row
 
-import fairlead
 from fairlead.base.paths import cache_dir
 from fairlead.doctor.install.apptainer import install_apptainer
 from fairlead.elf.patchelf import find_patchelf
@@ -84,25 +83,22 @@ def user() -> Iterator[User]:
     try:
         with hosts.account("corpus", shared) as (name, home):
             install_apptainer({**os.environ, "XDG_DATA_HOME": str(shared)})
-            code, source = shared / "code", sysconfig.get_path("purelib")
-            ignore = shutil.ignore_patterns(*hosts.HEAVY, "pip*", "ruff*", "torch*", "nvidia*")
-            shutil.copytree(source, code / "packages", ignore=ignore, symlinks=True)
-            package = Path(fairlead.__file__).parent
-            shutil.copytree(
-                package, code / "fairlead", ignore=shutil.ignore_patterns("__pycache__")
-            )
-            shutil.copytree(package.parents[1] / "sitecfg", code / "fairlead/_data/sitecfg")
             (shared / "bin").mkdir()
             shutil.copy(find_patchelf() or "", shared / "bin/patchelf")
-            (shared / "kept").mkdir()
+            for place in _shown(shared):
+                place.mkdir()
             subprocess.run(["chown", "-R", name, home], check=True)
             yield User(home.stat().st_uid, home, shared)
     finally:
         shutil.rmtree(shared, ignore_errors=True)
 
 
-def run(row: Row, who: User | None, *more: str, limit_s: float = 120) -> Run:
-    """Runs a row's program by ``fairlead run``, as root, or as ``who``."""
+def run(row: Row, who: User | None, *more: str, limit_s: float = 240) -> Run:
+    """Runs a row's program by ``fairlead run``, as root, or as ``who``.
+
+    Raises:
+        subprocess.TimeoutExpired: it has not ended, which says nothing of the row on a busy machine.
+    """
     prefix, launcher = trees.host(row.host)
     of = IMAGES[row.image]
     command = trees.command(of, row.family, row.program)
@@ -135,6 +131,12 @@ def run(row: Row, who: User | None, *more: str, limit_s: float = 120) -> Run:
     return Run(done.returncode, answer, ranks, text + done.stderr)
 
 
+def _shown(shared: Path) -> dict[Path, Path]:
+    """Where a user finds what is root's, and where it is: files of tests, the checkout, Python packages."""
+    packages = Path(sysconfig.get_path("purelib")).resolve()
+    return {shared / "kept": hosts.KEPT, shared / "code": hosts.ROOT, shared / "packages": packages}
+
+
 def _started(
     words: Sequence[str], who: User | None, limit_s: float
 ) -> subprocess.CompletedProcess[str]:
@@ -143,26 +145,24 @@ def _started(
         environ = {**os.environ, **hosts.AS_ROOT}
     else:
         # What belongs to root is shown where the user can go, to this command alone.
-        kept = str(who.shared / "kept")
-        shown = [word.replace(str(hosts.KEPT), kept) for word in words]
-        code = who.shared / "code"
+        kept, code, packages = _shown(who.shared)
+        shown = [word.replace(str(hosts.KEPT), str(kept)) for word in words]
         variables = {
             "PATH": f"{who.shared}/bin:/usr/bin:/bin",
-            "PYTHONPATH": f"{code}:{code}/packages",
+            "PYTHONPATH": f"{code}/runtime:{packages}",
             "FAIRLEAD_APPTAINER": f"{who.shared}/fairlead/apptainer/current/bin/apptainer",
         }
         python = f"/usr/bin/python3.{sys.version_info.minor}"
         inner = hosts.as_user(who.uid, who.home, variables, python, "-m", "fairlead", *shown)
-        show = f'mount --bind "{hosts.KEPT}" "{kept}" && exec "$@"'
-        line, environ = ["unshare", "-m", "sh", "-c", show, "sh", *inner], dict(os.environ)
-    try:
-        return subprocess.run(
-            line, capture_output=True, text=True, errors="replace", env=environ, timeout=limit_s,
-            stdin=subprocess.DEVNULL, check=False, cwd=who.home if who else None,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as exc:
-        text = (exc.stderr or b"").decode(errors="replace")
-        return subprocess.CompletedProcess(line, -1, "", f"{text}\nno end within {limit_s:.0f} s")
+        show = [
+            f'mount --bind "{source}" "{place}"' for place, source in _shown(who.shared).items()
+        ]
+        script = " && ".join([*show, 'exec "$@"'])
+        line, environ = ["unshare", "-m", "sh", "-c", script, "sh", *inner], dict(os.environ)
+    return subprocess.run(
+        line, capture_output=True, text=True, errors="replace", env=environ, timeout=limit_s,
+        stdin=subprocess.DEVNULL, check=False, cwd=who.home if who else None,
+    )  # fmt: skip
 
 
 def reported(log: str) -> Iterator[Rank]:

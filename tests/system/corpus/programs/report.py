@@ -56,10 +56,10 @@ if __name__ == "__main__":
     elif way == "child":
         import subprocess
 
-        sys.exit(subprocess.call(rest))
+        sys.exit(subprocess.call(rest, close_fds=False))  # a launcher's descriptors are passed on
     else:
         if way == "petsc4py":
-            import petsc4py
+            import petsc4py  # type: ignore[import-not-found]
 
             petsc4py.init([])
             from petsc4py import PETSc

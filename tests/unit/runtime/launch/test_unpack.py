@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.recorded import planned
 
+from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.engines.model import Engine, Takes
 from fairlead.launch import unpack
 from fairlead.swap.staging import KEPT_S
@@ -74,3 +75,12 @@ def test_launches_look_once_a_day(unpacked: Path) -> None:
     aged(unpacked / ".swept", 25 * 3600)
     launch(unpacked.parent, used)
     assert not old.exists()
+
+
+def test_unpacked_image_that_others_could_have_laid_out_is_refused(unpacked: Path) -> None:
+    used = folder(unpacked, "used", 0)
+    unpacked.chmod(0o777)
+    with pytest.raises(FairleadError) as caught:
+        launch(unpacked.parent, used)
+    assert caught.value.code is ExitCode.PREFLIGHT_REFUSED
+    assert [finding.check for finding in caught.value.findings] == ["cache-exposed"]

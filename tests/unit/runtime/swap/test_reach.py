@@ -364,3 +364,11 @@ def test_mpi_in_a_module_of_python_is_said(inside: ImageFacts) -> None:
     found = said(inside, "openmpi", apps=("python3",))
     assert "ext.so" in found["static warning"].why
     assert not errors(said(inside, "openmpi", apps=("/opt/app/o",)))
+
+
+def test_script_that_starts_only_a_program_with_its_own_mpi_is_refused(facts: ImageFacts) -> None:
+    held = said(facts, command=("/opt/app/held.sh",))
+    assert "/opt/app/holds" in held["static error"].where
+    for name in ("run.sh", "either.sh"):  # of two programs it is not known which will run
+        found = said(facts, command=(f"/opt/app/{name}",))
+        assert "static error" not in found and "static warning" in found
