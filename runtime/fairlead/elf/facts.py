@@ -37,7 +37,8 @@ class Elf:
         holds: family of the MPI whose code is in the file, found by symbols, or by the texts of MPI_Init in a
             stripped one; empty: none was found. See :func:`~fairlead.elf.mpi_symbols.contains_mpi`.
         can_start: it is a program: by its interpreter, its type, or its flags (static-pie).
-        opens, starts: it can open libraries (dlopen); a program can start others (exec, posix_spawn). By its symbols.
+        opens, starts: it can open libraries (dlopen); a program can start others (exec, posix_spawn). By its symbols;
+            a static program without symbols may start others.
         imports, calls: other strong symbols that it needs of the MPI in its image, by the real path of the library
             that defines them: those that must be there when it is loaded, and those that are looked up at the first
             call. Libraries with symbol versions are left out, for they keep what they once had.
@@ -133,7 +134,7 @@ class ImageFacts:
         parts: of consumers and of the MPIs' own libraries without symbol versions: which of the latter each needs, as
             in ``leads``.
         programs: what can be started, by path: "" for a program, with ``opens`` (libraries, itself or by what it
-            links), ``starts`` (programs) or ``static``; ``#!`` and its words for a script; ``-> PATH`` for a
+            links), ``starts`` (programs) and ``static``; ``#!`` and its words for a script; ``-> PATH`` for a
             symlink, also of a folder. Empty in facts of older versions: nothing is known of programs.
         named: of a script, the programs with an MPI that its text names by path.
     """

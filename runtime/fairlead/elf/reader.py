@@ -242,8 +242,16 @@ def _facts(elf: ELFFile, name: str) -> Elf:
         holds="" if {"MPI_Init", "PMPI_Init"} & imports else _held(elf, can_start),
         can_start=can_start,
         opens=any(name in names for name in _OPENS),
-        starts=can_start and any(name in names for name in _STARTS),
+        starts=can_start and _starts(elf, names if interpreter else None),
     )
+
+
+def _starts(elf: ELFFile, names: bytes | None) -> bool:
+    """Whether a program can start others; of a static one without symbols nothing is known, so it can."""
+    if names is None:
+        table: Any = elf.get_section_by_name(".symtab")
+        names = elf.get_section(table["sh_link"]).data() if table else None
+    return names is None or any(name in names for name in _STARTS)
 
 
 def _names(elf: ELFFile) -> bytes:

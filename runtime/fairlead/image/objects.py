@@ -153,10 +153,9 @@ class Objects:
         return found
 
     def _kind(self, elf: Elf) -> str:
-        if not elf.interpreter:
-            return "static"
         parts = (elf, *self.behind(elf.path))
-        flags = {"opens": any(e.opens for e in parts), "starts": elf.starts}
+        opens = any(e.opens for e in parts) and bool(elf.interpreter)
+        flags = {"opens": opens, "starts": elf.starts, "static": not elf.interpreter}
         return " ".join(name for name, is_so in flags.items() if is_so)
 
     def _find(self, name: str, by: Elf) -> str:

@@ -31,7 +31,9 @@ class Kind(enum.StrEnum):
     PYTHON = "python"  # by modules that it imports
     OPENS = "opens"  # by libraries that it opens
     STARTS = "starts"  # by programs that it starts
-    STATIC = "static"  # not at all, as far as can be seen: it loads no libraries
+    STATIC = (
+        "static"  # not at all, as far as can be seen: it loads no libraries, and starts nothing
+    )
     NONE = "none"  # not at all
     MISSING = "missing"  # the image has no such program
     UNKNOWN = "unknown"  # the image's facts do not say
@@ -86,8 +88,11 @@ def programs_of(request: Request) -> tuple[str, ...]:
 
 def reach(facts: ImageFacts, request: Request) -> Reach:
     """What the programs of a request can load; all of the image if it names none."""
-    named = programs_of(request)
-    programs = tuple(program for name in named for program in _programs(facts, name, request))
+    programs = tuple(
+        program for name in request.apps for program in _programs(facts, name, request)
+    )
+    if not request.apps and request.command:
+        programs = tuple(_called(facts, request.command, request))
     if not programs:
         return Reach((), facts.consumers)
     paths = {path for program in programs for path in _loaded(facts, program, request)}
@@ -184,6 +189,25 @@ def _siblings(facts: ImageFacts) -> set[str]:
     return {path for paths in folders.values() if len(paths) > 1 for path in paths}
 
 
+def _called(facts: ImageFacts, command: Sequence[str], request: Request) -> list[Program]:
+    """The program of a command; behind one that starts others (tini, env, nice), the one that its first operand names."""
+    programs = _programs(facts, command[0], request)
+    if not programs or any(program.kind is not Kind.STARTS for program in programs):
+        return programs
+    for index, word in enumerate(command[1:], 1):
+        if not word or word[0] in "-0123456789" or "=" in word:
+            continue  # an option, a number that it takes, a variable
+        behind = _called(facts, command[index:], request)
+        uses_mpi = (
+            Kind.LINKED,
+            Kind.PYTHON,
+            Kind.OPENS,
+            Kind.STARTS,
+        )  # `make install` is no program
+        return behind if behind and all(p.kind in uses_mpi for p in behind) else programs
+    return programs
+
+
 def _programs(facts: ImageFacts, name: str, request: Request) -> list[Program]:
     if elf := request.outside.get(name):
         linked = contains_mpi(elf) or asked_by(facts, elf) or _first(facts, elf)
@@ -198,10 +222,13 @@ def _programs(facts: ImageFacts, name: str, request: Request) -> list[Program]:
             any(_is_below(name, f) for f in folders) if name.startswith("/") else bool(folders)
         )
         return [Program(name, "", Kind.UNKNOWN if elsewhere else Kind.MISSING)]
-    return [Program(name, chain[-1], _kind(facts, chain), tuple(chain)) for chain in found]
+    return [
+        Program(name, chain[-1], _kind(facts, chain, bool(request.apps)), tuple(chain))
+        for chain in found
+    ]
 
 
-def _kind(facts: ImageFacts, chain: Sequence[str]) -> Kind:
+def _kind(facts: ImageFacts, chain: Sequence[str], asked_for: bool) -> Kind:
     path, what = chain[-1], facts.programs.get(chain[-1], "")
     if path in facts.leads or any(e.path == path and contains_mpi(e) for e in facts.consumers):
         return Kind.LINKED
@@ -210,6 +237,8 @@ def _kind(facts: ImageFacts, chain: Sequence[str]) -> Kind:
     if any(map(is_python, chain)):
         return Kind.PYTHON
     kinds = {"starts": Kind.STARTS, "opens": Kind.OPENS, "static": Kind.STATIC}
+    if asked_for and "static" in what.split():
+        return Kind.STATIC  # named as the one that uses MPI, and not as one that starts it
     return next((kind for flag, kind in kinds.items() if flag in what.split()), Kind.NONE)
 
 

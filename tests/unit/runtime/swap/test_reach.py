@@ -7,7 +7,17 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.compiled import CALLS, MAIN, MPICH, OPENS, PLAIN, archive, compiled, image_tree
+from tests.support.compiled import (
+    CALLS,
+    MAIN,
+    MPICH,
+    OPENS,
+    PLAIN,
+    STARTS,
+    archive,
+    compiled,
+    image_tree,
+)
 from tests.support.compiled import OPENMPI as OPENMPI_CODE
 from tests.support.recorded import HYDRA, OPENMPI, host, planned
 
@@ -243,6 +253,72 @@ def test_no_mpi_static_only_and_unknown_are_three_answers(facts: ImageFacts) -> 
     assert "nothing in the image uses MPI" in whats[0]
     assert "/opt/app/alone" in whats[1] and "cannot be proved" in whats[1]
     assert "libmpi.so.1 of /opt/app/odd" in whats[2] and "no family that fairlead knows" in whats[2]
+
+
+@pytest.fixture(scope="module")
+def started(facts: ImageFacts, tmp_path_factory: pytest.TempPathFactory) -> ImageFacts:
+    """The image, and static programs that start others: an init, whose symbols say so, and one without symbols."""
+    root = tmp_path_factory.mktemp("started")
+    compiled(root / "usr/bin/tini-static", STARTS, "-static")
+    compiled(root / "usr/bin/gosu", PLAIN, "-static", "-s")
+    compiled(root / "usr/bin/nice", STARTS)
+    compiled(root / "usr/bin/install", PLAIN)
+    return replace(facts, programs={**facts.programs, **scan_tree(root).programs})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("/usr/bin/tini-static", "--"),
+        ("tini-static", "-s", "-g"),
+        ("gosu",),
+        ("nice", "-n", "5"),
+        ("tini-static", "--", "nice", "-n5"),
+        ("sh", "-c"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("/opt/app/c", "openmpi"), ("o", "mpich"), ("/opt/app/holds", "openmpi")]
+)
+def test_program_behind_one_that_starts_it_is_looked_at_by_itself(
+    started: ImageFacts, words: tuple[str, ...], name: str, wrong: str
+) -> None:
+    command = (*words, name, "-x", "input")
+    behind, alone = said(started, wrong, command=command), said(started, wrong, command=(name,))
+    assert errors(behind) == errors(alone) != []
+    right = "mpich" if wrong == "openmpi" else "openmpi"
+    assert errors(said(started, right, command=command)) == (["static"] if "holds" in name else [])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("tini-static",),
+        ("gosu", "nobody", "/opt/app/c"),
+        ("/usr/bin/gosu", "--", "install"),
+        ("tini-static", "--", "/data/solver"),
+        ("sh", "-c", "/opt/app/c && /opt/app/o"),
+    ],
+    ids=str,
+)
+def test_static_program_that_may_start_others_reaches_everything(
+    started: ImageFacts, command: tuple[str, ...]
+) -> None:
+    found = reach(started, Request(command=command))
+    assert {p.kind for p in found.programs} == {Kind.STARTS} and not found.exact
+    assert found.files == started.consumers
+    mpich = tuple(e for e in started.consumers if e.path in ("/opt/app/c", FAST))
+    alone = replace(started, consumers=mpich)
+    assert "abi-family" in errors(said(alone, "openmpi", command=command))
+    assert not errors(said(alone, "mpich", command=command))
+
+
+def test_static_program_that_is_named_as_the_one_with_mpi_is_taken_by_its_word(
+    started: ImageFacts,
+) -> None:
+    (named,) = reach(started, Request(apps=("gosu",))).programs
+    assert named.kind is Kind.STATIC
 
 
 @pytest.fixture(scope="module")
