@@ -12,11 +12,11 @@ from fairlead.base.errors import FairleadError, fail
 _FRAMEWORKS = {
     "keras": "tensorflow",
     "tensorflow": "tensorflow",
-    "tf_keras": "tensorflow-horovod",
+    "tf_keras": "tensorflow:keras2",
     "torch": "pytorch",
     "torchvision": "pytorch",
 }
-_USUAL = ("tensorflow", "pytorch", "tensorflow-horovod")
+_USUAL = ("tensorflow", "pytorch", "tensorflow:keras2", "tensorflow-horovod")
 
 
 def imported(script: Path) -> frozenset[str]:

@@ -156,6 +156,21 @@ def test_trusted_key_is_kept_listed_and_removed(tmp_path: Path, key: PrivateKey)
         keys.find_trusted(key.public.id, environ)
 
 
+def test_removed_key_ends_trust_at_once_for_every_image_it_signed(
+    tmp_path: Path, key: PrivateKey
+) -> None:
+    """Keys do not expire, however old; nothing of an earlier check is kept."""
+    environ = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    image = make_sif(tmp_path)
+    signature.sign(image, key, now=lambda: 1.0)  # in 1970
+    path = keys.trust(key.public, environ)
+    assert signature.verify(image, keys.trusted(environ)).statement.created.startswith("1970")
+    keys.distrust(path)
+    assert refused(image, keys.trusted(environ)) == "signature-untrusted"
+    keys.trust(key.public, environ)
+    assert signature.verify(image, keys.trusted(environ))
+
+
 @given(position=st.integers(0, 10_000), change=st.integers(1, 255))
 def test_trusted_key_with_a_changed_byte_is_refused(
     tmp_path: Path, key: PrivateKey, position: int, change: int

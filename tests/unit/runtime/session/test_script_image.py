@@ -51,7 +51,7 @@ def test_frameworks_are_what_a_script_imports(tmp_path: Path, text: str, modules
         ("import torch", "unknown", "unknown"),
         ("import torch", "not-built", "not-built"),
         ("import numpy", "mine", "mine"),
-        ("import tf_keras", "", "tensorflow-horovod"),
+        ("import tf_keras", "", "tensorflow:keras2"),
     ],
 )
 def test_image_is_the_requested_one_or_has_what_the_script_imports(
