@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +339,77 @@ def test_killed_run_leaves_no_rank_on_the_other_host(engine: str, pair: tuple[Ho
         for path in Path(f"/proc/{one.init}/root/dev/shm").iterdir():
             if path.name.startswith(("mpich_shm_", "ucx_shm_")):
                 path.unlink()
+
+
+@contextmanager
+def mounted_over(host: Host, source: Path, target: Path) -> Iterator[None]:
+    """Another file in the place of ``target``, on one host only."""
+    subprocess.run(host.words("mount", "--bind", source, target), check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(host.words("umount", target), check=True)
+
+
+@pytest.mark.parametrize("engine", ["apptainer", "charliecloud"])
+def test_other_image_at_the_same_path_of_one_host_is_found_before_its_ranks_start(
+    engine: str, pair: tuple[Host, Host], tmp_path: Path
+) -> None:
+    one, two = pair
+    image, other = tmp_path / "app.sif", tmp_path / "other.sif"
+    shutil.copyfile(hosts.image(), image)
+    shutil.copyfile(hosts.image_with_programs(), other)
+    words = (
+        "run", "-n", "2", "--json", "--engine", engine, "--launcher", launcher(one, mpiexec(hosts.mpich())),
+        image, "--", "python3", "-c", SEND,
+    )  # fmt: skip
+    before = one.fairlead(*words)
+    proved(before)
+    opened = image
+    if engine == "charliecloud":
+        line = answer(before)["command_line"]
+        opened = Path(next(word for word in line.split() if "/unpacked/" in word))
+        other = tmp_path / "tree"
+        (other / "bin").mkdir(parents=True)
+    with mounted_over(two, other, opened):
+        done = one.fairlead(*words)
+    text = refused(done, 122, "image-on-nodes")
+    assert text.startswith("error node2 has another image than this host"), text
+    assert "rank 1 on node2" not in done.stderr
+
+
+def test_copy_of_the_image_on_the_other_host_is_verified_by_its_digest(
+    pair: tuple[Host, Host], tmp_path: Path
+) -> None:
+    one, two = pair
+    image, copy = tmp_path / "app.sif", tmp_path / "copy.sif"
+    shutil.copyfile(hosts.image(), image)
+    shutil.copyfile(image, copy)
+    words = (
+        "run", "-n", "2", "--json", "--launcher", launcher(one, mpiexec(hosts.mpich())),
+        image, "--", "python3", "-c", SEND,
+    )  # fmt: skip
+    with mounted_over(two, copy, image):
+        proved(one.fairlead(*words))
+        with copy.open("r+b") as file:  # also where its digest is known
+            file.seek(1 << 20)
+            file.write(b"a byte")
+        refused(one.fairlead(*words), 122, "image-on-nodes")
+
+
+def test_host_with_next_to_no_shared_memory_is_named(pair: tuple[Host, Host]) -> None:
+    one, two = pair
+    subprocess.run(
+        two.words("mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", "/dev/shm"), check=True
+    )
+    try:
+        done = one.fairlead(
+            "run", "-n", "2", "--json", "--launcher", launcher(one, mpiexec(hosts.mpich())),
+            hosts.image(), "--", "python3", "-c", SEND,
+        )  # fmt: skip
+    finally:
+        subprocess.run(two.words("umount", "/dev/shm"), check=True)
+    assert "node2: /dev/shm" in refused(done, 123, "node-shm")
 
 
 def test_nothing_is_left_of_the_hosts_themselves() -> None:

@@ -23,8 +23,9 @@ from fairlead.base.errors import FairleadError, Finding, error, fail, os_error_a
 from fairlead.base.paths import atomic_write
 from fairlead.engines import registry as engines
 from fairlead.engines.model import Call
-from fairlead.launch import leftovers, processes, ranks_output, shm_cleanup
+from fairlead.launch import leftovers, node_check, processes, ranks_output, shm_cleanup
 from fairlead.launch.leaving import Culprit, Leaving, culprit
+from fairlead.launch.node_check import NodeCheck, Opened
 from fairlead.launch.processes import INHERITED
 from fairlead.launch.processes import Streams as Streams
 from fairlead.launchers import registry as launchers
@@ -40,6 +41,7 @@ _RECORD = (
     "${JSM_NAMESPACE_RANK:-${ALPS_APP_PE:-${SLURM_PROCID:-$$}}}}}}}}; "
     '[ -d "$1" ] || { echo "fairlead: $(uname -n) does not see $1: set XDG_CACHE_HOME to a folder that '
     'every node sees" >&2; kill -9 $$; }; '
+    '{ [ ! -e "$1/node.sh" ] || /bin/sh "$1/node.sh" "$1"; } || exit 121; '
     'f=$1/exit.$r o=$2; shift 2; : >"$f"; RUN'
     'echo $c >"$f"; [ $c -gt 128 ] && [ $c -lt 160 ] && kill -$((c-128)) $$; exit $c'
 )
@@ -62,6 +64,8 @@ class CommandLine:
         kind: the launcher's.
         files: texts by path, which the words name.
         ranks: how many it starts; 0 where that is unknown.
+        in_container: the engine is part of the launcher, and starts the shell around a rank.
+        image: what each node has to find before its ranks start.
     """
 
     argv: tuple[str, ...]
@@ -70,6 +74,8 @@ class CommandLine:
     kind: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     ranks: int = 0
+    in_container: bool = False
+    image: Opened | None = None
 
     def write_files(self) -> None:
         """Writes what the line names; each file's name states its content.
@@ -161,7 +167,13 @@ def command_line(
     whole = launchers.words(plan.launcher, shape, (*words.launcher, *inner))
     environ = {**words.environ, **whole.environ}
     return CommandLine(
-        whole.argv, environ, plan.unset, plan.launcher.kind, words.files, shape.ranks
+        whole.argv,
+        environ,
+        plan.unset,
+        plan.launcher.kind,
+        words.files,
+        shape.ranks,
+        bool(words.launcher),
     )
 
 
@@ -272,10 +284,14 @@ def launch(
         watch: called again and again while it runs; what it raises ends the launch.
         on_finding: called with what is doubtful while it runs.
     Raises:
-        FairleadError: exit code 124 when a limit passed, 123 when the launcher cannot be executed.
+        FairleadError: exit code 124 when a limit passed, 123 when the launcher cannot be executed, and as
+            :class:`NodeCheck`.
         KeyboardInterrupt: after everything was ended.
     """
     line.write_files()
+    if not line.in_container:
+        node_check.write(folder, line.image)
+    nodes = NodeCheck(folder, line.image)
     begun = time.monotonic()
     leftovers.clear_dead(folder.parent)
     memory = leftovers.begin(folder)
@@ -283,10 +299,16 @@ def launch(
     leaving = Leaving(folder, on_finding)
     with os_error_as("launcher-cannot-executed", line=line):
         started = processes.start(line.argv, line.environment(environ), folder.name, streams)
+
+    def look() -> None:
+        nodes.look()
+        watch()
+
     try:
         done = _wait(
-            started.process, folder, limits, watch, leaving, _AllEnded(line, limits, streams)
+            started.process, folder, limits, look, leaving, _AllEnded(line, limits, streams)
         )
+        nodes.look()
         if not done:
             on_finding(warning("launcher-after-ranks", line=line, limits=limits))
         whole = started.process.returncode == 0

@@ -8,13 +8,14 @@ is ended before the program has done much, one that does not get on in its start
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail
+from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail, warning
 from fairlead.launch.launch import exits, signal_name
+from fairlead.launch.node_check import verified_hosts
 from fairlead.launch.processes import runs_in_container
 from fairlead.proof.closure import Library, setting
 from fairlead.proof.observe import Observer, reported
@@ -78,6 +79,7 @@ class Expected:
         folder: the run's, where ranks report.
         nodes: names of the nodes that ranks may be on, for those of which none reports.
         known: the libraries that belong to the planned MPI.
+        signed: a signature of the image was required.
     """
 
     plan: Plan
@@ -86,6 +88,7 @@ class Expected:
     folder: Path
     nodes: tuple[str, ...] = ()
     known: tuple[Library, ...] = ()
+    signed: bool = False
 
 
 class Startup:
@@ -174,7 +177,8 @@ class Startup:
 
     def _judge(self, ranks: tuple[RankProof, ...]) -> None:
         expected, seconds = self._expected, self._clock() - self._begun
-        self.proof = judged(expected.plan, expected.ranks, expected.inode, ranks, seconds)
+        proof = judged(expected.plan, expected.ranks, expected.inode, ranks, seconds)
+        self.proof = replace(proof, findings=(*proof.findings, *_images(expected, ranks)))
         if self.proof.holds:
             (self._folder / "proved").touch()  # a later program of a rank is not judged
         self._on_proof(self.proof)
@@ -232,6 +236,21 @@ class Startup:
             inside_count=len(inside),
             parts="\n".join(parts),
         )
+
+
+def _images(expected: Expected, ranks: tuple[RankProof, ...]) -> Iterator[Finding]:
+    """Whether every host of the ranks has looked at the image that it opened."""
+    hosts = {rank.host for rank in ranks}
+    verified = verified_hosts(expected.folder)
+    unknown = sorted(hosts - (verified or set()))
+    if verified is None:
+        if len(hosts) > 1:
+            severity = Severity.ERROR if expected.signed else Severity.WARNING
+            shown = ", ".join(unknown[:8])
+            found = warning("image-on-nodes-unknown", plan=expected.plan, hosts=shown)
+            yield replace(found, severity=severity)
+    elif unknown:
+        yield error("image-on-node-unverified", plan=expected.plan, hosts=", ".join(unknown[:8]))
 
 
 def reports(folder: Path, kind: str) -> list[Path]:

@@ -11,12 +11,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fairlead import prove
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error
 from fairlead.launch import launch as launching
+from fairlead.launch.node_check import Opened
 from fairlead.launchers import registry as launchers
 from fairlead.proof.preload import reports
 from fairlead.proof.verdict import Proof, RankProof, judged, mpi_program
@@ -31,11 +33,13 @@ def probe(
     environ: Mapping[str, str],
     limit_s: float,
     env: Mapping[str, str] | None = None,
+    image: Opened | None = None,
 ) -> Proof:
     """Runs the probe job.
 
     Args:
         env: the user's variables for the container: they can lead to another MPI.
+        image: what each node has to find where the engine opens the image.
     Raises:
         FairleadError: exit code 124 when it hangs, 123 when engine or launcher cannot start it.
             What a rank saw is never an exception: it is in ``Proof.findings``.
@@ -55,6 +59,7 @@ def probe(
         binds=(Bind(str(folder), RUN_MOUNT),),
         env=env,
     )
+    line = replace(line, image=image)
     hung: FairleadError | None = None
     with (folder / "output").open("w+b") as output:
         try:

@@ -14,7 +14,7 @@ from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Progress, Silent
 from fairlead.elf.facts import AbiFamily
 from fairlead.image import signature
-from fairlead.launch import launch, shared_cache, unpack
+from fairlead.launch import launch, node_check, shared_cache, unpack
 from fairlead.launch.launch import CommandLine, LaunchResult
 from fairlead.proof import closure, preload
 from fairlead.proof.probe_job import probe
@@ -60,7 +60,8 @@ def launch_proved(
     )
     nodes = allocation.hosts if allocation else prepared.plan.request.shape.hosts
     limit_s = options.limit_s or prepared.plan.site.start_s
-    expected = preload.Expected(prepared.plan, ranks, inode, folder, nodes, known)
+    signed = prepared.verified is not None
+    expected = preload.Expected(prepared.plan, ranks, inode, folder, nodes, known, signed)
     line = _command_line(prepared, command, expected, options)
     startup = preload.Startup(expected, limit_s, options.on_proof)
     options.on_start()
@@ -99,10 +100,12 @@ def _command_line(
     core = _collective_core(folder, cache, environ, options.progress) if binds else {}
     if binds:
         core["FAIRLEAD_RUN_FOLDER"] = preload.RUN_MOUNT
-    return launch.command_line(
+    line = launch.command_line(
         prepared.plan, command, ranks, (*binds, *options.binds), record=folder,
         workdir=options.workdir, env={**core, **env, **variables},
     )  # fmt: skip
+    image = node_check.opened(prepared.plan, prepared.image, prepared.verified)
+    return replace(line, image=image)
 
 
 def _launched(
@@ -157,7 +160,8 @@ def prove_it(
     )
     still_as_verified(prepared)
     limit = limit_s or prepared.plan.site.start_s
-    proof = probe(prepared.plan, ranks, cache, environ, limit, env)
+    image = node_check.opened(prepared.plan, prepared.image, prepared.verified)
+    proof = probe(prepared.plan, ranks, cache, environ, limit, env, image)
     still_as_verified(prepared)
     if not proof.holds:
         errors = [f for f in proof.findings if f.severity is Severity.ERROR]

@@ -132,6 +132,41 @@ def test_startup_of_ranks_alone_waits_for_all_of_them(start: Start, tmp_path: Pa
     assert "every rank is alone" in caught.value.findings[0].what
 
 
+@pytest.mark.parametrize("signed", [False, True])
+def test_startup_on_hosts_that_could_not_look_at_the_image_is_doubted_or_refused(
+    signed: bool, tmp_path: Path
+) -> None:
+    plan, output = planned(), []
+    expected = Expected(plan, 2, 77, tmp_path, signed=signed)
+    (tmp_path / "proof.0").write_bytes(record(plan, 0) + record(plan, 1))
+    startup = Startup(expected, 30, output.append, Clock())
+    if signed:
+        with pytest.raises(FairleadError, match="no node could verify the image"):
+            startup.look()
+    else:
+        startup.look()
+    [proof] = output
+    [found] = [f for f in proof.findings if f.check == "image-on-nodes"]
+    assert found.where == f"node0, node1: {plan.image}" and proof.holds is not signed
+
+
+def test_startup_on_a_host_without_an_answer_about_the_image_is_refused(
+    start: Start, tmp_path: Path
+) -> None:
+    plan = planned()
+    startup, output, _ = start(plan)
+    (tmp_path / "node.sh").touch()
+    (tmp_path / "node.node0.0-1").write_text("ok 5000\n")
+    (tmp_path / "proof.0").write_bytes(record(plan, 0) + record(plan, 1))
+    with pytest.raises(FairleadError, match="a host that has not verified the image"):
+        startup.look()
+    assert not output[0].holds
+    (tmp_path / "node.node1.0-1").write_text("ok 5000\n")
+    startup, output, _ = start(plan)
+    startup.look()
+    assert output[0].holds and not [f for f in output[0].findings if f.check == "image-on-nodes"]
+
+
 def test_startup_of_one_rank_alone_is_judged_after_a_while(start: Start, tmp_path: Path) -> None:
     plan = planned()
     startup, _, clock = start(plan)

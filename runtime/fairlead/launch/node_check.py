@@ -1,0 +1,243 @@
+"""What each node of a launch looks at before its ranks start: its own image file or folder, and its shared memory.
+
+Only the first rank's shell of a node looks; the others wait for its answer. It is a shell script in the run's folder,
+since a node need not have a Python that can load fairlead. A rank whose node gives no good answer does not start.
+
+The launching host has read the image. Another node may see other bytes at the same path: another copy on a local disk,
+a stale one, something mounted over it. So it hashes what is there, unless it is the very file: same kernel, device,
+inode, size, times of modification and change. Hashes are kept under these, in a folder of the user's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.base.errors import fail, os_error_as
+from fairlead.base.paths import atomic_write
+from fairlead.engines.model import Takes
+from fairlead.image.open import Image
+from fairlead.image.sif import blocks, read_sif
+from fairlead.image.signature import Verified
+from fairlead.swap.model import Plan
+
+SCRIPT = "node.sh"
+LEAST_SHM_KIB = 1024  # with less, every MPI ends at its start, by SIGBUS
+_HOSTNAME, _BOOT = Path("/proc/sys/kernel/hostname"), Path("/proc/sys/kernel/random/boot_id")
+
+# $1: the run's folder. Above it stand `image` (empty: none is checked), `kind`, `offset`, `size`, `contents`,
+# `same` and `expected`, and `least`. The answer's first word is ok, shm, differs or unread.
+_BODY = r"""
+LC_ALL=C TZ=UTC0 run=$1
+export LC_ALL TZ
+read -r host </proc/sys/kernel/hostname
+read -r boot </proc/sys/kernel/random/boot_id
+key=$host.$boot
+answer=$run/node.$key
+identity() { printf '%s %s' "$boot" "$(stat -Lc '%d %i %s %y %z' "$image")"; }
+digest() {
+  if [ "$kind" = file ]; then
+    tail -c +$((offset + 1)) "$image" | head -c "$size" | sha256sum
+    { head -c "$offset" "$image"; tail -c +$((offset + size + 1)) "$image"; } | sha256sum
+  else
+    cd "$image" && { find . -type d -printf '%p %m\n' -o -printf '%p %y %m %s %l %T@\n' | sort
+      [ -z "$contents" ] || find . -type f -print0 | sort -z | xargs -0r sha256sum; } | sha256sum
+  fi | tr -cd '0-9a-f\n' | tr '\n' ' '
+}
+if [ "$2" = digest ]; then digest; exit; fi
+say() { printf '%s\n' "$*" >"$answer.partial" && mv "$answer.partial" "$answer"; }
+kept() {
+  folder=${XDG_RUNTIME_DIR:-/tmp}/fairlead-digests-$(id -u)
+  mkdir -m 700 "$folder" 2>/dev/null
+  # Who can write there can make any image a good one.
+  [ -d "$folder" ] && [ ! -L "$folder" ] && [ -O "$folder" ] && [ "$(stat -c %a "$folder")" = 700 ] || return 1
+  name=$folder/$(printf '%s %s' "$1" "$image" | sha256sum | cut -c1-32)
+}
+verify() {
+  [ -n "$image" ] || return 0
+  [ -r "$image" ] || { why=$([ -e "$image" ] && echo "it cannot be read there" || echo "there is no such file there"); say unread "$why"; return 1; }
+  before=$(identity)
+  [ "$before" = "$same" ] && return 0
+  command -v sha256sum >/dev/null || { say unread "sha256sum is not installed there"; return 1; }
+  name= found=
+  [ "$kind" = file ] && kept "$before" && read -r found 2>/dev/null <"$name"
+  if [ "$found" != "$expected" ]; then
+    found=$(digest); found=${found% }
+    [ "$(identity)" = "$before" ] || { say unread "it changed while it was read"; return 1; }
+    [ -z "$name" ] || [ "$found" != "$expected" ] || { printf '%s\n' "$found" >"$name.$$" && mv "$name.$$" "$name"; }
+  fi
+  [ "$found" = "$expected" ] || { say differs "$found"; return 1; }
+}
+if mkdir "$run/at.$key" 2>/dev/null; then
+  free=$(df -Pk /dev/shm 2>/dev/null | { read -r _; read -r _ _ _ free _; echo "$free"; })
+  if [ -n "$free" ] && [ "$free" -lt "$least" ]; then
+    say shm "$free"
+  elif verify; then
+    say ok "${free:-unknown}"
+  fi
+fi
+until [ -e "$answer" ]; do
+  [ -d "$run" ] || exit 1
+  sleep 0.01
+done
+read -r state _ <"$answer"
+[ "$state" = ok ]
+"""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a launch's engine opens on every node.
+
+    Attributes:
+        path: of a file or folder.
+        same: identity of the one on this host; empty where nothing may pass without a digest.
+        expected: its digests, as the script prints them.
+        offset, size: of the file system in the file.
+        contents: whether a folder's files count by content, not only by name, kind, mode, size and time.
+    """
+
+    path: str
+    kind: str
+    same: str
+    expected: str
+    offset: int = 0
+    size: int = 0
+    contents: bool = False
+
+    def _settings(self) -> dict[str, object]:
+        return {
+            "image": self.path, "kind": self.kind, "same": self.same, "expected": self.expected,
+            "offset": self.offset, "size": self.size, "contents": "yes" if self.contents else "",
+        }  # fmt: skip
+
+
+def opened(plan: Plan, image: Image, verified: Verified | None = None) -> Opened | None:
+    """What nodes have to look at; None where the engine opens images by their name in its store.
+
+    Args:
+        verified: the image's signature, if one was required.
+    Raises:
+        FairleadError: exit code 123; it cannot be read.
+    """
+    if plan.engine.takes is Takes.NAME:
+        return None
+    path = plan.opened or plan.image
+    with os_error_as("node-image-unreadable", path=path):
+        same = identity(path)
+        if os.path.isdir(path):  # noqa: PTH112
+            made = Opened(path, "folder", same, "", contents=verified is not None)
+            return Opened(path, "folder", same, _listed(made), contents=made.contents)
+        offset, size = 0, os.stat(path).st_size  # noqa: PTH116
+        end = size
+        if image.format == "sif" and path == image.path:
+            inner = read_sif(Path(path)).squashfs
+            offset, size = inner.offset, inner.size
+        rest = hashlib.sha256()
+        for begin, count in ((0, offset), (offset + size, end - offset - size)):
+            for block in blocks(Path(path), begin, count) if count else ():
+                rest.update(block)
+    digest = image.digest
+    if verified and verified.statement.format != "oci":
+        digest = verified.statement.squashfs_sha256
+    return Opened(path, "file", same, f"{digest} {rest.hexdigest()}", offset, size)
+
+
+def identity(path: str) -> str:
+    """Which file or folder it is, as the script says it: kernel, device, inode, size, modification, change."""
+    seen = os.stat(path)  # noqa: PTH116
+    times = " ".join(_utc(ns) for ns in (seen.st_mtime_ns, seen.st_ctime_ns))
+    boot = _BOOT.read_text("utf-8").strip()
+    return f"{boot} {seen.st_dev} {seen.st_ino} {seen.st_size} {times}"
+
+
+def _utc(ns: int) -> str:
+    seconds, rest = divmod(ns, 10**9)
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(seconds))}.{rest:09} +0000"
+
+
+def key() -> str:
+    """This node's name among the run's records."""
+    return f"{_HOSTNAME.read_text('utf-8').strip()}.{_BOOT.read_text('utf-8').strip()}"
+
+
+def _listed(folder: Opened) -> str:
+    words = ["/bin/sh", "-c", text(folder), SCRIPT, "", "digest"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode or done.stderr:
+        raise OSError(None, done.stderr.strip() or "its files cannot be listed")
+    return done.stdout.strip()
+
+
+def text(image: Opened | None) -> str:
+    """The script."""
+    values = image._settings() if image else {"image": ""}
+    lines = [
+        f"{name}={shlex.quote(str(value))}"
+        for name, value in {**values, "least": LEAST_SHM_KIB}.items()
+    ]
+    return "\n".join(lines) + _BODY
+
+
+def write(folder: Path, image: Opened | None) -> None:
+    """Lays the script into a run's folder.
+
+    Raises:
+        FairleadError: exit code 123; it cannot be written.
+    """
+    with (
+        os_error_as("run-folder-records", folder=folder),
+        atomic_write(folder / SCRIPT, "w") as out,
+    ):
+        out.write(text(image))
+
+
+class NodeCheck:
+    """The answers of a launch's nodes."""
+
+    def __init__(self, folder: Path, image: Opened | None):
+        self._folder, self._image = folder, image
+        self._seen: set[str] = set()
+
+    def look(self) -> None:
+        """Reads what nodes have answered since the last look.
+
+        Raises:
+            FairleadError: a node has another image or cannot read it (exit code 122), or has next to no shared
+                memory (123); its ranks do not start.
+        """
+        for path in self._folder.glob("node.*.*"):
+            if path.name in self._seen or path.suffix == ".partial":
+                continue
+            state, _, rest = path.read_text("utf-8", "replace").strip().partition(" ")
+            host, image = host_of(path), self._image
+            if state == "shm":
+                raise fail("node-shm", host=host, free=rest, least=LEAST_SHM_KIB)
+            if state == "unread" and image:
+                raise fail("image-on-node-unread", host=host, image=image, why=rest)
+            if state != "ok" and image:
+                here, there = _shown(image.expected), _shown(rest)
+                raise fail("image-on-node-differs", host=host, image=image, here=here, there=there)
+            self._seen.add(path.name)
+
+
+def verified_hosts(folder: Path) -> set[str] | None:
+    """The hosts that have answered; None where nodes were not asked."""
+    if not (folder / SCRIPT).exists():
+        return None
+    return {host_of(path) for path in folder.glob("node.*.*") if path.suffix != ".partial"}
+
+
+def host_of(answer: Path) -> str:
+    """The host's name in the name of its answer."""
+    return answer.name.partition(".")[2].rpartition(".")[0]
+
+
+def _shown(digests: str) -> str:
+    """Of two digests the file system's, unless it is the other that differs: enough to tell images apart."""
+    return " and ".join(f"{digest[:16]}…" for digest in digests.split()) or "none"
