@@ -68,7 +68,7 @@ def test_staging_script_makes_the_folder_that_a_launch_makes(tmp_path: Path, ima
 
     def contents(folder: Path) -> dict[str, str]:
         """Each file's place; where a link leads. A launch's copies have a DT_RPATH as well."""
-        kept = (p for p in folder.rglob("*") if p.name not in (".state", "patched.json"))
+        kept = (p for p in folder.rglob("*") if p.name not in (".state", "copies.json"))
         return {
             str(p.relative_to(folder)): str(p.readlink()) if p.is_symlink() else "" for p in kept
         }

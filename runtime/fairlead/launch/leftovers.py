@@ -33,6 +33,11 @@ def end(folder: Path) -> None:
         (folder / _NOTE).unlink(missing_ok=True)
 
 
+def noted(folder: Path) -> bool:
+    """Whether a run has left a note: it goes on, or was killed, on this node or another."""
+    return any(folder.glob("shm*.json"))
+
+
 def clear_dead(runs: Path, memory: Path = Path("/dev/shm")) -> int:
     """Removes what runs of this user on this machine left whose process is gone.
 
