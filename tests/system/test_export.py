@@ -10,7 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from tests.system.test_user import PYTHON, User, user
 
 from fairlead.base.paths import atomic_folder, locked
 from fairlead.engines.apptainer import find_apptainer
-from fairlead.export import audience
+from fairlead.export import TARGETS, audience
 from fairlead_build.cache.store import scratch_parent
 
 __all__ = ["user"]  # a fixture
@@ -354,20 +354,116 @@ def test_hooks_of_sarus_are_read_by_a_real_reader_of_oci_hooks(
 # Made by root, used by somebody else: an account of its own, with its own Apptainer, in a folder that all can read.
 
 
-def shared_export(target: str, user: User, *more: str | Path) -> Path:
+def shared_export(
+    target: str, user: User, *more: str | Path, image: Path | None = None, umask: int = 0o022
+) -> Path:
+    """The export that root makes for everybody, and what its script stages."""
     out = user.shared / f"export-{target}"
-    done = hosts.fairlead(
-        "site", "export", "--for", target, "--mpi", user.shared / "mpich", "--stage",
-        user.shared / "stage", "-o", out, "--image", user.image, *more,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    before = os.umask(umask)
+    try:
+        done = hosts.fairlead(
+            "site", "export", "--for", target, "--mpi", user.shared / "mpich", "--stage",
+            user.shared / "stage", "-o", out, "--image", image or user.image, *more,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        if (out / "stage.sh").exists():
+            run(out / "stage.sh")
+    finally:
+        os.umask(before)
     return out
+
+
+def engine_of(kind: str, user: User) -> dict[str, str]:
+    """A stand-in on the user's PATH, and its variables."""
+    program = user.shared / "engines" / kind
+    program.parent.mkdir(exist_ok=True)
+    text = Path(__file__).with_name("standin.py").read_text()
+    program.write_text(f"#!{PYTHON} -I\n{text}")
+    program.chmod(0o755)
+    return {
+        "PATH": f"{program.parent}:/usr/bin:/bin",
+        "STANDIN_APPTAINER": f"{user.shared}/fairlead/apptainer/current/bin/apptainer",
+        "STANDIN_SRUN": f"{user.shared}/mpich/bin/mpiexec",
+    }
+
+
+def words_of(variables: Mapping[str, str]) -> list[str]:
+    return ["env", *(f"{name}={value}" for name, value in variables.items())]
+
+
+def proved_by(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "proved on 2 ranks" in done.stdout, done.stdout + done.stderr
+    assert "5.0.2 from /opt/fairlead/mpi/lib/libmpi.so.12" in done.stdout
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS.names()))
+def test_export_of_every_kind_can_be_read_by_a_user_whatever_roots_umask_is(
+    target: str, user: User, request: pytest.FixtureRequest
+) -> None:
+    mine = None
+    if target == "jupyter":
+        mine = user.shared / "kernel.squashfs"
+        hosts.same_file(request.getfixturevalue("with_kernel"), mine)
+        mine.chmod(0o644)
+    shutil.rmtree(user.shared / "stage", ignore_errors=True)
+    shutil.rmtree(user.shared / f"export-{target}", ignore_errors=True)
+    out = shared_export(target, user, image=mine, umask=0o077)
+    places = [out, *filter(Path.exists, [user.shared / "stage"])]
+    hidden = user.run("find", *places, "!", "-readable", "-o", "-type", "d", "!", "-executable")
+    assert (hidden.returncode, hidden.stdout, hidden.stderr) == (0, "", "")
+    for file in filter(Path.is_file, out.rglob("*")):
+        for named in re.findall(r"(?<![\w/.$}])(/[\w./-]+)", file.read_text()):
+            assert named.startswith(("/opt/app", "/proc", "/dev")) or not audience.closed(named), (
+                f"{file}: {named}"
+            )
+
+
+def test_enroot_export_made_by_root_proves_the_launch_of_a_user(user: User) -> None:
+    out = shared_export("enroot", user)
+    own = user.home / ".config/enroot"
+    done = user.run(
+        "sh", "-c", f"mkdir -p {own} && cp -r {out}/environ.d {out}/mounts.d {out}/hooks.d {own}"
+    )
+    assert done.returncode == 0, done.stderr
+    proved_by(
+        user.run(
+            *words_of(engine_of("enroot", user)),
+            user.shared / "mpich/bin/mpiexec",
+            "-n",
+            "2",
+            "enroot",
+            "start",
+            user.image,
+            "/opt/python/bin/python3",
+            "-m",
+            "fairlead.prove",
+        )
+    )
+
+
+def test_environment_of_the_container_engine_made_by_root_proves_the_launch_of_a_user(
+    user: User,
+) -> None:
+    out = shared_export("ce", user)
+    [edf] = out.glob("*.toml")
+    proved_by(
+        user.run(
+            *words_of(engine_of("srun", user)),
+            "srun",
+            "-n",
+            "2",
+            f"--environment={edf}",
+            "/opt/python/bin/python3",
+            "-m",
+            "fairlead.prove",
+        )
+    )
 
 
 def test_apptainer_export_made_by_root_proves_the_launch_of_a_user(user: User) -> None:
     """Each of the user's ranks is in a namespace of its own, and none of root's is."""
     out = shared_export("apptainer", user)
-    run(out / "stage.sh")
     apptainer = user.shared / "fairlead/apptainer/current/bin/apptainer"
     done = user.run(
         "/bin/sh", "-euc",

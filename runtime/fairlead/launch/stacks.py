@@ -18,6 +18,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -84,6 +85,22 @@ def waits_in(pid: int) -> Call | None:
             return _outermost_call(list(process.frames()))
     except (struct.error, LookupError, ValueError) as exc:
         raise Unreadable("its unwind tables are unusual") from exc
+
+
+def functions(pid: int) -> list[str]:
+    """The functions that the main thread of ``pid`` is in, innermost first, as far as its stack can be unwound.
+
+    Raises:
+        OSError: it may not be traced, or has ended.
+        Unreadable: nothing of its stack can be.
+    """
+    if platform.machine() != "x86_64":
+        raise Unreadable(f"stacks of {platform.machine()} are not read")
+    found: list[str] = []
+    with _Process(pid) as process, suppress(Unreadable, struct.error, LookupError, ValueError):
+        for depth, frame in enumerate(process.frames()):
+            found.append(frame.module.function(frame.pc - bool(depth)) or hex(frame.pc))
+    return found
 
 
 class Returns:
