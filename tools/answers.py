@@ -35,6 +35,7 @@ from fairlead.session.gradients import Option
 from fairlead.site import Site
 from fairlead.swap.model import Bind, Line, Staging
 from fairlead.transfer.model import Moved
+from fairlead.transfer.place import Place
 from fairlead_build.build import StageState
 from fairlead_build.check import CheckResult
 from fairlead_build.diff import Difference, FileChange
@@ -75,7 +76,7 @@ _PREPARED: dict[str, Any] = {
     "signature": (_SIGNATURE, None),
 }  # fmt: skip
 _STAGE: dict[str, Any] = {
-    "place": str, "folder": str, "mount": str, "nodes": int, "in": [{**_of(Moved), "bytes_per_s": float}],
+    "place": Place, "folder": str, "mount": str, "nodes": int, "in": [{**_of(Moved), "bytes_per_s": float}],
     "out": [{**_of(Moved), "bytes_per_s": float}], "kept": [{"node": str, "name": str, "path": str}],
     "findings": [Finding],
 }  # fmt: skip
