@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from benchmarks import watchdog
-from benchmarks.result import FAIRLEAD, IMPORTABLE, PACKAGE
+from benchmarks.result import FAIRLEAD, IMPORTABLE, PACKAGE, RESULTS
 from fairlead_build.build import build
 
 PROGRAMS = PACKAGE / "programs"
@@ -130,7 +130,7 @@ class Side:
     def _stuck(self, why: str) -> watchdog.Stuck:
         """Writes down where its processes stand, and ends them."""
         lines = self._output().splitlines()
-        file = watchdog.describe(self._line, lines, self._mark, watchdog.RESULTS)
+        file = watchdog.describe(self._line, lines, self._mark, RESULTS)
         watchdog.end(self._mark)
         return watchdog.Stuck(f"{why}: {file} has its processes\n{self._output()}")
 

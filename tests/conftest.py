@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import signal
+import tempfile
 import time
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from tests import outcomes
 
 from fairlead import __version__
 from fairlead.base.paths import atomic_write
+from fairlead.engines.apptainer import private_apptainer
 from fairlead.launch import shm_cleanup
 
 # Machines are shared: how long an example takes says nothing. A test that takes a fixture makes a folder for each example.
@@ -60,12 +63,23 @@ def pytest_configure(config: pytest.Config) -> None:
     # fairlead hands the shell's PYTHONUNBUFFERED and the like on to ranks, where lines would mix.
     for name in [n for n in os.environ if n.startswith("PYTHON") and n != "PYTHONPATH"]:
         del os.environ[name]
+    _put_apptainer_first(config)
     config.stash[_REPORTS] = []
     config.stash[_BEGUN] = time.time()
     config.stash[_COMMIT] = (
         outcomes.commit(config.rootpath) if config.getoption("--results") else ""
     )
     config.stash[_MEMORY] = shm_cleanup.listing()
+
+
+def _put_apptainer_first(config: pytest.Config) -> None:
+    """The engine of the tests is the Apptainer of `make setup`, also where a Singularity is on PATH, which would win."""
+    private = private_apptainer()
+    if shutil.which("singularity") and not shutil.which("apptainer") and private.exists():
+        folder = tempfile.TemporaryDirectory(prefix="fairlead-tests-path-")
+        config.add_cleanup(folder.cleanup)
+        Path(folder.name, "apptainer").symlink_to(private)
+        os.environ["PATH"] = f"{folder.name}:{os.environ['PATH']}"
 
 
 @pytest.hookimpl(wrapper=True)

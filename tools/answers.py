@@ -26,6 +26,8 @@ from fairlead.image.stored import Stored
 from fairlead.launchers.model import Launcher
 from fairlead.ml.train.result import TrainResult
 from fairlead.perf.bench import CollectivesBench
+from fairlead.perf.draw.compose import Report
+from fairlead.perf.draw.run_page import Verdict
 from fairlead.perf.judge.compare import Comparison
 from fairlead.perf.projection.fabrics import Network
 from fairlead.perf.projection.step_model import Step
@@ -93,6 +95,8 @@ _LAUNCHED: dict[str, Any] = {
     "ranks?": [{"rank": str, "exit_code": int}],
     "seconds?": float,
     "output_dir?": str | None,
+    "page?": str,
+    "report?": str,
     "error?": Finding | None,
     "stage?": _STAGE,
 }  # fmt: skip
@@ -181,6 +185,10 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
         },
         "sentences": [str],
     },
+    "run-report": {
+        "fairlead": str, "verdict": Verdict, **_of(Report),
+        "training?": {**_of(TrainResult), "efficiency": float, "scores": Mapping[str, float]},
+    },
     "report": {"id": str, "verdict": str, "headline": str, "page": str, "document": str, "rows": str},
     "report-compare": {
         **_of(Comparison), "fail_if_slower": float | None, "failed": [str], "page": str | None,
@@ -197,7 +205,8 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
         "dry_run": bool, "digest_before": str | None, "bytes_sent": int, "parts": [Part],
     },
     "pull": {
-        "reference": str, "digest": str, "dry_run": bool, "cached": bool, "source": str,
+        "reference": str, "digest": str, "digest_before": str | None, "moved": bool,
+        "dry_run": bool, "cached": bool, "source": str,
         "bytes_transferred": int, "bytes_to_transfer": int, "image": PulledImage | None,
         "output": str | None, "signed": bool,
     },

@@ -73,12 +73,14 @@ static double distance(atomic_int *line, int rank)
 /* The launcher was to bind them. */
 static void part(int rank)
 {
-    int core = sched_getcpu(), cores[2] = {core, -1};
-    MPI_Gather(&core, 1, MPI_INT, cores, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    if (rank == 0 && cores[0] == cores[1]) {
+    int core = sched_getcpu(), cores[2];
+    MPI_Allgather(&core, 1, MPI_INT, cores, 1, MPI_INT, MPI_COMM_WORLD);
+    if (cores[0] != cores[1])
+        return;
+    if (rank == 0)
         fprintf(stderr, "mpi_sweep: both ranks are on core %d: the launcher has not bound them\n", core);
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    }
+    MPI_Finalize(); /* after MPI_Abort the launcher may end before it has passed the line on */
+    exit(1);
 }
 
 static void sweep(const char *name, double (*once)(char *, char *, int, int), char *send,

@@ -21,7 +21,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,9 @@ from typing import Any
 import fairlead
 from fairlead.base.errors import ExitCode, FairleadError, Finding, fail, warning
 from fairlead.base.progress import Progress, Silent
+from fairlead.image.contents import contents_of, keep_tree
 from fairlead.image.mount import look
+from fairlead.image.sif import read_sif
 from fairlead_build.base.digest import json_digest
 from fairlead_build.base.platform import architecture
 from fairlead_build.base.proc import no_space
@@ -295,9 +297,18 @@ def _wrap(job: _Job, squashfs: Path, document: dict[str, Any], work: Path) -> Im
         **asdict(job.made_from),
         bytes=final.stat().st_size,
     )
+    _look_inside(job, final, squashfs_sha256, entry.tree_sha256)
     write_entry(job.cache, entry)
     sweep(job.cache, trees_in_use(job.cache))
     return entry
+
+
+def _look_inside(job: _Job, sif: Path, squashfs_sha256: str, tree_sha256: str) -> None:
+    """Keeps what is in a finished image, so that its first use needs not look; where that fails, it does."""
+    facts = job.cache.root / "facts"
+    keep_tree(squashfs_sha256, tree_sha256, facts)
+    with suppress(FairleadError):
+        contents_of(sif, read_sif(sif).squashfs.offset, squashfs_sha256, facts, job.progress)
 
 
 def _contents(job: _Job, record: TreeRecord, scratch: Path) -> tuple[Contents, dict[str, bytes]]:

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Progress
 from fairlead.elf.mpi_standard import standard_floor
+from fairlead.image.contents import known_tree
 from fairlead.image.open import Image
 from fairlead.image.tree_digest import Entry, Tree
 from fairlead_build.base.digest import sha256_of
@@ -73,7 +75,8 @@ def compare(a: Image, b: Image, progress: Progress) -> Difference:
     """
     comparable = "sandbox" not in (a.format, b.format) and a.bytes == b.bytes
     same_bits = comparable and sha256_of(Path(a.path)) == sha256_of(Path(b.path))
-    known = [str(i.record.get("tree_sha256", "")) for i in (a, b) if not i.looked]
+    facts = cache_dir() / "facts"
+    known = [known_tree(i.digest, facts) for i in (a, b) if i.digest]
     same_squashfs = bool(a.digest) and a.digest == b.digest
     if same_bits or same_squashfs or (len(known) == 2 and known[0] and known[0] == known[1]):
         return Difference(same_bits, True)

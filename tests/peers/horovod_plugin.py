@@ -30,11 +30,25 @@ def in_thread(
     return thread
 
 
+def get_env_rank_and_size() -> tuple[int, int]:
+    """By the launcher's variables, as Horovod finds them."""
+    size = next(
+        (os.environ[n] for n in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE") if n in os.environ), "1"
+    )
+    return int(_RANK), int(size)
+
+
 def pytest_configure() -> None:
-    for name in ("horovod.runner", "horovod.runner.util", "horovod.runner.util.threads"):
-        sys.modules[name] = module = ModuleType(name)
-        module.__path__ = []  # type: ignore[attr-defined]
-    module.in_thread = in_thread  # type: ignore[attr-defined]
+    for below, helper in {
+        "util.threads": in_thread,
+        "common.util.env": get_env_rank_and_size,
+    }.items():
+        name = "horovod.runner"
+        for part in ["", *below.split(".")]:
+            name = f"{name}.{part}" if part else name
+            module = sys.modules.setdefault(name, ModuleType(name))
+            module.__path__ = []
+        setattr(module, helper.__name__, helper)
 
 
 def pytest_runtest_logreport(report: Any) -> None:

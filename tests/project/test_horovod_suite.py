@@ -17,17 +17,19 @@ def test_page_is_what_is_kept() -> None:
     assert (ROOT / horovod_page.PAGE).read_text() == horovod_page.page(ROOT)
 
 
-@pytest.mark.parametrize("kept", KEPT, ids=lambda kept: kept.file)
+@pytest.mark.parametrize("kept", KEPT, ids=lambda kept: f"{kept.file} {kept.ranks}")
 def test_kept_outcomes_reach_the_bar(kept: Outcomes) -> None:
-    assert kept.share >= BAR and kept.ranks >= 2
+    assert kept.share >= BAR
+    assert kept.ranks >= 2 or kept.file.startswith("single/")
 
 
 def test_failures_have_reasons_and_nothing_else_has() -> None:
-    failed = {
-        kept.file: {name for name, test in kept.tests.items() if test.outcome == "failed"}
-        for kept in KEPT
-    }
+    failed: dict[str, set[str]] = {}
+    for kept in KEPT:
+        names = {name for name, test in kept.tests.items() if test.outcome == "failed"}
+        failed.setdefault(kept.file, set()).update(names)
     given = {file: set(names) for file, names in horovod_page.reasons(ROOT).items()}
+    assert not given.pop(horovod_page.NOT_RUN) & {kept.file for kept in KEPT}
     assert given == {file: names for file, names in failed.items() if names}
 
 

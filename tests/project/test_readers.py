@@ -11,9 +11,11 @@ import ast
 import contextlib
 import copy
 import hashlib
+import io
 import json
 import os
 import random
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,6 +30,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.project.test_hostile_files import _WORDS, ROOT, damaged, judged
+from tests.support.compiled import MPICH, compiled
 from tests.support.signed import PASSPHRASE, kept_key, make_layout
 from tests.support.validated import demo, kept
 from tests.unit.runtime.detect.test_capture import taken
@@ -37,9 +40,15 @@ from fairlead.base.serde import to_json
 from fairlead.cli.inspect import _text as inspected_text
 from fairlead.detect import capture
 from fairlead.elf.facts import ImageFacts
+from fairlead.elf.loader import system_folders
+from fairlead.elf.reader import NotElf, symbols
 from fairlead.image import keys
+from fairlead.image.budget import Budget
 from fairlead.image.open import Image, _sound
-from fairlead.image.packages import frameworks
+from fairlead.image.packages import frameworks, installed
+from fairlead.image.sbom import component, document
+from fairlead.image.scan import scan_tree
+from fairlead.image.tree_digest import tree_sha256
 from fairlead.ml.data import listing
 from fairlead.ml.data.example import encode
 from fairlead.ml.data.manifest import read_manifest
@@ -54,6 +63,7 @@ from fairlead.perf.projection.fabrics import given as given_network
 from fairlead.perf.projection.fitting import Target, fit
 from fairlead.perf.records import documents, history
 from fairlead.perf.records.validation import SCHEMA, SCHEMA_VERSION
+from fairlead.proof.preload import read_records
 from fairlead_build.formats.convert import _invocation, read_configuration
 from fairlead_build.formats.wrapping import engine_files
 from fairlead_build.registry import auth
@@ -62,7 +72,10 @@ from fairlead_build.registry.manifest import Manifest, read_document
 from fairlead_build.registry.problems import said
 from fairlead_build.registry.reference import parse_reference
 from fairlead_build.registry.transport import read_challenges
-from fairlead_build.resolve.sources import _from_json
+from fairlead_build.resolve.apt_sources import parse_deb822, parse_one_line
+from fairlead_build.resolve.sources import _from_html, _from_json
+from fairlead_build.squashfs.oci_layers import LayerFile, read_files, read_layers, write_tar
+from fairlead_build.squashfs.tree_stream import read_tree, tar_members
 
 RECORDED = ROOT / "tests/recorded/readers"
 HOUR_S = 3600.0
@@ -90,6 +103,7 @@ class Reader:
 
     def try_one(self, folder: Path, raw: bytes) -> bool:
         """Whether ``raw`` was read; if not, it was refused properly."""
+        (folder / self.put).parent.mkdir(parents=True, exist_ok=True)
         (folder / self.put).touch(0o600)  # as a private key has to be
         (folder / self.put).write_bytes(raw)
 
@@ -258,6 +272,124 @@ def _document(raw: bytes) -> None:
     read_document(raw, "application/vnd.oci.image.manifest.v1+json", "it")
 
 
+# --- what is in an image ------------------------------------------------------------------------------
+
+
+def _library(folder: Path) -> bytes:
+    """An MPI library with versions of symbols, needed and its own."""
+    (folder / "versions").write_text("GLIBC_2.99 { global: MPI_Init; };")
+    script = f"-Wl,--version-script={folder}/versions"
+    code = MPICH + "int MPI_Send(void) { return MPI_Init(0, 0); }"
+    return compiled(folder / "libmpi.so.12", code, script, "-Wl,--build-id").read_bytes()
+
+
+def _program(folder: Path) -> bytes:
+    """A static-pie program with an MPI in it."""
+    return compiled(
+        folder / "app", MPICH + "int main(void) { return MPI_Init(0, 0); }"
+    ).read_bytes()
+
+
+def _scanned(folder: Path) -> None:
+    facts = scan_tree(folder)
+    json.dumps(to_json(facts), ensure_ascii=False).encode()
+    for path in (folder / "usr/lib").iterdir():
+        with contextlib.suppress(NotElf):
+            symbols(path)
+
+
+def _packages(folder: Path) -> None:
+    found = installed(folder)
+    parts = [component(package, found) for package in found.packages]
+    bounded_json.loads(
+        document("x", version="", summary="", components=parts, identity="0", epoch=None)
+    )
+    frameworks(found.versions()["wheel"])
+
+
+def _layer(pack: bool) -> Callable[[Path], bytes]:
+    def make(folder: Path) -> bytes:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:gz" if pack else "w") as archive:
+            for name, kind in (("etc", tarfile.DIRTYPE), ("etc/link", tarfile.SYMTYPE), ("etc/hard", tarfile.LNKTYPE),
+                               ("usr/.wh.lib", tarfile.REGTYPE), ("pipe", tarfile.FIFOTYPE)):  # fmt: skip
+                info = tarfile.TarInfo(name)
+                if kind == tarfile.LNKTYPE:
+                    file = tarfile.TarInfo("etc/os-release")
+                    file.size = 8
+                    archive.addfile(file, io.BytesIO(b"ID=some\n"))
+                info.type, info.linkname = (
+                    kind,
+                    "etc/os-release" if kind == tarfile.LNKTYPE else "os-release",
+                )
+                archive.addfile(info)
+            long = tarfile.TarInfo("é" * 100)
+            long.pax_headers = {"mtime": "1.5"}
+            archive.addfile(long)
+        return buffer.getvalue()
+
+    return make
+
+
+def _laid(folder: Path) -> None:
+    merged = read_layers([LayerFile(folder / "file.json")])
+    assert all(inode.size >= 0 for _, inode in merged.tree.walk())
+    read_files(merged, ["etc/os-release", "etc/link"])
+    write_tar(merged, io.BytesIO())
+
+
+def _streamed(folder: Path) -> None:
+    with (folder / "file.json").open("rb") as stream, contextlib.suppress(tarfile.TarError):
+        tree_sha256(read_tree(tar_members(stream), budget=Budget(Path(), folder)))
+
+
+def _apt(raw: bytes) -> None:
+    text = raw.decode("utf-8", "replace")
+    for source in (*parse_one_line(text), *parse_deb822(text)):
+        assert isinstance(source.uri, str) and source.suites is not None
+
+
+_STATUS = b"""Package: libc6
+Status: install ok installed
+Architecture: amd64
+Version: 2.41-1
+Description: GNU C Library
+ more
+
+Package: half
+Status: deinstall ok config-files
+Version: 1
+
+"""
+_METADATA = b"""Metadata-Version: 2.4
+Name: torch
+Version: 2.9.0+cpu
+License-Expression: BSD-3-Clause
+Classifier: License :: OSI Approved :: BSD License
+
+# text
+"""
+_RELEASE = b"ID=debian\nVERSION_CODENAME=\"trixie\"\nPRETTY_NAME='Debian GNU/Linux 13'\n"
+_CONF = b"include /etc/ld.so.conf.d/*.conf\n/usr/local/lib # own\n/opt/lib\n"
+_SOURCES = b"""deb [signed-by=/usr/share/keyrings/a.gpg trusted=yes] https://a.example/debian bookworm main contrib
+
+Types: deb deb-src
+URIs: https://a.example/debian https://b.example
+Suites: bookworm bookworm-updates
+Components: main
+Signed-By:
+ -----BEGIN PGP PUBLIC KEY BLOCK-----
+ .
+ -----END PGP PUBLIC KEY BLOCK-----
+"""
+_LINKS = (
+    b'<html><base href="/x"><a href="../a-1.whl#sha256='
+    + b"0" * 64
+    + b'">a</a><a href=//[::1]/b>b</a>'
+)
+_WITNESS = b"rank=0\nsize=2\nhost=n1\nmpi=00:1b 5 /opt/mpich/lib/libmpi.so.12\nring=1\nuser=4026531837\nversion=MPICH 4\n"
+
+
 def _raw(read: Callable[[bytes], object]) -> Callable[[Path], object]:
     return lambda folder: read((folder / "file.json").read_bytes())
 
@@ -301,6 +433,26 @@ READERS = [
     Reader("data-hdf5", _hdf5, _trained, put="train.h5"),
     Reader("data-tfrecord", _records(Compression.NONE), _trained, put="train.tfrecord"),
     Reader("data-tfrecord-gzip", _records(Compression.GZIP), _trained, put="train.tfrecord.gz"),
+    Reader("elf-library", _library, _scanned, put="usr/lib/libmpi.so.12"),
+    Reader("elf-program", _program, _scanned, put="usr/lib/app.so"),
+    Reader("layer", _layer(False), _laid),
+    Reader("layer-gzip", _layer(True), _laid),
+    Reader("tree-stream", _layer(False), _streamed),
+    Reader("dpkg-status", lambda _: _STATUS, _packages, put="var/lib/dpkg/status"),
+    Reader("wheel-metadata", lambda _: _METADATA, _packages, put="a.dist-info/METADATA"),
+    Reader("os-release", lambda _: _RELEASE, _packages, put="etc/os-release"),
+    Reader("loader-configuration", lambda _: _CONF, system_folders, put="etc/ld.so.conf"),
+    Reader("apt-sources", lambda _: _SOURCES, _raw(_apt)),
+    Reader(
+        "package-page",
+        lambda _: _LINKS,
+        _raw(lambda raw: list(_from_html(raw.decode("utf-8", "replace"), "https://a.example/"))),
+    ),
+    Reader(
+        "witness",
+        lambda _: _WITNESS.ljust(2048, b"\0"),
+        lambda folder: read_records(folder / "file.json", folder),
+    ),
     Reader("data-list", _list, _checked_list, put=listing.NAME),
 ]
 

@@ -20,6 +20,8 @@ int ompi_internal(void) { return 1; }
 int MPI_Init(int *c, char ***v) { if (c == (int *)8) puts("ompi_mpi_init: orte_init failed"); return 0; }
 int MPI_Comm_rank(int c, int *r) { return *r = 0; }
 """
+# As many functions as a whole MPI has: what has them is one under any name.
+WHOLE = "".join(f"void MPI_F{number}(void) {{}}\n" for number in range(300))
 CALLS = """
 int MPI_Init(int *, char ***);
 int MPI_Comm_rank(int, int *);
@@ -42,9 +44,9 @@ def compiled(path: Path, code: str, *words: str) -> Path:
     return path
 
 
-def archive(folder: Path, code: str, name: str = "libmpi.a") -> Path:
-    """A static library."""
-    thing = compiled(folder / f"{name}.o", code, "-c", "-fPIE")
+def archive(folder: Path, code: str, name: str = "libmpi.a", pic: str = "-fPIE") -> Path:
+    """A static library; with ``-fPIC`` also for shared ones."""
+    thing = compiled(folder / f"{name}.o", code, "-c", pic)
     subprocess.run(["ar", "rcs", folder / name, thing], check=True)
     return folder / name
 
@@ -82,6 +84,8 @@ def image_tree(root: Path) -> Path:
     for name, text in (
         ("usr/bin/env", "#!/bin/sh\n"),
         ("opt/app/run.sh", "#!/bin/sh\nexec /opt/app/c\n"),
+        ("opt/app/held.sh", "#!/bin/sh\n# not /opt/app/c\ncd /opt/app && exec /opt/app/holds $*\n"),
+        ("opt/app/either.sh", "#!/bin/sh\n/opt/app/c || exec /opt/app/holds\n"),
         ("opt/app/tool", "#!/usr/bin/env -S python3 -u\n"),
         ("opt/app/lost", "#!/opt/gone/bin/perl\n"),
     ):

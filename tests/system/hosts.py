@@ -122,7 +122,7 @@ def debian_files(suite: str, *packages: str) -> Path:
     with locked(KEPT / ".lock"):
         if not folder.is_dir():
             with atomic_folder(folder) as tree:
-                for package in _packages(suite, packages, tree.with_name("apt")):
+                for package in packages_of(suite, packages, tree.with_name("apt")):
                     _run("dpkg-deb", "-x", package, tree)
     return folder
 
@@ -144,8 +144,14 @@ def debian_mpich(suite: str) -> Path:
     return debian_files(suite, *names) / "usr"
 
 
-def _packages(suite: str, names: tuple[str, ...], work: Path) -> list[Path]:
-    """Signed packages of a suite, fetched by a private apt from this machine's own mirror."""
+def packages_of(
+    suite: str, names: tuple[str, ...], work: Path, *, behind: bool = False
+) -> list[Path]:
+    """Signed packages of a suite, fetched by a private apt from this machine's own mirror.
+
+    Args:
+        behind: and all that they depend on.
+    """
     for folder in ("etc/apt.conf.d", "state/lists/partial", "cache/archives/partial", "debs"):
         (work / folder).mkdir(parents=True)
     # Whatever archive of Debian this machine is set up for also has the other suites.
@@ -160,6 +166,10 @@ def _packages(suite: str, names: tuple[str, ...], work: Path) -> list[Path]:
     )
     environ = {**os.environ, "APT_CONFIG": str(conf)}
     _run("apt-get", "update", "-qq", env=environ)
+    if behind:
+        words = ("-qq", "-y", "--download-only", "--no-install-recommends")
+        _run("apt-get", "install", *words, *names, env=environ)
+        return sorted((work / "cache/archives").glob("*.deb"))
     _run("apt-get", "download", "-qq", *names, env=environ, cwd=work / "debs")
     return sorted((work / "debs").glob("*.deb"))
 

@@ -138,6 +138,23 @@ def slow_pair(host: Host, other: Host, rate: str) -> None:
     _on(host, "tc", "filter", "add", *on, "parent", "1:", "protocol", "ip", *where, "flowid", "1:2")
 
 
+@contextmanager
+def lossy(host: Host, probability: float) -> Iterator[None]:
+    """Loses that part of the packets which reach a host by the cable.
+
+    Raises:
+        OSError: there is no iptables.
+        CalledProcessError: the kernel cannot.
+    """
+    rule = ("INPUT", "-i", CABLE, "-m", "statistic", "--mode", "random")
+    rule += ("--probability", str(probability), "-j", "DROP")
+    _on(host, "iptables", "-A", *rule)
+    try:
+        yield
+    finally:
+        _on(host, "iptables", "-D", *rule)
+
+
 def unlimited(host: Host) -> None:
     """Undoes :func:`slow_link` and :func:`slow_pair`."""
     _on(host, "tc", "qdisc", "replace", "dev", CABLE, "root", "pfifo")

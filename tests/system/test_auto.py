@@ -81,10 +81,16 @@ def test_torch_script_with_a_loader_is_shared_out_or_refused(tmp_path: Path) -> 
     assert one["epochs"][0] != one["epochs"][1]  # another order, and other parts, in each epoch
     for seen in (one, two):
         assert "this model's training data cannot be split" in seen["alone"]
-        assert "nothing would be trained together" in seen["by hand"]
+        by_hand = {way: said for way, said in seen.items() if way.startswith("by hand")}
+        assert len(by_hand) == 5
+        assert all("nothing would be trained together" in said for said in by_hand.values()), seen
+        assert seen["again"] == "trained"
+        for other in ("sampler", "in order"):
+            assert "this model's training data cannot be split" in seen[other], other
         assert "an IterableDataset cannot be split" in seen["stream"]
         assert seen["losses"][-1] < seen["losses"][0] and seen["whole"] == 8
     assert (tmp_path / "model.pt").stat().st_size > 0
+    assert done.stderr.count("100 steps of optimizers since a DataLoader with shuffle=True") == 1
     after = hosts.fairlead(
         "train",
         "--auto",

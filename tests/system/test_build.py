@@ -19,6 +19,7 @@ import pytest
 from tests.system import hosts
 
 from fairlead.base.errors import FairleadError
+from fairlead.image.open import open_image
 from fairlead.image.sif import read_sif
 from fairlead_build.build import BuildResult, build
 from fairlead_build.cache.store import Cache
@@ -427,3 +428,14 @@ def test_build_interrupted_ends_its_children(other_cache: Path, tmp_path: Path) 
     assert process.returncode == 130, err
     assert "interrupted; run the same command again" in err
     assert not list(tmp_path.glob("fairlead-*")) and not running(f"{tmp_path}/fairlead-")
+
+
+def test_built_image_is_not_looked_into_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its build has: also a copy elsewhere is known by its digest."""
+    monkeypatch.setattr("fairlead.image.contents.look", None)
+    copy = tmp_path / "copy.sif"
+    copy.symlink_to(hosts.image("mpi-base"))
+    found = open_image(str(copy))
+    assert found.looked and "/opt/python/bin/fairlead" in found.facts.programs

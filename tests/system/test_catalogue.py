@@ -41,7 +41,7 @@ def collected() -> Iterator[object]:
         if not loaded.lock_path.is_file():
             continue
         for script in scripts(loaded.folder):
-            if recipe in comment(script, "not for"):
+            if recipe in comment(script, "not for").split():
                 continue
             for mpi in ("container", "host"):
                 marks = [] if recipe in QUICK else [pytest.mark.full]

@@ -127,7 +127,8 @@ def test_forbidden_binds_of_the_private_engine_are_fixed(tmp_path: Path) -> None
     # The second doctor runs in the same namespace, on what the first one mended.
     again = f"'{sys.executable}' -m fairlead doctor --fix --yes engine-settings >&2"
     found = doctor("engine", "engine-settings", before=f"{before}\n{again}")
-    assert worst(found["engine"]) == "ok"
+    # Other engines of this machine have findings of their own.
+    assert [f["severity"] for f in found["engine"] if "apptainer" in f["what"]] == ["ok"]
     assert "error" not in [f["severity"] for f in found["engine-settings"]]
 
 

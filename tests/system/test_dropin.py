@@ -110,6 +110,18 @@ def test_gradients_go_back_through_collectives_by_the_rules_of_horovod(
     assert sorted(said.splitlines()) == ["rank 0: right", "rank 1: right"]
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("kind", "recipe"),
+    [("torch", "pytorch"), ("tensorflow", "tensorflow"), ("tensorflow", "tensorflow:keras2")],
+)
+def test_states_normalization_and_partial_tapes_of_horovod(
+    kind: str, recipe: str, tmp_path: Path
+) -> None:
+    said, _ = _ran(hosts.PROGRAMS / "dropin_parts.py", tmp_path, kind, recipe=recipe)
+    assert sorted(said.splitlines()) == ["fine 0", "fine 1"]
+
+
 WAYS = ("eager", "function", "session", "plugin session", "plugin eager", "torch")
 
 
@@ -191,7 +203,7 @@ def test_what_is_not_offered_is_an_error_that_names_it(cases: dict[str, list[Any
     for seen in cases["horovod_lacks"]:
         *absent, unknown, sets = seen
         assert [words.partition("`")[2] for words in absent] == [
-            "horovod.tensorflow.elastic`", "horovod.spark`", "horovod.SyncBatchNormalization`",
+            "horovod.runner`", "horovod.spark`", "horovod.PartialDistributedOptimizer`",
         ]  # fmt: skip
         assert sets == "the process set of ranks 1 does not exist"
         assert unknown == "the stand-in for horovod has no attribute 'nonsense'"

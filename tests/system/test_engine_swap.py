@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.shared import own
 from tests.system import hosts
 from tests.system.hosts import answer, fairlead, ranks_of
 from tests.system.test_failures import AS_ROOT, BUSY, mounts, stopped, traces
@@ -38,8 +39,8 @@ MPIS = {
 
 def left_overs() -> set[str]:
     """What Podman leaves behind where nobody clears up: stores, mounts, control groups."""
-    stores = Path("/tmp").glob("fairlead-podman.*")
-    groups = Path("/sys/fs/cgroup").glob("*/fairlead-podman.*")
+    stores = own("/tmp", "fairlead-podman.*")
+    groups = own("/sys/fs/cgroup", "*/fairlead-podman.*")
     return {*map(str, stores), *map(str, groups), *mounts()}
 
 
@@ -290,6 +291,11 @@ def test_killed_run_leaves_nothing(job) -> None:
 
 
 @pytest.fixture
+def earlier_stores() -> set[Path]:
+    return own("/tmp", "fairlead-podman.*")
+
+
+@pytest.fixture
 def nobody_reaps() -> Iterator[None]:
     """Orphans are handed to this process, which lets them be zombies, as many a container's first does."""
     prctl = ctypes.CDLL(None).prctl
@@ -302,10 +308,12 @@ def nobody_reaps() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("job", ["podman"], indirect=True)
-def test_store_whose_guard_was_killed_too_goes_with_the_next_run(nobody_reaps, job, clean) -> None:
+def test_store_whose_guard_was_killed_too_goes_with_the_next_run(
+    earlier_stores, nobody_reaps, job, clean
+) -> None:
     """A scheduler kills all of a job at once, guards first for all that one knows."""
-    before = left_overs()
-    assert any("fairlead-podman" in place for place in before)
+    stores = own("/tmp", "fairlead-podman.*") - earlier_stores
+    assert stores
 
     def pids() -> dict[int, str]:
         found = {}
@@ -323,7 +331,7 @@ def test_store_whose_guard_was_killed_too_goes_with_the_next_run(nobody_reaps, j
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     job.communicate(timeout=60)
-    assert list(Path("/tmp").glob("fairlead-podman.*"))
+    assert stores & own("/tmp", "fairlead-podman.*")
     done = fairlead("run", "-q", "--engine", "podman", hosts.image(), "--", "true", env=clean())
     assert done.returncode == 0, done.stderr  # `clean` looks what is left
 

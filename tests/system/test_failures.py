@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,10 +81,19 @@ def mounts() -> set[str]:
     return {line.split()[1] for line in lines if "fairlead" in line or "apptainer" in line}
 
 
+IMAGES = (".sif", ".squashfs", ".sqsh")
+
+
 def loop_devices() -> set[str]:
-    """Loop devices that have a file behind them, and the file."""
-    found = Path("/sys/block").glob("loop*/loop/backing_file")
-    return {f"{path.parts[3]} {path.read_text().strip()}" for path in found}
+    """Loop devices that have an image behind them, and its file."""
+    found = [(p.parts[3], _text(p)) for p in Path("/sys/block").glob("loop*/loop/backing_file")]
+    return {f"{name} {file}" for name, file in found if file.endswith(IMAGES)}
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError):  # another's device that has just been given back
+        return path.read_text().strip().removesuffix(" (deleted)")
+    return ""
 
 
 # --- the wrong library -----------------------------------------------------------------------

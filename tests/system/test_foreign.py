@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.system import hosts
 from fairlead.base.paths import atomic_folder
 from fairlead.elf import reader
 from fairlead.elf.facts import AbiFamily
+from fairlead.elf.patchelf import find_patchelf
 from fairlead.image.scan import scan_tree
 
 LIB = "usr/lib/x86_64-linux-gnu"
@@ -51,9 +53,9 @@ def both() -> Path:
     return folder
 
 
-def preflight(prefix: Path, *words: str) -> tuple[int, dict[str, Any]]:
+def preflight(prefix: Path, *words: str, tree: Path | None = None) -> tuple[int, dict[str, Any]]:
     options = ("--json", "--mpi", prefix)
-    done = hosts.fairlead("preflight", *options, both(), *words, env=hosts.AS_ROOT)
+    done = hosts.fairlead("preflight", *options, tree or both(), *words, env=hosts.AS_ROOT)
     return done.returncode, json.loads(done.stdout)
 
 
@@ -74,6 +76,39 @@ def test_static_library_of_debians_mpich_is_seen_in_every_program(
     library = str(mpich() / LIB / "libmpich.a")
     made = compiled(tmp_path / "program", HELLO, library, LAX, *words, *strip)
     assert reader.read(made).holds == "mpich"
+
+
+@pytest.mark.parametrize("strip", [(), ("-s",)], ids=str)
+@pytest.mark.parametrize("hide", [(), ("-Wl,--exclude-libs,ALL",)], ids=["exported", "hidden"])
+def test_library_into_which_debians_mpich_was_linked_is_refused_by_its_name(
+    hide: tuple[str, ...], strip: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Debian's archive is not for shared libraries: what is made here could be mapped, and not be used."""
+    calls = "int MPI_Init(int *, char ***); int MPI_Comm_rank(int, int *);"
+    code = f"{calls} int solve(void) {{ int r; MPI_Init(0, 0); return MPI_Comm_rank(0, &r); }}"
+    shared = (
+        "-pie",
+        "-fPIC",
+        "-nostartfiles",
+        "-Wl,--no-dynamic-linker",
+        "-Wl,-E",
+        "-Wl,-soname,libsolver.so.1",
+    )
+    archive = str(mpich() / LIB / "libmpich.a")
+    made = compiled(tmp_path / "solver", code, archive, LAX, *shared, *hide, *strip)
+    tree = tmp_path / "tree"
+    for folder in (LIB, "etc", "bin"):
+        (tree / folder).mkdir(parents=True)
+    for path in (both() / "lib/x86_64-linux-gnu/libc.so.6", mpich() / LIB / "libmpich.so.12"):
+        shutil.copy(path, tree / LIB / path.name)
+    made.rename(tree / LIB / "libsolver.so.1")
+    program = compiled(
+        tree / "opt/app/near", "int solve(void); int main(void) { return solve(); }", LAX
+    )
+    subprocess.run([find_patchelf(), "--add-needed", "libsolver.so.1", program], check=True)
+    rc, answer = preflight(hosts.mpich(), "--app", "/opt/app/near", tree=tree)
+    assert rc == 121 and f"/{LIB}/libsolver.so.1 contains an MPI" in errors(answer)["static"]
+    assert list(errors(answer)) == ["static"], "the image's MPI is libmpich.so.12 alone"
 
 
 def test_programs_of_two_families_are_told_apart() -> None:

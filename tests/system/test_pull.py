@@ -248,10 +248,38 @@ def test_pulled_reference_is_the_name_of_an_image(
     done("pull", f"{place}:1", env=empty)
     for name in (f"{place}:1", f"{place}@{pushed['digest']}", f"{place}:1@{pushed['digest']}"):
         image = done("inspect", name, env=empty)["image"]
-        assert image["record"]["recipe"] == "mpi-base" and not image["looked"]
+        assert image["record"]["recipe"] == "mpi-base" and image["looked"]
     ran = hosts.fairlead("run", "-n", "2", f"{place}:1", "--", "python3", "-c",
                          "from mpi4py import MPI; print(MPI.COMM_WORLD.size)", env=empty)  # fmt: skip
     assert ran.returncode == 0 and ran.stdout.split() == ["2", "2"], ran.stderr
+
+
+def test_tag_that_moves_is_reported_and_the_digest_stays_what_it_was(
+    shore: LoopbackRegistry, pushed: dict[str, Any], empty: dict[str, str]
+) -> None:
+    place = f"docker://{shore.host}/ml/moving"
+    first = done("push", "mpi-base", f"{place}:1")["digest"]
+    before = done("pull", f"{place}:1", env=empty)
+    assert before["digest"] == first and before["digest_before"] is None and not before["moved"]
+    assert not done("pull", f"{place}:1", env=empty)["moved"]
+    hosts.image("mpi-base:openmpi")
+    second = done("push", "mpi-base:openmpi", f"{place}:1", limit_s=300)["digest"]
+    assert second != first
+
+    def recipe(name: str) -> str:
+        value: str = done("inspect", name, env=empty)["image"]["record"]["recipe"]
+        return value
+
+    assert recipe(f"{place}:1") == "mpi-base", "commands ask no registry"
+    for words in (("--dry-run",), ()):
+        ended = hosts.fairlead("pull", f"{place}:1", *words, env=empty)
+        assert ended.returncode == 0 and "warning[tag-moved]" in ended.stderr, ended.stderr
+        assert first in ended.stderr and second in ended.stderr
+    assert recipe(f"{place}:1") == "mpi-base:openmpi"
+    assert recipe(f"{place}@{first}") == recipe(f"{place}:1@{first}") == "mpi-base"
+    again = done("pull", f"{place}@{first}", env=empty)
+    assert again["cached"] and not again["moved"] and again["digest"] == first
+    assert "tag-moved" not in hosts.fairlead("pull", f"{place}:1", env=empty).stderr
 
 
 def test_pull_killed_goes_on_from_what_had_come(

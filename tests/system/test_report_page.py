@@ -12,7 +12,7 @@ import pytest
 from tests.support.validated import demo, kept
 from tests.system import browser
 from tests.unit.runtime.perf.test_compare import BEFORE, SLOWER
-from tests.unit.runtime.perf.test_report import split
+from tests.unit.runtime.perf.test_report import own_run, split
 
 from fairlead.perf.draw.comparison_page import write_comparison
 from fairlead.perf.draw.run_page import write_report
@@ -64,6 +64,7 @@ _WIDTHS = (400, 800, 1600, *(pytest.param(w, marks=pytest.mark.full) for w in (3
 _FEWEST = {
     "validation": 300,
     "training": 60,
+    "run": 40,
     "comparison": 300,
 }  # texts that are seen, of each kind of page
 
@@ -80,11 +81,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "validation": write_validation(folder, demo(references=kept(), steps=1000))[0],
         "training": write_report(folder, split())[0],
+        "run": write_report(folder / "run", own_run(codes=(0, 3)))[0],
         "comparison": write_comparison(folder, BEFORE, SLOWER),
     }
 
 
-@pytest.fixture(scope="module", params=["validation", "training", "comparison"])
+@pytest.fixture(scope="module", params=["validation", "training", "run", "comparison"])
 def page(tab: browser.Page, files: dict[str, Path], request: pytest.FixtureRequest) -> browser.Page:
     """One of the pages, all of it unfolded."""
     tab.requests.clear()

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.shared import own
 from tests.system import hosts
 from tests.system.hosts import answer
 from tests.system.test_failures import loop_devices, mounts
@@ -158,13 +159,14 @@ def user() -> Iterator[User]:
 @pytest.fixture
 def clean(user: User) -> Iterator[None]:
     """Nothing of the user's runs is left: no process, mount, loop device or shared memory."""
+    before = own("/dev/shm", uid=user.uid)  # of an earlier account with its number
     yield
     until = time.monotonic() + 5
     while processes_of(user.uid) and time.monotonic() < until:
         time.sleep(0.05)
     assert processes_of(user.uid) == {}
     assert [it for it in (*mounts(), *loop_devices()) if str(user.shared) in it] == []
-    assert [p for p in Path("/dev/shm").iterdir() if p.stat().st_uid == user.uid] == []
+    assert own("/dev/shm", uid=user.uid) - before == set()
 
 
 def in_namespace(script: str, *words: str | Path) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from elftools.elf.elffile import ELFFile
 from tests.system import hosts
+from tests.system.test_build import running
 
 from fairlead.base.errors import FairleadError
 from fairlead.base.progress import Silent
@@ -156,15 +157,16 @@ def test_source_without_network_fails_with_its_last_lines_and_its_log(
     from_source: BuildResult, tmp_path: Path
 ) -> None:
     """Also: a program that a build leaves running ends with it."""
-    lines = "sleep 7654321 &\\necho about to ask\\ncat < /dev/tcp/127.0.0.1/9 || exit 7"
+    long = f"{7_000_000 + os.getpid()}"  # no other test's
+    lines = f"sleep {long} &\\necho about to ask\\ncat < /dev/tcp/127.0.0.1/9 || exit 7"
     recipe = mine(tmp_path, "make -j", f"bash -c '{lines}'\nmake -j".replace("\\n", "\n"))
     with pytest.raises(FairleadError) as caught:
         build(recipe, cache=TEST_CACHE)
     finding = caught.value.findings[0]
     assert finding.check == "source-build" and "about to ask" in finding.why
     assert "Connection refused" in finding.why
-    output = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
-    assert not any(b"7654321" in line for line in output)
+    output = running(long)
+    assert output == []
 
 
 def test_tree_remade_keeps_its_debian_part_and_its_bytes(tmp_path: Path) -> None:

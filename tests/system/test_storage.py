@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.shared import own
 from tests.system import hosts, slurm
 from tests.system.hosts import answer, fairlead
 from tests.system.netns import Host, launcher, two_hosts
@@ -35,7 +36,7 @@ MPI.COMM_WORLD.Barrier()
 
 
 def staged_folders() -> set[Path]:
-    return {path for place in PLACES for path in place.glob(f"{PREFIX}*")}
+    return {path for place in PLACES for path in own(str(place), f"{PREFIX}*")}
 
 
 @pytest.fixture

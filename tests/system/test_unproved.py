@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.compiled import CALLS, MPICH, archive, compiled
 from tests.system import hosts
 from tests.system.hosts import answer, fairlead
 
@@ -105,6 +106,19 @@ def test_program_that_contains_an_mpi_fails_the_proof(strip: bool, apart: Path) 
     assert finding["where"].endswith(str(program)) and "linked statically" in finding["why"]
 
 
+def test_library_that_contains_an_mpi_fails_the_proof(tmp_path: Path) -> None:
+    """As a solver's, or a module of Python: its MPI has no name."""
+    pad = "const char pad[400000] = {1};"
+    inside = str(archive(tmp_path, MPICH + pad, pic="-fPIC"))
+    code = CALLS + "extern char pad[]; char *p = pad;"
+    library = compiled(tmp_path / "libsolver.so.1", code, inside, "-Wl,--exclude-libs,ALL", "-s")
+    load = f"import ctypes, time; ctypes.CDLL('{library}').call(); time.sleep(3)"
+    done = fairlead("run", "-n", "2", "--json", "--bind", tmp_path, hosts.image(), "--", "python3", "-c", load)  # fmt: skip
+    assert done.returncode == 122, done.stdout + done.stderr
+    (finding,) = answer(done)["findings"]
+    assert finding["where"].endswith(str(library)) and "linked statically" in finding["why"]
+
+
 @pytest.fixture(scope="module")
 def folder_image(tmp_path_factory: pytest.TempPathFactory, apart: Path) -> Iterator[Path]:
     """An unpacked image with a setgid program that finds the MPI in ``apart`` by its DT_RPATH."""
@@ -168,6 +182,41 @@ def test_tool_that_maps_another_mpi_before_the_proof_does_no_harm(apart: Path) -
     tool = f"LD_LIBRARY_PATH={apart} python3 -c \"import ctypes; ctypes.CDLL('{apart}/libmpich.so.12')\""
     done = fairlead("run", "-n", "2", "--json", "--bind", apart, hosts.image(), "--",
                     "sh", "-c", f"{tool}; python3 -c 'from mpi4py import MPI; MPI.COMM_WORLD.rank'")  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert answer(done)["proof"]["holds"]
+
+
+PROVED = "python3 -c 'from mpi4py import MPI; MPI.COMM_WORLD.Barrier()'"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("{apart}/lingers", "LD_LIBRARY_PATH there is"),
+        ("{apart}/session", "MPI_Session_init"),
+        ('python3 -c "{by_path}"', "ctypes.CDLL"),
+        ("env -i LD_LIBRARY_PATH={apart} {apart}/lingers", "LD_PRELOAD did not reach"),
+    ],
+    ids=["by-name", "session", "by-path", "without-witness"],
+)
+@pytest.mark.parametrize("first", ["before", "after"])
+def test_program_on_another_mpi_fails_a_launch_whose_other_program_was_proved(
+    first: str, words: str, why: str, apart: Path
+) -> None:
+    by_path = opened_by_path(apart / "libmpich.so.12").replace("assert not ", "")
+    alone = "env -u PMI_FD -u PMI_RANK -u PMI_SIZE"  # Hydra's connection has been used
+    words = words.format(apart=apart, by_path=by_path.strip())
+    other = f"{alone} LD_LIBRARY_PATH={apart} {words}"
+    both = (other, PROVED) if first == "before" else (PROVED, other)
+    done = fairlead("run", "-n", "2", "--json", "--bind", apart, hosts.image(), "--", "sh", "-c", "; ".join(both))  # fmt: skip
+    assert done.returncode == 122, done.stdout + done.stderr
+    finding = next(f for f in answer(done)["findings"] if f["check"] == "planned-file")
+    assert str(apart / "libmpich.so.12") in finding["where"] and why in finding["why"]
+
+
+def test_tool_that_maps_another_mpi_after_the_proof_does_no_harm(apart: Path) -> None:
+    tool = f"LD_LIBRARY_PATH={apart} python3 -c \"import ctypes; ctypes.CDLL('{apart}/libmpich.so.12')\""
+    done = fairlead("run", "-n", "2", "--json", "--bind", apart, hosts.image(), "--", "sh", "-c", f"{PROVED}; {tool}")  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert answer(done)["proof"]["holds"]
 

@@ -7,10 +7,14 @@ taken as it comes, and the head of an answer has a time limit of its own.
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import requests
@@ -24,6 +28,7 @@ LEAST = (
     1024  # bytes a second, of each WINDOW_S: a modem's; below it an image of 1 GB takes twelve days
 )
 WINDOW_S = 30.0
+CHECK = "sender-too-slow"
 HEAD_S = 60.0
 _CHUNK = 1 << 18
 
@@ -54,6 +59,68 @@ def pieces(answer: requests.Response, where: str, size: int = _CHUNK) -> Iterato
                 raise too_slow(where, got, waited)
             waited, got = 0.0, 0
         yield piece
+
+
+@contextlib.contextmanager
+def kept_up(process: subprocess.Popen[bytes], folder: Path, where: str) -> Iterator[None]:
+    """Ends a downloader, a process with a group of its own, whose sender is below the pace.
+
+    Senders that send nothing are left to its own time limits: it knows which of them it is connected to.
+
+    Args:
+        folder: what it writes to.
+        where: its senders, for the error.
+    Raises:
+        FairleadError: more than nothing and fewer than :data:`LEAST` bytes a second came for :data:`WINDOW_S` seconds.
+    """
+    over = threading.Event()
+    slow: list[FairleadError] = []
+
+    def watch() -> None:
+        read: dict[int, int] = {}
+        begun, before = time.monotonic(), _received(process.pid, read, folder)
+        while not over.wait(WINDOW_S / 30):
+            now = _received(process.pid, read, folder)
+            got, waited = now - before, time.monotonic() - begun
+            if got >= LEAST * WINDOW_S:
+                begun, before = time.monotonic(), now
+            elif waited >= WINDOW_S and got <= 0:
+                begun = time.monotonic()
+            elif waited >= WINDOW_S:
+                slow.append(too_slow(where, got, waited))
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+                return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    if slow:
+        raise slow[0]
+
+
+def _received(group: int, read: dict[int, int], folder: Path) -> int:
+    """Bytes that a group of processes has read and written so far.
+
+    Connections that are encrypted are read in a way that the kernel does not count; what comes through them is written.
+
+    Args:
+        read: keeps the counts of its processes, also of those that have ended.
+    """
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if entry.name.isdigit() and os.getpgid(int(entry.name)) == group:
+                text = (entry / "io").read_text("ascii")
+                read[int(entry.name)] = int(text.split("rchar: ")[1].split()[0])
+    written = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            written += path.lstat().st_size
+    return written + sum(read.values())
 
 
 def too_slow(where: str, got: int, waited: float) -> FairleadError:

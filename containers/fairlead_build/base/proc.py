@@ -7,10 +7,11 @@ import shutil
 import signal
 import subprocess
 import tarfile
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,7 +24,10 @@ PACKAGE = {
     "squashfuse_ll": "squashfuse", "newuidmap": "uidmap",
 }  # fmt: skip
 
+Watch = Callable[[subprocess.Popen[bytes]], AbstractContextManager[None]]
+
 _PATIENCE_S = 20
+_MOST_SAID_BYTES = 64 << 10
 _NO_SPACE = ("No space left on device", "Disk quota exceeded")
 
 
@@ -114,12 +118,14 @@ def run(
     env: Mapping[str, str] | None = None,
     stdin: bytes | None = None,
     on_line: Callable[[str], None] | None = None,
+    watch: Watch | None = None,
 ) -> bytes:
     """Runs a tool to its end.
 
     Args:
         doing: what for, as in "cannot DOING".
         on_line: called with each line of stdout and stderr as it comes; without it, stdout is returned.
+        watch: goes on while it runs, and may end it.
     Returns:
         stdout, empty with ``on_line``.
     Raises:
@@ -127,7 +133,7 @@ def run(
     """
     if on_line is not None:
         tail: deque[str] = deque(maxlen=12)
-        with child(argv, env=env) as process:
+        with child(argv, env=env) as process, (watch or nullcontext)(process):
             assert process.stdout is not None
             for raw in process.stdout:
                 line = raw.decode("utf-8", "replace").rstrip()
@@ -138,7 +144,10 @@ def run(
             raise tool_failed(argv, code, "\n".join(tail), doing, remedy)
         return b""
     given = subprocess.DEVNULL if stdin is None else subprocess.PIPE
-    with child(argv, env=env, stdin=given, stderr=subprocess.PIPE) as process:
+    with (
+        child(argv, env=env, stdin=given, stderr=subprocess.PIPE) as process,
+        (watch or nullcontext)(process),
+    ):
         out, err = process.communicate(stdin)
     if process.returncode:
         raise tool_failed(argv, process.returncode, err.decode("utf-8", "replace"), doing, remedy)
@@ -160,18 +169,27 @@ def piped(
     Raises:
         FairleadError: the tool failed, or the block could not read what came.
     """
-    with child(argv, env=env, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stderr is not None
+    with complaints() as said, child(argv, env=env, stderr=said) as process:
+        assert process.stdout is not None
         unreadable = ""
         try:
             yield process.stdout
         except tarfile.TarError as exc:
             unreadable = str(exc)
             process.stdout.read()
-        # It writes little: a line a file at the most, so the pipe has room for all of it.
-        errors = process.stderr.read().decode("utf-8", "replace")
         if (code := process.wait()) or unreadable:
-            raise tool_failed(argv, code, errors or unreadable, doing, remedy)
+            raise tool_failed(argv, code, last_of(said) or unreadable, doing, remedy)
+
+
+def complaints() -> IO[bytes]:
+    """A file for what a tool writes on stderr. A pipe that nobody reads meanwhile would stop it: some write a line a file."""
+    return tempfile.TemporaryFile()
+
+
+def last_of(said: IO[bytes]) -> str:
+    """The end of what a tool wrote."""
+    said.seek(max(0, said.seek(0, os.SEEK_END) - _MOST_SAID_BYTES))
+    return said.read().decode("utf-8", "replace")
 
 
 def tool_failed(

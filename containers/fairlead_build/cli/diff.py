@@ -11,7 +11,7 @@ from fairlead.base.progress import human_bytes
 from fairlead.base.serde import to_json
 from fairlead.cli.declare import JSON, argument, declared, option
 from fairlead.cli.names import completer
-from fairlead.cli.screen import print_json, progress, table
+from fairlead.cli.screen import echo, print_json, progress, table
 from fairlead_build.diff import Change, Difference, FileChange
 
 _SHOWN = 20
@@ -52,7 +52,7 @@ def diff(
         paths = {"a": images[0].path, "b": images[1].path}
         print_json("diff", {**paths, **payload})
     else:
-        click.echo(_text(difference, None if files else _SHOWN))
+        echo(_text(difference, None if files else _SHOWN))
     return int(ExitCode.DONE if difference.same_tree else ExitCode.FAILED)
 
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
+from fairlead.base.errors import warning
 from fairlead.base.progress import human_bytes
 from fairlead.cli.declare import JSON, argument, declared, option
-from fairlead.cli.screen import answer, progress
+from fairlead.cli.screen import answer, print_findings, progress
 from fairlead_build.cli.push import INSECURE
 
 
@@ -49,6 +50,8 @@ def pull(
     document = {
         "reference": result.reference,
         "digest": result.digest,
+        "digest_before": result.digest_before,
+        "moved": result.moved,
         "dry_run": dry_run,
         "cached": result.cached,
         "source": result.source,
@@ -58,6 +61,8 @@ def pull(
         "output": result.output,
         "signed": result.signed,
     }
+    if result.moved:
+        print_findings([warning("tag-moved", result=result)])
     what = "its SIF" if result.source == "sif" else "a SIF made of its layers"
     if dry_run:
         todo = f"{human_bytes(result.to_transfer)} to transfer" if not result.cached else "here"

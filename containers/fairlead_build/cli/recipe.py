@@ -13,7 +13,15 @@ import click
 from fairlead.base.errors import ExitCode, FairleadError, Severity
 from fairlead.base.progress import human_bytes
 from fairlead.cli.declare import FILE, FOLDER, JSON, PATH, argument, declared, option
-from fairlead.cli.screen import answer, print_findings, print_json, progress, show_schema, table
+from fairlead.cli.screen import (
+    answer,
+    echo,
+    print_findings,
+    print_json,
+    progress,
+    show_schema,
+    table,
+)
 from fairlead_build.recipe import load as recipes
 from fairlead_build.recipe.inherit import bundled_names
 from fairlead_build.recipe.lock import Lock, Package, load_lock, why_unlocked
@@ -74,21 +82,21 @@ def show(name: str = RECIPE, as_json: bool = JSON) -> None:
         head = {"path": str(loaded.folder), "sha256": loaded.digest, "recipe": tables}
         print_json("recipe", {**head, "lock": _lock_summary(lock) if lock else None})
         return
-    click.echo(click.style(str(loaded.folder / "recipe.toml"), bold=True))
+    echo(click.style(str(loaded.folder / "recipe.toml"), bold=True))
     for title, content in tables.items():
         several = isinstance(content, list)
         for keys in filter(None, content if several else [content]):
-            click.echo(f"\n[[{title}]]" if several else f"\n[{title}]")
-            click.echo(_rows(keys))
-    click.echo(click.style(f"\n{loaded.lock_path}", bold=True))
+            echo(f"\n[[{title}]]" if several else f"\n[{title}]")
+            echo(_rows(keys))
+    echo(click.style(f"\n{loaded.lock_path}", bold=True))
     if lock is None:
-        click.echo(f"not locked yet; next: fairlead recipe lock {name}")
+        echo(f"not locked yet; next: fairlead recipe lock {name}")
         return
-    click.echo(_rows(_lock_summary(lock)))
+    echo(_rows(_lock_summary(lock)))
     asked = {re.split(r"[^A-Za-z0-9._-]", text)[0].lower() for text in loaded.recipe.packages.pip}
     wheels = [w for w in lock.wheel if w.name.lower() in asked or w.role == "mpi"]
     if rows := [(w.name, w.version, w.role) for w in wheels]:
-        click.echo("\n" + table(rows, ("ASKED FOR", "VERSION", "PREFIX")))
+        echo("\n" + table(rows, ("ASKED FOR", "VERSION", "PREFIX")))
 
 
 @recipe.command()
@@ -342,12 +350,14 @@ def import_(
     fairlead recipe import hep.def --dry-run
     fairlead recipe import hep.def -o hep --allow-loss
     """
-    from fairlead_build.importing.folder import import_file, lossy
+    from fairlead_build.importing.folder import import_file, lossy, unseen
 
     result = import_file(file, output, allow_loss=allow_loss, dry_run=dry_run)
     severity = Severity.WARNING if allow_loss else Severity.ERROR
     findings = [loss.finding(severity) for loss in result.losses]
     refused = bool(findings) and not allow_loss
+    if result.base:
+        findings.append(unseen(file, result.base))
     if refused and not dry_run:
         raise FairleadError([*findings, lossy(file)], ExitCode.USAGE)
     code = ExitCode.USAGE if refused else ExitCode.DONE
@@ -359,8 +369,8 @@ def import_(
         click.echo(result.recipe, nl=False)
     print_findings(findings)
     if result.written:
-        click.echo(str(result.folder / "recipe.toml"))
-        click.echo(f"next: fairlead recipe lock {result.folder}", err=True)
+        echo(str(result.folder / "recipe.toml"))
+        echo(f"next: fairlead recipe lock {result.folder}", err=True)
     return code
 
 

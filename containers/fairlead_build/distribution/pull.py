@@ -18,7 +18,13 @@ from fairlead_build.base.digest import sha256_of
 from fairlead_build.base.platform import architecture
 from fairlead_build.base.proc import no_space
 from fairlead_build.cache.store import Cache, holding, need_space, publish, workspace
-from fairlead_build.distribution.pull_store import PulledImage, folder_of, read_pulled, write_pulled
+from fairlead_build.distribution.pull_store import (
+    PulledImage,
+    folder_of,
+    last_pulled,
+    read_pulled,
+    write_pulled,
+)
 from fairlead_build.formats.convert import from_layout
 from fairlead_build.formats.images import hand_out_copy
 from fairlead_build.registry.client import Client
@@ -43,6 +49,8 @@ class PullResult:
         to_transfer: bytes that are not here yet (dry run), or that were not before.
         output: the user's own copy.
         signed: a signature came with it; it is not verified yet.
+        digest_before: of the manifest that the reference meant when it was last pulled here; None if it was not.
+        moved: its tag has meant another image then.
     """
 
     reference: str
@@ -53,6 +61,8 @@ class PullResult:
     to_transfer: int
     output: Path | None
     signed: bool = False
+    digest_before: str | None = None
+    moved: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,6 +108,8 @@ def pull(
         if not manifest.sif:
             _check_platform(client, manifest, options.arch or architecture())
     target = _target(cache, manifest, item)
+    before = None if reference.digest else last_pulled(cache, reference)
+    moved = before is not None and (before.meant or before.digest) not in (asked, manifest.digest)
     known = read_pulled(cache, reference.at(manifest.digest))
     known = known if known and known.path == str(target) else None
     expected = item.hex if item else known.sif_sha256 if known else ""
@@ -105,6 +117,7 @@ def pull(
     result = PullResult(
         str(reference), manifest.digest, known if cached else None, cached,
         "sif" if item else "layers", 0 if cached else _missing(cache, manifest, item), None,
+        digest_before=before.digest if before else None, moved=moved,
     )  # fmt: skip
     if options.dry_run:
         return result
@@ -117,6 +130,7 @@ def pull(
         sif_sha256=item.hex if item else _sha256(target, progress),
         bytes=target.stat().st_size,
         source=result.source,
+        meant=asked,
     )
     signed = item is not None and fetch_signature(client, item.hex, target)
     # The tag last: when it means this image, everything else does.

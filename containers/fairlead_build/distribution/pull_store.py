@@ -33,6 +33,7 @@ class PulledImage:
         digest: of its manifest, ``sha256:…``.
         path: the SIF.
         source: ``sif``, when that came from the registry; ``layers``, when it was made of them.
+        meant: the digest that the reference itself stood for: the manifest's, or that of its index.
     """
 
     reference: str
@@ -41,6 +42,7 @@ class PulledImage:
     sif_sha256: str
     bytes: int
     source: str
+    meant: str = ""
 
 
 def folder_of(cache: Cache) -> Path:
@@ -56,13 +58,21 @@ def _record(cache: Cache, reference: Reference) -> Path:
 
 def read_pulled(cache: Cache, reference: Reference) -> PulledImage | None:
     """What ``reference`` meant when it was last pulled; None when that is not here, whole."""
+    pulled = last_pulled(cache, reference)
     try:
-        data = bounded_json.loads(_record(cache, reference).read_bytes())
-        pulled = PulledImage(**{f.name: data[f.name] for f in fields(PulledImage)})
-        whole = Path(pulled.path).stat().st_size == pulled.bytes
-    except (OSError, ValueError, KeyError, TypeError):
+        whole = pulled is not None and Path(pulled.path).stat().st_size == pulled.bytes
+    except (OSError, ValueError, TypeError):
         return None
     return pulled if whole else None
+
+
+def last_pulled(cache: Cache, reference: Reference) -> PulledImage | None:
+    """The same, whether or not its file is still here."""
+    with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
+        data = bounded_json.loads(_record(cache, reference).read_bytes())
+        named = {f.name for f in fields(PulledImage)}
+        return PulledImage(**{name: value for name, value in data.items() if name in named})
+    return None
 
 
 def write_pulled(cache: Cache, reference: Reference, image: PulledImage) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import tomlkit
 from tomlkit.items import Array
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
+from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail, warning
 from fairlead.base.paths import atomic_folder
 from fairlead_build.cache.store import scratch_parent, workspace
 from fairlead_build.importing import containerfile, definition
@@ -37,6 +37,7 @@ class Imported:
         files: what is laid, by target: its path in the folder.
         losses: in the order of the file.
         written: the folder exists now.
+        base: an image of which not even the name says whether it has apt, which a recipe needs; else empty.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Imported:
     files: dict[str, str]
     losses: tuple[Loss, ...]
     written: bool
+    base: str = ""
 
 
 def import_file(
@@ -95,7 +97,15 @@ def import_file(
             with atomic_folder(folder) as tree:
                 _write(tree, ledger, recipe, losses)
     files = {target: f"files{target}" for target in sorted(ledger.files)}
-    return Imported(name, folder, recipe, files, losses, write)
+    base = ledger.base.get("image", "")
+    if re.search(r"(?:[/:-])(debian|ubuntu)(?![a-z])", base):
+        base = ""
+    return Imported(name, folder, recipe, files, losses, write, base)
+
+
+def unseen(source: Path, base: str) -> Finding:
+    """The doubt about a base that only the registry knows."""
+    return warning("import-base-unseen", source=source, base=base)
 
 
 def lossy(source: Path) -> Finding:

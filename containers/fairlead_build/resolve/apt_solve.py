@@ -8,10 +8,12 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.suggest import suggest
+from fairlead_build.base import pace
 from fairlead_build.base.proc import clean_environment, run, tool
 from fairlead_build.cache.store import Cache, scratch_parent, workspace
 from fairlead_build.recipe.lock import AptIndex, Deb
@@ -110,7 +112,8 @@ def _prepare(folder: Path, architecture: str, status: str) -> AptRoot:
 
 def _update(root: AptRoot, remedy: str, what: str) -> None:
     argv = ["apt-get", "update", "-qq", "-o", "APT::Update::Error-Mode=any"]
-    run(argv, env=root.environment, doing=f"read the index {what}", remedy=remedy)
+    watch = partial(pace.kept_up, folder=root.folder, where=f"apt's sources of {what}")
+    run(argv, env=root.environment, doing=f"read the index {what}", remedy=remedy, watch=watch)
 
 
 def _genuine(root: AptRoot, index: AptIndex, remedy: str) -> str:

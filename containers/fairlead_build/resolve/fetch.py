@@ -14,11 +14,13 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Progress, Stage
+from fairlead_build.base import pace
 from fairlead_build.base.proc import run, tool
 from fairlead_build.cache.store import Cache, adopt, missing, need_space, workspace
 from fairlead_build.recipe.load import LoadedRecipe
@@ -32,6 +34,7 @@ from fairlead_build.resolve.pip import (
     pip,
     pip_environment,
     place_of,
+    run_pip,
     settings,
     target_of,
     variable_of,
@@ -115,9 +118,14 @@ def _download_debs(
         doing, remedy = "download Debian packages", "run the same command again"
         env = {**os.environ, "LC_ALL": "C.UTF-8"}
         try:
-            run(argv, env=env, doing=doing, remedy=remedy, on_line=output.append)
+            watch = partial(pace.kept_up, folder=folder, where=source.uri)
+            run(argv, env=env, doing=doing, remedy=remedy, on_line=output.append, watch=watch)
             return
-        except FairleadError:
+        except FairleadError as exc:
+            if (
+                exc.findings[0].check == pace.CHECK
+            ):  # apt says of what was ended that it is not there
+                raise
             gone = r"404|Not Found|File not found|Failed to stat|Hash Sum mismatch"
             if not re.search(gone, "\n".join(output)):
                 raise
@@ -236,7 +244,7 @@ def _download_wheels(
     remedy = f"run the same command again; if a wheel has vanished, `fairlead recipe lock {given}`"
     env = {**pip_environment(), "TMPDIR": str(folder)}
     try:
-        run(argv, env=env, doing=doing, remedy=remedy, on_line=read)
+        run_pip(argv, env=env, doing=doing, remedy=remedy, on_line=read)
     except FairleadError:
         wheel = next((w for w in wheels if w.name == lost), None)
         if wheel is None:

@@ -12,15 +12,17 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import FairleadError, fail
+from fairlead_build.base import pace
 from fairlead_build.base.platform import MACHINES, Architecture
 from fairlead_build.base.proc import run
 
 PYPI = "PyPI"
+_SLOW = re.compile(r"ERROR: too slow: (\S+) sent (\d+) bytes in ([\d.]+) s$")
 _RUNNER = Path(__file__).with_name("pip_runner.py")
 _LEGACY = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
 
@@ -29,8 +31,37 @@ def pip(target: Target | None = None) -> list[str | Path]:
     """The pip of this Python, without its notices; with a target, as that image's pip would decide."""
     # -P: the current folder may hold a json.py.
     words: list[str | Path] = [sys.executable, "-P"]
-    words += [_RUNNER, json.dumps(target.markers)] if target else ["-m", "pip"]
+    given = {"least": pace.LEAST, "window_s": pace.WINDOW_S}
+    words += (
+        [_RUNNER, json.dumps({**given, "markers": target.markers})] if target else ["-m", "pip"]
+    )
     return [*words, "--disable-pip-version-check", "--no-input"]
+
+
+def run_pip(
+    argv: Sequence[str | Path],
+    *,
+    env: Mapping[str, str],
+    doing: str,
+    remedy: str,
+    on_line: Callable[[str], None],
+) -> None:
+    """Runs pip to its end.
+
+    Raises:
+        FairleadError: it failed, or what it reads comes too slowly to ever end.
+    """
+    slow: list[FairleadError] = []
+
+    def read(line: str) -> None:
+        if match := _SLOW.match(line):
+            slow.append(pace.too_slow(match[1], int(match[2]), float(match[3])))
+        on_line(line)
+
+    try:
+        run(argv, env=env, doing=doing, remedy=remedy, on_line=read)
+    except FairleadError as exc:
+        raise (slow[0] if slow else exc) from None
 
 
 def pip_environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -11,7 +11,6 @@ from urllib.parse import unquote, urlsplit
 
 from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, fail
-from fairlead_build.base.proc import run
 from fairlead_build.cache.store import scratch_parent, workspace
 from fairlead_build.recipe.inherit import project
 from fairlead_build.recipe.load import LoadedRecipe
@@ -25,6 +24,7 @@ from fairlead_build.resolve.pip import (
     pip,
     pip_environment,
     place_of,
+    run_pip,
 )
 
 _CONSTRAINT = re.compile(r"The user requested \(constraint\) ([A-Za-z0-9._-]+?)==")
@@ -162,7 +162,7 @@ class PipSolver:
             doing = f"resolve the Python packages of recipe `{self.loaded.name}`"
             remedy = f"edit packages.pip, then `fairlead recipe lock {self.loaded.given}`"
             env = pip_environment(changes)
-            run(argv, env=env, doing=doing, remedy=remedy, on_line=on_line)
+            run_pip(argv, env=env, doing=doing, remedy=remedy, on_line=on_line)
             items = bounded_json.loads(report.read_bytes())["install"]
         return sorted((self._wanted(item, role) for item in items), key=lambda w: w.name.lower())
 

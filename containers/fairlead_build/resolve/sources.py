@@ -134,7 +134,10 @@ def _from_html(text: str, url: str) -> Iterator[IndexFile]:
     parser = _Links()
     parser.feed(text)
     for link in parser.links:
-        whole = urlsplit(urljoin(url, link))
+        try:
+            whole = urlsplit(urljoin(url, link))
+        except ValueError:  # as of a damaged address: pip, too, goes on with the other links
+            continue
         digest = re.search(r"sha256=([0-9a-f]{64})", whole.fragment)
         plain = whole._replace(fragment="").geturl()
         address = url2pathname(whole.path) if whole.scheme == "file" else plain

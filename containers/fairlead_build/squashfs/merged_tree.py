@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from tarfile import TarInfo
 
-MOST_ENTRIES = 4_000_000
-MOST_DEPTH = 200
+from fairlead.image.budget import MOST_DEPTH, MOST_ENTRIES
+
 MOST_HOPS = 255  # as the kernel's ELOOP
 _MOST_NAME_BYTES = 255
 _MOST_TARGET_BYTES = 4095

@@ -21,6 +21,7 @@ from tarfile import TarInfo
 from typing import IO, cast
 
 from fairlead.base.errors import fail
+from fairlead.image.budget import MOST_BYTES, Budget
 from fairlead_build.base import tar
 from fairlead_build.base.digest import Advance, unseen
 from fairlead_build.base.proc import child, clean_environment
@@ -33,7 +34,6 @@ from fairlead_build.tools import tool_tree
 # A layer of zeros shrinks to a thousandth. Beyond this much of it, it is a decompression bomb.
 _FREE_BYTES = 4 << 30
 _MOST_RATIO = 200
-_MOST_BYTES = 1 << 40
 _MOST_FILE_BYTES = 64 << 20
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
@@ -219,7 +219,8 @@ def _members(
 ) -> Iterator[Iterator[Member]]:
     """The members of a layer; what is wrong with it becomes an error inside the block too."""
     packed = layer.path.stat().st_size
-    left = most = min(max(_FREE_BYTES, _MOST_RATIO * packed), _MOST_BYTES)
+    left = most = min(max(_FREE_BYTES, _MOST_RATIO * packed), MOST_BYTES)
+    budget = Budget(Path(), layer.path)
 
     def limited(block: bytes) -> None:
         """Refuses far more than such a file can hold for a good reason."""
@@ -229,6 +230,7 @@ def _members(
             raise fail("layer-bomb", layer=layer, size=packed, most=most)
         if see is not None:
             see(block)
+            budget.clock()
 
     with layer.path.open("rb") as raw:
         magic = raw.read(4)

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from fairlead_build.base.proc import child, clean_environment, no_space, tool_failed
+from fairlead_build.base.proc import (
+    child,
+    clean_environment,
+    complaints,
+    last_of,
+    no_space,
+    tool_failed,
+)
 from fairlead_build.cache.store import Cache
 from fairlead_build.tools import tool_tree
 
@@ -34,6 +41,10 @@ class Sink(Protocol):
     def write(self, data: bytes, /) -> object: ...
 
 
+class _WriterEnded(BrokenPipeError):
+    """The writer has ended; a pipe that breaks elsewhere in the block is another matter."""
+
+
 class _Pipe:
     """A pipe to the writer, that remembers how little room there was meanwhile."""
 
@@ -42,7 +53,16 @@ class _Pipe:
 
     def write(self, data: bytes) -> None:
         self.least = min(self.least, shutil.disk_usage(self.folder).free)
-        self.pipe.write(data)
+        try:
+            self.pipe.write(data)
+        except BrokenPipeError:
+            raise _WriterEnded from None
+
+    def close(self) -> None:
+        try:
+            self.pipe.close()
+        except BrokenPipeError:
+            raise _WriterEnded from None
 
 
 @contextmanager
@@ -65,20 +85,23 @@ def squashing(
         target,
     ]  # fmt: skip
     env = clean_environment({"SOURCE_DATE_EPOCH": str(how.epoch)})
-    with child(
-        argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    ) as writer:
-        assert writer.stdin is not None and writer.stderr is not None
+    with (
+        complaints() as said,
+        child(
+            argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said
+        ) as writer,
+    ):
+        assert writer.stdin is not None
         broken = False
         pipe = _Pipe(writer.stdin, target.parent)
         try:
             yield pipe
-            writer.stdin.close()
-        except BrokenPipeError:
+            pipe.close()
+        except _WriterEnded:
             broken = True
-        errors = writer.stderr.read().decode("utf-8", "replace")
         code = writer.wait()
         if code or broken:
+            errors = last_of(said)
             # The writer says no more than "I/O error" when the disk is full, and then makes room.
             if min(pipe.least, shutil.disk_usage(target.parent).free) < _NEARLY_FULL:
                 raise no_space("write the squashfs", target.parent)

@@ -24,6 +24,7 @@ from typing import IO, cast
 
 from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, fail
+from fairlead.image.budget import Budget
 from fairlead.image.sif import copy_object, is_sif, read_sif
 from fairlead.image.tree_digest import Entry, Tree, belongs, scan_folder, tree_sha256
 from fairlead_build.base.digest import Advance, unseen
@@ -203,22 +204,34 @@ def _hex(descriptor: dict[str, str]) -> str:
     return match[1]
 
 
-def read_tree(members: Iterable[Member], advance: Advance = unseen) -> dict[str, Entry]:
+def read_tree(
+    members: Iterable[Member], advance: Advance = unseen, budget: Budget | None = None
+) -> dict[str, Entry]:
     """The tree that tar members make; all of their content is read.
 
     Raises:
-        FairleadError: a hard link leads nowhere.
+        FairleadError: a hard link leads nowhere, or it takes more than ``budget``.
     """
     tree: dict[str, Entry] = {}
+    path = ""
+
+    def read(amount: int) -> None:
+        advance(amount)
+        if budget is not None:
+            budget.clock(path)
+
     for info, content in members:
         path = "" if info.name == "." else info.name
+        if budget is not None:
+            budget.entry(path, path.count("/"))
+            budget.read(info.size, path)
         if info.islnk():
             target = posixpath.normpath(info.linkname.lstrip("/"))
             if target not in tree:
                 raise fail("tree-link", path=path, target=target)
             tree[path] = tree[target]
         elif belongs(path) and info.type in _KINDS:
-            tree[path] = _entry(info, content, advance)
+            tree[path] = _entry(info, content, read)
     return tree
 
 
@@ -295,7 +308,7 @@ def image_tree(source: Path, advance: Advance = unseen) -> Tree:
     """
     if source.is_dir() and not (source / "oci-layout").is_file():
         return scan_folder(source, advance)
-    return read_tree(entries(source), advance)
+    return read_tree(entries(source), advance, Budget(Path(), source))
 
 
 def tree_digest(source: Path) -> str:

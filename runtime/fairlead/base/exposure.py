@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import stat
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fairlead.base.errors import fail
+
+_LINKS = 40  # as many as the kernel follows
 
 
 def open_to_others(path: Path) -> str:
@@ -41,27 +44,72 @@ def private_group(gid: int) -> bool:
     return own.pw_gid == gid and group.gr_name == own.pw_name and alone
 
 
-def exposed(folder: Path, top: Path) -> Iterator[tuple[Path, str]]:
-    """The folders that others can write to, of ``folder`` and those above it, as far as they exist; and why.
+def way(path: Path) -> list[Path]:
+    """The folders through which ``path`` is found, links followed, from ``/`` to itself, as far as they exist.
 
-    Up to ``top``, which is fairlead's, a group that may write counts; above, whose members share a project's folder,
-    everybody.
+    Whoever can write to one of them decides what ``path`` is. Each is given by its real path; a link counts as far as
+    its owner may replace it: in a sticky folder.
+
+    Raises:
+        OSError: one cannot be looked at, or links lead round in a circle.
+    """
+    at, links = Path("/"), 0
+    found = [at]
+    ahead = list(reversed((Path.cwd() / path).parts[1:]))
+    while ahead:
+        name = ahead.pop()
+        if name == "..":
+            at = at.parent
+            continue
+        entry = at / name
+        try:
+            status = entry.lstat()
+        except FileNotFoundError:
+            break
+        if not stat.S_ISLNK(status.st_mode):
+            at = entry
+        else:
+            links += 1
+            if links > _LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+            target = entry.readlink()
+            at = Path("/") if target.is_absolute() else at
+            ahead += reversed([part for part in target.parts if part != "/"])
+        found.append(entry)
+    return list(dict.fromkeys(found))
+
+
+def exposed(path: Path, top: Path) -> Iterator[tuple[Path, str]]:
+    """What others can write to, of ``path`` and all through which it is found, links followed; and why.
+
+    From ``top``, which is fairlead's, a group that may write counts; above, whose members share a project's folder,
+    everybody, and who owns an entry of a sticky folder.
 
     Raises:
         OSError: one cannot be looked at.
     """
-    for part in (folder, *folder.parents):
-        if not part.exists():
-            continue
-        status, why = part.stat(), open_to_others(part)
-        ours = part == top or top in part.parents
-        if not ours:
-            sticky = status.st_mode & stat.S_ISVTX
-            why = why if status.st_mode & 0o002 and not sticky else ""
-        elif not status.st_mode & 0o002 and status.st_uid in (0, os.geteuid()):
-            why = "" if private_group(status.st_gid) else why
+    between = [path, *(part for part in path.parents if top in (part, *part.parents))]
+    ours = {Path(os.path.realpath(part)) for part in (top, *between)}
+    for part in reversed(way(path)):
+        status, own = part.lstat(), (0, os.geteuid())
+        why = ""
+        if not stat.S_ISLNK(status.st_mode):
+            why = open_to_others(part)
+            if not ours & {part, *part.parents}:
+                sticky = status.st_mode & stat.S_ISVTX
+                why = why if status.st_mode & 0o002 and not sticky else ""
+            elif not status.st_mode & 0o002 and status.st_uid in own:
+                why = "" if private_group(status.st_gid) else why
+        if not why and status.st_uid not in own and _is_shared(part.parent):
+            why = f"it belongs to user {status.st_uid}"
         if why:
             yield part, why
+
+
+def _is_shared(folder: Path) -> bool:
+    """Whether several users write to a folder, each replacing what is their own, as to ``/tmp``."""
+    mode = folder.stat().st_mode
+    return bool(mode & stat.S_ISVTX and mode & 0o022)
 
 
 def refuse_exposed(folder: Path, cache: Path) -> None:

@@ -67,8 +67,19 @@ def bundled(name: str) -> Path:
 def resolve_in(root: Path, path: Path) -> Path | None:
     """``path`` (below ``root``) with symlinks followed as a process whose root is ``root`` would.
 
-    None when a link dangles, loops, or leads out of the tree by way of a missing folder.
+    None when a link dangles, loops, or leads out of the tree by way of a missing folder; and for a name that no file has.
     """
+    try:
+        return _resolve(root, path)
+    except ValueError:  # it holds a NUL
+        return None
+    except OSError as exc:
+        if exc.errno != errno.ENAMETOOLONG:
+            raise
+        return None
+
+
+def _resolve(root: Path, path: Path) -> Path | None:
     pending = list(path.relative_to(root).parts)
     current = root
     hops = 0

@@ -37,18 +37,24 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def cached(cls: type[T], path: Path, make: Callable[[], T]) -> T:
+def cached(
+    cls: type[T], path: Path, make: Callable[[], T], keep: Callable[[T], bool] = lambda value: True
+) -> T:
     """The value that the JSON file ``path`` holds; else that of ``make``, which it holds from then on.
 
     A damaged file counts as none. A full or read-only cache costs time, not the answer.
+
+    Args:
+        keep: whether a value is to stay.
     """
     from fairlead.base.paths import atomic_write
 
     with suppress(OSError, ValueError):
         return from_json(cls, json.loads(path.read_text("utf-8")))
     value = make()
-    with suppress(OSError), atomic_write(path, "w") as stream:
-        json.dump(to_json(value), stream)
+    if keep(value):
+        with suppress(OSError), atomic_write(path, "w") as stream:
+            json.dump(to_json(value), stream)
     return value
 
 

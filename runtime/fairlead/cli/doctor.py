@@ -14,8 +14,9 @@ import click
 
 from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.base.suggest import suggest
+from fairlead.base.text import plain
 from fairlead.cli.declare import JSON, argument, declared, option
-from fairlead.cli.screen import detail_lines, finding_lines, plain, print_json, progress
+from fairlead.cli.screen import detail_lines, finding_lines, print_json, progress
 from fairlead.doctor.diagnosis import Check, Diagnosis, Fix
 from fairlead.doctor.fix import apply_fixes, examine
 from fairlead.doctor.install.host_mpi import install_wheel_mpi

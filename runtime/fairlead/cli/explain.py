@@ -10,7 +10,7 @@ import click
 from fairlead.base.errors import FairleadError
 from fairlead.cli import options, show
 from fairlead.cli.declare import JSON, argument, declared, option
-from fairlead.cli.screen import answer, print_json, progress
+from fairlead.cli.screen import answer, echo, print_json, progress
 from fairlead.cli.staging import Staging
 from fairlead.comm.dropin.variables import account
 from fairlead.comm.settings import in_effect
@@ -79,16 +79,16 @@ def explain(
         document = show.prepared_json(prepared)
         print_json("explain", {**document, "command_line": shown, "collectives": tuned})
         return
-    click.echo(show.plan_text(prepared))
-    click.echo("\n" + click.style("Gradients, by fairlead.comm", bold=True))
-    click.echo(show.comm_text(prepared.comm))
+    echo(show.plan_text(prepared))
+    echo("\n" + click.style("Gradients, by fairlead.comm", bold=True))
+    echo(show.comm_text(prepared.comm))
     for setting, value in settings:
-        click.echo(f"  {f'{setting.name}={value}':<36} {setting.meaning}")
-    click.echo("\n" + click.style("Gradients of old scripts, by fairlead.comm.dropin", bold=True))
+        echo(f"  {f'{setting.name}={value}':<36} {setting.meaning}")
+    echo("\n" + click.style("Gradients of old scripts, by fairlead.comm.dropin", bold=True))
     for setting, value, counts in old_settings:
         effect = "" if counts else "no effect here: "
-        click.echo(f"  {f'{setting.name}={value}':<36} {effect}{setting.meaning}")
-    click.echo("\n" + click.style("Command line", bold=True) + f"\n  {shown}")
+        echo(f"  {f'{setting.name}={value}':<36} {effect}{setting.meaning}")
+    echo("\n" + click.style("Command line", bold=True) + f"\n  {shown}")
     if prepared.refused:
-        click.echo("\n" + click.style("This plan is refused before launch:", fg="red", bold=True))
-        click.echo(show.findings_text(f for f in prepared.findings if f.severity == "error"))
+        echo("\n" + click.style("This plan is refused before launch:", fg="red", bold=True))
+        echo(show.findings_text(f for f in prepared.findings if f.severity == "error"))

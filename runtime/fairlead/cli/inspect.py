@@ -9,7 +9,7 @@ import click
 from fairlead.base.progress import human_bytes
 from fairlead.base.serde import to_json
 from fairlead.cli.declare import JSON, declared, option
-from fairlead.cli.screen import print_json, progress, table
+from fairlead.cli.screen import echo, print_json, progress, table
 from fairlead.elf.facts import Elf
 from fairlead.elf.mpi_standard import standard_floor
 from fairlead.elf.mpi_symbols import asked_by
@@ -48,7 +48,7 @@ def inspect(
         fields.pop("installed")
         print_json("inspect", {"image": fields, "frameworks": frameworks(packages["wheel"])})
         return
-    click.echo(_text(opened, tree, packages))
+    echo(_text(opened, tree, packages))
 
 
 def _text(image: Image, tree: str, packages: Mapping[str, Mapping[str, str]]) -> str:
@@ -60,7 +60,7 @@ def _text(image: Image, tree: str, packages: Mapping[str, Mapping[str, str]]) ->
         ("format", f"{image.format}, {human_bytes(image.bytes)}" if image.bytes else image.format),
         ("sha256", image.digest or "- (a folder)"),
         ("tree sha256", tree),
-        ("facts", looked if image.looked else "from its record, checked against its sha256"),
+        ("facts", looked if image.looked else "its own statements, unverified"),
         ("system", f"{facts.os}, {facts.arch}"),
         ("glibc", f"{facts.glibc}; its programs need up to {facts.glibc_floor or '-'}"),
         ("libstdc++", f"GLIBCXX_{facts.libstdcxx}" if facts.libstdcxx else "none"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import importlib
 import io
+import itertools
 import os
 import re
 import select
@@ -16,6 +17,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -217,11 +219,23 @@ def _invoke(argv: list[str], command: click.Command, name: str) -> object:
     if "_FAIRLEAD_COMPLETE" in os.environ:
         command.main(prog_name=name)
     try:
-        with command.make_context(name, argv) as context:
+        with command.make_context(name, argv) as context, _alive(argv, command, name):
             return command.invoke(context)
     except ModuleNotFoundError as exc:  # imports are late: this may be in the middle of a verb
         verb = next((word for word in argv if not word.startswith("-")), "")
         raise _missing_package(f"{name} {verb}".strip(), exc) or exc from exc.__cause__
+
+
+def _alive(argv: list[str], command: click.Command, name: str) -> AbstractContextManager[None]:
+    """Signs of life of a verb whose output nobody sees at once; none of one that is to be quiet."""
+    ours = argv[: argv.index("--")] if "--" in argv else argv
+    if sys.stderr.isatty() or {"-q", "--quiet"} & {*ours}:
+        return nullcontext()
+    from fairlead.cli.screen import alive
+
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), ours))
+    groups = isinstance(command, click.Group)
+    return alive(" ".join([name, *words[: 1 if groups else 0]]))
 
 
 def _nobody_reads() -> bool:

@@ -44,6 +44,10 @@ EXTERNAL_DATA = option(
 TIMELINE = option(
     "--timeline FILE", "Write a timeline of every rank for Perfetto; FILE.gz is compressed."
 )
+LABEL = option("--label", "Print the rank before each line of its output.")
+OUTPUT_DIR = option(
+    "--output-dir DIR", "Write each rank's output to DIR/rank.N.log, and not to the terminal."
+)
 COMMAND = argument(nargs=-1, required=True, type=click.UNPROCESSED)
 
 

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import shlex
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
-from fairlead.base.errors import ExitCode, Severity
+from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Silent
 from fairlead.base.serde import to_json
 from fairlead.cli import options, show
-from fairlead.cli.declare import JSON, SECONDS, declared, option
-from fairlead.cli.screen import answer, print_findings, print_json, progress, say
+from fairlead.cli.declare import FOLDER, JSON, SECONDS, declared, option
+from fairlead.cli.run_report import RunReport
+from fairlead.cli.screen import answer, hand_over, print_findings, print_json, progress, say
 from fairlead.cli.staging import Staging, stage_json, staged_here, step_words
 from fairlead.cli.within import Ready, plan_launch, ready_line
 from fairlead.launch import allocate, ranks_output, unpack
 from fairlead.launch import launch as launching
+from fairlead.launch.launch import CommandLine, LaunchResult
 from fairlead.launch.request import Asked
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Launched, LaunchOptions, Prepared
@@ -39,6 +42,7 @@ Examples:
   fairlead run -N 4 --ranks-per-node 8 --time 2h tensorflow -- python3 train.py
   fairlead run -n 2 --timeline run.json tensorflow -- python3 train.py
   fairlead run -n 4 --output-dir logs tensorflow -- python3 train.py
+  fairlead run -n 4 -o report tensorflow -- python3 train.py
   fairlead run -n 2 --dry-run tensorflow -- python3 train.py
 
 \b
@@ -62,9 +66,10 @@ class RunFlags:
     force: bool = option("--force", "Continue when the checks refuse; the proof still decides.")
     dry_run: bool = option("--dry-run", "Print the launch command, and launch nothing.")
     timeline_file: str = options.TIMELINE
-    label: bool = option("--label", "Print the rank before each line of its output.")
-    output_dir: Path | None = option(
-        "--output-dir DIR", "Write each rank's output to DIR/rank.N.log, and not to the terminal."
+    label: bool = options.LABEL
+    output_dir: Path | None = options.OUTPUT_DIR
+    output: Path | None = option(
+        "-o --output", "Folder for a report: report.html and report.json.", type=FOLDER
     )
     verbose: bool = option("-v --verbose", "Print what every rank proved, as a table.")
     quiet: bool = option("-q --quiet", "Print only errors.")
@@ -79,6 +84,7 @@ class _Run(Ready):
         wish: what is staged; None when nothing is.
         recording: this launch in the timeline; None without --timeline.
         variables: of ``--env``.
+        report: what becomes a report; None without -o.
     """
 
     flags: RunFlags
@@ -87,12 +93,28 @@ class _Run(Ready):
     wish: Wish | None
     recording: Launching | None
     variables: dict[str, str]
+    report: RunReport | None
 
     @property
     def binds(self) -> tuple[Bind, ...]:
         """What the container sees besides the binds of the plan."""
         staged = (self.wish.bind,) if self.wish else ()
         return (*staged, *(self.recording.binds if self.recording else ()))
+
+    def show_start(self, line: CommandLine, folder: Path) -> None:
+        """Leave the screen to the ranks; mark the moment in the timeline, and where their records are for the report."""
+        hand_over(to_ranks=True)
+        if self.recording:
+            self.recording.begun()
+        if self.report:
+            self.report.started(line, folder)
+
+    def show_doubt(self, finding: Finding) -> None:
+        """Show what came up while the ranks ran."""
+        if self.report:
+            self.report.noticed(finding)
+        if not self.flags.quiet:
+            print_findings([finding])
 
     @property
     def env(self) -> dict[str, str]:
@@ -106,6 +128,8 @@ class _Run(Ready):
         flags = self.flags
         if self.recording:
             self.recording.proved()
+        if self.report:
+            self.report.proved(proof)
         if not proof.holds and not flags.as_json:
             click.echo(show.proof_text(proof), err=True)
         if flags.quiet or not proof.holds:
@@ -133,15 +157,13 @@ def run(
     """
     variables = options.variables(flags.env)
     data.check()
-    if flags.label and flags.output_dir:
-        raise click.UsageError("--label: the logs of --output-dir have one rank each")
     ready = plan_launch(
         image, asked, planning, flags, command=command, variables=variables, quiet=flags.quiet
     )
-    ready = replace(ready, prepared=_with_output(ready.prepared, flags))
     prepared, recorder = ready.prepared, ready.recorder
-    if prepared.refused and not flags.force:
-        raise refuse(prepared)
+    report = None
+    if flags.output and not flags.dry_run:
+        report = RunReport(flags.output.absolute(), prepared, command, _repeat(image, command))
     planned = _Run(
         flags=flags,
         planning=planning,
@@ -150,22 +172,27 @@ def run(
         wish=data.wish(prepared.plan.site),
         recording=recorder.launch("run") if recorder else None,
         variables=variables,
+        report=report,
     )
-    if flags.dry_run:
-        return _dry_run(planned, asked)
-    if flags.output_dir:
-        ranks_output.prepare(flags.output_dir.absolute())
-    if not flags.quiet:
-        announce(prepared)
-    launched, stage = _launch(planned)
+    with report.of_failures() if report else nullcontext():
+        if prepared.refused and not flags.force:
+            raise refuse(prepared)
+        if flags.dry_run:
+            return _dry_run(planned, asked)
+        if flags.output_dir:
+            ranks_output.prepare(flags.output_dir.absolute())
+        if not flags.quiet:
+            announce(prepared)
+        launched, stage = _launch(planned)
     return _report(planned, launched, stage)
 
 
-def _with_output(prepared: Prepared, flags: RunFlags) -> Prepared:
-    """As the ranks' output is wanted."""
-    folder = str(flags.output_dir.absolute()) if flags.output_dir else ""
-    request = replace(prepared.plan.request, output_dir=folder, label=flags.label)
-    return replace(prepared, plan=replace(prepared.plan, request=request))
+def _repeat(image: str, command: tuple[str, ...]) -> tuple[str, ...]:
+    """The commands that repeat this run, with exactly the options on this command line."""
+    context = click.get_current_context()
+    words = context.obj or ["fairlead", "run", *options.given(context), image, "--", *command]
+    built = () if Path(image).exists() else (f"fairlead build {image}",)
+    return (*built, shlex.join(words))
 
 
 def announce(prepared: Prepared) -> None:
@@ -173,6 +200,9 @@ def announce(prepared: Prepared) -> None:
     if prepared.verified:
         say(show.signature_line(prepared.verified))
     say(show.swap_line(prepared.plan))
+    for finding in prepared.findings:
+        if finding.check == "site-strange":
+            say(finding.what)
     warnings = [
         replace(f, severity=Severity.WARNING, what=f"{f.what} (going on: --force)")
         if f.severity is Severity.ERROR
@@ -190,8 +220,8 @@ def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
     with staged_here(planned.wish, plan, planned.planning, ranks, bars) as stage:
         how = LaunchOptions(
             on_proof=planned.show_proof,
-            on_finding=lambda finding: None if flags.quiet else print_findings([finding]),
-            on_start=recording.begun if recording else lambda: None,
+            on_finding=planned.show_doubt,
+            on_start=planned.show_start,
             allocation=planned.allocation,
             probe_first=flags.probe,
             limit_s=flags.watchdog,
@@ -201,7 +231,10 @@ def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
             progress=planned.progress,
             stdout=sys.stderr.fileno() if flags.as_json else None,
         )
-        launched = launch_proved(planned.prepared, planned.command, ranks, how)
+        try:
+            launched = launch_proved(planned.prepared, planned.command, ranks, how)
+        finally:
+            hand_over(to_ranks=False)
     if recording:
         recording.ended()
     return launched, stage
@@ -219,6 +252,9 @@ def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
         log = ranks_output.log_of(folder, first.rank)
         failure = replace(failure, remedy=f"tail {shlex.quote(str(log))}")
     stage_findings = list(stage.findings) if stage else []
+    findings = [*([failure] if failure else []), *stage_findings]
+    code = _exit_code(result, stage_findings)
+    page, document = planned.report.write(code, findings) if planned.report else (None, None)
     if flags.as_json:
         ended = {
             "command_line": launched.line.shell(),
@@ -228,13 +264,21 @@ def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
             "ranks": [{"rank": r.rank, "exit_code": r.code} for r in result.ranks],
             "seconds": result.seconds,
             "output_dir": folder or None,
+            "page": page,
+            "report": document,
             "error": failure,
             "stage": stage_json(stage),
         }
         print_json("run", show.prepared_json(planned.prepared) | ended)
     else:
-        findings = [*([failure] if failure else []), *stage_findings]
         print_findings([f for f in findings if f.severity is Severity.ERROR or not flags.quiet])
+        if page and not flags.quiet:
+            say(f"report: {page}")
+    return code
+
+
+def _exit_code(result: LaunchResult, stage_findings: list[Finding]) -> int:
+    """The ranks' own, unless none was started or their results stayed behind."""
     if result.code and not result.started:
         return ExitCode.LAUNCH_FAILED
     stage_failed = any(f.severity is Severity.ERROR for f in stage_findings)

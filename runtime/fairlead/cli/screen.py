@@ -24,6 +24,7 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fai
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Stage, human_bytes
 from fairlead.base.serde import to_json
+from fairlead.base.text import plain
 
 SCHEMA_VERSION = 1
 
@@ -42,19 +43,24 @@ def answer(
     if as_json:
         print_json(kind, payload)
         return
-    click.echo(text, nl=not text.endswith("\n"))
+    echo(text, nl=not text.endswith("\n"))
     if more is not None:
-        click.echo(more, err=True)
+        echo(more, err=True)
 
 
-def plain(text: str) -> str:
-    """``text`` with what would steer a terminal, or turn its writing round, made visible: words of
-    a file or a tool may come from any source."""
+def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
+    """Text with words of images, profiles and tools in it: what would steer a terminal is made visible."""
+    click.echo(_styled(text), nl=nl, err=err)
+
+
+_STYLE = re.compile(r"(\x1b\[(?:[012]|3[0-7]|9[0-7])m)")  # what click.style writes
+
+
+def _styled(text: str) -> str:
+    """``text`` without what would steer a terminal, but with the colours of fairlead's own."""
     if text.isprintable():
         return text
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text
-    )
+    return "".join(p if _STYLE.fullmatch(p) else plain(p) for p in _STYLE.split(text))
 
 
 def finding_lines(finding: Finding) -> str:
@@ -77,7 +83,7 @@ def detail_lines(finding: Finding) -> Iterator[str]:
 
 def say(text: str) -> None:
     """A line of fairlead's own among the ranks' output, on stderr."""
-    click.echo(f"{click.style('fairlead:', bold=True)} {text}", err=True)
+    click.echo(f"{click.style('fairlead:', bold=True)} {_styled(text)}", err=True)
 
 
 def print_findings(findings: Iterable[Finding], err: bool = True) -> None:
@@ -214,6 +220,7 @@ class _Lines:
     def __init__(self) -> None:
         self._stages: list[_LineStage] = []
         self._last = 0.0
+        self.muted = False
 
     @contextmanager
     def open(self, stage: _LineStage) -> Iterator[None]:
@@ -239,10 +246,30 @@ class _Lines:
     def _watch(self, ended: threading.Event) -> None:
         while not ended.wait(max(self._last + SILENCE_S - time.monotonic(), 0.01)):
             now = time.monotonic()
-            if now - self._last >= SILENCE_S:
+            if self.muted:
+                self._last = now
+            elif now - self._last >= SILENCE_S:
                 stage = self._stages[-1]  # the innermost
                 words = f"{stage.title}: {stage.now}" if stage.now else stage.title
                 self.say(f"  ..    {words} ({now - stage.begun:.0f} s)")
+
+
+_LINES = _Lines()  # of this process: stages of several displays are within each other
+
+
+@contextmanager
+def alive(title: str) -> Iterator[None]:
+    """Where there is no terminal, shows signs of life of what is done within, also between its stages."""
+    if sys.stderr.isatty():
+        yield
+        return
+    with _LINES.open(_LineStage(title, None, "")):
+        yield
+
+
+def hand_over(to_ranks: bool) -> None:
+    """While the screen is the ranks' own, there are no signs of life of fairlead's on it."""
+    _LINES.muted = to_ranks
 
 
 def _amount(done: float, whole: float | None, unit: str) -> str:
@@ -292,7 +319,6 @@ class _Display:
 
     def __init__(self, bars: bool):
         self.bars = bars
-        self._lines = _Lines()
 
     @contextmanager
     def stage(self, title: str, total: float | None = None, unit: str = "") -> Iterator[Stage]:
@@ -304,14 +330,14 @@ class _Display:
                     yield (stage := _BarStage(bars, title, total))
             else:
                 stage = _LineStage(title, total, unit)
-                with self._lines.open(stage):
+                with _LINES.open(stage):
                     yield stage
         except BaseException:
-            self._lines.say(f"  {failed}  {title}")
+            _LINES.say(f"  {failed}  {title}")
             raise
         mark = click.style("ok", fg="green", bold=True) + "  " if stage.well else failed
         words = f"{title}: {stage.words}" if stage.words else title
-        self._lines.say(f"  {mark}  {words} ({time.monotonic() - begun:.1f} s)")
+        _LINES.say(f"  {mark}  {words} ({time.monotonic() - begun:.1f} s)")
 
 
 def show_schema(kind: str, text: str, output: Path | None, as_json: bool) -> None:

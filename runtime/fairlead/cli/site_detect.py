@@ -17,8 +17,9 @@ from fairlead import site as sites
 from fairlead.base.errors import ExitCode, Finding, Severity, fail, finding_of, os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import to_json
+from fairlead.base.text import plain
 from fairlead.cli.declare import FILE, JSON, argument, declared, option
-from fairlead.cli.screen import answer, finding_lines, plain, print_json, table
+from fairlead.cli.screen import answer, finding_lines, print_json, table
 from fairlead.detect import capture as captures
 
 if TYPE_CHECKING:  # what a verb does not use, it does not load

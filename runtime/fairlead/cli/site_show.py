@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from fairlead.cli.screen import plain, table, wrap
+from fairlead.base.text import plain
+from fairlead.cli.screen import table, wrap
 from fairlead.site import Site, Status
 from fairlead.site.model import COUNTED, UNSOURCED, Origin
 

@@ -27,7 +27,7 @@ from fairlead.cli.declare import (
 from fairlead.cli.screen import print_findings, print_json, table
 from fairlead.cli.within import plan_launch
 from fairlead.image.open import open_image
-from fairlead.launch import unpack
+from fairlead.launch import ranks_output, unpack
 from fairlead.proof.verdict import Proof
 from fairlead.session import script_image
 from fairlead.session.model import Prepared
@@ -47,6 +47,7 @@ Examples:
   fairlead train cosmoflow -n 2 --data /scratch/universes --resume
   fairlead train --auto train.py -n 4
   fairlead train --auto train.py -n 4 --image pytorch -- --epochs 3
+  fairlead train --auto train.py -n 4 -o report --label
 """
 DEFAULT_RANKS = 2
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
@@ -121,6 +122,8 @@ class TrainFlags:
     output: Path = option(
         "-o --output", "Folder for the report.", default="fairlead-report", type=FOLDER
     )
+    label: bool = options.LABEL
+    output_dir: Path | None = options.OUTPUT_DIR
     env: tuple[str, ...] = options.ENV
     watchdog: float | None = options.WATCHDOG
     timeline_file: str = options.TIMELINE
@@ -158,7 +161,7 @@ def train(
     at the end all ranks must hold the same bits. The held-out score is compared with a linear model's.
 
     With --auto, an unmodified serial script is launched: its data are split among the ranks, gradients
-    are averaged, and rank 0 writes the models. Data that cannot be split are refused.
+    are averaged, and rank 0 writes the models. Data that cannot be split are refused. -o asks for a report.
     """
     words, ranks = tuple(filter(None, [wanted.model, *wanted.arguments])), wanted.ranks
     if ranks is None and not (asked.nodes or asked.per_node or asked.hosts):
@@ -189,6 +192,8 @@ def train(
     if flags.dry_run:
         return show.dry_run("train", prepared, _steps(settings), flags.as_json)
     output.mkdir(parents=True, exist_ok=True)  # where that fails, before any work
+    if flags.output_dir:
+        ranks_output.prepare(flags.output_dir.absolute())
     unpack.ensure(prepared.plan, cache_dir(), bars)
     proofs: list[Proof] = []
     launcher = runner(
@@ -202,7 +207,7 @@ def train(
     result = train_model(launcher, settings, bars)
     proof = proofs[-1]  # of the training itself, the last launch that starts MPI
     title = f"{task.title} in {image} on {ranks} rank{'s' if ranks > 1 else ''}"
-    report = compose(title, prepared, proof, result, _repeat(context, image))
+    report = compose(title, prepared, proof, _repeat(context, image), training=result)
     with bars.stage("write the report"):
         page, document = write_report(output, report)
     _show(result, proof, page, document, flags)
@@ -231,7 +236,8 @@ def _run_script(script: Path, words: tuple[str, ...], ranks: int | None, image: 
     command = ["python3", "-m", "fairlead.comm.auto", str(script), *words]
     count = ["-n", str(ranks)] if ranks else []  # else as many as the nodes give
     argv = [*count, *words_of_run, image, "--", *command]
-    with run.make_context("run", argv, parent=context.parent) as inner:
+    typed = ["fairlead", "train", *options.given(context), *(["--", *words] if words else [])]
+    with run.make_context("run", argv, parent=context.parent, obj=typed) as inner:
         code: int = run.invoke(inner) or 0
     return code
 
@@ -290,9 +296,9 @@ def _check_image(prepared: Prepared, image: str, backend: str, *, generates: boo
     Raises:
         FairleadError: exit code 2; it does not.
     """
-    wheels = prepared.image.record.get("packages", {}).get("wheel")
-    if wheels is None:
+    if not prepared.image.record.get("packages"):
         return  # not built by fairlead: only the ranks can say
+    wheels = prepared.image.packages["wheel"]
     present = {name.lower().replace("_", "-").removesuffix("-cpu") for name in wheels}
     needed = [backend, "keras", "mpi4py"]
     needed += ["h5py"] if generates and backend == "tensorflow" else []

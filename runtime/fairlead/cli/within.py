@@ -94,9 +94,20 @@ def plan_launch(
     with recorder.span("plan") if recorder else nullcontext():
         request = planning.request(shape.ranks, command, variables, shape=shape)
         prepared = prepare(image, planning.choices, request, progress=bars)
+    prepared = _with_output(prepared, flags)
     if not command and (lacking := tuple(needs_fairlead(prepared.image, "its ranks"))):
         prepared = replace(prepared, findings=(*prepared.findings, *lacking))
     return Ready(prepared, shape, allocation, recorder, bars)
+
+
+def _with_output(prepared: Prepared, flags: LaunchFlags) -> Prepared:
+    """As the ranks' output is wanted, where the verb has options for that."""
+    folder, label = getattr(flags, "output_dir", None), getattr(flags, "label", False)
+    if folder and label:
+        raise click.UsageError("--label: the logs of --output-dir have one rank each")
+    output_dir = str(folder.absolute()) if folder else ""
+    request = replace(prepared.plan.request, output_dir=output_dir, label=label)
+    return replace(prepared, plan=replace(prepared.plan, request=request))
 
 
 def within(

@@ -34,8 +34,8 @@ class Elf:
         offers: highest symbol version defined, by prefix; filled for libraries.
         mpi_imports: undefined strong ``MPI_*``/``PMPI_*``/``mpi_*_`` symbols.
         mpi_exports: defined ones; a static program with some contains an MPI.
-        holds: family of the MPI that a program contains (static libraries in a static or a dynamic program), found
-            by symbols, or by the texts of MPI_Init in a stripped one; empty: none was found.
+        holds: family of the MPI whose code is in the file, found by symbols, or by the texts of MPI_Init in a
+            stripped one; empty: none was found. See :func:`~fairlead.elf.mpi_symbols.contains_mpi`.
         can_start: it is a program: by its interpreter, its type, or its flags (static-pie).
         opens, starts: it can open libraries (dlopen); a program can start others (exec, posix_spawn). By its symbols.
         imports, calls: other strong symbols that it needs of the MPI in its image, by the real path of the library
@@ -135,6 +135,7 @@ class ImageFacts:
         programs: what can be started, by path: "" for a program, with ``opens`` (libraries, itself or by what it
             links), ``starts`` (programs) or ``static``; ``#!`` and its words for a script; ``-> PATH`` for a
             symlink, also of a folder. Empty in facts of older versions: nothing is known of programs.
+        named: of a script, the programs with an MPI that its text names by path.
     """
 
     arch: str
@@ -151,3 +152,4 @@ class ImageFacts:
     leads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     programs: Mapping[str, str] = field(default_factory=dict)
+    named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -6,15 +6,23 @@ names, then the loader's own folders. It works on a root folder, which need not 
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 from fairlead.base.paths import resolve_in
+from fairlead.base.regular import open_regular
 from fairlead.elf import reader as elf_file
 from fairlead.elf.facts import Elf
 from fairlead.elf.mpi_symbols import GLIBC_PIECES
 from fairlead.elf.reader import NotElf
+
+_MOST_CONFS = 1000
+_MOST_CONF_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -90,18 +98,41 @@ class Loader:
 def system_folders(root: Path = Path("/")) -> list[Path]:
     """What ``/etc/ld.so.conf`` names, then the loader's built-in folders."""
     folders: list[Path] = []
-
-    def read(conf: Path) -> None:
-        for line in conf.read_text(errors="replace").splitlines() if conf.is_file() else ():
+    pending, seen = [root / "etc/ld.so.conf"], set[Path]()
+    while pending and len(seen) < _MOST_CONFS:
+        conf = resolve_in(root, pending.pop(0))
+        if conf is None or conf in seen:
+            continue
+        seen.add(conf)
+        for line in _text(conf).splitlines():
             words = line.split("#")[0].split()
             if len(words) == 2 and words[0] == "include":
-                for extra in sorted(root.glob(str(Path("etc", words[1])).lstrip("/"))):
-                    read(extra)
+                pending = [*_matching(root, Path("etc", words[1])), *pending]
             elif words:
                 folders.append(root / words[0].lstrip("/"))
-
-    read(root / "etc/ld.so.conf")
     # Debian's loader has its own folders built in, whatever the file says.
     folders += [f for p in ("lib", "usr/lib") for f in sorted((root / p).glob("*-linux-gnu"))]
     folders += [root / p for p in ("lib", "usr/lib", "lib64", "usr/lib64")]
-    return [f for f in dict.fromkeys(folders) if f.is_dir()]
+    return [f for f in dict.fromkeys(folders) if os.path.isdir(f)]  # noqa: PTH112
+
+
+def _text(conf: Path) -> str:
+    try:
+        with open_regular(conf) as stream:
+            return stream.read(_MOST_CONF_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _matching(root: Path, pattern: Path) -> list[Path]:
+    """The files that an include line means. Only the last part may have wildcards, as in every distribution."""
+    parts = [part for part in pattern.parts if part != "/"]
+    if not parts or any(set(part) & set("*?[") for part in parts[:-1]):
+        return []
+    folder = resolve_in(root, root.joinpath(*parts[:-1]))
+    if folder is None:
+        return []
+    with suppress(OSError), os.scandir(folder) as listing:
+        names = [item.name for item in islice(listing, _MOST_CONFS)]
+        return [folder / name for name in sorted(names) if fnmatchcase(name, parts[-1])]
+    return []

@@ -12,11 +12,13 @@ import mmap
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
+from fairlead.base.regular import open_regular
 from fairlead.elf.facts import Elf
 
 if TYPE_CHECKING:
@@ -27,11 +29,12 @@ _VERSION = re.compile(r"([A-Z]+)_(\d+(?:\.\d+)*)$")
 _PREFIXES = ("GLIBC", "GLIBCXX", "CXXABI", "GFORTRAN", "FABRIC")
 # Data objects that some MPIs export and others never do; see mpi_symbols.py.
 _MARKERS = frozenset({"ompi_mpi_comm_world", "I_MPI_Check_image_status"})
-# What MPI_Init says when it fails, by family. A program that has such a text contains the MPI: launchers and tools,
-# which link other parts of one, do not. Held against static programs of MPICH 4.0.2, stripped ones too, and the
-# tools of MPICH 3.4.3 and 5.0.2 and Open MPI 4.1.8.
-_TEXTS = (
-    (b"MPI_Init(arg", "mpich"),
+# What MPI_Init says when it fails, by family. A file that has such a text contains the MPI, stripped or not: launchers
+# and tools, which link other parts of one, do not. Held against static programs of MPICH 4.0.2 and the tools of
+# MPICH 3.4.3 and 5.0.2 and Open MPI 4.1.8.
+TEXTS = (
+    (b"MPI_Init(argc=%p", "mpich"),
+    (b"MPI_Init(argc_p=%p", "mpich"),
     (b"ompi_mpi_init: ", "openmpi"),
     (b"mpi_init:startup:", "openmpi"),
 )
@@ -63,8 +66,58 @@ class Symbols:
     versioned: bool
 
 
+# pyelftools believes counts and sizes that a file gives. libtorch_cpu.so takes 2,500 reads and 30 MiB; its largest section is 12 MiB.
+_MOST_READS = 1_000_000
+_MOST_READ_BYTES = 1 << 30
+_MOST_SEARCHED_BYTES = 4 << 30
+
+
 class NotElf(ValueError):
     """The file is no ELF file, or a damaged one."""
+
+
+class TooCostly(NotElf):
+    """Reading it would take more time or memory than any real file does."""
+
+
+class _Bounded:
+    """A file that can be read only so often, and only so much of it."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._reads, self._bytes = _MOST_READS, _MOST_READ_BYTES
+        self.seek, self.tell, self.fileno = stream.seek, stream.tell, stream.fileno
+
+    def read(self, size: int = -1) -> bytes:
+        self._reads -= 1
+        if size < 0 or size > self._bytes:
+            raise TooCostly(f"its tables have more than {_MOST_READ_BYTES >> 30} GiB")
+        if not self._reads:
+            raise TooCostly("its tables have more entries than real files")
+        data = self._stream.read(size)
+        self._bytes -= len(data)
+        return data
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[ELFFile]:
+    """The file as pyelftools reads it; what is wrong with it becomes a NotElf, in the block too."""
+    from elftools.elf.elffile import ELFFile  # 20 ms, and facts are mostly cached
+
+    with open_regular(path, follow=True) as stream:
+        if stream.read(4) != b"\x7fELF":
+            raise NotElf(f"{path} is not an ELF file")
+        stream.seek(0)
+        try:
+            yield ELFFile(cast(IO[bytes], _Bounded(stream)))
+        except TooCostly as exc:
+            raise TooCostly(f"{path}: {exc}") from None
+        except Exception as exc:
+            # pyelftools trusts what it reads: damage shows as an error of any kind, among them
+            # a seek to an impossible place. Only a failing disk is something else.
+            if isinstance(exc, OSError) and exc.errno != errno.EINVAL:
+                raise
+            raise NotElf(f"{path} is a damaged ELF file: {exc}") from None
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -85,32 +138,29 @@ def read(path: Path, shown_as: str = "") -> Elf:
     """The facts of the file at ``path``, called ``shown_as`` in them (its path in an image).
 
     Raises:
-        NotElf: it is no ELF file, is truncated, or contradicts itself.
+        NotElf: it is no ELF file, is truncated, or contradicts itself; a TooCostly: as far as it was read.
         OSError: it cannot be read.
     """
-    status = path.stat()
-    facts = _read(str(path), status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-    return replace(facts, path=shown_as) if shown_as else facts
+    return replace(_read(_File.at(path)), path=shown_as or str(path))
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file under any of its names."""
+
+    path: Path = field(compare=False)
+    identity: tuple[int, ...]
+
+    @classmethod
+    def at(cls, path: Path) -> _File:
+        now = path.stat()
+        return cls(path, (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns))
 
 
 @lru_cache(maxsize=1024)  # glibc is behind every library, and is asked for as often
-def _read(name: str, *identity: int) -> Elf:
-    from elftools.elf.elffile import ELFFile  # 20 ms, and facts are mostly cached
-
-    path = Path(name)
-    with path.open("rb") as stream:
-        if stream.read(4) != b"\x7fELF":
-            raise NotElf(f"{path} is not an ELF file")
-        stream.seek(0)
-        try:
-            elf = ELFFile(stream)
-            return _facts(elf, name)
-        except Exception as exc:
-            # pyelftools trusts what it reads: damage shows as an error of any kind, among them
-            # a seek to an impossible place. Only a failing disk is something else.
-            if isinstance(exc, OSError) and exc.errno != errno.EINVAL:
-                raise
-            raise NotElf(f"{path} is a damaged ELF file: {exc}") from None
+def _read(file: _File) -> Elf:
+    with _opened(file.path) as elf:
+        return _facts(elf, str(file.path))
 
 
 def symbols(path: Path) -> Symbols:
@@ -120,15 +170,13 @@ def symbols(path: Path) -> Symbols:
         NotElf: it is no ELF file, or a damaged one.
         OSError: it cannot be read.
     """
-    from elftools.elf.elffile import ELFFile
+    return _symbols_of(_File.at(path))
 
-    with path.open("rb") as stream:
-        try:
-            return _dynamic_symbols(ELFFile(stream))
-        except Exception as exc:
-            if isinstance(exc, OSError) and exc.errno != errno.EINVAL:
-                raise
-            raise NotElf(f"{path} is a damaged ELF file: {exc}") from None
+
+@lru_cache(maxsize=16)  # hard links follow one another
+def _symbols_of(file: _File) -> Symbols:
+    with _opened(file.path) as elf:
+        return _dynamic_symbols(elf)
 
 
 def _dynamic_symbols(elf: ELFFile) -> Symbols:
@@ -162,7 +210,7 @@ def _only_called(elf: ELFFile) -> set[int]:
 
     def numbers(name: str) -> set[int]:
         section: Any = elf.get_section_by_name(name)
-        data: bytes = section.data() if section else b""
+        data = _data(section) if section else b""
         usable = data[: len(data) // layout.size * layout.size]
         return {info >> 32 for _, info, _ in layout.iter_unpack(usable)}
 
@@ -191,7 +239,7 @@ def _facts(elf: ELFFile, name: str) -> Elf:
         mpi_exports=tuple(sorted(exports)),
         interpreter=interpreter,
         build_id=_build_id(elf),
-        holds=_held(elf) if can_start and not {"MPI_Init", "PMPI_Init"} & imports else "",
+        holds="" if {"MPI_Init", "PMPI_Init"} & imports else _held(elf, can_start),
         can_start=can_start,
         opens=any(name in names for name in _OPENS),
         starts=can_start and any(name in names for name in _STARTS),
@@ -201,25 +249,48 @@ def _facts(elf: ELFFile, name: str) -> Elf:
 def _names(elf: ELFFile) -> bytes:
     """The names in ``.dynsym``, each between two zeros."""
     table: Any = elf.get_section_by_name(".dynsym")
-    strings: bytes = elf.get_section(table["sh_link"]).data() if table else b""
-    return strings
+    return _data(elf.get_section(table["sh_link"])) if table else b""
 
 
-def _held(elf: ELFFile) -> str:
-    """The family of the MPI inside a program; empty when there is none.
+def _data(section: Any) -> bytes:
+    # Of these, pyelftools makes as many bytes as the header says.
+    if section["sh_type"] == "SHT_NOBITS" or section.compressed:
+        raise NotElf(f"its section {section.name} has no content of its own")
+    content: bytes = section.data()
+    return content
 
-    Dynamic symbols do not tell: a static library's functions are among them only if the program exports them.
+
+def _held(elf: ELFFile, can_start: bool) -> str:
+    """The family of the MPI whose code is in a file; empty when there is none.
+
+    Dynamic symbols do not tell: a static library's functions are among them only if the file exports them. A library
+    that defines MPI_Init alone may be a tracer; those of an MPI come with PMPI_Init.
     """
     table: Any = elf.get_section_by_name(".symtab") or elf.get_section_by_name(".dynsym")
-    names: bytes = elf.get_section(table["sh_link"]).data() if table else b""
-    inits = {m.start() + shift for m in re.finditer(rb"MPI_Init\0", names) for shift in (0, -1)}
+    names = _data(elf.get_section(table["sh_link"])) if table else b""
+    sign = rb"MPI_Init\0" if can_start else rb"PMPI_Init\0"
+    inits = {m.start() + shift for m in re.finditer(sign, names) for shift in (0, -1)}
     if inits and any(e[0] in inits and index != 0 for e, _, index in _symbols(elf, table)):
         return "openmpi" if b"ompi_mpi_comm_world\0" in names else "mpich"
     part: Any = elf.get_section_by_name(".rodata")
+    loaded = [s for s in elf.iter_segments() if s["p_type"] == "PT_LOAD"]
+    parts = (
+        [(part["sh_offset"], part["sh_size"])]
+        if part
+        else [(s["p_offset"], s["p_filesz"]) for s in loaded]
+    )
     with mmap.mmap(elf.stream.fileno(), 0, prot=mmap.PROT_READ) as data:
-        begin, size = (part["sh_offset"], part["sh_size"]) if part else (0, len(data))
-        found = (family for text, family in _TEXTS if data.find(text, begin, begin + size) >= 0)
-        return next(found, "")
+        if (
+            sum(max(min(size, len(data) - begin), 0) for begin, size in parts)
+            > _MOST_SEARCHED_BYTES
+        ):
+            raise TooCostly(
+                f"it has more than {_MOST_SEARCHED_BYTES >> 30} GiB to search for an MPI"
+            )
+        for text, family in TEXTS:
+            if any(data.find(text, begin, begin + size) >= 0 for begin, size in parts):
+                return family
+    return ""
 
 
 def _tags(dynamic: Any) -> dict[str, list[str]]:
@@ -267,7 +338,7 @@ def _symbols(elf: ELFFile, table: Any) -> Iterator[tuple[tuple[int, ...], int, i
     order = "<" if elf.little_endian else ">"
     # Elf64_Sym: name, info, other, shndx, value, size; Elf32_Sym has info after size.
     layout = struct.Struct(order + ("IBBHQQ" if elf.elfclass == 64 else "IIIBBH"))
-    data: bytes = table.data()
+    data = _data(table)
     for entry in layout.iter_unpack(data[: len(data) // layout.size * layout.size]):
         yield entry, *((entry[1], entry[3]) if elf.elfclass == 64 else (entry[3], entry[5]))
 

@@ -19,6 +19,7 @@ from typing import TypeVar
 from fairlead.base import bounded_json
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import from_json, to_json
+from fairlead.image.budget import Budget
 from fairlead.image.packages import belongs_to_kernel
 
 T = TypeVar("T")
@@ -45,26 +46,31 @@ def state_of(root: Path, version: str = "") -> State:
     Args:
         version: of what is kept under the key.
     Raises:
+        FairleadError: it is larger or deeper than an image.
         OSError: ``root`` itself cannot be read.
     """
+    budget = Budget(root)
     status = root.stat()
     # What can be read depends on who reads.
     digest = hashlib.sha256(f"{version} {os.geteuid()} {_words(status)}\n".encode())
     newest = status.st_ctime_ns
-    pending = [os.fspath(root)]
+    pending = [(os.fspath(root), 0)]
     while pending:
-        folder = pending.pop()
-        top = folder == os.fspath(root)
+        folder, depth = pending.pop()
+        top = not depth
         try:
             with os.scandir(folder) as entries:
-                inside = sorted(entries, key=lambda entry: entry.name)
+                inside = []
+                for entry in entries:
+                    budget.entry(entry.path, depth)
+                    inside.append(entry)
         except OSError as exc:
             if top:
                 raise
             digest.update(f"{exc.errno}\n".encode())
             continue
         digest.update(os.fsencode(folder) + b"\n")
-        for entry in inside:
+        for entry in sorted(inside, key=lambda entry: entry.name):
             if top and belongs_to_kernel(entry.name):
                 continue
             try:
@@ -75,7 +81,7 @@ def state_of(root: Path, version: str = "") -> State:
             digest.update(os.fsencode(entry.name) + f"\0{_words(status)}\n".encode())
             newest = max(newest, status.st_ctime_ns)
             if entry.is_dir(follow_symlinks=False):
-                pending.append(entry.path)
+                pending.append((entry.path, depth + 1))
     return State(digest.hexdigest(), newest / 1e9)
 
 

@@ -12,25 +12,30 @@ from pathlib import Path
 from fairlead.elf import reader
 from fairlead.elf.facts import Elf
 from fairlead.elf.mpi_symbols import RUNTIME_PIECES
-from fairlead.elf.reader import NotElf, Symbols
+from fairlead.elf.reader import NotElf, Symbols, TooCostly
+from fairlead.image.budget import Budget
 from fairlead.image.objects import Objects
 
 _NOTHING = Symbols(frozenset(), frozenset(), frozenset(), versioned=True)
 
 
-def own_libraries(root: Path, objects: Objects, ends: Collection[str]) -> dict[str, Symbols]:
+def own_libraries(
+    root: Path, objects: Objects, ends: Collection[str], budget: Budget
+) -> dict[str, Symbols]:
     """The MPIs and their interfaces, whose paths are ``ends``, and the libraries behind them, without those that have
     symbol versions: by path, with their symbols."""
     behind = {
         elf.path for path in ends for elf in objects.behind(path) if elf.name not in RUNTIME_PIECES
     }
-    found = {path: _symbols(root, path) for path in sorted({*ends, *behind})}
+    found = {path: _symbols(root, path, budget) for path in sorted({*ends, *behind})}
     return {path: known for path, known in found.items() if not known.versioned or path in ends}
 
 
-def with_imports(root: Path, elf: Elf, objects: Objects, own: Mapping[str, Symbols]) -> Elf:
+def with_imports(
+    root: Path, elf: Elf, objects: Objects, own: Mapping[str, Symbols], budget: Budget
+) -> Elf:
     """``elf`` with what it needs of each of these libraries; of several that define a symbol, the first behind it."""
-    wanted = _symbols(root, elf.path)
+    wanted = _symbols(root, elf.path, budget)
     needed, called = set(wanted.needed), set(wanted.called)
     imports, calls = {}, {}
     for library in objects.behind(elf.path):
@@ -46,8 +51,11 @@ def with_imports(root: Path, elf: Elf, objects: Objects, own: Mapping[str, Symbo
     )
 
 
-def _symbols(root: Path, path: str) -> Symbols:
+def _symbols(root: Path, path: str, budget: Budget) -> Symbols:
+    budget.clock(path)
     try:
         return reader.symbols(root / path.lstrip("/"))
+    except TooCostly as exc:
+        raise budget.costly(Path(path), str(exc)) from None
     except (NotElf, OSError):
         return _NOTHING

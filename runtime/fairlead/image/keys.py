@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.errors import fail, os_error_as
-from fairlead.base.exposure import open_to_others
+from fairlead.base.exposure import exposed, open_to_others
 from fairlead.base.paths import atomic_write, config_dir
 
 SYSTEM_KEYS = Path("/etc/fairlead/keys")
@@ -276,14 +276,20 @@ def trusted(environ: Mapping[str, str] = os.environ) -> dict[str, PublicKey]:
     keys: dict[str, PublicKey] = {}
     for folder in reversed(key_folders(environ)):
         for path in sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else ():
-            for part in (folder, path):
-                if why := open_to_others(part):
-                    raise fail("key-exposed-trusted-folder", part=part, why=why)
+            for part, why in _exposed(path):
+                raise fail("key-exposed-trusted-folder", part=part, why=why)
             key = read_public(path)
             if path.name != f"{key.id}{SUFFIX}" or path.read_bytes() != key.line.encode():
                 raise fail("key-damaged-other-id", path=path, key_id=key.id)
             keys[key.id] = key
     return keys
+
+
+def _exposed(path: Path) -> list[tuple[Path, str]]:
+    """What others can write to of a key's file, its folder, and all through which they are found; and why."""
+    with os_error_as("key-unreadable", path=path, remedy="fairlead key list"):
+        own = [(part, why) for part in (path.parent, path) if (why := open_to_others(part))]
+        return own + list(exposed(path, path.parent))
 
 
 def trust(key: PublicKey, environ: Mapping[str, str] = os.environ) -> Path:

@@ -6,18 +6,22 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
 from fairlead.base.paths import resolve_in
+from fairlead.base.regular import open_regular
 from fairlead.elf.facts import Elf
 from fairlead.elf.loader import system_folders
 from fairlead.elf.mpi_symbols import GLIBC_PIECES
 
 # Links below them are no programs, and there are thousands.
 _NO_PROGRAMS = ("/etc", "/var", "/usr/share", "/usr/include", "/usr/src", "/usr/lib/.build-id")
+_LONGEST_SCRIPT = 64 << 10  # of whose text programs are read
+_PATH = re.compile(r"(?<![\w./$}-])/[\w.+-]+(?:/[\w.+-]+)+")
 _LONGEST_SHEBANG = 127  # the kernel's; execve(2)
 
 
@@ -34,6 +38,7 @@ class Objects:
         self._names: dict[str, dict[str, str]] = {}
         self._anywhere: dict[str, list[str]] = {}
         self._real: dict[str, str] = {}
+        self._nearest: dict[tuple[str, str, str], str] = {}
         for path, real in (*((p, p) for p in files), *links.items()):
             if real in files:
                 folder, _, name = path.rpartition("/")
@@ -93,8 +98,8 @@ class Objects:
     def behind(self, path: str) -> list[Elf]:
         """All libraries behind a file, without itself, breadth first."""
         seen, pending = {path: None}, [path]
-        while pending:
-            for real in self.needs[pending.pop(0)].values():
+        for one in pending:  # grows
+            for real in self.needs[one].values():
                 if real not in seen:
                     seen[real] = None
                     pending.append(real)
@@ -131,6 +136,22 @@ class Objects:
                 found[link] = f"-> {real}"
         return dict(sorted(found.items()))
 
+    def named(
+        self, scripts: Iterable[str], programs: Collection[str]
+    ) -> dict[str, tuple[str, ...]]:
+        """Of each script, those of ``programs`` that its text names by a path, also through symlinks."""
+        found = {}
+        for script in scripts:
+            with (self._root / script.lstrip("/")).open("rb") as stream:
+                text = stream.read(_LONGEST_SCRIPT).decode("utf-8", "replace")
+            lines = "\n".join(
+                line for line in text.splitlines() if not line.lstrip().startswith("#")
+            )
+            paths = {self._resolved(path) for path in _PATH.findall(lines)}
+            if there := tuple(sorted(paths.intersection(programs))):
+                found[script] = there
+        return found
+
     def _kind(self, elf: Elf) -> str:
         if not elf.interpreter:
             return "static"
@@ -147,8 +168,11 @@ class Objects:
             real = self._names.get(self._resolved(folder), {}).get(name)
             if real and self._files[real].machine == by.machine:
                 return real
-        same = [p for p in self._anywhere.get(name, ()) if self._files[p].machine == by.machine]
-        return min(same, key=lambda p: (p.rpartition("/")[0] != origin, p), default="")
+        if (asked := (name, by.machine, origin)) not in self._nearest:
+            same = (p for p in self._anywhere.get(name, ()) if self._files[p].machine == by.machine)
+            nearest = min(same, key=lambda p: (p.rpartition("/")[0] != origin, p), default="")
+            self._nearest[asked] = nearest
+        return self._nearest[asked]
 
     @cached_property
     def _system(self) -> tuple[str, ...]:
@@ -174,6 +198,6 @@ def target_of(root: Path, link: Path) -> str:
 
 def first_line(path: Path) -> str:
     """``#!`` and its words, of a script; empty for another file."""
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         line = stream.read(_LONGEST_SHEBANG).split(b"\n")[0]
     return line.decode("utf-8", "replace").strip() if line.startswith(b"#!") else ""

@@ -25,15 +25,15 @@ from fairlead.base.progress import Progress, Silent
 from fairlead.base.serde import cached, from_json
 from fairlead.base.suggest import suggest
 from fairlead.elf.facts import ImageFacts
+from fairlead.image.contents import VERSION, contents_of
 from fairlead.image.folder import kept
-from fairlead.image.mount import look, look_into
+from fairlead.image.mount import CannotLook, look_into
 from fairlead.image.packages import Installed
 from fairlead.image.sif import blocks, identity, is_sif, read_sif
 
 _RECORD_NAME = "image.json"  # the SIF's JSON object
 _SQUASHFS_MAGIC = b"hsqs"
 _TEXTS = ("recipe", "fairlead_version", "squashfs_sha256", "tree_sha256")
-_VERSION = "6"  # of the facts in the cache
 _SUFFIXES = (".sif", ".sqsh", ".squashfs")
 
 
@@ -46,9 +46,9 @@ class Image:
         path: the file or folder that an engine is given.
         format: ``sif``, ``squashfs`` or ``sandbox``.
         digest: sha256 of its squashfs, verified; empty for a sandbox.
-        looked: True when the facts come from looking inside, not from the image's record.
+        looked: False where this machine cannot look inside, and the facts are those that the image states.
         record: the record that fairlead's builder left in it; empty in images of others.
-        installed: its packages, of an image that was looked into; a record has them itself.
+        installed: its packages, of an image that was looked into.
     """
 
     name: str
@@ -63,12 +63,18 @@ class Image:
 
     @property
     def packages(self) -> Mapping[str, Mapping[str, str]]:
-        """Versions by name, of the kinds ``deb`` and ``wheel``."""
+        """Versions by name, of the kinds ``deb`` and ``wheel``: those recorded where they are all there, else those found.
+
+        A look also finds what other packages contain.
+        """
         recorded: Mapping[str, Mapping[str, str]] = self.record.get("packages", {})
         seen = self.installed.versions() if self.installed.packages else {}
         # The record of a folder may be older than the folder.
-        first, second = (seen, recorded) if self.format == "sandbox" else (recorded, seen)
-        return {"deb": {}, "wheel": {}, **(first or second)}
+        holds = self.format != "sandbox" and all(
+            recorded[kind].items() <= seen.get(kind, {}).items() for kind in recorded
+        )
+        first = recorded if recorded and (holds or not self.looked) else seen or recorded
+        return {"deb": {}, "wheel": {}, **first}
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -159,13 +165,13 @@ def open_image(
             raise fail("image-format-folder", path_name=path.name or path, path=path)
         facts = cache_dir(environ) / "facts"
         make = lambda: _read_folder(name, path, progress or Silent())  # noqa: E731
-        return replace(kept(Image, path, facts, _VERSION, make), name=name)
+        return replace(kept(Image, path, facts, VERSION, make), name=name)
     kind = file_format(path)
     if kind == "sif":
         read_sif(path)  # report a truncated file even if its facts are cached
     status = path.stat()
     identity = (
-        f"{_VERSION} {path} {status.st_dev} {status.st_ino} {status.st_size} "
+        f"{VERSION} {path} {status.st_dev} {status.st_ino} {status.st_size} "
         f"{status.st_mtime_ns} {status.st_ctime_ns}"
     )
     key = hashlib.sha256(identity.encode()).hexdigest()[:20]
@@ -173,6 +179,7 @@ def open_image(
         Image,
         cache_dir(environ) / "facts" / f"image-{key}.json",
         lambda: _read(name, path, kind, status.st_size, progress or Silent(), environ),
+        keep=lambda image: image.looked,  # squashfuse may be installed tomorrow
     )
     return replace(image, name=name)
 
@@ -201,7 +208,7 @@ def file_format(path: Path) -> str:
 
 
 def _read_folder(name: str, path: Path, progress: Progress) -> Image:
-    with progress.stage(f"looking into {path.name}") as stage:
+    with progress.stage(f"looking into {path.name}") as stage, reading(path):
         seen = look_into(path)
         stage.result(f"{seen.facts.files} ELF files")
     # Unlike that of a file, nothing shows whether the record still holds.
@@ -232,18 +239,28 @@ def _read(
         text = sif.document_bytes(_RECORD_NAME) or b""
         if sif.uuid != str(identity(digest, text)):
             raise fail("image-digest-identifier", record_name=_RECORD_NAME, **given)
-    if "facts" in record and expected:
-        try:
-            facts = from_json(ImageFacts, record["facts"])
-            kept = {k: v for k, v in record.items() if k != "facts"}
-            return Image(name, str(path), kind, size, digest, False, facts, kept)
-        except ValueError:
-            pass  # a record of another version: look instead
-    with progress.stage(f"looking into {path.name}") as stage:
-        seen = look(path, offset, environ)
-        stage.result(f"{seen.facts.files} ELF files")
-    record = record or _sound({k: v for k, v in seen.record.items() if k != "facts"}, path)
-    return Image(name, str(path), kind, size, digest, True, seen.facts, record, seen.installed)
+    facts = cache_dir(environ) / "facts"
+    try:
+        inside = contents_of(path, offset, digest, facts, progress, environ)
+    except CannotLook:
+        if not expected or "facts" not in record:
+            raise
+        recorded = _recorded(record["facts"], path)
+        return Image(name, str(path), kind, size, digest, False, recorded, _without_facts(record))
+    record = _without_facts(record) or _sound(dict(inside.record), path)
+    return Image(name, str(path), kind, size, digest, True, inside.facts, record, inside.installed)
+
+
+def _without_facts(record: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in record.items() if k != "facts"}
+
+
+def _recorded(facts: object, path: Path) -> ImageFacts:
+    """The facts that an image states about itself, for a machine that cannot look."""
+    try:
+        return from_json(ImageFacts, facts)
+    except ValueError:  # of another version, or of another author
+        raise fail("image-record", path=path, record_name=_RECORD_NAME) from None
 
 
 def _sound(record: dict[str, Any], path: Path) -> dict[str, Any]:

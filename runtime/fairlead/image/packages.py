@@ -13,8 +13,8 @@ from email.parser import HeaderParser
 from pathlib import Path
 
 from fairlead.base.paths import resolve_in
+from fairlead.image.budget import Budget
 
-_MOST_BYTES = 64 << 20
 # dpkg reports the Python modules that Debian packages.
 _DEBIAN = re.compile(r"usr/lib/python3(\.\d+)?/dist-packages$")
 
@@ -53,10 +53,16 @@ class Installed:
         return versions
 
 
-def installed(root: Path) -> Installed:
-    """The packages of the tree at ``root``."""
-    release = os_release(root)
-    packages = {*_debs(root), *_wheels(root)}
+def installed(root: Path, budget: Budget | None = None) -> Installed:
+    """The packages of the tree at ``root``.
+
+    Raises:
+        FairleadError: it takes more than ``budget``.
+        OSError: a part of it cannot be read.
+    """
+    budget = budget or Budget(root)
+    release = os_release(root, budget)
+    packages = {*_debs(root, budget), *_wheels(root, budget)}
     return Installed(
         distribution=release.get("ID", ""),
         suite=release.get("VERSION_CODENAME", ""),
@@ -64,20 +70,22 @@ def installed(root: Path) -> Installed:
     )
 
 
-def text_in(root: Path, name: str | Path) -> str:
-    """A file of the tree at ``root``; empty when there is none that can be read."""
-    inner = resolve_in(root, root / name)
+def text_in(root: Path, name: str | Path, budget: Budget) -> str:
+    """A file of the tree at ``root``; empty when there is none that can be read.
+
+    Raises:
+        FairleadError: it is longer than such files are.
+    """
     try:
-        if inner is None or not inner.is_file() or inner.stat().st_size > _MOST_BYTES:
-            return ""
-        return inner.read_text("utf-8", "replace")
+        inner = resolve_in(root, root / name)
+        return budget.text(inner) if inner else ""
     except OSError:
         return ""
 
 
-def os_release(root: Path) -> Mapping[str, str]:
+def os_release(root: Path, budget: Budget) -> Mapping[str, str]:
     """The fields of the tree's os-release(5)."""
-    text = text_in(root, "etc/os-release")
+    text = text_in(root, "etc/os-release", budget)
     return dict(re.findall(r'^(\w+)=["\']?([^"\'\n]*)', text, re.MULTILINE))
 
 
@@ -86,19 +94,37 @@ def belongs_to_kernel(name: str) -> bool:
     return name in ("proc", "sys", "dev")
 
 
-def walk(root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """As ``os.walk``, without the file systems of the kernel."""
-    for folder, folders, files in os.walk(root):
-        if folder == os.fspath(root):
-            folders[:] = [name for name in folders if not belongs_to_kernel(name)]
+def walk(root: Path, budget: Budget) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """As ``os.walk``, without the file systems of the kernel, and without folders that may not be read.
+
+    Raises:
+        FairleadError: the tree is larger or deeper than ``budget`` allows.
+        OSError: a folder cannot be read, as when the image is damaged.
+    """
+    pending = [(os.fspath(root), 0)]
+    while pending:
+        folder, depth = pending.pop()
+        folders: list[str] = []
+        files: list[str] = []
+        try:
+            with os.scandir(folder) as listing:
+                for item in listing:
+                    budget.entry(item.path, depth)
+                    if not item.is_dir(follow_symlinks=False):
+                        files.append(item.name)
+                    elif depth or not belongs_to_kernel(item.name):
+                        folders.append(item.name)
+        except PermissionError:
+            continue
         yield Path(folder), folders, files
+        pending += [(os.path.join(folder, name), depth + 1) for name in reversed(folders)]  # noqa: PTH118
 
 
-def _debs(root: Path) -> Iterator[Package]:
+def _debs(root: Path, budget: Budget) -> Iterator[Package]:
     dpkg = root / "var/lib/dpkg"
     folder = resolve_in(root, dpkg / "status.d")  # of images without a package manager
     parts = sorted(folder.iterdir()) if folder and folder.is_dir() else []
-    texts = [text_in(root, path) for path in (dpkg / "status", *parts)]
+    texts = [text_in(root, path, budget) for path in (dpkg / "status", *parts)]
     for stanza in re.split(r"\n{2,}", "\n\n".join(texts)):
         keys = dict(re.findall(r"^([\w-]+): (.*)$", stanza, re.MULTILINE))
         state = keys.get("Status", "install ok installed").split()
@@ -106,11 +132,12 @@ def _debs(root: Path) -> Iterator[Package]:
             yield Package("deb", keys["Package"], keys["Version"], keys.get("Architecture", ""))
 
 
-def _wheels(root: Path) -> Iterator[Package]:
-    for folder, folders, _ in walk(root):
+def _wheels(root: Path, budget: Budget) -> Iterator[Package]:
+    for folder, folders, _ in walk(root, budget):
         infos = [folder / name for name in folders if name.endswith(".dist-info")]
         if not _DEBIAN.search(str(folder)):
-            yield from filter(None, (_wheel(text_in(root, i / "METADATA")) for i in infos))
+            texts = (text_in(root, info / "METADATA", budget) for info in infos)
+            yield from filter(None, map(_wheel, texts))
         folders[:] = [name for name in folders if not name.endswith(".dist-info")]
 
 

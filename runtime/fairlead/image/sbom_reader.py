@@ -1,6 +1,6 @@
 """What ``inspect`` reports in addition to an image's facts: the digest of its tree, its bill of materials.
 
-Images of fairlead's builder have both in their record; other images are scanned.
+Images of fairlead's builder have a bill of materials in them; other images are scanned.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from fairlead.base.errors import fail
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Progress, Silent
-from fairlead.base.serde import cached
+from fairlead.image.contents import keep_tree, known_tree
 from fairlead.image.mount import MATERIALS, Seen, look, look_into
 from fairlead.image.open import Image
 from fairlead.image.sbom import component, document
@@ -25,7 +25,7 @@ from fairlead.image.tree_digest import scan_folder, tree_sha256
 def tree_of(
     image: Image, environ: Mapping[str, str] = os.environ, progress: Progress | None = None
 ) -> str:
-    """The digest of an image's tree (:mod:`fairlead.image.tree_digest`), from its record or by reading all of it.
+    """The digest of an image's tree (:mod:`fairlead.image.tree_digest`), by reading all of it, once.
 
     Raises:
         FairleadError: it cannot be looked into.
@@ -35,17 +35,13 @@ def tree_of(
     if image.format == "sandbox":
         with progress.stage(f"reading {Path(image.path).name}", unit="B") as stage:
             return tree_sha256(scan_folder(Path(image.path), stage.advance))
-    recorded = str(image.record.get("tree_sha256", ""))
-    if recorded and not image.looked:
-        return recorded
-
-    def read() -> dict[str, str]:
+    facts = cache_dir(environ) / "facts"
+    tree = known_tree(image.digest, facts)
+    if not tree:
         with progress.stage(f"reading {Path(image.path).name}"):
-            digest = _seen(image, environ, whole=True).tree_sha256
-        return {"squashfs_sha256": image.digest, "tree_sha256": digest}
-
-    kept = cache_dir(environ) / "facts" / f"tree-{image.digest[:20]}.json"
-    return cached(dict[str, str], kept, read)["tree_sha256"]
+            tree = _seen(image, environ, whole=True).tree_sha256
+        keep_tree(image.digest, tree, facts)
+    return tree
 
 
 def materials_of(image: Image, environ: Mapping[str, str] = os.environ) -> str:

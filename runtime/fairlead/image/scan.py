@@ -10,16 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairlead.base.paths import resolve_in
+from fairlead.base.regular import open_regular
 from fairlead.elf import reader as elf_file
 from fairlead.elf.facts import Elf, ImageFacts, MpiLibrary
 from fairlead.elf.mpi_symbols import (
     GLIBC_PIECES,
+    contains_mpi,
     identify,
     is_binding,
     is_mpi_library,
     is_request,
 )
-from fairlead.elf.reader import NotElf, newest
+from fairlead.elf.reader import NotElf, TooCostly, newest
+from fairlead.image.budget import Budget
 from fairlead.image.imports import own_libraries, with_imports
 from fairlead.image.objects import Objects, first_line, target_of
 from fairlead.image.packages import os_release, walk
@@ -27,29 +30,31 @@ from fairlead.image.packages import os_release, walk
 _PYTHON = re.compile(r"python(3\.\d+)$")
 
 
-def scan_tree(root: Path) -> ImageFacts:
+def scan_tree(root: Path, budget: Budget | None = None) -> ImageFacts:
     """Reads every ELF file below ``root``, a complete root file system.
 
     Symlinks are resolved inside ``root``, never on this machine.
 
     Raises:
-        OSError: ``root`` cannot be read.
+        FairleadError: it takes more than ``budget``.
+        OSError: a part of it cannot be read.
     """
+    budget = budget or Budget(root)
     links: dict[str, str] = {}
     elves: dict[str, Elf] = {}
     scripts: dict[str, str] = {}
     floor: list[str] = []
     pieces: list[tuple[str, str]] = []
     libstdcxx = libgfortran = ""
-    for path in _candidates(root, links):
+    known: dict[tuple[int, int], Elf | str] = {}  # hard links cost nothing
+    for path, inode in _candidates(root, links, budget):
         inside = "/" + str(path.relative_to(root))
-        try:
-            elf = elf_file.read(path, inside)
-        except NotElf:
-            if line := first_line(path):
-                scripts[inside] = line
+        found = known[inode] = known[inode] if inode in known else _content(path, budget)
+        if isinstance(found, str):
+            if found:
+                scripts[inside] = found
             continue
-        elves[inside] = elf
+        elf = elves[inside] = replace(found, path=inside)
         floor.append(elf.needs.get("GLIBC", ""))
         if GLIBC_PIECES.match(elf.soname):
             pieces.append((elf.soname, inside))
@@ -60,24 +65,27 @@ def scan_tree(root: Path) -> ImageFacts:
     objects = Objects(root, elves, links)
     glibc_files = _glibc_files(pieces, objects.loaders)
     libc = elves.get(glibc_files.get("libc.so.6", ""))
-    mpis = [_mpi(root, elf, objects) for elf in elves.values() if is_mpi_library(elf)]
+    libraries = [elf for elf in elves.values() if is_mpi_library(elf)]
+    budget.mpis(len(libraries))
+    mpis = [_mpi(root, elf, objects) for elf in libraries]
     paths = {mpi.path for mpi in mpis}
-    ends = {*paths, *(p for p, e in elves.items() if _asks(e) or _contains(e))}
+    ends = {*paths, *(p for p, e in elves.items() if _asks(e) or contains_mpi(e))}
     leads = objects.leads(ends)
     parts = {p for p in leads if is_binding(elves[p].soname)}
     consumers = []
     for place, elf in elves.items():
+        budget.clock(place)
         tied = objects.tied(elf, paths) if place in leads or elf.opens else ()
         needed = paths.union(parts).intersection(leads.get(place, {}).values())
-        if place not in paths and (needed or tied or _asks(elf) or _contains(elf)):
+        if place not in paths and (needed or tied or _asks(elf) or contains_mpi(elf)):
             consumers.append(replace(elf, tied=tied))
-    own = own_libraries(root, objects, paths | parts)
-    consumers = [with_imports(root, elf, objects, own) for elf in consumers]
+    own = own_libraries(root, objects, paths | parts, budget)
+    consumers = [with_imports(root, elf, objects, own, budget) for elf in consumers]
     return ImageFacts(
         arch=libc.machine if libc else "",
         glibc=libc.offers.get("GLIBC", "") if libc else "",
         libstdcxx=libstdcxx,
-        os=os_release(root).get("PRETTY_NAME", ""),
+        os=os_release(root, budget).get("PRETTY_NAME", ""),
         python=_python(root),
         mpis=tuple(sorted(mpis, key=lambda m: m.path)),
         consumers=tuple(sorted(consumers, key=lambda e: e.path)),
@@ -88,7 +96,18 @@ def scan_tree(root: Path) -> ImageFacts:
         leads=leads,
         parts=objects.among({*own, *(e.path for e in consumers)} - paths, set(own)),
         programs=objects.programs(scripts, links),
+        named=objects.named(scripts, {elf.path for elf in consumers if elf.can_start}),
     )
+
+
+def _content(path: Path, budget: Budget) -> Elf | str:
+    """The facts of an ELF file, or the first line of a script; empty for another file."""
+    try:
+        return elf_file.read(path)
+    except TooCostly as exc:
+        raise budget.costly(path, str(exc)) from None
+    except NotElf:
+        return first_line(path)
 
 
 def _mpi(root: Path, elf: Elf, objects: Objects) -> MpiLibrary:
@@ -106,13 +125,16 @@ def _glibc_files(pieces: list[tuple[str, str]], loaders: Sequence[str]) -> dict[
     return {name: path for name, path in pieces if path.rpartition("/")[0] in own}
 
 
-def _candidates(root: Path, links: dict[str, str]) -> Iterator[Path]:
-    """Regular files that can be ELF files or scripts: a mode bit or a name says so, then the first bytes do.
+def _candidates(
+    root: Path, links: dict[str, str], budget: Budget
+) -> Iterator[tuple[Path, tuple[int, int]]]:
+    """Regular files that can be ELF files or scripts, each with what its hard links share: a mode bit or a name says
+    so, then the first bytes do.
 
     Args:
         links: takes the symlinks on the way.
     """
-    for folder, folders, files in walk(root):
+    for folder, folders, files in walk(root, budget):
         folders.sort()
         for name in (*sorted(files), *folders):
             path = folder / name
@@ -124,24 +146,16 @@ def _candidates(root: Path, links: dict[str, str]) -> Iterator[Path]:
                     continue
                 if not status.st_mode & 0o111 and ".so" not in name:
                     continue
-                with path.open("rb") as stream:
+                with open_regular(path) as stream:
                     magic = stream.read(4)
                 if magic == b"\x7fELF" or (magic[:2] == b"#!" and status.st_mode & 0o111):
-                    yield path
+                    yield path, (status.st_dev, status.st_ino)
             except PermissionError:
                 continue
 
 
 def _asks(elf: Elf) -> bool:
     return any(is_request(name) for name in elf.needed)
-
-
-def _contains(elf: Elf) -> bool:
-    """A program or an extension module with an MPI in it.
-
-    Libraries such as ParMETIS, which neither need nor contain one, rely on the program that loads them.
-    """
-    return bool(elf.holds) or ("MPI_Init" in elf.mpi_exports and not elf.soname)
 
 
 def _names(root: Path, path: Path) -> Iterator[str]:

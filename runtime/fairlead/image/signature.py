@@ -24,7 +24,7 @@ from pathlib import Path
 
 from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, Finding, fail, os_error_as, warning
-from fairlead.base.exposure import open_to_others
+from fairlead.base.exposure import open_to_others, way
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.serde import from_json, to_json
@@ -185,8 +185,7 @@ def unchanged(verified: Verified) -> None:
 
 def exposed(verified: Verified) -> Finding | None:
     """A warning if another user could replace the image between check and use."""
-    image = Path(verified.path).resolve()
-    for part in (image, *image.parents):
+    for part in reversed(way(Path(verified.path))):
         if why := open_to_others(part):
             return warning(
                 "signature-exposed", part=part, why=why, quoted_part=shlex.quote(str(part))

@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from fairlead.base.regular import open_regular
+from fairlead.image.budget import Budget
+
 _CHUNK = 1 << 20
 # Engines mount over these; what lies in them is not the image's.
 HIDDEN = ("dev/", "proc/", "sys/")
@@ -60,40 +63,49 @@ def tree_sha256(tree: Tree) -> str:
 
 
 def scan_folder(
-    root: Path, advance: Callable[[int], object] = lambda amount: None
+    root: Path,
+    advance: Callable[[int], object] = lambda amount: None,
+    budget: Budget | None = None,
 ) -> dict[str, Entry]:
     """The entries of the folder ``root``. Sockets are left out: they belong to processes.
 
     Args:
         advance: called with the number of bytes of each read.
     Raises:
+        FairleadError: it takes more than ``budget``.
         OSError: a part of it cannot be read.
     """
+    budget = budget or Budget(root)
     tree: dict[str, Entry] = {}
-    pending = [("", os.fspath(root))]
+    pending = [("", os.fspath(root), 0)]
     while pending:
-        above, folder = pending.pop()
+        above, folder, depth = pending.pop()
         with os.scandir(folder) as entries:
             for item in entries:
                 path = f"{above}{item.name}"
                 if not belongs(path):
                     continue
-                entry = _entry(item, advance)
+                budget.entry(item.path, depth)
+                entry = _entry(item, advance, budget)
                 if entry is not None:
                     tree[path] = entry
                     if entry.kind == "folder":
-                        pending.append((f"{path}/", item.path))
+                        pending.append((f"{path}/", item.path, depth + 1))
     return tree
 
 
-def _entry(item: os.DirEntry[str], advance: Callable[[int], object]) -> Entry | None:
+def _entry(
+    item: os.DirEntry[str], advance: Callable[[int], object], budget: Budget
+) -> Entry | None:
     status = item.stat(follow_symlinks=False)
     mode = stat.S_IMODE(status.st_mode)
     match stat.S_IFMT(status.st_mode):
         case stat.S_IFREG:
             digest = hashlib.sha256()
-            with open(item.path, "rb", buffering=0) as stream:
+            budget.read(status.st_size, item.path)
+            with open_regular(item.path) as stream:
                 while chunk := stream.read(_CHUNK):
+                    budget.clock(item.path)
                     digest.update(chunk)
                     advance(len(chunk))
             return Entry("file", mode, str(status.st_size), digest.hexdigest())

@@ -24,8 +24,9 @@ from fairlead.base.paths import atomic_write
 from fairlead.engines import registry as engines
 from fairlead.engines.model import Call
 from fairlead.launch import leftovers, node_check, processes, ranks_output, shm_cleanup
-from fairlead.launch.leaving import Culprit, Leaving, culprit
+from fairlead.launch.leaving import Culprit, Leaving, Ranks, culprit
 from fairlead.launch.node_check import NodeCheck, Opened
+from fairlead.launch.nodes import Lost, Nodes, host_of, unreachable
 from fairlead.launch.processes import INHERITED
 from fairlead.launch.processes import Streams as Streams
 from fairlead.launchers import registry as launchers
@@ -51,6 +52,7 @@ _STALE = (
     "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PALS_RANKID",
     "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "ALPS_APP_PE", "SLURM_PROCID",
 )  # fmt: skip
+_BEGUN = "begun"  # a file of the run's folder, as old as the launch
 _POLL_S = 0.1
 _KEPT_S = 3600.0  # how long the records of a run that has ended stay, at least
 _NOTED_S = 30 * 86400.0  # those of a killed run whose shared memory nobody has removed
@@ -67,6 +69,7 @@ class CommandLine:
         ranks: how many it starts; 0 where that is unknown.
         in_container: the engine is part of the launcher, and starts the shell around a rank.
         image: what each node has to find before its ranks start.
+        hosts: the nodes that were named, if any.
     """
 
     argv: tuple[str, ...]
@@ -77,6 +80,7 @@ class CommandLine:
     ranks: int = 0
     in_container: bool = False
     image: Opened | None = None
+    hosts: tuple[str, ...] = ()
 
     def write_files(self) -> None:
         """Writes what the line names; each file's name states its content.
@@ -122,6 +126,7 @@ class LaunchResult:
         launcher_code: what the launcher itself returned, negative for a signal.
         killed: processes that had to be killed after the launcher's end.
         culprit: the rank that others failed for, by their own account, if it is another than the first that failed.
+        lost: nodes that are out of reach.
     """
 
     code: int
@@ -131,6 +136,7 @@ class LaunchResult:
     seconds: float
     killed: int
     culprit: Culprit | None = None
+    lost: tuple[Lost, ...] = ()
 
 
 def command_line(
@@ -292,34 +298,43 @@ def launch(
         KeyboardInterrupt: after everything was ended.
     """
     line.write_files()
+    check = NodeCheck(folder, line.image)
+    nodes = Nodes(folder, on_finding) if line.ranks != 1 and not line.in_container else None
     if not line.in_container:
-        node_check.write(folder, line.image)
-    nodes = NodeCheck(folder, line.image)
+        node_check.write(folder, line.image, agents=nodes is not None)
     begun = time.monotonic()
+    with suppress(OSError):
+        (folder / _BEGUN).touch()
     leftovers.clear_dead(folder.parent)
     memory = leftovers.begin(folder)
     whole, grace_s = False, GRACE_S
-    leaving = Leaving(folder, on_finding)
+    leaving = Leaving(folder, on_finding, look=Ranks(folder.name, nodes).waiter)
     with os_error_as("launcher-cannot-executed", line=line):
         started = processes.start(line.argv, line.environment(environ), folder.name, streams)
 
     def look() -> None:
-        nodes.look()
+        check.look()
+        if nodes:
+            nodes.look()
         watch()
 
     try:
         done = _wait(
             started.process, folder, limits, look, leaving, _AllEnded(line, limits, streams)
         )
-        nodes.look()
+        check.look()
         if not done:
             on_finding(warning("launcher-after-ranks", line=line, limits=limits))
         whole = started.process.returncode == 0
+        outlive = line.kind != "srun"  # Slurm ends all of a step
+        lost = nodes.lost(agents_outlive_ranks=outlive) if nodes and not whole else ()
     except FairleadError:
         grace_s = limits.grace_s
         raise
     finally:
         leaving.close()
+        if nodes:
+            nodes.close()
         killed = processes.end(started, grace_s)
         if line.kind in LAUNCHERS and not whole:
             LAUNCHERS.get(line.kind).cancel(line.argv[0], folder, environ)
@@ -339,6 +354,7 @@ def launch(
         time.monotonic() - begun,
         killed,
         culprit(folder, failed[0].rank if failed else "", words) if code else None,
+        lost or _unreached(line, folder) if code else (),
     )
 
 
@@ -407,6 +423,13 @@ class _AllEnded:
         return True  # closed
 
 
+def _unreached(line: CommandLine, folder: Path) -> tuple[Lost, ...]:
+    """The named hosts that nothing was heard of, and to which there is no way."""
+    heard = {host_of(path).partition(".")[0] for path in folder.glob("node.*.*")}
+    silent = [host for host in line.hosts if host.partition(".")[0] not in heard]
+    return tuple(Lost(host, why) for host, why in unreachable(silent).items())
+
+
 def _within_mpi(folder: Path, rank: str) -> bool:
     """Whether a rank that has ended had called MPI_Init and not MPI_Finalize: the others wait then.
 
@@ -431,6 +454,14 @@ def exits(folder: Path) -> tuple[RankExit, ...]:
     return tuple(sorted(found, key=lambda r: (r.order, r.rank)))
 
 
+def seconds_of(folder: Path, ended: RankExit) -> float | None:
+    """How long after the launch a rank ended, by the clock of the run's folder; None where that is unknown."""
+    try:
+        return max(ended.order - (folder / _BEGUN).stat().st_mtime_ns, 0) / 1e9
+    except OSError:
+        return None
+
+
 def signal_name(code: int) -> str:
     """``137`` as ``killed by SIGKILL``, ``3`` as ``exit code 3``."""
     if code > 128:
@@ -453,11 +484,20 @@ def on_host(where: str, hosts: Mapping[int, str]) -> str:
     return f"{named[0]} on {host}{where[named.end() :]}" if named and host else where
 
 
+_REMEDIES = {
+    135: "SIGBUS is most often shared memory that is full: `df -h /dev/shm` on the rank's host",
+    137: "SIGKILL is most often the kernel when memory runs out: `dmesg | grep -i oom`",
+}
+
+
 def explain_exit(result: LaunchResult) -> Finding | None:
     """What went wrong in a launch that ended badly; None when every rank ended with 0."""
     if result.code == 0:
         return None
     failed = [r for r in result.ranks if r.code]
+    if result.lost:
+        others = [f"{lost.host}: {lost.why}" for lost in result.lost[1:6]]
+        return error("host-lost", lost=result.lost[0], others="; ".join(["", *others]))
     if not failed and result.culprit:
         return error("aborted-for-one", culprit=result.culprit)
     if not failed and result.started:
@@ -471,9 +511,7 @@ def explain_exit(result: LaunchResult) -> Finding | None:
     why = f"after it: {', '.join(after)}" if after else "every other rank ended well"
     if result.started == 1:
         why = "it was the only rank"
-    remedy = "read its own output above for the reason"
-    if first.code == 137:
-        remedy = "SIGKILL is most often the kernel when memory runs out: `dmesg | grep -i oom`"
+    remedy = _REMEDIES.get(first.code, "read its own output above for the reason")
     said = signal_name(first.code)
     if result.culprit:
         return error(

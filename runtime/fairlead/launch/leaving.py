@@ -11,31 +11,41 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from fairlead.base.errors import Finding, fail, warning
 from fairlead.launch import processes, stacks
+from fairlead.launch.nodes import Nodes
 
 _FIRST_LOOK_S, _NEXT_LOOK_S, _WATCH_S = 10.0, 15.0, 10.0
 _UNSEEN_S = 30.0
 _WORK_S, _WORK_BYTES = 0.5, 1 << 20  # more within `_WATCH_S` is work
+# With other nodes: a message that the network lost may be on its way for longer.
+_WATCH_ALL_S = 15.0
+_ANSWER_S, _FRESH_S = 5.0, 3.0  # of agents, who report every second
 
 
 class Waiter(Protocol):
     """A rank that was in an MPI call when it was looked at.
 
     Attributes:
-        function: the call, as ``MPI_Barrier``.
+        function: the call, as ``MPI_Barrier``; empty until its node has answered.
+        elsewhere: it is on another node.
     """
 
     function: str
+    elsewhere: bool
 
     def moved(self) -> bool:
-        """Whether the call has returned since, or the process has worked otherwise."""
+        """Whether the call has returned since, or the process has worked otherwise.
+
+        Raises:
+            Unseen: it cannot be looked at.
+        """
 
     def close(self) -> None:
         """Stops watching it."""
@@ -131,15 +141,16 @@ class Leaving:
         """
         Args:
             folder: the run's; its name marks the run's processes.
-            on_finding: called at most once, when ranks cannot be looked at.
+            on_finding: called at most once, with the rank that left, where the launch goes on for long.
         """
         self._folder, self._on_finding, self._clock = folder, on_finding, clock
-        self._look = look or Processes(folder.name).waiter
+        self._look = look or Ranks(folder.name, None).waiter
         self._state: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
         self._since = self._next = 0.0
         self._waiters: dict[str, Waiter] = {}
         self._watched_since = 0.0
         self._reported = False
+        self._unseen = "", ""  # the last rank that could not be looked at, and why
 
     def look(self, codes: Mapping[str, int]) -> None:
         """One look at the run's records, and now and then at its processes.
@@ -156,10 +167,13 @@ class Leaving:
         if state != self._state:
             self.close()
             self._state, self._since, self._next = state, now, now + _FIRST_LOOK_S
+            self._unseen = "", ""
         if not gone or not rest:
             return
         if self._waiters:
             self._judge(gone, now)
+        elif now - self._since >= _UNSEEN_S and not self._reported:
+            self._report(gone)
         elif now >= self._next:
             self._next = now + max(_NEXT_LOOK_S, (now - self._since) / 4)
             self._begin(gone, rest, now)
@@ -171,6 +185,7 @@ class Leaving:
         self._waiters = {}
 
     def _begin(self, gone: Mapping[str, str], rest: Collection[str], now: float) -> None:
+        self._unseen = "", ""
         for rank in sorted(rest, key=_by_number):
             note = _note(self._folder, "started", rank)
             try:
@@ -185,25 +200,42 @@ class Leaving:
         return None
 
     def _judge(self, gone: Mapping[str, str], now: float) -> None:
-        if any(waiter.moved() for waiter in self._waiters.values()):
+        moved = False
+        for rank, waiter in self._waiters.items():
+            try:
+                moved = moved or waiter.moved()
+            except Unseen as unseen:
+                self.close()
+                return self._doubt(gone, rank, str(unseen), now)
+            if not waiter.function:
+                self._watched_since = now
+        elsewhere = any(waiter.elsewhere for waiter in self._waiters.values())
+        watch_s = _WATCH_ALL_S if elsewhere else _WATCH_S
+        if moved:
             self.close()
-        elif now - self._watched_since >= _WATCH_S:
+        elif now - self._watched_since >= watch_s:
             waits = [f"rank {rank} in {waiter.function}" for rank, waiter in self._waiters.items()]
             rank, place, how = self._first(gone)
             self.close()
             raise fail(
-                "rank-left", rank=rank, place=place, how=how, waits=_listed(waits), watch_s=_WATCH_S
+                "rank-left", rank=rank, place=place, how=how, waits=_listed(waits), watch_s=watch_s
             )
+        return None
 
     def _doubt(self, gone: Mapping[str, str], unseen: str, why: str, now: float) -> None:
-        if now - self._since >= _UNSEEN_S and not self._reported:
-            self._reported = True
-            rank, place, how = self._first(gone)
-            self._on_finding(
-                warning(
-                    "rank-left-unseen", rank=rank, place=place, how=how, unseen=unseen, reason=why
-                )
-            )
+        self._unseen = unseen, why
+
+    def _report(self, gone: Mapping[str, str]) -> None:
+        """Names the rank that has left where the launch goes on: what looks like work may be a loop that waits."""
+        self._reported = True
+        rank, place, how = self._first(gone)
+        unseen, reason = self._unseen
+        given = {"rank": rank, "place": place, "how": how}
+        self._on_finding(
+            warning("rank-left-unseen", unseen=unseen, reason=reason, **given)
+            if unseen
+            else warning("rank-left-others", seconds=_UNSEEN_S, **given)
+        )
 
     def _first(self, gone: Mapping[str, str]) -> tuple[str, str, str]:
         """The rank to name, with its host, and how it has left."""
@@ -222,11 +254,91 @@ def _listed(parts: list[str]) -> str:
     return ", ".join([*parts[:6], *more])
 
 
-class Processes:
-    """The ranks of a run on this machine."""
+class Ranks:
+    """The ranks of a run, here and on other nodes."""
 
-    def __init__(self, run_id: str):
-        self._run_id = run_id
+    def __init__(self, run_id: str, nodes: Nodes | None):
+        self._here, self._nodes = Processes(lambda: processes.of_run(run_id)), nodes
+
+    def waiter(self, rank: str, note: str) -> Waiter | None:
+        """As of :class:`Processes`; of another node's rank nothing is known until its agent answers.
+
+        Raises:
+            Unseen: there is no agent, or it may not be traced.
+        """
+        host = note.partition(" ")[0]
+        number = self._nodes.ask(host, ask="watch", rank=rank, note=note) if self._nodes else None
+        if self._nodes is None or number is None:
+            return self._here.waiter(rank, note)
+        return _Elsewhere(self._nodes, host, number)
+
+
+class _Elsewhere:
+    elsewhere = True
+
+    def __init__(self, nodes: Nodes, host: str, number: int):
+        self.function = ""
+        self._nodes, self._host, self._number = nodes, host, number
+        self._asked = time.monotonic()
+
+    def moved(self) -> bool:
+        at, said = self._nodes.answers.get((self._host, self._number), (self._asked, {}))
+        silent_s = time.monotonic() - at
+        if why := said.get("unseen"):
+            raise Unseen(f"on {self._host}: {why}")
+        if not said and silent_s > _ANSWER_S:
+            raise Unseen(f"the agent on {self._host} does not answer")
+        self.function = str(said.get("function", ""))
+        return bool(said) and (bool(said.get("moved")) or silent_s > _FRESH_S)
+
+    def close(self) -> None:
+        self._nodes.answers.pop((self._host, self._number), None)
+        self._nodes.ask(self._host, ask="stop", watch=self._number)
+
+
+class Watches:
+    """What a node's agent looks at for the launching host.
+
+    Args:
+        pids: the run's processes on this node.
+    """
+
+    def __init__(self, pids: Callable[[], list[int]]):
+        self._here = Processes(pids)
+        self._waiters: dict[int, Waiter] = {}
+
+    def begin(self, question: Mapping[str, Any]) -> dict[str, object]:
+        """The first answer about a rank."""
+        number = int(question["number"])
+        try:
+            waiter = self._here.waiter(str(question["rank"]), str(question["note"]))
+        except Unseen as unseen:
+            return {"number": number, "unseen": str(unseen)}
+        if waiter is None:
+            return {"number": number, "moved": True}
+        self._waiters[number] = waiter
+        return {"number": number, "function": waiter.function, "moved": False}
+
+    def stop(self, number: object) -> None:
+        """Nobody asks for that answer any more."""
+        if waiter := self._waiters.pop(number, None):  # type: ignore[call-overload]
+            waiter.close()
+
+    def now(self) -> Iterator[dict[str, object]]:
+        """The present answers."""
+        for number, waiter in self._waiters.items():
+            yield {"number": number, "function": waiter.function, "moved": waiter.moved()}
+
+
+class Processes:
+    """The ranks of a run on this machine.
+
+    Args:
+        pids: the run's processes.
+    """
+
+    def __init__(self, pids: Callable[[], list[int]]):
+        self._pids = pids
 
     def waiter(self, rank: str, note: str) -> Waiter | None:
         """The rank as it waits in MPI; None where it is at work.
@@ -235,7 +347,7 @@ class Processes:
             Unseen: it is on another machine, or may not be traced.
         """
         host, _, number = note.strip().partition(" ")
-        found = [pid for pid in processes.of_run(self._run_id) if _is(pid, number, rank)]
+        found = [pid for pid in self._pids() if _is(pid, number, rank)]
         if len(found) != 1:
             raise Unseen(f"it runs on {host}, out of sight from here")
         try:
@@ -252,9 +364,11 @@ class Processes:
 
 
 class _Waiting:
+    elsewhere = False
+
     def __init__(self, pid: int, call: stacks.Call):
         self.function, self._pid = call.function, pid
-        self._returns = stacks.Returns(pid, call.returns_to)
+        self._returns = stacks.returns(pid, call.returns_to)
         self._before = _work(pid)
 
     def moved(self) -> bool:

@@ -14,6 +14,7 @@ import hashlib
 import os
 import shlex
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +25,14 @@ from fairlead.engines.model import Takes
 from fairlead.image.open import Image
 from fairlead.image.sif import blocks, read_sif
 from fairlead.image.signature import Verified
+from fairlead.launch.nodes import BOOT, host_of, key
 from fairlead.swap.model import Plan
 
 SCRIPT = "node.sh"
 LEAST_SHM_KIB = 1024  # with less, every MPI ends at its start, by SIGBUS
-_HOSTNAME, _BOOT = Path("/proc/sys/kernel/hostname"), Path("/proc/sys/kernel/random/boot_id")
 
 # $1: the run's folder. Above it stand `image` (empty: none is checked), `kind`, `offset`, `size`, `contents`,
-# `same` and `expected`, and `least`. The answer's first word is ok, shm, differs or unread.
+# `same` and `expected`, and `least`, `home`, `python` (empty: no agent) and `modules`. The answer's first word is ok, shm, differs or unread.
 _BODY = r"""
 LC_ALL=C TZ=UTC0 run=$1
 export LC_ALL TZ
@@ -78,6 +79,17 @@ if mkdir "$run/at.$key" 2>/dev/null; then
   if [ -n "$free" ] && [ "$free" -lt "$least" ]; then
     say shm "$free"
   elif verify; then
+    if [ "$key" != "$home" ] && [ -n "$python" ]; then
+      # The agent comes up while ranks already make theirs.
+      (cd /dev/shm 2>/dev/null && printf '%s\n' *) >"$run/memory.$key"
+      if [ -x "$python" ]; then
+        unset PYTHONHOME PYTHONSTARTUP
+        PYTHONPATH=$modules "$python" -s -B -m fairlead.launch.node "$run" "$key" "$PPID" \
+          </dev/null >/dev/null 2>"$run/agent.$key" &
+      else
+        echo "there is no $python" >"$run/unwatched.$key"
+      fi
+    fi
     say ok "${free:-unknown}"
   fi
 fi
@@ -152,18 +164,13 @@ def identity(path: str) -> str:
     """Which file or folder it is, as the script says it: kernel, device, inode, size, modification, change."""
     seen = os.stat(path)  # noqa: PTH116
     times = " ".join(_utc(ns) for ns in (seen.st_mtime_ns, seen.st_ctime_ns))
-    boot = _BOOT.read_text("utf-8").strip()
+    boot = BOOT.read_text("utf-8").strip()
     return f"{boot} {seen.st_dev} {seen.st_ino} {seen.st_size} {times}"
 
 
 def _utc(ns: int) -> str:
     seconds, rest = divmod(ns, 10**9)
     return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(seconds))}.{rest:09} +0000"
-
-
-def key() -> str:
-    """This node's name among the run's records."""
-    return f"{_HOSTNAME.read_text('utf-8').strip()}.{_BOOT.read_text('utf-8').strip()}"
 
 
 def _listed(folder: Opened) -> str:
@@ -174,27 +181,32 @@ def _listed(folder: Opened) -> str:
     return done.stdout.strip()
 
 
-def text(image: Opened | None) -> str:
-    """The script."""
+def text(image: Opened | None, agent: tuple[str, str] = ("", "")) -> str:
+    """The script.
+
+    Args:
+        agent: the Python that starts other nodes' agents, and the folder that it loads fairlead from.
+    """
     values = image._settings() if image else {"image": ""}
-    lines = [
-        f"{name}={shlex.quote(str(value))}"
-        for name, value in {**values, "least": LEAST_SHM_KIB}.items()
-    ]
+    values |= {"least": LEAST_SHM_KIB, "home": key(), "python": agent[0], "modules": agent[1]}
+    lines = [f"{name}={shlex.quote(str(value))}" for name, value in values.items()]
     return "\n".join(lines) + _BODY
 
 
-def write(folder: Path, image: Opened | None) -> None:
+def write(folder: Path, image: Opened | None, *, agents: bool = False) -> None:
     """Lays the script into a run's folder.
 
+    Args:
+        agents: nodes other than this host start theirs.
     Raises:
         FairleadError: exit code 123; it cannot be written.
     """
+    agent = (sys.executable, str(Path(__file__).parents[2])) if agents else ("", "")
     with (
         os_error_as("run-folder-records", folder=folder),
         atomic_write(folder / SCRIPT, "w") as out,
     ):
-        out.write(text(image))
+        out.write(text(image, agent))
 
 
 class NodeCheck:
@@ -231,11 +243,6 @@ def verified_hosts(folder: Path) -> set[str] | None:
     if not (folder / SCRIPT).exists():
         return None
     return {host_of(path) for path in folder.glob("node.*.*") if path.suffix != ".partial"}
-
-
-def host_of(answer: Path) -> str:
-    """The host's name in the name of its answer."""
-    return answer.name.partition(".")[2].rpartition(".")[0]
 
 
 def _shown(digests: str) -> str:

@@ -19,7 +19,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -130,7 +130,7 @@ def end(started: Started, grace_s: float = 2.0) -> int:
         clear = 0 if left else clear + 1
         if clear == 2:
             break
-        at_work = _guards() if time.monotonic() < until else set()
+        at_work = guards() if time.monotonic() < until else set()
         # After the first round, processes other than a guard may be its children.
         doomed = [pid for pid in left if pid not in at_work] if not (at_work and killed) else []
         rounds += bool(doomed)
@@ -148,7 +148,7 @@ def end(started: Started, grace_s: float = 2.0) -> int:
     return killed
 
 
-def _guards() -> set[int]:
+def guards() -> set[int]:
     """Processes that clean up after a container, with those they have started for it."""
     living = list(_living(""))
     return _with_descendants({p.pid for p in living if p.name == _GUARD}, living)
@@ -172,7 +172,9 @@ def wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
             process.wait(seconds)
         return process.poll() is not None
     try:
-        select.select([handle], [], [], seconds)
+        poll = select.poll()  # select knows no descriptor above 1023
+        poll.register(handle, select.POLLIN)
+        poll.poll(seconds * 1000)
     finally:
         os.close(handle)
     return process.poll() is not None
@@ -187,12 +189,12 @@ def survivors(started: Started) -> list[int]:
     return sorted(_with_descendants(found, living))
 
 
-def of_run(run_id: str) -> list[int]:
-    """Living processes that carry a run's marker, or descend from this process: those of another user
-    namespace may show no environment."""
+def of_run(run_id: str, more: Collection[int] = ()) -> list[int]:
+    """Living processes that carry a run's marker, descend from this process, or are among ``more``, with all their
+    descendants: those of another user namespace may show no environment."""
     me = os.getpid()
     living = [p for p in _living(run_id) if p.pid != me]
-    found = {p.pid for p in living if p.marked or p.parent == me}
+    found = {p.pid for p in living if p.marked or p.parent == me or p.pid in more}
     return sorted(_with_descendants(found, living))
 
 

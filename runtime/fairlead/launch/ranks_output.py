@@ -2,7 +2,7 @@
 
 Some launchers can do this, each in its own way. The shell around a rank knows its rank, so it does it for all of them.
 These are its parts: ``$r`` is the rank, ``"$@"`` its command, ``$o`` the folder of logs, ``$f`` the file of the rank
-in the run's folder. They set ``$c``, the exit code.
+in the run's folder. They set ``$c``, the exit code. The launches of a training add to one file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fairlead.swap.model import Request
 _AS_IS = '"$@"; c=$?; '
 _TO_FILE = (
     '[ -d "$o" ] || { echo "fairlead: $(uname -n) does not see $o: give --output-dir a folder that every '
-    'node sees" >&2; kill -9 $$; }; "$@" >"$o/rank.$r.log" 2>&1; c=$?; '
+    'node sees" >&2; kill -9 $$; }; "$@" >>"$o/rank.$r.log" 2>&1; c=$?; '
 )
 # Pipes with names: descriptors by number could be those by which the launcher speaks to the rank.
 _LABELLED = (

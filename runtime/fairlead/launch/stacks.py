@@ -4,6 +4,9 @@ A stack is unwound by the tables that compilers leave for exceptions (``.eh_fram
 memory: files of a container need not be found. Addresses on a stack that merely look like code are stale as often as
 not, so nothing is guessed: what cannot be unwound is None. The process stands still for about a millisecond.
 
+Whether a call returns is counted by a hardware breakpoint: the kernel's own counter, or, where that is not allowed to
+users (Debian, Ubuntu, seccomp of a container), the debug register that ptrace sets, at the price of one stop.
+
 Linux on x86-64 only. Whoever may not trace the process (Yama, another user, gdb is there first) sees nothing.
 """
 
@@ -15,15 +18,20 @@ import os
 import platform
 import re
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from signal import SIGTRAP
+from typing import BinaryIO, NamedTuple, Protocol
 
-_SEIZE, _INTERRUPT, _DETACH, _GETREGS = 0x4206, 0x4207, 17, 12
+_SEIZE, _INTERRUPT, _LISTEN = 0x4206, 0x4207, 0x4208
+_PEEK_USER, _POKE_USER, _CONT, _GETREGS, _DETACH = 3, 6, 7, 12, 17
+_DEBUG_REGISTERS = 848  # in struct user
+_DR0, _DR6, _DR7 = 0, 6, 7
 _WALL = 0x40000000
 _PERF_EVENT_OPEN = 298
 _BREAKPOINT, _ON_EXECUTE, _ATTRIBUTE = 5, 4, 112  # PERF_TYPE_BREAKPOINT, HW_BREAKPOINT_X, bytes
@@ -32,6 +40,7 @@ _CLOEXEC = 8
 _STRTAB, _SYMTAB, _STRSZ, _GNU_HASH = 5, 6, 10, 0x6FFFFEF5  # of the dynamic section
 _STACK = 1 << 18  # bytes that are looked at
 _STOP_S = 2.0
+_TRAP_S = 0.01  # a signal for a traced process waits so long
 _FRAMES = 256
 # DWARF's numbers of registers, and their places in struct user_regs_struct.
 _PLACES = {
@@ -103,14 +112,34 @@ def functions(pid: int) -> list[str]:
     return found
 
 
-class Returns:
-    """Counts how often a process comes to an address, by a hardware breakpoint that does not stop it."""
+class Returns(Protocol):
+    """Counts how often a process comes to an address, by a hardware breakpoint."""
+
+    def count(self) -> int:
+        """How often so far; one that has to stop the process for it counts to 1."""
+
+    def close(self) -> None:
+        """Stops counting."""
+
+
+def returns(pid: int, address: int) -> Returns:
+    """
+    Raises:
+        OSError: the kernel allows it in no way (Yama, no breakpoint free), or the process has ended.
+        Unreadable: the process does not stop for it.
+    """
+    try:
+        return _Counter(pid, address)
+    except ProcessLookupError:
+        raise
+    except OSError:  # perf_event_paranoid, seccomp, a kernel without it
+        return _Trap(pid, address)
+
+
+class _Counter:
+    """Of perf: the process does not stop."""
 
     def __init__(self, pid: int, address: int):
-        """
-        Raises:
-            OSError: the kernel does not allow it (perf_event_paranoid, no breakpoint free), or the process has ended.
-        """
         attribute = ctypes.create_string_buffer(_ATTRIBUTE)
         struct.pack_into("<II", attribute, 0, _BREAKPOINT, _ATTRIBUTE)
         struct.pack_into("<Q4xIQQ", attribute, 40, _USER_ONLY, _ON_EXECUTE, address, 8)
@@ -120,12 +149,151 @@ class Returns:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
     def count(self) -> int:
-        """How often so far."""
         return int(struct.unpack("<Q", os.read(self._file, 8))[0])
 
     def close(self) -> None:
-        """Stops counting."""
         os.close(self._file)
+
+
+class _Trap:
+    """Of ptrace: a thread traces the process until it comes to the address, or for as long as is asked for.
+
+    A breakpoint that is left would end the process: the thread outlives whoever does not close it, and waits for a
+    process that does not stop.
+    """
+
+    def __init__(self, pid: int, address: int):
+        self._came = 0
+        self._closed = threading.Event()
+        ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._trace, args=(_Traced(pid), address, ready))
+        self._thread.start()
+        ready.result()
+
+    def count(self) -> int:
+        return self._came
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join(_STOP_S)
+
+    def _trace(self, traced: _Traced, address: int, ready: Future[None]) -> None:
+        try:
+            status = traced.stop()
+            traced.poke(_DR6, 0)
+            traced.poke(_DR0, address)
+            traced.poke(_DR7, 1)  # enabled in this thread, on execution
+            traced.go_on(_passed(status))
+        except BaseException as exc:
+            # With the thread the tracing ends.
+            ready.set_exception(exc)
+            return
+        ready.set_result(None)
+        with suppress(ProcessLookupError):  # it has ended
+            while not self._closed.wait(_TRAP_S) and threading.main_thread().is_alive():
+                while status := traced.status():
+                    if self._has_come(traced, status):
+                        return traced.leave(0)
+                    traced.go_on(status & 0xFF, status >> 8)
+            self._end(traced, traced.stop(for_ever=True))
+
+    def _has_come(self, traced: _Traced, status: int) -> bool:
+        if status >> 8 or status & 0xFF != SIGTRAP or not traced.peek(_DR6) & 1:
+            return False
+        self._came = 1
+        traced.poke(_DR7, 0)
+        return True
+
+    def _end(self, traced: _Traced, status: int) -> None:
+        """Takes the breakpoint away; its signal, which is on its way if the process has just come there, as well."""
+        traced.poke(_DR7, 0)
+        while not self._has_come(traced, status):
+            if not traced.peek(_DR6) & 1:
+                return traced.leave(_passed(status))
+            traced.go_on(status & 0xFF, status >> 8)
+            while not (status := traced.status()):
+                time.sleep(0.001)
+        return traced.leave(0)
+
+
+def _passed(status: int) -> int:
+    """The signal that a stopped process gets when it goes on."""
+    return 0 if status >> 8 else status & 0xFF
+
+
+class _Traced:
+    """A process under ptrace, of which the kernel answers the thread alone that has stopped it."""
+
+    def __init__(self, pid: int):
+        self._pid = pid
+        self._ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+        self._ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+        self._ptrace.restype = ctypes.c_long
+        self._seized = False
+
+    def _call(self, request: int, at: int = 0, value: int = 0) -> None:
+        if self._ptrace(request, self._pid, at, value) == -1:
+            raise OSError(ctypes.get_errno(), f"ptrace: {os.strerror(ctypes.get_errno())}")
+
+    def stop(self, *, for_ever: bool = False) -> int:
+        """Stops it; for what, as :meth:`status`: a signal that came in this moment is to be passed on.
+
+        Raises:
+            OSError: it may not be traced, or has ended.
+            Unreadable: it does not stop in time, as while a file server does not answer it.
+        """
+        if not self._seized:
+            self._call(_SEIZE)
+        self._seized = True
+        self._call(_INTERRUPT)
+        late = time.monotonic() + _STOP_S
+        while for_ever or time.monotonic() < late:
+            if status := self.status():
+                return status
+            time.sleep(0.001)
+        raise Unreadable(f"it does not stop within {_STOP_S:g} s")
+
+    def status(self) -> int:
+        """For what it has stopped since the last look: a signal, and ptrace's event above the lowest byte; 0 while it runs.
+
+        Its exit code is left to its parent, which may be this very process.
+
+        Raises:
+            ProcessLookupError: it has ended.
+        """
+        kinds = os.WEXITED | os.WSTOPPED
+        try:
+            seen = os.waitid(os.P_PID, self._pid, kinds | os.WNOHANG | os.WNOWAIT | _WALL)
+            if seen and seen.si_code not in (os.CLD_TRAPPED, os.CLD_STOPPED):
+                raise ProcessLookupError
+            stop = os.waitid(os.P_PID, self._pid, os.WSTOPPED | os.WNOHANG | _WALL)
+        except ChildProcessError:
+            raise ProcessLookupError from None
+        return stop.si_status if stop else 0
+
+    def go_on(self, signal: int, event: int = 0) -> None:
+        """With ``signal``; a process that others have stopped (SIGSTOP) stays so."""
+        if event:
+            self._call(_CONT if signal == SIGTRAP else _LISTEN)
+        else:
+            self._call(_CONT, 0, signal)
+
+    def leave(self, signal: int) -> None:
+        self._call(_DETACH, 0, signal)
+
+    def registers(self) -> list[int]:
+        """As ``struct user_regs_struct`` has them."""
+        found = (ctypes.c_ulonglong * 27)()
+        self._call(_GETREGS, 0, ctypes.addressof(found))
+        return [int(value) for value in found]
+
+    def poke(self, register: int, value: int) -> None:
+        """Sets a debug register."""
+        self._call(_POKE_USER, _DEBUG_REGISTERS + 8 * register, value)
+
+    def peek(self, register: int) -> int:
+        # Of glibc's function, which returns the value.
+        return int(self._ptrace(_PEEK_USER, self._pid, _DEBUG_REGISTERS + 8 * register, 0))
 
 
 def _outermost_call(frames: list[_Frame]) -> Call | None:
@@ -246,36 +414,15 @@ class _Process:
             thread.submit(self._look).result()
 
     def _look(self) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-        registers = (ctypes.c_ulonglong * 27)()
-        if libc.ptrace(_SEIZE, self._pid, None, None):
-            raise OSError(ctypes.get_errno(), "ptrace")
-        signal = 0
+        traced = _Traced(self._pid)
+        status = traced.stop()
         try:
-            libc.ptrace(_INTERRUPT, self._pid, None, None)
-            status = self._stopped()
-            if not os.WIFSTOPPED(status):
-                raise ProcessLookupError
-            if not status >> 16:
-                signal = os.WSTOPSIG(status)  # one that came in this moment, which is passed on
-            if libc.ptrace(_GETREGS, self._pid, None, ctypes.addressof(registers)):
-                raise OSError(ctypes.get_errno(), "ptrace")
-            self._registers = {name: int(registers[at]) for name, at in _PLACES.items()}
+            registers = traced.registers()
+            self._registers = {name: registers[at] for name, at in _PLACES.items()}
             self._low = self._registers[_SP] - 128  # leaf functions use what is below
             self._stack = self.read(self._low, _STACK, short=True)
         finally:
-            libc.ptrace(_DETACH, self._pid, None, signal)
-
-    def _stopped(self) -> int:
-        """The status of the process once it has stopped, which it cannot while a file server does not answer it."""
-        late = time.monotonic() + _STOP_S
-        while time.monotonic() < late:
-            pid, status = os.waitpid(self._pid, _WALL | os.WNOHANG)
-            if pid:
-                return status
-            time.sleep(0.001)
-        raise Unreadable(f"it does not stop within {_STOP_S:g} s")
+            traced.leave(_passed(status))
 
     def read(self, address: int, size: int, *, short: bool = False) -> bytes:
         data = os.pread(self._memory.fileno(), size, address) if address < 1 << 63 else b""

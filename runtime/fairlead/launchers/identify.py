@@ -10,15 +10,31 @@ from fairlead.base.process import run_boxed
 from fairlead.elf.facts import AbiFamily
 from fairlead.launchers.model import Launcher
 
+# What a program contains that is one.
+_CONTENT = (
+    (b"HYDRA build details", AbiFamily.MPICH, "MPICH Hydra", "hydra"),
+    (b"Intel(R) MPI Library", AbiFamily.MPICH, "Intel MPI Hydra", "hydra"),
+    (b"(Open MPI)", AbiFamily.OPENMPI, "Open MPI", "openmpi"),
+    (b"orterun", AbiFamily.OPENMPI, "Open MPI", "openmpi"),
+    (b"prterun", AbiFamily.OPENMPI, "Open MPI", "openmpi"),
+)
+
 
 def identify(program: Path, patience_s: float = 10.0) -> Launcher:
-    """Which MPI's processes an ``mpiexec`` connects, from its own ``--version``."""
-    ran = run_boxed((program, "--version"), timeout_s=patience_s)
-    if known := launcher_of(str(program), ran.stdout + ran.stderr):
-        return known
-    if os.access(program, os.R_OK) and b"HYDRA build details" in program.read_bytes():
-        # It does not run here (it may be of a newer distribution), but it is one all the same.
-        return Launcher(str(program), AbiFamily.MPICH, "MPICH Hydra", "hydra")
+    """Which MPI's processes an ``mpiexec`` connects, from its own ``--version``.
+
+    Args:
+        patience_s: how long it may take; 0: it is not started, and only its content counts.
+    """
+    if patience_s:
+        ran = run_boxed((program, "--version"), timeout_s=patience_s)
+        if known := launcher_of(str(program), ran.stdout + ran.stderr):
+            return known
+    # It does not run here (it may be of a newer distribution), or must not, but it is one all the same.
+    content = program.read_bytes() if os.access(program, os.R_OK) else b""
+    for mark, family, title, kind in _CONTENT:
+        if mark in content:
+            return Launcher(str(program), family, title, kind)
     return Launcher(str(program), AbiFamily.UNKNOWN, program.name)
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fairlead.base.errors import fail
+from fairlead.base.exposure import open_to_others
 from fairlead.base.paths import atomic_write, cache_dir, data_dir
 from fairlead.base.serde import from_json, to_json
 from fairlead.elf import reader as elf_file
@@ -134,7 +135,8 @@ def discover(
     library is listed once.
 
     Args:
-        patience_s: seconds that a launcher may take to print its version.
+        patience_s: seconds that a launcher may take to print its version. One of another user, in a place that a
+            strange profile names, is not started.
     Raises:
         FairleadError: exit code 2; ``$FAIRLEAD_MPI`` names no MPI. Using another would be a surprise.
     """
@@ -143,7 +145,9 @@ def discover(
         from_prefix(Path(named), environ, "FAIRLEAD_MPI", site)
     places = places_of(site, environ, root)
     for prefix, reason in _prefixes(environ, root, site):
-        for mpi in in_prefix(prefix, reason, environ, places, patience_s):
+        strange = site is not None and site.strange and reason == _by_profile(site)
+        patience = 0.0 if strange and _of_another_user(prefix) else patience_s
+        for mpi in in_prefix(prefix, reason, environ, places, patience):
             found.setdefault(mpi.library.path, mpi)
     return tuple(found.values())
 
@@ -199,8 +203,8 @@ def in_prefix(
     fresh = tuple(
         _describe(m, prefix, reason, environ, places, patience_s) for m in _identified(libraries)
     )
-    if any(m.launcher and m.launcher.family is AbiFamily.UNKNOWN for m in fresh):
-        return fresh  # the launcher may only have been slow
+    if not patience_s or any(m.launcher and m.launcher.family is AbiFamily.UNKNOWN for m in fresh):
+        return fresh  # the launcher was not started, or may only have been slow
     # A full or read-only cache costs time, not the answer.
     with contextlib.suppress(OSError), atomic_write(cached, "w") as stream:
         json.dump(to_json(_Cached(fresh, _files_of(fresh))), stream)
@@ -228,6 +232,19 @@ def _files_of(mpis: tuple[HostMpi, ...]) -> dict[str, str]:
     return found
 
 
+def _by_profile(site: Site) -> str:
+    return f"where the profile {site.name} looks for its MPI"
+
+
+def _of_another_user(prefix: Path) -> bool:
+    """Whether somebody else than root and this user has put a program there, or could."""
+    found = [prefix, prefix / "bin", *(prefix / "bin").glob("mpiexec*")]
+    try:
+        return any(open_to_others(path) for path in found if path.exists())
+    except OSError:
+        return True
+
+
 def _prefixes(
     environ: Mapping[str, str], root: Path, site: Site | None
 ) -> Iterator[tuple[Path, str]]:
@@ -235,7 +252,7 @@ def _prefixes(
         yield Path(value), "named by $FAIRLEAD_MPI"
     if site is not None:
         for place in matches(site.mpi.search, environ, root):
-            yield place, f"where the profile {site.name} looks for its MPI"
+            yield place, _by_profile(site)
     installed = data_dir(environ) / "mpi"
     if installed.is_dir():
         for prefix in sorted(installed.iterdir(), key=_default_first):

@@ -18,6 +18,7 @@
  *
  * A process that ends without a proof, and has an MPI mapped, says so in `seen`: its MPI_Init may have been called
  * by address, which nothing can stand before. MPI_Session_init is looked at likewise, since it has no world.
+ * What a rank starts after the proof need not be a world of that size, and must not run on another MPI: it is stopped.
  *
  * Handles: MPICH ABI Compatibility Initiative; Open MPI's mpi.h; MPI 5.0, appendix A.1.
  */
@@ -664,7 +665,7 @@ static void stop(void)
     leave(FAILED);
 }
 
-/* Whether this launch is already proved: then this is a later program of a rank, which is not checked. */
+/* Whether this launch is already proved: then this is a later program of a rank, of which only the MPI counts. */
 static int proved_before(void)
 {
     char path[700];
@@ -725,6 +726,8 @@ static void say(const char *all, int size, int holds)
     }
 }
 
+static Look tell(const char *how, int forked);
+
 static void prove(void *caller)
 {
     static Record mine;
@@ -774,8 +777,17 @@ static void prove(void *caller)
         free(all);
     }
     mpi.bcast(&holds, 1, mpi.byte, 0, mpi.world);
-    if (!holds && !proved_before())
+    if (!holds) {
+        if (proved_before()) {
+            look = tell("init", 0);
+            if (!look.foreign && !look.odd) {
+                tell_when_finalized(&mpi);
+                return;
+            }
+            note("stopped", "", 0, 0);
+        }
         stop();
+    }
     tell_when_finalized(&mpi);
 }
 
@@ -883,45 +895,62 @@ static void end(int failed, void *caller)
 
 static int sessions;
 
-/* What the first of the recorded MPIs says of itself, which it may be asked at any time (MPI 4.1, 9.1.1). */
-static void add_version(Record *to)
+/* What the recorded MPIs say of themselves, which they may be asked at any time (MPI 4.1, 9.1.1 and 11.4.1): the first
+ * one's version, and whether any was started. */
+static void ask(Record *to)
 {
     char path[1300], text[8300] = "";
-    int length;
-    value_of(to->text, "mpi", path, sizeof path);
-    void *object = dlopen && dlsym && strchr(path, '/') ? dlopen(strchr(path, '/'), NOLOAD) : 0;
-    int (*version)(char *, int *) = object ? dlsym(object, "MPI_Get_library_version") : 0;
-    if (version && !version(text, &length)) {
-        char *line = strchr(text, '\n');
-        text[line && line - text < 200 ? line - text : 200] = 0;
-        add(to, "version", text);
+    int length, begun = 0, version = 0;
+    if (!dlopen || !dlsym)
+        return;
+    for (const char *at = to->text; (at = strstr(at, "mpi=")); at++) {
+        if (at > to->text && at[-1] != '\n')
+            continue;
+        value_of(at, "mpi", path, sizeof path);
+        void *object = strchr(path, '/') ? dlopen(strchr(path, '/'), NOLOAD) : 0;
+        int (*named)(char *, int *) = object ? dlsym(object, "MPI_Get_library_version") : 0;
+        int (*started)(int *) = object ? dlsym(object, "MPI_Initialized") : 0;
+        int (*ended)(int *) = object ? dlsym(object, "MPI_Finalized") : 0;
+        int flag = 0;
+        if (named && !version++ && !named(text, &length)) {
+            char *line = strchr(text, '\n');
+            text[line && line - text < 200 ? line - text : 200] = 0;
+        }
+        if (started && !started(&flag))
+            begun |= flag;
+        if (ended && !ended(&flag))
+            begun |= flag; /* MPICH 4's is then no longer initialized */
     }
+    if (text[0])
+        add(to, "version", text);
+    add_number(to, "begun", begun);
 }
 
-/* Records what MPI is mapped here, if any; returns what was seen. Neither at an _exit nor at an exec is anything
- * called that takes a lock: either may follow a fork. */
-static Look depart(const char *how, int forked)
+/* Records what MPI is mapped here, if any; returns what was seen. After the proof only what is not as planned counts.
+ * Neither at an _exit nor at an exec is anything called that takes a lock: either may follow a fork. */
+static Look tell(const char *how, int forked)
 {
     Record mine = {.used = 0};
-    Look look = {0};
     char host[80], value[600];
     const char *set;
-    if (over || inside || !asked() || proved_before())
-        return look;
+    int later;
     host_name(host, sizeof host);
     add(&mine, "rank", plan.me);
     add(&mine, "host", host);
     add_number(&mine, "pid", getpid());
-    add(&mine, "how", sessions ? "session" : how);
-    look = mapped(&mine, 0);
+    add(&mine, "how", how);
+    Look look = mapped(&mine, 0);
     if (!look.foreign && !look.planned)
         return (Look){0}; /* a program may use UCX or libfabric by itself */
+    if ((later = proved_before()) && !look.foreign && !look.odd)
+        return (Look){0};
+    add_number(&mine, "later", later);
     if ((set = variable("LD_LIBRARY_PATH"))) {
         snprintf(value, sizeof value, "%.400s", set);
         add(&mine, "library_path", value);
     }
-    if (look.foreign && !forked)
-        add_version(&mine);
+    if ((look.foreign || look.odd) && !forked)
+        ask(&mine);
     snprintf(value, sizeof value, "seen.%d", getpid());
     note(value, mine.text, strlen(mine.text), 0);
     if ((look.foreign || look.odd) && !plan.folder[0]) {
@@ -933,6 +962,11 @@ static Look depart(const char *how, int forked)
         leave(FAILED);
     }
     return look;
+}
+
+static Look depart(const char *how, int forked)
+{
+    return over || inside || !asked() ? (Look){0} : tell(sessions ? "session" : how, forked);
 }
 
 __attribute__((destructor)) static void finish(void)
@@ -982,7 +1016,7 @@ EXPORT int execvp(const char *file, char *const argv[])
 static int session(int code)
 {
     static Record unread;
-    if (code || over || inside || !asked() || proved_before() || below_a_rank())
+    if (code || over || inside || !asked() || below_a_rank())
         return code;
     fflush(0); /* UCX's log, too */
     ucx_log(&unread);

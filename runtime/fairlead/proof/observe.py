@@ -15,18 +15,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fairlead.elf.reader import TEXTS
 from fairlead.launch import processes
 from fairlead.proof.closure import File, Library, Mapped, is_planned, judged
 from fairlead.prove import RANK_VARIABLES
 from fairlead.swap.model import WITNESS, Plan
 
-# What MPICH and Open MPI say of a failed MPI_Init: in every program that contains one of them, stripped or not, and
-# in none of their tools.
-_CONTAINED = (b"MPI_Init(argc=%p", b"MPI_Init(argc_p=%p", b"mpi_init:startup:")
-_SMALLEST = 300_000  # bytes of a program that can contain an MPI
+_SMALLEST = 300_000  # bytes of a file that can contain an MPI
+_READ = 1 << 28  # bytes of such files in one look; the rest has to wait for the next
 _AT_SECURE = 23  # getauxval(3)
 _MOST_S = 5.0  # between two looks
 _COST = 20  # a look may take one part of so many of a core's time
+_LATER_S, _LATER_COST = 2.0, 200  # the same once the launch is proved
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,13 @@ class Sighting:
 
     Attributes:
         rank: as its launcher numbers it; may be "".
-        how: ``end``, ``exec`` or ``session`` when the witness in it has reported, ``running`` when it was looked at.
+        how: ``end``, ``exec``, ``session`` or ``init`` when the witness in it has reported, ``running`` when it was
+            looked at.
         program: path of its program; "" when the witness has reported.
         unseen: why it has no witness: ``static``, ``privileged`` or ``unloaded``; "" when it has one.
         library_path: its LD_LIBRARY_PATH, where known.
         version: what the MPI that is not as planned says of itself; may be "".
+        ran: an MPI was not only mapped, but started, as far as is known.
     """
 
     rank: str
@@ -51,6 +53,7 @@ class Sighting:
     unseen: str = ""
     library_path: str = ""
     version: str = ""
+    ran: bool = True
 
     @property
     def wrong(self) -> tuple[File, ...]:
@@ -79,14 +82,16 @@ class Observer:
     _next: float = 0.0
     _first: dict[tuple[int, str], float] = field(default_factory=dict)
     _contains: dict[tuple[int, int], bool] = field(default_factory=dict)
+    _left: int = _READ
 
-    def look(self) -> None:
-        """One look, unless the last was a moment ago: often at first, every few seconds later."""
+    def look(self, proved: bool = False) -> None:
+        """One look, unless the last was a moment ago: often at first, every few seconds later, seldom after the proof."""
         now = self.clock()
         self._begun = self._begun if self._begun is not None else now
         if now < self._next:
             return
         spent, wrong = time.thread_time(), list[tuple[int, str]]()
+        self._left = _READ
         for pid in processes.of_run(self.run_id):
             with suppress(OSError, ValueError):  # it has ended, or may not be looked at
                 key, sighting = self._one(pid)
@@ -95,7 +100,8 @@ class Observer:
                     wrong += [key] if sighting.wrong else []
         self.since = min((self._first.setdefault(key, now) for key in wrong), default=None)
         spent = time.thread_time() - spent
-        self._next = now + max(_COST * spent, min(_MOST_S, (now - self._begun) / 10))
+        often = max(_COST * spent, min(_MOST_S, (now - self._begun) / 10))
+        self._next = now + (max(_LATER_COST * spent, _LATER_S) if proved else often)
 
     def _one(self, pid: int) -> tuple[tuple[int, str], Sighting | None]:
         """A process, by pid and time of its start, and the MPI in it, if any."""
@@ -103,13 +109,15 @@ class Observer:
         key = pid, (proc / "stat").read_text(errors="replace").rpartition(")")[2].split()[19]
         if (proc / "ns/mnt").readlink() == Path("/proc/self/ns/mnt").readlink():
             return key, None  # the launcher, or the engine
-        files = mapped_files((proc / "maps").read_text(errors="replace"))
+        maps = (proc / "maps").read_text(errors="replace")
+        files = mapped_files(maps)
         mapped = judged(files, self.plan, self.inode, self.known)
         program = str((proc / "exe").readlink())
         unseen = ""
-        if not any(mapped) and self._contains_mpi(proc / "exe"):
-            mapped = mapped._replace(foreign=(File(program, (proc / "exe").stat().st_ino),))
-            unseen = "static"
+        if not any(mapped) and (inside := self._with_mpi(proc, program, maps)):
+            planned = is_planned(inside, self.plan, self.inode, self.known)
+            mapped = mapped._replace(**{"planned" if planned else "foreign": (inside,)})
+            unseen = "" if planned else "static"
         if not any(mapped):
             return key, None
         if not unseen and not any(file.path == WITNESS for file in files):
@@ -117,23 +125,37 @@ class Observer:
         environ = _environ(proc)
         rank = next((environ[name] for name in RANK_VARIABLES if name in environ), "")
         return key, Sighting(
-            rank, os.uname().nodename, pid, "running", mapped, program, unseen, environ.get("LD_LIBRARY_PATH", "")
+            rank, os.uname().nodename, pid, "running", mapped, program, unseen, environ.get("LD_LIBRARY_PATH", ""),
+            ran=bool(unseen),  # one with a witness says so itself
         )  # fmt: skip
 
-    def _contains_mpi(self, program: Path) -> bool:
-        """Whether the program's own file contains an MPI."""
-        status = program.stat()
+    def _with_mpi(self, proc: Path, program: str, maps: str) -> File | None:
+        """The program's own file, or a library in it, with the code of an MPI that has no MPI's name."""
+        lines = [line for line in maps.splitlines() if "x" in line.split(None, 2)[1]]
+        for file in dict.fromkeys((File(program, 0), *mapped_files("\n".join(lines)))):
+            path = proc / "exe" if file.path == program else proc / "root" / file.path[1:]
+            with suppress(OSError, ValueError):  # it has been removed
+                if self._contains_mpi(path):
+                    return File(file.path, path.stat().st_ino)
+        return None
+
+    def _contains_mpi(self, path: Path) -> bool:
+        status = path.stat()
         if (key := (status.st_dev, status.st_ino)) not in self._contains:
-            self._contains[key] = status.st_size > _SMALLEST and _contains_mpi(program)
+            large = status.st_size > _SMALLEST
+            if large and self._left <= 0:
+                return False
+            self._contains[key] = large and _contains_mpi(path)
+            self._left -= status.st_size if large else 0
         return self._contains[key]
 
 
-def _contains_mpi(program: Path) -> bool:
+def _contains_mpi(path: Path) -> bool:
     with (
-        program.open("rb") as stream,
+        path.open("rb") as stream,
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as text,
     ):
-        return any(text.find(mark) >= 0 for mark in _CONTAINED)  # far faster than one pattern
+        return any(text.find(mark) >= 0 for mark, _ in TEXTS)  # far faster than one pattern
 
 
 def _is_privileged(proc: Path) -> bool:
@@ -170,6 +192,8 @@ def reported(folder: Path, plan: Plan, inode: int, known: Sequence[Library]) -> 
             key, _, value = line.partition("=")
             values.setdefault(key, []).append(value)
         one = {key: found[0] for key, found in values.items()}
+        # At an exec and an _exit it cannot be asked, and a tool that a job begins with may only map an MPI.
+        begun = one.get("begun", one.get("later", "1"))
         mpis = _files(values.get("mpi", ()))  # the witness has decided that they are
         planned = tuple(mpi for mpi in mpis if is_planned(mpi, plan, inode, known))
         foreign = tuple(mpi for mpi in mpis if mpi not in planned)
@@ -181,6 +205,7 @@ def reported(folder: Path, plan: Plan, inode: int, known: Sequence[Library]) -> 
             mapped=Mapped(planned, foreign, _files(values.get("other", ()))),
             library_path=one.get("library_path", ""),
             version=" ".join(one.get("version", "").split()),
+            ran=begun == "1" or one.get("how") in ("init", "session"),
         )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail, warning
 from fairlead.launch.launch import exits, signal_name
 from fairlead.launch.node_check import verified_hosts
+from fairlead.launch.nodes import unreachable
 from fairlead.launch.processes import runs_in_container
 from fairlead.proof.closure import Library, setting
 from fairlead.proof.observe import Observer, reported
@@ -28,6 +29,7 @@ from fairlead.swap.model import Bind, Plan
 _SAID = 280  # characters
 _RECORD = 2048  # bytes a rank, as in witness.c
 _SKEW = 10  # times the limit, for ranks that come to MPI_Init one by one
+_AGAIN_S = 5.0  # between two looks after the proof: the run's folder may be on a shared file system
 _STRAGGLERS_S = 1.0  # ranks that are each alone report one after another
 
 
@@ -118,6 +120,7 @@ class Startup:
         self._begun = self._moved = clock()
         self._seen: tuple[int, int, int] = (0, 0, 0)
         self._first: float | None = None
+        self._again = 0.0
         self._observer = Observer(
             expected.plan, expected.inode, expected.known, expected.folder.name, clock
         )
@@ -130,7 +133,7 @@ class Startup:
                 proof; 124 when the start-up does not get on.
         """
         if self.proof is not None:
-            return
+            return self._look_again()
         proofs = reports(self._folder, "proof")
         if not proofs:
             self._observe()
@@ -145,16 +148,16 @@ class Startup:
         """What was reported and not judged while the launch ran, which may have been short.
 
         Raises:
-            FairleadError: exit code 122 when nothing was proved, and a process had another MPI.
+            FairleadError: exit code 122 when a process that has proved nothing had another MPI.
         """
         self._first = self._begun - _STRAGGLERS_S
-        if any(self._folder.glob("proof.*")):
+        if self.proof is None and any(self._folder.glob("proof.*")):
             self.look()
-        if self.proof is None and (failure := self.unproved().failed()):
+        if failure := self.unproved().failed(proved=self.proof is not None):
             raise FairleadError(failure, ExitCode.PROOF_FAILED)
 
     def unproved(self) -> Unproved:
-        """What the processes had mapped, where none of them has proved anything."""
+        """What the processes had mapped that have not proved anything."""
         expected = self._expected
         sightings = [
             *self._observer.sightings.values(),
@@ -163,6 +166,19 @@ class Startup:
         last = {(s.host, s.pid): s for s in sightings}  # what a process says itself comes last
         launched, alive = _names(self._folder, "exit"), _names(self._folder, "alive")
         return Unproved(expected.plan, tuple(last.values()), blind_ranks(launched, alive))
+
+    def _look_again(self) -> None:
+        """Looks at what runs after the proof, now and then: of a rank's later programs only the MPI counts.
+
+        One that starts another MPI by name stops there, and leaves a note.
+        """
+        self._observer.look(proved=True)
+        if self._clock() < self._again:
+            return
+        self._again = self._clock() + _AGAIN_S
+        stopped = any(self._folder.glob("stopped.*"))
+        if stopped and (failure := self.unproved().failed(proved=True)):
+            raise FairleadError(failure, ExitCode.PROOF_FAILED)
 
     def _observe(self) -> None:
         """Looks at the processes, and ends a launch that has been on another MPI for long.
@@ -180,7 +196,7 @@ class Startup:
         proof = judged(expected.plan, expected.ranks, expected.inode, ranks, seconds)
         self.proof = replace(proof, findings=(*proof.findings, *_images(expected, ranks)))
         if self.proof.holds:
-            (self._folder / "proved").touch()  # a later program of a rank is not judged
+            (self._folder / "proved").touch()  # of a rank's later programs only the MPI is judged
         self._on_proof(self.proof)
         if not self.proof.holds:
             errors = [f for f in self.proof.findings if f.severity is Severity.ERROR]
@@ -226,6 +242,7 @@ class Startup:
                 parts.append(f"rank {_listed(names & everyone)}: {what}{_hosts(folder, names)}")
         if quiet := _quiet_nodes(folder, self._expected.nodes):
             parts.append(f"no rank has reported from {', '.join(quiet[:8])}")
+            parts += [f"{host}: {why}" for host, why in unreachable(quiet[:8]).items()]
         if words := last_words(folder):
             parts.append(f"last words: {words}")
         return error(
@@ -315,7 +332,10 @@ def read_records(path: Path, folder: Path) -> list[RankProof]:
         raise fail("run-folder-proof", path=path, data_count=len(data))
     for part in data.split(b"\0"):
         if part.strip():
-            found.append(_rank(part.decode("utf-8", "replace"), folder, path))
+            try:
+                found.append(_rank(part.decode("utf-8", "replace"), folder, path))
+            except (ValueError, LookupError):
+                raise fail("run-folder-proof-damaged", path=path) from None
     return found
 
 

@@ -1,4 +1,4 @@
-"""The verdict on a launch that no proof has come from, by what its processes had mapped."""
+"""The verdict on processes that have not proved anything, by what they had mapped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COMMAND = 280  # characters
 
 @dataclass(frozen=True)
 class Unproved:
-    """What is known of a launch without a proof.
+    """What is known of the processes of a launch that have not proved anything.
 
     Attributes:
         sightings: the processes that had an MPI.
@@ -28,9 +28,13 @@ class Unproved:
     sightings: tuple[Sighting, ...] = ()
     blind: tuple[str, ...] = ()
 
-    def failed(self) -> Finding | None:
-        """The error on a process with another MPI than the planned one; None when there was none."""
-        wrong = [sighting for sighting in self.sightings if sighting.wrong]
+    def failed(self, proved: bool = False) -> Finding | None:
+        """The error on a process with another MPI than the planned one; None when there was none.
+
+        Args:
+            proved: other processes of the launch have proved it. Then a tool may map an MPI that it does not start.
+        """
+        wrong = [s for s in self.sightings if s.wrong and (s.ran or not proved)]
         if not wrong:
             return None
         # One that was looked at shows more; among the others, those with another MPI come first.
@@ -38,8 +42,9 @@ class Unproved:
         file = first.wrong[0]
         title = title_of(self.plan, file.path) or first.version
         why, remedy = _reason(self.plan, first)
+        what = "proved-before" if proved else "unproved-foreign"
         return error(
-            "unproved-foreign" if first.mapped.foreign else "unproved-closure",
+            what if first.mapped.foreign else "unproved-closure",
             rank=first.rank or "?",
             host=first.host,
             path=file.path,
@@ -94,7 +99,7 @@ def _reason(plan: Plan, seen: Sighting) -> tuple[str, str]:
     name = PurePosixPath(plan.planned_file).name
     if seen.unseen == "static":
         return (
-            f"{seen.program} contains an MPI: it is linked statically to one, which nothing can replace",
+            f"{seen.wrong[0].path} contains an MPI: one was linked statically into it, which nothing can replace",
             "link it with the shared libmpi of the same MPI",
         )
     if seen.unseen == "privileged":
@@ -113,9 +118,10 @@ def _reason(plan: Plan, seen: Sighting) -> tuple[str, str]:
         rank=0, size=0, host=seen.host, mpi_path=seen.wrong[0].path, mpi_inode=seen.wrong[0].inode, mpi_count=1,
         version="", netmod="", providers=(), ring_ok=False, namespaces={}, library_path=seen.library_path,
     )  # fmt: skip
-    if seen.how == "session":  # called by its name: the loader has chosen the library
+    if seen.how in ("session", "init"):  # called by its name: the loader has chosen the library
         why, remedy = why_kept(plan, saw)
-        return f"it is started by MPI_Session_init; {why}", remedy
+        by = "it is started by MPI_Session_init; " if seen.how == "session" else ""
+        return f"{by}{why}", remedy
     if reason := kept_by_remedy(plan, saw):
         return reason
     keep = "" if plan.mode == "container" else "; or keep the image's MPI: --mpi container"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import IO
 
 from fairlead.base.errors import Finding
@@ -63,7 +64,7 @@ class LaunchOptions:
         on_proof: called with the proof as soon as MPI has started on every rank, also with one that does
             not hold.
         on_finding: called with what was noticed before the launch.
-        on_start: called when all is staged and the launcher is about to start.
+        on_start: called with the line and the run's folder when all is staged and the launcher is about to start.
         allocation: whose nodes the watchdog names; that of ``environ`` otherwise.
         probe_first: also prove with a separate job before the launch.
         limit_s: how long the start-up may make no progress; the site's own by default.
@@ -72,7 +73,7 @@ class LaunchOptions:
 
     on_proof: Callable[[Proof], None] = lambda proof: None
     on_finding: Callable[[Finding], None] = lambda finding: None
-    on_start: Callable[[], None] = lambda: None
+    on_start: Callable[[CommandLine, Path], None] = lambda line, folder: None
     allocation: Allocation | None = None
     probe_first: bool = False
     limit_s: float | None = None

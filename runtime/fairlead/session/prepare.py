@@ -139,6 +139,8 @@ def _plan(situation: Situation) -> Plan:
 def _findings(planned: Plan, situation: Situation, comm: CommChoice) -> Iterator[Finding]:
     """Everything that is to be said of a plan: of the image, the checks, the engine, the machine."""
     choices, site, there = situation.choices, situation.site, situation.capture
+    if not situation.image.looked:
+        yield warning("facts-unverified", path=situation.image.path)
     yield from _versions(situation.image, situation.request.command)
     if not there and not choices.launcher:
         yield from _other_launcher(site, planned.launcher)
@@ -153,8 +155,23 @@ def _findings(planned: Plan, situation: Situation, comm: CommChoice) -> Iterator
         yield from profile_capture.assumptions(site)
     elif not planned.witness:
         yield info("witness")
+    yield from _strange_profile(planned)
     if not there:
         yield from _another_machine(choices, site, situation.environ)
+
+
+def _strange_profile(plan: Plan) -> Iterator[Finding]:
+    """What a profile adds to a launch that comes from a file which nobody has installed."""
+    site, why = plan.site, plan.site.says("binds.paths")
+    parts = {
+        "binds": [line.what for line in plan.lines if line.kind == "bind" and line.why == why],
+        "sets": [*site.environment.set, *site.gpu.set],
+        f"gives {plan.engine.kind}": site.engine.options.get(plan.engine.kind, ()),
+        "gives the launcher": plan.launcher.options,
+    }
+    added = "; ".join(f"{does} {', '.join(what)}" for does, what in parts.items() if what)
+    if site.strange and added:
+        yield info("site-strange", site=site, added=added)
 
 
 def _still_signed(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairlead import native
-from fairlead.base import seals
+from fairlead.base import comm_waits, seals
 from fairlead.base.errors import ExitCode, FairleadError, Severity, fail
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Progress, Silent
@@ -65,11 +65,11 @@ def launch_proved(
     expected = preload.Expected(prepared.plan, ranks, inode, folder, nodes, known, signed)
     line = _command_line(prepared, command, expected, options)
     startup = preload.Startup(expected, limit_s, options.on_proof)
-    options.on_start()
+    options.on_start(line, folder)
     result = _launched(prepared, line, folder, startup, options)
     still_as_verified(prepared)
     _check_records(result, folder)
-    if result.code and not (startup.proof or proof):
+    if result.code and not (startup.proof or proof or result.lost):
         # Raises what it finds.
         prove_it(prepared, ranks, options.limit_s, options.environ, options.env)
     proof = startup.proof or proof
@@ -100,13 +100,13 @@ def _command_line(
     cache = cache_dir(environ)
     core = _collective_core(folder, cache, environ, options.progress) if binds else {}
     if binds:
-        core["FAIRLEAD_RUN_FOLDER"] = preload.RUN_MOUNT
+        core[comm_waits.RUN_FOLDER] = preload.RUN_MOUNT
     line = launch.command_line(
         prepared.plan, command, ranks, (*binds, *options.binds), record=folder,
         workdir=options.workdir, env={**core, **env, **variables},
     )  # fmt: skip
     image = node_check.opened(prepared.plan, prepared.image, prepared.verified)
-    return replace(line, image=image)
+    return replace(line, image=image, hosts=expected.nodes)
 
 
 def _launched(

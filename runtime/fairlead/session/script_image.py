@@ -12,7 +12,7 @@ from fairlead.base.errors import FairleadError, fail
 _FRAMEWORKS = {
     "keras": "tensorflow",
     "tensorflow": "tensorflow",
-    "tf_keras": "tensorflow-horovod",
+    "tf_keras": "tensorflow:keras2",
     "torch": "pytorch",
     "torchvision": "pytorch",
 }
@@ -31,7 +31,7 @@ _ABOVE = {
     "torchmetrics": "torch",
     "transformers": "torch",
 }
-_USUAL = ("tensorflow", "pytorch", "tensorflow-horovod")
+_USUAL = ("tensorflow", "pytorch", "tensorflow:keras2", "tensorflow-horovod")
 _MOST_FILES = 1000
 _UNNEEDED = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 

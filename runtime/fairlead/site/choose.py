@@ -29,7 +29,7 @@ from fairlead.site.model import Site
 CHOSEN = "FAIRLEAD_SITE"
 REPLACE, EXTEND = "FAIRLEAD_SITES", "FAIRLEAD_SITES_EXTRA"
 SYSTEM = Path("/etc/fairlead/sites.d")
-_SCHEMA = 2
+_SCHEMA = 3
 
 
 def folders(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
@@ -39,9 +39,13 @@ def folders(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
         FairleadError: exit code 2; a variable names a folder that there is not. Without what is in it
             another profile would be taken, silently.
     """
+    return (*(_listed(REPLACE, environ) or usual_folders(environ)), *_listed(EXTEND, environ))
+
+
+def usual_folders(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
+    """Those that no variable names: fairlead's, the system's, the user's own."""
     own = bundled("sitecfg")
-    usual = (own / "families", own, SYSTEM, config_dir(environ) / "sites")
-    return (*(_listed(REPLACE, environ) or usual), *_listed(EXTEND, environ))
+    return own / "families", own, SYSTEM, config_dir(environ) / "sites"
 
 
 def _listed(variable: str, environ: Mapping[str, str]) -> tuple[Path, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, fail
 from fairlead.base.suggest import suggest
 from fairlead.base.toml import Document, Mistake, mistake_at, read
 from fairlead.site import model
-from fairlead.site.choose import files
+from fairlead.site.choose import files, usual_folders
 from fairlead.site.model import Origin, Site, Status
 from fairlead.site.profile import GUESS, SECTIONS, SiteProfile
 
@@ -48,7 +48,9 @@ def load(path: Path, environ: Mapping[str, str] = os.environ) -> Site:
                 findings.append(document.finding(mistake))
     if findings:
         raise FairleadError(findings, ExitCode.USAGE)
-    return _merged(documents)
+    home = {folder.resolve() for folder in usual_folders(environ)}
+    strange = any(document.path.resolve().parent not in home for document in documents)
+    return replace(_merged(documents), strange=strange)
 
 
 def _read_chain(path: Path, environ: Mapping[str, str], documents: list[Document]) -> None:

@@ -232,6 +232,7 @@ class Site:
         binds: patterns of folders and files to bind into the container if they exist.
         devices: patterns of device nodes.
         origins: origin of each value that a file sets, by ``section.key``.
+        strange: a file of it is neither fairlead's, the system's nor in the user's own folder of profiles.
     """
 
     name: str
@@ -262,6 +263,7 @@ class Site:
     images: Images = field(default_factory=Images)
     performance: tuple[Reference, ...] = ()
     origins: Mapping[str, Origin] = field(default_factory=dict)
+    strange: bool = False
 
     def value(self, key: str) -> Any:
         """The value of ``section.key``."""

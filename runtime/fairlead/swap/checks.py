@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from fairlead.base.errors import Finding, Severity, error, info, warning
-from fairlead.elf.facts import AbiFamily, Elf
-from fairlead.elf.mpi_symbols import GLIBC_PIECES, is_binding, is_request
+from fairlead.elf.facts import AbiFamily, Elf, MpiLibrary
+from fairlead.elf.mpi_symbols import GLIBC_PIECES, contains_mpi, is_binding, is_request
 from fairlead.elf.reader import version_key
 from fairlead.engines.registry import ENGINES
 from fairlead.launchers.pmi import connects, pmi_said
@@ -21,9 +21,9 @@ from fairlead.mpi.cross_abi import crossing, some
 from fairlead.mpi.host import HostMpi, needs
 from fairlead.swap.family import image_family, in_reach, own_mpi, speaks
 from fairlead.swap.glibc import Glibc, GlibcWay, host_glibc
-from fairlead.swap.link import link
+from fairlead.swap.link import Linked, link
 from fairlead.swap.model import MOUNT, Plan
-from fairlead.swap.reach import Kind, by_family, contains_mpi, programs_of, reach
+from fairlead.swap.reach import Kind, by_family, programs_of, reach, started
 from fairlead.swap.remedies.gpu_transport import gpu_transport
 
 _SETTLED = (Kind.NONE, Kind.MISSING, Kind.STATIC)  # programs of which no file needs an MPI
@@ -182,18 +182,9 @@ def symbols(plan: Plan, host: HostMpi) -> Iterator[Finding]:
             more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
             missing = ", ".join(lacking[:5]) + more
             yield error("symbols", elf=elf, library=library, missing=missing)
-    for lack in linked.lacks:
+    for finding in _not_linked(library, linked):
         complete = False
-        more = f" and {len(lack.symbols) - 5} more" if len(lack.symbols) > 5 else ""
-        missing = ", ".join(lack.symbols[:5]) + more
-        given = {"elf": lack.elf, "library": library, "missing": missing, "own": lack.library}
-        if lack.at_once or not is_binding(lack.elf.soname):
-            yield error("symbols-internal", **given)
-        else:
-            yield warning("symbols-internal-called", **given)
-    for twice in linked.twice:
-        complete = False
-        yield error("two-libraries", twice=twice, library=library)
+        yield finding
     count = len({s for e in looked_at for s in e.mpi_imports})
     if not count and not linked.needs:
         yield from _unseen(plan)
@@ -203,6 +194,22 @@ def symbols(plan: Plan, host: HostMpi) -> Iterator[Finding]:
             what = f"all {linked.needs} symbols of its MPI that the image needs are in the host's"
         why = f"{len(looked_at)} files; {library.title} reaches MPI {library.level}"
         yield _ok("symbols", what, why)
+
+
+def _not_linked(library: MpiLibrary, linked: Linked) -> Iterator[Finding]:
+    """What the loader would not find, or find twice."""
+    for lack in linked.lacks:
+        more = f" and {len(lack.symbols) - 5} more" if len(lack.symbols) > 5 else ""
+        missing = ", ".join(lack.symbols[:5]) + more
+        given = {"elf": lack.elf, "library": library, "missing": missing, "own": lack.library}
+        if lack.at_once or not is_binding(lack.elf.soname):
+            yield error("symbols-internal", **given)
+        else:
+            yield warning("symbols-internal-called", **given)
+    for bare in linked.bare:
+        yield error("interface-bare", bare=bare, library=library, kinds=", ".join(bare.kinds))
+    for twice in linked.twice:
+        yield error("two-libraries", twice=twice, library=library)
 
 
 def _unseen(plan: Plan) -> Iterator[Finding]:
@@ -221,6 +228,7 @@ def glibc(plan: Plan, host: HostMpi) -> Iterator[Finding]:
     facts = plan.facts
     staged = {f.source for f in plan.staging.files} if plan.staging else set()
     parts = tuple(e for e in host.parts if e.path in staged and not GLIBC_PIECES.match(e.soname))
+    used = tuple(e for e in parts if e.path not in _idle(plan, host))
     fits = True
     if plan.glibc and plan.glibc.pieces:
         fits = False
@@ -234,9 +242,7 @@ def glibc(plan: Plan, host: HostMpi) -> Iterator[Finding]:
             continue
         if runtime in {e.soname for e in parts}:
             continue  # the host's newer library is staged too
-        if prefix == "GFORTRAN" and not any(runtime in e.needed for e in plan.consumers):
-            continue  # only the host's Fortran interface needs it, and the image does not use that
-        version, who = needs(parts, prefix)
+        version, who = needs(parts if prefix == "GLIBC" else used, prefix)
         if version_key(version) > version_key(have):
             fits = False
             yield error(
@@ -252,6 +258,15 @@ def glibc(plan: Plan, host: HostMpi) -> Iterator[Finding]:
     if fits:
         need = needs(parts)[0] or "-"
         yield _ok("glibc", f"the host's libraries need glibc {need}, the image has {facts.glibc}")
+
+
+def _idle(plan: Plan, host: HostMpi) -> set[str]:
+    """Paths of the host's interfaces to other languages that are staged, and that nothing will load."""
+    asked = {name for elf in plan.consumers for name in elf.needed}
+    asked |= {name for elf in host.parts if elf not in host.companions for name in elf.needed}
+    links = plan.staging.aliases if plan.staging else ()
+    asked |= {target for link, target in links if link.rpartition("/")[2] in asked}
+    return {elf.path for elf in host.companions if elf.name not in asked}
 
 
 def _other_glibc(plan: Plan, host: HostMpi, glibc: Glibc) -> Iterator[Finding]:
@@ -272,12 +287,13 @@ def _other_glibc(plan: Plan, host: HostMpi, glibc: Glibc) -> Iterator[Finding]:
 @_of_swap
 def rpath(plan: Plan, host: HostMpi) -> Iterator[Finding]:
     """DT_RPATH takes precedence over LD_LIBRARY_PATH: the program keeps the image's MPI and exits with 0."""
-    held = {m.path.rpartition("/")[0] for m in plan.facts.mpis if m.path not in plan.bound}
-    bound = set(plan.bound)
+    # Of another family, as MPICH 5's libmpi_abi next to its libmpi, none will be asked for.
+    left = {m.path for m in plan.facts.mpis if m.family is plan.family} - set(plan.bound)
+    held = {path.rpartition("/")[0] for path in left}
     tied = [
         elf
         for elf in plan.consumers
-        if held.intersection(elf.rpath_folders) or set(elf.tied) - bound
+        if held.intersection(elf.rpath_folders) or left.intersection(elf.tied)
     ]
     for elf in tied:
         yield error("rpath", elf=elf, rpath=":".join(elf.rpath))
@@ -296,6 +312,7 @@ def static(plan: Plan) -> Iterator[Finding]:
     found = reach(plan.facts, plan.request)
     certain = {elf.path for elf in found.files} if found.exact else set()
     certain |= {program.path for program in found.programs}
+    certain |= started(plan.facts, found)
     contain = [elf for elf in found.files if contains_mpi(elf)]
     for elf in contain:
         if elf.path in certain:

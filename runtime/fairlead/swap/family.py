@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
-from fairlead.elf.mpi_symbols import asked_by, is_request
+from fairlead.elf.mpi_symbols import asked_by, contains_mpi, is_request
 from fairlead.engines.model import Engine
 from fairlead.mpi.cross_abi import crossing, some
 from fairlead.mpi.host import HostMpi
 from fairlead.swap.layout import ALIASES
 from fairlead.swap.model import Line, Request
-from fairlead.swap.reach import Reach, by_family, contains_mpi, programs_of, reach
+from fairlead.swap.reach import Reach, by_family, programs_of, reach
 
 NOTHING_NAMED = Request()
 
@@ -70,6 +70,8 @@ def image_family(facts: ImageFacts, request: Request = NOTHING_NAMED) -> AbiFami
                 return asked[0]
             if elf.holds:
                 return AbiFamily(elf.holds)
+    if found.exact and (inside := [e.holds for e in found.files if contains_mpi(e) and e.holds]):
+        return AbiFamily(inside[0])
     families = by_family(facts, found) or by_family(facts, Reach((), facts.consumers))
     wanted = {family: len(files) for family, files in families.items()}
     siblings = [f for e in facts.consumers for f in asked_by(facts, e).values() if f not in wanted]

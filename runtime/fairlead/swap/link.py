@@ -6,12 +6,17 @@ host's are bound over; all others stay the image's, with all that they need.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from fairlead.elf.facts import Elf, ImageFacts
+from fairlead.elf.mpi_symbols import is_binding
 from fairlead.mpi.host import HostMpi
 from fairlead.swap.model import Plan
+
+_COMPONENT = re.compile(r"mca_([a-z0-9]+)_\w+\.so$")
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,20 @@ class Twice:
 
 
 @dataclass(frozen=True)
+class Bare:
+    """An interface of the image's MPI that stays, without the components that it opens.
+
+    Components are looked for in the folder of the MPI that is mapped. OpenSHMEM of Open MPI 4 has all of its own there.
+
+    Attributes:
+        kinds: of components, of which the host's MPI has none.
+    """
+
+    elf: Elf
+    kinds: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Linked:
     """What a process consists of.
 
@@ -51,6 +70,7 @@ class Linked:
     needs: int
     lacks: tuple[Lack, ...]
     twice: tuple[Twice, ...]
+    bare: tuple[Bare, ...] = ()
 
 
 def link(plan: Plan, host: HostMpi) -> Linked:
@@ -79,7 +99,8 @@ def link(plan: Plan, host: HostMpi) -> Linked:
     asked = {
         n for e in wanted for of in (e.imports, e.calls) for names in of.values() for n in names
     }
-    return Linked(frozenset(kept), len(asked), lacks, _twice(facts, host, kept))
+    bare = _bare(facts, host, kept)
+    return Linked(frozenset(kept), len(asked), lacks, _twice(facts, host, kept), bare)
 
 
 def _staged(plan: Plan) -> set[str]:
@@ -101,6 +122,26 @@ def _lacks(
                 lacking = tuple(sorted(set(names) - offered)) if library in replaced else ()
                 found += [Lack(elf, lacking, at_once, library)] if lacking else []
     return tuple(found)
+
+
+def _bare(facts: ImageFacts, host: HostMpi, kept: Collection[str]) -> tuple[Bare, ...]:
+    offered = {_framework(path) for plugins in host.plugins for path in plugins.files}
+    users: dict[str, set[str]] = {}
+    for path, needed in facts.leads.items():
+        for real in needed.values() if _framework(path) else ():
+            users.setdefault(real, set()).add(_framework(path))
+    found = []
+    for elf in facts.consumers:
+        if elf.path in kept and is_binding(elf.soname):
+            lacking = tuple(sorted(users.get(elf.path, set()) - offered))
+            found += [Bare(elf, lacking)] if lacking else []
+    return tuple(found)
+
+
+def _framework(path: str) -> str:
+    """``spml`` of ``mca_spml_ucx.so``; empty for what is no component of Open MPI."""
+    found = _COMPONENT.match(PurePosixPath(path).name)
+    return found[1] if found else ""
 
 
 def _twice(facts: ImageFacts, host: HostMpi, kept: dict[str, str]) -> tuple[Twice, ...]:

@@ -11,11 +11,11 @@ import enum
 import posixpath
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
-from fairlead.elf.mpi_symbols import asked_by, is_binding
+from fairlead.elf.mpi_symbols import asked_by, contains_mpi, is_binding
 from fairlead.mpi.cross_abi import MPI4PY_MODULE, is_python
 from fairlead.swap.model import Request
 
@@ -102,15 +102,13 @@ def in_image(facts: ImageFacts, path: str) -> bool:
 
 def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[Elf, ...]:
     """Of the files in reach, those that a swap of ``family`` is about."""
-    needed = {real for leads in facts.leads.values() for real in leads.values()}
-    asked = {name for elf in facts.consumers for name in elf.needed}
     homes = [mpi.path.rpartition("/")[0] for mpi in facts.mpis]
     found = reach(facts, request)
+    used, asked = _used(facts, found, homes)
     kept = []
     for elf in found.files:
-        part_of_mpi = elf.path.rpartition("/")[0] in homes and is_binding(elf.soname)
-        if part_of_mpi and elf.soname not in asked and elf.path not in needed:
-            continue  # an interface to another language that nothing in the image uses
+        if _is_interface(elf, homes) and elf.path not in used and elf.soname not in asked:
+            continue  # an interface to another language that nothing in reach uses
         if is_plugin(elf, homes):
             continue  # the image's MPI alone would open it
         families = set(asked_by(facts, elf).values())
@@ -120,6 +118,19 @@ def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[El
             continue  # `static` reports it
         kept.append(elf)
     return tuple(kept)
+
+
+def _is_interface(elf: Elf, homes: Collection[str]) -> bool:
+    """An MPI's own interface to another language."""
+    return elf.path.rpartition("/")[0] in homes and is_binding(elf.soname)
+
+
+def _used(facts: ImageFacts, found: Reach, homes: Collection[str]) -> tuple[set[str], set[str]]:
+    """What files in reach load, and the names that they ask for; parts of an MPI ask for nothing."""
+    own = (_is_interface, is_plugin)
+    users = [elf for elf in found.files if not any(part(elf, homes) for part in own)]
+    closed = _closure(facts, [elf.path for elf in users])
+    return closed, {name for elf in users for name in elf.needed}
 
 
 def by_family(facts: ImageFacts, found: Reach) -> dict[AbiFamily, list[Elf]]:
@@ -150,10 +161,14 @@ def is_plugin(elf: Elf, homes: Iterable[str]) -> bool:
     return inside and name.startswith(("mca_", "ompi_")) and name.endswith(".so")
 
 
-def contains_mpi(elf: Elf) -> bool:
-    """A program or an extension module contains an MPI. A tracer, which wraps one, does not."""
-    wraps = "PMPI_Init" in elf.mpi_imports
-    return bool(elf.holds) or ("MPI_Init" in elf.mpi_exports and not elf.soname and not wraps)
+def started(facts: ImageFacts, found: Reach) -> set[str]:
+    """The programs with an MPI that named scripts start: those in their text, where each contains one.
+
+    Of several kinds it is not known which the script starts.
+    """
+    contain = {elf.path for elf in facts.consumers if contains_mpi(elf)}
+    texts = [facts.named.get(path, ()) for p in found.programs for path in p.chain]
+    return {path for named in texts if contain.issuperset(named) for path in named}
 
 
 def _named(found: Reach) -> set[str]:
@@ -312,7 +327,7 @@ def _modules(facts: ImageFacts, program: Program, request: Request) -> list[str]
         prefixes.add("/usr/local")  # Debian's searches both
     prefixes.discard("/")
     anywhere = "PYTHONPATH" in request.image_env
-    modules = {e.path for e in facts.consumers if not e.soname and not e.can_start}
+    modules = {e.path for e in facts.consumers if not e.can_start}
     modules |= set(facts.leads)
     inside = tuple(f"{prefix}/lib" for prefix in prefixes)
     found = sorted(path for path in modules if re.search(r"/python3|-packages/", path))

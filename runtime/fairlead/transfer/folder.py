@@ -15,7 +15,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fairlead.base.errors import fail
@@ -33,6 +33,7 @@ class Owner:
         held: by a process that lives as long as the run, and not by a step that has ended since.
         keep: it is to be left to the next run of the same job.
         free: its run has ended, and has left it.
+        outs: where what is to be copied back goes, by name.
     """
 
     node: str
@@ -40,6 +41,7 @@ class Owner:
     held: bool
     keep: bool
     free: bool = False
+    outs: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_usable(root: str) -> None:
@@ -119,8 +121,13 @@ def kept_results(folder: str) -> list[str]:
 _PARTIAL = re.compile(r"\..+\.[0-9a-f]{8}\.partial", re.DOTALL)
 
 
-def clear_stale(root: str) -> None:
-    """Removes what killed runs have left in ``root``."""
+def clear_stale(root: str) -> list[tuple[str, Mapping[str, str]]]:
+    """Removes what killed runs have left in ``root``, but for their results, which it keeps.
+
+    Returns:
+        Each folder with such results, and where they were to be copied, by name.
+    """
+    left: list[tuple[str, Mapping[str, str]]] = []
     for folder, owner in _folders(root):
         if not owner.held or owner.keep or os.path.lexists(f"{folder}/kept.json"):
             continue
@@ -128,9 +135,15 @@ def clear_stale(root: str) -> None:
             for partial in _partials(folder):
                 with contextlib.suppress(OSError):
                     copying.remove(partial)
+            results = {n: t for n, t in owner.outs.items() if os.path.lexists(f"{folder}/data/{n}")}
             with contextlib.suppress(OSError):
-                copying.remove(folder)
+                if results:
+                    left.append((folder, results))
+                    keep_results(folder, list(results))
+                else:
+                    copying.remove(folder)
             os.close(lock)
+    return left
 
 
 def will_make(folder: str, partial: str) -> None:

@@ -140,10 +140,11 @@ def _in(
                 begun = True  # on some node, maybe
                 done = _step(each_node, in_words(wish, step=True), shared)
             else:
-                options = node.InOptions(wish.links, wish.job, wish.keep)
+                options = node.InOptions(wish.links, wish.job, wish.keep, outs=wish.outs)
                 here = node.stage_in(wish.folder, wish.ins, options, moving)
                 begun, lock, done = True, here.lock, [here.report]
             stage.moved_in += [item for report in done for item in report.items]
+            stage.findings += [found for report in done for found in report.findings]
             stage.nodes = sum(report.acted for report in done)
             if wish.ins:
                 say(stage.moved_in)

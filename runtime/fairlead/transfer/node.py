@@ -13,7 +13,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail, warning
@@ -43,6 +43,7 @@ class InOptions:
         keep: it is to be left to the next run of that job.
         step: other processes do the same; one of them works.
         hold: the calling process lives as long as the run: the folder is stale when it ends.
+        outs: what is to be copied back.
     """
 
     links: Links = Links.REFUSE
@@ -50,6 +51,7 @@ class InOptions:
     keep: bool = False
     step: bool = False
     hold: bool = True
+    outs: tuple[OutItem, ...] = ()
 
 
 def stage_in(
@@ -67,9 +69,10 @@ def stage_in(
     """
     root, me = os.path.dirname(where), os.uname().nodename
     folder.check_usable(root)
-    folder.clear_stale(root)
+    found = [_left_by_killed(*left) for left in folder.clear_stale(root)]
+    outs = {item.name: item.target for item in options.outs}
     try:
-        lock = folder.make(where, Owner(me, options.job, options.hold, options.keep))
+        lock = folder.make(where, Owner(me, options.job, options.hold, options.keep, outs=outs))
     except FileExistsError:
         if options.step:
             return Begun(NodeReport(me, acted=False))
@@ -86,7 +89,15 @@ def stage_in(
         if isinstance(exc, OSError):
             raise _as_error(exc, root) from None
         raise
-    return Begun(NodeReport(me, acted=True, items=moved), lock)
+    return Begun(NodeReport(me, acted=True, items=moved, findings=tuple(found)), lock)
+
+
+def _left_by_killed(where: str, results: Mapping[str, str]) -> Finding:
+    """The finding for results that a killed run has left in its folder ``where``."""
+    items = [word for name, target in results.items() for word in ("--item", name, target)]
+    again = shlex.join((sys.executable, "-m", "fairlead.transfer", "out", where, *items))
+    names = ", ".join(results)
+    return warning("stage-left", names=names, where=where, node=os.uname().nodename, words=again)
 
 
 def _filled(

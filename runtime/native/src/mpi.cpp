@@ -119,10 +119,11 @@ int Mpi::find(Error *error) {
         int length = 0;
         bool known = false;
         if (int bad = check(Get_library_version(version, &length), "MPI_Get_library_version", error)) return bad;
-        for (const char *vendor : {"MPICH", "Intel(R) MPI", "ParaStation"}) known = known || strstr(version, vendor);
+        version[strcspn(version, "\n")] = 0;  // an MPI that wraps another one names that one further down
+        for (const char *vendor : {"MPICH", "MVAPICH", "Intel(R) MPI", "ParaStation"}) known = known || strstr(version, vendor);
         if (!known)
             return error->set(FAIRLEAD_NO_MPI, "%s is \"%.*s\", which has neither the binary interface of MPICH nor that of Open MPI or MPI-5; take plain MPI (FAIRLEAD_COMM_BACKEND=mpi4py)", library,
-                              int(least(strcspn(version, "\n"), size_t(100))), version);
+                              int(least(strlen(version), size_t(100))), version);
         abi = MPICH;
         world = 0x44000000, self = 0x44000001, max = 0x58000001, min = 0x58000002, sum = 0x58000003;
         f32 = 0x4c00040a, f64 = 0x4c00080b, i16 = 0x4c000238, i32 = 0x4c000439, i64 = 0x4c00083a, byte = 0x4c00010d;

@@ -1,6 +1,6 @@
-// The core's aggregate as a TensorFlow operation: one for a whole list of gradients.
+// TensorFlow operations: the core's aggregate, one for a whole list of gradients, and one that fails as it is asked to.
 //
-// It works on the tensors' own memory, without Python. Inputs without other owners become the outputs. It does not
+// The first works on the tensors' own memory, without Python. Inputs without other owners become the outputs. It does not
 // link the core: Python binds it to the one that the process has loaded. compile.sh compiles it; a file is for the
 // one TensorFlow release in its name, since TensorFlow's C++ interface changes with each release.
 
@@ -164,6 +164,34 @@ REGISTER_OP("FairleadAggregate")
     });
 
 REGISTER_KERNEL_BUILDER(Name("FairleadAggregate").Device(tf::DEVICE_CPU), Aggregate);
+
+// Passes tensors on, or fails: a function of Python in a graph has no way of its own to choose the error's code.
+class Checked : public tf::OpKernel {
+  public:
+    explicit Checked(tf::OpKernelConstruction *context) : tf::OpKernel(context) {}
+
+    void Compute(tf::OpKernelContext *context) override {
+        int code = context->input(0).scalar<int32_t>()();
+        const tf::tstring &text = context->input(1).scalar<tf::tstring>()();
+        OP_REQUIRES(context, code == 0, absl::Status(static_cast<absl::StatusCode>(code), text));
+        for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i + 2));
+    }
+};
+
+// Stateful, so that it runs where nothing takes its results.
+REGISTER_OP("FairleadChecked")
+    .Input("code: int32")
+    .Input("text: string")
+    .Input("tensors: T")
+    .Output("results: T")
+    .Attr("T: list(type) >= 1")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext *context) {
+        for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i + 2));
+        return absl::OkStatus();
+    });
+
+REGISTER_KERNEL_BUILDER(Name("FairleadChecked").Device(tf::DEVICE_CPU), Checked);
 
 }  // namespace
 

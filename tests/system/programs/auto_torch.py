@@ -52,6 +52,19 @@ try:  # before there is an optimizer
 except Exception as exc:
     seen["by hand"] = str(exc)
 
+try:
+    weight = torch.ones(4, requires_grad=True)
+    torch.autograd.grad((weight * 2).sum(), weight)
+    seen["by hand, autograd.grad"] = "trained"
+except Exception as exc:
+    seen["by hand, autograd.grad"] = str(exc)
+
+try:
+    torch.func.grad(lambda weight: (weight * 2).sum())(torch.ones(4))
+    seen["by hand, func.grad"] = "trained"
+except Exception as exc:
+    seen["by hand, func.grad"] = str(exc)
+
 try:  # before any loader that shuffles was gone through
     made, optimizer = model()
     made(torch.rand(2, 4)).sum().backward()
@@ -84,6 +97,66 @@ for _ in range(3):
     seen.setdefault("evaluated", []).append(float(made(torch.ones(3, 4)).sum().detach()))
     made.train()
     epochs.append(sorted(rows.read))
+
+
+def adversary():
+    """What changes tensors without an optimizer, and is no training: a penalty by gradients of inputs, an average."""
+    average = copy.deepcopy(made).requires_grad_(False)
+    x = torch.rand(8, 4, requires_grad=True)
+    for _ in range(3):
+        [towards] = torch.autograd.grad(made(x).sum(), [x], create_graph=True)
+        (made(x).sum() + average(x).sum() + (towards**2).sum()).backward()
+        with torch.no_grad():
+            x += 0.01 * towards.sign()
+            for mean, now in zip(average.parameters(), made.parameters(), strict=True):
+                mean.mul_(0.9).add_(now, alpha=0.1)
+
+
+adversary()
+
+
+def by_hand(way):
+    other = torch.nn.Linear(4, 1)
+    for _ in range(3):
+        loss = other(torch.rand(8, 4)).sum()
+        if way == "grad":
+            gradients = torch.autograd.grad(loss, list(other.parameters()))
+        else:
+            loss.backward()
+            gradients = [p.grad for p in other.parameters()]
+        for p, gradient in zip(other.parameters(), gradients, strict=True):
+            p.data -= 0.1 * gradient
+
+
+for way in ("grad", "backward"):  # an optimizer is there, for another model
+    try:
+        by_hand(way)
+        seen[f"by hand, {way}, next to an optimizer"] = "trained"
+    except Exception as exc:
+        seen[f"by hand, {way}, next to an optimizer"] = str(exc)
+
+weighted = torch.utils.data.WeightedRandomSampler([1.0] * len(rows), len(rows))
+with torch.no_grad():  # an evaluation on a part does not make the next loader's data parts
+    for _ in loader:
+        pass
+for title, batches in (
+    ("sampler", DataLoader(rows, batch_size=8, sampler=weighted)),
+    ("in order", DataLoader(rows, batch_size=8)),
+    ("again", loader),
+):
+    try:
+        for x, y in batches:
+            torch.nn.functional.mse_loss(made(x)[:, 0], y).backward()
+            optimizer.step()
+            with torch.no_grad():  # evaluates in between
+                next(iter(DataLoader(rows)))
+        seen[title] = "trained"
+    except Exception as exc:
+        seen[title] = str(exc)
+for _ in range(110 if not sys.argv[2:] else 0):  # batches of the script's own
+    made(torch.rand(8, 4)).sum().backward()
+    optimizer.step()
+optimizer.zero_grad()
 seen["losses"], seen["epochs"] = losses, epochs
 seen["weights"] = [float(p.abs().sum()) for p in made.state_dict().values()]
 if sys.argv[2:]:  # statistics that no step follows

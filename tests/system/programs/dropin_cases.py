@@ -161,13 +161,13 @@ def horovod_reductions():
 
 @case
 def horovod_lacks():
-    def elastic():
-        import horovod.tensorflow.elastic  # noqa: F401
+    def runner():
+        import horovod.runner  # noqa: F401
 
     def spark():
         import horovod.spark  # noqa: F401
 
-    calls = (elastic, spark, lambda: hvd.SyncBatchNormalization, lambda: hvd.nonsense,
+    calls = (runner, spark, lambda: hvd.PartialDistributedOptimizer, lambda: hvd.nonsense,
              lambda: hvd.allreduce(np.ones(1), process_set=1))  # fmt: skip
     return [refusal(call) for call in calls]
 

@@ -19,8 +19,12 @@ from fairlead.perf.projection.cost_model import Costs, Layout, allreduce_s
 ALL = discover()
 IN_DOCUMENT = {name for name, one in ALL.items() if one.table}
 #: Outcomes of tests, which have forms of their own.
-COUNTS = {"test-full", "horovod-torch", "horovod-tensorflow", "corpus"}
-KEPT = sorted(p for p in result.RESULTS.glob("*.json") if p.stem not in COUNTS)
+COUNTS = {"test-full", "corpus"}
+KEPT = sorted(
+    p
+    for p in result.RESULTS.glob("*.json")
+    if p.stem not in COUNTS and not p.stem.startswith("horovod-")
+)
 ROOT = Path(__file__).parents[3]
 
 

@@ -135,7 +135,7 @@ def test_side_that_does_not_answer_is_described_and_ended(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sides, "FAIRLEAD", (sys.executable, "-c", DEAF, how))
-    monkeypatch.setattr(watchdog, "RESULTS", tmp_path)
+    monkeypatch.setattr(sides, "RESULTS", tmp_path)
     with tempfile.TemporaryDirectory(prefix="side-") as short:
         side = sides.Side("deaf", sides.Job("image", ["program.py"], ranks=1), Path(short))
         with pytest.raises(watchdog.Stuck, match="deaf"), side:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
-import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,11 @@ from fairlead import comm
 from fairlead.base.errors import fail
 from fairlead.comm.auto import shared
 from fairlead.comm.auto.shared import PART, before, done, in_fit, on_rank_0, own_loop
+from fairlead.comm.frameworks.common import say
+
+_STEPS_WITHOUT = 100  # in a row; a batch may be kept for many
+_FEW = 64  # values of a parameter that are looked at
+_DOCS = "docs/tutorials/training.md"
 
 
 def patch(torch: Any) -> None:
@@ -22,13 +26,17 @@ def patch(torch: Any) -> None:
     torch.manual_seed(0)
     import torch.utils.data as data
 
-    modules, optimizers = _Modules(torch), _Optimizers()
+    modules, batches = _Modules(torch), _Batches(torch)
+    optimizers = _Optimizers(modules, batches)
     before(data.DataLoader, "__init__", functools.partial(_loader, data))
-    before(data.DataLoader, "__iter__", functools.partial(_epoch, torch))
+    before(data.DataLoader, "__iter__", batches.epoch)
+    before(data.dataloader._BaseDataLoaderIter, "__next__", batches.taken)
     before(torch.nn.Module, "__init__", modules.made)
     before(torch.nn.Module, "__setstate__", modules.made)  # a copy
-    before(torch.optim.Optimizer, "__init__", functools.partial(optimizers.made, modules))
-    before(torch.Tensor, "backward", optimizers.backward)
+    before(torch.optim.Optimizer, "__init__", optimizers.made)
+    # Tensor.backward and torch.func's gradients come here, too.
+    before(torch.autograd, "backward", optimizers.backward)
+    before(torch.autograd, "grad", optimizers.grad)
     before(torch, "save", on_rank_0)
     shared.at_end.append(modules.compare)
 
@@ -51,50 +59,132 @@ def _loader(
         setattr(loader, PART, 0)
 
 
-def _epoch(torch: Any, original: Callable[..., Any], loader: Any) -> Any:
-    epoch = getattr(loader, PART, None)
-    if epoch is not None:
-        loader.sampler.set_epoch(epoch)
-        setattr(loader, PART, epoch + 1)
-        if "data" not in done:
-            torch.manual_seed(comm.rank())  # dropout and the like: other masks on each rank
+class _Batches:
+    """What loaders have given since the last step: a step on whole data only is refused.
+
+    With batches that are taken without gradients a script evaluates. They count only before the first step, as of a
+    script that takes all of its batches so.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._seeded = False
+        self._taken: dict[bool, set[bool]] = {True: set(), False: set()}
+        self._without = 0
+
+    def epoch(self, original: Callable[..., Any], loader: Any) -> Any:
+        epoch = getattr(loader, PART, None)
+        if epoch is not None:
+            loader.sampler.set_epoch(epoch)
+            setattr(loader, PART, epoch + 1)
+            if not self._seeded:
+                # dropout and the like: other masks on each rank
+                self._torch.manual_seed(comm.rank())
+            self._seeded = True
+        batches = original(loader)
+        setattr(batches, PART, epoch is not None)
+        return batches
+
+    def taken(self, original: Callable[..., Any], batches: Any) -> Any:
+        batch = original(batches)
+        self._taken[self._torch.is_grad_enabled()].add(getattr(batches, PART, False))
+        return batch
+
+    def step(self) -> None:
+        """Of an optimizer.
+
+        Raises:
+            FairleadError: it is not on a part of the data.
+        """
+        since = self._taken[True] or (set() if "data" in done else self._taken[False])
+        if since and True not in since:
+            raise fail("auto-data-other-loader")
+        if not since and "data" not in done:
+            raise fail("auto-data-no-loader")
         done.add("data")
-    return original(loader)
+        self._without = 0 if since else self._without + 1
+        if self._without == _STEPS_WITHOUT and comm.rank() == 0:
+            say(
+                f"{_STEPS_WITHOUT} steps of optimizers since a DataLoader with shuffle=True gave its last batch: where they"
+                f" are on other data than that, every rank trains on all of it ({_DOCS})"
+            )
+        self._taken = {True: set(), False: set()}
 
 
 class _Optimizers:
-    """Those that the script made, each of which averages."""
+    """Those that the script made, each of which averages; and parameters that none of them has."""
 
-    def __init__(self) -> None:
+    def __init__(self, modules: _Modules, batches: _Batches) -> None:
+        self._modules, self._batches = modules, batches
         self._any = False
+        self._every: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._known = (0, 0)
+        self._loose: list[weakref.ref[Any]] = []
+        self._differentiated: dict[int, tuple[Any, Any]] = {}
 
-    def made(
-        self,
-        modules: _Modules,
-        original: Callable[..., Any],
-        optimizer: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
+    def made(self, original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> None:
         from fairlead.comm.torch import DistributedOptimizer
 
         self._any = True
         original(optimizer, *args, **kwargs)
-        optimizer.register_step_pre_hook(functools.partial(_step, modules))
+        self._every.add(optimizer)
+        optimizer.register_step_pre_hook(self._step)
         DistributedOptimizer(optimizer)
 
-    def backward(self, original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    def _step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self._batches.step()
+        self._modules.average_statistics()
+        done.add("gradients")
+
+    def backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Refuses what no optimizer will apply: the script updates its parameters by hand."""
+        self._require("Tensor.backward")
+        result = original(*args, **kwargs)
+        self._compare("Tensor.backward", lambda tensor: tensor.grad is not None)
+        return result
+
+    def grad(
+        self, original: Callable[..., Any], outputs: Any, inputs: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """As :meth:`backward`."""
+        self._require("torch.autograd.grad")
+        result = original(outputs, inputs, *args, **kwargs)
+        of = {id(each) for each in (inputs if isinstance(inputs, (list, tuple)) else (inputs,))}
+        self._compare("torch.autograd.grad", lambda tensor: id(tensor) in of)
+        return result
+
+    def _require(self, where: str) -> None:
         if not self._any and not in_fit():
-            raise own_loop("Tensor.backward, without an optimizer")
-        return original(tensor, *args, **kwargs)
+            raise own_loop(f"{where}, without an optimizer")
 
+    def _compare(self, where: str, has_gradient: Callable[[Any], bool]) -> None:
+        """Refuses a gradient of a parameter without an optimizer that the script has changed since the last one.
 
-def _step(modules: _Modules, optimizer: Any, args: Any, kwargs: Any) -> None:
-    if "data" not in done:
-        raise fail("auto-data-no-loader")
-    modules.average_statistics()
-    done.add("gradients")
+        Such a parameter alone is usual (a part that is not trained, the average of another model), and so is changing it.
+        """
+        if in_fit():
+            return
+        found = {}
+        for each in self._without_optimizer():
+            tensor = each()
+            if tensor is not None and tensor.requires_grad and has_gradient(tensor):
+                few = tensor.detach().reshape(-1)[:_FEW].clone()
+                known, before_it = self._differentiated.get(id(tensor), (None, None))
+                if known is each and not before_it.equal(few):
+                    raise own_loop(f"{where}, of parameters that no optimizer has")
+                found[id(tensor)] = each, few
+        self._differentiated |= found
+
+    def _without_optimizer(self) -> list[weakref.ref[Any]]:
+        groups = [group["params"] for optimizer in self._every for group in optimizer.param_groups]
+        known = (self._modules.made_so_far, sum(map(len, groups)))
+        if known != self._known:
+            self._known = known
+            held = {id(tensor) for group in groups for tensor in group}
+            loose = [each for each in self._modules.parameters() if id(each) not in held]
+            self._loose = [weakref.ref(tensor) for tensor in loose]
+            self._differentiated = {}
+        return self._loose
 
 
 class _Modules:
@@ -107,7 +197,7 @@ class _Modules:
     def __init__(self, torch: Any):
         self._kind = torch.nn.modules.batchnorm._NormBase
         self._every: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self._numbers = itertools.count()
+        self.made_so_far = 0
         self._grown = False
         self._statistics: list[
             tuple[str, Any]
@@ -115,8 +205,14 @@ class _Modules:
 
     def made(self, original: Callable[..., Any], module: Any, *args: Any, **kwargs: Any) -> None:
         original(module, *args, **kwargs)
-        self._every[next(self._numbers)] = module
+        self._every[self.made_so_far] = module
+        self.made_so_far += 1
         self._grown |= isinstance(module, self._kind)
+
+    def parameters(self) -> list[Any]:
+        """Those of all modules."""
+        tables = [module._parameters for module in list(self._every.values())]
+        return [tensor for table in tables for tensor in table.values() if tensor is not None]
 
     def average_statistics(self) -> None:
         """Makes BatchNorm's running means and variances equal. Collective."""

@@ -34,6 +34,7 @@ from typing import Any
 
 from fairlead.base.errors import fail
 from fairlead.comm.dropin.absent import refuse
+from fairlead.comm.dropin.which_keras import of_keras
 
 __all__ = ["NAMES", "install"]
 
@@ -50,20 +51,32 @@ _MODULES = {
     "dl_comm.torch": f"{_HERE}.cray_torch",
     "horovod": f"{_HERE}.hvd",
     "horovod.common": f"{_HERE}.hvd",
+    "horovod.common.elastic": f"{_HERE}.hvd_elastic",
     "horovod.common.exceptions": f"{_HERE}.failures",
     "horovod.common.process_sets": f"{_HERE}.sets",
+    "horovod.common.util": f"{_HERE}.hvd_util",
     "horovod.tensorflow": f"{_HERE}.hvd_tensorflow",
     "horovod.tensorflow.compression": f"{_HERE}.hvd",
+    "horovod.tensorflow.elastic": f"{_HERE}.hvd_tensorflow_elastic",
+    "horovod.tensorflow.functions": f"{_HERE}.hvd_tensorflow",
     "horovod.tensorflow.mpi_ops": f"{_HERE}.hvd_tensorflow",
+    "horovod.tensorflow.sync_batch_norm": f"{_HERE}.hvd_keras_sync",
     "horovod.tensorflow.util": f"{_HERE}.hvd_tensorflow_util",
     "horovod.keras": f"{_HERE}.hvd_keras",
     "horovod.keras.callbacks": f"{_HERE}.callbacks",
+    "horovod.keras.elastic": f"{_HERE}.hvd_tensorflow_elastic",
     "horovod.tensorflow.keras": f"{_HERE}.hvd_keras",
     "horovod.tensorflow.keras.callbacks": f"{_HERE}.callbacks",
+    "horovod.tensorflow.keras.elastic": f"{_HERE}.hvd_tensorflow_elastic",
     "horovod.torch": f"{_HERE}.hvd_torch",
+    "horovod.torch.elastic": f"{_HERE}.hvd_torch_elastic",
+    "horovod.torch.elastic.sampler": f"{_HERE}.hvd_torch_elastic",
+    "horovod.torch.elastic.state": f"{_HERE}.hvd_torch_elastic",
+    "horovod.torch.functions": f"{_HERE}.hvd_torch",
     "horovod.torch.mpi_ops": f"{_HERE}.hvd_torch",
     "horovod.torch.compression": f"{_HERE}.hvd",
     "horovod.torch.optimizer": f"{_HERE}.hvd_torch_optimizer",
+    "horovod.torch.sync_batch_norm": f"{_HERE}.hvd_torch_sync",
 }
 _TORCH = "ml_comm_torch"  # which brings torch along
 # Set by launchers in each process; before MPI has started there is nothing else to ask.
@@ -83,6 +96,8 @@ class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        if f"{self.__name__}.{name}" in _MODULES:
+            return importlib.import_module(f"{self.__name__}.{name}")
         try:
             return getattr(importlib.import_module(self.__fairlead__), name)
         except AttributeError as exc:
@@ -111,10 +126,10 @@ class _Finder:
         return ModuleSpec(name, self, is_package=True)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return _StandIn(spec.name, _MODULES[spec.name])
+        return _StandIn(spec.name, of_keras(_MODULES[spec.name]))
 
     def exec_module(self, module: ModuleType) -> None:
-        source = importlib.import_module(_MODULES[module.__name__])
+        source = importlib.import_module(of_keras(_MODULES[module.__name__]))
         # What the source only has when it is asked for stays there: see _StandIn.
         vars(module).update({name: vars(source)[name] for name in source.__all__})
         vars(module)["__all__"] = list(source.__all__)

@@ -11,20 +11,12 @@ _START = "`fairlead run` and `fairlead script` start the ranks under any schedul
 # By top-level module, then by name: what to use instead.
 ABSENT: Mapping[str, Mapping[str, str]] = {
     "horovod": {
-        "elastic": "checkpoints, and a job that is started again with as many ranks as there are",
         "run": _START,
         "runner": _START,
         "spark": f"{_START}; the image `analytics` has Spark",
         "ray": _START,
         "mxnet": "TensorFlow, Keras or torch",
-        "SyncBatchNormalization": "`fairlead.comm.keras.Broadcast`, which averages the statistics",
-        "SyncBatchNorm": "`fairlead.comm.torch.average_buffers`",
-        "PartialDistributedGradientTape": "DistributedGradientTape",
-        "PartialDistributedOptimizer": "DistributedOptimizer",
-        "TensorFlowKerasState": "checkpoints",
-        "TorchState": "checkpoints",
-        "start_timeline": "`fairlead.comm.init().timings`",
-        "stop_timeline": "`fairlead.comm.init().timings`",
+        "PartialDistributedOptimizer": "Keras 2, in the image `tensorflow:keras2`",
     },
 }  # fmt: skip
 

@@ -18,11 +18,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.comm.core import Array, name_of
+from fairlead.comm.dropin.engine_timeline import Timeline
 from fairlead.comm.dropin.failures import HorovodInternalError, internal, usage
 from fairlead.comm.dropin.groups import Exchange, Single
 from fairlead.comm.dropin.moves import MOVES, Done
@@ -57,9 +60,12 @@ class Handle:
 class Channel:
     """The requests of one process set."""
 
-    def __init__(self, group: Single, hosts: Sequence[str]):
+    def __init__(
+        self, group: Single, hosts: Sequence[str], timeline: Callable[[], Timeline | None]
+    ):
         self.group = group
         self._hosts = hosts
+        self._timeline = timeline
         self._table = Table(hosts)
         self._mine: dict[str, Handle] = {}
         self._queue: list[Request] = []
@@ -88,6 +94,8 @@ class Channel:
         handle = Handle(self, arrays)
         self._mine[request.name] = handle
         self._queue.append(request)
+        if (timeline := self._timeline()) is not None:
+            timeline.asked(request)
         return handle
 
     def step(self, waited_s: float) -> bool:
@@ -105,6 +113,8 @@ class Channel:
         if every is None:
             return False
         self._turn = None
+        if (timeline := self._timeline()) is not None:
+            timeline.turn()
         turns = [pickle.loads(data) for data in every]
         for rank, (asked, _) in enumerate(turns):
             self._table.add(rank, asked)
@@ -119,7 +129,13 @@ class Channel:
         return bool(due)
 
     def _carry_out(self, response: Response) -> None:
-        handle = self._mine.pop(response.name, None)
+        handle, timeline = self._mine.pop(response.name, None), self._timeline()
+        # What this rank has not asked for, since it has joined, is not in its timeline.
+        shown = timeline is not None and handle is not None
+        with timeline.carrying_out(response.first) if timeline and shown else nullcontext():
+            self._moved(response, handle)
+
+    def _moved(self, response: Response, handle: Handle | None) -> None:
         if response.error is not None:
             if handle is not None:
                 handle.end(error=response.error)
@@ -146,18 +162,21 @@ class Engine:
     Attributes:
         hosts: of all ranks.
         all: the channel of all ranks.
+        timeline: of what this rank does; None for none.
     """
 
     def __init__(self, group: Single, hosts: Sequence[str]):
         self.hosts = hosts
         self._lock = threading.RLock()
         self._asked = time.monotonic()
-        self.all = Channel(group, hosts)
+        self.timeline: Timeline | None = None
+        self.all = Channel(group, hosts, lambda: self.timeline)
         self._channels = [self.all]
 
     def channel(self, group: Single) -> Channel:
         """Of some of the ranks."""
-        made = Channel(group, [self.hosts[member] for member in group.members])
+        hosts = [self.hosts[member] for member in group.members]
+        made = Channel(group, hosts, lambda: self.timeline)
         with self._lock:
             self._channels.append(made)
         return made
@@ -223,8 +242,25 @@ class Engine:
         """Returns when no rank asks for anything more. Collective."""
         self.announce_end()
         self._until(lambda: self.ended)
+        self.stop_timeline()
         for channel in self._channels:
             channel.group.free()
+
+    def start_timeline(self, path: str | Path, *, marks_turns: bool) -> None:
+        """Records what this rank does from now on; what was recorded before ends.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        with self._lock:
+            self.stop_timeline()
+            self.timeline = Timeline(path, marks_turns=marks_turns)
+
+    def stop_timeline(self) -> None:
+        with self._lock:
+            if self.timeline is not None:
+                self.timeline.close()
+            self.timeline = None
 
     @property
     def ended(self) -> bool:

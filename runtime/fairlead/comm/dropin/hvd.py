@@ -7,6 +7,7 @@ Collectives are asked for in any order, by name or by their number, and carried 
 from __future__ import annotations
 
 import math
+import os
 import pickle
 import sys
 from collections import Counter
@@ -78,6 +79,8 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]
 
 __version__ = "0.28.1"  # the interface that this follows
@@ -153,6 +156,24 @@ def init(comm_: Any = None, process_sets: Any = None, **more: Any) -> None:
     ranks = comm.init()
     sets.start([] if process_sets in (None, "dynamic") else process_sets)
     say_on_rank_0(f"{ranks.size} rank(s), by {ranks.backend}, in place of Horovod")
+    file = os.environ.get("HOROVOD_TIMELINE", "")
+    if file not in ("", "DYNAMIC"):
+        start_timeline(file, os.environ.get("HOROVOD_TIMELINE_MARK_CYCLES", "0") not in ("", "0"))
+
+
+def start_timeline(file_path: Any, mark_cycles: bool = False) -> None:
+    """Rank 0 writes what it asks for and waits for to a file, until :func:`stop_timeline`; see `fairlead run --timeline`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    if rank() == 0:
+        sets.engine().start_timeline(file_path, marks_turns=mark_cycles)
+
+
+def stop_timeline() -> None:
+    """Ends what :func:`start_timeline` began."""
+    sets.engine().stop_timeline()
 
 
 def shutdown() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,11 +13,13 @@ import tensorflow
 
 from fairlead import comm
 from fairlead.base.errors import FairleadError
-from fairlead.comm.dropin import hvd, rules, sets, tensors, weights
+from fairlead.comm.dropin import hvd, rules, sets, tensors
 from fairlead.comm.dropin.absent import not_offered
 from fairlead.comm.dropin.failures import HorovodInternalError, UsageError
 from fairlead.comm.dropin.hvd import *  # noqa: F403
+from fairlead.comm.dropin.hvd_tensorflow_gradients import Gradients, reduction
 from fairlead.comm.dropin.session_hooks import BcastTensors, averaging, broadcast_op, is_optimizer
+from fairlead.comm.dropin.which_keras import of_keras
 from fairlead.comm.frameworks import common
 
 __all__ = [
@@ -24,6 +27,7 @@ __all__ = [
     "BroadcastGlobalVariablesHook",
     "DistributedGradientTape",
     "DistributedOptimizer",
+    "PartialDistributedGradientTape",
     "broadcast_",
     "broadcast_global_variables",
     "broadcast_object_fn",
@@ -83,14 +87,27 @@ def _allreduce(tensor: Any, *args: Any, **named: Any) -> Any:
         raise NotImplementedError("factors of IndexedSlices")
     values = hvd.allgather(tensor.values, process_set=members)
     if how.op == hvd.Average:
-        divisor = tensorflow.cast(members.size(), values.dtype)
-        values = values // divisor if values.dtype.is_integer else values / divisor
+        values = values / tensorflow.cast(members.size(), values.dtype)  # floats, of integers, too
     indices = hvd.allgather(tensor.indices, process_set=members)
     return tensorflow.IndexedSlices(values, indices, tensor.dense_shape)
 
 
 allreduce = _as_tensorflow(_allreduce)
-grouped_allreduce = _as_tensorflow(hvd.grouped_allreduce)
+
+
+def _grouped_allreduce(given: Sequence[Any], *args: Any, **named: Any) -> list[Any]:
+    """:func:`fairlead.comm.dropin.hvd.grouped_allreduce`; IndexedSlices each on their own."""
+    slices = {
+        i: _allreduce(tensor, *args, **named)
+        for i, tensor in enumerate(given)
+        if isinstance(tensor, tensorflow.IndexedSlices)
+    }
+    dense = [tensor for i, tensor in enumerate(given) if i not in slices]
+    reduced = iter(hvd.grouped_allreduce(dense, *args, **named) if dense else ())
+    return [slices[i] if i in slices else next(reduced) for i in range(len(given))]
+
+
+grouped_allreduce = _as_tensorflow(_grouped_allreduce)
 allgather = _as_tensorflow(hvd.allgather)
 grouped_allgather = _as_tensorflow(hvd.grouped_allgather)
 broadcast = _as_tensorflow(hvd.broadcast)
@@ -101,9 +118,13 @@ grouped_reducescatter = _as_tensorflow(hvd.grouped_reducescatter)
 def _alltoall(tensor: Any, splits: Any = None, name: str | None = None, **more: Any) -> Any:
     """:func:`fairlead.comm.dropin.hvd.alltoall`; the rows of each rank come as a tensor."""
     tensor = tensorflow.convert_to_tensor(tensor)
+    members = sets.of(more.get("process_set"))
+    if splits is None and tensor.shape.rank and tensor.shape[0] is None:
+        # How many rows there are is known when it runs.
+        moved = rules.Alltoall(lambda: members, None, name)
+        return tensors.in_order(moved.operation, [tensor])[0]
     if splits is None:
         return hvd.alltoall(tensor, None, name, **more)
-    members = sets.of(more.get("process_set"))
     operation = rules.alltoall_of(
         lambda: members, lambda array, rows: hvd.splits_of(rows, array, members), name
     )
@@ -214,20 +235,17 @@ def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
     """
     more = {name: named.pop(name) for name in {*named} - {*_Options._fields}}
     given = _Options(*args, **named)
-    hvd.require(
-        given.backward_passes_per_step == 1,
-        "backward_passes_per_step",
-        "`gradient_accumulation_steps` of a Keras optimizer",
-    )
-    compression, op = given.compression, given.op
+    compression, op, passes = given.compression, given.op, given.backward_passes_per_step
     if not is_optimizer(optimizer):
-        from fairlead.comm.dropin import hvd_keras
-
-        return hvd_keras.DistributedOptimizer(optimizer, compression=compression, op=op, **more)
+        front = importlib.import_module(of_keras("fairlead.comm.dropin.hvd_keras"))
+        return front.DistributedOptimizer(
+            optimizer, compression=compression, op=op, backward_passes_per_step=passes, **more
+        )
+    hvd.require(passes == 1, "backward_passes_per_step", "backward_passes_per_step=1")
     # TensorFlow runs the operations of a step in threads. Compared as they are sent, in the same call: gradients are
     # floats, and nothing is widened.
     ranks = comm.init().team()
-    reduce = _reduction(op, compression, more).at_once(lambda: ranks)
+    reduce = reduction(op, compression, more).at_once(lambda: ranks)
     mean = partial(common.present, partial(tensors.gradients, reduce))
     return averaging(optimizer, mean, lambda: ranks, "hvd.broadcast_global_variables")
 
@@ -243,10 +261,17 @@ class DistributedGradientTape:
         compression: Any = hvd.Compression.none,
         sparse_as_dense: bool = False,
         op: Any = hvd.Average,
+        *,
+        scale_local_gradients: bool = True,
         **more: Any,
     ):
         self._tape = gradtape
-        self._reduce = _reduction(op, compression, more).at_once(comm.init)
+        self._gradients = Gradients(
+            reduction(op, compression, more),
+            "hvd.broadcast_variables",
+            scale_local=scale_local_gradients,
+        )
+        self._seen: set[tuple[int, ...]] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
@@ -258,24 +283,59 @@ class DistributedGradientTape:
     def __exit__(self, *exc: Any) -> Any:
         return self._tape.__exit__(*exc)
 
+    def register_local_source(self, source: Any) -> None:
+        """Its gradients stay this rank's, divided by the number of ranks unless ``scale_local_gradients=False``."""
+        self._gradients.keep_local([source])
+
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **more: Any) -> Any:
+        more.pop("use_generic_names", None)
         gradients = self._tape.gradient(target, sources, output_gradients, **more)
-        flat = tensorflow.nest.flatten(gradients)
-        watched = weights.of_tape(tensorflow.nest.flatten(sources), "hvd.broadcast_variables")
-        reduce = self._reduce
-        if watched is not None and tensorflow.executing_eagerly():
-            watched.step()
-        elif watched is not None:  # in each run of what is traced here
-            reduce = rules.after(watched.step, reduce)
-        means = common.present(partial(tensors.gradients, reduce), flat)
+        flat = tensorflow.nest.flatten(sources)
+        # A persistent tape may be asked again within the step.
+        key = tuple(map(id, flat))
+        first = key not in self._seen
+        self._seen.add(key)
+        means = self._gradients.means(tensorflow.nest.flatten(gradients), flat, step=first)
         return tensorflow.nest.pack_sequence_as(gradients, means)
 
+    def get_local_and_global_gradients(
+        self, target: Any, sources: Any, output_gradients: Any = None, **more: Any
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """Pairs of a source and its gradient: of local sources, and of all others."""
+        gradients = self.gradient(target, sources, output_gradients, **more)
+        pairs = list(zip(sources, gradients, strict=True))
+        local = [self._gradients.is_local(source) for source in sources]
+        return (
+            [pair for pair, is_local in zip(pairs, local, strict=True) if is_local],
+            [pair for pair, is_local in zip(pairs, local, strict=True) if not is_local],
+        )
 
-def _reduction(op: Any, compression: Any, more: dict[str, Any]) -> rules.Reduction:
-    hvd.no_sets(more)
-    hvd.require(op in (hvd.Average, hvd.Sum), f"op={op} of gradients", "op=Average or op=Sum")
-    known = compression in (hvd.Compression.none, hvd.Compression.fp16)
-    hvd.require(
-        known, f"compression={compression} of gradients", "Compression.none or Compression.fp16"
-    )
-    return hvd.reduction(op=op, compression=compression)
+
+def PartialDistributedGradientTape(
+    gradtape: Any, *args: Any, local_layers: Any = None, **named: Any
+) -> DistributedGradientTape:
+    """:class:`DistributedGradientTape`; the weights of ``local_layers`` are local sources."""
+    made = DistributedGradientTape(gradtape, *args, **named)
+    for variable in weights_of(local_layers):
+        made.register_local_source(variable)
+    return made
+
+
+def weights_of(layers: Any) -> list[Any]:
+    """The trainable weights of a layer of Keras, or of some.
+
+    Raises:
+        ValueError: one is not a layer.
+    """
+    given = [] if layers is None else layers if isinstance(layers, (list, tuple)) else [layers]
+    if any(not hasattr(layer, "trainable_weights") for layer in given):
+        raise ValueError("all local layers must be layers of Keras")
+    return [variable for layer in given for variable in layer.trainable_weights]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "SyncBatchNormalization":  # which loads Keras
+        from fairlead.comm.dropin.hvd_keras_sync import SyncBatchNormalization
+
+        return SyncBatchNormalization
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,12 +9,14 @@ from fairlead.comm.dropin.hvd import *  # noqa: F403
 from fairlead.comm.dropin.hvd_torch_handles import *  # noqa: F403
 from fairlead.comm.dropin.hvd_torch_handles import broadcast_async_, synchronize
 from fairlead.comm.dropin.hvd_torch_optimizer import DistributedOptimizer
+from fairlead.comm.dropin.hvd_torch_sync import SyncBatchNorm
 from fairlead.comm.torch import broadcast_optimizer_state as _broadcast_state
 from fairlead.comm.torch import broadcast_parameters as _broadcast_parameters
 
 __all__ = [
     *{*hvd.__all__, *hvd_torch_handles.__all__},
     "DistributedOptimizer",
+    "SyncBatchNorm",
     "broadcast_optimizer_state",
     "broadcast_parameters",
 ]

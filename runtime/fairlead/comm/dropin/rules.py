@@ -214,10 +214,9 @@ class Alltoall:
             return done.arrays
 
         def back() -> Operation:
-            reverse = Alltoall(members, self.received).operation
-
             def move_back(arrays: list[Array], rows: Sequence[int]) -> list[Array]:
-                (array,) = reverse.move(arrays, rows)
+                # In a graph, what was received is known when it runs.
+                (array,) = Alltoall(members, self.received).operation.move(arrays, rows)
                 missing = rows[0] - len(array)  # rows for nobody
                 return [np.concatenate([array, np.zeros((missing, *array.shape[1:]), array.dtype)])]
 

@@ -18,6 +18,7 @@ import numpy as np
 from fairlead import comm
 from fairlead.base.errors import fail
 from fairlead.comm.core import Array
+from fairlead.comm.dropin.failures import HorovodInternalError
 from fairlead.comm.dropin.rules import Operation
 from fairlead.comm.dropin.teams import made_equal, say_on_rank_0
 from fairlead.comm.frameworks import common
@@ -182,7 +183,9 @@ def _over_tensorflow(
                 tf.zeros_like(result) if gradient is None else gradient
                 for gradient, result in zip(gradients, results, strict=True)
             ]
-            moved = _over_tensorflow(collective.gradient(), whole, place, counts)
+            # What goes back is known once it has gone forwards, and a graph may need no result of that.
+            with tf.control_dependencies([] if tf.executing_eagerly() else results):
+                moved = _over_tensorflow(collective.gradient(), whole, place, counts)
             return [
                 tf.ensure_shape(tf.reshape(m, tf.shape(t)), t.shape) if _continuous(t) else None
                 for m, t in zip(moved, given, strict=True)
@@ -215,7 +218,6 @@ def _placed(
             tf.convert_to_tensor(r, dtype=t.dtype) for r, t in zip(results, tensors, strict=True)
         ]
 
-    @common.in_words()
     def run(*arrays: Any) -> list[Array]:
         # TensorFlow owns what comes in, and takes over what goes out.
         given = [np.asarray(array) for array in arrays]
@@ -223,7 +225,7 @@ def _placed(
 
     def make() -> list[Any]:
         inputs = [*(tf.identity(tensor) for tensor in tensors), *rows]
-        return list(tf.numpy_function(run, inputs, [tensor.dtype for tensor in tensors]))
+        return _by_numpy(tf, run, inputs, [tensor.dtype for tensor in tensors])
 
     made = make() if place is None else place(tf, make)
     same = not isinstance(collective, Operation) or collective.same_shape
@@ -237,6 +239,33 @@ def _placed(
             )
         result.set_shape(shape)
     return made
+
+
+def _by_numpy(
+    tf: Any, run: Callable[..., list[Array]], inputs: Sequence[Any], dtypes: Sequence[Any]
+) -> list[Any]:
+    """``tf.numpy_function``, whose :class:`HorovodInternalError` is a FailedPreconditionError where an operation of
+    fairlead's can make it one; an UnknownError otherwise."""
+    from fairlead.comm.frameworks.tensorflow_op import checked
+
+    passed_on = checked()
+    if passed_on is None:
+        return list(tf.numpy_function(common.in_words()(run), inputs, dtypes))
+
+    @common.in_words()
+    def tried(*arrays: Any) -> list[Any]:
+        try:
+            return [np.int32(0), b"", *run(*arrays)]
+        except HorovodInternalError as exc:
+            code = np.int32(tf.errors.FAILED_PRECONDITION)
+            return [
+                code,
+                common.words(exc).encode(),
+                *(np.zeros((), d.as_numpy_dtype) for d in dtypes),
+            ]
+
+    code, text, *results = tf.numpy_function(tried, inputs, [tf.int32, tf.string, *dtypes])
+    return list(passed_on(code=code, text=text, tensors=results))
 
 
 def _ordered(tf: Any, make: Callable[[], list[Any]]) -> list[Any]:

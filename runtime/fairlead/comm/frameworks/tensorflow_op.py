@@ -11,8 +11,9 @@ import ctypes
 import os
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import tensorflow as tf
@@ -152,6 +153,20 @@ class Op:
         line = common.words(exc).encode()[:room]
         ctypes.memmove(text, line, len(line))
         return len(line)
+
+
+@cache
+def checked() -> Callable[..., Any] | None:
+    """The operation that passes tensors on, or fails with a code of TensorFlow's; None where there is none."""
+    path = find(tf.__version__).path
+    if not path:
+        return None
+    try:
+        made: Callable[..., Any] = tf.load_op_library(path).fairlead_checked
+    except (OSError, tf.errors.OpError, AttributeError):
+        return None
+    tf.no_gradient("FairleadChecked")  # as a numpy_function's
+    return made
 
 
 _chosen: tuple[Carrier, Op | None] | None = None

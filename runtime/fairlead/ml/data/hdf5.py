@@ -69,11 +69,13 @@ def dataset(file: Any, name: str, path: Path, external: bool = False) -> Any:
 def zeroed(found: Any) -> int | None:
     """The first row of a chunk that consists of zeros together with its checksum, as an erased one does; or None.
 
-    Fletcher-32 of zeros is zero, so HDF5 takes a chunk for whole that a file system has lost.
+    Fletcher-32 of zeros is zero, so HDF5 takes a chunk for whole that a file system has lost. Behind shuffle, and
+    where a compression was left out for a chunk, it reads as zeros; deflated zeros do not consist of zeros.
     """
     plan = found.id.get_create_plist()
-    if plan.get_nfilters() != 1 or plan.get_filter(0)[0] != _fletcher32():
-        return None  # a compressed chunk of zeros does not consist of zeros
+    filters = [int(plan.get_filter(i)[0]) for i in range(plan.get_nfilters())]
+    if _fletcher32() not in filters:
+        return None
     for index in range(found.id.get_num_chunks()):
         chunk = found.id.get_chunk_info(index)
         # Decoded rows would cost another pass of the checksum.

@@ -10,6 +10,8 @@ from types import MappingProxyType
 
 from fairlead.base.errors import FairleadError, Finding
 from fairlead.launch import launch as launching
+from fairlead.launch import ranks_output
+from fairlead.launch.launch import LaunchResult
 from fairlead.ml.train.host import WORKER
 from fairlead.ml.train.runner import Runner, RunOutcome
 from fairlead.proof.verdict import Proof
@@ -59,7 +61,7 @@ def runner(
             stream.flush()
             try:
                 options = LaunchOptions(
-                    on_proof=proved, on_start=launch.begun if launch else lambda: None,
+                    on_proof=proved, on_start=lambda line, folder: launch.begun() if launch else None,
                     limit_s=limit_s, binds=shared, env={**env, **(launch.env if launch else {})},
                     stdout=stream, stderr=stream, stdin=subprocess.DEVNULL,
                 )  # fmt: skip
@@ -69,13 +71,23 @@ def runner(
             finally:
                 if launch:
                     launch.ended()
-        output = tail(log, start)
+        output = tail(log, start) + _own_log(prepared, done.result)
         finding = launching.explain_exit(done.result)
         if finding:
             output += f"\n{finding.what}"
         return RunOutcome(done.result.code, output, launching.killed(done.result, hosts))
 
     return run
+
+
+def _own_log(prepared: Prepared, result: LaunchResult) -> str:
+    """The end of what the first rank that failed has written to its file of ``--output-dir``."""
+    folder = prepared.plan.request.output_dir
+    first = next((rank for rank in result.ranks if rank.code), None)
+    if not folder or first is None:
+        return ""
+    path = ranks_output.log_of(folder, first.rank)
+    return tail(path, max(path.stat().st_size - _TAIL_BYTES, 0)) if path.is_file() else ""
 
 
 def tail(log: Path, start: int) -> str:

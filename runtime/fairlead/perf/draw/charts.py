@@ -10,9 +10,11 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape as escaped
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from fairlead.base.text import plain
 
 if TYPE_CHECKING:
     from fairlead.perf.stats import Summary  # imports NumPy
@@ -22,6 +24,13 @@ _RIGHT, _TOP, _BOTTOM = 22, 14, 44
 _UNIT = 20  # more at the top, where an axis names its unit
 _LETTER = 7.6  # width of a label's letter, at most
 _ROW = 26  # height of a bar's row
+
+
+def escape(words: str) -> str:
+    """``words`` as text of a drawing, without characters that turn what stands around them."""
+    return escaped(plain(words))
+
+
 CHART_STYLE = Path(__file__).with_name("chart.css")
 
 

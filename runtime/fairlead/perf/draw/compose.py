@@ -8,18 +8,23 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fairlead import __version__
+from fairlead.base.comm_waits import TeamWaits
 from fairlead.base.errors import Finding, Severity
 from fairlead.ml.train.result import TrainResult
 from fairlead.perf.measure.processors import machine_facts
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Prepared
+from fairlead.site.model import Site
 from fairlead.swap.model import Plan
 
 # Lines of a plan that are shown, and what they are called.
 _KINDS = {"replace": "library", "alias": "alias", "bind": "bind", "env": "variable"}
+
+ENDED = "was ended with the others"
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,47 @@ class Fact:
 
 
 @dataclass(frozen=True)
+class RankEnd:
+    """How one rank ended.
+
+    Attributes:
+        host: "" where none is known.
+        code: its exit code; None where it has left none.
+        how: the same in words.
+        seconds: from the launch to its end.
+        log: the file of its output; "" where the terminal had it.
+    """
+
+    rank: str
+    host: str
+    code: int | None
+    how: str
+    seconds: float | None = None
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class CommandRun:
+    """A command that was launched as it is.
+
+    Attributes:
+        command: in the container.
+        line: what was launched; "" where nothing was.
+        exit_code: of ``fairlead run``.
+        seconds: from the launch to its end.
+        ends: of every rank, in order; empty where nothing was launched.
+        waits: of each team of ``fairlead.comm``, where the command used it and came to its end.
+    """
+
+    command: str
+    line: str
+    exit_code: int
+    seconds: float | None
+    ends: tuple[RankEnd, ...] = ()
+    waits: tuple[TeamWaits, ...] = ()
+
+
+@dataclass(frozen=True)
 class Report:
     """One run.
 
@@ -83,7 +129,8 @@ class Report:
         ranks: how many were asked for.
         repeat: commands that repeat the run.
         findings: of every stage; an error makes the verdict a failure.
-        training: None when nothing was trained.
+        training: of a bundled model.
+        run: of any other command.
     """
 
     title: str
@@ -96,34 +143,47 @@ class Report:
     digests: tuple[Fact, ...]
     findings: tuple[Finding, ...] = ()
     training: TrainResult | None = None
+    run: CommandRun | None = None
 
 
 def compose(
     title: str,
     prepared: Prepared,
-    proof: Proof,
-    training: TrainResult | None,
+    proof: Proof | None,
     repeat: tuple[str, ...],
+    *,
+    training: TrainResult | None = None,
+    run: CommandRun | None = None,
+    findings: Iterable[Finding] = (),
 ) -> Report:
-    """The report of a run that was proved.
+    """The report of a run.
 
     Args:
-        training: None when nothing was trained.
+        proof: None where nothing was proved.
         repeat: commands that repeat it.
+        training: of a bundled model.
+        run: of any other command.
+        findings: besides those of the plan, the proof and the training.
     """
-    shown = {Severity.WARNING, Severity.ERROR}
-    findings = tuple(f for f in prepared.findings if f.severity in shown)
+    every = (
+        *findings,
+        *prepared.findings,
+        *(proof.findings if proof else ()),
+        *(training.findings if training else ()),
+    )
+    shown = [f for f in every if f.severity in (Severity.WARNING, Severity.ERROR)]
     return Report(
         title=title,
         created=datetime.datetime.now(datetime.UTC).astimezone().isoformat(timespec="seconds"),
-        ranks=proof.asked,
+        ranks=proof.asked if proof else prepared.plan.request.ranks,
         repeat=repeat,
-        proof=_proof(proof),
+        proof=_proof(proof) if proof else (),
         plan=_plan(prepared.plan),
         environment=_environment(prepared),
         digests=digests(prepared),
-        findings=(*findings, *proof.findings, *(training.findings if training else ())),
+        findings=tuple(dict.fromkeys(shown)),
         training=training,
+        run=run,
     )
 
 
@@ -164,11 +224,18 @@ def _environment(prepared: Prepared) -> tuple[Fact, ...]:
         "kernel": platform.release(),
         "site": f"{plan.site.name} ({prepared.site_reason})",
         "engine": f"{plan.engine.kind} at {plan.engine.path}",
+        "MPI": f"{plan.planned_title} as {plan.planned_file}",
+        "fabric": _fabric(plan.site),
         "launcher": plan.launcher.title,
         "image": f"{image.os}, glibc {image.glibc}, Python {image.python or '-'}",
         "fairlead": __version__,
     }
     return tuple(Fact(name, value) for name, value in values.items())
+
+
+def _fabric(site: Site) -> str:
+    accepts = ", ".join(site.accepts)
+    return f"{site.fabric.kind or 'unknown'}; the proof accepts {accepts or 'any transport'}"
 
 
 def facts(prepared: Prepared) -> dict[str, str]:

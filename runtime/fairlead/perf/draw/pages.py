@@ -8,8 +8,9 @@ from typing import Any
 
 from fairlead import __version__
 from fairlead.base.errors import fail
+from fairlead.base.text import plain
 from fairlead.perf.draw.charts import CHART_STYLE
-from fairlead.perf.draw.wording import milliseconds
+from fairlead.perf.draw.wording import duration, milliseconds
 
 Number = tuple[str, str, str]  # to be seen from afar: value, unit, note
 
@@ -25,12 +26,22 @@ def page(template: str, **values: Any) -> str:
 
     folder = Path(__file__).parent
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        autoescape=True,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
     environment.filters["ms"] = milliseconds
+    environment.filters["duration"] = duration
     made = environment.from_string((folder / f"{template}.html.j2").read_text(encoding="utf-8"))
     style = "".join(path.read_text(encoding="utf-8") for path in (CHART_STYLE, folder / "page.css"))
     return made.render(style=style, fairlead_version=__version__, **values)
+
+
+def _shown(value: Any) -> Any:
+    """A value as the page has it: no control character turns what stands around it, or says what it is not."""
+    return plain(value) if type(value) is str else value  # markup has its own type
 
 
 def require_tools(*names: str) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead import __version__
+from fairlead.base.comm_waits import TeamWaits
 from fairlead.base.errors import Severity
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import to_json
@@ -17,14 +18,15 @@ from fairlead.ml.task import Gate
 from fairlead.ml.train.model import LossPoint
 from fairlead.ml.train.result import TrainResult, score_name
 from fairlead.perf.draw.charts import BarRow, Figure, Series, bars, chart, linear
-from fairlead.perf.draw.compose import Report
+from fairlead.perf.draw.compose import ENDED, CommandRun, RankEnd, Report
 from fairlead.perf.draw.figures import Bar, legend, split
 from fairlead.perf.draw.pages import Number, page
-from fairlead.perf.draw.wording import count, percent
+from fairlead.perf.draw.wording import amount, count, duration, percent
 
-SCHEMA = "fairlead/report"
+SCHEMA = "fairlead/run-report"
 SCHEMA_VERSION = 1
 _ROWS_SHOWN = 64
+_BARS_SHOWN = 16
 _AXES = {
     "auc": "area under the ROC curve; 0.5: guessing",
     "accuracy": "share of correct answers",
@@ -85,26 +87,37 @@ def write_report(folder: Path, report: Report) -> tuple[Path, Path]:
 
 def render(report: Report) -> str:
     """The HTML page."""
-    training = report.training
+    training, run = report.training, report.run
     # As many ranks as one can read, those that are wrong first.
     rows = sorted(report.proof, key=lambda row: (row.planned_ok, row.rank))
+    ends = sorted(run.ends, key=lambda end: (end.code == 0, end.how == ENDED)) if run else []
+    numbers = _numbers(training) if training else _run_numbers(report, run) if run else ()
     return page(
         "run",
         report=report,
         verdict=judge(report),
         figures=figures(training) if training else (),
-        numbers=list(_numbers(training)) if training else (),
+        numbers=list(numbers),
         shares=_shares(training) if training else (),
         bars=_bars(training) if training else (),
         rows=rows[:_ROWS_SHOWN],
         rows_hidden=len(rows[_ROWS_SHOWN:]),
+        ends=ends[:_ROWS_SHOWN],
+        ends_hidden=len(ends[_ROWS_SHOWN:]),
+        logs=any(end.log for end in ends),
+        waited=_waited(run.ends, run.waits) if run else (),
+        waits=[_wait_line(waits, run.ends) for waits in run.waits] if run else [],
     )
 
 
 def judge(report: Report) -> Verdict:
     """The verdict: an error when a claim about the launch or the weights fails, or a finding is
     one; a warning when only learning fell short."""
-    claims = (*_launch(report), *(_training(report.training) if report.training else ()))
+    claims = (
+        *(_ended(report.run) if report.run else ()),
+        *_launch(report),
+        *(_training(report.training) if report.training else ()),
+    )
     failed = [claim for claim in claims if not claim.holds]
     severities = {finding.severity for finding in report.findings}
     if Severity.ERROR in severities or any(claim.needed for claim in failed):
@@ -117,16 +130,41 @@ def judge(report: Report) -> Verdict:
 
 
 def _headline(report: Report, word: Severity, failed: list[Claim]) -> str:
+    run, errors = report.run, [f.what for f in report.findings if f.severity is Severity.ERROR]
+    if errors:
+        return f"{errors[0][:1].upper()}{errors[0][1:]}."
     if any(claim.needed for claim in failed):
         return "Not proved: see what failed below."
-    if word is Severity.ERROR:
-        return next(f.what for f in report.findings if f.severity is word) + "."
     versions = sorted({row.mpi_version.replace(" Version:", "") for row in report.proof})
     library = versions[0] if versions else "one MPI"
+    if run and not report.proof:
+        return "It ended well. Which MPI it ran on is not proved."
     if word is Severity.WARNING:
         return f"It ran on {library}, with something to look at."
-    ranks = f"{report.ranks} ranks" if report.ranks > 1 else "1 rank"
-    return f"It ran on {library}, on {ranks}, and that is proved."
+    return f"It ran on {library}, on {count(report.ranks, 'rank')}, and that is proved."
+
+
+def _ended(run: CommandRun) -> Iterator[Claim]:
+    if not run.ends:
+        return
+    well = [end for end in run.ends if end.code == 0]
+    others: dict[str, list[str]] = {}
+    for end in run.ends:
+        if end.code != 0:
+            others.setdefault(end.how, []).append(end.rank)
+    words = [f"{how}: {_ranks(ranks)}" for how, ranks in others.items()]
+    yield Claim(
+        not others,
+        "Every rank ended well",
+        "; ".join(
+            [f"{len(well)} of {count(len(run.ends), 'rank')} ended with exit code 0", *words]
+        ),
+    )
+
+
+def _ranks(names: Sequence[str]) -> str:
+    few = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    return f"rank{'s' if len(names) > 1 else ''} {few}"
 
 
 def _launch(report: Report) -> Iterator[Claim]:
@@ -192,6 +230,66 @@ def _numbers(training: TrainResult) -> Iterator[Number]:
     if training.one is not None and training.one.speed is not None:
         alone = f"{training.one.speed.samples_per_s:.0f} samples/s on 1 rank"
         yield percent(training.efficiency), "of ideal", alone
+
+
+def _run_numbers(report: Report, run: CommandRun) -> Iterator[Number]:
+    hosts = sorted({row.host for row in report.proof} or {end.host for end in run.ends} - {""})
+    few = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
+    on = f"on {count(len(hosts), 'node')}: {few}" if hosts else ""
+    yield str(report.ranks), "rank" if report.ranks == 1 else "ranks", on
+    if run.seconds is not None:
+        amount, _, unit = duration(run.seconds).partition(" ")
+        yield amount, unit, "from the launch to its end"
+    if run.exit_code:
+        yield str(run.exit_code), "exit code", "of fairlead run"
+    if waited := _waited(run.ends, run.waits):
+        late = min(waited, key=lambda bar: bar.parts[1][2])  # the others wait for it
+        share = statistics.median(bar.parts[1][2] / bar.total_ms for bar in waited)
+        yield percent(share), "waiting", f"of the usual rank's time, longest for {late.name}"
+
+
+def _waited(ends: Sequence[RankEnd], teams: Sequence[TeamWaits]) -> tuple[Bar, ...]:
+    """Each rank's time, and what of it went into waiting for others; as many ranks as one can read, those that
+    wait least first: the others wait for them."""
+    spent = {
+        end.rank: (end, sum(team.wait_s[int(end.rank)] for team in teams))
+        for end in ends
+        if end.seconds
+        and end.rank.isdecimal()
+        and all(int(end.rank) < len(t.wait_s) for t in teams)
+    }
+    if not teams or len(spent) != len(ends):
+        return ()
+    longest = max(end.seconds or 0.0 for end, _ in spent.values())
+    rows = (
+        sorted(spent.values(), key=lambda row: row[1])
+        if len(ends) > _BARS_SHOWN
+        else spent.values()
+    )
+    bars = []
+    for end, waiting in list(rows)[:_BARS_SHOWN]:
+        whole = end.seconds or 0.0
+        waiting = min(waiting, whole)
+        parts = (("its own work", 1, whole - waiting), ("waiting for other ranks", 5, waiting))
+        shown = tuple((i, name, 1000 * s, 100 * s / longest) for name, i, s in parts)
+        bars.append(Bar(f"rank {end.rank}", 1000 * whole, shown))
+    return tuple(bars)
+
+
+def _wait_line(team: TeamWaits, ends: Sequence[RankEnd]) -> dict[str, str]:
+    """A row of the table of teams."""
+    each = team.wait_s or (0.0,)
+    last = each.index(min(each))
+    host = next((end.host for end in ends if end.rank == str(last)), "")
+    return {
+        "team": team.team,
+        "calls": f"{team.calls:,}",
+        "averaged": f"{team.bytes / 1e6:,.3g} MB",
+        "least": amount(min(each), "s"),
+        "median": amount(statistics.median(each), "s"),
+        "most": amount(max(each), "s"),
+        "for": f"rank {last}" + (f" on {host}" if host else ""),
+    }
 
 
 def _shares(training: TrainResult) -> list[tuple[str, float, float]]:

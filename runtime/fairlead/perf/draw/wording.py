@@ -36,6 +36,16 @@ def milliseconds(value: float) -> str:
     return f"{value:,.{0 if value >= 10 else 1 if value >= 0.1 else 2}f} ms"
 
 
+def duration(seconds: float) -> str:
+    """Of a run: ``0.45 s``, ``12.3 s``, ``3 min 20 s``, ``2 h 05 min``."""
+    if seconds < 99.95:
+        return f"{seconds:.{2 if seconds < 0.995 else 1}f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60:,} h {minutes % 60:02} min"
+
+
 def between(low: float, high: float, unit: str) -> str:
     """An interval, its unit once where both ends have the same: ``39.3 to 40.7 samples/s``."""
     first, last = amount(low, unit), amount(high, unit)

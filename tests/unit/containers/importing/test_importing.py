@@ -304,8 +304,19 @@ def test_base_without_apt_is_lost_and_not_listed(
     ],
 )  # fmt: skip
 def test_base_that_may_have_apt_is_the_image_itself(image: str, tmp_path: Path) -> None:
-    answer = recipe(imported(tmp_path, f"FROM {image}\n"))
-    assert answer["base"] == {"image": f"docker://{image}"}
+    result = imported(tmp_path, f"FROM {image}\n")
+    assert recipe(result)["base"] == {"image": f"docker://{image}"}
+    told = "debian" in image or "ubuntu" in image
+    assert result.base == ("" if told else f"docker://{image}")
+
+
+def test_base_of_which_nothing_is_known_is_named(tmp_path: Path) -> None:
+    (tmp_path / "Containerfile").write_text("FROM quay.io/team/image:1\n")
+    for words in ((), ("--dry-run",)):
+        output = ["-o", str(tmp_path / f"out{len(words)}")]
+        done = CliRunner().invoke(import_, [str(tmp_path / "Containerfile"), *output, *words])
+        assert done.exit_code == 0 and "docker://quay.io/team/image:1 is unknown" in done.output
+        assert "fairlead recipe lock" in done.output
 
 
 def test_labels_and_files_of_a_definition_are_taken_as_they_are_written(tmp_path: Path) -> None:

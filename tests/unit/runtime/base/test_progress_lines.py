@@ -8,7 +8,7 @@ import threading
 import click
 import pytest
 
-from fairlead.cli import screen
+from fairlead.cli import main, screen
 
 
 def test_stage_ends_as_it_went(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,3 +79,44 @@ def test_nothing_is_said_after_the_end(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_no_stage_is_silent_for_ten_seconds() -> None:
     assert screen.SILENCE_S < 10
+
+
+@pytest.mark.parametrize(
+    ("words", "muted", "shown"),
+    [
+        (["work"], False, True),
+        (["work", "--quiet"], False, False),
+        (["work", "-q"], False, False),
+        (["work", "--", "-q"], False, True),
+        (["work"], True, False),
+    ],
+)
+def test_verb_shows_that_it_lives_also_outside_of_its_stages(
+    words: list[str], muted: bool, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a verb does: unless it is to be quiet, or its ranks have the screen."""
+    lines: list[str] = []
+    came = threading.Event()
+
+    def keep(text: str = "", **rest: object) -> None:
+        lines.append(re.sub(r"\d+(\.\d)? s", "N s", click.unstyle(text)))
+        came.set()
+
+    @click.command()
+    @click.option("-q", "--quiet", is_flag=True)
+    @click.argument("rest", nargs=-1)
+    def work(quiet: bool, rest: tuple[str, ...]) -> None:
+        screen.hand_over(to_ranks=muted)
+        if shown:
+            assert came.wait(60)
+        else:
+            assert not came.wait(0.3)
+        screen.hand_over(to_ranks=False)
+
+    group = click.Group("tool", {"work": work})
+    monkeypatch.setattr(screen, "SILENCE_S", 0.02)
+    monkeypatch.setattr(click, "echo", keep)
+    with pytest.raises(SystemExit) as ended:
+        main.entry(words, command=group, name="tool")
+    assert ended.value.code == 0
+    assert [*dict.fromkeys(lines)] == (["  ..    tool work (N s)"] if shown else [])

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
+import click
 import pytest
+from tests.support.recorded import planned
 
+from fairlead.cli.run import run
 from fairlead.cli.train import _repeat, train
+from fairlead.launch.launch import CommandLine, LaunchResult, RankExit
 from fairlead.ml.train import session_runner
-from fairlead.session.model import LaunchOptions, Prepared
+from fairlead.session.model import Launched, LaunchOptions, Prepared
 
 
 def repeated(line: str) -> tuple[tuple[str, ...], dict[str, object]]:
@@ -64,3 +70,36 @@ def test_env_reaches_the_ranks_of_a_bundled_model(
     assert seen[0].env == {"A": "1"}
     params = train.make_context("train", shlex.split("hepcnn --env A=1 --env B=x=y")).params
     assert params["env"] == ("A=1", "B=x=y")
+
+
+def test_options_of_output_and_report_reach_the_run_of_a_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[click.Context] = []
+    monkeypatch.setattr(run, "invoke", seen.append)
+    (tmp_path / "own.py").write_text("import numpy\n")
+    words = ["--auto", str(tmp_path / "own.py"), "-n", "3", "--image", "x", "--label", "-o", "rep"]
+    train.main([*words, "--", "--epochs", "3"], standalone_mode=False)
+    [context] = seen
+    asked = context.params
+    assert (asked["label"], asked["output"], asked["output_dir"]) == (True, Path("rep"), None)
+    typed = shlex.split(shlex.join(context.obj))  # what the report says to type again
+    assert typed[:2] == ["fairlead", "train"] and typed[-3:] == ["--", "--epochs", "3"]
+    again = train.make_context("train", typed[2:])
+    first = train.make_context("train", [*words, "--", "--epochs", "3"])
+    assert again.params == first.params
+
+
+def test_failure_of_a_bundled_model_shows_the_log_of_the_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned()
+    plan = replace(plan, request=replace(plan.request, output_dir=str(tmp_path)))
+    (tmp_path / "rank.1.log").write_text("first launch\nImportError: no such module\n")
+    result = LaunchResult(1, 1, 2, (RankExit("1", 1, 1), RankExit("0", 0, 2)), 1.0, 0)
+    launched = Launched(CommandLine(("mpiexec",), {}), result, None)
+    monkeypatch.setattr(session_runner, "launch_proved", lambda *words: launched)
+    one = session_runner.runner(
+        cast("Prepared", SimpleNamespace(plan=plan)), tmp_path / "log", lambda proof: None
+    )
+    assert "ImportError: no such module" in one(2, ["python3"], []).output

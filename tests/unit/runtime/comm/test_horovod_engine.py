@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -284,3 +286,32 @@ def test_exceptions_are_those_that_scripts_catch_and_raise() -> None:
     assert str(HorovodInternalError("lost")) == "lost"
     made = usage(fail("comm-dropin-splits-even", length=3, size=2))
     assert isinstance(made, ValueError) and made.findings[0].check == "comm-dropin-call"
+
+
+def test_timeline_has_what_a_rank_asks_for_and_carries_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def each(rank: int) -> None:
+        engine = here().engine
+        if rank == 0:
+            engine.start_timeline(tmp_path / "first", marks_turns=False)
+            engine.start_timeline(tmp_path / "seen", marks_turns=True)
+        here().run(ALLGATHER, [np.zeros(2)], name="rows")
+        text = (tmp_path / "seen").read_text() if rank == 0 else ""
+        assert rank or "NEGOTIATE_ALLGATHER" in text, "it is written as it happens"
+        here().run(BARRIER)
+        engine.stop_timeline()
+        here().run(BARRIER)
+
+    on_each(2, each, monkeypatch)
+    events = json.loads((tmp_path / "seen").read_text())
+    rows = {e["args"]["name"]: e["pid"] for e in events if e["ph"] == "M"}
+    assert [*rows] == ["engine", "allgather.rows", "barrier.noname.1"]
+    steps = [(e["ph"], e.get("name")) for e in events if e["pid"] == rows["allgather.rows"]]
+    assert steps[1:] == [
+        ("B", "NEGOTIATE_ALLGATHER"), ("E", None), ("B", "ALLGATHER"), ("E", None),
+    ]  # fmt: skip
+    assert sum(e.get("name") == "CYCLE_START" for e in events) >= 2
+    times = [e["ts"] for e in events if "ts" in e]
+    assert times == sorted(times)
+    assert len(json.loads((tmp_path / "first").read_text())) == 1

@@ -16,6 +16,7 @@ from tests.support.compiled import CALLS, MAIN, MPICH, OPENMPI, OPENS, PLAIN, ar
 
 from fairlead.elf import reader
 from fairlead.elf.facts import Elf
+from fairlead.elf.mpi_symbols import contains_mpi, is_mpi_library
 
 
 def mapped(pattern: str) -> Path:
@@ -67,13 +68,28 @@ def test_read_program_with_a_static_mpi_contains_it_however_it_is_linked(
     assert facts.can_start and facts.holds == family
 
 
+@pytest.mark.parametrize("strip", [(), ("-s",)], ids=str)
+@pytest.mark.parametrize("hide", [("-Wl,--exclude-libs,ALL",), ("-Wl,-Bsymbolic",), ()], ids=str)
+@pytest.mark.parametrize("name", ["libsolver.so.1", "ext.cpython-311.so"])
+def test_read_library_with_a_static_mpi_contains_it_exported_or_not(
+    name: str, hide: tuple[str, ...], strip: tuple[str, ...], tmp_path: Path
+) -> None:
+    inside = str(archive(tmp_path, MPICH, pic="-fPIC"))
+    facts = reader.read(compiled(tmp_path / name, CALLS, inside, *hide, *strip))
+    assert facts.holds == "mpich" and contains_mpi(facts) and not is_mpi_library(facts)
+    assert not facts.can_start
+    assert bool(facts.mpi_exports) is ("--exclude-libs" not in str(hide))
+
+
 def test_read_program_without_a_static_mpi_contains_none(tmp_path: Path) -> None:
     library = compiled(tmp_path / "libmpi.so.12", MPICH)
-    assert not reader.read(library).holds and not reader.read(library).can_start
+    assert not contains_mpi(reader.read(library)) and not reader.read(library).can_start
     calls = reader.read(compiled(tmp_path / "calls", MAIN + CALLS, str(library)))
     assert calls.can_start and not calls.holds and not calls.opens
     tracer = CALLS.replace("MPI_Init", "PMPI_Init") + "int MPI_Init(void) { return call(); }" + MAIN
     assert not reader.read(compiled(tmp_path / "traced", tracer, str(library))).holds
+    opens = "int MPI_Init(void) { return 0; }"  # of the MPI that it opens
+    assert not contains_mpi(reader.read(compiled(tmp_path / "libtrace.so", opens)))
     assert not reader.read(compiled(tmp_path / "plain", PLAIN, "-static")).holds
     assert reader.read(compiled(tmp_path / "opens", OPENS)).opens
 

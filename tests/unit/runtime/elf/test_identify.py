@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.compiled import MPICH, OPENMPI, compiled
+from tests.support.compiled import MPICH, OPENMPI, WHOLE, compiled
 from tests.support.recorded import HOSTS, host, image
 
 from fairlead.elf.facts import AbiFamily, Elf
 from fairlead.elf.mpi_symbols import (
+    contains_mpi,
     family_of_soname,
     identify,
     is_mpi_library,
@@ -88,7 +89,7 @@ def test_family_of_soname(soname: str, family: AbiFamily) -> None:
 
 def test_profiler_that_wraps_mpi_is_no_mpi() -> None:
     exports = ("MPI_Init", "MPI_Comm_rank")
-    mpi = Elf("/x", "x64", soname="libprof.so", mpi_exports=exports)
+    mpi = Elf("/x", "x64", soname="libmpi.so.12", mpi_exports=exports)
     assert is_mpi_library(mpi)
     assert not is_mpi_library(replace(mpi, mpi_imports=("PMPI_Init",)))
     assert not is_mpi_library(replace(mpi, soname=""))
@@ -167,4 +168,19 @@ def test_open_mpi_6_is_known_by_the_library_behind_its_front(tmp_path: Path) -> 
 def test_renamed_library_is_known_by_what_it_has(
     code: str, family: AbiFamily, tmp_path: Path
 ) -> None:
-    assert read_mpi(compiled(tmp_path / "libvendor-mpi.so.7", code)).family is family
+    assert read_mpi(compiled(tmp_path / "libvendor-mpi.so.7", code + WHOLE)).family is family
+
+
+def test_library_that_an_mpi_was_linked_into_is_none_and_contains_one() -> None:
+    """It may export what it has of the MPI. One that has all of it under another name is an MPI."""
+    solver = Elf("/x", "x64", soname="libsolver.so.1", mpi_exports=("MPI_Comm_rank", "MPI_Init"))
+    assert not is_mpi_library(solver) and not contains_mpi(solver), "a tracer that opens its MPI"
+    holds = replace(solver, holds="mpich")
+    assert not is_mpi_library(holds) and contains_mpi(holds)
+    whole = host("mpich-5.0.2").library.elf
+    renamed = replace(whole, soname="libvendor.so.7", holds="mpich")
+    assert is_mpi_library(renamed) and not contains_mpi(renamed)
+    for part in ("libmpi.so.12", "libpmpi.so.12", "libopen_mpi.so.40"):
+        assert not contains_mpi(Elf("/x", "x64", soname=part, holds="mpich")), part
+    assert contains_mpi(Elf("/x.cpython-311.so", "x64", holds="openmpi"))
+    assert not contains_mpi(replace(holds, mpi_imports=("PMPI_Init",)))

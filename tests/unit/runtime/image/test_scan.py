@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.compiled import CALLS, MAIN, MPICH, OPENMPI, OPENS, PLAIN, compiled
+from tests.support.compiled import CALLS, MAIN, MPICH, OPENMPI, OPENS, PLAIN, WHOLE, compiled
 
 from fairlead.base.paths import resolve_in
 from fairlead.elf.facts import AbiFamily
@@ -186,7 +186,7 @@ def test_scan_program_that_loads_a_tied_library_leads_to_the_mpi(view: Path) -> 
 
 
 def test_scan_renamed_soname_is_an_mpi_and_asked_for(tmp_path: Path) -> None:
-    mpi = compiled(tmp_path / "usr/lib/libvendor.so.7", OPENMPI)
+    mpi = compiled(tmp_path / "usr/lib/libvendor.so.7", OPENMPI + WHOLE)
     compiled(tmp_path / "opt/app/x", MAIN + CALLS, str(mpi))
     facts = scan_tree(tmp_path)
     assert [m.family for m in facts.mpis] == [AbiFamily.OPENMPI]

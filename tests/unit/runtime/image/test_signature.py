@@ -156,6 +156,21 @@ def test_trusted_key_is_kept_listed_and_removed(tmp_path: Path, key: PrivateKey)
         keys.find_trusted(key.public.id, environ)
 
 
+def test_removed_key_ends_trust_at_once_for_every_image_it_signed(
+    tmp_path: Path, key: PrivateKey
+) -> None:
+    """Keys do not expire, however old; nothing of an earlier check is kept."""
+    environ = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    image = make_sif(tmp_path)
+    signature.sign(image, key, now=lambda: 1.0)  # in 1970
+    path = keys.trust(key.public, environ)
+    assert signature.verify(image, keys.trusted(environ)).statement.created.startswith("1970")
+    keys.distrust(path)
+    assert refused(image, keys.trusted(environ)) == "signature-untrusted"
+    keys.trust(key.public, environ)
+    assert signature.verify(image, keys.trusted(environ))
+
+
 @given(position=st.integers(0, 10_000), change=st.integers(1, 255))
 def test_trusted_key_with_a_changed_byte_is_refused(
     tmp_path: Path, key: PrivateKey, position: int, change: int
@@ -176,6 +191,32 @@ def test_trusted_keys_where_others_may_write_are_refused(
     keys.trust(key.public, environ).parent.chmod(mode)
     with pytest.raises(FairleadError, match="other users can change"):
         keys.trusted(environ)
+
+
+@pytest.mark.parametrize("part", [".", "behind", "keys"])
+def test_trusted_keys_that_others_may_replace_by_a_folder_on_the_way_are_refused(
+    tmp_path: Path, key: PrivateKey, part: str
+) -> None:
+    real, config = tmp_path / "behind/config", tmp_path / "home/config"
+    real.mkdir(parents=True)
+    config.parent.mkdir()
+    config.symlink_to(real)
+    environ = {"XDG_CONFIG_HOME": str(config)}
+    file = keys.trust(key.public, environ)
+    assert list(keys.trusted(environ)) == [key.public.id]
+    exposed = tmp_path / part
+    if part == "keys":  # a key's file is a link
+        exposed.mkdir()
+        file.rename(exposed / file.name)
+        file.symlink_to(exposed / file.name)
+    exposed.chmod(0o777)
+    try:
+        with pytest.raises(FairleadError) as caught:
+            keys.trusted(environ)
+    finally:
+        exposed.chmod(0o700)
+    [finding] = caught.value.findings
+    assert finding.check == "key-exposed" and finding.where == str(exposed)
 
 
 def test_signature_of_a_sif_holds_and_says_what_is_inside(

@@ -25,6 +25,7 @@ from fairlead.engines.apptainer import ENGINE as APPTAINER
 from fairlead.engines.model import Call
 from fairlead.launch import launch
 from fairlead.launch.launch import CommandLine, LaunchResult
+from fairlead.launch.nodes import Lost
 from fairlead.swap.model import Bind
 
 LAUNCHER = """#!/bin/sh
@@ -194,6 +195,26 @@ def test_closing_error_names_the_rank_that_others_failed_for(
     finding = launch.explain_exit(result)
     assert finding and finding.check == "rank-failed" and result.code == 1
     assert (finding.what, finding.where) == (what, where)
+
+
+def test_rank_that_the_kernel_refuses_memory_is_explained(run) -> None:
+    finding = launch.explain_exit(run("kill -BUS $$", 1))
+    assert finding and "killed by SIGBUS" in finding.what and "/dev/shm" in finding.remedy
+
+
+def test_launch_on_a_host_that_is_lost_names_it_before_its_victims(run) -> None:
+    result = replace(run("exit 3"), lost=(Lost("n7", "No route to host"), Lost("n8", "killed")))
+    finding = launch.explain_exit(result)
+    assert finding and (finding.check, finding.where) == ("node-lost", "n7")
+    assert finding.why == "No route to host; n8: killed" and result.code == 3
+
+
+def test_named_host_without_a_way_is_found_after_a_launch_that_failed(tmp_path: Path) -> None:
+    folder = launch.new_run_folder(tmp_path)
+    line = CommandLine(("sh", "-c", "exit 9"), {}, hosts=("no-such-host.invalid",))
+    result = launch.launch(line, folder)
+    assert [lost.host for lost in result.lost] == ["no-such-host.invalid"]
+    assert "its name has no address" in result.lost[0].why
 
 
 def test_launch_that_hangs_is_ended_by_the_watchdog(run, tmp_path: Path) -> None:

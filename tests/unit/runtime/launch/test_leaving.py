@@ -37,6 +37,8 @@ NO_MPI = {"exit.0": "", "exit.1": "0\n"}
 class Rank:
     """A rank as it is looked at: in which call it is, and from when on it moves."""
 
+    elsewhere = False
+
     def __init__(self, function: str = "MPI_Barrier", moves_at: float = float("inf")):
         self.function, self.moves_at = function, moves_at
         self.clock = [0.0]
@@ -119,7 +121,21 @@ def test_rank_that_left_is_named_and_the_job_ends_within_30_s(tmp_path: Path, fi
 )
 def test_rank_that_left_while_any_other_works_ends_nothing(tmp_path: Path, ranks) -> None:
     failure, _, findings = watched(write(tmp_path, THREE), ranks, 600)
-    assert not failure and not findings
+    assert not failure
+    # What looks like work may be a loop of MPI_Test.
+    [finding] = findings
+    assert finding.severity == "warning" and finding.check == "rank-left"
+    assert finding.where == "rank 1 on n1, which is in MPI_Finalize"
+
+
+@pytest.mark.parametrize("rank", [None, "ptrace: Operation not permitted", Rank(moves_at=0)])
+def test_rank_that_left_is_named_after_30_s_whatever_the_others_do(tmp_path: Path, rank) -> None:
+    folder = write(tmp_path, LEFT)
+    assert not watched(folder, {"0": rank}, 29)[2]
+    _, _, [finding] = watched(folder, {"0": rank}, 31)
+    assert "rank 1 has left" in finding.what and finding.where.startswith("rank 1 on n1")
+    if isinstance(rank, str):
+        assert rank in finding.why
 
 
 def test_rank_that_left_and_one_out_of_sight_is_reported_once_and_ends_nothing(
@@ -171,3 +187,89 @@ def test_launch_is_never_ended_while_a_rank_is_at_work(tmp_path_factory, ranks) 
 def test_host_of_a_rank_is_the_witnesss(tmp_path: Path) -> None:
     folder = write(tmp_path, LEFT)
     assert [leaving.host_of(folder, rank) for rank in "012"] == ["n0", "n1", ""]
+
+
+class Far(Rank):
+    """A rank of another node, whose agent answers after a while."""
+
+    elsewhere = True
+
+    def __init__(self, answers_at: float = 0.0, unseen_at: float = float("inf"), **more: float):
+        super().__init__("", **more)
+        self.answers_at, self.unseen_at = answers_at, unseen_at
+
+    def moved(self) -> bool:
+        if self.clock[0] >= self.unseen_at:
+            raise Unseen("its agent does not answer")
+        self.function = "MPI_Barrier" if self.clock[0] >= self.answers_at else ""
+        return super().moved()
+
+
+def test_rank_of_another_node_is_watched_from_its_first_answer_on(tmp_path: Path) -> None:
+    folder = write(tmp_path, THREE)
+    error, at, findings = watched(folder, {"0": Rank(), "2": Far(answers_at=13)})
+    assert error and not findings and 28 <= at < 30
+    assert "rank 0 in MPI_Barrier, rank 2 in MPI_Barrier" in error.findings[0].why
+
+
+def test_rank_of_another_node_that_moves_ends_nothing(tmp_path: Path) -> None:
+    error, _, findings = watched(write(tmp_path, THREE), {"0": Rank(), "2": Far(moves_at=24)})
+    assert error is None and not findings
+
+
+def test_rank_of_a_node_that_does_not_answer_is_doubted(tmp_path: Path) -> None:
+    folder = write(tmp_path, THREE)
+    error, _, findings = watched(folder, {"0": Rank(), "2": Far(unseen_at=15)}, seconds=90)
+    assert error is None
+    assert [(f.check, "rank 2 cannot be looked at" in f.why) for f in findings] == [
+        ("rank-left", True)
+    ]
+
+
+class Agents:
+    """Answers of a node's agent, by when they came; what it is asked."""
+
+    def __init__(self) -> None:
+        self.answers: dict[tuple[str, int], tuple[float, dict[str, object]]] = {}
+        self.asked: list[dict[str, object]] = []
+
+    def ask(self, host: str, **question: object) -> int | None:
+        self.asked.append({"host": host, **question})
+        return len(self.asked) if host == "n7" else None
+
+
+def test_rank_is_looked_at_by_the_agent_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    agents, clock = Agents(), [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    ranks = leaving.Ranks("a-run", agents)  # type: ignore[arg-type]
+    waiter = ranks.waiter("3", "n7 41\n")
+    assert waiter and waiter.elsewhere and not waiter.moved()
+    agents.answers["n7", 1] = (101.0, {"function": "MPI_Recv", "moved": False})
+    assert not waiter.moved()
+    assert str(waiter.function) == "MPI_Recv"
+    clock[0] = 105.0  # no news from a node is no news of standing still
+    assert waiter.moved()
+    agents.answers["n7", 1] = (105.0, {"function": "MPI_Recv", "moved": True})
+    assert waiter.moved()
+    agents.answers["n7", 1] = (105.0, {"unseen": "Operation not permitted"})
+    with pytest.raises(Unseen, match="on n7: Operation not permitted"):
+        waiter.moved()
+    waiter.close()
+    assert agents.asked[-1] == {"host": "n7", "ask": "stop", "watch": 1}
+    silent = ranks.waiter("4", "n7 42\n")
+    clock[0] = 120.0
+    with pytest.raises(Unseen, match="does not answer"):
+        silent.moved()  # type: ignore[union-attr]
+
+
+def test_rank_of_a_host_without_an_agent_is_looked_for_here() -> None:
+    with pytest.raises(Unseen, match="it runs on n8, out of sight from here"):
+        leaving.Ranks("a-run", Agents()).waiter("3", "n8 41\n")  # type: ignore[arg-type]
+
+
+def test_agent_answers_for_ranks_that_it_cannot_find() -> None:
+    watches = leaving.Watches(list)
+    said = watches.begin({"number": 5, "rank": "3", "note": "n7 41\n"})
+    assert said["number"] == 5 and "out of sight" in str(said["unseen"])
+    assert list(watches.now()) == []
+    watches.stop(5)

@@ -15,7 +15,7 @@ from tests.support.recorded import planned
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.engines.model import Takes
 from fairlead.image.open import Image
-from fairlead.launch import node_check
+from fairlead.launch import node_check, nodes
 from fairlead.launch.node_check import NodeCheck, Opened
 from fairlead.swap.model import Plan
 
@@ -51,7 +51,7 @@ def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
         folder.mkdir()
         node_check.write(folder, opened)
         done = subprocess.run(["/bin/sh", folder / "node.sh", folder], capture_output=True, text=True, check=False)  # fmt: skip
-        answer = (folder / f"node.{node_check.key()}").read_text().strip()
+        answer = (folder / f"node.{nodes.key()}").read_text().strip()
         assert done.stderr == ""
         assert (done.returncode == 0) is answer.startswith("ok ")
         return answer

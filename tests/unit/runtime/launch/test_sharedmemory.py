@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def test_clear_of_a_missing_folder_removes_nothing(folder: Path) -> None:
 def test_clear_keeps_what_a_living_process_has_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shm_cleanup, "_SETTLED_S", 0.1)
     before = shm_cleanup.listing()
-    path = Path("/dev/shm/mpich_shm_mapped_by_a_test")
+    path = Path(f"/dev/shm/mpich_shm_mapped_by_a_test_{os.getpid()}")
     path.write_bytes(bytes(4096))
     try:
         with path.open("r+b") as stream, mmap.mmap(stream.fileno(), 4096):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import signal
 import subprocess
 import sys
 import time
@@ -23,13 +25,14 @@ static int wait_here(int for_ever) { volatile char room[3000]; room[for_ever] = 
 int PMPI_Barrier(void *comm) { return 1 + wait_here(comm == 0); } /* no tail call */
 int MPI_Barrier(void *comm) __attribute__((alias("PMPI_Barrier")));
 void mpi_barrier_(int *comm) { for (volatile int go = *comm + 1; go;) pause(); }
+int MPI_Bcast(void *comm) { usleep(1000); return 1; }
 int MPI_File_write(void *file) { return 1 + wait_here(1); }
 int MPI_Allreduce(void (*op)(void)) { volatile int frame[100]; op(); return frame[0] = 1; }
 """
 PROGRAM = """
 #include <stdlib.h>
 #include <unistd.h>
-int MPI_Barrier(void *), MPI_File_write(void *), MPI_Allreduce(void (*)(void));
+int MPI_Barrier(void *), MPI_Bcast(void *), MPI_File_write(void *), MPI_Allreduce(void (*)(void));
 void mpi_barrier_(int *);
 __attribute__((noinline)) static void work(void) { for (;;) pause(); }
 int main(int argc, char **argv)
@@ -44,6 +47,7 @@ int main(int argc, char **argv)
     case 5: for (;;) { MPI_Barrier(&here); usleep(1000); }
     case 6: for (volatile long i = 0; ; i++) MPI_Barrier(&here);
     case 7: if (!vfork()) { sleep(2); _exit(0); } MPI_Barrier(0);
+    case 8: for (;;) MPI_Bcast(&here);
     }
     return here;
 }
@@ -98,21 +102,112 @@ def test_call_in_which_a_process_waits_is_found(
         assert stacks.waits_in(pid) == call
 
 
-def test_call_that_returns_is_counted_and_one_that_does_not_is_not(at) -> None:
+def call_of(pid: int) -> stacks.Call:
+    until = time.monotonic() + 20
+    while not (call := stacks.waits_in(pid)):
+        assert time.monotonic() < until
+    return call
+
+
+@pytest.mark.parametrize("way", ["perf", "ptrace"])
+def test_call_that_returns_is_counted_and_one_that_does_not_is_not(
+    at, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "ptrace":
+        monkeypatch.setattr(stacks, "_PERF_EVENT_OPEN", -1)  # as where seccomp forbids it
     counts = []
     for place in (0, 6):
         with at(place, "-O2") as pid:
-            until = time.monotonic() + 20
-            while not (call := stacks.waits_in(pid)):
-                assert time.monotonic() < until
-            try:
-                returns = stacks.Returns(pid, call.returns_to)
-            except PermissionError:
+            returns = stacks.returns(pid, call_of(pid).returns_to)
+            if way == "perf" and isinstance(returns, stacks._Trap):
+                returns.close()
                 pytest.skip("kernel.perf_event_paranoid")
             time.sleep(0.3)
             counts.append(returns.count())
             returns.close()
-    assert counts[0] == 0 and counts[1] > 1000
+            assert tracer(pid) == 0
+            time.sleep(0.1)
+            assert state(pid) in "SR"  # it goes on
+    assert counts[0] == 0 and counts[1] >= (1000 if way == "perf" else 1)
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def tracer(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("TracerPid:")[2].split()[0])
+
+
+def comes_to(pid: int, states: str) -> None:
+    until = time.monotonic() + 20
+    while state(pid) not in states:
+        assert time.monotonic() < until, state(pid)
+        time.sleep(0.05)
+
+
+def test_process_that_is_traced_gets_its_signals_and_no_other(
+    at, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stacks, "_PERF_EVENT_OPEN", -1)
+    with at(0, "-O2") as pid:
+        returns = stacks.returns(pid, call_of(pid).returns_to)
+        assert tracer(pid)
+        for sent, after in (
+            (signal.SIGSTOP, "tT"),
+            (signal.SIGCONT, "SR"),
+            (signal.SIGWINCH, "SR"),
+        ):
+            os.kill(pid, sent)
+            comes_to(pid, after)
+        os.kill(pid, signal.SIGSTOP)
+        comes_to(pid, "tT")
+        returns.close()
+        assert tracer(pid) == 0 and state(pid) == "T" and returns.count() == 0
+        os.kill(pid, signal.SIGCONT)
+        returns = stacks.returns(pid, call_of(pid).returns_to)
+        os.kill(pid, signal.SIGUSR1)
+        comes_to(pid, "Z")
+        returns.close()
+        # How it has ended is for its parent.
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGUSR1
+
+
+def test_breakpoint_that_is_taken_away_while_it_is_met_ends_no_process(
+    at, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal of a breakpoint may come after the stop that is to take it away."""
+    monkeypatch.setattr(stacks, "_PERF_EVENT_OPEN", -1)
+    monkeypatch.setattr(stacks, "_TRAP_S", 0)
+    came = []
+    with at(8, "-O2") as pid:
+        address = call_of(pid).returns_to
+        for i in range(200):
+            returns = stacks.returns(pid, address)
+            time.sleep(0.0001 * (i % 15))
+            returns.close()
+            came.append(returns.count())
+            assert tracer(pid) == 0
+        time.sleep(0.1)
+        assert state(pid) in "SR"
+    assert set(came) == {0, 1}, came
+
+
+def test_whoever_forgets_to_close_it_leaves_no_breakpoint(at) -> None:
+    program = """
+import sys
+from fairlead.launch import stacks
+stacks._PERF_EVENT_OPEN = -1
+pid = int(sys.argv[1])
+while not (call := stacks.waits_in(pid)): pass
+stacks._Trap(pid, int(sys.argv[2]))
+sys.exit(3)
+"""
+    with at(0, "-O2") as pid:
+        # An address to which it comes once it gets a signal.
+        done = subprocess.run([sys.executable, "-c", program, str(pid), "4096"], check=False)
+        assert done.returncode == 3 and tracer(pid) == 0 and state(pid) == "S"
 
 
 def test_call_of_an_interpreter_is_found(tmp_path: Path) -> None:
@@ -155,6 +250,7 @@ def test_process_that_the_kernel_does_not_stop_is_not_waited_for(at, monkeypatch
 
 
 def _look(pid: int) -> stacks.Call | None:
-    with suppress(stacks.Unreadable):
+    # The kernel may still be about to end the tracing of the thread before.
+    with suppress(stacks.Unreadable, PermissionError):
         return stacks.waits_in(pid)
     return None

@@ -195,8 +195,10 @@ def test_squashfs_that_was_changed_is_extracted_again(
     assert caught.value.code is ExitCode.LAUNCH_FAILED and not bare.exists()
 
 
-def test_image_in_a_cache_that_others_can_write_to_is_refused(tree: Path) -> None:
-    tree.parent.chmod(0o777)
+def test_unpacked_image_that_others_could_have_laid_out_is_refused(unpacked: Path) -> None:
+    used = folder(unpacked, "used", 0)
+    unpacked.chmod(0o777)
     with pytest.raises(FairleadError) as caught:
-        launch(tree.parents[1], tree)
-    assert caught.value.findings[0].check == "cache-exposed"
+        launch(unpacked.parent, used)
+    assert caught.value.code is ExitCode.PREFLIGHT_REFUSED
+    assert [finding.check for finding in caught.value.findings] == ["cache-exposed"]

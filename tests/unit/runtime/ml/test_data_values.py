@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.unit.runtime.ml.test_data_sets import SIZES, finding, joined, made, of
 
 from fairlead.base.errors import FairleadError
-from fairlead.ml.data import listing, manifest
+from fairlead.ml.data import hdf5, listing, manifest
 from fairlead.ml.data.example import encode
 from fairlead.ml.data.generate import DataSet, generate
 from fairlead.ml.data.manifest import read_manifest
@@ -293,6 +293,26 @@ def test_chunk_that_was_zeroed_is_found(tmp_path: Path, erased: str) -> None:
     (tmp_path / listing.NAME).unlink()
     if erased == "data":
         assert "zeros, for which Fletcher-32 is zero" in refused(tmp_path, DamagedFile)
+
+
+@pytest.mark.parametrize("filters", [{}, {"shuffle": True}, {"compression": "lzf"}])
+def test_chunk_that_was_zeroed_is_found_behind_every_filter_that_lets_zeros_pass(
+    tmp_path: Path, filters: dict[str, Any]
+) -> None:
+    path, chunk = tmp_path / "train.h5", (1, *SHAPE[1:])
+    data = np.random.default_rng(1).normal(size=SHAPE).astype("f4")  # lzf stores it as it is
+    with h5py.File(path, "w") as file:
+        file.create_dataset("data", data=data, chunks=chunk, fletcher32=True, **filters)
+        file["label"] = np.ones(4)
+    with h5py.File(path) as file:
+        assert hdf5.zeroed(file["data"]) is None
+        place = file["data"].id.get_chunk_info(2)
+    content = bytearray(path.read_bytes())
+    content[place.byte_offset : place.byte_offset + place.size] = bytes(place.size)
+    path.write_bytes(content)
+    with h5py.File(path) as file:
+        assert not file["data"][2].any()  # Fletcher-32 is silent
+    assert "zeros, for which Fletcher-32 is zero" in refused(tmp_path, DamagedFile)
 
 
 def test_zeros_that_are_meant_are_read_once_they_are_listed(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fairlead import site as sites
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.elf.facts import AbiFamily, Elf
 from fairlead.elf.mpi_symbols import GLIBC_PIECES
@@ -160,6 +162,39 @@ def test_identify_launcher_that_does_not_run_here_by_its_content(tmp_path: Path)
     )
     path.chmod(0o755)
     assert identify(path).family is AbiFamily.MPICH
+
+
+@pytest.mark.parametrize(
+    ("content", "family"),
+    [("HYDRA build details", "mpich"), ("Intel(R) MPI Library", "mpich"), ("(Open MPI)", "openmpi"),
+     ("prterun", "openmpi"), ("nothing of it", "unknown")],
+)  # fmt: skip
+def test_identify_launcher_that_must_not_be_started_by_its_content(
+    content: str, family: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "mpiexec"
+    path.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n# {content}\n")
+    path.chmod(0o755)
+    assert identify(path, 0.0).family == family
+    assert not (tmp_path / "started").exists()
+
+
+def test_discover_starts_no_program_of_another_user_that_a_strange_profile_names(
+    prefix: Path, environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = next((prefix / "bin").glob("mpiexec*"))
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n# HYDRA build details\n")
+    search = sites.load_site("laptop", environ).mpi
+    site = replace(
+        sites.load_site("laptop", environ), mpi=replace(search, search=("/mpi",)), strange=True
+    )
+    monkeypatch.setattr("fairlead.mpi.host.open_to_others", lambda path: "it belongs to user 7")
+    [mpi] = discover(environ, tmp_path, site)
+    assert mpi.launcher and mpi.launcher.family is AbiFamily.MPICH
+    assert not (tmp_path / "started").exists()
+    monkeypatch.setattr("fairlead.mpi.host.open_to_others", lambda path: "")
+    discover(environ, tmp_path, site)
+    assert (tmp_path / "started").exists(), "one's own is asked"
 
 
 def test_identify_launcher_silent_or_no_program_is_unknown(tmp_path: Path) -> None:

@@ -63,7 +63,14 @@ def test_library_that_is_not_as_it_was_made_is_made_again(
 
 @pytest.mark.parametrize("name", sorted(ENSURE))
 @pytest.mark.parametrize(
-    ("part", "mode"), [("cache/native", 0o777), ("cache", 0o757), ("cache", 0o775), (".", 0o777)]
+    ("part", "mode"),
+    [
+        ("cache/native", 0o777),
+        ("cache", 0o757),
+        ("cache", 0o775),
+        (".", 0o777),
+        ("behind", 0o777),
+    ],
 )
 def test_cache_that_others_can_write_to_is_refused(
     name: str,
@@ -75,6 +82,9 @@ def test_cache_that_others_can_write_to_is_refused(
 ) -> None:
     monkeypatch.setattr(exposure, "private_group", lambda gid: False)
     cache = tmp_path / "cache"
+    if part == "behind":
+        (tmp_path / "behind/real").mkdir(parents=True)
+        cache.symlink_to("behind/real")
     ENSURE[name](cache, NO_COMPILER)
     (tmp_path / part).chmod(mode)
     try:

@@ -4,13 +4,18 @@ import dataclasses
 import json
 import math
 import re
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from tests.support.json_schema import mistakes
+from tools import answers
 
+from fairlead.base.comm_waits import TeamWaits
 from fairlead.base.errors import Finding, Severity
 from fairlead.base.serde import from_json, to_json
+from fairlead.base.text import plain
 from fairlead.ml.train.model import (
     Evaluation,
     LossPoint,
@@ -21,7 +26,14 @@ from fairlead.ml.train.model import (
 )
 from fairlead.ml.train.result import Baseline, TrainResult
 from fairlead.ml.train.result import judge as judge_training
-from fairlead.perf.draw.compose import Fact, PlanRow, ProofRow, Report
+from fairlead.perf.draw.compose import (
+    CommandRun,
+    Fact,
+    PlanRow,
+    ProofRow,
+    RankEnd,
+    Report,
+)
 from fairlead.perf.draw.run_page import judge, render, write_report
 
 VOID = {"meta", "br", "use", "path"}
@@ -94,10 +106,11 @@ class Balanced(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.open, self.loads, self.seen = [], [], []
+        self.open, self.loads, self.seen, self.acts = [], [], [], []
 
     def handle_starttag(self, tag, attrs):
         self.seen.append(tag)
+        self.acts += [k for k, _ in attrs if k.startswith("on")]
         self.loads += [v for k, v in attrs if k in ("src", "href", "xlink:href", "srcset") and v]
         if tag not in VOID:
             self.open.append(tag)
@@ -195,7 +208,7 @@ def test_json_holds_the_report_and_comes_back(tmp_path):
     html, data = write_report(tmp_path / "out", report)
     assert html.read_text() == render(report)
     payload = json.loads(data.read_text())
-    assert (payload["schema"], payload["version"]) == ("fairlead/report", 1)
+    assert (payload["schema"], payload["version"]) == ("fairlead/run-report", 1)
     assert payload["training"].pop("efficiency") == pytest.approx(129 / 132)
     assert payload["training"].pop("scores") == {"auc": 0.95}
     fields = {f.name for f in dataclasses.fields(Report)}
@@ -250,8 +263,106 @@ def test_verdict_learnt_too_little_is_a_warning():
 def test_verdict_error_finding_is_the_headline():
     finding = Finding(Severity.ERROR, "the disk is full", "here", "so", "do that")
     verdict = judge(example(findings=(finding,)))
-    assert (verdict.word, verdict.headline) == (Severity.ERROR, "the disk is full.")
+    assert (verdict.word, verdict.headline) == (Severity.ERROR, "The disk is full.")
     assert "do that" in render(example(findings=(finding,)))
+
+
+def own_run(ranks=2, codes=(0, 0), **changes):
+    """A report of a command that is no bundled model."""
+    ends = tuple(
+        RankEnd(str(r), "node", code, f"exit code {code}", 4.0 + r, f"/logs/rank.{r}.log")
+        for r, code in enumerate(codes)
+    )
+    waits = (TeamWaits("without a team", 61, 48_000_000, (1.0, 0.02)),)
+    run = CommandRun("python3 train.py", "mpiexec -n 2 …", max(codes), 5.0, ends, waits)
+    return example(ranks, training=None, run=run, **changes)
+
+
+def test_page_of_ones_own_command_says_first_what_one_wants_to_know():
+    html = render(own_run())
+    parsed(html)
+    body = re.sub(r"<[^>]+>", " ", html[html.index("<h1>") :])
+    wanted = ["It ran on MPICH 5.0.2, on 2 ranks, and that is proved.", "5.0", "from the launch to its end",
+              "longest for rank 1", "Every rank ended well", "python3 train.py", "its own work",
+              "without a team", "/logs/rank.1.log", "Proof", "Plan", "mpiexec -n 2"]  # fmt: skip
+    places = [body.index(words) for words in wanted]
+    assert places == sorted(places)
+
+
+def test_page_of_a_failed_command_leads_with_the_failure_and_its_rank():
+    finding = Finding(Severity.ERROR, "rank 1 failed: exit code 3", "rank 1", "so", "read")
+    report = own_run(codes=(0, 3), findings=(finding,))
+    verdict = judge(report)
+    assert (verdict.word, verdict.headline) == (Severity.ERROR, "Rank 1 failed: exit code 3.")
+    claim = verdict.claims[0]
+    assert not claim.holds
+    assert claim.evidence == "1 of 2 ranks ended with exit code 0; exit code 3: rank 1"
+    html = render(report)
+    table = html[html.index("how each one ended") :]
+    assert table.index('data-name="rank">1<') < table.index('data-name="rank">0<')
+
+
+def test_page_of_a_command_without_proof_claims_none():
+    verdict = judge(own_run(proof=()))
+    assert verdict.headline == "It ended well. Which MPI it ran on is not proved."
+    assert "MPI" not in " ".join(claim.what for claim in verdict.claims)
+    refused = Finding(Severity.ERROR, "the image needs a newer glibc", "x", "y", "z")
+    nothing = CommandRun("a.out", "", 121, None)
+    report = example(training=None, proof=(), run=nothing, findings=(refused,))
+    parsed(render(report))
+    assert judge(report).headline == "The image needs a newer glibc."
+    assert "Launched as" not in render(report)
+
+
+def test_json_of_ones_own_command_keeps_to_the_published_schema(tmp_path):
+    for report in (own_run(), example(), own_run(proof=())):
+        _, data = write_report(tmp_path, report)
+        assert list(mistakes(answers.schema(), json.loads(data.read_text()))) == []
+
+
+_HOSTILE = (
+    "<script>alert(1)</script>",
+    "</style><style>body{display:none}</style>",
+    "javascript:alert(1)",
+    '" onmouseover="alert(1)',
+    "]]><!--",
+    "\x1b[2J\x1b]0;gone\x07",
+    "\u202eproved\u2066",
+    "{{ 7 * 7 }}",
+)
+
+
+def saying(text):
+    """Reports with ``text`` at every place where words of ranks, images, profiles and users are shown."""
+    finding = Finding(Severity.WARNING, text, text, text, text, text)
+    end = RankEnd(text, text, 1, text, 1.0, text)
+    run = CommandRun(text, text, 1, 1.0, (end,), (TeamWaits(text, 1, 1, (0.1,)),))
+    trained = example()
+    proof = dataclasses.replace(
+        trained.proof[0], host=text, mpi_path=text, mpi_version=text, transport=text, compared=text
+    )
+    one = dataclasses.replace(trained.training.all.weights[0], host=text, final=text, initial=text)
+    steps = tuple(StepTimes(rank, text, *((0.1,) * 5 for _ in range(6))) for rank in range(40))
+    everyone = dataclasses.replace(
+        trained.training.all, weights=(one,), steps=steps, versions={text: text}, mpi=text
+    )
+    training = dataclasses.replace(trained.training, all=everyone)
+    same = {
+        "title": text, "repeat": (text,), "findings": (finding,), "proof": (proof,),
+        "plan": (PlanRow(text, text, text, text),), "environment": (Fact(text, text),),
+        "digests": (Fact(text, text),),
+    }  # fmt: skip
+    return example(training=None, run=run, **same), example(training=training, **same)
+
+
+@pytest.mark.parametrize("text", _HOSTILE)
+def test_page_shows_markup_and_control_characters_as_text(text):
+    for report, harmless in zip(saying(text), saying("x"), strict=True):
+        html, usual = render(report), parsed(render(harmless))
+        page = parsed(html)
+        assert (page.seen, page.loads, page.acts) == (usual.seen, usual.loads, [])
+        assert not [c for c in html if not c.isprintable() and c not in "\n\t"]
+        assert escape(plain(text)) in html.replace("&#34;", "&quot;")
 
 
 @pytest.mark.parametrize(

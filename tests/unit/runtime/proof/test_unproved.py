@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.compiled import CALLS, MPICH, archive, compiled
 from tests.support.recorded import host, planned
 
 from fairlead import native
@@ -19,6 +20,7 @@ from fairlead.proof.closure import File, Library, judged, libraries, setting
 from fairlead.proof.observe import Observer, Sighting, mapped_files, reported
 from fairlead.proof.preload import Expected, Startup, asked
 from fairlead.proof.unproved import Unproved, blind_ranks
+from fairlead.proof.verdict import judged as judged_ranks
 from fairlead.swap.model import Plan
 
 PLANNED = 77
@@ -126,7 +128,7 @@ def sighting(**changes: Any) -> Sighting:
             "MPI_Session_init; LD_LIBRARY_PATH there begins with /wrapped",
             "have the script append",
         ),
-        ({"unseen": "static", "program": "/app/a"}, "/app/a contains an MPI", "shared libmpi"),
+        ({"unseen": "static"}, "/opt/mpich/lib/libmpi.so.12 contains an MPI", "shared libmpi"),
         (
             {"unseen": "privileged", "program": "/app/a"},
             "/app/a is setuid, setgid",
@@ -177,6 +179,39 @@ def test_startup_with_another_mpi_and_no_proof_fails_at_the_end(tmp_path: Path) 
     assert caught.value.code is ExitCode.PROOF_FAILED
 
 
+@pytest.mark.parametrize(
+    ("lines", "fails"),
+    [
+        ("how=end\nlater=1\nbegun=1", True),
+        ("how=end\nlater=0\nbegun=1", True),
+        ("how=init\nlater=1\nbegun=0", True),
+        ("how=session\nlater=1\nbegun=0", True),
+        ("how=exec\nlater=1", True),
+        ("how=exec\nlater=0", False),
+        ("how=end\nlater=1\nbegun=0", False),
+    ],
+)
+def test_program_on_another_mpi_fails_a_launch_that_was_proved(
+    lines: str, fails: bool, tmp_path: Path
+) -> None:
+    """One that only maps it, as a tool does, harms nobody."""
+    startup = Startup(Expected(planned(), 2, PLANNED, tmp_path), 30.0, lambda proof: None)
+    startup.proof = judged_ranks(planned(), 0, PLANNED, (), 1.0)
+    seen = f"rank=0\nhost=n1\npid=4\nmpi=00:1b 5 /opt/mpich/lib/libmpi.so.12\n{lines}\n"
+    (tmp_path / "seen.4.0").write_text(seen)
+    startup.look()
+    if not fails:
+        return startup.last_look()
+    with pytest.raises(FairleadError) as caught:
+        startup.last_look()
+    assert caught.value.code is ExitCode.PROOF_FAILED
+    assert "apart from what was proved" in caught.value.findings[0].what
+    (tmp_path / "stopped.0").touch()
+    startup._again = 0.0
+    with pytest.raises(FairleadError):
+        startup.look()
+
+
 def test_startup_ends_at_once_where_a_session_was_stopped(tmp_path: Path) -> None:
     startup = Startup(Expected(planned(), 2, PLANNED, tmp_path), 30.0, lambda proof: None)
     seen = "rank=0\nhost=n1\npid=4\nhow=session\nmpi=00:1b 5 /opt/mpich/lib/libmpi.so.12\n"
@@ -218,6 +253,39 @@ def test_observer_finds_processes_in_other_mount_namespaces_only(tmp_path: Path)
         for sight in found:
             assert (sight.rank, sight.how, sight.unseen) == ("3", "running", "unloaded")
             assert [file.path for file in sight.mapped.foreign] == [str(library)]
+
+
+def test_observer_finds_an_mpi_in_a_library_of_another_name(tmp_path: Path) -> None:
+    """What is mapped as data does not count, nor does the planned MPI under a name of its own."""
+    pad = "const char pad[400000] = {1};"
+    hidden = (str(archive(tmp_path, MPICH + pad, pic="-fPIC")), "-Wl,--exclude-libs,ALL", "-s")
+    library = compiled(
+        tmp_path / "libsolver.so.1", CALLS + "extern char pad[]; char *p = pad;", *hidden
+    )
+    unshare = ["unshare", "--map-root-user", "--mount"]
+    if subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("no user namespaces")
+    load = f"import ctypes; m = ctypes.CDLL({str(library)!r})"
+    look = f"import mmap; m = mmap.mmap(open({str(library)!r}, 'rb').fileno(), 0, access=mmap.ACCESS_READ)"
+    env = {**os.environ, "FAIRLEAD_RUN_ID": "inside"}
+    own = library.stat().st_ino
+    for code, inode, planned_one, foreign in (
+        (load, PLANNED, 0, 1), (look, PLANNED, 0, 0), (load, own, 1, 0)
+    ):  # fmt: skip
+        observer = Observer(planned(), inode, (), "inside")
+        wait = f"{code}; import sys; print(flush=True); sys.stdin.read()"
+        process = subprocess.Popen([*unshare, sys.executable, "-c", wait], env=env,
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
+        assert process.stdout
+        process.stdout.readline()
+        observer.look()
+        found = list(observer.sightings.values())
+        process.communicate()
+        assert len(found) == planned_one + foreign
+        for sight in found:
+            assert (len(sight.mapped.planned), len(sight.mapped.foreign)) == (planned_one, foreign)
+            assert (*sight.mapped.planned, *sight.mapped.foreign) == (File(str(library), own),)
+            assert sight.unseen == ("static" if foreign else "unloaded")
 
 
 def test_maps_name_each_file_once() -> None:

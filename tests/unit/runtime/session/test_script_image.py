@@ -99,7 +99,7 @@ def test_image_that_was_built_here_and_has_all_is_named(tmp_path: Path) -> None:
         ("import torch", "unknown", "unknown"),
         ("import torch", "not-built", "not-built"),
         ("import numpy", "mine", "mine"),
-        ("import tf_keras", "", "tensorflow-horovod"),
+        ("import tf_keras", "", "tensorflow:keras2"),
     ],
 )
 def test_image_is_the_requested_one_or_has_what_the_script_imports(

@@ -178,6 +178,39 @@ def test_mpi_in_a_python_prefix_that_nothing_asks_for_is_no_matter() -> None:
     assert errors(planned(outside, engine=NO_FILES)) == {}
 
 
+def test_runtime_of_an_interface_is_needed_where_something_uses_that_interface() -> None:
+    intel = host("impi-2021.18.1")
+    cxx = next(e for e in intel.companions if e.needs.get("GLIBCXX"))
+    bare = replace(image(), libstdcxx="")
+    assert "glibc" not in errors(planned(bare, mpi=intel))
+    user = Elf("/opt/app/cxx", "x64", needed=(cxx.soname, "libmpi.so.12"), interpreter="/lib/ld.so")
+    asking = replace(bare, consumers=(*bare.consumers, user))
+    assert "libstdc++" in errors(planned(asking, mpi=intel))["glibc"]
+
+
+def test_mpi4py_is_given_the_hosts_mpi_where_its_prefix_has_another_familys() -> None:
+    inside = replace(image().mpis[0], python_prefix="/opt/conda")
+    conda, openmpi = replace(image(), mpis=(inside,)), host("openmpi-5.0.11")
+    variable = {"MPI4PY_LIBMPI": "/opt/fairlead/mpi/lib/libmpi.so.40"}.items()
+    crossing = planned(conda, openmpi, launcher=OPENMPI, apps=("python3",))
+    assert variable <= crossing.env.items() and errors(crossing) == {}
+    assert "MPI4PY_LIBMPI" not in planned(conda).env  # shown over the one in the prefix
+    outside = planned(image(), openmpi, launcher=OPENMPI, apps=("python3",))
+    assert "MPI4PY_LIBMPI" not in outside.env
+    named = (("MPI4PY_LIBMPI", "/opt/own/libmpi.so.40"),)
+    own = planned(conda, openmpi, launcher=OPENMPI, apps=("python3",), mpi4py=named)
+    assert "MPI4PY_LIBMPI" not in own.env
+
+
+def test_rpath_to_a_folder_with_another_familys_mpi_too_is_no_matter() -> None:
+    own = image("rpath").mpis[0]
+    path = own.path.rpartition("/")[0] + "/libmpi_abi.so.1"
+    abi = replace(own, family=AbiFamily.MPI5, elf=replace(own.elf, path=path))
+    assert errors(planned(replace(image("rpath"), mpis=(own, abi)))) == {}
+    same = replace(abi, family=own.family)
+    assert "rpath" in errors(planned(replace(image("rpath"), mpis=(own, same)), engine=NO_FILES))
+
+
 def test_rpath_elsewhere_or_with_a_runpath_is_no_matter() -> None:
     def with_(**changes: tuple[str, ...]) -> Plan:
         consumers = tuple(

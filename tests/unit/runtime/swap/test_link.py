@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.compiled import CALLS, MAIN, OPENMPI, compiled
+from tests.support.compiled import CALLS, MAIN, OPENMPI, OPENS, compiled
 from tests.support.recorded import OPENMPI as LAUNCHER
 from tests.support.recorded import planned
 
@@ -46,6 +46,22 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> ImageFacts:
     compiled(app / "fortran", "int f_call(void); int main(void) { return f_call(); }", fortran, mpi)
     compiled(app / "shmem", "int s_call(void); int main(void) { return s_call(); }", only, mpi,
              "-Wl,--allow-shlib-undefined")  # fmt: skip
+    opening = str(
+        compiled(
+            lib / "libmpi_java.so.40",
+            "int ompi_callback(void); int java_call(void) { return ompi_callback(); }",
+            mpi,
+        )
+    )
+    compiled(
+        lib / "openmpi/mca_javac_plain.so",
+        "int java_call(void); int open_it(void) { return java_call(); }",
+        opening,
+    )
+    compiled(
+        app / "opening", "int java_call(void); int main(void) { return java_call(); }", opening
+    )
+    compiled(app / "opens", OPENS)
     compiled(app / "direct", "int ompi_callback(void); int main(void) { return ompi_callback(); }", mpi, LAZY)  # fmt: skip
     return replace(scan_tree(root), glibc="2.99", arch="x64")
 
@@ -112,6 +128,24 @@ def test_interface_of_the_host_takes_the_place_of_the_images(
 def test_program_of_the_interface_for_c_is_fine(facts: ImageFacts, tmp_path: Path) -> None:
     [found] = symbols(facts, the_host(tmp_path, OPENMPI, 80), "plain")
     assert found.severity is Severity.OK
+
+
+def test_interfaces_that_no_opened_library_uses_are_not_missed(
+    facts: ImageFacts, tmp_path: Path
+) -> None:
+    found = symbols(facts, the_host(tmp_path, OPENMPI, 80), "opens")
+    assert not [f for f in found if f.severity is Severity.ERROR], found
+
+
+def test_interface_whose_components_the_host_lacks_is_refused(
+    facts: ImageFacts, tmp_path: Path
+) -> None:
+    lacks, has = tmp_path / "lacks", tmp_path / "has"
+    [found] = symbols(facts, the_host(lacks, OLD, 80), "opening")
+    assert found.severity is Severity.ERROR and "javac" in found.why
+    compiled(has / "mpi/lib/openmpi/mca_javac_own.so", "int own(void) { return 1; }")
+    [found] = symbols(facts, the_host(has, OLD, 80), "opening")
+    assert found.severity is not Severity.ERROR, found
 
 
 def test_facts_that_do_not_say_claim_nothing(facts: ImageFacts, tmp_path: Path) -> None:

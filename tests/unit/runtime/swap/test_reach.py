@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.support.compiled import CALLS, MAIN, MPICH, PLAIN, archive, compiled, image_tree
+from tests.support.compiled import CALLS, MAIN, MPICH, OPENS, PLAIN, archive, compiled, image_tree
+from tests.support.compiled import OPENMPI as OPENMPI_CODE
 from tests.support.recorded import HYDRA, OPENMPI, host, planned
 
 from fairlead.base.errors import FairleadError, Finding, Severity
@@ -242,3 +243,56 @@ def test_no_mpi_static_only_and_unknown_are_three_answers(facts: ImageFacts) -> 
     assert "nothing in the image uses MPI" in whats[0]
     assert "/opt/app/alone" in whats[1] and "cannot be proved" in whats[1]
     assert "libmpi.so.1 of /opt/app/odd" in whats[2] and "no family that fairlead knows" in whats[2]
+
+
+@pytest.fixture(scope="module")
+def inside(tmp_path_factory: pytest.TempPathFactory) -> ImageFacts:
+    """Programs whose MPI is in a library that they link, directly and behind another, or in a module of Python."""
+    base = tmp_path_factory.mktemp("inside")
+    root, code = base / "root", CALLS.replace("call(", "solve(")
+    hidden = (str(archive(base, MPICH, pic="-fPIC")), "-Wl,--exclude-libs,ALL", "-s")
+    lib = root / "usr/lib"
+    solver = compiled(lib / "libsolver.so.1", code, *hidden)
+    compiled(lib / "libopen.so.1", code.replace("solve(", "open_solve("), *hidden[:1])
+    deep = "int solve(void); int deep(void) { return solve(); }"
+    middle = compiled(lib / "libmiddle.so.1", deep, str(solver))
+    compiled(
+        root / "opt/app/near", "int solve(void); int main(void) { return solve(); }", str(solver)
+    )
+    compiled(root / "opt/app/far", "int deep(void); int main(void) { return deep(); }", str(middle))
+    calls = "int open_solve(void); int main(void) { return open_solve(); }"
+    compiled(root / "opt/app/exported", calls, str(lib / "libopen.so.1"))
+    compiled(root / "usr/lib/python3.11/site-packages/ext.so", code, *hidden)
+    compiled(root / "usr/bin/python3", OPENS)
+    openmpi = compiled(root / "opt/openmpi/lib/libmpi.so.40", OPENMPI_CODE)
+    compiled(root / "opt/app/o", MAIN + CALLS, str(openmpi))
+    found = scan_tree(root)
+    return replace(found, glibc="2.99", libstdcxx="3.4.99", arch="x64")
+
+
+@pytest.mark.parametrize(
+    ("app", "library"), [("near", "solver"), ("far", "solver"), ("exported", "open")]
+)
+@pytest.mark.parametrize("family", ["mpich", "openmpi"])
+def test_mpi_in_a_library_behind_a_program_is_refused_by_the_librarys_name(
+    inside: ImageFacts, family: str, app: str, library: str
+) -> None:
+    assert [m.soname for m in inside.mpis] == ["libmpi.so.40"]
+    found = said(inside, family, apps=(f"/opt/app/{app}",))
+    assert found["static error"].where == f"/usr/lib/lib{library}.so.1"
+    assert image_family(inside, Request(apps=(f"/opt/app/{app}",))) is AbiFamily.MPICH
+    assert "program ok" not in found and "symbols ok" not in found
+
+
+def test_mpi_in_a_module_of_python_is_said(inside: ImageFacts) -> None:
+    found = said(inside, "openmpi", apps=("python3",))
+    assert "ext.so" in found["static warning"].why
+    assert not errors(said(inside, "openmpi", apps=("/opt/app/o",)))
+
+
+def test_script_that_starts_only_a_program_with_its_own_mpi_is_refused(facts: ImageFacts) -> None:
+    held = said(facts, command=("/opt/app/held.sh",))
+    assert "/opt/app/holds" in held["static error"].where
+    for name in ("run.sh", "either.sh"):  # of two programs it is not known which will run
+        found = said(facts, command=(f"/opt/app/{name}",))
+        assert "static error" not in found and "static warning" in found

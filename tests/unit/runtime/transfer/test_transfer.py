@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import os
+import shlex
 import socket
 import stat
 import subprocess
@@ -375,6 +376,34 @@ def test_folder_of_a_killed_run_is_cleared_by_the_next_and_no_other(
     lives = staged(tmp_path, InItem(str(source), "x"), name="next")
     assert sorted(left(tmp_path)) == [f"{PREFIX}next", f"{PREFIX}step"]
     assert lives.lock is not None
+
+
+def test_results_of_a_killed_run_are_kept_and_fetched_by_the_command_shown(
+    source: Path, tmp_path: Path
+) -> None:
+    code = """
+import os, sys, time
+from fairlead.transfer import node
+from fairlead.transfer.model import InItem, OutItem
+outs = (OutItem("res", sys.argv[3]), OutItem("none", sys.argv[3] + "2"))
+node.stage_in(sys.argv[1], [InItem(sys.argv[2], "x")], node.InOptions(outs=outs))
+os.mkdir(f"{sys.argv[1]}/data/res")
+open(f"{sys.argv[1]}/data/res/weights", "wb").write(b"result")
+print("ready", flush=True)
+time.sleep(99)
+"""
+    dead, target = begun_folder(tmp_path, "dead"), tmp_path / "back"
+    words = (sys.executable, "-c", code, dead, str(source), str(target))
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout and other.stdout.readline() == "ready\n"
+        other.kill()
+    (finding,) = staged(tmp_path, InItem(str(source), "x"), name="next").report.findings
+    assert (finding.check, finding.where) == ("stage-out", dead) and "res" in finding.what
+    assert not Path(dead, "data/x").exists()  # what was staged in comes back from its source
+    assert not staged(tmp_path, name="third").report.findings
+    subprocess.run(shlex.split(finding.remedy.partition(": ")[2]), check=True)
+    assert (target / "weights").read_bytes() == b"result"
+    assert not Path(dead).exists()
 
 
 def test_copy_of_results_that_was_killed_is_cleared_by_the_next_run_and_nothing_else(

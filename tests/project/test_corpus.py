@@ -1,0 +1,59 @@
+"""What is kept of the corpus of foreign images: the bars, the rows, and the page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.system.corpus.run import Cell, read
+from tests.system.corpus.table import HOSTS, IMAGES, PROGRAMS, drawn, every, rows
+from tools import corpus_page
+
+ROOT = Path(__file__).resolve().parents[2]
+CELLS, KEPT = read()
+
+
+def test_page_is_what_is_kept() -> None:
+    assert (ROOT / corpus_page.PAGE).read_text() == corpus_page.page()
+
+
+def test_kept_cells_are_rows_of_the_table_or_of_the_seed() -> None:
+    seed, count = KEPT["seed"], KEPT["drawn"]
+    assert isinstance(seed, int) and isinstance(count, int)
+    assert {cell.row for cell in CELLS} <= {*rows(), *drawn(seed, count)}
+    assert len(rows()) >= 160 and not set(drawn(seed, 40)).intersection(rows())
+
+
+def test_every_value_of_every_axis_is_in_a_row() -> None:
+    of = rows()
+    assert {row.image for row in of} == set(IMAGES)
+    assert {row.program for row in of} == set(PROGRAMS)
+    assert {row.host for row in of} == set(HOSTS)
+    assert {row.user for row in of} == {"root", "user"}
+    assert set(of) <= set(every())
+
+
+def test_bars_hold() -> None:
+    assert [c.row.name for c in CELLS if c.false_yes] == []
+    assert len([c.row.name for c in CELLS if c.false_no]) <= 2
+    assert [(c.row.name, c.untrue) for c in CELLS if c.untrue and not c.false_no] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "false_yes", "false_no", "untrue"),
+    [
+        ({"refused": (), "wrong": "maps another"}, True, False, False),
+        ({"refused": (), "wrong": ""}, False, False, False),
+        ({"refused": ("symbols",), "wrong": ""}, False, True, True),
+        ({"refused": ("symbols",), "wrong": "undefined symbol"}, False, False, False),
+        ({"refused": ("static",), "wrong": "maps another"}, False, False, True),
+        ({"refused": ("abi-family",), "wrong": "alone"}, False, False, True),
+    ],
+)  # fmt: skip
+def test_cell_is_judged_by_what_happened_and_by_the_table(
+    change: dict[str, object], false_yes: bool, false_no: bool, untrue: bool
+) -> None:
+    plain = Cell("bookworm-mpich", "mpich", "c", "mpich-4.3.2", "root", 0, (), "", "")
+    cell = replace(plain, **change)  # type: ignore[arg-type]
+    assert (cell.false_yes, cell.false_no, bool(cell.untrue)) == (false_yes, false_no, untrue)
