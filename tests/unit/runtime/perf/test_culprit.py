@@ -127,7 +127,8 @@ def test_one_culprit_is_named_in_logarithmic_rounds(data: st.DataObject) -> None
     outcome = find_links(network.names, network.measure)
     expected = (Kind.LINK, (f"n{a}",)) if one else (Kind.PAIR, (f"n{a}", f"n{b}"))
     assert found(outcome) == {expected} and outcome.answer is Answer.ONE, outcome
-    assert factor / 1.6 < outcome.culprits[0].times_slower < factor * 1.6
+    hiccups = 10 if network.hiccup else 1
+    assert factor / 1.6 < outcome.culprits[0].times_slower < factor * 1.6 * hiccups
     assert outcome.rounds == network.rounds <= most_rounds(nodes)
     assert network.rounds <= 4 * math.ceil(math.log2(nodes)) + 5 <= 7 * math.log2(nodes) + 5
     if nodes >= 8:
