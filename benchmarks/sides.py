@@ -15,6 +15,7 @@ import struct
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from benchmarks.result import FAIRLEAD, IMPORTABLE, PACKAGE
+from benchmarks import watchdog
+from benchmarks.result import FAIRLEAD, IMPORTABLE, PACKAGE, RESULTS
 from fairlead_build.build import build
 
 PROGRAMS = PACKAGE / "programs"
@@ -72,10 +74,12 @@ class Side:
             *job.before, *FAIRLEAD, "run", "-q", "-n", str(job.ranks), *binds, *variables, *job.run, job.image,
             "--", *IMPORTABLE, "python3", str(PROGRAMS / program), str(path), *more,
         ]  # fmt: skip
+        self._line, self._mark = line, uuid.uuid4().hex
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(os.environ)
-            )
+                line, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**os.environ, watchdog.MARK: self._mark},
+            )  # fmt: skip
         self._links: dict[int, Any] = {}
         self._pids: list[int] = []
 
@@ -83,13 +87,15 @@ class Side:
         """Waits until every rank has connected.
 
         Raises:
-            RuntimeError: it ended, or did not connect in time.
+            RuntimeError: it ended, or did not connect in time; then a file has its processes.
         """
         late = time.monotonic() + limit_s
         self._listener.settimeout(1)
         while len(self._links) < self.ranks:
-            if self._process.poll() is not None or time.monotonic() > late:
+            if self._process.poll() is not None:
                 raise RuntimeError(f"{self.name} did not start:\n{self._output()}")
+            if time.monotonic() > late:
+                raise self._stuck(f"{self.name} did not start within {limit_s:g} s")
             with suppress(TimeoutError):
                 link, _ = self._listener.accept()
                 link.settimeout(limit_s)
@@ -104,7 +110,7 @@ class Side:
         """Has every rank call one of its functions at once; what they return, by rank.
 
         Raises:
-            RuntimeError: a rank failed.
+            RuntimeError: a rank failed, or did not answer in time; then a file has the processes.
         """
         for link in self._links.values():
             link.write(json.dumps({"do": "call", "what": what, **words}) + "\n")
@@ -114,12 +120,19 @@ class Side:
             try:
                 answer = json.loads(self._links[rank].readline() or "{}")
             except TimeoutError:
-                answer = {"error": "no answer in time"}
+                raise self._stuck(f"{self.name}, rank {rank}, {what} {words}: no answer") from None
             if "is" not in answer:
                 why = f"{answer.get('error', 'it ended')}\n{self._output()}"
                 raise RuntimeError(f"{self.name}, rank {rank}, {what} {words}: {why}")
             answers.append(answer["is"])
         return answers
+
+    def _stuck(self, why: str) -> watchdog.Stuck:
+        """Writes down where its processes stand, and ends them."""
+        lines = self._output().splitlines()
+        file = watchdog.describe(self._line, lines, self._mark, RESULTS)
+        watchdog.end(self._mark)
+        return watchdog.Stuck(f"{why}: {file} has its processes\n{self._output()}")
 
     def _output(self) -> str:
         """The end of what it printed."""
@@ -160,6 +173,9 @@ class Side:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
             self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(30)
+            watchdog.end(self._mark)
             self._process.wait()
 
 

@@ -1,6 +1,7 @@
 """Runs what is measured, and writes down where every process stands if it makes no progress, before it ends them.
 
 A launch that stands still leaves nothing to look at once it is killed: which rank waited, in what, and on which core.
+Shared memory of ranks that were killed here, or with the benchmark itself, is removed, at the latest by the next launch.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.result import RESULTS
+from fairlead.base.paths import cache_dir
+from fairlead.launch import leftovers, shm_cleanup, stacks
+from fairlead.launch.launch import new_run_folder
 
 QUIET_S = 60.0
-_MARK = "FAIRLEAD_BENCH_RUN"
+MARK = "FAIRLEAD_BENCH_RUN"  # the variable by which processes of a launch are known
 # Prints the stacks of all threads of a process, within seconds.
 _STACKS = (
     ("gdb", "-batch", "-nx", "-ex", "thread apply all bt", "-p"),
@@ -44,12 +48,41 @@ def run(
         Stuck: it was not. Every process that it started is in a new file in ``folder``, and has been killed.
         RuntimeError: the command failed.
     """
+    with swept():
+        return _watched(argv, env, quiet_s, folder)[0]
+
+
+def seconds_of(argv: Sequence[str | os.PathLike[str]], env: Mapping[str, str]) -> float:
+    """Wall time of a launch; as :func:`run`."""
+    with swept():
+        return _watched(argv, env, QUIET_S, RESULTS)[1]
+
+
+@contextmanager
+def swept(memory: Path = Path("/dev/shm")) -> Iterator[None]:
+    """Shared memory of MPIs that is left of what was started within is removed: here, or where this process is
+    killed too, by the next."""
+    runs = new_run_folder(cache_dir())
+    leftovers.clear_dead(runs.parent, memory)
+    before = leftovers.begin(runs, memory)
+    try:
+        yield
+    except BaseException:
+        shm_cleanup.clear(before, memory)
+        raise
+    finally:
+        leftovers.end(runs)
+
+
+def _watched(
+    argv: Sequence[str | os.PathLike[str]], env: Mapping[str, str], quiet_s: float, folder: Path
+) -> tuple[str, float]:
     mark = uuid.uuid4().hex
     lines: list[str] = []
-    heard = time.monotonic()
+    begun, heard = time.perf_counter(), time.monotonic()
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            argv, env={**env, _MARK: mark}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+            argv, env={**env, MARK: mark}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
             text=True, start_new_session=True,
         )  # fmt: skip
 
@@ -62,42 +95,64 @@ def run(
 
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
-        while reader.is_alive() or process.poll() is None:
+        while True:
             reader.join(0.1)
+            if not reader.is_alive():
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(0.1)
+                    break
             if time.monotonic() - heard > quiet_s:
-                file = folder / f"stuck-{time.strftime('%Y%m%d-%H%M%S')}-{process.pid}.txt"
-                file.write_text(_described(argv, lines, mark), "utf-8")
-                _end(mark)
+                file = describe(argv, lines, mark, folder)
+                end(mark)
                 process.wait()
                 raise Stuck(
                     f"{argv[0]} printed nothing for {quiet_s:g} s: {file} has its processes"
                 )
+        took = time.perf_counter() - begun
         errors.seek(0)
         output, said = "".join(lines), errors.read()
     if process.wait():
         raise RuntimeError(
             f"{argv[0]} ended with code {process.returncode}: {(said or output)[-1000:]}"
         )
-    return output
+    return output, took
 
 
-def _processes(mark: str) -> Iterator[Path]:
-    """Of /proc, those that were started with the mark, whatever their session."""
-    wanted = f"{_MARK}={mark}".encode()
+def _processes(mark: str) -> list[Path]:
+    """Of /proc, those that were started with the mark, whatever their session, and those below them: an engine may hand
+    no environment on."""
+    wanted = f"{MARK}={mark}".encode()
+    parents: dict[int, int] = {}
+    found: set[int] = set()
     for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
+        with suppress(OSError, IndexError, ValueError):
+            parents[int(entry.name)] = int(_text(entry / "stat").rpartition(")")[2].split()[1])
             if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                yield entry
+                found.add(int(entry.name))
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return [Path("/proc", str(pid)) for pid in sorted(found - {os.getpid()})]
 
 
-def _described(argv: Sequence[str | os.PathLike[str]], lines: Sequence[str], mark: str) -> str:
+def describe(
+    argv: Sequence[str | os.PathLike[str]], lines: Sequence[str], mark: str, folder: Path
+) -> Path:
+    """A new file in ``folder`` about all processes of a launch; they go on."""
+    file = folder / f"stuck-{time.strftime('%Y%m%d-%H%M%S')}-{mark[:8]}.txt"
+    file.write_text(_described(argv, lines, _processes(mark)), "utf-8")
+    return file
+
+
+def _described(
+    argv: Sequence[str | os.PathLike[str]], lines: Sequence[str], processes: Collection[Path]
+) -> str:
     parts = [
         " ".join(str(word) for word in argv),
         f"load {os.getloadavg()}",
         "last lines:",
         *lines[-5:],
     ]
-    for entry in sorted(_processes(mark), key=lambda path: int(path.name)):
+    for entry in processes:
         parts += [f"\n== process {entry.name}: {_text(entry / 'cmdline')}"]
         for thread in sorted((entry / "task").glob("*")):
             stat = _text(thread / "stat").rpartition(")")[2].split()
@@ -128,14 +183,17 @@ def _stacks(process: str) -> str:
                     [*words, process], capture_output=True, text=True, timeout=30, check=False,
                 )  # fmt: skip
                 return done.stdout + done.stderr
-    return "no stacks of its threads: neither gdb nor eu-stack is installed, or it took too long"
+    try:
+        return "main thread: " + " < ".join(stacks.functions(int(process)))
+    except (OSError, stacks.Unreadable) as exc:
+        return f"no stacks of its threads: {exc}; neither gdb nor eu-stack is installed, or it took too long"
 
 
-def _end(mark: str) -> None:
+def end(mark: str) -> None:
     """Kills them all; again, for a process may have started another meanwhile."""
     late = time.monotonic() + 10
     while time.monotonic() < late:
-        alive = list(_processes(mark))
+        alive = _processes(mark)
         if not alive:
             return
         for entry in alive:

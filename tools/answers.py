@@ -20,6 +20,7 @@ from fairlead.cli.screen import SCHEMA_VERSION
 from fairlead.detect.drift import Compared
 from fairlead.detect.model import SiteFacts
 from fairlead.engines.model import Engine
+from fairlead.image.open import Image
 from fairlead.image.signature import Statement
 from fairlead.image.stored import Stored
 from fairlead.launchers.model import Launcher
@@ -28,11 +29,15 @@ from fairlead.perf.bench import CollectivesBench
 from fairlead.perf.draw.compose import Report
 from fairlead.perf.draw.run_page import Verdict
 from fairlead.perf.judge.compare import Comparison
+from fairlead.perf.projection.fabrics import Network
+from fairlead.perf.projection.step_model import Step
 from fairlead.perf.records.validation import Validation
 from fairlead.proof.verdict import Proof, RankProof
 from fairlead.session.gradients import Option
 from fairlead.site import Site
 from fairlead.swap.model import Bind, Line, Staging
+from fairlead.transfer.model import Moved
+from fairlead.transfer.place import Place
 from fairlead_build.build import StageState
 from fairlead_build.check import CheckResult
 from fairlead_build.diff import Difference, FileChange
@@ -48,7 +53,12 @@ def _of(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
-# In these, a key that ends in `?` may be absent; a list of one shape is a list of those.
+# In these, a key that ends in `?` may be absent; a list of one shape is a list of those; of several in a tuple, it has one.
+_SIGNATURE = {
+    "key": str,
+    "key_file": str,
+    **{k: v for k, v in _of(Statement).items() if k != "key"},
+}
 _PREPARED: dict[str, Any] = {
     "image": {"path": str, "digest": str, "os": str, "glibc": str, "mpis": [str]},
     "site": {"name": str, "reason": str},
@@ -65,7 +75,12 @@ _PREPARED: dict[str, Any] = {
     "comm": {
         "backend": str, "why": str, "forced": bool, "env": Mapping[str, str], "others": [Option],
     },
-    "signature": Any,
+    "signature": (_SIGNATURE, None),
+}  # fmt: skip
+_STAGE: dict[str, Any] = {
+    "place": Place, "folder": str, "mount": str, "nodes": int, "in": [{**_of(Moved), "bytes_per_s": float}],
+    "out": [{**_of(Moved), "bytes_per_s": float}], "kept": [{"node": str, "name": str, "path": str}],
+    "findings": [Finding],
 }  # fmt: skip
 _LAUNCHED: dict[str, Any] = {
     "proof?": {
@@ -83,12 +98,22 @@ _LAUNCHED: dict[str, Any] = {
     "page?": str,
     "report?": str,
     "error?": Finding | None,
-    "stage?": Any,
+    "stage?": _STAGE,
 }  # fmt: skip
 _DRY_RUN = {**_PREPARED, "steps": [str], "dry_run": bool}
 _WRITTEN = {
     "page": str | None, "document": str | None, "rows": str | None, "kept": str | None,
     "references": str | None, "refused": [Finding],
+}  # fmt: skip
+# What is infinite is null.
+_BAND: dict[str, Any] = dict.fromkeys(("value", "low", "high"), float | None)
+_POINT = {
+    "nodes": int, "ranks": int, "step_s": _BAND, "efficiency": _BAND, "dominant": str,
+    "step": {name: hint | None for name, hint in _of(Step).items()},
+}  # fmt: skip
+_LOCK = {
+    "architecture": str, "inputs_sha256": str, "source_date_epoch": int, "debs": int, "wheels": int,
+    "download_bytes": int, "indexes": [str], "tools": Mapping[str, str],
 }  # fmt: skip
 _LINE = {"command_line": str, "dry_run?": bool}
 _KEY = {"key": str | None, "public": str, "private?": str, "dry_run": bool}
@@ -97,7 +122,7 @@ _REMOVED = {"images": [Stored], "unpacked": [str], "bytes": int, "dry_run": bool
 ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
     "error": {"exit_code": int, "findings": [Finding]},
     "preflight": {**_PREPARED, "seconds": float},
-    "explain": {**_PREPARED, "command_line": str, "collectives": Any},
+    "explain": {**_PREPARED, "command_line": str, "collectives": Mapping[str, str]},
     "why-not": {"library": str, "lines": [Line]},
     "run": {**_PREPARED, **_LINE, **_LAUNCHED},
     "shell": {**_PREPARED, **_LINE},
@@ -111,7 +136,7 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
         "errors": int, "warnings": int, "seconds": float,
         "findings": [{
             "severity": str, "what": str, "where": str, "why": str, "remedy": str, "check": str,
-            "fix": Any,
+            "fix": ({"does": str, "needs_root": bool, "command?": str}, None),
         }],
     },
     "site": {"site": Site},
@@ -139,16 +164,26 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
         "files": [{"path": str, "mode": str, "goes": str, "text?": str}],
     },
     "site-schema": {"path": str | None, "json_schema": Any},
-    "inspect": {"image": Any, "frameworks": Mapping[str, str]},
+    "inspect": {
+        "image": {
+            **{k: v for k, v in _of(Image).items() if k != "installed"},
+            "packages": Mapping[str, Mapping[str, str]], "tree_sha256": str,
+        },
+        "frameworks": Mapping[str, str],
+    },
     "sign": {"image": str, "signature": str, "dry_run": bool, "signed": Statement},
-    "verify": {"image": str, "signature": Any},
+    "verify": {"image": str, "signature": _SIGNATURE},
     "train": ({"report": str, "page": str, "proof": Proof, "result": TrainResult}, _DRY_RUN),
     "bench-collectives": _of(CollectivesBench),
     "bench-collectives-plan": {"plans": [_PREPARED], "steps": [str], "dry_run": bool},
     "validate": ({"headline": str, **_of(Validation), **_WRITTEN}, _DRY_RUN),
     "project": {
-        "fabric": Any, "synchronous": [Any], "delayed": [Any], "answers": Any, "sentences": [str],
-        "assumed": Any,
+        "fabric": Network, "synchronous": [_POINT], "delayed": [_POINT], "assumed": [str],
+        "answers": {
+            "keep": float, "nodes": int, "batch": (_BAND, None), "delayed_batch": (_BAND, None),
+            "synchronous_to": _BAND, "delayed_to": _BAND, "holds": [float],
+        },
+        "sentences": [str],
     },
     "run-report": {
         "fairlead": str, "verdict": Verdict, **_of(Report),
@@ -164,7 +199,9 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
         "check?": {"same": bool, **_of(CheckResult)},
     },
     "push": {
-        "reference": str, "digest": str, "sif": Any, "signature": str | None, "engine": Any,
+        "reference": str, "digest": str, "sif": ({"reference": str, "digest": str}, None),
+        "signature": str | None,
+        "engine": ({"name": str, "address": str, "image": str, "id": str}, None),
         "dry_run": bool, "digest_before": str | None, "bytes_sent": int, "parts": [Part],
     },
     "pull": {
@@ -179,7 +216,7 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
             "added": int, "removed": int, "changed": int, "bytes": int, "paths": [FileChange],
         },
     },
-    "recipe": {"path": str, "sha256": str, "recipe": Any, "lock": Any},
+    "recipe": {"path": str, "sha256": str, "recipe": Any, "lock": (_LOCK, None)},
     "recipe-list": {"recipes": [{
         "name": str, "summary": str, "path": str, "accelerator": str, "locked": bool,
     }]},
@@ -194,7 +231,7 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
     "recipe-import": _of(Imported),
     "recipe-lock": (
         {
-            "dry_run": bool, "path": str, "lock": Any, "archive": str | None, "findings": [Finding],
+            "dry_run": bool, "path": str, "lock": _LOCK, "archive": str | None, "findings": [Finding],
             "moves": [{"package": str, "before": str | None, "after": str | None}],
         },
         {"dry_run": bool, "path": str, "inputs": Any},
@@ -204,7 +241,7 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
         "after": Mapping[str, str],
     },
     "recipe-render": {
-        "recipe": str, "folder": str, "pinned": bool, "dry_run": bool, "files": [Any],
+        "recipe": str, "folder": str, "pinned": bool, "dry_run": bool, "files": [{"path": str, "change": str}],
     },
     "report-list": {"validations": [dict.fromkeys(
         ("id", "file", "begun", "site", "verdict", "headline"), str
@@ -239,6 +276,10 @@ def schema() -> dict[str, Any]:
 
 
 def _shape(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    if hint is None:
+        return {"type": "null"}
+    if isinstance(hint, tuple):
+        return {"anyOf": [_shape(one, definitions) for one in hint]}
     if isinstance(hint, dict):
         return _object(hint, definitions, {})
     if isinstance(hint, list):

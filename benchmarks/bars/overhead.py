@@ -8,7 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from benchmarks.result import Benchmark, Result, absolute, alternate, compare, seconds_of
+from benchmarks.result import Benchmark, Result, absolute, alternate, compare
+from benchmarks.watchdog import seconds_of
 from fairlead import native
 from fairlead.base.paths import cache_dir
 from fairlead.launch.launch import command_line
@@ -23,9 +24,9 @@ _FAIRLEAD = str(Path(sys.executable).with_name("fairlead"))
 def _alone(name: str, words: tuple[str, ...], rounds: int, bar: float, state: str) -> Result:
     """Wall time of a command, against nothing."""
     argv = (_FAIRLEAD, *words)
-    seconds_of(argv)  # warm
+    seconds_of(argv, os.environ)  # warm
     title = f"fairlead {' '.join(words[:2])}"
-    times = [seconds_of(argv) for _ in range(rounds)]
+    times = [seconds_of(argv, os.environ) for _ in range(rounds)]
     return Result(name, f"{title}, wall time{state}", "nothing", (absolute(title, times, bar),))
 
 
@@ -38,7 +39,7 @@ def _against_bare(
     bare = command_line(plan, command, 2)
     ours = (_FAIRLEAD, "run", "-q", "-n", "2", image, "--", *command)
     sides: dict[str, Callable[[], float]] = {
-        "ours": lambda: seconds_of(ours),
+        "ours": lambda: seconds_of(ours, os.environ),
         "bare": lambda: seconds_of(bare.argv, bare.environment(dict(os.environ))),
     }
     for side in sides.values():

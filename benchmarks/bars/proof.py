@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks import watchdog
 from benchmarks.result import Benchmark, Result, absolute, alternate, compare
 from fairlead import native
 from fairlead.base.paths import cache_dir
@@ -79,8 +80,7 @@ def _init(prefix: Path, program: Path, variables: dict[str, str]) -> float:
         "env",
         *(f"{k}={v}" for k, v in variables.items()),
     ]
-    done = subprocess.run([*argv, program], capture_output=True, text=True, check=True, timeout=60)
-    return float(done.stdout.split()[0])
+    return float(watchdog.run([*argv, program], os.environ).split()[0])
 
 
 def measure_staging() -> Result:

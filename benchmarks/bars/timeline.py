@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import tempfile
 from pathlib import Path
 
+from benchmarks import watchdog
 from benchmarks.result import FAIRLEAD, Benchmark, Result, absolute, compare
 
 _PROGRAM = Path(__file__).parents[1] / "programs/timeline_steps.py"
@@ -35,11 +36,9 @@ def _steps(file: Path) -> dict[str, float]:
     """Median seconds of a step of each kind, and processor seconds of recording one, of one launch."""
     bind = ("-B", str(_PROGRAM.parent), "--timeline", str(file))
     words = (*FAIRLEAD, "run", "-q", "-n", "2", *bind)
-    done = subprocess.run(
-        [*words, "mpi-base", "--", "python3", str(_PROGRAM), str(_STEPS)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    seconds: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    argv = [*words, "mpi-base", "--", "python3", str(_PROGRAM), str(_STEPS)]
+    output = watchdog.run(argv, os.environ, quiet_s=300)  # it prints at its end only
+    seconds: dict[str, float] = json.loads(output.splitlines()[-1])
     return seconds
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.json_schema import mistakes, validates
@@ -64,6 +66,35 @@ def test_every_kind_of_answer_is_published() -> None:
 def test_schema_is_the_published_one() -> None:
     published = ROOT / "docs/reference" / answers.FILE
     assert published.read_text("utf-8") == answers.text(), "python -m tools.answers"
+
+
+# What other schemas describe, or what an image's builder left in it.
+_OPEN = {
+    "answer-inspect/image/record/*",
+    "answer-recipe-lock/inputs",
+    "answer-recipe-schema/json_schema",
+    "answer-recipe/recipe",
+    "answer-site-schema/json_schema",
+}
+
+
+def _open_parts(shape: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """The parts of a schema that accept anything."""
+    if not shape:
+        yield path.removeprefix("/")
+    for inner in ("properties", "definitions"):
+        for name, part in shape.get(inner, {}).items():
+            yield from _open_parts(part, f"{path}/{name}")
+    for inner in ("items", "additionalProperties", "anyOf"):
+        parts = shape.get(inner, ())
+        for part in (
+            parts if isinstance(parts, list) else (parts,) if isinstance(parts, dict) else ()
+        ):
+            yield from _open_parts(part, path if inner == "anyOf" else f"{path}/*")
+
+
+def test_only_what_is_described_elsewhere_accepts_anything() -> None:
+    assert set(_open_parts(answers.schema())) == _OPEN
 
 
 @validates

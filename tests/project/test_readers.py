@@ -601,7 +601,6 @@ _OWN_JSON = {
     "runtime/fairlead/image/mount.py": "a child's answer",
     "runtime/fairlead/image/open.py": "the cache",
     "runtime/fairlead/image/stored.py": "the cache",
-    "runtime/fairlead/launch/unpack.py": "the cache",
     "runtime/fairlead/ml/train/events.py": "this run's ranks; a loss may be NaN",
     "runtime/fairlead/ml/train/host.py": "this run's ranks",
     "runtime/fairlead/ml/train/worker.py": "the host of this run",
@@ -611,7 +610,6 @@ _OWN_JSON = {
     "runtime/fairlead/perf/measure/steps/training.py": "this run's ranks",
     "runtime/fairlead/proof/probe_job.py": "this run's ranks",
     "runtime/fairlead/prove.py": "this run's ranks, which import the standard library only",
-    "runtime/fairlead/swap/staging.py": "the cache",
     "runtime/fairlead/transfer/folder.py": "this run",
     "runtime/fairlead/transfer/job.py": "this run's nodes",
 }

@@ -4,7 +4,7 @@ Container Engine in it), tells which it is.
 
     shifter --image=id:ID [--module=M] [--volume=S:T[:ro]]… [--env=N=V]… [--workdir=D] COMMAND…
     sarus run [--mount=…]… [--env=N=V]… [--workdir=D] NAME:TAG COMMAND…
-    enroot start [--mount F]… [--env N[=V]]… IMAGE COMMAND…
+    enroot start [--mount F]… [--env N[=V]]… IMAGE COMMAND…     with environ.d, mounts.d, hooks.d of ~/.config/enroot
     srun … --environment=EDF COMMAND…      the rest goes to Slurm's own srun, STANDIN_SRUN
 
 What it cannot read ends it with code 64. Shifter and Sarus open what their stores have of a name, by the
@@ -17,7 +17,9 @@ import json
 import os
 import pwd
 import re
+import subprocess
 import sys
+import tempfile
 import tomllib
 
 
@@ -89,6 +91,42 @@ def kept_by(name: str, image: str) -> str:
     if not os.path.isfile(path):  # noqa: PTH113
         wrong(f"No such file or directory: {path}")
     return path
+
+
+def enroots_own() -> tuple[list[str], dict[str, str]]:
+    """Binds and variables by the files in ~/.config/enroot, as enroot's src/runtime.sh reads them."""
+    folder = os.path.expanduser("~/.config/enroot")  # noqa: PTH111
+
+    def inside(name: str, suffix: str) -> list[str]:
+        place = f"{folder}/{name}"
+        found = os.listdir(place) if os.path.isdir(place) else []  # noqa: PTH112, PTH208
+        return sorted(f"{place}/{file}" for file in found if file.endswith(suffix))
+
+    with tempfile.TemporaryDirectory() as work:
+        places = {"ENROOT_ENVIRON": f"{work}/environ", "ENROOT_MOUNTS": f"{work}/fstab"}
+        for place, parts in zip(
+            places.values(),
+            (inside("environ.d", ".env"), inside("mounts.d", ".fstab")),
+            strict=True,
+        ):
+            with open(place, "w") as out:
+                for part in parts:
+                    with open(part) as stream:
+                        out.write(stream.read())
+        for hook in inside("hooks.d", ".sh"):
+            if os.access(hook, os.X_OK):
+                subprocess.run([hook], env={**os.environ, **places}, check=True)
+        with open(places["ENROOT_ENVIRON"]) as stream:
+            env = dict(line.rstrip("\n").partition("=")[::2] for line in stream if line.strip())
+        with open(places["ENROOT_MOUNTS"]) as stream:
+            lines = [line.split() for line in stream if line.strip() and line[0] != "#"]
+    binds = []
+    for source, target, kind, options, *_ in lines:
+        parts = options.split(",")
+        if kind != "none" or not any(part.endswith("bind") for part in parts):
+            wrong(f"not a mount: {source}")
+        binds.append(f"{source}:{target}" + (":ro" if "ro" in parts else ""))
+    return binds, env
 
 
 def shifter(words: list[str]) -> None:
@@ -181,6 +219,9 @@ def main() -> None:
     kept = dict(os.environ) if name == "sarus" else {}  # enroot hands nothing on
     for key in [k for k in kept if k.startswith(("LD_", "APPTAINER", "SINGULARITY"))]:
         del kept[key]
+    if name == "enroot":
+        more, own = enroots_own()
+        binds, env = [*more, *binds], {**own, **env}
     kept |= {f"APPTAINERENV_{key}": value for key, value in env.items()}
     kept |= {"PATH": os.environ["PATH"], "APPTAINER_NO_EVAL": "1"}
     argv = [os.environ["STANDIN_APPTAINER"], "--quiet", "exec"]

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from tests.system.test_user import PYTHON, User, user
 
 from fairlead.base.paths import atomic_folder, locked
 from fairlead.engines.apptainer import find_apptainer
-from fairlead.export import audience
+from fairlead.export import TARGETS, audience
 from fairlead_build.cache.store import scratch_parent
 
 __all__ = ["user"]  # a fixture
@@ -68,7 +68,7 @@ def test_staging_script_makes_the_folder_that_a_launch_makes(tmp_path: Path, ima
 
     def contents(folder: Path) -> dict[str, str]:
         """Each file's place; where a link leads. A launch's copies have a DT_RPATH as well."""
-        kept = (p for p in folder.rglob("*") if p.name not in (".state", "patched.json"))
+        kept = (p for p in folder.rglob("*") if p.name not in (".state", "copies.json"))
         return {
             str(p.relative_to(folder)): str(p.readlink()) if p.is_symlink() else "" for p in kept
         }
@@ -176,17 +176,7 @@ def with_kernel() -> Path:
     return hosts.squashfs_with("kernel", {"/opt/python/lib/python3.11/site-packages": folder})
 
 
-@pytest.mark.full
-def test_jupyter_lists_and_starts_the_kernel_in_the_image(
-    tmp_path: Path, with_kernel: Path
-) -> None:
-    out = export("jupyter", tmp_path, "--image", with_kernel, "--name", "in-image")
-    data = tmp_path / "data"
-    shutil.copytree(out, data / "kernels")
-    environ = {"JUPYTER_PATH": str(data), "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")}
-    listed = json.loads(run(BIN / "jupyter-kernelspec", "list", "--json", env=environ))
-    assert listed["kernelspecs"]["in-image"]["spec"]["display_name"].startswith("Python in ")
-    program = """
+KERNEL = """
 import sys
 from jupyter_client.manager import start_new_kernel
 manager, client = start_new_kernel(kernel_name="in-image", startup_timeout=90)
@@ -201,7 +191,19 @@ print("".join(said))
 client.stop_channels()
 manager.shutdown_kernel()
 """
-    output = run(sys.executable, "-c", program, env=environ)
+
+
+@pytest.mark.full
+def test_jupyter_lists_and_starts_the_kernel_in_the_image(
+    tmp_path: Path, with_kernel: Path
+) -> None:
+    out = export("jupyter", tmp_path, "--image", with_kernel, "--name", "in-image")
+    data = tmp_path / "data"
+    shutil.copytree(out, data / "kernels")
+    environ = {"JUPYTER_PATH": str(data), "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")}
+    listed = json.loads(run(BIN / "jupyter-kernelspec", "list", "--json", env=environ))
+    assert listed["kernelspecs"]["in-image"]["spec"]["display_name"].startswith("Python in ")
+    output = run(sys.executable, "-c", KERNEL, env=environ)
     assert "/opt/python" in output and "True" in output
 
 
@@ -354,20 +356,149 @@ def test_hooks_of_sarus_are_read_by_a_real_reader_of_oci_hooks(
 # Made by root, used by somebody else: an account of its own, with its own Apptainer, in a folder that all can read.
 
 
-def shared_export(target: str, user: User, *more: str | Path) -> Path:
+def shared_export(
+    target: str, user: User, *more: str | Path, image: Path | None = None, umask: int = 0o022
+) -> Path:
+    """The export that root makes for everybody, and what its script stages."""
     out = user.shared / f"export-{target}"
-    done = hosts.fairlead(
-        "site", "export", "--for", target, "--mpi", user.shared / "mpich", "--stage",
-        user.shared / "stage", "-o", out, "--image", user.image, *more,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    before = os.umask(umask)
+    try:
+        done = hosts.fairlead(
+            "site", "export", "--for", target, "--mpi", user.shared / "mpich", "--stage",
+            user.shared / "stage", "-o", out, "--image", image or user.image, *more,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        if (out / "stage.sh").exists():
+            run(out / "stage.sh")
+    finally:
+        os.umask(before)
     return out
+
+
+def engine_of(kind: str, user: User) -> dict[str, str]:
+    """A stand-in on the user's PATH, and its variables."""
+    program = user.shared / "engines" / kind
+    program.parent.mkdir(exist_ok=True)
+    text = Path(__file__).with_name("standin.py").read_text()
+    program.write_text(f"#!{PYTHON} -I\n{text}")
+    program.chmod(0o755)
+    return {
+        "PATH": f"{program.parent}:/usr/bin:/bin",
+        "STANDIN_APPTAINER": f"{user.shared}/fairlead/apptainer/current/bin/apptainer",
+        "STANDIN_SRUN": f"{user.shared}/mpich/bin/mpiexec",
+    }
+
+
+def words_of(variables: Mapping[str, str]) -> list[str]:
+    return ["env", *(f"{name}={value}" for name, value in variables.items())]
+
+
+def with_fairlead(user: User) -> str:
+    """PATH with a `fairlead` that a user can start."""
+    programs = user.shared / "bin"
+    programs.mkdir(exist_ok=True)
+    (programs / "fairlead").write_text(f'#!/bin/sh\nexec {PYTHON} -m fairlead "$@"\n')
+    (programs / "fairlead").chmod(0o755)
+    return f"PATH={programs}:/usr/bin:/bin"
+
+
+@pytest.mark.full
+def test_jupyter_kernel_of_roots_export_starts_for_a_user(user: User, with_kernel: Path) -> None:
+    image = user.shared / "kernel.squashfs"
+    image.unlink(missing_ok=True)
+    shutil.copy(with_kernel, image)
+    image.chmod(0o644)
+    out = shared_export("jupyter", user, "--name", "in-image", image=image)
+    folder = user.home / "kernels"
+    program = f'mkdir -p {folder} && cp -r {out} {folder}/kernels && exec {PYTHON} -c "$KERNEL"'
+    done = user.run(
+        "env",
+        with_fairlead(user),
+        f"JUPYTER_PATH={folder}",
+        f"KERNEL={KERNEL}",
+        "sh",
+        "-c",
+        program,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "/opt/python" in done.stdout and "True" in done.stdout
+
+
+def proved_by(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "proved on 2 ranks" in done.stdout, done.stdout + done.stderr
+    assert "5.0.2 from /opt/fairlead/mpi/lib/libmpi.so.12" in done.stdout
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS.names()))
+def test_export_of_every_kind_can_be_read_by_a_user_whatever_roots_umask_is(
+    target: str, user: User, request: pytest.FixtureRequest
+) -> None:
+    mine = None
+    if target == "jupyter":
+        mine = user.shared / "kernel.squashfs"
+        hosts.same_file(request.getfixturevalue("with_kernel"), mine)
+        mine.chmod(0o644)
+    shutil.rmtree(user.shared / "stage", ignore_errors=True)
+    shutil.rmtree(user.shared / f"export-{target}", ignore_errors=True)
+    out = shared_export(target, user, image=mine, umask=0o077)
+    places = [out, *filter(Path.exists, [user.shared / "stage"])]
+    hidden = user.run("find", *places, "!", "-readable", "-o", "-type", "d", "!", "-executable")
+    assert (hidden.returncode, hidden.stdout, hidden.stderr) == (0, "", "")
+    for file in filter(Path.is_file, out.rglob("*")):
+        for named in re.findall(r"(?<![\w/.$}])(/[\w./-]+)", file.read_text()):
+            assert named.startswith(("/opt/app", "/proc", "/dev")) or not audience.closed(named), (
+                f"{file}: {named}"
+            )
+
+
+def test_enroot_export_made_by_root_proves_the_launch_of_a_user(user: User) -> None:
+    out = shared_export("enroot", user)
+    own = user.home / ".config/enroot"
+    done = user.run(
+        "sh", "-c", f"mkdir -p {own} && cp -r {out}/environ.d {out}/mounts.d {out}/hooks.d {own}"
+    )
+    assert done.returncode == 0, done.stderr
+    proved_by(
+        user.run(
+            *words_of(engine_of("enroot", user)),
+            user.shared / "mpich/bin/mpiexec",
+            "-n",
+            "2",
+            "enroot",
+            "start",
+            user.image,
+            "/opt/python/bin/python3",
+            "-m",
+            "fairlead.prove",
+        )
+    )
+
+
+def test_environment_of_the_container_engine_made_by_root_proves_the_launch_of_a_user(
+    user: User,
+) -> None:
+    out = shared_export("ce", user)
+    [edf] = out.glob("*.toml")
+    # The engine has one user namespace a node, the stand-in one a rank: no rank reads another's memory there.
+    apart = {"MPIR_CVAR_CH4_CMA_ENABLE": "0"}
+    proved_by(
+        user.run(
+            *words_of(engine_of("srun", user) | apart),
+            "srun",
+            "-n",
+            "2",
+            f"--environment={edf}",
+            "/opt/python/bin/python3",
+            "-m",
+            "fairlead.prove",
+        )
+    )
 
 
 def test_apptainer_export_made_by_root_proves_the_launch_of_a_user(user: User) -> None:
     """Each of the user's ranks is in a namespace of its own, and none of root's is."""
     out = shared_export("apptainer", user)
-    run(out / "stage.sh")
     apptainer = user.shared / "fairlead/apptainer/current/bin/apptainer"
     done = user.run(
         "/bin/sh", "-euc",
@@ -400,11 +531,7 @@ def test_export_names_nothing_that_only_its_maker_can_read_and_works_for_a_user(
         if Path(named).exists() and not named.startswith("/opt/app"):
             assert not audience.closed(named), named
     # Where the maker's own fairlead is closed, `fairlead` is what the user's PATH has.
-    programs = user.shared / "bin"
-    programs.mkdir(exist_ok=True)
-    (programs / "fairlead").write_text(f'#!/bin/sh\nexec {PYTHON} -m fairlead "$@"\n')
-    (programs / "fairlead").chmod(0o755)
-    path = f"PATH={programs}:/usr/bin:/bin"
+    path = with_fairlead(user)
     if target == "lmod":
         [line] = re.findall(
             r'^set_shell_function\("allreduce", \[=\[(.*?)\]=\]', text, re.MULTILINE

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,28 +144,39 @@ def test_image_with_a_changed_byte_in_any_part_is_refused(
     signature.verify(writable, trusted)
 
 
-def test_image_exchanged_while_it_runs_is_reported(
-    writable: Path, tmp_path: Path, home: dict[str, str]
-) -> None:
-    begun = tmp_path / "begun"
+def during(
+    words: Sequence[str | Path], folder: Path, home: dict[str, str], act: Callable[[], None]
+) -> tuple[int, str]:
+    """What a run ends with, and prints, that goes on while something is done."""
+    begun = folder / "begun"
     script = f"touch {begun}; while [ -e {begun} ]; do sleep 0.1; done"
-    words = ["run", "--require-signature", "--mpi", "container", "--bind", str(tmp_path)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "fairlead", *words, writable, "--", "/bin/sh", "-c", script],
+        [sys.executable, "-m", "fairlead", "run", *words, "--", "/bin/sh", "-c", script],
         env={**os.environ, **home},
         stderr=subprocess.PIPE,
         text=True,
     )
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + 120
     while not begun.exists() and process.poll() is None:
         assert time.monotonic() < limit
         time.sleep(0.05)
-    other = tmp_path / "other"
-    shutil.copyfile(writable, other)
-    other.replace(writable)
+    act()
     begun.unlink()
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == ExitCode.FAILED and "error[signature-changed]" in err, err
+    _, err = process.communicate(timeout=120)
+    return process.returncode, err
+
+
+def test_image_exchanged_while_it_runs_is_reported(
+    writable: Path, tmp_path: Path, home: dict[str, str]
+) -> None:
+    def exchange() -> None:
+        other = tmp_path / "other"
+        shutil.copyfile(writable, other)
+        other.replace(writable)
+
+    words = ["--require-signature", "--mpi", "container", "--bind", tmp_path, writable]
+    code, err = during(words, tmp_path, home, exchange)
+    assert code == ExitCode.FAILED and "error[signature-changed]" in err, err
 
 
 def test_signature_of_a_built_image_goes_where_its_copy_goes(
@@ -224,3 +235,72 @@ def test_signature_travels_through_a_registry(
             words = ("run", "--require-signature", "--mpi", "container", name, "--", "echo", "here")
             done = hosts.fairlead(*words, env=there)
             assert done.returncode == 0 and done.stdout == "here\n", done.stderr
+
+
+def flip(file: Path) -> None:
+    """One other byte; the file's size and times are as they were, but for the one that nobody can set."""
+    before = file.stat()
+    with file.open("r+b") as stream:
+        byte = stream.read(1)[0]
+        stream.seek(0)
+        stream.write(bytes([byte ^ 1]))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def unpacked(*words: str | Path, env: dict[str, str]) -> Path:
+    """The folder that a launch opens."""
+    line = hosts.fairlead("run", "--dry-run", *words, "true", env=env).stdout
+    return Path(next(w for w in line.split() if "/unpacked/" in w).removesuffix(":O"))
+
+
+@pytest.mark.parametrize("engine", ["charliecloud", "podman"])
+def test_signed_image_is_unpacked_again_when_what_was_unpacked_has_changed(
+    engine: str, signed: Path, home: dict[str, str]
+) -> None:
+    words = ("--engine", engine, "--require-signature", "--mpi", "container", signed, "--")
+    root = unpacked(*words, env=home)
+    for _ in range(2):
+        done = hosts.fairlead("run", *words, "cat", "/etc/os-release", env=home)
+        assert done.returncode == 0 and done.stdout.startswith("PRETTY_NAME="), done.stderr
+    assert "is made again" not in done.stderr, "an engine changes nothing in it"
+    inode = root.stat().st_ino
+    flip(root / "usr/lib/os-release")
+    done = hosts.fairlead("run", *words, "cat", "/etc/os-release", env=home)
+    assert done.returncode == 0 and done.stdout.startswith("PRETTY_NAME="), done.stderr
+    assert root.stat().st_ino != inode
+    shutil.rmtree(next(root.parent.glob(f".{root.name}.*.old")))
+
+
+def test_signed_image_whose_unpacked_files_change_while_it_runs_is_reported(
+    signed: Path, tmp_path: Path, home: dict[str, str]
+) -> None:
+    words = ("--engine", "charliecloud", "--require-signature", "--mpi", "container")
+    root = unpacked(*words, signed, "--", env=home)
+    code, err = during(
+        [*words, "--bind", tmp_path, signed],
+        tmp_path,
+        home,
+        lambda: flip(root / "usr/lib/os-release"),
+    )
+    assert code == ExitCode.FAILED and "error[signature-changed]" in err, err
+    assert f"{root} was written to or replaced" in err
+
+
+def test_sif_of_a_signed_layout_is_made_again_when_it_has_changed(
+    tmp_path: Path, home: dict[str, str]
+) -> None:
+    hosts.image()
+    layout = tmp_path / "layout"
+    done = hosts.fairlead("build", "mpi-base", "--format", "oci", "-o", layout, env=home)
+    assert done.returncode == 0, done.stderr
+    assert hosts.fairlead("sign", layout, env=home).returncode == 0
+    words = ("run", "--require-signature", "--mpi", "container", "--json", layout, "--", "echo", "here")  # fmt: skip
+    done = hosts.fairlead(*words, env=home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    sif = Path(hosts.answer(done)["image"]["path"])
+    whole = sif.read_bytes()
+    assert sif.name.startswith("layers-")
+    flip(sif)
+    done = hosts.fairlead(*words, env=home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sif.read_bytes() == whole

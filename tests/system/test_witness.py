@@ -222,6 +222,60 @@ def test_init_by_a_tail_call_of_a_private_library_is_proved(tmp_path: Path) -> N
     assert done.stderr.count("init 0") == 2
 
 
+def preloaded(tmp_path: Path, source: str) -> tuple[str | Path, ...]:
+    """A library that the user preloads, as words of ``run``."""
+    (tmp_path / "user.c").write_text(source)
+    made = tmp_path / "libuser.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", made, tmp_path / "user.c"], check=True)
+    return "--bind", tmp_path, "--env", f"LD_PRELOAD={made}"
+
+
+def test_output_while_mpi_starts_arrives_whole(tmp_path: Path) -> None:
+    source = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+int MPI_Init_thread(int *argc, char ***argv, int wanted, int *level)
+{
+    void *mpi = dlopen("libmpi.so.12", RTLD_NOLOAD | RTLD_LAZY);
+    int (*init)(int *, char ***, int, int *) = dlsym(mpi, "PMPI_Init_thread");
+    for (int i = 0; i < 100000; i++) printf("line %06d of a rank's own output\\n", i);
+    putchar(0);
+    printf("the last line\\n");
+    return init(argc, argv, wanted, level);
+}
+"""
+    words = preloaded(tmp_path, source)
+    done = fairlead("run", "-n", "1", *words, hosts.image(), "--", "python3", "-c", SIZE)
+    assert done.returncode == 0, done.stderr
+    lines = [f"line {i:06d} of a rank's own output" for i in range(100000)]
+    assert done.stdout.splitlines() == [*lines, "\0the last line", "size 1"]
+    assert "proved on 1 rank" in done.stderr
+
+
+def test_rank_0_without_memory_for_all_records_leaves_each_rank_its_own(tmp_path: Path) -> None:
+    source = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+#include <unistd.h>
+void *__libc_malloc(size_t);
+void *malloc(size_t size)
+{
+    Dl_info of;
+    if (size == 2 * 2048 && dladdr(__builtin_return_address(0), &of) && strstr(of.dli_fname, "witness"))
+        return write(2, "there is none\\n", 14), (void *)0;
+    return __libc_malloc(size);
+}
+"""
+    words = preloaded(tmp_path, source)
+    done = fairlead("run", "-n", "2", "--json", *words, hosts.image(), "--", "python3", "-c", SIZE)
+    assert done.returncode == 0, done.stderr
+    proof = answer(done)["proof"]
+    assert proof["holds"] and sorted(r["rank"] for r in proof["ranks"]) == [0, 1]
+    assert done.stderr.count("there is none") == 1 and done.stderr.count("size 2") == 2
+
+
 @pytest.mark.full
 def test_library_of_a_full_file_system_is_reported(tmp_path: Path) -> None:
     """A proof that cannot be written down is no proof, and no traceback."""

@@ -10,7 +10,7 @@ import errno
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairlead.base import bounded_json
+from fairlead.base import bounded_json, seals
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Progress, Silent
 from fairlead.image.sif import read_sif
@@ -168,14 +168,14 @@ def _fetch(
 
 
 def converted(folder: Path, cache: Cache, progress: Progress) -> Path:
-    """The SIF of an OCI layout on this machine; made once.
+    """The SIF of an OCI layout on this machine; made once, and again when it has changed.
 
     Raises:
         FairleadError: it is damaged, hostile, or for other machines.
     """
     manifest = read_layout(folder)
     target = _target(cache, manifest, None)
-    if not target.is_file():
+    if not seals.holds(target):
         _convert(folder, manifest, target, cache, progress)
     return target
 
@@ -256,9 +256,10 @@ def _convert(
         holding(cache, name, progress, "converts it too"),
         workspace(cache.root / "work", "convert-") as work,
     ):
-        if not target.is_file():
+        if not seals.holds(target):
             from_layout(layout, work / "image.sif", progress)
             publish(work / "image.sif", target)
+            seals.note(target)
 
 
 def _sha256(path: Path, progress: Progress) -> str:

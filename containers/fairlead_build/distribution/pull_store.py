@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from fairlead.base import bounded_json
+from fairlead.base import bounded_json, seals
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.base.progress import Progress
@@ -131,13 +131,14 @@ def _archived(name: str, sure: bool, cache: Cache, progress: Progress) -> Path |
         status.st_ino,
         status.st_size,
         status.st_mtime_ns,
+        status.st_ctime_ns,
         tag,
     )
     key = hashlib.sha256(repr(identity).encode()).hexdigest()
     record = folder_of(cache) / "by-archive" / f"{key}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         made = Path(bounded_json.loads(record.read_bytes())["path"])
-        if made.is_file():
+        if seals.holds(made):
             return made
     from fairlead_build.distribution.pull import converted
 

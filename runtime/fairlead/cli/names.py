@@ -7,6 +7,7 @@ would show it in the middle of a line.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import click
 from click.shell_completion import CompletionItem
@@ -16,10 +17,15 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 
 
 def images() -> Iterable[str]:
-    """The images that were built here."""
+    """The images that were built here, and the references of those that were pulled."""
+    from fairlead.base import bounded_json
     from fairlead.base.paths import cache_dir
 
-    return [path.stem for path in (cache_dir() / "images" / "by-name").glob("*.json")]
+    folder = cache_dir() / "images"
+    yield from (path.stem for path in (folder / "by-name").glob("*.json"))
+    for record in (folder / "pulled/by-reference").glob("*.json"):
+        with suppress(OSError, ValueError, LookupError, TypeError):
+            yield str(bounded_json.loads(record.read_bytes())["reference"])
 
 
 def recipes() -> Iterable[str]:

@@ -13,7 +13,7 @@ import click
 
 from fairlead.base.errors import ExitCode, FairleadError, Severity, fail
 from fairlead.base.paths import cache_dir
-from fairlead.cli import options, show
+from fairlead.cli import names, options, show
 from fairlead.cli.declare import (
     FILE_HERE,
     FOLDER,
@@ -220,9 +220,8 @@ def _run_script(script: Path, words: tuple[str, ...], ranks: int | None, image: 
     from fairlead.cli.run import run
 
     context = click.get_current_context()
-    image = script_image.choose(
-        script, image if options.is_given(context, "image") else "", _wheels_of
-    )
+    asked = image if options.is_given(context, "image") else ""
+    image = script_image.choose(script, asked, _wheels_of, names.images)
     own = {"model", "arguments", "auto", "ranks", "image"}
     of_run = {parameter.name for parameter in run.params}
     for parameter in context.command.params:

@@ -46,6 +46,8 @@ def _shared(path: str, facts: Facts) -> str:
 def write(files: Sequence[ExportFile], folder: Path) -> tuple[Path, ...]:
     """Writes ``files`` below ``folder``; replaces existing files, each only when it is complete.
 
+    New folders can be entered by all, whatever the umask: exports are for other people.
+
     Raises:
         FairleadError: one cannot be written.
     """
@@ -55,6 +57,9 @@ def write(files: Sequence[ExportFile], folder: Path) -> tuple[Path, ...]:
         assert not inner.is_absolute() and ".." not in inner.parts
         path = folder / inner
         with os_error_as("output-unwritable-export", filename=path):
+            for parent in [p for p in reversed(path.parents) if not p.exists()]:
+                parent.mkdir(exist_ok=True)
+                parent.chmod(0o755)
             with atomic_write(path, "w") as stream:
                 stream.write(file.text)
             path.chmod(file.mode)

@@ -142,7 +142,7 @@ class Objects:
         """Of each script, those of ``programs`` that its text names by a path, also through symlinks."""
         found = {}
         for script in scripts:
-            with (self._root / script.lstrip("/")).open("rb") as stream:
+            with open_regular(self._root / script.lstrip("/")) as stream:
                 text = stream.read(_LONGEST_SCRIPT).decode("utf-8", "replace")
             lines = "\n".join(
                 line for line in text.splitlines() if not line.lstrip().startswith("#")

@@ -171,7 +171,8 @@ def open_image(
         read_sif(path)  # report a truncated file even if its facts are cached
     status = path.stat()
     identity = (
-        f"{VERSION} {path} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns}"
+        f"{VERSION} {path} {status.st_dev} {status.st_ino} {status.st_size} "
+        f"{status.st_mtime_ns} {status.st_ctime_ns}"
     )
     key = hashlib.sha256(identity.encode()).hexdigest()[:20]
     image = cached(

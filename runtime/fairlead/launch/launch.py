@@ -55,6 +55,7 @@ _STALE = (
 _BEGUN = "begun"  # a file of the run's folder, as old as the launch
 _POLL_S = 0.1
 _KEPT_S = 3600.0  # how long the records of a run that has ended stay, at least
+_NOTED_S = 30 * 86400.0  # those of a killed run whose shared memory nobody has removed
 _SIGN_OF_LIFE_S = 60.0
 
 
@@ -248,7 +249,9 @@ def new_run_folder(cache: Path) -> Path:
         folder.mkdir(mode=0o700)
     for old in sorted(runs.iterdir())[:-20]:
         with suppress(FileNotFoundError):  # another launch may be clearing too
-            if time.time() - old.stat().st_mtime > _KEPT_S:
+            # A killed run's note is for the next launch on its node.
+            kept_s = _NOTED_S if leftovers.noted(old) else _KEPT_S
+            if time.time() - old.stat().st_mtime > kept_s:
                 shutil.rmtree(old, ignore_errors=True)
     return folder
 

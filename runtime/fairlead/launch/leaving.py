@@ -176,7 +176,7 @@ class Leaving:
             self._report(gone)
         elif now >= self._next:
             self._next = now + max(_NEXT_LOOK_S, (now - self._since) / 4)
-            self._begin(gone, rest, now)
+            self._begin(rest, now)
 
     def close(self) -> None:
         """Stops watching processes."""
@@ -184,15 +184,15 @@ class Leaving:
             waiter.close()
         self._waiters = {}
 
-    def _begin(self, gone: Mapping[str, str], rest: Collection[str], now: float) -> None:
+    def _begin(self, rest: Collection[str], now: float) -> None:
         self._unseen = "", ""
         for rank in sorted(rest, key=_by_number):
             note = _note(self._folder, "started", rank)
             try:
                 waiter = self._look(rank, note) if note else None
             except Unseen as unseen:
-                self.close()
-                return self._doubt(gone, rank, str(unseen), now)
+                self._unseen = rank, str(unseen)
+                return self.close()
             if waiter is None:
                 return self.close()
             self._waiters[rank] = waiter
@@ -205,8 +205,8 @@ class Leaving:
             try:
                 moved = moved or waiter.moved()
             except Unseen as unseen:
-                self.close()
-                return self._doubt(gone, rank, str(unseen), now)
+                self._unseen = rank, str(unseen)
+                return self.close()
             if not waiter.function:
                 self._watched_since = now
         elsewhere = any(waiter.elsewhere for waiter in self._waiters.values())
@@ -221,9 +221,6 @@ class Leaving:
                 "rank-left", rank=rank, place=place, how=how, waits=_listed(waits), watch_s=watch_s
             )
         return None
-
-    def _doubt(self, gone: Mapping[str, str], unseen: str, why: str, now: float) -> None:
-        self._unseen = unseen, why
 
     def _report(self, gone: Mapping[str, str]) -> None:
         """Names the rank that has left where the launch goes on: what looks like work may be a loop that waits."""

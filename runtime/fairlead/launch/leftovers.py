@@ -51,6 +51,11 @@ def end(folder: Path, note: str = _NOTE) -> None:
         (folder / note).unlink(missing_ok=True)
 
 
+def noted(folder: Path) -> bool:
+    """Whether a run has left a note: it goes on, or was killed, on this node or another."""
+    return any(folder.glob("shm*.json"))
+
+
 def clear_dead(
     runs: Path, memory: Path = Path("/dev/shm"), among: frozenset[Path] | None = None
 ) -> int:

@@ -96,6 +96,22 @@ def waits_in(pid: int) -> Call | None:
         raise Unreadable("its unwind tables are unusual") from exc
 
 
+def functions(pid: int) -> list[str]:
+    """The functions that the main thread of ``pid`` is in, innermost first, as far as its stack can be unwound.
+
+    Raises:
+        OSError: it may not be traced, or has ended.
+        Unreadable: nothing of its stack can be.
+    """
+    if platform.machine() != "x86_64":
+        raise Unreadable(f"stacks of {platform.machine()} are not read")
+    found: list[str] = []
+    with _Process(pid) as process, suppress(Unreadable, struct.error, LookupError, ValueError):
+        for depth, frame in enumerate(process.frames()):
+            found.append(frame.module.function(frame.pc - bool(depth)) or hex(frame.pc))
+    return found
+
+
 class Returns(Protocol):
     """Counts how often a process comes to an address, by a hardware breakpoint."""
 

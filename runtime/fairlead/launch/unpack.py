@@ -1,15 +1,16 @@
 """An image as a folder, for engines that cannot open image files: unpacked once in the cache, and kept. For one that
 opens a bare squashfs, the squashfs of a SIF.
 
-The folder is named after the digest of the image's file system, made next to its final name and renamed
-when it is whole, so that any number of launches may ask for it at once. Nothing runs in it: an
-engine mounts it read-only or below its own layer.
+Both are named after the digest of the image's file system, made next to the final name and renamed when they are whole,
+so that any number of launches may ask for them at once. Nothing runs in a folder: an engine mounts it read-only or
+below its own layer. What has changed since it was made is made again: an engine opens what was verified.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import json
 import os
 import shlex
@@ -21,8 +22,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any
 
+from fairlead.base import bounded_json, seals
 from fairlead.base.errors import FairleadError, fail, os_error_as
 from fairlead.base.exposure import refuse_exposed
 from fairlead.base.paths import atomic_write, locked, resolve_in
@@ -30,11 +31,12 @@ from fairlead.base.progress import Progress, Silent, Stage
 from fairlead.engines.model import Engine, Takes
 from fairlead.image.open import Image, file_format
 from fairlead.image.sif import copy_object, read_sif
-from fairlead.swap.model import Bind, Plan
+from fairlead.swap.model import WITNESS, Bind, Plan
 from fairlead.swap.staging import KEPT_S, set_aside
 
 _GROWS = 4  # a compressed file system unpacked; 3.4 for an image of Debian's with zstd
 _DAY_S = 24 * 3600.0
+_CHANGED = "what is there is not what was made, and is made again"
 _INODES_AT = 4  # where a squashfs has their number, 32 bits little-endian
 
 
@@ -60,7 +62,7 @@ def ensure(
         binds: of this launch, besides the plan's; an engine may want their places in the folder.
     Raises:
         FairleadError: exit code 123; there is no room or no tool, the image is damaged, or a folder of
-            the user's own lacks the place of a bind. Exit code 121: others could have laid it out.
+            the user's own lacks the place of a bind. Exit code 121; others can write to the cache.
     """
     if plan.opened == plan.image and plan.engine.makes_places:
         return
@@ -74,57 +76,108 @@ def ensure(
         _lay_out(Path(plan.image), root, cache, progress or Silent())
     if ours:
         with contextlib.suppress(OSError):
-            os.utime(root if root.suffix else _record(root))
+            os.utime(_record(root))
         _sweep_daily(root.parent)
     if not plan.engine.makes_places:
-        _places(plan, root, (*plan.binds, *binds), environ, ours)
+        _places(plan, root, (*plan.binds, *binds), environ, cache if ours else None)
+
+
+def changed(plan: Plan) -> str:
+    """What is no longer as :func:`ensure` left it, of what the engine opens; empty if nothing is."""
+    root = Path(plan.opened)
+    if plan.opened == plan.image:
+        return ""
+    whole = seals.holds(root, root.stem) if root.suffix else is_whole(root)
+    return "" if whole else f"{root} was written to or replaced"
 
 
 def is_whole(root: Path) -> bool:
-    """Whether the folder is the one that was laid out, with all that it had at its top."""
+    """Whether the folder is as it was laid out but for the places of binds: no file came, went or was written to."""
     try:
-        kept = json.loads(_record(root).read_text("utf-8"))
-        seen = _identity(root)
-        # The places of binds come to it.
-        return bool(kept["inode"] == seen["inode"] and set(kept["entries"]) <= set(seen["entries"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        kept = bounded_json.loads(_record(root).read_bytes())
+        return bool(kept["state"] == _state(root, kept["places"]))
+    except (OSError, ValueError, LookupError, TypeError):
         return False
 
 
 def _record(root: Path) -> Path:
-    return root.with_name(f"{root.name}.json")
+    return seals.note_of(root)
 
 
-def _identity(root: Path) -> dict[str, Any]:
-    return {"inode": root.stat().st_ino, "entries": sorted(p.name for p in root.iterdir())}
+def _state(root: Path, places: Iterable[str] = ()) -> str:
+    """The metadata of all that is in a folder, but for places of binds that are empty.
+
+    Of folders only names and modes count: new places alter the rest, and the modes of the folders above them.
+    """
+    skipped = set(places)
+    digest = hashlib.sha256(f"{os.geteuid()} {root.stat().st_ino}\n".encode())
+    pending = [""]
+    while pending:
+        folder = pending.pop()
+        try:
+            with os.scandir(root / folder) as entries:
+                inside = sorted(entries, key=lambda entry: entry.name)
+        except OSError as exc:  # what can be read depends on who reads
+            if not folder:
+                raise
+            digest.update(os.fsencode(folder) + f"\0{exc.errno}\n".encode())
+            continue
+        for entry in inside:
+            path, status = os.path.join(folder, entry.name), entry.stat(follow_symlinks=False)  # noqa: PTH118
+            is_folder = stat.S_ISDIR(status.st_mode)
+            if is_folder:
+                pending.append(path)
+            if path in skipped and (is_folder or (entry.is_file() and not status.st_size)):
+                continue
+            of_folder = str(status.st_mode | stat.S_IWUSR | stat.S_IXUSR)
+            words = of_folder if is_folder else f"{status.st_mode} {seals.state_of(status)}"
+            digest.update(os.fsencode(path) + f"\0{words}\n".encode())
+    return digest.hexdigest()
+
+
+def _write_record(root: Path, state: str, places: Iterable[str]) -> None:
+    with atomic_write(_record(root), "w") as out:
+        json.dump({"state": state, "places": sorted(places)}, out)
+
+
+def _lock_of(root: Path, cache: Path) -> Path:
+    return cache / "locks" / f"unpacked-{root.name[:16]}.lock"
 
 
 def _take_out(image: Path, bare: Path, cache: Path, progress: Progress) -> None:
-    """The squashfs of a SIF, as a separate file."""
-    item = read_sif(image).squashfs
-    if bare.is_file() and bare.stat().st_size == item.size:
+    """The squashfs of a SIF, as a separate file, whose name has its digest."""
+    item, digest = read_sif(image).squashfs, bare.stem
+    if seals.holds(bare, digest):
         return
-    lock = cache / "locks" / f"unpacked-{bare.name[:16]}.lock"
     with (
         os_error_as("unpack-folder-unwritable", folder=bare.parent),
         progress.stage(f"extract the squashfs of {image.name}", item.size, "B") as stage,
-        locked(lock, lambda: stage.note("another launch is doing it")),
-        atomic_write(bare) as out,
+        locked(_lock_of(bare, cache), lambda: stage.note("another launch is doing it")),
     ):
-        copy_object(image, item, out)
+        if seals.holds(bare, digest):
+            stage.result("done by another launch")
+            return
+        if bare.exists():
+            stage.note(_CHANGED)
+        with atomic_write(bare) as out:
+            copy_object(image, item, out)
         stage.advance(item.size)
+        if not seals.holds(bare, digest):
+            bare.unlink()
+            raise fail("unpack-digest", image=image, digest=digest)
 
 
 def _lay_out(image: Path, root: Path, cache: Path, progress: Progress) -> None:
     root.parent.mkdir(parents=True, exist_ok=True)
-    lock = cache / "locks" / f"unpacked-{root.name[:16]}.lock"
     with (
         progress.stage(f"unpack {image.name} into a folder", unit="files") as stage,
-        locked(lock, lambda: stage.note("another launch is doing it")),
+        locked(_lock_of(root, cache), lambda: stage.note("another launch is doing it")),
     ):
         if is_whole(root):
             stage.result("done by another launch")
             return
+        if root.exists():
+            stage.note(_CHANGED)
         with os_error_as("unpack-folder-unwritable", folder=root.parent):
             _clear(root)
             with _squashfs(image, root.parent) as squashfs:
@@ -181,8 +234,10 @@ def _unpack(squashfs: Path, root: Path, stage: Stage) -> None:
         tree.chmod(0o755)
         _to_disk(tree)
         tree.rename(root)
-        with atomic_write(_record(root), "w") as out:
-            json.dump(_identity(root), out)
+        time.sleep(
+            seals.SETTLED_S
+        )  # a later change to the file that came last has to show in its times
+        _write_record(root, _state(root), ())
     finally:
         _remove(work)
 
@@ -219,6 +274,8 @@ def unused(folder: Path, seconds: float) -> Iterator[Path]:
     """Folders and squashfs files below ``folder`` that no launch has opened for so long, and what was set aside."""
     for form in ("*.json", ".*.old", "*.squashfs"):
         for path in sorted(folder.glob(form)):
+            if path.suffix == ".squashfs" and _record(path).exists():
+                continue
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > seconds:
                     yield path.with_suffix("") if path.suffix == ".json" else path
@@ -243,28 +300,37 @@ def _remove(tree: Path) -> None:
 
 
 def _places(
-    plan: Plan, root: Path, binds: Sequence[Bind], environ: Mapping[str, str], ours: bool
+    plan: Plan, root: Path, binds: Sequence[Bind], environ: Mapping[str, str], cache: Path | None
 ) -> None:
-    """Makes the places of binds, in a folder of ours; in the user's own, sees that they are there."""
+    """Makes the places of binds in a folder of the cache's; in the user's own, sees that they are there.
+
+    Args:
+        cache: None for the user's own.
+    """
     for bind in binds:
         if ":" in bind.source + bind.target:
             raise fail("bind-place-colon", engine=plan.engine, bind=bind)
-    # What is not there yet, or on other nodes only, is a folder of staged data.
+    # What is not there yet, or on other nodes only, is a folder of staged data; but the witness is compiled later.
     missing = [
-        (bind.target, Path(bind.source).is_dir() or not Path(bind.source).exists())
+        (
+            bind.target,
+            Path(bind.source).is_dir()
+            or not (Path(bind.source).exists() or bind.target == WITNESS),
+        )
         for bind in binds
         if _inside(root, bind.target) is None
     ]
-    if not ours:
+    if cache is None:
         if missing:
             raise _no_places(plan, root, missing)
         return
     # What a rank sees besides, where it has it.
     own = [environ.get("HOME", ""), environ.get("TMPDIR", ""), os.getcwd(), "/var/tmp"]  # noqa: PTH109
     missing += [(p, True) for p in own if p.startswith("/") and _inside(root, p) is None]
-    for target, folder in missing:
-        with os_error_as("unpack-no-mount-point", root=root, target=target):
-            _make(root, target, folder)
+    with locked(_lock_of(root, cache)) if missing else contextlib.nullcontext():
+        for target, folder in missing:
+            with os_error_as("unpack-no-mount-point", root=root, target=target):
+                _make(root, target, folder)
 
 
 def _inside(root: Path, target: str) -> Path | None:
@@ -278,12 +344,15 @@ def _make(root: Path, target: str, folder: bool) -> None:
         if _inside(root, "/".join(parts[:depth])):
             continue
         parent = _inside(root, "/".join(parts[: depth - 1])) or root
+        place = parent / parts[depth - 1]
+        kept = bounded_json.loads(_record(root).read_bytes())
+        _write_record(root, kept["state"], {*kept["places"], str(place.relative_to(root))})
         parent.chmod(parent.stat().st_mode | stat.S_IWUSR | stat.S_IXUSR)
-        with contextlib.suppress(FileExistsError):  # another launch may be making it too
+        with contextlib.suppress(FileExistsError):  # a launch on another node may be making it too
             if folder or depth < len(parts):
-                (parent / parts[depth - 1]).mkdir()
+                place.mkdir()
             else:
-                (parent / parts[depth - 1]).touch(exist_ok=True)
+                place.touch(exist_ok=True)
 
 
 def _no_places(plan: Plan, root: Path, missing: list[tuple[str, bool]]) -> FairleadError:

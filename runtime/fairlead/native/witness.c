@@ -38,7 +38,9 @@ unsigned long strtoul(const char *, char **, int);
 char *strstr(const char *, const char *), *strchr(const char *, int), *strrchr(const char *, int);
 size_t strlen(const char *);
 void *malloc(size_t), free(void *), *memset(void *, int, size_t), *memcpy(void *, const void *, size_t);
+void *memchr(const void *, int, size_t);
 long syscall(long, ...);
+int *__errno_location(void);
 int execvpe(const char *, char *const[], char *const[]);
 
 /* Before glibc 2.34 not in libc: absent in a program that does not link libdl. */
@@ -48,6 +50,7 @@ void *dlsym(void *, const char *) __attribute__((weak));
 int dladdr(const void *, Found *) __attribute__((weak));
 
 enum { RECORD = 2048, RING = 65536, FAILED = 122, PATIENCE_S = 30, LIBRARIES = 128, NAMED = 4 };
+enum { EINTR = 4, EAGAIN = 11 };
 enum { O_RDONLY = 0, O_RDWR = 2, O_CREAT = 0100, O_EXCL = 0200, O_TRUNC = 01000, O_CLOEXEC = 02000000 };
 #if defined __aarch64__ || defined __powerpc64__
 enum { O_NONBLOCK = 04000, O_NOFOLLOW = 0100000 };
@@ -764,10 +767,20 @@ static void prove(void *caller)
     mine.text[RECORD - 1] = right;
     if (rank == 0)
         all = malloc((size_t)RECORD * size);
+    unsigned char holds = rank || all;
+    mpi.bcast(&holds, 1, mpi.byte, 0, mpi.world);
+    if (!holds) { /* no memory: each rank reports itself */
+        mine.text[RECORD - 1] = 0;
+        if (note("proof", mine.text, RECORD, 0))
+            say(mine.text, 1, right);
+        if (!right && !proved_before())
+            stop();
+        tell_when_finalized(&mpi);
+        return;
+    }
     mpi.gather(mine.text, RECORD, mpi.byte, all, RECORD, mpi.byte, 0, mpi.world);
-    unsigned char holds = 1;
     if (rank == 0) {
-        for (int i = 0; i < size && all; i++) {
+        for (int i = 0; i < size; i++) {
             char *record = all + (size_t)i * RECORD;
             holds &= record[RECORD - 1];
             record[RECORD - 1] = 0;
@@ -796,36 +809,55 @@ static void prove(void *caller)
 static int inside, over; /* Fortran's calls C's: the outer one counts */
 static struct { int saved, sink; } words = {-1, -1};
 
+static void pass_on(const char *text, long size)
+{
+    while (size > 0) {
+        long n = write(words.saved, text, size);
+        if (n > 0)
+            text += n, size -= n;
+        else if (n == 0 || (*__errno_location() != EINTR && *__errno_location() != EAGAIN))
+            return;
+        else
+            usleep(1000); /* a pipe may be full */
+    }
+}
+
 /* The lines from the first to the last of an MPI's own report stay in the file; other output, by
- * another thread for instance, is passed on to where it was meant to go. */
+ * another thread for instance, is passed on to where it was meant to go: all, where memory is short. */
 static void replay(void)
 {
-    enum { MOST = 1 << 20 };
     static const char *const marks[] = {"====",     "provider:", "Required minimum FI_", "libfabric provider",
                                         "Host 0 [", "Connection summary:", "  on-host:", "  off-host:", 0};
-    char *text = malloc(MOST + 1), *first = 0, *last = 0;
-    long size;
+    const long size = lseek(words.sink, 0, 2);
+    char few[4096], *text = size > 0 ? malloc(size + 1) : 0, *first = 0, *last = 0, *end = text;
+    lseek(words.sink, 0, 0);
+    for (long n; !text && (n = read(words.sink, few, sizeof few)) > 0;)
+        pass_on(few, n);
     if (!text)
         return;
-    lseek(words.sink, 0, 0);
-    size = read(words.sink, text, MOST);
-    text[size > 0 ? size : 0] = 0;
-    for (char *line = text; line && *line; line = (line = strchr(line, '\n')) ? line + 1 : 0) {
-        char *end = strchr(line, '\n'), *intel = strstr(line, "] MPI startup()");
-        int known = intel && (!end || intel < end);
+    for (long n; end < text + size && (n = read(words.sink, end, text + size - end)) > 0;)
+        end += n;
+    *end = 0;
+    for (char *line = text, *rest; line && line < end; line = rest ? rest + 1 : 0) {
+        rest = memchr(line, '\n', end - line);
+        if (rest)
+            *rest = 0;
+        int known = !!strstr(line, "] MPI startup()");
         for (int i = 0; marks[i]; i++)
             known |= !strncmp(line, marks[i], strlen(marks[i]));
+        if (rest)
+            *rest = '\n';
         if (known) {
             first = first ? first : line;
-            last = end ? end + 1 : line + strlen(line);
+            last = rest ? rest + 1 : end;
         }
     }
     first = first ? first : text;
     last = last ? last : text;
     while (last > text && *last == '\n')
         last++; /* a report ends with empty lines */
-    write(words.saved, text, first - text);
-    write(words.saved, last, strlen(last));
+    pass_on(text, first - text);
+    pass_on(last, end - last);
     free(text);
 }
 

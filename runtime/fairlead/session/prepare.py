@@ -181,6 +181,10 @@ def _still_signed(
         return ()
     if verified.statement.format != "oci" and image.path != verified.path:
         raise signature.changed(verified, f"`{image_name}` is now {image.path}")
+    signed = verified.statement.squashfs_sha256
+    if verified.statement.format != "oci" and image.digest != signed:
+        why = f"what is inside has sha256 {image.digest[:16]}…, {signed[:16]}… was verified"
+        raise signature.changed(verified, why)
     signature.unchanged(verified)
     return tuple(filter(None, [signature.exposed(verified)]))
 

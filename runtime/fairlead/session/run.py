@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fairlead import native
-from fairlead.base import comm_waits
+from fairlead.base import comm_waits, seals
 from fairlead.base.errors import ExitCode, FairleadError, Severity, fail
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Progress, Silent
@@ -171,13 +171,20 @@ def prove_it(
 
 
 def still_as_verified(prepared: Prepared) -> None:
-    """Looks whether the image is still the file whose signature was checked, if it was.
+    """Looks whether the image is still the file whose signature was checked, if it was, and whether what the engine opens
+    still is what was made of it.
 
     Raises:
         FairleadError: it was written to or replaced.
     """
-    if prepared.verified:
-        signature.unchanged(prepared.verified)
+    if not prepared.verified:
+        return
+    signature.unchanged(prepared.verified)
+    why, image = unpack.changed(prepared.plan), Path(prepared.image.path)
+    if prepared.verified.statement.format == "oci" and not seals.holds(image):
+        why = f"{image}, which was made of it, was written to or replaced"
+    if why:
+        raise signature.changed(prepared.verified, why)
 
 
 def _has_room(folder: Path) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from fairlead.base.errors import FairleadError, fail
@@ -16,30 +16,106 @@ _FRAMEWORKS = {
     "torch": "pytorch",
     "torchvision": "pytorch",
 }
+# What no recipe has, and what it works on.
+_ABOVE = {
+    "accelerate": "torch",
+    "keras_cv": "keras",
+    "keras_hub": "keras",
+    "lightning": "torch",
+    "pytorch_lightning": "torch",
+    "tensorflow_datasets": "tensorflow",
+    "tensorflow_probability": "tensorflow",
+    "timm": "torch",
+    "torch_geometric": "torch",
+    "torchaudio": "torch",
+    "torchmetrics": "torch",
+    "transformers": "torch",
+}
 _USUAL = ("tensorflow", "pytorch", "tensorflow:keras2", "tensorflow-horovod")
+_MOST_FILES = 1000
+_UNNEEDED = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 
 
 def imported(script: Path) -> frozenset[str]:
-    """The frameworks that a script imports, on any of its lines. It is parsed, not executed.
+    """The frameworks that a script imports, on any of its lines, and in modules in its folder that it imports. They are
+    parsed, not executed.
 
-    What cannot be parsed imports nothing: its rank says why.
+    An import in a ``try`` that catches its failure, or for type checkers only, counts for nothing. What cannot be
+    parsed imports nothing: its rank says why.
     """
-    try:
-        nodes = list(ast.walk(ast.parse(script.read_bytes())))
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return frozenset()
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom) and not n.level]
-    return frozenset(name.partition(".")[0] for name in names) & _FRAMEWORKS.keys()
+    found: set[str] = set()
+    pending, seen = [script], set[Path]()
+    while pending and len(seen) < _MOST_FILES:
+        file = pending.pop()
+        if file in seen:
+            continue
+        seen.add(file)
+        try:
+            tree = ast.parse(file.read_bytes())
+            names = list(_names(tree))
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            continue
+        for level, name in names:
+            own = list(_files(script.parent, file, level, name))
+            pending += own
+            if not own and not level:
+                found.add(name.partition(".")[0])
+    found |= {_ABOVE[name] for name in found & _ABOVE.keys()}
+    return frozenset(found & (_FRAMEWORKS.keys() | _ABOVE.keys()))
 
 
-def choose(script: Path, asked: str, wheels_of: Callable[[str], Mapping[str, str] | None]) -> str:
+def _names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The modules that a piece of code needs: how many packages up, and the name."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from ((0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.level, node.module or ""
+            # Each may be a module of that package.
+            inside = f"{node.module}." if node.module else ""
+            yield from ((node.level, inside + alias.name) for alias in node.names)
+        elif isinstance(node, ast.Try) and any(map(_catches, node.handlers)):
+            for part in (*node.handlers, *node.finalbody):
+                yield from _names(part)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from (pair for part in node.orelse for pair in _names(ast.Module([part], [])))
+        else:
+            yield from _names(node)
+
+
+def _catches(handler: ast.ExceptHandler) -> bool:
+    """Whether it catches that a module is not there."""
+    if handler.type is None:
+        return True
+    return any(isinstance(n, ast.Name) and n.id in _UNNEEDED for n in ast.walk(handler.type))
+
+
+def _files(top: Path, file: Path, level: int, name: str) -> Iterator[Path]:
+    """The files of a module of the script's own; none for one from elsewhere."""
+    base = file.parents[level - 1] if 0 < level <= len(file.parents) else top
+    parts = name.split(".") if name else []
+    if not all(part.isidentifier() or part == "*" for part in parts):
+        return
+    for depth in range(0 if level else 1, len(parts) + 1):
+        place = base.joinpath(*parts[:depth])
+        for path in (place / "__init__.py", place.with_name(f"{place.name}.py")):
+            if path.is_file():
+                yield path
+
+
+def choose(
+    script: Path,
+    asked: str,
+    wheels_of: Callable[[str], Mapping[str, str] | None],
+    built: Callable[[], Iterable[str]] = tuple,
+) -> str:
     """The image for a script: the requested one, or the first built one that has what the script imports.
 
     Args:
         asked: the requested image; empty for none.
         wheels_of: versions by name of an image's Python packages; None where it is not built, empty where it has
             no list of them.
+        built: names of the images that were built here; one of them may be named, none is chosen.
     Raises:
         FairleadError: exit code 2; the requested image, or each that is built, lacks a framework.
     """
@@ -49,45 +125,40 @@ def choose(script: Path, asked: str, wheels_of: Callable[[str], Mapping[str, str
     if asked:
         wheels = wheels_of(asked)
         if wheels and (lacking := needed - _modules(wheels)):
-            raise _lacks(script, asked, lacking, needed, wheels_of)
+            raise _lacks(script, asked, lacking, _fitting(needed, wheels_of, (*_USUAL, *built())))
         return asked
     if fitting := _fitting(needed, wheels_of):
         return fitting
-    likely = next((_FRAMEWORKS[name] for name in sorted(needed, key=_rarity)), _USUAL[0])
+    likely = min((_FRAMEWORKS[name] for name in needed & _FRAMEWORKS.keys()), key=_rarity)
     wheels = wheels_of(likely)
     if wheels:
-        raise _lacks(script, likely, needed - _modules(wheels), needed, wheels_of)
+        lacking = needed - _modules(wheels)
+        raise _lacks(script, likely, lacking, _fitting(needed, wheels_of, built()))
     return likely  # whose launch says how to build it
 
 
 def _fitting(
-    needed: frozenset[str], wheels_of: Callable[[str], Mapping[str, str] | None]
+    needed: frozenset[str],
+    wheels_of: Callable[[str], Mapping[str, str] | None],
+    images: Iterable[str] = _USUAL,
 ) -> str | None:
-    return next((name for name in _USUAL if needed <= _modules(wheels_of(name) or {})), None)
+    return next((name for name in images if needed <= _modules(wheels_of(name) or {})), None)
 
 
-def _rarity(name: str) -> int:
-    """The framework that fewer of the usual images have comes first."""
-    return -_USUAL.index(_FRAMEWORKS[name])
+def _rarity(image: str) -> int:
+    """The image of the framework that fewer of the usual ones have comes first."""
+    return -_USUAL.index(image)
 
 
 def _modules(wheels: Mapping[str, str]) -> set[str]:
     return {name.lower().replace("-", "_").removesuffix("_cpu") for name in wheels}
 
 
-def _lacks(
-    script: Path,
-    image: str,
-    lacking: frozenset[str],
-    needed: frozenset[str],
-    wheels_of: Callable[[str], Mapping[str, str] | None],
-) -> FairleadError:
-    fitting = _fitting(needed, wheels_of)
-    remedy = f"--image {fitting}" if fitting else ""
+def _lacks(script: Path, image: str, lacking: frozenset[str], fitting: str | None) -> FairleadError:
     return fail(
         "train-image-of-script",
         lacking=", ".join(sorted(lacking)),
         image=image,
         script=script,
-        remedy=remedy,
+        remedy=f"--image {fitting}" if fitting else "",
     )

@@ -1,7 +1,7 @@
 """Creates a plan's staged folder with the host's MPI, once, and keeps it.
 
-The folder is created next to its final path and renamed when complete; ``is_whole`` checks it
-before each use, so an emptied or damaged folder is created again.
+The folder is created next to its final path and renamed when complete; ``is_whole`` checks it before each use, so a
+folder that was damaged or changed, or whose sources were, is created again.
 """
 
 from __future__ import annotations
@@ -10,17 +10,21 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
+from fairlead.base import bounded_json, seals
 from fairlead.base.errors import os_error_as
 from fairlead.base.exposure import refuse_exposed
-from fairlead.base.paths import atomic_folder, locked
+from fairlead.base.paths import atomic_folder, atomic_write, locked
+from fairlead.base.seals import Seal
 from fairlead.elf.patchelf import set_rpath
 from fairlead.swap.model import MOUNT, RUN_MOUNT, WITNESS, Plan, Staging
 from fairlead.swap.remedies.folders_only import room_folder
 
 KEPT_S = 30 * 86400.0  # an unused folder; longer than any job runs
-_SIZES = "patched.json"  # sizes of the copies that differ from their sources
+_SEALS = "copies.json"  # what each copy and its source held
 
 
 def ensure(plan: Plan, cache: Path) -> Path | None:
@@ -85,36 +89,89 @@ def planned_inode(plan: Plan, cache: Path) -> int:
 
 
 def is_whole(folder: Path, staging: Staging) -> bool:
-    """Every file is there with its source's size and time, every alias points where it should."""
+    """Every copy holds what it held when it was made, and so does its source; every alias points where it should; nothing
+    else is there."""
     try:
-        sizes_file = folder / _SIZES
-        sizes = json.loads(sizes_file.read_bytes()) if any(f.rpath for f in staging.files) else {}
-        for item in staging.files:
-            source, target = Path(item.source).stat(), (folder / item.target).lstat()
-            size = sizes[item.target] if item.rpath else source.st_size
-            if size != target.st_size or source.st_mtime_ns != target.st_mtime_ns:
+        noted = _noted(folder)
+        copied = dict(_copies(folder, staging))
+        if noted.keys() != copied.keys():
+            return False
+        now = {}
+        for target, source in copied.items():
+            before = noted[target]
+            now[target] = seals.again(source, before[0]), seals.again(folder / target, before[1])
+            if [seal.sha256 for seal in now[target]] != [seal.sha256 for seal in before]:
                 return False
-        aliases = all(str((folder / link).readlink()) == target for link, target in staging.aliases)
-        return aliases and all((folder / place).is_dir() for _, place in staging.folders)
-    except (OSError, ValueError, KeyError):
+        if any(str((folder / link).readlink()) != target for link, target in staging.aliases):
+            return False
+        if not all((folder / place).is_dir() for _, place in staging.folders):
+            return False
+        if _others(folder, {*copied, *(link for link, _ in staging.aliases), _SEALS}):
+            return False
+    except (OSError, ValueError, LookupError, TypeError):
         return False
+    if now != noted:
+        with suppress(OSError):
+            _note(folder, now)
+    return True
+
+
+def _copies(folder: Path, staging: Staging) -> Iterator[tuple[str, Path]]:
+    """Every file of the staged ``folder`` by its place in it, with its source."""
+    for item in staging.files:
+        if (folder / item.target).is_symlink():
+            raise OSError(None, "a link in place of a copy")
+        yield item.target, Path(item.source)
+    for source, place in staging.folders:
+        for inside in _files(source):
+            yield f"{place}/{inside}", Path(source, inside)
+
+
+def _files(folder: str | Path) -> Iterator[str]:
+    """Paths of what is not a folder, below ``folder``; behind links too, as they are copied."""
+    for parent, _, names in os.walk(folder, followlinks=True):
+        for name in names:
+            yield os.path.relpath(os.path.join(parent, name), folder)  # noqa: PTH118
+
+
+def _others(folder: Path, known: set[str]) -> bool:
+    """Whether there is anything but the ``known`` files; a library more would be found by the loader."""
+    for parent, folders, names in os.walk(folder):
+        for name in (*names, *(f for f in folders if os.path.islink(os.path.join(parent, f)))):  # noqa: PTH114, PTH118
+            if name.startswith(f".{_SEALS}."):  # another launch is writing it
+                continue
+            if os.path.relpath(os.path.join(parent, name), folder) not in known:  # noqa: PTH118
+                return True
+    return False
+
+
+def _noted(folder: Path) -> dict[str, tuple[Seal, Seal]]:
+    data = bounded_json.loads((folder / _SEALS).read_bytes())
+    return {path: (Seal(*source), Seal(*copy)) for path, (source, copy) in data.items()}
+
+
+def _note(folder: Path, noted: Mapping[str, tuple[Seal, Seal]]) -> None:
+    with atomic_write(folder / _SEALS, "w", 0o644) as out:
+        json.dump({path: [(s.sha256, s.state) for s in pair] for path, pair in noted.items()}, out)
 
 
 def _fill(tree: Path, staging: Staging) -> None:
-    sizes: dict[str, int] = {}
+    sources: dict[str, Seal] = {}
     for item in staging.files:
+        sources[item.target] = seals.seal(Path(item.source))
         target = tree / item.target
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(item.source, target)
         if item.rpath:
             target.chmod(0o755)
             set_rpath(target, item.rpath)
-            sizes[item.target] = target.stat().st_size
         shutil.copystat(item.source, target)
         target.chmod(0o755)
-    if sizes:
-        (tree / _SIZES).write_text(json.dumps(sizes), "utf-8")
     for link, name in staging.aliases:
         (tree / link).symlink_to(name)
     for source, place in staging.folders:
         shutil.copytree(source, tree / place)
+    copied = _copies(tree, staging)
+    _note(
+        tree, {to: (sources.get(to) or seals.seal(of), seals.seal(tree / to)) for to, of in copied}
+    )

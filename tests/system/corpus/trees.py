@@ -309,7 +309,7 @@ def _add(tree: Path, of: Image, mpi: Mpi, program: Program) -> None:
 
 def _program(tree: Path, of: Image, mpi: Mpi, program: Program, made: Path) -> None:
     """Compiles it, if it is to be."""
-    name, folder, way = program.name, made.parent, _way(mpi)
+    name, way = program.name, _way(mpi)
     if name in ("mpi4py", "petsc4py", "h5py", "rmpi"):
         return
     if name == "ctypes":

@@ -1,7 +1,7 @@
 """Names the host's MPI to mpi4py where its Python's prefix has an MPI of another family.
 
 mpi4py opens ``libmpi.so``, ``libmpi.so.12`` and ``libmpi.so.40`` of its Python's prefix before anything that the search path
-leads to (mpi4py 4.1, ``_mpiabi.py``), as conda and virtual environments with an MPI's wheel have them. Of the
+leads to, since its release 4.1, as conda and virtual environments with an MPI's wheel have them. Of the
 host's family they are replaced; of another they cannot be.
 """
 

@@ -21,6 +21,10 @@ def completed(line: str, tmp_path: Path) -> list[str]:
     by_name.mkdir(parents=True, exist_ok=True)
     for name in ("mpi-base", "mpi-base:openmpi", "my-image"):
         (by_name / f"{name}.json").write_text("{}")
+    pulled = tmp_path / "fairlead/images/pulled/by-reference"
+    pulled.mkdir(parents=True, exist_ok=True)
+    (pulled / "1.json").write_text('{"reference": "docker://registry.example.org/ml/app:1"}')
+    (pulled / "2.json").write_text("{}")
     words = line.split(" ")
     environ = {
         **os.environ,
@@ -40,6 +44,8 @@ def completed(line: str, tmp_path: Path) -> list[str]:
         ("fairlead run m", ["plain,mpi-base", "plain,mpi-base:openmpi", "plain,my-image"]),
         ("fairlead run -n 2 my", ["plain,my-image"]),
         ("fairlead inspect mpi-base:", ["plain,mpi-base:openmpi"]),
+        ("fairlead run dock", ["plain,docker://registry.example.org/ml/app:1"]),
+        ("fairlead images remove dock", ["plain,docker://registry.example.org/ml/app:1"]),
         ("fairlead diff mpi-base my", ["plain,my-image"]),
         ("fairlead validate --image my", ["plain,my-image"]),
         ("fairlead build mpi-base:deb", ["plain,mpi-base:debian-mpich"]),

@@ -385,6 +385,26 @@ def test_new_run_folder_clears_old_ones_only(tmp_path: Path) -> None:
     assert kept.name in left and len(left) == 20
 
 
+def test_new_run_folder_leaves_a_killed_runs_note_to_the_next_launch(tmp_path: Path) -> None:
+    """The note says which shared memory is that run's; the launch that reads it is the one that clears folders."""
+    day_s = 24 * 3600.0
+    for name, age_s in (
+        ("a-killed", day_s),
+        ("b-ended", day_s),
+        ("c-killed-and-forgotten", 99 * day_s),
+    ):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        if "killed" in name:
+            (folder / "shm.json").write_text("{}")
+        os.utime(folder, (time.time() - age_s,) * 2)
+    for number in range(20):
+        (tmp_path / f"runs/z{number}").mkdir()
+    launch.new_run_folder(tmp_path)
+    left = {path.name for path in (tmp_path / "runs").iterdir()}
+    assert {"a-killed", "b-ended", "c-killed-and-forgotten"} & left == {"a-killed"}
+
+
 def test_run_folder_of_a_run_that_goes_on_is_not_taken_for_an_old_one(
     run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,19 +2,38 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from tests.support.recorded import planned
 
 from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.base.progress import Silent
 from fairlead.engines.model import Engine, Takes
 from fairlead.launch import unpack
+from fairlead.swap.model import WITNESS, Bind
 from fairlead.swap.staging import KEPT_S
+
+
+class Sif(NamedTuple):
+    """As much of a SIF as is needed to find its squashfs."""
+
+    bytes: int
+
+    @property
+    def squashfs(self) -> Sif:
+        return self
+
+    @property
+    def size(self) -> int:
+        return self.bytes
+
 
 CH_RUN = Engine(
     "charliecloud", "/usr/bin/ch-run", True, (), (), takes=Takes.FOLDER, makes_places=False
@@ -29,9 +48,8 @@ def folder(unpacked: Path, name: str, seconds: float) -> Path:
     """An image as a folder, with its record."""
     root = unpacked / name
     (root / "usr").mkdir(parents=True)
-    record = unpacked / f"{name}.json"
-    record.write_text(json.dumps(unpack._identity(root)))
-    aged(record, seconds)
+    unpack._write_record(root, unpack._state(root), ())
+    aged(unpacked / f"{name}.json", seconds)
     return root
 
 
@@ -75,6 +93,106 @@ def test_launches_look_once_a_day(unpacked: Path) -> None:
     aged(unpacked / ".swept", 25 * 3600)
     launch(unpacked.parent, used)
     assert not old.exists()
+
+
+def flip(file: Path) -> None:
+    """One other byte; the file's size and times are as they were, but for the one that nobody can set."""
+    before = file.stat()
+    with file.open("r+b") as stream:
+        first = stream.read(1)
+        stream.seek(0)
+        stream.write(bytes([first[0] ^ 1]))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def swapped(file: Path) -> None:
+    other = file.with_name("other")
+    other.write_bytes(file.read_bytes())
+    os.utime(other, ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
+    other.chmod(file.stat().st_mode & 0o7777)
+    other.replace(file)
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "byte": lambda root: flip(root / "usr/bin/python3"),
+    "replaced": lambda root: swapped(root / "usr/bin/python3"),
+    "mode": lambda root: (root / "usr/bin/python3").chmod(0o4755),
+    "mode of a folder": lambda root: (root / "usr/bin").chmod(0o777),
+    "gone": lambda root: (root / "usr/bin/python3").unlink(),
+    "new deep inside": lambda root: (root / "usr/bin/new").touch(),
+    "new folder": lambda root: (root / "usr/lib").mkdir(),
+    "link": lambda root: ((root / "bin").unlink(), (root / "bin").symlink_to("/tmp")),
+    "file in a place": lambda root: (root / "opt/data/libmpi.so.12").touch(),
+    "place that is a link": lambda root: ((root / "opt/data").rmdir(), (root / "opt/data").symlink_to("/tmp")),
+    "file of a place has content": lambda root: (root / "opt/table").write_text("x"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def tree(unpacked: Path) -> Path:
+    """An image as a folder, with the places of two binds."""
+    root = unpacked / "tree"
+    (root / "usr/bin").mkdir(parents=True)
+    (root / "usr/bin/python3").write_text("a program")
+    (root / "bin").symlink_to("usr/bin")
+    unpack._write_record(root, unpack._state(root), ())
+    source = unpacked.parent / "source"
+    source.mkdir()
+    plan = replace(planned(), engine=CH_RUN, opened=str(root))
+    binds = (Bind(str(source), "/opt/data"), Bind(__file__, "/opt/table"))
+    unpack.ensure(plan, unpacked.parent, binds=binds, environ={})
+    return root
+
+
+def test_folder_with_places_of_binds_is_whole_and_stays_it_in_the_next_launch(tree: Path) -> None:
+    assert (tree / "opt/data").is_dir() and (tree / "opt/table").is_file()
+    assert unpack.is_whole(tree)
+    inode = tree.stat().st_ino
+    launch(tree.parents[1], tree)
+    assert tree.stat().st_ino == inode and unpack.is_whole(tree)
+
+
+def test_place_of_the_witness_is_a_file_also_before_it_is_compiled(tree: Path) -> None:
+    plan = replace(planned(), engine=CH_RUN, opened=str(tree))
+    binds = (Bind(str(tree / "not-yet.so"), WITNESS), Bind(str(tree / "not-yet"), "/opt/staged"))
+    unpack.ensure(plan, tree.parents[1], binds=binds, environ={})
+    assert (tree / WITNESS[1:]).is_file() and (tree / "opt/staged").is_dir()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_folder_that_was_changed_is_not_whole(change: str, tree: Path) -> None:
+    CHANGES[change](tree)
+    assert not unpack.is_whole(tree)
+    assert "was written to or replaced" in unpack.changed(
+        replace(planned(), engine=CH_RUN, opened=str(tree))
+    )
+
+
+def test_squashfs_that_was_changed_is_extracted_again(
+    unpacked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b"hsqs" + os.urandom(5000)
+    image, bare = unpacked / "app.sif", unpacked / f"{hashlib.sha256(content).hexdigest()}.squashfs"
+    read: list[int] = []
+
+    def extract(image: Path, item: object, out: object) -> None:
+        read.append(1)
+        out.write(content)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(unpack, "read_sif", lambda path: Sif(len(content)))
+    monkeypatch.setattr(unpack, "copy_object", extract)
+    take_out = lambda: unpack._take_out(image, bare, unpacked.parent, Silent())  # noqa: E731
+    take_out()
+    take_out()
+    assert len(read) == 1
+    flip(bare)
+    take_out()
+    assert len(read) == 2 and bare.read_bytes() == content
+    content = content[::-1]  # the image is another by now
+    flip(bare)
+    with pytest.raises(FairleadError, match="changed while its squashfs was extracted") as caught:
+        take_out()
+    assert caught.value.code is ExitCode.LAUNCH_FAILED and not bare.exists()
 
 
 def test_unpacked_image_that_others_could_have_laid_out_is_refused(unpacked: Path) -> None:

@@ -33,10 +33,58 @@ def script(folder: Path, text: str) -> Path:
         ("from . import torch\nfrom .keras import x\n", set()),
         ("'import torch'", set()),
         ("import torch; this is no Python", set()),
+        ("import lightning as L", {"lightning", "torch"}),
+        (
+            "import timm\nfrom pytorch_lightning import Trainer",
+            {"timm", "pytorch_lightning", "torch"},
+        ),
+        ("from keras_cv.models import X", {"keras_cv", "keras"}),
+        ("try:\n    import torch\nexcept ImportError:\n    import tensorflow", {"tensorflow"}),
+        ("try:\n    import torch\nexcept OSError:\n    pass", {"torch"}),
+        ("if TYPE_CHECKING:\n    import torch\nelse:\n    import keras", {"keras"}),
     ],
 )
 def test_frameworks_are_what_a_script_imports(tmp_path: Path, text: str, modules: set[str]) -> None:
     assert imported(script(tmp_path, text)) == modules
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from net import *",
+        "import net",
+        "from models import resnet",
+        "import models.resnet as r",
+        "from models.deep import block",
+        "import loops",
+    ],
+)
+def test_frameworks_of_the_scripts_own_modules_count(tmp_path: Path, text: str) -> None:
+    deep = tmp_path / "models/deep"
+    deep.mkdir(parents=True)
+    (tmp_path / "net.py").write_text("import torch")
+    (tmp_path / "loops.py").write_text("import loops, again")
+    (tmp_path / "again.py").write_text("import loops\nimport models.resnet")
+    (tmp_path / "models/__init__.py").write_text("import numpy")
+    (tmp_path / "models/resnet.py").write_text("from .deep.block import Block")
+    (deep / "block.py").write_text("from ..parts import Part")
+    (tmp_path / "models/parts.py").write_text("from torch import nn")
+    assert imported(script(tmp_path, text)) == {"torch"}
+
+
+def test_own_module_with_the_name_of_a_framework_is_not_the_framework(tmp_path: Path) -> None:
+    (tmp_path / "keras.py").write_text("import torch")
+    assert imported(script(tmp_path, "import keras")) == {"torch"}
+
+
+def test_image_that_was_built_here_and_has_all_is_named(tmp_path: Path) -> None:
+    built = {**BUILT, "light": {"torch": "2.13", "pytorch-lightning": "2"}}
+    path = script(tmp_path, "from pytorch_lightning import Trainer")
+    with pytest.raises(FairleadError, match="does not contain pytorch_lightning") as caught:
+        choose(path, "", built.get, lambda: built)
+    [finding] = caught.value.findings
+    assert (finding.where, finding.remedy) == ("--image pytorch", "--image light")
+    assert choose(path, "light", built.get) == "light"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.support.recorded import planned
 
+from fairlead.base import seals
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.swap import staging as stage
 from fairlead.swap.model import Plan, StagedFile, Staging
@@ -91,7 +92,38 @@ def lose_tables(folder: Path) -> None:
     (folder / "opt/etc").rmdir()
 
 
-@pytest.mark.parametrize("damage", [cut, lose_file, lose_alias, turn_alias, lose_tables])
+def flip(file: Path) -> None:
+    """One other byte; size and times are as they were, but for the one that nobody can set."""
+    before = file.stat()
+    with file.open("r+b") as stream:
+        stream.write(b"#")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def flip_library(folder: Path) -> None:
+    flip(folder / "lib/libmpi.so.12")
+
+
+def flip_table(folder: Path) -> None:
+    flip(folder / "opt/etc/table.dat")
+
+
+def add_library(folder: Path) -> None:
+    (folder / "lib/libucp.so.0").touch()
+
+
+def link_library(folder: Path) -> None:
+    library = folder / "lib/libmpi.so.12"
+    library.rename(folder.parent / "elsewhere")
+    library.symlink_to(folder.parent / "elsewhere")
+
+
+DAMAGES = [
+    cut, lose_file, lose_alias, turn_alias, lose_tables, flip_library, flip_table, add_library, link_library,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_ensure_damaged_is_remade(damage, plan: Plan, tmp_path: Path) -> None:
     folder = stage.ensure(plan, tmp_path)
     assert folder
@@ -99,7 +131,34 @@ def test_ensure_damaged_is_remade(damage, plan: Plan, tmp_path: Path) -> None:
     assert plan.staging and not stage.is_whole(folder, plan.staging)
     stage.ensure(plan, tmp_path)
     assert whole(folder, plan)
+    (tmp_path / "stage/elsewhere").unlink(missing_ok=True)
     assert names(tmp_path / "stage") == ["mpi-1"]
+
+
+def test_ensure_reads_copies_again_only_when_they_may_have_changed(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seals, "SETTLED_S", -1.0)
+    folder = stage.ensure(plan, tmp_path)
+    assert folder
+    os.utime(folder / "lib/libmpi.so.12")
+    read: list[Path] = []
+    seal = seals.seal
+    monkeypatch.setattr(seals, "seal", lambda file: (read.append(file), seal(file))[1])
+    assert stage.ensure(plan, tmp_path) == folder
+    assert read == [folder / "lib/libmpi.so.12"]
+    assert stage.ensure(plan, tmp_path) == folder
+    assert len(read) == 1, "its new times are noted"
+
+
+def test_ensure_follows_a_library_of_another_build_with_the_same_size_and_time(
+    plan: Plan, tmp_path: Path
+) -> None:
+    folder = stage.ensure(plan, tmp_path)
+    assert folder and plan.staging
+    flip(Path(plan.staging.files[0].source))
+    stage.ensure(plan, tmp_path)
+    assert (folder / "lib/libmpi.so.12").read_bytes()[:2] == b"#i"
 
 
 def test_ensure_follows_a_library_that_was_updated(plan: Plan, tmp_path: Path) -> None:
