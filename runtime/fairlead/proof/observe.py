@@ -117,7 +117,7 @@ class Observer:
         if not any(mapped) and (inside := self._with_mpi(proc, program, maps)):
             planned = is_planned(inside, self.plan, self.inode, self.known)
             mapped = mapped._replace(**{"planned" if planned else "foreign": (inside,)})
-            unseen = "" if planned else "static"
+            unseen = "static"
         if not any(mapped):
             return key, None
         if not unseen and not any(file.path == WITNESS for file in files):

@@ -42,9 +42,9 @@ class Unproved:
         file = first.wrong[0]
         title = title_of(self.plan, file.path) or first.version
         why, remedy = _reason(self.plan, first)
-        what = "proved-before" if proved else "unproved-foreign"
+        foreign = bool(first.mapped.foreign)
         return error(
-            what if first.mapped.foreign else "unproved-closure",
+            ("proved-before" if proved else "unproved-foreign") if foreign else "unproved-closure",
             rank=first.rank or "?",
             host=first.host,
             path=file.path,
@@ -58,8 +58,11 @@ class Unproved:
         """The warning on a launch of ``command`` that ended well."""
         words = " ".join(command)[:_COMMAND]
         if self.sightings:
-            session = any(s.how == "session" for s in self.sightings)
-            how = "MPI_Session_init has no world" if session else "it was called by address"
+            how = "it was called by address"
+            if any(s.how == "session" for s in self.sightings):
+                how = "MPI_Session_init has no world"
+            elif any(s.unseen == "static" for s in self.sightings):
+                how = "it is inside of a program or of a library of another name"
             return warning("unproved-planned", command=words, plan=self.plan, how=how)
         if self.blind:
             ranks = ", ".join(self.blind[:8])

@@ -316,7 +316,7 @@ def static(plan: Plan) -> Iterator[Finding]:
     contain = [elf for elf in found.files if contains_mpi(elf)]
     for elf in contain:
         if elf.path in certain:
-            yield error("static", elf=elf)
+            yield warning("static-own", elf=elf) if plan.host is None else error("static", elf=elf)
     if others := [elf.path for elf in contain if elf.path not in certain]:
         yield warning("static-others", image=plan.image, programs=some(others))
 

@@ -20,7 +20,7 @@ from fairlead.swap.family import in_reach, names_of, own_mpi, replaceable
 from fairlead.swap.glibc import choose_glibc
 from fairlead.swap.layout import folders_behind, module_paths, search_folders, stage_layout
 from fairlead.swap.model import MOUNT, WITNESS, Bind, Inputs, Line, Plan
-from fairlead.swap.reach import programs_of, relevant
+from fairlead.swap.reach import inside_of, programs_of, relevant
 from fairlead.swap.remedies.model import Changes, Draft, Phase, Remedy
 from fairlead.swap.remedies.registry import ordered
 from fairlead.swap.shell_python import OTHER, REMOVED
@@ -86,11 +86,13 @@ def _host_staged(draft: Draft, remedies: list[Remedy]) -> Draft:
 
 def _own_kept(draft: Draft) -> Draft:
     """Keeps the image's MPI, for ``--mpi container``."""
-    own = draft.own
-    if own is None:
+    own, inside = draft.own, inside_of(draft.inputs.facts, draft.inputs.request)
+    if own is None and not inside:
         raise fail("image-mpi-missing", image=draft.inputs.image)
-    line = Line("keep", f"{own.title} of the image", "--mpi container asks for it", own.path)
-    kept = replace(draft, planned_file=own.path, planned_title=own.title)
+    path = inside.path if inside else own.path if own else ""
+    title = f"the MPI inside {path}" if inside else own.title if own else ""
+    line = Line("keep", f"{title} of the image", "--mpi container asks for it", path)
+    kept = replace(draft, planned_file=path, planned_title=title)
     return kept.plus(Changes(lines=(line,)))
 
 

@@ -100,6 +100,14 @@ def reach(facts: ImageFacts, request: Request) -> Reach:
     return Reach(programs, (*own, *(e for e in facts.consumers if e.path in paths)))
 
 
+def inside_of(facts: ImageFacts, request: Request) -> Elf | None:
+    """The file with an MPI inside that the named programs run on; None where they need an MPI's library too."""
+    found = reach(facts, request)
+    contain = [elf for elf in found.files if contains_mpi(elf)]
+    asked = any(asked_by(facts, elf) for elf in found.files)
+    return contain[0] if found.exact and contain and not asked else None
+
+
 def in_image(facts: ImageFacts, path: str) -> bool:
     """Whether an image has a program at an absolute path, perhaps behind symlinks."""
     return bool(_found(facts, path, Request()))

@@ -19,7 +19,7 @@ from tests.support.compiled import (
     image_tree,
 )
 from tests.support.compiled import OPENMPI as OPENMPI_CODE
-from tests.support.recorded import HYDRA, OPENMPI, host, planned
+from tests.support.recorded import HYDRA, OPENMPI, ROOT_ENGINE, SITE, host, planned
 
 from fairlead.base.errors import FairleadError, Finding, Severity
 from fairlead.elf import reader
@@ -28,7 +28,8 @@ from fairlead.image.scan import scan_tree
 from fairlead.session.choose import outside
 from fairlead.swap import checks
 from fairlead.swap.family import image_family
-from fairlead.swap.model import Bind, Request
+from fairlead.swap.model import Bind, Inputs, Plan, Request
+from fairlead.swap.plan import plan
 from fairlead.swap.reach import Kind, reach
 
 MODULE = "/usr/lib/python3/dist-packages/mpi4py/MPI.cpython-311.so"
@@ -47,8 +48,8 @@ def said(facts: ImageFacts, family: str = "mpich", **request: object) -> dict[st
         "mpich": ("mpich-5.0.2", HYDRA),
         "openmpi": ("openmpi-5.0.11", OPENMPI),
     }[family]
-    plan = planned(facts, host(name), launcher=launcher, **request)
-    return {f"{f.check} {f.severity.value}": f for f in checks.check(plan)}
+    made = planned(facts, host(name), launcher=launcher, **request)
+    return {f"{f.check} {f.severity.value}": f for f in checks.check(made)}
 
 
 def errors(found: dict[str, Finding]) -> list[str]:
@@ -253,6 +254,32 @@ def test_no_mpi_static_only_and_unknown_are_three_answers(facts: ImageFacts) -> 
     assert "nothing in the image uses MPI" in whats[0]
     assert "/opt/app/alone" in whats[1] and "cannot be proved" in whats[1]
     assert "libmpi.so.1 of /opt/app/odd" in whats[2] and "no family that fairlead knows" in whats[2]
+
+
+def own(facts: ImageFacts, path: str) -> Plan:
+    """A plan to keep the image's MPI."""
+    asked = Request(ranks=2, apps=(path,), mpi="container")
+    inputs = Inputs("/x.sif", facts, None, HYDRA, SITE, ROOT_ENGINE, asked, Path("/cache"))
+    return plan(inputs)
+
+
+@pytest.mark.parametrize("name", ["alone", "holds"])
+def test_program_with_an_mpi_inside_runs_on_it_where_that_is_asked_for(
+    facts: ImageFacts, name: str
+) -> None:
+    """Also in an image with no other MPI. What it is judged by is its own file."""
+    path = f"/opt/app/{name}"
+    for image in (facts, only(facts, path)):
+        made = own(image, path)
+        found = {f"{f.check} {f.severity.value}": f for f in checks.check(made)}
+        assert errors(found) == [] and made.planned_file == path
+        assert path in found["static warning"].what
+        assert "launcher-family ok" in found
+    alone = only(facts, path)
+    with pytest.raises(FairleadError) as raised:
+        planned(alone)
+    assert "--mpi container" in raised.value.findings[0].remedy
+    assert own(facts, "/opt/app/o").planned_file == "/opt/openmpi/lib/libmpi.so.40"
 
 
 @pytest.fixture(scope="module")
