@@ -451,11 +451,12 @@ static Look mapped(Record *to, unsigned long called)
         if (last[0] && !strncmp(value, last, strlen(last)))
             continue; /* another segment of the same file: they are adjacent */
         snprintf(last, sizeof last, "%s %s ", words[3], words[4]);
-        if (is_of_mpi(path)) {
-            int right = is_planned(path, inode, known, listed);
+        int itself = plan.inode ? plan.inode == inode : !strcmp(path, plan.file); /* images rename MPIs */
+        if (itself || is_of_mpi(path)) {
+            int right = itself || is_planned(path, inode, known, listed);
             look.planned |= right;
             look.foreign += !right;
-            if (is_mpi(path) || !right) {
+            if (itself || is_mpi(path) || !right) {
                 add(to, "mpi", value);
                 look.count++;
             }

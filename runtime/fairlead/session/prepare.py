@@ -109,8 +109,10 @@ def _with_gradients(found: Situation) -> tuple[Situation, CommChoice]:
 
 
 def _plan(situation: Situation) -> Plan:
-    image, request, environ = situation.image, situation.request, situation.environ
+    image, environ = situation.image, situation.environ
     host, notes = host_mpi(situation)
+    request = replace(situation.request, family=host.library.family if host else None)
+    situation = replace(situation, request=request)
     # What cannot be planned at all is reported before a launcher is looked for in vain.
     node = situation.capture.node if situation.capture else ""
     replaceable(image.path, image.facts, host, situation.engine, request, notes, node)

@@ -23,7 +23,7 @@ from fairlead.swap.family import image_family, in_reach, own_mpi, speaks
 from fairlead.swap.glibc import Glibc, GlibcWay, host_glibc
 from fairlead.swap.link import Linked, link
 from fairlead.swap.model import MOUNT, Plan
-from fairlead.swap.reach import Kind, by_family, programs_of, reach, started
+from fairlead.swap.reach import Kind, by_family, in_text, programs_of, reach, started
 from fairlead.swap.remedies.gpu_transport import gpu_transport
 
 _SETTLED = (Kind.NONE, Kind.MISSING, Kind.STATIC)  # programs of which no file needs an MPI
@@ -295,8 +295,13 @@ def rpath(plan: Plan, host: HostMpi) -> Iterator[Finding]:
         for elf in plan.consumers
         if held.intersection(elf.rpath_folders) or left.intersection(elf.tied)
     ]
+    named = in_text(plan.facts, reach(plan.facts, plan.request))
+    others = [e.path for e in tied if named and e.can_start and e.path not in named]
     for elf in tied:
-        yield error("rpath", elf=elf, rpath=":".join(elf.rpath))
+        if elf.path not in others:
+            yield error("rpath", elf=elf, rpath=":".join(elf.rpath))
+    if others:
+        yield warning("rpath-others", image=plan.image, programs=some(others))
     if not tied:
         what = "no program of the image is tied to the image's MPI by DT_RPATH"
         if plan.bound:

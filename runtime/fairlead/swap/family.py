@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from fairlead.base.errors import FairleadError, fail
@@ -13,7 +13,7 @@ from fairlead.mpi.cross_abi import crossing, some
 from fairlead.mpi.host import HostMpi
 from fairlead.swap.layout import ALIASES
 from fairlead.swap.model import Line, Request
-from fairlead.swap.reach import Reach, by_family, programs_of, reach
+from fairlead.swap.reach import Reach, by_family, in_text, programs_of, reach
 
 NOTHING_NAMED = Request()
 
@@ -29,7 +29,11 @@ def choose_host(
         started: the site's launcher starts ranks of any MPI, so none needs its own.
     """
     wanted, found = image_family(facts, request), in_reach(facts, request)
-    near = [h for h in hosts if h.library.family is wanted and (started or h.launcher is not None)]
+    if not any(_starts(h, started) and h.library.family is wanted for h in hosts):
+        others = by_family(facts, reach(facts, request)) if reach(facts, request).open_ended else {}
+        usable = (h.library.family for h in hosts if _starts(h, started))
+        wanted = next((family for family in usable if family in others), wanted)
+    near = [h for h in hosts if h.library.family is wanted and _starts(h, started)]
     chosen: HostMpi | None = None
     left: list[Line] = []
     for host in hosts:
@@ -51,6 +55,10 @@ def choose_host(
     return chosen, tuple(left)
 
 
+def _starts(host: HostMpi, started: bool) -> bool:
+    return started or host.launcher is not None
+
+
 def in_reach(facts: ImageFacts, request: Request) -> ImageFacts:
     """``facts`` without the consumers that the request's programs cannot load."""
     return replace(facts, consumers=reach(facts, request).files)
@@ -60,19 +68,16 @@ def image_family(facts: ImageFacts, request: Request = NOTHING_NAMED) -> AbiFami
     """The family that the named programs are compiled for; of all files, if none is named or those use no MPI.
 
     If an image offers several families, as MPICH 5 does with libmpi.so.12 and libmpi_abi.so.1, the family that
-    most files in reach need wins; programs that come with an MPI do not count.
+    most files in reach need wins; programs that come with an MPI do not count. Of a program that opens libraries or
+    starts others, any of those in reach may be meant: that of ``request.family``.
     """
     found = reach(facts, request)
-    for program in found.programs:
-        called = (e for e in found.files if program.path == e.path and program.path)
-        for elf in called:
-            if asked := list(asked_by(facts, elf).values()):
-                return asked[0]
-            if elf.holds:
-                return AbiFamily(elf.holds)
-    if found.exact and (inside := [e.holds for e in found.files if contains_mpi(e) and e.holds]):
-        return AbiFamily(inside[0])
-    families = by_family(facts, found) or by_family(facts, Reach((), facts.consumers))
+    if certain := _certain(facts, found):
+        return certain
+    families = by_family(facts, found)
+    if found.open_ended and request.family in families:
+        return request.family
+    families = families or by_family(facts, Reach((), facts.consumers))
     wanted = {family: len(files) for family, files in families.items()}
     siblings = [f for e in facts.consumers for f in asked_by(facts, e).values() if f not in wanted]
     own = {m.family for m in facts.mpis}
@@ -81,6 +86,32 @@ def image_family(facts: ImageFacts, request: Request = NOTHING_NAMED) -> AbiFami
         if offered := [family for family in known if family in candidates]:
             return max(offered, key=lambda family: wanted.get(family, 0))  # the first of equals
     return AbiFamily.UNKNOWN
+
+
+def _certain(facts: ImageFacts, found: Reach) -> AbiFamily | None:
+    """The family that named programs ask for by their links, or that those ask for which a script names."""
+    for program in found.programs:
+        for elf in (e for e in found.files if program.path == e.path and program.path):
+            if asked := list(asked_by(facts, elf).values()):
+                return asked[0]
+            if elf.holds:
+                return AbiFamily(elf.holds)
+    if found.exact and (inside := [e.holds for e in found.files if contains_mpi(e) and e.holds]):
+        return AbiFamily(inside[0])
+    if found.exact and not by_family(facts, found):
+        return next(iter(_behind(facts, found)), None)
+    named = Reach((), _files(facts, in_text(facts, found)))
+    families = by_family(facts, named)
+    return next(iter(families)) if len(families) == 1 else None
+
+
+def _files(facts: ImageFacts, paths: Collection[str]) -> tuple[Elf, ...]:
+    return tuple(elf for elf in facts.consumers if elf.path in paths)
+
+
+def _behind(facts: ImageFacts, found: Reach) -> list[AbiFamily]:
+    """The families that files in reach ask for, an MPI's interfaces among them: Fortran may link these alone."""
+    return [family for elf in found.files for family in asked_by(facts, elf).values()]
 
 
 def replaceable(

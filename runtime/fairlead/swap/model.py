@@ -47,6 +47,7 @@ class Request:
     Attributes:
         mpi: ``host`` or ``container``.
         apps: programs of the image that will run; empty: any of them may.
+        family: of the host's MPI, once it is chosen.
         library_path, preload: the user's LD_LIBRARY_PATH and LD_PRELOAD for the container.
         image_library_path, image_preload: the same variables as the image sets them.
         image_env: every variable that the image sets, for engines that do not read the image's record.
@@ -85,6 +86,7 @@ class Request:
     comm_by: str = ""
     output_dir: str = ""
     label: bool = False
+    family: AbiFamily | None = None
 
 
 @dataclass(frozen=True)

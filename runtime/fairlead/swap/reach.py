@@ -74,6 +74,12 @@ class Reach:
         return bool(kinds) and one_each and kinds <= {Kind.LINKED, Kind.NONE, Kind.STATIC}
 
     @property
+    def open_ended(self) -> bool:
+        """Which of its files will be loaded is not known: a program opens libraries or starts others."""
+        kinds = {program.kind for program in self.programs}
+        return bool(kinds) and kinds <= {Kind.OPENS, Kind.STARTS, Kind.UNKNOWN}
+
+    @property
     def may_import(self) -> bool:
         """A Python may run, and import mpi4py."""
         others = (Kind.LINKED, Kind.NONE, Kind.STATIC, Kind.MISSING)
@@ -182,6 +188,11 @@ def started(facts: ImageFacts, found: Reach) -> set[str]:
     contain = {elf.path for elf in facts.consumers if contains_mpi(elf)}
     texts = [facts.named.get(path, ()) for p in found.programs for path in p.chain]
     return {path for named in texts if contain.issuperset(named) for path in named}
+
+
+def in_text(facts: ImageFacts, found: Reach) -> set[str]:
+    """The programs with an MPI that the text of named scripts has."""
+    return {path for p in found.programs for at in p.chain for path in facts.named.get(at, ())}
 
 
 def _named(found: Reach) -> set[str]:

