@@ -258,16 +258,20 @@ def test_signal_while_data_is_staged_in_leaves_nothing(
     assert "FAIL" in said and not mark.exists()
 
 
-def test_what_fairlead_leaves_when_it_is_killed_goes_with_the_next_run(
+def test_what_fairlead_leaves_when_it_is_killed_goes_with_the_next_run_but_for_results(
     source: Path, tmp_path: Path
 ) -> None:
-    before = staged_folders()
-    process = running(source, tmp_path / "lost", tmp_path, SLEEP)
+    before, out = staged_folders(), tmp_path / "lost"
+    process = running(source, out, tmp_path, SLEEP)
     process.kill()
     process.wait()
-    assert len(staged_folders() - before) == 1
-    done = fairlead("run", "-q", "--stage-in", source, hosts.image(), "--", "true")
+    (left,) = staged_folders() - before
+    done = fairlead("run", "--stage-in", source, hosts.image(), "--", "true")
     assert done.returncode == 0, done.stderr
+    assert staged_folders() - before == {left} and not list(left.glob("data/source*"))
+    (line,) = re.findall(r"\S+ -m fairlead.transfer out .*", done.stderr)
+    subprocess.run(line, shell=True, check=True)
+    assert sorted(path.name for path in out.rglob("*") if path.is_file())
     assert staged_folders() - before == set()
 
 
