@@ -40,7 +40,9 @@ def test_shell_is_at_the_terminal_and_on_the_hosts_mpi(engine: str, tmp_path: Pa
     assert "/dev/pts/" in answer(terminal, "tty")
     assert "<a b>" in answer(terminal, f'echo "<$GIVEN>" | tee {tmp_path}/made')
     # Ctrl-C ends the program, not the shell: the terminal's foreground group is the shell's to choose.
-    terminal.type("sleep 600\n")
+    # It prints once it is in the foreground: before, the shell would have the Ctrl-C.
+    terminal.type("sh -c 'echo be''gun; exec sleep 600'\n")
+    terminal.until("begun")
     terminal.type("\x03")
     terminal.until(PROMPT)
     terminal.type("exit 7\n")

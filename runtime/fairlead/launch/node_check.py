@@ -34,7 +34,7 @@ LEAST_SHM_KIB = 1024  # with less, every MPI ends at its start, by SIGBUS
 # $1: the run's folder. Above it stand `image` (empty: none is checked), `kind`, `offset`, `size`, `contents`,
 # `same` and `expected`, and `least`, `home`, `python` (empty: no agent) and `modules`. The answer's first word is ok, shm, differs or unread.
 _BODY = r"""
-LC_ALL=C TZ=UTC0 run=$1
+LC_ALL=C TZ=UTC0 run=$1 PATH=${PATH:-/bin}:/usr/bin:/bin
 export LC_ALL TZ
 read -r host </proc/sys/kernel/hostname
 read -r boot </proc/sys/kernel/random/boot_id
