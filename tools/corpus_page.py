@@ -47,7 +47,7 @@ def _parts(path: Path) -> Iterator[str]:
     )
     for title, value in _AXES.items():
         yield from _by(title, value, cells)
-    yield "\n## What went otherwise than it was told\n\n"
+    yield "\n## Wrong predictions\n\n"
     odd = [c for c in cells if c.false_yes or c.false_no or c.untrue]
     if not odd:
         yield "Nothing.\n"

@@ -78,7 +78,7 @@ class Outcomes:
 
 
 def source() -> Path | None:
-    """The folder of Horovod's tests; None where they cannot be had."""
+    """The folder of Horovod's tests; None where the source is out of reach."""
     kept = hosts.KEPT / f"horovod-{TAG}"
     if not kept.is_dir():
         place = os.environ.get("HOROVOD_SOURCE", SOURCE)

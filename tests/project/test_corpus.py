@@ -34,7 +34,7 @@ def test_every_value_of_every_axis_is_in_a_row() -> None:
     assert set(of) <= set(every())
 
 
-# Known to be told wrongly; each is to be found and removed.
+# Known wrong predictions; find the cause of each and remove it here.
 OPEN = {
     # An image of two families: which MPI a program opens by name is not known, nor which programs a script starts.
     "bookworm-both/mpich/opened-name/mpich-5.0.2/root",
@@ -45,7 +45,7 @@ OPEN = {
 }
 
 
-def test_what_is_told_wrongly_is_known_and_nothing_else() -> None:
+def test_wrong_predictions_are_the_known_ones() -> None:
     wrong = {c.row.name for c in CELLS if c.false_yes or c.false_no or c.untrue}
     assert wrong == OPEN
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.support.shared import own
 from tests.system import hosts
 from tests.system.hosts import answer
 
@@ -109,11 +110,6 @@ def processes_of(uid: int) -> dict[int, str]:
     return found
 
 
-def stores_of(uid: int) -> list[Path]:
-    """Podman's stores of this user's ranks; another user's may stay from before."""
-    return [path for path in Path("/tmp").glob("fairlead-podman.*") if path.stat().st_uid == uid]
-
-
 MPIS = {
     "host": "MPICH Version: 5.0.2",
     "intel": "Intel(R) MPI Library 2021.18.1",
@@ -185,7 +181,7 @@ def test_user_of_another_engine_is_proved_and_large_messages_arrive(
     assert (user.home / "made").stat().st_uid == user.uid
     (user.home / "made").unlink()
     assert processes_of(user.uid) == {}
-    assert not stores_of(user.uid)
+    assert not own("/tmp", "fairlead-podman.*", user.uid)
 
 
 @pytest.mark.parametrize("engine", ["podman", "charliecloud"])
@@ -195,7 +191,7 @@ def test_user_aborted_job_of_another_engine_leaves_nothing(user: User, engine: s
     done = user.fairlead(*words, "--", "python3", "-c", program)
     assert done.returncode not in (0, 121, 122, 123), done.stdout
     assert processes_of(user.uid) == {}
-    assert not stores_of(user.uid)
+    assert not own("/tmp", "fairlead-podman.*", user.uid)
 
 
 def test_user_run_same_bits_on_every_mpi(user: User) -> None:

@@ -158,7 +158,7 @@ class _Counter:
 class _Trap:
     """Of ptrace: a thread traces the process until it comes to the address, or for as long as is asked for.
 
-    A breakpoint that is left would end the process: the thread outlives whoever does not close it, and waits for a
+    A breakpoint that is left would end the process: the thread outlives a caller that does not close it, and waits for a
     process that does not stop.
     """
 

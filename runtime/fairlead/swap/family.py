@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fairlead.base.errors import FairleadError, fail
@@ -30,7 +30,8 @@ def choose_host(
     """
     wanted, found = image_family(facts, request), in_reach(facts, request)
     if not any(_starts(h, started) and h.library.family is wanted for h in hosts):
-        others = by_family(facts, reach(facts, request)) if reach(facts, request).open_ended else {}
+        may = reach(facts, request)
+        others = by_family(facts, may) if may.open_ended else {}
         usable = (h.library.family for h in hosts if _starts(h, started))
         wanted = next((family for family in usable if family in others), wanted)
     near = [h for h in hosts if h.library.family is wanted and _starts(h, started)]
@@ -98,20 +99,12 @@ def _certain(facts: ImageFacts, found: Reach) -> AbiFamily | None:
                 return AbiFamily(elf.holds)
     if found.exact and (inside := [e.holds for e in found.files if contains_mpi(e) and e.holds]):
         return AbiFamily(inside[0])
-    if found.exact and not by_family(facts, found):
-        return next(iter(_behind(facts, found)), None)
-    named = Reach((), _files(facts, in_text(facts, found)))
-    families = by_family(facts, named)
+    if found.exact and not by_family(facts, found):  # Fortran may link an MPI's interface alone
+        return next((f for elf in found.files for f in asked_by(facts, elf).values()), None)
+    named = in_text(facts, found)
+    files = tuple(elf for elf in facts.consumers if elf.path in named)
+    families = by_family(facts, Reach((), files))
     return next(iter(families)) if len(families) == 1 else None
-
-
-def _files(facts: ImageFacts, paths: Collection[str]) -> tuple[Elf, ...]:
-    return tuple(elf for elf in facts.consumers if elf.path in paths)
-
-
-def _behind(facts: ImageFacts, found: Reach) -> list[AbiFamily]:
-    """The families that files in reach ask for, an MPI's interfaces among them: Fortran may link these alone."""
-    return [family for elf in found.files for family in asked_by(facts, elf).values()]
 
 
 def replaceable(

@@ -11,7 +11,7 @@ import enum
 import posixpath
 import re
 import shlex
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
@@ -186,13 +186,16 @@ def started(facts: ImageFacts, found: Reach) -> set[str]:
     Of several kinds it is not known which the script starts.
     """
     contain = {elf.path for elf in facts.consumers if contains_mpi(elf)}
-    texts = [facts.named.get(path, ()) for p in found.programs for path in p.chain]
-    return {path for named in texts if contain.issuperset(named) for path in named}
+    return {path for named in _texts(facts, found) if contain.issuperset(named) for path in named}
 
 
 def in_text(facts: ImageFacts, found: Reach) -> set[str]:
     """The programs with an MPI that the text of named scripts has."""
-    return {path for p in found.programs for at in p.chain for path in facts.named.get(at, ())}
+    return {path for named in _texts(facts, found) for path in named}
+
+
+def _texts(facts: ImageFacts, found: Reach) -> Iterator[Sequence[str]]:
+    return (facts.named.get(path, ()) for p in found.programs for path in p.chain)
 
 
 def _named(found: Reach) -> set[str]:

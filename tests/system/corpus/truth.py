@@ -224,7 +224,7 @@ def _is_mpi(path: str) -> bool:
 
 
 def _staged() -> frozenset[int]:
-    """The inodes of all libraries that fairlead has staged, for whomever."""
+    """The inodes of all libraries that fairlead has staged, for any user."""
     folders = [
         cache_dir() / "stage",
         *Path(tempfile.gettempdir()).glob("fairlead-corpus-*/fairlead-*/.cache/fairlead/stage"),

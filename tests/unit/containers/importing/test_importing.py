@@ -306,8 +306,8 @@ def test_base_without_apt_is_lost_and_not_listed(
 def test_base_that_may_have_apt_is_the_image_itself(image: str, tmp_path: Path) -> None:
     result = imported(tmp_path, f"FROM {image}\n")
     assert recipe(result)["base"] == {"image": f"docker://{image}"}
-    told = "debian" in image or "ubuntu" in image
-    assert result.base == ("" if told else f"docker://{image}")
+    known = "debian" in image or "ubuntu" in image
+    assert result.base == ("" if known else f"docker://{image}")
 
 
 def test_base_of_which_nothing_is_known_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tools behind pipes: whatever they write or whoever is killed, nothing waits for ever."""
+"""Tools behind pipes: whatever they write, and whichever is killed, nothing waits forever."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.living import alive
 
 from fairlead.base.process import Ran, run_boxed
 from fairlead.base.system import Machine
@@ -16,14 +17,6 @@ from fairlead.base.timeboxed import answers, at_once, failed, settings, version,
 
 def sh(script: str, timeout_s: float = 20) -> Ran:
     return run_boxed(("sh", "-c", script), timeout_s=timeout_s)
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2]
-    except OSError:
-        return False
-    return not state.startswith("Z")
 
 
 def test_program_that_ends_is_reported_whole() -> None:
