@@ -160,12 +160,23 @@ def users(paths: Iterable[Path], proc: Path = Path("/proc")) -> tuple[int, ...]:
     for process in proc.glob("[0-9]*"):
         if int(process.name) in ours:
             continue
-        with contextlib.suppress(OSError):
-            words = (process / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
-            opened = {os.readlink(link) for link in (process / "fd").iterdir()}  # noqa: PTH115
-            if opened & wanted or any(path in word for word in words for path in wanted):
-                found.append(int(process.name))
+        if any(path in text for text in _names(process) for path in wanted):
+            found.append(int(process.name))
     return tuple(sorted(found))
+
+
+def _names(process: Path) -> Iterator[str]:
+    """The command line of a process and the files that it has open.
+
+    What cannot be read is left out by itself: a descriptor that closes during the look must not
+    hide the others.
+    """
+    with contextlib.suppress(OSError):
+        yield (process / "cmdline").read_text("utf-8", "replace")
+    with contextlib.suppress(OSError):
+        for link in list((process / "fd").iterdir()):
+            with contextlib.suppress(OSError):
+                yield os.readlink(link)  # noqa: PTH115
 
 
 def _ancestors(proc: Path) -> Iterator[int]:

@@ -132,6 +132,19 @@ def test_image_that_a_process_uses_stays(cache: Path, reader: subprocess.Popen[b
     assert run("prune")[0] == 0 and not path.exists()
 
 
+def test_user_whose_other_files_come_and_go_is_seen(cache: Path) -> None:
+    """A descriptor that closes between the folder's listing and its reading."""
+    path = cache / "images/old.sif"
+    churn = "import os\nwhile True:\n fd = os.open('/dev/null', 0)\n os.close(fd)"
+    with path.open("rb") as stream:
+        process = subprocess.Popen([sys.executable, "-c", churn], stdin=stream)
+    try:
+        assert all(stored.users([path]) == (process.pid,) for _ in range(100))
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_image_that_a_command_line_names_stays(cache: Path) -> None:
     """An engine that has opened it for its own process, and those that wait for it."""
     path = cache / "images/old.sif"
