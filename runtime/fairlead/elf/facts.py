@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import enum
 import posixpath
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 
 
 class AbiFamily(enum.StrEnum):
@@ -73,13 +75,32 @@ class Elf:
     @property
     def rpath_folders(self) -> tuple[str, ...]:
         """DT_RPATH as folders; empty when a RUNPATH makes the loader ignore it (ld.so(8))."""
-        if self.runpath:
-            return ()
-        origin = self.path.rpartition("/")[0]
-        return tuple(
-            posixpath.normpath(entry.replace("${ORIGIN}", origin).replace("$ORIGIN", origin))
-            for entry in self.rpath
-        )
+        return () if self.runpath else expanded(self.rpath, posixpath.dirname(self.path))
+
+    @property
+    def runpath_folders(self) -> tuple[str, ...]:
+        """DT_RUNPATH as folders."""
+        return expanded(self.runpath, posixpath.dirname(self.path))
+
+
+# What loaders put for $LIB: Debian's, Fedora's, and those of 32 bits or of one architecture.
+_LIB = ("lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu", "lib64", "lib")
+_PLATFORM = ("haswell", "xeon_phi", "x86_64", "aarch64")
+_TOKEN = re.compile(r"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
+
+
+def expanded(entries: Iterable[str], origin: str) -> tuple[str, ...]:
+    """Search paths of a file in the folder ``origin``, with ``$ORIGIN``, ``$LIB`` and ``$PLATFORM`` replaced (ld.so(8)).
+
+    The last two are constants of a loader and of a processor: all of their usual values.
+    """
+    found = []
+    for entry in entries:
+        for lib, platform in product(_LIB, _PLATFORM):
+            values = {"ORIGIN": origin, "LIB": lib, "PLATFORM": platform}
+            path = _TOKEN.sub(lambda token: values[token[1] or token[2]], entry)  # noqa: B023
+            found.append(posixpath.normpath(path))
+    return tuple(dict.fromkeys(found))
 
 
 @dataclass(frozen=True)

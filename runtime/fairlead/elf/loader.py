@@ -64,11 +64,9 @@ class Loader:
 
     def find(self, name: str, by: Elf) -> Path | None:
         """The real file that ``by`` gets when it needs ``name``; None when there is none."""
-        origin = str(Path(by.path).parent)
-        runpath = [p.replace("$ORIGIN", origin).replace("${ORIGIN}", origin) for p in by.runpath]
         search = [self._within(p) for p in by.rpath_folders]
         search += [p for p in self.library_path.split(":") if p]
-        search += [self._within(p) for p in runpath]
+        search += [self._within(p) for p in by.runpath_folders]
         for folder in [*map(Path, search), *self._system, *self.more]:
             candidate = folder / name
             try:

@@ -162,8 +162,7 @@ class Objects:
         if "/" in name:
             return self._resolved(name) if self._resolved(name) in self._files else ""
         origin = by.path.rpartition("/")[0]
-        runpath = (p.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for p in by.runpath)
-        for folder in (*by.rpath_folders, *runpath, *self._system):
+        for folder in (*by.rpath_folders, *by.runpath_folders, *self._system):
             real = self._names.get(self._resolved(folder), {}).get(name)
             if real and self._files[real].machine == by.machine:
                 return real

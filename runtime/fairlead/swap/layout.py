@@ -15,13 +15,12 @@ failure (see ld.so(8) and the MPICH ABI Compatibility Initiative):
 from __future__ import annotations
 
 import hashlib
-import posixpath
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
+from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, expanded
 from fairlead.elf.mpi_symbols import GLIBC_PIECES, RUNTIME_PIECES, asked_by
 from fairlead.elf.reader import newest, version_key
 from fairlead.mpi.host import HostMpi
@@ -159,11 +158,8 @@ def _rpath(file: StagedFile, host: HostMpi, folders: Sequence[str]) -> str:
     known = {e.path: (*e.rpath, *e.runpath) for e in (*host.parts, *host.optional)}
     # Not $ORIGIN itself: the file may be shown at another place, and the loader goes by that one.
     place = f"{MOUNT}/{PurePosixPath(file.target).parent}"
-    own = [
-        posixpath.normpath(p.replace("${ORIGIN}", place).replace("$ORIGIN", place))
-        for p in known.get(file.source, ())
-        if p.startswith(("$ORIGIN", "${ORIGIN}"))
-    ]
+    relative = [p for p in known.get(file.source, ()) if p.startswith(("$ORIGIN", "${ORIGIN}"))]
+    own = expanded(relative, place)
     return ":".join(dict.fromkeys([*own, *folders]))
 
 

@@ -163,13 +163,27 @@ def view(tmp_path_factory: pytest.TempPathFactory) -> Path:
                      "-Wl,--enable-new-dtags,-rpath,/opt/mpich/lib")  # fmt: skip
     compiled(root / "opt/app/below", uses, str(newer), *apart, "-Wl,-rpath,/opt/view/lib64")
     compiled(root / "opt/app/python3.11", OPENS, OLD_TAGS, "-Wl,-rpath,$ORIGIN/../mpich/lib")
+    compiled(
+        root / "opt/app/token",
+        MAIN + CALLS,
+        mpi,
+        OLD_TAGS,
+        "-Wl,-rpath,/opt/${ORIGIN}/x:/opt/view/$LIB",
+    )
     make_links(root, {"opt/mpich": "mpich-4.0.9", "opt/view/lib64": "../mpich/lib"})
     return root
 
 
 @pytest.mark.parametrize(
     ("name", "tied"),
-    [("free", False), ("tied", True), ("above", True), ("below", False), ("python3.11", True)],
+    [
+        ("free", False),
+        ("tied", True),
+        ("above", True),
+        ("below", False),
+        ("python3.11", True),
+        ("token", True),
+    ],
 )
 def test_scan_dt_rpath_is_resolved_inside_the_image_and_inherited(
     view: Path, name: str, tied: bool
