@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.result import RESULTS
 from fairlead.base.paths import cache_dir
 from fairlead.launch import leftovers, shm_cleanup, stacks
-from fairlead.launch.launch import new_run_folder
+from fairlead.launch.run_folder import new_run_folder
 
 QUIET_S = 60.0
 MARK = "FAIRLEAD_BENCH_RUN"  # the variable by which processes of a launch are known

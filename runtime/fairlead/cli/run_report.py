@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from fairlead.base import comm_waits
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, os_error_as
 from fairlead.cli.screen import say
-from fairlead.launch import launch as launching
 from fairlead.launch import leaving, ranks_output
 from fairlead.launch.launch import CommandLine
+from fairlead.launch.run_folder import exits, seconds_of, signal_name
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Prepared
 
@@ -118,7 +118,7 @@ class RunReport:
 
         request = self._prepared.plan.request
         hosts = {str(rank.rank): rank.host for rank in self._proof.ranks} if self._proof else {}
-        ended = {end.rank: end for end in launching.exits(folder)}
+        ended = {end.rank: end for end in exits(folder)}
         left = leaving.left(folder, {rank: end.code for rank, end in ended.items()})
         started = {path.name.partition(".")[2] for path in folder.glob("exit.*")}
         numbered = [str(rank) for rank in range(request.ranks)]
@@ -132,7 +132,7 @@ class RunReport:
                 rank,
                 hosts.get(rank) or leaving.host_of(folder, rank),
                 end.code if end else None,
-                launching.signal_name(end.code) if end else lost,
-                launching.seconds_of(folder, end) if end else None,
+                signal_name(end.code) if end else lost,
+                seconds_of(folder, end) if end else None,
                 str(log),
             )

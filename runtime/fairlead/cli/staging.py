@@ -18,7 +18,7 @@ from fairlead.base.progress import Progress
 from fairlead.cli.declare import option
 from fairlead.cli.options import Planning
 from fairlead.cli.screen import print_findings
-from fairlead.launch.launch import new_run_folder
+from fairlead.launch.run_folder import new_run_folder
 from fairlead.launchers import registry as launchers
 from fairlead.schedulers.registry import find_allocation
 from fairlead.site.model import Site

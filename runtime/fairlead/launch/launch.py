@@ -10,8 +10,6 @@ import os
 import re
 import select
 import shlex
-import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +27,7 @@ from fairlead.launch.node_check import NodeCheck, Opened
 from fairlead.launch.nodes import Lost, Nodes, host_of, unreachable
 from fairlead.launch.processes import INHERITED
 from fairlead.launch.processes import Streams as Streams
+from fairlead.launch.run_folder import BEGUN, RankExit, exits, signal_name, within_mpi
 from fairlead.launchers import registry as launchers
 from fairlead.launchers.registry import LAUNCHERS
 from fairlead.swap.model import OUTPUT_MOUNT, RUN_MOUNT, Bind, Plan, Request
@@ -52,10 +51,7 @@ _STALE = (
     "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PALS_RANKID",
     "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "ALPS_APP_PE", "SLURM_PROCID",
 )  # fmt: skip
-_BEGUN = "begun"  # a file of the run's folder, as old as the launch
 _POLL_S = 0.1
-_KEPT_S = 3600.0  # how long the records of a run that has ended stay, at least
-_NOTED_S = 30 * 86400.0  # those of a killed run whose shared memory nobody has removed
 _SIGN_OF_LIFE_S = 60.0
 
 
@@ -105,15 +101,6 @@ class CommandLine:
         gone = {*self.unset, *_STALE}
         kept = {name: value for name, value in shell.items() if name not in gone}
         return {**kept, **self.environ}
-
-
-@dataclass(frozen=True)
-class RankExit:
-    """How a rank ended: its exit code (128 + n for signal n), in order of ``order``."""
-
-    rank: str
-    code: int
-    order: int
 
 
 @dataclass(frozen=True)
@@ -232,30 +219,6 @@ def recorded(
     return ("/bin/sh", "-c", script, "fairlead-rank", folder, output, *words)
 
 
-def new_run_folder(cache: Path) -> Path:
-    """A fresh folder for one run's records, below the cache; those of runs long ended are cleared.
-
-    Nobody else may look into it: records have host names, and what MPIs print.
-
-    Raises:
-        FairleadError: exit code 123; it cannot be made.
-    """
-    runs = cache / "runs"
-    folder = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
-    with os_error_as("run-folder-records", folder=folder):
-        runs.mkdir(parents=True, exist_ok=True)
-        if runs.stat().st_uid == os.geteuid():
-            runs.chmod(0o700)
-        folder.mkdir(mode=0o700)
-    for old in sorted(runs.iterdir())[:-20]:
-        with suppress(FileNotFoundError):  # another launch may be clearing too
-            # A killed run's note is for the next launch on its node.
-            kept_s = _NOTED_S if leftovers.noted(old) else _KEPT_S
-            if time.time() - old.stat().st_mtime > kept_s:
-                shutil.rmtree(old, ignore_errors=True)
-    return folder
-
-
 GRACE_S = 2.0
 
 
@@ -304,7 +267,7 @@ def launch(
         node_check.write(folder, line.image, agents=nodes is not None)
     begun = time.monotonic()
     with suppress(OSError):
-        (folder / _BEGUN).touch()
+        (folder / BEGUN).touch()
     leftovers.clear_dead(folder.parent)
     memory = leftovers.begin(folder)
     whole, grace_s = False, GRACE_S
@@ -383,7 +346,7 @@ def _wait(
             # Of ten thousand ranks, a look takes a while: it must not cost a core.
             looked = now + 50 * (time.monotonic() - now)
             dead = [
-                r for r in ended if 128 < r.code < 160 or (r.code and _within_mpi(folder, r.rank))
+                r for r in ended if 128 < r.code < 160 or (r.code and within_mpi(folder, r.rank))
             ]
             died_at = (died_at or now) if dead else None
             if died_at and now - died_at > limits.after_death_s:
@@ -428,46 +391,6 @@ def _unreached(line: CommandLine, folder: Path) -> tuple[Lost, ...]:
     heard = {host_of(path).partition(".")[0] for path in folder.glob("node.*.*")}
     silent = [host for host in line.hosts if host.partition(".")[0] not in heard]
     return tuple(Lost(host, why) for host, why in unreachable(silent).items())
-
-
-def _within_mpi(folder: Path, rank: str) -> bool:
-    """Whether a rank that has ended had called MPI_Init and not MPI_Finalize: the others wait then.
-
-    Between nodes MPICH's launcher does not end them. Until MPI_Finalize the witness's note of the
-    MPI_Init has text.
-    """
-    try:
-        return bool((folder / f"started.{rank}").read_bytes())
-    except OSError:
-        return False
-
-
-def exits(folder: Path) -> tuple[RankExit, ...]:
-    """The ranks that have ended so far, the first to end first."""
-    found = []
-    for path in folder.glob("exit.*"):
-        with suppress(OSError):  # a file server that is slow for a moment ends no job
-            text = path.read_text("utf-8").strip()
-            if re.fullmatch(r"\d+", text):
-                order = path.stat().st_mtime_ns
-                found.append(RankExit(path.name.partition(".")[2], int(text), order))
-    return tuple(sorted(found, key=lambda r: (r.order, r.rank)))
-
-
-def seconds_of(folder: Path, ended: RankExit) -> float | None:
-    """How long after the launch a rank ended, by the clock of the run's folder; None where that is unknown."""
-    try:
-        return max(ended.order - (folder / _BEGUN).stat().st_mtime_ns, 0) / 1e9
-    except OSError:
-        return None
-
-
-def signal_name(code: int) -> str:
-    """``137`` as ``killed by SIGKILL``, ``3`` as ``exit code 3``."""
-    if code > 128:
-        with suppress(ValueError):
-            return f"killed by {signal.Signals(code - 128).name}"
-    return f"exit code {code}"
 
 
 def killed(result: LaunchResult, hosts: Mapping[int, str]) -> Finding | None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail, warning
-from fairlead.launch.launch import exits, signal_name
 from fairlead.launch.node_check import verified_hosts
 from fairlead.launch.nodes import unreachable
 from fairlead.launch.processes import runs_in_container
+from fairlead.launch.run_folder import exits, signal_name
 from fairlead.proof.closure import Library, setting
 from fairlead.proof.observe import Observer, reported
 from fairlead.proof.unproved import Unproved, blind_ranks

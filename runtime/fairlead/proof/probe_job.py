@@ -19,6 +19,7 @@ from fairlead import prove
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error
 from fairlead.launch import launch as launching
 from fairlead.launch.node_check import Opened
+from fairlead.launch.run_folder import new_run_folder
 from fairlead.launchers import registry as launchers
 from fairlead.proof.preload import reports
 from fairlead.proof.verdict import Proof, RankProof, judged, mpi_program
@@ -45,7 +46,7 @@ def probe(
             What a rank saw is never an exception: it is in ``Proof.findings``.
     """
     begun = time.monotonic()
-    folder = launching.new_run_folder(cache)
+    folder = new_run_folder(cache)
     shutil.copyfile(prove.__file__, folder / "prove.py")
     app = mpi_program(plan)
     with (folder / "spec.json").open("w", encoding="utf-8") as stream:

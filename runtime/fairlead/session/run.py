@@ -17,6 +17,7 @@ from fairlead.elf.facts import AbiFamily
 from fairlead.image import signature
 from fairlead.launch import launch, node_check, shared_cache, unpack
 from fairlead.launch.launch import CommandLine, LaunchResult
+from fairlead.launch.run_folder import new_run_folder
 from fairlead.proof import closure, preload
 from fairlead.proof.probe_job import probe
 from fairlead.proof.verdict import Proof
@@ -54,7 +55,7 @@ def launch_proved(
     launcher = prepared.plan.launcher
     if doubt := shared_cache.seen_by_all(cache, shape, launcher, options.environ):
         options.on_finding(doubt)
-    folder = launch.new_run_folder(cache)
+    folder = new_run_folder(cache)
     inode, known = (
         staging.planned_inode(prepared.plan, cache),
         closure.libraries(prepared.plan, cache),

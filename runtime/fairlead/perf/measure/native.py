@@ -18,6 +18,7 @@ from fairlead.base.errors import fail, os_error_as
 from fairlead.base.paths import cache_dir
 from fairlead.launch import launch as launching
 from fairlead.launch.launch import CommandLine
+from fairlead.launch.run_folder import new_run_folder
 from fairlead.launchers import registry
 from fairlead.ml.train.host import WORKER
 from fairlead.ml.train.runner import Runner, RunOutcome
@@ -85,7 +86,7 @@ def runner(
 
     def run(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcome:
         words = (str(python), *command[1:])
-        folder = launching.new_run_folder(cache)
+        folder = new_run_folder(cache)
         inner = launching.recorded(words, str(folder), "", launcher.kind)
         whole = registry.words(launcher, shape.of(ranks), inner)
         timeline = recorder.launch() if recorder and WORKER in command else None

@@ -13,7 +13,7 @@ from tests.support.recorded import HOSTS, IMAGES, host, image, planned, proved
 
 from fairlead.base.serde import from_json, to_json
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
-from fairlead.launch.launch import RankExit
+from fairlead.launch.run_folder import RankExit
 from fairlead.launchers.model import Launcher
 from fairlead.mpi.host import HostMpi
 from fairlead.proof.verdict import Proof

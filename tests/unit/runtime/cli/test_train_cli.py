@@ -14,7 +14,8 @@ from tests.support.recorded import planned
 
 from fairlead.cli.run import run
 from fairlead.cli.train import _repeat, train
-from fairlead.launch.launch import CommandLine, LaunchResult, RankExit
+from fairlead.launch.launch import CommandLine, LaunchResult
+from fairlead.launch.run_folder import RankExit
 from fairlead.ml.train import session_runner
 from fairlead.session.model import Launched, LaunchOptions, Prepared
 

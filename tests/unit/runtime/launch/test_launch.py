@@ -23,7 +23,7 @@ from tests.support.recorded import planned
 from fairlead.base.errors import ExitCode, FairleadError, Finding
 from fairlead.engines.apptainer import ENGINE as APPTAINER
 from fairlead.engines.model import Call
-from fairlead.launch import launch
+from fairlead.launch import launch, run_folder
 from fairlead.launch.launch import CommandLine, LaunchResult
 from fairlead.launch.nodes import Lost
 from fairlead.swap.model import Bind
@@ -57,7 +57,7 @@ def run(tmp_path: Path) -> Callable[..., LaunchResult]:
     )
 
     def go(script: str, ranks: int = 2, **options: object) -> LaunchResult:
-        folder = launch.new_run_folder(tmp_path)
+        folder = run_folder.new_run_folder(tmp_path)
         line = launch.command_line(plan, ("sh", "-c", script), ranks, record=folder)
         return launch.launch(line, folder, **options)  # type: ignore[arg-type]
 
@@ -210,7 +210,7 @@ def test_launch_on_a_host_that_is_lost_names_it_before_its_victims(run) -> None:
 
 
 def test_named_host_without_a_way_is_found_after_a_launch_that_failed(tmp_path: Path) -> None:
-    folder = launch.new_run_folder(tmp_path)
+    folder = run_folder.new_run_folder(tmp_path)
     line = CommandLine(("sh", "-c", "exit 9"), {}, hosts=("no-such-host.invalid",))
     result = launch.launch(line, folder)
     assert [lost.host for lost in result.lost] == ["no-such-host.invalid"]
@@ -248,7 +248,7 @@ def test_launch_aborted_by_a_victim_names_the_rank_that_it_waited_for(run, tmp_p
 
 
 def test_launch_of_a_launcher_that_starts_nothing_is_reported(tmp_path: Path) -> None:
-    folder = launch.new_run_folder(tmp_path)
+    folder = run_folder.new_run_folder(tmp_path)
     result = launch.launch(CommandLine(("sh", "-c", "exit 9"), {}), folder)
     assert (result.code, result.started) == (9, 0)
     finding = launch.explain_exit(result)
@@ -256,7 +256,7 @@ def test_launch_of_a_launcher_that_starts_nothing_is_reported(tmp_path: Path) ->
 
 
 def test_launch_of_no_launcher_is_reported(tmp_path: Path) -> None:
-    folder = launch.new_run_folder(tmp_path)
+    folder = run_folder.new_run_folder(tmp_path)
     with pytest.raises(FairleadError) as caught:
         launch.launch(CommandLine(("/gone/mpiexec", "-n", "1"), {}), folder)
     assert caught.value.code is ExitCode.LAUNCH_FAILED
@@ -294,7 +294,7 @@ def test_launch_output_goes_where_it_is_sent(run, tmp_path: Path) -> None:
 def test_exits_ignores_what_is_no_code(tmp_path: Path) -> None:
     for name, text in (("exit.0", "3\n"), ("exit.1", ""), ("exit.2", "x"), ("other", "4")):
         (tmp_path / name).write_text(text)
-    assert [(r.rank, r.code) for r in launch.exits(tmp_path)] == [("0", 3)]
+    assert [(r.rank, r.code) for r in run_folder.exits(tmp_path)] == [("0", 3)]
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_exits_ignores_what_is_no_code(tmp_path: Path) -> None:
     [(0, "exit code 0"), (3, "exit code 3"), (137, "killed by SIGKILL"), (250, "exit code 250")],
 )
 def test_signal_name(code: int, said: str) -> None:
-    assert launch.signal_name(code) == said
+    assert run_folder.signal_name(code) == said
 
 
 def test_command_line_is_pure_and_pastes_as_it_runs() -> None:
@@ -360,7 +360,7 @@ def test_words_with_a_bind_of_an_odd_folder_keep_it_one() -> None:
 def test_new_run_folder_where_none_can_be_is_reported(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(FairleadError) as caught:
-        launch.new_run_folder(tmp_path)
+        run_folder.new_run_folder(tmp_path)
     assert caught.value.code is ExitCode.LAUNCH_FAILED
     assert "XDG_CACHE_HOME" in caught.value.findings[0].remedy
 
@@ -369,7 +369,7 @@ def test_new_run_folder_is_closed_to_others_whatever_the_umask(tmp_path: Path) -
     (tmp_path / "runs").mkdir(mode=0o755)  # as it was made before
     before = os.umask(0)
     try:
-        folder = launch.new_run_folder(tmp_path)
+        folder = run_folder.new_run_folder(tmp_path)
     finally:
         os.umask(before)
     assert [path.stat().st_mode & 0o777 for path in (tmp_path / "runs", folder)] == [0o700, 0o700]
@@ -380,7 +380,7 @@ def test_new_run_folder_clears_old_ones_only(tmp_path: Path) -> None:
         folder = tmp_path / f"runs/20200101-0000{number:02}-x"
         folder.mkdir(parents=True)
         os.utime(folder, (1, 1))
-    kept = launch.new_run_folder(tmp_path)
+    kept = run_folder.new_run_folder(tmp_path)
     left = sorted(p.name for p in (tmp_path / "runs").iterdir())
     assert kept.name in left and len(left) == 20
 
@@ -400,7 +400,7 @@ def test_new_run_folder_leaves_a_killed_runs_note_to_the_next_launch(tmp_path: P
         os.utime(folder, (time.time() - age_s,) * 2)
     for number in range(20):
         (tmp_path / f"runs/z{number}").mkdir()
-    launch.new_run_folder(tmp_path)
+    run_folder.new_run_folder(tmp_path)
     left = {path.name for path in (tmp_path / "runs").iterdir()}
     assert {"a-killed", "b-ended", "c-killed-and-forgotten"} & left == {"a-killed"}
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.recorded import planned
 
 from fairlead.base.errors import ExitCode, FairleadError
-from fairlead.launch import launch, ranks_output
+from fairlead.launch import launch, ranks_output, run_folder
 from fairlead.swap.model import Request
 
 RANK = {"PMI_RANK": "3", "PATH": "/usr/bin:/bin"}
@@ -72,7 +72,7 @@ def test_exit_code_is_recorded_whatever_becomes_of_the_output(
     output = str(tmp_path) if way == "a file" else ""
     done = run(f"echo x; {end}", Request(label=way == "labelled", output_dir=output), output)
     assert done.returncode == (-9 if code == 137 else code)
-    assert [(r.rank, r.code) for r in launch.exits(tmp_path / "run")] == [("3", code)]
+    assert [(r.rank, r.code) for r in run_folder.exits(tmp_path / "run")] == [("3", code)]
     assert len(list((tmp_path / "run").iterdir())) == 1  # no pipe stays
 
 

@@ -19,7 +19,8 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity
 from fairlead.base.progress import Silent
 from fairlead.cli.validate import _data
 from fairlead.launch import launch
-from fairlead.launch.launch import LaunchResult, RankExit
+from fairlead.launch.launch import LaunchResult
+from fairlead.launch.run_folder import RankExit
 from fairlead.ml.train import runner
 from fairlead.ml.train.runner import RunOutcome
 from fairlead.perf.draw.validation_page import render

@@ -1,0 +1,98 @@
+"""A run's folder, ``runs/DATE-TIME-NUMBER`` in the cache: what its ranks and nodes record.
+
+``exit.RANK`` is the rank's exit code, empty until it ends. The other files: ``node.HOST.PID`` of
+:mod:`~fairlead.launch.node_check`, ``unwatched.HOST`` of :mod:`~fairlead.launch.nodes`, ``left.RANK`` and ``blames.RANK`` of
+:mod:`~fairlead.launch.leaving`, ``shm*.json`` of :mod:`~fairlead.launch.leftovers`, and those of the witness:
+``started``, ``alive``, ``proof``, ``seen``, ``stopped`` and ``said``, read by :mod:`fairlead.proof.preload`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.base.errors import os_error_as
+from fairlead.launch import leftovers
+
+BEGUN = "begun"  # a file as old as the launch
+_KEPT_S = 3600.0  # how long the records of a run that has ended stay, at least
+_NOTED_S = 30 * 86400.0  # those of a killed run whose shared memory nobody has removed
+
+
+@dataclass(frozen=True)
+class RankExit:
+    """How a rank ended: its exit code (128 + n for signal n), in order of ``order``."""
+
+    rank: str
+    code: int
+    order: int
+
+
+def new_run_folder(cache: Path) -> Path:
+    """A fresh folder for one run's records, below the cache; those of runs long ended are cleared.
+
+    Nobody else may look into it: records have host names, and what MPIs print.
+
+    Raises:
+        FairleadError: exit code 123; it cannot be made.
+    """
+    runs = cache / "runs"
+    folder = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
+    with os_error_as("run-folder-records", folder=folder):
+        runs.mkdir(parents=True, exist_ok=True)
+        if runs.stat().st_uid == os.geteuid():
+            runs.chmod(0o700)
+        folder.mkdir(mode=0o700)
+    for old in sorted(runs.iterdir())[:-20]:
+        with suppress(FileNotFoundError):  # another launch may be clearing too
+            # A killed run's note is for the next launch on its node.
+            kept_s = _NOTED_S if leftovers.noted(old) else _KEPT_S
+            if time.time() - old.stat().st_mtime > kept_s:
+                shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def exits(folder: Path) -> tuple[RankExit, ...]:
+    """The ranks that have ended so far, the first to end first."""
+    found = []
+    for path in folder.glob("exit.*"):
+        with suppress(OSError):  # a file server that is slow for a moment ends no job
+            text = path.read_text("utf-8").strip()
+            if re.fullmatch(r"\d+", text):
+                order = path.stat().st_mtime_ns
+                found.append(RankExit(path.name.partition(".")[2], int(text), order))
+    return tuple(sorted(found, key=lambda r: (r.order, r.rank)))
+
+
+def seconds_of(folder: Path, ended: RankExit) -> float | None:
+    """How long after the launch a rank ended, by the clock of the run's folder; None where that is unknown."""
+    try:
+        return max(ended.order - (folder / BEGUN).stat().st_mtime_ns, 0) / 1e9
+    except OSError:
+        return None
+
+
+def signal_name(code: int) -> str:
+    """``137`` as ``killed by SIGKILL``, ``3`` as ``exit code 3``."""
+    if code > 128:
+        with suppress(ValueError):
+            return f"killed by {signal.Signals(code - 128).name}"
+    return f"exit code {code}"
+
+
+def within_mpi(folder: Path, rank: str) -> bool:
+    """Whether a rank that has ended had called MPI_Init and not MPI_Finalize: the others wait then.
+
+    Between nodes MPICH's launcher does not end them. Until MPI_Finalize the witness's note of the
+    MPI_Init has text.
+    """
+    try:
+        return bool((folder / f"started.{rank}").read_bytes())
+    except OSError:
+        return False
