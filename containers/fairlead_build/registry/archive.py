@@ -203,7 +203,10 @@ def _of_docker(file: Path, members: _Members, tag: str, folder: Path) -> dict[st
 
 def _layer_type(path: Path) -> str:
     with path.open("rb") as stream:
-        return f"{_LAYER}+gzip" if stream.read(len(_GZIP)) == _GZIP else _LAYER
+        start = stream.read(len(_ZSTD))
+    if start == _ZSTD:
+        return f"{_LAYER}+zstd"
+    return f"{_LAYER}+gzip" if start.startswith(_GZIP) else _LAYER
 
 
 def _blob(path: Path, media_type: str, folder: Path) -> Descriptor:

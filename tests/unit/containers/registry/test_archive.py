@@ -119,6 +119,20 @@ def test_image_of_several_is_named(write: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("start", "packed"), [(b"", ""), (b"\x1f\x8b", "+gzip"), (b"\x28\xb5\x2f\xfd", "+zstd")]
+)
+def test_layers_are_typed_by_how_they_are_packed(start: bytes, packed: str, tmp_path: Path) -> None:
+    """Docker's archives do not state it; containerd saves what a registry sent."""
+    assert laid_out(docker(one=(start + LAYER,)), tmp_path) == [start + LAYER]
+    [manifest] = (
+        json.loads(p.read_bytes())
+        for p in tmp_path.rglob("blobs/sha256/*")
+        if b'"layers"' in p.read_bytes()
+    )
+    assert manifest["layers"][0]["mediaType"] == f"application/vnd.oci.image.layer.v1.tar{packed}"
+
+
+@pytest.mark.parametrize(
     ("archive", "why"),
     [
         (tar(("etc/passwd", b"root")), "neither an OCI image layout"),
