@@ -27,6 +27,7 @@ _MPI4PY = "MPI4PY_LIBMPI"
 _GPU = "MPICH_GPU_SUPPORT_ENABLED"
 # The plan sets these itself, and adds the user's to its own.
 MERGED = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD"})
+SEARCHED = ("PATH", "PYTHONPATH")  # where a container looks for programs and modules
 
 ENV = option("--env NAME=VALUE", "Set a variable in the container. Repeatable.")
 WORKDIR = option("--workdir DIR", "Working directory in the container.")
@@ -142,6 +143,7 @@ class Planning:
             binds=tuple(map(_bind, self.binds)),
             library_path=kept("LD_LIBRARY_PATH"),
             preload=kept("LD_PRELOAD"),
+            searched={name: value for name in SEARCHED if (value := kept(name))},
             engine_args=self.engine_args,
             gpu=everything.get(_GPU) == "1",
             shell_python=python.removed,

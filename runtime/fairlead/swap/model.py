@@ -51,6 +51,7 @@ class Request:
         library_path, preload: the user's LD_LIBRARY_PATH and LD_PRELOAD for the container.
         image_library_path, image_preload: the same variables as the image sets them.
         image_env: every variable that the image sets, for engines that do not read the image's record.
+        searched: PATH and PYTHONPATH, where the user sets them for the container.
         gpu: send messages from GPU to GPU (MPICH_GPU_SUPPORT_ENABLED=1).
         engine_args: the user's options for the engine.
         shell: names of the variables set in the user's shell that a profile may also set.
@@ -74,6 +75,7 @@ class Request:
     image_library_path: str = ""
     image_preload: str = ""
     image_env: Mapping[str, str] = field(default_factory=dict)
+    searched: Mapping[str, str] = field(default_factory=dict)
     gpu: bool = False
     engine_args: tuple[str, ...] = ()
     shell: tuple[str, ...] = ()

@@ -292,7 +292,7 @@ def _found(facts: ImageFacts, name: str, request: Request) -> list[list[str]]:
     elif "/" in name:
         return []
     else:
-        path = request.image_env.get("PATH", "")
+        path = _variable(request, "PATH")
         places = [f"{folder}/{name}" for folder in (path or _PATH).split(":") if folder]
         # Engines read variables of the image from places that fairlead does not.
         places += sorted(p for p in facts.programs if p.endswith(f"/{name}"))
@@ -377,12 +377,18 @@ def _modules(facts: ImageFacts, program: Program, request: Request) -> list[str]
     if "/usr" in prefixes:
         prefixes.add("/usr/local")  # Debian's searches both
     prefixes.discard("/")
-    anywhere = "PYTHONPATH" in request.image_env
+    python_path = [_real(facts, f)[0] for f in _variable(request, "PYTHONPATH").split(":") if f]
     modules = {e.path for e in facts.consumers if not e.can_start}
     modules |= set(facts.leads)
     inside = tuple(f"{prefix}/lib" for prefix in prefixes)
-    found = sorted(path for path in modules if re.search(r"/python3|-packages/", path))
-    return [path for path in found if anywhere or path.startswith(inside)]
+    found = (path for path in modules if re.search(r"/python3|-packages/", path))
+    more = (p for p in modules if any(_is_below(p, folder) for folder in python_path))
+    return sorted({*more, *(path for path in found if python_path or path.startswith(inside))})
+
+
+def _variable(request: Request, name: str) -> str:
+    """A variable as the container has it; empty without it."""
+    return request.searched.get(name, request.image_env.get(name, ""))
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -275,7 +275,10 @@ def request(mpi: str = "host", binds: tuple[str, ...] = (), **more: Any) -> Requ
 def test_request_keeps_what_the_shell_sets_for_the_container() -> None:
     environ = {"APPTAINERENV_LD_LIBRARY_PATH": "/a", "SINGULARITYENV_LD_PRELOAD": "/b.so"}
     asked = request(environ=environ)
-    assert (asked.library_path, asked.preload) == ("/a", "/b.so")
+    assert (asked.library_path, asked.preload, asked.searched) == ("/a", "/b.so", {})
+    both = {"APPTAINERENV_PATH": "/bin", "APPTAINERENV_PYTHONPATH": "/m", "PYTHONPATH": "/here"}
+    searched = request(environ=both, variables={"PYTHONPATH": "/given"}).searched
+    assert searched == {"PATH": "/bin", "PYTHONPATH": "/given"}
     assert request("/opt/mpi").mpi == "host"
     assert request("container").mpi == "container"
 

@@ -99,6 +99,27 @@ def test_path_of_the_image_decides_which_of_two_is_meant(facts: ImageFacts) -> N
     assert {e.path for e in anywhere.files} == {MODULE, FAST}
 
 
+@pytest.mark.parametrize("given", ["image_env", "searched"])
+def test_module_on_the_python_path_is_reached_wherever_it_is(
+    tmp_path_factory: pytest.TempPathFactory, given: str
+) -> None:
+    """As `--env PYTHONPATH=` sets it; the user's PATH replaces the image's."""
+    root = image_tree(tmp_path_factory.mktemp("path") / "root")
+    far = compiled(
+        root / "opt/modules-1.2/far.so", CALLS, str(root / "usr/lib/libmpich.so.12"), "-Wl,-soname,"
+    )
+    (root / "opt/modules").symlink_to("modules-1.2")
+    compiled(root / "opt/modules-1.2/bin/x", PLAIN)
+    facts, path = scan_tree(root), "/" + str(far.relative_to(root))
+    there = {given: {"PYTHONPATH": "/opt/modules"}}
+    assert path in {e.path for e in reach(facts, Request(apps=("python3",), **there)).files}
+    assert path not in {e.path for e in reach(facts, Request(apps=("python3",))).files}
+    first = Request(
+        apps=("python3",), image_env={"PATH": "/usr/bin"}, searched={"PATH": "/venv/bin"}
+    )
+    assert [p.chain[0] for p in reach(facts, first).programs] == ["/venv/bin/python3"]
+
+
 def test_facts_without_programs_leave_nothing_out_but_other_programs(facts: ImageFacts) -> None:
     old = replace(facts, programs={}, leads={})
     found = reach(old, Request(apps=("/opt/app/c",)))
