@@ -871,6 +871,18 @@ def test_finalize_waits_for_the_call_of_another_thread(node: str, ranks: Ranks, 
     assert [(rank, status) for rank, status, _, _ in found] == [(0, 0), (0, 0), (1, 0), (1, 0)]
 
 
+@pytest.mark.parametrize("node", ["", pytest.param("1", marks=pytest.mark.full)])
+def test_finalize_waits_for_a_teams_call_in_another_thread_and_says_so_in_the_end(
+    node: str, ranks: Ranks, said: Path
+) -> None:
+    program = ("comm_wrong.py", "ends_within_a_team")
+    fine(ranks(2, *program, limit_s=60, FAIRLEAD_COMM_NODE_RANKS=node))
+    *fine_ones, (rank, status, seconds, words), a, b, c = failures(said)
+    assert (rank, status) == (0, BAD_CALL) and 4 < seconds < 7
+    assert words == "fairlead_comm_finalize: another thread has been in a call of a team for 5 s"
+    assert [found[:2] for found in (*fine_ones, a, b, c)] == [(0, 0)] * 3 + [(1, 0)] * 3
+
+
 def test_turn_of_another_thread_is_waited_for_with_ctrl_c_and_not_in_a_fork(
     ranks: Ranks, said: Path
 ) -> None:

@@ -11,6 +11,8 @@ namespace {
 
 __thread Error last;
 
+constexpr double OTHERS_S = 5;  // for calls of other threads, when this one ends
+
 struct State {
     Mpi mpi;
     Watch watch;
@@ -23,7 +25,8 @@ struct State {
     int count = 0;
     Here here;
     Ticks clock;
-    bool ready = false, finalized = false;
+    bool ready = false, finalized = false, ending = false;
+    uint32_t within = 0;  // threads in calls of teams
     pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 };
 
@@ -77,6 +80,46 @@ class Turn {
     State &s_;
     bool held_ = false;
 };
+
+// This thread is in a call of a team, which has no turn to wait for: finalize waits for its end.
+class Within {
+  public:
+    Within(State &s, const char *call) : s_(s) {
+        __atomic_fetch_add(&s.within, 1u, __ATOMIC_SEQ_CST);
+        depth++;
+        if (__atomic_load_n(&s.ending, __ATOMIC_SEQ_CST)) bad = last.set(FAIRLEAD_BAD_CALL, "%s was called after fairlead_comm_finalize", call);
+    }
+    ~Within() {
+        depth--;
+        __atomic_fetch_sub(&s_.within, 1u, __ATOMIC_SEQ_CST);
+    }
+    Within(const Within &) = delete;
+    static __thread int depth;  // by a handler of while_waiting
+    int bad = 0;
+
+  private:
+    State &s_;
+};
+__thread int Within::depth;
+
+// Whether no thread is in a call of a team; there is none from then on.
+int all_out(State &s) {
+    const char *call = "fairlead_comm_finalize";
+    if (Within::depth) return last.set(FAIRLEAD_BAD_CALL, "%s was called by a handler within another call", call);
+    __atomic_store_n(&s.ending, true, __ATOMIC_SEQ_CST);
+    const double begun = now_s();
+    while (__atomic_load_n(&s.within, __ATOMIC_SEQ_CST)) {
+        int bad = 0;
+        if (Watch::interrupted()) bad = last.set(FAIRLEAD_INTERRUPTED, "%s was interrupted while another thread was in a call of a team", call);
+        else if (now_s() - begun > OTHERS_S) bad = last.set(FAIRLEAD_BAD_CALL, "%s: another thread has been in a call of a team for %.0f s", call, OTHERS_S);
+        if (bad) {
+            __atomic_store_n(&s.ending, false, __ATOMIC_SEQ_CST);
+            return bad;
+        }
+        sleep_us(1000);
+    }
+    return 0;
+}
 
 int known(const fairlead_tensor *tensors, uint64_t count, const char *call, bool numbers, bool mean, bool out) {
     if (count && !tensors) return last.set(FAIRLEAD_BAD_CALL, "%s: tensors is NULL", call);
@@ -237,6 +280,7 @@ API int fairlead_comm_finalize(void) {
     if (int bad = usable("fairlead_comm_finalize", true)) return bad;
     const Turn turn(s, "fairlead_comm_finalize");
     if (turn.bad) return turn.bad;
+    if (int bad = all_out(s)) return bad;
     int first = 0;
     Error error;
     error.clear();
@@ -340,6 +384,8 @@ API int fairlead_comm_aggregate(fairlead_team *team, const fairlead_tensor *tens
         const Tensors list = {tensors, count};
         return together(s, AGGREGATE, list, list, operation, 0);
     }
+    const Within within(state(), call);
+    if (within.bad) return within.bad;
     if (int bad = known(state(), team, call)) return bad;
     return team->aggregate(tensors, count, operation, &last);
 }
@@ -349,6 +395,8 @@ API int fairlead_comm_start(fairlead_team *team, const fairlead_tensor *tensors,
     if (int bad = usable(call)) return bad;
     if (int bad = check_operation(operation, call)) return bad;
     if (int bad = known(tensors, count, call, true, operation & 1, true)) return bad;
+    const Within within(state(), call);
+    if (within.bad) return within.bad;
     if (int bad = known(state(), team, call)) return bad;
     if (!ticket) return last.set(FAIRLEAD_BAD_CALL, "%s: ticket is NULL", call);
     return team->start(tensors, count, operation, ticket, &last);
@@ -356,12 +404,18 @@ API int fairlead_comm_start(fairlead_team *team, const fairlead_tensor *tensors,
 
 API int fairlead_comm_done(fairlead_team *team, uint64_t ticket) {
     const char *call = "fairlead_comm_done";
-    return usable(call) || known(state(), team, call) || team->done(ticket, &last);
+    if (int bad = usable(call)) return bad;
+    const Within within(state(), call);
+    if (within.bad) return within.bad;
+    if (int bad = known(state(), team, call)) return bad;
+    return team->done(ticket, &last);
 }
 
 API int fairlead_comm_wait(fairlead_team *team, uint64_t ticket) {
     const char *call = "fairlead_comm_wait";
     if (int bad = usable(call)) return bad;
+    const Within within(state(), call);
+    if (within.bad) return within.bad;
     if (int bad = known(state(), team, call)) return bad;
     return team->wait_for(ticket, &last);
 }

@@ -300,6 +300,22 @@ def ends_meanwhile() -> None:
         thread.join()
 
 
+def ends_within_a_team() -> None:
+    """The same with the thread in a call of a team: of one that does not end in time, and of one that does."""
+    teams = [team(1), team(1)]
+    for of, late_s in zip(teams, (7, 1), strict=True):
+        if RANK == 1:
+            time.sleep(late_s)
+            tell_aggregate(of, ROW)
+        else:
+            thread = meanwhile(lambda of=of: tell_aggregate(of, ROW))
+            time.sleep(0.3)
+            report("finalize")
+            thread.join()
+    if RANK == 1:
+        report("finalize")
+
+
 def turns() -> None:
     """Another thread waits, so that this one waits for its turn; a fork has nobody to wait for."""
     if RANK == 1:
