@@ -105,7 +105,8 @@ typedef struct {
 int fairlead_comm_init(void);
 
 /* Ends MPI if fairlead_comm_init started it. Collective; waits for started calls. Before init it does
- * nothing; a second call returns FAIRLEAD_BAD_CALL. */
+ * nothing; a second call, or one while another thread stays in a call of a team for 5 s, returns
+ * FAIRLEAD_BAD_CALL. */
 int fairlead_comm_finalize(void);
 
 /* After init; -1 before. */
