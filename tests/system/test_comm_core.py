@@ -144,6 +144,7 @@ def ranks(memory: Path, said: Path) -> Ranks:
             "FAIRLEAD_COMM_LIBRARY": str(library or core()),
             "FAIRLEAD_COMM_SHM": str(memory),
             "SAID": str(said),
+            "FAIRLEAD_RUN_FOLDER": str(said.parent),
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
             **variables,
@@ -183,6 +184,11 @@ def failures(said: Path) -> list[Failure]:
     """(rank, status, seconds, words) of each call of comm_wrong.py that was to fail."""
     found = re.findall(r"^(\d+) (\d+) (\d+\.\d) (.*)$", said.read_text(), re.MULTILINE)
     return sorted((int(r), int(s), float(t), w.replace(HOST, "HOST")) for r, s, t, w in found)
+
+
+def blamed(said: Path) -> dict[str, str]:
+    """Whom each rank fails for, as it notes for the closing error of `fairlead run`."""
+    return {path.suffix[1:]: path.read_text() for path in said.parent.glob("blames.*")}
 
 
 # --- one binary -------------------------------------------------------------------------------
@@ -500,6 +506,7 @@ def test_ranks_that_disagree_are_all_named_with_the_difference(
     assert "Traceback" not in done.stderr, done.stderr
     found = failures(said)
     assert {status for _, status, _, _ in found} == {DIFFER}
+    assert blamed(said) == dict.fromkeys("012", "1")
     assert max(seconds for _, _, seconds, _ in found) < 5
     a, b = "rank 1 (HOST) passed ", ", rank 0 (HOST) passed "
     call = "rank 1 (HOST) called {}while rank 0 (HOST) called {}: call {}".format
@@ -637,6 +644,7 @@ def test_rank_that_was_killed_on_another_node_is_named(
     found = failures(said)
     left = [rank for rank in range(3) if rank != int(gone)]
     assert [(f[0], f[1]) for f in found] == [(rank, PEER_LOST) for rank in left]
+    assert blamed(said) == {str(rank): gone for rank in left}
     for _, _, seconds, words in found:
         assert words.startswith(f"rank {gone} (HOST) has ended without fairlead_comm_finalize")
         assert seconds < 10
@@ -784,6 +792,7 @@ def test_rank_that_waits_in_finalize_of_mpi_is_named_by_the_others_at_once(
     ranks(3, "comm_wrong.py", "finalizes_mpi", mpi=mpi, limit_s=60, FAIRLEAD_COMM_NODE_RANKS=node)
     found = failures(said)
     assert [(rank, status) for rank, status, _, _ in found] == [(0, PEER_LOST), (2, PEER_LOST)]
+    assert blamed(said) == {"0": "1", "2": "1"}
     for _, _, seconds, words in found:
         assert "rank 1 (HOST) has ended without fairlead_comm_finalize" in words and seconds < 8
 

@@ -102,7 +102,7 @@ int Exchange::look(double waited, Error *error) {
             sent_to_first_ += under_way_;
         }
     }
-    if (!bad && judged_) bad = error->set(found_.status, "%s", found_.text);
+    if (!bad && judged_) *error = found_, bad = found_.status;
     pthread_mutex_unlock(&mutex_);
     return bad;
 }
@@ -112,7 +112,8 @@ int Exchange::verdict(Error *error) {
     Lock lock(mutex_);
     if (!judged_)
         if (int bad = take(error)) return bad;
-    return judged_ ? error->set(found_.status, "%s", found_.text) : 0;
+    if (judged_) *error = found_;
+    return judged_ ? found_.status : 0;
 }
 
 int Exchange::take(Error *error) {
@@ -151,8 +152,7 @@ int Exchange::judge(Error *error) {
     if (!bad) bad = crossed(error);
     if (!bad) return 0;
     judged_ = true;
-    found_.status = error->status;
-    memcpy(found_.text, error->text, sizeof found_.text);
+    found_ = *error;
     spread();
     return bad;
 }
@@ -213,7 +213,7 @@ int Exchange::left(Error *error) {
             const Standing::At &at = one->waits[i];
             if (at.lane == 0 || int(at.lane) >= lanes || ended[at.lane].come >= at.call) continue;
             const int q = ended[at.lane].rank;
-            return error->set(FAIRLEAD_DIFFER, "rank %d (%s) called finalize while rank %d (%s) called %s: call %llu of %s", q, world_->host(q), r, world_->host(r), kind_name(at.kind),
+            return error->by(q, FAIRLEAD_DIFFER, "rank %d (%s) called finalize while rank %d (%s) called %s: call %llu of %s", q, world_->host(q), r, world_->host(r), kind_name(at.kind),
                               static_cast<unsigned long long>(at.call), world_->watch->lanes[at.lane]->name());
         }
     }
@@ -248,8 +248,7 @@ void Exchange::report(const Error &error, bool first_is_gone) {
     Lock lock(mutex_);
     if (judged_) return;
     judged_ = true;
-    found_.status = error.status;
-    memcpy(found_.text, error.text, sizeof found_.text);
+    found_ = error;
     if (world_->rank == 0 || first_is_gone) return spread();
     told_ = found_;
     told_under_way_ = !send(&told_, sizeof told_, 0, VERDICT, &told_way_);

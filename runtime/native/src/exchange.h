@@ -48,10 +48,6 @@ class Exchange {
     size_t missing(uint32_t lane, uint64_t call, char *to, size_t size);
 
   private:
-    struct Verdict {
-        int32_t status;
-        char text[sizeof Error::text];
-    };
     static constexpr int STANDING = 1, VERDICT = 2;
     Standing standing() const;
     int take(Error *error);
@@ -70,10 +66,10 @@ class Exchange {
     pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // one thread at a time; the others need not look
     // The last message sent, and whether it is still in flight: to rank 0, or the verdict to all.
     Standing sent_ = {};
-    Verdict found_ = {}, told_ = {};
+    Error found_ = {}, told_ = {};
     union {
         Standing standing;
-        Verdict verdict;
+        Error verdict;
     } inbox_ = {};  // the message being received, and its tag
     int taking_ = 0;
     Mpi::Handle taking_way_ = 0, on_way_ = 0, told_way_ = 0;

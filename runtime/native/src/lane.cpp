@@ -224,7 +224,7 @@ class Lane::Wait {
         if (const int bad = world.watch->exchange.verdict(error)) return bad;
         gone_ = rank;
         const char *what = world.watch->lifeline.silent() ? "rank %d (%s): its host cannot be reached; rank %d waits in %s, call %llu of %s" : "rank %d (%s) has ended without fairlead_comm_finalize; rank %d waits in %s, call %llu of %s";
-        return error->set(FAIRLEAD_PEER_LOST, what, rank, world.host(rank), world.rank, kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
+        return error->by(rank, FAIRLEAD_PEER_LOST, what, rank, world.host(rank), world.rank, kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
     }
 
     // What the seats of this node show.
@@ -240,15 +240,15 @@ class Lane::Wait {
             if (ended == LEFT && most(load(&segment.seat(i).arrived), load(&segment.seat(i).promised)) >= lane_.calls_) ended = GOES_ON;
             if (ended) gone_ = rank;
             if (ended == FINALIZED && lane_.id_ == 0)
-                return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) ended after a call of its had failed; rank %d waits for it in %s, call %llu of %s", rank, world.host(rank), world.rank, kind_name(kind_),
+                return error->by(rank, FAIRLEAD_PEER_LOST, "rank %d (%s) ended after a call of its had failed; rank %d waits for it in %s, call %llu of %s", rank, world.host(rank), world.rank, kind_name(kind_),
                                   static_cast<unsigned long long>(lane_.calls_), lane_.name_);
             if (ended == FINALIZED)
-                return error->set(FAIRLEAD_DIFFER, "rank %d (%s) called finalize while rank %d (%s) called %s: call %llu of %s", rank, world.host(rank), world.rank, world.host(world.rank),
+                return error->by(rank, FAIRLEAD_DIFFER, "rank %d (%s) called finalize while rank %d (%s) called %s: call %llu of %s", rank, world.host(rank), world.rank, world.host(world.rank),
                                   kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
             if (ended != LEFT && segment.alive(i)) continue;
             if (load(&(segment.seat(i).*counter)) >= wanted) continue;  // it came, then ended
             gone_ = rank;
-            return error->set(FAIRLEAD_PEER_LOST, "rank %d (%s) has ended without fairlead_comm_finalize; rank %d waits for it in %s, call %llu of %s", rank, world.host(rank), world.rank,
+            return error->by(rank, FAIRLEAD_PEER_LOST, "rank %d (%s) has ended without fairlead_comm_finalize; rank %d waits for it in %s, call %llu of %s", rank, world.host(rank), world.rank,
                               kind_name(kind_), static_cast<unsigned long long>(lane_.calls_), lane_.name_);
         }
         if (lane_.abandoned_ && load(lane_.abandoned_)) return error->set(FAIRLEAD_MPI_FAILED, "another part of the call failed");
@@ -554,7 +554,7 @@ int Lane::differ(const Call &call, const Tensors &tensors, Wait &wait, Error *er
         const char *of = kind == BROADCAST ? "roots" : kind == TEAM ? "threads" : nullptr;
         if (of) snprintf(roots, sizeof roots, " (%s %d and %d)", of, int(b.kind >> 32), int(a.kind >> 32));
         else if (kind && (a.kind ^ b.kind) >> 16 & 0xff) snprintf(roots, sizeof roots, " (float32 travels as %s and as %s)", form_name(b.kind >> 16 & 0xff), form_name(a.kind >> 16 & 0xff));
-        return error->set(FAIRLEAD_DIFFER, "rank %d (%s) called %s while rank %d (%s) called %s%s: call %llu of %s", odd, host_b, kind_name(b.kind), usual, host_a, kind_name(a.kind), roots, number, name_);
+        return error->by(odd, FAIRLEAD_DIFFER, "rank %d (%s) called %s while rank %d (%s) called %s%s: call %llu of %s", odd, host_b, kind_name(b.kind), usual, host_a, kind_name(a.kind), roots, number, name_);
     }
     const int asked[2] = {usual, odd};
     for (int i = 0; i < 2; i++) {
@@ -570,13 +570,13 @@ int Lane::differ(const Call &call, const Tensors &tensors, Wait &wait, Error *er
     uint64_t i = 0;
     while (i < common && rows[0][i].form == rows[1][i].form && rows[0][i].count == rows[1][i].count) i++;
     if (i == common)
-        return error->set(FAIRLEAD_DIFFER, "rank %d (%s) passed %llu tensors to %s, rank %d (%s) passed %llu: call %llu of %s", odd, host_b, static_cast<unsigned long long>(b.count), kind_name(a.kind), usual,
+        return error->by(odd, FAIRLEAD_DIFFER, "rank %d (%s) passed %llu tensors to %s, rank %d (%s) passed %llu: call %llu of %s", odd, host_b, static_cast<unsigned long long>(b.count), kind_name(a.kind), usual,
                           host_a, static_cast<unsigned long long>(a.count), number, name_);
     char name[200] = "";
     if (i < tensors.count && tensors.at[i].name) snprintf(name, sizeof name, " (%.180s)", tensors.at[i].name);
     const Row &theirs = rows[1][i], &others = rows[0][i];
     const char *shape = uint32_t(theirs.form) == uint32_t(others.form) && theirs.count == others.count ? ", in another shape" : "";
-    return error->set(FAIRLEAD_DIFFER, "rank %d (%s) passed %s of %llu elements as tensor %llu%s to %s, rank %d (%s) passed %s of %llu%s: call %llu of %s", odd, host_b, form_name(uint32_t(theirs.form)),
+    return error->by(odd, FAIRLEAD_DIFFER, "rank %d (%s) passed %s of %llu elements as tensor %llu%s to %s, rank %d (%s) passed %s of %llu%s: call %llu of %s", odd, host_b, form_name(uint32_t(theirs.form)),
                       static_cast<unsigned long long>(theirs.count), static_cast<unsigned long long>(i), name, kind_name(a.kind), usual, host_a, form_name(uint32_t(others.form)),
                       static_cast<unsigned long long>(others.count), shape, number, name_);
 }
@@ -936,21 +936,14 @@ int Lane::judge(int nonfinite, Wait &wait, Error *error) {
 // its victims, who end first.
 void Lane::blame(const Error &error) const {
     const char *folder = getenv("FAIRLEAD_RUN_FOLDER");
-    if (!folder || !*folder || (error.status != FAIRLEAD_PEER_LOST && error.status != FAIRLEAD_DIFFER)) return;
-    for (const char *at = error.text; (at = strstr(at, "rank ")); at += 5) {
-        const char *name = strchr(at, '('), *end = name ? strstr(name, ")") : nullptr;
-        bool odd = false;
-        for (const char *what : {" has ended", " ended after", ": its host", " passed", " called"}) odd = odd || (end && !strncmp(end + 1, what, strlen(what)));
-        const size_t digits = strspn(at + 5, "0123456789");
-        if (!odd || !digits || at + 5 + digits + 1 != name) continue;
-        char path[600];
-        snprintf(path, sizeof path, "%s/blames.%d", folder, world_->rank);
-        const int file = ::open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-        if (file < 0) return;
-        if (write(file, at + 5, digits) < 0) unlink(path);
-        ::close(file);
-        return;
-    }
+    if (error.culprit < 0 || !folder || !*folder) return;
+    char path[600], number[16];
+    snprintf(path, sizeof path, "%s/blames.%d", folder, world_->rank);
+    const int digits = snprintf(number, sizeof number, "%d", error.culprit);
+    const int file = ::open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file < 0) return;
+    if (write(file, number, size_t(digits)) < 0) unlink(path);
+    ::close(file);
 }
 
 int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root, bool helper, Error *error) {

@@ -247,13 +247,23 @@ template <class T> class Room {
 // Why a call failed. Clear it before its first use: filling it with zeros takes as long as a small call.
 struct Error {
     int status;
+    int culprit;  // the rank that this one fails for; -1: none, or it is not known
     char text[1400];
-    void clear() { status = 0, text[0] = 0; }
+    void clear() { status = 0, culprit = -1, text[0] = 0; }
     __attribute__((format(printf, 3, 4))) int set(int code, const char *format, ...) {
         va_list values;
         va_start(values, format);
         vsnprintf(text, sizeof text, format, values);
         va_end(values);
+        culprit = -1;
+        return status = code;
+    }
+    __attribute__((format(printf, 4, 5))) int by(int rank, int code, const char *format, ...) {
+        va_list values;
+        va_start(values, format);
+        vsnprintf(text, sizeof text, format, values);
+        va_end(values);
+        culprit = rank;
         return status = code;
     }
 };
