@@ -155,9 +155,11 @@ class ImageFacts:
         parts: of consumers and of the MPIs' own libraries without symbol versions: which of the latter each needs, as
             in ``leads``.
         programs: what can be started, by path: "" for a program, with ``opens`` (libraries, itself or by what it
-            links), ``starts`` (programs) and ``static``; ``#!`` and its words for a script; ``-> PATH`` for a
-            symlink, also of a folder. Empty in facts of older versions: nothing is known of programs.
-        named: of a script, the programs with an MPI that its text names by path.
+            links), ``python`` (it contains the interpreter), ``starts`` (programs) and ``static``; ``#!`` and its words
+            for a script; ``-> PATH`` for a symlink, also of a folder or an MPI. Empty in facts of older versions: nothing is
+            known of programs.
+        named: of a script, or a program that opens libraries, the programs with an MPI and the MPIs that its text names.
+        capable: programs with an MPI that have file capabilities.
     """
 
     arch: str
@@ -175,3 +177,4 @@ class ImageFacts:
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     programs: Mapping[str, str] = field(default_factory=dict)
     named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    capable: tuple[str, ...] = ()

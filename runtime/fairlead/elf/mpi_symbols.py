@@ -90,6 +90,11 @@ def is_binding(soname: str) -> bool:
     return bool(_BINDING.match(soname) or _CORES.match(soname))
 
 
+def is_core(soname: str) -> bool:
+    """Whether a library is the part of an MPI that its own front and programs share."""
+    return bool(_CORES.match(soname))
+
+
 def is_request(soname: str) -> bool:
     """Whether a NEEDED entry asks for an MPI, even one of an unknown family.
 

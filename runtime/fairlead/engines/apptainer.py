@@ -46,6 +46,7 @@ class Apptainer(Driver):
     parting_options = MappingProxyType(
         {option: why for options, why in _PARTING.items() for option in options.split()}
     )
+    no_overlay = "--underlay"
     inside_variables = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
     inside_files = ("/.singularity.d",)
     config_keys = (

@@ -141,6 +141,8 @@ class Driver:
         config_files: places of its configuration file; ``{prefix}`` stands for its installation prefix.
         config_keys: the settings that affect how containers run.
         bind_limit: regular expression of what its options cannot express in a path, and why.
+        no_overlay: the option without which a rank's root is an overlay; in a user namespace that starts no program with
+            file capabilities (the kernel says EOVERFLOW).
         store_remedy: what to do when it is not known which file it opens for an image's name.
     """
 
@@ -165,6 +167,7 @@ class Driver:
     config_files: tuple[str, ...] = ()
     config_keys: tuple[str, ...] = ()
     bind_limit: tuple[str, str] = ("", "")
+    no_overlay: str = ""
     store_remedy: str = ""
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:

@@ -14,14 +14,17 @@ from pathlib import Path
 
 from fairlead.base.paths import resolve_in
 from fairlead.base.regular import open_regular
-from fairlead.elf.facts import Elf
+from fairlead.elf.facts import Elf, MpiLibrary
 from fairlead.elf.loader import system_folders
 from fairlead.elf.mpi_symbols import GLIBC_PIECES
 
 # Links below them are no programs, and there are thousands.
 _NO_PROGRAMS = ("/etc", "/var", "/usr/share", "/usr/include", "/usr/src", "/usr/lib/.build-id")
 _LONGEST_SCRIPT = 64 << 10  # of whose text programs are read
-_PATH = re.compile(r"(?<![\w./$}-])/[\w.+-]+(?:/[\w.+-]+)+")
+_MOST_OF_PROGRAM = 16 << 20  # of the names in a program
+_PATH = re.compile(
+    rb"(?<![\w./$}-])(?:(?:/[\w.+-]+){2,}|lib[\w+-]+\.so(?:\.\d+)*(?![\w./]))", re.ASCII
+)
 _LONGEST_SHEBANG = 127  # the kernel's; execve(2)
 
 
@@ -120,42 +123,68 @@ class Objects:
         found = {names[name] for name in asked for names in folders if name in names}
         return tuple(sorted(found.intersection(mpis)))
 
-    def programs(self, scripts: Mapping[str, str], links: Mapping[str, str]) -> dict[str, str]:
+    def programs(
+        self, scripts: Mapping[str, str], links: Mapping[str, str], mpis: Collection[str]
+    ) -> dict[str, str]:
         """What can be started, as :class:`~fairlead.elf.facts.ImageFacts` has it.
 
         Args:
             scripts: first lines by path.
             links: symlinks, also to folders.
+            mpis: links to these are kept too, for commands that name one.
         """
         found = {path: self._kind(elf) for path, elf in self._files.items() if elf.can_start}
         found |= scripts
         folders = {real.rpartition("/")[0] for real in found}
         above = {str(p) for f in folders for p in (Path(f), *Path(f).parents)}
         for link, real in links.items():
-            if not link.startswith(_NO_PROGRAMS) and (real in found or real in above):
+            if link.startswith(_NO_PROGRAMS):
+                continue
+            if real in found or real in above or real in mpis:
                 found[link] = f"-> {real}"
         return dict(sorted(found.items()))
 
     def named(
-        self, scripts: Iterable[str], programs: Collection[str]
+        self, scripts: Iterable[str], programs: Collection[str], mpis: Iterable[MpiLibrary]
     ) -> dict[str, tuple[str, ...]]:
-        """Of each script, those of ``programs`` that its text names by a path, also through symlinks."""
+        """Of each script, those of ``programs`` and ``mpis`` that its text names, by a path, also through symlinks.
+
+        And of each program that opens libraries itself; MPIs count by their names alone too.
+        """
+        called: dict[str, set[str]] = {}
+        for mpi in mpis:
+            for name in {*mpi.names, mpi.soname}:
+                called.setdefault(name, set()).add(mpi.path)
+        wanted = {*programs, *(path for paths in called.values() for path in paths)}
+        openers = (path for path, elf in self._files.items() if elf.can_start and elf.opens)
         found = {}
-        for script in scripts:
-            with open_regular(self._root / script.lstrip("/")) as stream:
-                text = stream.read(_LONGEST_SCRIPT).decode("utf-8", "replace")
-            lines = "\n".join(
-                line for line in text.splitlines() if not line.lstrip().startswith("#")
-            )
-            paths = {self._resolved(path) for path in _PATH.findall(lines)}
-            if there := tuple(sorted(paths.intersection(programs))):
-                found[script] = there
+        for path, most in (
+            *((p, _LONGEST_SCRIPT) for p in scripts),
+            *((p, _MOST_OF_PROGRAM) for p in openers if called),
+        ):
+            with open_regular(self._root / path.lstrip("/")) as stream:
+                text = stream.read(most)
+            if most == _LONGEST_SCRIPT:
+                text = b"\n".join(
+                    line for line in text.splitlines() if not line.lstrip().startswith(b"#")
+                )
+            words = {word.decode("ascii") for word in _PATH.findall(text)}
+            by_path = {self._resolved(word) for word in words if "/" in word}
+            by_name = (called[word] for word in words if len(called.get(word, ())) == 1)
+            if there := by_path.intersection(wanted).union(*by_name) - {path}:
+                found[path] = tuple(sorted(there))
         return found
 
     def _kind(self, elf: Elf) -> str:
         parts = (elf, *self.behind(elf.path))
         opens = any(e.opens for e in parts) and bool(elf.interpreter)
-        flags = {"opens": opens, "starts": elf.starts, "static": not elf.interpreter}
+        python = any(name.startswith("libpython3") for e in parts for name in (e.soname, *e.needed))
+        flags = {
+            "opens": opens,
+            "python": python,
+            "starts": elf.starts,
+            "static": not elf.interpreter,
+        }
         return " ".join(name for name, is_so in flags.items() if is_so)
 
     def _find(self, name: str, by: Elf) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -68,6 +69,8 @@ def scan_tree(root: Path, budget: Budget | None = None) -> ImageFacts:
     libraries = [elf for elf in elves.values() if is_mpi_library(elf)]
     budget.mpis(len(libraries))
     mpis = [_mpi(root, elf, objects) for elf in libraries]
+    for part in (part for mpi in mpis for part in objects.behind(mpi.path)):
+        elves[part.path] = replace(part, holds="")  # Open MPI 6 has its messages in libopen-pal
     paths = {mpi.path for mpi in mpis}
     ends = {*paths, *(p for p, e in elves.items() if _asks(e) or contains_mpi(e))}
     leads = objects.leads(ends)
@@ -95,8 +98,9 @@ def scan_tree(root: Path, budget: Budget | None = None) -> ImageFacts:
         libgfortran=libgfortran,
         leads=leads,
         parts=objects.among({*own, *(e.path for e in consumers)} - paths, set(own)),
-        programs=objects.programs(scripts, links),
-        named=objects.named(scripts, {elf.path for elf in consumers if elf.can_start}),
+        programs=objects.programs(scripts, links, paths),
+        capable=tuple(e.path for e in consumers if e.can_start and _is_capable(root, e.path)),
+        named=objects.named(scripts, {elf.path for elf in consumers if elf.can_start}, mpis),
     )
 
 
@@ -152,6 +156,14 @@ def _candidates(
                     yield path, (status.st_dev, status.st_ino)
             except PermissionError:
                 continue
+
+
+def _is_capable(root: Path, path: str) -> bool:
+    try:
+        return bool(os.getxattr(root / path.lstrip("/"), "security.capability"))
+    except OSError as exc:
+        # So it is within a user namespace to whose ids they do not belong.
+        return exc.errno == errno.EOVERFLOW
 
 
 def _asks(elf: Elf) -> bool:

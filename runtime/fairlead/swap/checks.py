@@ -92,11 +92,20 @@ def program(plan: Plan) -> Iterator[Finding]:
                 image=plan.image,
                 near=f"; near: {some(near)}" if near else "",
             )
+        elif named.path in plan.facts.capable and (option := _overlaid(plan)):
+            yield error("program-capabilities", path=named.path, engine=plan.engine, option=option)
         elif named.kind is Kind.STATIC:
             yield warning("program-static", path=named.path)
         elif named.kind is Kind.NONE:
             what = f"{named.path} needs no MPI; nothing will be proved of it"
             yield _ok("program", what, f"named by {named.asked}")
+
+
+def _overlaid(plan: Plan) -> str:
+    """The option that does without the overlay in which a program with file capabilities would not start."""
+    engine = plan.engine
+    option = ENGINES.get(engine.kind).no_overlay if engine.kind in ENGINES else ""
+    return "" if option in plan.request.engine_args or not engine.userns_per_rank else option
 
 
 def families(plan: Plan) -> Iterator[Finding]:
@@ -208,6 +217,8 @@ def _not_linked(library: MpiLibrary, linked: Linked) -> Iterator[Finding]:
             yield warning("symbols-internal-called", **given)
     for bare in linked.bare:
         yield error("interface-bare", bare=bare, library=library, kinds=", ".join(bare.kinds))
+    for path in linked.apart:
+        yield error("interface-apart", path=path, library=library)
     for twice in linked.twice:
         yield error("two-libraries", twice=twice, library=library)
 

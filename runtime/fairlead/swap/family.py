@@ -13,7 +13,15 @@ from fairlead.mpi.cross_abi import crossing, some
 from fairlead.mpi.host import HostMpi
 from fairlead.swap.layout import ALIASES
 from fairlead.swap.model import Line, Request
-from fairlead.swap.reach import Reach, by_family, in_text, programs_of, reach
+from fairlead.swap.reach import (
+    Kind,
+    Reach,
+    by_family,
+    families_of,
+    in_text,
+    programs_of,
+    reach,
+)
 
 NOTHING_NAMED = Request()
 
@@ -31,7 +39,7 @@ def choose_host(
     wanted, found = image_family(facts, request), in_reach(facts, request)
     if not any(_starts(h, started) and h.library.family is wanted for h in hosts):
         may = reach(facts, request)
-        others = by_family(facts, may) if may.open_ended else {}
+        others = possible(facts, may)
         usable = (h.library.family for h in hosts if _starts(h, started))
         wanted = next((family for family in usable if family in others), wanted)
     near = [h for h in hosts if h.library.family is wanted and _starts(h, started)]
@@ -76,7 +84,7 @@ def image_family(facts: ImageFacts, request: Request = NOTHING_NAMED) -> AbiFami
     if certain := _certain(facts, found):
         return certain
     families = by_family(facts, found)
-    if found.open_ended and request.family in families:
+    if request.family in possible(facts, found):
         return request.family
     families = families or by_family(facts, Reach((), facts.consumers))
     wanted = {family: len(files) for family, files in families.items()}
@@ -90,7 +98,7 @@ def image_family(facts: ImageFacts, request: Request = NOTHING_NAMED) -> AbiFami
 
 
 def _certain(facts: ImageFacts, found: Reach) -> AbiFamily | None:
-    """The family that named programs ask for by their links, or that those ask for which a script names."""
+    """The family that named programs ask for by their links, or that what a text names asks for."""
     for program in found.programs:
         for elf in (e for e in found.files if program.path == e.path and program.path):
             if asked := list(asked_by(facts, elf).values()):
@@ -102,9 +110,20 @@ def _certain(facts: ImageFacts, found: Reach) -> AbiFamily | None:
     if found.exact and not by_family(facts, found):  # Fortran may link an MPI's interface alone
         return next((f for elf in found.files for f in asked_by(facts, elf).values()), None)
     named = in_text(facts, found)
-    files = tuple(elf for elf in facts.consumers if elf.path in named)
-    families = by_family(facts, Reach((), files))
-    return next(iter(families)) if len(families) == 1 else None
+    asked = [f for e in facts.consumers if e.path in named for f in families_of(facts, e)]
+    families = {*asked, *(mpi.family for mpi in facts.mpis if mpi.path in named)}
+    return families.pop() if len(families) == 1 else None
+
+
+def possible(facts: ImageFacts, found: Reach) -> frozenset[AbiFamily]:
+    """The families of which programs that open libraries or start others may use one; empty where that is certain.
+
+    What opens libraries may open any MPI of the image, by its name.
+    """
+    if not found.open_ended or _certain(facts, found):
+        return frozenset()
+    opened = any(program.kind is Kind.OPENS for program in found.programs)
+    return frozenset(by_family(facts, found)).union(m.family for m in facts.mpis if opened)
 
 
 def replaceable(

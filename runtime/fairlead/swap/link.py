@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from fairlead.elf.facts import Elf, ImageFacts
-from fairlead.elf.mpi_symbols import is_binding
+from fairlead.elf.mpi_symbols import is_binding, is_core
 from fairlead.mpi.host import HostMpi
 from fairlead.swap.model import Plan
 
@@ -64,6 +64,7 @@ class Linked:
     Attributes:
         files: paths of what is loaded from the image.
         needs: how many symbols, beyond the standard's functions, these need of the image's MPI.
+        apart: those of them that work only with the image's MPI: its core (Open MPI 6), and OpenSHMEM of another release.
     """
 
     files: frozenset[str]
@@ -71,6 +72,7 @@ class Linked:
     lacks: tuple[Lack, ...]
     twice: tuple[Twice, ...]
     bare: tuple[Bare, ...] = ()
+    apart: tuple[str, ...] = ()
 
 
 def link(plan: Plan, host: HostMpi) -> Linked:
@@ -100,7 +102,8 @@ def link(plan: Plan, host: HostMpi) -> Linked:
         n for e in wanted for of in (e.imports, e.calls) for names in of.values() for n in names
     }
     bare = _bare(facts, host, kept)
-    return Linked(frozenset(kept), len(asked), lacks, _twice(facts, host, kept), bare)
+    twice, apart = _twice(facts, host, kept), _apart(plan, host, kept)
+    return Linked(frozenset(kept), len(asked), lacks, twice, bare, apart)
 
 
 def _staged(plan: Plan) -> set[str]:
@@ -136,6 +139,25 @@ def _bare(facts: ImageFacts, host: HostMpi, kept: Collection[str]) -> tuple[Bare
             lacking = tuple(sorted(users.get(elf.path, set()) - offered))
             found += [Bare(elf, lacking)] if lacking else []
     return tuple(found)
+
+
+def _apart(plan: Plan, host: HostMpi, kept: Collection[str]) -> tuple[str, ...]:
+    """Where the inner libraries of two MPIs have other names, their structures differ too; OpenSHMEM works on these."""
+    own = [_inner(m.elf) for m in plan.facts.mpis if m.family is host.library.family]
+    other = bool(own) and _inner(host.library.elf) not in own
+    names = {e.path: e.soname for e in plan.facts.consumers} | {
+        real: name for needed in plan.facts.parts.values() for name, real in needed.items()
+    }
+    bound = set(plan.bound)
+    return tuple(
+        path
+        for path in sorted({*kept} - bound)
+        if is_core(names.get(path, "")) or (other and names.get(path, "").startswith("liboshmem."))
+    )
+
+
+def _inner(mpi: Elf) -> frozenset[str]:
+    return frozenset(n for n in mpi.needed if n.startswith(("libopen-", "libopen_")))
 
 
 def _framework(path: str) -> str:

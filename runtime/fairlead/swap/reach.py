@@ -21,6 +21,8 @@ from fairlead.swap.model import Request
 
 # Where a name without a slash is looked for, if the image does not say; as Apptainer and Docker do.
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PATHS = re.compile(r"(?<![\w./$}-])(?:/[\w.+-]+){2,}")
+_PYTHON_MODULE = re.compile(r"/(?:site|dist)-packages/|\.(?:cpython-\w+|abi3)[^/]*\.so$")
 _DEEPEST = 4  # scripts whose interpreter is a script; the kernel's own limit (execve(2))
 
 
@@ -61,10 +63,12 @@ class Reach:
     Attributes:
         programs: empty: nothing was named, and anything may run.
         files: of the image's consumers, those that they are or can load.
+        words: paths in the image that the command gives to its program.
     """
 
     programs: tuple[Program, ...]
     files: tuple[Elf, ...]
+    words: tuple[str, ...] = ()
 
     @property
     def exact(self) -> bool:
@@ -103,7 +107,13 @@ def reach(facts: ImageFacts, request: Request) -> Reach:
         return Reach((), facts.consumers)
     paths = {path for program in programs for path in _loaded(facts, program, request)}
     own = tuple(e for n, e in request.outside.items() if n in {p.asked for p in programs})
-    return Reach(programs, (*own, *(e for e in facts.consumers if e.path in paths)))
+    words: tuple[str, ...] = ()
+    if any(p.kind in (Kind.PYTHON, Kind.OPENS, Kind.STARTS) for p in programs):
+        words = tuple(
+            _real(facts, path)[0] for w in request.command[1:] for path in _PATHS.findall(w)
+        )
+        paths |= _closure(facts, [word for word in words if word in facts.leads])
+    return Reach(programs, (*own, *(e for e in facts.consumers if e.path in paths)), words)
 
 
 def inside_of(facts: ImageFacts, request: Request) -> Elf | None:
@@ -130,7 +140,7 @@ def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[El
             continue  # an interface to another language that nothing in reach uses
         if is_plugin(elf, homes):
             continue  # the image's MPI alone would open it
-        families = set(asked_by(facts, elf).values())
+        families = families_of(facts, elf)
         if families and family not in families:
             continue  # `families` reports it; of mpi4py's modules the one of the mapped family is taken
         if contains_mpi(elf) and not found.exact and elf.path not in _named(found):
@@ -168,9 +178,18 @@ def by_family(facts: ImageFacts, found: Reach) -> dict[AbiFamily, list[Elf]]:
             continue
         if is_plugin(elf, homes):
             continue
-        for family in dict.fromkeys(asked_by(facts, elf).values()):
+        for family in families_of(facts, elf):
             families.setdefault(family, []).append(elf)
     return families
+
+
+def families_of(facts: ImageFacts, elf: Elf) -> tuple[AbiFamily, ...]:
+    """The families that a file asks for; where it asks for none, as Fortran and OpenSHMEM programs do, those behind it."""
+    if asked := asked_by(facts, elf):
+        return tuple(dict.fromkeys(asked.values()))
+    behind = _closure(facts, [elf.path])
+    users = (e for e in facts.consumers if e.path in behind)
+    return tuple(dict.fromkeys(f for e in users for f in asked_by(facts, e).values()))
 
 
 def is_plugin(elf: Elf, homes: Iterable[str]) -> bool:
@@ -190,12 +209,13 @@ def started(facts: ImageFacts, found: Reach) -> set[str]:
 
 
 def in_text(facts: ImageFacts, found: Reach) -> set[str]:
-    """The programs with an MPI that the text of named scripts has."""
-    return {path for named in _texts(facts, found) for path in named}
+    """The programs with an MPI, and the MPIs, that the text of named scripts and programs has, or the command itself."""
+    return {path for named in _texts(facts, found) for path in named} | set(found.words)
 
 
 def _texts(facts: ImageFacts, found: Reach) -> Iterator[Sequence[str]]:
-    return (facts.named.get(path, ()) for p in found.programs for path in p.chain)
+    chains = (path for p in found.programs for path in p.chain)
+    return (facts.named.get(path, ()) for path in (*chains, *found.words))
 
 
 def _named(found: Reach) -> set[str]:
@@ -343,7 +363,10 @@ def _loaded(facts: ImageFacts, program: Program, request: Request) -> set[str]:
     if program.kind is Kind.PYTHON:
         return _closure(facts, [program.path, *_modules(facts, program, request)])
     if program.kind is Kind.OPENS:
-        return (everything - starts) | {program.path}
+        opened = everything - starts
+        if "python" not in facts.programs.get(program.path, "").split():
+            opened = {path for path in opened if not _PYTHON_MODULE.search(path)}
+        return opened | {program.path}
     if program.kind is Kind.UNKNOWN and program.path and not facts.programs:
         return (everything - starts) | {program.path}
     if program.kind in (Kind.STATIC, Kind.NONE, Kind.MISSING):

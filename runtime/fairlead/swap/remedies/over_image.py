@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from fairlead.elf.mpi_symbols import is_core
 from fairlead.engines.registry import ENGINES
 from fairlead.swap.model import Bind, Line, Plan
 from fairlead.swap.remedies.model import Changes, Draft, RankReport, Remedy
@@ -79,7 +80,10 @@ def _bindings(draft: Draft) -> Iterator[tuple[str, str, str]]:
     assert host is not None and staging is not None
     real = {link.rpartition("/")[2]: target for link, target in staging.aliases}
     there = {f"lib/{elf.name}" for elf in host.companions} & {f.target for f in staging.files}
-    for elf in draft.inputs.facts.consumers:
-        name = real.get(elf.soname, elf.soname)
+    there |= {f.target for f in staging.files if is_core(f.target.rpartition("/")[2])}
+    facts = draft.inputs.facts
+    own = {path: name for needed in facts.parts.values() for name, path in needed.items()}
+    for path, soname in {**own, **{e.path: e.soname for e in facts.consumers}}.items():
+        name = real.get(soname, soname)
         if f"lib/{name}" in there:
-            yield name, elf.path, "it belongs to the MPI that is replaced"
+            yield name, path, "it belongs to the MPI that is replaced"
