@@ -170,7 +170,7 @@ class Objects:
                 )
             words = {word.decode("ascii") for word in _PATH.findall(text)}
             by_path = {self._resolved(word) for word in words if "/" in word}
-            by_name = (called[word] for word in words if len(called.get(word, ())) == 1)
+            by_name = (called[word] for word in words if word in called)
             if there := by_path.intersection(wanted).union(*by_name) - {path}:
                 found[path] = tuple(sorted(there))
         return found

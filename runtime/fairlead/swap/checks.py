@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from fairlead.base.errors import Finding, Severity, error, info, warning
@@ -23,7 +23,15 @@ from fairlead.swap.family import image_family, in_reach, own_mpi, speaks
 from fairlead.swap.glibc import Glibc, GlibcWay, host_glibc
 from fairlead.swap.link import Linked, link
 from fairlead.swap.model import MOUNT, Plan
-from fairlead.swap.reach import Kind, by_family, in_text, programs_of, reach, started
+from fairlead.swap.reach import (
+    Kind,
+    by_family,
+    in_text,
+    in_text_closure,
+    programs_of,
+    reach,
+    started,
+)
 from fairlead.swap.remedies.gpu_transport import gpu_transport
 
 _SETTLED = (Kind.NONE, Kind.MISSING, Kind.STATIC)  # programs of which no file needs an MPI
@@ -182,18 +190,20 @@ def symbols(plan: Plan, host: HostMpi) -> Iterator[Finding]:
     # The image's Fortran and C++ bindings stay in place.
     bindings = (elf for elf in plan.facts.consumers if elf.soname)
     offered = {s for e in (library.elf, *host.companions, *bindings) for s in e.mpi_exports}
-    complete = True
     linked = link(plan, host)
     looked_at = [elf for elf in plan.consumers if elf.mpi_imports and elf.path in linked.files]
-    for elf in looked_at:
-        if lacking := sorted(set(elf.mpi_imports) - offered):
-            complete = False
-            more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
-            missing = ", ".join(lacking[:5]) + more
-            yield error("symbols", elf=elf, library=library, missing=missing)
-    for finding in _not_linked(library, linked):
-        complete = False
-        yield finding
+    found = [*_not_defined(library, looked_at, offered), *_not_linked(library, linked)]
+    if found and (sure := in_text_closure(plan.facts, reach(plan.facts, plan.request))):
+        # Of what a script or the command names it is known what will run; the rest only may.
+        named = replace(plan, consumers=tuple(e for e in plan.consumers if e.path in sure))
+        files = [elf for elf in looked_at if elf.path in sure]
+        certain = [
+            *_not_defined(library, files, offered),
+            *_not_linked(library, link(named, host)),
+        ]
+        found = [f if f in certain else replace(f, severity=Severity.WARNING) for f in found]
+    complete = not found
+    yield from found
     count = len({s for e in looked_at for s in e.mpi_imports})
     if not count and not linked.needs:
         yield from _unseen(plan)
@@ -203,6 +213,16 @@ def symbols(plan: Plan, host: HostMpi) -> Iterator[Finding]:
             what = f"all {linked.needs} symbols of its MPI that the image needs are in the host's"
         why = f"{len(looked_at)} files; {library.title} reaches MPI {library.level}"
         yield _ok("symbols", what, why)
+
+
+def _not_defined(
+    library: MpiLibrary, files: Iterable[Elf], offered: Collection[str]
+) -> Iterator[Finding]:
+    for elf in files:
+        if lacking := sorted(set(elf.mpi_imports).difference(offered)):
+            more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
+            missing = ", ".join(lacking[:5]) + more
+            yield error("symbols", elf=elf, library=library, missing=missing)
 
 
 def _not_linked(library: MpiLibrary, linked: Linked) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from fairlead.swap.model import Request
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PATHS = re.compile(r"(?<![\w./$}-])(?:/[\w.+-]+){2,}")
 _PYTHON_MODULE = re.compile(r"/(?:site|dist)-packages/|\.(?:cpython-\w+|abi3)[^/]*\.so$")
+_R_PACKAGE = re.compile(r"/R/(?:[^/]+/)*(?:site-)?library/")
 _DEEPEST = 4  # scripts whose interpreter is a script; the kernel's own limit (execve(2))
 
 
@@ -31,6 +32,7 @@ class Kind(enum.StrEnum):
 
     LINKED = "linked"  # by what it links, or it contains one
     PYTHON = "python"  # by modules that it imports
+    R = "r"  # by packages that it loads
     OPENS = "opens"  # by libraries that it opens
     STARTS = "starts"  # by programs that it starts
     STATIC = (
@@ -86,7 +88,7 @@ class Reach:
     @property
     def may_import(self) -> bool:
         """A Python may run, and import mpi4py."""
-        others = (Kind.LINKED, Kind.NONE, Kind.STATIC, Kind.MISSING)
+        others = (Kind.LINKED, Kind.R, Kind.NONE, Kind.STATIC, Kind.MISSING)
         called = [p.kind not in others or MPI4PY_MODULE.match(p.path) for p in self.programs]
         return not called or any(called)
 
@@ -108,7 +110,7 @@ def reach(facts: ImageFacts, request: Request) -> Reach:
     paths = {path for program in programs for path in _loaded(facts, program, request)}
     own = tuple(e for n, e in request.outside.items() if n in {p.asked for p in programs})
     words: tuple[str, ...] = ()
-    if any(p.kind in (Kind.PYTHON, Kind.OPENS, Kind.STARTS) for p in programs):
+    if any(p.kind in (Kind.PYTHON, Kind.R, Kind.OPENS, Kind.STARTS) for p in programs):
         words = tuple(
             _real(facts, path)[0] for w in request.command[1:] for path in _PATHS.findall(w)
         )
@@ -213,6 +215,16 @@ def in_text(facts: ImageFacts, found: Reach) -> set[str]:
     return {path for named in _texts(facts, found) for path in named} | set(found.words)
 
 
+def in_text_closure(facts: ImageFacts, found: Reach) -> set[str]:
+    """The files that are loaded by what :func:`in_text` has; empty where no text names anything, or all files in reach are."""
+    named = set() if found.exact else in_text(facts, found) & _known(facts)
+    return _closure(facts, {*named, *_named(found)}) if named else set()
+
+
+def _known(facts: ImageFacts) -> set[str]:
+    return {e.path for e in facts.consumers} | {mpi.path for mpi in facts.mpis}
+
+
 def _texts(facts: ImageFacts, found: Reach) -> Iterator[Sequence[str]]:
     chains = (path for p in found.programs for path in p.chain)
     return (facts.named.get(path, ()) for path in (*chains, *found.words))
@@ -243,6 +255,7 @@ def _called(facts: ImageFacts, command: Sequence[str], request: Request) -> list
         uses_mpi = (
             Kind.LINKED,
             Kind.PYTHON,
+            Kind.R,
             Kind.OPENS,
             Kind.STARTS,
         )  # `make install` is no program
@@ -278,6 +291,8 @@ def _kind(facts: ImageFacts, chain: Sequence[str], asked_for: bool) -> Kind:
         return Kind.UNKNOWN  # its interpreter is not in the image
     if any(map(is_python, chain)):
         return Kind.PYTHON
+    if any(posixpath.basename(path) in ("R", "Rscript") for path in chain):
+        return Kind.R
     kinds = {"starts": Kind.STARTS, "opens": Kind.OPENS, "static": Kind.STATIC}
     if asked_for and "static" in what.split():
         return Kind.STATIC  # named as the one that uses MPI, and not as one that starts it
@@ -362,6 +377,9 @@ def _loaded(facts: ImageFacts, program: Program, request: Request) -> set[str]:
         return _closure(facts, [program.path])
     if program.kind is Kind.PYTHON:
         return _closure(facts, [program.path, *_modules(facts, program, request)])
+    if program.kind is Kind.R:
+        packages = [e.path for e in facts.consumers if _R_PACKAGE.search(e.path)]
+        return _closure(facts, packages)
     if program.kind is Kind.OPENS:
         opened = everything - starts
         if "python" not in facts.programs.get(program.path, "").split():

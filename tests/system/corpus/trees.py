@@ -28,12 +28,17 @@ LIB = "usr/lib/x86_64-linux-gnu"
 _FORMAT = 2  # moves when this file makes other trees of the same table
 _SYSTEM = ("dash", "coreutils", "python3")
 _OPENMPI = {"bookworm": "libopenmpi3", "trixie": "libopenmpi40", "sid": "libopenmpi40"}
-_SCIENCE = ("python3-mpi4py", "python3-h5py-mpi", "python3-petsc4py-real3.18", "r-cran-rmpi")
+_SCIENCE = (
+    "python3-mpi4py", "python3-h5py-mpi", "python3-petsc4py-real3.18", "r-cran-rmpi",
+    "bash", "coreutils", "debianutils", "grep", "sed",  # essential, and needed by R
+)  # fmt: skip
 _TOOLS = ("libmpich-dev", "libopenmpi-dev", "gfortran-12")
 # What the maintainer scripts of Debian's packages would link: link, target.
 _ALTERNATIVES = (
     (f"{LIB}/libblas.so.3", "blas/libblas.so.3"),
     (f"{LIB}/liblapack.so.3", "lapack/liblapack.so.3"),
+    ("usr/bin/which", "which.debianutils"),
+    ("etc/R/Renviron", "../../usr/lib/R/etc/Renviron.ucf"),
     ("usr/lib/petscdir/3.18", "petsc3.18/x86_64-linux-gnu-real"),
     ("usr/lib/python3/dist-packages/petsc4py", "../../petscdir/petsc3.18/x86_64-linux-gnu-real/lib/python3/dist-packages/petsc4py"),
 )  # fmt: skip
@@ -68,7 +73,8 @@ class Mpi:
 def debian(suite: str, *more: str, system: bool = True) -> Path:
     """A tree of a Debian's packages with all that they depend on; no script of theirs has run."""
     packages = ("libc-bin", *(_SYSTEM if system else ()), *more)
-    name = f"{suite}-{hashlib.sha256(repr(packages).encode()).hexdigest()[:8]}"
+    links = _ALTERNATIVES if {*_SCIENCE} <= {*packages} else ()
+    name = f"{suite}-{hashlib.sha256(repr((*packages, *links)).encode()).hexdigest()[:8]}"
 
     def fill(tree: Path) -> None:
         for folder in ("bin", "sbin", "lib", "lib64"):
@@ -85,7 +91,7 @@ def debian(suite: str, *more: str, system: bool = True) -> Path:
             )
             _shell(unpack)
         shutil.rmtree(work)
-        for place, target in _ALTERNATIVES:
+        for place, target in links:
             link = tree / place
             if (link.parent / target).exists() and not link.is_symlink():
                 link.symlink_to(target)
@@ -142,7 +148,8 @@ def _linked(source: Path, target: Path) -> None:
 def key(of: Image) -> str:
     """Moves when its tree would be another one."""
     there = [p for f in of.mpis for p in PROGRAMS.values() if has(of, f, p)]
-    text = repr((_FORMAT, of, there)).encode() + b"".join(
+    more = (_SCIENCE, _ALTERNATIVES) if of.name == "bookworm-science" else ()
+    text = repr((_FORMAT, of, there, *more)).encode() + b"".join(
         f.read_bytes() for f in sorted(SOURCES.iterdir())
     )
     return hashlib.sha256(text).hexdigest()[:8]
