@@ -160,6 +160,7 @@ class ImageFacts:
             known of programs.
         named: of a script, or a program that opens libraries, the programs with an MPI and the MPIs that its text names.
         capable: programs with an MPI that have file capabilities.
+        set_ids: those that change to another user or group than root's.
     """
 
     arch: str
@@ -178,3 +179,4 @@ class ImageFacts:
     programs: Mapping[str, str] = field(default_factory=dict)
     named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     capable: tuple[str, ...] = ()
+    set_ids: tuple[str, ...] = ()

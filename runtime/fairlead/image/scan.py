@@ -84,6 +84,7 @@ def scan_tree(root: Path, budget: Budget | None = None) -> ImageFacts:
             consumers.append(replace(elf, tied=tied))
     own = own_libraries(root, objects, paths | parts, budget)
     consumers = [with_imports(root, elf, objects, own, budget) for elf in consumers]
+    started = [elf.path for elf in consumers if elf.can_start]
     return ImageFacts(
         arch=libc.machine if libc else "",
         glibc=libc.offers.get("GLIBC", "") if libc else "",
@@ -99,7 +100,8 @@ def scan_tree(root: Path, budget: Budget | None = None) -> ImageFacts:
         leads=leads,
         parts=objects.among({*own, *(e.path for e in consumers)} - paths, set(own)),
         programs=objects.programs(scripts, links, paths),
-        capable=tuple(e.path for e in consumers if e.can_start and _is_capable(root, e.path)),
+        capable=tuple(path for path in started if _is_capable(root, path)),
+        set_ids=tuple(path for path in started if _sets_ids(root, path)),
         named=objects.named(scripts, {elf.path for elf in consumers if elf.can_start}, mpis),
     )
 
@@ -164,6 +166,12 @@ def _is_capable(root: Path, path: str) -> bool:
     except OSError as exc:
         # So it is within a user namespace to whose ids they do not belong.
         return exc.errno == errno.EOVERFLOW
+
+
+def _sets_ids(root: Path, path: str) -> bool:
+    status = (root / path.lstrip("/")).lstat()
+    user = status.st_mode & stat.S_ISUID and status.st_uid
+    return bool(user or (status.st_mode & stat.S_ISGID and status.st_gid))
 
 
 def _asks(elf: Elf) -> bool:

@@ -25,6 +25,7 @@ from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Progress
 from fairlead.detect import capture, profile_capture
 from fairlead.detect.capture import Capture
+from fairlead.elf.facts import AbiFamily
 from fairlead.elf.patchelf import find_patchelf
 from fairlead.engines import registry as engines
 from fairlead.image import keys, signature
@@ -44,6 +45,7 @@ from fairlead.swap import checks
 from fairlead.swap.family import replaceable
 from fairlead.swap.model import Inputs, Plan, Request
 from fairlead.swap.plan import plan
+from fairlead.swap.reach import reach
 
 
 def prepare(
@@ -148,6 +150,7 @@ def _findings(planned: Plan, situation: Situation, comm: CommChoice) -> Iterator
         yield from _other_launcher(site, planned.launcher)
     if not there:
         yield from _objection(planned, situation.environ)
+        yield from _privileged(planned, folder=situation.image.format == "sandbox")
     yield from checks.check(planned)
     yield from comm.findings
     yield from _of_the_engine(planned, elsewhere=there is not None)
@@ -299,6 +302,27 @@ def _objection(plan: Plan, environ: Mapping[str, str]) -> Iterator[Finding]:
     found = registry.objection(plan.launcher, plan.request.shape, os.geteuid(), environ)
     if found:
         yield found
+
+
+def _privileged(plan: Plan, folder: bool) -> Iterator[Finding]:
+    """Programs that start with other rights than their rank, where they cannot.
+
+    Args:
+        folder: the image is one; Apptainer makes no overlay of it.
+    """
+    facts, engine = plan.facts, plan.engine
+    family = plan.host.library.family if plan.host else plan.family
+    set_ids = facts.set_ids if os.geteuid() == 0 and family is AbiFamily.OPENMPI else ()
+    no_overlay = (
+        engines.ENGINES.get(engine.kind).no_overlay if engine.kind in engines.ENGINES else ""
+    )
+    plain = folder or not engine.userns_per_rank or no_overlay in plan.request.engine_args
+    capable = facts.capable if no_overlay and not plain else ()
+    for program in reach(facts, plan.request).programs if set_ids or capable else ():
+        if program.path in set_ids:
+            yield error("program-set-id", path=program.path)
+        if program.path in capable:
+            yield error("program-capabilities", path=program.path, engine=engine, option=no_overlay)
 
 
 def refuse(prepared: Prepared) -> FairleadError:

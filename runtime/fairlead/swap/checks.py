@@ -100,20 +100,11 @@ def program(plan: Plan) -> Iterator[Finding]:
                 image=plan.image,
                 near=f"; near: {some(near)}" if near else "",
             )
-        elif named.path in plan.facts.capable and (option := _overlaid(plan)):
-            yield error("program-capabilities", path=named.path, engine=plan.engine, option=option)
         elif named.kind is Kind.STATIC:
             yield warning("program-static", path=named.path)
         elif named.kind is Kind.NONE:
             what = f"{named.path} needs no MPI; nothing will be proved of it"
             yield _ok("program", what, f"named by {named.asked}")
-
-
-def _overlaid(plan: Plan) -> str:
-    """The option that does without the overlay in which a program with file capabilities would not start."""
-    engine = plan.engine
-    option = ENGINES.get(engine.kind).no_overlay if engine.kind in ENGINES else ""
-    return "" if option in plan.request.engine_args or not engine.userns_per_rank else option
 
 
 def families(plan: Plan) -> Iterator[Finding]:

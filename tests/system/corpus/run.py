@@ -116,10 +116,14 @@ def run(row: Row, who: truth.User | None) -> Cell:
         refused = tuple(dict.fromkeys(f["check"] for f in errors))
     why = " ".join(errors[0]["what"].split()) if refused else ""
     code = done.code
+    wrong = ""
     if refused:
-        done = truth.run(row, who, *FORCED)
+        try:
+            done = truth.run(row, who, *FORCED, limit_s=60)
+        except subprocess.TimeoutExpired:
+            wrong = "no end within 60 s"
     shown = why.replace(str(who.shared / "kept") if who else "", "").replace(str(hosts.KEPT), "")
-    wrong = truth.wrong(row, done)
+    wrong = wrong or truth.wrong(row, done)
     return Cell(**asdict(row), code=code, refused=refused, why=shown, wrong=wrong)
 
 

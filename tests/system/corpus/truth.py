@@ -159,10 +159,17 @@ def _started(
         ]
         script = " && ".join([*show, 'exec "$@"'])
         line, environ = ["unshare", "-m", "sh", "-c", script, "sh", *inner], dict(os.environ)
-    return subprocess.run(
-        line, capture_output=True, text=True, errors="replace", env=environ, timeout=limit_s,
-        stdin=subprocess.DEVNULL, check=False, cwd=who.home if who else None,
+    process = subprocess.Popen(
+        line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", env=environ,
+        stdin=subprocess.DEVNULL, cwd=who.home if who else None,
     )  # fmt: skip
+    try:
+        out, err = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # so that it ends its ranks
+        process.communicate(timeout=60)
+        raise
+    return subprocess.CompletedProcess(line, process.returncode, out, err)
 
 
 def reported(log: str) -> Iterator[Rank]:

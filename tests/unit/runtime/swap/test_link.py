@@ -97,8 +97,42 @@ def test_function_that_a_program_calls_is_missed(facts: ImageFacts, tmp_path: Pa
 def test_function_that_only_an_interface_calls_is_a_warning(
     facts: ImageFacts, tmp_path: Path
 ) -> None:
-    [found] = symbols(facts, the_host(tmp_path, OPENMPI, 80), "shmem")
+    [found] = symbols(facts, the_host(tmp_path, OPENMPI, 40), "shmem")
     assert found.severity is Severity.WARNING and "ompi_callback" in found.why
+
+
+def test_openshmem_of_another_release_is_refused(facts: ImageFacts, tmp_path: Path) -> None:
+    """Its structures are those of the libopen-pal that it was built with: it ends by a segmentation fault."""
+    found = symbols(facts, the_host(tmp_path, OPENMPI, 80), "shmem")
+    [refused] = (f for f in found if f.severity is Severity.ERROR)
+    assert refused.where == "/usr/lib/liboshmem.so.40"
+    assert "works only with the image's own MPI" in refused.what
+
+
+def test_core_that_programs_ask_for_by_name_comes_from_the_host_or_is_refused(
+    tmp_path: Path,
+) -> None:
+    """Open MPI 6: what programs link is a front of libopen_mpi, which they link too."""
+    root = tmp_path / "root"
+    lib, app = root / "usr/lib", root / "opt/app"
+
+    def split(folder: Path) -> tuple[str, str]:
+        core = str(compiled(folder / "libopen_mpi.so.40", "int opal_common(void) { return 6; }"))
+        code = OPENMPI + "int opal_common(void); int u(void) { return opal_common(); }"
+        return str(compiled(folder / "libmpi.so.40", code, core, "-Wl,-rpath,$ORIGIN")), core
+
+    both = split(lib)
+    uses = MAIN + CALLS.replace("{", "{ opal_common();", 1)
+    compiled(app / "six", "int opal_common(void);" + uses, *both)
+    facts = replace(scan_tree(root), glibc="2.99", arch="x64")
+    [refused] = symbols(facts, the_host(tmp_path / "five", OPENMPI, 80), "six")
+    assert refused.severity is Severity.ERROR and refused.where == "/usr/lib/libopen_mpi.so.40"
+    split(tmp_path / "host/mpi/lib")
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": ""}
+    host = in_prefix(tmp_path / "host/mpi", "for the test", environ)[0]
+    plan = planned(facts, host, launcher=LAUNCHER, apps=("/opt/app/six",))
+    assert not [f for f in checks.check(plan) if f.severity is Severity.ERROR]
+    assert "/usr/lib/libopen_mpi.so.40" in plan.bound  # a DT_RPATH may lead there
 
 
 def test_interface_that_brings_another_release_of_a_library_is_refused(

@@ -460,3 +460,111 @@ def test_script_that_starts_only_a_program_with_its_own_mpi_is_refused(facts: Im
     for name in ("run.sh", "either.sh"):  # of two programs it is not known which will run
         found = said(facts, command=(f"/opt/app/{name}",))
         assert "static error" not in found and "static warning" in found
+
+
+def opener(name: str) -> str:
+    """A program that opens an MPI by ``name``."""
+    return f'#include <dlfcn.h>\nint main(void) {{ return !dlopen("{name}", RTLD_NOW); }}'
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("libmpich.so.12", AbiFamily.MPICH),
+        ("/usr/lib/libmpich.so.12", AbiFamily.MPICH),
+        ("libmpi.so.40", AbiFamily.OPENMPI),
+        ("/opt/openmpi/lib/libmpi.so.40", AbiFamily.OPENMPI),
+    ],
+)
+def test_mpi_that_a_programs_text_names_decides_the_family(
+    name: str, family: AbiFamily, tmp_path: Path
+) -> None:
+    root = image_tree(tmp_path / "root")
+    compiled(root / "opt/app/opener", opener(name))
+    facts = scan_tree(root)
+    for mapped in (AbiFamily.MPICH, AbiFamily.OPENMPI):
+        request = Request(command=("/opt/app/opener",), family=mapped)
+        assert image_family(facts, request) is family
+
+
+def test_program_that_may_open_any_mpi_gets_the_hosts_family(tmp_path: Path) -> None:
+    root = image_tree(tmp_path / "root")
+    compiled(root / "opt/app/opener", opener("plugin.so"))
+    facts = scan_tree(root)
+    for mapped in (AbiFamily.MPICH, AbiFamily.OPENMPI):
+        assert image_family(facts, Request(command=("/opt/app/opener",), family=mapped)) is mapped
+
+
+@pytest.mark.parametrize(
+    ("words", "family"),
+    [
+        (("python3", "x.py", "/opt/app/o"), AbiFamily.OPENMPI),
+        (("python3", "x.py", "/opt/app/c"), AbiFamily.MPICH),
+        (("sh", "-c", "cd /tmp && exec /opt/app/o -v"), AbiFamily.OPENMPI),
+        (("sh", "-c", "cd /tmp && exec /opt/app/c -v"), AbiFamily.MPICH),
+        (("python3", "x.py", "/opt/link.so"), AbiFamily.MPICH),
+    ],
+)
+def test_file_of_the_image_that_the_command_names_decides_the_family(
+    words: tuple[str, ...], family: AbiFamily, tmp_path: Path
+) -> None:
+    root = image_tree(tmp_path / "root")
+    (root / "opt/link.so").symlink_to("/usr/lib/libmpich.so.12")
+    assert image_family(scan_tree(root), Request(command=words)) is family
+
+
+def test_python_module_is_out_of_reach_of_a_program_without_python(tmp_path: Path) -> None:
+    root = image_tree(tmp_path / "root")
+    library = compiled(root / "usr/lib/libpython3.11.so.1.0", "int Py_Main(void) { return 0; }")
+    compiled(root / "opt/app/opener", opener("plugin.so"))
+    embeds = (
+        opener("plugin.so")
+        .replace("return", "return Py_Main() ||")
+        .replace("int main", "int Py_Main(void);int main")
+    )
+    compiled(root / "opt/app/embeds", embeds, str(library))
+    facts = scan_tree(root)
+    for name, reaches in (("opener", False), ("embeds", True)):
+        files = {e.path for e in reach(facts, Request(apps=(name,))).files}
+        assert (MODULE in files, "/usr/lib/libsolver.so.1" in files) == (reaches, True)
+
+
+def test_r_reaches_its_packages(tmp_path: Path) -> None:
+    root = image_tree(tmp_path / "root")
+    compiled(root / "usr/bin/Rscript", STARTS)
+    package = "usr/lib/R/site-library/Rmpi/libs/Rmpi.so"
+    compiled(root / package, CALLS, str(root / "opt/openmpi/lib/libmpi.so.40"), "-Wl,-soname,")
+    found = reach(scan_tree(root), Request(command=("Rscript", "x.R")))
+    assert {e.path for e in found.files} == {f"/{package}"}
+    assert {p.kind for p in found.programs} == {Kind.R}
+
+
+def test_library_behind_an_mpi_does_not_contain_one(tmp_path: Path) -> None:
+    """Open MPI 6 has the messages of MPI_Init in libopen-pal."""
+    root = image_tree(tmp_path / "root")
+    text = 'const char *opal_help = "mpi_init:startup:internal-failure";'
+    behind = compiled(root / "usr/lib/libopen-pal.so.40", text)
+    mpi = OPENMPI_CODE + "extern const char *opal_help; const char *u(void) { return opal_help; }"
+    compiled(root / "usr/lib/six/libmpi.so.40", mpi, str(behind))
+    facts = scan_tree(root)
+    assert "/usr/lib/libopen-pal.so.40" not in {e.path for e in facts.consumers}
+
+
+def test_what_a_script_does_not_name_only_warns(tmp_path: Path) -> None:
+    """A script that names the program that it starts, and a program of the image that the host's MPI does not suit."""
+    root = image_tree(tmp_path / "root")
+    lacking = (
+        MAIN.replace("main", "main") + "int MPI_Later(void); int call(void) { return MPI_Later(); }"
+    )
+    newer = compiled(tmp_path / "newer/libmpich.so.12", MPICH + "int MPI_Later(void) { return 0; }")
+    compiled(root / "opt/app/later", lacking, str(newer))
+    (root / "opt/app/starts-c.sh").write_text("#!/bin/sh\nexec /opt/app/c\n")
+    (root / "opt/app/starts-c.sh").chmod(0o755)
+    facts = scan_tree(root)
+    for command, severity in (
+        (("/opt/app/starts-c.sh",), "warning"),
+        (("/opt/app/later",), "error"),
+    ):
+        found = said(facts, command=command)
+        assert f"symbols {severity}" in found, found.keys()
+        assert "MPI_Later" in found[f"symbols {severity}"].why
