@@ -160,7 +160,8 @@ class ImageFacts:
             known of programs.
         named: of a script, or a program that opens libraries, the programs with an MPI and the MPIs that its text names.
         capable: programs with an MPI that have file capabilities.
-        set_ids: those that change to another user or group than root's.
+        set_ids: those that change to another user or group than root's, and what their loader does not find of what
+            they need: it ignores LD_LIBRARY_PATH for them.
     """
 
     arch: str
@@ -179,4 +180,4 @@ class ImageFacts:
     programs: Mapping[str, str] = field(default_factory=dict)
     named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     capable: tuple[str, ...] = ()
-    set_ids: tuple[str, ...] = ()
+    set_ids: Mapping[str, str] = field(default_factory=dict)

@@ -187,14 +187,26 @@ class Objects:
         }
         return " ".join(name for name, is_so in flags.items() if is_so)
 
-    def _find(self, name: str, by: Elf) -> str:
+    def unfound(self, path: str) -> str:
+        """A library that a file needs and its loader does not find by itself; empty if there is none."""
+        elf = self._files[path]
+        names = (n for n in elf.needed if not GLIBC_PIECES.match(n))
+        return next((name for name in names if not self._searched(name, elf)), "")
+
+    def _searched(self, name: str, by: Elf) -> str:
+        """What the loader finds without LD_LIBRARY_PATH."""
         if "/" in name:
             return self._resolved(name) if self._resolved(name) in self._files else ""
-        origin = by.path.rpartition("/")[0]
         for folder in (*by.rpath_folders, *by.runpath_folders, *self._system):
             real = self._names.get(self._resolved(folder), {}).get(name)
             if real and self._files[real].machine == by.machine:
                 return real
+        return ""
+
+    def _find(self, name: str, by: Elf) -> str:
+        if (real := self._searched(name, by)) or "/" in name:
+            return real
+        origin = by.path.rpartition("/")[0]
         if (asked := (name, by.machine, origin)) not in self._nearest:
             same = (p for p in self._anywhere.get(name, ()) if self._files[p].machine == by.machine)
             nearest = min(same, key=lambda p: (p.rpartition("/")[0] != origin, p), default="")

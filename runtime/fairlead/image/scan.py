@@ -101,7 +101,7 @@ def scan_tree(root: Path, budget: Budget | None = None) -> ImageFacts:
         parts=objects.among({*own, *(e.path for e in consumers)} - paths, set(own)),
         programs=objects.programs(scripts, links, paths),
         capable=tuple(path for path in started if _is_capable(root, path)),
-        set_ids=tuple(path for path in started if _sets_ids(root, path)),
+        set_ids={path: objects.unfound(path) for path in started if _sets_ids(root, path)},
         named=objects.named(scripts, {elf.path for elf in consumers if elf.can_start}, mpis),
     )
 

@@ -45,7 +45,7 @@ from fairlead.swap import checks
 from fairlead.swap.family import replaceable
 from fairlead.swap.model import Inputs, Plan, Request
 from fairlead.swap.plan import plan
-from fairlead.swap.reach import reach
+from fairlead.swap.reach import in_text, reach
 
 
 def prepare(
@@ -312,17 +312,20 @@ def _privileged(plan: Plan, folder: bool) -> Iterator[Finding]:
     """
     facts, engine = plan.facts, plan.engine
     family = plan.host.library.family if plan.host else plan.family
-    set_ids = facts.set_ids if os.geteuid() == 0 and family is AbiFamily.OPENMPI else ()
+    set_ids = facts.set_ids if os.geteuid() == 0 else {}
     no_overlay = (
         engines.ENGINES.get(engine.kind).no_overlay if engine.kind in engines.ENGINES else ""
     )
     plain = folder or not engine.userns_per_rank or no_overlay in plan.request.engine_args
     capable = facts.capable if no_overlay and not plain else ()
-    for program in reach(facts, plan.request).programs if set_ids or capable else ():
-        if program.path in set_ids:
-            yield error("program-set-id", path=program.path)
-        if program.path in capable:
-            yield error("program-capabilities", path=program.path, engine=engine, option=no_overlay)
+    found = reach(facts, plan.request)
+    for path in sorted({*(p.path for p in found.programs), *in_text(facts, found)}):
+        if path in set_ids and family is AbiFamily.OPENMPI:
+            yield error("program-set-id", path=path)
+        if name := set_ids.get(path):
+            yield error("program-set-id-library", path=path, name=name)
+        if path in capable:
+            yield error("program-capabilities", path=path, engine=engine, option=no_overlay)
 
 
 def refuse(prepared: Prepared) -> FairleadError:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.compiled import CALLS, MAIN, MPICH, PLAIN, compiled, image_tree
 from tests.support.compiled import OPENMPI as OPENMPI_CODE
-from tests.support.compiled import PLAIN, compiled, image_tree
 from tests.support.recorded import OPENMPI, ROOT_ENGINE, USER_ENGINE, planned
 
 from fairlead.base.errors import Finding, Severity
@@ -71,9 +71,28 @@ def test_rank_of_another_user_or_group_is_refused_by_open_mpi_alone(
     os.chown(program, *owner)
     program.chmod(mode)
     facts = replace(scan_tree(root), arch="x64", glibc="2.36")
-    assert facts.set_ids == (("/opt/app/o",) if changes else ())
+    assert facts.set_ids == ({"/opt/app/o": ""} if changes else {})
     assert bool(objections(facts, tmp_path, "/opt/app/o")) is changes
     assert not objections(facts, tmp_path, "/opt/app/c")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_set_id_program_that_finds_its_mpi_by_a_variable_alone_is_refused(root: Path) -> None:
+    """Also where a script names it, as modules' scripts set LD_LIBRARY_PATH and start the program."""
+    apart = compiled(root / "opt/apart/libmpich.so.12", MPICH)
+    (root / "usr/lib/libmpich.so.12").unlink()
+    program = compiled(root / "opt/app/alone-id", MAIN + CALLS, str(apart))
+    os.chown(program, 0, 50)
+    program.chmod(0o2755)
+    script = root / "opt/app/start.sh"
+    script.write_text("#!/bin/sh\nLD_LIBRARY_PATH=/opt/apart exec /opt/app/alone-id\n")
+    script.chmod(0o755)
+    facts = replace(scan_tree(root), arch="x64", glibc="2.36")
+    assert facts.set_ids == {"/opt/app/alone-id": "libmpich.so.12"}
+    for name in ("alone-id", "start.sh"):
+        plan = planned(facts, command=(f"/opt/app/{name}",))
+        (what,) = errors(prepare._privileged(plan, folder=True))
+        assert "/opt/app/alone-id does not find libmpich.so.12" in what
 
 
 def objections(facts: ImageFacts, folder: Path, app: str) -> list[str]:
