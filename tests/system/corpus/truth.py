@@ -245,13 +245,12 @@ def ended(done: Run) -> str:
     """How a run without ranks ended: the exit code, and the line that explains it."""
     said = re.findall(
         r"^.*(?:undefined symbol|symbol lookup error|cannot open shared object|version `GLIBC\S+ not found|Segmentation|"
-        r"signal|Aborted|no end within|ImportError).*$",
+        r"signal|Aborted|no end within|ImportError|FATAL:).*$",
         done.text,
         re.MULTILINE,
     )
     found = done.answer.get("findings", ())
     words = said[:1] or [f["what"] for f in found if f.get("severity") == "error"][:1]
-    where = str(hosts.KEPT)
-    return " ".join(
-        (f"exit {done.code}: {words[0] if words else 'no word'}").replace(where, "").split()
-    )[:240]
+    shown = f"exit {done.code}: {words[0] if words else 'no word'}"
+    shown = re.sub(r"/\S*?/fairlead-corpus-\w+", "", shown.replace(str(hosts.KEPT), ""))
+    return " ".join(shown.split())[:240]
