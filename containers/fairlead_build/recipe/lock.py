@@ -307,6 +307,9 @@ def why_unlocked(loaded: LoadedRecipe) -> str:
             f"its packages are for {recipe.recipe.accelerator} accelerators, and who locks it "
             "should try them on one"
         )
+    if recipe.packages.index:
+        indexes = ", ".join(sorted(set(recipe.packages.index.values())))
+        return f"it takes packages from {indexes}, which only a machine that knows this index can resolve"
     return "it has not been resolved yet"
 
 

@@ -34,8 +34,8 @@ def mine(folder: Path, **changes: str) -> LoadedRecipe:
     return load_recipe(target)
 
 
-# On accelerators that are not at hand here; `fairlead recipe check` says so.
-UNLOCKED = ("pytorch-cuda", "tensorflow-cuda")
+# On accelerators, or with an index, that are not at hand here; `fairlead recipe check` says so.
+UNLOCKED = ("pytorch-cuda", "pytorch:vision", "tensorflow-cuda")
 LOCKED = [a for name in bundled_names() for a in addresses(name) if a not in UNLOCKED]
 
 

@@ -49,7 +49,10 @@ def completed(line: str, tmp_path: Path) -> list[str]:
         ("fairlead diff mpi-base my", ["plain,my-image"]),
         ("fairlead validate --image my", ["plain,my-image"]),
         ("fairlead build mpi-base:deb", ["plain,mpi-base:debian-mpich"]),
-        ("fairlead recipe show pyt", ["plain,pytorch", "plain,pytorch-cuda"]),
+        (
+            "fairlead recipe show pyt",
+            ["plain,pytorch", "plain,pytorch-cuda", "plain,pytorch:vision"],
+        ),
         ("fairlead recipe new x --from analyt", ["plain,analytics"]),
         ("fairlead train cosmoflow-m", ["plain,cosmoflow-mlperf"]),
         ("fairlead validate --models hepcnn,cosmoflow-m", ["plain,hepcnn,cosmoflow-mlperf"]),
