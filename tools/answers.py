@@ -33,6 +33,7 @@ from fairlead.perf.projection.fabrics import Network
 from fairlead.perf.projection.step_model import Step
 from fairlead.perf.records.validation import Validation
 from fairlead.proof.verdict import Proof, RankProof
+from fairlead.rendezvous.worlds import World
 from fairlead.session.gradients import Option
 from fairlead.site import Site
 from fairlead.swap.model import Bind, Line, Staging
@@ -87,6 +88,7 @@ _LAUNCHED: dict[str, Any] = {
         "asked": int, "planned_file": str, "planned_inode": int, "planned_title": str,
         "ranks": [RankProof], "findings": [Finding], "seconds": float, "bound": [str], "holds": bool,
     },
+    "worlds?": [{**_of(World), "title": str}],
     "observed?": [{
         "rank": str, "host": str, "pid": int, "program": str, "how": str, "planned": [str],
         "foreign": [{"path": str, "title": str}],

@@ -52,6 +52,7 @@ def explain(
         asked = replace(asked, ranks=2)
     shape = make_shape(asked, find_allocation(os.environ))
     request = planning.request(shape.ranks, command, shape=shape)
+    request = replace(request, rendezvous="auto")
     prepared = prepare(image, planning.choices, request, progress=progress(as_json), elsewhere=True)
     if why_not is not None:
         lines = reasons(prepared.plan, why_not)

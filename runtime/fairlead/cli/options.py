@@ -12,11 +12,13 @@ import click
 from click.core import ParameterSource
 
 from fairlead.base.comm_backend import REGISTRY
+from fairlead.base.suggest import suggest
 from fairlead.cli.declare import SECONDS, SITE, argument, option
 from fairlead.engines.registry import kinds as engine_kinds
 from fairlead.launch.request import Asked
 from fairlead.launchers.model import BINDINGS, Shape
 from fairlead.launchers.registry import kinds_of_profiles as launcher_kinds
+from fairlead.rendezvous.registry import modes as rendezvous_modes
 from fairlead.session.gradients import asked_for
 from fairlead.session.model import Choices
 from fairlead.swap.model import Bind, Request
@@ -28,6 +30,13 @@ _GPU = "MPICH_GPU_SUPPORT_ENABLED"
 # The plan sets these itself, and adds the user's to its own.
 MERGED = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD"})
 SEARCHED = ("PATH", "PYTHONPATH")  # where a container looks for programs and modules
+
+
+def _mode(context: click.Context, option: click.Parameter, mode: str) -> str:
+    if mode not in rendezvous_modes():
+        raise click.BadParameter(f"{mode}: no such mode. {suggest(mode, rendezvous_modes())}")
+    return mode
+
 
 ENV = option("--env NAME=VALUE", "Set a variable in the container. Repeatable.")
 WORKDIR = option("--workdir DIR", "Working directory in the container.")
@@ -44,6 +53,13 @@ EXTERNAL_DATA = option(
 )
 TIMELINE = option(
     "--timeline FILE", "Write a timeline of every rank for Perfetto; FILE.gz is compressed."
+)
+RENDEZVOUS = option(
+    "--rendezvous MODE",
+    "Frameworks whose RANK, MASTER_ADDR and the like the ranks get: {names}.",
+    default="auto",
+    names=rendezvous_modes,
+    callback=_mode,
 )
 LABEL = option("--label", "Print the rank before each line of its output.")
 OUTPUT_DIR = option(

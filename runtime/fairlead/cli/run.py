@@ -25,6 +25,7 @@ from fairlead.launch import launch as launching
 from fairlead.launch.launch import CommandLine, LaunchResult
 from fairlead.launch.request import Asked
 from fairlead.proof.verdict import Proof
+from fairlead.rendezvous.worlds import World
 from fairlead.session.model import Launched, LaunchOptions, Prepared
 from fairlead.session.prepare import refuse
 from fairlead.session.recorder import Launching
@@ -41,6 +42,7 @@ Examples:
   fairlead run -n 2 --require-signature tensorflow -- python3 train.py
   fairlead run -N 4 --ranks-per-node 8 --time 2h tensorflow -- python3 train.py
   fairlead run -n 2 --timeline run.json tensorflow -- python3 train.py
+  fairlead run -n 2 pytorch -- python3 ddp.py
   fairlead run -n 4 --output-dir logs tensorflow -- python3 train.py
   fairlead run -n 4 -o report tensorflow -- python3 train.py
   fairlead run -n 2 --dry-run tensorflow -- python3 train.py
@@ -65,6 +67,7 @@ class RunFlags:
     probe: bool = option("--probe", "Also prove with a separate job before the command starts.")
     force: bool = option("--force", "Continue when the checks refuse; the proof still decides.")
     dry_run: bool = option("--dry-run", "Print the launch command, and launch nothing.")
+    rendezvous: str = options.RENDEZVOUS
     timeline_file: str = options.TIMELINE
     label: bool = options.LABEL
     output_dir: Path | None = options.OUTPUT_DIR
@@ -122,6 +125,11 @@ class _Run(Ready):
         own = {n: v for n, v in self.variables.items() if n not in options.MERGED}
         staged = self.wish.env if self.wish else {}
         return {**own, **staged, **(self.recording.env if self.recording else {})}
+
+    def show_world(self, world: World) -> None:
+        """Show a framework's world."""
+        if not self.flags.quiet:
+            say(show.world_line(world))
 
     def show_proof(self, proof: Proof) -> None:
         """Show the proof, and mark its moment in the timeline."""
@@ -220,6 +228,7 @@ def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
     with staged_here(planned.wish, plan, planned.planning, ranks, bars) as stage:
         how = LaunchOptions(
             on_proof=planned.show_proof,
+            on_world=planned.show_world,
             on_finding=planned.show_doubt,
             on_start=planned.show_start,
             allocation=planned.allocation,
@@ -244,7 +253,7 @@ def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
     """Show how the run ended; the exit code."""
     flags, result, proof = planned.flags, launched.result, launched.proof
     failure, unproved = launching.explain_exit(result), launched.unproved
-    if failure is None and unproved:
+    if failure is None and unproved and not launched.worlds:
         failure = unproved.doubt(planned.command)
     folder = planned.prepared.plan.request.output_dir
     if failure and failure.check == "rank-failed" and folder:
@@ -259,6 +268,7 @@ def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
         ended = {
             "command_line": launched.line.shell(),
             "proof": {**to_json(proof), "holds": proof.holds} if proof else None,
+            "worlds": [{**to_json(world), "title": world.title} for world in launched.worlds],
             "observed": unproved.to_json() if unproved else [],
             "exit_code": result.code,
             "ranks": [{"rank": r.rank, "exit_code": r.code} for r in result.ranks],

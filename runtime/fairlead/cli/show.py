@@ -13,6 +13,7 @@ from fairlead.base.serde import to_json
 from fairlead.cli.screen import answer, finding_lines, table
 from fairlead.image.signature import Verified
 from fairlead.proof.verdict import Proof, RankProof
+from fairlead.rendezvous.worlds import World
 from fairlead.session.gradients import CommChoice
 from fairlead.session.model import Prepared
 from fairlead.swap.model import Line, Plan
@@ -26,6 +27,7 @@ _TITLES = {
     "isolate": "Kept apart",
     "bind": "Binds",
     "env": "Variables in the container",
+    "rank": "Variables of each rank, for frameworks",
     "behind": "The image's own, kept behind them",
     "unset": "Not passed on",
     "engine": "Engine options",
@@ -97,6 +99,13 @@ def proof_line(proof: Proof) -> str:
         f"node{'s' if hosts > 1 else ''}: {first.version} from {first.mpi_path}{inode}; {first.transport} "
         f"({proof.seconds:.2f} s)"
     )
+
+
+def world_line(world: World) -> str:
+    """A framework's world in one line."""
+    count = len(world.hosts)
+    by = f", {world.by}" if world.by else ""
+    return f"one world of {world.size}, {count} node{'s' if count > 1 else ''}: {world.title}{by}"
 
 
 def swap_line(plan: Plan) -> str:

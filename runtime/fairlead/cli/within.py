@@ -93,6 +93,8 @@ def plan_launch(
     bars = recorder.progress(bars) if recorder else bars
     with recorder.span("plan") if recorder else nullcontext():
         request = planning.request(shape.ranks, command, variables, shape=shape)
+        if command:  # a training has its own
+            request = replace(request, rendezvous=getattr(flags, "rendezvous", request.rendezvous))
         prepared = prepare(image, planning.choices, request, progress=bars)
     prepared = _with_output(prepared, flags)
     if not command and (lacking := tuple(needs_fairlead(prepared.image, "its ranks"))):

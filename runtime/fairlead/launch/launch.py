@@ -42,7 +42,7 @@ _RECORD = (
     '[ -d "$1" ] || { echo "fairlead: $(uname -n) does not see $1: set XDG_CACHE_HOME to a folder that '
     'every node sees" >&2; kill -9 $$; }; '
     '{ [ ! -e "$1/node.sh" ] || /bin/sh "$1/node.sh" "$1"; } || exit 121; '
-    'f=$1/exit.$r o=$2; shift 2; : >"$f"; RUN'
+    'f=$1/exit.$r o=$2; shift 2; : >"$f"; [ ! -e "${f%/*}/world.sh" ] || . "${f%/*}/world.sh"; RUN'
     'echo $c >"$f"; [ $c -gt 128 ] && [ $c -lt 160 ] && kill -$((c-128)) $$; exit $c'
 )
 # A shell within a job step has them of that step; a launcher sets its own kind, and passes on others.

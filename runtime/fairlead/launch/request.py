@@ -108,6 +108,15 @@ def on_this_machine(made: Shape, cores: int, environ: Mapping[str, str]) -> None
     raise fail("shape-ranks-exceed-cores", made=made, cores=cores, core=core, most=most)
 
 
+def nodes_of(made: Shape, allocation: Allocation | None, environ: Mapping[str, str]) -> int:
+    """On how many nodes the ranks run; 0 where only the launcher knows."""
+    if known := made.filled or made.nodes:
+        return known
+    if allocation and allocation.nodes:
+        return min(allocation.nodes, made.ranks)
+    return 0 if allocation or any(map(environ.get, _HOST_FILES)) else 1
+
+
 def _misfits(asked: Asked, made: Shape, allocation: Allocation) -> list[Finding]:
     wrong = []
     if asked.of_scheduler:

@@ -98,6 +98,7 @@ class Startup:
 
     Attributes:
         proof: None until the ranks have reported.
+        folder: of the run.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Startup:
             on_proof: called once, with the proof, before anything is raised of it.
         """
         self.proof: Proof | None = None
-        self._expected, self._folder, self._ranks = expected, expected.folder, expected.ranks
+        self._expected, self.folder, self._ranks = expected, expected.folder, expected.ranks
         # MPI_Init itself takes longer the more ranks there are.
         self._limit_s, self._on_proof = limit_s + expected.ranks / 100, on_proof
         self._clock = clock
@@ -134,13 +135,13 @@ class Startup:
         """
         if self.proof is not None:
             return self._look_again()
-        proofs = reports(self._folder, "proof")
+        proofs = reports(self.folder, "proof")
         if not proofs:
             self._observe()
             return self._watch()
         now = self._clock()
         self._first = self._first or now
-        ranks = [rank for path in proofs for rank in read_records(path, self._folder)]
+        ranks = [rank for path in proofs for rank in read_records(path, self.folder)]
         if len(ranks) >= self._ranks or now - self._first > _STRAGGLERS_S:
             self._judge(tuple(ranks))
 
@@ -151,7 +152,7 @@ class Startup:
             FairleadError: exit code 122 when a process that has proved nothing had another MPI.
         """
         self._first = self._begun - _STRAGGLERS_S
-        if self.proof is None and any(self._folder.glob("proof.*")):
+        if self.proof is None and any(self.folder.glob("proof.*")):
             self.look()
         if failure := self.unproved().failed(proved=self.proof is not None):
             raise FairleadError(failure, ExitCode.PROOF_FAILED)
@@ -161,10 +162,10 @@ class Startup:
         expected = self._expected
         sightings = [
             *self._observer.sightings.values(),
-            *reported(self._folder, expected.plan, expected.inode, expected.known),
+            *reported(self.folder, expected.plan, expected.inode, expected.known),
         ]
         last = {(s.host, s.pid): s for s in sightings}  # what a process says itself comes last
-        launched, alive = _names(self._folder, "exit"), _names(self._folder, "alive")
+        launched, alive = _names(self.folder, "exit"), _names(self.folder, "alive")
         return Unproved(expected.plan, tuple(last.values()), blind_ranks(launched, alive))
 
     def _look_again(self) -> None:
@@ -176,7 +177,7 @@ class Startup:
         if self._clock() < self._again:
             return
         self._again = self._clock() + _AGAIN_S
-        stopped = any(self._folder.glob("stopped.*"))
+        stopped = any(self.folder.glob("stopped.*"))
         if stopped and (failure := self.unproved().failed(proved=True)):
             raise FairleadError(failure, ExitCode.PROOF_FAILED)
 
@@ -188,7 +189,7 @@ class Startup:
         self._observer.look()
         since = self._observer.since
         late = since is not None and self._clock() - since > self._limit_s * _SKEW
-        if (late or any(self._folder.glob("stopped.*"))) and (failure := self.unproved().failed()):
+        if (late or any(self.folder.glob("stopped.*"))) and (failure := self.unproved().failed()):
             raise FairleadError(failure, ExitCode.PROOF_FAILED)
 
     def _judge(self, ranks: tuple[RankProof, ...]) -> None:
@@ -196,14 +197,14 @@ class Startup:
         proof = judged(expected.plan, expected.ranks, expected.inode, ranks, seconds)
         self.proof = replace(proof, findings=(*proof.findings, *_images(expected, ranks)))
         if self.proof.holds:
-            (self._folder / "proved").touch()  # of a rank's later programs only the MPI is judged
+            (self.folder / "proved").touch()  # of a rank's later programs only the MPI is judged
         self._on_proof(self.proof)
         if not self.proof.holds:
             errors = [f for f in self.proof.findings if f.severity is Severity.ERROR]
             raise FairleadError(errors, ExitCode.PROOF_FAILED)
 
     def _watch(self) -> None:
-        started = {kind: _names(self._folder, kind) for kind in ("exit", "alive", "started")}
+        started = {kind: _names(self.folder, kind) for kind in ("exit", "alive", "started")}
         launched, alive, inside = started["exit"], started["alive"], started["started"]
         seen = (len(launched), len(alive), len(inside))
         now = self._clock()
@@ -213,7 +214,7 @@ class Startup:
         limit = self._limit_s
         if now - self._moved <= limit:
             return  # the records of ten thousand ranks are read only when something is late
-        ended = {end.rank for end in exits(self._folder)}
+        ended = {end.rank for end in exits(self.folder)}
         if len(alive) >= self._ranks and len(inside | ended) < self._ranks:
             # Some ranks still work while others wait in MPI_Init: allowed, but not forever.
             limit *= _SKEW
@@ -226,7 +227,7 @@ class Startup:
     def _stuck(
         self, limit_s: float, launched: set[str], alive: set[str], inside: set[str]
     ) -> Finding:
-        folder, everyone = self._folder, set(map(str, range(self._ranks)))
+        folder, everyone = self.folder, set(map(str, range(self._ranks)))
         ended = {end.rank: signal_name(end.code) for end in exits(folder)}
         parts = []
         for rank, how in list(ended.items())[:4]:

@@ -15,6 +15,7 @@ from fairlead.image.open import Image
 from fairlead.launch.launch import CommandLine, LaunchResult
 from fairlead.proof.unproved import Unproved
 from fairlead.proof.verdict import Proof
+from fairlead.rendezvous.worlds import World
 from fairlead.schedulers.model import Allocation
 from fairlead.session.gradients import CommChoice
 from fairlead.swap import checks
@@ -64,6 +65,7 @@ class LaunchOptions:
         on_proof: called with the proof as soon as MPI has started on every rank, also with one that does
             not hold.
         on_finding: called with what was noticed before the launch.
+        on_world: called with each world that a framework has formed, as soon as it is whole.
         on_start: called with the line and the run's folder when all is staged and the launcher is about to start.
         allocation: whose nodes the watchdog names; that of ``environ`` otherwise.
         probe_first: also prove with a separate job before the launch.
@@ -73,6 +75,7 @@ class LaunchOptions:
 
     on_proof: Callable[[Proof], None] = lambda proof: None
     on_finding: Callable[[Finding], None] = lambda finding: None
+    on_world: Callable[[World], None] = lambda world: None
     on_start: Callable[[CommandLine, Path], None] = lambda line, folder: None
     allocation: Allocation | None = None
     probe_first: bool = False
@@ -94,9 +97,11 @@ class Launched:
     Attributes:
         proof: None when no MPI_Init was seen.
         unproved: what is known in place of a proof.
+        worlds: those that frameworks have formed.
     """
 
     line: CommandLine
     result: LaunchResult
     proof: Proof | None
     unproved: Unproved | None = None
+    worlds: tuple[World, ...] = ()

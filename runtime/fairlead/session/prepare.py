@@ -31,8 +31,11 @@ from fairlead.engines import registry as engines
 from fairlead.image import keys, signature
 from fairlead.image.open import Image, open_image
 from fairlead.launch import launch, unpack
+from fairlead.launch.request import nodes_of
 from fairlead.launchers import registry
 from fairlead.launchers.model import Launcher
+from fairlead.rendezvous import dead_ends
+from fairlead.schedulers.registry import find_allocation
 from fairlead.session import gradients
 from fairlead.session.choose import Situation, host_mpi, launcher_for, outside
 from fairlead.session.gradients import CommChoice
@@ -90,9 +93,23 @@ def prepare(
     planned = gradients.onto(_plan(situation), comm)
     findings = (
         *_findings(planned, situation, comm),
+        *dead_ends.refused(
+            image_name, request.command, request.ranks, _nodes(request, choices, environ)
+        ),
         *_still_signed(verified, image, image_name),
     )
     return Prepared(image, planned, findings, reason, comm, verified)
+
+
+def _nodes(request: Request, choices: Choices, environ: Mapping[str, str]) -> int:
+    """On how many nodes the ranks will run; 0 where only the launcher knows."""
+    if choices.launcher:  # a user's own may start them anywhere
+        return request.shape.filled
+    try:
+        allocation = find_allocation(environ)
+    except FairleadError:  # reported where it matters
+        allocation = None
+    return nodes_of(request.shape, allocation, environ)
 
 
 def _with_gradients(found: Situation) -> tuple[Situation, CommChoice]:

@@ -21,6 +21,9 @@ from fairlead.launch.run_folder import new_run_folder
 from fairlead.proof import closure, preload
 from fairlead.proof.probe_job import probe
 from fairlead.proof.verdict import Proof
+from fairlead.rendezvous import script
+from fairlead.rendezvous.choose import frameworks
+from fairlead.rendezvous.worlds import EXPECTED, HOOK, Worlds, lay
 from fairlead.schedulers.registry import find_allocation
 from fairlead.session.model import Launched, LaunchOptions, Prepared
 from fairlead.swap import staging
@@ -64,17 +67,41 @@ def launch_proved(
     limit_s = options.limit_s or prepared.plan.site.start_s
     signed = prepared.verified is not None
     expected = preload.Expected(prepared.plan, ranks, inode, folder, nodes, known, signed)
+    options = _meeting(prepared, expected, options)
     line = _command_line(prepared, command, expected, options)
     startup = preload.Startup(expected, limit_s, options.on_proof)
+    worlds = Worlds(folder, ranks, options.on_world, options.on_finding)
     options.on_start(line, folder)
-    result = _launched(prepared, line, folder, startup, options)
+    result = _launched(prepared, line, startup, worlds, options)
     still_as_verified(prepared)
     _check_records(result, folder)
     if result.code and not (startup.proof or proof or result.lost):
         # Raises what it finds.
         prove_it(prepared, ranks, options.limit_s, options.environ, options.env)
     proof = startup.proof or proof
-    return Launched(line, result, proof, None if proof else startup.unproved())
+    formed = tuple(worlds.formed.values())
+    return Launched(line, result, proof, None if proof else startup.unproved(), formed)
+
+
+def _meeting(
+    prepared: Prepared, expected: preload.Expected, options: LaunchOptions
+) -> LaunchOptions:
+    """Lays what ranks find each other by into the run's folder; ``options`` with the hook's variables."""
+    plan, folder = prepared.plan, expected.folder
+    request = plan.request
+    chosen = frameworks(request.rendezvous, request.command, python=bool(plan.facts.python))
+    if not chosen:
+        return options
+    text = script.text(
+        chosen, expected.ranks, folder.name, plan.site.fabric.interfaces, of_slurm=plan.launcher.kind == "srun",
+    )  # fmt: skip
+    lay(folder, text)
+    if not plan.witness:  # the container does not see the run's folder
+        return options
+    given = (options.env, request.searched, plan.env, request.image_env)
+    behind = next((env["PYTHONPATH"] for env in given if env.get("PYTHONPATH")), "")
+    path = ":".join(filter(None, (f"{preload.RUN_MOUNT}/{HOOK}", behind)))
+    return replace(options, env={**options.env, "PYTHONPATH": path, EXPECTED: str(expected.ranks)})
 
 
 def _stage(prepared: Prepared, cache: Path, options: LaunchOptions) -> None:
@@ -113,23 +140,31 @@ def _command_line(
 def _launched(
     prepared: Prepared,
     line: CommandLine,
-    folder: Path,
     startup: preload.Startup,
+    worlds: Worlds,
     options: LaunchOptions,
 ) -> LaunchResult:
     # Open MPI's launcher has to clear up its session folder; Hydra would only print a page about it.
+    folder, witnessed = startup.folder, bool(prepared.plan.witness)
     grace_s = launch.GRACE_S if prepared.plan.launcher.family is AbiFamily.OPENMPI else 0.0
+
+    def look() -> None:
+        if witnessed:
+            startup.look()
+            worlds.look()
+
     try:
         result = launch.launch(
             line,
             folder,
             limits=launch.Limits(grace_s=grace_s),
-            watch=startup.look if prepared.plan.witness else lambda: None,
+            watch=look,
             streams=launch.Streams(options.stdout, options.stderr, options.stdin),
             environ=options.environ,
             on_finding=options.on_finding,
         )
         startup.last_look()
+        worlds.look(last=True)
     finally:
         preload.clear(folder)
     return result

@@ -62,6 +62,7 @@ class Request:
         outside: facts of the named programs that are files of this machine, by the name given.
         output_dir: folder for one log per rank; empty: output goes to the launcher.
         label: the rank stands before each line of its output.
+        rendezvous: whose variables the ranks get, as :func:`fairlead.rendezvous.choose.frameworks` takes it.
         comm, comm_by: the requested gradient backend and the option or variable that requests it; may be "".
     """
 
@@ -88,6 +89,7 @@ class Request:
     comm_by: str = ""
     output_dir: str = ""
     label: bool = False
+    rendezvous: str = "none"
     family: AbiFamily | None = None
 
 

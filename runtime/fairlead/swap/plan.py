@@ -16,6 +16,7 @@ from fairlead.engines.model import Takes
 from fairlead.launchers.model import Launcher
 from fairlead.mpi.cross_abi import crossing
 from fairlead.mpi.host import HostMpi
+from fairlead.rendezvous.choose import frameworks
 from fairlead.swap.family import in_reach, names_of, own_mpi, replaceable
 from fairlead.swap.glibc import choose_glibc
 from fairlead.swap.layout import folders_behind, module_paths, search_folders, stage_layout
@@ -181,6 +182,10 @@ def _described(draft: Draft) -> Draft:
         why = f"{engine.kind} opens {form}, laid out once at its first launch, and kept"
         lines.append(Line("engine", inputs.opened, why))
     lines += [Line("engine", option, why) for option, why in engine.reasons]
+    chosen = frameworks(
+        inputs.request.rendezvous, inputs.request.command, python=bool(inputs.facts.python)
+    )
+    lines += [Line("rank", ", ".join(f.variables), f"set where unset: {f.why}") for f in chosen]
     for bind in inputs.request.binds:
         lines.append(Line("bind", f"{bind.source} -> {bind.target}", "the user's own"))
     launcher = inputs.launcher

@@ -1,0 +1,1 @@
+"""What frameworks that never call MPI need to find each other: see :mod:`~fairlead.rendezvous.model`."""

@@ -1,0 +1,70 @@
+"""Commands that cannot form one world when each rank starts them, known before the launch."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from fairlead.base.errors import Finding, error
+from fairlead.rendezvous.choose import launcher_called
+from fairlead.rendezvous.registry import FRAMEWORKS
+
+# They start the processes of a job themselves, by ssh or by files that only they know. Source: their --help, and
+# accelerate/commands/launch.py, deepspeed/launcher/runner.py, horovod/runner/launch.py.
+_STARTERS = {
+    "accelerate": "Accelerate",
+    "accelerate.commands.launch": "Accelerate",
+    "deepspeed": "DeepSpeed",
+    "deepspeed.launcher.runner": "DeepSpeed",
+    "horovodrun": "Horovod",
+}
+
+
+def refused(image: str, command: Sequence[str], ranks: int, nodes: int) -> Iterator[Finding]:
+    """Errors with the line that works.
+
+    Args:
+        nodes: on which the ranks run; 0 if that is unknown.
+    """
+    called = launcher_called(command)
+    shown = shlex.join(command)
+    if ranks < 2:
+        return
+    if called in _STARTERS and not (called == "accelerate" and "launch" not in command[1:2]):
+        line = f"fairlead run -n {ranks} {image} -- python3 {script_of(command)}"
+        yield error(
+            "rendezvous-starter", title=_STARTERS[called], command=shown, ranks=ranks, line=line
+        )
+    elif any(called in f.launchers for f in FRAMEWORKS) and nodes and ranks > nodes:
+        processes = -(-ranks // nodes)
+        at = next(i for i, word in enumerate(command) if word.rpartition("/")[2] == called)
+        words = shlex.join(
+            [*command[: at + 1], f"--nproc-per-node={processes}", *_without(command[at + 1 :])]
+        )
+        line = f"fairlead run -N {nodes} --ranks-per-node 1 {image} -- {words}"
+        yield error("rendezvous-per-node", called=called, ranks=ranks, nodes=nodes, line=line)
+
+
+def script_of(command: Sequence[str]) -> str:
+    """The script of a launcher's command with its arguments.
+
+    >>> script_of(("accelerate", "launch", "--num_processes", "2", "train.py", "--lr", "1"))
+    'train.py --lr 1'
+    """
+    at = next((i for i, word in enumerate(command[1:], 1) if word.endswith(".py")), 0)
+    return shlex.join(command[at:]) if at else "SCRIPT"
+
+
+def _without(words: Sequence[str]) -> list[str]:
+    """``words`` without the option for the number of processes."""
+    kept: list[str] = []
+    skip = False
+    for word in words:
+        option = word.partition("=")[0].replace("_", "-")
+        if skip:
+            skip = False
+        elif option in ("--nproc-per-node", "--nnodes"):
+            skip = "=" not in word
+        else:
+            kept.append(word)
+    return kept

@@ -1,0 +1,364 @@
+"""Reports the world that a framework's processes form, from within them; see :mod:`fairlead.rendezvous.worlds`.
+
+PYTHONPATH leads here, so every Python of a rank loads this file at its start, in whatever image. It imports nothing of
+fairlead, runs on Python 3.6, and patches a module only once a program has imported it. What it cannot do, it leaves.
+
+A file ``joining.FRAMEWORK.RANK.PID`` in the run's folder says what a process is about to join, ``joined.…`` what it has
+joined, and ``alone.…`` that it trains without having joined anything.
+"""
+
+import importlib.machinery
+import importlib.util
+import json
+import os
+import socket
+import sys
+from _thread import _local
+
+FOLDER = "/opt/fairlead/run"
+HERE = os.path.dirname(os.path.abspath(__file__))
+RANK = os.environ.get("FAIRLEAD_RANK", "")
+try:
+    SIZE = int(os.environ.get("FAIRLEAD_WORLD", "") or 0)
+except ValueError:
+    SIZE = 0
+# With these, ranks train together without the framework's own world.
+OTHERS = ("mpi4py.MPI", "horovod", "fairlead.comm")
+
+
+ROUNDS = {}  # how often this process has joined a world, by framework
+
+
+def report(kind, framework, **values):
+    """Writes a file, whole or not at all."""
+    if kind == "joining":
+        ROUNDS[framework] = ROUNDS.get(framework, 0) + 1
+    name = "%s.%s.%s.%s" % (kind, framework, RANK, os.getpid())
+    values.update(framework=framework, launched=RANK, pid=os.getpid(), host=socket.gethostname())
+    values["round"] = "%s.%s" % (
+        os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
+        ROUNDS.get(framework, 0),
+    )
+    path = os.path.join(FOLDER, name)
+    try:
+        with open(os.path.join(FOLDER, "." + name), "w", encoding="utf-8") as out:
+            json.dump(values, out)
+        os.rename(os.path.join(FOLDER, "." + name), path)
+    except (OSError, ValueError, TypeError):
+        pass
+
+
+def guarded(function):
+    """``function`` that never fails: a program must not notice that it is watched."""
+
+    def call(*args, **kwargs):
+        try:
+            return function(*args, **kwargs)
+        except Exception:
+            return None
+
+    return call
+
+
+def number(value):
+    """An int, or None."""
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+@guarded
+def unreachable(address, port, first):
+    """Why an address cannot be that of rank 0; empty where it can."""
+    try:
+        found = socket.getaddrinfo(address, port or 1, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as exc:
+        return "it does not resolve in the container: %s" % exc
+    if not first or not port:
+        return ""
+    family, kind, proto, _, where = found[0]
+    with socket.socket(family, kind, proto) as probe:
+        try:
+            probe.bind((where[0], 0) + tuple(where[2:]))
+        except OSError:
+            return "it is no address of %s, where rank 0 runs" % socket.gethostname()
+    with socket.socket(family, kind, proto) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((where[0], port) + tuple(where[2:]))
+        except OSError as exc:
+            return "port %s is not free there: %s" % (port, exc.strerror)
+    return ""
+
+
+def around_torch(module):
+    """torch.distributed: what ``init_process_group`` is given, and what it came to."""
+    own = module.init_process_group
+
+    @guarded
+    def before(
+        backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None, *_, **__
+    ):
+        method = init_method or "env://"
+        by_env = store is None and method.startswith("env://")
+        address = os.environ.get("MASTER_ADDR", "") if by_env else ""
+        port = number(os.environ.get("MASTER_PORT", "")) if by_env else None
+        rank = (
+            rank
+            if rank is not None and rank >= 0
+            else number(os.environ.get("RANK"))
+            if by_env
+            else None
+        )
+        size = (
+            world_size
+            if world_size and world_size > 0
+            else number(os.environ.get("WORLD_SIZE"))
+            if by_env
+            else None
+        )
+        agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        why = unreachable(address, port, rank == 0 and not agents) if address else ""
+        place = "%s:%s" % (address, port) if address else method
+        report("joining", "torch", rank=rank, size=size, address=place, why=why or "")
+
+    @guarded
+    def after():
+        backend = module.get_backend()
+        report(
+            "joined", "torch", rank=module.get_rank(), size=module.get_world_size(), by=str(backend)
+        )
+
+    def init_process_group(*args, **kwargs):
+        before(*args, **kwargs)
+        result = own(*args, **kwargs)
+        after()
+        return result
+
+    init_process_group.__doc__ = own.__doc__
+    init_process_group.__wrapped__ = own
+    init_process_group.__name__ = own.__name__
+    module.init_process_group = init_process_group
+
+
+def around_optimizer(module):
+    """torch.optim: a step of a process that belongs to no world."""
+    add = getattr(module, "register_optimizer_step_pre_hook", None)
+    if add is None or SIZE < 2:
+        return
+
+    @guarded
+    def before(*_):
+        handle.remove()
+        distributed = sys.modules.get("torch.distributed")
+        joined = (
+            distributed is not None and distributed.is_available() and distributed.is_initialized()
+        )
+        if not joined and not any(name in sys.modules for name in OTHERS):
+            report("alone", "torch")
+
+    handle = add(before)
+
+
+def around_lightning(module):
+    """Lightning: the world that a Trainer has, which is one process where it is not asked for more."""
+    own = module.Trainer.__init__
+
+    def initialise(self, *args, **kwargs):
+        result = own(self, *args, **kwargs)
+        guarded(
+            lambda: report(
+                "joined",
+                "lightning",
+                rank=self.global_rank,
+                size=self.world_size,
+                by=type(self.strategy).__name__,
+            )
+        )()
+        return result
+
+    initialise.__doc__ = own.__doc__
+    initialise.__wrapped__ = own
+    module.Trainer.__init__ = initialise
+
+
+def around_jax(module):
+    """jax.distributed: what ``initialize`` came to."""
+    own = module.State.initialize
+
+    def initialize(self, *args, **kwargs):
+        address = (args[0] if args else kwargs.get("coordinator_address")) or os.environ.get(
+            "JAX_COORDINATOR_ADDRESS", ""
+        )
+        size = args[1] if len(args) > 1 else kwargs.get("num_processes")
+        rank = args[2] if len(args) > 2 else kwargs.get("process_id")
+        if rank is not None and size is not None:
+            report(
+                "joining",
+                "jax",
+                rank=number(rank),
+                size=number(size),
+                address=str(address),
+                why=_jax(address, rank) or "",
+            )
+        result = own(self, *args, **kwargs)
+        guarded(
+            lambda: report(
+                "joined",
+                "jax",
+                rank=self.process_id,
+                size=self.num_processes,
+                by=str(self.coordinator_address or ""),
+            )
+        )()
+        return result
+
+    initialize.__doc__ = own.__doc__
+    initialize.__wrapped__ = own
+    module.State.initialize = initialize
+
+
+@guarded
+def _jax(address, rank):
+    host, _, port = str(address).rpartition(":")
+    return unreachable(host.strip("[]"), number(port), rank == 0) if host else ""
+
+
+def jax_cluster(module):
+    """A cluster for ``jax.distributed.initialize()`` that reads what the launch has set."""
+
+    class Fairlead(module.ClusterEnv):
+        """The launch that this process is a rank of."""
+
+        name = "fairlead"
+
+        @classmethod
+        def is_env_present(cls):
+            return "JAX_PROCESS_ID" in os.environ and "JAX_NUM_PROCESSES" in os.environ
+
+        @classmethod
+        def get_coordinator_address(cls, *_, **__):
+            return os.environ["JAX_COORDINATOR_ADDRESS"]
+
+        @classmethod
+        def get_process_count(cls):
+            return int(os.environ["JAX_NUM_PROCESSES"])
+
+        @classmethod
+        def get_process_id(cls):
+            return int(os.environ["JAX_PROCESS_ID"])
+
+        @classmethod
+        def get_local_process_id(cls):
+            # A number of a device, of those that this process sees; None: all of them.
+            seen = os.environ.get(
+                "CUDA_VISIBLE_DEVICES", os.environ.get("ROCR_VISIBLE_DEVICES", "")
+            )
+            if "," not in seen or "LOCAL_RANK" not in os.environ:
+                return None
+            return int(os.environ["LOCAL_RANK"])
+
+    kinds = module.ClusterEnv._cluster_types
+    if Fairlead in kinds:
+        kinds.remove(Fairlead)
+    kinds.insert(0, Fairlead)
+
+
+def around_strategy(module):
+    """TensorFlow: the cluster of a strategy for several workers, which is one process without TF_CONFIG."""
+    extended = module.CollectiveAllReduceExtended
+
+    def reporting(own, several):
+        def initialise(self, cluster_resolver, *args, **kwargs):
+            if several:
+                before(cluster_resolver)
+            result = own(self, cluster_resolver, *args, **kwargs)
+            rank = getattr(self, "_id_in_cluster", 0) if several else 0
+            size = getattr(self, "_num_workers", 1) if several else 1
+            report("joined", "tf", rank=number(rank), size=number(size), by="")
+            return result
+
+        initialise.__doc__ = own.__doc__
+        initialise.__wrapped__ = own
+        return initialise
+
+    @guarded
+    def before(resolver):
+        workers = resolver.cluster_spec().as_dict().get("worker", [])
+        rank = resolver.task_id
+        host, _, port = workers[rank].rpartition(":")
+        why = unreachable(host.strip("[]"), number(port), True)
+        report("joining", "tf", rank=rank, size=len(workers), address=workers[0], why=why or "")
+
+    extended._initialize_multi_worker = reporting(extended._initialize_multi_worker, True)
+    extended._initialize_local = reporting(extended._initialize_local, False)
+
+
+PATCHES = {
+    "torch.distributed.distributed_c10d": around_torch,
+    "torch.optim.optimizer": around_optimizer,
+    "lightning.pytorch.trainer.trainer": around_lightning,
+    "pytorch_lightning.trainer.trainer": around_lightning,
+    "jax._src.distributed": around_jax,
+    "jax._src.clusters.cluster": jax_cluster,
+    "tensorflow.python.distribute.collective_all_reduce_strategy": around_strategy,
+}
+
+
+class Loader:
+    """A module's own loader, and then its patch."""
+
+    def __init__(self, own, patch):
+        self.own, self.patch = own, patch
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.own, name)
+
+    def create_module(self, spec):
+        return self.own.create_module(spec)
+
+    def exec_module(self, module):
+        module.__spec__.loader = module.__loader__ = self.own
+        self.own.exec_module(module)
+        guarded(self.patch)(module)
+
+
+class Finder:
+    """The first finder of all, which asks the others for the modules that have a patch."""
+
+    def __init__(self):
+        self.thread = _local()
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in PATCHES or getattr(self.thread, "asking", "") == name:
+            return None
+        spec, self.thread.asking = None, name
+        try:
+            for finder in list(sys.meta_path):
+                spec = (
+                    finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
+                )
+                if spec is not None:
+                    break
+        finally:
+            self.thread.asking = ""
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = Loader(spec.loader, PATCHES[name])
+        return spec
+
+
+def chain():
+    """Runs the sitecustomize that this one stands before, if there is one."""
+    others = [path for path in sys.path if os.path.abspath(path or ".") != HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        sys.modules[__name__] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+if RANK and SIZE:
+    sys.meta_path.insert(0, Finder())
+chain()

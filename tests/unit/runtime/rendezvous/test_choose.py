@@ -1,0 +1,85 @@
+"""Which variables a command gets, and which commands are refused."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from fairlead.rendezvous import dead_ends
+from fairlead.rendezvous.choose import frameworks
+from fairlead.rendezvous.registry import FRAMEWORKS, modes
+
+PLAIN = ("jax", "tf", "torch")
+
+
+@pytest.mark.parametrize(
+    ("mode", "command", "python", "names"),
+    [
+        ("auto", "python3 train.py", True, PLAIN),
+        ("auto", "./train.sh", True, PLAIN),
+        ("auto", "", True, PLAIN),
+        ("auto", "./solver", False, ()),
+        ("auto", "torchrun train.py", True, ("torchrun",)),
+        ("auto", "/opt/venv/bin/torchrun train.py", True, ("torchrun",)),
+        ("auto", "python3.11 -u -m torch.distributed.run train.py", True, ("torchrun",)),
+        ("auto", "python3 torchrun", True, PLAIN),
+        ("torch", "python3 train.py", True, ("torch",)),
+        ("jax", "./train.sh", False, ("jax",)),
+        ("none", "python3 train.py", True, ()),
+        ("none", "torchrun train.py", True, ()),
+    ],
+)
+def test_frameworks_of_a_command(
+    mode: str, command: str, python: bool, names: tuple[str, ...]
+) -> None:
+    chosen = frameworks(mode, shlex.split(command), python=python)
+    assert tuple(f.name for f in chosen) == names
+
+
+def test_modes_are_those_of_the_issue() -> None:
+    assert modes() == ("auto", "jax", "tf", "torch", "none")
+
+
+def refused(command: str, ranks: int, nodes: int) -> str:
+    """The line that is offered; empty when nothing is refused."""
+    found = list(dead_ends.refused("image", shlex.split(command), ranks, nodes))
+    assert len(found) < 2
+    return found[0].remedy if found else ""
+
+
+@pytest.mark.parametrize(
+    ("command", "ranks", "nodes", "line"),
+    [
+        ("torchrun train.py", 2, 2, ""),
+        ("torchrun --nproc-per-node 4 train.py", 1, 1, ""),
+        ("torchrun train.py", 4, 0, ""),  # only the launcher knows where they run
+        ("python3 train.py", 4, 1, ""),
+        ("accelerate config", 2, 1, ""),
+        ("accelerate launch train.py", 1, 1, ""),
+        (
+            "torchrun --nproc_per_node=2 --nnodes 2 train.py --lr 1", 8, 2,
+            "fairlead run -N 2 --ranks-per-node 1 image -- torchrun --nproc-per-node=4 train.py --lr 1",
+        ),
+        (
+            "python3 -m torch.distributed.run train.py", 2, 1,
+            "fairlead run -N 1 --ranks-per-node 1 image -- python3 -m torch.distributed.run --nproc-per-node=2 train.py",
+        ),
+        (
+            "accelerate launch --num_processes 2 train.py --lr 1", 2, 2,
+            "fairlead run -n 2 image -- python3 train.py --lr 1",
+        ),
+        ("deepspeed --num_gpus 4 train.py", 4, 1, "fairlead run -n 4 image -- python3 train.py"),
+        ("horovodrun -np 2 python train.py", 2, 1, "fairlead run -n 2 image -- python3 train.py"),
+        ("python3 -m accelerate.commands.launch train.py", 2, 1, "fairlead run -n 2 image -- python3 train.py"),
+    ],
+)  # fmt: skip
+def test_launcher_of_a_framework_is_refused_where_it_would_start_its_own_world(
+    command: str, ranks: int, nodes: int, line: str
+) -> None:
+    assert refused(command, ranks, nodes) == line
+
+
+def test_declarations_are_whole() -> None:
+    for framework in FRAMEWORKS:
+        assert framework.title and framework.why and framework.variables

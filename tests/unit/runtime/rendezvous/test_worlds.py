@@ -1,0 +1,188 @@
+"""The verdict on what the processes of frameworks report."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.base.errors import ExitCode, FairleadError, Finding
+from fairlead.rendezvous import worlds
+from fairlead.rendezvous.worlds import World, Worlds
+from fairlead.swap.model import RUN_MOUNT
+
+HOOK = Path(worlds.__file__).parent / worlds.HOOK / "sitecustomize.py"
+
+
+def report(folder: Path, kind: str, launched: int, **values: Any) -> Path:
+    said = {
+        "framework": "torch", "launched": str(launched), "pid": 100 + launched, "host": f"n{launched}", "round": "0.1",
+        "address": "10.0.0.1:2000", "why": "", **values,
+    }  # fmt: skip
+    path = folder / f"{kind}.{said['framework']}.{launched}.{said['pid']}"
+    path.write_text(json.dumps(said))
+    return path
+
+
+class Watched:
+    """A launch of two ranks that is watched."""
+
+    def __init__(self, folder: Path, ranks: int = 2):
+        self.formed: list[World] = []
+        self.findings: list[Finding] = []
+        self.worlds = Worlds(folder, ranks, self.formed.append, self.findings.append)
+
+    def wrong(self) -> Finding:
+        with pytest.raises(FairleadError) as raised:
+            self.worlds.look(last=True)
+            self.worlds.look(last=True)
+        assert raised.value.code is ExitCode.PROOF_FAILED
+        (finding,) = raised.value.findings
+        return finding
+
+
+def test_world_is_whole_once_every_rank_has_joined(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    for rank in (0, 1):
+        report(tmp_path, "joining", rank, rank=rank, size=2)
+    report(tmp_path, "joined", 0, rank=0, size=2, by="gloo")
+    watched.worlds.look(last=True)
+    assert not watched.formed
+    report(tmp_path, "joined", 1, rank=1, size=2, by="gloo")
+    watched.worlds.look(last=True)
+    watched.worlds.look(last=True)
+    assert watched.formed == [World("torch", 2, ("n0", "n1"), "gloo")]
+
+
+def test_workers_of_agents_form_a_larger_world(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    for worker in range(4):
+        report(tmp_path, "joined", worker // 2, pid=worker, rank=worker, size=4)
+    watched.worlds.look(last=True)
+    assert [world.size for world in watched.formed] == [4]
+
+
+def test_second_world_of_the_same_processes_may_number_them_anew(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    for rank in (0, 1):
+        report(tmp_path, "joined", rank, rank=rank, size=2)
+    watched.worlds.look(last=True)
+    for rank in (0, 1):
+        os.utime(
+            report(tmp_path, "joined", rank, rank=1 - rank, size=2, round="0.2"), (9, 9 + rank)
+        )
+        watched.worlds.look(last=True)
+
+
+@pytest.mark.parametrize(
+    ("reports", "what"),
+    [
+        ([{"rank": 0, "size": 1}], "a world of one, on each of 2 ranks"),
+        ([{"rank": 0, "size": 2}, {"rank": 0, "size": 2}], "two processes with the number 0"),
+        ([{"rank": 0, "size": 2}, {"rank": 1, "size": 3}], "two sizes: 3 and 2"),
+        ([{"rank": 0, "size": 2}, {"rank": 1, "size": 2, "address": "10.0.0.2:9"}], "two rendezvous: 10.0.0.2:9 and 10.0.0.1:2000"),
+        ([{"rank": 0, "size": 2, "why": "it does not resolve"}], "cannot meet at 10.0.0.1:2000"),
+        # The port is taken by the other process with that number.
+        ([{"rank": 0, "size": 2, "why": "port 2000 is not free there"}, {"rank": 0, "size": 2}], "the number 0"),
+    ],
+)  # fmt: skip
+def test_wrong_world_is_named_before_it_trains(
+    reports: list[dict[str, Any]], what: str, tmp_path: Path
+) -> None:
+    watched = Watched(tmp_path)
+    for launched, values in enumerate(reports):
+        report(tmp_path, "joining", launched, **values)
+    assert what in watched.wrong().what
+
+
+def test_world_that_leaves_ranks_out_is_wrong(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, ranks=4)
+    report(tmp_path, "joining", 0, rank=0, size=2)
+    assert "a world of 2, and 4 ranks were launched" in watched.wrong().what
+
+
+def test_lightnings_world_of_one_comes_with_what_its_trainer_wants(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    report(tmp_path, "joined", 0, framework="lightning", rank=0, size=1)
+    assert "Trainer(num_nodes=" in watched.wrong().why
+
+
+def test_one_rank_may_be_a_world_of_one(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, ranks=1)
+    report(tmp_path, "joined", 0, rank=0, size=1)
+    watched.worlds.look(last=True)
+    assert [world.size for world in watched.formed] == [1]
+
+
+def test_what_trains_alone_is_warned_of_once(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    for rank in (0, 1):
+        report(tmp_path, "alone", rank)
+        watched.worlds.look(last=True)
+    (finding,) = watched.findings
+    assert finding.what.startswith("PyTorch trains on each of 2 ranks alone")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        '{"framework": 1}',
+        '{"framework": "torch", "launched": "0", "pid": []}',
+        "\0" * 9,
+    ],
+)
+def test_file_that_no_hook_has_written_is_passed_over(text: str, tmp_path: Path) -> None:
+    (tmp_path / "joined.torch.0.1").write_text(text)
+    watched = Watched(tmp_path)
+    watched.worlds.look(last=True)
+    assert not watched.formed
+
+
+def started(folder: Path, code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """A Python that finds the hook first, and ``folder`` after it."""
+    paths = f"{HOOK.parent}:{folder}"
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**plain, "PYTHONPATH": paths, **environ}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_hook_runs_the_sitecustomize_that_it_stands_before(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.mine = __name__")
+    done = started(tmp_path, "print(mine, __import__('sitecustomize').__file__)")
+    assert done.stdout.split() == ["sitecustomize", str(tmp_path / "sitecustomize.py")]
+    assert not done.stderr
+
+
+@pytest.mark.parametrize("environ", [{}, {"FAIRLEAD_RANK": "0", "FAIRLEAD_WORLD": "2"}])
+def test_hook_leaves_a_python_as_it_is_until_a_framework_comes(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    code = "import sys; print([type(f).__name__ for f in sys.meta_path if type(f).__module__ == 'sitecustomize'])"
+    done = started(tmp_path, code, **environ)
+    assert done.stdout.strip() == ("['Finder']" if environ else "[]") and not done.stderr
+
+
+def test_hook_that_cannot_patch_a_module_leaves_it(tmp_path: Path) -> None:
+    package = tmp_path / "torch" / "optim"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
+    (package / "optimizer.py").write_text("register_optimizer_step_pre_hook = 7\nhere = True\n")
+    done = started(
+        tmp_path, "import torch.optim.optimizer as o; print(o.here, type(o.__loader__).__name__)",
+        FAIRLEAD_RANK="0", FAIRLEAD_WORLD="2",
+    )  # fmt: skip
+    assert done.stdout.split() == ["True", "SourceFileLoader"] and not done.stderr
+
+
+def test_hook_writes_where_the_run_is() -> None:
+    assert f'FOLDER = "{RUN_MOUNT}"' in HOOK.read_text()
