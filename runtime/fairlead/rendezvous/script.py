@@ -58,6 +58,8 @@ FILENAME ~ /if_inet6$/ && $4 == "00" && $6 != "lo" && !($6 in six) {
   six[$6] = substr($1, 1, 4); for (i = 5; i < 33; i += 4) six[$6] = six[$6] ":" substr($1, i, 4)
   sixes[++many] = $6
 }
+FILENAME ~ /status$/ && /^Cpus_allowed_list:/ { mine = $2 }
+FILENAME ~ /online$/ { online = $1 }
 FILENAME ~ /tcp6?$/ && FNR > 1 { split($2, q, ":"); used[hex(q[2])] = 1 }
 END {
   if (!devices) for (i = 1; i <= many; i++) add(sixes[i], six[sixes[i]])
@@ -69,13 +71,16 @@ END {
     port = from + (start + i * step + rank % step) % (span - span % step)
     if (!(port in used)) { found++; printf " %d", port; used[port] = 1 }
   }
-  print ""
+  for (i = split(mine, parts, ","); i > 0; i--) { split(parts[i], ends, "-"); cores += (ends[2] == "" ? ends[1] : ends[2]) - ends[1] + 1 }
+  print " " cores + 0, mine == online ? "all" : "bound"
 }
 """
 # Lines of: rank, node's number, local rank, ranks on the node, address, interface, three ports, cores.
 _ALL = r"""
 { key[$1] = $2; address[$1] = $3; device[$1] = $4; ports[$1] = $5 " " $6 " " $7; cores[$1] = $8; all[$1] = $9; last[$1] = $7 }
 END {
+  # A file can be there before its line is.
+  for (r = 0; r < size; r++) if (all[r] == "") exit 3
   for (r = 0; r < size; r++) { k = key[r]; if (!(k in node)) node[k] = nodes++; place[r] = count[k]++ }
   for (r = 0; r < size; r++) {
     a = nodes == 1 ? "127.0.0.1" : address[r]; d = nodes == 1 ? "lo" : device[r]
@@ -98,9 +103,9 @@ w_wait() {  # $1: until this succeeds
     sleep 0.01
   done
 }
-w_count() { set -- "$w_dir"/here.*; [ $# -ge "$w_size" ] && [ -e "$1" ]; }
 w_gather() (
   set -- "$w_dir"/here.*
+  [ $# -ge "$w_size" ] && [ -e "$1" ] || exit
   LC_ALL=C awk -v size="$w_size" -v members="${w_listed:+$w_dir/members}" "$w_all" "$@" >"$w_dir/.world" && mv "$w_dir/.world" "$w_dir/world"
 )
 w_meet() {
@@ -108,26 +113,13 @@ w_meet() {
   read -r w_boot </proc/sys/kernel/random/boot_id
   read -r w_seed </proc/sys/kernel/random/uuid
   read -r w_low _ </proc/sys/net/ipv4/ip_local_port_range || w_low=32768
-  w_cores=0 w_mask= w_files=
-  while read -r w_key w_value; do
-    [ "$w_key" != Cpus_allowed_list: ] || w_mask=$w_value
-  done </proc/self/status
-  read -r w_online </sys/devices/system/cpu/online || w_online=
-  [ "$w_mask" = "$w_online" ] && w_whole=all || w_whole=bound
-  w_rest=$w_mask,
-  while [ -n "$w_rest" ]; do
-    w_part=${w_rest%%,*} w_rest=${w_rest#*,}
-    w_cores=$((w_cores + ${w_part#*-} - ${w_part%-*} + 1))
-  done
-  for w_file in /proc/net/route /proc/net/fib_trie /proc/net/if_inet6 /proc/net/tcp /proc/net/tcp6; do
+  w_files=
+  for w_file in /sys/devices/system/cpu/online /proc/self/status /proc/net/route /proc/net/fib_trie /proc/net/if_inet6 /proc/net/tcp /proc/net/tcp6; do
     [ ! -r "$w_file" ] || w_files="$w_files $w_file"
   done
   w_mine=$(LC_ALL=C awk -v interfaces="$w_interfaces" -v size="$w_size" -v rank="$r" -v low="$w_low" -v seed="${w_seed%%-*}" "$w_own" $w_files) &&
-    echo "$r $w_host.$w_boot $w_mine $w_cores $w_whole" >"$w_dir/.here.$r" && mv "$w_dir/.here.$r" "$w_dir/here.$r" || return 1
-  if [ "$r" = 0 ]; then
-    w_wait w_count
-    w_gather || return 1
-  fi
+    echo "$r $w_host.$w_boot $w_mine" >"$w_dir/here.$r" || return 1
+  [ "$r" != 0 ] || w_wait w_gather
   w_wait '[ -e "$w_dir/world" ]'
   while read -r w_rank w_node w_local w_locals w_here w_interface w_port0 w_port1 w_port2 w_cores w_nodes; do
     [ "$w_rank" != bad ] || { echo "fairlead: $w_node has no address that the other nodes could reach it by: name the interface in the site's profile, or give --rendezvous none" >&2; return 1; }
@@ -147,6 +139,8 @@ case $r in
 esac
 if [ -z "$w_known" ]; then
   echo "fairlead: this launcher gives its processes no rank below $w_size: RANK and the like are not set" >&2
+elif ! command -v awk >/dev/null; then
+  echo "fairlead: $(uname -n) has no awk: RANK and the like are not set" >&2
 elif w_meet; then
   SET
 else

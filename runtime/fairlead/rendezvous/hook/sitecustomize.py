@@ -183,6 +183,27 @@ def around_lightning(module):
     module.Trainer.__init__ = initialise
 
 
+def lightning_address(module):
+    """Lightning over mpi4py meets at rank 0's host name, which need not resolve; the launch has an address."""
+    own = module.MPIEnvironment.main_address
+    module.MPIEnvironment.main_address = property(
+        lambda self: os.environ.get("MASTER_ADDR") or own.fget(self)
+    )
+
+
+def jax_interface(module):
+    """JAX has Gloo listen where the host name leads, and knows no variable for another interface."""
+    own = module._jax.make_gloo_tcp_collectives
+
+    def make_gloo_tcp_collectives(*args, **kwargs):
+        interface = os.environ.get("GLOO_SOCKET_IFNAME")
+        if interface and len(args) < 2 and not {"hostname", "interface"}.intersection(kwargs):
+            kwargs["interface"] = interface
+        return own(*args, **kwargs)
+
+    module._jax.make_gloo_tcp_collectives = make_gloo_tcp_collectives
+
+
 def around_jax(module):
     """jax.distributed: what ``initialize`` came to."""
     own = module.State.initialize
@@ -300,7 +321,10 @@ PATCHES = {
     "torch.optim.optimizer": around_optimizer,
     "lightning.pytorch.trainer.trainer": around_lightning,
     "pytorch_lightning.trainer.trainer": around_lightning,
+    "lightning.fabric.plugins.environments.mpi": lightning_address,
+    "lightning_fabric.plugins.environments.mpi": lightning_address,
     "jax._src.distributed": around_jax,
+    "jax._src.xla_bridge": jax_interface,
     "jax._src.clusters.cluster": jax_cluster,
     "tensorflow.python.distribute.collective_all_reduce_strategy": around_strategy,
 }
