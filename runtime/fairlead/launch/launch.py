@@ -28,15 +28,17 @@ from fairlead.launch.nodes import Lost, Nodes, host_of, unreachable
 from fairlead.launch.processes import INHERITED
 from fairlead.launch.processes import Streams as Streams
 from fairlead.launch.run_folder import BEGUN, RankExit, exits, signal_name, within_mpi
+from fairlead.launch.warning_signals import WarningSignals
 from fairlead.launchers import registry as launchers
 from fairlead.launchers.registry import LAUNCHERS
 from fairlead.swap.model import OUTPUT_MOUNT, RUN_MOUNT, Bind, Plan, Request
 
 # Exit codes come through files: launchers mix them (hydra made 7 of a 3 and a 5). The signal is
-# raised again, since launchers end the other ranks only when one dies by a signal. A file that
+# raised again, since launchers end the other ranks only when one dies by a signal. The shell itself outlives the
+# warnings of schedulers, which some send to it, too: fairlead.launch.warning_signals. A file that
 # stays empty is a rank that was started and then killed by the launcher. RUN is of fairlead.launch.ranks_output.
 _RECORD = (
-    "{ printf fairlead-rank >/proc/$$/comm; } 2>/dev/null; "
+    "{ printf fairlead-rank >/proc/$$/comm; } 2>/dev/null; trap : USR1 USR2; "
     "r=${PMI_RANK:-${PMIX_RANK:-${OMPI_COMM_WORLD_RANK:-${PALS_RANKID:-${FLUX_TASK_RANK:-"
     "${JSM_NAMESPACE_RANK:-${ALPS_APP_PE:-${SLURM_PROCID:-$$}}}}}}}}; "
     '[ -d "$1" ] || { echo "fairlead: $(uname -n) does not see $1: set XDG_CACHE_HOME to a folder that '
@@ -275,16 +277,20 @@ def launch(
     with os_error_as("launcher-cannot-executed", line=line):
         started = processes.start(line.argv, line.environment(environ), folder.name, streams)
 
+    signals = WarningSignals(folder.name, nodes, on_finding)
+
     def look() -> None:
         check.look()
+        signals.look()
         if nodes:
             nodes.look()
         watch()
 
     try:
-        done = _wait(
-            started.process, folder, limits, look, leaving, _AllEnded(line, limits, streams)
-        )
+        with signals:
+            done = _wait(
+                started.process, folder, limits, look, leaving, _AllEnded(line, limits, streams)
+            )
         check.look()
         if not done:
             on_finding(warning("launcher-after-ranks", line=line, limits=limits))

@@ -23,6 +23,7 @@ from fairlead.base import bounded_json
 from fairlead.launch import leftovers, processes, shm_cleanup
 from fairlead.launch.leaving import Watches
 from fairlead.launch.nodes import HOME, KEEPALIVE, OVER, Link, keep_alive
+from fairlead.launch.warning_signals import FORWARDED
 
 # A little later than the launching host, so that it names the cause first.
 _KEEPALIVE = {**KEEPALIVE, "TCP_KEEPCNT": 5, "TCP_USER_TIMEOUT": 30_000}
@@ -102,6 +103,8 @@ class Agent:
             self._link.send(**self._watches.begin(message))
         elif message.get("ask") == "stop":
             self._watches.stop(message.get("watch"))
+        elif message.get("ask") == "signal" and (number := message.get("signal")) in FORWARDED:
+            processes.signal_ranks(self._left(), int(number))
 
     def _ranks(self) -> bool:
         """Whether anything of the run lives here; the ranks' shells are looked at first, which costs next to nothing."""

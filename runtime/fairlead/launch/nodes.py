@@ -219,6 +219,13 @@ class Nodes:
         found[0].link.send(**question, number=self._asked)
         return self._asked
 
+    def tell(self, **message: object) -> int:
+        """Says something to every agent; how many there are."""
+        there = [node for node in self._nodes.values() if node.link.ended is None]
+        for node in there:
+            node.link.send(**message)
+        return len(there)
+
     def close(self) -> None:
         """The launch is over: what is left of it on the nodes ends."""
         with contextlib.suppress(OSError):

@@ -29,12 +29,15 @@ from fairlead.engines.registry import ENGINES
 MARKER = "FAIRLEAD_RUN_ID"
 
 
-# Names that a container engine's processes have, those of its file systems among them, and the shells
-# and the sed around it. A shell that is the program itself loads the witness, and is known by that.
+# The shells and the sed around an engine. A shell that is the program itself loads the witness, and is known by that.
+_SHELLS = ("(?:ba|da)?sh$", "sed$")
+
+
+# Names that a container engine's processes have, those of its file systems among them.
 @functools.cache
-def _engine_names() -> re.Pattern[str]:
+def _engine_names(*more: str) -> re.Pattern[str]:
     names = dict.fromkeys(name for driver in ENGINES for name in driver.processes)
-    return re.compile("|".join((*names, "(?:ba|da)?sh$", "sed$")), re.IGNORECASE)
+    return re.compile("|".join((*names, *more)), re.IGNORECASE)
 
 
 # Clears up after a rank's container by itself, on whichever node (engine/podman.py).
@@ -198,19 +201,48 @@ def of_run(run_id: str, more: Collection[int] = ()) -> list[int]:
     return sorted(_with_descendants(found, living))
 
 
+def signal_ranks(pids: Collection[int], number: int) -> int:
+    """Sends a signal to those of a run's processes that are in a container, and have a handler for it.
+
+    Returns:
+        How many they are.
+    """
+    machine = os.stat("/")  # noqa: PTH116
+    sent = 0
+    for process in _living(""):
+        if process.pid not in pids or _engine_names().match(process.name):
+            continue
+        with contextlib.suppress(OSError):  # it has ended
+            root = os.stat(f"/proc/{process.pid}/root/")  # noqa: PTH116
+            if (root.st_dev, root.st_ino) == (machine.st_dev, machine.st_ino):
+                continue  # the launcher, or an engine
+            if _catches(process.pid, number):
+                os.kill(process.pid, number)
+                sent += 1
+    return sent
+
+
+def _catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal. Source: proc_pid_status(5), SigCgt."""
+    status = Path(f"/proc/{pid}/status").read_text("utf-8", "replace")
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
+
+
 def runs_in_container() -> bool:
     """Whether a program runs below a container engine that this process has started, on this node.
 
     An engine's own processes, the file systems it mounts among them, do not count. Recognised by names
     alone: what is in another user namespace shows no more.
     """
+    outside = _engine_names(*_SHELLS)
     living = {p.pid: p for p in _living("")}
     for process in living.values():
-        if _engine_names().match(process.name):
+        if outside.match(process.name):
             continue
         above, below_engine = living.get(process.parent), False
         while above is not None and above.pid != os.getpid():
-            below_engine = below_engine or bool(_engine_names().match(above.name))
+            below_engine = below_engine or bool(outside.match(above.name))
             above = living.get(above.parent)
         if above is not None and below_engine:
             return True

@@ -7,8 +7,9 @@ world of one train to the end and exit with 0, so a wrong world ends the launch 
 from __future__ import annotations
 
 import shutil
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +26,16 @@ TITLES = {
     "tf": "TensorFlow",
     "lightning": "Lightning",
 }
-# Where a process of each is asked for more than itself.
-_ASKED = {
-    "lightning": "a Trainer is alone unless it is asked for more: Trainer(num_nodes=…, devices=…, strategy='ddp')",
+# Why a process of each is a world of its own.
+_WHY_ONE = {
+    "lightning": "a Trainer or Fabric is alone unless it is asked for more: num_nodes=…, devices=…, strategy='ddp'",
     "tf": "TF_CONFIG was not set when the strategy was made, or the script has removed it",
 }
+_KINDS = ("joining", "joined", "alone", "parted")  # a process that has parted had joined before
 _EVERY_S, _COST = 0.2, 50  # between looks, and the part of a core that they may take
+_MEET_S = (
+    3.0  # what looks wrong and works is right: a second store on one port, two names of one host
+)
 
 
 @dataclass(frozen=True)
@@ -53,14 +58,24 @@ class World:
 
 @dataclass(frozen=True)
 class Report:
-    """What one process says of one world."""
+    """What one process says of one world.
+
+    Attributes:
+        launched: the launcher's number of the rank that the process belongs to.
+        round: how often the process had begun to join a world.
+        restart: how often torchrun had started it before.
+        agent: torchrun has started it.
+        rank, size: None where the framework has still to find out.
+    """
 
     kind: str
     framework: str
     launched: str
     pid: int
     host: str
-    round: str
+    round: int
+    restart: int
+    agent: bool
     rank: int | None
     size: int | None
     address: str
@@ -68,15 +83,28 @@ class Report:
     by: str
 
     @property
-    def process(self) -> str:
-        return f"{self.launched}.{self.pid}"
+    def key(self) -> tuple[str, str, int]:
+        return self.framework, self.launched, self.pid
+
+    @property
+    def title(self) -> str:
+        return TITLES.get(self.framework, self.framework)
+
+    @property
+    def where(self) -> str:
+        return f"rank {self.launched} on {self.host}"
+
+    @property
+    def ended(self) -> bool:
+        """Whether its process is known to have ended; of another host, nothing is known."""
+        return self.host == socket.gethostname() and not Path(f"/proc/{self.pid}").exists()
 
 
 class Worlds:
     """Watches the reports of one launch.
 
     Attributes:
-        formed: the worlds that are whole.
+        formed: the worlds that are whole, the first of each framework.
     """
 
     def __init__(
@@ -89,10 +117,16 @@ class Worlds:
         self._folder, self._ranks = folder, ranks
         self._on_world, self._on_finding = on_world, on_finding
         self._read: dict[str, int] = {}
-        self._reports: dict[tuple[str, str, str], Report] = {}
+        # The latest report of each process, and the last round that it has left.
+        self._now: dict[tuple[str, str, int], Report] = {}
+        self._over: dict[tuple[str, str, int], int] = {}
+        # Who has joined, by framework, size, round and restart; then by address, since worlds can be next to each other.
+        self._members: dict[tuple[str, int, int, int], dict[str, dict[int, Report]]] = {}
+        self._small: dict[str, dict[str, Report]] = {}
+        self._alone: dict[str, dict[str, Report]] = {}
+        self._since: dict[tuple[str, str, int, int], float] = {}
+        self._warned: set[str] = set()
         self._next = 0.0
-        self._alone: set[str] = set()
-        self._late: list[Report] = []
         self.formed: dict[str, World] = {}
 
     def look(self, *, last: bool = False) -> None:
@@ -104,109 +138,149 @@ class Worlds:
         now = time.monotonic()
         if now < self._next and not last:
             return
-        # A port is taken as well where two processes have one number: that is what to name then.
-        late, self._late = self._late, []
-        new = self._new()
+        for report in self._new():
+            self._take(report)
+        self._now = {
+            k: r
+            for k, r in self._now.items()
+            if r.round > self._over.get(k, -1) and not (r.kind == "joined" and r.ended)
+        }
         self._next = time.monotonic() + max(_EVERY_S, _COST * (time.monotonic() - now))
-        for report in new:
-            if report.kind == "alone":
-                self._warn(report)
-                continue
-            if found := self._wrong(report):
-                raise FairleadError(found, ExitCode.PROOF_FAILED)
-            self._reports[report.kind, report.framework, report.process] = report
-            if report.why:
-                (late if last else self._late).append(report)
-        for report in late:
-            raise FairleadError(_misplaced(report), ExitCode.PROOF_FAILED)
-        for framework in sorted({report.framework for report in new}):
-            self._whole(framework)
+        if found := self._wrong(last):
+            raise FairleadError(found, ExitCode.PROOF_FAILED)
+        for reports in self._alone.values():
+            if len(reports) == self._ranks:
+                self._warn(next(iter(reports.values())), last)
+
+    def _warn(self, first: Report, last: bool) -> None:
+        """Warns once of ranks that train apart, unless they soon form a world."""
+        since = self._since.setdefault(("alone", "", 0, 0), time.monotonic())
+        late = last or time.monotonic() - since > _MEET_S
+        if late and not self.formed and first.framework not in self._warned:
+            self._warned.add(first.framework)
+            self._on_finding(warning("world-alone", where=first.where, ranks=self._ranks))
 
     def _new(self) -> list[Report]:
         found = []
-        for kind in ("joining", "joined", "alone"):
+        for kind in _KINDS:
             for path in self._folder.glob(f"{kind}.*"):
                 with suppress(OSError, ValueError, TypeError, KeyError):
                     changed = path.stat().st_mtime_ns
-                    if self._read.get(path.name) == changed:
-                        continue
-                    found.append(_report(kind, path))
-                    self._read[path.name] = changed
-        return sorted(found, key=lambda r: (len(r.launched), r.launched, r.pid))
+                    if self._read.get(path.name) != changed:
+                        found.append(_report(kind, path))
+                        self._read[path.name] = changed
+        return sorted(found, key=lambda r: (_KINDS.index(r.kind), len(r.launched), r.launched))
 
-    def _wrong(self, new: Report) -> Finding | None:
-        """What is wrong with a report by itself, or next to the others of its round."""
-        title, ranks = TITLES.get(new.framework, new.framework), self._ranks
-        where = f"rank {new.launched} on {new.host}"
-        if new.rank is None or new.size is None:
-            return None  # the framework refuses it in its own words
-        if ranks > 1 and new.size == 1:
-            why = _ASKED.get(
-                new.framework, "rank and size were given as 0 and 1, or their variables are set so"
-            )
-            return error("world-of-one", where=where, title=title, ranks=ranks, why=why)
-        if new.size < ranks:
-            return error("world-size", where=where, title=title, size=new.size, ranks=ranks)
-        for other in self._reports.values():
-            if (
-                other.framework != new.framework
-                or other.round != new.round
-                or other.process == new.process
-            ):
-                continue
-            beside = f"rank {other.launched} on {other.host}"
-            if other.rank == new.rank:
-                return error("world-double", where=where, other=beside, title=title, rank=new.rank)
-            if other.size != new.size:
-                return error(
-                    "world-sizes",
-                    where=where,
-                    other=beside,
-                    title=title,
-                    size=new.size,
-                    other_size=other.size,
-                )
-            if other.kind == new.kind == "joining" and other.address != new.address:
-                return error(
-                    "world-apart",
-                    where=where,
-                    other=beside,
-                    title=title,
-                    address=new.address,
-                    other_address=other.address,
-                )
+    def _take(self, report: Report) -> None:
+        if report.kind == "parted":
+            self._over[report.key] = max(report.round, self._over.get(report.key, -1))
+            return
+        if report.kind == "alone":
+            self._alone.setdefault(report.framework, {})[report.launched] = report
+            return
+        self._now[report.key] = report
+        if report.rank is None or report.size is None:
+            return
+        if report.size < self._ranks:
+            self._small.setdefault(report.framework, {})[report.launched] = report
+        if report.kind == "joined":
+            world = (report.framework, report.size, report.round, report.restart)
+            places = self._members.setdefault(world, {})
+            places.setdefault(report.address, {})[report.rank] = report
+            self._whole(report.framework, report.size, places)
+
+    def _whole(self, framework: str, size: int, places: Mapping[str, Mapping[int, Report]]) -> None:
+        """Notes the first world of a framework that every rank is in.
+
+        A process has joined once all have. So if each number is there once, they are one world, whatever they call the
+        place where they met.
+        """
+        members = [report for at in places.values() for report in at.values()]
+        numbers, every = {r.rank for r in members}, {r.launched for r in members}
+        if framework in self.formed or not len(numbers) == len(members) == size:
+            return
+        if len(every) == self._ranks:
+            hosts = tuple(sorted({r.host for r in members}))
+            self.formed[framework] = World(framework, size, hosts, members[0].by)
+            self._on_world(self.formed[framework])
+
+    def _wrong(self, last: bool) -> Finding | None:
+        """What is wrong with what the processes report now."""
+        seen: dict[tuple[str, int, int, int | None], Report] = {}
+        for report in self._now.values():
+            number = (report.framework, report.round, report.restart, report.rank)
+            if report.rank is None or report.size == 1:
+                continue  # a world of its own
+            if (other := seen.setdefault(number, report)) is not report:
+                return _double(report, other, self._ranks)
+        firsts: dict[tuple[str, int, int], Report] = {}
+        for report in self._now.values():
+            # Those that have met are right.
+            first = firsts.setdefault((report.framework, report.round, report.restart), report)
+            if report.kind == "joining" and (found := _doubtful(report, first)):
+                since = self._since.setdefault((*report.key, report.round), time.monotonic())
+                if last or time.monotonic() - since > _MEET_S:
+                    return found
+        if self.formed:
+            return None
+        for reports in self._small.values():
+            if len(reports) == self._ranks > 1:
+                return _small(tuple(reports.values()), self._ranks)
+        return self._apart()
+
+    def _apart(self) -> Finding | None:
+        """Whole worlds without a rank in common, which together are all ranks; also of processes that have ended."""
+        for (_, size, _, _), places in self._members.items():
+            whole = [at for at in places.values() if len(at) == size]
+            sets = [{report.launched for report in at.values()} for at in whole]
+            if len(whole) > 1 and sum(map(len, sets)) == len(set().union(*sets)) == self._ranks:
+                return _double(whole[1][0], whole[0][0], self._ranks)
         return None
 
-    def _whole(self, framework: str) -> None:
-        """Notes the world of a framework once every member has joined."""
-        joined = [
-            r
-            for (kind, name, _), r in self._reports.items()
-            if (kind, name) == ("joined", framework)
-        ]
-        last = max((r.round for r in joined), default="")
-        members = {r.rank: r for r in joined if r.round == last}
-        size = next((r.size for r in members.values()), 0)
-        every = len({r.launched for r in members.values()}) == self._ranks
-        if not size or len(members) != size or not every or framework in self.formed:
-            return
-        hosts = tuple(sorted({r.host for r in members.values()}))
-        world = World(framework, size, hosts, next(iter(members.values())).by)
-        self.formed[framework] = world
-        self._on_world(world)
 
-    def _warn(self, report: Report) -> None:
-        if report.framework not in self._alone:
-            self._alone.add(report.framework)
-            title = {"torch": "PyTorch"}.get(report.framework, report.framework)
-            where = f"rank {report.launched} on {report.host}"
-            self._on_finding(warning("world-alone", where=where, title=title, ranks=self._ranks))
+def _double(report: Report, other: Report, ranks: int) -> Finding:
+    where, beside = report.where, other.where
+    if report.agent and other.agent and report.launched != other.launched:
+        return error("world-of-each-torchrun", where=where, other=beside, ranks=ranks)
+    return error("world-double", where=where, other=beside, title=report.title, rank=report.rank)
 
 
-def _misplaced(report: Report) -> Finding:
-    title = TITLES.get(report.framework, report.framework)
-    where = f"rank {report.launched} on {report.host}"
-    return error("world-address", where=where, title=title, address=report.address, why=report.why)
+def _doubtful(report: Report, first: Report) -> Finding | None:
+    """Why a process may wait for others in vain."""
+    if report.why:
+        return error(
+            "world-address",
+            where=report.where,
+            title=report.title,
+            address=report.address,
+            why=report.why,
+        )
+    if first.address and report.address and report.address != first.address:
+        if report.agent and first.agent and report.launched != first.launched:
+            return _double(report, first, 2)
+        return error(
+            "world-apart", where=report.where, other=first.where, title=report.title, address=report.address,
+            other_address=first.address,
+        )  # fmt: skip
+    if None not in (report.size, first.size) and report.size != first.size:
+        return error(
+            "world-sizes", where=report.where, other=first.where, title=report.title, size=report.size,
+            other_size=first.size,
+        )  # fmt: skip
+    return None
+
+
+def _small(reports: Sequence[Report], ranks: int) -> Finding:
+    first = min(reports, key=lambda r: (len(r.launched), r.launched))
+    if all(report.size == 1 for report in reports):
+        why = "rank and size were given as 0 and 1, or their variables are set so"
+        why = (
+            "torchrun was started on each rank"
+            if first.agent
+            else _WHY_ONE.get(first.framework, why)
+        )
+        return error("world-of-one", where=first.where, title=first.title, ranks=ranks, why=why)
+    return error("world-size", where=first.where, title=first.title, size=first.size, ranks=ranks)
 
 
 def lay(folder: Path, text: str) -> None:
@@ -230,10 +304,13 @@ def _report(kind: str, path: Path) -> Report:
         value = said.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
+    def count(name: str) -> int:
+        return number(name) or 0
+
     def word(name: str) -> str:
         return str(said.get(name) or "")[:300]
 
     return Report(
-        kind, str(said["framework"]), str(said["launched"]), int(said["pid"]), word("host"), word("round"),
-        number("rank"), number("size"), word("address"), word("why"), word("by"),
+        kind, str(said["framework"]), str(said["launched"]), int(said["pid"]), word("host"), count("round"),
+        count("restart"), said.get("agent") is True, number("rank"), number("size"), word("address"), word("why"), word("by"),
     )  # fmt: skip

@@ -28,6 +28,7 @@ from fairlead.swap.reach import (
     by_family,
     in_text,
     in_text_closure,
+    interpreted,
     programs_of,
     reach,
     started,
@@ -62,7 +63,7 @@ def abi_family(plan: Plan) -> Iterator[Finding]:
     if plan.host is None:
         yield _ok("abi-family", "the image's own MPI is used", plan.planned_title)
         return
-    library, programs = plan.host.library, programs_of(plan.request)
+    library, programs = plan.host.library, interpreted(plan.facts, plan.request)
     wanted = image_family(plan.facts, plan.request)
     if wanted is library.family:
         yield _ok("abi-family", f"image and host are of the {wanted} family", library.soname)

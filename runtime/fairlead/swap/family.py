@@ -19,7 +19,7 @@ from fairlead.swap.reach import (
     by_family,
     families_of,
     in_text,
-    programs_of,
+    interpreted,
     reach,
 )
 
@@ -47,7 +47,7 @@ def choose_host(
     left: list[Line] = []
     for host in hosts:
         family = host.library.family
-        over = crossing(found, programs_of(request), family)
+        over = crossing(found, interpreted(facts, request), family)
         if family is not wanted and (near or not over.allowed):
             why = f"its family is {family}, the image's is {wanted}"
             if not near and over.modules:

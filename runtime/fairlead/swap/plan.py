@@ -21,7 +21,7 @@ from fairlead.swap.family import in_reach, names_of, own_mpi, replaceable
 from fairlead.swap.glibc import choose_glibc
 from fairlead.swap.layout import folders_behind, module_paths, search_folders, stage_layout
 from fairlead.swap.model import MOUNT, WITNESS, Bind, Inputs, Line, Plan
-from fairlead.swap.reach import inside_of, programs_of, relevant
+from fairlead.swap.reach import inside_of, interpreted, relevant
 from fairlead.swap.remedies.model import Changes, Draft, Phase, Remedy
 from fairlead.swap.remedies.registry import ordered
 from fairlead.swap.shell_python import OTHER, REMOVED
@@ -55,7 +55,7 @@ def _begun(inputs: Inputs) -> Draft:
     family, consumers = own_family, relevant(facts, inputs.request, own_family)
     if host is not None and host.library.family is not own_family:
         found = in_reach(facts, inputs.request)
-        over = crossing(found, programs_of(inputs.request), host.library.family)
+        over = crossing(found, interpreted(facts, inputs.request), host.library.family)
         if over.allowed:
             family, consumers = host.library.family, over.modules
     glibc = choose_glibc(host, facts, inputs.engine) if host else None

@@ -98,6 +98,14 @@ def programs_of(request: Request) -> tuple[str, ...]:
     return request.apps or request.command[:1]
 
 
+def interpreted(facts: ImageFacts, request: Request) -> tuple[str, ...]:
+    """:func:`programs_of`, with its Python in place of a script such as torchrun."""
+    found = reach(facts, request).programs
+    if found and all(program.kind is Kind.PYTHON for program in found):
+        return tuple(dict.fromkeys(program.path for program in found))
+    return programs_of(request)
+
+
 def reach(facts: ImageFacts, request: Request) -> Reach:
     """What the programs of a request can load; all of the image if it names none."""
     programs = tuple(

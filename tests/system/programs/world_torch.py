@@ -34,3 +34,4 @@ for _ in range(300 if wrong == "one" else 3):
 weights = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy().tobytes()
 # In one write: lines of two ranks can run into each other.
 os.write(1, f"{rank} of {size}: {hashlib.sha256(weights).hexdigest()[:12]}\n".encode())
+dist.destroy_process_group() if joined else None

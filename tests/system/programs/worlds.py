@@ -50,6 +50,7 @@ def ddp():
     model = DistributedDataParallel(_network())
     _steps(model, dist.get_rank())
     _of_torch(dist.get_rank(), dist.get_world_size(), model)
+    dist.destroy_process_group()
 
 
 def fsdp():
@@ -67,6 +68,7 @@ def fsdp():
     whole = [p.full_tensor().detach().numpy() for p in model.parameters()]
     assert all(torch.isfinite(torch.from_numpy(w)).all() for w in whole)
     say(dist.get_rank(), dist.get_world_size(), whole)
+    dist.destroy_process_group()
 
 
 def accelerate():

@@ -3,10 +3,11 @@
 PYTHONPATH leads here, so every Python of a rank loads this file at its start, in whatever image. It imports nothing of
 fairlead, runs on Python 3.6, and patches a module only once a program has imported it. What it cannot do, it leaves.
 
-A file ``joining.FRAMEWORK.RANK.PID`` in the run's folder says what a process is about to join, ``joined.…`` what it has
-joined, and ``alone.…`` that it trains without having joined anything.
+A file ``joining.FRAMEWORK.RANK.PID.ROUND`` in the run's folder says what a process is about to join, ``joined.…`` what it has
+joined, ``parted.…`` that this is over, and ``alone.…`` that it trains without having joined anything.
 """
 
+import atexit
 import importlib.machinery
 import importlib.util
 import json
@@ -24,21 +25,27 @@ except ValueError:
     SIZE = 0
 # With these, ranks train together without the framework's own world.
 OTHERS = ("mpi4py.MPI", "horovod", "fairlead.comm")
+LIGHTNING = {"lightning", "lightning_fabric", "pytorch_lightning"}
 
 
-ROUNDS = {}  # how often this process has joined a world, by framework
+ROUNDS = {}  # how often this process has begun to join a world, by framework
+PLACES = {}  # where it was to meet the others last, by framework
+JOINED = {}  # the process that has joined one, by framework
 
 
 def report(kind, framework, **values):
     """Writes a file, whole or not at all."""
     if kind == "joining":
         ROUNDS[framework] = ROUNDS.get(framework, 0) + 1
-    name = "%s.%s.%s.%s" % (kind, framework, RANK, os.getpid())
+        PLACES[framework] = values.get("address", "")
+    if kind == "joined":
+        JOINED[framework] = os.getpid()
+    values.setdefault("address", PLACES.get(framework, ""))
+    name = "%s.%s.%s.%s.%s" % (kind, framework, RANK, os.getpid(), ROUNDS.get(framework, 0))
     values.update(framework=framework, launched=RANK, pid=os.getpid(), host=socket.gethostname())
-    values["round"] = "%s.%s" % (
-        os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"),
-        ROUNDS.get(framework, 0),
-    )
+    values["round"] = ROUNDS.get(framework, 0)
+    values["restart"] = number(os.environ.get("TORCHELASTIC_RESTART_COUNT", "")) or 0
+    values["agent"] = "TORCHELASTIC_RUN_ID" in os.environ
     path = os.path.join(FOLDER, name)
     try:
         with open(os.path.join(FOLDER, "." + name), "w", encoding="utf-8") as out:
@@ -46,6 +53,13 @@ def report(kind, framework, **values):
         os.rename(os.path.join(FOLDER, "." + name), path)
     except (OSError, ValueError, TypeError):
         pass
+
+
+def parted():
+    """What this process had joined is over."""
+    for framework, process in JOINED.items():
+        if process == os.getpid():
+            report("parted", framework)
 
 
 def guarded(function):
@@ -92,43 +106,40 @@ def unreachable(address, port, first):
     return ""
 
 
+def asked_of_torch(method, world_size, rank, store):
+    """Rank, size, address and port that ``init_process_group`` will use, as far as they can be known."""
+    address, port = "", None
+    if store is None and method.startswith("env://"):
+        address, port = os.environ.get("MASTER_ADDR", ""), number(os.environ.get("MASTER_PORT", ""))
+        given = {"rank": os.environ.get("RANK"), "world_size": os.environ.get("WORLD_SIZE")}
+    else:
+        given = {}
+    given.update(pair.partition("=")[::2] for pair in method.partition("?")[2].split("&") if pair)
+    rank = rank if rank is not None and rank >= 0 else number(given.get("rank"))
+    size = world_size if world_size and world_size > 0 else number(given.get("world_size"))
+    return rank, size, address, port
+
+
 def around_torch(module):
-    """torch.distributed: what ``init_process_group`` is given, and what it came to."""
-    own = module.init_process_group
+    """torch.distributed: what ``init_process_group`` is given, what it came to, and the end of it."""
+    own, own_end = module.init_process_group, module.destroy_process_group
 
     @guarded
     def before(
         backend=None, init_method=None, timeout=None, world_size=-1, rank=-1, store=None, *_, **__
     ):
         method = init_method or "env://"
-        by_env = store is None and method.startswith("env://")
-        address = os.environ.get("MASTER_ADDR", "") if by_env else ""
-        port = number(os.environ.get("MASTER_PORT", "")) if by_env else None
-        rank = (
-            rank
-            if rank is not None and rank >= 0
-            else number(os.environ.get("RANK"))
-            if by_env
-            else None
-        )
-        size = (
-            world_size
-            if world_size and world_size > 0
-            else number(os.environ.get("WORLD_SIZE"))
-            if by_env
-            else None
-        )
+        rank, size, address, port = asked_of_torch(method, world_size, rank, store)
         agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         why = unreachable(address, port, rank == 0 and not agents) if address else ""
-        place = "%s:%s" % (address, port) if address else method
+        place = "%s:%s" % (address, port) if address else method.partition("?")[0]
         report("joining", "torch", rank=rank, size=size, address=place, why=why or "")
 
     @guarded
     def after():
-        backend = module.get_backend()
-        report(
-            "joined", "torch", rank=module.get_rank(), size=module.get_world_size(), by=str(backend)
-        )
+        backend = str(module.get_backend())
+        by = "" if backend == "undefined" else backend
+        report("joined", "torch", rank=module.get_rank(), size=module.get_world_size(), by=by)
 
     def init_process_group(*args, **kwargs):
         before(*args, **kwargs)
@@ -136,10 +147,16 @@ def around_torch(module):
         after()
         return result
 
-    init_process_group.__doc__ = own.__doc__
-    init_process_group.__wrapped__ = own
-    init_process_group.__name__ = own.__name__
-    module.init_process_group = init_process_group
+    def destroy_process_group(group=None):
+        result = own_end(group)
+        if group is None:
+            guarded(report)("parted", "torch")
+        return result
+
+    for made, first in ((init_process_group, own), (destroy_process_group, own_end)):
+        made.__doc__ = first.__doc__
+        made.__wrapped__ = first
+        setattr(module, made.__name__, made)
 
 
 def around_optimizer(module):
@@ -155,32 +172,53 @@ def around_optimizer(module):
         joined = (
             distributed is not None and distributed.is_available() and distributed.is_initialized()
         )
-        if not joined and not any(name in sys.modules for name in OTHERS):
+        # Lightning loads mpi4py to look whether it is started by mpiexec.
+        names = [
+            n
+            for n in OTHERS
+            if n in sys.modules and not (n == "mpi4py.MPI" and LIGHTNING & set(sys.modules))
+        ]
+        if not joined and not names:
             report("alone", "torch")
 
     handle = add(before)
 
 
 def around_lightning(module):
-    """Lightning: the world that a Trainer has, which is one process where it is not asked for more."""
-    own = module.Trainer.__init__
+    """Lightning: the world in which a Trainer runs, which is one process where it is not asked for more."""
+    own = module.Trainer._run
 
-    def initialise(self, *args, **kwargs):
-        result = own(self, *args, **kwargs)
-        guarded(
-            lambda: report(
-                "joined",
-                "lightning",
-                rank=self.global_rank,
-                size=self.world_size,
-                by=type(self.strategy).__name__,
-            )
-        )()
-        return result
+    def _run(self, *args, **kwargs):
+        if not getattr(self, "fast_dev_run", False):
+            of_lightning(self)
+        return own(self, *args, **kwargs)
 
-    initialise.__doc__ = own.__doc__
-    initialise.__wrapped__ = own
-    module.Trainer.__init__ = initialise
+    _run.__doc__ = own.__doc__
+    _run.__wrapped__ = own
+    module.Trainer._run = _run
+
+
+def around_fabric(module):
+    """Lightning's Fabric: the world for which it sets a model up."""
+    for name in ("setup", "setup_module"):
+        own = getattr(module.Fabric, name)
+
+        def setup(self, *args, _own=own, **kwargs):
+            of_lightning(self)
+            return _own(self, *args, **kwargs)
+
+        setup.__doc__ = own.__doc__
+        setup.__wrapped__ = own
+        setup.__name__ = name
+        setattr(module.Fabric, name, setup)
+
+
+@guarded
+def of_lightning(made):
+    """Reports the world of a Trainer or a Fabric."""
+    strategy = getattr(made, "strategy", None)
+    by = type(strategy).__name__
+    report("joined", "lightning", rank=made.global_rank, size=made.world_size, by=by)
 
 
 def lightning_address(module):
@@ -295,9 +333,10 @@ def around_strategy(module):
             if several:
                 before(cluster_resolver)
             result = own(self, cluster_resolver, *args, **kwargs)
-            rank = getattr(self, "_id_in_cluster", 0) if several else 0
-            size = getattr(self, "_num_workers", 1) if several else 1
-            report("joined", "tf", rank=number(rank), size=number(size), by="")
+            if not several or cluster_resolver.task_type in ("chief", "worker"):
+                rank = getattr(self, "_id_in_cluster", 0) if several else 0
+                size = getattr(self, "_num_workers", 1) if several else 1
+                report("joined", "tf", rank=number(rank), size=number(size), by="")
             return result
 
         initialise.__doc__ = own.__doc__
@@ -306,11 +345,15 @@ def around_strategy(module):
 
     @guarded
     def before(resolver):
-        workers = resolver.cluster_spec().as_dict().get("worker", [])
+        cluster = resolver.cluster_spec().as_dict()
+        if resolver.task_type not in ("chief", "worker"):
+            return
+        members = list(cluster.get("chief", [])) + list(cluster.get("worker", []))
         rank = resolver.task_id
-        host, _, port = workers[rank].rpartition(":")
+        rank += len(cluster.get("chief", [])) if resolver.task_type == "worker" else 0
+        host, _, port = members[rank].rpartition(":")
         why = unreachable(host.strip("[]"), number(port), True)
-        report("joining", "tf", rank=rank, size=len(workers), address=workers[0], why=why or "")
+        report("joining", "tf", rank=rank, size=len(members), address=members[0], why=why or "")
 
     extended._initialize_multi_worker = reporting(extended._initialize_multi_worker, True)
     extended._initialize_local = reporting(extended._initialize_local, False)
@@ -321,6 +364,8 @@ PATCHES = {
     "torch.optim.optimizer": around_optimizer,
     "lightning.pytorch.trainer.trainer": around_lightning,
     "pytorch_lightning.trainer.trainer": around_lightning,
+    "lightning.fabric.fabric": around_fabric,
+    "lightning_fabric.fabric": around_fabric,
     "lightning.fabric.plugins.environments.mpi": lightning_address,
     "lightning_fabric.plugins.environments.mpi": lightning_address,
     "jax._src.distributed": around_jax,
@@ -384,5 +429,6 @@ def chain():
 
 
 if RANK and SIZE:
+    atexit.register(guarded(parted))
     sys.meta_path.insert(0, Finder())
 chain()

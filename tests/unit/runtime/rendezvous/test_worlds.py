@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -21,10 +22,10 @@ HOOK = Path(worlds.__file__).parent / worlds.HOOK / "sitecustomize.py"
 
 def report(folder: Path, kind: str, launched: int, **values: Any) -> Path:
     said = {
-        "framework": "torch", "launched": str(launched), "pid": 100 + launched, "host": f"n{launched}", "round": "0.1",
+        "framework": "torch", "launched": str(launched), "pid": 100 + launched, "host": f"n{launched}", "round": 1,
         "address": "10.0.0.1:2000", "why": "", **values,
     }  # fmt: skip
-    path = folder / f"{kind}.{said['framework']}.{launched}.{said['pid']}"
+    path = folder / f"{kind}.{said['framework']}.{launched}.{said['pid']}.{said['round']}"
     path.write_text(json.dumps(said))
     return path
 
@@ -73,16 +74,15 @@ def test_second_world_of_the_same_processes_may_number_them_anew(tmp_path: Path)
         report(tmp_path, "joined", rank, rank=rank, size=2)
     watched.worlds.look(last=True)
     for rank in (0, 1):
-        os.utime(
-            report(tmp_path, "joined", rank, rank=1 - rank, size=2, round="0.2"), (9, 9 + rank)
-        )
+        os.utime(report(tmp_path, "joined", rank, rank=1 - rank, size=2, round=2), (9, 9 + rank))
         watched.worlds.look(last=True)
 
 
 @pytest.mark.parametrize(
     ("reports", "what"),
     [
-        ([{"rank": 0, "size": 1}], "a world of one, on each of 2 ranks"),
+        ([{"rank": 0, "size": 1}, {"rank": 0, "size": 1}], "a world of one, on each of 2 ranks"),
+        ([{"rank": 0, "size": 2, "agent": True}, {"rank": 0, "size": 2, "agent": True}], "torchrun was started on each of 2 ranks"),
         ([{"rank": 0, "size": 2}, {"rank": 0, "size": 2}], "two processes with the number 0"),
         ([{"rank": 0, "size": 2}, {"rank": 1, "size": 3}], "two sizes: 3 and 2"),
         ([{"rank": 0, "size": 2}, {"rank": 1, "size": 2, "address": "10.0.0.2:9"}], "two rendezvous: 10.0.0.2:9 and 10.0.0.1:2000"),
@@ -102,14 +102,16 @@ def test_wrong_world_is_named_before_it_trains(
 
 def test_world_that_leaves_ranks_out_is_wrong(tmp_path: Path) -> None:
     watched = Watched(tmp_path, ranks=4)
-    report(tmp_path, "joining", 0, rank=0, size=2)
-    assert "a world of 2, and 4 ranks were launched" in watched.wrong().what
+    for rank in range(4):  # each meets another address, and so another world
+        report(tmp_path, "joining", rank, rank=rank, size=3)
+    assert "a world of 3, and 4 ranks were launched" in watched.wrong().what
 
 
 def test_lightnings_world_of_one_comes_with_what_its_trainer_wants(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
-    report(tmp_path, "joined", 0, framework="lightning", rank=0, size=1)
-    assert "Trainer(num_nodes=" in watched.wrong().why
+    for rank in (0, 1):
+        report(tmp_path, "joined", rank, framework="lightning", rank=0, size=1)
+    assert "strategy='ddp'" in watched.wrong().why
 
 
 def test_one_rank_may_be_a_world_of_one(tmp_path: Path) -> None:
@@ -123,9 +125,78 @@ def test_what_trains_alone_is_warned_of_once(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     for rank in (0, 1):
         report(tmp_path, "alone", rank)
+    for _ in range(3):
         watched.worlds.look(last=True)
     (finding,) = watched.findings
     assert finding.what.startswith("PyTorch trains on each of 2 ranks alone")
+
+
+def test_process_that_follows_another_in_its_rank_takes_its_number(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    for rank in (0, 1):
+        report(tmp_path, "joined", rank, rank=rank, size=2)
+    report(tmp_path, "parted", 0)
+    report(tmp_path, "joining", 0, pid=7, rank=0, size=2)
+    watched.worlds.look(last=True)
+    assert [world.size for world in watched.formed] == [2]
+    report(tmp_path, "joining", 1, pid=8, rank=1, size=2)  # whose first program still runs
+    assert "two processes with the number 1" in watched.wrong().what
+
+
+def test_process_that_ended_without_a_word_is_gone_where_that_can_be_seen(tmp_path: Path) -> None:
+    watched = Watched(tmp_path, ranks=1)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    report(tmp_path, "joined", 0, pid=ended.pid, host=socket.gethostname(), rank=0, size=1)
+    report(tmp_path, "joining", 0, pid=os.getpid(), host=socket.gethostname(), rank=0, size=1)
+    watched.worlds.look(last=True)
+
+
+def test_what_looks_wrong_and_works_is_right(tmp_path: Path) -> None:
+    """A second store on one port; two names of one place; a size that the framework found out by itself."""
+    watched = Watched(tmp_path)
+    report(tmp_path, "joining", 0, rank=0, size=2, why="port 2000 is not free there")
+    report(tmp_path, "joining", 1, rank=None, size=None, address="localhost:2000")
+    watched.worlds.look()
+    for rank in (0, 1):
+        report(tmp_path, "joined", rank, rank=rank, size=2)
+    watched.worlds.look(last=True)
+    assert [world.size for world in watched.formed] == [2]
+
+
+def test_whole_worlds_next_to_each_other_are_wrong_also_once_they_have_ended(
+    tmp_path: Path,
+) -> None:
+    watched = Watched(tmp_path)
+    for worker in range(4):
+        of = worker // 2
+        place = {"pid": worker, "address": f"localhost:{of}", "agent": True}
+        report(tmp_path, "joined", of, rank=worker % 2, size=2, **place)
+        report(tmp_path, "parted", of, **place)
+    assert "torchrun was started on each of 2 ranks" in watched.wrong().what
+
+
+def test_some_ranks_may_have_a_smaller_world(tmp_path: Path) -> None:
+    """Trainers of torch's RPC have a group of their own, and one rank may evaluate."""
+    watched = Watched(tmp_path)
+    report(tmp_path, "joined", 1, rank=0, size=1)
+    watched.worlds.look(last=True)
+
+
+def test_world_of_one_after_the_launchs_own_is_no_matter(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    for rank in (0, 1):
+        report(tmp_path, "joined", rank, rank=rank, size=2)
+    for rank in (0, 1):
+        report(tmp_path, "joined", rank, framework="lightning", rank=0, size=1)
+    watched.worlds.look(last=True)
+
+
+def test_child_that_trains_alone_next_to_a_world_is_no_matter(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    report(tmp_path, "alone", 0)
+    watched.worlds.look(last=True)
+    assert not watched.findings
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,13 @@ from fairlead.base.errors import FairleadError, Finding, Severity
 from fairlead.elf import reader
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
 from fairlead.image.scan import scan_tree
+from fairlead.mpi.cross_abi import is_python
 from fairlead.session.choose import outside
 from fairlead.swap import checks
 from fairlead.swap.family import image_family
 from fairlead.swap.model import Bind, Inputs, Plan, Request
 from fairlead.swap.plan import plan
-from fairlead.swap.reach import Kind, reach
+from fairlead.swap.reach import Kind, interpreted, reach
 
 MODULE = "/usr/lib/python3/dist-packages/mpi4py/MPI.cpython-311.so"
 FAST = "/venv/lib/python3.11/site-packages/fast.so"
@@ -81,6 +82,24 @@ def test_program_reaches_what_it_loads_and_nothing_else(
     found = reach(facts, Request(apps=(name,)))
     assert {p.kind for p in found.programs} == {kind}
     assert {e.path for e in found.files} == files
+
+
+@pytest.mark.parametrize(
+    ("command", "python"),
+    [
+        (("tool", "x"), True),
+        (("python3", "x"), True),
+        (("c",), False),
+        (("sh", "-c", "tool"), False),
+        ((), False),
+    ],
+)
+def test_script_of_python_stands_for_its_python(
+    facts: ImageFacts, command: tuple[str, ...], python: bool
+) -> None:
+    names = interpreted(facts, Request(command=command))
+    assert all(is_python(name) for name in names) == python or not names
+    assert python or names == command[:1]
 
 
 @pytest.mark.parametrize("name", ["sh", "/bin/sh", "run.sh", "/opt/app/lost", "./a.out"])
