@@ -87,6 +87,10 @@ class Report:
         return self.framework, self.launched, self.pid
 
     @property
+    def order(self) -> tuple[int, int]:
+        return self.round, _KINDS.index(self.kind)
+
+    @property
     def title(self) -> str:
         return TITLES.get(self.framework, self.framework)
 
@@ -178,7 +182,9 @@ class Worlds:
         if report.kind == "alone":
             self._alone.setdefault(report.framework, {})[report.launched] = report
             return
-        self._now[report.key] = report
+        known = self._now.get(report.key)
+        if known is None or known.order <= report.order:
+            self._now[report.key] = report
         if report.rank is None or report.size is None:
             return
         if report.size < self._ranks:
@@ -211,7 +217,9 @@ class Worlds:
             number = (report.framework, report.round, report.restart, report.rank)
             if report.rank is None or report.size == 1:
                 continue  # a world of its own
-            if (other := seen.setdefault(number, report)) is not report:
+            # In one rank, the next program takes the number of the one before.
+            other = seen.setdefault(number, report)
+            if other.launched != report.launched:
                 return _double(report, other, self._ranks)
         firsts: dict[tuple[str, int, int], Report] = {}
         for report in self._now.values():

@@ -10,9 +10,7 @@ joined, ``parted.…`` that this is over, and ``alone.…`` that it trains witho
 import atexit
 import importlib.machinery
 import importlib.util
-import json
 import os
-import socket
 import sys
 from _thread import _local
 
@@ -35,6 +33,9 @@ JOINED = {}  # the process that has joined one, by framework
 
 def report(kind, framework, **values):
     """Writes a file, whole or not at all."""
+    import json  # most Pythons never come here
+    import socket
+
     if kind == "joining":
         ROUNDS[framework] = ROUNDS.get(framework, 0) + 1
         PLACES[framework] = values.get("address", "")
@@ -85,6 +86,8 @@ def number(value):
 @guarded
 def unreachable(address, port, first):
     """Why an address cannot be that of rank 0; empty where it can."""
+    import socket
+
     try:
         found = socket.getaddrinfo(address, port or 1, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as exc:
