@@ -90,7 +90,8 @@ def test_program_reaches_what_it_loads_and_nothing_else(
         (("tool", "x"), True),
         (("python3", "x"), True),
         (("c",), False),
-        (("sh", "-c", "tool"), False),
+        (("sh", "-c", "tool"), True),
+        (("sh", "-c", "tool; c"), False),
         ((), False),
     ],
 )
