@@ -241,7 +241,7 @@ def test_host_that_never_answers_is_named(pair: tuple[Host, Host]) -> None:
     )  # fmt: skip
     text = refused(done, 124, "watchdog")
     assert "rank 1: never started by the launcher" in text
-    assert "rank 0: in MPI_Init (on node1)" in text
+    assert "rank 0: waits for the addresses of the other ranks (on node1)" in text
 
 
 def test_rank_that_ends_before_mpi_starts_is_named_and_who_waits_for_it(

@@ -96,7 +96,6 @@ def test_signal_reaches_ranks_on_another_host(tmp_path: Path) -> None:
             ]
             os.kill(fairlead, signal.SIGUSR1)
         handed_on(tmp_path / "log")
-        assert "to 1 other nodes" in (tmp_path / "log").read_text()
 
 
 def _words(process: Path) -> list[str]:

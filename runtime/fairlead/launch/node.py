@@ -175,7 +175,10 @@ def _connected(home: dict[str, Any], node: str) -> Link | None:
             until = time.monotonic() + _CONNECT_S
             while link.ended is None and (rest := until - time.monotonic()) > 0:
                 select.select([plain], [], [], rest)
-                if any(message.get("token") == home["token"] for message in link.received()):
+                messages = link.received()
+                tokens = [message.get("token") for message in messages]
+                if home["token"] in tokens:
+                    link.unread = messages[tokens.index(home["token"]) + 1 :]
                     return link
             link.close()
     return None

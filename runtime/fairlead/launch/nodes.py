@@ -68,11 +68,12 @@ class Link:
         link.setblocking(False)
         self.socket = link
         self.ended: str | None = None
+        self.unread: list[dict[str, Any]] = []  # received, and still to be taken
         self._rest = b""
 
     def received(self) -> list[dict[str, Any]]:
         """What has come since the last call."""
-        found = []
+        found, self.unread = self.unread, []
         while self.ended is None:
             try:
                 data = self.socket.recv(_MOST_BYTES)
@@ -135,6 +136,7 @@ class Nodes:
         self._strangers: list[tuple[float, Link]] = []
         self._nodes: dict[str, _Node] = {}
         self._warned: set[str] = set()
+        self._said: list[dict[str, object]] = []
         self.answers: dict[tuple[str, int], tuple[float, dict[str, Any]]] = {}
         self._begun, self._called = time.monotonic(), False
         self._listener: socket.socket | None = None
@@ -220,7 +222,8 @@ class Nodes:
         return self._asked
 
     def tell(self, **message: object) -> int:
-        """Says something to every agent; how many there are."""
+        """Says something to every agent, also to those that call later; how many have called."""
+        self._said.append(message)
         there = [node for node in self._nodes.values() if node.link.ended is None]
         for node in there:
             node.link.send(**message)
@@ -288,6 +291,8 @@ class Nodes:
         if not secrets.compare_digest(token.encode(), self._token.encode()) or name in self._nodes:
             return link.close()
         link.send(token=self._token)
+        for earlier in self._said:
+            link.send(**earlier)
         node = self._nodes[name] = _Node(name, link)
         if (version := message.get("version")) != __version__:
             found = warning("node-version", host=node.host, there=version, here=__version__)

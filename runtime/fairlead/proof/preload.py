@@ -233,9 +233,15 @@ class Startup:
         for rank, how in list(ended.items())[:4]:
             where = "in" if rank in inside else "before"
             parts.append(f"rank {rank}: {how} {where} MPI_Init{_hosts(folder, {rank})}")
+        met = (folder / "world").exists()
+        waiting = set() if met else _names(folder, "here") - alive - ended.keys()
         for names, what in (
             (everyone - launched - alive, "never started by the launcher"),
-            (launched - alive - ended.keys(), "started, but the container did not come up"),
+            (waiting, "waits for the addresses of the other ranks"),
+            (
+                launched - alive - ended.keys() - waiting,
+                "started, but the container did not come up",
+            ),
             (alive - inside - ended.keys(), "runs and has not called MPI_Init"),
             (inside - ended.keys(), "in MPI_Init"),
         ):
@@ -289,16 +295,18 @@ def _listed(names: set[str]) -> str:
     return ", ".join(ordered[:8]) + (f" and {len(ordered) - 8} more" if len(ordered) > 8 else "")
 
 
-def _named_by(path: Path) -> str:
+def _named_by(path: Path, word: int = 0) -> str:
     """The node that a report names; empty when it names none."""
     with suppress(OSError, IndexError):
-        return path.read_text("utf-8").split()[0]
+        return path.read_text("utf-8").split()[word]
     return ""
 
 
 def _hosts(folder: Path, names: set[str]) -> str:
     named = {
-        _named_by(folder / f"started.{name}") or _named_by(folder / f"alive.{name}")
+        _named_by(folder / f"started.{name}")
+        or _named_by(folder / f"alive.{name}")
+        or _named_by(folder / f"here.{name}", 1).rpartition(".")[0]
         for name in names
     }
     found = sorted(filter(None, named))
