@@ -122,7 +122,7 @@ DIRECTIVES: dict[str, _Parser] = {
     "slurm": _parser(
         "sbatch", *_SLURM, ("-J", "--job-name", NAME), ("-a", "--array", _matching(_ARRAY)),
         ("--requeue", None), ("--no-requeue", None), ("-o", "--output", str), ("-C", "--constraint", str),
-        ("--exclusive", None), ("-q", "--qos", NAME),
+        ("--exclusive", None), ("-q", "--qos", NAME), ("--signal", _matching(r"(B:)?USR1@\d+")), ("--no-kill", None),
     ),
     "pbs": _parser(
         "qsub", ("-N", _matching(r"[A-Za-z][\w.+-]{0,229}")), ("-A", NAME), ("-q", NAME),

@@ -28,7 +28,7 @@ FOLDERS = {
     "fairlead": ROOT / "runtime/fairlead",
     "fairlead_build": ROOT / "containers/fairlead_build",
 }
-KEYS = {"like", "check", "severity", "exit", "if_empty", "what", "where", "why", "remedy"}
+KEYS = {"like", "check", "severity", "exit", "if_empty", "what", "where", "why", "remedy", "host"}
 # Functions that take a message, the place of its id, and what else they take by name.
 CALLS = {
     "fail": (0, {"code"}),

@@ -241,7 +241,7 @@ class Cluster:
         """Waits until every node can take a job."""
         waited(
             lambda: (
-                self.said("sinfo", "--noheader", "-N", "-o", "%t").split()
+                self.said("sinfo", "--noheader", "-N", "-p", "all", "-o", "%t").split()
                 == ["idle"] * len(self.nodes)
             ),
             limit_s,
@@ -256,6 +256,7 @@ def slurm(
     where: Mapping[str, tuple[str, tuple[str, ...]]] | None = None,
     names: tuple[str, ...] = NODES,
     cpus: int = 2,
+    settings: str = "",
 ) -> Iterator[Cluster]:
     """A cluster; needs root.
 
@@ -264,6 +265,7 @@ def slurm(
         cpus: that each node says it has.
         control: words before a command that run it where the controller is to be.
         address: the controller's.
+        settings: further lines of slurm.conf.
         where: address of some of the nodes, and words before a command that run it there.
     """
     with ExitStack() as stack:
@@ -291,6 +293,7 @@ def slurm(
                 control=f"localhost({address})", port=first, folder=folder, spool=spool, plugins=base / _PLUGINS,
                 nodes="\n".join(rows),
             )
+            + settings
         )  # fmt: skip
         (folder / "mpi.conf").write_text(f"PMIxCliTmpDirBase={folder}/pmix\n")
         key = folder / "munge.key"

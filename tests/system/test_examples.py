@@ -239,3 +239,10 @@ def test_peers_are_compared_and_read_by_a_program() -> None:
     assert done.returncode == 0, done.stdout
     for name in ("alone", "fairlead", "mirrored", "ps-1"):
         assert re.search(rf"^{name} right \S+ samples/s$", done.stdout, re.MULTILINE), name
+
+
+def test_ranks_that_save_outlive_a_failure(base_image: None) -> None:
+    (command,) = _commands("outlive_failures.py")
+    said = _run(command)
+    assert "goes on after step 3" in said and "90 after 10 steps" in said
+    assert "restart 1 of 2" in said

@@ -47,6 +47,7 @@ class Finding:
         why: the reason or the evidence.
         remedy: the next command to type, or the edit to make.
         check: stable identifier of the check that found it, e.g. ``abi-family``.
+        host: name of the node that it is about; empty where it is about none, or about all.
     """
 
     severity: Severity
@@ -55,6 +56,7 @@ class Finding:
     why: str = ""
     remedy: str = ""
     check: str = ""
+    host: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {key: str(value) for key, value in asdict(self).items()}

@@ -11,6 +11,7 @@ is a message, and its name is the message's id:
     where = "{option}"
     why = "no lib/ of it holds a libmpi"
     remedy = "give the prefix of an MPI"
+    host = "{host}"                         # the node it is about, for programs; left out: none
     if_empty.option = "--mpi"               # stands for a field that is empty
     like = "host-mpi-any"                   # that message's keys, where this one has none
 
@@ -30,7 +31,7 @@ from typing import Any
 
 from fairlead.base.errors import CATALOGUES, ExitCode, Finding, Severity
 
-PARTS = ("what", "where", "why", "remedy", "check")
+PARTS = ("what", "where", "why", "remedy", "check", "host")
 
 
 @cache
@@ -64,8 +65,6 @@ def render(message: str, fields: Mapping[str, object]) -> tuple[Finding, ExitCod
     values = dict(fields)
     for name, text in table.get("if_empty", {}).items():
         values[name] = values[name] or text.format_map(fields)
-    what, where, why, remedy, check = (table.get(p, "").format_map(values) for p in PARTS)
+    texts = {part: table.get(part, "").format_map(values) for part in PARTS}
     severity = Severity(table.get("severity", Severity.ERROR))
-    return Finding(severity, what, where, why, remedy, check), ExitCode[
-        table.get("exit", "failed").upper()
-    ]
+    return Finding(severity, **texts), ExitCode[table.get("exit", "failed").upper()]

@@ -21,6 +21,7 @@ from fairlead.launchers.registry import kinds_of_profiles as launcher_kinds
 from fairlead.rendezvous.registry import modes as rendezvous_modes
 from fairlead.session.gradients import asked_for
 from fairlead.session.model import Choices
+from fairlead.session.restarts import Restarts
 from fairlead.swap.model import Bind, Request
 from fairlead.swap.shell_python import sort
 
@@ -206,6 +207,59 @@ class Placement(Nodes):
     """How many ranks there are, and where they go."""
 
     ranks: int | None = option("-n -np --ranks", "Ranks to start.  [default: one per node, or 1]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """What becomes of a launch that fails."""
+
+    restarts: int = option(
+        "--restarts N",
+        "Launch again after a failure, up to N times, without nodes that are lost.",
+        type=click.IntRange(0),
+        default=0,
+    )
+    exclude_failed: bool = option(
+        "--exclude-failed",
+        "Restart without the node of the rank that failed first, if others are left.",
+    )
+    spares: int = option(
+        "--spares K",
+        "Nodes more than the ranks need, for restarts.",
+        type=click.IntRange(0),
+        default=0,
+    )
+
+    check_nodes: bool = option(
+        "--check-nodes",
+        "First compare the nodes' processors and links, and leave out what is slow.",
+    )
+
+    def words(self) -> list[str]:
+        """The options, as given."""
+        counted = (("--restarts", self.restarts), ("--spares", self.spares))
+        words = [word for flag, n in counted if n for word in (flag, str(n))]
+        words += ["--exclude-failed"] * self.exclude_failed
+        return [*words, *["--check-nodes"] * self.check_nodes]
+
+    def policy(self, requeue_s: float | None) -> Restarts:
+        """As the launches are to have it.
+
+        Raises:
+            click.UsageError: what only restarts use is given without them.
+        """
+        if not self.restarts and self.exclude_failed:
+            raise click.UsageError("--exclude-failed is for --restarts N")
+        if not (self.restarts or self.check_nodes) and self.spares:
+            raise click.UsageError("--spares is for --restarts N and --check-nodes")
+        return Restarts(self.restarts, self.exclude_failed, self.spares, requeue_s or 0.0)
+
+
+REQUEUE = option(
+    "--requeue SECONDS",
+    "Requeue the job when its ranks end after SIGUSR1, which comes SECONDS before the job's end.",
+    type=SECONDS,
+)
 
 
 def _bind(text: str) -> Bind:

@@ -14,7 +14,7 @@ from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Silent
 from fairlead.base.serde import to_json
-from fairlead.cli import options, show
+from fairlead.cli import node_trial, options, show
 from fairlead.cli.declare import FOLDER, JSON, SECONDS, declared, option
 from fairlead.cli.run_report import RunReport
 from fairlead.cli.screen import answer, hand_over, print_findings, print_json, progress, say
@@ -29,7 +29,7 @@ from fairlead.rendezvous.worlds import World
 from fairlead.session.model import Launched, LaunchOptions, Prepared
 from fairlead.session.prepare import refuse
 from fairlead.session.recorder import Launching
-from fairlead.session.run import launch_proved
+from fairlead.session.restarts import Attempts, Restarts, launch_again
 from fairlead.swap.model import Bind
 from fairlead.transfer.job import Stage, Wish, shell
 
@@ -43,6 +43,7 @@ Examples:
   fairlead run -N 4 --ranks-per-node 8 --time 2h tensorflow -- python3 train.py
   fairlead run -n 2 --timeline run.json tensorflow -- python3 train.py
   fairlead run -n 2 pytorch -- python3 ddp.py
+  fairlead run -N 8 --restarts 3 --spares 1 pytorch -- python3 ddp.py
   fairlead run -n 4 --output-dir logs tensorflow -- python3 train.py
   fairlead run -n 4 -o report tensorflow -- python3 train.py
   fairlead run -n 2 --dry-run tensorflow -- python3 train.py
@@ -67,6 +68,7 @@ class RunFlags:
     probe: bool = option("--probe", "Also prove with a separate job before the command starts.")
     force: bool = option("--force", "Continue when the checks refuse; the proof still decides.")
     dry_run: bool = option("--dry-run", "Print the launch command, and launch nothing.")
+    requeue: float | None = options.REQUEUE
     rendezvous: str = options.RENDEZVOUS
     timeline_file: str = options.TIMELINE
     label: bool = options.LABEL
@@ -88,6 +90,8 @@ class _Run(Ready):
         recording: this launch in the timeline; None without --timeline.
         variables: of ``--env``.
         report: what becomes a report; None without -o.
+        restarts: what becomes of a launch that fails.
+        checks_nodes: the nodes are compared before.
     """
 
     flags: RunFlags
@@ -97,6 +101,8 @@ class _Run(Ready):
     recording: Launching | None
     variables: dict[str, str]
     report: RunReport | None
+    restarts: Restarts
+    checks_nodes: bool
 
     @property
     def binds(self) -> tuple[Bind, ...]:
@@ -154,6 +160,7 @@ def run(
     asked: options.Placement,
     planning: options.Planning,
     data: Staging,
+    recovery: options.Recovery,
     flags: RunFlags,
     image: str,
     command: tuple[str, ...] = options.COMMAND,
@@ -165,6 +172,8 @@ def run(
     """
     variables = options.variables(flags.env)
     data.check()
+    restarts = recovery.policy(flags.requeue)
+    asked = replace(asked, spares=recovery.spares)
     ready = plan_launch(
         image, asked, planning, flags, command=command, variables=variables, quiet=flags.quiet
     )
@@ -181,6 +190,8 @@ def run(
         recording=recorder.launch("run") if recorder else None,
         variables=variables,
         report=report,
+        restarts=restarts,
+        checks_nodes=recovery.check_nodes,
     )
     with report.of_failures() if report else nullcontext():
         if prepared.refused and not flags.force:
@@ -241,7 +252,12 @@ def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
             stdout=sys.stderr.fileno() if flags.as_json else None,
         )
         try:
-            launched = launch_proved(planned.prepared, planned.command, ranks, how)
+            slow: dict[str, str] = {}
+            if planned.checks_nodes:
+                prepared, allocation = planned.prepared, planned.allocation
+                slow = node_trial.failing(prepared, allocation, bars, planned.show_doubt)
+            attempts = Attempts(planned.prepared, planned.restarts, planned.show_doubt, slow)
+            launched = launch_again(planned.command, ranks, how, attempts)
         finally:
             hand_over(to_ranks=False)
     if recording:

@@ -14,11 +14,11 @@ from fairlead import site as sites
 from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.paths import atomic_write
 from fairlead.cli import options
-from fairlead.cli.declare import JSON, declared, option
+from fairlead.cli.declare import JSON, SECONDS, declared, option
 from fairlead.cli.screen import print_json, progress
 from fairlead.cli.staging import Staging, space_line
 from fairlead.cli.within import ready_line
-from fairlead.launch.request import Asked
+from fairlead.launch.request import Asked, with_spares
 from fairlead.launch.request import shape as make_shape
 from fairlead.launchers.model import Shape
 from fairlead.schedulers import model
@@ -33,8 +33,10 @@ Examples:
   fairlead script -N 4 --ranks-per-node 8 --time 2h -o job.sh tensorflow -- python3 train.py
   fairlead script --scheduler pbs -N 2 -n 8 --account physics tensorflow -- python3 train.py
   fairlead script -n 4 --array 0-9%2 --requeue -o sweep.sh tensorflow -- python3 sweep.py
+  fairlead script -N 8 --time 12h --requeue --restarts 3 --spares 1 -o job.sh pytorch -- python3 ddp.py
   fairlead script -N 2 --plain -o plain.sh ./app.sif -- /opt/app/solver input.nml
 """
+_WARN_S = 120
 _KEPT = ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
 
 
@@ -55,7 +57,14 @@ class ScriptFlags:
         "Submit a job array, optionally with :STEP and %MOST_AT_ONCE; each job finds its index in "
         "FAIRLEAD_ARRAY_INDEX.",
     )
-    requeue: bool = option("--requeue", "Requeue the job when a node fails.")
+    requeue: bool = option(
+        "--requeue", "Requeue the job when a node fails, and before its time limit (--time)."
+    )
+    warn: float | None = option(
+        "--warn SECONDS",
+        "Send SIGUSR1 to the ranks SECONDS before the time limit.  [default: 120 with --requeue and --time]",
+        type=SECONDS,
+    )
     directives: tuple[str, ...] = option(
         "--directive OPTION", "Extra scheduler option, e.g. --directive='-C gpu'. Repeatable."
     )
@@ -87,11 +96,18 @@ class _Script:
     asked: Asked
     planning: options.Planning
     data: Staging
+    recovery: options.Recovery
     image: str
     command: tuple[str, ...]
     shape: Shape
     kind: str
     site: Site | None
+
+    @property
+    def warn_s(self) -> int:
+        """Seconds before the end at which the ranks get SIGUSR1; 0 for never."""
+        usual = _WARN_S if self.flags.requeue and self.shape.time_s else 0
+        return int(self.flags.warn or usual)
 
     @property
     def home(self) -> Site | None:
@@ -112,6 +128,7 @@ def script(
     asked: options.Placement,
     planning: options.Planning,
     data: Staging,
+    recovery: options.Recovery,
     image: str,
     command: tuple[str, ...] = options.COMMAND,
 ) -> int:
@@ -130,7 +147,8 @@ def script(
             with_scripts=", ".join(with_scripts()),
         )
     image = str(Path(image).absolute()) if Path(image).exists() else image
-    made = _Script(flags, asked, planning, data, image, command, shape, kind, site)
+    recovery.policy(None)
+    made = _Script(flags, asked, planning, data, recovery, image, command, shape, kind, site)
     _check(made)
     body = _plain(made, variables) if flags.plain else _fairlead(made)
     text = render.script(kind, _job(made, body))
@@ -164,6 +182,8 @@ def _check(script: _Script) -> None:
     model.name("--partition", asked.partition)
     if flags.plain and script.data.words():
         raise click.UsageError("--plain: its line needs no fairlead, which is what stages data")
+    if flags.plain and script.recovery.restarts:
+        raise click.UsageError("--plain: its line needs no fairlead, which is what restarts")
 
 
 def _job(script: _Script, body: str) -> model.Job:
@@ -171,12 +191,14 @@ def _job(script: _Script, body: str) -> model.Job:
     directives = model.options(flags.directives)
     exports = {n: v for n, v in sorted(os.environ.items()) if _passed_on(n)}
     return model.Job(
-        shape=script.shape,
+        shape=with_spares(script.shape, script.recovery.spares),
         body=body,
         name=flags.name,
         log=flags.log,
         array=model.array(flags.array) if flags.array else None,
         requeue=flags.requeue,
+        warn_s=0 if flags.plain else script.warn_s,
+        outlives_nodes=bool(script.recovery.restarts),
         options=directives,
         modules=(*(home.engine.modules if home else ()), *flags.modules),
         exports=() if flags.plain else tuple(exports.items()),
@@ -253,6 +275,9 @@ def _fairlead(script: _Script) -> str:
         ("--env", script.flags.env),
     ):
         words += [f"{flag}={value}" for value in values]
+    words += script.recovery.words()
+    if script.flags.requeue and script.warn_s:
+        words += ["--requeue", str(script.warn_s)]
     words += script.data.words()
     path = shlex.quote(str(Path(sys.executable).parent))
     return f"PATH={path}:$PATH\nexec {shlex.join([*words, script.image, '--', *script.command])}"

@@ -13,7 +13,7 @@ import click
 
 from fairlead.base.errors import ExitCode, FairleadError, Severity, fail
 from fairlead.base.paths import cache_dir
-from fairlead.cli import names, options, show
+from fairlead.cli import names, node_trial, options, show
 from fairlead.cli.declare import (
     FILE_HERE,
     FOLDER,
@@ -32,6 +32,7 @@ from fairlead.proof.verdict import Proof
 from fairlead.session import script_image
 from fairlead.session.model import Prepared
 from fairlead.session.prepare import refuse
+from fairlead.session.restarts import Attempts
 
 if TYPE_CHECKING:
     from fairlead.ml.train.model import TrainOptions
@@ -51,6 +52,10 @@ Examples:
 """
 DEFAULT_RANKS = 2
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+# Failures of a training that another attempt may not meet.
+_OF_NODES = frozenset(
+    {"node-lost", "rank-died", "rank-failed", "aborted", "launch", "train-launch"}
+)
 # What each backend is trained in.
 _IMAGES = {"tensorflow": "tensorflow", "torch": "pytorch"}
 
@@ -117,6 +122,7 @@ class TrainFlags:
     resume: bool = option(
         "--resume", "Resume bit for bit from the last complete checkpoint in the report's folder."
     )
+    requeue: float | None = options.REQUEUE
     skip_damaged: bool = options.SKIP_DAMAGED
     external_data: bool = options.EXTERNAL_DATA
     output: Path = option(
@@ -152,6 +158,7 @@ def train(
     ),
     *,
     planning: options.Planning,
+    recovery: options.Recovery,
     flags: TrainFlags,
 ) -> int:
     """Train MODEL data-parallel in an image, and write report.html and report.json.
@@ -177,7 +184,14 @@ def train(
     task = registry.find(" ".join(words))
     output = flags.output.absolute()
     variables = options.variables(flags.env)
-    ready = plan_launch(image, replace(asked, ranks=ranks), planning, flags, variables=variables)
+    restarts = recovery.policy(flags.requeue)
+    ready = plan_launch(
+        image,
+        replace(asked, ranks=ranks, spares=recovery.spares),
+        planning,
+        flags,
+        variables=variables,
+    )
     prepared, ranks, bars = ready.prepared, ready.shape.ranks, ready.progress
     _check_image(prepared, image, flags.backend, generates=flags.data is None)
     require_tools()
@@ -188,7 +202,7 @@ def train(
 
     if prepared.refused:
         raise refuse(prepared)
-    settings = _settings(flags, task.name, ranks, output)
+    settings = _settings(flags, task.name, ranks, output, restarts.times)
     if flags.dry_run:
         return show.dry_run("train", prepared, _steps(settings), flags.as_json)
     output.mkdir(parents=True, exist_ok=True)  # where that fails, before any work
@@ -196,6 +210,8 @@ def train(
         ranks_output.prepare(flags.output_dir.absolute())
     unpack.ensure(prepared.plan, cache_dir(), bars)
     proofs: list[Proof] = []
+    slow = node_trial.failing(prepared, ready.allocation, bars) if recovery.check_nodes else {}
+    attempts = Attempts(prepared, restarts, lambda found: print_findings([found]), slow)
     launcher = runner(
         prepared,
         output / "ranks.log",
@@ -203,8 +219,11 @@ def train(
         flags.watchdog,
         ready.recorder,
         env={name: value for name, value in variables.items() if name not in options.MERGED},
+        attempts=attempts,
     )
-    result = train_model(launcher, settings, bars)
+    result = train_model(
+        launcher, settings, bars, lambda failure: _may_recover(failure) and attempts.again()
+    )
     proof = proofs[-1]  # of the training itself, the last launch that starts MPI
     title = f"{task.title} in {image} on {ranks} rank{'s' if ranks > 1 else ''}"
     report = compose(title, prepared, proof, _repeat(context, image), training=result)
@@ -242,6 +261,12 @@ def _run_script(script: Path, words: tuple[str, ...], ranks: int | None, image: 
     return code
 
 
+def _may_recover(failure: FairleadError) -> bool:
+    """Whether a training failed by what may be otherwise on other nodes, and not by its data or its figures."""
+    check = failure.findings[0].check
+    return check in _OF_NODES or check.startswith("comm-") or failure.code is ExitCode.WATCHDOG
+
+
 def _wheels_of(image: str) -> Mapping[str, str] | None:
     """Its Python packages; None where there is no such image, which the launch itself reports."""
     try:
@@ -250,14 +275,17 @@ def _wheels_of(image: str) -> Mapping[str, str] | None:
         return None
 
 
-def _settings(flags: TrainFlags, model: str, ranks: int, output: Path) -> TrainOptions:
+def _settings(
+    flags: TrainFlags, model: str, ranks: int, output: Path, restarts: int
+) -> TrainOptions:
     """How the model is trained: fields with the name of a flag have its value."""
     from fairlead.ml.train.model import TrainOptions
 
     same = vars(flags).keys() & {field.name for field in fields(TrainOptions)}
     asked = {name: getattr(flags, name) for name in same}
     asked["every_seconds"] = flags.every_seconds or (math.inf if flags.every_steps else 600.0)
-    checkpoints = flags.every_seconds or flags.every_steps or flags.resume
+    needed = flags.resume or restarts > 0 or bool(flags.requeue)
+    checkpoints = flags.every_seconds or flags.every_steps or needed
     return TrainOptions(
         run_dir=output / "run",
         model=model,

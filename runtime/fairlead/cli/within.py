@@ -23,7 +23,7 @@ from fairlead.cli.screen import print_findings, progress, say
 from fairlead.detect.capture import is_capture
 from fairlead.launch import allocate
 from fairlead.launch.launch import CommandLine, command_line
-from fairlead.launch.request import Asked, on_this_machine
+from fairlead.launch.request import Asked, on_this_machine, with_spares
 from fairlead.launch.request import shape as make_shape
 from fairlead.launchers.model import Shape
 from fairlead.proof import closure
@@ -132,7 +132,8 @@ def within(
     if allocation is None and not dry_run and not elsewhere:
         site, _ = sites.resolve(planning.site)
         again = [sys.executable, "-m", "fairlead", *sys.argv[1:]]
-        if words := allocate.words(shape, asked, site, planning.launcher, again, quiet=quiet):
+        more = with_spares(shape, asked.spares)
+        if words := allocate.words(more, asked, site, planning.launcher, again, quiet=quiet):
             if not quiet:
                 job = shlex.join(words[: words.index("--")])
                 say(f"asking {site.scheduler.kind} for nodes: {job}")

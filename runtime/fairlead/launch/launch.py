@@ -23,11 +23,13 @@ from fairlead.engines import registry as engines
 from fairlead.engines.model import Call
 from fairlead.launch import leftovers, node_check, processes, ranks_output, shm_cleanup
 from fairlead.launch.leaving import Culprit, Leaving, Ranks, culprit
+from fairlead.launch.leaving import host_of as place_of
 from fairlead.launch.node_check import NodeCheck, Opened
 from fairlead.launch.nodes import Lost, Nodes, host_of, unreachable
 from fairlead.launch.processes import INHERITED
 from fairlead.launch.processes import Streams as Streams
 from fairlead.launch.run_folder import BEGUN, RankExit, exits, signal_name, within_mpi
+from fairlead.launch.stopped import Stopped
 from fairlead.launch.warning_signals import WarningSignals
 from fairlead.launchers import registry as launchers
 from fairlead.launchers.registry import LAUNCHERS
@@ -116,16 +118,20 @@ class LaunchResult:
         killed: processes that had to be killed after the launcher's end.
         culprit: the rank that others failed for, by their own account, if it is another than the first that failed.
         lost: nodes that are out of reach.
+        failed_on: host of the first rank that failed, where a rank has noted it.
+        terminated: it ended after a SIGTERM for this process, which its ranks have handled.
     """
 
     code: int
     launcher_code: int
     started: int
     ranks: tuple[RankExit, ...]
-    seconds: float
-    killed: int
+    seconds: float = 0.0
+    killed: int = 0
     culprit: Culprit | None = None
     lost: tuple[Lost, ...] = ()
+    failed_on: str = ""
+    terminated: bool = False
 
 
 def command_line(
@@ -233,12 +239,14 @@ class Limits:
         after_all_s: for the launcher once all ranks have ended, and nothing it printed waits to be read.
         after_death_s: for the other ranks once one was killed by a signal, or failed without MPI_Finalize.
         grace_s: between asking the launcher to end and killing it, once a limit has passed.
+        end_stopped: a rank that stands still ends the launch, which is otherwise a warning.
     """
 
     wall_s: float | None = None
-    after_death_s: float = 30.0
+    after_death_s: float = 20.0
     after_all_s: float = 30.0
     grace_s: float = GRACE_S
+    end_stopped: bool = False
 
 
 def launch(
@@ -246,7 +254,7 @@ def launch(
     folder: Path,
     *,
     limits: Limits = Limits(),
-    watch: Callable[[], None] = lambda: None,
+    watch: Callable[[WarningSignals], None] = lambda signals: None,
     streams: Streams = INHERITED,
     environ: Mapping[str, str] = os.environ,
     on_finding: Callable[[Finding], None] = lambda finding: None,
@@ -255,7 +263,7 @@ def launch(
 
     Args:
         folder: where ``record`` of :func:`command_line` points.
-        watch: called again and again while it runs; what it raises ends the launch.
+        watch: called again and again while it runs, with the scheduler's warnings; what it raises ends the launch.
         on_finding: called with what is doubtful while it runs.
     Raises:
         FairleadError: exit code 124 when a limit passed, 123 when the launcher cannot be executed, and as
@@ -277,6 +285,7 @@ def launch(
     with os_error_as("launcher-cannot-executed", line=line):
         started = processes.start(line.argv, line.environment(environ), folder.name, streams)
 
+    standing = _Standing(folder.name, nodes, limits.end_stopped, on_finding)
     signals = WarningSignals(folder.name, nodes, on_finding)
 
     def look() -> None:
@@ -284,7 +293,8 @@ def launch(
         signals.look()
         if nodes:
             nodes.look()
-        watch()
+        standing.look()
+        watch(signals)
 
     try:
         with signals:
@@ -310,20 +320,30 @@ def launch(
         if not whole or killed:
             shm_cleanup.clear(memory)
         leftovers.end(folder)
+    result = _result(folder, started.process.returncode, done)
+    return replace(
+        result,
+        seconds=time.monotonic() - begun,
+        killed=killed,
+        lost=(lost or _unreached(line, folder, result.started)) if result.code else (),
+        terminated=signals.terminated,
+    )
+
+
+def _result(folder: Path, own: int, done: bool) -> LaunchResult:
+    """How the ranks of a run's folder ended, and a launcher that was (``done``) through with them."""
     ranks = exits(folder)
     failed = [r for r in ranks if r.code]
-    own = started.process.returncode
     code = failed[0].code if failed else own if done else 0
+    first = failed[0].rank if failed else ""
     words = {r.rank: f"ended: {signal_name(r.code)}" for r in ranks}
     return LaunchResult(
         code if code >= 0 else 128 - code,
         own,
         len(list(folder.glob("exit.*"))),
         ranks,
-        time.monotonic() - begun,
-        killed,
-        culprit(folder, failed[0].rank if failed else "", words) if code else None,
-        lost or _unreached(line, folder) if code else (),
+        culprit=culprit(folder, first, words) if code else None,
+        failed_on=place_of(folder, first) if first else "",
     )
 
 
@@ -357,13 +377,41 @@ def _wait(
             died_at = (died_at or now) if dead else None
             if died_at and now - died_at > limits.after_death_s:
                 said = signal_name(dead[0].code)
-                raise fail("rank-died", rank=dead[0].rank, signal_name=said, limits=limits)
+                host = place_of(folder, dead[0].rank)
+                raise fail(
+                    "rank-died", rank=dead[0].rank, signal_name=said, limits=limits, host=host
+                )
         if now - signed > _SIGN_OF_LIFE_S:
             signed = now
             with suppress(OSError):
                 os.utime(folder)  # so that no later run takes it for one that has ended
         if limits.wall_s is not None and now - begun > limits.wall_s:
             raise fail("watchdog-launch", limit_s=limits.wall_s, folder=folder)
+
+
+class _Standing:
+    """Ranks that stand still, here and on other nodes."""
+
+    def __init__(
+        self, run_id: str, nodes: Nodes | None, ends: bool, on_finding: Callable[[Finding], None]
+    ):
+        self._here = Stopped(lambda: processes.of_run(run_id))
+        self._nodes, self._ends, self._on_finding = nodes, ends, on_finding
+        self._reported = False
+
+    def look(self) -> None:
+        found = dict(self._nodes.stopped) if self._nodes else {}
+        rank = self._here.look() if not self._reported else None
+        if rank is not None:
+            found[os.uname().nodename] = rank
+        if not found or self._reported:
+            return
+        self._reported = True
+        host, rank = next(iter(found.items()))
+        words = f"rank {rank}" if rank else "a rank"
+        if self._ends:
+            raise fail("rank-stopped", rank=words, host=host)
+        self._on_finding(warning("rank-stopped-waits", rank=words, host=host))
 
 
 class _AllEnded:
@@ -392,8 +440,10 @@ class _AllEnded:
         return True  # closed
 
 
-def _unreached(line: CommandLine, folder: Path) -> tuple[Lost, ...]:
-    """The named hosts that nothing was heard of, and to which there is no way."""
+def _unreached(line: CommandLine, folder: Path, started: int) -> tuple[Lost, ...]:
+    """The named hosts that nothing was heard of, and to which there is no way, where ranks have not come up."""
+    if line.ranks and started >= line.ranks:
+        return ()
     heard = {host_of(path).partition(".")[0] for path in folder.glob("node.*.*")}
     silent = [host for host in line.hosts if host.partition(".")[0] not in heard]
     return tuple(Lost(host, why) for host, why in unreachable(silent).items())
@@ -451,4 +501,6 @@ def explain_exit(result: LaunchResult) -> Finding | None:
             why=why,
             remedy=remedy,
         )
-    return error("rank-failed", rank=first.rank, signal_name=said, why=why, remedy=remedy)
+    return error(
+        "rank-failed", rank=first.rank, signal_name=said, why=why, remedy=remedy, host=result.failed_on
+    )  # fmt: skip

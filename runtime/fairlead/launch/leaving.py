@@ -81,7 +81,8 @@ def left(folder: Path, codes: Mapping[str, int]) -> dict[str, str]:
 
 def host_of(folder: Path, rank: str) -> str:
     """The host that the witness has noted for a rank; "" where it has not."""
-    return (_note(folder, "left", rank) or _note(folder, "started", rank)).partition(" ")[0]
+    notes = (_note(folder, kind, rank) for kind in ("left", "started", "alive"))
+    return next(filter(None, notes), "").split(" ")[0].strip()
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class Culprit:
     rank: str
     place: str
     how: str
+    host: str = ""
 
 
 def culprit(folder: Path, first: str, words: Mapping[str, str]) -> Culprit | None:
@@ -119,7 +121,7 @@ def culprit(folder: Path, first: str, words: Mapping[str, str]) -> Culprit | Non
         rank, "is in MPI_Finalize" if _note(folder, "left", rank) else "was ended with the others"
     )
     host = host_of(folder, rank)
-    return Culprit(rank, f"rank {rank} on {host}" if host else f"rank {rank}", how)
+    return Culprit(rank, f"rank {rank} on {host}" if host else f"rank {rank}", how, host)
 
 
 def _note(folder: Path, kind: str, rank: str) -> str:
@@ -218,8 +220,9 @@ class Leaving:
             rank, place, how = self._first(gone)
             self.close()
             raise fail(
-                "rank-left", rank=rank, place=place, how=how, waits=_listed(waits), watch_s=watch_s
-            )
+                "rank-left", rank=rank, place=place, how=how, waits=_listed(waits), watch_s=watch_s,
+                host=host_of(self._folder, rank),
+            )  # fmt: skip
         return None
 
     def _report(self, gone: Mapping[str, str]) -> None:

@@ -23,6 +23,7 @@ from fairlead.base import bounded_json
 from fairlead.launch import leftovers, processes, shm_cleanup
 from fairlead.launch.leaving import Watches
 from fairlead.launch.nodes import HOME, KEEPALIVE, OVER, Link, keep_alive
+from fairlead.launch.stopped import Stopped
 from fairlead.launch.warning_signals import FORWARDED
 
 # A little later than the launching host, so that it names the cause first.
@@ -47,6 +48,7 @@ class Agent:
         self._above_began = leftovers.started(self._above)
         self._link: Link | None = None
         self._watches = Watches(self._left)
+        self._stopped = Stopped(self._left)
 
     def work(self) -> None:
         """Until the node's ranks have ended, by themselves or not."""
@@ -90,6 +92,8 @@ class Agent:
                 self._answer(message)
             for answer in self._watches.now():
                 self._link.send(**answer)
+            if (rank := self._stopped.look()) is not None:
+                self._link.send(stopped=rank)
             if self._link.ended:
                 return True
             if over or self._link.ended is not None:
@@ -104,7 +108,9 @@ class Agent:
         elif message.get("ask") == "stop":
             self._watches.stop(message.get("watch"))
         elif message.get("ask") == "signal" and (number := message.get("signal")) in FORWARDED:
-            processes.signal_ranks(self._left(), int(number))
+            count = processes.signal_ranks(self._left(), int(number))
+            if self._link and (question := message.get("number")):
+                self._link.send(number=question, signalled=count)
 
     def _ranks(self) -> bool:
         """Whether anything of the run lives here; the ranks' shells are looked at first, which costs next to nothing."""

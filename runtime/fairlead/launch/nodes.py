@@ -124,6 +124,7 @@ class Nodes:
 
     Attributes:
         answers: the latest to each question, by host and number, with when it came.
+        stopped: a rank that stands still, by host; "" where it is unknown which.
     """
 
     def __init__(self, folder: Path, on_finding: Callable[[Finding], None]):
@@ -138,6 +139,7 @@ class Nodes:
         self._warned: set[str] = set()
         self._said: list[dict[str, object]] = []
         self.answers: dict[tuple[str, int], tuple[float, dict[str, Any]]] = {}
+        self.stopped: dict[str, str] = {}
         self._begun, self._called = time.monotonic(), False
         self._listener: socket.socket | None = None
         with contextlib.suppress(OSError):
@@ -204,7 +206,7 @@ class Nodes:
             for n in map(self._nodes.__getitem__, waiting)
             if n.link.ended == "" and not n.left
         ]
-        gone = unreachable(hushed)
+        gone = unreachable(hushed, unresolved=False)
         found += [
             Lost(host, gone.get(host, "all that the run had there was killed at once"))
             for host in hushed
@@ -221,13 +223,16 @@ class Nodes:
         found[0].link.send(**question, number=self._asked)
         return self._asked
 
-    def tell(self, **message: object) -> int:
-        """Says something to every agent, also to those that call later; how many have called."""
-        self._said.append(message)
+    def ask_all(self, **question: object) -> list[tuple[str, int]]:
+        """Asks every agent, also those that call later; the keys in ``answers`` of those that have called."""
         there = [node for node in self._nodes.values() if node.link.ended is None]
+        self._said.append(question)
+        asked = []
         for node in there:
-            node.link.send(**message)
-        return len(there)
+            self._asked += 1
+            node.link.send(**question, number=self._asked)
+            asked.append((node.host, self._asked))
+        return asked
 
     def close(self) -> None:
         """The launch is over: what is left of it on the nodes ends."""
@@ -255,6 +260,8 @@ class Nodes:
             for message in node.link.received():
                 node.left = node.left or bool(message.get("left"))
                 node.answered += 1
+                if "stopped" in message:
+                    self.stopped[node.host] = str(message["stopped"])
                 if isinstance(number := message.get("number"), int):
                     self.answers[node.host, number] = (time.monotonic(), message)
         return list(self._nodes.values())
@@ -342,17 +349,23 @@ def _last_line(path: Path) -> str:
     return ""
 
 
-def unreachable(hosts: Iterable[str], seconds: float = 4.0) -> dict[str, str]:
+def unreachable(
+    hosts: Iterable[str], seconds: float = 4.0, *, unresolved: bool = True
+) -> dict[str, str]:
     """Of hosts, those of which the kernel or the resolver says that no packet gets there, with its words.
 
     A host that refuses the connection is there; of one that says nothing, nothing is known.
+
+    Args:
+        unresolved: also those whose name has no address, which a scheduler may know by another.
     """
     found, tries = {}, []
     for host in list(dict.fromkeys(hosts))[:64]:
         try:
             address = socket.getaddrinfo(host, 22, type=socket.SOCK_STREAM)[0]
         except OSError as exc:
-            found[host] = f"its name has no address: {exc.strerror}"
+            if unresolved:
+                found[host] = f"its name has no address: {exc.strerror}"
             continue
         link = socket.socket(*address[:3])
         link.setblocking(False)

@@ -204,20 +204,32 @@ def of_run(run_id: str, more: Collection[int] = ()) -> list[int]:
 def signal_ranks(pids: Collection[int], number: int) -> int:
     """Sends a signal to those of a run's processes that are in a container, and have a handler for it.
 
+    Of a process and those below it only the upper one gets it: torchrun ends its workers by itself, and a worker of a
+    DataLoader that gets SIGTERM takes its trainer down before that has saved.
+
     Returns:
         How many they are.
     """
     machine = os.stat("/")  # noqa: PTH116
-    sent = 0
-    for process in _living(""):
+    living = list(_living(""))
+    found = set()
+    for process in living:
         if process.pid not in pids or _engine_names().match(process.name):
             continue
         with contextlib.suppress(OSError):  # it has ended
             root = os.stat(f"/proc/{process.pid}/root/")  # noqa: PTH116
-            if (root.st_dev, root.st_ino) == (machine.st_dev, machine.st_ino):
-                continue  # the launcher, or an engine
-            if _catches(process.pid, number):
-                os.kill(process.pid, number)
+            outside = (root.st_dev, root.st_ino) == (machine.st_dev, machine.st_ino)
+            if not outside and _catches(process.pid, number):  # else the launcher, or an engine
+                found.add(process.pid)
+    parents = {process.pid: process.parent for process in living}
+    sent = 0
+    for pid in found:
+        above = parents[pid]
+        while above in parents and above not in found:
+            above = parents[above]
+        if above not in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
                 sent += 1
     return sent
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
 from fairlead.launchers.model import Shape
@@ -31,7 +31,11 @@ _HOST_FILES = (
 
 @dataclass(frozen=True)
 class Asked:
-    """What the options say; None and empty where they say nothing."""
+    """What the options say; None and empty where they say nothing.
+
+    Attributes:
+        spares: nodes of a new job that the ranks do not need.
+    """
 
     nodes: int | None = None
     per_node: int | None = None
@@ -44,6 +48,7 @@ class Asked:
     partition: str = ""
     extra: tuple[str, ...] = ()
     ranks: int | None = None
+    spares: int = 0
 
     @property
     def of_scheduler(self) -> tuple[str, ...]:
@@ -61,11 +66,10 @@ def shape(asked: Asked, allocation: Allocation | None = None) -> Shape:
         FairleadError: exit code 2; it contradicts itself or does not fit.
     """
     wrong: list[Finding] = []
-    nodes = asked.nodes or len(asked.hosts)
-    if asked.nodes and asked.hosts and asked.nodes != len(asked.hosts):
-        wrong.append(
-            error("shape-nodes-contradict-hosts", nodes=asked.nodes, hosts_count=len(asked.hosts))
-        )
+    named = max(len(asked.hosts) - asked.spares, 0)
+    nodes = asked.nodes or named
+    if asked.nodes and asked.hosts and asked.nodes != named:
+        wrong.append(error("shape-nodes-contradict-hosts", nodes=asked.nodes, hosts_count=named))
     ranks = asked.ranks
     if ranks is None:
         ranks = (nodes or 1) * asked.per_node if asked.per_node else nodes or 1
@@ -93,6 +97,20 @@ def shape(asked: Asked, allocation: Allocation | None = None) -> Shape:
     if wrong:
         raise FairleadError(wrong, ExitCode.USAGE)
     return made
+
+
+def with_spares(made: Shape, spares: int) -> Shape:
+    """A job of nodes that the ranks do not need, each with room for as many ranks as the others have.
+
+    Raises:
+        FairleadError: exit code 2; the number of nodes is open.
+    """
+    if not spares:
+        return made
+    if not made.nodes:
+        raise fail("shape-spares-without-nodes", spares=spares)
+    ranks = made.ranks + spares * made.each
+    return replace(made, ranks=ranks, nodes=made.nodes + spares)
 
 
 def on_this_machine(made: Shape, cores: int, environ: Mapping[str, str]) -> None:

@@ -29,6 +29,8 @@ class Cobalt(Scheduler):
             raise lacks("cobalt", "an array", "send the script once for each value")
         if job.requeue:
             raise lacks("cobalt", "a requeue", "leave out --requeue")
+        if job.warn_s:
+            raise lacks("cobalt", "a signal before the time limit", "leave out --warn")
         if not shape.time_s:
             raise lacks("cobalt", "no time limit", "add --time, e.g. --time 30m")
         if not shape.filled:

@@ -41,7 +41,8 @@ class Flux(Scheduler):
             raise lacks("flux", "a requeue", "leave out --requeue")
         size = allocation_words(job.shape, "--nslots", "per-slot")
         name, log = given(("--job-name={}", job.name)), given(("--output={}", job.log))
-        return (*name, *size, *log, *job.options)
+        warned = given(("--signal=SIGUSR1@{}s", job.warn_s))
+        return (*name, *size, *log, *warned, *job.options)
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """Source: flux-environment(7)."""

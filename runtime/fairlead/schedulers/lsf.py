@@ -28,6 +28,7 @@ class Lsf(Scheduler):
     launcher = "jsrun"
     interactive = "bsub -Is -nnodes 1 -W 10 jsrun -n 1 {command}"
     reframe = "lsf"
+    requeue = ("brequeue",)
 
     def directives(self, job: Job) -> tuple[str, ...]:
         shape = job.shape
@@ -39,6 +40,7 @@ class Lsf(Scheduler):
             ("-q {}", shape.partition),
             ("{}", "-r" if job.requeue else "-rn"),
             ("-o {}", job.log),
+            ("-wa USR1 -wt {}", -(-job.warn_s // 60)),
         )
         return (*lines, *job.options)
 

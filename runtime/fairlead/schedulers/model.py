@@ -54,6 +54,8 @@ class Job:
         body: the line that runs the ranks.
         written_by: the command that wrote it.
         leading: the site's options for the scheduler, before all others.
+        warn_s: seconds before its time limit at which it gets SIGUSR1; 0 for no signal.
+        outlives_nodes: it is to go on when one of its nodes fails.
     """
 
     shape: Shape
@@ -68,6 +70,8 @@ class Job:
     launcher: str = ""
     written_by: str = ""
     leading: tuple[str, ...] = ()
+    warn_s: int = 0
+    outlives_nodes: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,6 +130,9 @@ class Scheduler:
         interactive_program: runs one command in a new job and keeps its exit code, by :meth:`allocate`;
             empty where none can.
         reframe: ReFrame's name of it; empty where ReFrame has none.
+        requeue: the command that queues a job again, before the job's name; empty where there is none.
+        shown: first words of that program's other commands that a rank may ask for.
+        outlives_nodes: the option by which a job goes on without a node that fails.
     """
 
     kind: str
@@ -146,6 +153,9 @@ class Scheduler:
     interactive: str = ""
     interactive_program: str = ""
     reframe: str = ""
+    requeue: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
+    outlives_nodes: str = ""
 
     def configured(self, view: View) -> str:
         """What shows that it allocates this machine's nodes; empty if only its programs are installed, or nothing.
@@ -181,6 +191,10 @@ class Scheduler:
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """The allocation of this shell's job; None outside a job. Reads at most one small file."""
         return None
+
+    def names_of_job(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """The names by which a program may call this shell's job."""
+        return tuple(filter(None, (environ.get(self.job_variable, ""),)))
 
     def allocates(self, environ: Mapping[str, str]) -> str:
         """The path of ``interactive_program``; empty if it is not on PATH."""

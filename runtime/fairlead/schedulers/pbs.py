@@ -31,11 +31,14 @@ class Pbs(Scheduler):
     folder = "PBS_O_WORKDIR"
     interactive = "qsub -I -l select=1 -l walltime=0:10:00, and there: {command}"
     reframe = "pbs"
+    requeue = ("qrerun",)
 
     def directives(self, job: Job) -> tuple[str, ...]:
         shape = job.shape
         if job.array and job.array.first == job.array.last:
             raise lacks("pbs", "an array of one", "leave out --array")
+        if job.warn_s:
+            raise lacks("pbs", "a signal before the time limit", "leave out --warn")
         words = given(
             ("-N {}", job.name),
             ("-l select={}", _chunks(shape)),

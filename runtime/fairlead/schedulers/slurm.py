@@ -28,6 +28,9 @@ class Slurm(Scheduler):
     interactive = "srun -N 1 -n 1 {command}"
     interactive_program = "salloc"
     reframe = "slurm"
+    requeue = ("scontrol", "requeue")
+    shown = ("show",)
+    outlives_nodes = "--no-kill"
 
     def configured(self, view: View) -> str:
         return super().configured(view) or slurm_conf(view)
@@ -38,8 +41,15 @@ class Slurm(Scheduler):
             ("--array={}", job.array and job.array.words()),
             ("--{}", "requeue" if job.requeue else "no-requeue"),
             ("--output={}", job.log),
+            ("--signal=B:USR1@{}", job.warn_s),
+            ("{}", self.outlives_nodes if job.outlives_nodes else ""),
         )
         return (*words, *job.options)
+
+    def names_of_job(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        array, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+        of_array = (f"{array}_{task}",) if array and task else ()
+        return (*super().names_of_job(environ), *of_array)
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """Source: sbatch(1), "OUTPUT ENVIRONMENT VARIABLES"."""

@@ -13,6 +13,7 @@ from fairlead.base.progress import Progress
 from fairlead.image import signature
 from fairlead.image.open import Image
 from fairlead.launch.launch import CommandLine, LaunchResult
+from fairlead.launch.requeue import Requeue
 from fairlead.proof.unproved import Unproved
 from fairlead.proof.verdict import Proof
 from fairlead.rendezvous.worlds import World
@@ -71,6 +72,8 @@ class LaunchOptions:
         probe_first: also prove with a separate job before the launch.
         limit_s: how long the start-up may make no progress; the site's own by default.
         env: variables for the container.
+        requeue: of the job; None where nothing asks for it.
+        end_stopped: a rank that stands still ends the launch; otherwise that is a warning.
     """
 
     on_proof: Callable[[Proof], None] = lambda proof: None
@@ -88,6 +91,8 @@ class LaunchOptions:
     stdout: IO[bytes] | int | None = None
     stderr: IO[bytes] | int | None = None
     stdin: int | None = None
+    requeue: Requeue | None = None
+    end_stopped: bool = False
 
 
 @dataclass(frozen=True)

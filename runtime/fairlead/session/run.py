@@ -17,7 +17,9 @@ from fairlead.elf.facts import AbiFamily
 from fairlead.image import signature
 from fairlead.launch import launch, node_check, shared_cache, unpack
 from fairlead.launch.launch import CommandLine, LaunchResult
+from fairlead.launch.requeue import STAND_INS
 from fairlead.launch.run_folder import new_run_folder
+from fairlead.launch.warning_signals import WarningSignals
 from fairlead.proof import closure, preload
 from fairlead.proof.probe_job import probe
 from fairlead.proof.verdict import Proof
@@ -63,11 +65,13 @@ def launch_proved(
         staging.planned_inode(prepared.plan, cache),
         closure.libraries(prepared.plan, cache),
     )
-    nodes = allocation.hosts if allocation else prepared.plan.request.shape.hosts
+    nodes = shape.hosts or (allocation.hosts if allocation else ())
     limit_s = options.limit_s or prepared.plan.site.start_s
     signed = prepared.verified is not None
     expected = preload.Expected(prepared.plan, ranks, inode, folder, nodes, known, signed)
     options = _meeting(prepared, expected, options)
+    if options.requeue and prepared.plan.witness and options.requeue.lay(folder):
+        options = _searched_first(prepared, options, f"{preload.RUN_MOUNT}/{STAND_INS}")
     line = _command_line(prepared, command, expected, options)
     startup = preload.Startup(expected, limit_s, options.on_proof)
     worlds = Worlds(folder, ranks, options.on_world, options.on_finding)
@@ -98,10 +102,23 @@ def _meeting(
     lay(folder, text)
     if not plan.witness:  # the container does not see the run's folder
         return options
-    given = (options.env, request.searched, plan.env, request.image_env)
-    behind = next((env["PYTHONPATH"] for env in given if env.get("PYTHONPATH")), "")
+    behind = _in_container(prepared, options, "PYTHONPATH")
     path = ":".join(filter(None, (f"{preload.RUN_MOUNT}/{HOOK}", behind)))
     return replace(options, env={**options.env, "PYTHONPATH": path, EXPECTED: str(expected.ranks)})
+
+
+def _searched_first(prepared: Prepared, options: LaunchOptions, folder: str) -> LaunchOptions:
+    """``options`` with a folder of the container first in its PATH, where that is known."""
+    behind = _in_container(prepared, options, "PATH")
+    if not behind:
+        return options
+    return replace(options, env={**options.env, "PATH": f"{folder}:{behind}"})
+
+
+def _in_container(prepared: Prepared, options: LaunchOptions, name: str) -> str:
+    request = prepared.plan.request
+    given = (options.env, request.searched, prepared.plan.env, request.image_env)
+    return next((env[name] for env in given if env.get(name)), "")
 
 
 def _stage(prepared: Prepared, cache: Path, options: LaunchOptions) -> None:
@@ -148,7 +165,9 @@ def _launched(
     folder, witnessed = startup.folder, bool(prepared.plan.witness)
     grace_s = launch.GRACE_S if prepared.plan.launcher.family is AbiFamily.OPENMPI else 0.0
 
-    def look() -> None:
+    def look(signals: WarningSignals) -> None:
+        if options.requeue:
+            options.requeue.look(signals)
         if witnessed:
             startup.look()
             worlds.look()
@@ -157,7 +176,7 @@ def _launched(
         result = launch.launch(
             line,
             folder,
-            limits=launch.Limits(grace_s=grace_s),
+            limits=launch.Limits(grace_s=grace_s, end_stopped=options.end_stopped),
             watch=look,
             streams=launch.Streams(options.stdout, options.stderr, options.stdin),
             environ=options.environ,

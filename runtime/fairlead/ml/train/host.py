@@ -12,9 +12,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.base.progress import Progress, Stage
 from fairlead.base.serde import from_json, to_json
@@ -23,12 +23,20 @@ from fairlead.ml.train.model import Training, TrainOptions, WorkerConfig, Worker
 from fairlead.ml.train.result import Baseline, TrainResult, judge, score_name
 from fairlead.ml.train.runner import Runner, launch
 
+T = TypeVar("T")
 WORKER = "fairlead.ml.train.worker"  # the module that every rank of a training runs
 
 
-def train(runner: Runner, options: TrainOptions, progress: Progress) -> TrainResult:
+def train(
+    runner: Runner,
+    options: TrainOptions,
+    progress: Progress,
+    again: Callable[[FairleadError], bool] = lambda failure: False,
+) -> TrainResult:
     """Generates data if necessary, measures 1 rank, trains on all, evaluates, fits the baseline.
 
+    Args:
+        again: whether a launch that failed is to begin again, from the last whole checkpoint.
     Raises:
         FairleadError: a launch failed, the loss became NaN, or the ranks' weights differ. A model
             that learnt too little is a finding in the result.
@@ -36,10 +44,23 @@ def train(runner: Runner, options: TrainOptions, progress: Progress) -> TrainRes
     options.run_dir.mkdir(parents=True, exist_ok=True)
     if options.checkpoints is not None:
         options.checkpoints.mkdir(parents=True, exist_ok=True)
-    data = options.data_dir or generate(runner, options, progress)
-    single = _measure_one(runner, options, data, progress) if options.ranks > 1 else None
-    everyone = _train(runner, options, data, progress)
-    baseline = _baseline(runner, options, data, everyone.damaged, progress)
+
+    def persist(step: Callable[[TrainOptions], T]) -> T:
+        asked = options
+        while True:
+            try:
+                return step(asked)
+            except FairleadError as failure:
+                if not again(failure):
+                    raise
+                asked = replace(options, resume=True)
+
+    data = options.data_dir or persist(lambda asked: generate(runner, asked, progress))
+    single = None
+    if options.ranks > 1:
+        single = persist(lambda asked: _measure_one(runner, asked, data, progress))
+    everyone = persist(lambda asked: _train(runner, asked, data, progress))
+    baseline = persist(lambda asked: _baseline(runner, asked, data, everyone.damaged, progress))
     result = TrainResult(single, everyone, baseline, data)
     return replace(result, findings=tuple(judge(result)))
 

@@ -7,11 +7,13 @@ same step without another message.
 from __future__ import annotations
 
 import math
+import signal
 import socket
 import statistics
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -96,6 +98,22 @@ def resume(
     return Progress(step, step, points, unreadable=tuple(unreadable))
 
 
+@contextmanager
+def _signals() -> Iterator[set[int]]:
+    """The warnings of the job's end that have arrived."""
+    arrived: set[int] = set()
+    if threading.current_thread() is not threading.main_thread():
+        yield arrived
+        return
+    numbers = (signal.SIGUSR1, signal.SIGTERM)
+    before = {n: signal.signal(n, lambda number, frame: arrived.add(number)) for n in numbers}
+    try:
+        yield arrived
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _own_of(ranks: Comm, newest: checkpoint.Checkpoint | None) -> list[Array]:
     """This rank's own arrays of the checkpoint that rank 0 has read. Collective.
 
@@ -130,15 +148,20 @@ class Loop:
     def run(self) -> bool:
         """Trains until the course is over or the time is up; ``progress`` is updated. Collective.
 
+        SIGUSR1 writes a checkpoint after the step, SIGTERM writes one and ends the training on all ranks.
+
         Returns:
             Whether the course is over.
         Raises:
+            SystemExit: after SIGTERM, with its exit code.
             FairleadError: the loss is not finite; a file is damaged; a checkpoint could not be written, which
                 rank 0 alone raises.
         """
         self._writer: checkpoint.Writer | None = None
+        self._leaves = False
         self._overflows = 0
         with ExitStack() as stack:
+            self._signals = stack.enter_context(_signals())
             if self.config.checkpoints is not None and self.ranks.rank == 0:
                 self._writer = stack.enter_context(checkpoint.Writer(self.config.checkpoints))
             batches = stack.enter_context(closing(prefetch(self._batches())))
@@ -160,6 +183,8 @@ class Loop:
                 self._save()
         if self._writer is not None:
             self.progress.written = self._writer.written
+        if self._leaves:
+            raise SystemExit(128 + signal.SIGTERM)
         return self.progress.step >= self.course.steps
 
     def _batches(self) -> Iterator[Samples]:
@@ -207,7 +232,8 @@ class Loop:
         if due and self.config.checkpoints is not None:
             self._saved, self._saved_step = time.perf_counter(), self.progress.step
             self._save()
-        return bool(shared[2] > 0)
+        self._leaves = bool(shared[4] > 0)
+        return self._leaves or bool(shared[2] > 0)
 
     def _not_finite(self, own: Array, gradients: Any) -> FairleadError:
         """The error that names the first rank whose loss or gradients are not finite, its host and the tensor. Data that are
@@ -238,8 +264,9 @@ class Loop:
             more=more,
         )
 
-    def _flags(self) -> tuple[bool, bool]:
-        """Whether this rank's time is up, and whether it wants a checkpoint; both travel with the loss."""
+    def _flags(self) -> tuple[bool, bool, bool]:
+        """Whether this rank's time is up, whether it wants a checkpoint, and whether it is to leave; they travel with the
+        loss."""
         writer = self._writer
         if writer is not None and not writer.busy:
             writer.wait()  # otherwise a full disk would be reported only when the next one is due
@@ -247,7 +274,10 @@ class Loop:
         wanted = writer is not None and not writer.busy
         wanted = wanted and now - self._saved > self.config.every_seconds
         late = now - self._clock > self.config.max_seconds
-        return late and self.progress.step + 1 >= self.config.least_steps, wanted
+        late = late and self.progress.step + 1 >= self.config.least_steps
+        warned = signal.SIGUSR1 in self._signals
+        self._signals.discard(signal.SIGUSR1)
+        return late, wanted or warned, signal.SIGTERM in self._signals
 
     def _save(self) -> None:
         """Passes the state to the writer. Collective: each rank contributes its own arrays."""

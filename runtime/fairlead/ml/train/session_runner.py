@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -17,6 +18,7 @@ from fairlead.ml.train.runner import Runner, RunOutcome
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import LaunchOptions, Prepared
 from fairlead.session.recorder import Recorder
+from fairlead.session.restarts import Attempts
 from fairlead.session.run import launch_proved
 from fairlead.swap.model import Bind
 
@@ -25,7 +27,7 @@ _TAIL_BYTES = 8000
 
 def runner(
     prepared: Prepared, log: Path, on_proof: Callable[[Proof], None], limit_s: float | None = None,
-    recorder: Recorder | None = None, env: Mapping[str, str] = MappingProxyType({}),
+    recorder: Recorder | None = None, env: Mapping[str, str] = MappingProxyType({}), attempts: Attempts | None = None,
 ) -> Runner:  # fmt: skip
     """A runner that launches every command by the plan.
 
@@ -35,6 +37,7 @@ def runner(
         limit_s: how long a start-up may make no progress.
         recorder: of a timeline, in which the trainings among the launches are.
         env: the user's variables for the container.
+        attempts: make the launches, on the nodes that failures have left.
     """
 
     def run(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOutcome:
@@ -65,7 +68,8 @@ def runner(
                     limit_s=limit_s, binds=shared, env={**env, **(launch.env if launch else {})},
                     stdout=stream, stderr=stream, stdin=subprocess.DEVNULL,
                 )  # fmt: skip
-                done = launch_proved(prepared, command, ranks, options)
+                launches = attempts.launch if attempts else partial(launch_proved, prepared)
+                done = launches(command, ranks, options)
             except FairleadError as exc:
                 raise FairleadError([placed(f) for f in exc.findings], exc.code) from None
             finally:

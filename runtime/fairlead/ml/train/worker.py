@@ -74,6 +74,9 @@ def main() -> None:
                 json.dump(to_json(result), stream)
             log.write("done")
         comm.finalize()
+    except SystemExit:
+        comm.finalize()
+        raise
     except FairleadError as exc:
         log.errors(exc, rank=ranks.rank)
         raise

@@ -117,10 +117,13 @@ def test_launch_rank_failed_and_the_others_waiting_are_ended_only_within_mpi(
 
     script = f"[ $PMI_RANK = 1 ] && exit 3; sleep {600 if within else 1}"
     if not within:
-        assert run(script, limits=launch.Limits(after_death_s=0.2), watch=note).code == 3
+        assert (
+            run(script, limits=launch.Limits(after_death_s=0.2), watch=lambda signals: note()).code
+            == 3
+        )
         return
     with pytest.raises(FairleadError) as caught:
-        run(script, limits=launch.Limits(after_death_s=0.5), watch=note)
+        run(script, limits=launch.Limits(after_death_s=0.5), watch=lambda signals: note())
     assert caught.value.code is ExitCode.WATCHDOG
     [finding] = caught.value.findings
     assert finding.check == "rank-died" and finding.where == "rank 1, exit code 3"
@@ -172,7 +175,7 @@ def blamed(run, tmp_path: Path, script: str, notes: dict[str, str]) -> LaunchRes
         for name, text in notes.items():
             (folder / name).write_text(text)
 
-    return run(script, 3, watch=note)
+    return run(script, 3, watch=lambda signals: note())
 
 
 @pytest.mark.parametrize(

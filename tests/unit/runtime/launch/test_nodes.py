@@ -160,7 +160,7 @@ def test_node_that_has_left_is_not_lost(home: Nodes, folder: Path) -> None:
 def test_node_whose_agent_was_killed_is_lost_only_where_it_would_have_lived(
     home: Nodes, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nodes, "unreachable", lambda hosts: {})
+    monkeypatch.setattr(nodes, "unreachable", lambda hosts, unresolved: {})
     agent = call(folder)
     heard(home, agent)
     agent.close()

@@ -1,0 +1,55 @@
+"""Ranks that stand still: stopped by SIGSTOP, or by a kernel that has frozen them, while the others wait for them.
+
+A whole job that its scheduler suspends is not such: fairlead and its agents stand still with it, and see nothing.
+A debugger's stop is another state (``t``).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+
+_EVERY_S = 5.0
+_LOOKS = 3  # at which a process has to be stopped in a row
+_RANK = re.compile(
+    rb"^(?:FAIRLEAD_RANK|PMI_RANK|PMIX_RANK|OMPI_COMM_WORLD_RANK|PALS_RANKID|FLUX_TASK_RANK|SLURM_PROCID)=(\d+)$",
+    re.MULTILINE,
+)
+
+
+class Stopped:
+    """Looks at the processes of a run on one node."""
+
+    def __init__(
+        self, pids: Callable[[], Collection[int]], clock: Callable[[], float] = time.monotonic
+    ):
+        self._pids, self._clock = pids, clock
+        self._next = clock() + _EVERY_S
+        self._looks: dict[int, int] = {}
+
+    def look(self) -> str | None:
+        """The rank that has stood still for 10 s or more, "" where it is unknown; None where there is none."""
+        if self._clock() < self._next:
+            return None
+        self._next = self._clock() + _EVERY_S
+        now = {pid for pid in self._pids() if _is_stopped(pid)}
+        self._looks = {pid: self._looks.get(pid, 0) + 1 for pid in now}
+        late = sorted(pid for pid, looks in self._looks.items() if looks >= _LOOKS)
+        return _rank(late[0]) if late else None
+
+
+def _is_stopped(pid: int) -> bool:
+    """Source: proc_pid_stat(5): the state is the first field behind the name."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
+    return False
+
+
+def _rank(pid: int) -> str:
+    with suppress(OSError):
+        found = _RANK.search(Path(f"/proc/{pid}/environ").read_bytes().replace(b"\0", b"\n"))
+        return found[1].decode() if found else ""
+    return ""

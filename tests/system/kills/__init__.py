@@ -1,0 +1,1 @@
+"""Random failures against a training under Slurm."""
