@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from fairlead.base.errors import Finding
-from fairlead.launch import requeue as module
 from fairlead.launch.requeue import STAND_INS, Requeue
 from fairlead.launch.warning_signals import WarningSignals
 from fairlead.schedulers.model import Allocation
