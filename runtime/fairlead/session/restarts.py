@@ -20,6 +20,7 @@ from fairlead.launch.node_history import short
 from fairlead.launch.nodes import unreachable
 from fairlead.launch.requeue import Requeue
 from fairlead.launchers.model import Shape
+from fairlead.launchers.registry import LAUNCHERS
 from fairlead.schedulers.model import Allocation
 from fairlead.schedulers.registry import down, find_allocation
 from fairlead.session.model import Launched, LaunchOptions, Prepared
@@ -199,12 +200,16 @@ class Attempts:
         """
         counted = {COUNT: str(self.count)} if self._restarts.times else {}
         env = {**options.env, **counted}
+        prepared = self._placement.prepared
+        kind = prepared.plan.launcher.kind
+        again = LAUNCHERS.get(kind).again if self.count and kind in LAUNCHERS else {}
+        environ = {**self._environ, **again}
         options = replace(
-            options, env=env, environ=self._environ, requeue=self._requeue, end_stopped=self._restarts.times > 0,
+            options, env=env, environ=environ, requeue=self._requeue, end_stopped=self._restarts.times > 0,
         )  # fmt: skip
         code = int(ExitCode.INTERRUPTED)
         try:
-            launched = launch_proved(self._placement.prepared, command, ranks, options)
+            launched = launch_proved(prepared, command, ranks, options)
         except FairleadError as exc:
             code, self._failure = exc.code, exc.findings[0]
             self._hopeless = exc.code in _HOPELESS
