@@ -295,7 +295,7 @@ def measure(
         uncut.mkdir()
         training = Training(made, uncut, model, epochs)
         job = made.ended(training.number, 900)
-        assert job["JobState"] == "COMPLETED", training.text()
+        assert job["JobState"] == "COMPLETED", f"{job}: {training.text()}"
         show(f"uncut: {len(losses(uncut))} steps")
         number = 0
         while kinds:
