@@ -58,7 +58,9 @@ class Recorded:
 
 def read(path: Path) -> Recorded:
     kept = tomllib.loads(path.read_text())
-    ranks = tuple(Rank(r["node"], {**kept["environment"], **r["environment"]}) for r in kept["rank"])
+    ranks = tuple(
+        Rank(r["node"], {**kept["environment"], **r["environment"]}) for r in kept["rank"]
+    )
     return Recorded(path.stem, kept["title"], kept["kind"], tuple(kept["sources"]), ranks)
 
 
@@ -75,7 +77,9 @@ def apart() -> bool:
     return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
-def replayed(record: Recorded, folder: Path, interfaces: tuple[str, ...] = ()) -> list[dict[str, str]]:
+def replayed(
+    record: Recorded, folder: Path, interfaces: tuple[str, ...] = ()
+) -> list[dict[str, str]]:
     """Runs each rank of a record in the shell that is around the ranks of a launch; the variables of their commands.
 
     Args:

@@ -362,6 +362,28 @@ def around_strategy(module):
     extended._initialize_local = reporting(extended._initialize_local, False)
 
 
+def around_ray(module):
+    """Ray: a cluster that a rank has started for itself."""
+    own = module.init
+
+    def init(*args, **kwargs):
+        result = own(*args, **kwargs)
+        of_ray(module)
+        return result
+
+    init.__doc__ = own.__doc__
+    init.__wrapped__ = own
+    if SIZE > 1:
+        module.init = init
+
+
+@guarded
+def of_ray(module):
+    node = module._global_node
+    if node is not None and node.is_head():
+        report("joined", "ray", rank=0, size=1, by="")
+
+
 PATCHES = {
     "torch.distributed.distributed_c10d": around_torch,
     "torch.optim.optimizer": around_optimizer,
@@ -375,6 +397,7 @@ PATCHES = {
     "jax._src.xla_bridge": jax_interface,
     "jax._src.clusters.cluster": jax_cluster,
     "tensorflow.python.distribute.collective_all_reduce_strategy": around_strategy,
+    "ray._private.worker": around_ray,
 }
 
 

@@ -65,7 +65,9 @@ def test_nothing_that_a_rank_of_a_recorded_launcher_sees_contradicts_its_number(
 def test_rank_of_a_recorded_launcher_that_stands_still_is_known(ran: Ran) -> None:
     for number, rank in enumerate(ran[1]):
         words = ["sh", "-c", "echo; read end"]
-        with subprocess.Popen(words, env=rank, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        with subprocess.Popen(
+            words, env=rank, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as process:
             assert process.stdout and process.stdout.readline()
             assert stopped._rank(process.pid) == str(number)
 
