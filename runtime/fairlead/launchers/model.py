@@ -127,6 +127,7 @@ class Driver:
         version_after: the text that precedes the version in its output.
         prologue: shell text that each rank runs before its command; ``$1`` is the run's folder.
         scheduler: kind of the scheduler from which it requests nodes itself; empty if it does not.
+        rank_in: variables in which it gives a rank its number, and its number on the node; empty if it has none.
     """
 
     kind: str
@@ -138,6 +139,7 @@ class Driver:
     version_after: str = ""
     prologue: str = ""
     scheduler: str = ""
+    rank_in: tuple[str, str] = ("", "")
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         """The command line that starts ``inner`` as each rank; a pure function.

@@ -81,6 +81,18 @@ def test_launch_from_within_a_recorded_step_takes_no_rank_from_it(record: Record
         assert named and all(name.startswith(_OF_A_STEP) for name in named)
 
 
+@RECORDS
+def test_driver_names_the_variables_of_a_recorded_launcher(record: Recorded) -> None:
+    if record.kind not in LAUNCHERS:
+        return
+    rank_in, local_in = LAUNCHERS.get(record.kind).rank_in
+    places = [rank.node for rank in record.ranks]
+    for number, rank in enumerate(record.ranks):
+        assert rank.environ[rank_in] == str(number)
+        if local_in in rank.environ:  # PMIx alone has none
+            assert rank.environ[local_in] == str(places[:number].count(rank.node))
+
+
 def test_records_are_of_drivers_and_name_their_sources() -> None:
     for record in every():
         assert record.kind == "mpiexec" or record.kind in LAUNCHERS
