@@ -22,6 +22,7 @@ HOOK = "hook"  # the folder in the run's folder that PYTHONPATH leads to
 EXPECTED = "FAIRLEAD_WORLD"  # how many ranks were launched, for the hook
 TITLES = {
     "torch": "torch.distributed",
+    "torchrun": "torchrun",
     "jax": "jax.distributed",
     "tf": "TensorFlow",
     "lightning": "Lightning",
