@@ -64,7 +64,9 @@ FRAMEWORKS = {
     "lightning": Framework("Lightning 2.6", TRAINERS),
     "trainer": Framework("Trainer of transformers 5.23", TRAINERS),
     "deepspeed": Framework("DeepSpeed 0.19, ZeRO 1", TRAINERS, limit_s=600),
-    "ray": Framework("Ray Train 2.60", TRAINERS, ("python3", str(CLUSTER)), agents=True),
+    "ray": Framework(
+        "Ray Train 2.60", TRAINERS, ("python3", str(CLUSTER)), agents=True, limit_s=300
+    ),
     "jax": Framework("JAX 0.10", "jax"),
     "multiworker": Framework("TensorFlow 2.21, MultiWorkerMirroredStrategy", "tensorflow"),
 }
@@ -131,7 +133,7 @@ class Machine:
         words += [*framework.words, PROGRAM, framework.script or key]
         try:
             if launcher.startswith("srun"):
-                done = self.cluster.fairlead(*words)
+                done = self.cluster.fairlead(*words, limit_s=framework.limit_s)
             else:
                 done = self.one.fairlead(
                     *words, env={**os.environ, **hosts.AS_ROOT}, limit_s=framework.limit_s
