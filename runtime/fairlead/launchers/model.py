@@ -129,6 +129,7 @@ class Driver:
         prologue: shell text that each rank runs before its command; ``$1`` is the run's folder.
         scheduler: kind of the scheduler from which it requests nodes itself; empty if it does not.
         again: its variables for a launch that follows a failed one on the same nodes.
+        rank_in: variables in which it gives a rank its number, and its number on the node; empty if it has none.
     """
 
     kind: str
@@ -141,6 +142,7 @@ class Driver:
     prologue: str = ""
     scheduler: str = ""
     again: Mapping[str, str] = MappingProxyType({})
+    rank_in: tuple[str, str] = ("", "")
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         """The command line that starts ``inner`` as each rank; a pure function.

@@ -25,6 +25,7 @@ _PROBE_S = 10.0
 
 class Srun(Driver):
     kind = "srun"
+    rank_in = ("SLURM_PROCID", "SLURM_LOCALID")
     programs = ("srun",)
     title = "Slurm"
     prologue = NOTE_STEP
