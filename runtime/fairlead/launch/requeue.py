@@ -71,7 +71,7 @@ class Requeue:
         """
         self.done = False
         self._job = allocation.job if allocation else ""
-        scheduler = SCHEDULERS.get(allocation.scheduler) if allocation else None
+        self._scheduler = scheduler = SCHEDULERS.get(allocation.scheduler) if allocation else None
         self._words = scheduler.requeue if scheduler else ()
         self._shown = scheduler.shown if scheduler else ()
         self._names = scheduler.names_of_job(environ) if scheduler else ()
@@ -139,9 +139,11 @@ class Requeue:
             self.now()
 
     def now(self) -> Ran:
-        """Requeues the job, and says so."""
+        """Requeues the job, unless its scheduler has done so, as at preemption; and says so."""
         words = (*self._words, self._job)
         ran = run(words, environ=self._environ, timeout_s=_PROGRAM_S)
+        if ran.returncode and self._scheduler and self._scheduler.waits(self._job, self._environ):
+            ran = Ran(words, 0)
         if ran.returncode == 0:
             self.done = True
             self._on_finding(info("job-requeued", job=self._job, words=shlex.join(words)))

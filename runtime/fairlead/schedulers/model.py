@@ -200,6 +200,10 @@ class Scheduler:
         """Those of a job's nodes that the scheduler counts as failed, each with its word for it. May start a program."""
         return {}
 
+    def waits(self, job: str, environ: Mapping[str, str]) -> bool:
+        """Whether a job waits to be started; False where that cannot be asked. May start a program."""
+        return False
+
     def allocates(self, environ: Mapping[str, str]) -> str:
         """The path of ``interactive_program``; empty if it is not on PATH."""
         program = self.interactive_program

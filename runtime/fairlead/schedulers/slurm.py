@@ -68,13 +68,19 @@ class Slurm(Scheduler):
         if not hosts:
             return {}
         question = ("sinfo", "--noheader", "--Node", f"--nodes={','.join(hosts)}", "--format=%N %T")
-        answer = run(question, environ=environ, timeout_s=_SINFO_S)
+        answer = run(question, environ=environ, timeout_s=_ANSWER_S)
         states = dict(line.split(None, 1) for line in answer.stdout.splitlines() if " " in line)
         return {
             host: f"Slurm: {state.strip()}"
             for host, state in states.items()
             if state.startswith(("down", "fail")) or state.strip().endswith("*")
         }
+
+    def waits(self, job: str, environ: Mapping[str, str]) -> bool:
+        """Source: squeue(1), "JOB STATE CODES"; a job that Slurm has requeued itself is pending, or about to be."""
+        question = ("squeue", "--noheader", f"--jobs={job}", "--format=%T")
+        answer = run(question, environ=environ, timeout_s=_ANSWER_S)
+        return bool({"PENDING", "REQUEUED", "REQUEUE_HOLD"} & set(answer.stdout.split()))
 
     def allocate(
         self, program: str, shape: Shape, options: Sequence[str], argv: Sequence[str], quiet: bool
@@ -107,7 +113,7 @@ class Slurm(Scheduler):
 
 
 SCHEDULER = Slurm()
-_SINFO_S = 10.0  # to wait for the controller
+_ANSWER_S = 10.0  # to wait for the controller
 
 
 # Slurm's configuration, and where a node without files keeps what the controller sent.

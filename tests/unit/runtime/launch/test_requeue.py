@@ -80,6 +80,20 @@ def test_ranks_are_answered_by_the_program_outside(environ: dict[str, str], tmp_
     assert not list(run.glob("asked.*[!a-z]"))  # questions that were answered are gone
 
 
+@pytest.mark.parametrize(("state", "done"), [("PENDING", True), ("RUNNING", False), ("", False)])
+def test_job_that_its_scheduler_has_requeued_itself_is_requeued(
+    state: str, done: bool, environ: dict[str, str], tmp_path: Path
+) -> None:
+    for name, text in (("scontrol", "exit 1"), ("squeue", f"echo {state}")):
+        (tmp_path / "outside" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "outside" / name).chmod(0o755)
+    found: list[Finding] = []
+    made = Requeue(JOB, 60, environ, found.append)
+    made.now()
+    assert made.done is done
+    assert [f.severity.value for f in found] == ["info" if done else "warning"]
+
+
 def test_program_of_that_name_in_the_image_does_the_rest(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
