@@ -189,11 +189,13 @@ def submitted(cluster: Cluster, folder: Path, *words: str, code: str) -> tuple[s
 
 
 def at_work(folder: Path, *names: str, limit_s: float = 60) -> None:
-    waited(
-        lambda: {*names} <= {path.name for path in folder.iterdir()},
-        limit_s,
-        f"{names} in {[path.name for path in folder.iterdir()]}: {(folder / 'log').read_text() if (folder / 'log').exists() else ''}",
-    )
+    """Waits until ranks have written files."""
+    try:
+        waited(lambda: {*names} <= {path.name for path in folder.iterdir()}, limit_s, "")
+    except AssertionError:
+        there, log = sorted(path.name for path in folder.iterdir()), folder / "log"
+        said = log.read_text() if log.exists() else ""
+        raise AssertionError(f"{names} are not in {there}: {said}") from None
 
 
 @slurm_only
@@ -354,13 +356,16 @@ ELASTIC = """
 import os, time
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
-launch, restart = os.environ["FAIRLEAD_RESTART"], os.environ["TORCHELASTIC_RESTART_COUNT"]
-total = torch.ones(1)
+launch, total = os.environ["FAIRLEAD_RESTART"], torch.ones(1)
 dist.all_reduce(total)
+# Only the agent whose worker has failed counts it.
+restart = torch.tensor(int(os.environ["TORCHELASTIC_RESTART_COUNT"]))
+dist.all_reduce(restart, dist.ReduceOp.MAX)
+restart = str(restart.item())
 open(f"{dist.get_rank()}.{launch}.{restart}", "w").write(os.uname().nodename)
 dist.barrier()
-if launch == restart == "0":
-    raise SystemExit(5 if dist.get_rank() else 0)
+if launch == restart == "0" and dist.get_rank():
+    raise SystemExit(5)
 if launch == "0":
     time.sleep(600)
 print(f"{total.item():g} workers, launch {launch}", flush=True)
@@ -380,7 +385,7 @@ def test_torchrun_restarts_its_workers_and_fairlead_its_agents(
         "--", "torchrun", "--nproc-per-node", "1", "--max-restarts", "2", "elastic.py",
     )  # fmt: skip
     number = cluster.said("sbatch", "--parsable", file).strip()
-    at_work(tmp_path, "0.0.1", "1.0.1")  # the workers of both nodes began again, by torchrun
+    at_work(tmp_path, "0.0.1", "1.0.1", limit_s=120)  # the workers of both nodes began again, by torchrun
     lost = {(tmp_path / f"{rank}.0.1").read_text() for rank in range(2)}
     lost -= {cluster.job(number)["BatchHost"]}
     cluster.fail(lost.pop())

@@ -2,7 +2,9 @@
 
 Every option of torchrun is also a variable (``torch.distributed.argparse_util``). ``is_host`` and PET_LOCAL_ADDR keep
 it from resolving host names, which decide otherwise who opens the store, and what the workers' MASTER_ADDR is
-(pytorch#137402). Source: torch/distributed/run.py, torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py.
+(pytorch#137402). Workers that share the agents' store find the addresses of those before them there after a restart on
+another node, and fail over Gloo (seen with torch 2.13); TORCH_DISABLE_SHARE_RDZV_TCP_STORE gives each attempt a store of
+its own. Source: torch/distributed/run.py, torch/distributed/elastic/rendezvous/c10d_rendezvous_backend.py.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ FRAMEWORK = Framework(
         "PET_RDZV_ID": "$w_run",
         "PET_RDZV_CONF": "is_host=$w_is_first",
         "PET_LOCAL_ADDR": "$w_here",
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         "GLOO_SOCKET_IFNAME": "$w_interface",
     },
     why="torchrun takes its options from them; it is started once on each node",
