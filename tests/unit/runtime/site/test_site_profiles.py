@@ -49,7 +49,7 @@ def test_profiles_of_the_machines_that_were_asked_for_are_there() -> None:
     }
     machines = {
         "cori", "edison", "perlmutter", "piz-daint", "alps", "theta", "polaris", "aurora", "frontier",
-        "lumi", "archer2", "frontera", "summit", "urika-cs",
+        "lumi", "archer2", "frontera", "summit", "urika-cs", "isambard-ai", "olivia", "aws",
     }  # fmt: skip
     assert families == {name for name, site in SITES.items() if site.is_family}
     assert machines <= {name for name, site in SITES.items() if not site.is_family}
@@ -62,6 +62,7 @@ def test_profile_file_uses_each_of_its_sources(path: Path) -> None:
     for section in SECTIONS:
         values = data.get(section, {})
         used |= {values.get("source"), *values.get("sources", {}).values()}
+        used |= set(values.get("alternatives", ()))
     assert set(data.get("sources", {})) <= used
 
 
