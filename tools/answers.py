@@ -36,6 +36,7 @@ from fairlead.proof.verdict import Proof, RankProof
 from fairlead.rendezvous.worlds import World
 from fairlead.session.gradients import Option
 from fairlead.site import Site
+from fairlead.site.nccl import Variable
 from fairlead.swap.model import Bind, Line, Staging
 from fairlead.transfer.model import Moved
 from fairlead.transfer.place import Place
@@ -142,6 +143,7 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
         }],
     },
     "site": {"site": Site},
+    "site-compare": {"sites": [str], "contradictions": int, "variables": [Variable]},
     "site-list": {
         "sites": [{
             "name": str, "summary": str, "family": bool, "lineage": [str], "since": str, "until": str,

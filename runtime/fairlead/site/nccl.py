@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fairlead.site.model import Origin, Site
@@ -59,25 +59,82 @@ class Setting:
     """One value of a variable, as one source states it.
 
     Attributes:
-        used: the profile sets it; otherwise another source's value is set, or none.
+        profile: the profile that states it: a site, or the family of several.
+        fabric: the network of its machines.
+        used: a site's profile sets it; what other sources state is known and not set.
     """
 
-    site: str
-    variable: str
+    profile: str
+    fabric: str
     value: str
     used: bool
     origin: Origin
 
 
-def settings(site: Site) -> tuple[Setting, ...]:
-    """Every value that any source of the profile states, by variable; the one in use first."""
-    return tuple(sorted(_settings(site), key=lambda s: (s.variable, not s.used)))
+@dataclass(frozen=True)
+class Variable:
+    """What the compared profiles say about one variable.
+
+    Attributes:
+        settings: each value with its source, those in use first.
+        within: profiles with sources that disagree.
+        between: networks on which the profiles set different values.
+        unset: compared profiles of those networks that do not set it.
+    """
+
+    name: str
+    settings: tuple[Setting, ...]
+    within: tuple[str, ...] = ()
+    between: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()
+
+    @property
+    def contradicted(self) -> bool:
+        return bool(self.within or self.between)
 
 
-def _settings(site: Site) -> Iterator[Setting]:
+def with_variables(sites: Iterable[Site]) -> tuple[Site, ...]:
+    """Those sites, and no families, that set variables for NCCL."""
+    return tuple(site for site in sites if site.nccl.env and not site.is_family)
+
+
+def compare(sites: Sequence[Site]) -> tuple[Variable, ...]:
+    """Every variable that one of the profiles or one of their sources sets, by name."""
+    stated: dict[str, dict[tuple[str, str, Origin], Setting]] = {}
+    for site in sites:
+        for name, setting in _settings(site):
+            # What a family states is the same for each of its sites.
+            key = (setting.profile, setting.value, setting.origin)
+            stated.setdefault(name, {}).setdefault(key, setting)
+    return tuple(_variable(name, stated[name].values(), sites) for name in sorted(stated))
+
+
+def _settings(site: Site) -> Iterator[tuple[str, Setting]]:
+    fabric = site.fabric.kind
     for name, value in site.nccl.env.items():
-        yield Setting(site.name, name, value, True, site.origins[f"{_ENV}.{name}"])
+        yield name, Setting(site.name, fabric, value, True, site.origins[f"{_ENV}.{name}"])
     for source, variables in site.nccl.alternatives.items():
+        origin = site.origins[f"{_ALTERNATIVES}.{source}"]
         for name, value in variables.items():
-            origin = site.origins[f"{_ALTERNATIVES}.{source}"]
-            yield Setting(site.name, name, value, False, origin)
+            yield name, Setting(origin.profile, fabric, value, False, origin)
+
+
+def _variable(name: str, stated: Iterable[Setting], sites: Sequence[Site]) -> Variable:
+    settings = tuple(sorted(stated, key=lambda s: (not s.used, s.fabric, s.value, s.profile)))
+    used: dict[str, set[str]] = {}
+    for setting in settings:
+        if setting.used:
+            used.setdefault(setting.fabric, set()).add(setting.value)
+    fabrics = {setting.fabric for setting in settings}
+    return Variable(
+        name,
+        settings,
+        within=tuple(site.name for site in sites if len(_values(site, name)) > 1),
+        between=tuple(fabric for fabric, several in used.items() if len(several) > 1),
+        unset=tuple(s.name for s in sites if s.fabric.kind in fabrics and name not in s.nccl.env),
+    )
+
+
+def _values(site: Site, name: str) -> set[str]:
+    """All values of a variable that a profile knows, those of its family included."""
+    return {setting.value for variable, setting in _settings(site) if variable == name}
