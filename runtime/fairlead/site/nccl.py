@@ -37,7 +37,6 @@ class SiteRules:
 def rules(site: Site) -> SiteRules:
     """The rules of a site; of one that says nothing about NCCL, empty ones."""
     nccl = site.nccl
-    key = next((k for k in site.origins if k.startswith("nccl.")), "")
     return SiteRules(
         folders=nccl.folders,
         libraries=(*nccl.libraries, *_parents(nccl.files)),
@@ -46,8 +45,18 @@ def rules(site: Site) -> SiteRules:
         interfaces=nccl.interfaces,
         env=nccl.env,
         single_node=nccl.single_node,
-        source=site.says(_ENV if _ENV in site.origins else key) if key else "",
+        source=_source(site),
     )
+
+
+def _source(site: Site) -> str:
+    """The profile and the source of the variables, or of what else there is, with its date."""
+    first = next((key for key in site.origins if key.startswith("nccl.")), "")
+    origin = site.origins.get(_ENV) or site.origins.get(first)
+    if origin is None:
+        return ""
+    read = f", read {origin.read}" if origin.read else ""
+    return f"the profile {origin.profile} says so ({origin.status.value}: {origin.source}{read})"
 
 
 def _parents(files: tuple[str, ...]) -> tuple[str, ...]:
