@@ -140,6 +140,59 @@ class MpiLibrary:
 
 
 @dataclass(frozen=True)
+class NcclLibrary:
+    """A libnccl or librccl, identified from its file.
+
+    Attributes:
+        path: the real file, absolute in its root.
+        kind: ``nccl`` or ``rccl``.
+        version: ``2.27.5``; empty if the file does not contain it.
+        runtime: what it was built for: ``cuda12.4``, ``rocm6.2``; empty if unknown.
+    """
+
+    path: str
+    soname: str
+    kind: str
+    version: str
+    runtime: str
+    elf: Elf
+
+    @property
+    def title(self) -> str:
+        """``NCCL 2.27.5``; for messages."""
+        return f"{self.kind.upper()} {self.version}".strip()
+
+
+@dataclass(frozen=True)
+class NetPlugin:
+    """A plugin of NCCL or RCCL, identified from its file.
+
+    Attributes:
+        path: the real file, absolute in its root.
+        interfaces: versions of each interface that it exports, by kind: ``net``, ``collnet``, ``tuner``,
+            ``profiler``, ``gin``; ascending.
+        name: of the network that it reports, ``Libfabric``; empty if unknown.
+        release: of aws-ofi-nccl, ``1.18.0``; empty if unknown.
+        runtime: what it was built for: ``cuda12``, ``rocm6``; empty if unknown.
+        opens: names that it passes to dlopen: ``libcuda.so``.
+    """
+
+    path: str
+    soname: str
+    interfaces: Mapping[str, tuple[int, ...]]
+    name: str
+    release: str
+    runtime: str
+    opens: tuple[str, ...]
+    elf: Elf
+
+    @property
+    def title(self) -> str:
+        """``aws-ofi-nccl 1.18.0``, or the name of its file; for messages."""
+        return f"aws-ofi-nccl {self.release}" if self.release else posixpath.basename(self.path)
+
+
+@dataclass(frozen=True)
 class ImageFacts:
     """What the plan must know of an image's tree.
 
@@ -162,6 +215,10 @@ class ImageFacts:
         capable: programs with an MPI that have file capabilities.
         set_ids: those that change to another user or group than root's, and what their loader does not find of what
             they need: it ignores LD_LIBRARY_PATH for them.
+        nccl: every libnccl and librccl in it.
+        net_plugins: every plugin of theirs.
+        nccl_conf: what /etc/nccl.conf or /etc/rccl.conf sets.
+        nccl_mapped: of files that need an NCCL, the real path of what their loader finds.
     """
 
     arch: str
@@ -181,3 +238,7 @@ class ImageFacts:
     named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     capable: tuple[str, ...] = ()
     set_ids: Mapping[str, str] = field(default_factory=dict)
+    nccl: tuple[NcclLibrary, ...] = ()
+    net_plugins: tuple[NetPlugin, ...] = ()
+    nccl_conf: Mapping[str, str] = field(default_factory=dict)
+    nccl_mapped: Mapping[str, str] = field(default_factory=dict)
