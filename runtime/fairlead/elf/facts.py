@@ -45,6 +45,7 @@ class Elf:
             that defines them: those that must be there when it is loaded, and those that are looked up at the first
             call. Libraries with symbol versions are left out, for they keep what they once had.
         tied: MPIs of the image that its loading finds by a DT_RPATH, its own or that of what loads.
+        nccl_exports: what it defines of NCCL's interface to programs and to plugins, as far as that identifies one.
     """
 
     path: str
@@ -66,6 +67,7 @@ class Elf:
     tied: tuple[str, ...] = ()
     imports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     calls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    nccl_exports: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -218,7 +220,8 @@ class ImageFacts:
         nccl: every libnccl and librccl in it.
         net_plugins: every plugin of theirs.
         nccl_conf: what /etc/nccl.conf or /etc/rccl.conf sets.
-        nccl_mapped: of files that need an NCCL, the real path of what their loader finds.
+        nccl_mapped: of files that need an NCCL, the real path of what their loader finds; empty: nothing.
+        drivers: paths of GPU driver libraries in it, as CUDA's compatibility package brings one.
     """
 
     arch: str
@@ -242,3 +245,4 @@ class ImageFacts:
     net_plugins: tuple[NetPlugin, ...] = ()
     nccl_conf: Mapping[str, str] = field(default_factory=dict)
     nccl_mapped: Mapping[str, str] = field(default_factory=dict)
+    drivers: tuple[str, ...] = ()
