@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.compiled import compiled
@@ -38,15 +39,27 @@ def nccl(path: Path, version: str = "2.21.5+cuda12.4", words: Sequence[str] = ()
     return compiled(path, code, *words)
 
 
+@dataclass(frozen=True)
+class Does:
+    """What a plugin does when it is used.
+
+    Attributes:
+        opens: names that its ``init`` passes to dlopen.
+        fails: what ``init`` returns.
+    """
+
+    opens: Sequence[str] = ()
+    fails: int = 0
+    devices: int = 1
+
+
 def plugin(
     path: Path,
     versions: Sequence[int] = (6, 7, 8),
     *,
     name: str = "Libfabric",
     release: str = "",
-    opens: Sequence[str] = (),
-    fails: int = 0,
-    devices: int = 1,
+    does: Does = Does(),  # noqa: B008
     more: str = "",
     words: Sequence[str] = (),
 ) -> Path:
@@ -54,13 +67,11 @@ def plugin(
 
     Args:
         release: of aws-ofi-nccl.
-        opens: names that its ``init`` passes to dlopen.
-        fails: what ``init`` returns.
         more: C code of further symbols.
     """
     text = f'"Initializing aws-ofi-nccl {release}"' if release else '""'
-    code = PLUGIN.replace("RELEASE", text).replace("FAILS", str(fails))
-    code = code.replace("OPENS", "".join(f'"{one}", ' for one in opens) + "0")
-    code = code.replace("DEVICES", str(devices)) + more
+    code = PLUGIN.replace("RELEASE", text).replace("FAILS", str(does.fails))
+    code = code.replace("OPENS", "".join(f'"{one}", ' for one in does.opens) + "0")
+    code = code.replace("DEVICES", str(does.devices)) + more
     code += "".join(_NET.format(version=version, name=name) for version in versions)
     return compiled(path, code, *words)

@@ -210,9 +210,8 @@ def first_pointed_text(path: Path, symbol: str) -> str:
         target = _relocated(elf, place)
         if target is None:
             offset = _offset_of(elf, place)
-            order = "little" if elf.little_endian else "big"
             raw = b"" if offset is None else data[offset : offset + 8]
-            target = int.from_bytes(raw, order)
+            target = int.from_bytes(raw, "little" if elf.little_endian else "big")
         begin = _offset_of(elf, target) if target else None
         if begin is None:
             return ""

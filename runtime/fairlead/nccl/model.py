@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from fairlead.elf.facts import Elf
 from fairlead.elf.facts import NcclLibrary as NcclLibrary
 from fairlead.elf.facts import NetPlugin as NetPlugin
+from fairlead.mpi.host import Plugins
 
-MOUNT = "/opt/fairlead/nccl"
+MOUNT = "/opt/fairlead/nccl"  # where the staged plugin appears in every container
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class HostNetwork:
         missing: ``(library, needed by)`` for each dependency that the host's loader does not find.
         providers: libfabric's, as far as its files show; empty: unknown.
         found_by: why it was considered, for ``explain``.
+        modules: what its libfabric or UCX opens at run time.
     """
 
     plugin: NetPlugin
@@ -32,6 +34,36 @@ class HostNetwork:
     missing: tuple[tuple[str, str], ...] = ()
     providers: tuple[str, ...] = ()
     found_by: str = ""
+    modules: tuple[Plugins, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Elf, ...]:
+        """Every ELF file of it, without modules."""
+        return (self.plugin.elf, *self.closure)
+
+
+@dataclass(frozen=True)
+class HostNccl:
+    """What a machine has for NCCL.
+
+    Attributes:
+        networks: in order of preference.
+        damaged: ``(file, why)`` for plugins by name that cannot be read.
+        gone: patterns of the profile's folders that fit nothing here.
+        devices: that network plugins open: ``/dev/cxi0``.
+        gpu: vendor of the GPUs; empty: none, or unknown.
+        gpu_model, driver: as the kernel has them; empty if unknown.
+        user_conf: what ``~/.nccl.conf`` or ``$NCCL_CONF_FILE`` sets.
+    """
+
+    networks: tuple[HostNetwork, ...] = ()
+    damaged: tuple[tuple[str, str], ...] = ()
+    gone: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    gpu: str = ""
+    gpu_model: str = ""
+    driver: str = ""
+    user_conf: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -57,6 +89,39 @@ class NcclRules:
     env: Mapping[str, str] = field(default_factory=dict)
     single_node: bool = False
     source: str = ""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a launch wants of NCCL, and what is known of where it runs.
+
+    Attributes:
+        want: ``auto``, ``host``, ``image``, or the path of a plugin: that of ``--nccl``.
+        gpus: ranks get GPUs.
+        nodes: 0 if only the launcher knows.
+        host: None if nothing is known of the machine.
+        user: variables of NCCL and libfabric that the user sets: by the shell, ``--env``, or a file of NCCL's.
+        image: variables that the image sets.
+        fabric: the kind of the network between nodes, as profiles name it; ``none`` if there is none.
+        job: network options of the job and of the launcher.
+        gpu_mpi: MPI sends from GPU to GPU.
+    """
+
+    want: str = "auto"
+    gpus: bool = False
+    nodes: int = 0
+    host: HostNccl | None = None
+    rules: NcclRules = field(default_factory=NcclRules)
+    user: Mapping[str, str] = field(default_factory=dict)
+    image: Mapping[str, str] = field(default_factory=dict)
+    fabric: str = "none"
+    job: tuple[str, ...] = ()
+    gpu_mpi: bool = False
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the host's plugin is to be brought, where there is one."""
+        return self.want not in ("auto", "image") or (self.want == "auto" and self.gpus)
 
 
 @dataclass(frozen=True)
