@@ -59,7 +59,7 @@ def plugin(
     *,
     name: str = "Libfabric",
     release: str = "",
-    does: Does = Does(),  # noqa: B008
+    does: Does = Does(),
     more: str = "",
     words: Sequence[str] = (),
 ) -> Path:

@@ -151,7 +151,10 @@ def _plugins_in(folder: Path) -> Sequence[Path]:
 
 
 def _described(plugin: NetPlugin, loader: Loader, why: str) -> HostNetwork:
-    closure, missing = loader.closure([Path(plugin.path)])
+    opened = (
+        loader.find(name, plugin.elf) for name in plugin.opens if not OF_CONTAINER.match(name)
+    )
+    closure, missing = loader.closure([Path(plugin.path), *filter(None, opened)])
     behind = [e for e in closure if e.path != plugin.path and not OF_CONTAINER.match(e.name)]
     absent = tuple((name, by) for name, by in missing if not OF_CONTAINER.match(name))
     modules = tuple(modules_of(behind))
