@@ -206,7 +206,9 @@ class CommSection(Section):
 class NcclSection(Section):
     """NCCL's or RCCL's network plugin of the site."""
 
-    folders: Globs = key("patterns of folders with its plugin, libnccl-net*.so or librccl-net*.so", ())
+    folders: Globs = key(
+        "patterns of folders with its plugin, libnccl-net*.so or librccl-net*.so", ()
+    )
     libraries: Globs = key("patterns of folders with libfabric and what else the plugin needs", ())
     files: Globs = key(
         "patterns of single libraries that the plugin needs, of folders that no container may see as a whole",
@@ -219,7 +221,8 @@ class NcclSection(Section):
         "names of networks that a run may use, as NCCL prints them; the first is asked for", ()
     )
     providers: tuple[ProviderName, ...] = key(
-        "libfabric providers that the plugin may choose; `tcp` is one only where TCP is the network", ()
+        "libfabric providers that the plugin may choose; `tcp` is one only where TCP is the network",
+        (),
     )
     interfaces: Words = key("prefixes of the interfaces that NCCL starts on", ())
     single_node: bool = key("whether NCCL_NET is set for runs on a single node too", False)
