@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from fairlead import site as sites
 from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.system import Machine
 from fairlead.detect import capture
 from fairlead.detect.capture import Capture
 from fairlead.elf.facts import AbiFamily
@@ -23,6 +24,7 @@ from fairlead.export.model import Facts
 from fairlead.image.open import Image, open_image
 from fairlead.mpi import host as hostmpi
 from fairlead.mpi.host import HostMpi
+from fairlead.nccl.host import discover, rules_of
 from fairlead.site.match import why_not
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import look
@@ -45,6 +47,7 @@ class Wanted:
     form: str = "copy"
     name: str = ""
     private: bool = False
+    nccl: bool = False
 
 
 def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:
@@ -58,7 +61,7 @@ def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:
         there = capture.read(Path(wanted.site))
     site = there.site if there else sites.resolve(wanted.site, environ)[0]
     image = open_image(wanted.image, environ) if wanted.image else None
-    host = _host(wanted, there, image, site, environ)
+    host = None if wanted.nccl else _host(wanted, there, image, site, environ)
     here = there.here if there else look(site, environ)
     named = (image.path if image else "", wanted.stage_root, *here.binds, *here.devices)
     path = f"/usr/sbin:/sbin:/usr/bin:/bin:{environ.get('PATH', '')}"
@@ -79,6 +82,10 @@ def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:
         fairlead=("fairlead",) if there else (_fairlead(private=wanted.private),),
         closed={} if there else closed_of(named),
         private=wanted.private,
+        carries="nccl" if wanted.nccl else "mpi",
+        nccl=None
+        if there or not wanted.nccl
+        else discover(rules_of(site), Machine(environ), environ),
         tools={} if there else {t: p for t in _TOOLS if (p := shutil.which(t, path=path))},
     )
 

@@ -172,13 +172,22 @@ def _merged(documents: Sequence[Document]) -> Site:
                 origin=_from(document, raw["source"]),
             )
     profile, last = SiteProfile.model_validate(data), documents[-1]
+    _require_sound(profile, last)
+    return _site(profile, documents, origins, tuple(references.values()))
+
+
+def _require_sound(profile: SiteProfile, last: Document) -> None:
+    """Checks what only the layers together show.
+
+    Raises:
+        FairleadError: exit code 2; a key is missing, or two contradict each other.
+    """
     if contradictions := [last.finding(m) for m in _networks(profile)]:
         raise FairleadError(contradictions, ExitCode.USAGE)
     if not profile.fabric.accepts:
         raise fail("missing-key-fabric-accepts", documents_path=last.path, remedy=last.remedy)
     if profile.comm.backend == "dl_comm" and not profile.comm.plugin:
         raise fail("missing-key-comm-plugin", documents_path=last.path, remedy=last.remedy)
-    return _site(profile, documents, origins, tuple(references.values()))
 
 
 def _sources_of(values: Mapping[str, Any], key: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -28,13 +28,17 @@ def test_contradiction_is_marked_with_its_sites_and_each_value_names_its_source(
     assert line.endswith("contradiction: between sites on slingshot; within alps")
     block = head.split(line)[1].split("\nFI_")[0]
     assert re.search(r"\n  16384  set by alps \[\d+\]; stated by alps \[\d+\]", block)
-    assert re.search(r"\n  2048   set by frontier \[\d+\]; stated by cray-ex-slingshot \[\d+\]", block)
+    assert re.search(
+        r"\n  2048   set by frontier \[\d+\]; stated by cray-ex-slingshot \[\d+\]", block
+    )
     assert re.search(r"\n  -      not set by polaris", block)
     numbers = set(re.findall(r"\[(\d+)\]", head))
     assert numbers == set(re.findall(r"^  \[(\d+)\]", body, re.MULTILINE))
     assert body.count("read 2026-") == len(numbers)
     assert "HPE, shs-ccl-docs" in body
-    assert re.search(r"\d+ variables, \d+ with contradictions; compared: alps, frontier, polaris", shown)
+    assert re.search(
+        r"\d+ variables, \d+ with contradictions; compared: alps, frontier, polaris", shown
+    )
 
 
 def test_only_contradictions_are_shown_where_asked(tmp_path: Path) -> None:

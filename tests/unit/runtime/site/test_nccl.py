@@ -74,7 +74,9 @@ def refused(folder: Path, table: str) -> list[Finding]:
     with pytest.raises(FairleadError) as caught:
         read(folder, table)
     assert caught.value.code is ExitCode.USAGE
-    assert all(f.remedy and re.search(r"mine\.toml(:\d+)?$", f.where) for f in caught.value.findings)
+    assert all(
+        f.remedy and re.search(r"mine\.toml(:\d+)?$", f.where) for f in caught.value.findings
+    )
     return list(caught.value.findings)
 
 
@@ -150,7 +152,9 @@ def test_table_with_a_mistake_is_refused_with_its_line(
 
 
 def test_every_mistake_of_a_table_is_reported_at_once(tmp_path: Path) -> None:
-    found = refused(tmp_path, '[nccl]\nsource = "guide"\nfoldes = []\nnetworks = 3\nenv = { x = "" }\n')
+    found = refused(
+        tmp_path, '[nccl]\nsource = "guide"\nfoldes = []\nnetworks = 3\nenv = { x = "" }\n'
+    )
     assert len(found) == 3
 
 
@@ -192,7 +196,9 @@ def test_alternatives_alone_need_no_other_source(tmp_path: Path) -> None:
 def test_layer_above_adds_variables_and_replaces_an_alternative(tmp_path: Path) -> None:
     environ = {"FAIRLEAD_SITES": str(tmp_path)}
     put(tmp_path, HEAD + FULL)
-    above = HEAD.replace('name = "mine"', 'name = "other"\nextends = "mine"').replace("a guide", "ops")
+    above = HEAD.replace('name = "mine"', 'name = "other"\nextends = "mine"').replace(
+        "a guide", "ops"
+    )
     table = '[nccl]\nsource = "guide"\nenv = { NCCL_NET = "OFI" }\n[nccl.alternatives.old-guide]\nX = "1"\n'
     site = layers.load(put(tmp_path, above + table, "other"), environ)
     assert site.nccl.env["NCCL_NET"] == "OFI" and site.nccl.env["NCCL_PROTO"] == "^LL128"
@@ -204,7 +210,9 @@ def test_layer_above_adds_variables_and_replaces_an_alternative(tmp_path: Path) 
 
 _ANY: Any = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 
