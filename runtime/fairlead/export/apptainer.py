@@ -68,11 +68,12 @@ def nccl(facts: Facts) -> tuple[ExportFile, ...]:
         f"# fairlead {__version__}: NCCL's network plugin, {made.title}.",
         f"# First run stage.sh; it makes {made.folder}.",
         f"# Source it in the job; then: srun apptainer exec{option} IMAGE …",
+        *made.comment.splitlines(),
         _BINDPATH + shlex.quote(",".join(binds)),
-        *(f"export APPTAINERENV_{n}={shlex.quote(v)}" for n, v in sorted(made.env.items())),
+        *(_exported(n, v) for n, v in sorted(made.env.items())),
     ]
     if made.nodes:
-        sets = [f"export APPTAINERENV_{n}={shlex.quote(v)}" for n, v in sorted(made.nodes.items())]
+        sets = [_exported(n, v) for n, v in sorted(made.nodes.items())]
         lines += [
             "# On several nodes NCCL must find this network, or end with an error; on one the site wants it unset.",
             "fairlead_nodes=${SLURM_JOB_NUM_NODES:-}",
@@ -88,6 +89,13 @@ def nccl(facts: Facts) -> tuple[ExportFile, ...]:
         ExportFile("environment.sh", "\n".join(lines) + "\n", "source it in a job script"),
         stage_script(facts, made, "Apptainer", "run it where the ranks run"),
     )
+
+
+def _exported(name: str, value: str) -> str:
+    """A variable of containers; what another file, such as the MPI's, has for the loader follows."""
+    variable = f"APPTAINERENV_{name}"
+    more = f'"${{{variable}:+:${variable}}}"' if name == "LD_LIBRARY_PATH" else ""
+    return f"export {variable}={shlex.quote(value)}{more}"
 
 
 def _version(made: Staged) -> str:

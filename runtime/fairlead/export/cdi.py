@@ -48,7 +48,7 @@ def nccl(facts: Facts) -> tuple[ExportFile, ...]:
     if made.nodes:
         devices[f"{name}-nodes"] = _edits({**made.env, **made.nodes}, mounts, made.devices)
     return (
-        _specification("nccl", made.title, devices),
+        _specification("nccl", made.title, devices, " ".join(made.job)),
         stage_script(facts, made, f"the device {_VENDOR}/nccl={name}", _WHERE),
     )
 
@@ -74,7 +74,7 @@ def _edits(
 
 
 def _specification(
-    kind: str, title: str, devices: Mapping[str, Mapping[str, object]]
+    kind: str, title: str, devices: Mapping[str, Mapping[str, object]], job: str = ""
 ) -> ExportFile:
     for name in devices:
         why = "it begins and ends with a letter or a digit, with `_`, `-` and `.` between"
@@ -82,7 +82,7 @@ def _specification(
     document = {
         "cdiVersion": _VERSION,
         "kind": f"{_VENDOR}/{kind}",
-        "annotations": {"fairlead": __version__, "title": title},
+        "annotations": {"fairlead": __version__, "title": title, **({"job": job} if job else {})},
         "devices": [{"name": name, "containerEdits": edits} for name, edits in devices.items()],
     }
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"

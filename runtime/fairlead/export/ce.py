@@ -86,7 +86,7 @@ def nccl(facts: Facts) -> tuple[ExportFile, ...]:
 def edfs(name: str, head: str, text: str, made: Carried) -> tuple[ExportFile, ...]:
     """An EDF, and one on top of it for jobs on several nodes, where those need more."""
     goes = "~/.edf, or a folder of EDF_PATH"
-    base = ExportFile(f"{name}.toml", head + text, goes)
+    base = ExportFile(f"{name}.toml", head + made.comment + text, goes)
     if not made.nodes:
         return (base,)
     about = f"# fairlead {__version__}: {name}, for jobs on several nodes.\n"

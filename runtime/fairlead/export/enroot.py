@@ -77,6 +77,7 @@ def nccl(facts: Facts) -> tuple[ExportFile, ...]:
     name = facts.name or "fairlead-nccl"
     mounts = [(made.folder, made.place, "dir", ",ro"), *((d, d, "auto", "") for d in made.devices)]
     head = f"# fairlead {__version__}: NCCL's network plugin, {made.title}. First run stage.sh.\n"
+    head += made.comment
     into = "/etc/enroot/{} (every container), or ~/.config/enroot/{} (yours)"
     several: tuple[ExportFile, ...] = ()
     if made.nodes:

@@ -39,6 +39,7 @@ class Carried:
         nodes: what only runs on several nodes may have: NCCL_NET, without which a miss ends on TCP.
         devices: of the machine, that the plugin opens.
         plugin: its file in the staged folder.
+        job: options of the job without which the variables do not take effect.
     """
 
     title: str
@@ -49,6 +50,12 @@ class Carried:
     nodes: Mapping[str, str]
     devices: tuple[str, ...]
     plugin: str
+    job: tuple[str, ...] = ()
+
+    @property
+    def comment(self) -> str:
+        """What a job must ask for, as a line of a comment; empty if nothing."""
+        return f"# The job itself needs {' '.join(self.job)}.\n" if self.job else ""
 
 
 def carried(facts: Facts) -> Carried:
@@ -89,7 +96,8 @@ def carried(facts: Facts) -> Carried:
     folder = f"{facts.stage_root.rstrip('/')}/{staging.key}"
     devices = tuple(dict.fromkeys((*draft.nccl.devices, *facts.here.devices)))
     title = f"{draft.nccl.host.plugin.title} of {facts.node}"
-    return Carried(title, folder, MOUNT, staging, env, nodes, devices, str(plugin))
+    job = facts.site.nccl.directives
+    return Carried(title, folder, MOUNT, staging, env, nodes, devices, str(plugin), job)
 
 
 def _nothing(facts: Facts, why: str) -> Exception:

@@ -113,7 +113,7 @@ def nccl(facts: Facts) -> tuple[ExportFile, ...]:
     more = f" --{name}-nodes" if made.nodes else ""
     head = (
         f"# fairlead {__version__}: NCCL's network plugin, {made.title}. First run stage.sh.\n"
-        f"# Use: podman-hpc run --gpu --{name}{more} IMAGE COMMAND\n"
+        f"# Use: podman-hpc run --gpu --{name}{more} IMAGE COMMAND\n{made.comment}"
     )
     goes = "/etc/podman_hpc/modules.d, or the modules_dir of podman_hpc.yaml"
     modules = (module, several) if made.nodes else (module,)
