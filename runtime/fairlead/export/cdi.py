@@ -1,7 +1,8 @@
 """CDI: a specification of the Container Device Interface, for `--device` of Podman, Apptainer and others.
 
 A device carries mounts, variables and device nodes at once: ``--device fairlead/nccl=plugin``.
-Source: cncf-tags/container-device-interface 05ae4b5, SPEC.md, schema/ and pkg/parser; annotations need 0.6.0.
+Source: cncf-tags/container-device-interface 05ae4b5, SPEC.md, schema/ and pkg/parser. Podman 4 reads 0.5.0 and nothing newer, so that
+there are no annotations in it, for which 0.6.0 is needed.
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from fairlead import __version__
 from fairlead.export.model import ExportFile, Facts, Target, check_name, unfit
 from fairlead.export.plugin import carried
 from fairlead.export.staged import stage_script, staged
 
-_VERSION = "0.6.0"
+_VERSION = "0.5.0"
 _VENDOR = "fairlead"
 _Mount = tuple[str, str, tuple[str, ...]]  # source, target, options
 _INTO = "/etc/cdi, or /var/run/cdi; or a folder named by --cdi-spec-dir (Podman), --cdi-dirs (Apptainer)"
@@ -34,7 +34,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     mounts += [(p, p, ("nosuid", "nodev", "rbind", "rprivate")) for p in facts.here.binds]
     devices = {name: _edits(made.variables, mounts, facts.here.devices)}
     return (
-        _specification("mpi", f"{made.title} of {facts.node}", devices),
+        _specification("mpi", devices),
         stage_script(facts, made, f"the device {_VENDOR}/mpi={name}", _WHERE),
     )
 
@@ -48,7 +48,7 @@ def nccl(facts: Facts) -> tuple[ExportFile, ...]:
     if made.nodes:
         devices[f"{name}-nodes"] = _edits({**made.env, **made.nodes}, mounts, made.devices)
     return (
-        _specification("nccl", made.title, devices, " ".join(made.job)),
+        _specification("nccl", devices, made.job),
         stage_script(facts, made, f"the device {_VENDOR}/nccl={name}", _WHERE),
     )
 
@@ -74,7 +74,7 @@ def _edits(
 
 
 def _specification(
-    kind: str, title: str, devices: Mapping[str, Mapping[str, object]], job: str = ""
+    kind: str, devices: Mapping[str, Mapping[str, object]], job: Sequence[str] = ()
 ) -> ExportFile:
     for name in devices:
         why = "it begins and ends with a letter or a digit, with `_`, `-` and `.` between"
@@ -82,11 +82,11 @@ def _specification(
     document = {
         "cdiVersion": _VERSION,
         "kind": f"{_VENDOR}/{kind}",
-        "annotations": {"fairlead": __version__, "title": title, **({"job": job} if job else {})},
         "devices": [{"name": name, "containerEdits": edits} for name, edits in devices.items()],
     }
     text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-    return ExportFile(f"{_VENDOR}-{kind}.json", text, _INTO)
+    more = f"; the job itself needs {' '.join(job)}" if job else ""
+    return ExportFile(f"{_VENDOR}-{kind}.json", text, _INTO + more)
 
 
 EXPORT = Target("a specification of the Container Device Interface, for `--device`", files, nccl)
