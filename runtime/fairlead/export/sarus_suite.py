@@ -2,7 +2,9 @@
 
 ``pc_injection_hook`` shows a ``--lib`` over each library of the container with the same SONAME, and other libraries in
 /run/pc-injection, which it puts on LD_LIBRARY_PATH. It checks neither versions nor symbols; these files were checked before.
-Source: sarus-suite/performance-extensions 6ff5a50, crates/pc_injection_hook/README.md and src/main.rs; oci-hooks(5).
+It mounts no device nodes: those are words for ``--device`` in the EDF. Images are references, never files.
+Source: sarus-suite/performance-extensions 6ff5a50, crates/pc_injection_hook/README.md and src/main.rs; eth-cscs/cscs-docs
+80abed1, container-engine/sarus-suite/user-guide.md; oci-hooks(5).
 """
 
 from __future__ import annotations
@@ -23,7 +25,6 @@ from fairlead.nccl.selection import OWN_NAME
 _PROGRAM = "/opt/hooks/pc_injection_hook"  # where its README has it
 _INTO = "a folder of hooks_dir in containers.conf; its program is in {} there or change `path`"
 _OPTIONS = "bind,ro,nosuid,nodev,private"
-_OF_DEVICES = "bind,rw,nosuid,noexec,dev,private"
 _SEARCH = "LD_LIBRARY_PATH"  # the hook's own
 
 
@@ -39,10 +40,9 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         *(f"--env={n}={_value(n, v)}" for n, v in sorted(env.items())),
         _mount(made.folder, made.place),
         *(_mount(p, p, "rbind,rw,nosuid,nodev,private") for p in facts.here.binds),
-        *(_mount(d, d, _OF_DEVICES) for d in facts.here.devices),
     ]
     return (
-        *_enabled(facts, name, words),
+        *_enabled(facts, name, words, facts.here.devices),
         stage_script(facts, made, "the hook of Sarus Suite", "run it where the ranks run"),
     )
 
@@ -53,6 +53,7 @@ def nccl(facts: Facts) -> tuple[ExportFile, ...]:
     Where the site has a hook of its own, an EDF with its annotations.
     """
     if facts.site.nccl.annotations:
+        _image(facts)
         return ce.nccl(facts)
     made = carried(facts)
     name = facts.name or "fairlead-nccl"
@@ -65,9 +66,8 @@ def nccl(facts: Facts) -> tuple[ExportFile, ...]:
         *(f"--dependency-lib={_path(made.folder)}/{n}" for n in (*links, *behind)),
         *(f"--env={n}={_value(n, v)}" for n, v in sorted(env.items())),
         _mount(made.folder, made.place),
-        *(_mount(d, d, _OF_DEVICES) for d in made.devices),
     ]
-    hook, base = _enabled(facts, name, words)
+    hook, base = _enabled(facts, name, words, made.devices)
     return (
         hook,
         *ce.edfs(name, "", base.text, made),
@@ -75,25 +75,43 @@ def nccl(facts: Facts) -> tuple[ExportFile, ...]:
     )
 
 
-def _enabled(facts: Facts, name: str, words: Sequence[str]) -> tuple[ExportFile, ExportFile]:
+def _enabled(
+    facts: Facts, name: str, words: Sequence[str], devices: Sequence[str]
+) -> tuple[ExportFile, ExportFile]:
     """The hook, and the EDF with the annotation that it waits for."""
     check_name(name, r"[A-Za-z0-9_.-]+", "it is a file's name", "an EDF")
+    # A hook has no PATH to find it by.
+    ldconfig = f"--ldconfig={_path(facts.tools.get('ldconfig', '/sbin/ldconfig'))}"
     annotation = f"com.hooks.{name.replace('.', '-')}.enabled"
     document = {
         "version": "1.0.0",
-        "hook": {"path": _PROGRAM, "args": ["pc_injection_hook", *words]},
+        "hook": {"path": _PROGRAM, "args": ["pc_injection_hook", ldconfig, *words]},
         "when": {"annotations": {f"^{annotation.replace('.', '[.]')}$": "^true$"}},
         "stages": ["precreate"],
     }
-    opened = ce.image(facts.image.name, facts.image.path) if facts.image else ""
+    listed = f"devices = {json.dumps(list(devices))}\n" if devices else ""
     head = f"# fairlead {__version__}, for {facts.site.name}: enables the hook 50-{name}.json.\n"
-    text = edf(opened, (), {}, annotations={annotation: "true"})
+    text = listed + edf(_image(facts), (), {}, annotations={annotation: "true"})
     return (
         ExportFile(
             f"hooks.d/50-{name}.json", json.dumps(document, indent=2) + "\n", _INTO.format(_PROGRAM)
         ),
         ExportFile(f"{name}.toml", head + text, "~/.edf, or a folder of EDF_PATH"),
     )
+
+
+def _image(facts: Facts) -> str:
+    """The image as Sarus Suite names it; empty for an EDF to build others on.
+
+    Raises:
+        FairleadError: exit code 2; it is a file.
+    """
+    if facts.image is None:
+        return ""
+    if not facts.image.name.startswith("docker://"):
+        why = "it opens images by their references in a registry: docker://HOST/REPOSITORY:TAG"
+        raise unfit(f"the image {facts.image.name}", facts.image.path, why, "an EDF of Sarus Suite")
+    return ce.image(facts.image.name, facts.image.path).replace("#", "/", 1)
 
 
 def _mount(source: str, target: str, options: str = _OPTIONS) -> str:

@@ -299,7 +299,7 @@ def test_hook_of_sarus_suite_has_arguments_that_it_knows(carries: str) -> None:
     assert (document["version"], document["stages"]) == ("1.0.0", ["precreate"])
     program, *words = document["hook"]["args"]
     assert program == Path(document["hook"]["path"]).name == "pc_injection_hook"
-    known = {"lib", "dependency-lib", "env", "mount"}
+    known = {"ldconfig", "lib", "dependency-lib", "env", "mount"}
     options = [re.fullmatch(r"--([a-z-]+)=(.+)", word) for word in words]
     assert all(match and match[1] in known for match in options)
     by_name: dict[str, list[str]] = {}
@@ -318,8 +318,13 @@ def test_hook_of_sarus_suite_has_arguments_that_it_knows(carries: str) -> None:
         assert set(given.split(",")) <= {
             "bind", "rbind", "ro", "rw", "nosuid", "nodev", "dev", "noexec", "private",
         }  # fmt: skip
+    # It mounts regular files and folders only.
+    assert not any(mount.startswith("/dev/") for mount in by_name["mount"])
+    assert len(by_name["ldconfig"]) == 1
     [edf] = [p for p in files if p.endswith(".toml") and not p.endswith("-nodes.toml")]
-    annotations = tomllib.loads(files[edf].text)["annotations"]
+    said = tomllib.loads(files[edf].text)
+    annotations = said["annotations"]
+    assert said.get("devices", []) == (["/dev/cxi0", "/dev/cxi1"] if carries == "nccl" else [])
     [(pattern, wanted)] = document["when"]["annotations"].items()
 
     def flat(table: dict[str, object], at: str = "") -> dict[str, str]:
