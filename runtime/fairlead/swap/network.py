@@ -43,7 +43,9 @@ def with_network(draft: Draft) -> Draft:
         return draft
     if decision.host is None or decision.chosen is None:
         what = f"{decision.library.title} of the image keeps its own networks"
-        return draft.plus(Changes(lines=(Line("nccl", what, decision.why, decision.library.path),)))
+        return draft.plus(
+            Changes(lines=(Line("network", what, decision.why, decision.library.path),))
+        )
     staging, lines = _layout(draft, decision, decision.host)
     folder = str(inputs.cache / "stage" / staging.key)
     made = NcclPlan(

@@ -68,7 +68,7 @@ def test_plan_without_gpus_or_nccl_is_as_before() -> None:
 
 def test_plan_image_keeps_its_networks_and_says_why() -> None:
     plan = gpu_plan(asked=gpu_ask(want="image"))
-    [(what, why)] = lines(plan, "nccl").items()
+    [(what, why)] = lines(plan, "network").items()
     assert "NCCL 2.21.5" in what and "--nccl image" in why
     assert plan.nccl is None and not any(name.startswith("NCCL") for name in plan.env)
 
