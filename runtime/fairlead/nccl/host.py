@@ -158,11 +158,15 @@ def _described(plugin: NetPlugin, loader: Loader, why: str) -> HostNetwork:
     behind = [e for e in closure if e.path != plugin.path and not OF_CONTAINER.match(e.name)]
     absent = tuple((name, by) for name, by in missing if not OF_CONTAINER.match(name))
     modules = tuple(modules_of(behind))
-    return HostNetwork(plugin, tuple(behind), absent, _providers(behind, modules), why, modules)
+    return HostNetwork(plugin, tuple(behind), absent, providers(behind, modules), why, modules)
 
 
-def _providers(closure: Sequence[Elf], modules: Sequence[Plugins]) -> tuple[str, ...]:
-    """libfabric's providers: built in, or modules."""
+def providers(closure: Sequence[Elf], modules: Sequence[Plugins]) -> tuple[str, ...]:
+    """The providers of the libfabric among some libraries: built in, or modules.
+
+    Raises:
+        NotElf, OSError: it cannot be read.
+    """
     names: list[str] = []
     for elf in closure:
         if elf.soname.startswith("libfabric.so"):

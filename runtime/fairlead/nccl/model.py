@@ -105,6 +105,7 @@ class Ask:
         fabric: the kind of the network between nodes, as profiles name it; ``none`` if there is none.
         job: network options of the job and of the launcher.
         gpu_mpi: MPI sends from GPU to GPU.
+        mpi_providers: those of the libfabric that the host's MPI brings; empty if it brings none, or unknown.
     """
 
     want: str = "auto"
@@ -117,6 +118,7 @@ class Ask:
     fabric: str = "none"
     job: tuple[str, ...] = ()
     gpu_mpi: bool = False
+    mpi_providers: tuple[str, ...] = ()
 
     @property
     def wanted(self) -> bool:

@@ -68,6 +68,8 @@ class Request:
         label: the rank stands before each line of its output.
         rendezvous: whose variables the ranks get, as :func:`fairlead.rendezvous.choose.frameworks` takes it.
         comm, comm_by: the requested gradient backend and the option or variable that requests it; may be "".
+        nccl: whose network plugin NCCL uses: ``auto``, ``host``, ``image``, or the path of one.
+        nccl_env: the user's variables of NCCL, RCCL and libfabric.
     """
 
     mpi: str = "host"
@@ -95,6 +97,8 @@ class Request:
     label: bool = False
     rendezvous: str = "none"
     family: AbiFamily | None = None
+    nccl: str = "auto"
+    nccl_env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,14 @@ from pathlib import PurePosixPath
 from fairlead.elf.facts import Elf, ImageFacts
 from fairlead.elf.mpi_symbols import GLIBC_PIECES, RUNTIME_PIECES
 from fairlead.elf.stub import MACHINES
-from fairlead.nccl.decide import FILE_FOLDER, Decision, decide, staged_name
+from fairlead.nccl.checks.model import Case
+from fairlead.nccl.decide import FILE_FOLDER, Decision, decide, settings, staged_name
 from fairlead.nccl.interfaces import net_versions
 from fairlead.nccl.model import MOUNT, Ask, HostNetwork, NcclPlan
 from fairlead.nccl.selection import names_staged
+from fairlead.swap.glibc import host_glibc
 from fairlead.swap.model import MOUNT as MPI_MOUNT
-from fairlead.swap.model import Bind, Line, StagedFile, Staging, Stub
+from fairlead.swap.model import Bind, Line, Plan, StagedFile, Staging, Stub
 from fairlead.swap.remedies.model import Changes, Draft
 
 _STAGE_FORMAT = 1  # moves when the layout of the folder does
@@ -41,7 +43,9 @@ def with_network(draft: Draft) -> Draft:
         return draft
     if decision.host is None or decision.chosen is None:
         what = f"{decision.library.title} of the image keeps its own networks"
-        return draft.plus(Changes(lines=(Line("nccl", what, decision.why, decision.library.path),)))
+        return draft.plus(
+            Changes(lines=(Line("network", what, decision.why, decision.library.path),))
+        )
     staging, lines = _layout(draft, decision, decision.host)
     folder = str(inputs.cache / "stage" / staging.key)
     made = NcclPlan(
@@ -66,6 +70,39 @@ def with_network(draft: Draft) -> Draft:
     draft = replace(draft, nccl=made, nccl_staging=staging)
     draft = draft.plus(Changes((Bind(folder, MOUNT, read_only=True),), decision.env, lines))
     return _modules(_search_path(draft, decision))
+
+
+def case(plan: Plan) -> Case | None:
+    """What the checks of NCCL's network look at; None where the image has no NCCL, or ranks no GPUs."""
+    decision, ask, facts = plan.nccl_decision, plan.nccl_ask, plan.facts
+    if decision is None or decision.library is None or not (ask.gpus or ask.want != "auto"):
+        return None
+    brought = plan.glibc is not None and bool(plan.glibc.pieces) and plan.host is not None
+    of_mpi = _of_mpi(plan)
+    newest = of_mpi.get("libstdc++.so.6")
+    return Case(
+        image=plan.image,
+        facts=facts,
+        ask=ask,
+        library=decision.library,
+        decision=decision,
+        plan=plan.nccl,
+        env=settings(decision, facts, ask),
+        site=plan.site.name,
+        glibc=host_glibc(plan.host) if brought and plan.host else facts.glibc,
+        libstdcxx=newest.offers.get("GLIBCXX", "") if newest else facts.libstdcxx,
+        of_mpi=of_mpi,
+        loader=bool(plan.wrapper),
+    )
+
+
+def _of_mpi(plan: Plan) -> dict[str, Elf]:
+    """The libraries that the staged MPI brings, by name."""
+    if plan.staging is None or plan.host is None:
+        return {}
+    parts = {elf.path: elf for elf in (*plan.host.parts, *plan.host.optional)}
+    staged = (f for f in plan.staging.files if f.source in parts)
+    return {PurePosixPath(file.target).name: parts[file.source] for file in staged}
 
 
 def own_devices(draft: Draft) -> tuple[str, ...]:
@@ -126,7 +163,7 @@ def _layout(
         what = f"{len(plugins.files)} modules of {plugins.folder}"
         lines.append(Line("stage", what, f"opened at run time, found by {plugins.variable}"))
     if inputs.isolate:
-        rpath = ":".join(_searched(draft))
+        rpath = ":".join(_searched(draft, host))
         files = [replace(file, rpath=rpath) for file in files]
         why = "each copy looks there by its own DT_RPATH; the image's programs never do"
         lines.append(Line("isolate", f"{MOUNT}/dep", why))
@@ -160,18 +197,19 @@ def _closure(draft: Draft, host: HostNetwork) -> Iterator[tuple[Elf, str, str]]:
         elif elf.path in of_mpi:
             yield elf, "", "the staged MPI brings it: a process maps it once"
         elif elf.name in names:
-            yield elf, "", "the staged MPI brings another of this name, which is mapped first"
+            yield elf, "", "the staged MPI brings another of this name, and a process maps one"
         else:
             yield elf, f"dep/{elf.name}", "needed by the network plugin"
 
 
-def _searched(draft: Draft) -> tuple[str, ...]:
-    """The folders that the copies search, as paths in the container; the MPI's first, whose libraries are shared."""
-    of_mpi: list[str] = []
-    if draft.staging:
-        targets = {str(PurePosixPath(f.target).parent) for f in draft.staging.files}
-        of_mpi = [f"{MPI_MOUNT}/{place}" for place in ("lib", "dep") if place in targets]
-    return (f"{MOUNT}/dep", *of_mpi)
+def _searched(draft: Draft, host: HostNetwork) -> tuple[str, ...]:
+    """The folders that the copies search, as paths in the container: those of the MPI that hold something shared too."""
+    names = {elf.name for elf in host.closure}
+    files = draft.staging.files if draft.staging else ()
+    shared = {
+        str(PurePosixPath(f.target).parent) for f in files if PurePosixPath(f.target).name in names
+    }
+    return (f"{MOUNT}/dep", *(f"{MPI_MOUNT}/{place}" for place in sorted(shared)))
 
 
 def _opened_names(host: HostNetwork) -> list[tuple[str, str]]:
