@@ -12,9 +12,9 @@ from pathlib import Path, PurePosixPath
 
 from fairlead import site as sites
 from fairlead.base.errors import ExitCode, FairleadError, fail
-from fairlead.base.system import Machine
 from fairlead.detect import capture
 from fairlead.detect.capture import Capture
+from fairlead.detect.network import nccl_host
 from fairlead.elf.facts import AbiFamily
 from fairlead.elf.patchelf import find_patchelf
 from fairlead.engines import registry as engines
@@ -24,7 +24,6 @@ from fairlead.export.model import Facts
 from fairlead.image.open import Image, open_image
 from fairlead.mpi import host as hostmpi
 from fairlead.mpi.host import HostMpi
-from fairlead.nccl.host import discover, rules_of
 from fairlead.site.match import why_not
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import look
@@ -83,9 +82,7 @@ def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:
         closed={} if there else closed_of(named),
         private=wanted.private,
         carries="nccl" if wanted.nccl else "mpi",
-        nccl=None
-        if there or not wanted.nccl
-        else discover(rules_of(site), Machine(environ), environ),
+        nccl=(there.nccl if there else nccl_host(site, environ)) if wanted.nccl else None,
         tools={} if there else {t: p for t in _TOOLS if (p := shutil.which(t, path=path))},
     )
 

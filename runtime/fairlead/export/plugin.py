@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import ExitCode, FairleadError, Severity, fail
 from fairlead.elf.facts import AbiFamily, ImageFacts, NcclLibrary
 from fairlead.engines.model import Engine
 from fairlead.export.model import Facts
 from fairlead.launchers.model import Launcher
+from fairlead.nccl.checks.model import Case
+from fairlead.nccl.checks.registry import CHECKS
+from fairlead.nccl.decide import settings
 from fairlead.nccl.host import rules_of
 from fairlead.nccl.model import MOUNT, Ask, HostNetwork
 from fairlead.nccl.selection import NET
@@ -62,7 +65,7 @@ def carried(facts: Facts) -> Carried:
     """The folder for the site's plugin.
 
     Raises:
-        FairleadError: exit code 121; the machine has no plugin that fits, or one that lacks a library.
+        FairleadError: exit code 121; the machine has no plugin, or one that lacks a library or does not serve the image.
     """
     host = facts.nccl
     if host is None:
@@ -76,6 +79,7 @@ def carried(facts: Facts) -> Carried:
         rules=rules_of(facts.site),
         image=own,
         fabric=facts.site.fabric.kind,
+        job=facts.site.nccl.directives,  # which the files of the export name
     )
     request = Request(ranks=2, mpi="container", image_library_path=own.get("LD_LIBRARY_PATH", ""))
     engine = Engine("any", "any", userns_per_rank=False, options=(), reasons=())
@@ -90,6 +94,11 @@ def carried(facts: Facts) -> Carried:
     if draft.nccl is None or staging is None or decision is None:
         raise _nothing(facts, decision.why if decision else "")
     _complete(draft.nccl.host)
+    if facts.image:
+        _check(Case(
+            name, inside, ask, draft.nccl.library, decision, draft.nccl,
+            settings(decision, inside, ask), facts.site.name, inside.glibc, inside.libstdcxx,
+        ))  # fmt: skip
     env = dict(draft.env)
     nodes = {} if facts.site.nccl.single_node or NET not in env else {NET: env.pop(NET)}
     plugin = PurePosixPath(draft.nccl.file).relative_to(MOUNT)
@@ -111,6 +120,14 @@ def _complete(network: HostNetwork) -> None:
     if network.missing:
         lacks = ", ".join(f"{name} (needed by {by})" for name, by in network.missing)
         raise fail("export-nccl-missing", path=network.plugin.path, lacks=lacks)
+
+
+def _check(case: Case) -> None:
+    """Raises what a launch with the image would be refused for."""
+    found = [finding for check in CHECKS for finding in check.look(case)]
+    errors = [finding for finding in found if finding.severity is Severity.ERROR]
+    if errors:
+        raise FairleadError(errors, ExitCode.PREFLIGHT_REFUSED)
 
 
 def _any(site: Site, networks: tuple[HostNetwork, ...]) -> ImageFacts:

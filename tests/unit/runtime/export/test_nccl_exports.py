@@ -196,8 +196,19 @@ def test_plugin_that_lacks_a_library_is_refused_with_its_name() -> None:
     assert "libhwloc.so.15 (needed by /x/libnccl-net.so)" in said and "TCP" in said
 
 
-def test_capture_is_not_enough() -> None:
-    assert "on the machine itself" in refusal("cdi", facts(nccl=None))
+def test_capture_of_an_older_version_is_not_enough() -> None:
+    assert "fairlead site capture" in refusal("cdi", facts(nccl=None))
+
+
+def test_plugin_that_does_not_serve_the_image_is_refused_as_a_launch_would_be() -> None:
+    elf = Elf("/usr/lib/libnccl.so.2", "x64", "libnccl.so.2")
+    library = NcclLibrary(elf.path, elf.soname, "nccl", "2.8.4", "cuda11.2", elf)
+    inside = replace(recorded.image(), nccl=(library,))
+    image = Image("old", "/old.squashfs", "squashfs", 1, "", False, inside, {})
+    with pytest.raises(FairleadError) as caught:
+        export("cdi", facts(image=image))
+    assert caught.value.code is ExitCode.PREFLIGHT_REFUSED
+    assert any("interface" in f"{f.what} {f.why}" for f in caught.value.findings)
 
 
 # What reads the files
