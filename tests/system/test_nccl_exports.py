@@ -40,7 +40,7 @@ int main(void) {
 PROFILE = """[site]
 name = "mine"
 summary = "of a test"
-extends = "cray-ex-slingshot"
+extends = "laptop"
 [nccl]
 source = "guess"
 folders = ["{folder}"]

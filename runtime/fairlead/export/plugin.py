@@ -68,6 +68,8 @@ def carried(facts: Facts) -> Carried:
         FairleadError: exit code 121; the machine has no plugin, or one that lacks a library or does not serve the image.
     """
     host = facts.nccl
+    if facts.against:
+        raise fail("export-nccl-site", facts=facts, against="; ".join(facts.against))
     if host is None:
         raise fail("export-nccl-capture", node=facts.node)
     inside = facts.image.facts if facts.image else _any(facts.site, host.networks)

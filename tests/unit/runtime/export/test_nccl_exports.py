@@ -18,11 +18,14 @@ from tests.support import nccl as compiled_nccl
 from tests.support import recorded
 from tests.support.compiled import compiled
 from tests.support.json_schema import mistakes, validates
+from tests.unit.runtime.cli.test_cli import call
+from tests.unit.runtime.detect.test_capture import taken
 from tools import site_reference
 
 from fairlead import __version__
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.cli.main import main
+from fairlead.detect import capture
 from fairlead.elf import reader
 from fairlead.elf.facts import Elf, NcclLibrary, NetPlugin
 from fairlead.elf.patchelf import find_patchelf
@@ -462,7 +465,7 @@ def test_real_plugin_is_exported_staged_and_loads_its_libraries_from_its_own_fol
     profile.write_text(f"""[site]
 name = "mine"
 summary = "of a test"
-extends = "cray-ex-slingshot"
+extends = "laptop"
 [nccl]
 source = "guess"
 folders = ["{folder}"]
@@ -506,10 +509,23 @@ env = {{ NCCL_CROSS_NIC = "1" }}
     assert loaded.stdout == "7\n", loaded.stderr
 
 
-def test_machine_without_the_profiles_folder_is_refused_by_the_command(tmp_path: Path) -> None:
-    from tests.unit.runtime.cli.test_cli import call
-
+def test_machine_that_is_not_of_the_site_exports_no_plugin_of_its_own_for_it(
+    tmp_path: Path,
+) -> None:
     env = {f"XDG_{n}_HOME": str(tmp_path / n) for n in ("CACHE", "CONFIG", "DATA")}
     code, out, err = call("site", "export", "--for", "cdi", "--nccl", "--site", "olivia", env=env)
-    assert code == ExitCode.PREFLIGHT_REFUSED and not out
-    assert err.startswith("error[export-nccl]") and "module load NRIS/GPU NCCL" in err
+    assert code == ExitCode.USAGE and not out
+    assert err.startswith("error[export-site]") and "the network plugin of olivia" in err
+
+
+def test_plugin_of_another_machine_comes_from_its_capture(tmp_path: Path) -> None:
+    path = tmp_path / "x3001.json"
+    host = HostNccl((network(),), devices=("/dev/cxi0", "/dev/cxi1"))
+    captured = taken(site=SITES["polaris"], node="x3001", nccl=host)
+    capture.write(captured, path)
+    words = ["site", "export", "--for", "cdi", "--nccl", "--site", str(path), "--dry-run", "--json"]
+    done = CliRunner().invoke(main, words, env={"XDG_CACHE_HOME": str(tmp_path)})
+    assert done.exit_code == 0, done.output
+    [made_of_it, script] = json.loads(done.stdout)["files"]
+    assert made_of_it["text"] == made("cdi")["fairlead-nccl.json"].text
+    assert "/soft/libraries/aws-ofi-nccl/v1.9.1-aws/lib/libnccl-net.so" in script["text"]
