@@ -187,7 +187,8 @@ def _strange_profile(plan: Plan) -> Iterator[Finding]:
     site, why = plan.site, plan.site.says("binds.paths")
     parts = {
         "binds": [line.what for line in plan.lines if line.kind == "bind" and line.why == why],
-        "sets": [*site.environment.set, *site.gpu.set],
+        "sets": [*site.environment.set, *site.gpu.set, *(site.nccl.env if plan.nccl else ())],
+        "brings NCCL's plugin": [plan.nccl.host.plugin.path] if plan.nccl else [],
         f"gives {plan.engine.kind}": site.engine.options.get(plan.engine.kind, ()),
         "gives the launcher": plan.launcher.options,
     }

@@ -205,8 +205,11 @@ def _sources_of(values: Mapping[str, Any], key: str, value: Any) -> Iterator[tup
 
 
 def _networks(profile: SiteProfile) -> Iterator[Mistake]:
-    """Variables for NCCL that contradict what a run may end on."""
+    """Variables for NCCL that contradict what a run may end on, or that are the loader's."""
     nccl = profile.nccl
+    for variable in nccl.env:
+        if variable.startswith("LD_"):
+            yield mistake_at(("nccl", "env", variable), "site-nccl-loader", variable=variable)
     for variable, key, accepted in (
         ("NCCL_NET", "networks", nccl.networks),
         ("FI_PROVIDER", "providers", nccl.providers),

@@ -178,6 +178,7 @@ def test_every_mistake_of_a_table_is_reported_at_once(tmp_path: Path) -> None:
             '[nccl]\nsource = "guide"\nproviders = ["cxi"]\nenv = { FI_PROVIDER = "tcp" }\n',
             "site-nccl", "FI_PROVIDER=tcp",
         ),
+        ('[nccl]\nsource = "guide"\nenv = { LD_PRELOAD = "/x.so" }\n', "site-nccl", "LD_PRELOAD"),
     ],
 )  # fmt: skip
 def test_value_without_source_or_against_the_profile_itself_is_refused(
