@@ -76,3 +76,22 @@ def test_lines_keep_to_the_width(
     monkeypatch.setenv("COLUMNS", columns)
     lines = compared(tmp_path, "alps", "frontier").splitlines()
     assert all(len(x) <= min(int(columns), 120) for x in lines if x.startswith("  "))
+
+
+def test_words_of_a_profile_steer_no_terminal(tmp_path: Path) -> None:
+    profile = tmp_path / "theirs.toml"
+    profile.write_text("""[site]
+name = "theirs"
+summary = "x"
+extends = "laptop"
+[sources.x]
+text = "a \\u001b[31mguide\\u202e"
+status = "documented"
+read = 2026-11-01
+[nccl]
+source = "x"
+env = { NCCL_PROTO = "\\u202eSimple" }
+""")
+    shown = compared(tmp_path, str(profile))
+    assert "NCCL_PROTO" in shown and "Simple" in shown and "guide" in shown
+    assert "\x1b" not in shown and "\u202e" not in shown
