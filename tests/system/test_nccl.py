@@ -135,6 +135,14 @@ def test_preflight_refuses_and_explain_shows(image: Path, tmp_path: Path) -> Non
     assert ":/opt/fairlead/nccl:ro" in dry.stdout
 
 
+def test_example_shows_the_plugin_that_serves_an_image(image: Path, tmp_path: Path) -> None:
+    folder = host_plugin(tmp_path)
+    done = hosts.typed(f"sh examples/nccl_plugin.sh {image} {folder}")
+    assert done.returncode == 0, done.stdout
+    assert "ok    aws-ofi-nccl 1.18.0 of the host serves NCCL 2.21.5 of the image" in done.stdout
+    assert "NCCL's network\n" in done.stdout and ":/opt/fairlead/nccl:ro" in done.stdout
+
+
 def test_variables_of_the_user_stay(image: Path, tmp_path: Path) -> None:
     folder = host_plugin(tmp_path)
     env = {"NCCL_NET": "Socket", "NCCL_DEBUG": "WARN"}
