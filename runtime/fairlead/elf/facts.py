@@ -150,6 +150,7 @@ class NcclLibrary:
         kind: ``nccl`` or ``rccl``.
         version: ``2.27.5``; empty if the file does not contain it.
         runtime: what it was built for: ``cuda12.4``, ``rocm6.2``; empty if unknown.
+        asks: versions of each interface that it asks plugins for, by kind, ascending; empty if unknown.
     """
 
     path: str
@@ -158,6 +159,7 @@ class NcclLibrary:
     version: str
     runtime: str
     elf: Elf
+    asks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:

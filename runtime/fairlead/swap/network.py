@@ -247,8 +247,10 @@ def _search_path(draft: Draft, decision: Decision) -> Draft:
     if not folders or draft.wrapper:
         return draft
     request = draft.inputs.request
-    before = draft.env.get("LD_LIBRARY_PATH", "") or request.image_library_path
-    path = ":".join((*folders, *filter(None, before.split(":"))))
+    before = (draft.env.get("LD_LIBRARY_PATH", "") or request.image_library_path).split(":")
+    of_mpi = [place for place in before if place.startswith(MPI_MOUNT)]
+    others = [place for place in before if place and place not in of_mpi]
+    path = ":".join((*of_mpi, *folders, *others))
     why = "this NCCL finds its plugin by name; the folder holds nothing else"
     if not draft.inputs.isolate:
         why = (

@@ -88,7 +88,7 @@ def test_plan_names_are_those_that_nccl_asks_for_and_nothing_else() -> None:
 def test_plan_search_path_is_left_alone_but_for_old_releases() -> None:
     assert "nccl" not in gpu_plan().env["LD_LIBRARY_PATH"]
     old = gpu_plan(gpu_image("2.20.5"))
-    assert old.env["LD_LIBRARY_PATH"] == "/opt/fairlead/nccl/lib:/opt/fairlead/mpi/lib"
+    assert old.env["LD_LIBRARY_PATH"] == "/opt/fairlead/mpi/lib:/opt/fairlead/nccl/lib"
     kept = gpu_plan(gpu_image("2.20.5"), library_path="/mine")
     assert kept.env["LD_LIBRARY_PATH"].endswith(":/mine")
     bare = gpu_plan(isolate=False)
