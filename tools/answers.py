@@ -36,6 +36,7 @@ from fairlead.proof.verdict import Proof, RankProof
 from fairlead.rendezvous.worlds import World
 from fairlead.session.gradients import Option
 from fairlead.site import Site
+from fairlead.site.nccl import Variable
 from fairlead.swap.model import Bind, Line, Staging
 from fairlead.transfer.model import Moved
 from fairlead.transfer.place import Place
@@ -60,6 +61,10 @@ _SIGNATURE = {
     "key_file": str,
     **{k: v for k, v in _of(Statement).items() if k != "key"},
 }
+_NCCL = {
+    "library": str, "library_file": str, "runtime": str, "plugin": str, "plugin_file": str, "interface": int,
+    "file": str, "env": Mapping[str, str], "networks": [str], "providers": [str], "devices": [str],
+}  # fmt: skip
 _PREPARED: dict[str, Any] = {
     "image": {"path": str, "digest": str, "os": str, "glibc": str, "mpis": [str]},
     "site": {"name": str, "reason": str},
@@ -70,6 +75,7 @@ _PREPARED: dict[str, Any] = {
     "env": Mapping[str, str],
     "unset": [str],
     "staging": Staging | None,
+    "nccl": (_NCCL, None),
     "lines": [Line],
     "findings": [Finding],
     "refused": bool,
@@ -142,6 +148,7 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
         }],
     },
     "site": {"site": Site},
+    "site-compare": {"sites": [str], "contradictions": int, "variables": [Variable]},
     "site-list": {
         "sites": [{
             "name": str, "summary": str, "family": bool, "lineage": [str], "since": str, "until": str,

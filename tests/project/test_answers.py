@@ -30,6 +30,7 @@ _LINES = (
     "recipe schema",
     "recipe show tensorflow",
     "report",
+    "site compare",
     "site detect",
     "site list",
     "site new absent-site --extends ethernet --dry-run",

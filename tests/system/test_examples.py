@@ -198,6 +198,10 @@ def test_own_site_profile_is_shown_and_listed() -> None:
     assert re.search(r"^  search +run \[\d+\] +my-site +/opt/mpich/\*/lib$", said, re.MULTILINE)
     assert re.search(r"^  accepts +documented \[\d+\] +infiniband +verbs, ", said, re.MULTILINE)
     assert re.search(r"^my-site +infiniband ", _run(listed), re.MULTILINE)
+    (compared,) = _commands("my-gpu-site.toml")
+    disagree = "NCCL_CROSS_NIC  contradiction: within my-gpu-site\n"
+    both = "  0  set by my-gpu-site [1]\n  1  stated by my-gpu-site [2]\n"
+    assert f"{disagree}{both}" in _run(compared)
 
 
 def test_images_are_asked_about_a_machine_by_its_capture(base_image: None) -> None:

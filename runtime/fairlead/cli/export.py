@@ -23,6 +23,7 @@ Examples:
   fairlead site export --for podman-hpc --site login1.json -o modules.d
   fairlead site export --for lmod --image tensorflow -o modulefiles
   fairlead site export --for ce --image docker://registry.example.org/ml/train:1 --dry-run
+  fairlead site export --for cdi --nccl -o cdi
 """
 
 
@@ -85,6 +86,7 @@ class ExportFlags(Wanted):
     private: bool = option(
         "--private", "Export for yourself alone; it may name what other users cannot read."
     )
+    nccl: bool = option("--nccl", "Export NCCL's network plugin of the machine instead of its MPI.")
     dry_run: bool = option("--dry-run", "Print the files, and write nothing.")
     as_json: bool = JSON
 
@@ -113,7 +115,8 @@ def export_site(
     """Export what fairlead knows of a site as complete configuration of TARGET.
 
     Exports this machine, or with `--site FILE.json` the machine that was captured in FILE.json. With
-    --image, the image's needs are included, and an export that would not work is refused.
+    --image, the image's needs are included, and an export that would not work is refused. With
+    --nccl, the export carries NCCL's network plugin with the site's variables for it.
     """
     if not flags.stage_root.startswith("/"):
         raise click.UsageError(f"--stage {flags.stage_root}: it must be an absolute path")

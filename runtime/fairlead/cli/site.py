@@ -12,6 +12,7 @@ from fairlead import site as sites
 from fairlead.cli.declare import FILE, JSON, argument, declared, option
 from fairlead.cli.export import export_site
 from fairlead.cli.screen import answer, columns, print_findings, print_json, show_schema, table
+from fairlead.cli.site_compare import compare_sites
 from fairlead.cli.site_detect import check_site, detect_site, why_not_site
 from fairlead.cli.site_show import profile_lines
 from fairlead.detect import capture as captures
@@ -26,6 +27,7 @@ def site() -> None:
     fairlead site detect            which profile this machine is, and why
     fairlead site check             where the machine differs from its profile
     fairlead site show laptop       every value of a profile
+    fairlead site compare           what sites set for NCCL, and where they contradict each other
     fairlead site new mycluster --extends infiniband    write a profile of your own
     fairlead site capture           capture this machine in a file, to plan for it elsewhere
     fairlead site export --for apptainer    export a site as configuration of another tool
@@ -181,5 +183,5 @@ def capture_site(
     answer(as_json, "site-capture-written", document, str(path), more)
 
 
-for command in (detect_site, why_not_site, check_site, export_site):
+for command in (detect_site, why_not_site, check_site, compare_sites, export_site):
     site.add_command(command)

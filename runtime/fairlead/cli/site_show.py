@@ -18,8 +18,9 @@ from fairlead.site.model import COUNTED, UNSOURCED, Origin
 
 _SECTIONS = (
     "detect", "scheduler", "launcher", "engine", "fabric", "mpi", "dependencies", "binds", "devices",
-    "environment", "gpu", "comm", "storage", "node", "images", "watchdog",
+    "environment", "gpu", "comm", "nccl", "storage", "node", "images", "watchdog",
 )  # fmt: skip
+_ALTERNATIVES = "nccl.alternatives"
 _KEY = 15  # characters; the value of a longer key begins on the next line
 
 
@@ -64,14 +65,16 @@ _Notes = Mapping[tuple[str, str], int]  # (source, date of reading): its number
 def _notes(site: Site) -> _Notes:
     """A number for each source, in the order of the values."""
     ordered = [o for section in _SECTIONS for o in (site.origins[k] for k in _keys(site, section))]
-    origins = [*ordered, *(reference.origin for reference in site.performance)]
+    stated = (site.origins[f"{_ALTERNATIVES}.{name}"] for name in site.nccl.alternatives)
+    origins = [*ordered, *stated, *(reference.origin for reference in site.performance)]
     named = dict.fromkeys((o.source, o.read) for o in origins if o.source != UNSOURCED)
     return {source: number for number, source in enumerate(named, start=1)}
 
 
 def _keys(site: Site, section: str) -> list[str]:
     """The values of a section; an entry of a table is shown with the table."""
-    return [k for k in site.origins if k.startswith(f"{section}.") and k.count(".") == 1]
+    keys = [k for k in site.origins if k.startswith(f"{section}.") and k.count(".") == 1]
+    return sorted(keys, key=lambda k: k == _ALTERNATIVES)
 
 
 def _note(origin: Origin, notes: _Notes) -> str:
@@ -110,7 +113,7 @@ def _value_lines(
     indent = " " * (2 + _KEY + 2 + known + 2 + own + 2)
     lines = [
         line
-        for item in _items(site, key)
+        for item in _items(site, key, notes)
         for line in wrap(plain(item), max(width - len(indent), 20))
     ]
     if len(name) > _KEY:
@@ -122,8 +125,10 @@ def _value_lines(
     yield from (f"{indent}{line}" for line in lines[1:])
 
 
-def _items(site: Site, key: str) -> list[str]:
+def _items(site: Site, key: str, notes: _Notes) -> list[str]:
     """A value in paragraphs: an entry of a table each, a list in one."""
+    if key == _ALTERNATIVES:
+        return list(_alternatives(site, notes))
     value = site.value(key)
     if isinstance(value, Mapping):
         entries = [f"{_entry(n, v)}{_apart(site, key, n)}" for n, v in value.items()]
@@ -135,6 +140,20 @@ def _items(site: Site, key: str) -> list[str]:
     if isinstance(value, float):
         return [f"{value:g}"]
     return [str(value) or "none"]
+
+
+def _alternatives(site: Site, notes: _Notes) -> Iterator[str]:
+    """What other sources set: each source with its variables, those first that differ from what is set."""
+    for name, variables in site.nccl.alternatives.items():
+        origin = site.origins[f"{_ALTERNATIVES}.{name}"]
+        read = f", read {origin.read}" if origin.read else ""
+        about = f"{origin.status.value}{_note(origin, notes)}, {origin.profile}{read}"
+        used = site.nccl.env
+        differ = [f"{n}={v} (not {used[n]})" for n, v in variables.items() if used.get(n, v) != v]
+        others = [f"{n}={v}" for n, v in variables.items() if n not in used]
+        same = sum(used.get(n) == v for n, v in variables.items())
+        agree = [f"{same} as set"] if same else []
+        yield f"{name} ({about}): {', '.join([*differ, *others, *agree]) or 'nothing'}"
 
 
 def _entry(name: str, value: Any) -> str:

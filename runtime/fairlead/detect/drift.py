@@ -201,6 +201,18 @@ def _paths(here: Here, pattern: str, elsewhere: _Search | None = None) -> _Verdi
     return _path(here, pattern, elsewhere)
 
 
+def _any_path(here: Here, patterns: tuple[str, ...]) -> _Verdict:
+    """A list of which one path is enough: a plugin's folder has had several names."""
+    verdicts = [_path(here, pattern, _siblings) for pattern in patterns]
+    order = (State.OK, State.UNSEEN, State.DIFFERS)
+    return min(verdicts, key=lambda v: (order.index(v.state), not v.moved_to))
+
+
+def _interface(here: Here, prefix: str) -> _Verdict:
+    """A prefix as NCCL_SOCKET_IFNAME has it."""
+    return _on_compute_nodes(here, f"/sys/class/net/{prefix}*")
+
+
 def _on_compute_nodes(here: Here, pattern: str) -> _Verdict:
     """Paths that need to exist on compute nodes only."""
     verdict = _paths(here, pattern)
@@ -452,6 +464,10 @@ _RULES: Mapping[str, _Rule] = {
     "gpu.per_node": _Rule(_gpus),
     "gpu.transport": _Rule(partial(_paths, elsewhere=_siblings)),
     "comm.plugin": _Rule(_versioned, each=True),
+    "nccl.folders": _Rule(_any_path),
+    "nccl.libraries": _Rule(_any_path, optional=True),
+    "nccl.files": _Rule(_versioned, each=True, optional=True),
+    "nccl.interfaces": _Rule(_interface, each=True, optional=True),
     "storage.shared": _Rule(partial(_storage, shared=True)),
     "storage.node_local": _Rule(_storage),
     "storage.memory": _Rule(_storage),

@@ -63,6 +63,7 @@ def edf(
     *,
     workdir: str = "",
     cxi: bool = False,
+    annotations: Mapping[str, str] | None = None,
 ) -> str:
     """An environment definition file.
 
@@ -70,6 +71,7 @@ def edf(
         image: empty for an environment to build others on.
         mounts: ``(source, target, read only)``.
         cxi: the site's hook exchanges libfabric; the host's comes with its MPI otherwise.
+        annotations: further ones, with dots between the parts of a name.
     Raises:
         FairleadError: exit code 121; a path has a colon, or a variable is empty.
     """
@@ -84,7 +86,12 @@ def edf(
         if not value or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise unfit_bind(_NAME, name, "an empty value takes the variable away")
         lines.append(f"{name} = {_text(value)}")
-    lines += ["", "[annotations]", f'com.hooks.cxi.enabled = "{str(cxi).lower()}"']
+    lines += ["", "[annotations]"]
+    every = {"com.hooks.cxi.enabled": str(cxi).lower(), **(annotations or {})}
+    for name, value in every.items():
+        if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", name):
+            raise unfit_bind(_NAME, name, "the parts of an annotation's name stand between dots")
+        lines.append(f"{name} = {_text(value)}")
     return "\n".join(lines).lstrip("\n") + "\n"
 
 

@@ -2,7 +2,8 @@
 
 One module a target, each a pure function from :class:`~fairlead.export.model.Facts` to files.
 :mod:`~fairlead.export.gather` finds the facts, on this machine or in the capture of another;
-:mod:`~fairlead.export.staged` is the folder with the host's MPI that most targets name.
+:mod:`~fairlead.export.staged` is the folder with the host's MPI that most targets name,
+:mod:`~fairlead.export.plugin` that with NCCL's network plugin.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from fairlead.base.paths import atomic_write
 from fairlead.base.registry import Registry
 from fairlead.export.model import ExportFile, Facts, Target
 
-TARGETS: Registry[Target] = Registry("fairlead.export", "EXPORT", ("audience", "gather", "staged"))
+TARGETS: Registry[Target] = Registry(
+    "fairlead.export", "EXPORT", ("audience", "gather", "plugin", "staged")
+)
 
 
 def export(target: str, facts: Facts) -> tuple[ExportFile, ...]:
@@ -26,7 +29,12 @@ def export(target: str, facts: Facts) -> tuple[ExportFile, ...]:
         FairleadError: the target's format cannot hold a value, the facts do not allow it, or it names what other
             users cannot read.
     """
-    files = TARGETS.get(target).files(facts)
+    chosen = TARGETS.get(target)
+    make = chosen.nccl if facts.carries == "nccl" else chosen.files
+    if make is None:
+        able = ", ".join(name for name in TARGETS.names() if TARGETS.get(name).nccl)
+        raise fail("export-nccl-target", target=target, able=able)
+    files = make(facts)
     for path, why in () if facts.private else facts.closed.items():
         if any(re.search(rf"{re.escape(path)}(?![\w.-])", file.text) for file in files):
             raise fail(

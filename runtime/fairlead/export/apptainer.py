@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 
 from fairlead import __version__
 from fairlead.export.lmod import lua
 from fairlead.export.model import ExportFile, Facts, Target, unfit
+from fairlead.export.plugin import carried
 from fairlead.export.staged import Staged, lowest, stage_script, staged
 
+_BINDPATH = 'export APPTAINER_BINDPATH="${APPTAINER_BINDPATH:+$APPTAINER_BINDPATH,}"'
 # Options that have a variable, by which they reach an `apptainer exec` typed by the user.
 _OPTIONS = {"--userns": "APPTAINER_USERNS", "--fakeroot": "APPTAINER_FAKEROOT"}
 
@@ -34,9 +37,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         "# Source it; then: mpiexec -n 2 apptainer exec IMAGE …",
     ]
     joined = ",".join(binds)
-    lines.append(
-        f'export APPTAINER_BINDPATH="${{APPTAINER_BINDPATH:+$APPTAINER_BINDPATH,}}"{shlex.quote(joined)}'
-    )
+    lines.append(_BINDPATH + shlex.quote(joined))
     lines += [f"export {variable}={shlex.quote(value)}" for variable, value in env.items()]
     module = [
         *(f"-- {line}" for line in about),
@@ -57,6 +58,46 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     )
 
 
+def nccl(facts: Facts) -> tuple[ExportFile, ...]:
+    """The file to source, with NCCL's plugin, and the staging script."""
+    made = carried(facts)
+    binds = [f"{made.folder}:{made.place}:ro"]
+    _check_binds(binds)
+    option = {"nvidia": " --nv", "amd": " --rocm"}.get(facts.site.gpu.vendor, "")
+    lines = [
+        f"# fairlead {__version__}: NCCL's network plugin, {made.title}.",
+        f"# First run stage.sh; it makes {made.folder}.",
+        f"# Source it in the job; then: srun apptainer exec{option} IMAGE …",
+        *made.comment.splitlines(),
+        _BINDPATH + shlex.quote(",".join(binds)),
+        *(_exported(n, v) for n, v in sorted(made.env.items())),
+    ]
+    if made.nodes:
+        sets = [_exported(n, v) for n, v in sorted(made.nodes.items())]
+        lines += [
+            "# On several nodes NCCL must find this network, or end with an error; on one the site wants it unset.",
+            "fairlead_nodes=${SLURM_JOB_NUM_NODES:-}",
+            'if [ -z "$fairlead_nodes" ] && [ -r "${PBS_NODEFILE:-}" ]; then',
+            '    fairlead_nodes=$(sort -u "$PBS_NODEFILE" | wc -l)',
+            "fi",
+            'if [ "${fairlead_nodes:-1}" -gt 1 ]; then',
+            *(f"    {line}" for line in sets),
+            "fi",
+            "unset fairlead_nodes",
+        ]
+    return (
+        ExportFile("environment.sh", "\n".join(lines) + "\n", "source it in a job script"),
+        stage_script(facts, made, "Apptainer", "run it where the ranks run"),
+    )
+
+
+def _exported(name: str, value: str) -> str:
+    """A variable of containers; what another file, such as the MPI's, has for the loader follows."""
+    variable = f"APPTAINERENV_{name}"
+    more = f'"${{{variable}:+:${variable}}}"' if name == "LD_LIBRARY_PATH" else ""
+    return f"export {variable}={shlex.quote(value)}{more}"
+
+
 def _version(made: Staged) -> str:
     return re.sub(r"[^0-9A-Za-z.]+", "-", made.plan.planned_title).strip("-").lower() or "1"
 
@@ -64,11 +105,15 @@ def _version(made: Staged) -> str:
 def _binds(facts: Facts, made: Staged) -> list[str]:
     binds = [f"{made.folder}:{made.place}:ro", *(f"{s}:{t}:ro" for s, t in made.over)]
     binds += facts.here.binds
+    _check_binds(binds)
+    return binds
+
+
+def _check_binds(binds: Iterable[str]) -> None:
     for bind in binds:
         if re.search(r"[,\s\\]", bind) or bind.count(":") > 2:
             why = "`,` and `:` separate, and a module cannot tell"
             raise unfit(bind, bind, why, "APPTAINER_BINDPATH")
-    return binds
 
 
 def _variables(facts: Facts, made: Staged) -> dict[str, str]:
@@ -83,4 +128,4 @@ def _variables(facts: Facts, made: Staged) -> dict[str, str]:
     return found
 
 
-EXPORT = Target("APPTAINER_BINDPATH and APPTAINERENV_… for `apptainer exec`", files)
+EXPORT = Target("APPTAINER_BINDPATH and APPTAINERENV_… for `apptainer exec`", files, nccl)

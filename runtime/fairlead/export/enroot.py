@@ -8,8 +8,11 @@ conf/hooks/extra/50-slurm-pmi.sh; NVIDIA/pyxis, README.md.
 
 from __future__ import annotations
 
+import shlex
+
 from fairlead import __version__
 from fairlead.export.model import ExportFile, Facts, Target, check_path, unfit
+from fairlead.export.plugin import carried
 from fairlead.export.staged import stage_script, staged
 
 _HOOK = """\
@@ -25,6 +28,14 @@ done
 if [ -n "${PMIX_SERVER_TMPDIR-}" ]; then
     printf '%s x-create=dir,bind,rw,nosuid,noexec,nodev,private,nofail\\n' "$PMIX_SERVER_TMPDIR" >>"$ENROOT_MOUNTS"
 fi
+"""
+
+_NODES = """\
+#!/usr/bin/env bash
+# What NCCL needs in jobs on several nodes: without its network it ends with an error. fairlead @VERSION@.
+set -euo pipefail
+if [ "${SLURM_JOB_NUM_NODES:-1}" -gt 1 ]; then
+@LINES@fi
 """
 
 
@@ -60,6 +71,39 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     )
 
 
+def nccl(facts: Facts) -> tuple[ExportFile, ...]:
+    """The files with NCCL's plugin and the staging script."""
+    made = carried(facts)
+    name = facts.name or "fairlead-nccl"
+    mounts = [(made.folder, made.place, "dir", ",ro"), *((d, d, "auto", "") for d in made.devices)]
+    head = f"# fairlead {__version__}: NCCL's network plugin, {made.title}. First run stage.sh.\n"
+    head += made.comment
+    into = "/etc/enroot/{} (every container), or ~/.config/enroot/{} (yours)"
+    several: tuple[ExportFile, ...] = ()
+    if made.nodes:
+        lines = "".join(
+            f"    printf '%s\\n' {shlex.quote(_variable(n, v).rstrip())} >>\"$ENROOT_ENVIRON\"\n"
+            for n, v in sorted(made.nodes.items())
+        )
+        script = _NODES.replace("@VERSION@", __version__).replace("@LINES@", lines)
+        goes = into.format("hooks.d", "hooks.d") + "; enroot runs it only if it is executable"
+        several = (ExportFile(f"hooks.d/51-{name}-nodes.sh", script, goes, 0o755),)
+    return (
+        ExportFile(
+            f"environ.d/51-{name}.env",
+            "".join(_variable(n, v) for n, v in sorted(made.env.items())),
+            into.format("environ.d", "environ.d"),
+        ),
+        ExportFile(
+            f"mounts.d/51-{name}.fstab",
+            head + "".join(_mount(*mount) for mount in mounts),
+            into.format("mounts.d", "mounts.d"),
+        ),
+        *several,
+        stage_script(facts, made, "enroot's mounts.d", "run it where the ranks run"),
+    )
+
+
 def _variable(name: str, value: str) -> str:
     if "$" in value or "\n" in value:
         why = "`${…}` is the host's, and a line is a variable"
@@ -74,4 +118,4 @@ def _mount(source: str, target: str, kind: str, more: str) -> str:
     return f"{source} {target} none x-create={kind},rbind{more},nosuid,private 0 0\n"
 
 
-EXPORT = Target("environ.d, mounts.d and hooks.d, also for pyxis", files)
+EXPORT = Target("environ.d, mounts.d and hooks.d, also for pyxis", files, nccl)

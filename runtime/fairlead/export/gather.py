@@ -14,6 +14,7 @@ from fairlead import site as sites
 from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.detect import capture
 from fairlead.detect.capture import Capture
+from fairlead.detect.network import nccl_host
 from fairlead.elf.facts import AbiFamily
 from fairlead.elf.patchelf import find_patchelf
 from fairlead.engines import registry as engines
@@ -45,6 +46,7 @@ class Wanted:
     form: str = "copy"
     name: str = ""
     private: bool = False
+    nccl: bool = False
 
 
 def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:
@@ -58,7 +60,7 @@ def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:
         there = capture.read(Path(wanted.site))
     site = there.site if there else sites.resolve(wanted.site, environ)[0]
     image = open_image(wanted.image, environ) if wanted.image else None
-    host = _host(wanted, there, image, site, environ)
+    host = None if wanted.nccl else _host(wanted, there, image, site, environ)
     here = there.here if there else look(site, environ)
     named = (image.path if image else "", wanted.stage_root, *here.binds, *here.devices)
     path = f"/usr/sbin:/sbin:/usr/bin:/bin:{environ.get('PATH', '')}"
@@ -79,6 +81,8 @@ def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:
         fairlead=("fairlead",) if there else (_fairlead(private=wanted.private),),
         closed={} if there else closed_of(named),
         private=wanted.private,
+        carries="nccl" if wanted.nccl else "mpi",
+        nccl=(there.nccl if there else nccl_host(site, environ)) if wanted.nccl else None,
         tools={} if there else {t: p for t in _TOOLS if (p := shutil.which(t, path=path))},
     )
 

@@ -12,6 +12,7 @@ from fairlead.engines.model import Engine
 from fairlead.image.open import Image
 from fairlead.launchers.model import Launcher
 from fairlead.mpi.host import HostMpi
+from fairlead.nccl.model import HostNccl
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import NOTHING, Here
 
@@ -51,6 +52,8 @@ class Facts:
         tools: programs of the machine by name, where they were looked for.
         closed: what of this machine other users cannot read, and why; of paths that an export may name.
         private: the export is for its maker alone.
+        carries: ``mpi``, or ``nccl`` for NCCL's network plugin.
+        nccl: what the machine has for NCCL; None if that is not known.
     """
 
     site: Site
@@ -70,6 +73,8 @@ class Facts:
     tools: Mapping[str, str] = field(default_factory=dict)
     closed: Mapping[str, str] = field(default_factory=dict)
     private: bool = False
+    carries: str = "mpi"
+    nccl: HostNccl | None = None
 
     @property
     def label(self) -> str:
@@ -129,7 +134,9 @@ class Target:
     Attributes:
         about: one line for ``--help``.
         files: its files, a pure function of the facts.
+        nccl: its files that bring NCCL's network plugin instead of the MPI; None if it cannot.
     """
 
     about: str
     files: Callable[[Facts], tuple[ExportFile, ...]]
+    nccl: Callable[[Facts], tuple[ExportFile, ...]] | None = None

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from fairlead import __version__
 from fairlead.engines.podman_hpc import LAUNCHERS
 from fairlead.export.model import ExportFile, Facts, Target, check_name, check_path
+from fairlead.export.plugin import carried
 from fairlead.export.staged import stage_script, staged
 
 # What podman-hpc reads of a module; it ignores anything else.
@@ -76,6 +77,57 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     )
 
 
+def nccl(facts: Facts) -> tuple[ExportFile, ...]:
+    """The module with NCCL's plugin, one more for jobs on several nodes, and the staging script."""
+    made = carried(facts)
+    name = facts.name or "fairlead-nccl"
+    check_name(
+        name,
+        r"[a-z][a-z0-9-]*",
+        "it becomes an option: small letters, digits and `-`",
+        "podman-hpc",
+    )
+    variable = f"ENABLE_{name.upper().replace('-', '_')}"
+    module: dict[str, object] = {
+        "name": name,
+        "cli_arg": name,
+        "help": f"NCCL's network plugin, {made.title}",
+        "env": variable,
+        "conflicts": ["nccl"],  # NERSC's own
+        "additional_args": [
+            *(f"--env={n}={v}" for n, v in sorted(made.env.items())),
+            f"--volume={_path(made.folder)}:{_path(made.place)}:ro",
+            *(f"--device={_path(device)}" for device in made.devices),
+            "--ipc=host",
+            "--network=host",
+        ],
+    }
+    several: dict[str, object] = {
+        "name": f"{name}-nodes",
+        "cli_arg": f"{name}-nodes",
+        "help": f"With --{name}, in jobs on several nodes: without its network NCCL ends with an error",
+        "env": f"{variable}_NODES",
+        "depends_on": [name],
+        "additional_args": [f"--env={n}={v}" for n, v in sorted(made.nodes.items())],
+    }
+    more = f" --{name}-nodes" if made.nodes else ""
+    head = (
+        f"# fairlead {__version__}: NCCL's network plugin, {made.title}. First run stage.sh.\n"
+        f"# Use: podman-hpc run --gpu --{name}{more} IMAGE COMMAND\n{made.comment}"
+    )
+    goes = "/etc/podman_hpc/modules.d, or the modules_dir of podman_hpc.yaml"
+    modules = (module, several) if made.nodes else (module,)
+    return (
+        *(ExportFile(f"modules.d/{m['name']}.yaml", head + yaml(m), goes) for m in modules),
+        stage_script(
+            facts,
+            made,
+            f"podman-hpc's --{name}",
+            "run it where the ranks run, as a user who can write there",
+        ),
+    )
+
+
 def _path(path: str) -> str:
     check_path(path, ":", "`:` separates the parts of --volume and --device", "podman-hpc")
     return path
@@ -94,4 +146,4 @@ def yaml(document: Mapping[str, object]) -> str:
     return "\n".join(lines) + "\n"
 
 
-EXPORT = Target("modules.d/*.yaml", files)
+EXPORT = Target("modules.d/*.yaml", files, nccl)

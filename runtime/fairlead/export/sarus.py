@@ -26,7 +26,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     # /usr/lib of the container is where everything is found: no search path of the copies' own.
     made = staged(replace(facts, isolate=False), "sarus", glibc=True)
     name = facts.name or facts.label
-    mpi, behind = _libraries(made)
+    mpi, behind = libraries(made)
     tool = facts.tools.get
     env = {
         "LDCONFIG_PATH": tool("ldconfig", "/sbin/ldconfig"),
@@ -55,7 +55,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     )
 
 
-def _libraries(made: Staged) -> tuple[list[str], list[str]]:
+def libraries(made: Staged) -> tuple[list[str], list[str]]:
     """The MPI with its companions, and what is behind them; modules are opened by their folder."""
     host = made.plan.host
     assert host is not None

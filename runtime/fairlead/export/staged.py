@@ -7,16 +7,19 @@ launch, and the copies' DT_RPATH is absolute.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 from fairlead import __version__
 from fairlead.base.errors import ExitCode, FairleadError, Severity, fail
 from fairlead.elf.facts import Elf, ImageFacts
 from fairlead.elf.reader import newest
+from fairlead.elf.stub import stub
 from fairlead.engines.model import Engine
 from fairlead.engines.registry import ENGINES
 from fairlead.export.model import ExportFile, Facts
@@ -25,7 +28,7 @@ from fairlead.mpi.host import HostMpi, needs
 from fairlead.swap import checks
 from fairlead.swap.glibc import GlibcWay
 from fairlead.swap.layout import search_folders
-from fairlead.swap.model import MOUNT, Inputs, Plan, Request, Staging
+from fairlead.swap.model import MOUNT, Inputs, Plan, Request, Staging, Stub
 from fairlead.swap.plan import plan
 
 _CACHE = Path("/fairlead-export")  # stands for the cache in the plan; no export shows it
@@ -54,6 +57,11 @@ class Staged:
     over: tuple[tuple[str, str], ...]
     gpu: Mapping[str, str]
     plan: Plan
+
+    @property
+    def title(self) -> str:
+        """Vendor and version of the MPI."""
+        return self.plan.planned_title
 
     @property
     def library(self) -> str:
@@ -233,6 +241,11 @@ links() {
 @LINKS@
 }
 
+# Libraries with nothing in them but the need of another: names that are opened without a version.
+stubs() {
+@STUBS@
+}
+
 # Folders that are copied whole.
 folders() {
 @FOLDERS@
@@ -247,6 +260,11 @@ put() {
     touch -r "$1" "$work/$2"
 }
 link() { ln -s "$2" "$work/$1"; }
+stub() {
+    mkdir -p "$work/$(dirname "$1")"
+    printf '%s' "$2" | base64 -d >"$work/$1"
+    chmod 755 "$work/$1"
+}
 copy() {
     [ -d "$1" ] || stop "the folder $1 is not there"
     mkdir -p "$work/$(dirname "$2")"
@@ -283,6 +301,7 @@ trap 'exit 1' HUP INT TERM
 chmod 755 "$work"
 files put
 links link
+stubs stub
 folders copy
 state "$work" >"$work/.state"
 if [ -e "$folder" ]; then
@@ -296,7 +315,18 @@ echo "$folder"
 """
 
 
-def stage_script(facts: Facts, made: Staged, kind: str, goes: str) -> ExportFile:
+class Folder(Protocol):
+    """What ``stage.sh`` makes."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def folder(self) -> str: ...
+    @property
+    def staging(self) -> Staging: ...
+
+
+def stage_script(facts: Facts, made: Folder, kind: str, goes: str) -> ExportFile:
     """``stage.sh``, a POSIX shell script that makes ``made.folder``, or leaves it as it is."""
 
     def lines(calls: list[tuple[str, ...]]) -> str:
@@ -306,13 +336,14 @@ def stage_script(facts: Facts, made: Staged, kind: str, goes: str) -> ExportFile
     rpaths = any(f.rpath for f in staging.files)
     need = 'command -v "$patchelf" >/dev/null || stop "there is no patchelf: install it, or name it in PATCHELF"'
     text = {
-        "TITLE": _comment(made.plan.planned_title),
+        "TITLE": _comment(made.title),
         "KIND": kind,
         "FOLDER": made.folder,
         "VERSION": __version__,
         "NODE": _comment(facts.node),
         "FILES": lines([(f.source, f.target, f.rpath) for f in staging.files]),
         "LINKS": lines(list(staging.aliases)),
+        "STUBS": lines([(s.target, _content(s)) for s in staging.stubs]),
         "FOLDERS": lines(list(staging.folders)),
         "PATCHELF": need if rpaths else "",
     }
@@ -322,6 +353,11 @@ def stage_script(facts: Facts, made: Staged, kind: str, goes: str) -> ExportFile
     for name, value in text.items():
         script = script.replace(f"@{name}@", value)
     return ExportFile("stage.sh", script, goes, 0o755)
+
+
+def _content(made: Stub) -> str:
+    content = stub(PurePosixPath(made.target).name, made.needed, made.machine)
+    return base64.b64encode(content).decode()
 
 
 def _comment(text: str) -> str:

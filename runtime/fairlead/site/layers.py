@@ -14,13 +14,15 @@ from typing import Any
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, fail
 from fairlead.base.suggest import suggest
-from fairlead.base.toml import Document, Mistake, mistake_at, read
+from fairlead.base.toml import Document, Loc, Mistake, mistake_at, read
 from fairlead.site import model
 from fairlead.site.choose import files, usual_folders
 from fairlead.site.model import Origin, Site, Status
 from fairlead.site.profile import GUESS, SECTIONS, SiteProfile
 
 _PROVENANCE = ("source", "sources")
+# Tables whose entries are named after their sources.
+_SOURCED = ("alternatives",)
 
 
 def load(path: Path, environ: Mapping[str, str] = os.environ) -> Site:
@@ -96,21 +98,17 @@ def _unfounded(data: Mapping[str, Any]) -> Iterator[Mistake]:
     for section in SECTIONS:
         values = data.get(section, {})
         own = values.get("sources", {})
-        for key, name in (("source", values.get("source")), *own.items()):
-            if name is not None and name not in known:
-                yield mistake_at(
-                    (section, "sources", key) if key in own else (section, key),
-                    "site-source-name",
-                    name=name,
-                    suggestion=suggest(name, known),
-                )
+        for at, name in _named(section, values):
+            if name not in known:
+                suggestion = suggest(name, known)
+                yield mistake_at(at, "site-source-name", name=name, suggestion=suggestion)
         for key in own:
-            if key not in values:
+            if not _sets(values, key):
                 others = ", ".join(k for k in values if k not in _PROVENANCE)
                 at = (section, "sources", key)
                 yield mistake_at(at, "site-source-unused", section=section, key=key, values=others)
         for key in values:
-            if key not in (*_PROVENANCE, *own) and "source" not in values:
+            if key not in (*_PROVENANCE, *own, *_SOURCED) and "source" not in values:
                 yield mistake_at(
                     (section, key), "site-source-missing", section=section, key=key, guess=GUESS
                 )
@@ -123,6 +121,23 @@ def _unfounded(data: Mapping[str, Any]) -> Iterator[Mistake]:
                 source=source,
                 suggestion=suggest(source, known),
             )
+
+
+def _named(section: str, values: Mapping[str, Any]) -> Iterator[tuple[Loc, str]]:
+    """The sources that a section names, and where."""
+    if "source" in values:
+        yield (section, "source"), values["source"]
+    for key, name in values.get("sources", {}).items():
+        yield (section, "sources", key), name
+    for key in _SOURCED:
+        for name in values.get(key, ()):
+            yield (section, key, name), name
+
+
+def _sets(values: Mapping[str, Any], key: str) -> bool:
+    """Whether a section has ``key``, or for ``TABLE.ENTRY`` that entry."""
+    table, _, entry = key.partition(".")
+    return table in values and (not entry or entry in values[table])
 
 
 def _merged(documents: Sequence[Document]) -> Site:
@@ -141,12 +156,9 @@ def _merged(documents: Sequence[Document]) -> Site:
             for key, value in document.data.get(section, {}).items():
                 if key in _PROVENANCE:
                     continue
-                values = document.data[section]
-                named = values.get("sources", {}).get(key) or values["source"]
-                origin = _from(document, named)
-                origins[f"{section}.{key}"] = origin
+                for at, named in _sources_of(document.data[section], key, value):
+                    origins[f"{section}.{at}"] = _from(document, named)
                 if isinstance(value, dict):
-                    origins |= {f"{section}.{key}.{name}": origin for name in value}
                     value = {**data.get(section, {}).get(key, {}), **value}
                 data.setdefault(section, {})[key] = value
         for raw in document.data.get("performance", ()):
@@ -160,11 +172,59 @@ def _merged(documents: Sequence[Document]) -> Site:
                 origin=_from(document, raw["source"]),
             )
     profile, last = SiteProfile.model_validate(data), documents[-1]
+    _require_sound(profile, last)
+    return _site(profile, documents, origins, tuple(references.values()))
+
+
+def _require_sound(profile: SiteProfile, last: Document) -> None:
+    """Checks what only the layers together show.
+
+    Raises:
+        FairleadError: exit code 2; a key is missing, or two contradict each other.
+    """
+    if contradictions := [last.finding(m) for m in _networks(profile)]:
+        raise FairleadError(contradictions, ExitCode.USAGE)
     if not profile.fabric.accepts:
         raise fail("missing-key-fabric-accepts", documents_path=last.path, remedy=last.remedy)
     if profile.comm.backend == "dl_comm" and not profile.comm.plugin:
         raise fail("missing-key-comm-plugin", documents_path=last.path, remedy=last.remedy)
-    return _site(profile, documents, origins, tuple(references.values()))
+
+
+def _sources_of(values: Mapping[str, Any], key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """For a key and each entry of its table, the source that it names."""
+    own = values.get("sources", {})
+    if key in _SOURCED:
+        # The table has no source of its own: it is as well known as the first of its entries.
+        yield from ((key, name) for name in list(value)[:1])
+        yield from ((f"{key}.{name}", name) for name in value)
+        return
+    named = own.get(key) or values["source"]
+    yield key, named
+    for name in value if isinstance(value, dict) else ():
+        yield f"{key}.{name}", own.get(f"{key}.{name}", named)
+
+
+def _networks(profile: SiteProfile) -> Iterator[Mistake]:
+    """Variables for NCCL that contradict what a run may end on, or that are the loader's."""
+    nccl = profile.nccl
+    for variable in nccl.env:
+        if variable.startswith("LD_"):
+            yield mistake_at(("nccl", "env", variable), "site-nccl-loader", variable=variable)
+    for variable, key, accepted in (
+        ("NCCL_NET", "networks", nccl.networks),
+        ("FI_PROVIDER", "providers", nccl.providers),
+    ):
+        value = nccl.env.get(variable)
+        known = {name.lower() for name in accepted}
+        if value is not None and known and value.lower() not in known:
+            yield mistake_at(
+                ("nccl", "env", variable),
+                "site-nccl-env",
+                variable=variable,
+                value=value,
+                key=key,
+                accepted=", ".join(accepted),
+            )
 
 
 def _from(document: Document, source: str) -> Origin:

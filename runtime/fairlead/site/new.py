@@ -66,6 +66,15 @@ _SECTIONS: tuple[tuple[str, str, tuple[tuple[str, Any], ...]], ...] = (
     ("binds", "What of the machine a container must see.", (("paths", ("/var/spool/slurmd",)),)),
     ("devices", "Its device nodes.", (("paths", ("/dev/infiniband/*",)),)),
     ("environment", "Variables that a container needs here.", (("set", {"OMP_PROC_BIND": "close"}),)),
+    (
+        "nccl",
+        "Where NCCL's network plugin is, what it needs, and what to set for it.",
+        (
+            ("folders", ("/opt/nccl-plugin/*/lib",)),
+            ("libraries", ("/opt/libfabric/*/lib",)),
+            ("env", {"NCCL_CROSS_NIC": "1"}),
+        ),
+    ),
     ("storage", "Where data can lie.", (("shared", "$SCRATCH"), ("node_local", "/tmp"))),
 )  # fmt: skip
 

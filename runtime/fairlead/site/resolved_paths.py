@@ -61,12 +61,16 @@ class Here:
         binds, devices: that are there.
         absent: patterns of binds that fit nothing.
         plugin: folders of the site's dl_comm, the newest of a pattern first.
+        nccl_folders, nccl_libraries, nccl_files: what of NCCL's plugin is there, in the order of the patterns.
     """
 
     binds: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     plugin: tuple[str, ...] = ()
+    nccl_folders: tuple[str, ...] = ()
+    nccl_libraries: tuple[str, ...] = ()
+    nccl_files: tuple[str, ...] = ()
 
 
 NOTHING = Here()
@@ -83,4 +87,7 @@ def look(site: Site, environ: Mapping[str, str] = os.environ, root: Path = Path(
         devices=seen(site.devices),
         absent=tuple(p for p in site.binds if not matches((p,), environ, root)),
         plugin=seen(site.comm.plugin),
+        nccl_folders=seen(site.nccl.folders),
+        nccl_libraries=seen(site.nccl.libraries),
+        nccl_files=seen(site.nccl.files),
     )

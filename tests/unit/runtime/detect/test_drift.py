@@ -72,6 +72,13 @@ per_node = 8
 source = "docs"
 plugin = ["/opt/cray/pals/1.2.12/lib", "/opt/cray/pe/pmi/*/lib"]
 
+[nccl]
+source = "docs"
+folders = ["/opt/cray/gone/lib", "/opt/cray/pals/1.2.12/lib", "/opt/cray/no/lib"]
+libraries = ["/opt/cray/gone/lib", "/opt/cray/pe/pmi/*/lib"]
+files = ["/usr/lib64/libcxi.so*", "/usr/lib64/libgdrapi.so*"]
+interfaces = ["hsn", "mlx"]
+
 [storage]
 source = "docs"
 shared = "/pfs/lustrep1"
@@ -119,6 +126,21 @@ def test_library_that_an_update_moved_is_named_with_its_new_place(tmp_path: Path
     assert found["dependencies.expected", "libxpmem.so.0"].state is State.OK
     assert found["dependencies.files", "/usr/lib64/libcxi.so.1"].state is State.OK
     assert found["dependencies.files", "$NOT_SET/libx.so"].state is State.UNSEEN
+
+
+def test_plugin_of_nccl_needs_one_of_its_folders_and_is_named_where_it_moved(
+    tmp_path: Path,
+) -> None:
+    found = held(tmp_path, machines.played("frontier-compute"))
+    assert found["nccl.libraries", "/opt/cray/pe/pmi/*/lib"].state is State.OK
+    assert ("nccl.libraries", "/opt/cray/gone/lib") not in found
+    [folders] = [c for (key, _), c in found.items() if key == "nccl.folders"]
+    assert (folders.state, folders.severity) == (State.DIFFERS, Severity.ERROR)
+    assert folders.moved_to and "/opt/cray/pals/" in folders.moved_to[0]
+    assert found["nccl.files", "/usr/lib64/libcxi.so*"].state is State.OK
+    assert found["nccl.files", "/usr/lib64/libgdrapi.so*"].state is State.DIFFERS
+    assert found["nccl.interfaces", "/sys/class/net/hsn*"].state is State.OK
+    assert found["nccl.interfaces", "/sys/class/net/mlx*"].state is State.DIFFERS
 
 
 def test_library_is_found_in_the_loaders_folders(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from fairlead.site.profile import SECTIONS, SiteProfile, schema, schema_text
 
 ROOT = Path(__file__).parents[4]
 PUBLISHED = ROOT / "docs" / "reference" / "site.schema.json"
-FILES = sorted([*bundled("sitecfg").rglob("*.toml"), ROOT / "examples" / "my-site.toml"])
+EXAMPLES = [ROOT / "examples" / f"{name}.toml" for name in ("my-site", "my-gpu-site")]
+FILES = sorted([*bundled("sitecfg").rglob("*.toml"), *EXAMPLES])
 SITES = site_reference.bundled_sites()
 _EMPTY: Any = SiteProfile.model_construct()  # type: ignore[call-arg]
 KEYS = {name: type(getattr(_EMPTY, name)).model_fields for name in SECTIONS}
@@ -49,7 +50,7 @@ def test_profiles_of_the_machines_that_were_asked_for_are_there() -> None:
     }
     machines = {
         "cori", "edison", "perlmutter", "piz-daint", "alps", "theta", "polaris", "aurora", "frontier",
-        "lumi", "archer2", "frontera", "summit", "urika-cs",
+        "lumi", "archer2", "frontera", "summit", "urika-cs", "isambard-ai", "olivia", "aws",
     }  # fmt: skip
     assert families == {name for name, site in SITES.items() if site.is_family}
     assert machines <= {name for name, site in SITES.items() if not site.is_family}
@@ -62,6 +63,7 @@ def test_profile_file_uses_each_of_its_sources(path: Path) -> None:
     for section in SECTIONS:
         values = data.get(section, {})
         used |= {values.get("source"), *values.get("sources", {}).values()}
+        used |= set(values.get("alternatives", ()))
     assert set(data.get("sources", {})) <= used
 
 
@@ -190,10 +192,13 @@ def test_reference_lists_every_key_of_a_profile() -> None:
     assert set(shown) == {*SECTIONS, "site", "sources", "performance"}
 
 
-def test_profile_in_the_guide_is_part_of_the_example() -> None:
+@pytest.mark.parametrize(
+    ("name", "words"), [("my-site", '"my-site"'), ("my-gpu-site", "[nccl.alternatives.vendor]")]
+)
+def test_profile_in_the_guide_is_part_of_the_example(name: str, words: str) -> None:
     text = (ROOT / "docs" / "howto" / "site-profiles.md").read_text()
-    block = next(b for b in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if '"my-site"' in b)
-    example = tomllib.loads((ROOT / "examples" / "my-site.toml").read_text())
+    block = next(b for b in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if words in b)
+    example = tomllib.loads((ROOT / "examples" / f"{name}.toml").read_text())
     for table, values in tomllib.loads(block).items():
         for key, value in values.items():
             assert example[table][key] == value, (table, key)

@@ -1,0 +1,163 @@
+"""Exports of NCCL's network plugin, taken by a real Podman: the plugin is found by its name and finds its libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.support import nccl
+from tests.support.compiled import compiled
+from tests.system import hosts
+from tests.system.podman import podman
+
+from fairlead.elf.patchelf import find_patchelf
+
+# Podman reads specifications there; releases before 5 have no option for another folder.
+CDI = Path("/var/run/cdi")
+# What NCCL does first: it opens the plugin by the name that NCCL_NET_PLUGIN asks for.
+OPENS = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#define OR(x, y) ((x) ? (x) : (y))
+int main(void) {
+    char name[200];
+    snprintf(name, sizeof name, "libnccl-net-%s.so", OR(getenv("NCCL_NET_PLUGIN"), "none"));
+    void *plugin = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (!plugin) { puts(dlerror()); return 1; }
+    int (*tried)(void) = (int (*)(void))dlsym(plugin, "tried");
+    printf("%d %s %s\n", tried(), OR(getenv("NCCL_NET"), "unset"), OR(getenv("NCCL_CROSS_NIC"), "unset"));
+    return 0;
+}
+"""
+PROFILE = """[site]
+name = "mine"
+summary = "of a test"
+extends = "laptop"
+[nccl]
+source = "guess"
+folders = ["{folder}"]
+libraries = ["{libraries}"]
+env = {{ NCCL_CROSS_NIC = "1" }}
+[devices]
+source = "guess"
+paths = ["/dev/null"]
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A site with a plugin, and an image without one.
+
+    Attributes:
+        root: the image: one program and its C library.
+    """
+
+    folder: Path
+    site: Path
+    root: Path
+
+    def export(self, target: str) -> Path:
+        """The folder of an export, whose staging script has run."""
+        out = self.folder / target
+        done = hosts.fairlead(
+            "site", "export", "--for", target, "--nccl", "--site", self.site,
+            "--stage", self.folder / "stage", "--private", "-o", out,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        path = f"{Path(find_patchelf()).parent}:{os.environ['PATH']}"
+        subprocess.run([out / "stage.sh"], check=True, env={**os.environ, "PATH": path})
+        return out
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    libraries, folder = tmp_path / "dependency", tmp_path / "plugin"
+    needed = compiled(libraries / "libwire-of-test.so.1", "int wire(void) { return 7; }")
+    nccl.plugin(
+        folder / "libnccl-net.so",
+        release="1.9.1",
+        more="int wire(void); int tried(void) { return wire(); }\n",
+        words=[str(needed)],
+    )
+    site = tmp_path / "mine.toml"
+    site.write_text(PROFILE.format(folder=folder, libraries=libraries))
+    root = tmp_path / "root"
+    program = compiled(root / "bin/opens", OPENS)
+    for place in ("proc", "sys", "dev", "etc", "run", "tmp"):
+        (root / place).mkdir(parents=True)
+    listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    for word in listed.split():
+        if word.startswith("/"):
+            target = root / word.lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(word, target)
+    return Machine(tmp_path, site, root)
+
+
+@pytest.fixture
+def specifications() -> Iterator[Path]:
+    """The folder that Podman reads, without what a test puts there."""
+    if os.geteuid() != 0:
+        pytest.skip("only root writes to Podman's folder of CDI specifications")
+    there = CDI.is_dir()
+    CDI.mkdir(exist_ok=True)
+    yield CDI
+    (CDI / "fairlead-nccl.json").unlink(missing_ok=True)
+    if not there:
+        CDI.rmdir()
+
+
+def test_podman_takes_the_plugin_as_a_device(machine: Machine, specifications: Path) -> None:
+    out = machine.export("cdi")
+    shutil.copy(out / "fairlead-nccl.json", specifications)
+    with podman() as run:
+        words = ("run", "--rm", "--network=none", "--rootfs", machine.root, "/bin/opens")
+
+        def opened(*options: str) -> str:
+            return run(*words[:3], *options, *words[3:])
+
+        assert opened("--device=fairlead/nccl=plugin") == "7 unset 1\n"
+        assert opened("--device=fairlead/nccl=plugin-nodes") == "7 AWS Libfabric 1\n"
+        run(*words, fails=True)  # without the device there is no plugin
+        assert "unresolvable" in run(
+            *words[:3], "--device=fairlead/nccl=none", *words[3:], fails=True
+        )
+
+
+def test_podman_hpcs_module_has_options_that_podman_takes(machine: Machine) -> None:
+    modules = sorted((machine.export("podman-hpc") / "modules.d").glob("*.yaml"))
+    options = [yaml.safe_load(m.read_text())["additional_args"] for m in modules]
+    nodes, one = options  # `fairlead-nccl-nodes.yaml` comes first
+    with podman() as run:
+        for given, said in ((one, "unset"), (one + nodes, "AWS Libfabric")):
+            # A container of its own network, as this machine's kernel may lack what the host's needs.
+            own = [w for w in given if w != "--network=host"]
+            shown = run(
+                "run", "--rm", "--network=none", *own, "--rootfs", machine.root, "/bin/opens"
+            )
+            assert shown == f"7 {said} 1\n"
+
+
+def test_every_export_names_the_same_folder(machine: Machine) -> None:
+    folders = set()
+    for target in ("apptainer", "cdi", "ce", "enroot", "podman-hpc", "sarus-suite"):
+        out = machine.export(target)
+        script = subprocess.run(
+            ["sh", out / "stage.sh"], capture_output=True, text=True, check=True
+        )
+        folders.add(script.stdout.strip())
+        texts = "".join(p.read_text() for p in out.rglob("*") if p.is_file())
+        assert script.stdout.strip() in texts
+    assert len(folders) == 1
+    state = Path(folders.pop(), ".state").read_text()
+    assert "lib/libnccl-net-fairlead.so -> libnccl-net.so" in state
+    document = json.loads((machine.folder / "cdi/fairlead-nccl.json").read_text())
+    assert document["devices"][0]["containerEdits"]["deviceNodes"] == [{"path": "/dev/null"}]
