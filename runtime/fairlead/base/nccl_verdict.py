@@ -81,19 +81,17 @@ def mapped(maps: str) -> Mapped:
     return Mapped(tuple(libraries), tuple(plugins))
 
 
-def differences(
-    record: Record, expected: Expected, maps: Mapped | None = None
-) -> tuple[Difference, ...]:
-    """What is not as planned, the most telling first. What a log does not say is no difference.
-
-    Args:
-        maps: of the process, where they can be read.
-    """
+def differences(record: Record, expected: Expected) -> tuple[Difference, ...]:
+    """What a log says that is not as planned, the most telling first. What it does not say is no difference."""
     found = [*_network(record, expected)]
     if not found:
-        found += [*_plugin(record, expected, maps), *_provider(record, expected)]
-    found += [*_edges(record, expected), *_libraries(expected, maps)]
-    return tuple(found)
+        found += [*_plugin(record, expected), *_provider(record, expected)]
+    return (*found, *_edges(record, expected))
+
+
+def file_differences(maps: Mapped, expected: Expected) -> tuple[Difference, ...]:
+    """What a process has mapped that is not as planned; a process without NCCL has no difference."""
+    return (*_libraries(maps, expected), *_mapped_plugins(maps, expected))
 
 
 def _network(record: Record, expected: Expected) -> Iterator[Difference]:
@@ -123,21 +121,25 @@ def _accepted(network: str, expected: Expected) -> bool:
     return any(same(network, name) for name in expected.networks)
 
 
-def _plugin(record: Record, expected: Expected, maps: Mapped | None) -> Iterator[Difference]:
-    if expected.file and maps and maps.plugins:
-        planned = [
-            path
-            for path, inode in maps.plugins
-            if (inode == expected.inode if expected.inode else _one_folder(path, expected.file))
-        ]
-        if not planned:
-            text = f"{maps.plugins[0][0]} is mapped, {expected.file} was planned"
-            yield Difference("plugin", text)
-    elif expected.file and "/" in record.plugin and not _one_folder(record.plugin, expected.file):
-        yield Difference("plugin", f"{record.plugin} was loaded, {expected.file} was planned")
+def _plugin(record: Record, expected: Expected) -> Iterator[Difference]:
+    file, path = expected.file, record.plugin
+    if file and "/" in path and not _one_folder(path, file):
+        yield Difference("plugin", f"{path} was loaded, {file} was planned")
     if expected.interface and record.interface not in (0, expected.interface):
         text = f"the plugin is used by its interface v{record.interface}, v{expected.interface} was planned"
         yield Difference("interface", text)
+
+
+def _mapped_plugins(maps: Mapped, expected: Expected) -> Iterator[Difference]:
+    file = expected.file
+    if file and maps.plugins and not any(_is_planned(*one, expected) for one in maps.plugins):
+        yield Difference("plugin", f"{maps.plugins[0][0]} is mapped, {file} was planned")
+
+
+def _is_planned(path: str, inode: int, expected: Expected) -> bool:
+    if expected.inode:
+        return inode == expected.inode
+    return _one_folder(path, expected.file)
 
 
 def _one_folder(path: str, other: str) -> bool:
@@ -175,15 +177,18 @@ def _edges(record: Record, expected: Expected) -> Iterator[Difference]:
         )
 
 
-def _libraries(expected: Expected, maps: Mapped | None) -> Iterator[Difference]:
-    if not maps:
-        return
+def _libraries(maps: Mapped, expected: Expected) -> Iterator[Difference]:
     if len({inode for _, inode in maps.libraries}) > 1:
         paths = ", ".join(path for path, _ in maps.libraries)
         yield Difference("libraries", f"two NCCLs are mapped: {paths}")
-    elif maps.libraries and expected.library and maps.libraries[0][0] != expected.library:
+    elif maps.libraries and not _one_file(maps.libraries[0][0], expected.library):
         text = f"{maps.libraries[0][0]} is mapped, {expected.library} was planned"
         yield Difference("library", text)
+
+
+def _one_file(path: str, planned: str) -> bool:
+    """Of a process in another mount namespace the kernel leaves the mount point out."""
+    return path.endswith(planned) or planned.endswith(path)
 
 
 def summary(records: Sequence[Record]) -> str:
