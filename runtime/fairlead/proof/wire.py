@@ -1,0 +1,392 @@
+"""The wire proof: two processes move a pattern through a net plugin of NCCL or RCCL, over host memory.
+
+It needs neither a GPU nor NCCL, and shows what carries NCCL's messages between two hosts before a job is spent on it:
+plugin, interface, libfabric's provider, network devices, rate, and whether what arrives is what was sent. It says
+nothing about GPUDirect RDMA. ``native/wire.c`` drives the plugin in a process for each side, since a plugin may end the
+process that loads it, or never return.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fairlead import native
+from fairlead.base import bounded_json
+from fairlead.base.errors import Finding, error
+from fairlead.base.nccl_log import Record, parse
+from fairlead.base.nccl_verdict import Expected, differences
+from fairlead.base.paths import cache_dir
+from fairlead.proof.nccl import finding
+
+# Without the interpreter's end, at which a plugin's own destructors could hang.
+_DRIVER = """
+import ctypes, os, sys
+library, plugin, version, device, folder, rank, size, count, window, wait, seed = sys.argv[1:]
+os._exit(ctypes.CDLL(library).fairlead_wire(
+    os.fsencode(plugin), int(version), int(device), os.fsencode(folder), int(rank), ctypes.c_long(int(size)),
+    ctypes.c_long(int(count)), int(window), ctypes.c_double(float(wait)), ctypes.c_ulong(int(seed))))
+"""
+_MOST = 1 << 22  # bytes of a side's events
+_SOON_S = 2.0  # what the other side may go on once one has failed
+_POLL_S = 0.02
+# Stages in which a side fails because the other one has.
+_WAITING = ("meet", "connect", "move", "close")
+_SPEED = 1e9  # bytes
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is moved, and how long it may take.
+
+    Attributes:
+        size: bytes of a message.
+        count: messages in either direction; 0 only looks at the plugin and its devices, in one process.
+        window: messages in flight, at most 32.
+        wait_s: how long nothing may arrive; ``limit_s``: how long all of it may take.
+        interface: version to use; 0 for the newest that the plugin exports.
+        device: number of the network device.
+    """
+
+    size: int = 1 << 20
+    count: int = 64
+    window: int = 8
+    wait_s: float = 10.0
+    limit_s: float = 60.0
+    interface: int = 0
+    device: int = 0
+
+
+@dataclass(frozen=True)
+class Device:
+    """A network device, as the plugin describes it.
+
+    Attributes:
+        path: in sysfs; "" when the plugin does not say.
+        speed: Mbit/s; 0 when the plugin does not say.
+    """
+
+    name: str
+    path: str
+    speed: int
+    port: int
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one of the two processes has seen.
+
+    Attributes:
+        path: of the plugin's file, as the loader found it.
+        interface: the version that is used; 0 when there was none.
+        name: of the network, as the plugin calls it.
+        record: what the plugin itself has logged, as NCCL would have it in its log.
+        bytes: that have arrived, and ``errors``: messages that were not as sent.
+        seconds: from the first message to the last.
+        stage: the last one that it came to.
+        failed: why it stopped there, "" when it did not; ``code``: what the plugin's function returned.
+        how: ``ended``, ``killed`` when the time was over, or ``died`` of a signal.
+        signal: its number.
+    """
+
+    host: str
+    path: str
+    interface: int
+    name: str
+    record: Record
+    devices: tuple[Device, ...]
+    bytes: int
+    errors: int
+    seconds: float
+    stage: str
+    failed: str
+    code: int
+    how: str
+    signal: int = 0
+    words: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing went wrong on this side."""
+        return self.how == "ended" and not self.failed and not self.errors
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What came of it.
+
+    Attributes:
+        plugin: as it was asked for.
+        sides: one when only devices were looked at.
+    """
+
+    plugin: str
+    settings: Settings
+    sides: tuple[Side, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether all messages arrived as they were sent."""
+        return all(side.holds for side in self.sides)
+
+    @property
+    def gb_s(self) -> float:
+        """10^9 bytes/s in each direction, with making and checking the pattern; 0 when nothing was moved."""
+        slowest = max(side.seconds for side in self.sides)
+        return self.sides[0].bytes / slowest / _SPEED if slowest else 0.0
+
+    @cached_property
+    def cause(self) -> Side:
+        """The side that the other one failed for."""
+        return min(
+            self.sides,
+            key=lambda side: (
+                side.holds,
+                side.how != "died",
+                side.stage in _WAITING,
+                side.how != "ended",
+            ),
+        )
+
+    @property
+    def line(self) -> str:
+        """In one line, what has carried the messages."""
+        first, hosts = self.sides[0], dict.fromkeys(side.host for side in self.sides)
+        provider = f", provider {first.record.provider}" if first.record.provider else ""
+        moved = sum(side.bytes for side in self.sides)
+        traffic = f"; {moved / _SPEED:.2f} GB moved, {self.gb_s:.2f} GB/s each way" if moved else ""
+        return (
+            f"{first.name} from {first.path}, interface v{first.interface}{provider}, {len(first.devices)} network "
+            f"device{'s' * (len(first.devices) != 1)} on {', '.join(hosts)}{traffic}"
+        )
+
+    def findings(self, expected: Expected | None = None) -> tuple[Finding, ...]:
+        """What went wrong, with its cause; and what is not as ``expected``."""
+        if not self.holds:
+            return (_failure(self.plugin, self.cause),)
+        if expected is None:
+            return ()
+        found = ((s.host, one) for s in self.sides for one in differences(s.record, expected))
+        return tuple(finding(one, host) for host, one in found)
+
+    def to_json(self) -> dict[str, Any]:
+        """For records and ``--json``."""
+        return {
+            "plugin": self.plugin,
+            "holds": self.holds,
+            "size": self.settings.size,
+            "count": self.settings.count,
+            "window": self.settings.window,
+            "gb_s": round(self.gb_s, 3),
+            "sides": [_side_json(side) for side in self.sides],
+        }
+
+
+def _side_json(side: Side) -> dict[str, Any]:
+    record = side.record
+    return {
+        "host": side.host,
+        "path": side.path,
+        "interface": side.interface,
+        "network": side.name,
+        "release": record.release,
+        "libfabric": record.libfabric,
+        "provider": record.provider,
+        "protocol": record.protocol,
+        "devices": [vars(device) for device in side.devices],
+        "bytes": side.bytes,
+        "errors": side.errors,
+        "seconds": round(side.seconds, 3),
+        "stage": side.stage,
+        "failed": side.failed,
+        "how": side.how,
+    }
+
+
+def wire(
+    plugin: str,
+    settings: Settings | None = None,
+    starts: Sequence[Sequence[str]] = ((), ()),
+    folder: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Wire:
+    """Moves messages through a plugin between two processes, or looks at it in one.
+
+    Args:
+        plugin: path of its file, or a name that the loader of the processes finds.
+        starts: the words that run a command on each host; none for this one.
+        folder: that both see, in which a folder is made for what they write; this host's temporary one by default.
+        environ: of the processes: LD_LIBRARY_PATH finds what the plugin needs.
+    Raises:
+        FairleadError: what drives the plugin cannot be compiled.
+        OSError: the folder cannot be written.
+    """
+    settings = settings or Settings()
+    library = native.ensure_wire(cache_dir(environ), environ)
+    seed = random.getrandbits(48)
+    with ExitStack() as stack:
+        made = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wire-", dir=folder)))
+        sides = [
+            _Started(plugin, settings, made, rank, [*start, *_words(library, plugin, settings, made, rank, seed)], environ)
+            for rank, start in enumerate(starts[: 2 if settings.count else 1])
+        ]  # fmt: skip
+        try:
+            _wait(sides, settings)
+        finally:
+            for side in sides:
+                side.kill()
+        return Wire(plugin, settings, tuple(side.result() for side in sides))
+
+
+def _words(
+    library: Path, plugin: str, settings: Settings, folder: Path, rank: int, seed: int
+) -> list[str]:
+    values = (
+        library, plugin, settings.interface, settings.device, folder, rank, settings.size, settings.count,
+        settings.window, settings.wait_s, seed,
+    )  # fmt: skip
+    return [sys.executable, "-I", "-S", "-c", _DRIVER, *map(str, values)]
+
+
+class _Started:
+    """One of the two processes."""
+
+    def __init__(
+        self, plugin: str, settings: Settings, folder: Path, rank: int, words: list[str], environ: Mapping[str, str]
+    ) -> None:  # fmt: skip
+        self._plugin, self._folder, self._rank = plugin, folder, rank
+        self._killed = False
+        self._said = folder / f"said.{rank}"
+        with self._said.open("wb") as said:
+            self.process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=dict(environ), start_new_session=True
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        """Ends it and what it has started."""
+        if self.process.poll() is None:
+            self._killed = True
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def result(self) -> Side:
+        events = list(_events(self._folder / f"events.{self._rank}"))
+        last: dict[str, dict[str, Any]] = {event["event"]: event for event in events}
+        failed = last.get("failed", {})
+        interface, moved = last.get("interface", {}), last.get("moved", {})
+        code = self.process.returncode
+        # A program that starts another one on a host passes its signal on as 128 + n.
+        number = -code if code < 0 else code - 128 if code > 128 else 0
+        words = self._said.read_bytes()[-2000:].decode("utf-8", "replace").strip()
+        path, name = str(last.get("loaded", {}).get("path", "")), str(interface.get("name", ""))
+        version = int(interface.get("version", 0))
+        ended = bool(failed) or "closed" in last or "devices" in last
+        if not failed and code and not number and not ended:
+            failed = {"what": words[-300:] or f"it ended with code {code}"}
+        return Side(
+            host=str(last.get("started", {}).get("host", "")),
+            path=path,
+            interface=version,
+            name=name,
+            record=replace(
+                _record(events), network=name, name=name, plugin=path, interface=version
+            ),
+            devices=tuple(_devices(events)),
+            bytes=int(moved.get("bytes", 0)),
+            errors=int(moved.get("errors", 0)),
+            seconds=float(moved.get("seconds", 0.0)),
+            stage=str(failed.get("stage") or last.get("stage", {}).get("stage", "start")),
+            failed=str(failed.get("what", "")),
+            code=int(failed.get("code", 0)),
+            how="killed" if self._killed else "died" if number and not failed else "ended",
+            signal=0 if self._killed else number,
+            words=words,
+        )
+
+
+def _wait(sides: Sequence[_Started], settings: Settings) -> None:
+    end = time.monotonic() + settings.limit_s
+    while time.monotonic() < end:
+        codes = [side.process.poll() for side in sides]
+        if None not in codes:
+            return
+        if any(codes):
+            end = min(end, time.monotonic() + _SOON_S) if end - time.monotonic() > _SOON_S else end
+        time.sleep(_POLL_S)
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    """What a process wrote down; the last line may be cut short."""
+    with suppress(OSError):
+        with path.open("rb") as stream:
+            lines = stream.read(_MOST).decode("utf-8", "replace").splitlines()
+        for line in lines:
+            with suppress(ValueError):
+                event = bounded_json.loads(line)
+                if isinstance(event, dict) and isinstance(event.get("event"), str):
+                    yield event
+
+
+def _record(events: Sequence[Mapping[str, Any]]) -> Record:
+    lines = [
+        f"wire:1:1 [0] {'plugin:0 ' if event.get('level') == 'WARN' else ''}NCCL {event.get('level')} {event.get('text')}"
+        for event in events
+        if event["event"] == "log"
+    ]
+    records = parse("\n".join(lines))
+    return records[0] if records else Record("wire", 1)
+
+
+def _devices(events: Sequence[Mapping[str, Any]]) -> Iterator[Device]:
+    for event in events:
+        if event["event"] == "device" and event.get("name"):
+            speed, port = int(event.get("speed", 0)), int(event.get("port", 0))
+            yield Device(str(event["name"]), str(event.get("path", "")), speed, port)
+
+
+def _failure(plugin: str, side: Side) -> Finding:
+    """The finding of a side that did not do what it should."""
+    where = f"{side.host}: {side.path or plugin}" if side.host else plugin
+    why = side.record.causes[0].text if side.record.causes else ""
+    if side.how == "died":
+        name = (
+            signal.Signals(side.signal).name
+            if side.signal in set(signal.Signals)
+            else str(side.signal)
+        )
+        return error(
+            "nccl-wire-died", where=where, stage=side.stage, signal=name, words=side.words[-300:]
+        )
+    if side.how == "killed":
+        return error("nccl-wire-hangs", where=where, stage=side.stage)
+    if side.errors:
+        return error("nccl-wire-damaged", where=where, errors=side.errors)
+    failed = f"{side.failed} ({side.code})" if side.code else side.failed
+    return error(
+        _FAILURES.get(side.stage, "nccl-wire-error"), where=where, stage=side.stage, failed=failed, why=why or failed
+    )  # fmt: skip
+
+
+# By the stage in which a side failed.
+_FAILURES = {
+    "load": "nccl-wire-load",
+    "interface": "nccl-wire-interface",
+    "init": "nccl-wire-init",
+    "devices": "nccl-wire-devices",
+    "meet": "nccl-wire-connect",
+    "connect": "nccl-wire-connect",
+    "accept": "nccl-wire-connect",
+    "move": "nccl-wire-stuck",
+}
