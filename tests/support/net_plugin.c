@@ -1,6 +1,7 @@
-/* A net plugin of NCCL over TCP on the loopback, for tests: -DVERSION=5 … 12 is the interface that it exports, and
- * -DFAULT_… what goes wrong. */
+/* A net plugin of NCCL over TCP, for tests, on the loopback or the address in TEST_ADDRESS. -DVERSION=5 … 12 is the
+ * interface that it exports, -DFAULT_… what goes wrong. */
 #define _GNU_SOURCE
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -80,6 +81,7 @@ static int properties(int device, Properties *p) {
 
 static int listening(int device, void *handle, void **comm) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    if (getenv("TEST_ADDRESS")) inet_pton(AF_INET, getenv("TEST_ADDRESS"), &at.sin_addr);
     socklen_t size = sizeof at;
     Comm *c = calloc(1, sizeof *c);
     (void)device;

@@ -39,6 +39,7 @@ os._exit(ctypes.CDLL(library).fairlead_wire(
     ctypes.c_long(int(count)), int(window), ctypes.c_double(float(wait)), ctypes.c_ulong(int(seed))))
 """
 _MOST = 1 << 22  # bytes of a side's events
+_WORDS = 2000  # bytes of what a side prints
 _SOON_S = 2.0  # what the other side may go on once one has failed
 _POLL_S = 0.02
 # Stages in which a side fails because the other one has.
@@ -97,7 +98,8 @@ class Side:
         stage: the last one that it came to.
         failed: why it stopped there, "" when it did not; ``code``: what the plugin's function returned.
         how: ``ended``, ``killed`` when the time was over, or ``died`` of a signal.
-        signal: its number.
+        signal: its number; 0 when the plugin caught it, and ``returned`` is how its process ended.
+        words: what the process printed.
     """
 
     host: str
@@ -114,6 +116,7 @@ class Side:
     code: int
     how: str
     signal: int = 0
+    returned: int = 0
     words: str = ""
 
     @property
@@ -233,6 +236,8 @@ def wire(
         OSError: the folder cannot be written.
     """
     settings = settings or Settings()
+    if "/" in plugin:
+        plugin = str(Path(plugin).absolute())  # another host has another working folder
     library = native.ensure_wire(cache_dir(environ), environ)
     seed = random.getrandbits(48)
     with ExitStack() as stack:
@@ -289,12 +294,11 @@ class _Started:
         code = self.process.returncode
         # A program that starts another one on a host passes its signal on as 128 + n.
         number = -code if code < 0 else code - 128 if code > 128 else 0
-        words = self._said.read_bytes()[-2000:].decode("utf-8", "replace").strip()
+        words = self._said.read_bytes()[:_WORDS].decode("utf-8", "replace").strip()
         path, name = str(last.get("loaded", {}).get("path", "")), str(interface.get("name", ""))
         version = int(interface.get("version", 0))
-        ended = bool(failed) or "closed" in last or "devices" in last
-        if not failed and code and not number and not ended:
-            failed = {"what": words[-300:] or f"it ended with code {code}"}
+        # Libraries of a fabric catch signals, print where they came from, and end with a code of their own.
+        died = code != 0 and not failed and not self._killed
         return Side(
             host=str(last.get("started", {}).get("host", "")),
             path=path,
@@ -310,8 +314,9 @@ class _Started:
             stage=str(failed.get("stage") or last.get("stage", {}).get("stage", "start")),
             failed=str(failed.get("what", "")),
             code=int(failed.get("code", 0)),
-            how="killed" if self._killed else "died" if number and not failed else "ended",
-            signal=0 if self._killed else number,
+            how="killed" if self._killed else "died" if died else "ended",
+            signal=number if died else 0,
+            returned=code,
             words=words,
         )
 
@@ -359,15 +364,11 @@ def _devices(events: Sequence[Mapping[str, Any]]) -> Iterator[Device]:
 def _failure(plugin: str, side: Side) -> Finding:
     """The finding of a side that did not do what it should."""
     where = f"{side.host}: {side.path or plugin}" if side.host else plugin
-    why = side.record.causes[0].text if side.record.causes else ""
+    why = _why(side)
     if side.how == "died":
-        name = (
-            signal.Signals(side.signal).name
-            if side.signal in set(signal.Signals)
-            else str(side.signal)
-        )
+        words = "; ".join(filter(None, (side.words.partition("\n")[0], why)))
         return error(
-            "nccl-wire-died", where=where, stage=side.stage, signal=name, words=side.words[-300:]
+            "nccl-wire-died", where=where, stage=side.stage, signal=_signal(side), words=words
         )
     if side.how == "killed":
         return error("nccl-wire-hangs", where=where, stage=side.stage)
@@ -377,6 +378,19 @@ def _failure(plugin: str, side: Side) -> Finding:
     return error(
         _FAILURES.get(side.stage, "nccl-wire-error"), where=where, stage=side.stage, failed=failed, why=why or failed
     )  # fmt: skip
+
+
+def _why(side: Side) -> str:
+    """What the plugin itself has said last about what went wrong."""
+    record = side.record
+    return record.causes[0].text if record.causes else "; ".join(record.warnings[-2:])
+
+
+def _signal(side: Side) -> str:
+    if not side.signal:
+        return f"code {side.returned}"
+    known = side.signal in set(signal.Signals)
+    return signal.Signals(side.signal).name if known else f"signal {side.signal}"
 
 
 # By the stage in which a side failed.
