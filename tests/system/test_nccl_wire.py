@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.system.netns import ADDRESSES, two_hosts
+from tests.system.netns import ADDRESSES, CABLE, Host, two_hosts
 
 from fairlead.base.nccl_verdict import Expected
 from fairlead.proof.wire import Settings, Wire, wire
@@ -24,6 +25,8 @@ PLUGIN = os.environ.get("FAIRLEAD_TEST_NET_PLUGIN", "")
 # What aws-ofi-nccl makes of Debian's libfabric: which provider it takes, by FI_PROVIDER; MB in each direction.
 PROVIDERS = {"tcp": 1100, "sockets": 1100, "net": 1100, "udp;ofi_rxd": 50, "cxi": 1}
 
+NIC = "hsn0"
+
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
 
 
@@ -33,16 +36,34 @@ def compiled(source: str, target: Path, *flags: str) -> Path:
     return target
 
 
+def rename(hosts: Sequence[Host]) -> None:
+    """Gives the ends of the cable another name: aws-ofi-nccl does not look at interfaces called veth."""
+    change = f"ip link set {CABLE} down && ip link set {CABLE} name {NIC} && ip link set {NIC} up"
+    for host in hosts:
+        subprocess.run(host.words("sh", "-c", change), check=True)
+    wait = f"until ip -brief link show {NIC} | grep -qw UP; do sleep 0.02; done"
+    for host in hosts:
+        subprocess.run(host.words("sh", "-c", wait), check=True, timeout=30)
+
+
+def sent(host: Host) -> int:
+    """Bytes that have gone from it into the cable."""
+    lines = Path(f"/proc/{host.init}/net/dev").read_text().splitlines()
+    (counters,) = [line.split() for line in lines if line.strip().startswith(f"{NIC}:")]
+    return int(counters[9])
+
+
 def between(plugin: Path | str, settings: Settings, env: dict[str, str]) -> Wire:
     """Through that plugin, from host to host, with variables for both."""
     with two_hosts() as hosts:
+        rename(hosts)
         starts = [
             host.words("env", f"TEST_ADDRESS={ADDRESSES[host.name]}", *map("=".join, env.items()))
             for host in hosts
         ]
-        before = [host.sent() for host in hosts]
+        before = [sent(host) for host in hosts]
         done = wire(str(plugin), settings, starts, environ={**os.environ, **env})
-        crossed = [host.sent() - then for host, then in zip(hosts, before, strict=True)]
+        crossed = [sent(host) - then for host, then in zip(hosts, before, strict=True)]
     moved = done.sides[0].bytes
     assert all(count >= moved for count in crossed), "the messages did not cross the cable"
     return done

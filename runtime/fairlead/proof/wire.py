@@ -39,6 +39,7 @@ os._exit(ctypes.CDLL(library).fairlead_wire(
     ctypes.c_long(int(count)), int(window), ctypes.c_double(float(wait)), ctypes.c_ulong(int(seed))))
 """
 _MOST = 1 << 22  # bytes of a side's events
+_SHOWN = 160  # characters of them in a message: what comes first, not where in the program it was
 _WORDS = 2000  # bytes of what a side prints
 _SOON_S = 2.0  # what the other side may go on once one has failed
 _POLL_S = 0.02
@@ -366,7 +367,7 @@ def _failure(plugin: str, side: Side) -> Finding:
     where = f"{side.host}: {side.path or plugin}" if side.host else plugin
     why = _why(side)
     if side.how == "died":
-        words = "; ".join(filter(None, (side.words.partition("\n")[0], why)))
+        words = "; ".join(filter(None, (" ".join(side.words.split())[:_SHOWN], why)))
         return error(
             "nccl-wire-died", where=where, stage=side.stage, signal=_signal(side), words=words
         )
