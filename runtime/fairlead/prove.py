@@ -119,11 +119,18 @@ def nccl(words: list[str]) -> int:
         for r in records
         for w in _nccl_wrong(r, differences(r, expected))
     ]
-    if not any(record.network for record in records) and not wrong:
-        wrong = [
+    silent = [r for r in records if not r.network and not differences(r, expected)]
+    if silent or not records:
+        wrong.append(
             "NCCL does not say which network it uses: set NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV"
-        ]
-        wrong += sorted({f"{cause.kind}: {cause.text}" for r in records for cause in r.causes[:1]})
+        )
+    for r in silent:
+        cause = f" ({r.causes[0].kind}: {r.causes[0].text})" if r.causes else ""
+        wrong.append(f"{r.host}, process {r.pid}: no network yet{cause}")
+    if expected.file and any(r.network and "/" not in r.plugin for r in records):
+        wrong.append(
+            f"NCCL before 2.28 does not say where its plugin is, {expected.file} was expected"
+        )
     how = "observed" if expected == Expected() else "proved"
     where = f"{_count(records, 'process', 'es')}, {_count({r.host for r in records}, 'node')}"
     if given["--json"]:

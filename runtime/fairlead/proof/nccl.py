@@ -201,7 +201,10 @@ class NcclWatch:
         """
         self._first = float("-inf")
         self._look()
-        if self.proof is None:
+        silent = [record for record in self.records if not record.network]
+        if silent:
+            on_finding(_undecided(silent))
+        elif self.proof is None:
             on_finding(self._unknown())
 
     def _look(self) -> None:
@@ -270,13 +273,15 @@ class NcclWatch:
                 yield from file_differences(found, self._expected)
 
     def _unknown(self) -> Finding:
-        causes = [cause for record in self.records for cause in record.causes[:1]]
-        if self._own and not self.records:
+        if self._own:
             return warning("nccl-proof-log-elsewhere", file=self._own)
-        if not self.records:
-            return warning("nccl-proof-no-log", folder=self._folder)
-        why = causes[0].text if causes else "it ended before it had a communicator"
-        return warning("nccl-proof-undecided", count=len(self.records), why=why)
+        return warning("nccl-proof-no-log", folder=self._folder)
+
+
+def _undecided(silent: list[Record]) -> Finding:
+    causes = [cause for record in silent for cause in record.causes[:1]]
+    why = causes[0].text if causes else "they ended before they had a communicator"
+    return warning("nccl-proof-undecided", count=len(silent), why=why)
 
 
 def _distinct(found: list[tuple[str, Difference]]) -> Iterator[tuple[str, Difference]]:

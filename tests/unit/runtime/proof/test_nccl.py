@@ -136,7 +136,7 @@ def test_watch_of_a_name_that_no_plugin_has_fails_without_a_network(tmp_path: Pa
     [
         ("", (), "no process wrote NCCL's log"),
         ("/elsewhere/log.%p", (), "log could not be read"),
-        ("", GOOD[:1], "none of 1 processes has a communicator"),
+        ("", GOOD[:1], "on 1 processes that have loaded it"),
     ],
 )
 def test_watch_that_knows_nothing_says_so(
