@@ -49,6 +49,13 @@ def core_folder() -> Path:
     return root / "runtime" / "native" if root else Path(__file__).parents[1] / "_data" / "native"
 
 
+def wire_path(cache: Path) -> Path:
+    """Where what drives plugins of NCCL is kept, or will be."""
+    if own := shipped(WIRE):
+        return _kept(cache, "wire", [own], ())
+    return _kept(cache, "wire", [_WIRE_SOURCE], _flags_of(_WIRE_SOURCE))
+
+
 def core_path(cache: Path) -> Path:
     """Where the collective core is kept, or will be: a name for each source and processor."""
     if own := shipped(CORE):
@@ -61,6 +68,11 @@ def core_path(cache: Path) -> Path:
 def witness_available(cache: Path, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether :func:`ensure_witness` has a library to copy, or a compiler to call."""
     return bool(shipped(WITNESS) or witness_path(cache).is_file() or compiler(environ))
+
+
+def wire_available(cache: Path, environ: Mapping[str, str] = os.environ) -> bool:
+    """As :func:`witness_available`, for :func:`ensure_wire`."""
+    return bool(shipped(WIRE) or wire_path(cache).is_file() or compiler(environ))
 
 
 def core_available(cache: Path, environ: Mapping[str, str] = os.environ) -> bool:
@@ -154,14 +166,13 @@ def ensure_wire(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
     Raises:
         FairleadError: exit codes as of :func:`ensure_witness`.
     """
-    own, flags = shipped(WIRE), _flags_of(_WIRE_SOURCE)
-    made = _kept(cache, "wire", [own], ()) if own else _kept(cache, "wire", [_WIRE_SOURCE], flags)
+    made = wire_path(cache)
     refuse_exposed(made.parent, cache)
     if _is_whole(made):
         return made
-    if own:
+    if own := shipped(WIRE):
         return _copied(own, made, "nccl-wire")
-    words = [*compiler(environ), *flags, str(_WIRE_SOURCE)]
+    words = [*compiler(environ), *_flags_of(_WIRE_SOURCE), str(_WIRE_SOURCE)]
     return _compiled(made, words, "native-wire-failed")
 
 
