@@ -60,6 +60,10 @@ _SIGNATURE = {
     "key_file": str,
     **{k: v for k, v in _of(Statement).items() if k != "key"},
 }
+_NCCL = {
+    "library": str, "library_file": str, "runtime": str, "plugin": str, "plugin_file": str, "interface": int,
+    "file": str, "env": Mapping[str, str], "networks": [str], "providers": [str], "devices": [str],
+}  # fmt: skip
 _PREPARED: dict[str, Any] = {
     "image": {"path": str, "digest": str, "os": str, "glibc": str, "mpis": [str]},
     "site": {"name": str, "reason": str},
@@ -70,6 +74,7 @@ _PREPARED: dict[str, Any] = {
     "env": Mapping[str, str],
     "unset": [str],
     "staging": Staging | None,
+    "nccl": (_NCCL, None),
     "lines": [Line],
     "findings": [Finding],
     "refused": bool,

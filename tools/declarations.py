@@ -19,6 +19,7 @@ from fairlead.engines.registry import ENGINES
 from fairlead.export import TARGETS
 from fairlead.launchers.registry import LAUNCHERS
 from fairlead.ml import registry as models
+from fairlead.nccl.checks.registry import CHECKS as NCCL_CHECKS
 from fairlead.schedulers.registry import SCHEDULERS
 from fairlead.swap.remedies.registry import REMEDIES
 from fairlead_build.formats.registry import FORMATS
@@ -63,6 +64,12 @@ KINDS = (
     _by_name("Schedulers", SCHEDULERS, _titled, "[Schedulers](../howto/schedulers.md)"),
     _by_name("Launchers", LAUNCHERS, _titled, "[In a job](../howto/schedulers.md#in-a-job)"),
     _by_name("Swap remedies", REMEDIES, _titled),
+    _by_name(
+        "Checks of NCCL's network",
+        NCCL_CHECKS,
+        lambda name, check: (name, check.about),
+        "[NCCL's network](../howto/nccl.md#checks)",
+    ),
     _by_name(
         "Doctor checks",
         CHECKS,

@@ -208,6 +208,32 @@ def test_swap_remedy_is_one_file(tmp_path: Path) -> None:
     assert "| `quiet` | asks the MPI for silence |" in listed(made)
 
 
+NCCL_CHECK = """
+    from fairlead.base.errors import Finding, Severity
+    from fairlead.nccl.checks.model import Check
+
+    class Loud(Check):
+        about = "NCCL is not too loud"
+
+        def look(self, case):
+            yield Finding(Severity.WARNING, f"{case.library.title} is loud", check="loud")
+
+    CHECK = Loud()
+"""
+
+
+def test_check_of_nccl_is_one_file(tmp_path: Path) -> None:
+    made = install(tmp_path, "fairlead.nccl.checks", "loud", "CHECK", NCCL_CHECK)
+    checked = (
+        "from tests.support.nccl import gpu_image, gpu_plan\n"
+        "from fairlead.swap.checks import check\n"
+        "print([f.what for f in check(gpu_plan(gpu_image('2.27.5'))) if f.check == 'loud'])\n"
+    )
+    done = made.python("-c", checked)
+    assert done.stdout == "['NCCL 2.27.5 is loud']\n", done.stderr
+    assert "| `loud` | NCCL is not too loud |" in listed(made)
+
+
 def test_declaration_that_fails_to_load_is_named(tmp_path: Path) -> None:
     made = install(tmp_path, "fairlead.engines", "broken", "ENGINE", "raise RuntimeError('no')\n")
     done = made.python("-m", "fairlead", "run", "--help")

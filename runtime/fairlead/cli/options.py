@@ -28,6 +28,7 @@ from fairlead.swap.shell_python import sort
 DEFAULT_SHAPE = Shape()
 _MPI4PY = "MPI4PY_LIBMPI"
 _GPU = "MPICH_GPU_SUPPORT_ENABLED"
+_NCCL = ("NCCL_", "RCCL_", "OFI_NCCL_", "FI_")
 # The plan sets these itself, and adds the user's to its own.
 MERGED = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD"})
 SEARCHED = ("PATH", "PYTHONPATH")  # where a container looks for programs and modules
@@ -37,6 +38,18 @@ def _mode(context: click.Context, option: click.Parameter, mode: str) -> str:
     if mode not in rendezvous_modes():
         raise click.BadParameter(f"{mode}: no such mode. {suggest(mode, rendezvous_modes())}")
     return mode
+
+
+def _plugin(context: click.Context, option: click.Parameter, nccl: str) -> str:
+    if nccl in ("auto", "host", "image"):
+        return nccl
+    if "/" not in nccl:
+        near = suggest(nccl, ("auto", "host", "image"))
+        raise click.BadParameter(f"{nccl}: auto, host, image, or the path of a plugin. {near}")
+    path = Path(nccl).absolute()
+    if not path.exists():
+        raise click.BadParameter(f"{nccl}: there is no such file or folder")
+    return str(path)
 
 
 ENV = option("--env NAME=VALUE", "Set a variable in the container. Repeatable.")
@@ -114,6 +127,14 @@ class Planning:
         names=REGISTRY.names,
     )
 
+    nccl: str = option(
+        "--nccl auto|host|image|FILE",
+        "Network plugin of NCCL and RCCL: the host's, none but the image's own, or this file.  "
+        "[default: auto, the host's if ranks get GPUs]",
+        default="auto",
+        callback=_plugin,
+    )
+
     def __post_init__(self) -> None:
         asked_for(self.comm, {}, {})  # refuses an unknown name before any other work
 
@@ -169,7 +190,19 @@ class Planning:
             shape=shape,
             comm=comm,
             comm_by=comm_by,
+            nccl=self.nccl,
+            nccl_env=_of_nccl(environ, variables),
         )
+
+
+def _of_nccl(environ: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
+    """The user's variables of NCCL, RCCL and libfabric: those of ``--env`` precede the shell's for the container."""
+    values = {name: value for name, value in environ.items() if name.startswith(_NCCL)}
+    for prefix in ("SINGULARITYENV_", "APPTAINERENV_"):
+        for name, value in environ.items():
+            if name.removeprefix(prefix).startswith(_NCCL) and name.startswith(prefix):
+                values[name.removeprefix(prefix)] = value
+    return {**values, **{name: v for name, v in variables.items() if name.startswith(_NCCL)}}
 
 
 @dataclass(frozen=True, kw_only=True)

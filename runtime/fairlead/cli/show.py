@@ -12,6 +12,7 @@ from fairlead.base.errors import ExitCode, Finding, Severity
 from fairlead.base.serde import to_json
 from fairlead.cli.screen import answer, finding_lines, table
 from fairlead.image.signature import Verified
+from fairlead.nccl.model import NcclPlan
 from fairlead.proof.verdict import Proof, RankProof
 from fairlead.rendezvous.worlds import World
 from fairlead.session.gradients import CommChoice
@@ -22,6 +23,7 @@ _MANY = 32  # ranks that a screen has room for
 _TITLES = {
     "replace": "Replaces",
     "keep": "Keeps",
+    "network": "NCCL's network",
     "stage": "Staged from the host",
     "alias": "Aliases",
     "isolate": "Kept apart",
@@ -29,6 +31,7 @@ _TITLES = {
     "env": "Variables in the container",
     "rank": "Variables of each rank, for frameworks",
     "behind": "The image's own, kept behind them",
+    "undone": "The image's own, undone",
     "unset": "Not passed on",
     "engine": "Engine options",
     "stage-data": "Data on the nodes",
@@ -109,9 +112,30 @@ def world_line(world: World) -> str:
 
 
 def swap_line(plan: Plan) -> str:
-    """Which MPI runs, in one line."""
+    """Which MPI runs, in one line, and which network plugin NCCL gets, if it gets one."""
     swaps = (line.what for line in plan.lines if line.kind in ("replace", "keep"))
-    return next(swaps, plan.planned_title)
+    swap = next(swaps, plan.planned_title)
+    if plan.nccl is None:
+        return swap
+    return f"{swap}; {plan.nccl.host.plugin.title} of the host for {plan.nccl.library.title}"
+
+
+def nccl_json(plan: NcclPlan) -> dict[str, Any]:
+    """Which network plugin serves which NCCL."""
+    library, plugin = plan.library, plan.host.plugin
+    return {
+        "library": library.title,
+        "library_file": library.path,
+        "runtime": library.runtime,
+        "plugin": plugin.title,
+        "plugin_file": plugin.path,
+        "interface": plan.interface,
+        "file": plan.file,
+        "env": plan.env,
+        "networks": plan.networks,
+        "providers": plan.providers,
+        "devices": plan.devices,
+    }
 
 
 def dry_run(kind: str, prepared: Prepared, steps: list[str], as_json: bool) -> int:
@@ -150,6 +174,7 @@ def prepared_json(prepared: Prepared) -> dict[str, Any]:
         "env": plan.env,
         "unset": plan.unset,
         "staging": plan.staging,
+        "nccl": nccl_json(plan.nccl) if plan.nccl else None,
         "lines": plan.lines,
         "findings": prepared.findings,
         "refused": prepared.refused,

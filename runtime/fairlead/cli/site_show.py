@@ -18,7 +18,7 @@ from fairlead.site.model import COUNTED, UNSOURCED, Origin
 
 _SECTIONS = (
     "detect", "scheduler", "launcher", "engine", "fabric", "mpi", "dependencies", "binds", "devices",
-    "environment", "gpu", "comm", "storage", "node", "images", "watchdog",
+    "environment", "gpu", "comm", "nccl", "storage", "node", "images", "watchdog",
 )  # fmt: skip
 _KEY = 15  # characters; the value of a longer key begins on the next line
 

@@ -28,6 +28,7 @@ from fairlead.engines import registry as engines
 from fairlead.engines.model import Engine
 from fairlead.mpi import host
 from fairlead.mpi.host import HostMpi
+from fairlead.nccl.model import HostNccl
 from fairlead.site import Site
 from fairlead.site.resolved_paths import NOTHING, Here, look
 
@@ -50,6 +51,7 @@ class Capture:
         mpis: the preferred first, as :func:`fairlead.mpi.host.discover` orders them.
         here: what of the profile's paths is there.
         facts: what detection saw of it.
+        nccl: its network plugins; None in captures of older versions.
     """
 
     node: str
@@ -61,6 +63,7 @@ class Capture:
     mpis: tuple[HostMpi, ...]
     facts: SiteFacts
     here: Here = NOTHING
+    nccl: HostNccl | None = None
 
 
 def take(
@@ -75,6 +78,7 @@ def take(
         FairleadError: exit code 2; no profile fits, or a prefix holds no MPI.
     """
     from fairlead.detect.gather import here as facts_here  # not needed to read captures
+    from fairlead.detect.network import nccl_host
 
     chosen, reason = sites.resolve(site, environ)
     by_path = {
@@ -98,6 +102,7 @@ def take(
         mpis=tuple(by_path.values()),
         facts=facts_here(environ),
         here=look(chosen, environ),
+        nccl=nccl_host(chosen, environ),
     )
 
 

@@ -45,6 +45,7 @@ class Elf:
             that defines them: those that must be there when it is loaded, and those that are looked up at the first
             call. Libraries with symbol versions are left out, for they keep what they once had.
         tied: MPIs of the image that its loading finds by a DT_RPATH, its own or that of what loads.
+        nccl_exports: what it defines of NCCL's interface to programs and to plugins, as far as that identifies one.
     """
 
     path: str
@@ -66,6 +67,7 @@ class Elf:
     tied: tuple[str, ...] = ()
     imports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     calls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    nccl_exports: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -140,6 +142,59 @@ class MpiLibrary:
 
 
 @dataclass(frozen=True)
+class NcclLibrary:
+    """A libnccl or librccl, identified from its file.
+
+    Attributes:
+        path: the real file, absolute in its root.
+        kind: ``nccl`` or ``rccl``.
+        version: ``2.27.5``; empty if the file does not contain it.
+        runtime: what it was built for: ``cuda12.4``, ``rocm6.2``; empty if unknown.
+    """
+
+    path: str
+    soname: str
+    kind: str
+    version: str
+    runtime: str
+    elf: Elf
+
+    @property
+    def title(self) -> str:
+        """``NCCL 2.27.5``; for messages."""
+        return f"{self.kind.upper()} {self.version}".strip()
+
+
+@dataclass(frozen=True)
+class NetPlugin:
+    """A plugin of NCCL or RCCL, identified from its file.
+
+    Attributes:
+        path: the real file, absolute in its root.
+        interfaces: versions of each interface that it exports, by kind: ``net``, ``collnet``, ``tuner``,
+            ``profiler``, ``gin``; ascending.
+        name: of the network that it reports, ``Libfabric``; empty if unknown.
+        release: of aws-ofi-nccl, ``1.18.0``; empty if unknown.
+        runtime: what it was built for: ``cuda12``, ``rocm6``; empty if unknown.
+        opens: names that it passes to dlopen: ``libcuda.so``.
+    """
+
+    path: str
+    soname: str
+    interfaces: Mapping[str, tuple[int, ...]]
+    name: str
+    release: str
+    runtime: str
+    opens: tuple[str, ...]
+    elf: Elf
+
+    @property
+    def title(self) -> str:
+        """``aws-ofi-nccl 1.18.0``, or the name of its file; for messages."""
+        return f"aws-ofi-nccl {self.release}" if self.release else posixpath.basename(self.path)
+
+
+@dataclass(frozen=True)
 class ImageFacts:
     """What the plan must know of an image's tree.
 
@@ -162,6 +217,11 @@ class ImageFacts:
         capable: programs with an MPI that have file capabilities.
         set_ids: those that change to another user or group than root's, and what their loader does not find of what
             they need: it ignores LD_LIBRARY_PATH for them.
+        nccl: every libnccl and librccl in it.
+        net_plugins: every plugin of theirs.
+        nccl_conf: what /etc/nccl.conf or /etc/rccl.conf sets.
+        nccl_mapped: of files that need an NCCL, the real path of what their loader finds; empty: nothing.
+        drivers: paths of GPU driver libraries in it, as CUDA's compatibility package brings one.
     """
 
     arch: str
@@ -181,3 +241,8 @@ class ImageFacts:
     named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     capable: tuple[str, ...] = ()
     set_ids: Mapping[str, str] = field(default_factory=dict)
+    nccl: tuple[NcclLibrary, ...] = ()
+    net_plugins: tuple[NetPlugin, ...] = ()
+    nccl_conf: Mapping[str, str] = field(default_factory=dict)
+    nccl_mapped: Mapping[str, str] = field(default_factory=dict)
+    drivers: tuple[str, ...] = ()

@@ -38,6 +38,10 @@ TEXTS = (
     (b"ompi_mpi_init: ", "openmpi"),
     (b"mpi_init:startup:", "openmpi"),
 )
+# NCCL's own: two functions that every program calls, and what plugins export, by kind and version.
+_NCCL = re.compile(
+    rb"ncclGetVersion\0|ncclCommInitRank\0|ncclProfiler_v\d+\0|nccl(?:Net|CollNet|Tuner|Gin)Plugin_v\d+\0"
+)
 # Linkers let a name share the end of a longer one, so what precedes it says nothing.
 _OPENS = (b"dlopen\0", b"dlmopen\0")
 _STARTS = (
@@ -45,6 +49,7 @@ _STARTS = (
     b"posix_spawn\0", b"posix_spawnp\0", b"system\0", b"popen\0",
 )  # fmt: skip
 _WEAK = 2  # STB_WEAK
+_LONGEST_NAME = 256
 _BIND_NOW, _NOW = 0x8, 0x1  # DF_BIND_NOW, DF_1_NOW
 _PIE = 0x08000000  # DF_1_PIE, the only sign of a static-pie program
 
@@ -179,6 +184,68 @@ def _symbols_of(file: _File) -> Symbols:
         return _dynamic_symbols(elf)
 
 
+def texts(path: Path, pattern: bytes) -> list[tuple[bytes, ...]]:
+    """The groups of each match of a regular expression in the constants of an ELF file.
+
+    Raises:
+        NotElf: it is no ELF file, or a damaged one.
+        OSError: it cannot be read.
+    """
+    with _opened(path) as elf, _constants(elf) as (data, parts):
+        looked = re.compile(pattern, re.DOTALL)
+        found = (m for begin, end in parts for m in looked.finditer(data, begin, end))
+        return [match.groups() for match in found]
+
+
+def first_pointed_text(path: Path, symbol: str) -> str:
+    """The text that the first member of an object points to: that of ``const char *name`` in C; empty if unknown.
+
+    Raises:
+        NotElf: it is no ELF file, or a damaged one.
+        OSError: it cannot be read.
+    """
+    with _opened(path) as elf, _constants(elf) as (data, _):
+        if elf.elfclass != 64 or (place := _address_of(elf, symbol)) is None:
+            return ""
+        target = _relocated(elf, place)
+        if target is None:
+            offset = _offset_of(elf, place)
+            raw = b"" if offset is None else data[offset : offset + 8]
+            target = int.from_bytes(raw, "little" if elf.little_endian else "big")
+        begin = _offset_of(elf, target) if target else None
+        if begin is None:
+            return ""
+        text = data[begin : begin + _LONGEST_NAME].partition(b"\0")[0]
+        return text.decode("ascii", "replace") if text.isascii() else ""
+
+
+def _address_of(elf: ELFFile, symbol: str) -> int | None:
+    strings, table = _names(elf), cast(Any, elf.get_section_by_name(".dynsym"))
+    starts = {m.start() for m in re.finditer(re.escape(symbol.encode()) + rb"\0", strings)}
+    value = 4 if elf.elfclass == 64 else 1
+    entries = _symbols(elf, table) if table else iter(())
+    return next((e[value] for e, _, index in entries if index and e[0] in starts), None)
+
+
+def _relocated(elf: ELFFile, place: int) -> int | None:
+    """What a relative relocation writes to an address; the other kinds name a symbol, and no text has one."""
+    section: Any = elf.get_section_by_name(".rela.dyn")
+    layout = struct.Struct(("<" if elf.little_endian else ">") + "QQq")
+    data = _data(section) if section else b""
+    for offset, info, addend in layout.iter_unpack(data[: len(data) // layout.size * layout.size]):
+        if offset == place and not info >> 32:
+            return cast(int, addend)
+    return None
+
+
+def _offset_of(elf: ELFFile, address: int) -> int | None:
+    """Where in the file an address is."""
+    for segment in _segments(elf, "PT_LOAD"):
+        if 0 <= address - segment["p_vaddr"] < segment["p_filesz"]:
+            return cast(int, segment["p_offset"] + address - segment["p_vaddr"])
+    return None
+
+
 def _dynamic_symbols(elf: ELFFile) -> Symbols:
     table: Any = elf.get_section_by_name(".dynsym")
     strings = _names(elf)
@@ -243,7 +310,18 @@ def _facts(elf: ELFFile, name: str) -> Elf:
         can_start=can_start,
         opens=any(name in names for name in _OPENS),
         starts=can_start and _starts(elf, names if interpreter else None),
+        nccl_exports=_nccl_exports(elf, names),
     )
+
+
+def _nccl_exports(elf: ELFFile, names: bytes) -> tuple[str, ...]:
+    """What identifies an NCCL or a plugin of one, of the symbols that a file defines."""
+    wanted = {match.start(): match[0][:-1].decode() for match in _NCCL.finditer(names)}
+    if not wanted:
+        return ()
+    table: Any = elf.get_section_by_name(".dynsym")
+    defined = (entry[0] for entry, _, index in _symbols(elf, table) if index != 0)
+    return tuple(sorted(wanted[start] for start in wanted.keys() & set(defined)))
 
 
 def _starts(elf: ELFFile, names: bytes | None) -> bool:
@@ -280,25 +358,26 @@ def _held(elf: ELFFile, can_start: bool) -> str:
     inits = {m.start() + shift for m in re.finditer(sign, names) for shift in (0, -1)}
     if inits and any(e[0] in inits and index != 0 for e, _, index in _symbols(elf, table)):
         return "openmpi" if b"ompi_mpi_comm_world\0" in names else "mpich"
-    part: Any = elf.get_section_by_name(".rodata")
-    loaded = [s for s in elf.iter_segments() if s["p_type"] == "PT_LOAD"]
-    parts = (
-        [(part["sh_offset"], part["sh_size"])]
-        if part
-        else [(s["p_offset"], s["p_filesz"]) for s in loaded]
-    )
-    with mmap.mmap(elf.stream.fileno(), 0, prot=mmap.PROT_READ) as data:
-        if (
-            sum(max(min(size, len(data) - begin), 0) for begin, size in parts)
-            > _MOST_SEARCHED_BYTES
-        ):
-            raise TooCostly(
-                f"it has more than {_MOST_SEARCHED_BYTES >> 30} GiB to search for an MPI"
-            )
+    with _constants(elf) as (data, parts):
         for text, family in TEXTS:
-            if any(data.find(text, begin, begin + size) >= 0 for begin, size in parts):
+            if any(data.find(text, begin, end) >= 0 for begin, end in parts):
                 return family
     return ""
+
+
+@contextmanager
+def _constants(elf: ELFFile) -> Iterator[tuple[mmap.mmap, list[tuple[int, int]]]]:
+    """A file's content, and where in it constants are: from, to."""
+    part: Any = elf.get_section_by_name(".rodata")
+    if part:
+        sized = [(part["sh_offset"], part["sh_size"])]
+    else:
+        sized = [(s["p_offset"], s["p_filesz"]) for s in _segments(elf, "PT_LOAD")]
+    with mmap.mmap(elf.stream.fileno(), 0, prot=mmap.PROT_READ) as data:
+        parts = [(begin, min(begin + size, len(data))) for begin, size in sized]
+        if sum(max(end - begin, 0) for begin, end in parts) > _MOST_SEARCHED_BYTES:
+            raise TooCostly(f"it has more than {_MOST_SEARCHED_BYTES >> 30} GiB to search")
+        yield data, parts
 
 
 def _tags(dynamic: Any) -> dict[str, list[str]]:

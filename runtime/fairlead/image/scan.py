@@ -6,12 +6,15 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from fairlead.base.paths import resolve_in
 from fairlead.base.regular import open_regular
+from fairlead.elf import nccl_symbols
 from fairlead.elf import reader as elf_file
 from fairlead.elf.facts import Elf, ImageFacts, MpiLibrary
 from fairlead.elf.mpi_symbols import (
@@ -28,7 +31,9 @@ from fairlead.image.imports import own_libraries, with_imports
 from fairlead.image.objects import Objects, first_line, target_of
 from fairlead.image.packages import os_release, walk
 
+T = TypeVar("T")
 _PYTHON = re.compile(r"python(3\.\d+)$")
+_DRIVERS = ("libcuda.so.1",)
 
 
 def scan_tree(root: Path, budget: Budget | None = None) -> ImageFacts:
@@ -103,7 +108,49 @@ def scan_tree(root: Path, budget: Budget | None = None) -> ImageFacts:
         capable=tuple(path for path in started if _is_capable(root, path)),
         set_ids={path: objects.unfound(path) for path in started if _sets_ids(root, path)},
         named=objects.named(scripts, {elf.path for elf in consumers if elf.can_start}, mpis),
+        nccl=tuple(_found(root, elves, nccl_symbols.library, budget)),
+        net_plugins=tuple(_found(root, elves, nccl_symbols.plugin, budget)),
+        nccl_conf=_nccl_conf(root, budget),
+        nccl_mapped={
+            path: next((real for name, real in needed.items() if nccl_symbols.is_request(name)), "")
+            for path, needed in objects.needs.items()
+            if any(map(nccl_symbols.is_request, elves[path].needed))
+        },
+        drivers=tuple(
+            sorted(p for p, e in elves.items() if e.soname in _DRIVERS and "/stubs/" not in p)
+        ),
     )
+
+
+def _found(
+    root: Path,
+    elves: Mapping[str, Elf],
+    identify: Callable[[Path, Elf], T | None],
+    budget: Budget,
+) -> Iterator[T]:
+    """What ``identify`` makes of the files of a tree, by path."""
+    for path, elf in sorted(elves.items()):
+        try:
+            made = identify(root / path.lstrip("/"), elf)
+        except TooCostly as exc:
+            raise budget.costly(root / path.lstrip("/"), str(exc)) from None
+        except NotElf:
+            continue  # damaged where nothing else looks
+        if made:
+            budget.clock(path)
+            yield made
+
+
+def _nccl_conf(root: Path, budget: Budget) -> dict[str, str]:
+    """What NCCL or RCCL reads in the image's /etc, as it reads it: ``NAME=VALUE`` lines, the first of a name."""
+    values: dict[str, str] = {}
+    for name in ("etc/nccl.conf", "etc/rccl.conf"):
+        there = resolve_in(root, root / name)
+        with suppress(OSError):
+            text = budget.text(there) if there else ""
+            for key, value in nccl_symbols.conf(text).items():
+                values.setdefault(key, value)
+    return values
 
 
 def _content(path: Path, budget: Budget) -> Elf | str:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -405,7 +405,7 @@ def _opened(
     plugins: dict[str, Plugins] = {}
     known = {elf.path: elf for elf in closure}
     behind: dict[str, Elf] = {}
-    found = {p.folder: p for p in _plugins([*closure, library.elf])}
+    found = {p.folder: p for p in modules_of([*closure, library.elf])}
     while found:
         plugins.update(found)
         modules = [Path(path) for p in found.values() for path in p.files]
@@ -414,7 +414,7 @@ def _opened(
         new = [e for e in more if e.path not in inside and e.path not in known]
         known |= {e.path: e for e in new}
         behind |= {e.path: e for e in new}
-        found = {p.folder: p for p in _plugins(new) if p.folder not in plugins}
+        found = {p.folder: p for p in modules_of(new) if p.folder not in plugins}
     return tuple(plugins.values()), tuple(behind.values())
 
 
@@ -429,7 +429,8 @@ _OPENERS = (
 )  # fmt: skip
 
 
-def _plugins(closure: list[Elf]) -> Iterator[Plugins]:
+def modules_of(closure: Iterable[Elf]) -> Iterator[Plugins]:
+    """The modules that libraries open at run time, for those that are known to."""
     for elf in closure:
         for start, variable, names, pattern in _OPENERS:
             for name in names if elf.soname.startswith(start) else ():

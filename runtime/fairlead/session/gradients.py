@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from fairlead import native
@@ -165,7 +165,7 @@ def facts_of(
     wheels = image.packages.get("wheel") or {}
     plugin = environ.get(PLUGIN, "") or next(iter(here.plugin), "")
     words = (*engine.options, *request.engine_args, *site.gpu.options.get(engine.kind, ()))
-    shown = any(_SHOWS.match(word) for word in words)
+    shown = shows_gpus(words)
     core = elsewhere or native.core_available(cache_dir(environ), environ)
     return CommFacts(
         asked=request.comm,
@@ -183,6 +183,11 @@ def facts_of(
         ordered=is_ordered(environ),
         no_core="" if core else "this machine has no C++ compiler",
     )
+
+
+def shows_gpus(words: Iterable[str]) -> bool:
+    """Whether words for an engine show a node's GPUs to a container."""
+    return any(_SHOWS.match(word) for word in words)
 
 
 def onto(plan: Plan, choice: CommChoice) -> Plan:

@@ -36,7 +36,7 @@ from fairlead.launchers import registry
 from fairlead.launchers.model import Launcher
 from fairlead.rendezvous import dead_ends
 from fairlead.schedulers.registry import find_allocation
-from fairlead.session import gradients
+from fairlead.session import gradients, network
 from fairlead.session.choose import Situation, host_mpi, launcher_for, outside
 from fairlead.session.gradients import CommChoice
 from fairlead.session.model import Choices, Prepared
@@ -90,12 +90,11 @@ def prepare(
     situation, comm = _with_gradients(
         Situation(choices, image, request, site, there, by_profile, paths, engine, environ)
     )
-    planned = gradients.onto(_plan(situation), comm)
+    nodes = _nodes(request, choices, environ)
+    planned = gradients.onto(_plan(situation, nodes, comm.on_gpus), comm)
     findings = (
         *_findings(planned, situation, comm),
-        *dead_ends.refused(
-            image_name, request.command, request.ranks, _nodes(request, choices, environ)
-        ),
+        *dead_ends.refused(image_name, request.command, request.ranks, nodes),
         *_still_signed(verified, image, image_name),
     )
     return Prepared(image, planned, findings, reason, comm, verified)
@@ -127,7 +126,7 @@ def _with_gradients(found: Situation) -> tuple[Situation, CommChoice]:
     return replace(found, engine=engine, request=request), comm
 
 
-def _plan(situation: Situation) -> Plan:
+def _plan(situation: Situation, nodes: int, on_gpus: bool) -> Plan:
     image, environ = situation.image, situation.environ
     host, notes = host_mpi(situation)
     request = replace(situation.request, family=host.library.family if host else None)
@@ -153,6 +152,7 @@ def _plan(situation: Situation) -> Plan:
             isolate=bool(find_patchelf()),
             paths=situation.paths,
             opened=unpack.opened(image, situation.engine, cache),
+            nccl=network.ask(situation, nodes, on_gpus, host if request.mpi == "host" else None),
         )
     )
 

@@ -29,7 +29,7 @@ from fairlead.site.model import Site
 CHOSEN = "FAIRLEAD_SITE"
 REPLACE, EXTEND = "FAIRLEAD_SITES", "FAIRLEAD_SITES_EXTRA"
 SYSTEM = Path("/etc/fairlead/sites.d")
-_SCHEMA = 3
+_SCHEMA = 4
 
 
 def folders(environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:

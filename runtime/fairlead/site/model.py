@@ -170,6 +170,41 @@ class Gradients:
 
 
 @dataclass(frozen=True)
+class NcclSite:
+    """NCCL's or RCCL's network plugin of the site; all patterns are of the machine.
+
+    Attributes:
+        folders, libraries: patterns of folders with the plugin, and with libfabric and what else it needs.
+        files: patterns of single libraries that it needs.
+        plugins, versions: releases of the plugin and of NCCL that the site names.
+        networks: names that NCCL may print; the first is that of NCCL_NET. Empty if not known.
+        providers: libfabric's, that the plugin may choose; empty if not known.
+        interfaces: prefixes, as NCCL_SOCKET_IFNAME has them.
+        single_node: NCCL_NET is set for runs on a single node too.
+        env: variables to set.
+        directives: options of the job without which ``env`` does not take effect.
+        annotations: by which the site's engine brings the plugin.
+        alternatives: variables that other sources set to other values, by the name of the source;
+            their origins are :attr:`Site.origins` ``["nccl.alternatives.NAME"]``.
+    """
+
+    folders: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
+    providers: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] = ()
+    single_node: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+    directives: tuple[str, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    alternatives: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Storage:
     """Where data can be stored near a node. Paths may contain variables of the job, e.g. ``$SCRATCH``."""
 
@@ -258,6 +293,7 @@ class Site:
     environment: Environment = field(default_factory=Environment)
     gpu: Gpu = field(default_factory=Gpu)
     comm: Gradients = field(default_factory=Gradients)
+    nccl: NcclSite = field(default_factory=NcclSite)
     storage: Storage = field(default_factory=Storage)
     node: Node = field(default_factory=Node)
     images: Images = field(default_factory=Images)

@@ -50,6 +50,17 @@ CommBackendName = Annotated[
     AfterValidator(_comm_backend),
     Field(json_schema_extra=lambda s: s.update(enum=["", *comm_backend.REGISTRY.names()])),
 ]
+# A pattern would be taken for a name by NCCL, which compares whole words without regard to case.
+NetworkName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 _.-]{0,63}$")]
+ProviderName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_;-]{0,63}$")]
+Release = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+){1,3}([+-][A-Za-z0-9.]+)?$")]
+NcclVariables = dict[
+    Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")],
+    Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$", max_length=1024)],
+]
+Annotations = dict[
+    Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,252}$")], Text
+]
 FabricKind = Literal["aries", "slingshot", "infiniband", "omni-path", "efa", "ethernet", "none"]
 
 GUESS = "guess"  # the source that needs no entry
@@ -192,6 +203,37 @@ class CommSection(Section):
     plugin: Globs = key("patterns of folders with the site's module dl_comm", ())
 
 
+class NcclSection(Section):
+    """NCCL's or RCCL's network plugin of the site."""
+
+    folders: Globs = key(
+        "patterns of folders with its plugin, libnccl-net*.so or librccl-net*.so", ()
+    )
+    libraries: Globs = key("patterns of folders with libfabric and what else the plugin needs", ())
+    files: Globs = key(
+        "patterns of single libraries that the plugin needs, of folders that no container may see as a whole",
+        (),
+    )
+    modules: Words = key("modules that bring the plugin", ())
+    plugins: tuple[Release, ...] = key("releases of the plugin that the site names", ())
+    versions: tuple[Release, ...] = key("versions of NCCL that the site names", ())
+    networks: tuple[NetworkName, ...] = key(
+        "names of networks that a run may use, as NCCL prints them; the first is asked for", ()
+    )
+    providers: tuple[ProviderName, ...] = key(
+        "libfabric providers that the plugin may choose; `tcp` is one only where TCP is the network",
+        (),
+    )
+    interfaces: Words = key("prefixes of the interfaces that NCCL starts on", ())
+    single_node: bool = key("whether NCCL_NET is set for runs on a single node too", False)
+    env: NcclVariables = key("variables to set for NCCL and the libfabric under its plugin", dict)
+    directives: Words = key("options of a job that the variables need to take effect", ())
+    annotations: Annotations = key("annotations by which the site's engine brings the plugin", dict)
+    alternatives: dict[Name, NcclVariables] = key(
+        "what other sources set instead: variables by the entry of [sources] that states them", dict
+    )
+
+
 class StorageSection(Section):
     shared: str = key("the file system for a job's data", "")
     node_local: str = key("a disk local to each node", "")
@@ -246,6 +288,7 @@ class SiteProfile(Strict):
     environment: EnvironmentSection = Field(default_factory=EnvironmentSection)
     gpu: GpuSection = Field(default_factory=GpuSection)
     comm: CommSection = Field(default_factory=CommSection)
+    nccl: NcclSection = Field(default_factory=NcclSection)
     storage: StorageSection = Field(default_factory=StorageSection)
     node: NodeSection = Field(default_factory=NodeSection)
     watchdog: WatchdogSection = Field(default_factory=WatchdogSection)

@@ -19,10 +19,12 @@ from fairlead.engines.registry import ENGINES
 from fairlead.launchers.pmi import connects, pmi_said
 from fairlead.mpi.cross_abi import crossing, some
 from fairlead.mpi.host import HostMpi, needs
+from fairlead.nccl.checks.registry import CHECKS as NCCL_CHECKS
 from fairlead.swap.family import image_family, in_reach, own_mpi, speaks
 from fairlead.swap.glibc import Glibc, GlibcWay, host_glibc
 from fairlead.swap.link import Linked, link
 from fairlead.swap.model import MOUNT, Plan
+from fairlead.swap.network import case as nccl_case
 from fairlead.swap.reach import (
     Kind,
     by_family,
@@ -447,7 +449,20 @@ def architecture(plan: Plan, host: HostMpi) -> Iterator[Finding]:
         yield error("architecture", arch=arch, machine=machine, image=plan.image)
 
 
+def network(plan: Plan) -> Iterator[Finding]:
+    """The host's network plugin must serve the image's NCCL; see :mod:`fairlead.nccl.checks`."""
+    if (case := nccl_case(plan)) is None:
+        return
+    found = [finding for one in NCCL_CHECKS for finding in one.look(case)]
+    yield from found
+    if case.plan and not any(f.severity is Severity.ERROR for f in found):
+        plugin, library = case.plan.host.plugin, case.library
+        what = f"{plugin.title} of the host serves {library.title} of the image"
+        how = f"net interface v{case.plan.interface}, " if case.plan.interface else ""
+        yield _ok("nccl", what, f"{how}{plugin.path}")
+
+
 CHECKS: tuple[Check, ...] = (
     architecture, program, families, gpu, abi_family, launcher_family, pmi, symbols, glibc, rpath, static,
-    python_prefix, names, closure, namespaces, engine_settings, user_libraries,
+    python_prefix, names, closure, namespaces, engine_settings, user_libraries, network,
 )  # fmt: skip

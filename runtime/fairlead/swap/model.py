@@ -10,12 +10,16 @@ from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
 from fairlead.engines.model import Engine
 from fairlead.launchers.model import Launcher, Shape
 from fairlead.mpi.host import HostMpi
+from fairlead.nccl import model as nccl_model
+from fairlead.nccl.decide import Decision
+from fairlead.nccl.model import Ask, NcclPlan
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import NOTHING, Here
 from fairlead.swap.glibc import Glibc
 
 ROOM = "/opt/fairlead"  # every path that fairlead adds to a container is below this folder
 MOUNT = "/opt/fairlead/mpi"  # where the staged host MPI appears in every container
+NCCL_MOUNT = nccl_model.MOUNT
 WITNESS = "/opt/fairlead/witness.so"  # the library that proves a launch from inside its ranks
 RUN_MOUNT = "/opt/fairlead/run"  # where the run's folder appears
 OUTPUT_MOUNT = "/opt/fairlead/output"  # where the folder of the ranks' logs appears
@@ -64,6 +68,8 @@ class Request:
         label: the rank stands before each line of its output.
         rendezvous: whose variables the ranks get, as :func:`fairlead.rendezvous.choose.frameworks` takes it.
         comm, comm_by: the requested gradient backend and the option or variable that requests it; may be "".
+        nccl: whose network plugin NCCL uses: ``auto``, ``host``, ``image``, or the path of one.
+        nccl_env: the user's variables of NCCL, RCCL and libfabric.
     """
 
     mpi: str = "host"
@@ -91,6 +97,8 @@ class Request:
     label: bool = False
     rendezvous: str = "none"
     family: AbiFamily | None = None
+    nccl: str = "auto"
+    nccl_env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -107,8 +115,23 @@ class StagedFile:
 
 
 @dataclass(frozen=True)
+class Stub:
+    """A library that fairlead makes, with nothing in it but the need for another; see :mod:`fairlead.elf.stub`.
+
+    Attributes:
+        target: its path below the staged folder.
+        needed: the name of the library that it leads to.
+        machine: as :class:`~fairlead.elf.facts.Elf` has it.
+    """
+
+    target: str
+    needed: str
+    machine: str
+
+
+@dataclass(frozen=True)
 class Staging:
-    """The folder that holds the host's MPI for a container.
+    """A folder that holds libraries of the host for a container: its MPI, or NCCL's network plugin.
 
     Attributes:
         key: hash of the content; the folder's name.
@@ -119,7 +142,8 @@ class Staging:
     key: str
     files: tuple[StagedFile, ...]
     aliases: tuple[tuple[str, str], ...]
-    folders: tuple[tuple[str, str], ...]
+    folders: tuple[tuple[str, str], ...] = ()
+    stubs: tuple[Stub, ...] = ()
 
     def lacking(self, names: Iterable[str]) -> list[str]:
         """Of some libraries' names, those that lead to nothing in its ``lib``."""
@@ -142,6 +166,7 @@ class Inputs:
         alone: each copy must find its neighbours without LD_LIBRARY_PATH, if patchelf can do that.
         paths: the profile's paths that exist on the machine.
         opened: what the engine opens, if not the image itself.
+        nccl: what is wanted of NCCL.
     """
 
     image: str
@@ -158,6 +183,7 @@ class Inputs:
     alone: bool = True
     paths: Here = NOTHING
     opened: str = ""
+    nccl: Ask = field(default_factory=Ask)
 
     @property
     def swapped_in(self) -> HostMpi | None:
@@ -184,6 +210,9 @@ class Plan:
         unset: variables of the user's shell that must not reach the container.
         devices: device nodes that the container needs.
         opened: what the engine opens: the image, or the folder it was unpacked to.
+        nccl: the network plugin that the host gives to the image's NCCL; None if it gives none.
+        nccl_staging: the folder for it.
+        nccl_ask, nccl_decision: what was wanted of NCCL, and what was decided; None in plans of older versions.
     """
 
     mode: str
@@ -210,3 +239,7 @@ class Plan:
     devices: tuple[str, ...] = ()
     opened: str = ""
     lines: tuple[Line, ...] = field(default=())
+    nccl: NcclPlan | None = None
+    nccl_staging: Staging | None = None
+    nccl_ask: Ask = field(default_factory=Ask)
+    nccl_decision: Decision | None = None

@@ -21,6 +21,7 @@ from fairlead.swap.family import in_reach, names_of, own_mpi, replaceable
 from fairlead.swap.glibc import choose_glibc
 from fairlead.swap.layout import folders_behind, module_paths, search_folders, stage_layout
 from fairlead.swap.model import MOUNT, WITNESS, Bind, Inputs, Line, Plan
+from fairlead.swap.network import own_devices, with_network
 from fairlead.swap.reach import inside_of, interpreted, relevant
 from fairlead.swap.remedies.model import Changes, Draft, Phase, Remedy
 from fairlead.swap.remedies.registry import ordered
@@ -39,7 +40,7 @@ def plan(inputs: Inputs) -> Plan:
     remedies = [remedy for remedy in ordered() if remedy.applies(draft)]
     draft = _host_staged(draft, remedies) if inputs.swapped_in else _own_kept(draft)
     draft = _finished(draft, remedies, Phase.LOADING)
-    draft = _site_rules(_modules(_search_path(draft)))
+    draft = with_network(_site_rules(_modules(_search_path(draft))))
     draft = _python(_finished(draft, remedies, Phase.RUNNING))
     draft = _preloads(draft)
     draft = _finished(draft, remedies, Phase.SHOWING)
@@ -218,9 +219,13 @@ def _planned(draft: Draft) -> Plan:
         wrapper=draft.wrapper,
         witness=inputs.witness,
         unset=inputs.request.shell_python,
-        devices=inputs.paths.devices,
+        devices=tuple(dict.fromkeys((*inputs.paths.devices, *own_devices(draft)))),
         opened=inputs.opened or inputs.image,
         lines=draft.lines,
+        nccl=draft.nccl,
+        nccl_staging=draft.nccl_staging,
+        nccl_ask=inputs.nccl,
+        nccl_decision=draft.nccl_decision,
     )
 
 

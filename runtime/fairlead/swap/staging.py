@@ -20,7 +20,8 @@ from fairlead.base.exposure import refuse_exposed
 from fairlead.base.paths import atomic_folder, atomic_write, locked
 from fairlead.base.seals import Seal
 from fairlead.elf.patchelf import set_rpath
-from fairlead.swap.model import MOUNT, RUN_MOUNT, WITNESS, Plan, Staging
+from fairlead.elf.stub import stub
+from fairlead.swap.model import MOUNT, NCCL_MOUNT, RUN_MOUNT, WITNESS, Plan, Staging, Stub
 from fairlead.swap.remedies.folders_only import room_folder
 
 KEPT_S = 30 * 86400.0  # an unused folder; longer than any job runs
@@ -28,7 +29,7 @@ _SEALS = "copies.json"  # what each copy and its source held
 
 
 def ensure(plan: Plan, cache: Path) -> Path | None:
-    """Makes the staged folder unless a whole one is there; returns it.
+    """Makes the staged folders unless whole ones are there; returns that of the MPI.
 
     Raises:
         FairleadError: exit code 123; a file vanished, or there is no room. Exit code 121; others can write there.
@@ -36,20 +37,24 @@ def ensure(plan: Plan, cache: Path) -> Path | None:
     refuse_exposed(cache / "stage", cache)
     if not plan.engine.binds_files:
         _furnish(plan, cache)
-    if plan.staging is None:
-        return None
-    folder = cache / "stage" / plan.staging.key
-    if is_whole(folder, plan.staging):
+    if plan.nccl_staging is not None:
+        _made(plan.nccl_staging, cache)
+    return None if plan.staging is None else _made(plan.staging, cache)
+
+
+def _made(staging: Staging, cache: Path) -> Path:
+    folder = cache / "stage" / staging.key
+    if is_whole(folder, staging):
         return folder
     lock = locked(cache / "locks" / f"stage-{folder.name}.lock")
     with os_error_as("stage-failed", filename=folder), lock:
-        if not is_whole(folder, plan.staging):  # another process may have made it meanwhile
+        if not is_whole(folder, staging):  # another process may have made it meanwhile
             for old in folder.parent.glob(".*.old"):
                 if time.time() - old.stat().st_mtime > KEPT_S:
                     shutil.rmtree(old, ignore_errors=True)
             set_aside(folder)
             with atomic_folder(folder) as tree:
-                _fill(tree, plan.staging)
+                _fill(tree, staging)
     return folder
 
 
@@ -62,12 +67,13 @@ def _furnish(plan: Plan, cache: Path) -> None:
         whole = there.is_file() and there.read_bytes() == witness.read_bytes()
     else:
         whole = room.is_dir()
-    if whole:
+    places = [room / PurePosixPath(place).name for place in (MOUNT, NCCL_MOUNT, RUN_MOUNT)]
+    if whole and all(place.is_dir() for place in places):
         return
     lock = locked(cache / "locks" / f"room-{room.name}.lock")
     with os_error_as("stage-failed", filename=room), lock, atomic_folder(room) as tree:
-        for place in (MOUNT, RUN_MOUNT):
-            (tree / PurePosixPath(place).name).mkdir()
+        for place in places:
+            (tree / place.name).mkdir()
         if plan.witness and witness.is_file():
             shutil.copy(witness, tree / there.name)
         tree.chmod(0o755)
@@ -106,7 +112,10 @@ def is_whole(folder: Path, staging: Staging) -> bool:
             return False
         if not all((folder / place).is_dir() for _, place in staging.folders):
             return False
-        if _others(folder, {*copied, *(link for link, _ in staging.aliases), _SEALS}):
+        if any((folder / s.target).read_bytes() != _content(s) for s in staging.stubs):
+            return False
+        made = {*(link for link, _ in staging.aliases), *(s.target for s in staging.stubs)}
+        if _others(folder, {*copied, *made, _SEALS}):
             return False
     except (OSError, ValueError, LookupError, TypeError):
         return False
@@ -155,6 +164,10 @@ def _note(folder: Path, noted: Mapping[str, tuple[Seal, Seal]]) -> None:
         json.dump({path: [(s.sha256, s.state) for s in pair] for path, pair in noted.items()}, out)
 
 
+def _content(made: Stub) -> bytes:
+    return stub(PurePosixPath(made.target).name, made.needed, made.machine)
+
+
 def _fill(tree: Path, staging: Staging) -> None:
     sources: dict[str, Seal] = {}
     for item in staging.files:
@@ -167,7 +180,11 @@ def _fill(tree: Path, staging: Staging) -> None:
             set_rpath(target, item.rpath)
         shutil.copystat(item.source, target)
         target.chmod(0o755)
+    for made in staging.stubs:
+        (tree / made.target).parent.mkdir(parents=True, exist_ok=True)
+        (tree / made.target).write_bytes(_content(made))
     for link, name in staging.aliases:
+        (tree / link).parent.mkdir(parents=True, exist_ok=True)
         (tree / link).symlink_to(name)
     for source, place in staging.folders:
         shutil.copytree(source, tree / place)

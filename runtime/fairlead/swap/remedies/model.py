@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 from fairlead.elf.facts import AbiFamily, Elf, MpiLibrary
+from fairlead.nccl.decide import Decision
+from fairlead.nccl.model import NcclPlan
 from fairlead.swap.glibc import Glibc
 from fairlead.swap.model import Bind, Inputs, Line, Plan, StagedFile, Staging
 
@@ -66,6 +68,7 @@ class Draft:
         family: ABI family of the MPI that ranks map.
         glibc: how the host's libraries get the C library they need; None without a swap.
         folder: the staged folder on the host.
+        nccl, nccl_staging, nccl_decision: see :class:`~fairlead.swap.model.Plan`.
     """
 
     inputs: Inputs
@@ -84,6 +87,9 @@ class Draft:
     bound: tuple[str, ...] = ()
     wrapper: tuple[str, ...] = ()
     preload: tuple[tuple[str, str], ...] = ()
+    nccl: NcclPlan | None = None
+    nccl_staging: Staging | None = None
+    nccl_decision: Decision | None = None
 
     @property
     def mapped(self) -> MpiLibrary | None:

@@ -1,0 +1,149 @@
+"""Identifies NCCL, RCCL and their plugins: kind, version, interfaces and the network's name, from the file alone.
+
+Symbols decide: a plugin is what exports ``ncclNetPlugin_vN`` or the like, under any name. A library is what exports
+``ncclGetVersion`` and contains the text that NCCL has for this, ``NCCL version 2.27.5+cuda12.9``; programs that only open
+one have the functions as stubs, without the text. No code of a file is run.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from fairlead.elf import reader
+from fairlead.elf.facts import Elf, NcclLibrary, NetPlugin
+
+SONAMES = {"libnccl.so.2": "nccl", "librccl.so.1": "rccl"}
+_FUNCTIONS = frozenset({"ncclGetVersion", "ncclCommInitRank"})
+_KINDS = {
+    "ncclNetPlugin": "net",
+    "ncclCollNetPlugin": "collnet",
+    "ncclTunerPlugin": "tuner",
+    "ncclProfiler": "profiler",
+    "ncclGinPlugin": "gin",
+}
+_INTERFACE = re.compile(r"(\w+?)_v(\d+)")
+# `NCCL version 2.21.5+cuda12.4`, `RCCL version : 2.20.5-HEAD`; what follows tells what it was built for.
+_VERSION = rb"([NR])CCL version (?:: )?(\d+\.\d+\.\d+)[\w.-]*(?:\+(?:cuda|hip)(\d+\.\d+))?"
+_ROCM = rb"ROCm version : (\d+\.\d+)"
+_RELEASE = rb"aws-ofi-nccl v?(\d+\.\d+\.\d+)"
+# Linkers let a name share the end of a path, so what precedes it may be one.
+_NAMES = rb"(?<![\w.+-])(lib[\w+-]+\.so(?:\.\d+)*)\0"
+_OPENED = re.compile(r"lib(cuda|cudart|amdhip64|hsa-runtime64|gdrapi|nvidia-ml|rocm_smi64)\.so")
+_RUNTIMES = (
+    (re.compile(r"libcudart\.so\.(\d+)"), "cuda"),
+    (re.compile(r"libamdhip64\.so\.(\d+)"), "rocm"),
+)
+
+
+def is_library(elf: Elf) -> bool:
+    """Whether a file may be an NCCL or RCCL, by its symbols or its SONAME."""
+    return elf.soname in SONAMES or set(elf.nccl_exports) >= _FUNCTIONS
+
+
+def is_plugin(elf: Elf) -> bool:
+    """Whether a file exports a plugin's interface."""
+    return bool(_interfaces(elf))
+
+
+def is_request(name: str) -> bool:
+    """Whether a NEEDED entry asks for an NCCL or RCCL.
+
+    >>> is_request("libnccl.so.2"), is_request("libnccl-net.so")
+    (True, False)
+    """
+    return name in SONAMES
+
+
+def library(path: Path, elf: Elf) -> NcclLibrary | None:
+    """The NCCL or RCCL in the file at ``path``, whose facts are ``elf``; None if there is none in it.
+
+    Raises:
+        NotElf, OSError: it cannot be read.
+    """
+    if not is_library(elf):
+        return None
+    found = reader.texts(path, _VERSION)
+    if not found:
+        # Its SONAME alone is left, as of a stub to link against; version and runtime stay unknown.
+        kind = SONAMES.get(elf.soname, "")
+        return NcclLibrary(elf.path, elf.soname, kind, "", "", elf) if kind else None
+    maker, version, runtime = found[0]
+    if maker == b"N":
+        built = f"cuda{runtime.decode()}" if runtime else ""
+        return NcclLibrary(elf.path, elf.soname, "nccl", version.decode(), built, elf)
+    rocm = [runtime] if runtime else [groups[0] for groups in reader.texts(path, _ROCM)]
+    built = f"rocm{rocm[0].decode()}" if rocm else ""
+    return NcclLibrary(elf.path, elf.soname, "rccl", version.decode(), built, elf)
+
+
+def plugin(path: Path, elf: Elf) -> NetPlugin | None:
+    """The plugin in the file at ``path``, whose facts are ``elf``; None if it exports no interface.
+
+    Raises:
+        NotElf, OSError: it cannot be read.
+    """
+    interfaces = _interfaces(elf)
+    if not interfaces:
+        return None
+    release = next((groups[0].decode() for groups in reader.texts(path, _RELEASE)), "")
+    opened = {groups[0].decode() for groups in reader.texts(path, _NAMES)} if elf.opens else set()
+    opens = tuple(sorted(name for name in opened if _OPENED.match(name)))
+    name = ""
+    if versions := interfaces.get("net"):
+        name = reader.first_pointed_text(path, f"ncclNetPlugin_v{versions[-1]}")
+    if release and not name:
+        name = network_of(release)
+    runtime = _runtime((*elf.needed, *opens))
+    return NetPlugin(elf.path, elf.soname, interfaces, name, release, runtime, opens, elf)
+
+
+def network_of(release: str) -> str:
+    """The name of the network that a release of aws-ofi-nccl reports.
+
+    From 1.13 on, it takes the name ``AWS Libfabric`` or ``OFI`` if NCCL_NET has that.
+    """
+    older = reader.version_key(release) < (1, 13)
+    return "AWS Libfabric" if older else "Libfabric"
+
+
+def read_plugin(path: Path) -> NetPlugin | None:
+    """The plugin at ``path`` of this machine; None if the file is another library.
+
+    Raises:
+        NotElf: it is not an ELF file, or a damaged one.
+        OSError: it cannot be read.
+    """
+    real = path.resolve()
+    return plugin(real, reader.read(real, str(real)))
+
+
+def conf(text: str) -> dict[str, str]:
+    """The variables in a configuration file of NCCL, as it reads them: the first line of a name counts, and blanks do.
+
+    >>> conf("# ours\\nNCCL_NET=Socket\\nNCCL_DEBUG = WARN\\nNCCL_NET=IB")
+    {'NCCL_NET': 'Socket'}
+    """
+    values: dict[str, str] = {}
+    for line in text.split("\n"):
+        name, equals, value = line.partition("=")
+        if equals and name.isidentifier():
+            values.setdefault(name, value)
+    return values
+
+
+def _interfaces(elf: Elf) -> dict[str, tuple[int, ...]]:
+    found: dict[str, list[int]] = {}
+    for symbol in elf.nccl_exports:
+        match = _INTERFACE.fullmatch(symbol)
+        if match and match[1] in _KINDS:
+            found.setdefault(_KINDS[match[1]], []).append(int(match[2]))
+    return {kind: tuple(sorted(found[kind])) for kind in _KINDS.values() if kind in found}
+
+
+def _runtime(names: tuple[str, ...]) -> str:
+    for pattern, kind in _RUNTIMES:
+        for name in names:
+            if match := pattern.match(name):
+                return f"{kind}{match[1]}"
+    return ""

@@ -1,0 +1,205 @@
+"""The host's net plugins: where they are, what they need, and what they can use.
+
+A :class:`HostNetwork` contains only facts. No code of a plugin is run: one may abort when it is loaded.
+:mod:`fairlead.nccl.choose` decides which of them serves an image.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from fairlead.base.errors import fail
+from fairlead.base.system import View
+from fairlead.elf import nccl_symbols, reader
+from fairlead.elf.facts import Elf
+from fairlead.elf.loader import Loader, system_folders
+from fairlead.elf.reader import NotElf
+from fairlead.mpi.host import Plugins, modules_of
+from fairlead.nccl.model import HostNccl, HostNetwork, NcclRules, NetPlugin
+from fairlead.site import nccl as site_nccl
+from fairlead.site.model import Site
+from fairlead.site.resolved_paths import matches
+
+_FILES = ("libnccl-net*.so*", "librccl-net*.so*")
+# Where vendors install aws-ofi-nccl: AWS' images and packages of several years, ALCF.
+_COMMON = (
+    "/opt/amazon/ofi-nccl/lib",
+    "/opt/amazon/ofi-nccl/lib/*-linux-gnu",
+    "/opt/aws-ofi-nccl/lib",
+    "/opt/amazon/aws-ofi-nccl/lib",
+    "/soft/libraries/aws-ofi-nccl/*/lib",
+)
+_COMMON_LIBRARIES = (
+    "/opt/amazon/efa/lib*",
+    "/opt/cray/libfabric/*/lib64",
+    "/soft/libraries/hwloc/lib",
+)
+_DEVICES = ("/dev/cxi[0-9]*", "/dev/infiniband/uverbs[0-9]*", "/dev/gdrdrv")
+# A container has them from its engine or from the image: another driver than the kernel's own fails.
+OF_CONTAINER = re.compile(
+    r"lib(cuda|cudart|nvidia-\w+|nvcuvid|amdhip64|hsa-runtime64|rocm_smi64|amd_smi|hsakmt)\.so"
+)
+# Functions name themselves in libfabric's messages: those of a provider are there if it is built in.
+_PROVIDERS = {
+    "cxi": rb"cxip_\w+",
+    "efa": rb"efa_\w+",
+    "verbs": rb"vrb_\w+",
+    "opx": rb"fi_opx_\w+",
+    "psm2": rb"psmx2_\w+",
+    "psm3": rb"psm(?:x3|3x?)_\w+",
+    "ucx": rb"ucx_\w+",
+    "tcp": rb"(?:xnet|tcpx)_\w+",
+    "shm": rb"smr_\w+",
+    "sockets": rb"sock_\w+",
+}
+_ENOUGH = 5  # other parts of libfabric name one or two
+_MOST_PLUGINS = 50
+
+
+def rules_of(site: Site | None) -> NcclRules:
+    """What a site's profile wants of NCCL."""
+    if site is None:
+        return NcclRules()
+    rules = site_nccl.rules(site)
+    return NcclRules(
+        folders=rules.folders,
+        libraries=rules.libraries,
+        networks=rules.networks,
+        providers=rules.providers,
+        interfaces=rules.interfaces,
+        env=rules.env,
+        single_node=rules.single_node,
+        source=rules.source,
+    )
+
+
+def discover(
+    rules: NcclRules,
+    view: View,
+    environ: Mapping[str, str] = os.environ,
+    root: Path = Path("/"),
+    named: str = "",
+) -> HostNccl:
+    """What this machine has for NCCL.
+
+    Plugins come in this order: the one that is named; those of the site's folders; of LD_LIBRARY_PATH, as a loaded
+    module sets it; of the folders that vendors use; of the system's.
+
+    Args:
+        named: path of a plugin, or of a folder with some.
+    Raises:
+        FairleadError: exit code 2; what is named is not a plugin.
+    """
+    loader = Loader(
+        environ.get("LD_LIBRARY_PATH", ""),
+        root,
+        tuple(matches((*rules.libraries, *_COMMON_LIBRARIES), environ, root)),
+    )
+    found: dict[str, HostNetwork] = {}
+    damaged: dict[str, str] = {}
+    for path, why in _candidates(rules, environ, root, named):
+        if str(path) in found or str(path) in damaged or len(found) >= _MOST_PLUGINS:
+            continue
+        try:
+            plugin = nccl_symbols.read_plugin(path)
+            if plugin and plugin.interfaces.get("net"):
+                found[str(path)] = _described(plugin, loader, why)
+        except (NotElf, OSError) as exc:
+            damaged[str(path)] = str(exc).removeprefix(f"{path} ")
+    if named and not found:
+        why = next(iter(damaged.values()), "it exports no ncclNetPlugin_vN")
+        raise fail("nccl-named", named=named, why=why)
+    return HostNccl(
+        networks=tuple(found.values()),
+        damaged=tuple(damaged.items()),
+        gone=tuple(p for p in rules.folders if not matches((p,), environ, root)),
+        devices=tuple(path for pattern in _DEVICES for path in view.matching(pattern)),
+        user_conf=_user_conf(view, environ),
+    )
+
+
+def _candidates(
+    rules: NcclRules, environ: Mapping[str, str], root: Path, named: str
+) -> Iterator[tuple[Path, str]]:
+    """Files that may be plugins by their names, links resolved, and why each is considered."""
+    if named:
+        path = Path(named)
+        for file in _plugins_in(path) if path.is_dir() else (path.resolve(),):
+            yield file, f"named by --nccl {named}"
+        return
+    searched = [Path(p) for p in environ.get("LD_LIBRARY_PATH", "").split(":") if p]
+    for folders, why in (
+        (matches(rules.folders, environ, root), rules.source),
+        (searched, "in a folder of LD_LIBRARY_PATH"),
+        (matches(_COMMON, environ, root), "where its vendor installs it"),
+        (system_folders(root), "in the system's library folders"),
+    ):
+        for folder in folders:
+            for file in _plugins_in(folder):
+                yield file, why
+
+
+def _plugins_in(folder: Path) -> Sequence[Path]:
+    try:
+        files = [path for pattern in _FILES for path in sorted(folder.glob(pattern))]
+        return list(dict.fromkeys(path.resolve() for path in files if path.is_file()))
+    except OSError:
+        return ()
+
+
+def _described(plugin: NetPlugin, loader: Loader, why: str) -> HostNetwork:
+    opened = (
+        loader.find(name, plugin.elf) for name in plugin.opens if not OF_CONTAINER.match(name)
+    )
+    closure, missing = loader.closure([Path(plugin.path), *filter(None, opened)])
+    behind = [e for e in closure if e.path != plugin.path and not OF_CONTAINER.match(e.name)]
+    absent = tuple((name, by) for name, by in missing if not OF_CONTAINER.match(name))
+    modules = tuple(modules_of(behind))
+    return HostNetwork(plugin, tuple(behind), absent, providers(behind, modules), why, modules)
+
+
+def providers(closure: Sequence[Elf], modules: Sequence[Plugins]) -> tuple[str, ...]:
+    """The providers of the libfabric among some libraries: built in, or modules.
+
+    Raises:
+        NotElf, OSError: it cannot be read.
+    """
+    names: list[str] = []
+    for elf in closure:
+        if elf.soname.startswith("libfabric.so"):
+            names += providers_in(Path(elf.path))
+    for plugins in modules:
+        if plugins.variable == "FI_PROVIDER_PATH":
+            files = [Path(file).name for file in plugins.files]
+            names += [re.sub(r"^lib|-fi\.so.*$", "", name) for name in files]
+    return tuple(dict.fromkeys(names))
+
+
+def providers_in(libfabric: Path) -> tuple[str, ...]:
+    """The providers that are built into a libfabric.
+
+    Raises:
+        NotElf, OSError: it cannot be read.
+    """
+    every = b"|".join(b"(%s)" % pattern for pattern in _PROVIDERS.values())
+    seen: dict[str, set[bytes]] = {name: set() for name in _PROVIDERS}
+    for groups in reader.texts(libfabric, rb"\0(?=(?:%s)\0)" % every):
+        for name, function in zip(_PROVIDERS, groups, strict=True):
+            if function:
+                seen[name].add(function)
+    return tuple(name for name, functions in seen.items() if len(functions) >= _ENOUGH)
+
+
+def _user_conf(view: View, environ: Mapping[str, str]) -> dict[str, str]:
+    """The user's file of NCCL, which containers of most engines see too; RCCL's is read after it."""
+    home = environ.get("HOME", "")
+    files = [environ.get("NCCL_CONF_FILE", "")] if environ.get("NCCL_CONF_FILE") else []
+    files = files or [f"{home}/.nccl.conf", f"{home}/.rccl.conf"]
+    values: dict[str, str] = {}
+    for file in files if home or files[0].startswith("/") else ():
+        for name, value in nccl_symbols.conf(view.read(file) or "").items():
+            values.setdefault(name, value)
+    return values
