@@ -101,7 +101,7 @@ def test_plugin_of_a_profile_serves_by_its_network_and_a_miss_is_an_error(
     host_plugin(tmp_path, name="AWS Libfabric", does=Does(fails=2))  # as without a network card
     done = launched(image, *words)
     text = done.stdout + done.stderr
-    assert done.returncode == 5, text
+    assert done.returncode == 122, text
     assert "network AWS Libfabric not found" in text and "Using network Socket" not in text
 
 

@@ -291,7 +291,7 @@ def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
         ended = {
             "command_line": launched.line.shell(),
             "proof": {**to_json(proof), "holds": proof.holds} if proof else None,
-            "nccl": launched.nccl,
+            "nccl_proof": launched.nccl,
             "worlds": [{**to_json(world), "title": world.title} for world in launched.worlds],
             "observed": unproved.to_json() if unproved else [],
             "exit_code": result.code,

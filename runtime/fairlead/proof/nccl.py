@@ -11,9 +11,8 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, info, warning
 from fairlead.base.nccl_log import SETTINGS, Record, parse
@@ -26,10 +25,10 @@ from fairlead.base.nccl_verdict import (
     summary,
 )
 from fairlead.launch import processes
-from fairlead.swap.model import RUN_MOUNT
+from fairlead.swap.model import RUN_MOUNT, Plan
 
 _FILE = "nccl.%h.%p"
-_OWN = "NCCL_DEBUG_FILE"
+_NET, _OWN = "NCCL_NET", "NCCL_DEBUG_FILE"
 VARIABLES = (*SETTINGS, _OWN)
 _MOST = 1 << 24  # bytes of a log; what matters comes first
 _OFTEN_S, _LATER_S = 0.25, 5.0  # between two looks, until every rank is proved and after
@@ -64,38 +63,28 @@ _REASONS = {
 }
 
 
-class PlannedLibrary(Protocol):
-    """The NCCL that ranks map."""
-
-    @property
-    def path(self) -> str: ...
-
-
-class PlannedNetwork(Protocol):
-    """The part of a plan that a launch is compared with."""
-
-    @property
-    def library(self) -> PlannedLibrary: ...
-    @property
-    def file(self) -> str: ...
-    @property
-    def folder(self) -> str: ...
-    @property
-    def interface(self) -> int: ...
-    @property
-    def networks(self) -> tuple[str, ...]: ...
-    @property
-    def providers(self) -> tuple[str, ...]: ...
-
-
-def expected_of(plan: PlannedNetwork, gdr: bool | None = None) -> Expected:
-    """What a launch must come to; the inode is that of the staged plugin."""
+def expected_of(plan: Plan) -> Expected | None:
+    """What NCCL must come to in a launch of that plan; None where nothing is planned of it."""
+    network = plan.nccl
+    if network is None:
+        return None
     inode = 0
-    with suppress(OSError):  # on another node, or not staged
-        inode = (Path(plan.folder) / Path(plan.file).name).stat().st_ino if plan.file else 0
-    return Expected(
-        plan.networks, plan.providers, plan.file, inode, plan.interface, gdr=gdr, library=plan.library.path
-    )  # fmt: skip
+    with suppress(OSError):
+        staged = network.folder + network.file.removeprefix(network.mount)
+        inode = Path(staged).stat().st_ino
+    expected = Expected(
+        network.networks,
+        network.providers,
+        network.file,
+        inode,
+        network.interface,
+        library=network.library.path,
+    )
+    if plan.nccl_ask.nodes == 1 and not {_NET} & {*network.env, *plan.nccl_ask.user}:
+        # There the plugin need not find a network, and the plan lets NCCL do without.
+        networks = (*expected.networks, "IB", "Socket") if expected.networks else ("IB", "Socket")
+        return replace(expected, networks=networks, providers=(), interface=0)
+    return expected
 
 
 def settings(given: Mapping[str, str]) -> dict[str, str]:

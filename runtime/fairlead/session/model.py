@@ -77,7 +77,7 @@ class LaunchOptions:
         env: variables for the container.
         requeue: of the job; None where nothing asks for it.
         end_stopped: a rank that stands still ends the launch; otherwise that is a warning.
-        nccl: the network that NCCL must use; None where nothing is planned of it.
+        nccl: the network that NCCL must use; that of the plan by default.
     """
 
     on_proof: Callable[[Proof], None] = lambda proof: None

@@ -101,7 +101,8 @@ class _Watched:
 def _networked(
     prepared: Prepared, folder: Path, ranks: int, options: LaunchOptions
 ) -> tuple[LaunchOptions, nccl.NcclWatch | None]:
-    """What follows NCCL's log, if something is planned of its network; ``options`` with the variables that ask for it."""
+    """What follows NCCL's log, if something is planned of its network; ``options`` with the variables that ask for it, and the expectation."""
+    options = replace(options, nccl=options.nccl or nccl.expected_of(prepared.plan))
     if options.nccl is None:
         return options, None
     given = {name: _in_container(prepared, options, name) for name in nccl.VARIABLES}
