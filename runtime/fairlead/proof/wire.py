@@ -12,7 +12,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,46 +27,18 @@ from fairlead.base.errors import Finding, error
 from fairlead.base.nccl_log import Record, parse
 from fairlead.base.nccl_verdict import Expected, differences
 from fairlead.base.paths import cache_dir
+from fairlead.native.wire import Drive
+from fairlead.native.wire import Settings as Settings
 from fairlead.proof.nccl import finding
 
-# Without the interpreter's end, at which a plugin's own destructors could hang.
-_DRIVER = """
-import ctypes, os, sys
-library, plugin, version, device, folder, rank, size, count, window, wait, seed = sys.argv[1:]
-os._exit(ctypes.CDLL(library).fairlead_wire(
-    os.fsencode(plugin), int(version), int(device), os.fsencode(folder), int(rank), ctypes.c_long(int(size)),
-    ctypes.c_long(int(count)), int(window), ctypes.c_double(float(wait)), ctypes.c_ulong(int(seed))))
-"""
 _MOST = 1 << 22  # bytes of a side's events
 _SHOWN = 160  # characters of them in a message: what comes first, not where in the program it was
-_WORDS = 2000  # bytes of what a side prints
+_WORDS = 2000  # characters of what a side prints
 _SOON_S = 2.0  # what the other side may go on once one has failed
 _POLL_S = 0.02
 # Stages in which a side fails because the other one has.
 _WAITING = ("meet", "connect", "move", "close")
 _SPEED = 1e9  # bytes
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What is moved, and how long it may take.
-
-    Attributes:
-        size: bytes of a message.
-        count: messages in either direction; 0 only looks at the plugin and its devices, in one process.
-        window: messages in flight, at most 32.
-        wait_s: how long nothing may arrive; ``limit_s``: how long all of it may take.
-        interface: version to use; 0 for the newest that the plugin exports.
-        device: number of the network device.
-    """
-
-    size: int = 1 << 20
-    count: int = 64
-    window: int = 8
-    wait_s: float = 10.0
-    limit_s: float = 60.0
-    interface: int = 0
-    device: int = 0
 
 
 @dataclass(frozen=True)
@@ -239,14 +210,14 @@ def wire(
     settings = settings or Settings()
     if "/" in plugin:
         plugin = str(Path(plugin).absolute())  # another host has another working folder
-    library = native.ensure_wire(cache_dir(environ), environ)
+    library = str(native.ensure_wire(cache_dir(environ), environ))
     seed = random.getrandbits(48)
     with ExitStack() as stack:
-        made = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wire-", dir=folder)))
+        made = stack.enter_context(tempfile.TemporaryDirectory(prefix="wire-", dir=folder))
         sides = [
-            _Started(plugin, settings, made, rank, [*start, *_words(library, plugin, settings, made, rank, seed)], environ)
+            _Started(Drive(library, plugin, settings, made, rank, seed), start, environ)
             for rank, start in enumerate(starts[: 2 if settings.count else 1])
-        ]  # fmt: skip
+        ]
         try:
             _wait(sides, settings)
         finally:
@@ -255,28 +226,16 @@ def wire(
         return Wire(plugin, settings, tuple(side.result() for side in sides))
 
 
-def _words(
-    library: Path, plugin: str, settings: Settings, folder: Path, rank: int, seed: int
-) -> list[str]:
-    values = (
-        library, plugin, settings.interface, settings.device, folder, rank, settings.size, settings.count,
-        settings.window, settings.wait_s, seed,
-    )  # fmt: skip
-    return [sys.executable, "-I", "-S", "-c", _DRIVER, *map(str, values)]
-
-
 class _Started:
     """One of the two processes."""
 
-    def __init__(
-        self, plugin: str, settings: Settings, folder: Path, rank: int, words: list[str], environ: Mapping[str, str]
-    ) -> None:  # fmt: skip
-        self._plugin, self._folder, self._rank = plugin, folder, rank
-        self._killed = False
-        self._said = folder / f"said.{rank}"
+    def __init__(self, drive: Drive, start: Sequence[str], environ: Mapping[str, str]) -> None:
+        self._drive, self._killed = drive, False
+        self._said = Path(drive.folder, f"said.{drive.rank}")
         with self._said.open("wb") as said:
             self.process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=dict(environ), start_new_session=True
+                [*start, *drive.words], stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=dict(environ),
+                start_new_session=True,
             )  # fmt: skip
 
     def kill(self) -> None:
@@ -288,38 +247,59 @@ class _Started:
             self.process.wait()
 
     def result(self) -> Side:
-        events = list(_events(self._folder / f"events.{self._rank}"))
-        last: dict[str, dict[str, Any]] = {event["event"]: event for event in events}
-        failed = last.get("failed", {})
-        interface, moved = last.get("interface", {}), last.get("moved", {})
-        code = self.process.returncode
-        # A program that starts another one on a host passes its signal on as 128 + n.
-        number = -code if code < 0 else code - 128 if code > 128 else 0
-        words = self._said.read_bytes()[:_WORDS].decode("utf-8", "replace").strip()
-        path, name = str(last.get("loaded", {}).get("path", "")), str(interface.get("name", ""))
-        version = int(interface.get("version", 0))
-        # Libraries of a fabric catch signals, print where they came from, and end with a code of their own.
-        died = code != 0 and not failed and not self._killed
-        return Side(
-            host=str(last.get("started", {}).get("host", "")),
-            path=path,
-            interface=version,
-            name=name,
-            record=replace(
-                _record(events), network=name, name=name, plugin=path, interface=version
-            ),
-            devices=tuple(_devices(events)),
-            bytes=int(moved.get("bytes", 0)),
-            errors=int(moved.get("errors", 0)),
-            seconds=float(moved.get("seconds", 0.0)),
-            stage=str(failed.get("stage") or last.get("stage", {}).get("stage", "start")),
-            failed=str(failed.get("what", "")),
-            code=int(failed.get("code", 0)),
-            how="killed" if self._killed else "died" if died else "ended",
-            signal=number if died else 0,
-            returned=code,
-            words=words,
+        events, words = (
+            path.read_bytes()[:_MOST].decode("utf-8", "replace") if path.is_file() else ""
+            for path in (Path(self._drive.events), self._said)
         )
+        return side_of(Ended(events, words[:_WORDS], self.process.returncode, self._killed))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What is left of one of the two processes.
+
+    Attributes:
+        events: what it wrote down; the last line may be cut short.
+        words: what it printed.
+        killed: it had to be ended.
+    """
+
+    events: str
+    words: str
+    code: int
+    killed: bool
+
+
+def side_of(ended: Ended) -> Side:
+    """What a process has seen, from what is left of it."""
+    events, code, words = list(_events(ended.events)), ended.code, ended.words.strip()
+    last: dict[str, dict[str, Any]] = {event["event"]: event for event in events}
+    failed = last.get("failed", {})
+    interface, moved = last.get("interface", {}), last.get("moved", {})
+    # A program that starts another one on a host passes its signal on as 128 + n.
+    number = -code if code < 0 else code - 128 if 128 < code < 193 else 0
+    path, name = str(last.get("loaded", {}).get("path", "")), str(interface.get("name", ""))
+    version = int(interface.get("version", 0))
+    # Libraries of a fabric catch signals, print where they came from, and end with a code of their own.
+    died = code != 0 and not failed and not ended.killed
+    return Side(
+        host=str(last.get("started", {}).get("host", "")),
+        path=path,
+        interface=version,
+        name=name,
+        record=replace(_record(events), network=name, name=name, plugin=path, interface=version),
+        devices=tuple(_devices(events)),
+        bytes=int(moved.get("bytes", 0)),
+        errors=int(moved.get("errors", 0)),
+        seconds=float(moved.get("seconds", 0.0)),
+        stage=str(failed.get("stage") or last.get("stage", {}).get("stage", "start")),
+        failed=str(failed.get("what", "")),
+        code=int(failed.get("code", 0)),
+        how="killed" if ended.killed else "died" if died else "ended",
+        signal=number if died else 0,
+        returned=code,
+        words=words,
+    )
 
 
 def _wait(sides: Sequence[_Started], settings: Settings) -> None:
@@ -333,16 +313,12 @@ def _wait(sides: Sequence[_Started], settings: Settings) -> None:
         time.sleep(_POLL_S)
 
 
-def _events(path: Path) -> Iterator[dict[str, Any]]:
-    """What a process wrote down; the last line may be cut short."""
-    with suppress(OSError):
-        with path.open("rb") as stream:
-            lines = stream.read(_MOST).decode("utf-8", "replace").splitlines()
-        for line in lines:
-            with suppress(ValueError):
-                event = bounded_json.loads(line)
-                if isinstance(event, dict) and isinstance(event.get("event"), str):
-                    yield event
+def _events(text: str) -> Iterator[dict[str, Any]]:
+    for line in text.splitlines():
+        with suppress(ValueError):
+            event = bounded_json.loads(line)
+            if isinstance(event, dict) and isinstance(event.get("event"), str):
+                yield event
 
 
 def _record(events: Sequence[Mapping[str, Any]]) -> Record:
