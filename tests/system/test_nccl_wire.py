@@ -15,9 +15,21 @@ from typing import Any
 
 import pytest
 from tests.system.netns import ADDRESSES, CABLE, Host, two_hosts
+from tests.system.test_nccl import image as image
 
+from fairlead.base.errors import Severity
 from fairlead.base.nccl_verdict import Expected
+from fairlead.base.progress import Silent
+from fairlead.ml.train.session_runner import runner
+from fairlead.perf.measure.step import Context, Options
+from fairlead.perf.measure.steps import network
+from fairlead.perf.records.validation import Way
+from fairlead.proof.nccl import expected_of
+from fairlead.proof.verdict import Proof
 from fairlead.proof.wire import Settings, Wire, wire
+from fairlead.session.model import Choices
+from fairlead.session.prepare import prepare
+from fairlead.swap.model import Request
 
 SUPPORT = Path(__file__).parents[1] / "support"
 RECORD = Path(__file__).parents[1] / "recorded" / "nccl" / "wire.json"
@@ -139,3 +151,23 @@ def test_recorded_runs_of_real_plugins_moved_a_gigabyte_without_an_error() -> No
     assert all(one["holds"] or one["findings"] for one in known)
     whole = {one["provider"] for one in known if one["holds"] and one["bytes"] >= 2 * 10**9}
     assert {"tcp;ofi_rxm", "sockets"} <= whole
+
+
+def test_validation_moves_messages_between_ranks_in_the_container(
+    image: Path, tmp_path: Path
+) -> None:
+    compiled("net_plugin.c", tmp_path / "libnccl-net.so", "-O2", "-DVERSION=8")
+    request = Request(ranks=2, command=("python3",), nccl=str(tmp_path / "libnccl-net.so"))
+    prepared = prepare(str(image), Choices(), request)
+    proofs: list[Proof] = []
+    run = runner(prepared, tmp_path / "ranks.log", proofs.append)
+    network_planned = expected_of(prepared.plan)
+    assert network_planned
+    options = Options(tmp_path / "out", (2,), (), quick=True, network=network_planned)
+    options.out.mkdir()
+    context = Context(options, {Way.CONTAINER: run}, "mpiexec", Silent())
+    network.STEP.measure(context)
+    (found,) = context.seen.findings
+    assert found.severity is Severity.INFO, (found, (tmp_path / "ranks.log").read_text())
+    assert "Test from /opt/fairlead/nccl/lib/libnccl-net.so, interface v8" in found.what
+    assert "0.21 GB moved" in found.what
