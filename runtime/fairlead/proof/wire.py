@@ -36,6 +36,7 @@ _SHOWN = 160  # characters of them in a message: what comes first, not where in 
 _WORDS = 2000  # characters of what a side prints
 _SOON_S = 2.0  # what the other side may go on once one has failed
 _POLL_S = 0.02
+_LARGEST = 1e18  # number in an event
 # Stages in which a side fails because the other one has.
 _WAITING = ("meet", "connect", "move", "close")
 _SPEED = 1e9  # bytes
@@ -279,7 +280,7 @@ def side_of(ended: Ended) -> Side:
     # A program that starts another one on a host passes its signal on as 128 + n.
     number = -code if code < 0 else code - 128 if 128 < code < 193 else 0
     path, name = str(last.get("loaded", {}).get("path", "")), str(interface.get("name", ""))
-    version = int(interface.get("version", 0))
+    version = int(_number(interface, "version"))
     # Libraries of a fabric catch signals, print where they came from, and end with a code of their own.
     died = code != 0 and not failed and not ended.killed
     return Side(
@@ -289,12 +290,12 @@ def side_of(ended: Ended) -> Side:
         name=name,
         record=replace(_record(events), network=name, name=name, plugin=path, interface=version),
         devices=tuple(_devices(events)),
-        bytes=int(moved.get("bytes", 0)),
-        errors=int(moved.get("errors", 0)),
-        seconds=float(moved.get("seconds", 0.0)),
+        bytes=int(_number(moved, "bytes")),
+        errors=int(_number(moved, "errors")),
+        seconds=_number(moved, "seconds"),
         stage=str(failed.get("stage") or last.get("stage", {}).get("stage", "start")),
         failed=str(failed.get("what", "")),
-        code=int(failed.get("code", 0)),
+        code=int(_number(failed, "code")),
         how="killed" if ended.killed else "died" if died else "ended",
         signal=number if died else 0,
         returned=code,
@@ -321,6 +322,11 @@ def _events(text: str) -> Iterator[dict[str, Any]]:
                 yield event
 
 
+def _number(event: Mapping[str, Any], key: str) -> float:
+    value = event.get(key)
+    return float(value) if isinstance(value, int | float) and abs(value) < _LARGEST else 0.0
+
+
 def _record(events: Sequence[Mapping[str, Any]]) -> Record:
     lines = [
         f"wire:1:1 [0] {'plugin:0 ' if event.get('level') == 'WARN' else ''}NCCL {event.get('level')} {event.get('text')}"
@@ -334,7 +340,7 @@ def _record(events: Sequence[Mapping[str, Any]]) -> Record:
 def _devices(events: Sequence[Mapping[str, Any]]) -> Iterator[Device]:
     for event in events:
         if event["event"] == "device" and event.get("name"):
-            speed, port = int(event.get("speed", 0)), int(event.get("port", 0))
+            speed, port = int(_number(event, "speed")), int(_number(event, "port"))
             yield Device(str(event["name"]), str(event.get("path", "")), speed, port)
 
 
