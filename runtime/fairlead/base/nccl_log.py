@@ -151,6 +151,10 @@ _PROVIDER = re.compile(
     r"NET/OFI Selected [Pp]rovider is ([^\s,]+)(?:, fabric is .+?)? \(found (\d+) nics\)"
 )
 _DEVICES = re.compile(r"NET/(?:IB|Socket) ?: Using ?((?: ?\[\d+\]\S+)+)")
+_MISSED = re.compile(r"Failed to find ncclNetPlugin_v\d+ symbol")
+# Releases that name the interface only when it is not the newest that they know, and which that is.
+_UNSAID = {"2.18": 6, "2.19": 7, "2.20": 8, "2.21": 8, "2.22": 8, "2.23": 8}
+_INTERNAL = ("", "IB", "Socket")
 _DMABUF = re.compile(r"NET/OFI Support for DMA-BUF registrations: (true|false)")
 
 
@@ -183,10 +187,12 @@ class _Reader:
         self._causes: list[Cause] = []
         self._warnings: list[str] = []
         self._devices: dict[str, None] = {}
+        self._missed = False
 
     def read(self, text: str, warned: bool) -> None:
         if warned:
             self._warnings.append(text)
+        self._missed |= _MISSED.search(text) is not None
         for fact in (*_simple(text), *self._several(text)):
             self._facts.setdefault(*fact)
         if edge := _EDGE.search(text):
@@ -222,6 +228,9 @@ class _Reader:
             edges=tuple(self._edges),
             warnings=tuple(self._warnings[:_WARNINGS]),
         )
+        if not (record.interface or self._missed) and record.network not in _INTERNAL:
+            release = ".".join(record.version.split(".")[:2])
+            record = replace(record, interface=_UNSAID.get(release, 0))
         return replace(record, causes=tuple(_ordered(record, self._causes)))
 
 

@@ -176,3 +176,22 @@ def test_rccl_is_read_too() -> None:
     record = log("RCCL version : 2.22.3-develop:1b2c", "Using network AWS Libfabric", COMM)
     assert (record.version, record.network) == ("2.22.3-develop:1b2c", "AWS Libfabric")
     assert record.complete
+
+
+@pytest.mark.parametrize(
+    ("texts", "interface"),
+    [
+        (["NCCL version 2.18.3+cuda12.2", "Using network AWS Libfabric"], 6),
+        (["NCCL version 2.21.5+cuda12.4", "Using network AWS Libfabric"], 8),
+        (["NCCL version 2.21.5+cuda12.4", "NET/Plugin: Failed to find ncclNetPlugin_v8 symbol.",
+          "NET/Plugin: Loaded net plugin AWS Libfabric (v7)", "Using network AWS Libfabric"], 7),
+        (["NCCL version 2.21.5+cuda12.4", "NET/Plugin: Failed to find ncclNetPlugin_v8 symbol.", "Using network AWS Libfabric"], 0),
+        (["NCCL version 2.21.5+cuda12.4", "Using network Socket"], 0),
+        (["NCCL version 2.16.5+cuda12.0", "Using network AWS Libfabric"], 0),
+        (["Using network AWS Libfabric"], 0),
+    ],
+)  # fmt: skip
+def test_newest_interface_is_known_where_a_release_does_not_name_it(
+    texts: list[str], interface: int
+) -> None:
+    assert log(*texts).interface == interface
