@@ -205,10 +205,10 @@ def compiled(
 
 @cache
 def image(recipe: str = "mpi-base") -> Path:
-    """A built recipe's SIF, under a name that stays when the recipe is built anew."""
+    """The SIF of a built recipe or a recipe's folder, under a name that stays when the recipe is built anew."""
     entry = build(recipe).entry
     assert entry is not None
-    stem = recipe.replace(":", "-")
+    stem = Path(recipe).name.replace(":", "-")
     kept = KEPT / "images" / f"{stem}-{entry.squashfs_sha256[:16]}.sif"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)

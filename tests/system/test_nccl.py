@@ -25,6 +25,7 @@ from fairlead.base.system import Machine
 from fairlead.elf import nccl_symbols, reader
 from fairlead.nccl.choose import choose
 from fairlead.nccl.host import discover
+from fairlead.nccl.interfaces import row
 from fairlead.nccl.model import NcclRules
 from fairlead_build.cache.store import scratch_parent
 
@@ -59,9 +60,14 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """mpi-base as a folder, with a library that does what NCCL 2.21.5 does about its network."""
     code = hosts.PROGRAMS.joinpath("nccl_opens.c").read_text()
     made = compiled(tmp_path_factory.mktemp("nccl") / "libnccl.so.2", code)
-    place = "/opt/venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2"
+    cuda = compiled(made.with_name("libcudart.so.12"), "int cudaGetDevice(void) { return 1; }")
+    wheels = "/opt/venv/lib/python3.11/site-packages/nvidia"
+    files = {
+        f"{wheels}/nccl/lib/libnccl.so.2": made,
+        f"{wheels}/cuda_runtime/lib/libcudart.so.12": cuda,
+    }
     with tempfile.TemporaryDirectory(dir=scratch_parent(500 << 20)) as work:
-        yield hosts.unpacked(Path(work, "tree"), {place: made})
+        yield hosts.unpacked(Path(work, "tree"), files)
 
 
 def host_plugin(folder: Path, **changes: object) -> Path:
@@ -85,6 +91,16 @@ def test_ranks_load_the_hosts_plugin_and_its_own_library(image: Path, tmp_path: 
     loaded = "loaded /opt/fairlead/nccl/lib/libnccl-net-ofi.so by ncclNetPlugin_v8"
     assert text.count(loaded) == 2
     assert text.count("Using network Libfabric") == 2
+
+
+@pytest.mark.parametrize("name", ["libcudart.so", "libcudart.so.12"])
+def test_plugin_finds_the_images_run_time_where_no_search_path_leads(
+    image: Path, tmp_path: Path, name: str
+) -> None:
+    folder = host_plugin(tmp_path, does=Does((name,)))
+    done = launched(image, "--nccl", str(folder))
+    text = done.stdout + done.stderr
+    assert done.returncode == 0 and text.count("Using network Libfabric") == 2, text
 
 
 def test_plugin_of_a_profile_serves_by_its_network_and_a_miss_is_an_error(
@@ -134,6 +150,14 @@ def test_preflight_refuses_and_explain_shows(image: Path, tmp_path: Path) -> Non
     assert ":/opt/fairlead/nccl:ro" in dry.stdout
 
 
+def test_example_shows_the_plugin_that_serves_an_image(image: Path, tmp_path: Path) -> None:
+    folder = host_plugin(tmp_path)
+    done = hosts.typed(f"sh examples/nccl_plugin.sh {image} {folder}")
+    assert done.returncode == 0, done.stdout
+    assert "ok    aws-ofi-nccl 1.18.0 of the host serves NCCL 2.21.5 of the image" in done.stdout
+    assert "NCCL's network\n" in done.stdout and ":/opt/fairlead/nccl:ro" in done.stdout
+
+
 def test_variables_of_the_user_stay(image: Path, tmp_path: Path) -> None:
     folder = host_plugin(tmp_path)
     env = {"NCCL_NET": "Socket", "NCCL_DEBUG": "WARN"}
@@ -157,7 +181,9 @@ def test_file_that_is_not_a_plugin_is_refused_at_once(image: Path, tmp_path: Pat
 
 # The real NCCLs that look for their plugin before they look for a GPU, in ncclGetUniqueId.
 WHEELS = (
+    ("nvidia-nccl-cu11", "2.13.4"),
     ("nvidia-nccl-cu11", "2.14.3"),
+    ("nvidia-nccl-cu11", "2.16.5"),
     ("nvidia-nccl-cu12", "2.18.1"),
     ("nvidia-nccl-cu12", "2.19.3"),
     ("nvidia-nccl-cu12", "2.20.5"),
@@ -206,15 +232,15 @@ def log_of(library: Path, folder: Path, **environ: str) -> str:
     return done.stdout + done.stderr
 
 
-def loaded_interface(log: str, versions: tuple[int, ...]) -> int:
-    """The version of the interface that a real NCCL took, by its log; 0: none."""
-    if match := re.search(r"Loaded net plugin .* \(v(\d+)\)", log):
-        return int(match[1])
-    # Before 2.18 the log names the versions that were not found, and nothing for the one that was.
-    missed = {int(n) for n in re.findall(r"Failed to find ncclNetPlugin_v(\d+) symbol", log)}
-    if "Failed to find ncclNetPlugin symbol" in log or (not missed and "No plugin found" in log):
-        return 0
-    return max((v for v in versions if v not in missed), default=0)
+def taken_interface(library: Path, folder: Path, versions: tuple[int, ...]) -> int:
+    """The version of the interface that a real NCCL takes; 0: none. The loader lists the symbols that it asks for, from
+    the newest down until one is there."""
+    seen = folder / "symbols"
+    log_of(library, folder, LD_DEBUG="symbols", LD_DEBUG_OUTPUT=str(seen))
+    [listing] = folder.glob("symbols.*")
+    asked = [int(n) for n in re.findall(r"symbol=ncclNetPlugin_v(\d+);", listing.read_text())]
+    assert asked, "the plugin was not opened"
+    return asked[-1] if asked[-1] in versions else 0
 
 
 @pytest.mark.full
@@ -229,12 +255,15 @@ def test_preflights_word_on_a_real_nccl_is_what_its_log_says(tmp_path: Path, nam
         plugin(folder / "libnccl-net.so", versions)
         there = discover(NcclRules(), Machine({}), {}, named=str(folder))
         said = choose(library, there.networks).interface
-        compared[versions] = said, loaded_interface(log_of(path, folder), versions)
+        compared[versions] = said, taken_interface(path, folder, versions)
     assert {v: said for v, (said, _) in compared.items()} == {
         v: real for v, (_, real) in compared.items()
     }
     assert any(said for said, _ in compared.values())
     assert not all(said for said, _ in compared.values())
+    recorded = row(version)
+    assert recorded and library.asks["net"] == tuple(range(recorded.net[0], recorded.net[1] + 1))
+    assert library.runtime.startswith(f"cuda{name[-2:]}")
 
 
 @pytest.mark.full

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -115,18 +116,38 @@ def test_ranks_on_two_hosts_are_one_world(
     [
         (("one",), {}, "has formed a world of one, on each of 2 ranks", "given as 0 and 1"),
         (("apart",), {}, "has two rendezvous", "do not find each other"),
+        (("sizes",), {}, "has two sizes", "wait for each other forever"),
         ((), {"RANK": "0"}, "two processes with the number 0", "is the same in both"),
         ((), {"WORLD_SIZE": "1"}, "has formed a world of one", "given as 0 and 1"),
         ((), {"MASTER_ADDR": "no.such.host"}, "cannot meet at no.such.host", "does not resolve in the container"),
         ((), {"MASTER_ADDR": "192.0.2.77"}, "cannot meet at 192.0.2.77", "is no address of"),
     ],
-    ids=["of-one", "apart", "one-rank", "one-size", "unresolved", "of-nobody"],
+    ids=["of-one", "apart", "sizes", "one-rank", "one-size", "unresolved", "of-nobody"],
 )  # fmt: skip
 def test_ranks_that_are_no_world_end_and_say_why(
     words: tuple[str, ...], env: dict[str, str], what: str, why: str
 ) -> None:
     found = finding(run("python3", TORCH, *words, **env))
     assert found["check"] == "world" and what in found["what"] and why in found["why"], found
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("no.such.host:29500", "does not resolve in the container"),
+        ("192.0.2.77:29500", "is no address of"),
+    ],
+    ids=["unresolved", "of-nobody"],
+)
+def test_coordinator_that_ranks_of_jax_cannot_reach_is_named(place: str, why: str) -> None:
+    found = finding(run("python3", "-c", JAX, image="jax", JAX_COORDINATOR_ADDRESS=place))
+    assert place in found["what"] and why in found["why"], found
+
+
+def test_endpoint_of_torchrun_that_does_not_resolve_is_named() -> None:
+    words = ("torchrun", "--rdzv-endpoint", "no.such.host:29500", "--nproc-per-node", "2", TORCH)
+    found = finding(run(*words, ranks=1))
+    assert "torchrun: the ranks cannot meet at no.such.host:29500" in found["what"], found
 
 
 def test_port_that_is_taken_is_named() -> None:
@@ -146,6 +167,23 @@ def test_launcher_of_a_framework_on_every_rank_is_refused_with_the_line_that_wor
     assert "torchrun --nproc-per-node=2" in found["remedy"]
     found = finding(run("accelerate", "launch", TORCH), code=121)
     assert f"-- python3 {TORCH}" in found["remedy"]
+
+
+def test_line_of_a_dry_run_says_what_it_lacks_and_works_with_it() -> None:
+    words = ("run", "-n", "2", "--dry-run", "-B", hosts.PROGRAMS, hosts.image("pytorch"), "--")
+    said = hosts.fairlead(*words, "python3", TORCH).stderr
+    command = shlex.split(said.partition("as the command: ")[2].splitlines()[0])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    values = {"HOST-OF-RANK-0": "127.0.0.1", "MASTER_PORT=PORT": f"MASTER_PORT={port}"}
+    for name, value in values.items():
+        command = [word.replace(name, value) for word in command]
+    line = hosts.fairlead(*words, *command).stdout
+    done = subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, timeout=120, check=True
+    )
+    found = re.findall(r"^\d of 2: .+$", done.stdout, re.MULTILINE)
+    assert len(set(found)) == 2, done.stdout + done.stderr
 
 
 def test_ranks_that_are_meant_to_be_apart_may_be() -> None:

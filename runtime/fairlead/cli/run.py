@@ -19,7 +19,7 @@ from fairlead.cli.declare import FOLDER, JSON, SECONDS, declared, option
 from fairlead.cli.run_report import RunReport
 from fairlead.cli.screen import answer, hand_over, print_findings, print_json, progress, say
 from fairlead.cli.staging import Staging, stage_json, staged_here, step_words
-from fairlead.cli.within import Ready, plan_launch, ready_line
+from fairlead.cli.within import Ready, left_out, plan_launch, ready_line
 from fairlead.launch import allocate, ranks_output, unpack
 from fairlead.launch import launch as launching
 from fairlead.launch.launch import CommandLine, LaunchResult
@@ -333,6 +333,10 @@ def _dry_run(planned: _Run, asked: Asked) -> int:
     line.write_files()
     text = shell(planned.wish, line.shell(), step) if planned.wish else line.shell()
     text = shlex.join([*job[:-1], text]) if job else text
+    missing = left_out(plan, planned.command, ranks, plan.request.rendezvous)
     document = {**show.prepared_json(planned.prepared), "command_line": text, "dry_run": True}
+    document["findings"] = (*document["findings"], *missing)
+    if not (flags.quiet or flags.as_json):
+        print_findings(missing)
     answer(flags.as_json, "run", document, text)
     return ExitCode.DONE

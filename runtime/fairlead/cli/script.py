@@ -15,12 +15,13 @@ from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.paths import atomic_write
 from fairlead.cli import options
 from fairlead.cli.declare import JSON, SECONDS, declared, option
-from fairlead.cli.screen import print_json, progress
+from fairlead.cli.screen import print_findings, print_json, progress
 from fairlead.cli.staging import Staging, space_line
-from fairlead.cli.within import ready_line
+from fairlead.cli.within import left_out, ready_line
 from fairlead.launch.request import Asked, with_spares
 from fairlead.launch.request import shape as make_shape
 from fairlead.launchers.model import Shape
+from fairlead.rendezvous.model import MODES
 from fairlead.schedulers import model
 from fairlead.schedulers import script as render
 from fairlead.schedulers.registry import SCHEDULERS, with_scripts
@@ -294,6 +295,7 @@ def _plain(script: _Script, variables: dict[str, str]) -> str:
     if prepared.refused:
         raise refuse(prepared)
     env = {n: v for n, v in variables.items() if n not in options.MERGED}
+    print_findings(left_out(prepared.plan, script.command, shape.ranks, MODES[0]))
     return ready_line(
         prepared.plan, script.command, shape.ranks, workdir=script.flags.workdir, env=env
     ).shell()

@@ -42,7 +42,9 @@ _SHELL = (
     "command -v bash >/dev/null && exec bash --noprofile --norc -i; exec sh -i"
 )
 # A terminal within a job step has these of the step, and a program at it is no rank of that.
-_OF_A_STEP = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "PALS_", "SLURM_PROCID")
+_OF_A_STEP = (
+    "PMI_", "PMIX_", "OMPI_COMM_WORLD_", "PALS_", "FLUX_TASK_", "JSM_NAMESPACE_", "ALPS_APP_", "SLURM_PROCID",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import click
 
 from fairlead import native
 from fairlead import site as sites
-from fairlead.base.errors import Severity
+from fairlead.base.errors import Finding, Severity
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Progress
 from fairlead.cli.options import Planning
@@ -26,8 +26,10 @@ from fairlead.launch.launch import CommandLine, command_line
 from fairlead.launch.request import Asked, on_this_machine, with_spares
 from fairlead.launch.request import shape as make_shape
 from fairlead.launchers.model import Shape
+from fairlead.launchers.registry import LAUNCHERS
 from fairlead.proof import closure
 from fairlead.proof.preload import asked as asked_of_witness
+from fairlead.rendezvous import dead_ends
 from fairlead.schedulers.model import Allocation
 from fairlead.schedulers.registry import find_allocation
 from fairlead.session.model import Prepared
@@ -160,6 +162,18 @@ def ready_line(
     known = closure.libraries(plan, cache)
     witness, _ = asked_of_witness(plan, ranks, staging.planned_inode(plan, cache), known=known)
     return command_line(plan, command, ranks, binds, workdir=workdir, env={**env, **witness})
+
+
+def left_out(plan: Plan, command: tuple[str, ...], ranks: int, mode: str) -> list[Finding]:
+    """What :func:`ready_line` has not, and a launch has.
+
+    Args:
+        mode: of ``--rendezvous``.
+    """
+    kind = plan.launcher.kind
+    rank_in = LAUNCHERS.get(kind).rank_in if kind in LAUNCHERS else ("", "")
+    found = dead_ends.bare(mode, command, ranks, rank_in, python=bool(plan.facts.python))
+    return [found] if found else []
 
 
 def _recorder(flags: LaunchFlags, quiet: bool, missing: str) -> Recorder:

@@ -150,6 +150,7 @@ class NcclLibrary:
         kind: ``nccl`` or ``rccl``.
         version: ``2.27.5``; empty if the file does not contain it.
         runtime: what it was built for: ``cuda12.4``, ``rocm6.2``; empty if unknown.
+        asks: versions of each interface that it asks plugins for, by kind, ascending; empty if unknown.
     """
 
     path: str
@@ -158,6 +159,7 @@ class NcclLibrary:
     version: str
     runtime: str
     elf: Elf
+    asks: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -222,6 +224,7 @@ class ImageFacts:
         nccl_conf: what /etc/nccl.conf or /etc/rccl.conf sets.
         nccl_mapped: of files that need an NCCL, the real path of what their loader finds; empty: nothing.
         drivers: paths of GPU driver libraries in it, as CUDA's compatibility package brings one.
+        gpu_libraries: paths of the run times of CUDA and ROCm in it, by SONAME.
     """
 
     arch: str
@@ -246,3 +249,4 @@ class ImageFacts:
     nccl_conf: Mapping[str, str] = field(default_factory=dict)
     nccl_mapped: Mapping[str, str] = field(default_factory=dict)
     drivers: tuple[str, ...] = ()
+    gpu_libraries: Mapping[str, str] = field(default_factory=dict)

@@ -8,6 +8,7 @@ one have the functions as stubs, without the text. No code of a file is run.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from fairlead.elf import reader
@@ -25,11 +26,14 @@ _KINDS = {
 _INTERFACE = re.compile(r"(\w+?)_v(\d+)")
 # `NCCL version 2.21.5+cuda12.4`, `RCCL version : 2.20.5-HEAD`; what follows tells what it was built for.
 _VERSION = rb"([NR])CCL version (?:: )?(\d+\.\d+\.\d+)[\w.-]*(?:\+(?:cuda|hip)(\d+\.\d+))?"
+# What it passes to dlsym for each plugin that it opens.
+_ASKED = rb"(?<![\w. ])(nccl(?:Net|CollNet|Tuner|Gin)Plugin_v\d{1,4}|ncclProfiler_v\d{1,4})\0"
 _ROCM = rb"ROCm version : (\d+\.\d+)"
 _RELEASE = rb"aws-ofi-nccl v?(\d+\.\d+\.\d+)"
 # Linkers let a name share the end of a path, so what precedes it may be one.
 _NAMES = rb"(?<![\w.+-])(lib[\w+-]+\.so(?:\.\d+)*)\0"
 _OPENED = re.compile(r"lib(cuda|cudart|amdhip64|hsa-runtime64|gdrapi|nvidia-ml|rocm_smi64)\.so")
+_RUN_TIME = re.compile(r"lib(cudart|amdhip64|hsa-runtime64)\.so")
 _RUNTIMES = (
     (re.compile(r"libcudart\.so\.(\d+)"), "cuda"),
     (re.compile(r"libamdhip64\.so\.(\d+)"), "rocm"),
@@ -55,6 +59,15 @@ def is_request(name: str) -> bool:
     return name in SONAMES
 
 
+def is_run_time(name: str) -> bool:
+    """Whether a library is the run time of CUDA or ROCm, which an image brings.
+
+    >>> is_run_time("libcudart.so.12"), is_run_time("libcuda.so.1")
+    (True, False)
+    """
+    return bool(_RUN_TIME.match(name))
+
+
 def library(path: Path, elf: Elf) -> NcclLibrary | None:
     """The NCCL or RCCL in the file at ``path``, whose facts are ``elf``; None if there is none in it.
 
@@ -64,17 +77,19 @@ def library(path: Path, elf: Elf) -> NcclLibrary | None:
     if not is_library(elf):
         return None
     found = reader.texts(path, _VERSION)
-    if not found:
-        # Its SONAME alone is left, as of a stub to link against; version and runtime stay unknown.
-        kind = SONAMES.get(elf.soname, "")
-        return NcclLibrary(elf.path, elf.soname, kind, "", "", elf) if kind else None
-    maker, version, runtime = found[0]
-    if maker == b"N":
-        built = f"cuda{runtime.decode()}" if runtime else ""
-        return NcclLibrary(elf.path, elf.soname, "nccl", version.decode(), built, elf)
-    rocm = [runtime] if runtime else [groups[0] for groups in reader.texts(path, _ROCM)]
-    built = f"rocm{rocm[0].decode()}" if rocm else ""
-    return NcclLibrary(elf.path, elf.soname, "rccl", version.decode(), built, elf)
+    # Newer ones also say `NCCL version 2.30.7 compiled with CUDA 12.9`, and what they say to others is no version.
+    maker, version, runtime = next(
+        (g for g in found if g[2]), found[0] if found else (b"", b"", b"")
+    )
+    kind = {b"N": "nccl", b"R": "rccl"}.get(maker) or SONAMES.get(elf.soname, "")
+    if not kind or not (found or elf.soname in SONAMES):
+        return None  # of the functions it has stubs
+    if kind == "rccl" and found and not runtime:
+        runtime = next((groups[0] for groups in reader.texts(path, _ROCM)), b"")
+    prefix = {"nccl": "cuda", "rccl": "rocm"}[kind]
+    built = f"{prefix}{runtime.decode()}" if runtime else ""
+    asks = _by_kind(groups[0].decode() for groups in reader.texts(path, _ASKED))
+    return NcclLibrary(elf.path, elf.soname, kind, version.decode(), built, elf, asks)
 
 
 def plugin(path: Path, elf: Elf) -> NetPlugin | None:
@@ -133,11 +148,16 @@ def conf(text: str) -> dict[str, str]:
 
 
 def _interfaces(elf: Elf) -> dict[str, tuple[int, ...]]:
-    found: dict[str, list[int]] = {}
-    for symbol in elf.nccl_exports:
+    return _by_kind(elf.nccl_exports)
+
+
+def _by_kind(symbols: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """The versions of each kind of interface among some symbols."""
+    found: dict[str, set[int]] = {}
+    for symbol in symbols:
         match = _INTERFACE.fullmatch(symbol)
         if match and match[1] in _KINDS:
-            found.setdefault(_KINDS[match[1]], []).append(int(match[2]))
+            found.setdefault(_KINDS[match[1]], set()).add(int(match[2]))
     return {kind: tuple(sorted(found[kind])) for kind in _KINDS.values() if kind in found}
 
 

@@ -10,6 +10,7 @@ _BIND = {"none": "none", "core": "cpu", "numa": "numa_node"}
 
 class Aprun(Driver):
     kind = "aprun"
+    rank_in = ("ALPS_APP_PE", "")
     programs = ("aprun",)
     title = "ALPS"
     family = AbiFamily.MPICH

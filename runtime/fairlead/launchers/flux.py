@@ -13,6 +13,7 @@ _AFFINITY = {"none": "off", "core": "per-task"}
 
 class Flux(Driver):
     kind = "flux"
+    rank_in = ("FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID")
     programs = ("flux",)
     title = "Flux"
     version_arguments = ("version",)

@@ -14,6 +14,7 @@ class Hydra(Driver):
     """MPICH's and Intel MPI's."""
 
     kind = "hydra"
+    rank_in = ("PMI_RANK", "MPI_LOCALRANKID")
     programs = ("mpiexec.hydra", "mpiexec.mpich", "mpiexec")
     family = AbiFamily.MPICH
     in_profiles = False

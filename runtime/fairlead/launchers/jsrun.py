@@ -12,6 +12,7 @@ from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot
 
 class Jsrun(Driver):
     kind = "jsrun"
+    rank_in = ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_LOCAL_RANK")
     programs = ("jsrun",)
     title = "LSF jsrun"
     family = AbiFamily.OPENMPI

@@ -18,6 +18,7 @@ class OpenMpi(Driver):
     """Also Spectrum MPI's, which is made from it."""
 
     kind = "openmpi"
+    rank_in = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK")
     programs = ("mpiexec.openmpi", "mpirun", "mpiexec")
     family = AbiFamily.OPENMPI
     in_profiles = False

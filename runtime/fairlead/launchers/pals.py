@@ -12,6 +12,7 @@ from fairlead.launchers.model import Driver, Launcher, Shape, Words, cannot_shar
 
 class Pals(Driver):
     kind = "pals"
+    rank_in = ("PALS_RANKID", "PALS_LOCAL_RANKID")
     programs = ("mpiexec",)
     title = "PALS"
     family = AbiFamily.MPICH

@@ -62,13 +62,18 @@ def row(version: str) -> Row | None:
     return fitting[-1] if fitting and version else None
 
 
-def is_newer(version: str) -> bool:
+def is_newer(library: NcclLibrary) -> bool:
     """Whether a release is newer than the table, so that what it has dropped is not known."""
-    return version_key(version)[:2] > version_key(NEWEST)
+    return not library.asks and version_key(library.version)[:2] > version_key(NEWEST)
 
 
 def net_versions(library: NcclLibrary) -> tuple[int, ...]:
-    """The versions of the net interface that a library knows, ascending; empty if unknown."""
+    """The versions of the net interface that a library knows, ascending; empty if unknown.
+
+    Its file has the symbols that it asks for; the table is for those of which it is not known.
+    """
+    if asked := library.asks.get("net"):
+        return asked
     found = row(library.version)
     return tuple(range(found.net[0], found.net[1] + 1)) if found else ()
 

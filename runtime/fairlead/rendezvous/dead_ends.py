@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 
-from fairlead.base.errors import Finding, error
-from fairlead.rendezvous.choose import launcher_called
+from fairlead.base.errors import Finding, error, info
+from fairlead.rendezvous.choose import frameworks, launcher_called
 from fairlead.rendezvous.registry import FRAMEWORKS
 
 # They start the processes of a job themselves, by ssh or by files that only they know. Source: their --help, and
@@ -43,6 +43,29 @@ def refused(image: str, command: Sequence[str], ranks: int, nodes: int) -> Itera
         )
         line = f"fairlead run -N {nodes} --ranks-per-node 1 {image} -- {words}"
         yield error("rendezvous-per-node", called=called, ranks=ranks, nodes=nodes, line=line)
+
+
+def bare(
+    mode: str, command: Sequence[str], ranks: int, rank_in: tuple[str, str], *, python: bool
+) -> Finding | None:
+    """What a line without fairlead leaves out, and how to add it; None where frameworks have nothing to find.
+
+    Args:
+        mode: of ``--rendezvous``.
+        rank_in: the launcher's variables of a rank's number, and of that on its node.
+        python: the image has a Python.
+    """
+    chosen = frameworks(mode, command, python=python)
+    if not chosen or ranks < 2:
+        return None
+    rank, local = rank_in
+    given = [f"RANK=${rank or 'NUMBER'}", f"WORLD_SIZE={ranks}"]
+    given += [f"LOCAL_RANK=${local}"] if local else []
+    given += ["MASTER_ADDR=HOST-OF-RANK-0", "MASTER_PORT=PORT"]
+    words = f"exec {shlex.join(command)}"
+    line = shlex.join(["sh", "-c", " ".join([*given, words])])
+    titles = ", ".join(f.title for f in chosen)
+    return info("rendezvous-bare", titles=titles, line=line)
 
 
 def script_of(command: Sequence[str]) -> str:

@@ -22,9 +22,11 @@ HOOK = "hook"  # the folder in the run's folder that PYTHONPATH leads to
 EXPECTED = "FAIRLEAD_WORLD"  # how many ranks were launched, for the hook
 TITLES = {
     "torch": "torch.distributed",
+    "torchrun": "torchrun",
     "jax": "jax.distributed",
     "tf": "TensorFlow",
     "lightning": "Lightning",
+    "ray": "Ray",
 }
 # Why a process of each is a world of its own.
 _WHY_ONE = {
@@ -280,6 +282,8 @@ def _doubtful(report: Report, first: Report) -> Finding | None:
 
 def _small(reports: Sequence[Report], ranks: int) -> Finding:
     first = min(reports, key=lambda r: (len(r.launched), r.launched))
+    if first.framework == "ray":
+        return error("world-of-each-ray", where=first.where, ranks=ranks)
     if all(report.size == 1 for report in reports):
         why = "rank and size were given as 0 and 1, or their variables are set so"
         why = (

@@ -15,7 +15,6 @@ import os
 import platform
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -24,39 +23,50 @@ from pathlib import Path
 from tests.system import hosts, netns, slurm
 from tests.system.netns import Host
 
-from fairlead.base.paths import atomic_folder, atomic_write, locked
+from fairlead.base.paths import atomic_write
 
 KEPT = hosts.ROOT / "tests/recorded/frameworks/cells.json"
 PROGRAM = hosts.PROGRAMS / "worlds.py"
-# Without their dependencies: PyPI's torch would come in place of the image's.
-PACKAGES = (
-    "accelerate==1.15.0", "aiohttp==3.14.5", "annotated-types==0.8.0", "anyio==4.16.0", "certifi==2026.10.18",
-    "charset-normalizer==3.5.2", "click==8.5.1", "filelock==4.2.12", "fsspec==2026.9.0", "h11==0.16.0", "hf-xet==1.8.0",
-    "httpcore2==2.16.2", "httpx2==2.16.2", "huggingface_hub==2.4.0", "idna==3.20", "lightning==2.6.6",
-    "lightning-utilities==0.15.3", "packaging==26.3", "psutil==7.2.2", "PyYAML==6.0.3", "regex==2026.11.15",
-    "requests==2.34.2", "safetensors==0.8.0", "shellingham==1.5.4", "sniffio==1.3.1", "tokenizers==0.23.3",
-    "torchmetrics==1.9.0", "pytorch-lightning==2.6.6", "tqdm==4.70.1", "transformers==5.23.0", "truststore==0.10.5",
-    "typer-slim==0.24.0", "typing_extensions==4.16.0", "urllib3==2.8.0",
-)  # fmt: skip
+CLUSTER = hosts.ROOT / "examples/ray_cluster.py"
+TRAINERS = str(hosts.ROOT / "examples/trainers")
 
 
 @dataclass(frozen=True)
 class Framework:
-    """What is run: its image, and whether it needs :data:`PACKAGES`."""
+    """What is run.
+
+    Attributes:
+        image: a recipe.
+        words: what runs the program on each rank.
+        agents: one rank a node starts the processes there.
+        script: of the program, where it is not the framework's own.
+        limit_s: for a cell; DeepSpeed compiles for minutes where it was not used before.
+    """
 
     title: str
     image: str = "pytorch"
-    packages: bool = False
     words: tuple[str, ...] = ("python3",)
+    agents: bool = False
+    script: str = ""
+    limit_s: int = 180
 
 
 FRAMEWORKS = {
     "ddp": Framework("PyTorch 2.13, DistributedDataParallel"),
     "fsdp": Framework("PyTorch 2.13, FSDP2"),
-    "torchrun": Framework("torchrun of PyTorch 2.13", words=("torchrun", "--nproc-per-node", "2")),
-    "accelerate": Framework("Accelerate 1.15", packages=True),
-    "lightning": Framework("Lightning 2.6", packages=True),
-    "trainer": Framework("Trainer of transformers 5.23", packages=True),
+    "torchrun": Framework(
+        "torchrun of PyTorch 2.13",
+        words=("torchrun", "--nproc-per-node", "2"),
+        agents=True,
+        script="ddp",
+    ),
+    "accelerate": Framework("Accelerate 1.15", TRAINERS),
+    "lightning": Framework("Lightning 2.6", TRAINERS),
+    "trainer": Framework("Trainer of transformers 5.23", TRAINERS),
+    "deepspeed": Framework("DeepSpeed 0.19, ZeRO 1", TRAINERS, limit_s=600),
+    "ray": Framework(
+        "Ray Train 2.60", TRAINERS, ("python3", str(CLUSTER)), agents=True, limit_s=300
+    ),
     "jax": Framework("JAX 0.10", "jax"),
     "multiworker": Framework("TensorFlow 2.21, MultiWorkerMirroredStrategy", "tensorflow"),
 }
@@ -110,27 +120,27 @@ class Machine:
         """Runs one cell."""
         key, launcher, count = name.split("/")
         framework, nodes = FRAMEWORKS[key], int(count)
-        agents = framework.words[0] == "torchrun"
-        ranks = nodes if agents else 2
+        ranks = nodes if framework.agents else 2
+        size = 2 * nodes if key == "torchrun" else 2
         words: list[str | Path] = ["run", "-n", str(ranks), "--json", "--mpi", _mpi(launcher), "-B", hosts.PROGRAMS]  # fmt: skip
-        words += ["--watchdog", "60"]
-        if framework.packages:
-            words += ["-B", packages(), "--env", f"PYTHONPATH={packages()}"]
+        words += ["--watchdog", str(framework.limit_s // 3)]
         if launcher.startswith("srun"):
             words += ["-N", count, "--hosts", "n2,n3" if nodes > 1 else "n2"]
             words += [f"--launcher-arg=--mpi={launcher.removeprefix('srun-')}"]
         else:
             words += ["--launcher", _mpiexec(self.one, launcher, nodes, ranks)]
-        script = "ddp" if agents else key
-        words += [hosts.image(framework.image), "--", *framework.words, PROGRAM, script]
+        words += ["-B", CLUSTER.parent, hosts.image(framework.image), "--"]
+        words += [*framework.words, PROGRAM, framework.script or key]
         try:
             if launcher.startswith("srun"):
-                done = self.cluster.fairlead(*words)
+                done = self.cluster.fairlead(*words, limit_s=framework.limit_s)
             else:
-                done = self.one.fairlead(*words, env={**os.environ, **hosts.AS_ROOT}, limit_s=180)
+                done = self.one.fairlead(
+                    *words, env={**os.environ, **hosts.AS_ROOT}, limit_s=framework.limit_s
+                )
         except subprocess.TimeoutExpired:
             return Cell(key, launcher, nodes, -1, "no end within its limit")
-        return Cell(key, launcher, nodes, done.returncode, _wrong(done, 2 * nodes if agents else 2))
+        return Cell(key, launcher, nodes, done.returncode, _wrong(done, size))
 
 
 def _mpi(launcher: str) -> Path:
@@ -170,18 +180,6 @@ def _wrong(done: subprocess.CompletedProcess[str], size: int) -> str:
         return "the weights differ"
     said = json.loads(done.stdout)["worlds"]
     return "" if said and said[0]["size"] == size else "no world was proved"
-
-
-def packages() -> Path:
-    """Lightning and others from PyPI, without torch; made once."""
-    folder = hosts.KEPT / "frameworks"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with locked(folder.with_suffix(".lock")):
-        if not folder.is_dir():
-            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
-            with atomic_folder(folder) as made:
-                subprocess.run([*pip, made, *PACKAGES], check=True)
-    return folder
 
 
 @contextmanager

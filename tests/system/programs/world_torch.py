@@ -1,6 +1,7 @@
 """A world of torch.distributed that trains: each rank prints its number, its size and a digest of its weights.
 
-An argument makes it go wrong: ``one`` (a world of its own), ``alone`` (none), ``apart`` (an address of its own).
+An argument makes it go wrong: ``one`` (a world of its own), ``alone`` (none), ``apart`` (an address of its own),
+``sizes`` (a size of its own).
 """
 
 import hashlib
@@ -16,6 +17,8 @@ if wrong == "one":
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 elif wrong == "apart":
     os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + int(os.environ["RANK"]))
+elif wrong == "sizes":
+    os.environ["WORLD_SIZE"] = str(2 + int(os.environ["RANK"]))
 if wrong not in ("one", "alone"):
     dist.init_process_group("gloo")
 joined = dist.is_initialized()

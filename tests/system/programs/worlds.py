@@ -11,10 +11,14 @@ import sys
 import numpy as np
 
 
-def say(rank, size, weights):
+def digest(weights):
     flat = np.concatenate([np.asarray(w, np.float32).ravel() for w in weights])
+    return hashlib.sha256(flat.tobytes()).hexdigest()[:12]
+
+
+def say(rank, size, weights):
     # In one write: lines of two ranks can run into each other.
-    os.write(1, f"{rank} of {size}: {hashlib.sha256(flat.tobytes()).hexdigest()[:12]}\n".encode())
+    os.write(1, f"{rank} of {size}: {digest(weights)}\n".encode())
 
 
 def rows(seed):
@@ -113,6 +117,48 @@ def lightning():
     data = torch.utils.data.TensorDataset(torch.from_numpy(rows(1)))
     trainer.fit(Model(), torch.utils.data.DataLoader(data, batch_size=8))
     _of_torch(trainer.global_rank, trainer.world_size, trainer.model)
+
+
+def deepspeed():
+    import deepspeed
+    import torch
+    import torch.distributed as dist
+
+    model = _network()
+    config = {
+        "train_batch_size": 16, "optimizer": {"type": "Adam", "params": {"lr": 0.1}}, "zero_optimization": {"stage": 1},
+    }  # fmt: skip
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=model.parameters(), config=config
+    )
+    each = engine.train_micro_batch_size_per_gpu()
+    for batch in torch.from_numpy(rows(dist.get_rank())).split(each):
+        engine.backward(engine(batch).pow(2).mean())
+        engine.step()
+    _of_torch(dist.get_rank(), dist.get_world_size(), engine.module)
+
+
+def ray():
+    import tempfile
+    from pathlib import Path
+
+    import torch.distributed as dist
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer, prepare_model
+
+    folder = tempfile.mkdtemp()  # that both hosts see
+    size = 2
+
+    def loop():
+        model = prepare_model(_network())
+        _steps(model, dist.get_rank())
+        found = digest([p.detach().numpy() for p in model.parameters()])
+        Path(folder, str(dist.get_rank())).write_text(f"of {dist.get_world_size()}: {found}")
+
+    workers = ScalingConfig(num_workers=size, placement_strategy="SPREAD")
+    TorchTrainer(loop, scaling_config=workers, run_config=RunConfig(storage_path=folder)).fit()
+    for rank in range(size):
+        os.write(1, f"{rank} {Path(folder, str(rank)).read_text()}\n".encode())
 
 
 def trainer():

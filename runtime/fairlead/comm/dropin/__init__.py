@@ -81,7 +81,8 @@ _MODULES = {
 _TORCH = "ml_comm_torch"  # which brings torch along
 # Set by launchers in each process; before MPI has started there is nothing else to ask.
 _RANK_VARIABLES = (
-    "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "SLURM_PROCID",
+    "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK",
+    "ALPS_APP_PE", "SLURM_PROCID",
 )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ class Interface(Check):
             texts = {"known": _versions(known), "offered": _versions(offered)}
             advice = "an older" if min(offered, default=0) > max(known) else "a newer"
             yield error("nccl-interface", library=library, plugin=plugin, advice=advice, **texts)
-        elif is_newer(library.version):
+        elif is_newer(library):
             yield warning("nccl-version-newer", library=library, interface=case.plan.interface)
 
 

@@ -162,6 +162,25 @@ def around_torch(module):
         setattr(module, made.__name__, made)
 
 
+def around_agents(module):
+    """torchrun: where its agents are to meet."""
+    own = module.create_backend
+
+    def create_backend(params, *args, **kwargs):
+        place = str(getattr(params, "endpoint", ""))
+        host, _, port = place.rpartition(":")
+        host = host or place
+        why = unreachable(host.strip("[]"), number(port), False) if host else ""
+        guarded(report)("joining", "torchrun", rank=None, size=None, address=place, why=why or "")
+        result = own(params, *args, **kwargs)
+        guarded(report)("joined", "torchrun", rank=None, size=None, by="")
+        return result
+
+    create_backend.__doc__ = own.__doc__
+    create_backend.__wrapped__ = own
+    module.create_backend = create_backend
+
+
 def around_optimizer(module):
     """torch.optim: a step of a process that belongs to no world."""
     add = getattr(module, "register_optimizer_step_pre_hook", None)
@@ -255,6 +274,8 @@ def around_jax(module):
         )
         size = args[1] if len(args) > 1 else kwargs.get("num_processes")
         rank = args[2] if len(args) > 2 else kwargs.get("process_id")
+        if rank is None and size is None:  # those of the launch: see jax_cluster
+            rank, size = (os.environ.get(n) for n in ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES"))
         if rank is not None and size is not None:
             report(
                 "joining",
@@ -262,7 +283,7 @@ def around_jax(module):
                 rank=number(rank),
                 size=number(size),
                 address=str(address),
-                why=_jax(address, rank) or "",
+                why=_jax(address, number(rank)) or "",
             )
         result = own(self, *args, **kwargs)
         guarded(
@@ -362,8 +383,31 @@ def around_strategy(module):
     extended._initialize_local = reporting(extended._initialize_local, False)
 
 
+def around_ray(module):
+    """Ray: a cluster that a rank has started for itself."""
+    own = module.init
+
+    def init(*args, **kwargs):
+        result = own(*args, **kwargs)
+        of_ray(module)
+        return result
+
+    init.__doc__ = own.__doc__
+    init.__wrapped__ = own
+    if SIZE > 1:
+        module.init = init
+
+
+@guarded
+def of_ray(module):
+    node = module._global_node
+    if node is not None and node.is_head():
+        report("joined", "ray", rank=0, size=1, by="")
+
+
 PATCHES = {
     "torch.distributed.distributed_c10d": around_torch,
+    "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend": around_agents,
     "torch.optim.optimizer": around_optimizer,
     "lightning.pytorch.trainer.trainer": around_lightning,
     "pytorch_lightning.trainer.trainer": around_lightning,
@@ -375,6 +419,7 @@ PATCHES = {
     "jax._src.xla_bridge": jax_interface,
     "jax._src.clusters.cluster": jax_cluster,
     "tensorflow.python.distribute.collective_all_reduce_strategy": around_strategy,
+    "ray._private.worker": around_ray,
 }
 
 

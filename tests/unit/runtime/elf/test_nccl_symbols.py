@@ -44,6 +44,40 @@ def test_library_of_a_version_is_identified_by_its_text(tmp_path: Path, text, ve
     assert found.soname == "libnccl.so.2"
 
 
+def test_library_version_with_a_run_time_comes_before_other_texts(tmp_path: Path) -> None:
+    more = """
+    #include <stdio.h>
+    int ncclGetVersion(int *v) { return puts("NCCL version 2.30.7 compiled with CUDA 12.9"); }
+    int ncclCommInitRank(void **c, int n, int r) {
+        puts("NCCL version mismatch with remote peer %s (local: %s, remote %s)");
+        return puts("NCCL version 2.30.7+cuda12.9");
+    }
+    """
+    found = library(compiled(tmp_path / "libnccl.so.2", more))
+    assert found and (found.version, found.runtime) == ("2.30.7", "cuda12.9")
+
+
+def test_library_names_the_interfaces_that_it_asks_for(tmp_path: Path) -> None:
+    more = """
+    #include <stdio.h>
+    int ncclGetVersion(int *v) { puts("ncclNetPlugin_v9"); return puts("ncclNetPlugin_v10"); }
+    int ncclCommInitRank(void **c, int n, int r) {
+        puts("Failed to find ncclNetPlugin_v3"); puts("ncclProfiler_v2"); puts("ncclGinPlugin_v11");
+        puts("ncclTunerPlugin_v4"); puts("ncclCollNetPlugin_v9");
+        return puts("NCCL version 2.27.5+cuda12.9");
+    }
+    """
+    found = library(compiled(tmp_path / "libnccl.so.2", more))
+    assert found
+    assert found.asks == {
+        "net": (9, 10),
+        "collnet": (9,),
+        "tuner": (4,),
+        "profiler": (2,),
+        "gin": (11,),
+    }
+
+
 def test_library_renamed_is_still_one(tmp_path: Path) -> None:
     found = library(nccl(tmp_path / "libgpucomm.so.7"))
     assert found and (found.kind, found.version) == ("nccl", "2.21.5")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -12,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.compiled import CALLS, MAIN, MPICH, OPENMPI, OPENS, PLAIN, WHOLE, compiled
+from tests.support.nccl import nccl, plugin
 
 from fairlead.base.paths import resolve_in
-from fairlead.elf.facts import AbiFamily
+from fairlead.base.serde import from_json, to_json
+from fairlead.elf.facts import AbiFamily, ImageFacts
 from fairlead.elf.mpi_symbols import asked_by
 from fairlead.image.scan import scan_tree
 
@@ -205,3 +208,63 @@ def test_scan_renamed_soname_is_an_mpi_and_asked_for(tmp_path: Path) -> None:
     facts = scan_tree(tmp_path)
     assert [m.family for m in facts.mpis] == [AbiFamily.OPENMPI]
     assert asked_by(facts, facts.consumers[0]) == {"libvendor.so.7": AbiFamily.OPENMPI}
+
+
+def gpu_tree(root: Path) -> Path:
+    """torch with the NCCL of its wheel, the system's own, a plugin, a driver's stub and a compatible driver."""
+    site = root / "opt/venv/lib/python3.11/site-packages"
+    wheel = nccl(site / "nvidia/nccl/lib/libnccl.so.2", "2.27.5+cuda12.9")
+    words = ["-Wl,--no-as-needed", str(wheel), "-Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib"]
+    compiled(site / "torch/lib/libtorch_cuda.so", "int torch;", *words)
+    system = nccl(root / "usr/lib/x86_64-linux-gnu/libnccl.so.2.19.3", "2.19.3+cuda12.3")
+    system.with_name("libnccl.so.2").symlink_to("libnccl.so.2.19.3")
+    named = compiled(root.parent / "made/libnccl.so.2", "int nothing;")
+    compiled(root / "opt/app/tool", PLAIN, "-Wl,--no-as-needed", str(named))
+    plugin(root / "opt/hpcx/plugin/lib/libnccl-net.so", (6, 7), name="IBext_v7")
+    (root / "etc").mkdir(parents=True)
+    (root / "etc/nccl.conf").write_text("# site\nNCCL_DEBUG=WARN\nNCCL_NET=IB\n")
+    compiled(site / "nvidia/cuda_runtime/lib/libcudart.so.12", "int cudart;")
+    for folder in ("usr/local/cuda/compat", "usr/local/cuda/lib64/stubs"):
+        compiled(root / folder / "libcuda.so.1", "int cuInit;")
+    return root
+
+
+def test_scan_finds_every_nccl_plugin_and_what_maps_which(tmp_path: Path) -> None:
+    facts = scan_tree(gpu_tree(tmp_path / "root"))
+    site = "/opt/venv/lib/python3.11/site-packages"
+    found = {one.path: (one.version, one.runtime) for one in facts.nccl}
+    assert found == {
+        f"{site}/nvidia/nccl/lib/libnccl.so.2": ("2.27.5", "cuda12.9"),
+        "/usr/lib/x86_64-linux-gnu/libnccl.so.2.19.3": ("2.19.3", "cuda12.3"),
+    }
+    assert facts.nccl_mapped == {
+        f"{site}/torch/lib/libtorch_cuda.so": f"{site}/nvidia/nccl/lib/libnccl.so.2",
+        "/opt/app/tool": "/usr/lib/x86_64-linux-gnu/libnccl.so.2.19.3",
+    }
+    [own] = facts.net_plugins
+    assert (own.path, own.name) == ("/opt/hpcx/plugin/lib/libnccl-net.so", "IBext_v7")
+    assert facts.nccl_conf == {"NCCL_DEBUG": "WARN", "NCCL_NET": "IB"}
+    assert facts.drivers == ("/usr/local/cuda/compat/libcuda.so.1",)
+    run_time = f"{site}/nvidia/cuda_runtime/lib/libcudart.so.12"
+    assert facts.gpu_libraries == {"libcudart.so.12": run_time}
+
+
+def test_scan_facts_of_nccl_survive_the_cache(tmp_path: Path) -> None:
+    facts = scan_tree(gpu_tree(tmp_path / "root"))
+    assert from_json(ImageFacts, json.loads(json.dumps(to_json(facts)))) == facts
+
+
+def test_scan_damaged_nccl_and_plugin_are_left_out(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    whole = plugin(tmp_path / "libnccl-net.so")
+    (root / "usr/lib").mkdir(parents=True)
+    (root / "etc").mkdir()
+    (root / "etc/nccl.conf").symlink_to("/nowhere")
+    for name, data in (
+        ("libnccl-net.so", whole.read_bytes()[:800]),
+        ("libnccl.so.2", b"\x7fELF"),
+        ("librccl.so.1", b"\x7fELF\2\1\1" + b"\xff" * 500),
+    ):
+        (root / "usr/lib" / name).write_bytes(data)
+    facts = scan_tree(root)
+    assert (facts.nccl, facts.net_plugins, facts.nccl_conf) == ((), (), {})

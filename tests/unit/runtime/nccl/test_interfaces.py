@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.support.nccl import library_of, plugin_of
 
@@ -76,8 +78,17 @@ def test_row_of_an_unknown_release_is_none(version: str) -> None:
 
 def test_release_newer_than_the_table_is_taken_for_the_newest() -> None:
     assert row("2.31.2") is ROWS[-1]
-    assert is_newer("2.31.2") and is_newer("3.0.1")
-    assert not is_newer("2.30.7") and not is_newer("2.30.9")
+    assert is_newer(library_of("2.31.2")) and is_newer(library_of("3.0.1"))
+    assert not is_newer(library_of("2.30.7")) and not is_newer(library_of("2.30.9"))
+
+
+def test_versions_that_the_file_names_come_before_the_table() -> None:
+    later = replace(library_of("2.33.1"), asks={"net": (8, 9, 13), "tuner": (7,)})
+    assert net_versions(later) == (8, 9, 13)
+    assert not is_newer(later)
+    assert common(later, plugin_of(range(6, 13), "1.21.1")) == 9
+    nameless = replace(library_of(""), asks={"net": (6, 7)})
+    assert common(nameless, plugin_of(range(2, 7), "1.6.0")) == 6
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 
+from fairlead.base.errors import Severity
 from fairlead.rendezvous import dead_ends
 from fairlead.rendezvous.choose import frameworks
 from fairlead.rendezvous.registry import FRAMEWORKS, modes
@@ -83,3 +84,20 @@ def test_launcher_of_a_framework_is_refused_where_it_would_start_its_own_world(
 def test_declarations_are_whole() -> None:
     for framework in FRAMEWORKS:
         assert framework.title and framework.why and framework.variables
+
+
+def test_line_without_fairlead_comes_with_what_it_lacks() -> None:
+    command = ("python3", "train.py", "--name", "a b")
+    found = dead_ends.bare("auto", command, 2, ("PMI_RANK", "MPI_LOCALRANKID"), python=True)
+    assert found and found.severity is Severity.INFO and "PyTorch" in found.what
+    line = shlex.split(found.remedy.partition("as the command: ")[2])
+    assert line[:2] == ["sh", "-c"]
+    assert line[2].startswith(
+        "RANK=$PMI_RANK WORLD_SIZE=2 LOCAL_RANK=$MPI_LOCALRANKID MASTER_ADDR="
+    )
+    assert shlex.split(line[2].partition(" exec ")[2]) == list(command)
+
+
+@pytest.mark.parametrize(("mode", "ranks", "python"), [("none", 2, True), ("auto", 1, True), ("auto", 2, False)])  # fmt: skip
+def test_line_without_frameworks_lacks_nothing(mode: str, ranks: int, python: bool) -> None:
+    assert dead_ends.bare(mode, ("true",), ranks, ("", ""), python=python) is None

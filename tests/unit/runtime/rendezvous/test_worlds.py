@@ -107,6 +107,14 @@ def test_world_that_leaves_ranks_out_is_wrong(tmp_path: Path) -> None:
     assert "a world of 3, and 4 ranks were launched" in watched.wrong().what
 
 
+def test_ray_that_starts_a_cluster_on_each_rank_is_named(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    for rank in (0, 1):
+        report(tmp_path, "joined", rank, framework="ray", rank=0, size=1)
+    found = watched.wrong()
+    assert "a cluster on each of 2 ranks" in found.what and "ray_cluster.py" in found.remedy
+
+
 def test_lightnings_world_of_one_comes_with_what_its_trainer_wants(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     for rank in (0, 1):

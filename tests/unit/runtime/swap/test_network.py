@@ -88,7 +88,7 @@ def test_plan_names_are_those_that_nccl_asks_for_and_nothing_else() -> None:
 def test_plan_search_path_is_left_alone_but_for_old_releases() -> None:
     assert "nccl" not in gpu_plan().env["LD_LIBRARY_PATH"]
     old = gpu_plan(gpu_image("2.20.5"))
-    assert old.env["LD_LIBRARY_PATH"] == "/opt/fairlead/nccl/lib:/opt/fairlead/mpi/lib"
+    assert old.env["LD_LIBRARY_PATH"] == "/opt/fairlead/mpi/lib:/opt/fairlead/nccl/lib"
     kept = gpu_plan(gpu_image("2.20.5"), library_path="/mine")
     assert kept.env["LD_LIBRARY_PATH"].endswith(":/mine")
     bare = gpu_plan(isolate=False)
@@ -132,6 +132,17 @@ def test_plan_unversioned_name_leads_to_the_images_library(runtime, opens, neede
     assert plan.nccl_staging
     assert [(s.target, s.needed) for s in plan.nccl_staging.stubs] == [(f"dep/{opens}", needed)]
     assert any(f"{opens} -> {needed}" in what for what in lines(plan, "alias"))
+
+
+def test_plan_copies_search_the_images_run_time_last() -> None:
+    """torch maps it by its own path, and no search path leads there."""
+    plan = gpu_plan()
+    assert plan.nccl_staging
+    folder = "/opt/venv/lib/python3.11/site-packages/nvidia/cuda_runtime/lib"
+    assert all(f.rpath.split(":")[-1] == folder for f in plan.nccl_staging.files)
+    without = gpu_plan(asked=gpu_ask(network(plugin_of(opens=()))))
+    assert without.nccl_staging
+    assert not any(folder in f.rpath for f in without.nccl_staging.files)
 
 
 def test_plan_engine_that_shows_folders_only_has_a_place_for_it(tmp_path: Path) -> None:
