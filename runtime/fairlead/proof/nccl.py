@@ -195,6 +195,9 @@ class NcclWatch:
             on_finding(_undecided(silent))
         elif self.proof is None:
             on_finding(self._unknown())
+        elif len(self.records) < self._ranks:
+            known = len(self.records)
+            on_finding(warning("nccl-proof-partial", known=known, ranks=self._ranks))
 
     def _look(self) -> None:
         pids = processes.of_run(self._folder.name)

@@ -149,6 +149,17 @@ def test_watch_that_knows_nothing_says_so(
     assert [words in one.what for one in found] == [True]
 
 
+def test_watch_of_fewer_processes_than_ranks_says_so(tmp_path: Path, write: Write) -> None:
+    write(0, *GOOD)
+    watch = watched(tmp_path)
+    found: list[Finding] = []
+    watch.look()
+    watch.last_look(found.append)
+    assert watch.proof and [one.what for one in found] == [
+        "NCCL's network is proved of 1 processes, of 2 ranks"
+    ]
+
+
 MAPPING = """
 import mmap, sys
 files = [open(path, "rb") for path in sys.argv[1:]]
