@@ -32,6 +32,7 @@ from fairlead.perf.judge.compare import Comparison
 from fairlead.perf.projection.fabrics import Network
 from fairlead.perf.projection.step_model import Step
 from fairlead.perf.records.validation import Validation
+from fairlead.proof.nccl import NcclProof
 from fairlead.proof.verdict import Proof, RankProof
 from fairlead.rendezvous.worlds import World
 from fairlead.session.gradients import Option
@@ -94,6 +95,7 @@ _LAUNCHED: dict[str, Any] = {
         "asked": int, "planned_file": str, "planned_inode": int, "planned_title": str,
         "ranks": [RankProof], "findings": [Finding], "seconds": float, "bound": [str], "holds": bool,
     },
+    "nccl_proof?": (_of(NcclProof), None),
     "worlds?": [{**_of(World), "title": str}],
     "observed?": [{
         "rank": str, "host": str, "pid": int, "program": str, "how": str, "planned": [str],

@@ -1,4 +1,4 @@
-"""Hatch build hook: compiles the collective core and the witness into the wheel, for each processor in ``TARGETS``.
+"""Hatch build hook: compiles the collective core, the witness and the proof of NCCL's plugins into the wheel, for each processor in ``TARGETS``.
 
 The compiler is Zig's (the extra ``native`` pins it): it cross-compiles, and the same version gives the same bytes on
 every machine, so a wheel of one commit does not depend on the builder. The libraries link nothing and need no version
@@ -98,6 +98,13 @@ def libraries(root: Path) -> tuple[Library, ...]:
             folder=witness,
             flags=tuple((witness / "witness.flags").read_text("utf-8").split()),
             sources=("witness.c",),
+        ),
+        Library(
+            name="wire.so",
+            driver="cc",
+            folder=witness,
+            flags=tuple((witness / "wire.flags").read_text("utf-8").split()),
+            sources=("wire.c",),
         ),
     )
 

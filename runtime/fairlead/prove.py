@@ -39,13 +39,16 @@ _PARTS = re.compile(
 )
 _RECORD = 16384  # bytes a rank sends to rank 0; a record is some 2 kB
 _FAILED = 122
+_MOST = 1 << 28  # characters of one log
 # Where launchers write how many ranks they have started.
 _SIZE_VARIABLES = (
     "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE", "SLURM_NTASKS",
 )  # fmt: skip
 _NAMES = ("libmpi.so.12", "libmpich.so.12", "libmpi.so.40", "libmpi_abi.so.1", "libmpi.so")
 _USAGE = (
-    "usage: python3 -m fairlead.prove [--expects FILE] [--accepts TRANSPORT,...] [--alone] [--json]"
+    "usage: python3 -m fairlead.prove [--expects FILE] [--accepts TRANSPORT,...] [--alone] [--json]\n"
+    "       python3 -m fairlead.prove --nccl LOG [--expects FILE] [--networks NAME,...] [--accepts PROVIDER,...]\n"
+    "                                 [--interface N] [--gdr] [--json]"
 )
 # The MPI that must be mapped, as a container sees it: set by the modules that `site export` writes.
 _EXPECTED = "FAIRLEAD_EXPECTS"
@@ -63,6 +66,8 @@ def main(words: list[str]) -> int:
     """Proves for itself, or reports to a probe when the one word is a file; the exit code."""
     if len(words) == 1 and words[0].endswith(".json") and words[0] != "--json":
         return report(words[0])
+    if "--nccl" in words:
+        return nccl(words)
     accepts: set[str] = set()
     expected = os.environ.get(_EXPECTED) or _of_the_plan()
     as_json = lone = False
@@ -81,6 +86,105 @@ def main(words: list[str]) -> int:
             print(_USAGE, file=sys.stdout if word in ("-h", "--help") else sys.stderr)
             return 0 if word in ("-h", "--help") else 2
     return unplanned(accepts, as_json, lone, expected)
+
+
+def nccl(words: list[str]) -> int:
+    """Proves from NCCL's own log what carries its messages; the exit code.
+
+    The log is a file, or a folder with one for each process. ``NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV`` and
+    ``NCCL_DEBUG_FILE=FOLDER/nccl.%h.%p`` make NCCL write it; the whole output of a job serves as well.
+    """
+    given = _nccl_words(words)
+    if given is None:
+        print(_USAGE, file=sys.stderr)
+        return 2
+    from fairlead.base.nccl_log import parse  # ranks that prove their MPI do not need it
+    from fairlead.base.nccl_verdict import Expected, differences, summary
+
+    expected = Expected(
+        networks=tuple(filter(None, given["--networks"].split(","))),
+        providers=tuple(filter(None, given["--accepts"].split(","))),
+        file=given["--expects"],
+        interface=int(given["--interface"] or 0),
+        gdr=True if given["--gdr"] else None,
+    )
+    try:
+        texts = _texts(given["--nccl"])
+    except OSError as exc:
+        print(f"fairlead: {given['--nccl']} cannot be read: {exc.strerror}", file=sys.stderr)
+        return 2
+    records = [record for text in texts for record in parse(text)]
+    wrong = [
+        f"{r.host}, process {r.pid}: {w}"
+        for r in records
+        for w in _nccl_wrong(r, differences(r, expected))
+    ]
+    silent = [r for r in records if not r.network and not differences(r, expected)]
+    if silent or not records:
+        wrong.append(
+            "NCCL does not say which network it uses: set NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV"
+        )
+    for r in silent:
+        cause = f" ({r.causes[0].kind}: {r.causes[0].text})" if r.causes else ""
+        wrong.append(f"{r.host}, process {r.pid}: no network yet{cause}")
+    if expected.file and any(r.network and "/" not in r.plugin for r in records):
+        wrong.append(
+            f"NCCL before 2.28 does not say where its plugin is, {expected.file} was expected"
+        )
+    how = "observed" if expected == Expected() else "proved"
+    where = f"{_count(records, 'process', 'es')}, {_count({r.host for r in records}, 'node')}"
+    if given["--json"]:
+        holds = False if wrong else True if how == "proved" else None
+        print(json.dumps({"holds": holds, "wrong": wrong, "records": [_plain(r) for r in records]}))
+    elif wrong:
+        print("\n  ".join([f"fairlead: NCCL is not proved on {where}: {summary(records)}", *wrong]))
+    else:
+        print(f"fairlead: NCCL {how} on {where}: {summary(records)}")
+    return _FAILED if wrong else 0
+
+
+def _count(things: Any, name: str, plural: str = "s") -> str:
+    return f"{len(things)} {name}{plural * (len(things) != 1)}"
+
+
+def _nccl_words(words: list[str]) -> dict[str, str] | None:
+    """The options by name; None when they are not as in the usage."""
+    given = dict.fromkeys(
+        ("--nccl", "--expects", "--networks", "--accepts", "--interface", "--gdr", "--json"), ""
+    )
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if word in ("--gdr", "--json"):
+            given[word] = word
+        elif word in given and left:
+            given[word] = left.pop(0)
+        else:
+            return None
+    return given if given["--nccl"] and (given["--interface"] or "0").isdecimal() else None
+
+
+def _nccl_wrong(record: Any, found: Any) -> list[str]:
+    return [f"{one.text}{f' ({one.cause.text})' if one.cause else ''}" for one in found]
+
+
+def _texts(path: str) -> list[str]:
+    """What a file contains, or every file of a folder."""
+    paths = [path]
+    if os.path.isdir(path):
+        paths = [os.path.join(path, name) for name in sorted(os.listdir(path))]
+    texts = []
+    for one in paths:
+        if os.path.isfile(one) or one == path:
+            with open(one, encoding="utf-8", errors="replace") as stream:
+                texts.append(stream.read(_MOST))
+    return texts
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return asdict(record)
 
 
 def _of_the_plan() -> str:

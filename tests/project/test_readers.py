@@ -35,7 +35,7 @@ from tests.support.signed import PASSPHRASE, kept_key, make_layout
 from tests.support.validated import demo, kept
 from tests.unit.runtime.detect.test_capture import taken
 
-from fairlead.base import bounded_json
+from fairlead.base import bounded_json, nccl_log, nccl_verdict
 from fairlead.base.serde import to_json
 from fairlead.cli.inspect import _text as inspected_text
 from fairlead.detect import capture
@@ -55,6 +55,7 @@ from fairlead.ml.data.manifest import read_manifest
 from fairlead.ml.data.shards import Rows
 from fairlead.ml.data.tfrecord import Compression, Writer
 from fairlead.ml.train import checkpoint
+from fairlead.native.wire import Settings as WireSettings
 from fairlead.perf.draw.tables import as_csv
 from fairlead.perf.draw.validation_page import render
 from fairlead.perf.judge import references
@@ -64,6 +65,7 @@ from fairlead.perf.projection.fitting import Target, fit
 from fairlead.perf.records import documents, history
 from fairlead.perf.records.validation import SCHEMA, SCHEMA_VERSION
 from fairlead.proof.preload import read_records
+from fairlead.proof.wire import Ended, Wire, side_of
 from fairlead_build.formats.convert import _invocation, read_configuration
 from fairlead_build.formats.wrapping import engine_files
 from fairlead_build.registry import auth
@@ -399,6 +401,22 @@ _BEARER = b'Bearer realm="https://a.example/token",service="a",scope="b", Basic 
 _INDEX = b'{"files": [{"filename": "a-1.whl", "url": "a-1.whl", "hashes": {"sha256": "0"}}]}'
 _AUTH = b'{"auths": {"registry.example": {"auth": "YTpi"}}, "credHelpers": {}, "credsStore": ""}'
 
+_WIRE = b"""{"event": "started", "host": "nid001", "pid": 7}
+{"event": "loaded", "path": "/opt/libnccl-net.so"}
+{"event": "interface", "version": 8, "name": "Libfabric"}
+{"event": "log", "level": "WARN", "text": "NET/OFI No eligible providers were found"}
+{"event": "device", "device": 0, "code": 0, "name": "cxi0", "path": "", "speed": 200000, "port": 1}
+{"event": "moved", "messages": 2, "bytes": 200, "errors": 0, "seconds": 0.5}
+{"event": "failed", "stage": "close", "what": "finalize returned an error", "code": 3}
+"""
+
+
+def _wire_of(text: str) -> object:
+    sides = (side_of(Ended(text, text, 1, False)),) * 2
+    done = Wire("libnccl-net.so", WireSettings(), sides)
+    return done.line, done.findings(), done.to_json()
+
+
 READERS = [
     Reader("validation", _validation, _shown),
     Reader("validation-as-runs", _validation_of_two_counts, _of_validation),
@@ -422,6 +440,16 @@ READERS = [
         "package-index",
         lambda _: _INDEX,
         _raw(lambda raw: list(_from_json(raw.decode("utf-8", "replace"), "https://a.example/"))),
+    ),
+    Reader(
+        "nccl-log",
+        lambda _: (ROOT / "tests/recorded/nccl/logs/2.21.5-missing-library.log").read_bytes(),
+        _raw(lambda raw: nccl_verdict.summary(nccl_log.parse(raw.decode("utf-8", "replace")))),
+    ),
+    Reader(
+        "wire-events",
+        lambda _: _WIRE,
+        _raw(lambda raw: _wire_of(raw.decode("utf-8", "replace"))),
     ),
     Reader("auth-file", lambda _: _AUTH, _credential),
     Reader("public-key", lambda _: keys_file(".pub"), lambda f: keys.read_public(f / "file.json")),

@@ -137,7 +137,11 @@ def network(plugin: NetPlugin | None = None, **changes: Any) -> HostNetwork:
 def gpu_image(version: str = "2.21.5", **changes: Any) -> ImageFacts:
     """mpi-base with torch's NCCL in it."""
     known = {key: changes.pop(key) for key in ("runtime", "machine", "kind") if key in changes}
-    return replace(image(), nccl=(library_of(version, **known),), **changes)
+    library = library_of(version, **known)
+    kind, major = library.runtime[:4], library.runtime[4:].partition(".")[0]
+    name = f"libamdhip64.so.{major}" if kind == "rocm" else f"libcudart.so.{major}"
+    there = {name: f"/opt/venv/lib/python3.11/site-packages/nvidia/cuda_runtime/lib/{name}"}
+    return replace(image(), **{"nccl": (library,), "gpu_libraries": there, **changes})
 
 
 def gpu_ask(*networks: HostNetwork, **changes: Any) -> Ask:

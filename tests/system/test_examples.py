@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,22 @@ def test_hello_on_host_mpi_then_on_the_images_agrees(base_image: None) -> None:
     assert "of 2: MPICH Version: 3.4.3" not in on_host
     for said in (on_host, on_own):
         assert "allreduce over 2 ranks: 3, as expected" in said
+
+
+def test_nccls_plugin_carries_a_pattern_and_a_broken_one_is_named(tmp_path: Path) -> None:
+    (command,) = _commands("nccl_wire.py")
+    source, plugin = hosts.ROOT / "tests/support/net_plugin.c", tmp_path / "libnccl-net.so"
+    command = command.replace("build/libnccl-net.so", str(plugin))
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", source, "-o", plugin], check=True)
+    said = _run(command)
+    assert f"Test from {plugin}, interface v8, 2 network devices on " in said
+    assert "0.42 GB moved" in said
+    plugin.write_bytes(plugin.read_bytes()[:1000])
+    done = hosts.typed(command)
+    assert (
+        done.returncode == 122
+        and "error: the plugin ended its process in stage `load`" in done.stdout
+    )
 
 
 def test_ranks_that_spython_starts_run_on_the_hosts_mpi(base_image: None) -> None:

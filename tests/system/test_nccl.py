@@ -60,9 +60,14 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """mpi-base as a folder, with a library that does what NCCL 2.21.5 does about its network."""
     code = hosts.PROGRAMS.joinpath("nccl_opens.c").read_text()
     made = compiled(tmp_path_factory.mktemp("nccl") / "libnccl.so.2", code)
-    place = "/opt/venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2"
+    cuda = compiled(made.with_name("libcudart.so.12"), "int cudaGetDevice(void) { return 1; }")
+    wheels = "/opt/venv/lib/python3.11/site-packages/nvidia"
+    files = {
+        f"{wheels}/nccl/lib/libnccl.so.2": made,
+        f"{wheels}/cuda_runtime/lib/libcudart.so.12": cuda,
+    }
     with tempfile.TemporaryDirectory(dir=scratch_parent(500 << 20)) as work:
-        yield hosts.unpacked(Path(work, "tree"), {place: made})
+        yield hosts.unpacked(Path(work, "tree"), files)
 
 
 def host_plugin(folder: Path, **changes: object) -> Path:
@@ -88,6 +93,16 @@ def test_ranks_load_the_hosts_plugin_and_its_own_library(image: Path, tmp_path: 
     assert text.count("Using network Libfabric") == 2
 
 
+@pytest.mark.parametrize("name", ["libcudart.so", "libcudart.so.12"])
+def test_plugin_finds_the_images_run_time_where_no_search_path_leads(
+    image: Path, tmp_path: Path, name: str
+) -> None:
+    folder = host_plugin(tmp_path, does=Does((name,)))
+    done = launched(image, "--nccl", str(folder))
+    text = done.stdout + done.stderr
+    assert done.returncode == 0 and text.count("Using network Libfabric") == 2, text
+
+
 def test_plugin_of_a_profile_serves_by_its_network_and_a_miss_is_an_error(
     image: Path, tmp_path: Path
 ) -> None:
@@ -102,7 +117,7 @@ def test_plugin_of_a_profile_serves_by_its_network_and_a_miss_is_an_error(
     host_plugin(tmp_path, name="AWS Libfabric", does=Does(fails=2))  # as without a network card
     done = launched(image, *words)
     text = done.stdout + done.stderr
-    assert done.returncode == 5, text
+    assert done.returncode == 122, text
     assert "network AWS Libfabric not found" in text and "Using network Socket" not in text
 
 

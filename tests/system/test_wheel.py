@@ -141,7 +141,7 @@ def proved_run(installed: Installed, image: Path) -> None:
 # --- what is in it ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [native.CORE, native.WITNESS])
+@pytest.mark.parametrize("name", [native.CORE, native.WITNESS, native.WIRE])
 @pytest.mark.parametrize("machine", sorted(PROCESSORS))
 def test_library_of_the_wheel_needs_no_library_and_no_symbol_version(
     machine: str, name: str, unpacked: Path
@@ -159,10 +159,16 @@ def test_wheel_is_for_every_platform_and_says_so(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {n for n in names if n.endswith(".so")} == {
-        f"fairlead/native/lib/{m}/{n}" for m in PROCESSORS for n in (native.CORE, native.WITNESS)
+        f"fairlead/native/lib/{m}/{n}"
+        for m in PROCESSORS
+        for n in (native.CORE, native.WITNESS, native.WIRE)
     }
     # Other platforms compile: their sources come along.
-    for source in ("fairlead/native/witness.c", "fairlead/_data/native/src/lane.cpp"):
+    for source in (
+        "fairlead/native/witness.c",
+        "fairlead/native/wire.c",
+        "fairlead/_data/native/src/lane.cpp",
+    ):
         assert source in names
     assert {"fairlead/py.typed", "fairlead_build/py.typed"} <= set(names)
 

@@ -24,6 +24,7 @@ from fairlead.launch import allocate, ranks_output, unpack
 from fairlead.launch import launch as launching
 from fairlead.launch.launch import CommandLine, LaunchResult
 from fairlead.launch.request import Asked
+from fairlead.proof.nccl import NcclProof
 from fairlead.proof.verdict import Proof
 from fairlead.rendezvous.worlds import World
 from fairlead.session.model import Launched, LaunchOptions, Prepared
@@ -137,6 +138,11 @@ class _Run(Ready):
         if not self.flags.quiet:
             say(show.world_line(world))
 
+    def show_network(self, proof: NcclProof) -> None:
+        """Show what NCCL uses."""
+        if not self.flags.quiet:
+            say(proof.line)
+
     def show_proof(self, proof: Proof) -> None:
         """Show the proof, and mark its moment in the timeline."""
         flags = self.flags
@@ -240,6 +246,7 @@ def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
         how = LaunchOptions(
             on_proof=planned.show_proof,
             on_world=planned.show_world,
+            on_nccl=planned.show_network,
             on_finding=planned.show_doubt,
             on_start=planned.show_start,
             allocation=planned.allocation,
@@ -284,6 +291,7 @@ def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
         ended = {
             "command_line": launched.line.shell(),
             "proof": {**to_json(proof), "holds": proof.holds} if proof else None,
+            "nccl_proof": launched.nccl,
             "worlds": [{**to_json(world), "title": world.title} for world in launched.worlds],
             "observed": unproved.to_json() if unproved else [],
             "exit_code": result.code,

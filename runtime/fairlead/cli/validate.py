@@ -33,6 +33,7 @@ from fairlead.cli.screen import print_findings, print_json, table
 from fairlead.cli.within import Ready, plan_launch
 from fairlead.launch import unpack
 from fairlead.ml import registry
+from fairlead.proof import nccl
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Prepared
 from fairlead.session.prepare import refuse
@@ -220,6 +221,7 @@ def validate(
     scope = steps.planned(wanted.scope(output), 2 if flags.native else 1)
     ready = plan_launch(image, replace(asked, ranks=max(scope.ranks)), planning, flags)
     prepared, bars = ready.prepared, ready.progress
+    scope = replace(scope, network=nccl.expected_of(prepared.plan))
     if prepared.refused:
         raise refuse(prepared)
     if flags.native:

@@ -224,6 +224,7 @@ class ImageFacts:
         nccl_conf: what /etc/nccl.conf or /etc/rccl.conf sets.
         nccl_mapped: of files that need an NCCL, the real path of what their loader finds; empty: nothing.
         drivers: paths of GPU driver libraries in it, as CUDA's compatibility package brings one.
+        gpu_libraries: paths of the run times of CUDA and ROCm in it, by SONAME.
     """
 
     arch: str
@@ -248,3 +249,4 @@ class ImageFacts:
     nccl_conf: Mapping[str, str] = field(default_factory=dict)
     nccl_mapped: Mapping[str, str] = field(default_factory=dict)
     drivers: tuple[str, ...] = ()
+    gpu_libraries: Mapping[str, str] = field(default_factory=dict)

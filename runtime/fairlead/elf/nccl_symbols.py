@@ -33,6 +33,7 @@ _RELEASE = rb"aws-ofi-nccl v?(\d+\.\d+\.\d+)"
 # Linkers let a name share the end of a path, so what precedes it may be one.
 _NAMES = rb"(?<![\w.+-])(lib[\w+-]+\.so(?:\.\d+)*)\0"
 _OPENED = re.compile(r"lib(cuda|cudart|amdhip64|hsa-runtime64|gdrapi|nvidia-ml|rocm_smi64)\.so")
+_RUN_TIME = re.compile(r"lib(cudart|amdhip64|hsa-runtime64)\.so")
 _RUNTIMES = (
     (re.compile(r"libcudart\.so\.(\d+)"), "cuda"),
     (re.compile(r"libamdhip64\.so\.(\d+)"), "rocm"),
@@ -56,6 +57,15 @@ def is_request(name: str) -> bool:
     (True, False)
     """
     return name in SONAMES
+
+
+def is_run_time(name: str) -> bool:
+    """Whether a library is the run time of CUDA or ROCm, which an image brings.
+
+    >>> is_run_time("libcudart.so.12"), is_run_time("libcuda.so.1")
+    (True, False)
+    """
+    return bool(_RUN_TIME.match(name))
 
 
 def library(path: Path, elf: Elf) -> NcclLibrary | None:

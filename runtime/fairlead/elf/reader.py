@@ -316,6 +316,8 @@ def _facts(elf: ELFFile, name: str) -> Elf:
 
 def _nccl_exports(elf: ELFFile, names: bytes) -> tuple[str, ...]:
     """What identifies an NCCL or a plugin of one, of the symbols that a file defines."""
+    if b"nccl" not in names:  # as in almost every file; the search for one word is far faster
+        return ()
     wanted = {match.start(): match[0][:-1].decode() for match in _NCCL.finditer(names)}
     if not wanted:
         return ()

@@ -15,24 +15,28 @@ _HEADER, _SEGMENT, _ENTRY = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("<
 _PT_LOAD, _PT_DYNAMIC, _PT_GNU_STACK = 1, 2, 0x6474E551
 _READ_WRITE = 6  # the loader writes addresses into the dynamic section
 _PAGE = 0x10000  # the largest of these machines'
-_NEEDED, _HASH, _STRTAB, _SYMTAB, _STRSZ, _SYMENT, _SONAME = 1, 4, 5, 6, 10, 11, 14
+_NEEDED, _HASH, _STRTAB, _SYMTAB, _STRSZ, _SYMENT, _SONAME, _RPATH = 1, 4, 5, 6, 10, 11, 14, 15
 
 
-def stub(name: str, needed: str, machine: str) -> bytes:
+def stub(name: str, needed: str, machine: str, rpath: str = "") -> bytes:
     """The content of a library ``name`` that needs the library ``needed``.
 
+    Args:
+        rpath: its DT_RPATH: that of what opens it does not hold for what it needs.
     Raises:
         KeyError: the machine is not one of :data:`MACHINES`.
     """
     kind, flags = MACHINES[machine]
-    strings = b"\0" + needed.encode() + b"\0" + name.encode() + b"\0"
+    texts = [text.encode() + b"\0" for text in (needed, name, *([rpath] if rpath else ()))]
+    strings = b"\0" + b"".join(texts)
     symbols_at = _HEADER.size + 3 * _SEGMENT.size
     hash_at = symbols_at + 24  # one undefined symbol
     strings_at = hash_at + 16
     dynamic_at = (strings_at + len(strings) + 7) // 8 * 8
     entries = (
-        (_NEEDED, 1), (_SONAME, 2 + len(needed)), (_HASH, hash_at), (_STRTAB, strings_at),
-        (_STRSZ, len(strings)), (_SYMTAB, symbols_at), (_SYMENT, 24), (0, 0),
+        (_NEEDED, 1), (_SONAME, 1 + len(texts[0])), (_HASH, hash_at), (_STRTAB, strings_at),
+        (_STRSZ, len(strings)), (_SYMTAB, symbols_at), (_SYMENT, 24),
+        *([(_RPATH, 1 + len(texts[0]) + len(texts[1]))] if rpath else ()), (0, 0),
     )  # fmt: skip
     dynamic = b"".join(struct.pack(_ENTRY, *entry) for entry in entries)
     size = dynamic_at + len(dynamic)

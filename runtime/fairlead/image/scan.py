@@ -119,6 +119,9 @@ def scan_tree(root: Path, budget: Budget | None = None) -> ImageFacts:
         drivers=tuple(
             sorted(p for p, e in elves.items() if e.soname in _DRIVERS and "/stubs/" not in p)
         ),
+        gpu_libraries={
+            e.soname: p for p, e in sorted(elves.items()) if nccl_symbols.is_run_time(e.soname)
+        },
     )
 
 

@@ -1,10 +1,10 @@
-"""Compiled parts of fairlead: the collective core, and the witness of a launch.
+"""Compiled parts of fairlead: the collective core, the witness of a launch, and the proof of NCCL's plugins.
 
 A wheel ships them for the processors that ``tools/native_libraries.py`` lists. In a checkout, and on other
 processors, this machine's compilers make them from their source when they are first needed. Either way they end up
 in the cache, which runs show to their containers.
 
-Neither links a library, so one file runs in every image, whatever its C library and its MPI.
+None of them links a library, so one file runs in every image, whatever its C library and its MPI.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from fairlead.base.exposure import refuse_exposed
 from fairlead.base.paths import atomic_write, checkout
 
 SOURCE = Path(__file__).with_name("witness.c")
-CORE, WITNESS = "libfairlead_comm.so", "witness.so"
+CORE, WITNESS, WIRE = "libfairlead_comm.so", "witness.so", "wire.so"
+_WIRE_SOURCE = SOURCE.with_name("wire.c")
 _SHIPPED = Path(__file__).with_name("lib")
 
 
 def shipped(name: str) -> Path | None:
-    """A library that this installation brings, or None. ``name`` is :data:`CORE` or :data:`WITNESS`."""
+    """A library that this installation brings, or None. ``name`` is :data:`CORE`, :data:`WITNESS` or :data:`WIRE`."""
     if sys.platform != "linux" or sys.maxsize < 1 << 32 or sys.byteorder != "little":
         return None
     path = _SHIPPED / platform.machine() / name
@@ -48,6 +49,13 @@ def core_folder() -> Path:
     return root / "runtime" / "native" if root else Path(__file__).parents[1] / "_data" / "native"
 
 
+def wire_path(cache: Path) -> Path:
+    """Where what drives plugins of NCCL is kept, or will be."""
+    if own := shipped(WIRE):
+        return _kept(cache, "wire", [own], ())
+    return _kept(cache, "wire", [_WIRE_SOURCE], _flags_of(_WIRE_SOURCE))
+
+
 def core_path(cache: Path) -> Path:
     """Where the collective core is kept, or will be: a name for each source and processor."""
     if own := shipped(CORE):
@@ -62,6 +70,11 @@ def witness_available(cache: Path, environ: Mapping[str, str] = os.environ) -> b
     return bool(shipped(WITNESS) or witness_path(cache).is_file() or compiler(environ))
 
 
+def wire_available(cache: Path, environ: Mapping[str, str] = os.environ) -> bool:
+    """As :func:`witness_available`, for :func:`ensure_wire`."""
+    return bool(shipped(WIRE) or wire_path(cache).is_file() or compiler(environ))
+
+
 def core_available(cache: Path, environ: Mapping[str, str] = os.environ) -> bool:
     """As :func:`witness_available`, for :func:`ensure_core`."""
     try:
@@ -72,7 +85,11 @@ def core_available(cache: Path, environ: Mapping[str, str] = os.environ) -> bool
 
 def _witness_flags() -> tuple[str, ...]:
     """It must bind to whatever C library an image has: no library is linked, so no version is needed."""
-    return tuple(SOURCE.with_suffix(".flags").read_text("utf-8").split())
+    return _flags_of(SOURCE)
+
+
+def _flags_of(source: Path) -> tuple[str, ...]:
+    return tuple(source.with_suffix(".flags").read_text("utf-8").split())
 
 
 def _core_flags() -> tuple[str, ...]:
@@ -141,6 +158,22 @@ def ensure_core(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
     sources = map(str, sorted((folder / "src").glob("*.cpp")))
     inputs = ["-I", str(folder / "include"), *sources, "-lgcc"]
     return _compiled(made, [*cxx_compiler(environ), *_core_flags(), *inputs], "native-core-failed")
+
+
+def ensure_wire(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """What drives a plugin of NCCL, in the cache: as :func:`ensure_witness`.
+
+    Raises:
+        FairleadError: exit codes as of :func:`ensure_witness`.
+    """
+    made = wire_path(cache)
+    refuse_exposed(made.parent, cache)
+    if _is_whole(made):
+        return made
+    if own := shipped(WIRE):
+        return _copied(own, made, "nccl-wire")
+    words = [*compiler(environ), *_flags_of(_WIRE_SOURCE), str(_WIRE_SOURCE)]
+    return _compiled(made, words, "native-wire-failed")
 
 
 def _digest_file(made: Path) -> Path:

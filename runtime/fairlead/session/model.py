@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import IO
 
 from fairlead.base.errors import Finding
+from fairlead.base.nccl_verdict import Expected
 from fairlead.base.progress import Progress
 from fairlead.image import signature
 from fairlead.image.open import Image
 from fairlead.launch.launch import CommandLine, LaunchResult
 from fairlead.launch.requeue import Requeue
+from fairlead.proof.nccl import NcclProof
 from fairlead.proof.unproved import Unproved
 from fairlead.proof.verdict import Proof
 from fairlead.rendezvous.worlds import World
@@ -67,6 +69,7 @@ class LaunchOptions:
             not hold.
         on_finding: called with what was noticed before the launch.
         on_world: called with each world that a framework has formed, as soon as it is whole.
+        on_nccl: called with what NCCL uses, as soon as a communicator stands on every rank.
         on_start: called with the line and the run's folder when all is staged and the launcher is about to start.
         allocation: whose nodes the watchdog names; that of ``environ`` otherwise.
         probe_first: also prove with a separate job before the launch.
@@ -74,11 +77,13 @@ class LaunchOptions:
         env: variables for the container.
         requeue: of the job; None where nothing asks for it.
         end_stopped: a rank that stands still ends the launch; otherwise that is a warning.
+        nccl: the network that NCCL must use; that of the plan by default.
     """
 
     on_proof: Callable[[Proof], None] = lambda proof: None
     on_finding: Callable[[Finding], None] = lambda finding: None
     on_world: Callable[[World], None] = lambda world: None
+    on_nccl: Callable[[NcclProof], None] = lambda proof: None
     on_start: Callable[[CommandLine, Path], None] = lambda line, folder: None
     allocation: Allocation | None = None
     probe_first: bool = False
@@ -93,6 +98,7 @@ class LaunchOptions:
     stdin: int | None = None
     requeue: Requeue | None = None
     end_stopped: bool = False
+    nccl: Expected | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,7 @@ class Launched:
         proof: None when no MPI_Init was seen.
         unproved: what is known in place of a proof.
         worlds: those that frameworks have formed.
+        nccl: None when nothing was planned of it, or no communicator was seen.
     """
 
     line: CommandLine
@@ -110,3 +117,4 @@ class Launched:
     proof: Proof | None
     unproved: Unproved | None = None
     worlds: tuple[World, ...] = ()
+    nccl: NcclProof | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairlead import native
@@ -20,7 +20,7 @@ from fairlead.launch.launch import CommandLine, LaunchResult
 from fairlead.launch.requeue import STAND_INS
 from fairlead.launch.run_folder import new_run_folder
 from fairlead.launch.warning_signals import WarningSignals
-from fairlead.proof import closure, preload
+from fairlead.proof import closure, nccl, preload
 from fairlead.proof.probe_job import probe
 from fairlead.proof.verdict import Proof
 from fairlead.rendezvous import script
@@ -72,11 +72,12 @@ def launch_proved(
     options = _meeting(prepared, expected, options)
     if options.requeue and prepared.plan.witness and options.requeue.lay(folder):
         options = _searched_first(prepared, options, f"{preload.RUN_MOUNT}/{STAND_INS}")
+    options, network = _networked(prepared, folder, ranks, options)
     line = _command_line(prepared, command, expected, options)
     startup = preload.Startup(expected, limit_s, options.on_proof)
     worlds = Worlds(folder, ranks, options.on_world, options.on_finding)
     options.on_start(line, folder)
-    result = _launched(prepared, line, startup, worlds, options)
+    result = _launched(prepared, line, _Watched(startup, worlds, network), options)
     still_as_verified(prepared)
     _check_records(result, folder)
     if result.code and not (startup.proof or proof or result.lost):
@@ -84,7 +85,33 @@ def launch_proved(
         prove_it(prepared, ranks, options.limit_s, options.environ, options.env)
     proof = startup.proof or proof
     formed = tuple(worlds.formed.values())
-    return Launched(line, result, proof, None if proof else startup.unproved(), formed)
+    unproved = None if proof else startup.unproved()
+    return Launched(line, result, proof, unproved, formed, network.proof if network else None)
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """What follows a launch while it runs."""
+
+    startup: preload.Startup
+    worlds: Worlds
+    network: nccl.NcclWatch | None
+
+
+def _networked(
+    prepared: Prepared, folder: Path, ranks: int, options: LaunchOptions
+) -> tuple[LaunchOptions, nccl.NcclWatch | None]:
+    """What follows NCCL's log, if something is planned of its network; ``options`` with the variables that ask for it, and the expectation."""
+    options = replace(options, nccl=options.nccl or nccl.expected_of(prepared.plan))
+    if options.nccl is None:
+        return options, None
+    given = {name: _in_container(prepared, options, name) for name in nccl.VARIABLES}
+    given = {n: v or options.environ.get(n, "") for n, v in given.items()}
+    if found := nccl.notice(folder, given):
+        options.on_finding(found)
+    own = given["NCCL_DEBUG_FILE"]
+    watch = nccl.NcclWatch(options.nccl, ranks, folder, own, options.on_nccl)
+    return replace(options, env={**options.env, **nccl.settings(given)}), watch
 
 
 def _meeting(
@@ -144,7 +171,9 @@ def _command_line(
     )
     cache = cache_dir(environ)
     core = _collective_core(folder, cache, environ, options.progress) if binds else {}
-    if binds:
+    if options.nccl and not binds:  # without a witness nothing else is written there by ranks
+        binds = (Bind(str(folder), preload.RUN_MOUNT),)
+    elif binds:
         core[comm_waits.RUN_FOLDER] = preload.RUN_MOUNT
     line = launch.command_line(
         prepared.plan, command, ranks, (*binds, *options.binds), record=folder,
@@ -157,17 +186,19 @@ def _command_line(
 def _launched(
     prepared: Prepared,
     line: CommandLine,
-    startup: preload.Startup,
-    worlds: Worlds,
+    watched: _Watched,
     options: LaunchOptions,
 ) -> LaunchResult:
     # Open MPI's launcher has to clear up its session folder; Hydra would only print a page about it.
+    startup, worlds, network = watched.startup, watched.worlds, watched.network
     folder, witnessed = startup.folder, bool(prepared.plan.witness)
     grace_s = launch.GRACE_S if prepared.plan.launcher.family is AbiFamily.OPENMPI else 0.0
 
     def look(signals: WarningSignals) -> None:
         if options.requeue:
             options.requeue.look(signals)
+        if network:
+            network.look()
         if witnessed:
             startup.look()
             worlds.look()
@@ -182,6 +213,8 @@ def _launched(
             environ=options.environ,
             on_finding=options.on_finding,
         )
+        if network:
+            network.last_look(options.on_finding)
         startup.last_look()
         worlds.look(last=True)
     finally:

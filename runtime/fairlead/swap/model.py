@@ -122,11 +122,13 @@ class Stub:
         target: its path below the staged folder.
         needed: the name of the library that it leads to.
         machine: as :class:`~fairlead.elf.facts.Elf` has it.
+        rpath: its DT_RPATH; empty: none.
     """
 
     target: str
     needed: str
     machine: str
+    rpath: str = ""
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,7 @@ def _layout(
     names = ", ".join(PurePosixPath(link).name for link, _ in aliases)
     lines.append(Line("alias", f"{names} -> {name}", "what NCCL, RCCL or a script may ask for"))
     aliases += _opened_names(host)
-    stubs = tuple(_stubs(decision, host))
+    stubs = tuple(_stubs(decision, host, inputs.facts))
     why = "the plugin opens the first name, which neither engine nor image need have"
     lines += [
         Line("alias", f"{PurePosixPath(s.target).name} -> {s.needed}", why, plugin.path)
@@ -209,7 +209,22 @@ def _searched(draft: Draft, host: HostNetwork) -> tuple[str, ...]:
     shared = {
         str(PurePosixPath(f.target).parent) for f in files if PurePosixPath(f.target).name in names
     }
-    return (f"{MOUNT}/dep", *(f"{MPI_MOUNT}/{place}" for place in sorted(shared)))
+    return (
+        f"{MOUNT}/dep",
+        *(f"{MPI_MOUNT}/{place}" for place in sorted(shared)),
+        *_of_image(draft.inputs.facts, host),
+    )
+
+
+def _of_image(facts: ImageFacts, host: HostNetwork) -> tuple[str, ...]:
+    """The image's folders with the run time of its GPUs, which need not be on a search path: torch maps it by an own path."""
+    wanted = (*host.plugin.elf.needed, *(f"{name}." for name in host.plugin.opens))
+    found = (
+        path
+        for soname, path in facts.gpu_libraries.items()
+        if soname in host.plugin.opens or soname.startswith(wanted)
+    )
+    return tuple(dict.fromkeys(str(PurePosixPath(path).parent) for path in found))
 
 
 def _opened_names(host: HostNetwork) -> list[tuple[str, str]]:
@@ -223,7 +238,7 @@ def _opened_names(host: HostNetwork) -> list[tuple[str, str]]:
     return found
 
 
-def _stubs(decision: Decision, host: HostNetwork) -> Iterator[Stub]:
+def _stubs(decision: Decision, host: HostNetwork, facts: ImageFacts) -> Iterator[Stub]:
     """Stubs for GPU libraries that the plugin opens by names without a version."""
     assert decision.library is not None
     runtime = decision.library.runtime
@@ -236,7 +251,9 @@ def _stubs(decision: Decision, host: HostNetwork) -> Iterator[Stub]:
         if match and (number := versions.get(match[1])):
             if match[1] == "libcudart" and major == "11":
                 number = "11.0"  # its SONAME in all of CUDA 11
-            yield Stub(f"dep/{name}", f"{name}.{number}", machine)
+            needed = f"{name}.{number}"
+            there = PurePosixPath(facts.gpu_libraries.get(needed, ""))
+            yield Stub(f"dep/{name}", needed, machine, str(there.parent) if there.name else "")
 
 
 def _search_path(draft: Draft, decision: Decision) -> Draft:
@@ -283,6 +300,6 @@ def _key(
     text = [f"{_STAGE_FORMAT} {host.plugin.title}"]
     text += [f"{f.source} {f.target} {f.rpath} {ids.get(f.source, '')}" for f in files]
     text += [f"{link} {target}" for link, target in aliases]
-    text += [f"{made.target} {made.needed} {made.machine}" for made in stubs]
+    text += [f"{made.target} {made.needed} {made.machine} {made.rpath}" for made in stubs]
     digest = hashlib.sha256("\n".join(text).encode()).hexdigest()[:12]
     return f"nccl-{re.sub(r'[^a-z0-9.]+', '-', host.plugin.title.lower())}-{digest}"

@@ -165,7 +165,7 @@ def _note(folder: Path, noted: Mapping[str, tuple[Seal, Seal]]) -> None:
 
 
 def _content(made: Stub) -> bytes:
-    return stub(PurePosixPath(made.target).name, made.needed, made.machine)
+    return stub(PurePosixPath(made.target).name, made.needed, made.machine, made.rpath)
 
 
 def _fill(tree: Path, staging: Staging) -> None:

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from fairlead.base.suggest import suggest
 from fairlead.elf.facts import Elf
 from fairlead.elf.mpi_symbols import GLIBC_PIECES, RUNTIME_PIECES
-from fairlead.swap.model import MOUNT, Line, Plan
+from fairlead.swap.model import MOUNT, NCCL_MOUNT, Line, Plan
 
 
 def why_not(plan: Plan, name: str) -> tuple[Line, ...]:
@@ -22,6 +22,7 @@ def why_not(plan: Plan, name: str) -> tuple[Line, ...]:
     stem = re.sub(r"\.so(\.\d+)*$", "", wanted)
     lines = (
         *_staged(plan, wanted, stem),
+        *_of_network(plan, wanted, stem),
         *_left_out(plan, wanted, stem),
         *_of_image(plan, wanted, stem),
     )
@@ -45,6 +46,23 @@ def why_not(plan: Plan, name: str) -> tuple[Line, ...]:
 def _is(found: str, wanted: str, stem: str) -> bool:
     """Whether ``wanted`` names a file: exactly, or without its version."""
     return found == wanted or (wanted in (stem, f"{stem}.so") and found.startswith(f"{stem}.so"))
+
+
+def _of_network(plan: Plan, wanted: str, stem: str) -> Iterator[Line]:
+    """What is staged for NCCL's network plugin."""
+    if plan.nccl is None or plan.nccl_staging is None:
+        return
+    title = plan.nccl.host.plugin.title
+    for file in plan.nccl_staging.files:
+        found = PurePosixPath(file.target).name
+        if _is(found, wanted, stem) or PurePosixPath(file.source).name == wanted:
+            own = file.source == plan.nccl.host.plugin.path
+            why = "it is NCCL's network plugin" if own else f"needed by {title}, NCCL's plugin"
+            yield Line("staged", f"{NCCL_MOUNT}/{file.target}", why, file.source)
+    for stub in plan.nccl_staging.stubs:
+        if _is(PurePosixPath(stub.target).name, wanted, stem):
+            why = f"{title} opens this name; it leads to {stub.needed} of engine or image"
+            yield Line("alias", f"{NCCL_MOUNT}/{stub.target}", why)
 
 
 def _staged(plan: Plan, wanted: str, stem: str) -> Iterator[Line]:

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, fail
+from fairlead.base.nccl_verdict import Expected
 from fairlead.base.progress import Progress
 from fairlead.launch import launch as launching
 from fairlead.ml.train.model import StepTimes
@@ -36,6 +37,7 @@ class Options:
         skip_damaged: leave out files that cannot be read, and report them.
         repeats: samples of each line at least; :func:`fairlead.perf.measure.steps.planned` sets it.
         external_data: HDF5 files may have values in other files.
+        network: what NCCL must use; None where nothing is planned of it.
     """
 
     out: Path
@@ -48,6 +50,7 @@ class Options:
     skip_damaged: bool = False
     repeats: int = stats.FEWEST
     external_data: bool = False
+    network: Expected | None = None
 
     @property
     def most(self) -> int:

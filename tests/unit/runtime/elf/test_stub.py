@@ -43,6 +43,15 @@ def test_stub_finds_a_library_that_is_mapped_already(tmp_path: Path) -> None:
     assert asked(str(path), str(real)).stdout == "7\n"
 
 
+def test_stub_searches_its_own_rpath(tmp_path: Path) -> None:
+    """What opens it may have a DT_RPATH, which does not hold for what it needs."""
+    real = compiled(tmp_path / "hidden/libanswer.so.1", "int answer(void) { return 9; }")
+    path = tmp_path / "libanswer.so"
+    path.write_bytes(stub("libanswer.so", "libanswer.so.1", "x64", str(real.parent)))
+    assert asked(str(path)).stdout == "9\n"
+    assert reader.read(path).rpath == (str(real.parent),)
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 def test_stub_of_any_machine_reads_as_what_it_is(tmp_path: Path, machine: str) -> None:
     path = tmp_path / "libcuda.so"

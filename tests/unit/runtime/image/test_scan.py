@@ -223,6 +223,7 @@ def gpu_tree(root: Path) -> Path:
     plugin(root / "opt/hpcx/plugin/lib/libnccl-net.so", (6, 7), name="IBext_v7")
     (root / "etc").mkdir(parents=True)
     (root / "etc/nccl.conf").write_text("# site\nNCCL_DEBUG=WARN\nNCCL_NET=IB\n")
+    compiled(site / "nvidia/cuda_runtime/lib/libcudart.so.12", "int cudart;")
     for folder in ("usr/local/cuda/compat", "usr/local/cuda/lib64/stubs"):
         compiled(root / folder / "libcuda.so.1", "int cuInit;")
     return root
@@ -244,6 +245,8 @@ def test_scan_finds_every_nccl_plugin_and_what_maps_which(tmp_path: Path) -> Non
     assert (own.path, own.name) == ("/opt/hpcx/plugin/lib/libnccl-net.so", "IBext_v7")
     assert facts.nccl_conf == {"NCCL_DEBUG": "WARN", "NCCL_NET": "IB"}
     assert facts.drivers == ("/usr/local/cuda/compat/libcuda.so.1",)
+    run_time = f"{site}/nvidia/cuda_runtime/lib/libcudart.so.12"
+    assert facts.gpu_libraries == {"libcudart.so.12": run_time}
 
 
 def test_scan_facts_of_nccl_survive_the_cache(tmp_path: Path) -> None:

@@ -17,8 +17,16 @@ from fairlead.comm.native_core import load as load_core
 from fairlead.image.scan import scan_tree
 
 NO_COMPILER = {"PATH": "", "CC": "", "CXX": ""}
-ENSURE = {native.WITNESS: native.ensure_witness, native.CORE: native.ensure_core}
-AVAILABLE = {native.WITNESS: native.witness_available, native.CORE: native.core_available}
+ENSURE = {
+    native.WITNESS: native.ensure_witness,
+    native.CORE: native.ensure_core,
+    native.WIRE: native.ensure_wire,
+}
+AVAILABLE = {
+    native.WITNESS: native.witness_available,
+    native.CORE: native.core_available,
+    native.WIRE: native.wire_available,
+}
 
 
 @pytest.fixture

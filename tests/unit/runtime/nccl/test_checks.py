@@ -95,6 +95,15 @@ def cuda_for_rocm() -> Plan:
     return gpu_plan(rccl, asked(network(plugin_of(runtime="cuda12"))))
 
 
+def no_run_time() -> Plan:
+    needs = plugin_of(needed=("libcudart.so.12", "libfabric.so.1"), runtime="cuda12", opens=())
+    return gpu_plan(gpu_image(gpu_libraries={}), asked(network(needs)))
+
+
+def no_run_time_to_open() -> Plan:
+    return gpu_plan(gpu_image(gpu_libraries={}), asked())
+
+
 def provider_of_user() -> Plan:
     return gpu_plan(asked=asked(user={"FI_PROVIDER": "tcp;ofi_rxm"}))
 
@@ -162,6 +171,8 @@ def old_libfabric_of_mpi() -> Plan:
         (other_processor, "nccl-architecture", ["AArch64", "x64"]),
         (other_cuda, "nccl-runtime", ["cuda13", "cuda12"]),
         (cuda_for_rocm, "nccl-runtime", ["cuda12", "rocm6"]),
+        (no_run_time, "nccl-runtime", ["libcudart.so.12", "does not have"]),
+        (no_run_time_to_open, "nccl-runtime", ["libcudart.so,"]),
         (provider_of_user, "nccl-provider", ["FI_PROVIDER=tcp;ofi_rxm", "slingshot", "cxi"]),
         (provider_of_image, "nccl-provider", ["FI_PROVIDER=sockets"]),
         (provider_of_conf, "nccl-provider", ["FI_PROVIDER=tcp"]),

@@ -134,6 +134,17 @@ def test_plan_unversioned_name_leads_to_the_images_library(runtime, opens, neede
     assert any(f"{opens} -> {needed}" in what for what in lines(plan, "alias"))
 
 
+def test_plan_copies_search_the_images_run_time_last() -> None:
+    """torch maps it by its own path, and no search path leads there."""
+    plan = gpu_plan()
+    assert plan.nccl_staging
+    folder = "/opt/venv/lib/python3.11/site-packages/nvidia/cuda_runtime/lib"
+    assert all(f.rpath.split(":")[-1] == folder for f in plan.nccl_staging.files)
+    without = gpu_plan(asked=gpu_ask(network(plugin_of(opens=()))))
+    assert without.nccl_staging
+    assert not any(folder in f.rpath for f in without.nccl_staging.files)
+
+
 def test_plan_engine_that_shows_folders_only_has_a_place_for_it(tmp_path: Path) -> None:
     plan = gpu_plan(engine=NO_FILES)
     assert plan.binds[0].target == ROOM

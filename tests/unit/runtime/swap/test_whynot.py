@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from tests.support import recorded
+from tests.support.nccl import gpu_plan
 
 from fairlead.swap.family import choose_host
 from fairlead.swap.model import Request
@@ -67,3 +68,14 @@ def test_plan_on_the_images_own_mpi_stages_nothing() -> None:
     own = replace(recorded.planned(), staging=None, host=None)
     (line,) = why_not(own, "libfabric.so.1")
     assert "nothing of the host is staged" in line.why
+
+
+def test_why_not_of_what_nccls_plugin_needs() -> None:
+    plan = gpu_plan()
+    [hwloc] = why_not(plan, "libhwloc.so.15")
+    assert (hwloc.kind, hwloc.what) == ("staged", "/opt/fairlead/nccl/dep/libhwloc.so.15")
+    assert "aws-ofi-nccl 1.18.0" in hwloc.why
+    [own] = why_not(plan, "libnccl-net-ofi.so")
+    assert "network plugin" in own.why
+    [link] = why_not(plan, "libcudart.so")
+    assert link.kind == "alias" and "libcudart.so.12" in link.why
