@@ -128,7 +128,7 @@ def _debs(root: Path, budget: Budget) -> Iterator[Package]:
     for stanza in re.split(r"\n{2,}", "\n\n".join(texts)):
         keys = dict(re.findall(r"^([\w-]+): (.*)$", stanza, re.MULTILINE))
         state = keys.get("Status", "install ok installed").split()
-        if "Package" in keys and "Version" in keys and state[-1] == "installed":
+        if "Package" in keys and "Version" in keys and state[-1:] == ["installed"]:
             yield Package("deb", keys["Package"], keys["Version"], keys.get("Architecture", ""))
 
 
