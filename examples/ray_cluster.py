@@ -1,9 +1,9 @@
 """One Ray cluster for a launch: its head on rank 0, a node on each other rank, and a script on it.
 
-    $ fairlead run -N 2 --ranks-per-node 1 trainers -- python3 examples/ray_cluster.py train.py
+    $ fairlead run -n 1 trainers -- python3 examples/ray_cluster.py examples/trainers/ray_train.py
 
-Ray starts the processes of a node itself, so one rank a node is right. The script finds the cluster in RAY_ADDRESS,
-where ``ray.init()`` and Ray Train look.
+On several nodes: ``fairlead run -N 4 --ranks-per-node 1``, since Ray starts the processes of a node itself. The script
+finds the cluster in RAY_ADDRESS, where ``ray.init()`` and Ray Train look. ``examples/trainers`` is an image with Ray.
 """
 
 import os
