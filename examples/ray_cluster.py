@@ -11,7 +11,7 @@ import time
 
 host, port, size = (os.environ[n] for n in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"))
 head, first = f"{host}:{port}", os.environ["RANK"] == "0"
-options = f"--head --node-ip-address {host} --port {port} --include-dashboard=false"
+options = f"--head --node-ip-address {host} --port {port} --include-dashboard=false --temp-dir /tmp/ray-{port}"
 start = "env RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=0 ray start --block --disable-usage-stats"
 limit, code = time.monotonic() + 120, 0
 
