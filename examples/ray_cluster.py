@@ -3,6 +3,7 @@
 $ fairlead run -n 1 trainers -- python3 examples/ray_cluster.py examples/trainers/ray_train.py
 """
 
+import atexit
 import os
 import socket
 import subprocess
@@ -11,9 +12,10 @@ import time
 
 host, port, size = (os.environ[n] for n in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"))
 head, first = f"{host}:{port}", os.environ["RANK"] == "0"
-options = f"--head --node-ip-address {host} --port {port} --include-dashboard=false --temp-dir /tmp/ray-{port}"
-start = "env RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=0 ray start --block --disable-usage-stats"
-limit, code = time.monotonic() + 120, 0
+os.environ.update(RAY_ADDRESS=head, RAY_AUTH_MODE="token", RAY_TMPDIR=f"/tmp/ray-{port}")
+start = "exec env RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S=0 ray start --block --disable-usage-stats"
+token = f"ray get-auth-token --generate >/dev/null && {start}"
+limit = time.monotonic() + 120
 
 
 def answers():
@@ -21,20 +23,18 @@ def answers():
 
 
 if first:
-    node = subprocess.Popen(f"{start} {options}".split())
+    node = subprocess.Popen(f"{token} --head --node-ip-address {host} --port {port}", shell=True)
 while not answers():
     time.sleep(0.5) if time.monotonic() < limit else sys.exit(f"no head of Ray at {head}")
+if not first:
+    node = subprocess.Popen(f"{start} --address {head}", shell=True)
+atexit.register(node.terminate)
 if first:
     import ray
 
     ray.init(head, logging_level="error")
     while sum(n["Alive"] for n in ray.nodes()) < int(size):
         time.sleep(0.5) if time.monotonic() < limit else sys.exit("nodes have not joined")
-    code = subprocess.call([sys.executable, *sys.argv[1:]], env={**os.environ, "RAY_ADDRESS": head})
-else:
-    node = subprocess.Popen(f"{start} --address {head}".split())
-    while answers() and node.poll() is None:
-        time.sleep(1)
-node.terminate()
-node.wait()
-sys.exit(code)
+    sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))
+while answers() and node.poll() is None:
+    time.sleep(1)
