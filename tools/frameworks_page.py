@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.system.frameworks.run import FRAMEWORKS, KEPT, LAUNCHERS, read
+from tests.support import launchers
+from tests.system.frameworks.run import FRAMEWORKS, KEPT, LAUNCHERS, peers, read
 
 from fairlead.base.paths import atomic_write, checkout
+from fairlead.prove import RANK_VARIABLES
 
 PAGE = "docs/reference/frameworks.md"
 _HEAD = """\
@@ -20,7 +22,29 @@ _HEAD = """\
 
 Scripts of frameworks that never call MPI, as their documentation writes them, on 2 ranks of one host, and of two hosts
 simulated on one machine: `python -m tests.system.frameworks.run` runs them. "one world": both ranks printed a number of
-their own and a size of 2 (torchrun: two processes each), and ended with equal weights.
+their own and a size of 2 (torchrun: two processes each), and ended with equal weights. Ray Train: one rank a host, with
+[ray_cluster.py](../../examples/ray_cluster.py).
+"""
+_RECORDED = """
+## Recorded environments
+
+These launchers cannot be started here: the projects publish them in no registry that this project uses, or they belong to
+a machine. No job of theirs has ever run under fairlead. What is known is which variables they set for a rank, from their
+sources and documentation; `tests/unit/runtime/rendezvous/test_launchers.py` starts the shell that is around each rank with
+these, on two nodes with a name and a network of their own each, and every rank gets its number, size, local rank, node and
+the address of rank 0. Whether the launcher starts processes as fairlead asks it to is not tested.
+
+| launcher | ranks on nodes | a rank's number is in | source |
+| --- | --- | --- | --- |
+"""
+_PEERS = """
+## Examples of the frameworks' own projects
+
+Each was run once with `fairlead run -n 2` on one host, on CPUs, with data made here where it downloads some. What else was
+changed is said; "one world" is as above, except that weights were not compared.
+
+| example | changed | outcome |
+| --- | --- | --- |
 """
 
 
@@ -42,7 +66,17 @@ def _parts(path: Path) -> Iterator[str]:
                 cell = known.get(f"{key}/{launcher}/{nodes}")
                 shown.append(cell.wrong or "one world" if cell else "not run")
             yield f"| {framework.title} | {' | '.join(shown)} |\n"
-    yield "\nPALS, Flux, jsrun and PRRTE by itself were never started here.\n"
+    yield _RECORDED
+    for record in launchers.every():
+        first = next(name for name in RANK_VARIABLES if name in record.ranks[0].environ)
+        where = f"{len(record.ranks)} on {len(record.nodes)}"
+        yield f"| {record.title} | {where} | `{first}` | {'; '.join(record.sources)} |\n"
+    yield _PEERS
+    for peer in peers():
+        place = f"{peer.repository} {peer.commit[:7]}: {peer.name}"
+        yield f"| {place} | {peer.changed} | {peer.outcome} |\n"
+    made = {peer.launcher for peer in peers()}
+    yield f"\nThe launcher was {' or '.join(sorted(made))}.\n"
 
 
 def main() -> None:

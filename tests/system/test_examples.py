@@ -209,6 +209,24 @@ def test_own_recipe_is_built_and_run() -> None:
     assert "mean over 2 rank(s): 0.5" in _run(run)
 
 
+@pytest.mark.full
+def test_image_with_what_trains_on_pytorch_is_built_and_trains_with_deepspeed() -> None:
+    build, run = _commands("trainers/recipe.toml")
+    assert re.search(r"^(built|unchanged): trainers, ", _run(build), re.MULTILINE)
+    said = _run(run)
+    assert (
+        "equal weights on 2 ranks" in said and "one world of 2, 1 node: torch.distributed" in said
+    )
+
+
+@pytest.mark.full
+def test_ray_trains_on_the_cluster_of_a_launch() -> None:
+    _run("fairlead build examples/trainers")
+    (command,) = _commands("ray_cluster.py")
+    said = _run(command)
+    assert "trained on 2 workers" in said and "one world of 2, 1 node: torch.distributed" in said
+
+
 def test_own_site_profile_is_shown_and_listed() -> None:
     show, listed = _commands("my-site.toml")
     said = _run(show)

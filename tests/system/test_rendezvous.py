@@ -7,6 +7,7 @@ import re
 import shlex
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,16 @@ def test_endpoint_of_torchrun_that_does_not_resolve_is_named() -> None:
     words = ("torchrun", "--rdzv-endpoint", "no.such.host:29500", "--nproc-per-node", "2", TORCH)
     found = finding(run(*words, ranks=1))
     assert "torchrun: the ranks cannot meet at no.such.host:29500" in found["what"], found
+
+
+@pytest.mark.full
+def test_cluster_of_ray_on_every_rank_is_named_with_the_line_that_works() -> None:
+    # A short path: Ray makes sockets in it. In /tmp/ray it would find clusters of other launches.
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        code = f"import ray, time; ray.init(_temp_dir='{folder}/' + str(time.time_ns())); time.sleep(60)"
+        found = finding(run("python3", "-c", code, image=str(hosts.ROOT / "examples/trainers")))
+    assert "Ray has started a cluster on each of 2 ranks" in found["what"], found
+    assert "ray_cluster.py" in found["remedy"]
 
 
 def test_port_that_is_taken_is_named() -> None:

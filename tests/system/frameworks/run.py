@@ -26,6 +26,7 @@ from tests.system.netns import Host
 from fairlead.base.paths import atomic_write
 
 KEPT = hosts.ROOT / "tests/recorded/frameworks/cells.json"
+PEERS = KEPT.with_name("peers.json")
 PROGRAM = hosts.PROGRAMS / "worlds.py"
 CLUSTER = hosts.ROOT / "examples/ray_cluster.py"
 TRAINERS = str(hosts.ROOT / "examples/trainers")
@@ -97,6 +98,27 @@ class Cell:
     @property
     def name(self) -> str:
         return f"{self.framework}/{self.launcher}/{self.nodes}"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """An example of a framework's own project, and how it ended; run by hand, outside of this checkout.
+
+    Attributes:
+        name: its path in the repository.
+        changed: in the file, or around it.
+    """
+
+    name: str
+    repository: str
+    commit: str
+    changed: str
+    launcher: str
+    outcome: str
+
+
+def peers() -> list[Peer]:
+    return [Peer(**kept) for kept in json.loads(PEERS.read_text())]
 
 
 def names() -> list[str]:
