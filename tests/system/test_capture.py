@@ -54,6 +54,7 @@ def test_capture_holds_no_program_and_nothing_of_the_environment(captured: Path)
     output = json.loads(text)
     assert set(output) == {
         "schema", "version", "node", "taken", "fairlead", "site", "reason", "engine", "mpis", "facts", "here",
+        "nccl",
     }  # fmt: skip
 
 

@@ -29,6 +29,7 @@ DEFAULT_SHAPE = Shape()
 _MPI4PY = "MPI4PY_LIBMPI"
 _GPU = "MPICH_GPU_SUPPORT_ENABLED"
 _NCCL = ("NCCL_", "RCCL_", "OFI_NCCL_", "FI_")
+_PLACES = ("FI_PROVIDER_PATH",)  # a folder of this machine; the plan has that of the container
 # The plan sets these itself, and adds the user's to its own.
 MERGED = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD"})
 SEARCHED = ("PATH", "PYTHONPATH")  # where a container looks for programs and modules
@@ -197,12 +198,12 @@ class Planning:
 
 def _of_nccl(environ: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
     """The user's variables of NCCL, RCCL and libfabric: those of ``--env`` precede the shell's for the container."""
-    values = {name: value for name, value in environ.items() if name.startswith(_NCCL)}
+    values = dict(environ)
     for prefix in ("SINGULARITYENV_", "APPTAINERENV_"):
-        for name, value in environ.items():
-            if name.removeprefix(prefix).startswith(_NCCL) and name.startswith(prefix):
-                values[name.removeprefix(prefix)] = value
-    return {**values, **{name: v for name, v in variables.items() if name.startswith(_NCCL)}}
+        of_engine = ((name, value) for name, value in environ.items() if name.startswith(prefix))
+        values |= {name.removeprefix(prefix): value for name, value in of_engine}
+    values |= variables
+    return {n: v for n, v in values.items() if n.startswith(_NCCL) and n not in _PLACES}
 
 
 @dataclass(frozen=True, kw_only=True)

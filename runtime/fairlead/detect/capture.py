@@ -102,8 +102,14 @@ def take(
         mpis=tuple(by_path.values()),
         facts=facts_here(environ),
         here=look(chosen, environ),
-        nccl=nccl_host(chosen, environ),
+        nccl=_of_no_user(nccl_host(chosen, environ)),
     )
+
+
+def _of_no_user(found: HostNccl) -> HostNccl:
+    """Without what a user's file and shell say: another's may be planned for."""
+    networks = tuple(replace(network, named="") for network in found.networks)
+    return replace(found, networks=networks, user_conf={})
 
 
 def write(capture: Capture, path: Path) -> None:

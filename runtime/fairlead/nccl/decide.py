@@ -19,6 +19,7 @@ from fairlead.nccl.selection import (
     PLUGIN,
     has_selection,
     is_same_network,
+    names_asked,
     names_of_network,
     takes_paths,
 )
@@ -90,7 +91,7 @@ def decide(facts: ImageFacts, ask: Ask) -> Decision:
     chosen = choose(library, ask.host.networks)
     if chosen.host is None:
         return Decision(library, None, "no plugin was found on this host")
-    if by_user := _users_own(ask, chosen.host):
+    if by_user := _users_own(library, ask, chosen.host):
         return Decision(library, None, by_user)
     by_name = not all(map(takes_paths, facts.nccl))
     variables = tuple(_variables(library, chosen.host, ask, by_name))
@@ -102,17 +103,25 @@ def decide(facts: ImageFacts, ask: Ask) -> Decision:
 
 def settings(decision: Decision, facts: ImageFacts, ask: Ask) -> dict[str, str]:
     """The variables as NCCL and libfabric see them in a rank."""
-    return {**facts.nccl_conf, **ask.image, **decision.env, **ask.user}
+    return {**facts.nccl_conf, **ask.image, **ask.user, **decision.env}
 
 
-def _users_own(ask: Ask, host: HostNetwork) -> str:
+def _users_own(library: NcclLibrary, ask: Ask, host: HostNetwork) -> str:
     """Why the user's own variables leave the host's plugin no part; empty if they do not."""
-    if plugin := ask.user.get(PLUGIN):
+    plugin = ask.user.get(PLUGIN, "")
+    if plugin and not _means(library, plugin, host):
         return f"{PLUGIN}={plugin} of yours names another plugin"
     network, names = ask.user.get(NET), names_of_network(host.plugin)
     if network and names and not any(is_same_network(network, name) for name in names):
         return f"{NET}={network} of yours asks for another network than {names[0]}"
     return ""
+
+
+def _means(library: NcclLibrary, value: str, host: HostNetwork) -> bool:
+    """Whether a value of NCCL_NET_PLUGIN, as a module sets it, is this plugin of the host."""
+    if "/" in value:
+        return value == host.named
+    return any(name in host.names for name in names_asked(library, value))
 
 
 def _networks(host: HostNetwork, ask: Ask) -> tuple[str, ...]:
@@ -129,7 +138,10 @@ def _variables(
     """Every variable that ranks get, in the order of the lines."""
     wanted = {**_selecting(library, host, ask, by_name), **_tuning(library, ask)}
     for name, (value, why) in wanted.items():
-        if name in ask.user:
+        if name == PLUGIN and name in ask.user:
+            why = f"your own {PLUGIN}={ask.user[name]}, as the container sees it"
+            yield Variable(name, value, why)
+        elif name in ask.user:
             yield Variable(name, ask.user[name], "your own, kept", kept=True, instead=value)
         else:
             yield Variable(name, value, why)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fairlead.base.errors import fail
@@ -19,6 +20,7 @@ from fairlead.elf.loader import Loader, system_folders
 from fairlead.elf.reader import NotElf
 from fairlead.mpi.host import Plugins, modules_of
 from fairlead.nccl.model import HostNccl, HostNetwork, NcclRules, NetPlugin
+from fairlead.nccl.selection import PLUGIN
 from fairlead.site import nccl as site_nccl
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import matches
@@ -85,7 +87,7 @@ def discover(
 ) -> HostNccl:
     """What this machine has for NCCL.
 
-    Plugins come in this order: the one that is named; those of the site's folders; of LD_LIBRARY_PATH, as a loaded
+    Plugins come in this order: the one that is named, by ``named`` or NCCL_NET_PLUGIN; those of the site's folders; of LD_LIBRARY_PATH, as a loaded
     module sets it; of the folders that vendors use; of the system's.
 
     Args:
@@ -100,13 +102,18 @@ def discover(
     )
     found: dict[str, HostNetwork] = {}
     damaged: dict[str, str] = {}
+    by_shell = environ.get(PLUGIN, "")
     for path, why in _candidates(rules, environ, root, named):
         if str(path) in found or str(path) in damaged or len(found) >= _MOST_PLUGINS:
             continue
         try:
             plugin = nccl_symbols.read_plugin(path)
             if plugin and plugin.interfaces.get("net"):
-                found[str(path)] = _described(plugin, loader, why)
+                found[str(path)] = replace(
+                    _described(plugin, loader, why),
+                    names=_names(path),
+                    named=by_shell if _is_named(path, by_shell) else "",
+                )
         except (NotElf, OSError) as exc:
             damaged[str(path)] = str(exc).removeprefix(f"{path} ")
     if named and not found:
@@ -130,6 +137,8 @@ def _candidates(
         for file in _plugins_in(path) if path.is_dir() else (path.resolve(),):
             yield file, f"named by --nccl {named}"
         return
+    if "/" in environ.get(PLUGIN, ""):
+        yield Path(environ[PLUGIN]).resolve(), f"named by your {PLUGIN}"
     searched = [Path(p) for p in environ.get("LD_LIBRARY_PATH", "").split(":") if p]
     for folders, why in (
         (matches(rules.folders, environ, root), rules.source),
@@ -140,6 +149,15 @@ def _candidates(
         for folder in folders:
             for file in _plugins_in(folder):
                 yield file, why
+
+
+def _is_named(path: Path, value: str) -> bool:
+    return "/" in value and Path(value).resolve() == path
+
+
+def _names(path: Path) -> tuple[str, ...]:
+    links = (p for p in path.parent.iterdir() if p.name.startswith(("libnccl", "librccl")))
+    return tuple(sorted({path.name, *(p.name for p in links if p.resolve() == path)}))
 
 
 def _plugins_in(folder: Path) -> Sequence[Path]:

@@ -27,6 +27,8 @@ class HostNetwork:
         providers: libfabric's, as far as its files show; empty: unknown.
         found_by: why it was considered, for ``explain``.
         modules: what its libfabric or UCX opens at run time.
+        names: every name in its folder that leads to it.
+        named: the value of the shell's NCCL_NET_PLUGIN, as a module sets it, if that is a path of this plugin.
     """
 
     plugin: NetPlugin
@@ -35,6 +37,8 @@ class HostNetwork:
     providers: tuple[str, ...] = ()
     found_by: str = ""
     modules: tuple[Plugins, ...] = ()
+    names: tuple[str, ...] = ()
+    named: str = ""
 
     @property
     def parts(self) -> tuple[Elf, ...]:

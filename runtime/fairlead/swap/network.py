@@ -300,6 +300,6 @@ def _key(
     text = [f"{_STAGE_FORMAT} {host.plugin.title}"]
     text += [f"{f.source} {f.target} {f.rpath} {ids.get(f.source, '')}" for f in files]
     text += [f"{link} {target}" for link, target in aliases]
-    text += [f"{made.target} {made.needed} {made.machine} {made.rpath}" for made in stubs]
+    text += [f"{s.target} {s.needed} {s.machine} {s.rpath}".rstrip() for s in stubs]
     digest = hashlib.sha256("\n".join(text).encode()).hexdigest()[:12]
     return f"nccl-{re.sub(r'[^a-z0-9.]+', '-', host.plugin.title.lower())}-{digest}"

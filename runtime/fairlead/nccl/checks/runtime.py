@@ -20,7 +20,7 @@ class Runtime(Check):
             major = case.library.runtime.partition(".")[0]
             yield error("nccl-runtime", plugin=plugin, library=case.library, major=major)
         elif plugin and (name := _lacks(plugin, case.facts)):
-            yield error("nccl-runtime-absent", plugin=plugin, name=name, image=case.image)
+            yield error("nccl-runtime-absent", plugin=plugin, name=name)
 
 
 def _lacks(plugin: NetPlugin, facts: ImageFacts) -> str:

@@ -116,6 +116,28 @@ def test_decide_users_own_values_stay_and_are_explained() -> None:
     assert found.networks == ("OFI",)
 
 
+@pytest.mark.parametrize(
+    ("value", "same"),
+    [
+        ("/opt/site/plugin/lib/libnccl-net.so", True),  # as its module sets it
+        ("ofi", True),
+        ("libnccl-net-ofi.so", True),
+        ("/opt/other/libnccl-net.so", False),
+        ("spcx", False),
+        ("none", False),
+    ],
+)
+def test_decide_users_plugin_that_is_the_hosts_is_brought(value: str, same: bool) -> None:
+    names = ("libnccl-net-ofi.so", "libnccl-net.so")
+    there = replace(network(), names=names, named="/opt/site/plugin/lib/libnccl-net.so")
+    found = decided(ask=gpu_ask(there, user={"NCCL_NET_PLUGIN": value}))
+    assert (found.host is not None) is same
+    assert found.env.get("NCCL_NET_PLUGIN") == (FILE if same else None)
+    if same:
+        [variable] = [v for v in found.variables if v.name == "NCCL_NET_PLUGIN"]
+        assert f"your own NCCL_NET_PLUGIN={value}" in variable.why
+
+
 def test_decide_plugin_of_unknown_name_is_not_asked_for_by_one() -> None:
     found = decided(ask=gpu_ask(network(plugin_of(release=""))))
     assert "NCCL_NET" not in found.env

@@ -55,6 +55,20 @@ def test_discover_folder_of_a_loaded_module(tmp_path: Path) -> None:
     assert names(looked(tmp_path, LD_LIBRARY_PATH=str(folder))) == ["librccl-net.so"]
 
 
+def test_discover_plugin_of_a_modules_variable_comes_first(tmp_path: Path) -> None:
+    plugin(tmp_path / "opt/amazon/ofi-nccl/lib/libnccl-net.so")
+    own = plugin(tmp_path / "modules/libnccl-net-ofi.so")
+    link = own.with_name("libnccl-net.so")
+    link.symlink_to(own.name)
+    found = looked(tmp_path, NCCL_NET_PLUGIN=str(link))
+    assert names(found) == ["libnccl-net-ofi.so", "libnccl-net.so"]
+    assert found.networks[0].named == str(link) and not found.networks[1].named
+    assert found.networks[0].names == ("libnccl-net-ofi.so", "libnccl-net.so")
+    assert "NCCL_NET_PLUGIN" in found.networks[0].found_by
+    lost = looked(tmp_path, NCCL_NET_PLUGIN="/nowhere/libnccl-net.so")
+    assert names(lost) == ["libnccl-net.so"]
+
+
 def test_discover_closure_missing_and_providers(tmp_path: Path) -> None:
     libraries = tmp_path / "opt/cray/libfabric/1.22.0/lib64"
     fabric = compiled(libraries / "libfabric.so.1", LIBFABRIC)

@@ -137,6 +137,7 @@ def test_request_takes_the_users_variables_of_nccl() -> None:
         "FI_PROVIDER": "cxi",
         "APPTAINERENV_NCCL_NET": "IB",
         "PATH": "/bin",
+        "FI_PROVIDER_PATH": "/opt/host/modules",  # of this machine
         "NCCL_CROSS_NIC": "1",
     }
     request = planning().request(2, (), {"NCCL_DEBUG": "INFO", "OTHER": "x"}, environ)
