@@ -1,6 +1,6 @@
 """A training of a bundled model under a real Slurm, killed at random again and again: does it end as if nothing had been?
 
-``python -m tests.system.kills.run --kills 50 --out FILE`` as root. Four nodes, each with a network, a /dev/shm and
+``python -m tests.system.kills.run --kills 50 --out FILE`` as root; a FILE that exists is added to. Four nodes, each with a network, a /dev/shm and
 processes of its own; the training has two ranks on two of them, and one node to spare. A failure comes a random time
 after a training has got on. Each is recorded: what it was, what named it and when, where the training went on.
 
@@ -38,7 +38,7 @@ PreemptMode=REQUEUE
 PartitionName=urgent Nodes=ALL PriorityTier=10
 """
 _EACH = 12  # kills of one training
-_LIMIT_S = 240.0  # for a training to get on again
+_LIMIT_S = 480.0  # for a training to get on again; Slurm waits 2 minutes with a job whose first node has died
 
 
 @dataclass
@@ -278,10 +278,13 @@ def losses(folder: Path) -> list[tuple[int, float]]:
 
 
 def measure(
-    kinds: list[str], seed: int, model: str, epochs: int, show: Callable[[str], None]
-) -> dict[str, Any]:
+    kinds: list[str], seed: int, model: str, epochs: int, show: Callable[[str], None],
+    keep: Callable[[dict[str, Any]], None] = lambda record: None,
+) -> dict[str, Any]:  # fmt: skip
     """One training without failures, and as many with them as the kinds need.
 
+    Args:
+        keep: called with the record after each training.
     Returns:
         The record: each failure, and whether each training's losses are those of the first.
     """
@@ -289,6 +292,14 @@ def measure(
     kills: list[Kill] = []
     equal: list[bool] = []
     kinds = list(kinds)
+
+    def record() -> dict[str, Any]:
+        return {
+            "machine": {"cores": len(os.sched_getaffinity(0)), "system": os.uname().release},
+            "model": model, "steps_between_checkpoints": EVERY, "seed": seed,
+            "kills": [asdict(kill) for kill in kills], "trainings_equal": list(equal),
+        }  # fmt: skip
+
     with cluster() as (made, nodes), tempfile.TemporaryDirectory(prefix="fairlead-kills-") as top:
         failures = Failures(made, nodes, dice)
         uncut = Path(top, "uncut")
@@ -316,15 +327,12 @@ def measure(
             made.ended(training.number, 900)
             state = training.job()["JobState"]
             equal.append(state == "COMPLETED" and losses(folder) == losses(uncut))
+            keep(record())
             show(f"training {number}: {state}, losses {'equal' if equal[-1] else 'DIFFER'}")
             if not equal[-1]:
                 show(training.text()[-6000:])
             made.idle(90)
-    return {
-        "machine": {"cores": len(os.sched_getaffinity(0)), "system": os.uname().release},
-        "model": model, "steps_between_checkpoints": EVERY, "seed": seed,
-        "kills": [asdict(kill) for kill in kills], "trainings_equal": equal,
-    }  # fmt: skip
+    return record()
 
 
 def chosen(count: int, seed: int) -> list[str]:
@@ -345,11 +353,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     kinds = list(given.kinds) or chosen(given.kills, given.seed)
-    found = measure(
-        kinds, given.seed, given.model, given.epochs, lambda text: print(text, flush=True)
+    before = json.loads(given.out.read_text()) if given.out and given.out.exists() else None
+
+    def keep(record: dict[str, Any]) -> None:
+        for key in ("kills", "trainings_equal") if before else ():
+            record[key] = [*before[key], *record[key]]
+        if given.out:
+            given.out.write_text(json.dumps(record, indent=1) + "\n")
+
+    measure(
+        kinds, given.seed, given.model, given.epochs, lambda text: print(text, flush=True), keep
     )
-    if given.out:
-        given.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
