@@ -385,7 +385,9 @@ def test_torchrun_restarts_its_workers_and_fairlead_its_agents(
         "--", "torchrun", "--nproc-per-node", "1", "--max-restarts", "2", "elastic.py",
     )  # fmt: skip
     number = cluster.said("sbatch", "--parsable", file).strip()
-    at_work(tmp_path, "0.0.1", "1.0.1", limit_s=120)  # the workers of both nodes began again, by torchrun
+    at_work(
+        tmp_path, "0.0.1", "1.0.1", limit_s=120
+    )  # the workers of both nodes began again, by torchrun
     lost = {(tmp_path / f"{rank}.0.1").read_text() for rank in range(2)}
     lost -= {cluster.job(number)["BatchHost"]}
     cluster.fail(lost.pop())
