@@ -89,8 +89,8 @@ def test_recipe_of_three_lines_extends_a_bundled_one() -> None:
     assert done.stdout == "[[0, 3], [1, 4], [2, 5]]\n", done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("recipe", ["pytorch-cuda", "tensorflow-cuda"])
-def test_recipe_without_a_lock_is_refused_by_name_of_the_command(recipe: str) -> None:
+def test_recipe_without_a_lock_is_refused_by_name_of_the_command() -> None:
+    recipe = "pytorch:vision"
     with pytest.raises(FairleadError) as caught:
         build(recipe)
     (finding,) = caught.value.findings

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from tests.system.slurm import Cluster, waited
 
 from fairlead.schedulers.slurm import expand
 
+TRAINERS = Path(__file__).parents[2] / "examples/trainers"
 slurm_only = pytest.mark.skipif(
     os.geteuid() != 0, reason="slurmd runs jobs of others: only root can start it"
 )
@@ -186,10 +188,10 @@ def submitted(cluster: Cluster, folder: Path, *words: str, code: str) -> tuple[s
     return cluster.said("sbatch", "--parsable", file).strip(), log
 
 
-def at_work(folder: Path, *names: str) -> None:
+def at_work(folder: Path, *names: str, limit_s: float = 60) -> None:
     waited(
         lambda: {*names} <= {path.name for path in folder.iterdir()},
-        60,
+        limit_s,
         f"{names} in {[path.name for path in folder.iterdir()]}: {(folder / 'log').read_text() if (folder / 'log').exists() else ''}",
     )
 
@@ -338,10 +340,136 @@ def test_history_of_nodes_is_shown(tmp_path: Path) -> None:
 @slurm_only
 @pytest.mark.full
 def test_training_survives_every_kind_of_failure() -> None:
-    found = kills.measure(list(kills.Failures.KINDS), 1, "hepcnn", 6, print)
+    found = kills.measure(list(kills.Failures.KINDS), 1, "hepcnn", 4, print)
     assert all(kill["resumed"] is not None for kill in found["kills"]), found
     assert all(found["trainings_equal"]), found
     for kill in found["kills"]:
         assert kill["lost"] <= 2 * kills.EVERY, kill
         assert kill["named_s"] is None or kill["named_s"] <= kills.NAMED_S, kill
         assert kill["named"] or kill["requeued"], kill
+
+
+# One of torchrun's workers fails once, then the node of another once.
+ELASTIC = """
+import os, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+launch, restart = os.environ["FAIRLEAD_RESTART"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+total = torch.ones(1)
+dist.all_reduce(total)
+open(f"{dist.get_rank()}.{launch}.{restart}", "w").write(os.uname().nodename)
+dist.barrier()
+if launch == restart == "0":
+    raise SystemExit(5 if dist.get_rank() else 0)
+if launch == "0":
+    time.sleep(600)
+print(f"{total.item():g} workers, launch {launch}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+@slurm_only
+def test_torchrun_restarts_its_workers_and_fairlead_its_agents(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "elastic.py").write_text(ELASTIC)
+    file, log = tmp_path / "job.sh", tmp_path / "log"
+    cluster.said(
+        sys.executable, "-m", "fairlead", "script", "-N", "2", "--ranks-per-node", "1", "--restarts", "1", "--spares", "1",
+        "-o", file, "--log", log, "--workdir", tmp_path, "--bind", tmp_path, hosts.image("pytorch"),
+        "--", "torchrun", "--nproc-per-node", "1", "--max-restarts", "2", "elastic.py",
+    )  # fmt: skip
+    number = cluster.said("sbatch", "--parsable", file).strip()
+    at_work(tmp_path, "0.0.1", "1.0.1")  # the workers of both nodes began again, by torchrun
+    lost = {(tmp_path / f"{rank}.0.1").read_text() for rank in range(2)}
+    lost -= {cluster.job(number)["BatchHost"]}
+    cluster.fail(lost.pop())
+    job, text = cluster.ended(number, 120), log.read_text()
+    assert job["JobState"] == "COMPLETED", text
+    assert "restart 1 of 1" in text and text.count("2 workers, launch 1") == 2, text
+
+
+# What people's own scripts do at a warning: Lightning and submitit save, and call `scontrol requeue` themselves.
+LIGHTNING = """
+import os, time, torch, lightning as L
+from torch.utils.data import DataLoader, TensorDataset
+again = "SLURM_RESTART_COUNT" in os.environ
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+    def training_step(self, batch, index):
+        time.sleep(0.1)
+        return self.layer(batch[0]).square().mean()
+    def on_train_start(self):
+        print(f"rank {self.global_rank} of {self.trainer.world_size} from step {self.global_step}", flush=True)
+        open(f"up.{self.global_rank}", "w").close()
+    def on_train_batch_end(self, *given):
+        self.trainer.should_stop = again
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+data = DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=4)
+options = dict(accelerator="cpu", devices=1, num_nodes=2, strategy="ddp", logger=False, enable_progress_bar=False)
+L.Trainer(max_epochs=10000, min_steps=1, default_root_dir=os.getcwd(), **options).fit(Model(), data)
+print("through", flush=True)
+"""
+SUBMITIT = """
+import os, time
+from pathlib import Path
+from submitit.core.utils import DelayedSubmission
+class Work:
+    def __init__(self, steps=0):
+        self.steps = steps
+    def __call__(self):
+        rank = os.environ["SLURM_PROCID"]
+        print(f"rank {rank} from step {self.steps}", flush=True)
+        Path(f"up.{rank}").touch()
+        while self.steps < 10000 and "SLURM_RESTART_COUNT" not in os.environ:
+            time.sleep(0.1)
+            self.steps += 1
+        print("through", flush=True)
+    def checkpoint(self):
+        return DelayedSubmission(Work(self.steps))
+if __name__ == "__main__":
+    import sys
+    from submitit.core import submission
+    sys.modules["work"] = sys.modules["__main__"]
+    Work.__module__ = "work"
+    kept = Path(f"{os.environ['SLURM_JOB_ID']}_submitted.pkl")
+    if os.environ["SLURM_PROCID"] == "0" and not kept.exists():
+        delayed = DelayedSubmission(Work())
+        delayed.set_timeout(60, 3)
+        delayed.dump(kept)
+    while not kept.exists():
+        time.sleep(0.1)
+    submission.submitit_main()
+"""
+
+
+@slurm_only
+@pytest.mark.full
+@pytest.mark.parametrize(("name", "warning"), [("lightning", "USR1"), ("submitit", "USR2")])
+def test_scripts_requeue_their_job_by_themselves(
+    name: str, warning: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    code = {"lightning": LIGHTNING, "submitit": SUBMITIT}[name]
+    (tmp_path / "work.py").write_text(code)
+    if name == "submitit":
+        words = ("install", "-q", "--target", tmp_path, "submitit==1.5.4")
+        subprocess.run([sys.executable, "-m", "pip", *map(str, words)], check=True)
+    file, log = tmp_path / "job.sh", tmp_path / "log"
+    cluster.said(
+        sys.executable, "-m", "fairlead", "script", "-N", "2", "--ranks-per-node", "1", "--requeue", "-o", file,
+        "--log", log, "--workdir", tmp_path, "--bind", tmp_path, "--env", "SUBMITIT_EXECUTOR=slurm",
+        "--env", f"PYTHONPATH={tmp_path}", "--directive=--open-mode=append",
+        hosts.image(str(TRAINERS)), "--", "python3", "work.py", tmp_path,
+    )  # fmt: skip
+    number = cluster.said("sbatch", "--parsable", file).strip()
+    at_work(tmp_path, "up.0", "up.1", limit_s=120)
+    time.sleep(2)
+    cluster.said("scancel", "--batch", f"--signal={warning}", number)
+    job, text = cluster.ended(number, 180), log.read_text()
+    assert job["JobState"] == "COMPLETED" and job["Restarts"] == "1", text
+    assert "is requeued" in text and text.count("through") == 2, text
+    began = [int(step) for step in re.findall(r"^rank \d.* from step (\d+)$", text, re.MULTILINE)]
+    assert sorted(began)[:2] == [0, 0] and all(step > 0 for step in sorted(began)[2:]), text

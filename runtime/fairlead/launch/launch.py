@@ -33,6 +33,7 @@ from fairlead.launch.stopped import Stopped
 from fairlead.launch.warning_signals import WarningSignals
 from fairlead.launchers import registry as launchers
 from fairlead.launchers.registry import LAUNCHERS
+from fairlead.schedulers.registry import down, find_allocation
 from fairlead.swap.model import OUTPUT_MOUNT, RUN_MOUNT, Bind, Plan, Request
 
 # Exit codes come through files: launchers mix them (hydra made 7 of a 3 and a 5). The signal is
@@ -325,7 +326,7 @@ def launch(
         result,
         seconds=time.monotonic() - begun,
         killed=killed,
-        lost=(lost or _unreached(line, folder, result.started)) if result.code else (),
+        lost=_lost(line, folder, result.started, lost, environ) if result.code else (),
         terminated=signals.terminated,
     )
 
@@ -440,13 +441,29 @@ class _AllEnded:
         return True  # closed
 
 
-def _unreached(line: CommandLine, folder: Path, started: int) -> tuple[Lost, ...]:
-    """The named hosts that nothing was heard of, and to which there is no way, where ranks have not come up."""
-    if line.ranks and started >= line.ranks:
-        return ()
+def _lost(
+    line: CommandLine,
+    folder: Path,
+    started: int,
+    silent: tuple[Lost, ...],
+    environ: Mapping[str, str],
+) -> tuple[Lost, ...]:
+    """The nodes that a launch has failed with: those that do not answer, those that the scheduler says have failed, and, where
+    ranks have not come up, those that were named, that nothing was heard of, and to which there is no way.
+
+    Args:
+        silent: nodes whose agents do not answer.
+    """
+    if silent:
+        return silent
+    failed = down(find_allocation(environ), environ, line.hosts)
+    if failed or (line.ranks and started >= line.ranks):
+        return tuple(Lost(host, why) for host, why in failed.items())
     heard = {host_of(path).partition(".")[0] for path in folder.glob("node.*.*")}
-    silent = [host for host in line.hosts if host.partition(".")[0] not in heard]
-    return tuple(Lost(host, why) for host, why in unreachable(silent).items())
+    unheard = [host for host in line.hosts if host.partition(".")[0] not in heard]
+    # srun has the addresses from its controller: a name need not resolve.
+    gone = unreachable(unheard, unresolved=line.kind != "srun")
+    return tuple(Lost(host, why) for host, why in gone.items())
 
 
 def killed(result: LaunchResult, hosts: Mapping[int, str]) -> Finding | None:

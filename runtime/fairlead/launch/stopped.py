@@ -6,18 +6,15 @@ A debugger's stop is another state (``t``).
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
+from fairlead.launchers.registry import LAUNCHERS
+
 _EVERY_S = 5.0
 _LOOKS = 3  # at which a process has to be stopped in a row
-_RANK = re.compile(
-    rb"^(?:FAIRLEAD_RANK|PMI_RANK|PMIX_RANK|OMPI_COMM_WORLD_RANK|PALS_RANKID|FLUX_TASK_RANK|SLURM_PROCID)=(\d+)$",
-    re.MULTILINE,
-)
 
 
 class Stopped:
@@ -49,7 +46,10 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _rank(pid: int) -> str:
+    names = {driver.rank_in[0] for driver in LAUNCHERS} | {"FAIRLEAD_RANK", "PMIX_RANK"}
     with suppress(OSError):
-        found = _RANK.search(Path(f"/proc/{pid}/environ").read_bytes().replace(b"\0", b"\n"))
-        return found[1].decode() if found else ""
+        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            name, _, value = entry.decode("utf-8", "replace").partition("=")
+            if name in names and value.isdigit():
+                return value
     return ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from fairlead.base.errors import FairleadError, Finding, fail
 from fairlead.base.system import View
@@ -127,6 +128,7 @@ class Driver:
         version_after: the text that precedes the version in its output.
         prologue: shell text that each rank runs before its command; ``$1`` is the run's folder.
         scheduler: kind of the scheduler from which it requests nodes itself; empty if it does not.
+        again: its variables for a launch that follows a failed one on the same nodes.
         rank_in: variables in which it gives a rank its number, and its number on the node; empty if it has none.
     """
 
@@ -139,6 +141,7 @@ class Driver:
     version_after: str = ""
     prologue: str = ""
     scheduler: str = ""
+    again: Mapping[str, str] = MappingProxyType({})
     rank_in: tuple[str, str] = ("", "")
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from fairlead.base.process import run
 from fairlead.elf.facts import AbiFamily
@@ -29,6 +30,9 @@ class Srun(Driver):
     title = "Slurm"
     prologue = NOTE_STEP
     scheduler = "slurm"
+    # Slurm may keep a step for minutes when its first node has died, and its processors with it. Versions before 20.11
+    # share them anyway, and ignore the variable.
+    again = MappingProxyType({"SLURM_OVERLAP": "1"})
 
     def describe(
         self, program: str, speaks: AbiFamily, pmi: str, preferred_pmi: tuple[str, ...] = ()

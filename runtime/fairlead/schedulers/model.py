@@ -196,6 +196,10 @@ class Scheduler:
         """The names by which a program may call this shell's job."""
         return tuple(filter(None, (environ.get(self.job_variable, ""),)))
 
+    def down(self, hosts: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+        """Those of a job's nodes that the scheduler counts as failed, each with its word for it. May start a program."""
+        return {}
+
     def allocates(self, environ: Mapping[str, str]) -> str:
         """The path of ``interactive_program``; empty if it is not on PATH."""
         program = self.interactive_program

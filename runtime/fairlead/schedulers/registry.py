@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fairlead.base.registry import Registry
 from fairlead.base.system import View
@@ -24,6 +24,20 @@ def with_scripts() -> tuple[str, ...]:
 def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
     """The allocation of this shell; None outside any job. Reads at most one small file."""
     return next(filter(None, (scheduler.allocation(environ) for scheduler in ordered())), None)
+
+
+def down(
+    allocation: Allocation | None, environ: Mapping[str, str], hosts: Sequence[str] = ()
+) -> dict[str, str]:
+    """The nodes of a job that its scheduler counts as failed, each with its word for it. May start a program.
+
+    Args:
+        hosts: those to ask about; empty for all of the job's.
+    """
+    scheduler = SCHEDULERS.get(allocation.scheduler) if allocation else None
+    if allocation is None or scheduler is None:
+        return {}
+    return scheduler.down(hosts or allocation.hosts, environ)
 
 
 def job_variables() -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from fairlead.base.process import Ran
+from fairlead.base.process import Ran, run
 from fairlead.base.system import View
 from fairlead.base.timeboxed import first, settings, words
 from fairlead.launchers.model import Shape, given
@@ -63,6 +63,19 @@ class Slurm(Scheduler):
         nodes = int(count) if count.isdigit() else len(hosts)
         return Allocation(self.kind, job, nodes, hosts, cpus, "SLURM_JOB_ID")
 
+    def down(self, hosts: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+        """Source: sinfo(1), "NODE STATE CODES"; ``*``: the node does not respond."""
+        if not hosts:
+            return {}
+        question = ("sinfo", "--noheader", "--Node", f"--nodes={','.join(hosts)}", "--format=%N %T")
+        answer = run(question, environ=environ, timeout_s=_SINFO_S)
+        states = dict(line.split(None, 1) for line in answer.stdout.splitlines() if " " in line)
+        return {
+            host: f"Slurm: {state.strip()}"
+            for host, state in states.items()
+            if state.startswith(("down", "fail")) or state.strip().endswith("*")
+        }
+
     def allocate(
         self, program: str, shape: Shape, options: Sequence[str], argv: Sequence[str], quiet: bool
     ) -> tuple[str, ...]:
@@ -94,6 +107,7 @@ class Slurm(Scheduler):
 
 
 SCHEDULER = Slurm()
+_SINFO_S = 10.0  # to wait for the controller
 
 
 # Slurm's configuration, and where a node without files keeps what the controller sent.

@@ -20,8 +20,9 @@ from fairlead.launch.node_history import short
 from fairlead.launch.nodes import unreachable
 from fairlead.launch.requeue import Requeue
 from fairlead.launchers.model import Shape
+from fairlead.launchers.registry import LAUNCHERS
 from fairlead.schedulers.model import Allocation
-from fairlead.schedulers.registry import find_allocation
+from fairlead.schedulers.registry import down, find_allocation
 from fairlead.session.model import Launched, LaunchOptions, Prepared
 from fairlead.session.run import launch_proved
 
@@ -63,6 +64,7 @@ class Placement:
         allocation: Allocation | None,
         restarts: Restarts,
         left_out: Mapping[str, str],
+        environ: Mapping[str, str] = os.environ,
     ):
         """
         Args:
@@ -73,6 +75,7 @@ class Placement:
         self.left_out: dict[str, str] = dict(left_out)
         self._last: list[str] = []  # nodes to use only where no others are left
         self._prepared, self._restarts = prepared, restarts
+        self._allocation, self._environ = allocation, environ
         shape = prepared.plan.request.shape
         self._hosts = shape.hosts or (allocation.hosts if allocation else ())
         nodes = shape.nodes or max(len(self._hosts) - restarts.spares, 0)
@@ -123,12 +126,18 @@ class Placement:
         """
         if failure.check == "node-lost":
             self._leave_out(failure.host, failure.what)
-            for host, why in unreachable(self.hosts or self._hosts, unresolved=False).items():
+            for host, why in self._gone().items():
                 self._leave_out(host, why)
         elif failure.host and self._restarts.exclude_failed:
             self._use_last(failure.host)
         if self.left_out or self._last:
             self._choose()
+
+    def _gone(self) -> dict[str, str]:
+        """The nodes to which there is no way, and those that the scheduler counts as failed, spare ones too."""
+        hosts = self.hosts or self._hosts
+        out = unreachable(hosts, unresolved=False)
+        return {**out, **down(self._allocation, self._environ, self._hosts)}
 
     def _named(self, host: str) -> str:
         """As the scheduler names it; empty where it is none of the job's."""
@@ -174,7 +183,7 @@ class Attempts:
         """
         allocation = find_allocation(environ)
         self._restarts, self._on_finding, self._environ = restarts, on_finding, environ
-        self._placement = Placement(prepared, allocation, restarts, left_out)
+        self._placement = Placement(prepared, allocation, restarts, left_out, environ)
         self._requeue = Requeue(allocation, restarts.requeue_s, environ, on_finding)
         self._failure: Finding | None = None
         self._hopeless = False
@@ -191,12 +200,16 @@ class Attempts:
         """
         counted = {COUNT: str(self.count)} if self._restarts.times else {}
         env = {**options.env, **counted}
+        prepared = self._placement.prepared
+        kind = prepared.plan.launcher.kind
+        again = LAUNCHERS.get(kind).again if self.count and kind in LAUNCHERS else {}
+        environ = {**self._environ, **again}
         options = replace(
-            options, env=env, environ=self._environ, requeue=self._requeue, end_stopped=self._restarts.times > 0,
+            options, env=env, environ=environ, requeue=self._requeue, end_stopped=self._restarts.times > 0,
         )  # fmt: skip
         code = int(ExitCode.INTERRUPTED)
         try:
-            launched = launch_proved(self._placement.prepared, command, ranks, options)
+            launched = launch_proved(prepared, command, ranks, options)
         except FairleadError as exc:
             code, self._failure = exc.code, exc.findings[0]
             self._hopeless = exc.code in _HOPELESS

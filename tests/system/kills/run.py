@@ -37,7 +37,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=urgent Nodes=ALL PriorityTier=10
 """
-_EACH = 5  # kills of one training
+_EACH = 12  # kills of one training
 _LIMIT_S = 240.0  # for a training to get on again
 
 
@@ -295,7 +295,7 @@ def measure(
         uncut.mkdir()
         training = Training(made, uncut, model, epochs)
         job = made.ended(training.number, 900)
-        assert job["JobState"] == "COMPLETED", training.text()
+        assert job["JobState"] == "COMPLETED", f"{job}: {training.text()}"
         show(f"uncut: {len(losses(uncut))} steps")
         number = 0
         while kinds:
@@ -340,7 +340,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--model", default="hepcnn")
-    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--kinds", nargs="*", default=())
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()

@@ -60,6 +60,7 @@ EXPECTED = {
         "fabric": "warning",
         "locked-memory": "warning",
         "cma": "warning",
+        "node-history": "warning",
     },
     "node-slurm-broken": {
         "pmi": "error",

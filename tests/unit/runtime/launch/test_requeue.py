@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from fairlead.base.errors import Finding
-from fairlead.launch import requeue as module
 from fairlead.launch.requeue import STAND_INS, Requeue
 from fairlead.launch.warning_signals import WarningSignals
 from fairlead.schedulers.model import Allocation
@@ -123,9 +122,7 @@ def test_ranks_that_go_on_after_the_warning_get_sigterm(
     environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = []
-    monkeypatch.setattr(
-        module.WarningSignals, "send", lambda self, number: sent.append(number.name)
-    )
+    monkeypatch.setattr(WarningSignals, "send", lambda self, number: sent.append(number.name))
     made = Requeue(JOB, 100, environ, print)
     signals = WarningSignals("x", None, print)
     made.lay(tmp_path)
