@@ -28,11 +28,11 @@ their own and a size of 2 (torchrun: two processes each), and ended with equal w
 _RECORDED = """
 ## Recorded environments
 
-These launchers cannot be started here: the projects publish them in no registry that this project uses, or they belong to
-a machine. No job of theirs has ever run under fairlead. What is known is which variables they set for a rank, from their
-sources and documentation; `tests/unit/runtime/rendezvous/test_launchers.py` starts the shell that is around each rank with
-these, on two nodes with a name and a network of their own each, and every rank gets its number, size, local rank, node and
-the address of rank 0. Whether the launcher starts processes as fairlead asks it to is not tested.
+No job of these launchers, and of Intel's within Slurm, has ever run under fairlead. What is known is which variables they
+set for a rank, from their sources and documentation; `tests/unit/runtime/rendezvous/test_launchers.py` starts the shell
+that is around each rank with these, on two nodes with a name and a network of their own each, and every rank gets its
+number, size, local rank, node and the address of rank 0. Whether the launcher starts processes as fairlead asks it to is not
+tested.
 
 | launcher | ranks on nodes | a rank's number is in | source |
 | --- | --- | --- | --- |
@@ -40,8 +40,8 @@ the address of rank 0. Whether the launcher starts processes as fairlead asks it
 _PEERS = """
 ## Examples of the frameworks' own projects
 
-Each was run once with `fairlead run -n 2` on one host, on CPUs, with data made here where it downloads some. What else was
-changed is said; "one world" is as above, except that weights were not compared.
+Each was run with `fairlead run -n 2` on one host, on CPUs, with data made here where it downloads some, by hand and outside
+of the tests. What else was changed is said; "one world" is as above, except that weights were not compared.
 
 | example | changed | outcome |
 | --- | --- | --- |
