@@ -251,6 +251,25 @@ def test_no_node_left_is_said(cluster: Cluster, tmp_path: Path) -> None:
     assert "no restart: 1 nodes are left, and the ranks need 2" in log.read_text(), log.read_text()
 
 
+@slurm_only
+@pytest.mark.parametrize("requeue", [True, False])
+def test_job_whose_first_node_dies_is_requeued_or_ended(
+    requeue: bool, cluster: Cluster, tmp_path: Path
+) -> None:
+    words = ("--requeue",) if requeue else ()
+    number, log = submitted(
+        cluster, tmp_path, "-N", "2", "-n", "2", "--restarts", "1", "--spares", "1", *words,
+        code=WAIT.replace("LAST", "'0.1'"),
+    )  # fmt: skip
+    at_work(tmp_path, "0.0.0", "1.0.0")
+    cluster.fail(cluster.job(number)["BatchHost"])
+    job = cluster.ended(number, 150)
+    if requeue:
+        assert job["JobState"] == "COMPLETED" and job["Restarts"] == "1", log.read_text()
+    else:
+        assert job["JobState"] == "CANCELLED", job
+
+
 ASKS = """
 import os, subprocess, sys, time
 listed = subprocess.run(["scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]], capture_output=True, text=True, check=True)

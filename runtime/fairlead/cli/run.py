@@ -264,7 +264,8 @@ def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
                 prepared, allocation = planned.prepared, planned.allocation
                 slow = node_trial.failing(prepared, allocation, bars, planned.show_doubt)
             attempts = Attempts(planned.prepared, planned.restarts, planned.show_doubt, slow)
-            launched = launch_again(planned.command, ranks, how, attempts)
+            with attempts:
+                launched = launch_again(planned.command, ranks, how, attempts)
         finally:
             hand_over(to_ranks=False)
     if recording:

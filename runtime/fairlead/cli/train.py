@@ -221,9 +221,10 @@ def train(
         env={name: value for name, value in variables.items() if name not in options.MERGED},
         attempts=attempts,
     )
-    result = train_model(
-        launcher, settings, bars, lambda failure: _may_recover(failure) and attempts.again()
-    )
+    with attempts:
+        result = train_model(
+            launcher, settings, bars, lambda failure: _may_recover(failure) and attempts.again()
+        )
     proof = proofs[-1]  # of the training itself, the last launch that starts MPI
     title = f"{task.title} in {image} on {ranks} rank{'s' if ranks > 1 else ''}"
     report = compose(title, prepared, proof, _repeat(context, image), training=result)

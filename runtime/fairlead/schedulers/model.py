@@ -200,6 +200,13 @@ class Scheduler:
         """Those of a job's nodes that the scheduler counts as failed, each with its word for it. May start a program."""
         return {}
 
+    def guard(
+        self, allocation: Allocation, environ: Mapping[str, str]
+    ) -> tuple[tuple[str, ...], dict[str, str]]:
+        """A command that runs on another node of a job than this one, and ends or requeues the job if this one fails, and
+        its environment; no words where the scheduler does that itself, or this is not a node of the job."""
+        return (), {}
+
     def waits(self, job: str, environ: Mapping[str, str]) -> bool:
         """Whether a job waits to be started; False where that cannot be asked. May start a program."""
         return False

@@ -76,6 +76,26 @@ class Slurm(Scheduler):
             if state.startswith(("down", "fail")) or state.strip().endswith("*")
         }
 
+    def guard(
+        self, allocation: Allocation, environ: Mapping[str, str]
+    ) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Slurm keeps a job with --no-kill whose first node has died, and its batch script with it, until its time limit."""
+        here, job = environ.get("SLURMD_NODENAME", ""), allocation.job
+        others = [host for host in allocation.hosts if host != here]
+        if here not in allocation.hosts or not others:
+            return (), {}
+        asked = f"sinfo --noheader --Node --nodes={here} --format=%T"
+        script = (
+            f'while sleep {_GUARD_S}; do case "$({asked})" in down*|fail*) '
+            f"scontrol requeue {job} || scancel {job}; exit ;; esac; done"
+        )
+        words = (
+            "srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={others[-1]}", "--mpi=none",
+            "--quiet", "--output=none", "sh", "-c", script,
+        )  # fmt: skip
+        # What sbatch sets for the job's ranks would count for this step, too.
+        return words, {n: v for n, v in environ.items() if n == "SLURM_CONF" or n[:6] != "SLURM_"}
+
     def waits(self, job: str, environ: Mapping[str, str]) -> bool:
         """Source: squeue(1), "JOB STATE CODES"; a job that Slurm has requeued itself is pending, or about to be."""
         question = ("squeue", "--noheader", f"--jobs={job}", "--format=%T")
@@ -114,6 +134,7 @@ class Slurm(Scheduler):
 
 SCHEDULER = Slurm()
 _ANSWER_S = 10.0  # to wait for the controller
+_GUARD_S = 15  # between two questions to it
 
 
 # Slurm's configuration, and where a node without files keeps what the controller sent.

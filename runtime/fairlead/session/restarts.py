@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -16,6 +17,7 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, fail, info
 from fairlead.base.paths import cache_dir
 from fairlead.launch import launch as launching
 from fairlead.launch import node_history
+from fairlead.launch.guard import guarded
 from fairlead.launch.node_history import short
 from fairlead.launch.nodes import unreachable
 from fairlead.launch.requeue import Requeue
@@ -164,7 +166,8 @@ class Placement:
 
 
 class Attempts:
-    """The launches of one command, or of one training: each begins where the failures before it leave it."""
+    """The launches of one command, or of one training: each begins where the failures before it leave it. While it is
+    entered, another node of the job watches this one."""
 
     def __init__(
         self,
@@ -188,9 +191,18 @@ class Attempts:
         self._failure: Finding | None = None
         self._hopeless = False
         self.count = 0
+        self._guard = ExitStack()
         if restarts.requeue_s and not self._requeue.possible:
             where = allocation.title if allocation else "this shell is in no job"
             raise fail("requeue-impossible", where=where)
+
+    def __enter__(self) -> Attempts:
+        if self._restarts.times:
+            self._guard.enter_context(guarded(find_allocation(self._environ), self._environ))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._guard.close()
 
     def launch(self, command: Sequence[str], ranks: int, options: LaunchOptions) -> Launched:
         """:func:`launch_proved`, on the nodes that are left.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
+from fairlead.launch.guard import guarded
 from fairlead.schedulers.model import Allocation
 from fairlead.schedulers.registry import down
+from fairlead.schedulers.slurm import SCHEDULER
 
 JOB = Allocation("slurm", "7", 4, ("n1", "n2", "n3", "n4"))
 # As Slurm 22.05 printed it on a cluster of four nodes.
@@ -30,3 +33,26 @@ def test_nothing_is_known_to_have_failed_without_a_job_or_a_scheduler_that_says_
     assert down(None, {}) == {}
     assert down(JOB, {"PATH": "/nonexistent"}) == {}
     assert down(Allocation("cobalt", "7", 1, ("n1",)), {}) == {}
+
+
+def test_guard_runs_on_another_node_and_without_the_jobs_own_options() -> None:
+    environ = {"SLURMD_NODENAME": "n1", "SLURM_CONF": "/c", "SLURM_NTASKS": "4", "PATH": "/bin"}
+    words, env = SCHEDULER.guard(JOB, environ)
+    assert "--nodelist=n4" in words and "--jobid=7" in words and "--nodes=n1 " in words[-1]
+    assert env == {"SLURM_CONF": "/c", "PATH": "/bin"}
+
+
+def test_guard_is_none_where_this_is_not_one_of_several_nodes_of_the_job() -> None:
+    assert SCHEDULER.guard(JOB, {})[0] == ()  # at a shell of salloc on a login node
+    assert SCHEDULER.guard(Allocation("slurm", "7", 1, ("n1",)), {"SLURMD_NODENAME": "n1"})[0] == ()
+
+
+def test_guard_ends_with_what_it_guards(tmp_path: Path) -> None:
+    (tmp_path / "srun").write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 60\n")
+    (tmp_path / "srun").chmod(0o755)
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURMD_NODENAME": "n1"}
+    with guarded(JOB, environ):
+        while not (pid := tmp_path / "pid").exists() or not pid.read_text().strip():
+            time.sleep(0.01)
+        assert Path(f"/proc/{pid.read_text().strip()}").exists()
+    assert not Path(f"/proc/{pid.read_text().strip()}").exists()
