@@ -94,7 +94,9 @@ class Slurm(Scheduler):
             "--quiet", "--output=none", "sh", "-c", script,
         )  # fmt: skip
         # What sbatch sets for the job's ranks would count for this step, too.
-        return words, {n: v for n, v in environ.items() if n == "SLURM_CONF" or n[:6] != "SLURM_"}
+        return words, {
+            n: v for n, v in environ.items() if n == "SLURM_CONF" or not n.startswith("SLURM")
+        }
 
     def waits(self, job: str, environ: Mapping[str, str]) -> bool:
         """Source: squeue(1), "JOB STATE CODES"; a job that Slurm has requeued itself is pending, or about to be."""
