@@ -19,7 +19,7 @@ class Plugin(Check):
     def look(self, case: Case) -> Iterator[Finding]:
         there, rules = case.ask.host, case.ask.rules
         needed = case.ask.fabric in _NEED_A_PLUGIN or is_slingshot(case.ask)
-        if case.plan or not case.across:
+        if case.plan or not (case.across or case.ask.want == "host"):
             return
         if not case.ask.wanted:
             if case.ask.want == "image" and needed and not _own_serves(case):

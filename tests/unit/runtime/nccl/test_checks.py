@@ -318,6 +318,11 @@ def test_one_node_needs_no_plugin_and_no_protocol() -> None:
     assert not found(gpu_plan(gpu_image(), asked(nodes=1)), Severity.WARNING)
 
 
+def test_plugin_that_is_asked_for_and_not_there_is_an_error_on_one_node_too() -> None:
+    wanted = asked(networks=(), want="host", fabric="none", devices=(), nodes=1)
+    assert "nccl-plugin" in found(gpu_plan(asked=wanted))
+
+
 def test_network_that_nccl_has_itself_needs_no_plugin() -> None:
     ask = asked(networks=(), rules=replace(RULES, folders=()), fabric="infiniband", devices=())
     assert not found(gpu_plan(asked=ask))
