@@ -19,6 +19,7 @@ from fairlead.engines.registry import ENGINES
 from fairlead.launchers.pmi import connects, pmi_said
 from fairlead.mpi.cross_abi import crossing, some
 from fairlead.mpi.host import HostMpi, needs
+from fairlead.nccl.checks.plugin import not_in_image
 from fairlead.nccl.checks.registry import CHECKS as NCCL_CHECKS
 from fairlead.swap.family import image_family, in_reach, own_mpi, speaks
 from fairlead.swap.glibc import Glibc, GlibcWay, host_glibc
@@ -452,6 +453,8 @@ def architecture(plan: Plan, host: HostMpi) -> Iterator[Finding]:
 def network(plan: Plan) -> Iterator[Finding]:
     """The host's network plugin must serve the image's NCCL; see :mod:`fairlead.nccl.checks`."""
     if (case := nccl_case(plan)) is None:
+        if plan.nccl_ask.want not in ("auto", "image"):
+            yield not_in_image(plan.nccl_ask.want, plan.image)
         return
     found = [finding for one in NCCL_CHECKS for finding in one.look(case)]
     yield from found

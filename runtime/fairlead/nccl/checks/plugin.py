@@ -42,3 +42,8 @@ def _own_serves(case: Case) -> bool:
 
 
 CHECK = Plugin()
+
+
+def not_in_image(want: str, image: str) -> Finding:
+    """A plugin was asked for by ``--nccl``, for an image without NCCL."""
+    return warning("nccl-not-in-image", want=want, image=image)

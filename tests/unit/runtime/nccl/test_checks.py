@@ -50,6 +50,11 @@ def test_launch_without_gpus_or_nccl_is_not_looked_at() -> None:
         assert not [f for f in checks.check(plan) if f.check.startswith("nccl")]
 
 
+def test_plugin_for_an_image_without_nccl_is_a_warning() -> None:
+    plan = gpu_plan(replace(gpu_image(), nccl=()), asked(want="host"))
+    assert "no NCCL was found" in found(plan, Severity.WARNING)["nccl-plugin"]
+
+
 def of(plugin: NetPlugin, **changes) -> Plan:
     return gpu_plan(asked=asked(network(plugin), **changes))
 
