@@ -425,7 +425,7 @@ class Model(L.LightningModule):
         super().__init__()
         self.layer = torch.nn.Linear(4, 1)
     def training_step(self, batch, index):
-        time.sleep(0.1)
+        time.sleep(1)
         return self.layer(batch[0]).square().mean()
     def on_train_start(self):
         print(f"rank {self.global_rank} of {self.trainer.world_size} from step {self.global_step}", flush=True)

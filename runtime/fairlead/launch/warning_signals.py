@@ -85,10 +85,12 @@ class WarningSignals:
             raise KeyboardInterrupt
         now = time.monotonic()
         self.warned_at = self.warned_at or now
-        count = processes.signal_ranks(processes.of_run(self._run_id), number)
-        self._count(number, count)
+        # The others first, so that all nodes look for their processes at the same time: a handler that saves on all ranks
+        # hangs if some of them begin the next step before.
         asked = self._nodes.ask_all(ask="signal", signal=int(number)) if self._nodes else []
         self._asked |= dict.fromkeys(asked, number)
+        count = processes.signal_ranks(processes.of_run(self._run_id), number)
+        self._count(number, count)
         if number is signal.SIGTERM:
             self._terminated_at = now
         if number is not signal.SIGTERM or count or asked:

@@ -84,7 +84,7 @@ class Slurm(Scheduler):
         others = [host for host in allocation.hosts if host != here]
         if here not in allocation.hosts or not others:
             return (), {}
-        asked = f"sinfo --noheader --Node --nodes={here} --format=%T"
+        asked = f"timeout {_GUARD_S} sinfo --noheader --Node --nodes={here} --format=%T"
         script = (
             f'while sleep {_GUARD_S}; do case "$({asked})" in down*|fail*) '
             f"scontrol requeue {job} || scancel {job}; exit ;; esac; done"
