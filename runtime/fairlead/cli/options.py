@@ -130,8 +130,8 @@ class Planning:
 
     nccl: str = option(
         "--nccl auto|host|image|FILE",
-        "Network plugin of NCCL and RCCL: the host's, none but the image's own, or this file.  "
-        "[default: auto, the host's if ranks get GPUs]",
+        "Network plugin of NCCL and RCCL: the host's, none but the image's own, or this file; auto: the host's, if "
+        "ranks get GPUs.",
         default="auto",
         callback=_plugin,
     )
