@@ -41,6 +41,7 @@ LINES = {
     "site capture": "-o {folder}/capture.json",
     "site detect": "",
     "site why-not": "laptop",
+    "site compare": "",
     "site check": "laptop",
     "site export": "--for apptainer -o {folder}/export --image {image}",
     "doctor": "",

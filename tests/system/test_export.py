@@ -19,6 +19,7 @@ from tests.system.podman import podman
 from tests.system.test_user import PYTHON, User, user
 
 from fairlead.base.paths import atomic_folder, locked
+from fairlead.elf.patchelf import find_patchelf
 from fairlead.engines.apptainer import find_apptainer
 from fairlead.export import TARGETS, audience
 from fairlead_build.cache.store import scratch_parent
@@ -50,7 +51,7 @@ def export(target: str, folder: Path, *more: str | Path) -> Path:
 def run(*words: str | Path, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:
     done = subprocess.run(
         list(map(str, words)), capture_output=True, text=True, timeout=300, check=False, cwd=cwd,
-        env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL,
+        env={**os.environ, "PATCHELF": find_patchelf(), **(env or {})}, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -361,11 +362,13 @@ def shared_export(
 ) -> Path:
     """The export that root makes for everybody, and what its script stages."""
     out = user.shared / f"export-{target}"
+    # Sarus Suite starts images of Podman's store, and no files.
+    named = () if target == "sarus-suite" else ("--image", image or user.image)
     before = os.umask(umask)
     try:
         done = hosts.fairlead(
             "site", "export", "--for", target, "--mpi", user.shared / "mpich", "--stage",
-            user.shared / "stage", "-o", out, "--image", image or user.image, *more,
+            user.shared / "stage", "-o", out, *named, *more,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         if (out / "stage.sh").exists():

@@ -198,11 +198,20 @@ class Attempts:
 
     def __enter__(self) -> Attempts:
         if self._restarts.times:
-            self._guard.enter_context(guarded(find_allocation(self._environ), self._environ))
+            self._watch()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._guard.close()
+
+    def _watch(self) -> None:
+        """Starts the guard, on a node that has not failed."""
+        self._guard.close()
+        allocation = find_allocation(self._environ)
+        if allocation:
+            hosts = tuple(h for h in allocation.hosts if h not in self._placement.left_out)
+            allocation = replace(allocation, hosts=hosts)
+        self._guard.enter_context(guarded(allocation, self._environ))
 
     def launch(self, command: Sequence[str], ranks: int, options: LaunchOptions) -> Launched:
         """:func:`launch_proved`, on the nodes that are left.
@@ -255,6 +264,8 @@ class Attempts:
                 raise
             return False
         self._announce(failure)
+        if failure.check == "node-lost":
+            self._watch()
         time.sleep(_PAUSE_S)
         return True
 
