@@ -63,19 +63,7 @@ _MOST_PLUGINS = 50
 
 def rules_of(site: Site | None) -> NcclRules:
     """What a site's profile wants of NCCL."""
-    if site is None:
-        return NcclRules()
-    rules = site_nccl.rules(site)
-    return NcclRules(
-        folders=rules.folders,
-        libraries=rules.libraries,
-        networks=rules.networks,
-        providers=rules.providers,
-        interfaces=rules.interfaces,
-        env=rules.env,
-        single_node=rules.single_node,
-        source=rules.source,
-    )
+    return site_nccl.rules(site) if site else NcclRules()
 
 
 def discover(

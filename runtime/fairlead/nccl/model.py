@@ -13,6 +13,7 @@ from fairlead.elf.facts import Elf
 from fairlead.elf.facts import NcclLibrary as NcclLibrary
 from fairlead.elf.facts import NetPlugin as NetPlugin
 from fairlead.mpi.host import Plugins
+from fairlead.site.nccl import NcclRules as NcclRules
 
 MOUNT = "/opt/fairlead/nccl"  # where the staged plugin appears in every container
 
@@ -68,31 +69,6 @@ class HostNccl:
     gpu_model: str = ""
     driver: str = ""
     user_conf: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class NcclRules:
-    """What a site wants of NCCL.
-
-    Attributes:
-        folders: where its plugins are on the host.
-        libraries: folders of what they need: libfabric, hwloc, libcxi.
-        networks: accepted names of ``Using network``; empty: any but Socket.
-        providers: accepted providers of libfabric; empty: any.
-        interfaces: prefixes of the network interfaces, for NCCL_SOCKET_IFNAME.
-        env: variables for ranks.
-        single_node: set NCCL_NET on one node too.
-        source: where the rules come from, with a date, for ``explain``.
-    """
-
-    folders: tuple[str, ...] = ()
-    libraries: tuple[str, ...] = ()
-    networks: tuple[str, ...] = ()
-    providers: tuple[str, ...] = ()
-    interfaces: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    single_node: bool = False
-    source: str = ""
 
 
 @dataclass(frozen=True)

@@ -184,7 +184,7 @@ class Attempts:
         Raises:
             FairleadError: exit code 2; there is no job to requeue, or it has too few nodes.
         """
-        allocation = find_allocation(environ)
+        self._allocation = allocation = find_allocation(environ)
         self._restarts, self._on_finding, self._environ = restarts, on_finding, environ
         self._placement = Placement(prepared, allocation, restarts, left_out, environ)
         self._requeue = Requeue(allocation, restarts.requeue_s, environ, on_finding)
@@ -207,7 +207,7 @@ class Attempts:
     def _watch(self) -> None:
         """Starts the guard, on a node that has not failed."""
         self._guard.close()
-        allocation = find_allocation(self._environ)
+        allocation = self._allocation
         if allocation:
             hosts = tuple(h for h in allocation.hosts if h not in self._placement.left_out)
             allocation = replace(allocation, hosts=hosts)

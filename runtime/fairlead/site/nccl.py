@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fairlead.site.model import Origin, Site
 
@@ -11,33 +11,34 @@ _ENV, _ALTERNATIVES = "nccl.env", "nccl.alternatives"
 
 
 @dataclass(frozen=True)
-class SiteRules:
+class NcclRules:
     """What a plan for NCCL's plugin goes by.
 
     Attributes:
-        folders, libraries: patterns of folders with the plugin, and with what it needs.
-        networks: names of NCCL_NET that a run may end on; the first is asked for. Empty if not known.
-        providers: libfabric's, that the plugin may choose. Empty if not known.
-        interfaces: prefixes of interfaces.
-        env: variables to set.
-        single_node: NCCL_NET is set for runs on a single node too.
-        source: which profile says so, and how well it is known.
+        folders: patterns of folders with its plugins, on the host.
+        libraries: patterns of folders with what they need: libfabric, hwloc, libcxi.
+        networks: accepted names of ``Using network``; the first is asked for. Empty: any but Socket.
+        providers: accepted providers of libfabric; empty: any.
+        interfaces: prefixes of the network interfaces, for NCCL_SOCKET_IFNAME.
+        env: variables for ranks.
+        single_node: set NCCL_NET on one node too.
+        source: which profile says so, and how well it is known, for ``explain``.
     """
 
-    folders: tuple[str, ...]
-    libraries: tuple[str, ...]
-    networks: tuple[str, ...]
-    providers: tuple[str, ...]
-    interfaces: tuple[str, ...]
-    env: Mapping[str, str]
-    single_node: bool
-    source: str
+    folders: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
+    providers: tuple[str, ...] = ()
+    interfaces: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    single_node: bool = False
+    source: str = ""
 
 
-def rules(site: Site) -> SiteRules:
+def rules(site: Site) -> NcclRules:
     """The rules of a site; of one that says nothing about NCCL, empty ones."""
     nccl = site.nccl
-    return SiteRules(
+    return NcclRules(
         folders=nccl.folders,
         libraries=(*nccl.libraries, *_parents(nccl.files)),
         networks=nccl.networks,

@@ -502,7 +502,7 @@ env = {{ NCCL_CROSS_NIC = "1" }}
     before = (staged / ".state").stat().st_mtime_ns
     assert subprocess.run([out / "stage.sh"], env=environ, capture_output=True).returncode == 0
     assert (staged / ".state").stat().st_mtime_ns == before
-    # Where the folder is not at its place, the loader is told of its libraries; it finds the plugin by its name.
+    # Where the folder is not at its place, the loader gets the folder of its libraries; it finds the plugin by its name.
     opened = "import ctypes; print(ctypes.CDLL('libnccl-net-fairlead.so').tried())"
     search = {**os.environ, "LD_LIBRARY_PATH": f"{staged}/lib:{staged}/dep"}
     loaded = subprocess.run(["python3", "-c", opened], env=search, capture_output=True, text=True)

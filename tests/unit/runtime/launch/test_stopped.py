@@ -1,4 +1,4 @@
-"""Processes that stand still are told from those that wait."""
+"""Stopped processes are distinguished from waiting ones."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tools import site_reference
 from fairlead.base.errors import ExitCode, FairleadError, Finding
 from fairlead.base.serde import from_json, to_json
 from fairlead.site import Site, Status, layers
-from fairlead.site.nccl import SiteRules, compare, rules, with_variables
+from fairlead.site.nccl import NcclRules, compare, rules, with_variables
 from fairlead.site.profile import schema
 from fairlead.site.resolved_paths import look
 
@@ -96,7 +96,7 @@ def test_table_is_read_whole_with_a_source_and_a_date_for_each_variable(tmp_path
 
 def test_rules_have_what_a_plan_asks_for(tmp_path: Path) -> None:
     made = rules(read(tmp_path))
-    assert made == SiteRules(
+    assert made == NcclRules(
         folders=("/opt/plugin/*/lib",),
         # A single library is found in its folder; the folder itself is shown to no container.
         libraries=("$FABRIC/lib64", "/usr/lib64"),
@@ -111,7 +111,7 @@ def test_rules_have_what_a_plan_asks_for(tmp_path: Path) -> None:
 
 def test_rules_of_a_profile_without_the_table_are_empty() -> None:
     made = rules(SITES["laptop"])
-    assert made == SiteRules((), (), (), (), (), {}, single_node=False, source="")
+    assert made == NcclRules((), (), (), (), (), {}, single_node=False, source="")
 
 
 @validates
