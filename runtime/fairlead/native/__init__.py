@@ -132,11 +132,8 @@ def ensure_witness(cache: Path, environ: Mapping[str, str] = os.environ) -> Path
             others can write there.
     """
     made = witness_path(cache)
-    refuse_exposed(made.parent, cache)
-    if _is_whole(made):
+    if _is_there(made, cache, WITNESS, "witness"):
         return made
-    if own := shipped(WITNESS):
-        return _copied(own, made, "witness")
     words = [*compiler(environ), *_witness_flags(), str(SOURCE)]
     return _compiled(made, words, "native-witness-failed")
 
@@ -149,11 +146,8 @@ def ensure_core(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
             121; others can write there.
     """
     made = core_path(cache)
-    refuse_exposed(made.parent, cache)
-    if _is_whole(made):
+    if _is_there(made, cache, CORE, "comm-core"):
         return made
-    if own := shipped(CORE):
-        return _copied(own, made, "comm-core")
     folder = core_folder()
     sources = map(str, sorted((folder / "src").glob("*.cpp")))
     inputs = ["-I", str(folder / "include"), *sources, "-lgcc"]
@@ -167,11 +161,8 @@ def ensure_wire(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
         FairleadError: exit codes as of :func:`ensure_witness`.
     """
     made = wire_path(cache)
-    refuse_exposed(made.parent, cache)
-    if _is_whole(made):
+    if _is_there(made, cache, WIRE, "nccl-wire"):
         return made
-    if own := shipped(WIRE):
-        return _copied(own, made, "nccl-wire")
     words = [*compiler(environ), *_flags_of(_WIRE_SOURCE), str(_WIRE_SOURCE)]
     return _compiled(made, words, "native-wire-failed")
 
@@ -195,7 +186,17 @@ def _is_whole(made: Path) -> bool:
         return False
 
 
-def _copied(source: Path, made: Path, check: str) -> Path:
+def _is_there(made: Path, cache: Path, name: str, check: str) -> bool:
+    """Whether a library is in the cache whole, or was copied there from those that fairlead ships."""
+    refuse_exposed(made.parent, cache)
+    if _is_whole(made):
+        return True
+    if own := shipped(name):
+        _copied(own, made, check)
+    return own is not None
+
+
+def _copied(source: Path, made: Path, check: str) -> None:
     unwritable = os_error_as(
         "native-cache-unwritable", check=check, source_name=source.name, made_parent=made.parent
     )
@@ -203,7 +204,6 @@ def _copied(source: Path, made: Path, check: str) -> Path:
         with atomic_write(made, permissions=0o755) as out:  # as a linker leaves it
             out.write(source.read_bytes())
         _note(made)
-    return made
 
 
 def _compiled(made: Path, words: Sequence[str], message: str) -> Path:
