@@ -29,16 +29,18 @@ class Registry(Generic[T]):
         package: the package with the modules, e.g. ``fairlead.engines``.
         attribute: the name of the declaration in each module, e.g. ``ENGINE``.
         helpers: modules of the package that are not declarations.
+        entry_points: the entry-point group that other distributions use; the package's name if empty.
     """
 
     package: str
     attribute: str
     helpers: tuple[str, ...] = ()
+    entry_points: str = ""
 
     @property
     def group(self) -> str:
-        """The entry-point group that other distributions use; the package's name."""
-        return self.package
+        """The entry-point group that other distributions use."""
+        return self.entry_points or self.package
 
     def bundled(self) -> tuple[str, ...]:
         """The names in the package, sorted. Imports no module."""

@@ -1,0 +1,1 @@
+"""The libraries that are always there; one module each."""
