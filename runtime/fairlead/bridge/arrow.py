@@ -61,7 +61,9 @@ def common_dtype(kinds: Sequence[pa.DataType]) -> str:
     """
     found = set()
     for number, kind in enumerate(kinds):
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+        if not (
+            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        ):
             raise WireError("column-type", column=number, kind=str(kind))
         found.add(kind)
     if all(pa.types.is_float32(kind) or pa.types.is_float16(kind) for kind in found):
@@ -75,14 +77,21 @@ def common_dtype(kinds: Sequence[pa.DataType]) -> str:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return (
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
 
 
 def is_vector(kind: pa.DataType) -> bool:
     """Whether it is how Spark's ML vectors look in Arrow."""
     if not pa.types.is_struct(kind):
         return False
-    return [kind.field(i).name for i in range(kind.num_fields)] == ["type", "size", "indices", "values"]
+    return [kind.field(i).name for i in range(kind.num_fields)] == [
+        "type",
+        "size",
+        "indices",
+        "values",
+    ]
 
 
 def dense_rows(batch: pa.RecordBatch, form: Form, begin: int = 0) -> np.ndarray:
@@ -314,7 +323,9 @@ class Reader:
             self._schema = pa.ipc.read_schema(pa.py_buffer(message))
             expected = self._form.schema(self.index)
             if not self._schema.equals(expected):
-                raise WireError("arrow", reason=f"the stream holds {_flat(self._schema)}, not {_flat(expected)}")
+                raise WireError(
+                    "arrow", reason=f"the stream holds {_flat(self._schema)}, not {_flat(expected)}"
+                )
             return None
         batch = pa.ipc.read_record_batch(pa.py_buffer(message), self._schema)
         index = batch.column("index") if "index" in self._schema.names else None

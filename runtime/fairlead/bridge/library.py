@@ -21,6 +21,7 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, Literal
 
 from fairlead.base.errors import fail
@@ -248,3 +249,23 @@ def find(name: str) -> Library:
     except KeyError:
         hint = suggest(name, LIBRARIES.names())
         raise fail("bridge-library", library=name, hint=hint) from None
+
+
+def described() -> list[dict[str, Any]]:
+    """Every library as a user sees it: its functions, and what it lacks here."""
+    shown = []
+    for library in LIBRARIES:
+        lacking = [module for module in library.needs if find_spec(module) is None]
+        functions = [
+            {
+                "name": function.name,
+                "signature": function.signature,
+                "doc": function.doc.partition("\n")[0],
+                "inputs": dict(function.inputs),
+            }
+            for _, function in sorted(library.functions.items())
+        ]
+        shown.append(
+            {"name": library.name, "title": library.title, "lacks": lacking, "functions": functions}
+        )
+    return shown

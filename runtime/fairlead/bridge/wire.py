@@ -244,7 +244,9 @@ class Connection:
         kind, check, _, checksum, length = struct.unpack(_HEADER, self._exactly(16))
         most = {BATCH: _MOST_BATCH, CREDIT: 8}.get(kind, _MOST_JSON)
         if kind not in (JSON, BATCH, CREDIT, END, ERROR) or check not in (0, *checks()):
-            raise WireError("garbled", who=self.who, reason=f"a frame of kind {kind} and check {check}")
+            raise WireError(
+                "garbled", who=self.who, reason=f"a frame of kind {kind} and check {check}"
+            )
         if length > most:
             raise WireError("garbled", who=self.who, reason=f"a frame of {length} bytes")
         body = self._exactly(length)
@@ -313,10 +315,14 @@ def dial(endpoint: Endpoint, secret: Secret, limit_s: float = OPENING_S, **role:
         return connection
     except TimeoutError:
         sock.close()
-        raise WireError("silent", who=endpoint.who, seconds=limit_s, doing="to open a connection") from None
+        raise WireError(
+            "silent", who=endpoint.who, seconds=limit_s, doing="to open a connection"
+        ) from None
     except (OSError, _Closed) as exc:
         sock.close()
-        raise WireError("refused", who=endpoint.who, address=_text(endpoint.address), reason=exc or "it hung up") from None
+        raise WireError(
+            "refused", who=endpoint.who, address=_text(endpoint.address), reason=exc or "it hung up"
+        ) from None
     except WireError:
         sock.close()
         raise
@@ -405,7 +411,9 @@ class Listener:
         key_files: certificate and key, for TLS.
     """
 
-    def __init__(self, host: str, secret: Secret, local: str = "", key_files: tuple[str, str] | None = None):
+    def __init__(
+        self, host: str, secret: Secret, local: str = "", key_files: tuple[str, str] | None = None
+    ):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._tcp = socket.socket(family, socket.SOCK_STREAM)
         self._tcp.bind((host, 0))
@@ -457,7 +465,9 @@ class Listener:
             raise WireError("stranger", who=who, address=who)
         nonce = os.urandom(16)
         proof = self._secret.proof(b"server", other + nonce)
-        sock.sendall(struct.pack(_OPENING, _MAGIC, VERSION, nonce) + (proof if version == VERSION else b""))
+        sock.sendall(
+            struct.pack(_OPENING, _MAGIC, VERSION, nonce) + (proof if version == VERSION else b"")
+        )
         if version != VERSION:
             raise WireError("version", who=who, theirs=version, ours=VERSION)
         if not hmac.compare_digest(
@@ -482,4 +492,3 @@ def _in_time(sock: socket.socket, length: int, deadline: float) -> bytes:
             raise _Closed
         parts += part
     return parts
-

@@ -1,0 +1,546 @@
+"""Rank 0's control of a session: clients, their workers and matrices, and the tasks of the ranks.
+
+A client's connection is served by a thread. Tasks go to the ranks in one order, so that ranks that belong to several
+groups meet the others of each in turn; the threads wait for the answers and say meanwhile whom they wait for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairlead import __version__
+from fairlead.base.errors import FairleadError, fail
+from fairlead.base.paths import atomic_write
+from fairlead.bridge import library
+from fairlead.bridge.arrow import DTYPES, Form
+from fairlead.bridge.endpoint import Role, described, translated
+from fairlead.bridge.settings import ENDED, ENDPOINTS, Settings
+from fairlead.bridge.wire import ERROR, Connection, Endpoint, WireError
+
+HEARTBEAT_S = 2.0
+_RANKS_S = 60.0  # for all ranks to connect to rank 0
+
+
+@dataclass
+class Matrix:
+    """A matrix, open while rows arrive and sealed after that.
+
+    Attributes:
+        ranks: that hold it, in the order of its rows.
+        counts: rows of each of them.
+        names: of the columns; empty for none.
+        index: whether an index column goes with the rows.
+        freed: who freed it.
+    """
+
+    id: str
+    form: Form
+    ranks: tuple[int, ...]
+    owner: str
+    name: str = ""
+    names: tuple[str, ...] = ()
+    index: str = ""
+    counts: tuple[int, ...] = ()
+    sealed: bool = False
+    ndim: int = 2
+    freed: str = ""
+
+    @property
+    def rows(self) -> int:
+        return sum(self.counts)
+
+    def offset(self, rank: int) -> int:
+        return sum(self.counts[: self.ranks.index(rank)])
+
+    def to_json(self) -> dict[str, Any]:
+        shown = asdict(self)
+        del shown["freed"]
+        size = self.rows * self.form.row_bytes
+        return {
+            **shown,
+            "shape": [self.rows, self.form.cols],
+            "bytes": None if self.form.sparse else size,
+        }
+
+
+@dataclass
+class Client:
+    """Who uses the session.
+
+    Attributes:
+        ranks: its workers.
+        exclusive: nobody else gets them.
+        left: when it left without closing; None while it is there.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    exclusive: bool
+    connection: Connection | None
+    left: float | None = None
+    busy: str = ""
+
+
+@dataclass
+class Task:
+    """What ranks are at."""
+
+    number: int
+    title: str
+    waiting: set[int]
+    answers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    aborted: float | None = None
+
+
+class Control:
+    """The control of a session; one for all ranks, on rank 0."""
+
+    def __init__(self, settings: Settings, endpoints: list[Endpoint]):
+        self._settings, self._endpoints = settings, endpoints
+        self._state = threading.Condition()
+        self._order = threading.Lock()
+        self._ranks: dict[int, Connection] = {}
+        self._clients: dict[str, Client] = {}
+        self._matrices: dict[str, Matrix] = {}
+        self._tasks: dict[int, Task] = {}
+        self._epochs: dict[tuple[int, ...], int] = {}
+        self._numbers, self._ids = itertools.count(1), itertools.count(1)
+        self._started = time.time()
+        self.roles: dict[str, Role] = {"rank": self._serve_rank, "client": self._serve_client}
+
+    def announce(self) -> None:
+        """Writes where the ranks are, once they listen."""
+        shown = {"version": __version__, "endpoints": [asdict(e) for e in self._endpoints]}
+        _write(Path(self._settings.folder, ENDPOINTS), json.dumps(shown))
+        threading.Thread(target=self._forget_clients, name="clients", daemon=True).start()
+
+    # Ranks.
+
+    def _serve_rank(self, connection: Connection, first: dict[str, Any]) -> None:
+        rank = int(first["rank"])
+        with self._state:
+            self._ranks[rank] = connection
+            self._state.notify_all()
+        while True:
+            _, said = connection.receive(None)
+            with self._state:
+                task = self._tasks.get(said["task"])
+                if task:
+                    task.answers[rank] = said
+                    task.waiting.discard(rank)
+                    self._state.notify_all()
+            if "error" in said and task:
+                self._abort(task)
+
+    def _abort(self, task: Task) -> None:
+        """Makes the other ranks leave a run that one of them has failed in."""
+        with self._state:
+            if task.aborted is not None:
+                return
+            task.aborted = time.monotonic()
+            waiting = sorted(task.waiting)
+        for rank in waiting:
+            with suppress(WireError):
+                self._ranks[rank].say(do="abort", task=task.number)
+
+    def _all_ranks(self) -> None:
+        def there() -> bool:
+            return len(self._ranks) == len(self._endpoints)
+
+        with self._state:
+            if not self._state.wait_for(there, _RANKS_S):
+                missing = [e.who for e in self._endpoints if e.rank not in self._ranks]
+                raise fail("bridge-ranks-missing", missing=", ".join(missing), seconds=_RANKS_S)
+
+    def _run(
+        self, client: Client, title: str, orders: dict[int, dict[str, Any]]
+    ) -> dict[int, dict[str, Any]]:
+        """Sends a task to ranks and waits for all of them.
+
+        Args:
+            orders: what each rank is sent.
+        Returns:
+            What each has answered.
+        Raises:
+            FairleadError: the first error of a rank.
+        """
+        task = Task(next(self._numbers), f"{title} of {client.name}", set(orders))
+        with self._state:
+            self._tasks[task.number] = task
+            client.busy = title
+        try:
+            with self._order:
+                for rank, order in orders.items():
+                    self._ranks[rank].say(task=task.number, **order)
+            self._await(task, client)
+        finally:
+            with self._state:
+                del self._tasks[task.number]
+                client.busy = ""
+        errors = [a["error"] for a in task.answers.values() if "error" in a]
+        if errors:
+            parts = ("check", "what", "where", "why", "remedy")
+            raise translated(WireError("reported", **{p: errors[0].get(p, "") for p in parts}))
+        return task.answers
+
+    def _await(self, task: Task, client: Client) -> None:
+        while True:
+            with self._state:
+                self._state.wait_for(lambda: not task.waiting, HEARTBEAT_S)
+                waiting = sorted(task.waiting)
+                aborted = task.aborted
+            if not waiting:
+                return
+            if aborted and time.monotonic() - aborted > self._settings.stuck_s:
+                self._give_up(task, waiting)
+            if client.connection:
+                who = [self._endpoints[rank].who for rank in waiting]
+                before = self._before(task, waiting)
+                try:
+                    client.connection.say(waiting=who, doing=task.title, before=before)
+                except WireError:
+                    client.connection = None
+                    self._abort(task)
+
+    def _before(self, task: Task, waiting: list[int]) -> list[str]:
+        """Tasks of others that these ranks are at first."""
+        with self._state:
+            return [
+                other.title
+                for other in self._tasks.values()
+                if other.number < task.number and other.waiting.intersection(waiting)
+            ]
+
+    def _give_up(self, task: Task, waiting: list[int]) -> None:
+        """Ends the session: ranks that wait inside MPI for one that has failed cannot be called back."""
+        who = ", ".join(self._endpoints[rank].who for rank in waiting)
+        error = next((a["error"] for a in task.answers.values() if "error" in a), {})
+        text = f"{task.title} failed ({error.get('what', '')}), and {who} did not leave it within {self._settings.stuck_s:g} s"
+        _write(Path(self._settings.folder, ENDED), text)
+        print(text, file=sys.stderr, flush=True)
+        os._exit(1)
+
+    # Clients.
+
+    def _serve_client(self, connection: Connection, first: dict[str, Any]) -> None:
+        self._all_ranks()
+        client = self._admitted(connection, first)
+        connection.say(
+            ok=True, name=client.name, ranks=client.ranks, version=__version__,
+            endpoints=[asdict(e) for e in self._endpoints],
+            matrices=[m.to_json() for m in self._owned(client)],
+        )  # fmt: skip
+        try:
+            self._answer_all(client, connection)
+        except WireError:
+            with self._state:
+                client.connection, client.left = None, time.monotonic()
+
+    def _answer_all(self, client: Client, connection: Connection) -> None:
+        while True:
+            _, asked = connection.receive(None)
+            if asked.get("op") == "close":
+                self._forget(client)
+                connection.say(ok=True)
+                return
+            if asked.get("op") == "stop":
+                connection.say(ok=True)
+                self._stop()
+                return
+            try:
+                handler: Callable[..., dict[str, Any]] = getattr(self, f"_op_{asked.get('op')}")
+                done = handler(client, asked)
+            except AttributeError:
+                connection.say(ERROR, check="bridge", what=f"no operation {asked.get('op')}")
+                continue
+            except (FairleadError, WireError) as exc:
+                connection.say(ERROR, **described(exc))
+                continue
+            connection.say(ok=True, **done)
+
+    def _admitted(self, connection: Connection, first: dict[str, Any]) -> Client:
+        name, wanted = str(first.get("name") or ""), first.get("workers")
+        with self._state:
+            known = self._clients.get(name)
+            if known and known.connection is None and known.left is not None:
+                known.connection, known.left = connection, None
+                return known
+            if known:
+                raise fail(
+                    "bridge-client-name", name=name, who=known.connection and known.connection.who
+                )
+            name = name or f"client-{next(self._ids)}"
+            taken = {r for c in self._clients.values() if c.exclusive for r in c.ranks}
+            free = [e.rank for e in self._endpoints if e.rank not in taken]
+            if wanted is None:
+                ranks = tuple(free)
+            else:
+                # The last ones first: rank 0 has the control to do besides.
+                idle = [r for r in free if not any(r in c.ranks for c in self._clients.values())]
+                ranks = tuple(sorted(idle[-int(wanted) :])) if wanted > 0 else ()
+            least = first.get("at_least", wanted)
+            if not ranks or (least is not None and len(ranks) < least):
+                raise fail(
+                    "bridge-workers", wanted=wanted or "any", free=len(free) if wanted is None else len(ranks),
+                    total=len(self._endpoints), clients=", ".join(self._clients) or "none",
+                )  # fmt: skip
+            client = Client(name, ranks, wanted is not None, connection)
+            self._clients[name] = client
+            return client
+
+    def _owned(self, client: Client) -> list[Matrix]:
+        return [m for m in self._matrices.values() if m.owner == client.name and not m.freed]
+
+    def _forget_clients(self) -> None:
+        """Frees what belongs to clients that vanished and did not come back in time."""
+        while True:
+            time.sleep(min(self._settings.keep_s, 5.0) or 0.5)
+            now = time.monotonic()
+            with self._state:
+                gone = [
+                    c
+                    for c in self._clients.values()
+                    if c.left is not None and now - c.left > self._settings.keep_s
+                ]
+            for client in gone:
+                self._forget(client)
+
+    def _forget(self, client: Client) -> None:
+        owned = self._owned(client)
+        with self._state:
+            self._clients.pop(client.name, None)
+            client.connection = None
+        with suppress(FairleadError, WireError):
+            self._free(client, owned)
+
+    def _free(self, client: Client, matrices: list[Matrix]) -> int:
+        ranks = sorted({rank for matrix in matrices for rank in matrix.ranks})
+        for matrix in matrices:
+            matrix.freed = client.name
+        orders = {
+            r: {"do": "free", "matrices": [m.id for m in matrices if r in m.ranks]} for r in ranks
+        }
+        answers = self._run(client, "free", orders) if orders else {}
+        return sum(answer["freed"] for answer in answers.values())
+
+    def _matrix(self, number: str, *, sealed: bool | None = True) -> Matrix:
+        matrix = self._matrices.get(str(number))
+        if matrix is None:
+            raise fail("bridge-no-matrix", matrix=number)
+        if matrix.freed:
+            raise fail("bridge-freed-by", matrix=number, who=matrix.freed)
+        if sealed is not None and matrix.sealed != sealed:
+            raise fail("bridge-not-sealed" if sealed else "bridge-is-sealed", matrix=number)
+        return matrix
+
+    # Operations.
+
+    def _op_create(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
+        form = Form(**asked["form"])
+        if form.dtype not in DTYPES or form.cols < 1:
+            raise fail("bridge-form", cols=form.cols, dtype=form.dtype, known=", ".join(DTYPES))
+        if asked.get("bytes"):
+            self._fits(client, int(asked["bytes"]))
+        matrix = Matrix(
+            f"m{next(self._ids)}", form, client.ranks, client.name, str(asked.get("name") or ""),
+            tuple(asked.get("names") or ()), str(asked.get("index") or ""),
+        )  # fmt: skip
+        with self._state:
+            self._matrices[matrix.id] = matrix
+        return {"matrix": matrix.id}
+
+    def _fits(self, client: Client, size: int) -> None:
+        """Refuses a matrix before its first byte."""
+        share = size / len(client.ranks)
+        for rank, stats in self._stats(client, client.ranks).items():
+            if stats["used"] + share > stats["most"]:
+                raise fail(
+                    "bridge-memory", who=self._endpoints[rank].who, needs=int(share), used=stats["used"],
+                    most=stats["most"],
+                )  # fmt: skip
+
+    def _op_seal(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
+        """The rows that count; ``parts``: partition, attempt, rows and place of its rank in the matrix's ranks."""
+        matrix = self._matrix(asked["matrix"], sealed=False)
+        parts = sorted((int(p), int(a), int(rows), int(at)) for p, a, rows, at in asked["parts"])
+        seen = [part for part, *_ in parts]
+        if len(set(seen)) != len(seen):
+            twice = next(p for p, q in itertools.pairwise(seen) if p == q)
+            raise fail("bridge-partition-twice", partition=twice)
+        if expected := asked.get("partitions"):
+            missing = sorted(set(range(int(expected))) - set(seen))
+            if missing:
+                raise fail(
+                    "bridge-partition-missing",
+                    missing=", ".join(map(str, missing[:8])),
+                    total=expected,
+                )
+        places = [at for *_, at in parts]
+        if places != sorted(places):
+            raise fail("bridge-order")
+        orders = {
+            rank: {
+                "do": "seal", "matrix": matrix.id, "form": asdict(matrix.form),
+                "wanted": [(p, a, rows) for p, a, rows, at in parts if at == place],
+            }
+            for place, rank in enumerate(matrix.ranks)
+        }  # fmt: skip
+        answers = self._run(client, "seal", orders)
+        matrix.counts = tuple(answers[rank]["rows"] for rank in matrix.ranks)
+        matrix.sealed = True
+        return {"info": matrix.to_json(), "timing": _timing(answers)}
+
+    def _op_load(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
+        number = f"m{next(self._ids)}"
+        order = {
+            "do": "load", "matrix": number, "path": asked["path"], "columns": asked.get("columns"),
+            "ranks": client.ranks, "allow_nan": bool(asked.get("allow_nan")),
+        }  # fmt: skip
+        answers = self._run(client, f"read {asked['path']}", dict.fromkeys(client.ranks, order))
+        first = answers[client.ranks[0]]
+        form = Form(first["cols"], first["dtype"], allow_nan=True)
+        matrix = Matrix(number, form, client.ranks, client.name, str(asked.get("name") or ""))
+        matrix.counts = tuple(answers[rank]["rows"] for rank in client.ranks)
+        matrix.sealed = True
+        with self._state:
+            self._matrices[number] = matrix
+        return {"info": matrix.to_json(), "timing": _timing(answers)}
+
+    def _op_write(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
+        matrix = self._matrix(asked["matrix"])
+        orders = {
+            rank: {
+                "do": "write", "matrix": matrix.id, "path": asked["path"], "part": place,
+                "names": asked.get("names") or matrix.names,
+            }
+            for place, rank in enumerate(matrix.ranks)
+        }  # fmt: skip
+        answers = self._run(client, f"write {asked['path']}", orders)
+        return {"bytes": sum(a["bytes"] for a in answers.values()), "timing": _timing(answers)}
+
+    def _op_run(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
+        named, function_name = str(asked["library"]), str(asked["function"])
+        function = library.find(named).get(function_name)
+        params = function.checked(named, asked["params"])
+        inputs = {name: self._matrix(number) for name, number in asked["inputs"].items()}
+        called = f"{named}.{function_name}"
+        for name, required in function.inputs.items():
+            if required and name not in inputs:
+                raise fail("bridge-input", called=called, name=name, signature=function.signature)
+        for name in inputs:
+            if name not in function.inputs:
+                raise fail(
+                    "bridge-input-unknown", called=called, name=name, signature=function.signature
+                )
+        groups = {matrix.ranks for matrix in inputs.values()} or {client.ranks}
+        if len(groups) > 1:
+            raise fail(
+                "bridge-groups", called=called, groups="; ".join(str(list(g)) for g in groups)
+            )
+        ranks = groups.pop()
+        number = f"r{next(self._ids)}"
+        epoch = self._epochs.get(ranks, 0)
+        orders = {
+            rank: {
+                "do": "run", "library": named, "function": function_name, "params": params, "as": number,
+                "ranks": ranks, "epoch": epoch,
+                "inputs": {
+                    name: {"id": m.id, "offset": m.offset(rank), "shape": (m.rows, m.form.cols)}
+                    for name, m in inputs.items()
+                },
+            }
+            for rank in ranks
+        }  # fmt: skip
+        begun = time.monotonic()
+        try:
+            answers = self._run(client, called, orders)
+        except FairleadError:
+            self._epochs[ranks] = (
+                epoch + 1
+            )  # its communicator may have collectives that nobody will join
+            raise
+        outputs = self._outputs(client, number, ranks, answers)
+        return {
+            "outputs": outputs, "scalars": answers[ranks[0]]["scalars"],
+            "timing": {**_timing(answers), "wall": time.monotonic() - begun},
+        }  # fmt: skip
+
+    def _outputs(
+        self,
+        client: Client,
+        number: str,
+        ranks: tuple[int, ...],
+        answers: dict[int, dict[str, Any]],
+    ) -> dict[str, Any]:
+        made = {}
+        for name, first in answers[ranks[0]]["outputs"].items():
+            each = [answers[rank]["outputs"][name] for rank in ranks]
+            form = Form(first["cols"], first["dtype"], first["sparse"], allow_nan=True)
+            matrix = Matrix(f"{number}.{name}", form, ranks, client.name, ndim=first["ndim"])
+            matrix.counts = tuple(one["rows"] for one in each)
+            matrix.sealed = True
+            with self._state:
+                self._matrices[matrix.id] = matrix
+            made[name] = matrix.to_json()
+        return made
+
+    def _op_info(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
+        return {"info": self._matrix(asked["matrix"], sealed=None).to_json()}
+
+    def _op_list(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
+        return {"matrices": [m.to_json() for m in self._matrices.values() if not m.freed]}
+
+    def _op_free(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
+        return {"freed": self._free(client, [self._matrix(asked["matrix"], sealed=None)])}
+
+    def _op_libraries(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
+        return {"libraries": library.described()}
+
+    def _op_status(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
+        stats = self._stats(client, tuple(self._ranks))
+        with self._state:
+            clients = [
+                {"name": c.name, "workers": len(c.ranks), "exclusive": c.exclusive, "busy": c.busy,
+                 "connected": c.connection is not None}
+                for c in self._clients.values() if c is not client
+            ]  # fmt: skip
+            busy = {n: t.title for n, t in self._tasks.items()}
+        for one in stats.values():
+            one["busy"] = busy.get(one["busy"], "") if one["busy"] else ""
+        return {
+            "ranks": list(stats.values()), "clients": clients, "up_s": time.time() - self._started,
+            "matrices": [m.to_json() for m in self._matrices.values() if not m.freed],
+        }  # fmt: skip
+
+    def _stop(self) -> None:
+        with self._order:
+            for connection in self._ranks.values():
+                connection.say(do="end")
+
+    def _stats(self, client: Client, ranks: tuple[int, ...]) -> dict[int, dict[str, Any]]:
+        answers = self._run(client, "stats", {rank: {"do": "stats"} for rank in ranks})
+        return {rank: answers[rank]["stats"] for rank in ranks}
+
+
+def _write(path: Path, text: str) -> None:
+    with atomic_write(path, "w", 0o600) as stream:
+        stream.write(text)
+
+
+def _timing(answers: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """Seconds over the ranks: the mean, and the slowest rank."""
+    seconds = {rank: float(answer["seconds"]) for rank, answer in answers.items()}
+    slowest = max(seconds, key=lambda rank: seconds[rank])
+    return {
+        "mean": sum(seconds.values()) / len(seconds), "slowest": seconds[slowest], "rank": slowest,
+    }  # fmt: skip

@@ -1,0 +1,99 @@
+"""Who connects to a rank: accepted, authenticated, and handed to what serves its role, each in a thread."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from fairlead.base.errors import FairleadError
+from fairlead.bridge.wire import ERROR, Connection, Listener, WireError
+
+# Serves a connection until it ends; gets the first object that was sent.
+Role = Callable[[Connection, dict[str, Any]], None]
+_UNKNOWN = 64  # connections at a time that have not proved that they know the token
+
+
+class Door:
+    """Accepts connections.
+
+    Args:
+        roles: by their names.
+        refused: called with the reason for each connection that was turned away.
+    """
+
+    def __init__(
+        self, listener: Listener, roles: Mapping[str, Role], refused: Callable[[str], None]
+    ):
+        self._listener, self._roles, self._refused = listener, roles, refused
+        self._unknown = threading.BoundedSemaphore(_UNKNOWN)
+
+    def open(self) -> None:
+        for sock in self._listener.sockets():
+            threading.Thread(target=self._accept, args=(sock,), name="door", daemon=True).start()
+
+    def _accept(self, sock: socket.socket) -> None:
+        while True:
+            try:
+                one, _ = sock.accept()
+            except OSError:  # closed
+                return
+            if not self._unknown.acquire(blocking=False):
+                one.close()
+                continue
+            threading.Thread(target=self._serve, args=(one,), name="served", daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        connection = None
+        try:
+            try:
+                connection, first = self._listener.opened(sock)
+            finally:
+                self._unknown.release()
+            self._answer(connection, first)
+        except (WireError, OSError) as exc:
+            self._refused(str(exc))
+        finally:
+            if connection:
+                connection.close()
+            else:
+                sock.close()
+
+    def _answer(self, connection: Connection, first: dict[str, Any]) -> None:
+        role = self._roles.get(str(first.get("role")))
+        try:
+            if role is None:
+                raise WireError("garbled", who=connection.who, reason=f"role {first.get('role')}")
+            role(connection, first)
+        except (FairleadError, WireError) as exc:
+            with suppress(WireError, OSError):
+                connection.say(ERROR, **described(exc))
+
+
+def described(error: FairleadError | WireError | BaseException) -> dict[str, str]:
+    """An error as it travels."""
+    if isinstance(error, WireError) and error.check == "reported":
+        return {key: str(value) for key, value in error.fields.items()}
+    if isinstance(error, WireError):
+        error = translated(error)
+    if isinstance(error, FairleadError):
+        finding = error.findings[0]
+        parts = ("check", "what", "where", "why", "remedy")
+        return {part: getattr(finding, part) for part in parts}
+    return {
+        "check": "bridge",
+        "what": str(error) or type(error).__name__,
+        "why": type(error).__name__,
+    }
+
+
+def translated(error: WireError) -> FairleadError:
+    """An error of the protocol as an error with a remedy."""
+    from fairlead.base.errors import fail
+
+    if error.check == "reported":
+        values = {k: error.fields.get(k, "") for k in ("what", "where", "why", "remedy")}
+        return fail("bridge-reported", check=error.fields.get("check") or "bridge", **values)
+    return fail(f"bridge-{error.check}", **error.fields)

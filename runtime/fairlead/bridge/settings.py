@@ -1,0 +1,42 @@
+"""What a session is given by ``fairlead bridge serve``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.bridge.wire import Secret
+
+# Files in a session's folder.
+TOKEN, CERTIFICATE, KEY = "token", "certificate.pem", "key.pem"
+ENDPOINTS = "endpoints.json"  # by rank 0, once all ranks listen
+ENDED = "ended.txt"  # why the session is over
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What ``fairlead bridge serve`` gives the ranks, by a file that only the user can read.
+
+    Attributes:
+        folder: of the session; every rank sees it.
+        interfaces: network interfaces to listen on, the first that exists; empty for the default route's.
+        loopback: listen on this machine only.
+        memory: share of a node's free memory that the matrices of its ranks may take.
+        keep_s: how long a client's matrices outlive it.
+        stuck_s: how long the other ranks of a failed run may take to leave it.
+    """
+
+    folder: str
+    name: str
+    interfaces: tuple[str, ...] = ()
+    loopback: bool = True
+    tls: bool = False
+    memory: float = 0.6
+    keep_s: float = 600.0
+    stuck_s: float = 30.0
+
+    @property
+    def secret(self) -> Secret:
+        folder = Path(self.folder)
+        certificate = (folder / CERTIFICATE).read_text() if self.tls else ""
+        return Secret((folder / TOKEN).read_text().strip(), certificate)

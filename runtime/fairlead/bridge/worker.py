@@ -1,0 +1,287 @@
+"""A rank of the bridge: ``python3 -m fairlead.bridge.worker SETTINGS`` in the image.
+
+The main thread alone calls MPI; it runs one task after the other, in the order in which rank 0's control sends them.
+Threads receive and serve rows meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import resource
+import socket
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairlead.base.errors import FairleadError, fail
+from fairlead.bridge import files, library, network
+from fairlead.bridge.arrow import Form, Rows, pieces
+from fairlead.bridge.collectives import Collectives, RunAborted
+from fairlead.bridge.endpoint import Door, described
+from fairlead.bridge.library import Block, Whole
+from fairlead.bridge.settings import CERTIFICATE, KEY, Settings
+from fairlead.bridge.store import Budget, Held, Store
+from fairlead.bridge.wire import END, Connection, Endpoint, Listener, WireError, dial, here
+
+WINDOW_BYTES = 64 << 20  # that a sender may be ahead
+
+
+class Worker:
+    """One rank.
+
+    Args:
+        world: the communicator of all ranks.
+    """
+
+    def __init__(self, settings: Settings, world: Any):
+        self._settings, self._world = settings, world
+        self.rank, self.size = world.Get_rank(), world.Get_size()
+        self._host = socket.gethostname()
+        self.store = Store(Budget(self._memory(), f"rank {self.rank} on {self._host}"))
+        self._tasks: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._aborted = threading.Event()
+        self._current: int | None = None
+        self._lock = threading.Lock()
+        self._groups: dict[tuple[tuple[int, ...], int], Collectives] = {}
+        self._given_up: list[Collectives] = []
+        self._control: Connection | None = None
+
+    def _memory(self) -> int:
+        nodes = self._world.allgather(self._host)
+        return int(network.free_memory() * self._settings.memory / nodes.count(self._host))
+
+    def listen(self) -> list[Endpoint]:
+        """Opens this rank's endpoint; those of all ranks."""
+        settings = self._settings
+        host = "127.0.0.1" if settings.loopback else network.address(settings.interfaces)
+        certified = (f"{settings.folder}/{CERTIFICATE}", f"{settings.folder}/{KEY}")
+        local = f"fairlead-bridge-{settings.name}-{os.urandom(4).hex()}-{self.rank}"
+        self._listener = Listener(host, settings.secret, local, certified if settings.tls else None)
+        mine = Endpoint(self.rank, self._host, self._listener.address, local, here())
+        return [Endpoint(**e) for e in self._world.allgather(asdict(mine))]
+
+    def serve(self, endpoints: list[Endpoint], more: dict[str, Any]) -> None:
+        """Runs tasks until the control says that it is over.
+
+        Args:
+            more: roles besides those of every rank.
+        """
+        roles = {"send": self._receive, "fetch": self._fetch, **more}
+        Door(self._listener, roles, self._log).open()
+        self._world.Barrier()  # the control of rank 0 is there
+        self._control = dial(endpoints[0], self._settings.secret, role="rank", rank=self.rank)
+        threading.Thread(target=self._listen_to_control, name="control", daemon=True).start()
+        while (task := self._tasks.get()) is not None:
+            self._do(task)
+
+    def end(self) -> None:
+        """Leaves MPI. After an aborted run its collectives still wait, and finalizing would wait for them."""
+        self._listener.close()
+        if self._world.allreduce(len(self._given_up)):
+            sys.stdout.flush()
+
+    def _log(self, text: str) -> None:
+        print(f"rank {self.rank}: {text}", file=sys.stderr, flush=True)
+
+    # What the control says.
+
+    def _listen_to_control(self) -> None:
+        assert self._control
+        try:
+            while True:
+                _, said = self._control.receive(None)
+                if said["do"] == "abort":
+                    with self._lock:
+                        if self._current == said["task"]:
+                            self._aborted.set()
+                elif said["do"] == "stats":
+                    self._answer(said["task"], stats=self._stats())
+                elif said["do"] == "end":
+                    self._tasks.put(None)
+                    return
+                else:
+                    self._tasks.put(said)
+        except WireError as exc:
+            self._log(f"the control of rank 0 is gone: {exc}")
+            os._exit(1)
+
+    def _answer(self, task: int, **values: Any) -> None:
+        assert self._control
+        with self._lock:
+            self._control.say(task=task, **values)
+
+    def _stats(self) -> dict[str, Any]:
+        budget = self.store.budget
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return {
+            "rank": self.rank, "host": self._host, "used": budget.used, "peak": budget.peak,
+            "most": budget.most, "resident_peak": peak, "busy": self._current,
+        }  # fmt: skip
+
+    # Tasks.
+
+    def _do(self, task: dict[str, Any]) -> None:
+        number, begun = task["task"], time.perf_counter()
+        with self._lock:
+            self._current = number
+            self._aborted.clear()
+        try:
+            done = getattr(self, f"_do_{task['do']}")(task)
+            done["seconds"] = time.perf_counter() - begun
+        except RunAborted:
+            done = {"aborted": True}
+        except (FairleadError, WireError) as exc:
+            done = {"error": {**described(exc), "rank": self.rank, "host": self._host}}
+        except MemoryError as exc:
+            own = fail("bridge-out-of-memory", who=f"rank {self.rank} on {self._host}", reason=exc)
+            done = {"error": {**described(own), "rank": self.rank, "host": self._host}}
+        except BaseException as exc:
+            done = {"error": self._raised(exc, task)}
+        with self._lock:
+            self._current = None
+        self._answer(number, **done)
+
+    def _raised(self, exc: BaseException, task: dict[str, Any]) -> dict[str, Any]:
+        """An exception of a library's function, with the lines it came from."""
+        lines = traceback.format_exception(exc)
+        self._log("".join(lines))
+        last = traceback.extract_tb(exc.__traceback__)[-1]
+        called = f"{task.get('library', '')}.{task.get('function', task['do'])}"
+        own = fail(
+            "bridge-raised", called=called, kind=type(exc).__name__, reason=exc, rank=self.rank,
+            host=self._host, file=last.filename, line=last.lineno,
+        )  # fmt: skip
+        return {**described(own), "rank": self.rank, "host": self._host}
+
+    def _do_seal(self, task: dict[str, Any]) -> dict[str, Any]:
+        form = Form(**task["form"])
+        held = self.store.seal(task["matrix"], form, [tuple(w) for w in task["wanted"]])
+        return {"rows": held.local.shape[0]}
+
+    def _do_free(self, task: dict[str, Any]) -> dict[str, Any]:
+        return {"freed": sum(self.store.free(matrix) for matrix in task["matrices"])}
+
+    def _do_load(self, task: dict[str, Any]) -> dict[str, Any]:
+        ranks = task["ranks"]
+        read = files.read(
+            task["path"], task["columns"], ranks.index(self.rank), len(ranks), self.store.budget,
+            allow_nan=task["allow_nan"],
+        )  # fmt: skip
+        self.store.put(task["matrix"], Held(read))
+        return {"rows": read.shape[0], "cols": read.shape[1], "dtype": str(read.dtype)}
+
+    def _do_write(self, task: dict[str, Any]) -> dict[str, Any]:
+        held = self.store.get(task["matrix"])
+        size = files.write(task["path"], task["part"], held, task["names"])
+        return {"bytes": size}
+
+    def _do_run(self, task: dict[str, Any]) -> dict[str, Any]:
+        function = library.find(task["library"]).get(task["function"])
+        comm = self._group(tuple(task["ranks"]), task["epoch"])
+        blocks = {
+            name: Block(self.store.get(i["id"]).local, i["offset"], tuple(i["shape"]), comm)
+            for name, i in task["inputs"].items()
+        }
+        params = function.checked(task["library"], task["params"])
+        made = function.call(**blocks, **params)
+        if self._aborted.is_set():
+            raise RunAborted
+        outputs, scalars = {}, {}
+        for name, value in made.items():
+            if isinstance(value, (library.Rows, Whole)):
+                outputs[name] = self._kept(f"{task['as']}.{name}", value, comm)
+            else:
+                scalars[name] = value
+        first = self.rank == task["ranks"][0]
+        return {"outputs": outputs, "scalars": scalars if first else {}}
+
+    def _kept(self, matrix: str, value: library.Rows | Whole, comm: Collectives) -> dict[str, Any]:
+        array = value.local if isinstance(value, library.Rows) else value.array
+        ndim = array.ndim
+        if ndim == 1:
+            array = array.reshape(-1, 1)
+        if isinstance(value, Whole):
+            low, high = (array.shape[0] * (comm.rank + i) // comm.size for i in (0, 1))
+            array = array[low:high].copy()
+        if not hasattr(array, "indptr"):
+            array = np.ascontiguousarray(array)
+            array.flags.writeable = False
+        self.store.put(matrix, Held(array))
+        return {
+            "rows": array.shape[0], "cols": array.shape[1], "dtype": str(array.dtype),
+            "sparse": hasattr(array, "indptr"), "ndim": ndim,
+        }  # fmt: skip
+
+    def _group(self, ranks: tuple[int, ...], epoch: int) -> Collectives:
+        """The communicator of some ranks; a new one after an aborted run."""
+        if (ranks, epoch) not in self._groups:
+            for key in [key for key in self._groups if key[0] == ranks]:
+                self._given_up.append(self._groups.pop(key))
+            group = self._world.Get_group().Incl(ranks)
+            comm = self._world.Create_group(group, tag=epoch % 30000)
+            self._groups[ranks, epoch] = Collectives(comm, self._aborted)
+        return self._groups[ranks, epoch]
+
+    # Rows that come and go, each stream in a thread.
+
+    def _receive(self, connection: Connection, first: dict[str, Any]) -> None:
+        form, begun = Form(**first["form"]), time.perf_counter()
+        connection.grant(WINDOW_BYTES)
+        stream = pieces(connection, form, first.get("limit_s", 600.0))
+        arriving = self.store.receive(
+            first["matrix"], int(first["partition"]), int(first["attempt"]), stream
+        )
+        seconds = time.perf_counter() - begun
+        connection.say(END, rows=arriving.rows, bytes=arriving.bytes, seconds=seconds)
+
+    def _fetch(self, connection: Connection, first: dict[str, Any]) -> None:
+        try:
+            held = self.store.get(first["matrix"])
+        except KeyError:
+            raise fail("bridge-freed", matrix=first["matrix"]) from None
+        low, high, local = first["low"], first["high"], held.local
+        form = Form(local.shape[1], str(local.dtype), hasattr(local, "indptr"), allow_nan=True)
+        index = None if held.index is None else held.index[low:high]
+        sender = Rows(connection, form, None if index is None else index.type)
+        if form.sparse:
+            part = local[low:high]
+            sender.sparse(part.indptr, part.indices, part.data, index)
+        else:
+            sender.dense(local[low:high], index)
+        sender.end()
+
+
+def main() -> None:
+    settings = Settings(**json.loads(Path(sys.argv[1]).read_text()))
+    import mpi4py
+
+    mpi4py.rc.thread_level = "funneled"
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    worker = Worker(settings, world)
+    endpoints = worker.listen()
+    roles = {}
+    control = None
+    if worker.rank == 0:
+        from fairlead.bridge.control import Control
+
+        control = Control(settings, endpoints)
+        roles = control.roles
+        control.announce()
+    with suppress(KeyboardInterrupt):
+        worker.serve(endpoints, roles)
+    worker.end()
+
+
+if __name__ == "__main__":
+    main()
