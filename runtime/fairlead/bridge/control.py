@@ -23,8 +23,9 @@ from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import atomic_write
 from fairlead.bridge import library
 from fairlead.bridge.arrow import DTYPES, Form
-from fairlead.bridge.endpoint import Role, described, translated
-from fairlead.bridge.settings import ENDED, ENDPOINTS, Settings
+from fairlead.bridge.endpoint import Role
+from fairlead.bridge.errors import described, translated
+from fairlead.bridge.settings import ENDED, RANKS, Settings
 from fairlead.bridge.wire import ERROR, Connection, Endpoint, WireError
 
 HEARTBEAT_S = 2.0
@@ -121,7 +122,7 @@ class Control:
     def announce(self) -> None:
         """Writes where the ranks are, once they listen."""
         shown = {"version": __version__, "endpoints": [asdict(e) for e in self._endpoints]}
-        _write(Path(self._settings.folder, ENDPOINTS), json.dumps(shown))
+        _write(Path(self._settings.folder, RANKS), json.dumps(shown))
         threading.Thread(target=self._forget_clients, name="clients", daemon=True).start()
 
     # Ranks.

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from fairlead.base.errors import FairleadError
+from fairlead.bridge.errors import described
 from fairlead.bridge.wire import ERROR, Connection, Listener, WireError
 
 # Serves a connection until it ends; gets the first object that was sent.
@@ -70,30 +71,3 @@ class Door:
         except (FairleadError, WireError) as exc:
             with suppress(WireError, OSError):
                 connection.say(ERROR, **described(exc))
-
-
-def described(error: FairleadError | WireError | BaseException) -> dict[str, str]:
-    """An error as it travels."""
-    if isinstance(error, WireError) and error.check == "reported":
-        return {key: str(value) for key, value in error.fields.items()}
-    if isinstance(error, WireError):
-        error = translated(error)
-    if isinstance(error, FairleadError):
-        finding = error.findings[0]
-        parts = ("check", "what", "where", "why", "remedy")
-        return {part: getattr(finding, part) for part in parts}
-    return {
-        "check": "bridge",
-        "what": str(error) or type(error).__name__,
-        "why": type(error).__name__,
-    }
-
-
-def translated(error: WireError) -> FairleadError:
-    """An error of the protocol as an error with a remedy."""
-    from fairlead.base.errors import fail
-
-    if error.check == "reported":
-        values = {k: error.fields.get(k, "") for k in ("what", "where", "why", "remedy")}
-        return fail("bridge-reported", check=error.fields.get("check") or "bridge", **values)
-    return fail(f"bridge-{error.check}", **error.fields)

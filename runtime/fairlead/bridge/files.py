@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -178,7 +177,7 @@ def write(path: str, part: int, held: Held, names: list[str]) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table(columns), partial)
-        os.replace(partial, final)
+        partial.replace(final)
     except OSError as exc:
         raise fail("bridge-file", path=str(final), reason=exc) from None
     return final.stat().st_size

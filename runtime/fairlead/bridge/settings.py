@@ -9,7 +9,9 @@ from fairlead.bridge.wire import Secret
 
 # Files in a session's folder.
 TOKEN, CERTIFICATE, KEY = "token", "certificate.pem", "key.pem"
-ENDPOINTS = "endpoints.json"  # by rank 0, once all ranks listen
+SERVER = "server.json"  # by `fairlead bridge serve`
+RANKS = "ranks.json"  # by rank 0, once all ranks listen
+ENDPOINTS = "endpoints.json"  # the same, once the launch is proved
 ENDED = "ended.txt"  # why the session is over
 
 

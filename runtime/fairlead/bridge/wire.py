@@ -43,6 +43,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 VERSION = 1
@@ -143,9 +144,8 @@ class Secret:
 
 def here() -> str:
     """Identifies this kernel and this network namespace: abstract Unix sockets reach just as far."""
-    with suppress(OSError):
-        with open("/proc/sys/kernel/random/boot_id") as stream:
-            return f"{stream.read().strip()}/{os.readlink('/proc/self/ns/net')}"
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as stream:
+        return f"{stream.read().strip()}/{Path('/proc/self/ns/net').readlink()}"
     return ""
 
 

@@ -26,7 +26,8 @@ from fairlead.base.errors import FairleadError, fail
 from fairlead.bridge import files, library, network
 from fairlead.bridge.arrow import Form, Rows, pieces
 from fairlead.bridge.collectives import Collectives, RunAborted
-from fairlead.bridge.endpoint import Door, described
+from fairlead.bridge.endpoint import Door
+from fairlead.bridge.errors import described
 from fairlead.bridge.library import Block, Whole
 from fairlead.bridge.settings import CERTIFICATE, KEY, Settings
 from fairlead.bridge.store import Budget, Held, Store
@@ -261,7 +262,8 @@ class Worker:
 
 
 def main() -> None:
-    settings = Settings(**json.loads(Path(sys.argv[1]).read_text()))
+    values = json.loads(Path(sys.argv[1]).read_text())
+    settings = Settings(**{**values, "interfaces": tuple(values["interfaces"])})
     import mpi4py
 
     mpi4py.rc.thread_level = "funneled"

@@ -1,0 +1,321 @@
+"""``fairlead bridge``: ranks that compute on matrices of Spark, Dask and pandas."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.progress import human_bytes
+from fairlead.bridge import library, sessions
+from fairlead.bridge.serve import Server, Wanted
+from fairlead.bridge.settings import SERVER
+from fairlead.cli import options, show
+from fairlead.cli.declare import JSON, argument, declared, option
+from fairlead.cli.run import announce
+from fairlead.cli.screen import answer, columns, print_findings, print_json, say, table
+from fairlead.cli.within import plan_launch
+from fairlead.proof.verdict import Proof
+from fairlead.session.model import LaunchOptions
+from fairlead.session.prepare import needs_fairlead, refuse
+
+SERVE_EPILOG = """\b
+Examples:
+  fairlead bridge serve -n 2 bridge
+  fairlead bridge serve -n 64 --background analytics
+  fairlead bridge serve -N 8 --ranks-per-node 8 --time 2h --interface 'hsn*' analytics
+  fairlead bridge serve -n 4 --bind /scratch --tls --interface eth0 bridge
+
+\b
+In Python, with `pip install 'fairlead[bridge]'`:
+  from fairlead.bridge import connect
+  with connect() as mpi:
+      u, s, v = mpi.linalg.svd(mpi.send(table), k=20)
+
+\b
+Exit codes: 0 stopped; 1 a rank failed; 121 refused; 122 the proof failed; 123 engine or launcher failed.
+"""
+_START_S = 600.0
+
+
+@click.group()
+def bridge() -> None:
+    """Send tables of Spark, Dask and pandas to MPI ranks, and compute on them there.
+
+    \b
+    fairlead bridge serve -n 4 analytics    start a session
+    fairlead bridge status                  sessions, their ranks, clients and matrices
+    fairlead bridge libraries               the functions that clients can call
+    fairlead bridge stop                    end a session
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeFlags:
+    """The options of ``fairlead bridge serve`` that no other group of options holds."""
+
+    name: str = option("--name", "Name of the session.  [default: the image's]", default="")
+    interface: tuple[str, ...] = option(
+        "--interface NAME",
+        "Trusted network interface to listen on, or a pattern such as 'hsn*'. Repeatable."
+        "  [default: loopback on one node, the site's on several]",
+    )
+    tls: bool = option("--tls", "Encrypt connections; needed where no interface is trusted.")
+    memory: float = option(
+        "--memory SHARE",
+        "Share of a node's free memory for matrices.",
+        default=0.6,
+        type=click.FloatRange(0, 1, min_open=True),
+    )
+    keep: float = option(
+        "--keep SECONDS",
+        "How long the matrices of a client outlive it.",
+        default=600.0,
+        type=click.FloatRange(0),
+    )
+    env: tuple[str, ...] = options.ENV
+    watchdog: float | None = options.WATCHDOG
+    background: bool = option("--background", "Return when clients can connect.")
+    force: bool = option("--force", "Continue when the checks refuse; the proof still decides.")
+    timeline_file: str = options.TIMELINE
+    quiet: bool = option("-q --quiet", "Print only errors.")
+    dry_run: bool = False
+    as_json: bool = JSON
+
+    @property
+    def wanted(self) -> Wanted:
+        return Wanted(self.name, self.interface, self.tls, self.memory, self.keep)
+
+
+@bridge.command("serve", epilog=SERVE_EPILOG)
+@declared
+def serve(
+    asked: options.Placement, planning: options.Planning, flags: ServeFlags, image: str
+) -> int:
+    """Start ranks in IMAGE on the host's MPI, and serve clients until the session is stopped.
+
+    IMAGE is the name of a built recipe, a .sif or .squashfs file, or a folder; it needs NumPy, SciPy, pyarrow, mpi4py
+    and fairlead. A file that only you can read tells your clients where the ranks are; nobody else can connect.
+    """
+    if flags.background:
+        return _in_background(flags)
+    variables = options.variables(flags.env)
+    ready = plan_launch(
+        image, asked, planning, flags, command=("python3",), variables=variables, quiet=flags.quiet
+    )
+    prepared = ready.prepared
+    if lacking := tuple(needs_fairlead(prepared.image, "its ranks")):
+        print_findings(lacking)
+        raise FairleadError(lacking, ExitCode.PREFLIGHT_REFUSED)
+    if prepared.refused and not flags.force:
+        raise refuse(prepared)
+    if not flags.quiet:
+        announce(prepared)
+
+    def show_proof(proof: Proof) -> None:
+        if not proof.holds:
+            click.echo(show.proof_text(proof), err=True)
+        elif not flags.quiet:
+            say(show.proof_line(proof))
+            print_findings(proof.findings)
+
+    with Server(flags.wanted, image) as server:
+
+        def show_ready() -> None:
+            found = sessions.read(server.folder)
+            if flags.as_json:
+                print_json("bridge-serve", _session_json(found))
+            elif not flags.quiet:
+                say(
+                    f"session {found.name}: {len(found.endpoints)} ranks are ready; connect() in Python, Ctrl-C ends it"
+                )
+
+        how = LaunchOptions(
+            on_proof=show_proof, on_finding=lambda finding: print_findings([finding]),
+            allocation=ready.allocation, limit_s=flags.watchdog, env=variables, progress=ready.progress,
+            stdout=sys.stderr.fileno(), stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        server.serve(prepared, ready.shape.ranks, how, show_ready)
+    if not flags.quiet:
+        say(f"session {server.folder.name} was stopped")
+    return ExitCode.DONE
+
+
+def _in_background(flags: ServeFlags) -> int:
+    """Starts the same command on its own, and waits until its session is ready."""
+    words = [word for word in sys.argv[1:] if word != "--background"]
+    before = {found.name: found.server.get("pid") for found in sessions.every()}
+    top = sessions.top()
+    top.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log = top / f"serve-{os.getpid()}.log"
+    with log.open("xb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fairlead", *[w for w in words if w != "--json"]],
+            stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True,
+        )  # fmt: skip
+    deadline = time.monotonic() + _START_S
+    while time.monotonic() < deadline:
+        for found in sessions.every():
+            if (
+                found.server.get("pid") != before.get(found.name)
+                and found.endpoints
+                and not found.ended
+            ):
+                text = f"session {found.name}: {len(found.endpoints)} ranks are ready; its log is {log}"
+                answer(flags.as_json, "bridge-serve", _session_json(found), text)
+                return ExitCode.DONE
+        if process.poll() is not None:
+            sys.stderr.write(log.read_text(errors="replace"))
+            log.unlink()
+            return process.returncode
+        time.sleep(0.1)
+    process.terminate()
+    raise fail("bridge-not-started", name=flags.name or "the session", seconds=_START_S, log=log)
+
+
+def _session_json(found: sessions.Found) -> dict[str, Any]:
+    return {**found.server, "folder": str(found.folder), "ranks": len(found.endpoints)}
+
+
+@bridge.command("status")
+@declared
+def status(
+    session: str | None = argument(metavar="[SESSION]", required=False),
+    every: bool = option("--all", "Also list sessions that are over."),
+    as_json: bool = JSON,
+) -> None:
+    """Show sessions; of the ones that run, ranks with their memory, clients and matrices.
+
+    \b
+    fairlead bridge status
+    fairlead bridge status analytics --json
+    """
+    found = [sessions.find(session)] if session else sessions.every()
+    shown = []
+    for one in found:
+        if one.ended and not every and not session:
+            continue
+        shown.append({**_session_json(one), "ended": one.ended, **_live(one)})
+    if as_json:
+        print_json("bridge-status", {"sessions": shown})
+        return
+    if not shown:
+        click.echo("no session; `fairlead bridge serve -n 2 bridge` starts one")
+    for one_shown in shown:
+        click.echo(_status_text(one_shown))
+
+
+def _live(found: sessions.Found) -> dict[str, Any]:
+    """What a session says of itself."""
+    if found.ended or not found.endpoints:
+        return {"state": "over" if found.ended else "starting"}
+    from fairlead.bridge.client.session import connect
+
+    try:
+        with connect(found.folder, wait_s=5.0) as client:
+            answered = client.status()
+    except FairleadError as exc:
+        return {"state": "silent", "why": exc.findings[0].what}
+    keys = ("ranks", "clients", "matrices", "up_s")
+    return {"state": "ready", **{("workers" if k == "ranks" else k): answered[k] for k in keys}}
+
+
+def _status_text(shown: dict[str, Any]) -> str:
+    head = f"{shown['name']}: {shown['state']}, image {shown['image']}, {shown['ranks']} ranks"
+    if shown["state"] != "ready":
+        return f"{head}; {shown['ended'] or shown.get('why', '')}".rstrip("; ")
+    ranks = [
+        (
+            r["rank"],
+            r["host"],
+            human_bytes(r["used"]),
+            human_bytes(r["peak"]),
+            human_bytes(r["most"]),
+            r["busy"],
+        )
+        for r in shown["workers"]
+    ]
+    clients = [
+        (
+            c["name"],
+            c["workers"],
+            "own" if c["exclusive"] else "shared",
+            "" if c["connected"] else "gone",
+            c["busy"],
+        )
+        for c in shown["clients"]
+    ]
+    matrices = [
+        (m["id"], m["name"], " x ".join(map(str, m["shape"])), m["form"]["dtype"], m["owner"])
+        for m in shown["matrices"]
+    ]
+    tables = [
+        table(rows, head_, width=columns())
+        for rows, head_ in (
+            (ranks, ("rank", "host", "used", "peak", "limit", "busy with")),
+            (clients, ("client", "workers", "", "", "busy with")),
+            (matrices, ("matrix", "name", "shape", "type", "client")),
+        )
+        if rows
+    ]
+    return "\n\n".join([head, *tables])
+
+
+@bridge.command("libraries")
+@declared
+def libraries(
+    session: str | None = argument(metavar="[SESSION]", required=False), as_json: bool = JSON
+) -> None:
+    """List the libraries and functions of a session; without one, those installed here.
+
+    \b
+    fairlead bridge libraries
+    fairlead bridge libraries analytics --json
+    """
+    shown = library.described()
+    if session:
+        from fairlead.bridge.client.session import connect
+
+        with connect(session) as client:
+            shown = client.libraries()
+    if as_json:
+        print_json("bridge-libraries", {"libraries": shown})
+        return
+    for one in shown:
+        lacks = f" (needs {', '.join(one['lacks'])})" if one["lacks"] else ""
+        click.echo(f"{one['name']}: {one['title']}{lacks}")
+        for function in one["functions"]:
+            click.echo(f"  {function['signature']}\n      {function['doc']}")
+
+
+@bridge.command("stop")
+@declared
+def stop(
+    session: str | None = argument(metavar="[SESSION]", required=False), as_json: bool = JSON
+) -> None:
+    """End a session for everybody; its matrices are gone.
+
+    \b
+    fairlead bridge stop
+    fairlead bridge stop analytics
+    """
+    from fairlead.bridge.client.session import connect
+
+    found = sessions.find(session)
+    connect(found.folder, wait_s=5.0).stop()
+    deadline = time.monotonic() + 30
+    while not sessions.read(found.folder).ended and time.monotonic() < deadline:
+        time.sleep(0.1)
+    answer(
+        as_json,
+        "bridge-stop",
+        json.loads((found.folder / SERVER).read_text()),
+        f"session {found.name} was stopped",
+    )
