@@ -173,8 +173,11 @@ def without_nan(values: np.ndarray, form: Form, begin: int = 0) -> None:
     Raises:
         WireError: there is one.
     """
-    if form.allow_nan or values.dtype.kind != "f" or np.isfinite(values.sum(dtype=values.dtype)):
-        return  # a sum without NaN has none; one that overflows is looked at
+    if form.allow_nan or values.dtype.kind != "f":
+        return
+    with np.errstate(invalid="ignore", over="ignore"):
+        if np.isfinite(values.sum(dtype=values.dtype)):
+            return  # a sum that is a number has no NaN in it; of any other, each number is looked at
     found = np.argwhere(np.isnan(values))
     if found.size:
         where = found[0]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from fairlead.base.errors import FairleadError
 from fairlead.bridge.errors import described
-from fairlead.bridge.wire import ERROR, Connection, Listener, WireError
+from fairlead.bridge.wire import Connection, Listener, WireError
 
 # Serves a connection until it ends; gets the first object that was sent.
 Role = Callable[[Connection, dict[str, Any]], None]
@@ -69,5 +68,4 @@ class Door:
                 raise WireError("garbled", who=connection.who, reason=f"role {first.get('role')}")
             role(connection, first)
         except (FairleadError, WireError) as exc:
-            with suppress(WireError, OSError):
-                connection.say(ERROR, **described(exc))
+            connection.last_word(**described(exc))

@@ -58,6 +58,7 @@ _MOST_JSON = 16 << 20
 _MOST_BATCH = 4 << 30
 _SOCKET_BYTES = 4 << 20
 OPENING_S = 10.0  # an opening is two short messages; a port scan holds a thread no longer
+_LAST_WORD_S = 5.0
 SILENT_S = 60.0  # the other side says at least every few seconds that it is there
 
 Address = tuple[str, int] | str  # host and port, or the name of an abstract Unix socket
@@ -279,6 +280,16 @@ class Connection:
             kind, value = self.receive(limit_s)
             if kind == CREDIT:
                 self.credit += value
+
+    def last_word(self, **error: Any) -> None:
+        """Reports an error, and lets the other side read it: to close with its data unread would take it back."""
+        with suppress(WireError, OSError):
+            self.say(ERROR, **error)
+            self._sock.shutdown(socket.SHUT_WR)
+            self._sock.settimeout(1.0)
+            deadline, scrap = time.monotonic() + _LAST_WORD_S, bytearray(1 << 20)
+            while time.monotonic() < deadline and self._sock.recv_into(scrap):
+                pass
 
     def close(self) -> None:
         with suppress(OSError):

@@ -1,0 +1,89 @@
+"""What a rank holds: attempts that count and others, memory, and what is freed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fairlead.base.errors import FairleadError
+from fairlead.bridge.arrow import Form, Piece
+from fairlead.bridge.store import Budget, Held, Store
+from fairlead.bridge.wire import WireError
+
+FORM = Form(2, "float64")
+
+
+def piece(*rows: tuple[float, float]) -> Piece:
+    values = np.array(rows, np.float64).reshape(-1, 2)
+    return Piece(len(rows), dense=values, bytes=values.nbytes)
+
+
+def made(most: int = 1 << 20) -> Store:
+    return Store(Budget(most, "rank 1 on n1"))
+
+
+def test_partitions_are_joined_in_their_order_and_only_the_attempts_that_count() -> None:
+    store = made()
+    store.receive("m1", 1, 0, [piece((5, 6))])
+    store.receive("m1", 0, 0, [piece((9, 9), (9, 9))])  # a task that was killed at its end
+    store.receive("m1", 0, 1, [piece((1, 2)), piece((3, 4))])
+    held = store.seal("m1", FORM, [(0, 1, 2), (1, 0, 1)])
+    assert held.local.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert store.budget.used == 48
+    assert store.free("m1") == 48 and store.budget.used == 0
+
+
+def test_nothing_for_this_rank_is_an_empty_block() -> None:
+    assert made().seal("m1", FORM, []).local.shape == (0, 2)
+    assert made().seal("m1", Form(7, "float32", sparse=True), []).local.shape == (0, 7)
+
+
+@pytest.mark.parametrize("wanted", [(0, 1, 1), (1, 0, 1), (0, 0, 2)])
+def test_a_partition_that_is_not_here_as_it_was_sent_is_named(wanted: tuple[int, int, int]) -> None:
+    store = made()
+    store.receive("m1", 0, 0, [piece((1, 2))])
+    with pytest.raises(FairleadError, match=f"partition {wanted[0]} is not on its rank"):
+        store.seal("m1", FORM, [wanted])
+
+
+def test_what_does_not_fit_is_refused_and_leaves_nothing() -> None:
+    store = made(40)
+    with pytest.raises(FairleadError) as caught:
+        store.receive("m1", 0, 0, [piece((1, 2)), piece((3, 4)), piece((5, 6))])
+    assert "16 bytes more do not fit on rank 1 on n1" in caught.value.findings[0].what
+    assert store.budget.used == 0
+    store.receive("m1", 0, 1, [piece((1, 2))])
+    with pytest.raises(FairleadError):
+        store.put("m2", Held(np.zeros((2, 2))))
+    assert store.budget.used == 16
+
+
+def test_a_stream_that_is_cut_leaves_nothing() -> None:
+    def cut():
+        yield piece((1, 2))
+        raise WireError("lost", who="a client", reason="it is gone")
+
+    store = made()
+    with pytest.raises(WireError):
+        store.receive("m1", 0, 0, cut())
+    assert store.budget.used == 0
+    with pytest.raises(FairleadError):
+        store.seal("m1", FORM, [(0, 0, 1)])
+
+
+def test_a_repeated_attempt_takes_the_place_of_the_first() -> None:
+    store = made()
+    store.receive("m1", 0, 0, [piece((1, 2))])
+    store.receive("m1", 0, 0, [piece((3, 4))])
+    assert store.budget.used == 16
+    assert store.seal("m1", FORM, [(0, 0, 1)]).local.tolist() == [[3, 4]]
+
+
+def test_sealing_takes_little_more_than_the_matrix() -> None:
+    """The pieces go as the block comes."""
+    budget = Budget(1 << 30, "rank 0")
+    store = Store(budget)
+    pieces = [Piece(100, dense=np.ones((100, 2)), bytes=1600) for _ in range(50)]
+    store.receive("m1", 0, 0, pieces)
+    store.seal("m1", FORM, [(0, 0, 5000)])
+    assert budget.used == 80_000 and budget.peak <= 80_000 + 2 * 1600
