@@ -71,7 +71,7 @@ class WireError(Exception):
         check: a message's id without ``bridge-``; the values of its fields are in ``fields``.
     """
 
-    def __init__(self, check: str, **fields: Any):
+    def __init__(self, check: str, /, **fields: Any):
         super().__init__(check, fields)
         self.check, self.fields = check, fields
 
