@@ -185,7 +185,7 @@ def many_columns():
     gram = (thin.astype(np.float64) @ thin.T).toarray()
     values = np.sqrt(np.linalg.eigvalsh(gram)[::-1][:3])
     made = call("svd", dealt(few), k=5)
-    parts = call("pca", dealt(thin), k=2, power_steps=8)
+    parts = call("pca", dealt(thin), k=2, method="lanczos")
     mean = np.asarray(thin.mean(0), np.float64)
     inner = thin.astype(np.float64) @ mean
     centred = gram - inner[:, None] - inner[None, :] + mean @ mean
@@ -201,13 +201,14 @@ def pca():
     figures = {}
     base = (decaying(300, 30, 0.6) * 20 + RANDOM.standard_normal(30) * 5).astype(FLOAT)
     thin = sparse(200, 40, 0.2)
+    thin.data *= FLOAT.type(0.6) ** thin.indices
     for name, a in (("dense", base), ("sparse", thin)):
         whole = np.asarray(a.todense() if name == "sparse" else a, np.float64)
         centred = whole - whole.mean(0)
         _, s, v = np.linalg.svd(centred, full_matrices=False)
         v = v[:4].T * np.sign(v[:4].T[np.abs(v[:4]).argmax(1), range(4)])
         for method in ("randomized", "lanczos"):
-            made = call("pca", dealt(a), k=4, method=method, power_steps=10)
+            made = call("pca", dealt(a), k=4, method=method, power_steps=4)
             figures[f"{name}_{method}"] = {
                 "components": off(made["components"], v),
                 "variance": off(made["variance"], s[:4] ** 2 / (len(whole) - 1)),

@@ -60,14 +60,16 @@ class Points:
             else:
                 yield begin, panel
 
-    def nearest(self, panel: Any, begin: int, centers: Any) -> tuple[Any, Any]:
-        """The nearest centre of each row of a panel, and the squared distance to it."""
-        products = panel @ (-2 * centers).T
-        products += _squares(centers)
-        labels = np.argmin(products, axis=1)
-        best = products[np.arange(len(labels)), labels]
-        best += self.squares[begin : begin + len(labels)]
-        return labels, np.maximum(best, 0, out=best)
+    def nearest(self, centers: Any) -> Iterator[tuple[int, Any, Any, Any]]:
+        """For each panel its first row, its rows, the nearest centre of each and the squared distance to it."""
+        factor, squares = np.ascontiguousarray(-2 * centers.T), _squares(centers)
+        for begin, panel in self.panels():
+            products = panel @ factor
+            products += squares
+            labels = np.argmin(products, axis=1)
+            best = products[np.arange(len(labels)), labels]
+            best += self.squares[begin : begin + len(labels)]
+            yield begin, panel, labels, np.maximum(best, 0, out=best)
 
     def at(self, numbers: Any) -> Any:
         """Rows by their numbers in the matrix, relative to the origin, on every rank."""
@@ -126,17 +128,17 @@ def _assign(points: Points, centers: Any, labels: Any) -> tuple[Any, Any, float]
     k, columns = centers.shape
     packed = np.zeros((k, columns + 1))
     inertia = 0.0
-    for begin, panel in points.panels():
-        nearest, distances = points.nearest(panel, begin, centers)
+    for begin, panel, nearest, distances in points.nearest(centers):
         count = len(nearest)
         labels[begin : begin + count] = nearest
         inertia += float(distances.sum(dtype=np.float64))
+        sizes = np.bincount(nearest, minlength=k)
+        ends = np.concatenate([[0], np.cumsum(sizes)])
         # A row of ones for each cluster: adding rows one by one would take longer than the distances.
-        ones = np.ones(count, panel.dtype)
-        member = csr_array((ones, nearest, np.arange(count + 1)), shape=(count, k)).T.tocsr()
-        product = member @ panel
+        ones, order = np.ones(count, panel.dtype), np.argsort(nearest, kind="stable")
+        product = csr_array((ones, order, ends), shape=(k, count)) @ panel
         packed[:, :columns] += product.toarray() if points.matrix.sparse else product
-        packed[:, columns] += np.bincount(nearest, minlength=k)
+        packed[:, columns] += sizes
     points.comm.sum(packed)
     return packed[:, :columns], packed[:, columns], total(points.comm, inertia)[0]
 
@@ -158,8 +160,7 @@ def _parallel_start(points: Points, k: int, steps: int, seed: int) -> Any:
     distances = np.full(matrix.rows, np.inf, matrix.dtype)
     nearest = np.zeros(matrix.rows, np.int64)
     for step in range(steps + 1):
-        for begin, panel in points.panels():
-            label, distance = points.nearest(panel, begin, new)
+        for begin, _, label, distance in points.nearest(new):
             part = slice(begin, begin + len(label))
             closer = distance < distances[part]
             distances[part][closer] = distance[closer]

@@ -58,6 +58,11 @@ def add_product(into: Any, left: Any, right: Any) -> None:
         _gemm(into.dtype)(1.0, left.T, right.T, 1.0, into, 0, 1, 1)
 
 
+def by_column(columns: Any, values: Any, count: int) -> Any:
+    """The sum of the values of each column; NumPy's is of integers where there are no values."""
+    return np.bincount(columns, values, minlength=count).astype(np.float64, copy=False)
+
+
 class Matrix:
     """A matrix, or the matrix minus a row that is subtracted from each of its rows.
 
@@ -169,8 +174,7 @@ class Matrix:
         """The mean of each column, (columns,), on every rank; remembers the squares that it passes."""
         sums, squares = np.zeros(self.shape[1]), 0.0
         if self.sparse:
-            indices = self._local.indices
-            sums += np.bincount(indices, self._local.data, minlength=self.shape[1])
+            sums += by_column(self._local.indices, self._local.data, self.shape[1])
         else:
             for _, panel in self.panels():
                 sums += np.ones(len(panel), self.dtype) @ panel

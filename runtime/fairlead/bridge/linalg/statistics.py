@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlead.bridge.linalg.matrix import Matrix
+from fairlead.bridge.linalg.matrix import Matrix, by_column
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,8 @@ def _sparse(matrix: Matrix) -> tuple[int, Any, Any, Any, Any, Any]:
     local, columns = matrix.local, matrix.shape[1]
     rows, where, data = local.shape[0], local.indices, local.data.astype(np.float64)
     stored = np.bincount(where, minlength=columns)
-    mean = np.bincount(where, data, minlength=columns) / max(rows, 1)
-    squares = np.bincount(where, (data - mean[where]) ** 2, minlength=columns)
-    squares += (rows - stored) * mean**2
+    mean = by_column(where, data, columns) / max(rows, 1)
+    squares = by_column(where, (data - mean[where]) ** 2, columns) + (rows - stored) * mean**2
     np.minimum.at(least, where, data)
     np.maximum.at(largest, where, data)
     if rows:

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -98,14 +98,16 @@ def lanczos(
 ) -> Triplets:
     """By bidiagonalisation, until the residual of each triplet is below ``tol`` times the largest singular value."""
     width = min(max(2 * k + 10, 20), *matrix.shape)
-    keep = min(k + (width - k) // 2, width - 1)
+    if width == min(matrix.shape):  # a basis of all there is: one step is exact
+        full = randomised(matrix, k, oversample=width - k, power_steps=1, seed=seed)
+        return replace(full, converged=True)
+    keep = k + (width - k) // 2
     space = _Space(matrix, width, np.random.default_rng(seed))
     restarts = 0
     while True:
         space.extend()
         left, s, right, residuals = space.decomposed()
         done = bool((residuals[:k] <= tol * max(s[0], np.finfo(float).tiny)).all())
-        done = done or width == min(matrix.shape)
         if done or restarts == max_restarts:
             break
         space.restart(keep, left, s, right, residuals)
@@ -125,8 +127,10 @@ class _Space:
         self.v = np.zeros((matrix.shape[1], width + 1), matrix.dtype, order="F")
         self.b = np.zeros((width, width))
         self.kept, self.beta = 0, 0.0
-        first = random.standard_normal(matrix.shape[1])
-        self.v[:, 0] = first / np.linalg.norm(first)
+        first = random.standard_normal((matrix.shape[1], 1))
+        inside = matrix.normal(first)[1]  # where all rows are: a wide matrix then ends with its rank
+        first = inside if inside.any() else first
+        self.v[:, 0] = first[:, 0] / np.linalg.norm(first)
 
     def extend(self) -> None:
         """From the kept vectors to the full width."""
