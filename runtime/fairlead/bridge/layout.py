@@ -1,7 +1,7 @@
-"""Where the rows and blocks of a matrix lie, and how they move: block rows, and ScaLAPACK's two-dimensional block-cyclic.
+"""Where the rows and blocks of a matrix lie, and how they move: block rows, and ScaLAPACK's 2-D block-cyclic layout.
 
-Numbers are exact for every count of ranks, also where ranks have nothing. Moves go in strips, so that a rank holds its old
-part, its new one and a strip.
+Any count of ranks will do, also where some have nothing. Moves go in strips, so that a rank holds its old part, its new
+one and a strip.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Cyclic:
 
 @dataclass(frozen=True)
 class BlockCyclic:
-    """A matrix over a grid of processes; rank ``r`` is at ``divmod(r, grid_columns)``. Ranks beyond the grid have nothing."""
+    """A matrix over a grid of processes: rank ``r`` is at ``divmod(r, grid_columns)``, those beyond it have nothing."""
 
     rows: int
     columns: int

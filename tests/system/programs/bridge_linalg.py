@@ -10,12 +10,12 @@ from mpi4py import MPI
 
 from fairlead.base.errors import FairleadError
 from fairlead.bridge.collectives import Collectives
-from fairlead.bridge.layout import BlockRows
 from fairlead.bridge.libraries.linalg import LIBRARY
 from fairlead.bridge.library import Block, Rows, Whole
 
 COMM = Collectives(MPI.COMM_WORLD.Dup())
 FLOAT = np.dtype(sys.argv[1])
+DOUBLE = FLOAT.itemsize == 8
 SHARES = {1: [1.0], 2: [0.7, 0.3], 3: [0.0, 0.6, 0.4], 4: [0.45, 0.0, 0.35, 0.2]}[COMM.size]
 RANDOM = np.random.default_rng(42)
 
@@ -138,7 +138,8 @@ def qr():
 
 
 def triplets(a, made, k):
-    u, s, v = np.linalg.svd(np.asarray(a.todense() if hasattr(a, "todense") else a, np.float64), full_matrices=False)
+    whole = np.asarray(a.todense() if hasattr(a, "todense") else a, np.float64)
+    _, s, v = np.linalg.svd(whole, full_matrices=False)
     figures = {
         "values": float(np.abs(made["s"] - s[:k]).max() / s[0]),
         "orthogonal": max(orthogonal(made["u"]), orthogonal(made["v"])),
@@ -156,10 +157,10 @@ def svd():
     tall, wide, thin = decaying(400, 60), decaying(30, 90), sparse(300, 80, 0.1)
     for name, a, k in (("tall", tall, 10), ("wide", wide, 8), ("all", wide[:6], 6)):
         for method in ("randomized", "lanczos"):
-            made = call("svd", dealt(a), k=k, method=method, tol=1e-12 if FLOAT == np.float64 else 1e-5)
+            made = call("svd", dealt(a), k=k, method=method, tol=1e-12 if DOUBLE else 1e-5)
             assert made["converged"] is (True if method == "lanczos" else None)
             figures[f"{name}_{method}"] = triplets(a, made, k)
-    exact = call("svd", dealt(thin), k=5, method="lanczos", tol=1e-12 if FLOAT == np.float64 else 1e-5)
+    exact = call("svd", dealt(thin), k=5, method="lanczos", tol=1e-12 if DOUBLE else 1e-5)
     figures["sparse_lanczos"] = triplets(thin, exact, 5)
     low = decaying(200, 40, 0.7, 6)
     figures["low_rank"] = triplets(low, call("svd", dealt(low), k=6, power_steps=0), 6)
@@ -181,7 +182,7 @@ def many_columns():
     """More than 65,535 columns, sparse and few dense rows."""
     columns = 70_000
     thin, few = sparse(500, columns, 0.0005), decaying(40, columns)
-    again = call("svd", dealt(thin), k=3, method="lanczos", tol=1e-10 if FLOAT == np.float64 else 1e-5)
+    again = call("svd", dealt(thin), k=3, method="lanczos", tol=1e-10 if DOUBLE else 1e-5)
     gram = (thin.astype(np.float64) @ thin.T).toarray()
     values = np.sqrt(np.linalg.eigvalsh(gram)[::-1][:3])
     made = call("svd", dealt(few), k=5)
@@ -192,7 +193,7 @@ def many_columns():
     return {
         "sparse": off(again["s"], values),
         "few_rows": float(np.abs(made["s"] - 0.5 ** np.arange(5)).max()),
-        "pca": off(parts["variance"], np.linalg.eigvalsh(centred)[::-1][:2] / 499),
+        "pca": off(parts["explained_variance"], np.linalg.eigvalsh(centred)[::-1][:2] / 499),
         "type": kept(made["v"], again["v"]),
     }
 
@@ -211,8 +212,8 @@ def pca():
             made = call("pca", dealt(a), k=4, method=method, power_steps=4)
             figures[f"{name}_{method}"] = {
                 "components": off(made["components"], v),
-                "variance": off(made["variance"], s[:4] ** 2 / (len(whole) - 1)),
-                "ratio": off(made["ratio"], s[:4] ** 2 / (s @ s)),
+                "variance": off(made["explained_variance"], s[:4] ** 2 / (len(whole) - 1)),
+                "ratio": off(made["explained_variance_ratio"], s[:4] ** 2 / (s @ s)),
                 "scores": off(made["scores"], centred @ v),
                 "mean": off(made["mean"], whole.mean(0)),
                 "type": kept(made["components"], made["scores"]),
@@ -231,7 +232,7 @@ def kmeans():
     for name, far in (("near", 0.0), ("far", 1e4)):
         a, labels = blobs(far=far)
         for init in ("k-means||", "random"):
-            made = call("kmeans", dealt(a), k=6, init=init, max_iter=50, tol=0.0, seed=3)
+            made = call("kmeans", dealt(a), k=6, init=init, iterations=50, tol=0.0, seed=3)
             history, found = np.array(made["history"]), made["labels"]
             rest = a.astype(np.float64) - made["centers"].astype(np.float64)[found]
             figures[f"{name}_{init}"] = {
@@ -243,21 +244,32 @@ def kmeans():
                 "labels": [int(n) for n in found[:200]],
                 "centers": made["centers"].tolist(),
             }
-        pairs = {(int(x), int(y)) for x, y in zip(labels, call("kmeans", dealt(a), k=6, seed=1)["labels"], strict=True)}
+        pairs = {
+            (int(x), int(y))
+            for x, y in zip(labels, call("kmeans", dealt(a), k=6, seed=1)["labels"], strict=True)
+        }
         figures[name] = {"pairs": len(pairs)}
     thin = sparse(300, 50, 0.1)
     dense, csr = (call("kmeans", dealt(m), k=4, seed=5) for m in (thin.toarray(), thin))
     figures["sparse"] = {"centers": off(csr["centers"], dense["centers"])}
     a, _ = blobs()
     runs = {
-        "steps": call("kmeans", dealt(a), k=6, max_iter=1, tol=0.0, init="random", seed=8)["history"],
-        "more": call("kmeans", dealt(a), k=6, max_iter=40, tol=0.0, init="random", seed=8)["history"],
-        "loose": call("kmeans", dealt(a), k=6, max_iter=40, tol=1e9, init="random", seed=8)["history"],
-        "seed": call("kmeans", dealt(a), k=6, max_iter=1, tol=0.0, init="random", seed=9)["history"],
-        "rounds": call("kmeans", dealt(a), k=6, max_iter=0, init_steps=0)["history"],
-        "rounds5": call("kmeans", dealt(a), k=6, max_iter=0, init_steps=5)["history"],
+        "steps": call("kmeans", dealt(a), k=6, iterations=1, tol=0.0, init="random", seed=8)[
+            "history"
+        ],
+        "more": call("kmeans", dealt(a), k=6, iterations=40, tol=0.0, init="random", seed=8)[
+            "history"
+        ],
+        "loose": call("kmeans", dealt(a), k=6, iterations=40, tol=1e9, init="random", seed=8)[
+            "history"
+        ],
+        "seed": call("kmeans", dealt(a), k=6, iterations=1, tol=0.0, init="random", seed=9)[
+            "history"
+        ],
+        "rounds": call("kmeans", dealt(a), k=6, iterations=0, init_steps=0)["history"],
+        "rounds5": call("kmeans", dealt(a), k=6, iterations=0, init_steps=5)["history"],
     }
-    figures["options"] = {name: history for name, history in runs.items()}
+    figures["options"] = runs
     same = np.ones((12, 2), FLOAT)
     figures["equal_rows"] = {"inertia": call("kmeans", dealt(same), k=3)["inertia"]}
     return figures
@@ -267,7 +279,7 @@ def lstsq():
     tall, wide, thin = normal(400, 20), normal(15, 40), sparse(300, 25, 0.3)
     right, short, low = normal(400, 3), normal(15, 2), decaying(100, 20, 0.8, 6)
     figures = {}
-    loose = 1e-13 if FLOAT == np.float64 else 1e-6
+    loose = 1e-13 if DOUBLE else 1e-6
     cases = {
         "tall": (tall, right, {}), "tall_lsqr": (tall, right, {"method": "lsqr", "tol": loose}),
         "wide": (wide, short, {"tol": loose}), "wide_tsqr": (wide, short, {"method": "tsqr"}),
@@ -281,14 +293,14 @@ def lstsq():
             "x": off(made["x"], x), "normal": made["normal_residual"], "converged": made["converged"],
             "method": made["method"], "rank": made["rank"], "type": kept(made["x"]),
         }  # fmt: skip
-    short = call("lstsq", dealt(tall), dealt(right), method="lsqr", max_iter=2)
+    short = call("lstsq", dealt(tall), dealt(right), method="lsqr", iterations=2)
     figures["cut"] = {"converged": short["converged"], "steps": len(short["history"])}
     return figures
 
 
 def ridge():
     figures = {}
-    tol = 1e-12 if FLOAT == np.float64 else 1e-6
+    tol = 1e-12 if DOUBLE else 1e-6
     for name, a in (("dense", normal(300, 40)), ("sparse", sparse(300, 40, 0.2))):
         b = normal(300, 2)
         whole = np.asarray(a.todense() if name == "sparse" else a, np.float64)
@@ -321,7 +333,9 @@ def statistics():
     made = call("standardize", dealt(constant))
     values = made["standardized"].astype(np.float64)
     deviation = constant.astype(np.float64).std(0, ddof=1)
-    right = (constant.astype(np.float64) - constant.mean(0, dtype=np.float64)) / np.where(deviation, deviation, 1)
+    right = (constant.astype(np.float64) - constant.mean(0, dtype=np.float64)) / np.where(
+        deviation, deviation, 1
+    )
     scaled = call("standardize", dealt(thin), center=False)["standardized"]
     whole = thin.toarray().astype(np.float64)
     figures["standardize"] = {"dense": off(values, right), "type": kept(made["standardized"]),
@@ -355,7 +369,21 @@ def refusals():
     return said
 
 
-CASES = [matmul, transpose, gramian, qr, svd, many_columns, pca, kmeans, lstsq, ridge, statistics, integers, refusals]
+CASES = [
+    matmul,
+    transpose,
+    gramian,
+    qr,
+    svd,
+    many_columns,
+    pca,
+    kmeans,
+    lstsq,
+    ridge,
+    statistics,
+    integers,
+    refusals,
+]
 figures = {case.__name__: case() for case in CASES}
 if COMM.rank == 0:
     print(json.dumps(figures))

@@ -1,7 +1,7 @@
 """Linear algebra on matrices in block rows: products, factorisations, least squares, clusters, statistics.
 
-float32 is computed in float32, integers become float64. What is small (values, right vectors, solutions) is on every rank, what
-has as many rows as the matrix stays on the ranks.
+float32 is computed in float32, integers become float64. What is small (values, right vectors, solutions) is on every
+rank, what has as many rows as the matrix stays on the ranks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,12 @@ def matmul(a: Block, b: Block, *, transpose_a: bool = False) -> dict[str, Any]:
     inner = a.shape[0] if transpose_a else a.shape[1]
     if inner != b.shape[0]:
         raise fail(
-            "bridge-shapes", called="linalg.matmul", a=_size(a), b=_size(b), inner=inner, rows=b.shape[0]
+            "bridge-shapes",
+            called="linalg.matmul",
+            a=_size(a),
+            b=_size(b),
+            inner=inner,
+            rows=b.shape[0],
         )
     multiply = products.transposed_product if transpose_a else products.multiplied
     return {"product": Rows(multiply(_matrix(a), _matrix(b)))}
@@ -87,8 +92,8 @@ def svd(
 ) -> dict[str, Any]:
     """The k largest singular triplets; the largest component of each right vector is positive.
 
-    ``randomized`` is fast and exact where the values decay: ``oversample`` more vectors and more ``power_steps`` make it more
-    exact. ``lanczos`` goes on until each triplet's residual is below ``tol`` of the largest value.
+    ``randomized`` is fast and exact where the values decay: ``oversample`` more vectors and more ``power_steps`` make it
+    more exact. ``lanczos`` goes on until each triplet's residual is below ``tol`` of the largest value.
 
     Returns:
         u: (rows, k).
@@ -97,7 +102,7 @@ def svd(
         residual: the Frobenius norm of ``A V - U S`` relative to that of ``A``.
         converged: whether ``lanczos`` reached ``tol``; None for ``randomized``.
     """
-    options = {"oversample": oversample, "power_steps": power_steps}
+    options: dict[str, Any] = {"oversample": oversample, "power_steps": power_steps}
     if method == "lanczos":
         options = {"tol": tol, "max_restarts": max_restarts}
     made = _triplets("linalg.svd", a, None, k, method, seed, **options)
@@ -125,22 +130,24 @@ def pca(
     Returns:
         components: (columns, k); the largest of each is positive.
         scores: (rows, k), the rows along the components.
-        variance: (k,), along each component.
-        ratio: (k,), of the whole variance.
+        explained_variance: (k,), along each component.
+        explained_variance_ratio: (k,), of the whole variance.
         mean: (columns,).
         residual: as of ``svd``, of the centred matrix.
     """
     matrix = _matrix(a)
     mean = matrix.column_means().astype(matrix.dtype)
-    options = {"oversample": oversample, "power_steps": power_steps} if method == "randomized" else {}
+    options = (
+        {"oversample": oversample, "power_steps": power_steps} if method == "randomized" else {}
+    )
     made = _triplets("linalg.pca", a, mean, k, method, seed, **options)
     whole = _matrix(a, mean).norm() ** 2
     squares = made.s.astype(np.float64) ** 2
     return {
         "components": Whole(made.v),
         "scores": Rows(made.u * made.s),
-        "variance": Whole(squares / max(a.shape[0] - 1, 1)),
-        "ratio": Whole(squares / whole if whole else np.zeros(k)),
+        "explained_variance": Whole(squares / max(a.shape[0] - 1, 1)),
+        "explained_variance_ratio": Whole(squares / whole if whole else np.zeros(k)),
         "mean": Whole(mean),
         "residual": made.residual,
     }
@@ -151,7 +158,7 @@ def kmeans(
     a: Block,
     *,
     k: int = 2,
-    max_iter: int = 20,
+    iterations: int = 20,
     init: Literal["k-means||", "random"] = "k-means||",
     init_steps: int = 2,
     tol: float = 1e-4,
@@ -174,10 +181,12 @@ def kmeans(
     from fairlead.bridge.linalg import clusters
 
     called = "linalg.kmeans"
-    _at_least(called, max_iter=(max_iter, 0), init_steps=(init_steps, 0), seed=(seed, 0), tol=(tol, 0))
+    _at_least(
+        called, iterations=(iterations, 0), init_steps=(init_steps, 0), seed=(seed, 0), tol=(tol, 0)
+    )
     _at_most_rank(called, k, a.shape[0], f"the matrix has {a.shape[0]} rows")
     made = clusters.kmeans(
-        _matrix(a), k, max_iter=max_iter, init=init, init_steps=init_steps, tol=tol, seed=seed
+        _matrix(a), k, iterations=iterations, init=init, init_steps=init_steps, tol=tol, seed=seed
     )
     return {
         "centers": Whole(made.centers),
@@ -196,14 +205,14 @@ def lstsq(
     *,
     method: Literal["auto", "tsqr", "lsqr"] = "auto",
     tol: float = 1e-12,
-    max_iter: int = 1000,
+    iterations: int = 1000,
 ) -> dict[str, Any]:
     """The x with the least ``|A x - b|``, and of those the shortest; one for each column of ``b``.
 
     Args:
         method: ``tsqr`` is direct, for tall dense matrices; ``lsqr`` needs products only. ``auto`` takes ``lsqr`` where
             the matrix is sparse or has more columns than rows.
-        tol: of ``lsqr``, as is ``max_iter``.
+        tol: of ``lsqr``, as is ``iterations``.
 
     Returns:
         x: (columns, columns of b).
@@ -223,7 +232,7 @@ def lstsq(
         _refuse_sparse(a, "linalg.lstsq with tsqr", 'take method="lsqr"')
         made = solvers.direct(matrix, right)
     else:
-        made = solvers.lsqr(matrix, right, tol=tol, max_iter=max_iter)
+        made = solvers.lsqr(matrix, right, tol=tol, iterations=iterations)
     return {
         "x": Whole(made.x),
         "method": used,
@@ -236,7 +245,7 @@ def lstsq(
 
 @LIBRARY.function
 def ridge(
-    a: Block, b: Block, *, penalty: float = 1.0, tol: float = 1e-10, max_iter: int = 1000
+    a: Block, b: Block, *, penalty: float = 1.0, tol: float = 1e-10, iterations: int = 1000
 ) -> dict[str, Any]:
     """The x that solves ``(A'A + penalty) x = A'b``, by conjugate gradients.
 
@@ -248,9 +257,9 @@ def ridge(
     """
     from fairlead.bridge.linalg import solvers
 
-    _at_least("linalg.ridge", penalty=(penalty, 0), max_iter=(max_iter, 0))
+    _at_least("linalg.ridge", penalty=(penalty, 0), iterations=(iterations, 0))
     matrix, right = _matrix(a), _right_side("linalg.ridge", a, b)
-    made = solvers.ridge(matrix, right, penalty=penalty, tol=tol, max_iter=max_iter)
+    made = solvers.ridge(matrix, right, penalty=penalty, tol=tol, iterations=iterations)
     return {
         "x": Whole(made.x),
         "history": made.history,
@@ -300,7 +309,9 @@ def standardize(a: Block, *, center: bool = True, scale: bool = True) -> dict[st
     from fairlead.bridge.linalg.statistics import column_statistics
 
     if center:
-        _refuse_sparse(a, "linalg.standardize with center", "give center=False; linalg.pca centres it")
+        _refuse_sparse(
+            a, "linalg.standardize with center", "give center=False; linalg.pca centres it"
+        )
     matrix = _matrix(a)
     made = column_statistics(matrix)
     deviation = np.sqrt(made.var)
@@ -342,7 +353,12 @@ def _right_side(called: str, a: Block, b: Block) -> Any:
 
     if a.shape[0] != b.shape[0]:
         raise fail(
-            "bridge-shapes", called=called, a=_size(a), b=_size(b), inner=a.shape[0], rows=b.shape[0]
+            "bridge-shapes",
+            called=called,
+            a=_size(a),
+            b=_size(b),
+            inner=a.shape[0],
+            rows=b.shape[0],
         )
     local = b.local.toarray() if b.sparse else b.local
     here, there = gathered_rows(a.local, a.comm), gathered_rows(local, a.comm)

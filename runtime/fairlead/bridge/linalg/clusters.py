@@ -89,7 +89,7 @@ class Points:
 
 
 def kmeans(
-    matrix: Matrix, k: int, *, max_iter: int, init: str, init_steps: int, tol: float, seed: int
+    matrix: Matrix, k: int, *, iterations: int, init: str, init_steps: int, tol: float, seed: int
 ) -> Clusters:
     """Clusters by Lloyd's iterations, until no centre moves by more than ``tol``."""
     points, comm = Points(matrix), matrix.comm
@@ -104,7 +104,7 @@ def kmeans(
     while True:
         sums, counts, inertia = _assign(points, centers, labels)
         history.append(inertia)
-        if converged or len(history) > max_iter:
+        if converged or len(history) > iterations:
             break
         filled = counts > 0  # an empty cluster stays where it is
         moved = centers.copy()

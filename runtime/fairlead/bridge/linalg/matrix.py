@@ -1,8 +1,8 @@
 """Products with a matrix in block rows, each in one pass over the rows.
 
-The rows are taken in panels that stay in a core's cache, so ``A'(A X)`` costs one read of ``A``, not two. Integers become
-float64, panel by panel; float32 stays. Sparse matrices stay sparse, and a mean is subtracted without forming the centred
-matrix.
+The rows are taken in panels that stay in a core's cache, so ``A'(A X)`` costs one read of ``A``, not two. Integers
+become float64, panel by panel; float32 stays. Sparse matrices stay sparse, and a mean is subtracted without forming
+the centred matrix.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ def add_product(into: Any, left: Any, right: Any) -> None:
     """``into += left.T @ right`` for C-contiguous ``left`` and ``right`` and ``into`` in Fortran order."""
     if not (min(into.shape) and left.shape[0]):
         return
-    if into.shape[1] == 1:  # a matrix times a vector is limited by memory, and has kernels of its own
+    if (
+        into.shape[1] == 1
+    ):  # a matrix times a vector is limited by memory, and has kernels of its own
         into[:, 0] += right[:, 0] @ left
     else:
         _gemm(into.dtype)(1.0, left.T, right.T, 1.0, into, 0, 1, 1)

@@ -62,7 +62,11 @@ def _panel(
     size = np.array([0 if rows is None else rows.nnz], np.int64)
     count = int(comm.broadcast(size, root)[0])
     if rows is None:
-        parts = [np.empty(count, dtype), np.empty(count, np.int64), np.empty(shape[0] + 1, np.int64)]
+        parts = [
+            np.empty(count, dtype),
+            np.empty(count, np.int64),
+            np.empty(shape[0] + 1, np.int64),
+        ]
     else:
         parts = [rows.data, rows.indices.astype(np.int64), rows.indptr.astype(np.int64)]
     data, indices, pointers = (comm.broadcast(np.ascontiguousarray(p), root) for p in parts)
@@ -147,7 +151,10 @@ def _transposed_sparse(local: Any, old: BlockRows, new: BlockRows, comm: Collect
     by_column = local.tocsc()
     cuts = [by_column[:, slice(*new.range(rank))] for rank in range(comm.size)]
     sizes = np.array([cut.nnz for cut in cuts], np.int64)
-    counts = [int(n[0]) for n in comm.exchanged([sizes[r : r + 1] for r in range(comm.size)], [1] * comm.size)]
+    counts = [
+        int(n[0])
+        for n in comm.exchanged([sizes[r : r + 1] for r in range(comm.size)], [1] * comm.size)
+    ]
     width = new.counts[comm.rank]
     data = comm.exchanged([cut.data for cut in cuts], counts)
     where = comm.exchanged([cut.indices.astype(np.int64) for cut in cuts], counts)

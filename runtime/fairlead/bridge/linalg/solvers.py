@@ -60,11 +60,11 @@ def _condition(triangle: Any) -> float:
     return float(1 / reciprocal) if reciprocal > 0 else float("inf")
 
 
-def lsqr(matrix: Matrix, b: Any, *, tol: float, max_iter: int) -> Solution:
+def lsqr(matrix: Matrix, b: Any, *, tol: float, iterations: int) -> Solution:
     """By LSQR (Paige, Saunders, ACM TOMS 8, 1982); of minimal norm where there are several solutions.
 
-    Ends when ``|A'r|`` is below ``tol |A| |r|``, or ``|r|`` below ``tol (|b| + |A| |x|)``. The history is the smaller of the
-    two quotients.
+    Ends when ``|A'r|`` is below ``tol |A| |r|``, or ``|r|`` below ``tol (|b| + |A| |x|)``. The history is the smaller
+    of the two quotients.
     """
     comm = matrix.comm
     u, beta = _unit_rows(matrix, b.astype(matrix.dtype))
@@ -74,7 +74,7 @@ def lsqr(matrix: Matrix, b: Any, *, tol: float, max_iter: int) -> Solution:
     squares = np.zeros_like(beta)
     history: list[float] = []
     done = not (alpha * beta).any()
-    while not agreed(comm, done or len(history) >= max_iter):
+    while not agreed(comm, done or len(history) >= iterations):
         squares += alpha**2
         u, beta = _unit_rows(matrix, matrix.apply(v) - u * alpha.astype(u.dtype))
         squares += beta**2
@@ -93,7 +93,7 @@ def lsqr(matrix: Matrix, b: Any, *, tol: float, max_iter: int) -> Solution:
     return Solution(x, history, agreed(comm, bool(done)))
 
 
-def ridge(matrix: Matrix, b: Any, *, penalty: float, tol: float, max_iter: int) -> Solution:
+def ridge(matrix: Matrix, b: Any, *, penalty: float, tol: float, iterations: int) -> Solution:
     """``(A'A + penalty) x = A'b`` by conjugate gradients, one pass over the rows and one sum a step.
 
     The history is the residual of these equations relative to ``A'b``, until it is below ``tol``.
@@ -105,7 +105,7 @@ def ridge(matrix: Matrix, b: Any, *, penalty: float, tol: float, max_iter: int) 
     first = np.sqrt(size)
     history: list[float] = []
     done = not first.any()
-    while not agreed(comm, done or len(history) >= max_iter):
+    while not agreed(comm, done or len(history) >= iterations):
         product = matrix.normal(direction)[1] + penalty * direction
         step = _ratio(size, np.einsum("ij,ij->j", direction, product))
         x += step * direction

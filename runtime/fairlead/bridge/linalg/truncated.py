@@ -1,8 +1,8 @@
 """The largest singular triplets of a matrix in block rows; the Gramian is never formed.
 
 * ``randomised``: Halko, Martinsson, Tropp, SIAM Review 53 (2011), with subspace iteration on ``A'A``.
-* ``lanczos``: Golub-Kahan bidiagonalisation with full reorthogonalisation and thick restarts: Baglama, Reichel, SIAM J. Sci.
-  Comput. 27 (2005).
+* ``lanczos``: Golub-Kahan bidiagonalisation with full reorthogonalisation and thick restarts: Baglama, Reichel, SIAM
+  J. Sci. Comput. 27 (2005).
 """
 
 from __future__ import annotations
@@ -128,7 +128,9 @@ class _Space:
         self.b = np.zeros((width, width))
         self.kept, self.beta = 0, 0.0
         first = random.standard_normal((matrix.shape[1], 1))
-        inside = matrix.normal(first)[1]  # where all rows are: a wide matrix then ends with its rank
+        inside = matrix.normal(first)[
+            1
+        ]  # where all rows are: a wide matrix then ends with its rank
         first = inside if inside.any() else first
         self.v[:, 0] = first[:, 0] / np.linalg.norm(first)
 

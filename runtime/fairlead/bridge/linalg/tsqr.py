@@ -57,7 +57,7 @@ def triangle(matrix: Matrix, beside: Any, comm: Collectives) -> Any:
         beside: this rank's rows of B.
     """
     width = matrix.shape[1] + beside.shape[1]
-    r = np.zeros((0, width), matrix.dtype)
+    r: Any = np.zeros((0, width), matrix.dtype)
     local, step = matrix.local, max(4 * width, PANEL_BYTES // (width * matrix.dtype.itemsize))
     for begin in range(0, len(local), step):
         comm.check()
@@ -107,7 +107,8 @@ def _up(r: Any, comm: Collectives) -> tuple[list[int], list[_Step], Any, int]:
         The height of each rank's last triangle, what this rank joined, its last triangle, and where it sent it.
     """
     heights = comm.counts(r.shape[0])
-    steps, reach = [], 1
+    steps: list[_Step] = []
+    reach = 1
     while reach < comm.size:
         if comm.rank % (2 * reach):
             _sent(comm, comm.rank - reach, r)
