@@ -132,7 +132,7 @@ def to_rows(local: Any, old: BlockRows, new: BlockRows, comm: Collectives) -> An
         counts = [(slot.stop - slot.start) * columns for slot in slots]
         arrived = comm.exchanged([part.reshape(-1) for part in parts], counts)
         for slot, part in zip(slots, arrived, strict=True):
-            into[slot] = part.reshape(-1, columns)
+            into[slot] = part.reshape(slot.stop - slot.start, columns)
     return into
 
 
