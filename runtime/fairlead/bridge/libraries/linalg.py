@@ -224,6 +224,7 @@ def lstsq(
     """
     from fairlead.bridge.linalg import solvers
 
+    _at_least("linalg.lstsq", iterations=(iterations, 0))
     matrix, right = _matrix(a), _right_side("linalg.lstsq", a, b)
     used = method
     if method == "auto":
