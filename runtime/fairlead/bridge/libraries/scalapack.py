@@ -12,7 +12,16 @@ import numpy as np
 from fairlead.base.errors import fail
 from fairlead.bridge.library import Block, Library, Rows, Whole
 
-LIBRARY = Library("scalapack", "ScaLAPACK: dense matrices in 2-D layout", needs=("numpy", "scipy"))
+
+def _lacks() -> list[str]:
+    from fairlead.bridge.linalg.blacs import found
+
+    return [] if found() else ["libscalapack"]
+
+
+LIBRARY = Library(
+    "scalapack", "ScaLAPACK: dense matrices in 2-D layout", needs=("numpy", "scipy"), lacks=_lacks
+)
 
 
 @LIBRARY.function

@@ -6,7 +6,7 @@ import ctypes
 import functools
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,14 @@ from fairlead.bridge.layout import BlockCyclic, BlockRows, from_cyclic, grid, to
 # Debian's names for the builds on either MPI, and the one of everybody else.
 LIBRARIES = ("libscalapack-mpich.so.2.2", "libscalapack-openmpi.so.2.2", "libscalapack.so")
 _MOST_VALUES = 2**31 - 1  # of a rank: it counts them in 32 bits
+
+
+def found() -> bool:
+    """Whether ScaLAPACK is here, on whatever MPI."""
+    for name in LIBRARIES:
+        with suppress(OSError):
+            return bool(ctypes.CDLL(name))
+    return False
 
 
 @functools.cache
