@@ -10,7 +10,9 @@ from mpi4py import MPI
 
 from fairlead.base.errors import FairleadError
 from fairlead.bridge.collectives import Collectives
+from fairlead.bridge.libraries import scalapack, slepc
 from fairlead.bridge.libraries.linalg import LIBRARY
+from fairlead.bridge.linalg import blacs
 from fairlead.bridge.library import Block, Rows, Whole
 
 COMM = Collectives(MPI.COMM_WORLD.Dup())
@@ -25,7 +27,10 @@ def dealt(whole, shares=None, start=0):
     rows = whole.shape[0]
     ends = np.round(np.cumsum([0.0, *(shares or SHARES)]) * rows).astype(int)
     begin, end = ends[COMM.rank], ends[COMM.rank + 1]
-    return Block(whole[begin:end].copy(), int(begin), whole.shape, COMM)
+    local = whole[begin:end].copy()
+    if not scipy.sparse.issparse(local):
+        local.flags.writeable = False  # as what a rank holds is
+    return Block(local, int(begin), whole.shape, COMM)
 
 
 def normal(*shape):
@@ -351,6 +356,8 @@ def integers():
 
 
 def refusals():
+    blacs.LIBRARIES = ("libscalapack-absent.so",) * 3
+    sys.modules["petsc4py"] = None  # an import of it fails
     a, thin = dealt(normal(20, 6)), dealt(sparse(20, 6, 0.5))
     calls = {
         "svd": (lambda: call("svd", a, k=7)), "svd0": (lambda: call("svd", a, k=0)),
@@ -359,13 +366,14 @@ def refusals():
         "qr": (lambda: call("qr", thin)), "standardize": (lambda: call("standardize", thin)),
         "ridge": (lambda: call("ridge", a, a, penalty=-1.0)),
         "tsqr": (lambda: call("lstsq", thin, a, method="tsqr")),
+        "scalapack": (lambda: scalapack.svd(a)), "slepc": (lambda: slepc.svd(a, k=1)),
     }  # fmt: skip
     said = {}
     for name, refused in calls.items():
         try:
             refused()
         except FairleadError as exc:
-            said[name] = str(exc)
+            said[name] = f"{exc}; {exc.findings[0].remedy}"
     return said
 
 
