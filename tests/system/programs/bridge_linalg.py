@@ -12,8 +12,8 @@ from fairlead.base.errors import FairleadError
 from fairlead.bridge.collectives import Collectives
 from fairlead.bridge.libraries import scalapack, slepc
 from fairlead.bridge.libraries.linalg import LIBRARY
-from fairlead.bridge.linalg import blacs
 from fairlead.bridge.library import Block, Rows, Whole
+from fairlead.bridge.linalg import blacs
 
 COMM = Collectives(MPI.COMM_WORLD.Dup())
 FLOAT = np.dtype(sys.argv[1])

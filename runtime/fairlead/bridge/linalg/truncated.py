@@ -14,7 +14,7 @@ import numpy as np
 
 from fairlead.bridge.collectives import Collectives
 from fairlead.bridge.linalg.matrix import Matrix, total, whole
-from fairlead.bridge.linalg.tsqr import orthonormal, tsqr
+from fairlead.bridge.linalg.tsqr import orthonormal, panel_qr, tsqr
 
 # How ill-conditioned Y may be before A'Q is multiplied out again: it costs that share of the digits.
 _SAFE_CONDITION = {8: 1e3, 4: 10.0}
@@ -66,7 +66,7 @@ def _small_svd(projected: Any, k: int, comm: Collectives) -> tuple[Any, Any, Any
     shapes = [(width, k), (1, k), (columns, k)]
 
     def decompose() -> Any:
-        basis, r = np.linalg.qr(projected.astype(np.float64))
+        basis, r = panel_qr(np.ascontiguousarray(projected, np.float64))
         right, s, left = np.linalg.svd(r, full_matrices=False)
         parts = [left[:k].T, s[None, :k], basis @ right[:, :k]]
         return np.concatenate([part.reshape(-1) for part in parts])

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from fairlead.bridge.collectives import Collectives
+from fairlead.bridge.layout import BlockRows
 from fairlead.bridge.linalg.matrix import PANEL_BYTES, Matrix
 
+_SPREAD = 1 << 20  # values from which the ranks share the work on what all of them have
 _NARROW = 128  # columns up to which LAPACK's blocks do not help, and panels in the cache do
 
 
@@ -33,7 +35,7 @@ def tsqr(local: Any, comm: Collectives) -> tuple[Any, Any]:
     Returns:
         This rank's rows of Q, and R on every rank; min(rows, columns) columns and rows.
     """
-    q, r = _panel_qr(local)
+    q, r = panel_qr(local)
     heights, steps, r, above = _up(r, comm)
     final = heights[0]
     if comm.rank == 0:
@@ -69,18 +71,17 @@ def triangle(matrix: Matrix, beside: Any, comm: Collectives) -> Any:
 
 
 def orthonormal(columns: Any, comm: Collectives) -> Any:
-    """An orthonormal basis of columns that every rank has; from rank 0, so that it is one basis."""
+    """An orthonormal basis of columns that every rank has; one basis, whatever the ranks' processors round."""
+    columns = np.ascontiguousarray(columns)
+    if columns.size < _SPREAD:
+        rows, count = columns.shape
+        like = np.empty((rows, min(rows, count)), columns.dtype)
+        return comm.on(0, lambda: panel_qr(columns)[0], like)
+    begin, end = BlockRows.even(len(columns), comm.size).range(comm.rank)
+    return comm.stacked(tsqr(columns[begin:end], comm)[0])
 
-    def basis() -> Any:
-        from scipy.linalg import qr
 
-        return qr(columns, mode="economic", check_finite=False)[0]
-
-    rows, count = columns.shape
-    return comm.on(0, basis, np.empty((rows, min(rows, count)), columns.dtype))
-
-
-def _panel_qr(local: Any) -> tuple[Any, Any]:
+def panel_qr(local: Any) -> tuple[Any, Any]:
     """Thin QR of the rows of one rank, of a narrow matrix by panels that stay in the cache."""
     rows, columns = local.shape
     height = max(4 * columns, PANEL_BYTES // (4 * max(columns, 1) * local.dtype.itemsize))
