@@ -79,6 +79,18 @@ class Collectives:
             self._finish(self.mpi.Iallreduce(MPI.IN_PLACE, part), part)
         return array
 
+    def sum_on(self, root: int, array: Any) -> Any:
+        """The sum over all ranks, in place on one of them; what the others are left with is undefined."""
+        from mpi4py import MPI
+
+        flat = array.reshape(-1)
+        step = max(_MOST_BYTES // array.itemsize, 1)
+        for begin in range(0, flat.size, step):
+            part = flat[begin : begin + step]
+            out, into = (MPI.IN_PLACE, part) if self.rank == root else (part, None)
+            self._finish(self.mpi.Ireduce(out, into, root=root), part)
+        return array
+
     def maximum(self, array: Any) -> Any:
         """The largest over all ranks by element, in place."""
         from mpi4py import MPI

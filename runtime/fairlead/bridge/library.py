@@ -171,12 +171,14 @@ class Library:
     Attributes:
         title: what it does, in a few words.
         needs: modules that it imports, by which ``fairlead bridge libraries`` says whether the image has it.
+        lacks: what else it needs and does not find.
     """
 
     name: str
     title: str
     needs: tuple[str, ...] = ()
     functions: dict[str, Function] = field(default_factory=dict)
+    lacks: Callable[[], list[str]] = list
 
     def function(self, call: Callable[..., Mapping[str, Any]]) -> Callable[..., Mapping[str, Any]]:
         """Declares a function of the library; used as a decorator.
@@ -255,7 +257,7 @@ def described() -> list[dict[str, Any]]:
     """Every library as a user sees it: its functions, and what it lacks here."""
     shown = []
     for library in LIBRARIES:
-        lacking = [module for module in library.needs if find_spec(module) is None]
+        lacking = [module for module in library.needs if find_spec(module) is None] + library.lacks()
         functions = [
             {
                 "name": function.name,

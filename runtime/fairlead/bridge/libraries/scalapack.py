@@ -1,0 +1,177 @@
+"""ScaLAPACK's factorisations of dense matrices that are large in both directions, in two-dimensional block-cyclic layout.
+
+The image needs the library: ``bridge:scalapack`` has it. A rank that fails here leaves the others waiting.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from fairlead.base.errors import fail
+from fairlead.bridge.library import Block, Library, Rows, Whole
+
+
+def _lacks() -> list[str]:
+    from fairlead.bridge.linalg.blacs import found
+
+    return [] if found() else ["libscalapack"]
+
+
+LIBRARY = Library(
+    "scalapack", "ScaLAPACK: dense matrices in 2-D layout", needs=("numpy", "scipy"), lacks=_lacks
+)
+
+
+@LIBRARY.function
+def svd(a: Block, *, k: int | None = None, block: int = 64) -> dict[str, Any]:
+    """All singular triplets, or the k largest of them, by pdgesvd.
+
+    Args:
+        block: rows and columns of a block of the layout.
+
+    Returns:
+        u: (rows, k).
+        s: (k,).
+        v: (columns, k).
+    """
+    from fairlead.bridge.layout import BlockRows, gathered_rows
+    from fairlead.bridge.linalg.blacs import blacs, worked
+    from fairlead.bridge.linalg.products import transposed
+
+    local, letter = _local("scalapack.svd", a, block)
+    (rows, columns), dtype, count = a.shape, local.dtype, min(a.shape)
+    if k is not None and not 1 <= k <= count:
+        size = f"the matrix has {rows} × {columns} rows and columns"
+        raise fail("bridge-rank", called="scalapack.svd", k=k, limit=count, size=size)
+    here = gathered_rows(local, a.comm)
+    with blacs(a.comm, block) as grid:
+        matrix = grid.spread(local, here)
+        left, right = grid.empty(rows, count, dtype), grid.empty(count, columns, dtype)
+        s = np.zeros(count, dtype)
+        info = worked(f"p{letter}gesvd", b"V", b"V", rows, columns, *matrix.words, s, *left.words, *right.words,
+                      dtype=dtype)  # fmt: skip
+        _done("pdgesvd", info)
+        u = grid.gathered(left, here)
+        even = BlockRows.even(count, a.comm.size)
+        v = grid.gathered(right, even)
+    turned = Block(v, even.offset(a.comm.rank), (count, columns), a.comm)
+    wanted = k or count
+    v = transposed(turned)[:, :wanted]
+    return {"u": Rows(u[:, :wanted]), "s": Whole(s[:wanted]), "v": Rows(v)}
+
+
+@LIBRARY.function
+def qr(a: Block, *, block: int = 64) -> dict[str, Any]:
+    """The thin QR factorisation by pdgeqrf and pdorgqr; no number on the diagonal of R is negative.
+
+    Returns:
+        q: (rows, min(rows, columns)).
+        r: (min(rows, columns), columns).
+    """
+    from fairlead.bridge.layout import BlockRows, gathered_rows, to_rows
+    from fairlead.bridge.linalg.blacs import blacs, worked
+
+    local, letter = _local("scalapack.qr", a, block)
+    (rows, columns), dtype, count = a.shape, local.dtype, min(a.shape)
+    here = gathered_rows(local, a.comm)
+    with blacs(a.comm, block) as grid:
+        matrix = grid.spread(local, here)
+        tau = np.zeros(max(matrix.local.shape[1], 1), dtype)
+        info = worked(f"p{letter}geqrf", rows, columns, *matrix.words, tau, dtype=dtype)
+        _done("pdgeqrf", info)
+        upper = grid.gathered(matrix, here)
+        info = worked(f"p{letter}orgqr", rows, count, count, *matrix.words, tau, dtype=dtype)
+        _done("pdorgqr", info)
+        q = grid.gathered(matrix, here)[:, :count]
+    begin = here.offset(a.comm.rank)
+    upper = np.triu(upper, begin)[: max(count - begin, 0)]
+    mine = np.where(np.diagonal(upper, begin) < 0, -1, 1).astype(dtype)
+    signs = a.comm.stacked(mine[:, None])[:, 0]
+    upper = mine[:, None] * upper
+    r = to_rows(upper, gathered_rows(upper, a.comm), BlockRows.even(count, a.comm.size), a.comm)
+    return {"q": Rows(q * signs), "r": Rows(r)}
+
+
+@LIBRARY.function
+def cholesky(a: Block, *, block: int = 64) -> dict[str, Any]:
+    """The lower triangle L of ``A = L L'`` by pdpotrf, for a symmetric, positive definite matrix.
+
+    Returns:
+        lower: of the rows of the matrix.
+    """
+    from fairlead.bridge.layout import gathered_rows
+    from fairlead.bridge.linalg.blacs import blacs, call
+
+    local, letter = _local("scalapack.cholesky", a, block)
+    _square("scalapack.cholesky", a)
+    here = gathered_rows(local, a.comm)
+    with blacs(a.comm, block) as grid:
+        matrix, info = grid.spread(local, here), np.zeros(1, np.int32)
+        call(f"p{letter}potrf", b"L", a.shape[0], *matrix.words, info)
+        _done("pdpotrf", int(info[0]))
+        lower = grid.gathered(matrix, here)
+    return {"lower": Rows(np.tril(lower, here.offset(a.comm.rank)))}
+
+
+@LIBRARY.function
+def solve(
+    a: Block, b: Block, *, method: Literal["lu", "cholesky"] = "lu", block: int = 64
+) -> dict[str, Any]:
+    """The x with ``A x = B`` for a square matrix, by pdgesv, or by pdposv for a symmetric, positive definite one.
+
+    Returns:
+        x: of the rows of b.
+    """
+    from fairlead.bridge.layout import gathered_rows
+    from fairlead.bridge.linalg.blacs import blacs, call
+
+    local, letter = _local("scalapack.solve", a, block)
+    right, _ = _local("scalapack.solve", b, block)
+    _square("scalapack.solve", a)
+    order, count = a.shape[0], b.shape[1]
+    if b.shape[0] != order:
+        raise fail(
+            "bridge-shapes", called="scalapack.solve", a=f"{order} × {order}",
+            b=f"{b.shape[0]} × {count}", inner=order, rows=b.shape[0],
+        )  # fmt: skip
+    there, info = gathered_rows(right, b.comm), np.zeros(1, np.int32)
+    with blacs(a.comm, block) as grid:
+        matrix = grid.spread(local, gathered_rows(local, a.comm))
+        side = grid.spread(right.astype(local.dtype, copy=False), there)
+        if method == "lu":
+            pivots = np.zeros(matrix.local.shape[0] + block, np.int32)
+            call(f"p{letter}gesv", order, count, *matrix.words, pivots, *side.words, info)
+        else:
+            call(f"p{letter}posv", b"L", order, count, *matrix.words, *side.words, info)
+        _done("pdgesv" if method == "lu" else "pdposv", int(info[0]))
+        return {"x": Rows(grid.gathered(side, there))}
+
+
+def _local(called: str, a: Block, block: int) -> tuple[Any, str]:
+    """This rank's rows in the type that they are computed in, and ScaLAPACK's letter for it."""
+    from fairlead.bridge.linalg.blacs import library
+    from fairlead.bridge.linalg.matrix import Matrix
+
+    if a.sparse:
+        size, remedy = (
+            f"{a.shape[0]} × {a.shape[1]}",
+            "call the library slepc, which keeps it sparse",
+        )
+        raise fail("bridge-sparse", called=called, size=size, remedy=remedy)
+    if block < 1:
+        raise fail("bridge-value", called=called, name="block", value=block, least=1)
+    library()
+    local = Matrix(a).local
+    return local, {8: "d", 4: "s"}[local.dtype.itemsize]
+
+
+def _square(called: str, a: Block) -> None:
+    if a.shape[0] != a.shape[1]:
+        raise fail("bridge-square", called=called, rows=a.shape[0], columns=a.shape[1])
+
+
+def _done(routine: str, info: int) -> None:
+    if info:
+        raise fail("bridge-info", routine=routine, info=info)
