@@ -440,8 +440,8 @@ class Control:
         params = function.checked(named, asked["params"])
         inputs = {name: self._matrix(number) for name, number in asked["inputs"].items()}
         called = f"{named}.{function_name}"
-        for name, required in function.inputs.items():
-            if required and name not in inputs:
+        for name, optional in function.inputs.items():
+            if not optional and name not in inputs:
                 raise fail("bridge-input", called=called, name=name, signature=function.signature)
         for name in inputs:
             if name not in function.inputs:

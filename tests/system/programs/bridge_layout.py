@@ -25,7 +25,9 @@ def counts(random, rows):
 
 
 def equal(one, other):
-    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    return (
+        one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    )
 
 
 def case(random):
