@@ -40,7 +40,7 @@ def test_senders_and_fetchers_travel_without_fairlead(tmp_path: Path) -> None:
             "dask-send": partial(dask._send_chunk, [[1.0, 2.0]], 0, 1, sending, None),
             "dask-fetch": partial(dask._fetch_chunk, fetching, 0),
             "spark-fetch": partial(_first, spark._fetcher(fetching)),
-            "spark-send": partial(_loaded, spark._sender(sending, None, 1, True)),
+            "spark-send": partial(_loaded, spark._sender(sending, None, 1)),
         }
         pickled = {name: cloudpickle.dumps(call) for name, call in made.items()}
     finally:
