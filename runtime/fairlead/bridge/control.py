@@ -116,8 +116,10 @@ class Control:
         self._tasks: dict[int, Task] = {}
         self._epochs: dict[tuple[int, ...], int] = {}
         self._numbers, self._ids = itertools.count(1), itertools.count(1)
-        self._started = time.time()
-        self.roles: dict[str, Role] = {"rank": self._serve_rank, "client": self._serve_client}
+        self._started, self._over = time.time(), threading.Event()
+        self.roles: dict[str, Role] = {
+            "orders": self._keep_orders, "answers": self._hear_rank, "client": self._serve_client,
+        }  # fmt: skip
 
     def announce(self) -> None:
         """Writes where the ranks are, once they listen."""
@@ -127,11 +129,14 @@ class Control:
 
     # Ranks.
 
-    def _serve_rank(self, connection: Connection, first: dict[str, Any]) -> None:
-        rank = int(first["rank"])
+    def _keep_orders(self, connection: Connection, first: dict[str, Any]) -> None:
         with self._state:
-            self._ranks[rank] = connection
+            self._ranks[int(first["rank"])] = connection
             self._state.notify_all()
+        self._over.wait()
+
+    def _hear_rank(self, connection: Connection, first: dict[str, Any]) -> None:
+        rank = int(first["rank"])
         while True:
             _, said = connection.receive(None)
             with self._state:

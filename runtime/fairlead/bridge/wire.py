@@ -29,7 +29,6 @@ node and under TLS there is none (0): the kernel copies memory there, and TLS ha
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import hmac
 import json
@@ -38,6 +37,7 @@ import os
 import socket
 import ssl
 import struct
+import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping
@@ -71,7 +71,7 @@ class WireError(Exception):
         check: a message's id without ``bridge-``; the values of its fields are in ``fields``.
     """
 
-    def __init__(self, check: str, **fields: Any):
+    def __init__(self, check: str, /, **fields: Any):
         super().__init__(check, fields)
         self.check, self.fields = check, fields
 
@@ -87,14 +87,19 @@ def _again(check: str, fields: dict[str, Any]) -> WireError:
     return WireError(check, **fields)
 
 
-@functools.cache
+# What functools.cache wraps does not travel by value.
+_CHECKS: dict[int, Callable[[Any, int], int]] = {}
+
+
 def checks() -> Mapping[int, Callable[[Any, int], int]]:
     """The checksums that this side can make, the best first."""
-    try:
-        from crc32c import crc32c
-    except ImportError:
-        return {1: zlib.crc32}
-    return {2: crc32c, 1: zlib.crc32}
+    if not _CHECKS:
+        with suppress(ImportError):
+            from crc32c import crc32c
+
+            _CHECKS[2] = crc32c
+        _CHECKS[1] = zlib.crc32
+    return _CHECKS
 
 
 def _checksum(check: int, parts: tuple[Any, ...]) -> int:
@@ -160,6 +165,7 @@ class Connection:
 
     def __init__(self, sock: socket.socket, who: str, check: int = 0):
         self._sock, self.who, self.check = sock, who, check
+        self._sending = threading.Lock()
         self.credit = 0
         self.sent = 0
 
@@ -174,9 +180,10 @@ class Connection:
         length = sum(memoryview(part).nbytes for part in parts)
         check = self.check if kind == BATCH else 0
         header = struct.pack(_HEADER, kind, check, 0, _checksum(check, parts), length)
-        self._sock.settimeout(limit_s)
         try:
-            self._send_all([header, *parts])
+            with self._sending:
+                self._sock.settimeout(limit_s)
+                self._send_all([header, *parts])
         except TimeoutError:
             raise WireError("silent", who=self.who, seconds=limit_s, doing="to take data") from None
         except OSError as exc:

@@ -54,7 +54,7 @@ class Worker:
         self._lock = threading.Lock()
         self._groups: dict[tuple[tuple[int, ...], int], Collectives] = {}
         self._given_up: list[Collectives] = []
-        self._control: Connection | None = None
+        self._answers: Connection | None = None
 
     def _memory(self) -> int:
         nodes = self._world.allgather(self._host)
@@ -79,8 +79,11 @@ class Worker:
         roles = {"send": self._receive, "fetch": self._fetch, **more}
         Door(self._listener, roles, self._log).open()
         self._world.Barrier()  # the control of rank 0 is there
-        self._control = dial(endpoints[0], self._settings.secret, role="rank", rank=self.rank)
-        threading.Thread(target=self._listen_to_control, name="control", daemon=True).start()
+        # One connection for each direction: no thread sends on a socket that another one reads from.
+        secret = self._settings.secret
+        self._answers = dial(endpoints[0], secret, role="answers", rank=self.rank)
+        orders = dial(endpoints[0], secret, role="orders", rank=self.rank)
+        threading.Thread(target=self._listen, args=(orders,), name="orders", daemon=True).start()
         while (task := self._tasks.get()) is not None:
             self._do(task)
 
@@ -95,11 +98,10 @@ class Worker:
 
     # What the control says.
 
-    def _listen_to_control(self) -> None:
-        assert self._control
+    def _listen(self, orders: Connection) -> None:
         try:
             while True:
-                _, said = self._control.receive(None)
+                _, said = orders.receive(None)
                 if said["do"] == "abort":
                     with self._lock:
                         if self._current == said["task"]:
@@ -116,9 +118,9 @@ class Worker:
             os._exit(1)
 
     def _answer(self, task: int, **values: Any) -> None:
-        assert self._control
+        assert self._answers
         with self._lock:
-            self._control.say(task=task, **values)
+            self._answers.say(task=task, **values)
 
     def _stats(self) -> dict[str, Any]:
         budget = self.store.budget

@@ -89,9 +89,10 @@ def test_what_is_sent_arrives(endpoint: tuple[Endpoint, Secret]) -> None:
 
 def test_an_error_of_a_role_reaches_who_is_still_sending(rank: Ranks) -> None:
     connection = dial(rank.endpoint, SECRET, role="fail")
+    for _ in range(5):
+        connection.send(BATCH, bytes(1 << 20))
     with pytest.raises(WireError) as caught:
-        for _ in range(1000):
-            connection.send(BATCH, bytes(1 << 20))
+        connection.await_credit(5)
     assert caught.value.check == "reported" and "row 7" in caught.value.fields["what"]
 
 
@@ -126,9 +127,9 @@ def test_a_server_without_the_token_is_not_trusted() -> None:
 def test_strangers_are_turned_away(rank: Ranks, bytes_: bytes) -> None:
     sock = socket.create_connection(rank.endpoint.address)
     sock.sendall(bytes_)
-    sock.shutdown(socket.SHUT_WR)
     sock.settimeout(5)
-    with suppress(ConnectionResetError):
+    with suppress(OSError):  # reset, when it has hung up before it has read everything
+        sock.shutdown(socket.SHUT_WR)
         assert sock.recv(1000) == b""
     sock.close()
     _until(lambda: rank.refused)
