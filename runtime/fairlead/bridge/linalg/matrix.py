@@ -37,7 +37,7 @@ def total(comm: Collectives, *values: float) -> list[float]:
 
 
 def agreed(comm: Collectives, verdict: bool) -> bool:
-    """What rank 0 has decided, so that no rank leaves a loop alone because of its rounding."""
+    """What rank 0 has decided, so that no rank goes another way because its processor rounds otherwise."""
     return bool(comm.broadcast(np.array([verdict], np.int64), 0)[0])
 
 
@@ -167,7 +167,7 @@ class Matrix:
             return float(np.sqrt(squares))
         mean = self.mean.astype(np.float64)
         centred = squares - self.shape[0] * float(mean @ mean)
-        if centred < 1e-4 * squares and not self.sparse:  # the digits that matter have cancelled
+        if not self.sparse and agreed(self.comm, centred < 1e-4 * squares):  # the digits that matter have cancelled
             mine = (panel - self.mean for _, panel in self.panels())
             (centred,) = total(self.comm, sum(float(np.vdot(part, part)) for part in mine))
         return float(np.sqrt(max(centred, 0.0)))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.bridge.collectives import Collectives
-from fairlead.bridge.linalg.matrix import Matrix, total, whole
+from fairlead.bridge.linalg.matrix import Matrix, agreed, total, whole
 from fairlead.bridge.linalg.tsqr import orthonormal, panel_qr, tsqr
 
 # How ill-conditioned Y may be before A'Q is multiplied out again: it costs that share of the digits.
@@ -52,7 +52,8 @@ def randomised(
     y, z = matrix.normal(x, keep=True)
     q, r = tsqr(y, comm)
     scale = np.linalg.norm(r, axis=0)
-    if scale.all() and np.linalg.cond(r / scale) < _SAFE_CONDITION[matrix.dtype.itemsize]:
+    limit = _SAFE_CONDITION[matrix.dtype.itemsize]
+    if agreed(comm, bool(scale.all() and np.linalg.cond(r / scale) < limit)):
         projected = np.linalg.solve(r.T.astype(np.float64), z.T).T  # A'Q, from A'Y and Y = Q R
     else:
         projected = matrix.adjoint(q)
