@@ -167,7 +167,9 @@ class Matrix:
             return float(np.sqrt(squares))
         mean = self.mean.astype(np.float64)
         centred = squares - self.shape[0] * float(mean @ mean)
-        if not self.sparse and agreed(self.comm, centred < 1e-4 * squares):  # the digits that matter have cancelled
+        if not self.sparse and agreed(
+            self.comm, centred < 1e-4 * squares
+        ):  # the digits that matter have cancelled
             mine = (panel - self.mean for _, panel in self.panels())
             (centred,) = total(self.comm, sum(float(np.vdot(part, part)) for part in mine))
         return float(np.sqrt(max(centred, 0.0)))
