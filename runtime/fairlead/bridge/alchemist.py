@@ -50,7 +50,19 @@ class Parameter:
     """A parameter of a task; the type code that Alchemist needed is ignored."""
 
     datatypes: Mapping[str, int] = dict.fromkeys(
-        ("BYTE", "CHAR", "SHORT", "INT", "LONG", "FLOAT", "DOUBLE", "STRING", "MATRIX_ID", "ARRAY_ID"), 0
+        (
+            "BYTE",
+            "CHAR",
+            "SHORT",
+            "INT",
+            "LONG",
+            "FLOAT",
+            "DOUBLE",
+            "STRING",
+            "MATRIX_ID",
+            "ARRAY_ID",
+        ),
+        0,
     )
 
     def __init__(self, name: str, datatype: int | str, value: Any = None):
@@ -63,7 +75,7 @@ class LibraryHandle:
     def __init__(self, session: AlchemistSession, name: str):
         self._session, self.name = session, name
 
-    def truncated_svd(self, A: Any, rank: int, method: Any = None) -> tuple[MatrixHandle, ...]:  # noqa: N803
+    def truncated_svd(self, A: Any, rank: int, method: Any = None) -> tuple[MatrixHandle, ...]:
         """Alchemist's order: S, U, V. ``method`` meant opposite things in its two generations, and is ignored."""
         out = self._session.run_task(self, "truncated_svd", {"A": A, "rank": rank})
         return out["s"], out["u"], out["v"]
@@ -155,15 +167,17 @@ class AlchemistSession:
         """Read by the workers."""
         return MatrixHandle(self.session.send(f"{file_name}:{dataset_name}"))
 
-    def sendIndexedRowMatrix(self, matrix: Any) -> MatrixHandle:  # noqa: N802
+    def sendIndexedRowMatrix(self, matrix: Any) -> MatrixHandle:
         """A Spark DataFrame, or an ``IndexedRowMatrix`` of MLlib."""
         if hasattr(matrix, "rows"):
-            rows = matrix.rows.map(lambda row: (int(row.index), [float(x) for x in row.vector.toArray()]))
+            rows = matrix.rows.map(
+                lambda row: (int(row.index), [float(x) for x in row.vector.toArray()])
+            )
             frame = rows.toDF("index bigint, row array<double>").orderBy("index")
             return MatrixHandle(self.session.send(frame, index="index"))
         return MatrixHandle(self.session.send(matrix))
 
-    def getIndexedRowMatrix(self, handle: MatrixHandle, spark: Any) -> Any:  # noqa: N802
+    def getIndexedRowMatrix(self, handle: MatrixHandle, spark: Any) -> Any:
         """A Spark DataFrame; ACISpark returned an ``IndexedRowMatrix``."""
         return handle.matrix.to_spark(spark)
 

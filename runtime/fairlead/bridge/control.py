@@ -440,8 +440,8 @@ class Control:
         params = function.checked(named, asked["params"])
         inputs = {name: self._matrix(number) for name, number in asked["inputs"].items()}
         called = f"{named}.{function_name}"
-        for name, required in function.inputs.items():
-            if required and name not in inputs:
+        for name, optional in function.inputs.items():
+            if not optional and name not in inputs:
                 raise fail("bridge-input", called=called, name=name, signature=function.signature)
         for name in inputs:
             if name not in function.inputs:
@@ -529,9 +529,9 @@ class Control:
         }  # fmt: skip
 
     def _stop(self) -> None:
-        with self._order:
-            for connection in self._ranks.values():
-                connection.say(do="end")
+        with self._order:  # this rank last: once it finalizes MPI, its threads are no more
+            for rank in sorted(self._ranks, reverse=True):
+                self._ranks[rank].say(do="end")
 
     def _stats(self, client: Client, ranks: tuple[int, ...]) -> dict[int, dict[str, Any]]:
         answers = self._run(client, "stats", {rank: {"do": "stats"} for rank in ranks})

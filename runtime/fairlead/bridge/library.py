@@ -257,7 +257,9 @@ def described() -> list[dict[str, Any]]:
     """Every library as a user sees it: its functions, and what it lacks here."""
     shown = []
     for library in LIBRARIES:
-        lacking = [module for module in library.needs if find_spec(module) is None] + library.lacks()
+        lacking = [
+            module for module in library.needs if find_spec(module) is None
+        ] + library.lacks()
         functions = [
             {
                 "name": function.name,

@@ -36,7 +36,7 @@ class PCA:
         session: of the bridge.
     """
 
-    def __init__(self, *, k: int, inputCol: str = "features", outputCol: str | None = None,  # noqa: N803
+    def __init__(self, *, k: int, inputCol: str = "features", outputCol: str | None = None,
                  session: Session | None = None):  # fmt: skip
         self._k, self._input, self._session = k, inputCol, session
         self._output = outputCol or f"{inputCol}_pca"
@@ -69,15 +69,26 @@ class PCAModel:
         return _with_array(dataset, self._input, self._output, self.pc)
 
 
+# MLlib's names of the parameters, and the library's.
+_KMEANS = {"maxIter": "iterations", "tol": "tol", "seed": "seed", "initSteps": "init_steps"}
+
+
 class KMeans:
     """Clusters of a column of arrays or vectors, with the start of k-means||."""
 
-    def __init__(self, *, k: int = 2, featuresCol: str = "features", predictionCol: str = "prediction",  # noqa: N803
-                 maxIter: int = 20, tol: float = 1e-4, seed: int = 0, initSteps: int = 2,  # noqa: N803
-                 session: Session | None = None):  # fmt: skip
+    def __init__(self, *, k: int = 2, featuresCol: str = "features",
+                 predictionCol: str = "prediction", session: Session | None = None, **settings: Any):  # fmt: skip
+        """
+        Args:
+            settings: ``maxIter``, ``tol``, ``seed``, ``initSteps``, as in MLlib.
+        Raises:
+            TypeError: it has another one.
+        """
         self._k, self._features, self._prediction = k, featuresCol, predictionCol
-        self._settings = {"iterations": maxIter, "tol": tol, "seed": seed, "init_steps": initSteps}
         self._session = session
+        if unknown := settings.keys() - _KMEANS.keys():
+            raise TypeError(f"KMeans has no parameter {', '.join(sorted(unknown))}")
+        self._settings = {_KMEANS[name]: value for name, value in settings.items()}
 
     def fit(self, dataset: Any) -> KMeansModel:
         """Centres of a DataFrame."""
@@ -101,7 +112,7 @@ class KMeansModel:
         self._centres, self.trainingCost = centres, cost
         self._features, self._prediction = features, prediction
 
-    def clusterCenters(self) -> list[np.ndarray]:  # noqa: N802
+    def clusterCenters(self) -> list[np.ndarray]:
         return list(self._centres)
 
     def transform(self, dataset: Any) -> Any:
@@ -113,7 +124,9 @@ class KMeansModel:
 
         @pandas_udf("int")
         def nearest(column: pd.Series) -> pd.Series:
-            rows = np.stack([np.asarray(getattr(r, "toArray", lambda r=r: r)(), float) for r in column])
+            rows = np.stack(
+                [np.asarray(getattr(r, "toArray", lambda r=r: r)(), float) for r in column]
+            )
             return pd.Series((squares - 2 * rows @ centres.T).argmin(axis=1).astype(np.int32))
 
         return dataset.withColumn(self._prediction, nearest(_arrays(dataset, self._features)))
@@ -127,7 +140,7 @@ class SingularValueDecomposition:
         V: (columns, k).
     """
 
-    def __init__(self, U: Any, s: np.ndarray, V: np.ndarray):  # noqa: N803
+    def __init__(self, U: Any, s: np.ndarray, V: np.ndarray):
         self.U, self.s, self.V = U, s, V
 
 
@@ -141,13 +154,15 @@ class RowMatrix:
         self._session = session or connect()
         self._spark, self._matrix = rows.sparkSession, self._session.send(rows)
 
-    def numRows(self) -> int:  # noqa: N802
+    def numRows(self) -> int:
         return int(self._matrix.shape[0])
 
-    def numCols(self) -> int:  # noqa: N802
+    def numCols(self) -> int:
         return int(self._matrix.shape[1])
 
-    def computeSVD(self, k: int, computeU: bool = False, rCond: float = 1e-9) -> SingularValueDecomposition:  # noqa: N802, N803
+    def computeSVD(
+        self, k: int, computeU: bool = False, rCond: float = 1e-9
+    ) -> SingularValueDecomposition:
         """The ``k`` largest singular values, those below ``rCond`` times the largest left out."""
         made = self._session.linalg.svd(self._matrix, k=k)
         s = np.asarray(made.s.to_numpy())
@@ -162,11 +177,11 @@ class RowMatrix:
             u = u.withColumn("row", expr(f"slice(row, 1, {kept})"))
         return SingularValueDecomposition(u, s[:kept], v)
 
-    def computePrincipalComponents(self, k: int) -> np.ndarray:  # noqa: N802
+    def computePrincipalComponents(self, k: int) -> np.ndarray:
         """(columns, k)."""
         return np.asarray(self._session.linalg.pca(self._matrix, k=k).components.to_numpy())
 
-    def computeGramianMatrix(self) -> np.ndarray:  # noqa: N802
+    def computeGramianMatrix(self) -> np.ndarray:
         """(columns, columns)."""
         return np.asarray(self._session.linalg.gramian(self._matrix).gramian.to_numpy())
 

@@ -128,8 +128,10 @@ class Server:
         self._write_server(ranks=ranks)
         proved, over = threading.Event(), threading.Event()
 
+        show = options.on_proof
+
         def on_proof(proof: Proof) -> None:
-            options.on_proof(proof)
+            show(proof)
             if proof.holds:
                 proved.set()
 

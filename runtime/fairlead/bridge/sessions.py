@@ -106,7 +106,7 @@ def find(wanted: str | Path | None = None, environ: Mapping[str, str] = os.envir
         return read(folder)
     live = [found for found in every(environ) if not found.ended]
     if not live:
-        raise fail("bridge-no-session", name="", folder=top(environ), names="none")
+        raise fail("bridge-no-sessions", folder=top(environ))
     if len(live) > 1:
         raise fail("bridge-several", names=", ".join(found.name for found in live))
     return live[0]

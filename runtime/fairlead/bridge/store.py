@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,15 +120,11 @@ class Store:
             self.budget.give(sum(piece.bytes for piece in arriving.pieces))
             arriving.pieces.clear()
 
-    def seal(
-        self, matrix: str, form: Form, wanted: list[tuple[int, int, int]],
-        kept: Callable[[], None] = lambda: None,
-    ) -> Held:  # fmt: skip
+    def seal(self, matrix: str, form: Form, wanted: list[tuple[int, int, int]]) -> Held:
         """Makes the block of a matrix of the attempts that count, and drops the others.
 
         Args:
             wanted: partition, attempt and rows, in the order of the partitions.
-            kept: called after each piece; what it raises ends the sealing.
         Raises:
             FairleadError: one of them is not here as it should be.
         """
@@ -148,30 +144,26 @@ class Store:
         pieces = [piece for one in chosen for piece in one.pieces]
         for one in chosen:
             one.pieces.clear()
-        total = sum(piece.rows for piece in pieces)
+        taken = sum(piece.bytes for piece in pieces)
         index = _joined_index(pieces)
-        local = (
-            self._sparse(pieces, form) if form.sparse else self._dense(pieces, form, total, kept)
-        )
+        local = self._sparse(pieces, form) if form.sparse else self._dense(pieces, form)
         held = Held(local, index)
-        self.put(matrix, held, counted=True)
+        self.budget.give(taken)
+        self.put(matrix, held)
         return held
 
-    def _dense(self, pieces: list[Piece], form: Form, total: int, kept: Callable[[], None]) -> Any:
-        if len(pieces) == 1 and pieces[0].dense is not None:
+    def _dense(self, pieces: list[Piece], form: Form) -> Any:
+        if len(pieces) == 1:
             return pieces[0].dense
         # Its pages come as they are written, and those of the pieces go: never two of the whole.
-        rows = np.empty((total, form.cols), form.dtype)
+        rows = np.empty((sum(piece.rows for piece in pieces), form.cols), form.dtype)
         done = 0
         pieces.reverse()
         while pieces:
             piece = pieces.pop()
             rows[done : done + piece.rows] = piece.dense
             done += piece.rows
-            self.budget.give(piece.bytes)
-            self.budget.take(piece.rows * form.row_bytes)
             del piece
-            kept()
         return rows
 
     def _sparse(self, pieces: list[Piece], form: Form) -> Any:
@@ -191,19 +183,15 @@ class Store:
             shape=(len(indptr) - 1, form.cols),
         )
         made.sum_duplicates()
-        self.budget.give(sum(piece.bytes for piece in pieces))
-        self.budget.take(Held(made).bytes)
-        pieces.clear()
         return made
 
-    def put(self, matrix: str, held: Held, *, counted: bool = False) -> None:
+    def put(self, matrix: str, held: Held) -> None:
         """Keeps a block.
 
         Raises:
             FairleadError: over the budget.
         """
-        if not counted:
-            self.budget.take(held.bytes)
+        self.budget.take(held.bytes)
         with self._lock:
             self._held[matrix] = held
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
@@ -20,7 +21,7 @@ from fairlead.bridge.settings import SERVER
 from fairlead.cli import options, show
 from fairlead.cli.declare import JSON, argument, declared, option
 from fairlead.cli.run import announce
-from fairlead.cli.screen import answer, columns, print_findings, print_json, say, table
+from fairlead.cli.screen import answer, columns, hand_over, print_findings, print_json, say, table
 from fairlead.cli.within import plan_launch
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import LaunchOptions
@@ -112,20 +113,11 @@ def serve(
     )
     prepared = ready.prepared
     if lacking := tuple(needs_fairlead(prepared.image, "its ranks")):
-        print_findings(lacking)
         raise FairleadError(lacking, ExitCode.PREFLIGHT_REFUSED)
     if prepared.refused and not flags.force:
         raise refuse(prepared)
     if not flags.quiet:
         announce(prepared)
-
-    def show_proof(proof: Proof) -> None:
-        if not proof.holds:
-            click.echo(show.proof_text(proof), err=True)
-        elif not flags.quiet:
-            say(show.proof_line(proof))
-            print_findings(proof.findings)
-
     with Server(flags.wanted, image) as server:
 
         def show_ready() -> None:
@@ -138,14 +130,26 @@ def serve(
                 )
 
         how = LaunchOptions(
-            on_proof=show_proof, on_finding=lambda finding: print_findings([finding]),
+            on_proof=partial(_show_proof, quiet=flags.quiet), on_finding=lambda finding: print_findings([finding]),
             allocation=ready.allocation, limit_s=flags.watchdog, env=variables, progress=ready.progress,
             stdout=sys.stderr.fileno(), stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        server.serve(prepared, ready.shape.ranks, how, show_ready)
+        hand_over(to_ranks=True)
+        try:
+            server.serve(prepared, ready.shape.ranks, how, show_ready)
+        finally:
+            hand_over(to_ranks=False)
     if not flags.quiet:
         say(f"session {server.folder.name} was stopped")
     return ExitCode.DONE
+
+
+def _show_proof(proof: Proof, quiet: bool) -> None:
+    if not proof.holds:
+        click.echo(show.proof_text(proof), err=True)
+    elif not quiet:
+        say(show.proof_line(proof))
+        print_findings(proof.findings)
 
 
 def _in_background(flags: ServeFlags) -> int:
@@ -168,6 +172,7 @@ def _in_background(flags: ServeFlags) -> int:
                 and found.endpoints
                 and not found.ended
             ):
+                log = log.rename(found.folder / "log")
                 text = f"session {found.name}: {len(found.endpoints)} ranks are ready; its log is {log}"
                 answer(flags.as_json, "bridge-serve", _session_json(found), text)
                 return ExitCode.DONE

@@ -49,16 +49,22 @@ def through(form: Form, send, index: pa.DataType | None = None) -> list[arrow.Pi
 
 
 def joined(got: list[arrow.Piece], form: Form) -> np.ndarray:
-    return np.concatenate([np.empty((0, form.cols), form.dtype), *(densified(p, form) for p in got)])
+    return np.concatenate(
+        [np.empty((0, form.cols), form.dtype), *(densified(p, form) for p in got)]
+    )
 
 
 @given(
     rows=st.integers(0, 40), cols=st.integers(1, 9), dtype=st.sampled_from(DTYPES), seed=st.integers(0, 99),
     piece=st.sampled_from([1, 64, 8 << 20]),
 )  # fmt: skip
-def test_dense_rows_arrive_bit_for_bit(rows: int, cols: int, dtype: str, seed: int, piece: int) -> None:
+def test_dense_rows_arrive_bit_for_bit(
+    rows: int, cols: int, dtype: str, seed: int, piece: int
+) -> None:
     form = Form(cols, dtype, allow_nan=True)
-    bits = np.random.default_rng(seed).integers(0, 255, (rows, cols * np.dtype(dtype).itemsize), np.uint8)
+    bits = np.random.default_rng(seed).integers(
+        0, 255, (rows, cols * np.dtype(dtype).itemsize), np.uint8
+    )
     values = bits.view(dtype).reshape(rows, cols)
     before, arrow.PIECE_BYTES = arrow.PIECE_BYTES, piece
     try:
@@ -68,10 +74,17 @@ def test_dense_rows_arrive_bit_for_bit(rows: int, cols: int, dtype: str, seed: i
     assert joined(got, form).tobytes() == values.tobytes()
 
 
-@given(rows=st.integers(0, 40), cols=st.integers(1, 9), seed=st.integers(0, 99), piece=st.sampled_from([16, 8 << 20]))
+@given(
+    rows=st.integers(0, 40),
+    cols=st.integers(1, 9),
+    seed=st.integers(0, 99),
+    piece=st.sampled_from([16, 8 << 20]),
+)
 def test_sparse_rows_arrive(rows: int, cols: int, seed: int, piece: int) -> None:
     form = Form(cols, "float64", sparse=True)
-    matrix = sparse.random_array((rows, cols), density=0.3, format="csr", rng=np.random.default_rng(seed))
+    matrix = sparse.random_array(
+        (rows, cols), density=0.3, format="csr", rng=np.random.default_rng(seed)
+    )
     before, arrow.PIECE_BYTES = arrow.PIECE_BYTES, piece
     try:
         got = through(form, lambda s: s.sparse(matrix.indptr, matrix.indices, matrix.data))
@@ -85,7 +98,11 @@ def test_sparse_rows_arrive(rows: int, cols: int, seed: int, piece: int) -> None
 
 def test_an_index_of_any_type_goes_along() -> None:
     form, values = Form(2, "float32"), np.arange(6, dtype=np.float32).reshape(3, 2)
-    for index in (pa.array(["a", "ü", ""]), pa.array([1, 2, 3], pa.int64()), pa.array([1.5, None, 2])):
+    for index in (
+        pa.array(["a", "ü", ""]),
+        pa.array([1, 2, 3], pa.int64()),
+        pa.array([1.5, None, 2]),
+    ):
         got = through(form, lambda s, i=index: s.dense(values, i), index.type)
         assert pa.concat_arrays([p.index for p in got]).equals(index)
 
@@ -129,7 +146,9 @@ def test_a_sparse_row_that_points_beyond_the_matrix_is_refused() -> None:
 
 
 def batch(**columns) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({k: v if isinstance(v, pa.Array) else pa.array(v) for k, v in columns.items()})
+    return pa.RecordBatch.from_pydict(
+        {k: v if isinstance(v, pa.Array) else pa.array(v) for k, v in columns.items()}
+    )
 
 
 def test_columns_lists_and_vectors_are_rows() -> None:
@@ -145,7 +164,11 @@ def test_columns_lists_and_vectors_are_rows() -> None:
     )  # fmt: skip
     lists = [pa.array(expected, kind(pa.float64())) for kind in (pa.list_, pa.large_list)]
     lists.append(pa.array(expected, pa.list_(pa.float64(), 2)))
-    for one in (batch(a=[1, 2, 3], b=[4.0, 5.0, 6.0]), batch(v=vector), *(batch(r=x) for x in lists)):
+    for one in (
+        batch(a=[1, 2, 3], b=[4.0, 5.0, 6.0]),
+        batch(v=vector),
+        *(batch(r=x) for x in lists),
+    ):
         assert dense_rows(one, form).tolist() == expected
         assert dense_rows(one.slice(1), form).tolist() == expected[1:]
 
@@ -171,7 +194,9 @@ def test_what_is_no_matrix_is_refused_with_its_place(table, check: str, words: d
 
 def test_nan_may_be_allowed_and_infinity_always_is() -> None:
     values = np.array([[1.0, np.nan]])
-    assert np.isnan(dense_rows(batch(a=[1.0], b=[np.nan]), Form(2, "float64", allow_nan=True))[0, 1])
+    assert np.isnan(
+        dense_rows(batch(a=[1.0], b=[np.nan]), Form(2, "float64", allow_nan=True))[0, 1]
+    )
     without_nan(values, Form(2, "float64", allow_nan=True))
     without_nan(np.array([[np.inf, -np.inf], [1e308, 1e308]]), Form(2, "float64"))
     without_nan(np.array([[1, 2]]), Form(2, "int64"))
@@ -188,7 +213,10 @@ def test_nan_may_be_allowed_and_infinity_always_is() -> None:
     ],
 )  # fmt: skip
 def test_the_type_of_a_matrix_holds_that_of_each_column(kinds: list[str], expected: str) -> None:
-    made = [pa.bool_() if k == "bool" else pa.float16() if k == "halffloat" else pa.type_for_alias(k) for k in kinds]
+    made = [
+        pa.bool_() if k == "bool" else pa.float16() if k == "halffloat" else pa.type_for_alias(k)
+        for k in kinds
+    ]
     assert common_dtype(made) == expected
 
 

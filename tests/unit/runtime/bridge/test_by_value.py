@@ -49,9 +49,16 @@ def test_senders_and_fetchers_travel_without_fairlead(tmp_path: Path) -> None:
     for name, text in pickled.items():
         (tmp_path / name).write_bytes(text)
         done = subprocess.run(
-            [sys.executable, "-c", LOAD, tmp_path / name], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", LOAD, tmp_path / name],
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
-        assert done.stdout == "WireError unreachable rank 3 on n1\n", (name, done.stdout, done.stderr)
+        assert done.stdout == "WireError unreachable rank 3 on n1\n", (
+            name,
+            done.stdout,
+            done.stderr,
+        )
 
 
 def _first(run):

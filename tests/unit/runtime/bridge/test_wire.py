@@ -19,7 +19,17 @@ import pytest
 from fairlead.bridge import wire
 from fairlead.bridge.endpoint import Door
 from fairlead.bridge.serve import certified
-from fairlead.bridge.wire import BATCH, CREDIT, JSON, Connection, Endpoint, Listener, Secret, WireError, dial
+from fairlead.bridge.wire import (
+    BATCH,
+    CREDIT,
+    JSON,
+    Connection,
+    Endpoint,
+    Listener,
+    Secret,
+    WireError,
+    dial,
+)
 
 
 class Ranks:
@@ -68,7 +78,10 @@ def endpoint(request, tmp_path) -> Iterator[tuple[Endpoint, Secret]]:
         certificate, key = certified()
         (tmp_path / "c").write_text(certificate)
         (tmp_path / "k").write_text(key)
-        secret, files = Secret(SECRET.token, certificate), (str(tmp_path / "c"), str(tmp_path / "k"))
+        secret, files = (
+            Secret(SECRET.token, certificate),
+            (str(tmp_path / "c"), str(tmp_path / "k")),
+        )
     made = Ranks(secret, files)
     yield (made.endpoint if request.param == "near" else made.far), secret
     made.listener.close()
@@ -135,7 +148,9 @@ def test_strangers_are_turned_away(rank: Ranks, bytes_: bytes) -> None:
     _until(lambda: rank.refused)
 
 
-def test_those_who_say_nothing_are_let_go_and_do_not_keep_others_out(rank: Ranks, monkeypatch) -> None:
+def test_those_who_say_nothing_are_let_go_and_do_not_keep_others_out(
+    rank: Ranks, monkeypatch
+) -> None:
     monkeypatch.setattr(wire, "OPENING_S", 0.5)
     idle = [socket.create_connection(rank.endpoint.address) for _ in range(40)]
     connection = dial(rank.far, SECRET, role="echo")
