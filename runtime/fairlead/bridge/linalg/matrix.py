@@ -84,8 +84,12 @@ class Matrix:
 
     def panels(self) -> Iterator[tuple[int, Any]]:
         """First row and rows of each panel, as ``dtype``."""
-        width = max(self.shape[1] * self.dtype.itemsize, 1)
-        step = max(PANEL_BYTES // width, _LEAST_ROWS)
+        held = (
+            self._local.data.nbytes
+            if self.sparse
+            else self.rows * self.shape[1] * self.dtype.itemsize
+        )
+        step = max(PANEL_BYTES * self.rows // max(held, 1), _LEAST_ROWS)
         for begin in range(0, self.rows, step):
             self.comm.check()
             panel = self._local[begin : begin + step]
