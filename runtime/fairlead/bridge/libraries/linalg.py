@@ -99,7 +99,8 @@ def svd(
         u: (rows, k).
         s: (k,).
         v: (columns, k).
-        residual: the Frobenius norm of ``A V - U S`` relative to that of ``A``.
+        residual: the Frobenius norm of ``A V - U S``, for ``lanczos`` of ``A'U - V S``, relative to that of ``A``; the
+            other one is 0 by the method.
         converged: whether ``lanczos`` reached ``tol``; None for ``randomized``.
     """
     options: dict[str, Any] = {"oversample": oversample, "power_steps": power_steps}

@@ -5,7 +5,7 @@ The image needs the library: ``bridge:scalapack`` has it. A rank that fails here
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 
@@ -19,9 +19,50 @@ def _lacks() -> list[str]:
     return [] if found() else ["libscalapack"]
 
 
+_LETTERS = {8: "d", 4: "s"}  # of double and single, in the names of routines
 LIBRARY = Library(
     "scalapack", "ScaLAPACK: dense matrices in 2-D layout", needs=("numpy", "scipy"), lacks=_lacks
 )
+
+
+@LIBRARY.function
+def matmul(
+    a: Block, b: Block, *, transpose_a: bool = False, transpose_b: bool = False, block: int = 64
+) -> dict[str, Any]:
+    """The product of two matrices or their transposes, by pdgemm: each rank moves a share of both, however large b is.
+
+    Returns:
+        product: dealt evenly over the ranks.
+    """
+    from fairlead.bridge.layout import BlockRows, gathered_rows
+    from fairlead.bridge.linalg.blacs import blacs, call
+
+    left, _ = _local("scalapack.matmul", a, block)
+    right, _ = _local("scalapack.matmul", b, block)
+    dtype = np.result_type(left.dtype, right.dtype)
+    (rows, inner), (height, columns) = _turned(a, transpose_a), _turned(b, transpose_b)
+    if inner != height:
+        _unfit("scalapack.matmul", a, b, inner, height)
+    letters = [b"T" if turned else b"N" for turned in (transpose_a, transpose_b)]
+    one, zero = np.ones(1, dtype), np.zeros(1, dtype)
+    with blacs(a.comm, block) as grid:
+        first = grid.spread(left.astype(dtype, copy=False), gathered_rows(left, a.comm))
+        second = grid.spread(right.astype(dtype, copy=False), gathered_rows(right, a.comm))
+        product = grid.empty(rows, columns, dtype)
+        routine = f"p{_LETTERS[dtype.itemsize]}gemm"
+        call(
+            routine,
+            *letters,
+            rows,
+            columns,
+            inner,
+            one,
+            *first.words,
+            *second.words,
+            zero,
+            *product.words,
+        )
+        return {"product": Rows(grid.gathered(product, BlockRows.even(rows, a.comm.size)))}
 
 
 @LIBRARY.function
@@ -132,10 +173,7 @@ def solve(
     _square("scalapack.solve", a)
     order, count = a.shape[0], b.shape[1]
     if b.shape[0] != order:
-        raise fail(
-            "bridge-shapes", called="scalapack.solve", a=f"{order} × {order}",
-            b=f"{b.shape[0]} × {count}", inner=order, rows=b.shape[0],
-        )  # fmt: skip
+        _unfit("scalapack.solve", a, b, order, b.shape[0])
     there, info = gathered_rows(right, b.comm), np.zeros(1, np.int32)
     with blacs(a.comm, block) as grid:
         matrix = grid.spread(local, gathered_rows(local, a.comm))
@@ -164,7 +202,16 @@ def _local(called: str, a: Block, block: int) -> tuple[Any, str]:
         raise fail("bridge-value", called=called, name="block", value=block, least=1)
     library()
     local = Matrix(a).local
-    return local, {8: "d", 4: "s"}[local.dtype.itemsize]
+    return local, _LETTERS[local.dtype.itemsize]
+
+
+def _turned(a: Block, transposed: bool) -> tuple[int, int]:
+    return (a.shape[1], a.shape[0]) if transposed else a.shape
+
+
+def _unfit(called: str, a: Block, b: Block, inner: int, rows: int) -> NoReturn:
+    sizes = [f"{block.shape[0]} × {block.shape[1]}" for block in (a, b)]
+    raise fail("bridge-shapes", called=called, a=sizes[0], b=sizes[1], inner=inner, rows=rows)
 
 
 def _square(called: str, a: Block) -> None:

@@ -46,7 +46,7 @@ class Points:
         self.matrix, self.comm = matrix, matrix.comm
         mean = matrix.column_means()
         spread = (matrix.norm() ** 2) / max(matrix.shape[0], 1) - mean @ mean
-        self.far = not matrix.sparse and bool(mean @ mean > _FAR * spread)
+        self.far = not matrix.sparse and agreed(matrix.comm, bool(mean @ mean > _FAR * spread))
         self.origin = mean if self.far else np.zeros_like(mean)
         self.squares = np.empty(matrix.rows, matrix.dtype)
         for begin, panel in self.panels():

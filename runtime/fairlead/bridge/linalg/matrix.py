@@ -37,7 +37,7 @@ def total(comm: Collectives, *values: float) -> list[float]:
 
 
 def agreed(comm: Collectives, verdict: bool) -> bool:
-    """What rank 0 has decided, so that no rank leaves a loop alone because of its rounding."""
+    """What rank 0 has decided, so that no rank goes another way because its processor rounds otherwise."""
     return bool(comm.broadcast(np.array([verdict], np.int64), 0)[0])
 
 
@@ -84,8 +84,12 @@ class Matrix:
 
     def panels(self) -> Iterator[tuple[int, Any]]:
         """First row and rows of each panel, as ``dtype``."""
-        width = max(self.shape[1] * self.dtype.itemsize, 1)
-        step = max(PANEL_BYTES // width, _LEAST_ROWS)
+        held = (
+            self._local.data.nbytes
+            if self.sparse
+            else self.rows * self.shape[1] * self.dtype.itemsize
+        )
+        step = max(PANEL_BYTES * self.rows // max(held, 1), _LEAST_ROWS)
         for begin in range(0, self.rows, step):
             self.comm.check()
             panel = self._local[begin : begin + step]
@@ -167,7 +171,9 @@ class Matrix:
             return float(np.sqrt(squares))
         mean = self.mean.astype(np.float64)
         centred = squares - self.shape[0] * float(mean @ mean)
-        if centred < 1e-4 * squares and not self.sparse:  # the digits that matter have cancelled
+        if not self.sparse and agreed(
+            self.comm, centred < 1e-4 * squares
+        ):  # the digits that matter have cancelled
             mine = (panel - self.mean for _, panel in self.panels())
             (centred,) = total(self.comm, sum(float(np.vdot(part, part)) for part in mine))
         return float(np.sqrt(max(centred, 0.0)))

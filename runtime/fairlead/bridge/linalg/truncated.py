@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.bridge.collectives import Collectives
-from fairlead.bridge.linalg.matrix import Matrix, total, whole
+from fairlead.bridge.linalg.matrix import Matrix, agreed, total, whole
 from fairlead.bridge.linalg.tsqr import orthonormal, panel_qr, tsqr
 
 # How ill-conditioned Y may be before A'Q is multiplied out again: it costs that share of the digits.
@@ -28,7 +28,8 @@ class Triplets:
         u: (this rank's rows, k).
         s: (k,), on every rank.
         v: (columns, k), on every rank.
-        residual: the norm of ``A V - U S`` relative to that of ``A``.
+        residual: the norm of ``A V - U S`` or ``A'U - V S`` relative to that of ``A``, of that which is not 0 by the
+            method.
         converged: whether the method ended by its tolerance; None where it has none.
     """
 
@@ -36,7 +37,6 @@ class Triplets:
     s: Any
     v: Any
     residual: float
-    steps: int
     converged: bool | None = None
 
 
@@ -52,12 +52,13 @@ def randomised(
     y, z = matrix.normal(x, keep=True)
     q, r = tsqr(y, comm)
     scale = np.linalg.norm(r, axis=0)
-    if scale.all() and np.linalg.cond(r / scale) < _SAFE_CONDITION[matrix.dtype.itemsize]:
+    limit = _SAFE_CONDITION[matrix.dtype.itemsize]
+    if agreed(comm, bool(scale.all() and np.linalg.cond(r / scale) < limit)):
         projected = np.linalg.solve(r.T.astype(np.float64), z.T).T  # A'Q, from A'Y and Y = Q R
     else:
         projected = matrix.adjoint(q)
     left, s, v = _small_svd(projected, k, comm)
-    return _finished(matrix, q @ left.astype(matrix.dtype), s, v, power_steps)
+    return _finished(matrix, q @ left.astype(matrix.dtype), s, v)
 
 
 def _small_svd(projected: Any, k: int, comm: Collectives) -> tuple[Any, Any, Any]:
@@ -80,17 +81,19 @@ def _small_svd(projected: Any, k: int, comm: Collectives) -> tuple[Any, Any, Any
     return left, s[0], v
 
 
-def _finished(
-    matrix: Matrix, u: Any, s: Any, v: Any, steps: int, converged: bool | None = None
-) -> Triplets:
+def _finished(matrix: Matrix, u: Any, s: Any, v: Any, converged: bool | None = None) -> Triplets:
     """With signs fixed, and the residual of what is returned, in its type."""
     rows = np.argmax(np.abs(v), axis=0)
     signs = np.where(v[rows, np.arange(v.shape[1])] < 0, -1, 1).astype(matrix.dtype)
     u, v, s = u * signs, v.astype(matrix.dtype) * signs, s.astype(matrix.dtype)
-    rest = matrix.apply(v) - u * s
-    (squares,) = total(matrix.comm, float(np.vdot(rest, rest)))
+    if converged is None:
+        rest = matrix.apply(v) - u * s
+        (squares,) = total(matrix.comm, float(np.vdot(rest, rest)))
+        left_over = float(np.sqrt(squares))
+    else:  # of Lanczos, whose A V is U S
+        left_over = float(np.linalg.norm(matrix.adjoint(u) - v * s))
     norm = matrix.norm()
-    return Triplets(u, s, v, float(np.sqrt(squares)) / norm if norm else 0.0, steps, converged)
+    return Triplets(u, s, v, left_over / norm if norm else 0.0, converged)
 
 
 def lanczos(
@@ -115,7 +118,7 @@ def lanczos(
     dtype = matrix.dtype
     u = space.u[:, :width] @ left[:, :k].astype(dtype)
     v = space.v[:, :width] @ right[:, :k].astype(dtype)
-    return _finished(matrix, u, s[:k], v, restarts, done)
+    return _finished(matrix, u, s[:k], v, done)
 
 
 class _Space:

@@ -64,7 +64,7 @@ def triangle(matrix: Matrix, beside: Any, comm: Collectives) -> Any:
     for begin in range(0, len(local), step):
         comm.check()
         rows = np.hstack([local[begin : begin + step], beside[begin : begin + step]])
-        r = np.linalg.qr(np.vstack([r, rows]), mode="r")
+        r = _triangle_of(np.asfortranarray(np.vstack([r, rows])))
     heights, _, r, _ = _up(r, comm)
     r = r if comm.rank == 0 else np.empty((heights[0], width), r.dtype)
     return comm.broadcast(np.ascontiguousarray(r), 0)
@@ -87,8 +87,7 @@ def panel_qr(local: Any) -> tuple[Any, Any]:
     height = max(4 * columns, PANEL_BYTES // (4 * max(columns, 1) * local.dtype.itemsize))
     count = rows // height
     if columns == 0 or columns > _NARROW or count < 2:
-        q, r = np.linalg.qr(local)
-        return q, r
+        return _qr(local)
     head = count * height
     panels = local[:head].reshape(count, height, columns)
     qs, rs = np.linalg.qr(panels)
@@ -99,6 +98,26 @@ def panel_qr(local: Any) -> tuple[Any, Any]:
     np.matmul(qs, blocks, out=q[:head].reshape(count, height, -1))
     np.matmul(tail_q, joined[count * columns :], out=q[head:])
     return q, r
+
+
+def _qr(local: Any) -> tuple[Any, Any]:
+    """Thin QR. SciPy gives LAPACK the work space for its blocks, NumPy does not."""
+    from scipy.linalg import qr
+
+    q, r = qr(local, mode="economic", check_finite=False) if local.size else np.linalg.qr(local)
+    return q, r
+
+
+def _triangle_of(rows: Any) -> Any:
+    """R alone, in place of the rows; by the recursive kernel, which is faster than the one that can give Q."""
+    from scipy.linalg import get_lapack_funcs
+
+    count = min(rows.shape)
+    if count == 0:
+        return np.zeros((0, rows.shape[1]), rows.dtype)
+    (geqrt,) = get_lapack_funcs(("geqrt",), (rows,))
+    factored = geqrt(min(64, count), rows, overwrite_a=1)[0]
+    return np.triu(factored[:count])
 
 
 def _up(r: Any, comm: Collectives) -> tuple[list[int], list[_Step], Any, int]:
