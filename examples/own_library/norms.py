@@ -1,6 +1,7 @@
 """A C function on the ranks of `fairlead bridge`: its library, in one file.
 
-$ fairlead run -n 1 --bind examples bridge -- true
+$ mpicc -shared -fPIC -O2 -o norms.so norms.c -lm
+$ fairlead bridge serve -n 2 --bind $PWD --env PYTHONPATH=$PWD bridge
 """
 
 import ctypes

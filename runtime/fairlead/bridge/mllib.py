@@ -210,4 +210,6 @@ def _with_array(dataset: Any, source: str, target: str, by: np.ndarray) -> Any:
         return pd.Series(list(np.stack(column.to_numpy()).astype(float) @ by))
 
     product.__annotations__ = {"column": pd.Series, "return": pd.Series}  # which Spark reads
-    return dataset.withColumn(target, pandas_udf(product, "array<double>")(_arrays(dataset, source)))
+    return dataset.withColumn(
+        target, pandas_udf(product, "array<double>")(_arrays(dataset, source))
+    )

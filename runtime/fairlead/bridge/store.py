@@ -32,9 +32,8 @@ class Held:
             if _is_sparse(self.local)
             else (self.local,)
         )
-        return sum(part.nbytes for part in parts) + (
-            self.index.nbytes if self.index is not None else 0
-        )
+        index = self.index.nbytes if self.index is not None else 0
+        return int(sum(part.nbytes for part in parts) + index)
 
 
 def _is_sparse(local: Any) -> bool:

@@ -182,7 +182,7 @@ def _in_background(flags: ServeFlags) -> int:
             return process.returncode
         time.sleep(0.1)
     process.terminate()
-    raise fail("bridge-not-started", name=flags.name or "the session", seconds=_START_S, log=log)
+    raise fail("bridge-not-ready", seconds=_START_S, log=log)
 
 
 def _session_json(found: sessions.Found) -> dict[str, Any]:

@@ -123,7 +123,13 @@ class Training:
         return self.cluster.job(self.number)
 
     def over(self) -> bool:
-        return self.job()["JobState"] in ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT", "CANCELLED")
+        return self.job()["JobState"] in (
+            "COMPLETED",
+            "FAILED",
+            "NODE_FAIL",
+            "TIMEOUT",
+            "CANCELLED",
+        )
 
     def ranks(self) -> dict[str, int]:
         """The processes of the ranks, by the name of their node."""

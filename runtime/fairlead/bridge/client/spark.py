@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 _ANSWER = "partition int, attempt long, rows long, place int, bytes long, serialise_s double, send_s double, receive_s double, error string"
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 # Spark's own retry may not meet these; others are reported as rows, so that the driver can explain them.
-_PASSING = ("lost", "unreachable", "refused", "silent", "checksum")
+_PASSING = (
+    "bridge-lost",
+    "bridge-unreachable",
+    "bridge-refused",
+    "bridge-silent",
+    "bridge-checksum",
+)
 
 
 def send_spark(session: Session, frame: Any, options: SendOptions) -> Matrix:
@@ -120,7 +126,7 @@ def _dtype(kinds: list[str], names: list[str]) -> str:
              "tinyint": "int32", "boolean": "int32"}  # fmt: skip
     for name, kind in zip(names, kinds, strict=False):
         if kind not in known:
-            raise WireError("column-type", column=name, kind=kind)
+            raise WireError("bridge-column-type", column=name, kind=kind)
     found = {known[kind] for kind in kinds}
     if len(found) == 1:
         return found.pop()

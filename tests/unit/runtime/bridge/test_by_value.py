@@ -54,7 +54,7 @@ def test_senders_and_fetchers_travel_without_fairlead(tmp_path: Path) -> None:
             text=True,
             timeout=60,
         )
-        assert done.stdout == "WireError unreachable rank 3 on n1\n", (
+        assert done.stdout == "WireError bridge-unreachable rank 3 on n1\n", (
             name,
             done.stdout,
             done.stderr,
@@ -69,6 +69,6 @@ def _first(run):
 
 def _loaded(run):
     """It needs a task's context; that all it refers to is there is what counts."""
-    error = run.__globals__["WireError"]("unreachable", who="rank 3 on n1")
+    error = run.__globals__["WireError"]("bridge-unreachable", who="rank 3 on n1")
     assert callable(run.__globals__["_chunks"])
     raise error

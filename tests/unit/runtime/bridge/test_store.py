@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing() -> None:
 def test_a_stream_that_is_cut_leaves_nothing() -> None:
     def cut():
         yield piece((1, 2))
-        raise WireError("lost", who="a client", reason="it is gone")
+        raise WireError("bridge-lost", who="a client", reason="it is gone")
 
     store = made()
     with pytest.raises(WireError):
