@@ -87,7 +87,8 @@ class Sending:
             for data, index in chunks:
                 before, size, number = time.perf_counter(), rows.bytes, rows.rows
                 if self.form.sparse:
-                    rows.sparse(*data, index=index)
+                    indptr, indices, values = data
+                    rows.sparse(indptr, indices, values, index)
                 else:
                     rows.dense(data, index)
                 sending += time.perf_counter() - before
