@@ -130,7 +130,7 @@ _LINE = {"command_line": str, "dry_run?": bool}
 _KEY = {"key": str | None, "public": str, "private?": str, "dry_run": bool}
 _REMOVED = {"images": [Stored], "unpacked": [str], "bytes": int, "dry_run": bool}
 _SESSION = {
-    "name": str, "image": str, "version": str, "pid": int, "host": str, "started": float, "tls": bool, "ranks": int,
+    "name": str, "image": str, "fairlead": str, "pid": int, "host": str, "started": float, "tls": bool, "ranks": int,
     "folder": str,
 }  # fmt: skip
 _MATRIX = {
