@@ -65,6 +65,7 @@ class Record:
         name: what that plugin calls its network.
         interface: of the plugin, the N of ``ncclNetPlugin_vN``; 0 where NCCL does not say.
         asked: what NCCL_NET_PLUGIN asked for.
+        tuner: the external tuner in use, by its name or its file; "" when there is none.
         release: of aws-ofi-nccl.
         libfabric: its version.
         provider: libfabric's, ``tcp;ofi_rxm``.
@@ -88,6 +89,7 @@ class Record:
     name: str = ""
     interface: int = 0
     asked: str = ""
+    tuner: str = ""
     release: str = ""
     libfabric: str = ""
     provider: str = ""
@@ -139,8 +141,9 @@ _CAUSES = tuple(
     )
 )  # fmt: skip
 _FACTS = {
-    "asked": re.compile(r"(?:NET/Plugin ?: )?(?:Plugin name set by env to|NCCL_NET_PLUGIN set by environment to) (\S+?)\.?$"),
+    "asked": re.compile(r"(?<!TUNER/Plugin: )(?:NET/Plugin ?: )?(?:Plugin name set by env to|NCCL_NET_PLUGIN set by environment to) (\S+?)\.?$"),
     "plugin": re.compile(r"Successfully loaded external (?:network )?plugin (.+)$"),
+    "tuner": re.compile(r"(?:Using tuner plugin:? '?|Successfully loaded external tuner plugin )([^']+?)'?$"),
     "release": re.compile(r"NET/OFI Initializing aws-ofi-nccl (\S+)"),
     "libfabric": re.compile(r"NET/OFI Using Libfabric version (\d+\.\d+)"),
     "protocol": re.compile(r"NET/OFI Using transport protocol (\w+)"),

@@ -216,6 +216,7 @@ def _named(records: Sequence[Record]) -> str:
             ("libfabric ", record.libfabric),
             ("provider ", record.provider),
             ("devices: ", record.nics),
+            ("tuner ", record.tuner),
             ("", " ".join(record.devices)),
         )
         details = ", ".join(f"{name}{value}" for name, value in facts if value)

@@ -75,10 +75,33 @@ def net_versions(library: NcclLibrary) -> tuple[int, ...]:
     if asked := library.asks.get("net"):
         return asked
     found = row(library.version)
-    return tuple(range(found.net[0], found.net[1] + 1)) if found else ()
+    return _every(found.net) if found else ()
+
+
+def tuner_versions(library: NcclLibrary) -> tuple[int, ...]:
+    """The versions of the tuner interface that a library knows, ascending; empty if it has none, or unknown."""
+    if asked := library.asks.get("tuner"):
+        return asked
+    found = row(library.version)
+    return _every(found.tuner) if found and found.tuner and not library.asks else ()
+
+
+def _every(versions: Range) -> tuple[int, ...]:
+    return tuple(range(versions[0], versions[1] + 1))
 
 
 def common(library: NcclLibrary, plugin: NetPlugin) -> int:
     """The newest version of the net interface that both know; 0 if there is none, or the library's are unknown."""
     both = set(net_versions(library)).intersection(plugin.interfaces.get("net", ()))
     return max(both, default=0)
+
+
+def common_tuner(library: NcclLibrary, plugin: NetPlugin) -> int:
+    """The newest version of the tuner interface that both know; 0 if there is none."""
+    both = set(tuner_versions(library)).intersection(plugin.interfaces.get("tuner", ()))
+    return max(both, default=0)
+
+
+def may_tune(library: NcclLibrary, plugin: NetPlugin) -> bool:
+    """Whether a tuner serves a library; for one of unknown version it may, and does no harm if not."""
+    return bool(common_tuner(library, plugin)) or not (library.version or library.asks)

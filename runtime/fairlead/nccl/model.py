@@ -30,6 +30,7 @@ class HostNetwork:
         modules: what its libfabric or UCX opens at run time.
         names: every name in its folder that leads to it.
         named: the value of the shell's NCCL_NET_PLUGIN, as a module sets it, if that is a path of this plugin.
+        tuner: the plugin by which NCCL chooses algorithms for this network: a file next to it, or itself.
     """
 
     plugin: NetPlugin
@@ -40,11 +41,13 @@ class HostNetwork:
     modules: tuple[Plugins, ...] = ()
     names: tuple[str, ...] = ()
     named: str = ""
+    tuner: NetPlugin | None = None
 
     @property
     def parts(self) -> tuple[Elf, ...]:
         """Every ELF file of it, without modules."""
-        return (self.plugin.elf, *self.closure)
+        own = (self.tuner.elf,) if self.tuner and self.tuner.path != self.plugin.path else ()
+        return (self.plugin.elf, *own, *self.closure)
 
 
 @dataclass(frozen=True)

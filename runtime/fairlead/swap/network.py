@@ -2,8 +2,8 @@
 
 The rules of the folder, each from a failure:
 
-* ``lib`` holds the plugin under every name that NCCL, RCCL or a site's script asks for, and nothing else: releases before
-  2.21 find it by LD_LIBRARY_PATH, so that this folder may be on it and nothing leaks from it;
+* ``lib`` holds the plugin under every name that NCCL, RCCL or a site's script asks for, its tuner, and nothing else:
+  releases before 2.21 find it by LD_LIBRARY_PATH, so that this folder may be on it and nothing leaks from it;
 * ``dep`` holds what it needs, found by the DT_RPATH of the copies only;
 * what the staged MPI brings too is left out, since a process maps one library of a name: that of the MPI;
 * names that the plugin opens without a version, ``libcuda.so``, are stubs that lead to those that containers have.
@@ -21,10 +21,17 @@ from fairlead.elf.facts import Elf, ImageFacts
 from fairlead.elf.mpi_symbols import GLIBC_PIECES, RUNTIME_PIECES
 from fairlead.elf.stub import MACHINES
 from fairlead.nccl.checks.model import Case
-from fairlead.nccl.decide import FILE_FOLDER, Decision, decide, settings, staged_name
-from fairlead.nccl.interfaces import net_versions
-from fairlead.nccl.model import MOUNT, Ask, HostNetwork, NcclPlan
-from fairlead.nccl.selection import names_staged
+from fairlead.nccl.decide import (
+    FILE_FOLDER,
+    Decision,
+    decide,
+    settings,
+    staged_name,
+    tuner_name,
+)
+from fairlead.nccl.interfaces import common_tuner, net_versions
+from fairlead.nccl.model import MOUNT, Ask, HostNetwork, NcclPlan, NetPlugin
+from fairlead.nccl.selection import TUNER, names_staged
 from fairlead.swap.glibc import host_glibc
 from fairlead.swap.model import MOUNT as MPI_MOUNT
 from fairlead.swap.model import Bind, Line, Plan, StagedFile, Staging, Stub
@@ -152,6 +159,9 @@ def _layout(
     name = staged_name(host)
     files = [StagedFile(plugin.path, f"lib/{name}")]
     lines = [Line("stage", name, "the network plugin itself", plugin.path)]
+    if tuner := _own_tuner(decision, host):
+        files.append(StagedFile(tuner.path, f"lib/{tuner_name(host)}"))
+        lines.append(Line("stage", tuner_name(host), _why_tuner(decision, tuner), tuner.path))
     for elf, place, why in _closure(draft, host):
         files += [StagedFile(elf.path, place)] if place else []
         lines.append(Line("stage" if place else "left out", place or elf.name, why, elf.path))
@@ -183,6 +193,19 @@ def _layout(
     staged = tuple(sorted({file.target: file for file in files}.values(), key=lambda f: f.target))
     key = _key(host, staged, aliases, stubs)
     return Staging(key, staged, tuple(aliases), (), stubs), tuple(lines)
+
+
+def _own_tuner(decision: Decision, host: HostNetwork) -> NetPlugin | None:
+    """The tuner that is a file of its own and serves the image's NCCL."""
+    own = host.tuner is not None and host.tuner.path != host.plugin.path
+    return host.tuner if own and TUNER in decision.env else None
+
+
+def _why_tuner(decision: Decision, tuner: NetPlugin) -> str:
+    assert decision.library is not None
+    version = common_tuner(decision.library, tuner)
+    by = f", by version v{version} of the tuner interface" if version else ""
+    return f"the network's tuner{by}"
 
 
 def _closure(draft: Draft, host: HostNetwork) -> Iterator[tuple[Elf, str, str]]:
