@@ -139,7 +139,9 @@ def test_image_of_unknown_nccl_gets_the_tuner() -> None:
 
 
 def test_glibc_of_the_tuner_counts_too() -> None:
-    newer = replace(tuner_of(), elf=Elf(TUNER, "x64", "libnccl-ofi-tuner.so", needs={"GLIBC": "2.99"}))
+    newer = replace(
+        tuner_of(), elf=Elf(TUNER, "x64", "libnccl-ofi-tuner.so", needs={"GLIBC": "2.99"})
+    )
     plan = gpu_plan(asked=asked(replace(network(), tuner=newer)))
     assert TUNER in found(plan)["nccl-glibc"]
 
