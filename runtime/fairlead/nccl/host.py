@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from fairlead.base.errors import fail
@@ -43,6 +44,11 @@ _COMMON_LIBRARIES = (
     "/soft/libraries/hwloc/lib",
 )
 _DEVICES = ("/dev/cxi[0-9]*", "/dev/infiniband/uverbs[0-9]*", "/dev/gdrdrv")
+# What engines bring for GPUs, as far as programs that compute load it; source: Apptainer's nvliblist.conf, rocmliblist.conf.
+DRIVERS = {
+    "nvidia": ("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1", "libOpenCL.so.1"),
+    "amd": ("libdrm.so.2", "libdrm_amdgpu.so.1", "libnuma.so.1", "libpci.so.3", "libOpenCL.so.1"),
+}
 # A container has them from its engine or from the image: another driver than the kernel's own fails.
 OF_CONTAINER = re.compile(
     r"lib(cuda|cudart|nvidia-\w+|nvcuvid|amdhip64|hsa-runtime64|rocm_smi64|amd_smi|hsakmt)\.so"
@@ -119,6 +125,7 @@ def discover(
         gone=tuple(p for p in rules.folders if not matches((p,), environ, root)),
         devices=tuple(path for pattern in _DEVICES for path in view.matching(pattern)),
         user_conf=_user_conf(view, environ),
+        drivers=tuple(_drivers(root)),
     )
 
 
@@ -143,6 +150,19 @@ def _candidates(
         for folder in folders:
             for file in _plugins_in(folder):
                 yield file, why
+
+
+def _drivers(root: Path) -> Iterator[Elf]:
+    """The first of each name and processor, as the loader's cache has them."""
+    seen = set[tuple[str, str]]()
+    folders = system_folders(root)
+    for name in dict.fromkeys(chain.from_iterable(DRIVERS.values())):
+        for folder in folders:
+            with suppress(NotElf, OSError):
+                elf = reader.read((folder / name).resolve(strict=True))
+                if (name, elf.machine) not in seen:
+                    seen.add((name, elf.machine))
+                    yield elf
 
 
 def _is_named(path: Path, value: str) -> bool:

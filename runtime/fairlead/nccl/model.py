@@ -62,6 +62,7 @@ class HostNccl:
         gpu: vendor of the GPUs; empty: none, or unknown.
         gpu_model, driver: as the kernel has them; empty if unknown.
         user_conf: what ``~/.nccl.conf`` or ``$NCCL_CONF_FILE`` sets.
+        drivers: libraries of GPU drivers, and what those need, which engines bring into a container.
     """
 
     networks: tuple[HostNetwork, ...] = ()
@@ -72,6 +73,7 @@ class HostNccl:
     gpu_model: str = ""
     driver: str = ""
     user_conf: Mapping[str, str] = field(default_factory=dict)
+    drivers: tuple[Elf, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,7 @@ class Ask:
         fabric: the kind of the network between nodes, as profiles name it; ``none`` if there is none.
         job: network options of the job and of the launcher.
         gpu_mpi: MPI sends from GPU to GPU.
+        injects: the engine is asked to bring the host's GPU libraries into the container: ``--nv``, ``--rocm``.
         mpi_providers: those of the libfabric that the host's MPI brings; empty if it brings none, or unknown.
     """
 
@@ -101,6 +104,7 @@ class Ask:
     fabric: str = "none"
     job: tuple[str, ...] = ()
     gpu_mpi: bool = False
+    injects: bool = False
     mpi_providers: tuple[str, ...] = ()
 
     @property
