@@ -46,7 +46,12 @@ _COMMON_LIBRARIES = (
 _DEVICES = ("/dev/cxi[0-9]*", "/dev/infiniband/uverbs[0-9]*", "/dev/gdrdrv")
 # What engines bring for GPUs, as far as programs that compute load it; source: Apptainer's nvliblist.conf, rocmliblist.conf.
 DRIVERS = {
-    "nvidia": ("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1", "libOpenCL.so.1"),
+    "nvidia": (
+        "libcuda.so.1",
+        "libnvidia-ml.so.1",
+        "libnvidia-ptxjitcompiler.so.1",
+        "libOpenCL.so.1",
+    ),
     "amd": ("libdrm.so.2", "libdrm_amdgpu.so.1", "libnuma.so.1", "libpci.so.3", "libOpenCL.so.1"),
 }
 # A container has them from its engine or from the image: another driver than the kernel's own fails.

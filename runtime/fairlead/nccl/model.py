@@ -126,6 +126,7 @@ class NcclPlan:
         providers: accepted providers of libfabric; empty: any.
         file: the plugin's path in the container.
         devices: the host's devices that the plugin opens: ``/dev/cxi0``.
+        gdr: the site has GPUDirect RDMA between nodes, and NCCL's log must not say otherwise.
     """
 
     library: NcclLibrary
@@ -138,3 +139,4 @@ class NcclPlan:
     providers: tuple[str, ...] = ()
     file: str = ""
     devices: tuple[str, ...] = ()
+    gdr: bool = False

@@ -79,6 +79,7 @@ def expected_of(plan: Plan) -> Expected | None:
         inode,
         network.interface,
         library=network.library.path,
+        nics_gdr=network.gdr and plan.nccl_ask.nodes != 1,
     )
     if plan.nccl_ask.nodes == 1 and not {_NET} & {*network.env, *plan.nccl_ask.user}:
         # There the plugin need not find a network, and the plan lets NCCL do without.

@@ -226,6 +226,10 @@ class NcclSection(Section):
     )
     interfaces: Words = key("prefixes of the interfaces that NCCL starts on", ())
     single_node: bool = key("whether NCCL_NET is set for runs on a single node too", False)
+    gdr: bool = key(
+        "whether NCCL reaches the GPUs' memory by GPUDirect RDMA between nodes; a run where its log says otherwise ends",
+        False,
+    )
     env: NcclVariables = key("variables to set for NCCL and the libfabric under its plugin", dict)
     directives: Words = key("options of a job that the variables need to take effect", ())
     annotations: Annotations = key("annotations by which the site's engine brings the plugin", dict)

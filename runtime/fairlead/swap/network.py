@@ -65,6 +65,7 @@ def with_network(draft: Draft) -> Draft:
         providers=inputs.nccl.rules.providers,
         file=f"{FILE_FOLDER}/{staged_name(decision.host)}",
         devices=inputs.nccl.host.devices if inputs.nccl.host else (),
+        gdr=inputs.nccl.rules.gdr,
     )
     why = "the staged network plugin, seen in the container"
     lines = (

@@ -222,7 +222,7 @@ def test_discover_a_plugin_replaced_is_read_again(tmp_path: Path) -> None:
 
 
 def test_discover_libraries_of_the_gpus_driver_with_what_they_need(tmp_path: Path) -> None:
-    code = "#include <stdio.h>\nint init(void) { return puts(\"\"); }"
+    code = '#include <stdio.h>\nint init(void) { return puts(""); }'
     compiled(tmp_path / "usr/lib/libcuda.so.550.54", code, "-Wl,-soname,libcuda.so.1")
     (tmp_path / "usr/lib/libcuda.so.1").symlink_to("libcuda.so.550.54")
     compiled(tmp_path / "opt/elsewhere/libnvidia-ml.so.1", code)
