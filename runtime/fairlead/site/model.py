@@ -113,7 +113,7 @@ class MpiHere:
         vendor, family: empty if the site offers several.
         search: of several matches, the highest version. fairlead identifies the library from its file.
         variable: set once a module is loaded.
-        replaces: ``mpi``, ``libfabric`` below it, or ``none`` if images run their own MPI.
+        replaces: ``mpi``, a library below it such as ``libfabric``, or ``none`` if images run their own MPI.
         level, glibc: empty if unknown.
     """
 
