@@ -16,6 +16,7 @@ from tests.support.recorded import CACHE, HYDRA, NO_FILES, ROOT_ENGINE, SITE, im
 
 from fairlead.base.errors import Severity
 from fairlead.cli.options import Planning
+from fairlead.cli.show import swap_line
 from fairlead.elf.carried.registry import LIBRARIES
 from fairlead.elf.facts import Elf, ImageFacts
 from fairlead.elf.patchelf import find_patchelf
@@ -27,6 +28,7 @@ from fairlead.site.model import NcclSite
 from fairlead.swap import checks, staging
 from fairlead.swap.model import CARRIED_MOUNT, Inputs, Plan, Request
 from fairlead.swap.plan import plan
+from fairlead.swap.why_not import why_not
 
 FABRIC = LIBRARIES.get("libfabric")
 VERSIONS = "FABRIC_1.0 { global: fi_*; };\nFABRIC_1.7 { global: more; } FABRIC_1.0;\n"
@@ -219,6 +221,14 @@ def test_staged_folder_finds_its_own_libraries(tmp_path: Path) -> None:
     assert re.search(rf"RPATH.*{CARRIED_MOUNT}/lib:{CARRIED_MOUNT}/dep", dynamic.stdout)
     [known] = [k for k in closure.libraries(made, tmp_path / "cache") if k.stem == "libfabric"]
     assert known.inode == library.stat().st_ino and not known.loose
+
+
+def test_words_for_people_name_it() -> None:
+    made = planned(carried())
+    assert swap_line(made).endswith("; libfabric of the host below it")
+    [line] = why_not(made, "libfabric.so.1")
+    assert line.kind == "staged" and line.what == f"{CARRIED_MOUNT}/lib/libfabric.so.1"
+    assert "carry" in {line.kind for line in made.lines}
 
 
 def test_proof_another_library_than_the_hosts_is_named() -> None:
