@@ -20,7 +20,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,11 @@ def shown(path: str, folder: Path) -> str:
     return f"/usr/lib/{Path(path).name}"
 
 
+def named(plugin: Path) -> Path:
+    """The plugin's file in the folder that its own build installs."""
+    return sorted(plugin.glob("libnccl-net*.so*"))[0]
+
+
 def libraries(folder: Path) -> Iterator[tuple[Path, NcclLibrary]]:
     for path in sorted(folder.glob("nccl/*/libnccl.so.2")):
         library = nccl_symbols.library(path, reader.read(path))
@@ -85,8 +90,7 @@ def cuda(work: Path, runtime: str) -> Path:
 def network(folder: Path, plugin: Path, fabric: Path) -> HostNetwork:
     path = f"{fabric}:{folder / 'hwloc/lib'}"
     environ = {"LD_LIBRARY_PATH": path}
-    named = next(iter(sorted(plugin.glob("libnccl-net*.so*"))))
-    [found] = discover(NcclRules(), Machine(environ), environ, named=str(named)).networks
+    [found] = discover(NcclRules(), Machine(environ), environ, named=str(named(plugin))).networks
     made = replace(
         found,
         plugin=replace(
@@ -114,8 +118,7 @@ def driven(plugin: Path, folder: Path, fabric: Path, standin: Path) -> Wire:
         "FI_PROVIDER": "tcp",
         "OFI_NCCL_PROTOCOL": "SENDRECV",
     }
-    named = next(iter(sorted(plugin.glob("libnccl-net*.so*"))))
-    return wire(str(named), Settings(count=0, wait_s=20, limit_s=30), environ=environ)
+    return wire(str(named(plugin)), Settings(count=0, wait_s=20, limit_s=30), environ=environ)
 
 
 def loaded(done: Wire, folder: Path) -> dict[str, Any]:
@@ -132,7 +135,7 @@ def loaded(done: Wire, folder: Path) -> dict[str, Any]:
     }
 
 
-def symbols(plugin: Path, versions: Iterator[int], path: str) -> list[int]:
+def symbols(plugin: Path, versions: Sequence[int], path: str) -> list[int]:
     """Those of some versions that the loader finds in it."""
     code = (
         "import ctypes, json, sys\n"
@@ -141,9 +144,9 @@ def symbols(plugin: Path, versions: Iterator[int], path: str) -> list[int]:
     )
     argv = [sys.executable, "-c", code, str(plugin), *map(str, versions)]
     done = subprocess.run(
-        argv, env={"LD_LIBRARY_PATH": path}, capture_output=True, text=True, check=True
+        argv, env={"LD_LIBRARY_PATH": path}, capture_output=True, text=True, check=False
     )
-    return list(json.loads(done.stdout))
+    return list(json.loads(done.stdout)) if done.returncode == 0 else []
 
 
 def picked(library: Path, plugin: Path, path: str, work: Path) -> int:
@@ -169,7 +172,7 @@ def picked(library: Path, plugin: Path, path: str, work: Path) -> int:
     asked = [int(n) for n in re.findall(r"symbol=ncclNetPlugin_v(\d+);", text)]
     if not asked:
         return 0
-    there = symbols(plugin, iter(asked), path)
+    there = symbols(plugin, asked, path)
     return asked[-1] if asked[-1] in there else 0
 
 
@@ -182,16 +185,15 @@ def record(folder: Path, work: Path) -> dict[str, Any]:
     good = folder / "libfabric/bookworm/lib"
     takes = []
     for path, library in every:
-        knows = sources[library.version]
         for plugin in plugins:
-            file = next(iter(sorted(plugin.glob("libnccl-net*.so*"))))
+            file = named(plugin)
             where = f"{cuda(work, library.runtime)}:{good}:{folder / 'hwloc/lib'}"
-            both = folder / "with-every-cuda"
-            where = f"{where}:{both}"  # the interface is asked for where the plugin can be loaded
             if reader.version_key(library.version)[:2] <= _LAST_TO_SHOW:
                 taken, how = picked(path, file, where, work), "NCCL's own choice"
+            elif knows := sources.get(library.version):
+                taken, how = max(symbols(file, knows, where), default=0), "the names in its sources"
             else:
-                taken, how = max(symbols(file, iter(knows), where), default=0), "its sources' names"
+                taken, how = max(symbols(file, library.asks["net"], where), default=0), "its file"
             takes.append([library.version, library.runtime, plugin.parent.name, taken, how])
     loads = [
         [
@@ -207,7 +209,7 @@ def record(folder: Path, work: Path) -> dict[str, Any]:
     return {
         "glibc": os.confstr("CS_GNU_LIBC_VERSION").split()[-1],
         "libraries": [
-            {**to_json(replace(one, path="/opt/nccl/libnccl.so.2", elf=Elf("/opt/nccl/libnccl.so.2", one.elf.machine, one.soname))), "source": sources[one.version]}
+            {**to_json(replace(one, path="/opt/nccl/libnccl.so.2", elf=Elf("/opt/nccl/libnccl.so.2", one.elf.machine, one.soname))), "source": sources.get(one.version, [])}
             for _, one in every
         ],
         "networks": {
