@@ -77,8 +77,9 @@ def _network(
     names = wanted_of(kind, rules)
     if kind and names and network.providers and not set(names).intersection(network.providers):
         has, wanted = ", ".join(network.providers), " or ".join(names)
-        given = {"fabric": FABRICS[kind], "has": has, "wanted": wanted}
-        yield ill("nccl-plugin-off-fabric", plugin=plugin, **given)
+        yield ill(
+            "nccl-plugin-off-fabric", plugin=plugin, fabric=FABRICS[kind], has=has, wanted=wanted
+        )
 
 
 def _driven(world: World, site: Site | None, there: HostNccl) -> Diagnosis:
@@ -90,10 +91,9 @@ def _driven(world: World, site: Site | None, there: HostNccl) -> Diagnosis:
     first = driven.findings[0]
     # Without GPUs the plugin may have nothing to start on; before a job, no network of its own.
     compute = in_job(world.environ) or (site is not None and site.scheduler.kind == "none")
-    given = {"plugin": network.plugin, "what": first.what, "why": first.why}
     if there.gpu and compute:
-        return ill("nccl-driven", **given)
-    return note("nccl-not-driven", **given)
+        return ill("nccl-driven", plugin=network.plugin, what=first.what, why=first.why)
+    return note("nccl-not-driven", plugin=network.plugin, what=first.what, why=first.why)
 
 
 CHECK = Check(
