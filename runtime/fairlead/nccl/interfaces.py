@@ -1,7 +1,8 @@
 """Which versions of its plugins' interfaces each release of NCCL knows.
 
 A plugin exports one ``ncclNetPlugin_vN`` for each version that it serves; NCCL takes the newest that it knows. RCCL
-keeps NCCL's symbols and its version numbers. Source: the tags of NVIDIA/nccl, v2.8.4-1 to v2.30.7-1, ``src/``.
+keeps NCCL's symbols and its version numbers. Sources: the tags of NVIDIA/nccl, v2.8.4-1 to v2.30.7-1, ``src/``; for
+2.32, what the library of its wheel asks for.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ ROWS = (
     Row("2.29.7", (6, 11), tuner=(2, 5), profiler=(1, 6), gin=(11, 12)),
     Row("2.30.0", (6, 12), tuner=(2, 6), profiler=(1, 6), gin=(11, 13)),
     Row("2.30.7", (6, 12), tuner=(2, 6), profiler=(1, 6), gin=(13, 14)),
+    Row("2.32.0", (6, 12), tuner=(2, 6), profiler=(1, 7), gin=(13, 14)),
 )
-NEWEST = "2.30"  # the last release whose sources the table was read from
+NEWEST = "2.32"  # the last release that the table is known to be true of
 
 
 def row(version: str) -> Row | None:

@@ -209,7 +209,7 @@ def unknown_version() -> Plan:
 
 
 def newer_than_known() -> Plan:
-    return gpu_plan(gpu_image("2.31.1"), asked())
+    return gpu_plan(gpu_image("2.33.1"), asked())
 
 
 def two_nccls() -> Plan:
@@ -284,7 +284,7 @@ def tcp_alone() -> Plan:
     ("make", "check", "words"),
     [
         (unknown_version, "nccl-interface", ["not known", "NCCL_DEBUG=INFO"]),
-        (newer_than_known, "nccl-interface", ["2.31.1", "v11"]),
+        (newer_than_known, "nccl-interface", ["2.33.1", "v11"]),
         (two_nccls, "nccl-several", ["NCCL 2.27.5", "NCCL 2.19.3"]),
         (two_in_use, "nccl-several", ["/opt/a.so", "does not serve NCCL 2.11.4"]),
         (job_without_option, "nccl-job-network", ["--network=disable_rdzv_get"]),
