@@ -92,3 +92,15 @@ def test_debians_libfabric_is_judged_by_its_versions(tmp_path: Path) -> None:
     assert done.returncode == 121
     [finding] = [f for f in answer(done)["findings"] if "glibc" in f["what"]]
     assert finding["check"] == "carried" and "GLIBC_2.3" in finding["why"]
+
+
+@pytest.mark.full
+def test_open_mpi_5_of_the_image_maps_the_hosts_libfabric(tmp_path: Path) -> None:
+    command = (
+        "run", "-n", "2", "--json", "--mpi", "container", "--carry", "libfabric", "--launcher",
+        hosts.openmpi() / "bin/mpiexec", hosts.image("mpi-base:openmpi"), "--", "python3", "-c", MAPPED,
+    )  # fmt: skip
+    done = fairlead(*command, env={"LD_LIBRARY_PATH": str(of_mpich(tmp_path)), **hosts.AS_ROOT})
+    text = done.stdout + done.stderr
+    assert done.returncode == 0, text
+    assert text.count(f" 3 {STAGED}") == 2 and "Open MPI" in text, text
