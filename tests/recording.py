@@ -12,15 +12,18 @@ import fnmatch
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from fairlead.base.process import Ran
 from fairlead.base.serde import from_json, to_json
 from fairlead.detect.machine import MpiMachine
+from fairlead.detect.probes.nccl import fact as plugin_fact
 from fairlead.elf.facts import AbiFamily, Elf, MpiLibrary
 from fairlead.launchers.model import Launcher
 from fairlead.mpi.host import HostMpi
+from fairlead.nccl import model as nccl
+from fairlead.nccl.model import HostNccl, HostNetwork
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,22 @@ class Mpi:
     closure: Mapping[str, str] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     below: str = ""  # found only when this folder is asked for, not by itself
+
+
+@dataclass(frozen=True)
+class NetPlugin:
+    """A network plugin of NCCL, by what detection tells of it."""
+
+    path: str
+    found_by: str
+    release: str = ""
+    name: str = ""
+    runtime: str = ""
+    interfaces: tuple[int, ...] = ()
+    tuner: tuple[int, ...] = ()
+    libfabric: str = ""
+    providers: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -89,6 +108,7 @@ class Recording:
     free: Mapping[str, int] = field(default_factory=dict)
     run: tuple[Program, ...] = ()
     mpi: tuple[Mpi, ...] = ()
+    net_plugin: tuple[NetPlugin, ...] = ()
 
 
 class Played:
@@ -142,6 +162,9 @@ class Played:
     def host_mpis(self) -> tuple[HostMpi, ...]:
         return tuple(_host_mpi(mpi) for mpi in self.recording.mpi if not mpi.below)
 
+    def net_plugins(self) -> HostNccl:
+        return HostNccl(tuple(map(_network, self.recording.net_plugin)))
+
     def mpis_below(self, prefix: str, reason: str) -> tuple[HostMpi, ...]:
         real = self.real(prefix.rstrip("/"))
         return tuple(_host_mpi(m) for m in self.recording.mpi if real in (m.below, m.prefix))
@@ -177,6 +200,17 @@ class Played:
 
     def cores(self) -> int:
         return self.recording.cores
+
+
+def _network(found: NetPlugin) -> HostNetwork:
+    elf = Elf(found.path, "x64", found.path.rpartition("/")[2])
+    plugin = nccl.NetPlugin(
+        found.path, elf.soname, {"net": found.interfaces}, found.name, found.release, found.runtime, (), elf
+    )  # fmt: skip
+    tuner = replace(plugin, interfaces={"tuner": found.tuner}) if found.tuner else None
+    behind = (Elf(found.libfabric, "x64", "libfabric.so.1"),) if found.libfabric else ()
+    missing = tuple((name, found.path) for name in found.missing)
+    return HostNetwork(plugin, behind, missing, found.providers, found.found_by, tuner=tuner)
 
 
 def _host_mpi(mpi: Mpi) -> HostMpi:
@@ -226,6 +260,7 @@ class Recorder(MpiMachine):
         self.free: dict[str, int] = {}
         self.ran: dict[str, Program] = {}
         self.mpis: dict[str, Mpi] = {}
+        self.plugins: dict[str, NetPlugin] = {}
 
     def _there(self, path: str) -> None:
         self.present.add(path)
@@ -292,6 +327,15 @@ class Recorder(MpiMachine):
     def host_mpis(self) -> tuple[HostMpi, ...]:
         return self._kept(super().host_mpis(), "")
 
+    def net_plugins(self) -> HostNccl:
+        found = super().net_plugins()
+        for one in map(plugin_fact, found.networks):
+            self.plugins[one.path] = NetPlugin(
+                one.path, one.seen.removeprefix(f"{one.path}, "), one.title.removeprefix("aws-ofi-nccl "),
+                one.network, one.runtime, one.interfaces, one.tuner, one.libfabric, one.providers, one.missing,
+            )  # fmt: skip
+        return found
+
     def mpis_below(self, prefix: str, reason: str) -> tuple[HostMpi, ...]:
         return self._kept(super().mpis_below(prefix, reason), super().real(prefix))
 
@@ -337,6 +381,7 @@ class Recorder(MpiMachine):
             free=dict(sorted(self.free.items())),
             run=tuple(self.ran[key] for key in sorted(self.ran)),
             mpi=tuple(self.mpis.values()),
+            net_plugin=tuple(self.plugins.values()),
         )
 
 

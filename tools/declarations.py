@@ -15,6 +15,7 @@ from typing import Any
 from fairlead.base import comm_backend
 from fairlead.base.registry import NamedRegistry, Registry
 from fairlead.doctor.registry import CHECKS
+from fairlead.elf.carried.registry import LIBRARIES
 from fairlead.engines.registry import ENGINES
 from fairlead.export import TARGETS
 from fairlead.launchers.registry import LAUNCHERS
@@ -64,6 +65,12 @@ KINDS = (
     _by_name("Schedulers", SCHEDULERS, _titled, "[Schedulers](../howto/schedulers.md)"),
     _by_name("Launchers", LAUNCHERS, _titled, "[In a job](../howto/schedulers.md#in-a-job)"),
     _by_name("Swap remedies", REMEDIES, _titled),
+    _by_name(
+        "Libraries below an image's own MPI",
+        LIBRARIES,
+        lambda name, library: (name, library.title),
+        "[Below the image's own MPI](../howto/swap.md#below-the-images-own-mpi)",
+    ),
     _by_name(
         "Checks of NCCL's network",
         NCCL_CHECKS,

@@ -38,7 +38,7 @@ _PARTS = re.compile(
     r"/(lib(?:open-pal|open-rte|open_mpi|oshmem|uc[mpst]|fabric|pmix))(?:-[0-9a-f]{8})?\.so[\d.]*$"
 )
 _RECORD = 16384  # bytes a rank sends to rank 0; a record is some 2 kB
-_FAILED = 122
+_FAILED, _TOO_SLOW = 122, 125
 _MOST = 1 << 28  # characters of one log
 # Where launchers write how many ranks they have started.
 _SIZE_VARIABLES = (
@@ -48,13 +48,19 @@ _NAMES = ("libmpi.so.12", "libmpich.so.12", "libmpi.so.40", "libmpi_abi.so.1", "
 _USAGE = (
     "usage: python3 -m fairlead.prove [--expects FILE] [--accepts TRANSPORT,...] [--alone] [--json]\n"
     "       python3 -m fairlead.prove --nccl LOG [--expects FILE] [--networks NAME,...] [--accepts PROVIDER,...]\n"
-    "                                 [--interface N] [--gdr] [--json]"
+    "                                 [--interface N] [--gdr] [--json]\n"
+    "       python3 -m fairlead.prove --nccl-sums [--library FILE] [--meet FILE] [--most BYTES] [--repeat N]\n"
+    "                                 [--at-least GB_S] [--json]"
 )
 # The MPI that must be mapped, as a container sees it: set by the modules that `site export` writes.
 _EXPECTED = "FAIRLEAD_EXPECTS"
 RANK_VARIABLES = (
     "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK",
     "ALPS_APP_PE", "SLURM_PROCID",
+)  # fmt: skip
+_LOCAL_VARIABLES = (
+    "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID",
+    "JSM_NAMESPACE_LOCAL_RANK", "SLURM_LOCALID",
 )  # fmt: skip
 # Handles of the MPICH ABI are integers fixed since 3.1 (MPICH ABI Compatibility Initiative).
 _MPICH_WORLD, _MPICH_BYTE = 0x44000000, 0x4C00010D
@@ -68,6 +74,8 @@ def main(words: list[str]) -> int:
         return report(words[0])
     if "--nccl" in words:
         return nccl(words)
+    if "--nccl-sums" in words:
+        return nccl_sums(words)
     accepts: set[str] = set()
     expected = os.environ.get(_EXPECTED) or _of_the_plan()
     as_json = lone = False
@@ -141,6 +149,57 @@ def nccl(words: list[str]) -> int:
     else:
         print(f"fairlead: NCCL {how} on {where}: {summary(records)}")
     return _FAILED if wrong else 0
+
+
+def nccl_sums(words: list[str]) -> int:
+    """All-reduces known sums over the ranks' GPUs, and counts wrong values; the exit code.
+
+    Every rank runs it, each with a GPU. Their ranks are those of the launcher, or of RANK and WORLD_SIZE.
+    """
+    from fairlead.base import nccl_sums as known
+
+    # A folder of the launch, which no other one has, where there is one.
+    meet = "/opt/fairlead/run/nccl-sums" if os.path.isdir("/opt/fairlead/run") else "nccl-sums"
+    given = {
+        "--library": "", "--meet": meet, "--most": str(64 << 20), "--repeat": "20", "--at-least": "0",
+    }  # fmt: skip
+    left = [word for word in words if word not in ("--nccl-sums", "--json")]
+    while left:
+        word = left.pop(0)
+        if word not in given or not left:
+            print(_USAGE, file=sys.stderr)
+            return 2
+        given[word] = left.pop(0)
+    rank = _number(("RANK", *RANK_VARIABLES), 0)
+    ranks = _number(("WORLD_SIZE", *_SIZE_VARIABLES), 1)
+    local = _number(("LOCAL_RANK", *_LOCAL_VARIABLES), rank)
+    options = {name.lstrip("-"): value for name, value in given.items()}
+    try:
+        results = known.run(options, rank, ranks, local)["ranks"]
+    except (known.Failed, OSError, ValueError) as exc:
+        print(f"fairlead: NCCL's sums are not proved, rank {rank}: {exc}", file=sys.stderr)
+        return _FAILED
+    return _sums_said(results, rank, "--json" in words, float(given["--at-least"]))
+
+
+def _sums_said(results: Any, rank: int, as_json: bool, at_least: float) -> int:
+    from fairlead.base import nccl_sums as known
+
+    bad, rate = known.differences(results), known.bus_gb_s(results)
+    slow = rank == 0 and rate < at_least
+    if rank == 0 and as_json:
+        print(json.dumps({"holds": not bad, "gb_s": round(rate, 3), "ranks": results}))
+    elif rank == 0:
+        print("\n  ".join([f"fairlead: {known.line(results)}", *bad]))
+        if slow:
+            print(f"  {at_least:g} GB/s were expected")
+    return _FAILED if bad else _TOO_SLOW if slow else 0
+
+
+def _number(names: tuple[str, ...], otherwise: int) -> int:
+    """The first variable that is set, as a number."""
+    found = (os.environ[name] for name in names if os.environ.get(name, "").isdecimal())
+    return int(next(found, otherwise))
 
 
 def _count(things: Any, name: str, plural: str = "s") -> str:

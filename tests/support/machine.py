@@ -10,9 +10,10 @@ from typing import Any
 from fairlead.base.process import Ran
 from fairlead.base.serde import from_json
 from fairlead.detect.machine import Profile
-from fairlead.doctor.world import ClockState, FileSystem
+from fairlead.doctor.world import ClockState, Driven, FileSystem
 from fairlead.engines.model import Engine
 from fairlead.mpi.host import HostMpi
+from fairlead.nccl.model import HostNccl, HostNetwork
 
 RECORDED = Path(__file__).parents[1] / "recorded/doctor"
 
@@ -64,6 +65,12 @@ class Recorded:
 
     def host_mpis(self) -> tuple[HostMpi, ...]:
         return tuple(from_json(HostMpi, item) for item in self.answers["host_mpis"])
+
+    def net_plugins(self) -> HostNccl:
+        return from_json(HostNccl, self.answers.get("net_plugins", {}))
+
+    def drive_plugin(self, network: HostNetwork) -> Driven:
+        return from_json(Driven, self.answers[f"drive_plugin {network.plugin.path}"])
 
     def real(self, path: str) -> str:
         return self.answers[f"real {path}"]

@@ -19,6 +19,8 @@ from tests.system.podman import podman
 
 from fairlead.elf.patchelf import find_patchelf
 
+# The program of sarus-suite/performance-extensions, built from its sources.
+SARUS_HOOK = os.environ.get("FAIRLEAD_TEST_SARUS_HOOK", "")
 # Podman reads specifications there; releases before 5 have no option for another folder.
 CDI = Path("/var/run/cdi")
 # What NCCL does first: it opens the plugin by the name that NCCL_NET_PLUGIN asks for.
@@ -161,3 +163,31 @@ def test_every_export_names_the_same_folder(machine: Machine) -> None:
     assert "lib/libnccl-net-fairlead.so -> libnccl-net.so" in state
     document = json.loads((machine.folder / "cdi/fairlead-nccl.json").read_text())
     assert document["devices"][0]["containerEdits"]["deviceNodes"] == [{"path": "/dev/null"}]
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not SARUS_HOOK, reason="FAIRLEAD_TEST_SARUS_HOOK names no pc_injection_hook")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
+def test_real_hook_of_sarus_suite_brings_the_plugin(machine: Machine) -> None:
+    """Its configuration of a container is carried out by mount(8): its Podman's runtime, crun, takes no hybrid cgroups."""
+    out = machine.export("sarus-suite")
+    [file] = (out / "hooks.d").glob("*.json")
+    hook = json.loads(file.read_text())["hook"]
+    subprocess.run(["ldconfig", "-r", machine.root], check=True)
+    given = {"root": {"path": str(machine.root)}, "process": {"env": ["PATH=/bin"]}, "mounts": []}
+    done = subprocess.run(
+        [SARUS_HOOK, *hook["args"][1:]], input=json.dumps(given), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    config = json.loads(done.stdout)
+    script = "".join(
+        f"t={machine.root}{m['destination']}; if [ -d {m['source']} ]; then mkdir -p $t; else [ -e $t ] || touch $t; fi\n"
+        f"mount --bind {m['source']} $t\n"
+        for m in config["mounts"]
+    )
+    run = subprocess.run(
+        ["unshare", "--mount", "sh", "-ec", f"{script}exec env -i {' '.join(config['process']['env'])} "
+         f"{shutil.which('chroot')} {machine.root} /bin/opens"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.stdout == "7 unset 1\n", run.stdout + run.stderr

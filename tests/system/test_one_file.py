@@ -234,6 +234,21 @@ def test_check_of_nccl_is_one_file(tmp_path: Path) -> None:
     assert "| `loud` | NCCL is not too loud |" in listed(made)
 
 
+CARRIED = """
+    from fairlead.elf.carried.model import CarriedLibrary
+
+    LIBRARY = CarriedLibrary("Bridge", ("libbridge.so.3",), "BRIDGE", "BRIDGE_PATH", ("/opt/bridge/lib",))
+"""
+
+
+def test_library_below_the_images_mpi_is_one_file(tmp_path: Path) -> None:
+    made = install(tmp_path, "fairlead.elf.carried", "bridge", "LIBRARY", CARRIED)
+    assert "bridge" in made.fairlead("run", "--help")
+    schema = json.loads(made.fairlead("site", "schema"))
+    assert "bridge" in schema["$defs"]["MpiSection"]["properties"]["replaces"]["enum"]
+    assert "`bridge`" in listed(made) or "| `bridge` |" in listed(made)
+
+
 def test_declaration_that_fails_to_load_is_named(tmp_path: Path) -> None:
     made = install(tmp_path, "fairlead.engines", "broken", "ENGINE", "raise RuntimeError('no')\n")
     done = made.python("-m", "fairlead", "run", "--help")

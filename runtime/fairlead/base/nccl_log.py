@@ -65,12 +65,14 @@ class Record:
         name: what that plugin calls its network.
         interface: of the plugin, the N of ``ncclNetPlugin_vN``; 0 where NCCL does not say.
         asked: what NCCL_NET_PLUGIN asked for.
+        tuner: the external tuner in use, by its name or its file; "" when there is none.
         release: of aws-ofi-nccl.
         libfabric: its version.
         provider: libfabric's, ``tcp;ofi_rxm``.
         nics: how many network devices the plugin found.
         protocol: of aws-ofi-nccl: ``SENDRECV`` or ``RDMA``.
         devices: of NCCL's own IB or Socket network: ``mlx5_0:1/IB``.
+        nics_gdr: of each network device, by its name, whether NCCL uses GPUDirect RDMA with it.
         dmabuf: the plugin registers GPU memory as DMA-BUF; None when it does not say.
         complete: a communicator stands.
         causes: the most telling first; also of attempts that something else has made up for.
@@ -88,12 +90,14 @@ class Record:
     name: str = ""
     interface: int = 0
     asked: str = ""
+    tuner: str = ""
     release: str = ""
     libfabric: str = ""
     provider: str = ""
     nics: int = 0
     protocol: str = ""
     devices: tuple[str, ...] = ()
+    nics_gdr: tuple[tuple[str, bool], ...] = ()
     dmabuf: bool | None = None
     edges: tuple[Edge, ...] = ()
     complete: bool = False
@@ -139,8 +143,9 @@ _CAUSES = tuple(
     )
 )  # fmt: skip
 _FACTS = {
-    "asked": re.compile(r"(?:NET/Plugin ?: )?(?:Plugin name set by env to|NCCL_NET_PLUGIN set by environment to) (\S+?)\.?$"),
+    "asked": re.compile(r"(?<!TUNER/Plugin: )(?:NET/Plugin ?: )?(?:Plugin name set by env to|NCCL_NET_PLUGIN set by environment to) (\S+?)\.?$"),
     "plugin": re.compile(r"Successfully loaded external (?:network )?plugin (.+)$"),
+    "tuner": re.compile(r"(?:Using tuner plugin:? '?|Successfully loaded external tuner plugin )([^']+?)'?$"),
     "release": re.compile(r"NET/OFI Initializing aws-ofi-nccl (\S+)"),
     "libfabric": re.compile(r"NET/OFI Using Libfabric version (\d+\.\d+)"),
     "protocol": re.compile(r"NET/OFI Using transport protocol (\w+)"),
@@ -151,6 +156,7 @@ _PROVIDER = re.compile(
     r"NET/OFI Selected [Pp]rovider is ([^\s,]+)(?:, fabric is .+?)? \(found (\d+) nics\)"
 )
 _DEVICES = re.compile(r"NET/(?:IB|Socket) ?: Using ?((?: ?\[\d+\]\S+)+)")
+_NIC_GDR = re.compile(r"NET/(.+?) : GPU Direct RDMA (Enabled|Disabled) for HCA \d+ '(.+)'")
 _MISSED = re.compile(r"Failed to find ncclNetPlugin_v\d+ symbol")
 # Releases that name the interface only when it is not the newest that they know, and which that is.
 _UNSAID = {"2.18": 6, "2.19": 7, "2.20": 8, "2.21": 8, "2.22": 8, "2.23": 8}
@@ -187,6 +193,7 @@ class _Reader:
         self._causes: list[Cause] = []
         self._warnings: list[str] = []
         self._devices: dict[str, None] = {}
+        self._nics: dict[tuple[str, str], bool] = {}
         self._missed = False
 
     def read(self, text: str, warned: bool) -> None:
@@ -217,6 +224,8 @@ class _Reader:
             yield "nics", int(found.group(2))
         elif found := _DMABUF.search(text):
             yield "dmabuf", found.group(1) == "true"
+        elif found := _NIC_GDR.search(text):
+            self._nics[found.group(1), found.group(3)] = found.group(2) == "Enabled"
         elif found := _DEVICES.search(text):
             self._devices.update(dict.fromkeys(re.findall(r"\[\d+\](\S+)", found.group(1))))
 
@@ -225,6 +234,7 @@ class _Reader:
         record = Record(
             **facts,
             devices=tuple(self._devices),
+            nics_gdr=self._nics_of(str(facts.get("network", ""))),
             edges=tuple(self._edges),
             warnings=tuple(self._warnings[:_WARNINGS]),
         )
@@ -232,6 +242,10 @@ class _Reader:
             release = ".".join(record.version.split(".")[:2])
             record = replace(record, interface=_UNSAID.get(release, 0))
         return replace(record, causes=tuple(_ordered(record, self._causes)))
+
+    def _nics_of(self, network: str) -> tuple[tuple[str, bool], ...]:
+        nics = self._nics.items()
+        return tuple((name, on) for (of, name), on in nics if same(of, network))
 
 
 def _simple(text: str) -> Iterator[tuple[str, Any]]:

@@ -31,6 +31,8 @@ class Expected:
         interface: of the plugin; 0 for any.
         nics: network devices that the plugin must find, at least.
         gdr: edges between nodes must use GPUDirect RDMA, or must not; None for either.
+        nics_gdr: the network must not be without GPUDirect RDMA on any of its devices. Which connections use it NCCL
+            decides by the distance between a GPU and a device.
         library: the NCCL that must be mapped; "" for any.
     """
 
@@ -41,6 +43,7 @@ class Expected:
     interface: int = 0
     nics: int = 0
     gdr: bool | None = None
+    nics_gdr: bool = False
     library: str = ""
 
 
@@ -86,6 +89,7 @@ def differences(record: Record, expected: Expected) -> tuple[Difference, ...]:
     found = [*_network(record, expected)]
     if record.network and not found:
         found += [*_plugin(record, expected), *_provider(record, expected)]
+        found += _nics_gdr(record, expected)
     return (*found, *_edges(record, expected))
 
 
@@ -161,6 +165,13 @@ def _provider(record: Record, expected: Expected) -> Iterator[Difference]:
         yield Difference("nics", text)
 
 
+def _nics_gdr(record: Record, expected: Expected) -> Iterator[Difference]:
+    off = [name for name, on in record.nics_gdr if not on]
+    if expected.nics_gdr and off:
+        text = f"GPUDirect RDMA is disabled for {', '.join(off)}, so that data moves through the host's memory"
+        yield Difference("gdr", text)
+
+
 def _edges(record: Record, expected: Expected) -> Iterator[Difference]:
     for edge in record.edges:
         if not same(edge.network, record.network) and not _accepted(edge.network, expected):
@@ -216,6 +227,7 @@ def _named(records: Sequence[Record]) -> str:
             ("libfabric ", record.libfabric),
             ("provider ", record.provider),
             ("devices: ", record.nics),
+            ("tuner ", record.tuner),
             ("", " ".join(record.devices)),
         )
         details = ", ".join(f"{name}{value}" for name, value in facts if value)

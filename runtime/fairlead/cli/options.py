@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from fairlead.base.comm_backend import REGISTRY
 from fairlead.base.suggest import suggest
 from fairlead.cli.declare import SECONDS, SITE, argument, option
+from fairlead.elf.carried.registry import LIBRARIES
 from fairlead.engines.registry import kinds as engine_kinds
 from fairlead.launch.request import Asked
 from fairlead.launchers.model import BINDINGS, Shape
@@ -39,6 +40,16 @@ def _mode(context: click.Context, option: click.Parameter, mode: str) -> str:
     if mode not in rendezvous_modes():
         raise click.BadParameter(f"{mode}: no such mode. {suggest(mode, rendezvous_modes())}")
     return mode
+
+
+def _carried(
+    context: click.Context, option: click.Parameter, names: tuple[str, ...]
+) -> tuple[str, ...]:
+    for name in names:
+        if name not in (*LIBRARIES.names(), "none"):
+            near = suggest(name, (*LIBRARIES.names(), "none"))
+            raise click.BadParameter(f"{name}: no such library. {near}")
+    return names
 
 
 def _plugin(context: click.Context, option: click.Parameter, nccl: str) -> str:
@@ -128,6 +139,12 @@ class Planning:
         names=REGISTRY.names,
     )
 
+    carry: tuple[str, ...] = option(
+        "--carry LIBRARY",
+        "With --mpi container: give the image's MPI this machine's {names}, or none. Repeatable.  [default: the site's]",
+        names=LIBRARIES.names,
+        callback=_carried,
+    )
     nccl: str = option(
         "--nccl auto|host|image|FILE",
         "Network plugin of NCCL and RCCL: the host's, none but the image's own, or this file; auto: the host's, if "
@@ -138,6 +155,10 @@ class Planning:
 
     def __post_init__(self) -> None:
         asked_for(self.comm, {}, {})  # refuses an unknown name before any other work
+        if self.carry and self.mpi != "container":
+            raise click.UsageError(
+                "--carry belongs to --mpi container: the host's MPI brings its own"
+            )
 
     @property
     def choices(self) -> Choices:
@@ -191,6 +212,7 @@ class Planning:
             shape=shape,
             comm=comm,
             comm_by=comm_by,
+            carry=self.carry,
             nccl=self.nccl,
             nccl_env=_of_nccl(environ, variables),
         )

@@ -263,6 +263,7 @@ def _fairlead(script: _Script) -> str:
         ("--launcher", planning.launcher or ""),
         ("--engine", planning.engine or ""),
         ("--comm", planning.comm or ""),
+        ("--nccl", "" if planning.nccl == "auto" else planning.nccl),
         ("--workdir", script.flags.workdir),
     ):
         if value:
@@ -271,6 +272,7 @@ def _fairlead(script: _Script) -> str:
     for flag, values in (
         ("--launcher-arg", script.asked.extra),
         ("--app", planning.apps),
+        ("--carry", planning.carry),
         ("--bind", planning.binds),
         ("--engine-arg", planning.engine_args),
         ("--env", script.flags.env),

@@ -23,6 +23,7 @@ _MANY = 32  # ranks that a screen has room for
 _TITLES = {
     "replace": "Replaces",
     "keep": "Keeps",
+    "carry": "Brings below the image's MPI",
     "network": "NCCL's network",
     "stage": "Staged from the host",
     "alias": "Aliases",
@@ -115,6 +116,8 @@ def swap_line(plan: Plan) -> str:
     """Which MPI runs, in one line, and which network plugin NCCL gets, if it gets one."""
     swaps = (line.what for line in plan.lines if line.kind in ("replace", "keep"))
     swap = next(swaps, plan.planned_title)
+    if plan.carried_staging:
+        swap += f"; {', '.join(one.library.title for one in plan.carried)} of the host below it"
     if plan.nccl is None:
         return swap
     return f"{swap}; {plan.nccl.host.plugin.title} of the host for {plan.nccl.library.title}"

@@ -221,7 +221,8 @@ def validate(
     scope = steps.planned(wanted.scope(output), 2 if flags.native else 1)
     ready = plan_launch(image, replace(asked, ranks=max(scope.ranks)), planning, flags)
     prepared, bars = ready.prepared, ready.progress
-    scope = replace(scope, network=nccl.expected_of(prepared.plan))
+    gpus = prepared.plan.nccl_ask.gpus and bool(prepared.plan.facts.nccl)
+    scope = replace(scope, network=nccl.expected_of(prepared.plan), gpus=gpus)
     if prepared.refused:
         raise refuse(prepared)
     if flags.native:

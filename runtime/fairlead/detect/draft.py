@@ -21,6 +21,8 @@ from fairlead.site.match import Detected
 from fairlead.site.model import Site
 from fairlead.site.profile import GUESS, Pmi
 
+_SYSTEM = ("/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/")
+
 
 class Value(NamedTuple):
     """One value of the draft, and what was seen of it; a guess where it follows from that only usually."""
@@ -104,12 +106,24 @@ def _values(facts: SiteFacts, base: Site | None) -> Iterator[Value]:
     yield from _fabric(facts, base)
     yield from _mpi(facts)
     yield from _devices(facts)
+    yield from _nccl(facts)
     if facts.compute:
         yield from _node(facts)
     for role, key in (("shared", "shared"), ("node-local", "node_local"), ("memory", "memory")):
         place = next((s for s in facts.storage if s.role == role), None)
         if place:
             yield Value("storage", key, place.path, f"{place.seen} {place.kind}".strip())
+
+
+def _nccl(facts: SiteFacts) -> Iterator[Value]:
+    """Folders of plugins that are whole; the system's are searched anyway."""
+    whole = [p for p in facts.plugins if not p.missing and not p.path.startswith(_SYSTEM)]
+    folders = dict.fromkeys(p.path.rpartition("/")[0] for p in whole)
+    if folders:
+        yield Value("nccl", "folders", list(folders), "; ".join(p.seen for p in whole))
+        libraries = dict.fromkeys(p.libfabric.rpartition("/")[0] for p in whole if p.libfabric)
+        if own := [folder for folder in libraries if not f"{folder}/".startswith(_SYSTEM)]:
+            yield Value("nccl", "libraries", own, "libfabric, as the loader finds it here")
 
 
 def _node(facts: SiteFacts) -> Iterator[Value]:

@@ -18,6 +18,7 @@ from fairlead.detect.probes import (
     kernel,
     launchers,
     mpi,
+    nccl,
     pmi,
     processor,
     scheduler,
@@ -29,8 +30,8 @@ from fairlead.schedulers.registry import SCHEDULERS
 from fairlead.site.model import Site
 
 LIMIT_S = 4.0
-# Reading all that is behind several MPIs for the first time is work, which takes long on a busy machine.
-LONGER_S = {"MPI": 30.0}
+# Reading all that is behind several MPIs or plugins for the first time is work, which takes long on a busy machine.
+LONGER_S = {"MPI": 30.0, "NCCL": 30.0}
 
 
 # Values of fields of SiteFacts; and `unknown`, what it could not learn.
@@ -47,6 +48,7 @@ PROBES: dict[str, Probe] = {
     "MPI": mpi.probe,
     "fabric": fabric.probe,
     "GPUs": gpu.probe,
+    "NCCL": nccl.probe,
     "storage": storage.probe,
     "transports": transports.probe,
 }

@@ -10,8 +10,11 @@ from pathlib import Path
 from fairlead import site as sites
 from fairlead.base.errors import FairleadError, Finding
 from fairlead.base.system import Machine
+from fairlead.detect.network import with_gpus
 from fairlead.mpi import host as hostmpi
 from fairlead.mpi.host import HostMpi
+from fairlead.nccl.host import discover, rules_of
+from fairlead.nccl.model import HostNccl
 from fairlead.site import Site
 
 
@@ -57,6 +60,11 @@ class MpiMachine(Machine):
         return hostmpi.in_prefix(
             Path(self._at(prefix)), reason, self.environ, patience_s=self.patience_s
         )
+
+    def net_plugins(self) -> HostNccl:
+        """What there is for NCCL; no code of a plugin is run."""
+        rules = rules_of(self.profile().site)
+        return with_gpus(discover(rules, self, self.environ, self.root), self)
 
     def profile(self) -> Profile:
         if self._profile is None:  # no fix changes it, and several checks ask

@@ -183,6 +183,32 @@ class TransportFact:
 
 
 @dataclass(frozen=True)
+class NetPluginFact:
+    """A network plugin of NCCL or RCCL, as its file shows it.
+
+    Attributes:
+        title: ``aws-ofi-nccl 1.18.0``, or the name of its file.
+        network: what it calls its network; empty if unknown.
+        interfaces, tuner: versions of the net and of the tuner interface that it exports.
+        runtime: the CUDA or ROCm that it is built for; empty: any, or unknown.
+        libfabric: the file under it; empty if it has none.
+        providers: those of its libfabric, as far as the files show them.
+        missing: SONAMEs of its dependencies that the loader does not find.
+    """
+
+    title: str
+    path: str
+    network: str
+    interfaces: tuple[int, ...]
+    tuner: tuple[int, ...]
+    runtime: str
+    libfabric: str
+    providers: tuple[str, ...]
+    missing: tuple[str, ...]
+    seen: str
+
+
+@dataclass(frozen=True)
 class GpuFact:
     """The GPUs of one vendor.
 
@@ -233,6 +259,7 @@ class SiteFacts:
         node: its host name.
         uid: user ID of the probing process; some facts are visible only to root.
         xpmem: ``/dev/xpmem`` if it exists.
+        plugins: NCCL's network plugins, the preferred first; ``gdrcopy``: ``/dev/gdrdrv`` if it exists.
     """
 
     node: str
@@ -248,6 +275,8 @@ class SiteFacts:
     fabrics: tuple[FabricFact, ...] = ()
     xpmem: str = ""
     transports: tuple[TransportFact, ...] = ()
+    plugins: tuple[NetPluginFact, ...] = ()
+    gdrcopy: str = ""
     gpus: tuple[GpuFact, ...] = ()
     storage: tuple[StorageFact, ...] = ()
     unknown: tuple[Unknown, ...] = field(default_factory=tuple)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fairlead.base.system import Machine
+from fairlead.base.system import Machine, View
 from fairlead.detect.probes import gpu
 from fairlead.nccl.host import discover, rules_of
 from fairlead.nccl.model import HostNccl
@@ -22,7 +22,11 @@ def nccl_host(site: Site, environ: Mapping[str, str] = os.environ, named: str = 
         FairleadError: exit code 2; what is named is not a plugin.
     """
     view = Machine(environ)
-    found = discover(rules_of(site), view, environ, named=named)
+    return with_gpus(discover(rules_of(site), view, environ, named=named), view)
+
+
+def with_gpus(found: HostNccl, view: View) -> HostNccl:
+    """What there is for NCCL, with the GPUs that it is for."""
     cards = gpu.probe(view)["gpus"]
     if not cards:
         return found

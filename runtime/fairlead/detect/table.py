@@ -11,7 +11,7 @@ Row = tuple[str, str, str]
 
 def rows(facts: SiteFacts) -> Iterator[Row]:
     """One row a fact, in the order in which a profile has its sections."""
-    for section in (_system, _starts, _engines, _mpis, _network, _node):
+    for section in (_system, _starts, _engines, _mpis, _network, _nccl, _node):
         yield from section(facts)
     for unknown in facts.unknown:
         yield "not known", unknown.what, unknown.why
@@ -99,6 +99,29 @@ def _network(facts: SiteFacts) -> Iterator[Row]:
         some = "" if transport.complete else f"{kind} as modules, besides built-in ones: "
         title = f"{transport.library} {transport.version}".strip()
         yield title, some + ", ".join(transport.names), transport.seen
+
+
+def _nccl(facts: SiteFacts) -> Iterator[Row]:
+    """What carries NCCL between nodes."""
+    for plugin in facts.plugins:
+        parts = [plugin.title, f"network {plugin.network}" if plugin.network else ""]
+        parts += [f"net interface {_span(plugin.interfaces)}"]
+        parts += [f"tuner {_span(plugin.tuner)}" if plugin.tuner else "", plugin.runtime]
+        lacks = f"; lacks {', '.join(plugin.missing)}" if plugin.missing else ""
+        yield "NCCL plugin", ", ".join(filter(None, parts)) + lacks, plugin.seen
+        if plugin.libfabric:
+            names = ", ".join(plugin.providers) or "not known"
+            yield "", f"providers of its libfabric: {names}", plugin.libfabric
+    if not facts.plugins:
+        where = "the profile's folders, LD_LIBRARY_PATH, the vendors', the system's"
+        yield "NCCL plugin", "none", where
+    if facts.gdrcopy:
+        yield "GDRCopy", "yes", facts.gdrcopy
+
+
+def _span(versions: tuple[int, ...]) -> str:
+    first, last = min(versions), max(versions)
+    return f"v{first}" if first == last else f"v{first} to v{last}"
 
 
 def _node(facts: SiteFacts) -> Iterator[Row]:

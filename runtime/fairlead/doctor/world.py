@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fairlead.base.errors import Finding
 from fairlead.base.exposure import exposed
 from fairlead.base.paths import bundled
 from fairlead.base.process import Ran, run
@@ -30,6 +31,8 @@ from fairlead.doctor import cma_probe
 from fairlead.engines import registry as engines
 from fairlead.engines.apptainer import find_apptainer
 from fairlead.engines.model import Call, Engine, Takes
+from fairlead.nccl.model import HostNetwork
+from fairlead.proof.wire import Settings, wire
 
 LONGEST_RUN_S = 20.0  # an engine has longer
 WORDS = b"fairlead\n" * 4096
@@ -58,6 +61,7 @@ kill $server; wait $server 2>/dev/null
 exit $code
 """
 _STA_UNSYNC = 0x40
+_TRAFFIC = Settings(size=1 << 20, count=32, wait_s=5.0, limit_s=20.0)
 # How a lock names the package, with its version's upstream part.
 _LIBC = re.compile(r'name = "libc6", version = "(\d+\.\d+)')
 
@@ -96,6 +100,19 @@ class ClockState:
     synchronised: bool | None
     error_s: float
     slip_s: float
+
+
+@dataclass(frozen=True)
+class Driven:
+    """What came of driving a network plugin of NCCL.
+
+    Attributes:
+        line: what carried the messages.
+        findings: what went wrong; empty if nothing did.
+    """
+
+    line: str
+    findings: tuple[Finding, ...] = ()
 
 
 class _Timex(ctypes.Structure):
@@ -199,6 +216,21 @@ class World(MpiMachine):
             tied = ("setpriv", "--pdeathsig", "KILL")
             script = ("sh", "-c", _MOUNT, "sh", str(image), str(mount))
             return self.run(("unshare", *namespaces, *tied, *script))
+
+    def drive_plugin(self, network: HostNetwork) -> Driven:
+        """Two processes of this node move messages through a network plugin of NCCL; see :mod:`fairlead.proof.wire`.
+
+        Raises:
+            FairleadError: what drives it cannot be compiled.
+        """
+        folders = [str(Path(elf.path).parent) for elf in network.closure]
+        path = ":".join(
+            filter(None, (self.environ.get("LD_LIBRARY_PATH", ""), *dict.fromkeys(folders)))
+        )
+        done = wire(
+            network.plugin.path, _TRAFFIC, environ={**self.environ, "LD_LIBRARY_PATH": path}
+        )
+        return Driven(done.line, done.findings())
 
     def engine(self) -> str | None:
         """The container engine's program."""

@@ -32,11 +32,13 @@ class Loader:
     Attributes:
         library_path: LD_LIBRARY_PATH.
         more: folders that are searched after all others.
+        first: folders that are searched before the system's, as a module would add them to LD_LIBRARY_PATH.
     """
 
     library_path: str = ""
     root: Path = Path("/")
     more: tuple[Path, ...] = ()
+    first: tuple[Path, ...] = ()
 
     def closure(self, roots: list[Path]) -> tuple[list[Elf], list[tuple[str, str]]]:
         """Everything needed behind ``roots``, breadth first, and ``(name, needed by)`` for what is not there.
@@ -67,7 +69,7 @@ class Loader:
         search = [self._within(p) for p in by.rpath_folders]
         search += [p for p in self.library_path.split(":") if p]
         search += [self._within(p) for p in by.runpath_folders]
-        for folder in [*map(Path, search), *self._system, *self.more]:
+        for folder in [*map(Path, search), *self.first, *self._system, *self.more]:
             candidate = folder / name
             try:
                 real = self.real(candidate)

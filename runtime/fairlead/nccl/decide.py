@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from fairlead.elf.facts import ImageFacts, NcclLibrary
 from fairlead.elf.reader import version_key
 from fairlead.nccl.choose import Chosen, choose, mapped
+from fairlead.nccl.interfaces import may_tune, tuner_versions
 from fairlead.nccl.model import MOUNT, Ask, HostNetwork
 from fairlead.nccl.selection import (
     NET,
     OWN_NAME,
     PLUGIN,
+    TUNER,
     has_selection,
     is_same_network,
     names_asked,
@@ -138,8 +140,8 @@ def _variables(
     """Every variable that ranks get, in the order of the lines."""
     wanted = {**_selecting(library, host, ask, by_name), **_tuning(library, ask)}
     for name, (value, why) in wanted.items():
-        if name == PLUGIN and name in ask.user:
-            why = f"your own {PLUGIN}={ask.user[name]}, as the container sees it"
+        if name in ask.user and (name == PLUGIN or (name == TUNER and _is_tuner(ask, host))):
+            why = f"your own {name}={ask.user[name]}, as the container sees it"
             yield Variable(name, value, why)
         elif name in ask.user:
             yield Variable(name, ask.user[name], "your own, kept", kept=True, instead=value)
@@ -158,6 +160,9 @@ def _selecting(
     if has_selection(library):
         value = OWN_NAME if by_name else f"{FILE_FOLDER}/{staged_name(host)}"
         wanted[PLUGIN] = value, "NCCL opens this plugin, and no other"
+    if host.tuner and may_tune(library, host.tuner):
+        value = f"{FILE_FOLDER}/{tuner_name(host)}"
+        wanted[TUNER] = value, "by this plugin NCCL chooses its algorithms for the network"
     if network := _net_value(library, host, ask):
         why = "without this network NCCL ends with an error, and never uses TCP"
         unknown = "" if ask.nodes else "; how many nodes there will be is not known"
@@ -176,6 +181,11 @@ def _tuning(library: NcclLibrary, ask: Ask) -> dict[str, tuple[str, str]]:
         why = "LL128 gives wrong sums on GH200 over Slingshot, silently (NVIDIA/nccl#2001)"
         wanted[PROTO] = LL128_OFF, why
     return wanted
+
+
+def _is_tuner(ask: Ask, host: HostNetwork) -> bool:
+    """Whether the user's NCCL_TUNER_PLUGIN, as a module sets it, is the tuner of this host."""
+    return ask.user[TUNER].startswith("/") and ask.user[TUNER].endswith(f"/{tuner_name(host)}")
 
 
 def _net_value(library: NcclLibrary, host: HostNetwork, ask: Ask) -> str:
@@ -197,11 +207,18 @@ def _left_out(library: NcclLibrary, host: HostNetwork, ask: Ask) -> Iterator[tup
         yield NET, "the ranks are on one node, where the plugin need not find a network"
     elif not names_of_network(host.plugin):
         yield NET, "the plugin's file does not show the name of its network"
+    if host.tuner and tuner_versions(library) and not may_tune(library, host.tuner):
+        yield TUNER, f"{library.title} knows no version of the tuner's interface"
 
 
 def staged_name(host: HostNetwork) -> str:
     """The name of the plugin's file in the staged folder."""
     return host.plugin.path.rpartition("/")[2]
+
+
+def tuner_name(host: HostNetwork) -> str:
+    """The name of the tuner's file in the staged folder; empty if there is none."""
+    return host.tuner.path.rpartition("/")[2] if host.tuner else ""
 
 
 def is_slingshot(ask: Ask) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from fairlead.base.errors import fail
@@ -26,6 +28,8 @@ from fairlead.site.model import Site
 from fairlead.site.resolved_paths import matches
 
 _FILES = ("libnccl-net*.so*", "librccl-net*.so*")
+# aws-ofi-nccl had a name of its own until NCCL settled one.
+_TUNERS = ("lib{kind}-tuner*.so*", "lib{kind}-ofi-tuner*.so*")
 # Where vendors install aws-ofi-nccl: AWS' images and packages of several years, ALCF.
 _COMMON = (
     "/opt/amazon/ofi-nccl/lib",
@@ -40,6 +44,16 @@ _COMMON_LIBRARIES = (
     "/soft/libraries/hwloc/lib",
 )
 _DEVICES = ("/dev/cxi[0-9]*", "/dev/infiniband/uverbs[0-9]*", "/dev/gdrdrv")
+# What engines bring for GPUs, as far as programs that compute load it; source: Apptainer's nvliblist.conf, rocmliblist.conf.
+DRIVERS = {
+    "nvidia": (
+        "libcuda.so.1",
+        "libnvidia-ml.so.1",
+        "libnvidia-ptxjitcompiler.so.1",
+        "libOpenCL.so.1",
+    ),
+    "amd": ("libdrm.so.2", "libdrm_amdgpu.so.1", "libnuma.so.1", "libpci.so.3", "libOpenCL.so.1"),
+}
 # A container has them from its engine or from the image: another driver than the kernel's own fails.
 OF_CONTAINER = re.compile(
     r"lib(cuda|cudart|nvidia-\w+|nvcuvid|amdhip64|hsa-runtime64|rocm_smi64|amd_smi|hsakmt)\.so"
@@ -75,8 +89,10 @@ def discover(
 ) -> HostNccl:
     """What this machine has for NCCL.
 
-    Plugins come in this order: the one that is named, by ``named`` or NCCL_NET_PLUGIN; those of the site's folders; of LD_LIBRARY_PATH, as a loaded
-    module sets it; of the folders that vendors use; of the system's.
+    Plugins come in this order: the one that is named, by ``named`` or NCCL_NET_PLUGIN; those of the site's folders; of
+    LD_LIBRARY_PATH, as a loaded module sets it; of the folders that vendors use; of the system's. What they need is
+    looked for as the loader would with the site's module: LD_LIBRARY_PATH, the profile's libraries, the system's, and
+    only then where vendors install some.
 
     Args:
         named: path of a plugin, or of a folder with some.
@@ -86,7 +102,8 @@ def discover(
     loader = Loader(
         environ.get("LD_LIBRARY_PATH", ""),
         root,
-        tuple(matches((*rules.libraries, *_COMMON_LIBRARIES), environ, root)),
+        more=tuple(matches(_COMMON_LIBRARIES, environ, root)),
+        first=tuple(matches(rules.libraries, environ, root)),
     )
     found: dict[str, HostNetwork] = {}
     damaged: dict[str, str] = {}
@@ -113,6 +130,7 @@ def discover(
         gone=tuple(p for p in rules.folders if not matches((p,), environ, root)),
         devices=tuple(path for pattern in _DEVICES for path in view.matching(pattern)),
         user_conf=_user_conf(view, environ),
+        drivers=tuple(_drivers(root)),
     )
 
 
@@ -139,6 +157,19 @@ def _candidates(
                 yield file, why
 
 
+def _drivers(root: Path) -> Iterator[Elf]:
+    """The first of each name and processor, as the loader's cache has them."""
+    seen = set[tuple[str, str]]()
+    folders = system_folders(root)
+    for name in dict.fromkeys(chain.from_iterable(DRIVERS.values())):
+        for folder in folders:
+            with suppress(NotElf, OSError):
+                elf = reader.read((folder / name).resolve(strict=True))
+                if (name, elf.machine) not in seen:
+                    seen.add((name, elf.machine))
+                    yield elf
+
+
 def _is_named(path: Path, value: str) -> bool:
     return "/" in value and Path(value).resolve() == path
 
@@ -160,11 +191,46 @@ def _described(plugin: NetPlugin, loader: Loader, why: str) -> HostNetwork:
     opened = (
         loader.find(name, plugin.elf) for name in plugin.opens if not OF_CONTAINER.match(name)
     )
-    closure, missing = loader.closure([Path(plugin.path), *filter(None, opened)])
-    behind = [e for e in closure if e.path != plugin.path and not OF_CONTAINER.match(e.name)]
-    absent = tuple((name, by) for name, by in missing if not OF_CONTAINER.match(name))
+    behind, absent = _behind(plugin, loader, *filter(None, opened))
     modules = tuple(modules_of(behind))
-    return HostNetwork(plugin, tuple(behind), absent, providers(behind, modules), why, modules)
+    tuner, more = _tuner(plugin, loader)
+    there = {elf.name for elf in behind}
+    closure = (*behind, *(elf for elf in more if elf.name not in there))
+    return HostNetwork(
+        plugin, closure, tuple(absent), providers(behind, modules), why, modules, tuner=tuner
+    )
+
+
+def _behind(
+    plugin: NetPlugin, loader: Loader, *opened: Path
+) -> tuple[list[Elf], list[tuple[str, str]]]:
+    """What a plugin brings, and what it lacks."""
+    closure, missing = loader.closure([Path(plugin.path), *opened])
+    behind = [e for e in closure if e.path != plugin.path and not OF_CONTAINER.match(e.name)]
+    return behind, [(name, by) for name, by in missing if not OF_CONTAINER.match(name)]
+
+
+def _tuner(plugin: NetPlugin, loader: Loader) -> tuple[NetPlugin | None, list[Elf]]:
+    """The tuner of a network, with what it needs: one that lacks something serves nobody, and is none."""
+    if plugin.interfaces.get("tuner"):
+        return plugin, []
+    path = Path(plugin.path)
+    kind = "rccl" if path.name.startswith("librccl") else "nccl"
+    for pattern in _TUNERS:
+        for file in sorted(path.parent.glob(pattern.format(kind=kind))):
+            with suppress(NotElf, OSError):
+                tuner = nccl_symbols.read_plugin(file)
+                if tuner and tuner.interfaces.get("tuner") and _one_build(plugin, tuner):
+                    behind, missing = _behind(tuner, loader)
+                    if not missing:
+                        return tuner, behind
+    return None, []
+
+
+def _one_build(plugin: NetPlugin, tuner: NetPlugin) -> bool:
+    """Whether they are for one processor and, as far as they say, of one release."""
+    one = not (plugin.release and tuner.release) or plugin.release == tuner.release
+    return one and plugin.elf.machine == tuner.elf.machine
 
 
 def providers(closure: Sequence[Elf], modules: Sequence[Plugins]) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Which versions of its plugins' interfaces each release of NCCL knows.
 
 A plugin exports one ``ncclNetPlugin_vN`` for each version that it serves; NCCL takes the newest that it knows. RCCL
-keeps NCCL's symbols and its version numbers. Source: the tags of NVIDIA/nccl, v2.8.4-1 to v2.30.7-1, ``src/``.
+keeps NCCL's symbols and its version numbers. Sources: the tags of NVIDIA/nccl, v2.8.4-1 to v2.30.7-1, ``src/``; for
+2.32, what the library of its wheel asks for.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ ROWS = (
     Row("2.29.7", (6, 11), tuner=(2, 5), profiler=(1, 6), gin=(11, 12)),
     Row("2.30.0", (6, 12), tuner=(2, 6), profiler=(1, 6), gin=(11, 13)),
     Row("2.30.7", (6, 12), tuner=(2, 6), profiler=(1, 6), gin=(13, 14)),
+    Row("2.32.0", (6, 12), tuner=(2, 6), profiler=(1, 7), gin=(13, 14)),
 )
-NEWEST = "2.30"  # the last release whose sources the table was read from
+NEWEST = "2.32"  # the last release that the table is known to be true of
 
 
 def row(version: str) -> Row | None:
@@ -75,10 +77,33 @@ def net_versions(library: NcclLibrary) -> tuple[int, ...]:
     if asked := library.asks.get("net"):
         return asked
     found = row(library.version)
-    return tuple(range(found.net[0], found.net[1] + 1)) if found else ()
+    return _every(found.net) if found else ()
+
+
+def tuner_versions(library: NcclLibrary) -> tuple[int, ...]:
+    """The versions of the tuner interface that a library knows, ascending; empty if it has none, or unknown."""
+    if asked := library.asks.get("tuner"):
+        return asked
+    found = row(library.version)
+    return _every(found.tuner) if found and found.tuner and not library.asks else ()
+
+
+def _every(versions: Range) -> tuple[int, ...]:
+    return tuple(range(versions[0], versions[1] + 1))
 
 
 def common(library: NcclLibrary, plugin: NetPlugin) -> int:
     """The newest version of the net interface that both know; 0 if there is none, or the library's are unknown."""
     both = set(net_versions(library)).intersection(plugin.interfaces.get("net", ()))
     return max(both, default=0)
+
+
+def common_tuner(library: NcclLibrary, plugin: NetPlugin) -> int:
+    """The newest version of the tuner interface that both know; 0 if there is none."""
+    both = set(tuner_versions(library)).intersection(plugin.interfaces.get("tuner", ()))
+    return max(both, default=0)
+
+
+def may_tune(library: NcclLibrary, plugin: NetPlugin) -> bool:
+    """Whether a tuner serves a library; for one of unknown version it may, and does no harm if not."""
+    return bool(common_tuner(library, plugin)) or not (library.version or library.asks)

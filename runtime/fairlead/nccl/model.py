@@ -30,6 +30,7 @@ class HostNetwork:
         modules: what its libfabric or UCX opens at run time.
         names: every name in its folder that leads to it.
         named: the value of the shell's NCCL_NET_PLUGIN, as a module sets it, if that is a path of this plugin.
+        tuner: the plugin by which NCCL chooses algorithms for this network: a file next to it, or itself.
     """
 
     plugin: NetPlugin
@@ -40,11 +41,13 @@ class HostNetwork:
     modules: tuple[Plugins, ...] = ()
     names: tuple[str, ...] = ()
     named: str = ""
+    tuner: NetPlugin | None = None
 
     @property
     def parts(self) -> tuple[Elf, ...]:
         """Every ELF file of it, without modules."""
-        return (self.plugin.elf, *self.closure)
+        own = (self.tuner.elf,) if self.tuner and self.tuner.path != self.plugin.path else ()
+        return (self.plugin.elf, *own, *self.closure)
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class HostNccl:
         gpu: vendor of the GPUs; empty: none, or unknown.
         gpu_model, driver: as the kernel has them; empty if unknown.
         user_conf: what ``~/.nccl.conf`` or ``$NCCL_CONF_FILE`` sets.
+        drivers: libraries of GPU drivers, and what those need, which engines bring into a container.
     """
 
     networks: tuple[HostNetwork, ...] = ()
@@ -69,6 +73,7 @@ class HostNccl:
     gpu_model: str = ""
     driver: str = ""
     user_conf: Mapping[str, str] = field(default_factory=dict)
+    drivers: tuple[Elf, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,7 @@ class Ask:
         fabric: the kind of the network between nodes, as profiles name it; ``none`` if there is none.
         job: network options of the job and of the launcher.
         gpu_mpi: MPI sends from GPU to GPU.
+        injects: the engine is asked to bring the host's GPU libraries into the container: ``--nv``, ``--rocm``.
         mpi_providers: those of the libfabric that the host's MPI brings; empty if it brings none, or unknown.
     """
 
@@ -98,6 +104,7 @@ class Ask:
     fabric: str = "none"
     job: tuple[str, ...] = ()
     gpu_mpi: bool = False
+    injects: bool = False
     mpi_providers: tuple[str, ...] = ()
 
     @property
@@ -119,6 +126,7 @@ class NcclPlan:
         providers: accepted providers of libfabric; empty: any.
         file: the plugin's path in the container.
         devices: the host's devices that the plugin opens: ``/dev/cxi0``.
+        gdr: the site has GPUDirect RDMA between nodes, and NCCL's log must not say otherwise.
     """
 
     library: NcclLibrary
@@ -131,3 +139,4 @@ class NcclPlan:
     providers: tuple[str, ...] = ()
     file: str = ""
     devices: tuple[str, ...] = ()
+    gdr: bool = False

@@ -1,7 +1,8 @@
 """How NCCL and RCCL choose their network: the files that they open, and what the variables mean to a release.
 
 ``NCCL_NET_PLUGIN`` names the plugin's file, ``NCCL_NET`` the network that must be used: without a match NCCL ends with an
-error instead of TCP. Environment variables precede the lines of ``~/.nccl.conf``, and those precede ``/etc/nccl.conf``.
+error instead of TCP. ``NCCL_TUNER_PLUGIN`` names the file that chooses algorithms; every release that knows it takes a
+path, and one that fails is left out silently. Environment variables precede the lines of ``~/.nccl.conf``, and those precede ``/etc/nccl.conf``.
 Sources: NVIDIA/nccl by tag, src/net.cc, src/init.cc, src/plugin/plugin_open.cc, src/misc/param.cc; ROCm/rccl src/net.cc.
 """
 
@@ -12,7 +13,7 @@ from itertools import chain
 from fairlead.elf.facts import NcclLibrary, NetPlugin
 from fairlead.elf.reader import version_key
 
-NET, PLUGIN = "NCCL_NET", "NCCL_NET_PLUGIN"
+NET, PLUGIN, TUNER = "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_TUNER_PLUGIN"
 # They are tried after any plugin, and need none.
 INTERNAL = ("IB", "Socket")
 OWN_NAME = "fairlead"  # X of libnccl-net-X.so, for releases that take no path

@@ -7,7 +7,7 @@ code 0 and wrong results. A name decides whether a file is looked at, the file's
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -77,7 +77,9 @@ def libraries(plan: Plan, cache: Path) -> tuple[Library, ...]:
     and two of them can be mapped at once.
     """
     if plan.staging is None or plan.host is None:
-        return tuple(Library(stem, 0, True) for stem in _IMAGES_OWN)
+        brought = tuple(_carried(plan, cache))
+        stems = {library.stem for library in brought}
+        return (*brought, *(Library(s, 0, True) for s in _IMAGES_OWN if s not in stems))
     folder = cache / "stage" / plan.staging.key
     parts = {elf.path: elf for elf in plan.host.parts}
     found = []
@@ -92,6 +94,16 @@ def libraries(plan: Plan, cache: Path) -> tuple[Library, ...]:
                 Library(_HASH.sub("", stem) if own else stem, staged.stat().st_ino, not own)
             )
     return tuple(found)
+
+
+def _carried(plan: Plan, cache: Path) -> Iterator[Library]:
+    """The host's libraries below the image's own MPI: no other file may be mapped in their place."""
+    staging = plan.carried_staging
+    for item in staging.files if staging else ():
+        if item.target.startswith("lib/"):
+            stem = PurePosixPath(item.target).name.partition(".so")[0]
+            inode = (cache / "stage" / staging.key / item.target).stat().st_ino if staging else 0
+            yield Library(stem, inode, False)
 
 
 def _has_versions(library: Path) -> bool:

@@ -31,8 +31,9 @@ _FILE = "nccl.%h.%p"
 _NET, _OWN = "NCCL_NET", "NCCL_DEBUG_FILE"
 VARIABLES = (*SETTINGS, _OWN)
 _MOST = 1 << 24  # bytes of a log; what matters comes first
-_OFTEN_S, _LATER_S = 0.25, 5.0  # between two looks, until every rank is proved and after
-_COST = 20  # a look may take one part of so many of a core's time
+_OFTEN_S, _LATER_S = 0.25, 2.0  # between two looks, until every rank is proved and after
+_COST = 20  # a look may take one part of so many of a core's time, unless that would take longer than this
+_LATEST_S = 2.0
 _STRAGGLERS_S = 3.0  # between the first proved process and the line that says so
 
 # By the kind of a difference that explains itself.
@@ -79,6 +80,7 @@ def expected_of(plan: Plan) -> Expected | None:
         inode,
         network.interface,
         library=network.library.path,
+        nics_gdr=network.gdr and plan.nccl_ask.nodes != 1,
     )
     if plan.nccl_ask.nodes == 1 and not {_NET} & {*network.env, *plan.nccl_ask.user}:
         # There the plugin need not find a network, and the plan lets NCCL do without.
@@ -180,7 +182,8 @@ class NcclWatch:
         spent = time.thread_time()
         self._look()
         pause = _OFTEN_S if self.proof is None else _LATER_S
-        self._next = now + max(pause, _COST * (time.thread_time() - spent))
+        cost = min(_LATEST_S, _COST * (time.thread_time() - spent))
+        self._next = now + max(pause, cost)
 
     def last_look(self, on_finding: Callable[[Finding], None]) -> None:
         """What was written since, when the launch is over.
@@ -201,16 +204,23 @@ class NcclWatch:
 
     def _look(self) -> None:
         pids = processes.of_run(self._folder.name)
-        fresh = self._read(self._paths(pids))
-        found = [(r.host, one) for r in fresh for one in differences(r, self._expected)]
+        found = list(self._differing(pids))
         decided = [record for record in self._records.values() if record.network]
-        if decided:
+        if decided and not found:
             found += [("", one) for one in self._files(pids)]
         if found:
             raise FairleadError(
                 [finding(one, host) for host, one in _distinct(found)], ExitCode.PROOF_FAILED
             )
         self._tell([record for record in decided if record.complete])
+
+    def _differing(self, pids: list[int]) -> Iterator[tuple[str, Difference]]:
+        """What is not as planned in the first log of which that is true: the others need not be read."""
+        for record in self._read(self._paths(pids)):
+            found = differences(record, self._expected)
+            yield from ((record.host, one) for one in found)
+            if found:
+                return
 
     def _tell(self, stand: list[Record]) -> None:
         if self.proof or not stand:
@@ -237,9 +247,8 @@ class NcclWatch:
                         seen.add(key)
                         yield path
 
-    def _read(self, paths: Iterable[Path]) -> list[Record]:
+    def _read(self, paths: Iterable[Path]) -> Iterator[Record]:
         """The records of logs that have grown."""
-        fresh = list[Record]()
         for path in paths:
             with suppress(OSError):
                 status = path.stat()
@@ -249,9 +258,9 @@ class NcclWatch:
                 with path.open("rb") as stream:
                     text = stream.read(_MOST).decode("utf-8", "replace")
                 self._sizes[key] = status.st_size
-                fresh += parse(text)
-        self._records |= {(record.host, record.pid): record for record in fresh}
-        return fresh
+                for record in parse(text):
+                    self._records[record.host, record.pid] = record
+                    yield record
 
     def _files(self, pids: Iterable[int]) -> Iterator[Difference]:
         """What processes of this node have mapped: of each once, when it has NCCL and its plugin."""

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from fairlead.base.errors import Finding, Severity, error, warning
 from fairlead.elf.facts import AbiFamily
 from fairlead.launchers.pmi import pmi_said
-from fairlead.swap.model import MOUNT, Plan
+from fairlead.swap.model import CARRIED_MOUNT, MOUNT, Plan
 from fairlead.swap.remedies.registry import ordered
 
 _VENDOR_WORDS = {
@@ -198,7 +198,17 @@ def _closure(plan: Plan, proof: Proof) -> list[Finding]:
     # Another MPI brings its own libraries along: that is said once.
     places = (proof.planned_file, *plan.bound)
     odd = [rank for rank in proof.ranks if rank.others and rank.mpi_path in places]
-    return [error("closure-mapped", rank=rank, proof=proof) for rank in odd[:1]]
+    return [_other_library(plan, proof, rank) for rank in odd[:1]]
+
+
+def _other_library(plan: Plan, proof: Proof, rank: RankProof) -> Finding:
+    """A library below the MPI that is not the carried one, or not of the planned MPI."""
+    stem = PurePath(rank.others[0]).name.partition(".so")[0].partition("-")[0]
+    for one in plan.carried if plan.carried_staging else ():
+        if any(soname.partition(".so")[0] == stem for soname in one.library.sonames):
+            planned = f"{CARRIED_MOUNT}/lib/{one.library.sonames[0]}"
+            return error("carried-kept", rank=rank, title=one.library.title, planned=planned)
+    return error("closure-mapped", rank=rank, proof=proof)
 
 
 def kept_by_remedy(plan: Plan, seen: RankProof) -> tuple[str, str] | None:

@@ -41,6 +41,7 @@ def ask(situation: Situation, nodes: int, on_gpus: bool, mpi: HostMpi | None) ->
         image=image.env,
         job=(*request.shape.extra, *site.scheduler.directives, *_of_job(situation)),
         gpu_mpi=request.gpu,
+        injects=shows_gpus(words),
         fabric=site.fabric.kind,
     )
     if not image.facts.nccl or not wish.wanted:

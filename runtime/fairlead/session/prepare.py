@@ -36,7 +36,7 @@ from fairlead.launchers import registry
 from fairlead.launchers.model import Launcher
 from fairlead.rendezvous import dead_ends
 from fairlead.schedulers.registry import find_allocation
-from fairlead.session import gradients, network
+from fairlead.session import carry, gradients, network
 from fairlead.session.choose import Situation, host_mpi, launcher_for, outside
 from fairlead.session.gradients import CommChoice
 from fairlead.session.model import Choices, Prepared
@@ -153,6 +153,7 @@ def _plan(situation: Situation, nodes: int, on_gpus: bool) -> Plan:
             paths=situation.paths,
             opened=unpack.opened(image, situation.engine, cache),
             nccl=network.ask(situation, nodes, on_gpus, host if request.mpi == "host" else None),
+            carried=carry.carried(situation),
         )
     )
 
@@ -171,6 +172,7 @@ def _findings(planned: Plan, situation: Situation, comm: CommChoice) -> Iterator
     yield from checks.check(planned)
     yield from comm.findings
     yield from _of_the_engine(planned, elsewhere=there is not None)
+    yield from carry.findings(situation)
     if choices.mpi in ("host", "container"):
         yield from profile_capture.policy(site, choices.mpi)
     if situation.by_profile:

@@ -113,7 +113,7 @@ class MpiHere:
         vendor, family: empty if the site offers several.
         search: of several matches, the highest version. fairlead identifies the library from its file.
         variable: set once a module is loaded.
-        replaces: ``mpi``, ``libfabric`` below it, or ``none`` if images run their own MPI.
+        replaces: ``mpi``, a library below it such as ``libfabric``, or ``none`` if images run their own MPI.
         level, glibc: empty if unknown.
     """
 
@@ -181,6 +181,7 @@ class NcclSite:
         providers: libfabric's, that the plugin may choose; empty if not known.
         interfaces: prefixes, as NCCL_SOCKET_IFNAME has them.
         single_node: NCCL_NET is set for runs on a single node too.
+        gdr: NCCL uses GPUDirect RDMA between nodes.
         env: variables to set.
         directives: options of the job without which ``env`` does not take effect.
         annotations: by which the site's engine brings the plugin.
@@ -198,6 +199,7 @@ class NcclSite:
     providers: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
     single_node: bool = False
+    gdr: bool = False
     env: Mapping[str, str] = field(default_factory=dict)
     directives: tuple[str, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)

@@ -22,6 +22,7 @@ class NcclRules:
         interfaces: prefixes of the network interfaces, for NCCL_SOCKET_IFNAME.
         env: variables for ranks.
         single_node: set NCCL_NET on one node too.
+        gdr: NCCL must use GPUDirect RDMA between nodes.
         source: which profile says so, and how well it is known, for ``explain``.
     """
 
@@ -32,6 +33,7 @@ class NcclRules:
     interfaces: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     single_node: bool = False
+    gdr: bool = False
     source: str = ""
 
 
@@ -46,6 +48,7 @@ def rules(site: Site) -> NcclRules:
         interfaces=nccl.interfaces,
         env=nccl.env,
         single_node=nccl.single_node,
+        gdr=nccl.gdr,
         source=_source(site),
     )
 

@@ -15,6 +15,7 @@ from pydantic_core import PydanticKnownError
 
 from fairlead.base import comm_backend, json_schema
 from fairlead.base.toml import Strict, key
+from fairlead.elf.carried.registry import LIBRARIES as CARRIED
 from fairlead.engines import registry as engines
 from fairlead.launchers.registry import kinds_of_profiles
 from fairlead.schedulers.registry import with_scripts
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
     SchedulerKind = str
     LauncherKind = str
     EngineKind = str
+    Replaced = str
 else:
     SchedulerKind = Literal[(*with_scripts(), "none")]
     LauncherKind = Literal[kinds_of_profiles()]
     EngineKind = Literal[engines.kinds()]
+    Replaced = Literal[("mpi", *CARRIED.names(), "none")]
 Pmi = Literal["cray", "pmi2", "pmix", "pmi1", "hydra"]
 
 
@@ -159,9 +162,7 @@ class MpiSection(Section):
     )
     variable: str = key("the variable that holds its prefix", "")
     modules: Words = key("modules to load; -NAME unloads a module", ())
-    replaces: Literal["mpi", "libfabric", "none"] = key(
-        "which library of a container the site replaces", "mpi"
-    )
+    replaces: Replaced = key("which library of a container the site replaces", "mpi")
     missing: Words = key("libraries that it lacks although other MPIs of its family have them", ())
     level: Literal["", "2.2", "3.0", "3.1", "4.0", "4.1", "5.0"] = key(
         "the version of the MPI standard that it implements", ""
@@ -226,6 +227,10 @@ class NcclSection(Section):
     )
     interfaces: Words = key("prefixes of the interfaces that NCCL starts on", ())
     single_node: bool = key("whether NCCL_NET is set for runs on a single node too", False)
+    gdr: bool = key(
+        "whether NCCL reaches the GPUs' memory by GPUDirect RDMA between nodes; a run where its log says otherwise ends",
+        False,
+    )
     env: NcclVariables = key("variables to set for NCCL and the libfabric under its plugin", dict)
     directives: Words = key("options of a job that the variables need to take effect", ())
     annotations: Annotations = key("annotations by which the site's engine brings the plugin", dict)

@@ -21,6 +21,7 @@ from fairlead.mpi.cross_abi import crossing, some
 from fairlead.mpi.host import HostMpi, needs
 from fairlead.nccl.checks.plugin import not_in_image
 from fairlead.nccl.checks.registry import CHECKS as NCCL_CHECKS
+from fairlead.swap.carry import check as carried
 from fairlead.swap.family import image_family, in_reach, own_mpi, speaks
 from fairlead.swap.glibc import Glibc, GlibcWay, host_glibc
 from fairlead.swap.link import Linked, link
@@ -467,5 +468,5 @@ def network(plan: Plan) -> Iterator[Finding]:
 
 CHECKS: tuple[Check, ...] = (
     architecture, program, families, gpu, abi_family, launcher_family, pmi, symbols, glibc, rpath, static,
-    python_prefix, names, closure, namespaces, engine_settings, user_libraries, network,
+    python_prefix, names, closure, namespaces, engine_settings, user_libraries, carried, network,
 )  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
 from fairlead.engines.model import Engine
 from fairlead.launchers.model import Launcher, Shape
+from fairlead.mpi.below import HostLibrary
 from fairlead.mpi.host import HostMpi
 from fairlead.nccl import model as nccl_model
 from fairlead.nccl.decide import Decision
@@ -20,6 +21,7 @@ from fairlead.swap.glibc import Glibc
 ROOM = "/opt/fairlead"  # every path that fairlead adds to a container is below this folder
 MOUNT = "/opt/fairlead/mpi"  # where the staged host MPI appears in every container
 NCCL_MOUNT = nccl_model.MOUNT
+CARRIED_MOUNT = "/opt/fairlead/carried"  # the host's libraries below the image's own MPI
 WITNESS = "/opt/fairlead/witness.so"  # the library that proves a launch from inside its ranks
 RUN_MOUNT = "/opt/fairlead/run"  # where the run's folder appears
 OUTPUT_MOUNT = "/opt/fairlead/output"  # where the folder of the ranks' logs appears
@@ -70,6 +72,7 @@ class Request:
         comm, comm_by: the requested gradient backend and the option or variable that requests it; may be "".
         nccl: whose network plugin NCCL uses: ``auto``, ``host``, ``image``, or the path of one.
         nccl_env: the user's variables of NCCL, RCCL and libfabric.
+        carry: libraries of the host below the image's own MPI, by name; ``none`` for not even the site's.
     """
 
     mpi: str = "host"
@@ -99,6 +102,7 @@ class Request:
     family: AbiFamily | None = None
     nccl: str = "auto"
     nccl_env: Mapping[str, str] = field(default_factory=dict)
+    carry: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -169,6 +173,7 @@ class Inputs:
         paths: the profile's paths that exist on the machine.
         opened: what the engine opens, if not the image itself.
         nccl: what is wanted of NCCL.
+        carried: libraries of the host below the image's own MPI.
     """
 
     image: str
@@ -186,6 +191,7 @@ class Inputs:
     paths: Here = NOTHING
     opened: str = ""
     nccl: Ask = field(default_factory=Ask)
+    carried: tuple[HostLibrary, ...] = ()
 
     @property
     def swapped_in(self) -> HostMpi | None:
@@ -214,6 +220,7 @@ class Plan:
         opened: what the engine opens: the image, or the folder it was unpacked to.
         nccl: the network plugin that the host gives to the image's NCCL; None if it gives none.
         nccl_staging: the folder for it.
+        carried, carried_staging: libraries of the host below the image's own MPI, and the folder for them.
         nccl_ask, nccl_decision: what was wanted of NCCL, and what was decided; None in plans of older versions.
     """
 
@@ -245,3 +252,5 @@ class Plan:
     nccl_staging: Staging | None = None
     nccl_ask: Ask = field(default_factory=Ask)
     nccl_decision: Decision | None = None
+    carried: tuple[HostLibrary, ...] = ()
+    carried_staging: Staging | None = None

@@ -2,8 +2,8 @@
 
 The rules of the folder, each from a failure:
 
-* ``lib`` holds the plugin under every name that NCCL, RCCL or a site's script asks for, and nothing else: releases before
-  2.21 find it by LD_LIBRARY_PATH, so that this folder may be on it and nothing leaks from it;
+* ``lib`` holds the plugin under every name that NCCL, RCCL or a site's script asks for, its tuner, and nothing else:
+  releases before 2.21 find it by LD_LIBRARY_PATH, so that this folder may be on it and nothing leaks from it;
 * ``dep`` holds what it needs, found by the DT_RPATH of the copies only;
 * what the staged MPI brings too is left out, since a process maps one library of a name: that of the MPI;
 * names that the plugin opens without a version, ``libcuda.so``, are stubs that lead to those that containers have.
@@ -21,13 +21,20 @@ from fairlead.elf.facts import Elf, ImageFacts
 from fairlead.elf.mpi_symbols import GLIBC_PIECES, RUNTIME_PIECES
 from fairlead.elf.stub import MACHINES
 from fairlead.nccl.checks.model import Case
-from fairlead.nccl.decide import FILE_FOLDER, Decision, decide, settings, staged_name
-from fairlead.nccl.interfaces import net_versions
-from fairlead.nccl.model import MOUNT, Ask, HostNetwork, NcclPlan
-from fairlead.nccl.selection import names_staged
+from fairlead.nccl.decide import (
+    FILE_FOLDER,
+    Decision,
+    decide,
+    settings,
+    staged_name,
+    tuner_name,
+)
+from fairlead.nccl.interfaces import common_tuner, net_versions
+from fairlead.nccl.model import MOUNT, Ask, HostNetwork, NcclPlan, NetPlugin
+from fairlead.nccl.selection import TUNER, names_staged
 from fairlead.swap.glibc import host_glibc
+from fairlead.swap.model import CARRIED_MOUNT, Bind, Line, Plan, StagedFile, Staging, Stub
 from fairlead.swap.model import MOUNT as MPI_MOUNT
-from fairlead.swap.model import Bind, Line, Plan, StagedFile, Staging, Stub
 from fairlead.swap.remedies.model import Changes, Draft
 
 _STAGE_FORMAT = 1  # moves when the layout of the folder does
@@ -58,6 +65,7 @@ def with_network(draft: Draft) -> Draft:
         providers=inputs.nccl.rules.providers,
         file=f"{FILE_FOLDER}/{staged_name(decision.host)}",
         devices=inputs.nccl.host.devices if inputs.nccl.host else (),
+        gdr=inputs.nccl.rules.gdr,
     )
     why = "the staged network plugin, seen in the container"
     lines = (
@@ -97,11 +105,13 @@ def case(plan: Plan) -> Case | None:
 
 
 def _of_mpi(plan: Plan) -> dict[str, Elf]:
-    """The libraries that the staged MPI brings, by name."""
-    if plan.staging is None or plan.host is None:
-        return {}
-    parts = {elf.path: elf for elf in (*plan.host.parts, *plan.host.optional)}
-    staged = (f for f in plan.staging.files if f.source in parts)
+    """The libraries that are staged for MPI, by name."""
+    host = plan.host
+    of_host = (*host.parts, *host.optional) if host else ()
+    below = (elf for one in plan.carried for elf in one.parts) if plan.carried_staging else ()
+    parts = {elf.path: elf for elf in (*of_host, *below)}
+    folders = (plan.staging, plan.carried_staging)
+    staged = (f for s in folders if s for f in s.files if f.source in parts)
     return {PurePosixPath(file.target).name: parts[file.source] for file in staged}
 
 
@@ -152,6 +162,9 @@ def _layout(
     name = staged_name(host)
     files = [StagedFile(plugin.path, f"lib/{name}")]
     lines = [Line("stage", name, "the network plugin itself", plugin.path)]
+    if tuner := _own_tuner(decision, host):
+        files.append(StagedFile(tuner.path, f"lib/{tuner_name(host)}"))
+        lines.append(Line("stage", tuner_name(host), _why_tuner(decision, tuner), tuner.path))
     for elf, place, why in _closure(draft, host):
         files += [StagedFile(elf.path, place)] if place else []
         lines.append(Line("stage" if place else "left out", place or elf.name, why, elf.path))
@@ -185,33 +198,54 @@ def _layout(
     return Staging(key, staged, tuple(aliases), (), stubs), tuple(lines)
 
 
+def _own_tuner(decision: Decision, host: HostNetwork) -> NetPlugin | None:
+    """The tuner that is a file of its own and serves the image's NCCL."""
+    own = host.tuner is not None and host.tuner.path != host.plugin.path
+    return host.tuner if own and TUNER in decision.env else None
+
+
+def _why_tuner(decision: Decision, tuner: NetPlugin) -> str:
+    assert decision.library is not None
+    version = common_tuner(decision.library, tuner)
+    by = f", by version v{version} of the tuner interface" if version else ""
+    return f"the network's tuner{by}"
+
+
 def _closure(draft: Draft, host: HostNetwork) -> Iterator[tuple[Elf, str, str]]:
     """What the plugin needs: the file, its place (empty: left out), and why."""
-    of_mpi = {file.source for file in draft.staging.files} if draft.staging else set()
-    names = {PurePosixPath(f.target).name for f in draft.staging.files} if draft.staging else set()
+    of_mpi = {file.source for _, file in _beside(draft)}
+    names = {PurePosixPath(file.target).name for _, file in _beside(draft)}
     for elf in host.closure:
         if GLIBC_PIECES.match(elf.name):
             continue
         if elf.name in RUNTIME_PIECES:
             yield elf, "", "the process has the image's, or the MPI's"
         elif elf.path in of_mpi:
-            yield elf, "", "the staged MPI brings it: a process maps it once"
+            yield elf, "", "what is staged for MPI brings it: a process maps it once"
         elif elf.name in names:
-            yield elf, "", "the staged MPI brings another of this name, and a process maps one"
+            yield elf, "", "what is staged for MPI has another of this name, and a process maps one"
         else:
             yield elf, f"dep/{elf.name}", "needed by the network plugin"
+
+
+def _beside(draft: Draft) -> Iterator[tuple[str, StagedFile]]:
+    """What is staged for MPI, with the place of its folder: the host's MPI, or libraries below the image's own."""
+    for mount, staging in ((MPI_MOUNT, draft.staging), (CARRIED_MOUNT, draft.carried_staging)):
+        for file in staging.files if staging else ():
+            yield mount, file
 
 
 def _searched(draft: Draft, host: HostNetwork) -> tuple[str, ...]:
     """The folders that the copies search, as paths in the container: those of the MPI that hold something shared too."""
     names = {elf.name for elf in host.closure}
-    files = draft.staging.files if draft.staging else ()
     shared = {
-        str(PurePosixPath(f.target).parent) for f in files if PurePosixPath(f.target).name in names
+        f"{mount}/{PurePosixPath(file.target).parent}"
+        for mount, file in _beside(draft)
+        if PurePosixPath(file.target).name in names
     }
     return (
         f"{MOUNT}/dep",
-        *(f"{MPI_MOUNT}/{place}" for place in sorted(shared)),
+        *sorted(shared),
         *_of_image(draft.inputs.facts, host),
     )
 

@@ -17,6 +17,7 @@ from fairlead.launchers.model import Launcher
 from fairlead.mpi.cross_abi import crossing
 from fairlead.mpi.host import HostMpi
 from fairlead.rendezvous.choose import frameworks
+from fairlead.swap.carry import with_carried
 from fairlead.swap.family import in_reach, names_of, own_mpi, replaceable
 from fairlead.swap.glibc import choose_glibc
 from fairlead.swap.layout import folders_behind, module_paths, search_folders, stage_layout
@@ -40,7 +41,7 @@ def plan(inputs: Inputs) -> Plan:
     remedies = [remedy for remedy in ordered() if remedy.applies(draft)]
     draft = _host_staged(draft, remedies) if inputs.swapped_in else _own_kept(draft)
     draft = _finished(draft, remedies, Phase.LOADING)
-    draft = with_network(_site_rules(_modules(_search_path(draft))))
+    draft = with_network(with_carried(_site_rules(_modules(_search_path(draft)))))
     draft = _python(_finished(draft, remedies, Phase.RUNNING))
     draft = _preloads(draft)
     draft = _finished(draft, remedies, Phase.SHOWING)
@@ -226,6 +227,8 @@ def _planned(draft: Draft) -> Plan:
         nccl_staging=draft.nccl_staging,
         nccl_ask=inputs.nccl,
         nccl_decision=draft.nccl_decision,
+        carried=inputs.carried,
+        carried_staging=draft.carried_staging,
     )
 
 

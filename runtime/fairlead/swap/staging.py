@@ -21,7 +21,16 @@ from fairlead.base.paths import atomic_folder, atomic_write, locked
 from fairlead.base.seals import Seal
 from fairlead.elf.patchelf import set_rpath
 from fairlead.elf.stub import stub
-from fairlead.swap.model import MOUNT, NCCL_MOUNT, RUN_MOUNT, WITNESS, Plan, Staging, Stub
+from fairlead.swap.model import (
+    CARRIED_MOUNT,
+    MOUNT,
+    NCCL_MOUNT,
+    RUN_MOUNT,
+    WITNESS,
+    Plan,
+    Staging,
+    Stub,
+)
 from fairlead.swap.remedies.folders_only import room_folder
 
 KEPT_S = 30 * 86400.0  # an unused folder; longer than any job runs
@@ -37,8 +46,9 @@ def ensure(plan: Plan, cache: Path) -> Path | None:
     refuse_exposed(cache / "stage", cache)
     if not plan.engine.binds_files:
         _furnish(plan, cache)
-    if plan.nccl_staging is not None:
-        _made(plan.nccl_staging, cache)
+    for staging in (plan.nccl_staging, plan.carried_staging):
+        if staging is not None:
+            _made(staging, cache)
     return None if plan.staging is None else _made(plan.staging, cache)
 
 
@@ -67,7 +77,9 @@ def _furnish(plan: Plan, cache: Path) -> None:
         whole = there.is_file() and there.read_bytes() == witness.read_bytes()
     else:
         whole = room.is_dir()
-    places = [room / PurePosixPath(place).name for place in (MOUNT, NCCL_MOUNT, RUN_MOUNT)]
+    places = [
+        room / PurePosixPath(place).name for place in (MOUNT, NCCL_MOUNT, CARRIED_MOUNT, RUN_MOUNT)
+    ]
     if whole and all(place.is_dir() for place in places):
         return
     lock = locked(cache / "locks" / f"room-{room.name}.lock")

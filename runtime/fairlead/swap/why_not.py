@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from fairlead.base.suggest import suggest
 from fairlead.elf.facts import Elf
 from fairlead.elf.mpi_symbols import GLIBC_PIECES, RUNTIME_PIECES
-from fairlead.swap.model import MOUNT, NCCL_MOUNT, Line, Plan
+from fairlead.swap.model import CARRIED_MOUNT, MOUNT, NCCL_MOUNT, Line, Plan
 
 
 def why_not(plan: Plan, name: str) -> tuple[Line, ...]:
@@ -22,6 +22,7 @@ def why_not(plan: Plan, name: str) -> tuple[Line, ...]:
     stem = re.sub(r"\.so(\.\d+)*$", "", wanted)
     lines = (
         *_staged(plan, wanted, stem),
+        *_of_carried(plan, wanted, stem),
         *_of_network(plan, wanted, stem),
         *_left_out(plan, wanted, stem),
         *_of_image(plan, wanted, stem),
@@ -46,6 +47,15 @@ def why_not(plan: Plan, name: str) -> tuple[Line, ...]:
 def _is(found: str, wanted: str, stem: str) -> bool:
     """Whether ``wanted`` names a file: exactly, or without its version."""
     return found == wanted or (wanted in (stem, f"{stem}.so") and found.startswith(f"{stem}.so"))
+
+
+def _of_carried(plan: Plan, wanted: str, stem: str) -> Iterator[Line]:
+    """What is staged below the image's own MPI."""
+    for file in plan.carried_staging.files if plan.carried_staging else ():
+        found = PurePosixPath(file.target).name
+        if _is(found, wanted, stem) or PurePosixPath(file.source).name == wanted:
+            why = "it is carried below the image's own MPI, or needed by what is"
+            yield Line("staged", f"{CARRIED_MOUNT}/{file.target}", why, file.source)
 
 
 def _of_network(plan: Plan, wanted: str, stem: str) -> Iterator[Line]:

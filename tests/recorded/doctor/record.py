@@ -21,10 +21,11 @@ from fairlead.base.serde import to_json
 from fairlead.detect.machine import Profile
 from fairlead.doctor.fix import SetupErrors, look
 from fairlead.doctor.registry import ordered
-from fairlead.doctor.world import ClockState, FileSystem, World
+from fairlead.doctor.world import ClockState, Driven, FileSystem, World
 from fairlead.elf.facts import Elf
 from fairlead.engines.model import Engine
 from fairlead.mpi.host import HostMpi
+from fairlead.nccl.model import HostNccl, HostNetwork
 
 KEPT = ("HOME", "PATH", "USER", "TMPDIR", "XDG_CACHE_HOME", "XDG_DATA_HOME", "FAIRLEAD_MPI")
 HOME = "/home/alice"  # of everybody, in a recording
@@ -78,6 +79,12 @@ class Recorder(World):
     def host_mpis(self) -> tuple[HostMpi, ...]:
         found = tuple(_short(mpi) for mpi in super().host_mpis())
         return self._note(("host_mpis",), found)
+
+    def net_plugins(self) -> HostNccl:
+        return self._note(("net_plugins",), super().net_plugins())
+
+    def drive_plugin(self, network: HostNetwork) -> Driven:
+        return self._note(("drive_plugin", network.plugin.path), super().drive_plugin(network))
 
     def real(self, path: str) -> str:
         return self._note(("real", path), super().real(path))

@@ -20,14 +20,15 @@ class Interface(Check):
         if not known:
             yield warning("nccl-version-unknown", library=library, plugin=plugin)
         elif not case.plan.interface:
-            texts = {"known": _versions(known), "offered": _versions(offered)}
+            texts = {"known": versions(known), "offered": versions(offered)}
             advice = "an older" if min(offered, default=0) > max(known) else "a newer"
             yield error("nccl-interface", library=library, plugin=plugin, advice=advice, **texts)
         elif is_newer(library):
             yield warning("nccl-version-newer", library=library, interface=case.plan.interface)
 
 
-def _versions(numbers: tuple[int, ...]) -> str:
+def versions(numbers: tuple[int, ...]) -> str:
+    """For messages: ``v5, v6``."""
     return ", ".join(f"v{number}" for number in numbers) or "none"
 
 

@@ -10,7 +10,7 @@ from fairlead.nccl.decide import is_slingshot
 from fairlead.nccl.interfaces import common
 
 # NCCL has a network of its own for InfiniBand and RoCE, and none for these.
-_NEED_A_PLUGIN = ("slingshot", "aries", "omni-path", "efa")
+NEED_A_PLUGIN = ("slingshot", "aries", "omni-path", "efa")
 
 
 class Plugin(Check):
@@ -18,7 +18,7 @@ class Plugin(Check):
 
     def look(self, case: Case) -> Iterator[Finding]:
         there, rules = case.ask.host, case.ask.rules
-        needed = case.ask.fabric in _NEED_A_PLUGIN or is_slingshot(case.ask)
+        needed = case.ask.fabric in NEED_A_PLUGIN or is_slingshot(case.ask)
         if case.plan or not (case.across or case.ask.want == "host"):
             return
         if not case.ask.wanted:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fairlead.base.errors import Finding, error, warning
 from fairlead.nccl.checks.model import Case, Check
-from fairlead.nccl.model import HostNetwork
+from fairlead.nccl.model import HostNetwork, NcclRules
 from fairlead.site.fabrics import FAST
 
 VARIABLE = "FI_PROVIDER"
@@ -21,8 +21,7 @@ class Provider(Check):
     def look(self, case: Case) -> Iterator[Finding]:
         if case.host is None or case.ask.fabric not in FAST:
             return
-        accepted = case.ask.rules.providers or _OF_FABRIC.get(case.ask.fabric, ())
-        names = tuple(dict.fromkeys(name.partition(";")[0] for name in accepted))
+        names = wanted_of(case.ask.fabric, case.ask.rules)
         value = case.env.get(VARIABLE, "")
         asked = {name.strip().partition(";")[0] for name in value.split(",")} - {""}
         given = {"fabric": case.ask.fabric, "site": case.site, "wanted": " or ".join(names)}
@@ -35,6 +34,12 @@ class Provider(Check):
             yield warning("nccl-provider-unknown", path=libfabric, **given)
         elif not set(names).intersection(has):
             yield error("nccl-provider-absent", path=libfabric, has=", ".join(has), **given)
+
+
+def wanted_of(fabric: str, rules: NcclRules) -> tuple[str, ...]:
+    """The providers that mean a kind of network, without layers: by the profile, else by the kind."""
+    accepted = rules.providers or _OF_FABRIC.get(fabric, ())
+    return tuple(dict.fromkeys(name.partition(";")[0] for name in accepted))
 
 
 def _used(case: Case, host: HostNetwork) -> tuple[str, tuple[str, ...]]:

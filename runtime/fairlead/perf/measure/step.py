@@ -38,6 +38,7 @@ class Options:
         repeats: samples of each line at least; :func:`fairlead.perf.measure.steps.planned` sets it.
         external_data: HDF5 files may have values in other files.
         network: what NCCL must use; None where nothing is planned of it.
+        gpus: the image has NCCL or RCCL, and ranks get GPUs.
     """
 
     out: Path
@@ -51,6 +52,7 @@ class Options:
     repeats: int = stats.FEWEST
     external_data: bool = False
     network: Expected | None = None
+    gpus: bool = False
 
     @property
     def most(self) -> int:

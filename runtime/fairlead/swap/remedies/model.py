@@ -68,7 +68,7 @@ class Draft:
         family: ABI family of the MPI that ranks map.
         glibc: how the host's libraries get the C library they need; None without a swap.
         folder: the staged folder on the host.
-        nccl, nccl_staging, nccl_decision: see :class:`~fairlead.swap.model.Plan`.
+        nccl, nccl_staging, nccl_decision, carried_staging: see :class:`~fairlead.swap.model.Plan`.
     """
 
     inputs: Inputs
@@ -90,6 +90,7 @@ class Draft:
     nccl: NcclPlan | None = None
     nccl_staging: Staging | None = None
     nccl_decision: Decision | None = None
+    carried_staging: Staging | None = None
 
     @property
     def mapped(self) -> MpiLibrary | None:

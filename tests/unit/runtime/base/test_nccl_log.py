@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.base.nccl_log import Edge, Record, parse
+from fairlead.base.nccl_verdict import Expected, differences
 
 RECORDED = Path(__file__).parents[3] / "recorded" / "nccl" / "logs"
 # What a release can say of each fault; the oldest do not say which library is missing.
@@ -95,6 +96,20 @@ def test_log_of_a_launch_gives_every_fact() -> None:
         ),
         complete=True,
     )
+
+
+def test_gpudirect_of_each_device_of_the_network_in_use() -> None:
+    record = log(
+        "NET/Socket : GPU Direct RDMA Disabled for HCA 0 'hsn0'",
+        "NET/AWS Libfabric : GPU Direct RDMA Enabled for HCA 0 'cxi0'",
+        "NET/AWS Libfabric : GPU Direct RDMA Disabled for HCA 1 'cxi1'",
+        "GPU Direct RDMA Disabled for GPU 1 / HCA 3 (distance 9 > 8)",
+        "Using network AWS Libfabric",
+    )
+    assert record.nics_gdr == (("cxi0", True), ("cxi1", False))
+    [difference] = differences(record, Expected(nics_gdr=True))
+    assert difference.kind == "gdr" and "cxi1" in difference.text and "cxi0" not in difference.text
+    assert differences(record, Expected()) == ()
 
 
 @pytest.mark.parametrize(

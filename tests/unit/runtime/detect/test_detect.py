@@ -194,6 +194,33 @@ def test_every_fact_has_its_evidence_and_comes_back_from_json(name: str) -> None
     assert all(value and seen for _, value, seen in shown)
 
 
+def test_plugins_of_nccl_are_facts_and_rows() -> None:
+    [plugin] = facts_of("polaris-compute").plugins
+    assert (plugin.title, plugin.interfaces) == ("aws-ofi-nccl 1.9.1", (2, 3, 4, 5, 6, 7, 8))
+    shown = {what: value for what, value, _ in rows(facts_of("polaris-compute"))}
+    assert shown["NCCL plugin"] == (
+        "aws-ofi-nccl 1.9.1, network AWS Libfabric, net interface v2 to v8; lacks libhwloc.so.15"
+    )
+    assert "providers of its libfabric: cxi, tcp, shm" in shown.values()
+    assert ("NCCL plugin", "none") in {(a, b) for a, b, _ in rows(facts_of("laptop-ubuntu"))}
+    with_gdr = changed(
+        "perlmutter-gpu", present=(*played("perlmutter-gpu").recording.present, "/dev/gdrdrv")
+    )
+    assert ("GDRCopy", "yes", "/dev/gdrdrv") in rows(gather(with_gdr))
+
+
+def test_draft_names_the_folders_of_a_plugin_that_is_whole() -> None:
+    facts, site = facts_of("perlmutter-gpu"), bundled()["cray-ex-slingshot"]
+    text = draft("there", facts, match(played("perlmutter-gpu"), bundled()), site)
+    made = tomllib.loads(text)["nccl"]
+    assert made["folders"] == ["/global/common/software/nersc9/nccl/2.19/plugin/lib"]
+    assert made["libraries"] == ["/opt/cray/libfabric/1.20.1/lib64"]
+    lacking = draft(
+        "there", facts_of("polaris-compute"), match(played("polaris-compute"), bundled()), site
+    )
+    assert "nccl" not in tomllib.loads(lacking)
+
+
 def test_settings_of_engines_that_decide_are_read() -> None:
     settings = {
         name: {e.kind: dict(e.settings) for e in facts_of(name).engines}

@@ -62,6 +62,12 @@ EXPECTED = {
         "cma": "warning",
         "node-history": "warning",
     },
+    "node-nccl-off": {
+        "clocks": "info",
+        "cma": "info",
+        "fabric": "warning",
+        "nccl": "warning",
+    },
     "node-slurm-broken": {
         "pmi": "error",
         "scheduler-plugins": "error",

@@ -209,7 +209,7 @@ def unknown_version() -> Plan:
 
 
 def newer_than_known() -> Plan:
-    return gpu_plan(gpu_image("2.31.1"), asked())
+    return gpu_plan(gpu_image("2.33.1"), asked())
 
 
 def two_nccls() -> Plan:
@@ -284,7 +284,7 @@ def tcp_alone() -> Plan:
     ("make", "check", "words"),
     [
         (unknown_version, "nccl-interface", ["not known", "NCCL_DEBUG=INFO"]),
-        (newer_than_known, "nccl-interface", ["2.31.1", "v11"]),
+        (newer_than_known, "nccl-interface", ["2.33.1", "v11"]),
         (two_nccls, "nccl-several", ["NCCL 2.27.5", "NCCL 2.19.3"]),
         (two_in_use, "nccl-several", ["/opt/a.so", "does not serve NCCL 2.11.4"]),
         (job_without_option, "nccl-job-network", ["--network=disable_rdzv_get"]),
@@ -374,3 +374,32 @@ def test_every_check_says_what_it_looks_for() -> None:
     for name in CHECKS.names():
         about = CHECKS.get(name).about
         assert about and not about.endswith("."), name
+
+
+def driver(name: str, glibc: str, machine: str = "x64") -> Elf:
+    return Elf(f"/usr/lib64/{name}", machine, name, needs={"GLIBC": glibc})
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name", "severity"),
+    [
+        ("nvidia", "libcuda.so.1", Severity.ERROR),
+        ("nvidia", "libnvidia-ml.so.1", Severity.ERROR),
+        ("nvidia", "libOpenCL.so.1", Severity.WARNING),
+        ("amd", "libdrm_amdgpu.so.1", Severity.ERROR),
+        ("amd", "libnuma.so.1", Severity.ERROR),
+    ],
+)
+def test_gpu_library_that_needs_a_newer_glibc_is_refused(gpu, name, severity) -> None:
+    drivers = (driver(name, "2.38"), driver("libother.so.1", "2.99"))
+    given = {"gpu": gpu, "drivers": drivers, "injects": True}
+    words = found(gpu_plan(asked=asked(**given)), severity)["nccl-injected"]
+    assert f"/usr/lib64/{name}" in words and "GLIBC_2.38" in words and "2.36" in words
+    other = "amd" if gpu == "nvidia" else "nvidia"
+    for harmless in (
+        {**given, "injects": False},
+        {**given, "drivers": (driver(name, "2.17"),)},
+        {**given, "drivers": (driver(name, "2.38", "x86"),)},
+        {**given, "gpu": other} if name != "libOpenCL.so.1" else {**given, "gpu": ""},
+    ):
+        assert "nccl-injected" not in found(gpu_plan(asked=asked(**harmless)), severity)

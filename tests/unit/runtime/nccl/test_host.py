@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,45 @@ def test_discover_closure_missing_and_providers(tmp_path: Path) -> None:
     assert [name for name, _ in network.missing] == ["libhwloc.so.15"]
     assert network.providers == ("cxi",)
     assert network.plugin.runtime == "cuda12"
+
+
+def test_discover_libraries_of_the_profile_come_before_the_systems(tmp_path: Path) -> None:
+    site = compiled(tmp_path / "opt/site/libfabric/lib64/libfabric.so.1", LIBFABRIC)
+    system = compiled(tmp_path / "usr/lib/libfabric.so.1", "void fi_getinfo(void) {}")
+    vendor = compiled(tmp_path / "opt/cray/libfabric/1.22.0/lib64/libfabric.so.1", LIBFABRIC)
+    module = compiled(tmp_path / "modules/libfabric.so.1", LIBFABRIC)
+    words = ["-Wl,--no-as-needed", str(system)]
+    plugin(tmp_path / "opt/site/lib/libnccl-net.so", words=words)
+    rules = NcclRules(("/opt/site/lib",), libraries=("/opt/site/libfabric/lib64",))
+
+    def taken(rules: NcclRules, **environ: str) -> Path:
+        [network] = looked(tmp_path, rules, **environ).networks
+        return Path(next(e.path for e in network.closure if e.soname == "libfabric.so.1"))
+
+    assert taken(rules, LD_LIBRARY_PATH=str(module.parent)) == module
+    assert taken(rules) == site
+    assert taken(replace(rules, libraries=())) == system
+    system.unlink()
+    assert taken(replace(rules, libraries=())) == vendor
+
+
+def test_discover_plugins_in_the_order_of_how_sure_they_are(tmp_path: Path) -> None:
+    folders = {
+        "named": "modules/one",
+        "profile": "opt/site/lib",
+        "path": "modules/two",
+        "vendor": "opt/aws-ofi-nccl/lib",
+        "system": "usr/lib",
+    }
+    for name, folder in folders.items():
+        plugin(tmp_path / folder / f"libnccl-net-{name}.so")
+    found = looked(
+        tmp_path,
+        NcclRules(folders=("/opt/site/lib",)),
+        NCCL_NET_PLUGIN=str(tmp_path / "modules/one/libnccl-net-named.so"),
+        LD_LIBRARY_PATH=str(tmp_path / "modules/two"),
+    )
+    assert names(found) == [f"libnccl-net-{name}.so" for name in folders]
 
 
 def test_providers_of_a_few_mentions_are_none(tmp_path: Path) -> None:
@@ -179,3 +219,13 @@ def test_discover_a_plugin_replaced_is_read_again(tmp_path: Path) -> None:
     other = plugin(tmp_path / "new/libnccl-net.so", (9, 10))
     shutil.move(other, path)
     assert looked(tmp_path).networks[0].plugin.interfaces["net"] == (9, 10)
+
+
+def test_discover_libraries_of_the_gpus_driver_with_what_they_need(tmp_path: Path) -> None:
+    code = '#include <stdio.h>\nint init(void) { return puts(""); }'
+    compiled(tmp_path / "usr/lib/libcuda.so.550.54", code, "-Wl,-soname,libcuda.so.1")
+    (tmp_path / "usr/lib/libcuda.so.1").symlink_to("libcuda.so.550.54")
+    compiled(tmp_path / "opt/elsewhere/libnvidia-ml.so.1", code)
+    (tmp_path / "usr/lib/libdrm.so.2").write_text("cut")
+    [driver] = looked(tmp_path).drivers
+    assert driver.soname == "libcuda.so.1" and driver.needs["GLIBC"]

@@ -39,6 +39,7 @@ RECORDED = [
     ("2.30.3", (6, 12), (2, 6), (1, 6), (11, 13)),
     ("2.30.4", (6, 12), (2, 6), (1, 6), (11, 13)),
     ("2.30.7", (6, 12), (2, 6), (1, 6), (13, 14)),
+    ("2.32.3", (6, 12), (2, 6), (1, 7), (13, 14)),
 ]
 # aws-ofi-nccl, by its sources: the versions that a release exports.
 PLUGINS = {
@@ -77,8 +78,8 @@ def test_row_of_an_unknown_release_is_none(version: str) -> None:
 
 
 def test_release_newer_than_the_table_is_taken_for_the_newest() -> None:
-    assert row("2.31.2") is ROWS[-1]
-    assert is_newer(library_of("2.31.2")) and is_newer(library_of("3.0.1"))
+    assert row("2.33.1") is ROWS[-1]
+    assert is_newer(library_of("2.33.1")) and is_newer(library_of("3.0.1"))
     assert not is_newer(library_of("2.30.7")) and not is_newer(library_of("2.30.9"))
 
 

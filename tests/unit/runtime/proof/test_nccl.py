@@ -6,15 +6,17 @@ import mmap
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.nccl import RULES, gpu_ask, gpu_plan
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding
 from fairlead.base.nccl_log import Cause
 from fairlead.base.nccl_verdict import Difference, Expected, Mapped, file_differences
 from fairlead.proof import nccl
-from fairlead.proof.nccl import NcclProof, NcclWatch, finding, settings
+from fairlead.proof.nccl import NcclProof, NcclWatch, expected_of, finding, settings
 
 PLUGIN = "/opt/fairlead/nccl/libnccl-net.so"
 PLANNED = Expected(("Libfabric", "AWS Libfabric"), ("cxi",), PLUGIN, 0, 8, gdr=True)
@@ -120,6 +122,24 @@ def test_watch_looks_at_edges_that_come_after_the_proof(tmp_path: Path, write: W
     assert watch.proof
     write(0, "Channel 00/0 : 0[0] -> 1[0] [send] via NET/Libfabric/0")
     assert "through the host's memory" in refused(watch)[0].what
+
+
+@pytest.mark.parametrize(
+    ("gdr", "nodes", "ends"), [(True, 2, True), (False, 2, False), (True, 1, False)]
+)
+def test_watch_of_a_device_without_gpudirect_ends_where_the_site_has_it(
+    tmp_path: Path, write: Write, gdr: bool, nodes: int, ends: bool
+) -> None:
+    plan = gpu_plan(asked=gpu_ask(rules=replace(RULES, gdr=gdr), nodes=nodes))
+    expected = expected_of(plan)
+    assert expected and expected.nics_gdr is ends
+    watch = watched(tmp_path, replace(expected, networks=("Libfabric",), file="", library=""))
+    write(0, *GOOD[:-2], "NET/Libfabric : GPU Direct RDMA Disabled for HCA 0 'cxi0'")
+    if ends:
+        [found] = refused(watch)
+        assert "cxi0" in found.what and "nvidia-peermem" in found.remedy
+    else:
+        watch.look()
 
 
 def test_watch_of_a_name_that_no_plugin_has_fails_without_a_network(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.support.nccl import gpu_image, plugin
 from tests.support.recorded import ROOT_ENGINE, SITE, host
 
-from fairlead.base.errors import FairleadError
+from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.serde import from_json, to_json
 from fairlead.cli.options import Planning, _plugin
 from fairlead.detect.capture import Capture
@@ -21,6 +21,7 @@ from fairlead.elf.facts import ImageFacts
 from fairlead.image.open import Image
 from fairlead.launchers.model import Shape
 from fairlead.nccl.model import Ask
+from fairlead.session import carry
 from fairlead.session.choose import Situation
 from fairlead.session.model import Choices
 from fairlead.session.network import ask
@@ -167,3 +168,40 @@ def test_option_takes_words_and_paths_only(tmp_path: Path) -> None:
     for wrong in ("hots", "/nowhere/lib.so", ""):
         with pytest.raises(click.BadParameter):
             _plugin(context, option, wrong)
+
+
+@pytest.mark.parametrize(
+    ("mpi", "carry_", "replaces", "names"),
+    [
+        ("host", (), "libfabric", ()),
+        ("container", (), "libfabric", ("libfabric",)),  # as the site does
+        ("container", (), "mpi", ()),
+        ("container", ("ucx",), "libfabric", ("ucx",)),
+        ("container", ("none",), "libfabric", ()),
+        ("container", ("libfabric", "libfabric"), "none", ("libfabric",)),
+    ],
+)
+def test_libraries_below_the_images_mpi_are_those_asked_for_or_the_sites(
+    tmp_path: Path, mpi: str, carry_: tuple[str, ...], replaces: str, names: tuple[str, ...]
+) -> None:
+    site = replace(THERE, mpi=replace(THERE.mpi, replaces=replaces))
+    made = situation(tmp_path, request=Request(mpi=mpi, carry=carry_), site=site)
+    assert carry.wanted(made) == names
+
+
+def test_library_that_is_not_on_this_machine_is_refused(tmp_path: Path) -> None:
+    facts = replace(gpu_image(), arch="AArch64")
+    made = situation(tmp_path, facts, request=Request(mpi="container", carry=("libfabric",)))
+    with pytest.raises(FairleadError) as caught:
+        carry.carried(made)
+    assert caught.value.code is ExitCode.PREFLIGHT_REFUSED
+    assert "libfabric for AArch64" in caught.value.findings[0].what
+
+
+def test_library_of_another_machine_is_left_out_with_a_word(tmp_path: Path) -> None:
+    made = situation(
+        tmp_path, request=Request(mpi="container", carry=("libfabric",)), by_profile=True
+    )
+    assert carry.carried(made) == ()
+    [finding] = carry.findings(made)
+    assert "libfabric" in finding.what

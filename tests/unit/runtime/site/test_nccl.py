@@ -49,6 +49,7 @@ networks = ["AWS Libfabric", "OFI"]
 providers = ["cxi", "tcp;ofi_rxm"]
 interfaces = ["hsn"]
 single_node = true
+gdr = true
 directives = ["--network=disable_rdzv_get"]
 env = { NCCL_NET = "aws libfabric", NCCL_PROTO = "^LL128", FI_PROVIDER = "cxi" }
 annotations = { "com.hooks.cxi.enabled" = "true" }
@@ -105,8 +106,17 @@ def test_rules_have_what_a_plan_asks_for(tmp_path: Path) -> None:
         interfaces=("hsn",),
         env={"NCCL_NET": "aws libfabric", "NCCL_PROTO": "^LL128", "FI_PROVIDER": "cxi"},
         single_node=True,
+        gdr=True,
         source="the profile mine says so (documented: a guide, read 2026-11-01)",
     )
+
+
+def test_gpudirect_of_a_bundled_site_has_its_source_and_its_date() -> None:
+    stated = [site for site in SITES.values() if site.nccl.gdr]
+    assert {"perlmutter", "alps", "olivia"} <= {site.name for site in stated}
+    for site in stated:
+        origin = site.origins["nccl.gdr"]
+        assert origin.source and origin.read and origin.status is not Status.GUESS
 
 
 def test_rules_of_a_profile_without_the_table_are_empty() -> None:
