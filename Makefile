@@ -1,7 +1,7 @@
 # The one list of tasks, also for CI. `make` alone prints it.
 PY := .venv/bin/python
 # Images that the system tests run in; they are cached, and rebuilt when lock or code changes.
-TEST_IMAGES := mpi-base tensorflow
+TEST_IMAGES := mpi-base tensorflow bridge
 BENCH_IMAGES := mpi-base tensorflow tensorflow-horovod pytorch
 BENCH_COMM := comm-node step-efficiency comm-peers comm-link comm-scaling
 

@@ -400,7 +400,8 @@ def test_encrypted_within_a_budget_and_forgotten_soon(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "words"), [("dies", "rank 1"), ("stuck", "did not leave it within")]
+    ("function", "words"),
+    [("dies", "rank 1"), pytest.param("stuck", "did not leave it within", marks=pytest.mark.full)],
 )
 def test_a_session_that_loses_a_rank_ends_and_says_which(
     own_library: Path, state: Path, function: str, words: str
