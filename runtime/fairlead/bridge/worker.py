@@ -29,7 +29,7 @@ from fairlead.bridge.collectives import Collectives, RunAborted
 from fairlead.bridge.endpoint import Door
 from fairlead.bridge.errors import described
 from fairlead.bridge.library import Block, Whole
-from fairlead.bridge.settings import CERTIFICATE, KEY, Settings
+from fairlead.bridge.settings import CERTIFICATE, ENDED, KEY, Settings
 from fairlead.bridge.store import Budget, Held, Store
 from fairlead.bridge.wire import END, Connection, Endpoint, Listener, WireError, dial, here
 
@@ -63,6 +63,9 @@ class Worker:
     def listen(self) -> list[Endpoint]:
         """Opens this rank's endpoint; those of all ranks."""
         settings = self._settings
+        names = sorted(set(self._world.allgather(self._host)))
+        if settings.loopback and len(names) > 1:
+            raise fail("bridge-loopback", nodes=len(names), names=", ".join(names[:8]))
         host = "127.0.0.1" if settings.loopback else network.address(settings.interfaces)
         certified = (f"{settings.folder}/{CERTIFICATE}", f"{settings.folder}/{KEY}")
         local = f"fairlead-bridge-{settings.name}-{os.urandom(4).hex()}-{self.rank}"
@@ -271,7 +274,13 @@ def main() -> None:
 
     world = MPI.COMM_WORLD
     worker = Worker(settings, world)
-    endpoints = worker.listen()
+    try:
+        endpoints = worker.listen()
+    except FairleadError as exc:
+        if worker.rank == 0:
+            finding = exc.findings[0]
+            Path(settings.folder, ENDED).write_text(f"{finding.what}: {finding.why}")
+        raise
     roles = {}
     control = None
     if worker.rank == 0:
