@@ -1,6 +1,6 @@
 """A C function on the ranks of `fairlead bridge`: its library, in one file.
 
-$ mpicc -shared -fPIC -O2 -o norms.so norms.c -lm
+$ mpicc -shared -fPIC -O2 -o libnorms.so libnorms.c -lm
 $ fairlead bridge serve -n 2 --bind $PWD --env PYTHONPATH=$PWD bridge
 """
 
@@ -19,7 +19,7 @@ Comm = ctypes.c_int if MPI._sizeof(MPI.Comm) == ctypes.sizeof(ctypes.c_int) else
 @LIBRARY.function
 def columns(a: Block) -> dict:
     """The Euclidean norm of each column."""
-    code = ctypes.CDLL(str(Path(__file__).with_name("norms.so")))
+    code = ctypes.CDLL(str(Path(__file__).with_name("libnorms.so")))
     rows, norms = np.ascontiguousarray(a.local, np.float64), np.empty(a.shape[1])
     sizes = [ctypes.c_long(n) for n in rows.shape]
     data = [array.ctypes.data_as(ctypes.c_void_p) for array in (rows, norms)]

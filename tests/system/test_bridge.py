@@ -26,7 +26,7 @@ from tests.system import hosts
 from fairlead.bridge import BridgeError, Session, connect
 
 LIBRARY = """
-import ctypes, time
+import ctypes, os, time
 from fairlead.bridge.library import Block, Library, Rows
 
 LIBRARY = Library("mine", "Functions of this test")
@@ -38,6 +38,11 @@ def fails(a: Block, *, rank: int) -> dict:
         raise ValueError("no such thing")
     a.comm.barrier()
     return {}
+
+@LIBRARY.function
+def threads(a: Block) -> dict:
+    "How many threads BLAS takes."
+    return {"number": int(os.environ["OMP_NUM_THREADS"])}
 
 @LIBRARY.function
 def waits(a: Block, *, seconds: float) -> dict:
@@ -172,6 +177,10 @@ def test_handles_go_from_one_function_to_the_next(mpi: Session) -> None:
     )
     made = mpi.linalg.kmeans(a, k=3, seed=1)
     assert sum(made.sizes) == 1000 and made.timing["slowest"] > 0
+
+
+def test_ranks_share_the_cores(mpi: Session) -> None:
+    assert mpi.mine.threads(mpi.send(np.eye(2))).number == max(len(os.sched_getaffinity(0)) // 2, 1)
 
 
 def test_dask_arrays_and_frames(mpi: Session) -> None:

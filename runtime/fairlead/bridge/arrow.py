@@ -191,6 +191,13 @@ def without_nan(values: np.ndarray, form: Form, begin: int = 0) -> None:
         raise WireError("bridge-nan", row=row, column=int(where[-1]) if values.ndim == 2 else "")
 
 
+def array_of(values: np.ndarray) -> pa.Array:
+    """An Arrow array of the same memory. ``pa.array`` would import pandas first, where that is installed."""
+    values = np.ascontiguousarray(values)
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, values.size, [None, pa.py_buffer(values)])
+
+
 class Rows:
     """Sends the rows of one partition as an Arrow stream.
 
@@ -234,7 +241,7 @@ class Rows:
 
     def _listed(self, part: np.ndarray, index: pa.Array | None = None) -> pa.RecordBatch:
         kind = self._schema.field("row").type
-        values = pa.array(part.reshape(-1))
+        values = array_of(part.reshape(-1))
         listed = pa.FixedSizeListArray.from_arrays(values, type=kind)
         columns = [listed] if index is None else [listed, index]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
@@ -254,9 +261,9 @@ class Rows:
             high = int(np.searchsorted(indptr, indptr[low] + each, "right")) - 1
             high = min(max(high, low + 1), rows)
             begin, end = int(indptr[low]), int(indptr[high])
-            offsets = pa.array(np.asarray(indptr[low : high + 1], np.int64) - begin)
+            offsets = array_of(np.asarray(indptr[low : high + 1], np.int64) - begin)
             columns = [
-                pa.LargeListArray.from_arrays(offsets, pa.array(np.asarray(part[begin:end], kind)))
+                pa.LargeListArray.from_arrays(offsets, array_of(np.asarray(part[begin:end], kind)))
                 for part, kind in ((indices, np.int64), (values, self._form.dtype))
             ]
             if index is not None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Literal
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.registry import Registry
 from fairlead.base.suggest import suggest
 from fairlead.bridge.collectives import Collectives
@@ -254,22 +254,23 @@ def find(name: str) -> Library:
 
 
 def described() -> list[dict[str, Any]]:
-    """Every library as a user sees it: its functions, and what it lacks here."""
-    shown = []
-    for library in LIBRARIES:
-        lacking = [
-            module for module in library.needs if find_spec(module) is None
-        ] + library.lacks()
-        functions = [
-            {
-                "name": function.name,
-                "signature": function.signature,
-                "doc": function.doc.partition("\n")[0],
-                "inputs": dict(function.inputs),
-            }
-            for _, function in sorted(library.functions.items())
-        ]
-        shown.append(
-            {"name": library.name, "title": library.title, "lacks": lacking, "functions": functions}
-        )
-    return shown
+    """Every library as a user sees it: its functions, and what it lacks here. One that cannot be loaded lacks that."""
+    return [_described(name) for name in LIBRARIES.names()]
+
+
+def _described(name: str) -> dict[str, Any]:
+    try:
+        library = find(name)
+    except FairleadError as exc:
+        return {"name": name, "title": "", "lacks": [exc.findings[0].why], "functions": []}
+    lacking = [module for module in library.needs if find_spec(module) is None] + library.lacks()
+    functions = [
+        {
+            "name": function.name,
+            "signature": function.signature,
+            "doc": function.doc.partition("\n")[0],
+            "inputs": dict(function.inputs),
+        }
+        for _, function in sorted(library.functions.items())
+    ]
+    return {"name": library.name, "title": library.title, "lacks": lacking, "functions": functions}

@@ -144,7 +144,8 @@ class Server:
 
         threading.Thread(target=publish, name="publish", daemon=True).start()
         bind = Bind(str(self.folder), str(self.folder))
-        options = replace(options, on_proof=on_proof, binds=(*options.binds, bind))
+        env = {**_threads(prepared, ranks), **options.env}
+        options = replace(options, on_proof=on_proof, binds=(*options.binds, bind), env=env)
         command = ("python3", "-m", "fairlead.bridge", str(self.folder / SETTINGS))
         try:
             launched = launch_proved(prepared, command, ranks, options)
@@ -156,6 +157,13 @@ class Server:
                 raise fail("bridge-over", reason=said, code=ExitCode.FAILED)
             raise FairleadError(why, ExitCode.FAILED)
         return launched
+
+
+def _threads(prepared: Prepared, ranks: int) -> dict[str, str]:
+    """As many threads for BLAS as a rank has cores: more would wait for each other."""
+    nodes = max(prepared.plan.request.shape.nodes or 1, 1)
+    cores = len(os.sched_getaffinity(0)) * nodes // ranks
+    return {"OMP_NUM_THREADS": str(max(cores, 1))}
 
 
 def _read(path: Path) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fairlead.bridge.arrow import Form, Piece, Rows, pieces
+from fairlead.bridge.arrow import Form, Piece, Rows, array_of, pieces
 from fairlead.bridge.wire import END, Endpoint, Secret, WireError, dial
 
 # Another attempt may not meet these.
@@ -171,8 +171,8 @@ class Fetching:
     def batches(self, place: int) -> Iterator[pa.RecordBatch]:
         """Rows of one rank as Arrow batches with a column ``row`` of lists, and ``index`` where there is one."""
         for piece in self.rows(place):
-            flat = pa.array(densified(piece, self.form).reshape(-1))
-            offsets = pa.array(np.arange(piece.rows + 1, dtype=np.int32) * self.form.cols)
+            flat = array_of(densified(piece, self.form).reshape(-1))
+            offsets = array_of(np.arange(piece.rows + 1, dtype=np.int32) * self.form.cols)
             columns = {"row": pa.ListArray.from_arrays(offsets, flat)}
             if piece.index is not None:
                 columns = {"index": piece.index, **columns}

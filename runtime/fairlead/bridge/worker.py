@@ -269,6 +269,10 @@ def main() -> None:
     settings = Settings(**{**values, "interfaces": tuple(values["interfaces"])})
     import mpi4py
 
+    with suppress(ImportError):  # what most functions need, before the first one is called
+        import scipy.linalg
+        import scipy.sparse  # noqa: F401
+
     mpi4py.rc.thread_level = "funneled"
     from mpi4py import MPI
 

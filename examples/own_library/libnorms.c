@@ -1,6 +1,6 @@
 /* An MPI code as it exists already: the Euclidean norm of each column over all ranks.
  *
- *   mpicc -shared -fPIC -O2 -o norms.so norms.c -lm
+ *   mpicc -shared -fPIC -O2 -o libnorms.so libnorms.c -lm
  */
 #include <math.h>
 #include <mpi.h>
