@@ -14,6 +14,7 @@ from typing import Any
 
 from fairlead.base import comm_backend
 from fairlead.base.registry import NamedRegistry, Registry
+from fairlead.bridge.library import LIBRARIES as BRIDGE
 from fairlead.doctor.registry import CHECKS
 from fairlead.elf.carried.registry import LIBRARIES
 from fairlead.engines.registry import ENGINES
@@ -106,6 +107,12 @@ KINDS = (
         models.REGISTRY,
         lambda task: (task.name, task.title),
         "[Models](../howto/models.md#models)",
+    ),
+    _by_name(
+        "Libraries of the bridge",
+        BRIDGE,
+        lambda name, library: (name, library.title),
+        "[A library of your own](../howto/bridge.md#a-library-of-your-own)",
     ),
 )
 
