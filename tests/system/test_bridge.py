@@ -431,6 +431,19 @@ def test_a_session_that_loses_a_rank_ends_and_says_which(
         assert f"{name}: over" in over and words in over
 
 
+def test_a_session_that_was_killed_is_over_and_its_name_is_free(state: Path) -> None:
+    with served("killed") as name:
+        client = connect(name)
+        (one,) = hosts.answer(hosts.fairlead("bridge", "status", name, "--json"))["sessions"]
+        os.kill(one["pid"], signal.SIGKILL)
+        with pytest.raises(BridgeError, match="was killed"):
+            while True:
+                client.status()
+        assert "killed: over" in hosts.fairlead("bridge", "status", "--all").stdout
+        with served("killed") as again, connect(again) as new:
+            assert new.send(np.eye(2)).shape == (2, 2)
+
+
 def test_stopping_leaves_no_process(state: Path) -> None:
     with served("ends") as name:
         pid = hosts.answer(hosts.fairlead("bridge", "status", name, "--json"))["sessions"][0]["pid"]

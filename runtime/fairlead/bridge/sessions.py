@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,13 +80,26 @@ def read(folder: Path) -> Found:
         endpoints: list[dict[str, Any]] = []
         if (folder / ENDPOINTS).exists():
             endpoints = json.loads((folder / ENDPOINTS).read_text())["endpoints"]
-        ended = (folder / ENDED).read_text() if (folder / ENDED).exists() else ""
+        ended = (folder / ENDED).read_text() if (folder / ENDED).exists() else _gone(server)
     except (OSError, ValueError, KeyError) as exc:
         raise fail(
             "bridge-session-file", folder=folder, reason=getattr(exc, "strerror", exc)
         ) from None
     made = tuple(Endpoint(**{**e, "address": tuple(e["address"])}) for e in endpoints)
     return Found(folder, server, made, ended)
+
+
+def _gone(server: Mapping[str, Any]) -> str:
+    """Why a session is over that could not say so itself; empty where it is not, or on another machine."""
+    if server["host"] != socket.gethostname():
+        return ""
+    try:
+        words = Path(f"/proc/{server['pid']}/cmdline").read_bytes().split(b"\0")
+    except FileNotFoundError:
+        words = []
+    if b"bridge" in words:
+        return ""
+    return f"its `fairlead bridge serve` was killed (process {server['pid']} on {server['host']})"
 
 
 def find(wanted: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Found:
