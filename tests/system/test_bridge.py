@@ -242,7 +242,7 @@ def test_files_are_read_and_written_by_the_ranks(mpi: Session, shared: Path) -> 
         (lambda m: m.send(np.array([[1, np.nan]])), "row 0 of what is sent holds NaN"),
         (lambda m: m.send(pd.DataFrame({"a": ["x"]})), "column a holds"),
         (lambda m: m.send(np.zeros((2, 2, 2))), "has the shape (2, 2, 2)"),
-        (lambda m: m.send(np.zeros((2, 2), complex)), "complex128, which is no number"),
+        (lambda m: m.send(np.zeros((2, 2), complex)), "complex128, which is not numeric"),
         (lambda m: m.linalg.svd(m.send(np.eye(4)), k=9), "give k from 1 to 4"),
         (lambda m: m.linalg.svd(m.send(np.eye(4)), k=1.5), "linalg.svd does not take 1.5"),
         (lambda m: m.linalg.svd(m.send(np.eye(4)), kk=1), "linalg.svd has no parameter kk"),

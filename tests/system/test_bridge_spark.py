@@ -52,7 +52,7 @@ def test_spark_sends_computes_and_fetches(session: Path, master: str) -> None:
     assert found["empty"] == [0, 2]
     assert "holds NaN" in found["nan"] and "holds a null" in found["null"]
     assert (
-        "holds string, which is no number" in found["text"]
+        "holds string, which is not numeric" in found["text"]
         and "row 1 has 1 numbers" in found["ragged"]
     )
     assert found["vectors"] == [[1, 2, 3], [0, 5, 0]]

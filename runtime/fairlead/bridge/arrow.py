@@ -57,7 +57,7 @@ def common_dtype(kinds: Sequence[pa.DataType]) -> str:
     """The type of a matrix with columns of these types.
 
     Raises:
-        WireError: one is no number.
+        WireError: one is not numeric.
     """
     found = set()
     for number, kind in enumerate(kinds):

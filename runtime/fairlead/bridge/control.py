@@ -533,7 +533,7 @@ class Control:
         }  # fmt: skip
 
     def _stop(self) -> None:
-        with self._order:  # this rank last: once it finalizes MPI, its threads are no more
+        with self._order:  # this rank last: once it finalizes MPI, its threads stop
             for rank in sorted(self._ranks, reverse=True):
                 self._ranks[rank].say(do="end")
 

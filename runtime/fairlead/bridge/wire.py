@@ -225,7 +225,7 @@ class Connection:
         """The next frame: its kind, and an object, a number (CREDIT) or a buffer (BATCH).
 
         Raises:
-            WireError: it reports an error, is gone, silent for ``limit_s``, or sends what is none of the protocol.
+            WireError: it reports an error, is gone, silent for ``limit_s``, or breaks the protocol.
         """
         self._sock.settimeout(limit_s)
         try:

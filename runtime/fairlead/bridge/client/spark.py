@@ -44,7 +44,7 @@ def send_spark(session: Session, frame: Any, options: SendOptions) -> Matrix:
     cores, with dynamic allocation, or again after a failure.
 
     Raises:
-        FairleadError, WireError: the columns are none of numbers; a partition cannot be sent.
+        FairleadError, WireError: a column is not numeric; a partition cannot be sent.
     """
     from fairlead.bridge.client.send import freed_quietly, summed
 
