@@ -201,9 +201,40 @@ def test_ranks_that_are_meant_to_be_apart_may_be() -> None:
     words = ("run", "-n", "2", "-B", hosts.PROGRAMS)
     command = (hosts.image("pytorch"), "--", "python3", TORCH, "alone")
     warned = hosts.fairlead(*words, *command)
-    assert warned.returncode == 0 and "PyTorch trains on each of 2 ranks alone" in warned.stderr
+    assert (
+        warned.returncode == 0
+        and "PyTorch works on each of 2 ranks alone: it takes steps" in warned.stderr
+    )
     done = hosts.fairlead(*words, "--rendezvous", "none", *command)
     assert done.returncode == 0 and "PyTorch" not in done.stderr
+
+
+FIT = """
+import numpy as np, keras, sys
+if sys.argv[1:]:
+    import fairlead.comm
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+model.fit(np.ones((8, 2)), np.ones((8, 1)), epochs=1, verbose=0)
+"""
+DEVICES = "import jax, time; print(jax.device_count()); time.sleep(0.5)"
+
+
+@pytest.mark.parametrize(
+    ("image", "code", "words"),
+    [
+        ("tensorflow", FIT, "TensorFlow works on each of 2 ranks alone: it fits a model"),
+        ("jax", DEVICES, "JAX works on each of 2 ranks alone: it has devices"),
+    ],
+)
+def test_a_framework_that_is_never_asked_to_join_is_warned_of(
+    image: str, code: str, words: str
+) -> None:
+    run_it = ("run", "-n", "2", hosts.image(image), "--", "python3", "-c", code)
+    warned = hosts.fairlead(*run_it)
+    assert warned.returncode == 0 and words in " ".join(warned.stderr.split()), warned.stderr
+    if image == "tensorflow":
+        assert "alone" not in hosts.fairlead(*run_it, "with-comm").stderr
 
 
 def test_under_mpiexec_in_a_job_slurms_variables_of_the_batch_step_mislead_nobody() -> None:

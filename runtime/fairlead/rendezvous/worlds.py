@@ -33,6 +33,12 @@ _WHY_ONE = {
     "lightning": "a Trainer or Fabric is alone unless it is asked for more: num_nodes=…, devices=…, strategy='ddp'",
     "tf": "TF_CONFIG was not set when the strategy was made, or the script has removed it",
 }
+# A framework, what a process that works by itself does with it, and what it has not called.
+_ALONE = {
+    "torch": ("PyTorch", "takes steps", "torch.distributed.init_process_group()"),
+    "jax": ("JAX", "has devices", "jax.distributed.initialize()"),
+    "tf": ("TensorFlow", "fits a model", "tf.distribute.MultiWorkerMirroredStrategy()"),
+}
 _KINDS = ("joining", "joined", "alone", "parted")  # a process that has parted had joined before
 _EVERY_S, _COST = 0.2, 50  # between looks, and the part of a core that they may take
 _MEET_S = (
@@ -164,7 +170,17 @@ class Worlds:
         late = last or time.monotonic() - since > _MEET_S
         if late and not self.formed and first.framework not in self._warned:
             self._warned.add(first.framework)
-            self._on_finding(warning("world-alone", where=first.where, ranks=self._ranks))
+            title, does, missing = _ALONE[first.framework]
+            self._on_finding(
+                warning(
+                    "world-alone",
+                    where=first.where,
+                    ranks=self._ranks,
+                    title=title,
+                    does=does,
+                    missing=missing,
+                )
+            )
 
     def _new(self) -> list[Report]:
         found = []
@@ -181,7 +197,7 @@ class Worlds:
         if report.kind == "parted":
             self._over[report.key] = max(report.round, self._over.get(report.key, -1))
             return
-        if report.kind == "alone":
+        if report.kind == "alone" and report.framework in _ALONE:
             self._alone.setdefault(report.framework, {})[report.launched] = report
             return
         known = self._now.get(report.key)

@@ -194,16 +194,36 @@ def around_optimizer(module):
         joined = (
             distributed is not None and distributed.is_available() and distributed.is_initialized()
         )
-        # Lightning loads mpi4py to look whether it is started by mpiexec.
-        names = [
-            n
-            for n in OTHERS
-            if n in sys.modules and not (n == "mpi4py.MPI" and LIGHTNING & set(sys.modules))
-        ]
-        if not joined and not names:
-            report("alone", "torch")
+        if not joined:
+            alone("torch")
 
     handle = add(before)
+
+
+def alone(framework):
+    """Reports that this process works by itself, unless something else connects it with the others."""
+    # Lightning loads mpi4py to look whether it is started by mpiexec.
+    names = [
+        n
+        for n in OTHERS
+        if n in sys.modules and not (n == "mpi4py.MPI" and LIGHTNING & set(sys.modules))
+    ]
+    if framework not in JOINED and not names:
+        report("alone", framework)
+
+
+def around_fit(module):
+    """Keras on TensorFlow: a fit of a process that belongs to no world."""
+    own = module.TensorFlowTrainer.fit
+
+    def fit(self, *args, **kwargs):
+        guarded(alone)("tf")
+        return own(self, *args, **kwargs)
+
+    fit.__doc__ = own.__doc__
+    fit.__wrapped__ = own
+    if SIZE > 1:
+        module.TensorFlowTrainer.fit = fit
 
 
 def around_lightning(module):
@@ -262,6 +282,20 @@ def jax_interface(module):
         return own(*args, **kwargs)
 
     module._jax.make_gloo_tcp_collectives = make_gloo_tcp_collectives
+    if SIZE > 1:
+        guarded(around_backends)(module)
+
+
+def around_backends(module):
+    """JAX: devices that are made before the ranks have joined stay those of one process."""
+    own = module._get_backend_uncached
+
+    def _get_backend_uncached(*args, **kwargs):
+        guarded(alone)("jax")
+        return own(*args, **kwargs)
+
+    _get_backend_uncached.__wrapped__ = own
+    module._get_backend_uncached = _get_backend_uncached
 
 
 def around_jax(module):
@@ -419,6 +453,7 @@ PATCHES = {
     "jax._src.xla_bridge": jax_interface,
     "jax._src.clusters.cluster": jax_cluster,
     "tensorflow.python.distribute.collective_all_reduce_strategy": around_strategy,
+    "keras.src.backend.tensorflow.trainer": around_fit,
     "ray._private.worker": around_ray,
 }
 

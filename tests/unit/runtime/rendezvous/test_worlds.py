@@ -136,7 +136,7 @@ def test_what_trains_alone_is_warned_of_once(tmp_path: Path) -> None:
     for _ in range(3):
         watched.worlds.look(last=True)
     (finding,) = watched.findings
-    assert finding.what.startswith("PyTorch trains on each of 2 ranks alone")
+    assert finding.what.startswith("PyTorch works on each of 2 ranks alone: it takes steps")
 
 
 def test_process_that_follows_another_in_its_rank_takes_its_number(tmp_path: Path) -> None:
