@@ -2,7 +2,8 @@
 
 Contents and download sizes are read from the locks. Sizes of images and digests are those of the
 last real build, kept in a JSON file next to the page, which holds for a lock only as long as its
-packages stay. ``make catalogue`` builds every recipe that has a lock, and writes both files.
+packages stay. ``make catalogue`` builds every recipe that has a lock, and writes both files; ``python -m
+tools.catalogue NAME…`` builds those, and leaves the figures of the others.
 """
 
 from __future__ import annotations
@@ -160,8 +161,9 @@ def main() -> None:
     folder = bundled("recipes").parent / "docs" / "reference"
     if not folder.is_dir():
         sys.exit(f"no checkout: there is no folder {folder}")
-    figures = {}
-    for address in every():
+    wanted = sys.argv[1:]
+    figures = read_figures(folder / FIGURES) if wanted else {}
+    for address in wanted or every():
         if load_recipe(address).lock_path.is_file():
             print(f"{address}:", file=sys.stderr)
             figures[address] = measure(address, Cache.default(), progress())
