@@ -16,6 +16,7 @@ from tools.json_schemas import shape_of
 from fairlead.base.errors import Finding
 from fairlead.base.json_schema import DRAFT, schema_text
 from fairlead.base.paths import atomic_write, checkout
+from fairlead.bridge.arrow import Form
 from fairlead.cli.screen import SCHEMA_VERSION
 from fairlead.detect.drift import Compared
 from fairlead.detect.model import SiteFacts
@@ -128,6 +129,14 @@ _LOCK = {
 _LINE = {"command_line": str, "dry_run?": bool}
 _KEY = {"key": str | None, "public": str, "private?": str, "dry_run": bool}
 _REMOVED = {"images": [Stored], "unpacked": [str], "bytes": int, "dry_run": bool}
+_SESSION = {
+    "name": str, "image": str, "fairlead": str, "pid": int, "host": str, "started": float, "tls": bool, "ranks": int,
+    "folder": str,
+}  # fmt: skip
+_MATRIX = {
+    "id": str, "name": str, "owner": str, "shape": [int], "form": _of(Form), "ndim": int, "bytes": int | None,
+    "ranks": [int], "counts": [int], "names": [str], "index": str, "sealed": bool,
+}  # fmt: skip
 # By kind; several shapes where an answer has one of them.
 ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
     "error": {"exit_code": int, "findings": [Finding]},
@@ -147,6 +156,25 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
         "findings": [{
             "severity": str, "what": str, "where": str, "why": str, "remedy": str, "check": str,
             "fix": ({"does": str, "needs_root": bool, "command?": str}, None),
+        }],
+    },
+    "bridge-serve": _SESSION,
+    "bridge-stop": _SESSION,
+    "bridge-status": {
+        "sessions": [{
+            **_SESSION, "ended": str, "state": str, "why?": str, "up_s?": float, "matrices?": [_MATRIX],
+            "workers?": [{
+                "rank": int, "host": str, "used": int, "peak": int, "most": int, "resident_peak": int, "busy": str,
+            }],
+            "clients?": [{
+                "name": str, "workers": int, "exclusive": bool, "busy": str, "connected": bool,
+            }],
+        }],
+    },
+    "bridge-libraries": {
+        "libraries": [{
+            "name": str, "title": str, "lacks": [str],
+            "functions": [{"name": str, "signature": str, "doc": str, "inputs": Mapping[str, bool]}],
         }],
     },
     "site": {"site": Site},

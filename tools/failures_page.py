@@ -40,7 +40,7 @@ def page() -> str:
     """The page's text."""
     record = json.loads(RECORD.read_text("utf-8"))
     kills, equal = record["kills"], record["trainings_equal"]
-    resumed = sum(kill["resumed"] is not None for kill in kills)
+    resumed = sum(map(_survived, kills))
     summary = (
         f"{resumed} of {len(kills)} were survived, and {sum(equal)} of {len(equal)} trainings ended with the losses of one"
         " that nothing had interrupted, step for step and bit for bit."
@@ -53,10 +53,14 @@ def page() -> str:
 def _row(kind: str, kills: list[Mapping[str, Any]]) -> str:
     if not kills:
         return ""
-    resumed = sum(kill["resumed"] is not None for kill in kills)
+    resumed = sum(map(_survived, kills))
     lost = max((kill["lost"] or 0 for kill in kills), default=0)
     cells = (KINDS[kind], len(kills), resumed, _range(kills, "named_s"), _range(kills, "resumed_s"))
     return "| " + " | ".join(map(str, (*cells, lost))) + " |"
+
+
+def _survived(kill: Mapping[str, Any]) -> bool:
+    return kill["resumed"] is not None or kill["finished"]
 
 
 def _range(kills: list[Mapping[str, Any]], key: str) -> str:

@@ -179,6 +179,7 @@ def test_every_message_is_used() -> None:
 def test_calls_without_a_plain_id_are_few_and_known() -> None:
     assert {use.place.split(":")[0] for use in _uses() if not use.ids} <= {
         "runtime/fairlead/base/toml.py",
+        "runtime/fairlead/bridge/errors.py",
         "runtime/fairlead/doctor/diagnosis.py",
         "runtime/fairlead/native/__init__.py",
         "runtime/fairlead/proof/nccl.py",

@@ -224,7 +224,7 @@ def test_files_are_read_and_written_by_the_ranks(mpi: Session, shared: Path) -> 
         (f"{shared}/one.parquet", "has no column z"),
     ):
         with pytest.raises(BridgeError, match=re.escape(words)):
-            mpi.send(path, columns=["z"] if path.endswith("one.parquet") else None)
+            mpi.send(path, columns=["z"] if str(path).endswith("one.parquet") else None)
 
 
 @pytest.mark.parametrize(

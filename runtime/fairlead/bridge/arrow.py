@@ -64,7 +64,7 @@ def common_dtype(kinds: Sequence[pa.DataType]) -> str:
         if not (
             pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
         ):
-            raise WireError("column-type", column=number, kind=str(kind))
+            raise WireError("bridge-column-type", column=number, kind=str(kind))
         found.add(kind)
     if all(pa.types.is_float32(kind) or pa.types.is_float16(kind) for kind in found):
         return "float32"
@@ -77,7 +77,7 @@ def common_dtype(kinds: Sequence[pa.DataType]) -> str:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    return (
+    return bool(
         pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     )
 
@@ -108,14 +108,14 @@ def dense_rows(batch: pa.RecordBatch, form: Form, begin: int = 0) -> np.ndarray:
     dtype, rows = np.dtype(form.dtype), batch.num_rows
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if column.null_count:
-            raise WireError("null", column=name, row=begin + _first_null(column))
+            raise WireError("bridge-null", column=name, row=begin + _first_null(column))
     if batch.num_columns == 1 and is_vector(batch.column(0).type):
         values = _vectors(batch.column(0), form, begin)
     elif batch.num_columns == 1 and is_list(batch.column(0).type):
         values = _of_lists(batch.column(0), form, begin)
     else:
         if batch.num_columns != form.cols:
-            raise WireError("ragged", row=begin, length=batch.num_columns, cols=form.cols)
+            raise WireError("bridge-ragged", row=begin, length=batch.num_columns, cols=form.cols)
         values = _of_columns([c.to_numpy(zero_copy_only=False) for c in batch.columns], rows, dtype)
     values = np.ascontiguousarray(values.reshape(rows, form.cols), dtype)
     without_nan(values, form, begin)
@@ -131,13 +131,19 @@ def _of_lists(column: pa.Array, form: Form, begin: int) -> np.ndarray:
     wrong = np.flatnonzero(lengths != form.cols)
     if wrong.size:
         raise WireError(
-            "ragged", row=begin + int(wrong[0]), length=int(lengths[wrong[0]]), cols=form.cols
+            "bridge-ragged",
+            row=begin + int(wrong[0]),
+            length=int(lengths[wrong[0]]),
+            cols=form.cols,
         )
     values = column.flatten()
     if values.null_count:
-        raise WireError("null", column="", row=begin + _first_null(values) // max(form.cols, 1))
+        raise WireError(
+            "bridge-null", column="", row=begin + _first_null(values) // max(form.cols, 1)
+        )
     common_dtype([values.type])
-    return values.to_numpy(zero_copy_only=False)
+    numbers: np.ndarray = values.to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _vectors(column: pa.Array, form: Form, begin: int) -> np.ndarray:
@@ -150,7 +156,7 @@ def _vectors(column: pa.Array, form: Form, begin: int) -> np.ndarray:
     ):
         array = values.values.to_numpy(zero_copy_only=False)
         if kind == 1 and array.size != form.cols:
-            raise WireError("ragged", row=begin + number, length=array.size, cols=form.cols)
+            raise WireError("bridge-ragged", row=begin + number, length=array.size, cols=form.cols)
         rows[number, slice(None) if kind == 1 else indices.values.to_numpy()] = array
     return rows
 
@@ -182,7 +188,7 @@ def without_nan(values: np.ndarray, form: Form, begin: int = 0) -> None:
     if found.size:
         where = found[0]
         row = begin + int(where[0]) if values.ndim == 2 else begin
-        raise WireError("nan", row=row, column=int(where[-1]) if values.ndim == 2 else "")
+        raise WireError("bridge-nan", row=row, column=int(where[-1]) if values.ndim == 2 else "")
 
 
 class Rows:
@@ -319,7 +325,7 @@ class Reader:
         try:
             return self._read(message)
         except (pa.ArrowException, KeyError, AttributeError) as exc:
-            raise WireError("arrow", reason=exc) from None
+            raise WireError("bridge-arrow", reason=exc) from None
 
     def _read(self, message: Any) -> Piece | None:
         if self._schema is None:
@@ -327,7 +333,8 @@ class Reader:
             expected = self._form.schema(self.index)
             if not self._schema.equals(expected):
                 raise WireError(
-                    "arrow", reason=f"the stream holds {_flat(self._schema)}, not {_flat(expected)}"
+                    "bridge-arrow",
+                    reason=f"the stream holds {_flat(self._schema)}, not {_flat(expected)}",
                 )
             return None
         batch = pa.ipc.read_record_batch(pa.py_buffer(message), self._schema)
@@ -346,7 +353,9 @@ class Reader:
         batch.validate(full=True)
         indices = csr[1]
         if indices.size and (indices.min() < 0 or indices.max() >= self._form.cols):
-            raise WireError("arrow", reason=f"a column beyond the {self._form.cols} of the matrix")
+            raise WireError(
+                "bridge-arrow", reason=f"a column beyond the {self._form.cols} of the matrix"
+            )
         return Piece(batch.num_rows, csr=csr, index=index, bytes=size)
 
 
@@ -365,7 +374,9 @@ def pieces(connection: Connection, form: Form, limit_s: float) -> Iterator[Piece
         kind, value = connection.receive(limit_s)
         if kind == END:
             if (value.get("rows"), value.get("bytes")) != (rows, size):
-                raise WireError("count", who=connection.who, rows=rows, announced=value.get("rows"))
+                raise WireError(
+                    "bridge-count", who=connection.who, rows=rows, announced=value.get("rows")
+                )
             return
         if kind != BATCH:
             continue

@@ -196,7 +196,9 @@ class Control:
         errors = [a["error"] for a in task.answers.values() if "error" in a]
         if errors:
             parts = ("check", "what", "where", "why", "remedy")
-            raise translated(WireError("reported", **{p: errors[0].get(p, "") for p in parts}))
+            raise translated(
+                WireError("bridge-reported", **{p: errors[0].get(p, "") for p in parts})
+            )
         return task.answers
 
     def _await(self, task: Task, client: Client) -> None:
@@ -230,7 +232,9 @@ class Control:
     def _give_up(self, task: Task, waiting: list[int]) -> None:
         """Ends the session: ranks that wait inside MPI for one that has failed cannot be called back."""
         who = ", ".join(self._endpoints[rank].who for rank in waiting)
-        error = next((a["error"] for a in task.answers.values() if "error" in a), {})
+        error: dict[str, Any] = next(
+            (a["error"] for a in task.answers.values() if "error" in a), {}
+        )
         text = f"{task.title} failed ({error.get('what', '')}), and {who} did not leave it within {self._settings.stuck_s:g} s"
         _write(Path(self._settings.folder, ENDED), text)
         print(text, file=sys.stderr, flush=True)

@@ -65,7 +65,9 @@ class Door:
         role = self._roles.get(str(first.get("role")))
         try:
             if role is None:
-                raise WireError("garbled", who=connection.who, reason=f"role {first.get('role')}")
+                raise WireError(
+                    "bridge-garbled", who=connection.who, reason=f"role {first.get('role')}"
+                )
             role(connection, first)
         except (FairleadError, WireError) as exc:
             connection.last_word(**described(exc))

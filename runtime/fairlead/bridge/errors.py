@@ -39,7 +39,7 @@ def _text(finding: Finding) -> str:
 
 def described(error: BaseException) -> dict[str, str]:
     """An error as it travels."""
-    if isinstance(error, WireError) and error.check == "reported":
+    if isinstance(error, WireError) and error.check == "bridge-reported":
         return {part: str(error.fields.get(part, "")) for part in PARTS}
     if isinstance(error, WireError):
         error = translated(error)
@@ -55,7 +55,7 @@ def described(error: BaseException) -> dict[str, str]:
 
 def translated(error: WireError) -> FairleadError:
     """An error of the protocol, or one that another side has reported, as an error with a remedy."""
-    if error.check != "reported":
-        return fail(f"bridge-{error.check}", **error.fields)
+    if error.check != "bridge-reported":
+        return fail(error.check, **error.fields)
     values = {part: error.fields.get(part, "") for part in PARTS}
     return fail("bridge-reported", **{**values, "check": values["check"] or "bridge"})

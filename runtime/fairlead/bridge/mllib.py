@@ -122,14 +122,15 @@ class KMeansModel:
 
         centres, squares = self._centres, (self._centres**2).sum(axis=1)
 
-        @pandas_udf("int")
-        def nearest(column: pd.Series) -> pd.Series:
+        def nearest(column: Any) -> Any:
             rows = np.stack(
                 [np.asarray(getattr(r, "toArray", lambda r=r: r)(), float) for r in column]
             )
             return pd.Series((squares - 2 * rows @ centres.T).argmin(axis=1).astype(np.int32))
 
-        return dataset.withColumn(self._prediction, nearest(_arrays(dataset, self._features)))
+        nearest.__annotations__ = {"column": pd.Series, "return": pd.Series}  # which Spark reads
+        predicted = pandas_udf(nearest, "int")(_arrays(dataset, self._features))
+        return dataset.withColumn(self._prediction, predicted)
 
 
 class SingularValueDecomposition:
@@ -205,8 +206,10 @@ def _with_array(dataset: Any, source: str, target: str, by: np.ndarray) -> Any:
     import pandas as pd
     from pyspark.sql.functions import pandas_udf
 
-    @pandas_udf("array<double>")
-    def product(column: pd.Series) -> pd.Series:
+    def product(column: Any) -> Any:
         return pd.Series(list(np.stack(column.to_numpy()).astype(float) @ by))
 
-    return dataset.withColumn(target, product(_arrays(dataset, source)))
+    product.__annotations__ = {"column": pd.Series, "return": pd.Series}  # which Spark reads
+    return dataset.withColumn(
+        target, pandas_udf(product, "array<double>")(_arrays(dataset, source))
+    )

@@ -89,7 +89,7 @@ class Server:
 
     def _write_server(self, **more: Any) -> None:
         shown = {
-            "name": self.folder.name, "image": self._image, "version": __version__, "pid": os.getpid(),
+            "name": self.folder.name, "image": self._image, "fairlead": __version__, "pid": os.getpid(),
             "host": socket.gethostname(), "started": time.time(), "tls": self._wanted.tls, **more,
         }  # fmt: skip
         with atomic_write(self.folder / SERVER, "w", 0o600) as stream:

@@ -32,9 +32,8 @@ class Held:
             if _is_sparse(self.local)
             else (self.local,)
         )
-        return sum(part.nbytes for part in parts) + (
-            self.index.nbytes if self.index is not None else 0
-        )
+        index = self.index.nbytes if self.index is not None else 0
+        return int(sum(part.nbytes for part in parts) + index)
 
 
 def _is_sparse(local: Any) -> bool:
@@ -86,6 +85,9 @@ class Store:
         self._lock = threading.Lock()
         self._arriving: dict[str, dict[tuple[int, int], Arriving]] = {}
         self._held: dict[str, Held] = {}
+        self._done: set[str] = (
+            set()
+        )  # sealed or freed: what still arrives belongs to an attempt that does not count
 
     def receive(
         self, matrix: str, partition: int, attempt: int, pieces: Iterable[Piece]
@@ -98,10 +100,15 @@ class Store:
         """
         arriving = Arriving()
         with self._lock:
+            if matrix in self._done:
+                raise fail("bridge-is-sealed", matrix=matrix)
             self._discard(self._arriving.setdefault(matrix, {}).pop((partition, attempt), None))
             self._arriving[matrix][partition, attempt] = arriving
         try:
             for piece in pieces:
+                with self._lock:
+                    if self._arriving.get(matrix, {}).get((partition, attempt)) is not arriving:
+                        raise fail("bridge-is-sealed", matrix=matrix)
                 self.budget.take(piece.bytes)
                 arriving.pieces.append(piece)
                 arriving.rows += piece.rows
@@ -130,6 +137,7 @@ class Store:
         """
         with self._lock:
             arriving = self._arriving.pop(matrix, {})
+            self._done.add(matrix)
         chosen = []
         for partition, attempt, rows in wanted:
             one = arriving.pop((partition, attempt), None)
@@ -202,6 +210,7 @@ class Store:
         """Drops a matrix, sealed or not; how many bytes that gives back."""
         before = self.budget.used
         with self._lock:
+            self._done.add(matrix)
             held = self._held.pop(matrix, None)
             for one in self._arriving.pop(matrix, {}).values():
                 self._discard(one)

@@ -18,7 +18,9 @@ from fairlead.bridge.arrow import Form, Piece, Rows, pieces
 from fairlead.bridge.wire import END, Endpoint, Secret, WireError, dial
 
 # Another attempt may not meet these.
-_PASSING = frozenset({"lost", "unreachable", "checksum", "refused", "silent"})
+_PASSING = frozenset(
+    {"bridge-lost", "bridge-unreachable", "bridge-checksum", "bridge-refused", "bridge-silent"}
+)
 ATTEMPTS = 3
 
 # Dense rows, or indptr, indices and values; and the values of the index column.
@@ -85,7 +87,8 @@ class Sending:
             for data, index in chunks:
                 before, size, number = time.perf_counter(), rows.bytes, rows.rows
                 if self.form.sparse:
-                    rows.sparse(*data, index)
+                    indptr, indices, values = data
+                    rows.sparse(indptr, indices, values, index)
                 else:
                     rows.dense(data, index)
                 sending += time.perf_counter() - before

@@ -68,7 +68,7 @@ class WireError(Exception):
     """Something went wrong between two sides.
 
     Attributes:
-        check: a message's id without ``bridge-``; the values of its fields are in ``fields``.
+        check: a message's id; the values of its fields are in ``fields``.
     """
 
     def __init__(self, check: str, /, **fields: Any):
@@ -185,11 +185,13 @@ class Connection:
                 self._sock.settimeout(limit_s)
                 self._send_all([header, *parts])
         except TimeoutError:
-            raise WireError("silent", who=self.who, seconds=limit_s, doing="to take data") from None
+            raise WireError(
+                "bridge-silent", who=self.who, seconds=limit_s, doing="to take data"
+            ) from None
         except OSError as exc:
             # What it said before it hung up explains more than the broken pipe does.
             self._raise_last_words()
-            raise WireError("lost", who=self.who, reason=exc) from None
+            raise WireError("bridge-lost", who=self.who, reason=exc) from None
         if kind == BATCH:
             self.sent += length
 
@@ -213,7 +215,7 @@ class Connection:
             for _ in range(1000):
                 kind, body = self._frame()
                 if kind == ERROR:
-                    raise WireError("reported", **json.loads(bytes(body)))
+                    raise WireError("bridge-reported", **json.loads(bytes(body)))
 
     def say(self, kind: int = JSON, **values: Any) -> None:
         """Sends an object."""
@@ -229,11 +231,15 @@ class Connection:
         try:
             kind, body = self._frame()
         except TimeoutError:
-            raise WireError("silent", who=self.who, seconds=limit_s, doing="to answer") from None
+            raise WireError(
+                "bridge-silent", who=self.who, seconds=limit_s, doing="to answer"
+            ) from None
         except _Closed:
-            raise WireError("lost", who=self.who, reason="it closed the connection") from None
+            raise WireError(
+                "bridge-lost", who=self.who, reason="it closed the connection"
+            ) from None
         except OSError as exc:
-            raise WireError("lost", who=self.who, reason=exc) from None
+            raise WireError("bridge-lost", who=self.who, reason=exc) from None
         if kind == BATCH:
             return kind, body
         if kind == CREDIT:
@@ -241,11 +247,11 @@ class Connection:
         try:
             value = json.loads(bytes(body))
         except ValueError as exc:
-            raise WireError("garbled", who=self.who, reason=exc) from None
+            raise WireError("bridge-garbled", who=self.who, reason=exc) from None
         if not isinstance(value, dict):
-            raise WireError("garbled", who=self.who, reason="it sent no object")
+            raise WireError("bridge-garbled", who=self.who, reason="it sent no object")
         if kind == ERROR:
-            raise WireError("reported", **value)
+            raise WireError("bridge-reported", **value)
         return kind, value
 
     def _frame(self) -> tuple[int, Any]:
@@ -253,13 +259,13 @@ class Connection:
         most = {BATCH: _MOST_BATCH, CREDIT: 8}.get(kind, _MOST_JSON)
         if kind not in (JSON, BATCH, CREDIT, END, ERROR) or check not in (0, *checks()):
             raise WireError(
-                "garbled", who=self.who, reason=f"a frame of kind {kind} and check {check}"
+                "bridge-garbled", who=self.who, reason=f"a frame of kind {kind} and check {check}"
             )
         if length > most:
-            raise WireError("garbled", who=self.who, reason=f"a frame of {length} bytes")
+            raise WireError("bridge-garbled", who=self.who, reason=f"a frame of {length} bytes")
         body = self._exactly(length)
         if _checksum(check, (body,)) != checksum:
-            raise WireError("checksum", who=self.who, length=length)
+            raise WireError("bridge-checksum", who=self.who, length=length)
         return kind, body
 
     def _exactly(self, length: int) -> Any:
@@ -334,12 +340,15 @@ def dial(endpoint: Endpoint, secret: Secret, limit_s: float = OPENING_S, **role:
     except TimeoutError:
         sock.close()
         raise WireError(
-            "silent", who=endpoint.who, seconds=limit_s, doing="to open a connection"
+            "bridge-silent", who=endpoint.who, seconds=limit_s, doing="to open a connection"
         ) from None
     except (OSError, _Closed) as exc:
         sock.close()
         raise WireError(
-            "refused", who=endpoint.who, address=_text(endpoint.address), reason=exc or "it hung up"
+            "bridge-refused",
+            who=endpoint.who,
+            address=_text(endpoint.address),
+            reason=exc or "it hung up",
         ) from None
     except WireError:
         sock.close()
@@ -364,7 +373,7 @@ def _dialed_out(endpoint: Endpoint, limit_s: float) -> socket.socket:
         return _dialed(family, tuple(endpoint.address), limit_s)
     except OSError as exc:
         raise WireError(
-            "unreachable", who=endpoint.who, address=_text(endpoint.address), reason=exc
+            "bridge-unreachable", who=endpoint.who, address=_text(endpoint.address), reason=exc
         ) from None
 
 
@@ -392,7 +401,7 @@ def _client_tls(sock: socket.socket, secret: Secret, endpoint: Endpoint) -> sock
     except (OSError, ssl.SSLError) as exc:
         sock.close()
         raise WireError(
-            "refused", who=endpoint.who, address=_text(endpoint.address), reason=exc
+            "bridge-refused", who=endpoint.who, address=_text(endpoint.address), reason=exc
         ) from None
 
 
@@ -411,12 +420,12 @@ def _prove_as_client(sock: socket.socket, secret: Secret, endpoint: Endpoint) ->
     sock.sendall(struct.pack(_OPENING, _MAGIC, VERSION, nonce))
     magic, version, other = struct.unpack(_OPENING, _plain(sock, 26))
     if magic != _MAGIC:
-        raise WireError("stranger", who=endpoint.who, address=_text(endpoint.address))
+        raise WireError("bridge-stranger", who=endpoint.who, address=_text(endpoint.address))
     if version != VERSION:
-        raise WireError("version", who=endpoint.who, theirs=version, ours=VERSION)
+        raise WireError("bridge-version", who=endpoint.who, theirs=version, ours=VERSION)
     proof = _plain(sock, 32)
     if not hmac.compare_digest(proof, secret.proof(b"server", nonce + other)):
-        raise WireError("token", who=endpoint.who)
+        raise WireError("bridge-token", who=endpoint.who)
     sock.sendall(secret.proof(b"client", nonce + other))
 
 
@@ -469,7 +478,7 @@ class Listener:
         try:
             self._prove(sock, who, deadline)
         except _Closed:
-            raise WireError("lost", who=who, reason="it hung up") from None
+            raise WireError("bridge-lost", who=who, reason="it hung up") from None
         connection = Connection(sock, who)
         _, first = connection.receive(OPENING_S)
         if not (is_local or self._context):
@@ -480,18 +489,18 @@ class Listener:
     def _prove(self, sock: socket.socket, who: str, deadline: float) -> None:
         magic, version, other = struct.unpack(_OPENING, _in_time(sock, 26, deadline))
         if magic != _MAGIC:
-            raise WireError("stranger", who=who, address=who)
+            raise WireError("bridge-stranger", who=who, address=who)
         nonce = os.urandom(16)
         proof = self._secret.proof(b"server", other + nonce)
         sock.sendall(
             struct.pack(_OPENING, _MAGIC, VERSION, nonce) + (proof if version == VERSION else b"")
         )
         if version != VERSION:
-            raise WireError("version", who=who, theirs=version, ours=VERSION)
+            raise WireError("bridge-version", who=who, theirs=version, ours=VERSION)
         if not hmac.compare_digest(
             _in_time(sock, 32, deadline), self._secret.proof(b"client", other + nonce)
         ):
-            raise WireError("token", who=who)
+            raise WireError("bridge-token", who=who)
 
     def close(self) -> None:
         for sock in self.sockets():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.progress import human_bytes
 from fairlead.bridge import library, sessions
 from fairlead.bridge.serve import Server, Wanted
-from fairlead.bridge.settings import SERVER
 from fairlead.cli import options, show
 from fairlead.cli.declare import JSON, argument, declared, option
 from fairlead.cli.run import announce
@@ -182,7 +180,7 @@ def _in_background(flags: ServeFlags) -> int:
             return process.returncode
         time.sleep(0.1)
     process.terminate()
-    raise fail("bridge-not-started", name=flags.name or "the session", seconds=_START_S, log=log)
+    raise fail("bridge-not-ready", seconds=_START_S, log=log)
 
 
 def _session_json(found: sessions.Found) -> dict[str, Any]:
@@ -318,9 +316,5 @@ def stop(
     deadline = time.monotonic() + 30
     while not sessions.read(found.folder).ended and time.monotonic() < deadline:
         time.sleep(0.1)
-    answer(
-        as_json,
-        "bridge-stop",
-        json.loads((found.folder / SERVER).read_text()),
-        f"session {found.name} was stopped",
-    )
+    text = f"session {found.name} was stopped"
+    answer(as_json, "bridge-stop", _session_json(found), text)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from fairlead.base.process import Ran, run
 from fairlead.base.system import View
@@ -84,9 +87,10 @@ class Slurm(Scheduler):
         others = [host for host in allocation.hosts if host != here]
         if here not in allocation.hosts or not others:
             return (), {}
-        asked = f"timeout {_GUARD_S} sinfo --noheader --Node --nodes={here} --format=%T"
+        # A node that is down is still shown as mixed, for a minute, while it counts as allocated: the reason tells.
+        asked = f"timeout {_GUARD_S} sinfo --noheader --Node --nodes={here} --format='%T %E'"
         script = (
-            f'while sleep {_GUARD_S}; do case "$({asked})" in down*|fail*) '
+            f'while sleep {_GUARD_S}; do case "$({asked})" in down*|fail*|*"* Not responding"*) {_noted(here, job)}'
             f"scontrol requeue {job} || scancel {job}; exit ;; esac; done"
         )
         words = (
@@ -136,6 +140,20 @@ class Slurm(Scheduler):
 
 SCHEDULER = Slurm()
 _ANSWER_S = 10.0  # to wait for the controller
+
+
+def _noted(node: str, job: str) -> str:
+    """A command that reports the loss where this process writes, since it is gone itself then; empty if that is no file."""
+    log = Path("/proc/self/fd/2")
+    with suppress(OSError):
+        if log.is_file():
+            said = (
+                f"error[node-lost]: {node} is lost, and with it the script of job {job}: requeued"
+            )
+            return f"echo {shlex.quote(said)} >>{shlex.quote(str(log.readlink()))}; "
+    return ""
+
+
 _GUARD_S = 15  # between two questions to it
 
 

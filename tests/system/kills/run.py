@@ -48,10 +48,11 @@ class Kill:
     Attributes:
         kind, node: what failed, and where.
         step: the last step that was done before.
-        resumed: from which step the training went on; None when it did not.
+        resumed: from which step the training went on; None when it was not seen to.
         lost: steps done twice.
         named: the sentence that named it.
         named_s, resumed_s: seconds until it was named, and until the training was at work again.
+        finished: the training was through before it was seen to go on.
     """
 
     kind: str
@@ -63,6 +64,7 @@ class Kill:
     named_s: float | None = None
     resumed_s: float | None = None
     requeued: bool = False
+    finished: bool = False
 
 
 class Training:
@@ -121,7 +123,13 @@ class Training:
         return self.cluster.job(self.number)
 
     def over(self) -> bool:
-        return self.job()["JobState"] in ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT")
+        return self.job()["JobState"] in (
+            "COMPLETED",
+            "FAILED",
+            "NODE_FAIL",
+            "TIMEOUT",
+            "CANCELLED",
+        )
 
     def ranks(self) -> dict[str, int]:
         """The processes of the ranks, by the name of their node."""
@@ -245,7 +253,7 @@ def killed(
         waited(again, _LIMIT_S, f"{kind} {node}: it does not go on")
     except AssertionError:
         show(training.text()[-3000:])
-        raise
+        training.cluster.said("scancel", training.number)
     if kind != "preemption":
         right()  # a node that comes back too soon is not known to have failed
     kill.resumed_s = round(time.monotonic() - begun, 1) if kill.resumed is not None else None
@@ -327,6 +335,7 @@ def measure(
             made.ended(training.number, 900)
             state = training.job()["JobState"]
             equal.append(state == "COMPLETED" and losses(folder) == losses(uncut))
+            kills[-1].finished = kills[-1].resumed is None and state == "COMPLETED"
             keep(record())
             show(f"training {number}: {state}, losses {'equal' if equal[-1] else 'DIFFER'}")
             if not equal[-1]:

@@ -75,7 +75,7 @@ class Matrix:
 
     @property
     def dtype(self) -> np.dtype:
-        return np.dtype(self._info["form"]["dtype"])
+        return np.dtype(str(self._info["form"]["dtype"]))
 
     @property
     def sparse(self) -> bool:

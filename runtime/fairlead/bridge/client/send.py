@@ -134,7 +134,7 @@ def _numpy(array: np.ndarray, options: SendOptions) -> Source:
     if array.ndim != 2:
         raise fail("bridge-shape", path="the array", shape=array.shape)
     if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
-        raise WireError("column-type", column="", kind=str(array.dtype))
+        raise WireError("bridge-column-type", column="", kind=str(array.dtype))
     form = options.form(array.shape[1], common_dtype([pa.from_numpy_dtype(array.dtype)]))
 
     def chunks(low: int, high: int) -> Iterator[Chunk]:
@@ -214,10 +214,10 @@ def _pandas(frame: Any, options: SendOptions) -> Source:
         dtype = chosen[name].dtype
         plain = getattr(dtype, "numpy_dtype", dtype)  # of the nullable types
         if getattr(plain, "kind", "O") not in "fiub":
-            raise WireError("column-type", column=name, kind=str(dtype))
+            raise WireError("bridge-column-type", column=name, kind=str(dtype))
         if plain is not dtype and chosen[name].isna().any():
             row = int(np.flatnonzero(chosen[name].isna().to_numpy())[0])
-            raise WireError("null", column=name, row=row)
+            raise WireError("bridge-null", column=name, row=row)
         kinds.append(pa.from_numpy_dtype(plain))
     form = options.form(len(names), common_dtype(kinds))
     index = None if options.index is None else pa.array(_labels(frame, options.index))
@@ -289,7 +289,7 @@ def summed(sent: Sequence[Sent], seal_s: float, wall_s: float) -> Transfer:
     """The times of a transfer."""
     phases = ("serialise_s", "send_s", "receive_s")
     every = {p: [getattr(s, p) for s in sent] or [0.0] for p in phases}
-    return Transfer(
-        sum(s.rows for s in sent), sum(s.bytes for s in sent), *(max(every[p]) for p in phases),
-        seal_s=seal_s, wall_s=wall_s, mean={p: sum(v) / len(v) for p, v in every.items()},
-    )  # fmt: skip
+    most = {phase: max(values) for phase, values in every.items()}
+    mean = {phase: sum(values) / len(values) for phase, values in every.items()}
+    rows, size = sum(s.rows for s in sent), sum(s.bytes for s in sent)
+    return Transfer(rows, size, **most, seal_s=seal_s, wall_s=wall_s, mean=mean)

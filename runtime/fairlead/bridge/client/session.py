@@ -125,11 +125,11 @@ class Session:
             try:
                 self._control.say(op=op, **values)
                 while True:
-                    _, answer = self._control.receive(SILENT_S)
+                    answer: dict[str, Any] = self._control.receive(SILENT_S)[1]
                     if "ok" in answer:
                         return answer
             except WireError as exc:
-                if exc.check == "reported":
+                if exc.check == "bridge-reported":
                     raise _as_bridge(exc) from None
                 self._closed = True
                 self._control.close()
@@ -155,7 +155,7 @@ class Session:
         try:
             yield
         except WireError as exc:
-            if exc.check in ("lost", "unreachable", "refused"):
+            if exc.check in ("bridge-lost", "bridge-unreachable", "bridge-refused"):
                 raise BridgeError(self._why_over(exc)) from None
             raise _as_bridge(exc) from None
         except FairleadError as exc:

@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fairlead.base.errors import fail
@@ -23,15 +24,24 @@ if TYPE_CHECKING:
     from fairlead.bridge.client.send import SendOptions
     from fairlead.bridge.client.session import Session
 
-_ANSWER = "partition int, attempt long, rows long, place int, bytes long, serialise_s double, send_s double, receive_s double, partitions int, error string"
+_ANSWER = "partition int, attempt long, rows long, place int, bytes long, serialise_s double, send_s double, receive_s double, error string"
+_ADAPTIVE = "spark.sql.adaptive.enabled"
 # Spark's own retry may not meet these; others are reported as rows, so that the driver can explain them.
-_PASSING = ("lost", "unreachable", "refused", "silent", "checksum")
+_PASSING = (
+    "bridge-lost",
+    "bridge-unreachable",
+    "bridge-refused",
+    "bridge-silent",
+    "bridge-checksum",
+)
 
 
 def send_spark(session: Session, frame: Any, options: SendOptions) -> Matrix:
     """Sends the rows of a DataFrame from its executors.
 
-    The stage is a barrier stage where the cluster can run one: all partitions at once, and all again where one failed.
+    Tasks may fail, be repeated, or run twice: what a task returns names its attempt, and only the attempts that Spark
+    counts become part of the matrix. So no barrier stage is needed, which Spark could not run with more partitions than
+    cores, with dynamic allocation, or again after a failure.
 
     Raises:
         FairleadError, WireError: the columns are none of numbers; a partition cannot be sent.
@@ -46,20 +56,44 @@ def send_spark(session: Session, frame: Any, options: SendOptions) -> Matrix:
     index = _arrow_type(chosen, options.index) if options.index else None
     number = session.create(form, name=options.name, names=named, index=str(index or ""))
     sending = session.sending(number, form, index)
-    spark, barrier = frame.sparkSession, _barrier(frame.sparkSession)
-    slots = options.partitions or _slots(spark)
+    if options.partitions:
+        chosen = chosen.repartition(options.partitions)
     try:
-        with session.progress.stage(f"send {options.name or number}"):
-            task = _sender(sending, options.index, slots, barrier)
-            rows = chosen.coalesce(slots).mapInArrow(task, _ANSWER, barrier).collect()
-        sent = _checked(rows)
-        parts = rows[0]["partitions"] if rows else 0
-        matrix = session.seal(number, sent, parts if barrier else None)
+        with (
+            session.progress.stage(f"send {options.name or number}"),
+            _as_planned(frame.sparkSession),
+        ):
+            partitions = _partitions(chosen)
+            task = _sender(sending, options.index, partitions)
+            sent = _checked(chosen.mapInArrow(task, _ANSWER).collect())
+        matrix = session.seal(number, sent, partitions)
     except BaseException:
         freed_quietly(session, number)
         raise
     matrix.transfer = summed(sent, matrix.sealed_s, time.perf_counter() - begun)
     return matrix
+
+
+@contextmanager
+def _as_planned(spark: Any) -> Iterator[None]:
+    """Keeps Spark from changing the number of partitions while a query runs."""
+    before = spark.conf.get(_ADAPTIVE, "true")
+    spark.conf.set(_ADAPTIVE, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(_ADAPTIVE, before)
+
+
+def _partitions(frame: Any) -> int:
+    """How many partitions a DataFrame has; by its plan, or under Connect by a query that reads no column."""
+    if hasattr(frame, "_jdf"):
+        return int(frame.rdd.getNumPartitions())
+    from pyspark.sql.functions import spark_partition_id
+
+    # Empty partitions have no row to be counted by.
+    found = frame.select(spark_partition_id().alias("p")).groupBy().max("p").first()
+    return int(found[0]) + 1 if found and found[0] is not None else 1
 
 
 def _checked(rows: list[Any]) -> list[Sent]:
@@ -69,7 +103,6 @@ def _checked(rows: list[Any]) -> list[Sent]:
         if error := values.pop("error"):
             reported = json.loads(error)
             raise translated(WireError(reported["id"], **reported["fields"]))
-        del values["partitions"]
         sent.append(Sent(**values))
     return sent
 
@@ -93,7 +126,7 @@ def _dtype(kinds: list[str], names: list[str]) -> str:
              "tinyint": "int32", "boolean": "int32"}  # fmt: skip
     for name, kind in zip(names, kinds, strict=False):
         if kind not in known:
-            raise WireError("column-type", column=name, kind=kind)
+            raise WireError("bridge-column-type", column=name, kind=kind)
     found = {known[kind] for kind in kinds}
     if len(found) == 1:
         return found.pop()
@@ -106,42 +139,29 @@ def _arrow_type(chosen: Any, column: str) -> Any:
     return to_arrow_type(chosen.schema[column].dataType)
 
 
-def _barrier(spark: Any) -> bool:
-    """A barrier stage cannot run while Spark changes the number of executors."""
-    return str(spark.conf.get("spark.dynamicAllocation.enabled", "false")).lower() != "true"
-
-
-def _slots(spark: Any) -> int:
-    """How many tasks run at once; a barrier stage may not have more."""
-    if hasattr(spark, "_jsparkSession"):
-        return int(spark.sparkContext.defaultParallelism)
-    from pyspark.sql.functions import spark_partition_id
-
-    return int(spark.range(0, 1 << 20).select(spark_partition_id()).distinct().count())
-
-
-def _sender(sending: Sending, index: str | None, slots: int, barrier: bool) -> Any:
+def _sender(sending: Sending, index: str | None, partitions: int) -> Any:
     """The function that an executor runs on its partition."""
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
-        from pyspark import BarrierTaskContext, TaskContext
+        from pyspark import TaskContext
 
-        context = BarrierTaskContext.get() if barrier else TaskContext.get()
+        context = TaskContext.get()
         partition = context.partitionId()
-        attempt = context.taskAttemptId()  # unique in the application, over stages and speculation
-        parts = len(context.getTaskInfos()) if barrier else slots
+        attempt = context.taskAttemptId()  # unique in the application
         error = ""
         try:
-            sent = sending.send(partition, parts, attempt, _chunks(batches, sending.form, index))
+            chunks = _chunks(batches, sending.form, index)
+            sent = sending.send(partition, partitions, attempt, chunks)
         except WireError as exc:
             if exc.check in _PASSING:
                 raise
             sent, error = Sent(partition, attempt, 0, 0, 0), json.dumps(_as_row(exc))
-        row = {**vars(sent), "partitions": parts, "error": error}
-        kinds = [pa.int32(), pa.int64(), pa.int64(), pa.int32(), pa.int64(), *[pa.float64()] * 3,
-                 pa.int32(), pa.string()]  # fmt: skip
-        arrays = [pa.array([value], kind) for value, kind in zip(row.values(), kinds, strict=True)]
+        kinds = [pa.int32(), pa.int64(), pa.int64(), pa.int32(), pa.int64(), *[pa.float64()] * 3]
+        row = {**vars(sent), "error": error}
+        arrays = [
+            pa.array([v], kind) for v, kind in zip(row.values(), [*kinds, pa.string()], strict=True)
+        ]
         yield pa.RecordBatch.from_arrays(arrays, list(row))
 
     return run

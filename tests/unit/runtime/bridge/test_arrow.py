@@ -110,7 +110,7 @@ def test_an_index_of_any_type_goes_along() -> None:
 def test_a_stream_of_another_form_is_refused() -> None:
     with pytest.raises(WireError) as caught:
         _as(Form(3, "float64"), Form(2, "float64"), np.zeros((4, 3)))
-    assert caught.value.check == "arrow"
+    assert caught.value.check == "bridge-arrow"
 
 
 def _as(sent: Form, expected: Form, values: np.ndarray) -> None:
@@ -123,7 +123,7 @@ def _as(sent: Form, expected: Form, values: np.ndarray) -> None:
 
 
 def test_a_stream_that_is_cut_or_miscounts_is_noticed() -> None:
-    for last, check in ((None, "lost"), ({"rows": 5, "bytes": 0}, "count")):
+    for last, check in ((None, "bridge-lost"), ({"rows": 5, "bytes": 0}, "bridge-count")):
         ours, theirs = socket.socketpair()
         sender, receiver = Connection(ours, "a"), Connection(theirs, "b")
         receiver.grant(1 << 20)
@@ -142,7 +142,7 @@ def test_a_sparse_row_that_points_beyond_the_matrix_is_refused() -> None:
     Rows(sender, Form(2, "float64", sparse=True)).sparse([0, 1], [2], [1.0])
     with pytest.raises(WireError) as caught:
         list(pieces(receiver, Form(2, "float64", sparse=True), 5))
-    assert caught.value.check == "arrow"
+    assert caught.value.check == "bridge-arrow"
 
 
 def batch(**columns) -> pa.RecordBatch:
@@ -176,13 +176,13 @@ def test_columns_lists_and_vectors_are_rows() -> None:
 @pytest.mark.parametrize(
     ("table", "check", "words"),
     [
-        (batch(a=[1.0, None], b=[1.0, 2.0]), "null", {"column": "a", "row": 11}),
-        (batch(r=pa.array([[1.0, 2.0], None])), "null", {"row": 11}),
-        (batch(r=pa.array([[1.0, 2.0], [3.0, None]])), "null", {"row": 11}),
-        (batch(a=[1.0, 2.0], b=[1.0, np.nan]), "nan", {"row": 11, "column": 1}),
-        (batch(r=pa.array([[1.0, 2.0], [3.0]])), "ragged", {"row": 11, "length": 1}),
-        (batch(a=[1.0]), "ragged", {"length": 1}),
-        (batch(r=pa.array([["x", "y"]])), "column-type", {"kind": "string"}),
+        (batch(a=[1.0, None], b=[1.0, 2.0]), "bridge-null", {"column": "a", "row": 11}),
+        (batch(r=pa.array([[1.0, 2.0], None])), "bridge-null", {"row": 11}),
+        (batch(r=pa.array([[1.0, 2.0], [3.0, None]])), "bridge-null", {"row": 11}),
+        (batch(a=[1.0, 2.0], b=[1.0, np.nan]), "bridge-nan", {"row": 11, "column": 1}),
+        (batch(r=pa.array([[1.0, 2.0], [3.0]])), "bridge-ragged", {"row": 11, "length": 1}),
+        (batch(a=[1.0]), "bridge-ragged", {"length": 1}),
+        (batch(r=pa.array([["x", "y"]])), "bridge-column-type", {"kind": "string"}),
     ],
 )
 def test_what_is_no_matrix_is_refused_with_its_place(table, check: str, words: dict) -> None:
@@ -236,10 +236,10 @@ def test_pandas_frames_keep_their_types_and_refuse_missing_values() -> None:
     assert _source(pd.DataFrame({"a": np.float32([1])}), SendOptions()).form.dtype == "float32"
     with pytest.raises(WireError) as caught:
         _source(pd.DataFrame({"a": pd.array([1, None], "Int64")}), SendOptions())
-    assert caught.value.check == "null" and caught.value.fields["row"] == 1
+    assert caught.value.check == "bridge-null" and caught.value.fields["row"] == 1
     with pytest.raises(WireError) as caught:
         list(_source(pd.DataFrame({"a": [1.0, None]}), SendOptions()).chunks(0, 2))
-    assert caught.value.check == "nan"
+    assert caught.value.check == "bridge-nan"
     with pytest.raises(WireError) as caught:
         _source(pd.DataFrame({"a": ["x"]}), SendOptions())
-    assert caught.value.check == "column-type" and caught.value.fields["column"] == "a"
+    assert caught.value.check == "bridge-column-type" and caught.value.fields["column"] == "a"

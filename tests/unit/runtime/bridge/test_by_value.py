@@ -40,7 +40,7 @@ def test_senders_and_fetchers_travel_without_fairlead(tmp_path: Path) -> None:
             "dask-send": partial(dask._send_chunk, [[1.0, 2.0]], 0, 1, sending, None),
             "dask-fetch": partial(dask._fetch_chunk, fetching, 0),
             "spark-fetch": partial(_first, spark._fetcher(fetching)),
-            "spark-send": partial(_loaded, spark._sender(sending, None, 1, True)),
+            "spark-send": partial(_loaded, spark._sender(sending, None, 1)),
         }
         pickled = {name: cloudpickle.dumps(call) for name, call in made.items()}
     finally:
@@ -54,7 +54,7 @@ def test_senders_and_fetchers_travel_without_fairlead(tmp_path: Path) -> None:
             text=True,
             timeout=60,
         )
-        assert done.stdout == "WireError unreachable rank 3 on n1\n", (
+        assert done.stdout == "WireError bridge-unreachable rank 3 on n1\n", (
             name,
             done.stdout,
             done.stderr,
@@ -69,6 +69,6 @@ def _first(run):
 
 def _loaded(run):
     """It needs a task's context; that all it refers to is there is what counts."""
-    error = run.__globals__["WireError"]("unreachable", who="rank 3 on n1")
+    error = run.__globals__["WireError"]("bridge-unreachable", who="rank 3 on n1")
     assert callable(run.__globals__["_chunks"])
     raise error

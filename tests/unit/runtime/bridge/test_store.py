@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing() -> None:
 def test_a_stream_that_is_cut_leaves_nothing() -> None:
     def cut():
         yield piece((1, 2))
-        raise WireError("lost", who="a client", reason="it is gone")
+        raise WireError("bridge-lost", who="a client", reason="it is gone")
 
     store = made()
     with pytest.raises(WireError):
@@ -81,6 +81,23 @@ def test_a_repeated_attempt_takes_the_place_of_the_first() -> None:
     store.receive("m1", 0, 0, [piece((3, 4))])
     assert store.budget.used == 16
     assert store.seal("m1", FORM, [(0, 0, 1)]).local.tolist() == [[3, 4]]
+
+
+def test_an_attempt_that_is_still_arriving_when_the_matrix_is_sealed_leaves_nothing() -> None:
+    """As Spark's speculation leaves it."""
+    store = made()
+    store.receive("m1", 0, 7, [piece((1, 2))])
+
+    def slow():
+        yield piece((1, 2))
+        store.seal("m1", FORM, [(0, 7, 1)])
+        yield piece((3, 4))
+
+    with pytest.raises(FairleadError, match="takes no more rows"):
+        store.receive("m1", 0, 8, slow())
+    with pytest.raises(FairleadError, match="takes no more rows"):
+        store.receive("m1", 0, 9, [piece((1, 2))])
+    assert store.budget.used == 16 and store.get("m1").local.tolist() == [[1, 2]]
 
 
 def test_what_is_freed_gives_back_all_that_was_taken() -> None:

@@ -53,7 +53,7 @@ class Ranks:
 
     def _fail(self, connection: Connection, first: dict[str, object]) -> None:
         connection.receive(5)
-        raise WireError("nan", row=7, column="x")
+        raise WireError("bridge-nan", row=7, column="x")
 
     @property
     def far(self) -> Endpoint:
@@ -106,13 +106,13 @@ def test_an_error_of_a_role_reaches_who_is_still_sending(rank: Ranks) -> None:
         connection.send(BATCH, bytes(1 << 20))
     with pytest.raises(WireError) as caught:
         connection.await_credit(5)
-    assert caught.value.check == "reported" and "row 7" in caught.value.fields["what"]
+    assert caught.value.check == "bridge-reported" and "row 7" in caught.value.fields["what"]
 
 
 def test_nobody_without_the_token_is_let_in(rank: Ranks) -> None:
     with pytest.raises(WireError) as caught:
         dial(rank.far, Secret(secrets.token_hex(32)), role="echo")
-    assert caught.value.check == "token"
+    assert caught.value.check == "bridge-token"
     # One that skips the proof of the server, too.
     sock = socket.create_connection(rank.endpoint.address)
     sock.sendall(struct.pack("!8sH16s", b"fairlead", wire.VERSION, bytes(16)) + bytes(32))
@@ -128,7 +128,7 @@ def test_a_server_without_the_token_is_not_trusted() -> None:
     other = Ranks(Secret(secrets.token_hex(32)))
     with pytest.raises(WireError) as caught:
         dial(other.endpoint, SECRET, role="echo")
-    assert caught.value.check == "token"
+    assert caught.value.check == "bridge-token"
     other.listener.close()
 
 
@@ -172,7 +172,7 @@ def test_another_version_is_named(rank: Ranks, monkeypatch) -> None:
         listener = Listener("127.0.0.1", SECRET, f"fairlead-{secrets.token_hex(4)}")
         threading.Thread(target=_answers_version, args=(listener, 97), daemon=True).start()
         dial(Endpoint(0, "here", listener.address), SECRET, role="echo")
-    assert caught.value.check == "version" and caught.value.fields["theirs"] == 97
+    assert caught.value.check == "bridge-version" and caught.value.fields["theirs"] == 97
 
 
 def _answers_version(listener: Listener, version: int) -> None:
@@ -191,7 +191,7 @@ def test_damage_on_the_way_is_noticed() -> None:
         theirs.sendall(struct.pack("!BBHIQ", BATCH, check, 0, good ^ 1, 1000) + body)
         with pytest.raises(WireError) as caught:
             connection.receive(5)
-        assert caught.value.check == "checksum"
+        assert caught.value.check == "bridge-checksum"
     assert wire.checks()[1] is zlib.crc32
 
 
@@ -210,7 +210,7 @@ def test_frames_of_no_protocol_are_refused(frame: bytes) -> None:
     theirs.sendall(frame)
     with pytest.raises(WireError) as caught:
         Connection(ours, "rank 1").receive(5)
-    assert caught.value.check == "garbled"
+    assert caught.value.check == "bridge-garbled"
 
 
 def test_a_side_that_is_gone_or_silent_is_named() -> None:
@@ -218,14 +218,14 @@ def test_a_side_that_is_gone_or_silent_is_named() -> None:
     connection = Connection(ours, "rank 3 on n7")
     with pytest.raises(WireError) as caught:
         connection.receive(0.2)
-    assert caught.value.check == "silent" and caught.value.fields["who"] == "rank 3 on n7"
+    assert caught.value.check == "bridge-silent" and caught.value.fields["who"] == "rank 3 on n7"
     with pytest.raises(WireError) as caught:
         connection.send(BATCH, bytes(64 << 20), limit_s=0.2)
-    assert caught.value.check == "silent"
+    assert caught.value.check == "bridge-silent"
     theirs.close()
     with pytest.raises(WireError) as caught:
         connection.receive(1)
-    assert caught.value.check == "lost"
+    assert caught.value.check == "bridge-lost"
 
 
 def test_nothing_listens() -> None:
@@ -233,12 +233,14 @@ def test_nothing_listens() -> None:
         address = free.getsockname()
     with pytest.raises(WireError) as caught:
         dial(Endpoint(2, "n1", address), SECRET, role="echo")
-    assert caught.value.check == "unreachable" and "rank 2 on n1" in caught.value.fields["who"]
+    assert (
+        caught.value.check == "bridge-unreachable" and "rank 2 on n1" in caught.value.fields["who"]
+    )
 
 
 def test_errors_travel_to_a_driver() -> None:
-    error = pickle.loads(pickle.dumps(WireError("nan", row=3, column="a")))
-    assert (error.check, error.fields) == ("nan", {"row": 3, "column": "a"})
+    error = pickle.loads(pickle.dumps(WireError("bridge-nan", row=3, column="a")))
+    assert (error.check, error.fields) == ("bridge-nan", {"row": 3, "column": "a"})
 
 
 def _until(condition) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -40,6 +42,35 @@ def test_guard_runs_on_another_node_and_without_the_jobs_own_options() -> None:
     words, env = SCHEDULER.guard(JOB, environ)
     assert "--nodelist=n4" in words and "--jobid=7" in words and "--nodes=n1 " in words[-1]
     assert env == {"SLURM_CONF": "/c", "PATH": "/bin"}
+
+
+def test_guard_acts_on_each_state_of_a_node_that_is_down_and_on_no_other(tmp_path: Path) -> None:
+    words, _ = SCHEDULER.guard(JOB, {"SLURMD_NODENAME": "n1"})
+    script = words[-1].replace("while sleep 15", "for once in 1")
+    for name in ("scontrol", "scancel"):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {name} $* >>{tmp_path}/done\n")
+        (tmp_path / name).chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    def acts(state: str) -> bool:
+        (tmp_path / "sinfo").write_text(f"#!/bin/sh\nprintf '{state}\\n{state}\\n'\n")
+        (tmp_path / "sinfo").chmod(0o755)
+        (tmp_path / "done").unlink(missing_ok=True)
+        subprocess.run(["sh", "-c", script], env=path, check=True, stderr=subprocess.DEVNULL)
+        return (tmp_path / "done").exists()
+
+    assert acts("down* Not responding") and acts("fail none")
+    assert acts("mixed* Not responding")  # down, and still counted as allocated
+    assert not any(map(acts, ("mixed none", "mixed* none", "idle none", "allocated none")))
+
+
+def test_guard_reports_where_the_jobs_output_goes(tmp_path: Path) -> None:
+    code = "from tests.unit.runtime.schedulers.test_slurm_down import *; print(SCHEDULER.guard(JOB, {'SLURMD_NODENAME': 'n1'})[0][-1])"
+    with (tmp_path / "log").open("w") as log:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=log, text=True, check=True
+        )
+    assert f"with it the script of job 7: requeued' >>{tmp_path}/log; " in done.stdout
 
 
 def test_guard_is_none_where_this_is_not_one_of_several_nodes_of_the_job() -> None:
