@@ -338,7 +338,7 @@ def _triplets(
     from fairlead.bridge.linalg import truncated
 
     _at_least(called, seed=(seed, 0), **{name: (n, 0) for name, n in options.items()})
-    _at_most_rank(called, k, min(a.shape), f"the matrix has {_size(a)} rows and columns")
+    _at_most_rank(called, k, min(a.shape), f"the matrix is {_size(a)}")
     find = truncated.lanczos if method == "lanczos" else truncated.randomised
     return find(_matrix(a, mean), k, seed=seed, **options)
 

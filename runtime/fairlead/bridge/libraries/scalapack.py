@@ -84,7 +84,7 @@ def svd(a: Block, *, k: int | None = None, block: int = 64) -> dict[str, Any]:
     local, letter = _local("scalapack.svd", a, block)
     (rows, columns), dtype, count = a.shape, local.dtype, min(a.shape)
     if k is not None and not 1 <= k <= count:
-        size = f"the matrix has {rows} × {columns} rows and columns"
+        size = f"the matrix is {rows} × {columns}"
         raise fail("bridge-rank", called="scalapack.svd", k=k, limit=count, size=size)
     here = gathered_rows(local, a.comm)
     with blacs(a.comm, block) as grid:

@@ -29,7 +29,7 @@ def svd(a: Block, *, k: int, tol: float = 1e-10, iterations: int = 1000) -> dict
     """
     petsc, slepc = _packages()
     if not 1 <= k <= min(a.shape):
-        size = f"the matrix has {a.shape[0]} × {a.shape[1]} rows and columns"
+        size = f"the matrix is {a.shape[0]} × {a.shape[1]}"
         raise fail("bridge-rank", called="slepc.svd", k=k, limit=min(a.shape), size=size)
     matrix = _matrix(petsc, a)
     solver = slepc.SVD().create(comm=a.comm.mpi)
