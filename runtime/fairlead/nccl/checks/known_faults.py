@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairlead.base.errors import Finding, error, warning
+from fairlead.elf.facts import Elf
 from fairlead.elf.reader import version_key
 from fairlead.nccl.checks.model import Case, Check
+from fairlead.nccl.model import HostNetwork
 from fairlead.site.fabrics import FAST
 
 
@@ -26,11 +28,17 @@ class KnownFaults(Check):
             yield warning("nccl-fault-gin", library=case.library, plugin=plugin)
         if case.env.get("FI_PROVIDER") == "tcp" and plugin.release:
             yield warning("nccl-fault-tcp", plugin=plugin)
-        libfabric = next((e for e in case.host.closure if e.name.startswith("libfabric.so")), None)
-        if version_key(plugin.release)[:2] == (1, 16) and case.ask.fabric not in FAST and libfabric:
-            # Newer ones register memory for TCP as well.
-            if version_key(libfabric.offers.get("FABRIC", "")) < (1, 7):
-                yield error("nccl-fault-registration", plugin=plugin, libfabric=libfabric)
+        if libfabric := _unregistered(case, case.host):
+            yield error("nccl-fault-registration", plugin=plugin, libfabric=libfabric)
+
+
+def _unregistered(case: Case, host: HostNetwork) -> Elf | None:
+    """The libfabric whose TCP providers register no memory, under a plugin that needs them to; newer ones do."""
+    if version_key(host.plugin.release)[:2] != (1, 16) or case.ask.fabric in FAST:
+        return None
+    found = next((elf for elf in host.closure if elf.name.startswith("libfabric.so")), None)
+    old = found and version_key(found.offers.get("FABRIC", "")) < (1, 7)
+    return found if old else None
 
 
 CHECK = KnownFaults()
