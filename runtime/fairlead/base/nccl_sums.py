@@ -152,7 +152,7 @@ def _opened(*names: str) -> ctypes.CDLL:
         try:
             return ctypes.CDLL(name)
         except OSError as exc:
-            why = str(exc)
+            why = why or str(exc)  # that of the first is the one to correct
     raise Failed(why)
 
 

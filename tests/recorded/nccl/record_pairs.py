@@ -176,6 +176,22 @@ def picked(library: Path, plugin: Path, path: str, work: Path) -> int:
     return asked[-1] if asked[-1] in there else 0
 
 
+def shared(networks: dict[str, HostNetwork]) -> dict[str, Any]:
+    """Networks with the names of their files, and each file's facts once."""
+    files: dict[str, Any] = {}
+    made = {}
+    for name, one in networks.items():
+        plain = to_json(one)
+        for elf in one.parts:
+            files[elf.path] = {key: value for key, value in to_json(elf).items() if value}
+        plain["closure"] = [elf.path for elf in one.closure]
+        plain["plugin"]["elf"] = one.plugin.elf.path
+        if one.tuner:
+            plain["tuner"]["elf"] = one.tuner.elf.path
+        made[name] = {key: value for key, value in plain.items() if value}
+    return {"files": files, "networks": made}
+
+
 def record(folder: Path, work: Path) -> dict[str, Any]:
     sources = json.loads((folder / "interfaces.json").read_text())
     plugins = sorted(folder.glob("plugins/*/lib"), key=lambda p: reader.version_key(p.parent.name))
@@ -212,11 +228,11 @@ def record(folder: Path, work: Path) -> dict[str, Any]:
             {**to_json(replace(one, path="/opt/nccl/libnccl.so.2", elf=Elf("/opt/nccl/libnccl.so.2", one.elf.machine, one.soname))), "source": sources.get(one.version, [])}
             for _, one in every
         ],
-        "networks": {
-            f"{plugin.parent.name} {fabric.parent.name}": to_json(network(folder, plugin, fabric))
+        **shared({
+            f"{plugin.parent.name} {fabric.parent.name}": network(folder, plugin, fabric)
             for plugin in plugins
             for fabric in fabrics
-        },
+        }),
         "takes": takes,
         "loads": loads,
     }  # fmt: skip
@@ -225,4 +241,8 @@ def record(folder: Path, work: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as scratch:
         made = record(Path(sys.argv[1]).resolve(), Path(scratch))
-    print(json.dumps(made, indent=1))
+    print(
+        json.dumps(made, indent=None, separators=(",", ":"))
+        .replace("],[", "],\n[")
+        .replace("},", "},\n")
+    )

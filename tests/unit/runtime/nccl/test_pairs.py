@@ -55,9 +55,18 @@ def libraries() -> list[NcclLibrary]:
     return [from_json(NcclLibrary, one) for one in kept]
 
 
+def whole_network(found: dict[str, Any]) -> HostNetwork:
+    files = recorded()["files"]
+    whole = {**found, "closure": [files[path] for path in found.get("closure", ())]}
+    for key in ("plugin", "tuner"):
+        if key in found:
+            whole[key] = {**found[key], "elf": files[found[key]["elf"]]}
+    return from_json(HostNetwork, whole)
+
+
 def pairs() -> Iterator[Pair]:
     by_name = {(one.version, one.runtime): one for one in libraries()}
-    networks = {name: from_json(HostNetwork, one) for name, one in recorded()["networks"].items()}
+    networks = {name: whole_network(one) for name, one in recorded()["networks"].items()}
     loads = {
         (release, fabric, runtime): done for release, fabric, runtime, done in recorded()["loads"]
     }

@@ -258,6 +258,13 @@ PREFLIGHT: dict[str, Fault] = {
             asks(fabric="efa", devices=())(host),
         )[0],
     ),
+    "plugin that crashes over an old libfabric": Fault(
+        ("nccl-known-fault", "SIGSEGV"),
+        lambda host: (
+            sets(release="1.16.3", fabric="1.6")(host),
+            asks(fabric="ethernet", devices=())(host),
+        )[0],
+    ),
     "provider that hangs": Fault(
         ("nccl-known-fault", "8963"),
         asks(user={"FI_PROVIDER": "tcp"}, fabric="ethernet", devices=()),
