@@ -20,11 +20,11 @@ def main() -> None:
         except ImportError:
             missing.append(module)
     if missing:
-        folder = json.loads(Path(sys.argv[1]).read_text())["folder"]
+        folder = json.loads(Path(sys.argv[1]).read_text("utf-8"))["folder"]
         why = (
             f"the image lacks {', '.join(missing)}; the recipes `bridge` and `analytics` have them"
         )
-        Path(folder, ENDED).write_text(why)
+        Path(folder, ENDED).write_text(why, "utf-8")
         sys.exit(why)
     from fairlead.bridge.worker import main as work
 

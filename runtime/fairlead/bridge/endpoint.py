@@ -30,7 +30,7 @@ class Door:
         self._listener, self._roles, self._refused = listener, roles, refused
         self._unknown = threading.BoundedSemaphore(_UNKNOWN)
 
-    def open(self) -> None:
+    def start(self) -> None:
         for sock in self._listener.sockets():
             threading.Thread(target=self._accept, args=(sock,), name="door", daemon=True).start()
 

@@ -35,7 +35,7 @@ def address(interfaces: tuple[str, ...]) -> str:
 
 
 def _default_route() -> tuple[str, ...]:
-    for line in Path("/proc/net/route").read_text().splitlines()[1:]:
+    for line in Path("/proc/net/route").read_text("utf-8").splitlines()[1:]:
         name, destination, *_ = line.split()
         if destination == "00000000":
             return (name,)
@@ -51,7 +51,7 @@ def _of(name: str) -> str:
 def free_memory() -> int:
     """Bytes that programs on this node can still have, by the kernel and the control group."""
     free = 0
-    for line in Path("/proc/meminfo").read_text().splitlines():
+    for line in Path("/proc/meminfo").read_text("utf-8").splitlines():
         if line.startswith("MemAvailable:"):
             free = int(line.split()[1]) * 1024
     for limit, used in _control_group():
@@ -63,7 +63,7 @@ def _control_group() -> list[tuple[int, int]]:
     """Limits and use of memory of the groups that this process is in."""
     found = []
     with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
+        for line in Path("/proc/self/cgroup").read_text("utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers == "":
                 found.append((Path("/sys/fs/cgroup" + path), "memory.max", "memory.current"))
@@ -74,5 +74,7 @@ def _control_group() -> list[tuple[int, int]]:
     for folder, most, used in found:
         for place in (folder, *folder.parents):
             with suppress(OSError, ValueError):
-                limits.append((int((place / most).read_text()), int((place / used).read_text())))
+                limits.append(
+                    (int((place / most).read_text("utf-8")), int((place / used).read_text("utf-8")))
+                )
     return limits

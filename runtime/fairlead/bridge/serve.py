@@ -123,7 +123,7 @@ class Server:
         Raises:
             FairleadError: as :func:`fairlead.session.run.launch_proved`; or the ranks have ended by themselves.
         """
-        with (self.folder / SETTINGS).open("x") as stream:
+        with (self.folder / SETTINGS).open("x", encoding="utf-8") as stream:
             json.dump(asdict(self.settings(prepared)), stream)
         self._write_server(ranks=ranks)
         proved, over = threading.Event(), threading.Event()
@@ -167,7 +167,7 @@ def _threads(prepared: Prepared, ranks: int) -> dict[str, str]:
 
 
 def _read(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
+    return path.read_text("utf-8") if path.exists() else ""
 
 
 def _reason(exc: BaseException | None) -> str:
@@ -209,7 +209,7 @@ def _forget_old(top: Path) -> None:
 def _private(path: Path, text: str) -> None:
     """Writes a file that only the user can read, from its first byte."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(fd, "w") as stream:
+    with os.fdopen(fd, "w", encoding="utf-8") as stream:
         stream.write(text)
 
 

@@ -46,8 +46,8 @@ class Found:
         """
         certificate = self.folder / CERTIFICATE
         try:
-            text = certificate.read_text() if certificate.exists() else ""
-            return Secret((self.folder / TOKEN).read_text().strip(), text)
+            text = certificate.read_text("utf-8") if certificate.exists() else ""
+            return Secret((self.folder / TOKEN).read_text("utf-8").strip(), text)
         except OSError as exc:
             raise fail("bridge-session-file", folder=self.folder, reason=exc.strerror) from None
 
@@ -76,11 +76,11 @@ def read(folder: Path) -> Found:
             raise fail("bridge-session-owner", folder=folder, owner=info.st_uid)
         if stat.S_IMODE(info.st_mode) & 0o077:
             raise fail("bridge-session-mode", folder=folder, mode=stat.S_IMODE(info.st_mode))
-        server = json.loads((folder / SERVER).read_text())
+        server = json.loads((folder / SERVER).read_text("utf-8"))
         endpoints: list[dict[str, Any]] = []
         if (folder / ENDPOINTS).exists():
-            endpoints = json.loads((folder / ENDPOINTS).read_text())["endpoints"]
-        ended = (folder / ENDED).read_text() if (folder / ENDED).exists() else _gone(server)
+            endpoints = json.loads((folder / ENDPOINTS).read_text("utf-8"))["endpoints"]
+        ended = (folder / ENDED).read_text("utf-8") if (folder / ENDED).exists() else _gone(server)
     except (OSError, ValueError, KeyError) as exc:
         raise fail(
             "bridge-session-file", folder=folder, reason=getattr(exc, "strerror", exc)

@@ -40,5 +40,5 @@ class Settings:
     @property
     def secret(self) -> Secret:
         folder = Path(self.folder)
-        certificate = (folder / CERTIFICATE).read_text() if self.tls else ""
-        return Secret((folder / TOKEN).read_text().strip(), certificate)
+        certificate = (folder / CERTIFICATE).read_text("utf-8") if self.tls else ""
+        return Secret((folder / TOKEN).read_text("utf-8").strip(), certificate)

@@ -150,7 +150,7 @@ class Secret:
 
 def here() -> str:
     """Identifies this kernel and this network namespace: abstract Unix sockets reach just as far."""
-    with suppress(OSError), open("/proc/sys/kernel/random/boot_id") as stream:
+    with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as stream:
         return f"{stream.read().strip()}/{Path('/proc/self/ns/net').readlink()}"
     return ""
 

@@ -80,7 +80,7 @@ class Worker:
             more: roles besides those of every rank.
         """
         roles = {"send": self._receive, "fetch": self._fetch, **more}
-        Door(self._listener, roles, self._log).open()
+        Door(self._listener, roles, self._log).start()
         self._world.Barrier()  # the control of rank 0 is there
         # One connection for each direction: no thread sends on a socket that another one reads from.
         secret = self._settings.secret
@@ -265,7 +265,7 @@ class Worker:
 
 
 def main() -> None:
-    values = json.loads(Path(sys.argv[1]).read_text())
+    values = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     settings = Settings(**{**values, "interfaces": tuple(values["interfaces"])})
     import mpi4py
 
@@ -283,7 +283,7 @@ def main() -> None:
     except FairleadError as exc:
         if worker.rank == 0:
             finding = exc.findings[0]
-            Path(settings.folder, ENDED).write_text(f"{finding.what}: {finding.why}")
+            Path(settings.folder, ENDED).write_text(f"{finding.what}: {finding.why}", "utf-8")
         raise
     roles = {}
     control = None

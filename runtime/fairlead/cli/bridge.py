@@ -175,7 +175,7 @@ def _in_background(flags: ServeFlags) -> int:
                 answer(flags.as_json, "bridge-serve", _session_json(found), text)
                 return ExitCode.DONE
         if process.poll() is not None:
-            sys.stderr.write(log.read_text(errors="replace"))
+            sys.stderr.write(log.read_text("utf-8", errors="replace"))
             log.unlink()
             return process.returncode
         time.sleep(0.1)

@@ -48,7 +48,7 @@ def library() -> ctypes.CDLL:
         except OSError as exc:
             reasons.append(str(exc))
             continue
-        mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()
+        mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text("utf-8").splitlines()
                   if re.search(r"/libmpi(ch|_abi)?\.so", line)}  # fmt: skip
         if len(mapped) != 1:
             raise fail("bridge-two-mpis", library=name, files=", ".join(sorted(mapped)))

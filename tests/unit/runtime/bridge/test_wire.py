@@ -40,7 +40,7 @@ class Ranks:
         self.listener = Listener("127.0.0.1", secret, local, key_files)
         self.refused: list[str] = []
         self.endpoint = Endpoint(0, "here", self.listener.address, local, wire.here())
-        Door(self.listener, {"echo": self._echo, "fail": self._fail}, self.refused.append).open()
+        Door(self.listener, {"echo": self._echo, "fail": self._fail}, self.refused.append).start()
 
     def _echo(self, connection: Connection, first: dict[str, object]) -> None:
         connection.grant(1 << 30)
