@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -429,6 +430,24 @@ def test_a_session_that_loses_a_rank_ends_and_says_which(
             connect(name)
         over = hosts.fairlead("bridge", "status", "--all").stdout
         assert f"{name}: over" in over and words in over
+
+
+def test_the_example_computes_its_components(session: str) -> None:
+    example = hosts.ROOT / "examples/bridge.py"
+    done = hosts.program(sys.executable, example, env={"FAIRLEAD_BRIDGE": session})
+    assert done.returncode == 0 and "explained: 0.1" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_example_of_an_mpi_code_in_c_gets_its_communicator(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(hosts.ROOT / "examples/own_library", tmp_path / "own"))
+    line = re.search(r"\$ (mpicc .+)$", (folder / "norms.py").read_text(), re.MULTILINE)
+    path = f"{hosts.mpich() / 'bin'}:{os.environ['PATH']}"
+    subprocess.run(["sh", "-c", line[1]], cwd=folder, env={**os.environ, "PATH": path}, check=True)
+    words = ("--bind", folder, "--env", f"PYTHONPATH={folder}")
+    with served("own", *words) as name, connect(name) as client:
+        array = table(101, 5)
+        norms = client.norms.columns(client.send(array)).norms.to_numpy()
+        assert np.allclose(norms, np.linalg.norm(array, axis=0))
 
 
 def test_a_session_that_was_killed_is_over_and_its_name_is_free(state: Path) -> None:
