@@ -16,6 +16,8 @@ import time
 from array import array
 from pathlib import Path
 
+from fairlead.base import bounded_json
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -244,7 +246,7 @@ class Meeting:
     def results(self) -> list[dict[str, Any]]:
         """Of all ranks, for rank 0, which clears the files away."""
         paths = [f"{self._path}.{rank}" for rank in range(self._ranks)]
-        found = [json.loads(self._awaited(path)) for path in paths]
+        found = [bounded_json.loads(self._awaited(path)) for path in paths]
         for path in (*paths, self._path):
             Path(path).unlink()
         return found
