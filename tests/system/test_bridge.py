@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -192,6 +193,7 @@ def test_dask_arrays_and_frames(mpi: Session) -> None:
     array = table(1000, 12)
     frame = pd.DataFrame({"id": np.arange(100), "x": np.arange(100.0)})
     with (
+        mock.patch.dict(os.environ),  # in which Dask sets OMP_NUM_THREADS
         LocalCluster(2, processes=True, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster),
     ):
@@ -438,6 +440,7 @@ def test_the_example_computes_its_components(session: str) -> None:
     assert done.returncode == 0 and "explained: 0.1" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.full
 def test_the_example_of_an_mpi_code_in_c_gets_its_communicator(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(hosts.ROOT / "examples/own_library", tmp_path / "own"))
     line = re.search(r"\$ (mpicc .+)$", (folder / "norms.py").read_text(), re.MULTILINE)
@@ -450,6 +453,7 @@ def test_the_example_of_an_mpi_code_in_c_gets_its_communicator(tmp_path: Path) -
         assert np.allclose(norms, np.linalg.norm(array, axis=0))
 
 
+@pytest.mark.full
 def test_a_session_that_was_killed_is_over_and_its_name_is_free(state: Path) -> None:
     with served("killed") as name:
         client = connect(name)

@@ -21,7 +21,9 @@ import fairlead
 RUNTIME = Path(fairlead.__file__).parents[1]
 SIZES, TYPES = (1, 2, 4), ("float64", "float32")
 both = pytest.mark.parametrize("kind", TYPES)
-sizes = pytest.mark.parametrize("size", SIZES)
+sizes = pytest.mark.parametrize(
+    "size", [pytest.param(n, marks=() if n == 2 else pytest.mark.full) for n in SIZES]
+)
 
 
 def started(size: int, program: str | Path, *words: str, libraries: tuple[Path, ...] = ()) -> str:

@@ -51,6 +51,7 @@ class Worker:
         self._tasks: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._aborted = threading.Event()
         self._current: int | None = None
+        self._left: set[int] = set()  # tasks that another rank has failed in
         self._lock = threading.Lock()
         self._groups: dict[tuple[tuple[int, ...], int], Collectives] = {}
         self._given_up: list[Collectives] = []
@@ -104,7 +105,8 @@ class Worker:
             while True:
                 _, said = orders.receive(None)
                 if said["do"] == "abort":
-                    with self._lock:
+                    with self._lock:  # it may come before its task has begun here
+                        self._left.add(said["task"])
                         if self._current == said["task"]:
                             self._aborted.set()
                 elif said["do"] == "stats":
@@ -138,6 +140,8 @@ class Worker:
         with self._lock:
             self._current = number
             self._aborted.clear()
+            if number in self._left:
+                self._aborted.set()
         try:
             done = getattr(self, f"_do_{task['do']}")(task)
             done["seconds"] = time.perf_counter() - begun
