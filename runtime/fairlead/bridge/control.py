@@ -29,6 +29,7 @@ from fairlead.bridge.settings import ENDED, RANKS, Settings
 from fairlead.bridge.wire import ERROR, Connection, Endpoint, WireError
 
 HEARTBEAT_S = 2.0
+_MISSED_S = 5.0
 _RANKS_S = 60.0  # for all ranks to connect to rank 0
 
 
@@ -255,6 +256,7 @@ class Control:
         except WireError:
             with self._state:
                 client.connection, client.left = None, time.monotonic()
+                self._state.notify_all()
 
     def _answer_all(self, client: Client, connection: Connection) -> None:
         while True:
@@ -282,6 +284,8 @@ class Control:
         name, wanted = str(first.get("name") or ""), first.get("workers")
         with self._state:
             known = self._clients.get(name)
+            if known:  # one that has just died may not be missed yet
+                self._state.wait_for(lambda: known.left is not None, _MISSED_S)
             if known and known.connection is None and known.left is not None:
                 known.connection, known.left = connection, None
                 return known
