@@ -623,7 +623,6 @@ _OWN_JSON = {
     "containers/fairlead_build/tree/source_in_sandbox.py": "the request",
     "containers/fairlead_build/tree/tree.py": "a child's answer",
     "runtime/fairlead/base/bounded_json.py": "the reader itself",
-    "runtime/fairlead/base/nccl_sums.py": "this run's ranks",
     "runtime/fairlead/base/serde.py": "the cache",
     "runtime/fairlead/bridge/__main__.py": "this session",
     "runtime/fairlead/bridge/client/spark.py": "this session's executors",
