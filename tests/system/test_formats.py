@@ -171,6 +171,7 @@ def test_oci_layout_is_what_skopeo_and_podman_run(
 
 
 @pytest.mark.parametrize("transport", ["oci-archive", "docker-archive"])
+@pytest.mark.full
 def test_archive_that_skopeo_writes_is_opened_as_the_layout_is(
     transport: str, built: BuildResult, folder: Path, tmp_path: Path
 ) -> None:

@@ -119,6 +119,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 
 @x86_64_only
+@pytest.mark.full
 def test_rank_that_exits_is_named_where_the_kernel_counts_no_breakpoints() -> None:
     done = run("mpich", 3, WAITS["Barrier"], sys.executable, "-c", NO_PERF)
     assert done.returncode == 124, done.stdout + done.stderr

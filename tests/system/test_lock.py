@@ -440,6 +440,7 @@ def fairlead(*words: str | Path, env: dict[str, str], offline: bool = False) -> 
     return subprocess.run(argv, capture_output=True, text=True, env={**os.environ, **env})
 
 
+@pytest.mark.full
 def test_upgrade_keeps_the_archive_that_is_named_for_good_current(tmp_path: Path) -> None:
     """Made new, then brought up to date; and one that cannot be written is reported."""
     recipe, archive = tmp_path / "least", tmp_path / "archive"

@@ -254,6 +254,7 @@ def test_pulled_reference_is_the_name_of_an_image(
     assert ran.returncode == 0 and ran.stdout.split() == ["2", "2"], ran.stderr
 
 
+@pytest.mark.full
 def test_tag_that_moves_is_reported_and_the_digest_stays_what_it_was(
     shore: LoopbackRegistry, pushed: dict[str, Any], empty: dict[str, str]
 ) -> None:
