@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from fairlead.base import free_memory
 from fairlead.base.errors import FairleadError, fail
 from fairlead.bridge import files, library, network
 from fairlead.bridge.arrow import Form, Rows, pieces
@@ -59,7 +60,8 @@ class Worker:
 
     def _memory(self) -> int:
         nodes = self._world.allgather(self._host)
-        return int(network.free_memory() * self._settings.memory / nodes.count(self._host))
+        free = min(left for left, _ in free_memory.limits())
+        return int(free * self._settings.memory / nodes.count(self._host))
 
     def listen(self) -> list[Endpoint]:
         """Opens this rank's endpoint; those of all ranks."""

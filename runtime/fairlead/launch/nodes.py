@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import resource
 import secrets
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead import __version__
-from fairlead.base import bounded_json
+from fairlead.base import bounded_json, interfaces
 from fairlead.base.errors import Finding, fail, os_error_as, warning
 from fairlead.base.paths import atomic_write
 
@@ -37,7 +35,6 @@ _MOST_BYTES = 1 << 16  # of an unfinished line
 _ANSWER_S = 5.0
 _END_S = 10.0  # of a step's end, in which Slurm kills what its tasks have left
 _AGENT_S = 30.0  # by when an agent is connected, or has said why not
-_SIOCGIFADDR = 0x8915
 _GONE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
@@ -398,10 +395,7 @@ def _connected(link: socket.socket) -> bool:
 def _addresses() -> list[str]:
     """By which other nodes may reach this host: its name, then those of its interfaces."""
     found = [socket.gethostname()]
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):
-                request = struct.pack("256s", name.encode()[:15])
-                answer = fcntl.ioctl(link.fileno(), _SIOCGIFADDR, request)
-                found.append(socket.inet_ntoa(answer[20:24]))
+    for _, name in socket.if_nameindex():
+        with contextlib.suppress(OSError):
+            found.append(interfaces.ipv4(name))
     return [address for address in dict.fromkeys(found) if not address.startswith("127.")]
