@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from fairlead.bridge.settings import ENDED
+from fairlead.bridge.settings import ENDED, write_private
 
 _NEEDS = ("numpy", "pyarrow", "mpi4py")
 
@@ -24,7 +24,7 @@ def main() -> None:
         why = (
             f"the image lacks {', '.join(missing)}; the recipes `bridge` and `analytics` have them"
         )
-        Path(folder, ENDED).write_text(why, "utf-8")
+        write_private(Path(folder, ENDED), why)
         sys.exit(why)
     from fairlead.bridge.worker import main as work
 

@@ -95,7 +95,6 @@ class AlchemistSession:
 
     def __init__(self, *given: Any, **settings: Any):
         self._session: Session | None = None
-        self._workers: int | None = None
 
     @property
     def session(self) -> Session:

@@ -19,6 +19,7 @@ from fairlead.bridge.wire import BATCH, END, Connection, WireError
 
 DTYPES = ("float32", "float64", "int32", "int64")
 PIECE_BYTES = 8 << 20  # of a message: small enough for caches, large enough for its overhead
+WINDOW_BYTES = 64 << 20  # that a sender may be ahead
 _FEW_ROWS = 256
 
 

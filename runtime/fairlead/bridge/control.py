@@ -20,12 +20,11 @@ from typing import Any
 
 from fairlead import __version__
 from fairlead.base.errors import FairleadError, fail
-from fairlead.base.paths import atomic_write
 from fairlead.bridge import library
 from fairlead.bridge.arrow import DTYPES, Form
 from fairlead.bridge.endpoint import Role
 from fairlead.bridge.errors import described, translated
-from fairlead.bridge.settings import ENDED, RANKS, Settings
+from fairlead.bridge.settings import ENDED, RANKS, Settings, write_private
 from fairlead.bridge.wire import ERROR, Connection, Endpoint, WireError
 
 HEARTBEAT_S = 2.0
@@ -125,7 +124,7 @@ class Control:
     def announce(self) -> None:
         """Writes where the ranks are, once they listen."""
         shown = {"version": __version__, "endpoints": [asdict(e) for e in self._endpoints]}
-        _write(Path(self._settings.folder, RANKS), json.dumps(shown))
+        write_private(Path(self._settings.folder, RANKS), json.dumps(shown))
         threading.Thread(target=self._forget_clients, name="clients", daemon=True).start()
 
     # Ranks.
@@ -196,10 +195,7 @@ class Control:
                 client.busy = ""
         errors = [a["error"] for a in task.answers.values() if "error" in a]
         if errors:
-            parts = ("check", "what", "where", "why", "remedy")
-            raise translated(
-                WireError("bridge-reported", **{p: errors[0].get(p, "") for p in parts})
-            )
+            raise translated(WireError("bridge-reported", **errors[0]))
         return task.answers
 
     def _await(self, task: Task, client: Client) -> None:
@@ -237,7 +233,7 @@ class Control:
             (a["error"] for a in task.answers.values() if "error" in a), {}
         )
         text = f"{task.title} failed ({error.get('what', '')}), and {who} did not leave it within {self._settings.stuck_s:g} s"
-        _write(Path(self._settings.folder, ENDED), text)
+        write_private(Path(self._settings.folder, ENDED), text)
         print(text, file=sys.stderr, flush=True)
         os._exit(1)
 
@@ -246,11 +242,7 @@ class Control:
     def _serve_client(self, connection: Connection, first: dict[str, Any]) -> None:
         self._all_ranks()
         client = self._admitted(connection, first)
-        connection.say(
-            ok=True, name=client.name, ranks=client.ranks, version=__version__,
-            endpoints=[asdict(e) for e in self._endpoints],
-            matrices=[m.to_json() for m in self._owned(client)],
-        )  # fmt: skip
+        connection.say(ok=True, name=client.name, ranks=client.ranks)
         try:
             self._answer_all(client, connection)
         except WireError:
@@ -286,7 +278,7 @@ class Control:
             known = self._clients.get(name)
             if known:  # one that has just died may not be missed yet
                 self._state.wait_for(lambda: known.left is not None, _MISSED_S)
-            if known and known.connection is None and known.left is not None:
+            if known and known.left is not None:
                 known.connection, known.left = connection, None
                 return known
             if known:
@@ -544,11 +536,6 @@ class Control:
     def _stats(self, client: Client, ranks: tuple[int, ...]) -> dict[int, dict[str, Any]]:
         answers = self._run(client, "stats", {rank: {"do": "stats"} for rank in ranks})
         return {rank: answers[rank]["stats"] for rank in ranks}
-
-
-def _write(path: Path, text: str) -> None:
-    with atomic_write(path, "w", 0o600) as stream:
-        stream.write(text)
 
 
 def _timing(answers: dict[int, dict[str, Any]]) -> dict[str, Any]:

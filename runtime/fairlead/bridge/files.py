@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fairlead.base.errors import fail
-from fairlead.bridge.arrow import Form, common_dtype, dense_rows, is_list, is_vector
+from fairlead.bridge.arrow import Form, common_dtype, dense_rows, is_list, is_vector, without_nan
 from fairlead.bridge.store import Budget, Held
 
 _FEW_ROWS = 1 << 16
@@ -79,8 +79,6 @@ def _room(budget: Budget, size: int) -> None:
 
 
 def _without_nan(rows: np.ndarray, form: Form, low: int) -> None:
-    from fairlead.bridge.arrow import without_nan
-
     for begin in range(0, rows.shape[0], _FEW_ROWS):
         without_nan(rows[begin : begin + _FEW_ROWS], form, low + begin)
 

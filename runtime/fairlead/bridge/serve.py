@@ -17,7 +17,6 @@ from typing import Any
 
 from fairlead import __version__
 from fairlead.base.errors import ExitCode, FairleadError, fail
-from fairlead.base.paths import atomic_write
 from fairlead.bridge import sessions
 from fairlead.bridge.settings import (
     CERTIFICATE,
@@ -28,6 +27,7 @@ from fairlead.bridge.settings import (
     SERVER,
     TOKEN,
     Settings,
+    write_private,
 )
 from fairlead.launch import launch as launching
 from fairlead.proof.verdict import Proof
@@ -72,18 +72,18 @@ class Server:
         top.mkdir(parents=True, exist_ok=True, mode=0o700)
         _forget_old(top)
         self.folder = _new_folder(top, self._wanted.name or _name_for(self._image))
-        _private(self.folder / TOKEN, secrets.token_hex(32))
+        write_private(self.folder / TOKEN, secrets.token_hex(32))
         if self._wanted.tls:
             certificate, key = certified()
-            _private(self.folder / CERTIFICATE, certificate)
-            _private(self.folder / KEY, key)
+            write_private(self.folder / CERTIFICATE, certificate)
+            write_private(self.folder / KEY, key)
         self._write_server(ranks=0)
         return self
 
     def __exit__(self, kind: Any, exc: BaseException | None, trace: Any) -> None:
         if not (self.folder / ENDED).exists():
             with suppress(OSError):
-                _private(self.folder / ENDED, _reason(exc))
+                write_private(self.folder / ENDED, _reason(exc))
         for name in (TOKEN, KEY):
             (self.folder / name).unlink(missing_ok=True)
 
@@ -92,8 +92,7 @@ class Server:
             "name": self.folder.name, "image": self._image, "fairlead": __version__, "pid": os.getpid(),
             "host": socket.gethostname(), "started": time.time(), "tls": self._wanted.tls, **more,
         }  # fmt: skip
-        with atomic_write(self.folder / SERVER, "w", 0o600) as stream:
-            json.dump(shown, stream)
+        write_private(self.folder / SERVER, json.dumps(shown))
 
     def settings(self, prepared: Prepared) -> Settings:
         """What the ranks are given.
@@ -123,8 +122,7 @@ class Server:
         Raises:
             FairleadError: as :func:`fairlead.session.run.launch_proved`; or the ranks have ended by themselves.
         """
-        with (self.folder / SETTINGS).open("x", encoding="utf-8") as stream:
-            json.dump(asdict(self.settings(prepared)), stream)
+        write_private(self.folder / SETTINGS, json.dumps(asdict(self.settings(prepared))))
         self._write_server(ranks=ranks)
         proved, over = threading.Event(), threading.Event()
 
@@ -204,13 +202,6 @@ def _forget_old(top: Path) -> None:
         with suppress(OSError):
             if ended.exists() and time.time() - ended.stat().st_mtime > _KEPT_S:
                 shutil.rmtree(folder)
-
-
-def _private(path: Path, text: str) -> None:
-    """Writes a file that only the user can read, from its first byte."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as stream:
-        stream.write(text)
 
 
 def certified() -> tuple[str, str]:

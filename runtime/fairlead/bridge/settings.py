@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairlead.base.paths import atomic_write
 from fairlead.bridge.wire import Secret
 
 # Files in a session's folder.
@@ -13,6 +14,12 @@ SERVER = "server.json"  # by `fairlead bridge serve`
 RANKS = "ranks.json"  # by rank 0, once all ranks listen
 ENDPOINTS = "endpoints.json"  # the same, once the launch is proved
 ENDED = "ended.txt"  # why the session is over
+
+
+def write_private(path: Path, text: str) -> None:
+    """Writes a file of a session, whole or not at all, that only the user can read."""
+    with atomic_write(path, "w", 0o600) as stream:
+        stream.write(text)
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fairlead.bridge.arrow import Form, Piece, Rows, array_of, pieces
+from fairlead.bridge.arrow import WINDOW_BYTES, Form, Piece, Rows, array_of, pieces
 from fairlead.bridge.wire import END, Endpoint, Secret, WireError, dial
 
 # Another attempt may not meet these.
-_PASSING = frozenset(
+PASSING = frozenset(
     {"bridge-lost", "bridge-unreachable", "bridge-checksum", "bridge-refused", "bridge-silent"}
 )
 ATTEMPTS = 3
@@ -120,7 +120,7 @@ class Sending:
             try:
                 return self.send(partition, partitions, attempt, chunks(), count)
             except WireError as exc:
-                if exc.check not in _PASSING or attempt == ATTEMPTS - 1:
+                if exc.check not in PASSING or attempt == ATTEMPTS - 1:
                     raise
                 show(-done[0], -done[1])
                 time.sleep(0.2 * 4**attempt)
@@ -152,7 +152,7 @@ class Fetching:
             self.endpoints[place], self.secret, role="fetch", matrix=self.matrix, low=low, high=high
         )
         try:
-            connection.grant(64 << 20)
+            connection.grant(WINDOW_BYTES)
             yield from pieces(connection, self.form, 60.0)
             connection.say(END)  # the rank waits for it
         finally:

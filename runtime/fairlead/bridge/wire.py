@@ -331,7 +331,7 @@ def dial(endpoint: Endpoint, secret: Secret, limit_s: float = OPENING_S, **role:
         if secret.certificate:
             sock, check = _client_tls(sock, secret, endpoint), 0
     try:
-        _prove_as_client(sock, secret, endpoint)
+        _prove_as_client(sock, secret, endpoint, time.monotonic() + limit_s)
         connection = Connection(sock, endpoint.who, check)
         connection.say(checks=[*checks()], **role)
         if check:
@@ -405,25 +405,17 @@ def _client_tls(sock: socket.socket, secret: Secret, endpoint: Endpoint) -> sock
         ) from None
 
 
-def _plain(sock: socket.socket, length: int) -> bytes:
-    parts = b""
-    while len(parts) < length:
-        part = sock.recv(length - len(parts))
-        if not part:
-            raise _Closed
-        parts += part
-    return parts
-
-
-def _prove_as_client(sock: socket.socket, secret: Secret, endpoint: Endpoint) -> None:
+def _prove_as_client(
+    sock: socket.socket, secret: Secret, endpoint: Endpoint, deadline: float
+) -> None:
     nonce = os.urandom(16)
     sock.sendall(struct.pack(_OPENING, _MAGIC, VERSION, nonce))
-    magic, version, other = struct.unpack(_OPENING, _plain(sock, 26))
+    magic, version, other = struct.unpack(_OPENING, _in_time(sock, 26, deadline))
     if magic != _MAGIC:
         raise WireError("bridge-stranger", who=endpoint.who, address=_text(endpoint.address))
     if version != VERSION:
         raise WireError("bridge-version", who=endpoint.who, theirs=version, ours=VERSION)
-    proof = _plain(sock, 32)
+    proof = _in_time(sock, 32, deadline)
     if not hmac.compare_digest(proof, secret.proof(b"server", nonce + other)):
         raise WireError("bridge-token", who=endpoint.who)
     sock.sendall(secret.proof(b"client", nonce + other))
@@ -510,7 +502,7 @@ class Listener:
 
 
 def _in_time(sock: socket.socket, length: int, deadline: float) -> bytes:
-    """As :func:`_plain`, against who sends a byte now and then."""
+    """So many bytes, by a deadline also from who sends one now and then."""
     parts = b""
     while len(parts) < length:
         sock.settimeout(max(deadline - time.monotonic(), 0.01))

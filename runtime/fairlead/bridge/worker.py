@@ -1,4 +1,4 @@
-"""A rank of the bridge: ``python3 -m fairlead.bridge.worker SETTINGS`` in the image.
+"""A rank of the bridge: ``python3 -m fairlead.bridge SETTINGS`` in the image.
 
 The main thread alone calls MPI; it runs one task after the other, in the order in which rank 0's control sends them.
 Threads receive and serve rows meanwhile.
@@ -25,16 +25,14 @@ import numpy as np
 from fairlead.base import free_memory
 from fairlead.base.errors import FairleadError, fail
 from fairlead.bridge import files, library, network
-from fairlead.bridge.arrow import Form, Rows, pieces
+from fairlead.bridge.arrow import WINDOW_BYTES, Form, Rows, pieces
 from fairlead.bridge.collectives import Collectives, RunAborted
 from fairlead.bridge.endpoint import Door
 from fairlead.bridge.errors import described
 from fairlead.bridge.library import Block, Whole
-from fairlead.bridge.settings import CERTIFICATE, ENDED, KEY, Settings
+from fairlead.bridge.settings import CERTIFICATE, ENDED, KEY, Settings, write_private
 from fairlead.bridge.store import Budget, Held, Store
 from fairlead.bridge.wire import END, Connection, Endpoint, Listener, WireError, dial, here
-
-WINDOW_BYTES = 64 << 20  # that a sender may be ahead
 
 
 class Worker:
@@ -46,7 +44,7 @@ class Worker:
 
     def __init__(self, settings: Settings, world: Any):
         self._settings, self._world = settings, world
-        self.rank, self.size = world.Get_rank(), world.Get_size()
+        self.rank = world.Get_rank()
         self._host = socket.gethostname()
         self.store = Store(Budget(self._memory(), f"rank {self.rank} on {self._host}"))
         self._tasks: queue.Queue[dict[str, Any] | None] = queue.Queue()
@@ -124,8 +122,7 @@ class Worker:
 
     def _answer(self, task: int, **values: Any) -> None:
         assert self._answers
-        with self._lock:
-            self._answers.say(task=task, **values)
+        self._answers.say(task=task, **values)
 
     def _stats(self) -> dict[str, Any]:
         budget = self.store.budget
@@ -150,17 +147,17 @@ class Worker:
         except RunAborted:
             done = {"aborted": True}
         except (FairleadError, WireError) as exc:
-            done = {"error": {**described(exc), "rank": self.rank, "host": self._host}}
+            done = {"error": described(exc)}
         except MemoryError as exc:
             own = fail("bridge-out-of-memory", who=f"rank {self.rank} on {self._host}", reason=exc)
-            done = {"error": {**described(own), "rank": self.rank, "host": self._host}}
+            done = {"error": described(own)}
         except BaseException as exc:
             done = {"error": self._raised(exc, task)}
         with self._lock:
             self._current = None
         self._answer(number, **done)
 
-    def _raised(self, exc: BaseException, task: dict[str, Any]) -> dict[str, Any]:
+    def _raised(self, exc: BaseException, task: dict[str, Any]) -> dict[str, str]:
         """An exception of a library's function, with the lines it came from."""
         lines = traceback.format_exception(exc)
         self._log("".join(lines))
@@ -170,7 +167,7 @@ class Worker:
             "bridge-raised", called=called, kind=type(exc).__name__, reason=exc, rank=self.rank,
             host=self._host, file=last.filename, line=last.lineno,
         )  # fmt: skip
-        return {**described(own), "rank": self.rank, "host": self._host}
+        return described(own)
 
     def _do_seal(self, task: dict[str, Any]) -> dict[str, Any]:
         form = Form(**task["form"])
@@ -289,10 +286,9 @@ def main() -> None:
     except FairleadError as exc:
         if worker.rank == 0:
             finding = exc.findings[0]
-            Path(settings.folder, ENDED).write_text(f"{finding.what}: {finding.why}", "utf-8")
+            write_private(Path(settings.folder, ENDED), f"{finding.what}: {finding.why}")
         raise
     roles = {}
-    control = None
     if worker.rank == 0:
         from fairlead.bridge.control import Control
 
@@ -302,7 +298,3 @@ def main() -> None:
     with suppress(KeyboardInterrupt):
         worker.serve(endpoints, roles)
     worker.end()
-
-
-if __name__ == "__main__":
-    main()

@@ -282,12 +282,13 @@ def libraries(
     fairlead bridge libraries
     fairlead bridge libraries analytics --json
     """
-    shown = library.described()
     if session:
         from fairlead.bridge.client.session import connect
 
         with connect(session) as client:
             shown = client.libraries()
+    else:
+        shown = library.described()
     if as_json:
         print_json("bridge-libraries", {"libraries": shown})
         return

@@ -104,7 +104,6 @@ class Session:
         self.name: str = hello["name"]
         self.ranks: tuple[int, ...] = tuple(hello["ranks"])
         self._endpoints = {e.rank: e for e in found.endpoints}
-        self._kept = [Matrix(self, info) for info in hello["matrices"]]
         self._libraries: list[dict[str, Any]] | None = None
         self._closed = False
 

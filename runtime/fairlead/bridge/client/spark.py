@@ -17,7 +17,7 @@ from fairlead.bridge import arrow, streams, wire
 from fairlead.bridge.arrow import Form, dense_rows
 from fairlead.bridge.client.matrix import Matrix
 from fairlead.bridge.errors import translated
-from fairlead.bridge.streams import Fetching, Sending, Sent
+from fairlead.bridge.streams import PASSING, Fetching, Sending, Sent
 from fairlead.bridge.wire import WireError
 
 if TYPE_CHECKING:
@@ -26,14 +26,6 @@ if TYPE_CHECKING:
 
 _ANSWER = "partition int, attempt long, rows long, place int, bytes long, serialise_s double, send_s double, receive_s double, error string"
 _ADAPTIVE = "spark.sql.adaptive.enabled"
-# Spark's own retry may not meet these; others are reported as rows, so that the driver can explain them.
-_PASSING = (
-    "bridge-lost",
-    "bridge-unreachable",
-    "bridge-refused",
-    "bridge-silent",
-    "bridge-checksum",
-)
 
 
 def send_spark(session: Session, frame: Any, options: SendOptions) -> Matrix:
@@ -154,7 +146,9 @@ def _sender(sending: Sending, index: str | None, partitions: int) -> Any:
             chunks = _chunks(batches, sending.form, index)
             sent = sending.send(partition, partitions, attempt, chunks)
         except WireError as exc:
-            if exc.check in _PASSING:
+            if (
+                exc.check in PASSING
+            ):  # Spark's own retry may not meet it; others become rows that the driver explains
                 raise
             sent, error = Sent(partition, attempt, 0, 0, 0), json.dumps(_as_row(exc))
         kinds = [pa.int32(), pa.int64(), pa.int64(), pa.int32(), pa.int64(), *[pa.float64()] * 3]
