@@ -195,7 +195,9 @@ def at_work(folder: Path, *names: str, limit_s: float = 60) -> None:
     except AssertionError:
         there, log = sorted(path.name for path in folder.iterdir()), folder / "log"
         said = log.read_text() if log.exists() else ""
-        raise AssertionError(f"{names} are not in {there}: {said}") from None
+        listed = ("ps", "-eo", "pid,ppid,stat,wchan:20,etimes,args")
+        running = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
+        raise AssertionError(f"{names} are not in {there}: {said}\n{running}") from None
 
 
 @slurm_only
@@ -405,7 +407,7 @@ def test_torchrun_restarts_its_workers_and_fairlead_its_agents(
     )  # fmt: skip
     number = cluster.said("sbatch", "--parsable", file).strip()
     at_work(
-        tmp_path, "0.0.1", "1.0.1", limit_s=120
+        tmp_path, "0.0.1", "1.0.1", limit_s=240
     )  # the workers of both nodes began again, by torchrun
     lost = {(tmp_path / f"{rank}.0.1").read_text() for rank in range(2)}
     lost -= {cluster.job(number)["BatchHost"]}
