@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -195,9 +196,18 @@ def at_work(folder: Path, *names: str, limit_s: float = 60) -> None:
     except AssertionError:
         there, log = sorted(path.name for path in folder.iterdir()), folder / "log"
         said = log.read_text() if log.exists() else ""
-        listed = ("ps", "-eo", "pid,ppid,stat,wchan:20,etimes,args")
-        running = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
-        raise AssertionError(f"{names} are not in {there}: {said}\n{running}") from None
+        raise AssertionError(f"{names} are not in {there}: {said}\n{processes()}") from None
+
+
+def processes() -> str:
+    """State, where it waits in the kernel, and command line of each process."""
+    lines = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            lines.append(f"{folder.name} {state} {(folder / 'wchan').read_text()} {words[:160]}")
+    return "\n".join(line for line in lines if not line.endswith(" "))
 
 
 @slurm_only
