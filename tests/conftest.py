@@ -91,6 +91,8 @@ def pytest_runtest_makereport(item: pytest.Item):  # type: ignore[no-untyped-def
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if hasattr(session.config, "workerinput"):
+        return  # pytest-xdist's; others of its workers still run ranks
     # Some tests kill ranks that were started without fairlead, which would have cleaned up.
     shm_cleanup.clear(session.config.stash[_MEMORY])
     path: Path | None = session.config.getoption("--results")

@@ -267,6 +267,7 @@ def job(request, tmp_path: Path, clean) -> Iterator[subprocess.Popen[str]]:
             process.communicate()
 
 
+@pytest.mark.alone
 def test_rank_killed_in_the_middle_ends_the_job(job, tmp_path: Path) -> None:
     memory = shm_cleanup.listing()
     os.kill(int((tmp_path / "pid.1").read_text()), signal.SIGKILL)

@@ -32,6 +32,9 @@ from fairlead.session.run import prove_it
 from fairlead.swap import checks
 from fairlead.swap.model import MOUNT, Bind, Request
 
+# Loop devices, mounts and shared memory of the whole machine are compared.
+pytestmark = pytest.mark.alone
+
 # Open MPI's launcher refuses root without them; so it would for anybody testing as root.
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 # The least that starts MPI.

@@ -9,8 +9,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def built(folder: Path) -> BuildResult:
 
 
 @pytest.fixture(scope="module")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
     """Podman with a store of its own, and settings with which root may run it in a container."""
     work = tmp_path_factory.mktemp("podman")
     (work / "containers.conf").write_text(
@@ -54,10 +55,12 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
         pytest.skip("no podman: run `make test-setup`")
 
     def run(*words: str) -> str:
-        store = ["--root", str(work / "store"), "--runroot", str(work / "run")]
+        store = ["--root", str(work / "store"), "--runroot", str(short)]
         return said("podman", *store, *words, CONTAINERS_CONF=str(work / "containers.conf"))
 
-    return run
+    # Podman takes a runroot of 50 characters at most.
+    with tempfile.TemporaryDirectory(prefix="podman-") as short:
+        yield run
 
 
 def said(*words: str | Path, **env: str) -> str:

@@ -22,6 +22,9 @@ from fairlead.transfer.job import Wish
 from fairlead.transfer.model import PREFIX, InItem, OutItem
 from fairlead.transfer.place import Place
 
+# What is left in memory and in /tmp is compared, and the documentation's commands stage too.
+pytestmark = pytest.mark.alone
+
 PLACES = (Path("/dev/shm"), Path("/tmp"))
 # Each rank writes what it has read, and then does as it is told.
 WORK = """
