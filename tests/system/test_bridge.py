@@ -242,7 +242,7 @@ def test_files_are_read_and_written_by_the_ranks(mpi: Session, shared: Path) -> 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda m: m.send(np.array([[1, np.nan]])), "row 0 of what is sent holds NaN"),
+        (lambda m: m.send(np.array([[1, np.nan]])), "row 0 holds NaN"),
         (lambda m: m.send(pd.DataFrame({"a": ["x"]})), "column a holds"),
         (lambda m: m.send(np.zeros((2, 2, 2))), "has the shape (2, 2, 2)"),
         (lambda m: m.send(np.zeros((2, 2), complex)), "complex128, which is not numeric"),

@@ -113,13 +113,16 @@ class Store:
                 arriving.pieces.append(piece)
                 arriving.rows += piece.rows
                 arriving.bytes += piece.bytes
+            with self._lock:  # its last piece may have come while the matrix was sealed without it
+                if self._arriving.get(matrix, {}).get((partition, attempt)) is not arriving:
+                    raise fail("bridge-is-sealed", matrix=matrix)
+                arriving.whole = True
         except BaseException:
             with self._lock:
                 if self._arriving.get(matrix, {}).get((partition, attempt)) is arriving:
                     del self._arriving[matrix][partition, attempt]
                 self._discard(arriving)
             raise
-        arriving.whole = True
         return arriving
 
     def _discard(self, arriving: Arriving | None) -> None:

@@ -143,7 +143,7 @@ def _sender(sending: Sending, index: str | None, partitions: int) -> Any:
         attempt = context.taskAttemptId()  # unique in the application
         error = ""
         try:
-            chunks = _chunks(batches, sending.form, index)
+            chunks = _chunks(batches, sending.form, index, partition)
             sent = sending.send(partition, partitions, attempt, chunks)
         except WireError as exc:
             if (
@@ -167,7 +167,7 @@ def _as_row(exc: WireError) -> dict[str, Any]:
     return {"id": exc.check, "fields": fields}
 
 
-def _chunks(batches: Iterator[Any], form: Form, index: str | None) -> Iterator[Any]:
+def _chunks(batches: Iterator[Any], form: Form, index: str | None, partition: int) -> Iterator[Any]:
     begin = 0
     for batch in batches:
         labels = None
@@ -175,8 +175,26 @@ def _chunks(batches: Iterator[Any], form: Form, index: str | None) -> Iterator[A
             labels = batch.column(batch.schema.get_field_index(index))
             batch = batch.drop_columns([index])
         if batch.num_rows:
-            yield dense_rows(batch, form, begin), labels
+            try:
+                rows = dense_rows(batch, form)
+            except WireError as exc:
+                raise _placed(exc, begin, partition, index, labels) from None
+            yield rows, labels
         begin += batch.num_rows
+
+
+def _placed(
+    exc: WireError, begin: int, partition: int, index: str | None, labels: Any
+) -> WireError:
+    """An error about a row of a batch, which says where a user finds the row."""
+    row = exc.fields.get("row")
+    if row is None:
+        return exc
+    if labels is not None and labels[row].is_valid:
+        where = f"with {index} = {labels[row].as_py()}"
+    else:
+        where = f"{begin + row} of partition {partition}"
+    return WireError(exc.check, **{**exc.fields, "row": where})
 
 
 def to_spark(session: Session, info: Mapping[str, Any], spark: Any) -> Any:

@@ -100,6 +100,23 @@ def test_an_attempt_that_is_still_arriving_when_the_matrix_is_sealed_leaves_noth
     assert store.budget.used == 16 and store.get("m1").local.tolist() == [[1, 2]]
 
 
+def test_a_matrix_that_is_sealed_while_a_last_piece_is_kept_leaves_nothing() -> None:
+    class Late(Budget):
+        def take(self, number: int) -> None:
+            super().take(number)
+            if sealing:
+                sealing.pop()
+                store.seal("m1", FORM, [(0, 7, 1)])
+
+    sealing: list[bool] = []
+    store = Store(Late(1 << 20, "rank 1 on n1"))
+    store.receive("m1", 0, 7, [piece((1, 2))])
+    sealing.append(True)
+    with pytest.raises(FairleadError, match="takes no more rows"):
+        store.receive("m1", 0, 8, [piece((5, 6), (7, 8))])
+    assert store.budget.used == 16 and store.get("m1").local.tolist() == [[1, 2]]
+
+
 def test_what_is_freed_gives_back_all_that_was_taken() -> None:
     """The messages of one matrix hold more than its numbers."""
     for pieces in (
