@@ -29,7 +29,8 @@ from fairlead.bridge import BridgeError, Session, connect
 
 LIBRARY = """
 import ctypes, os, time
-from fairlead.bridge.library import Block, Library, Rows
+import numpy as np
+from fairlead.bridge.library import Block, Library, Rows, Tiles
 
 LIBRARY = Library("mine", "Functions of this test")
 
@@ -60,6 +61,14 @@ def stuck(a: Block) -> dict:
         raise ValueError("gone")
     a.comm.mpi.Barrier()
     return {}
+
+@LIBRARY.function
+def squares(a: Tiles) -> dict:
+    "The sum of the squares, and of the first column's, of a matrix over a grid of ranks."
+    place = a.layout.place(a.comm.rank)
+    column = a.local[:, 0] if place and place[1] == 0 else a.local[:0]
+    total = a.comm.sum(np.array([(a.local**2).sum(), (column**2).sum()]))
+    return {"total": float(total[0]), "first": float(total[1])}
 
 @LIBRARY.function
 def dies(a: Block, *, rank: int) -> dict:
@@ -179,6 +188,45 @@ def test_handles_go_from_one_function_to_the_next(mpi: Session) -> None:
     )
     made = mpi.linalg.kmeans(a, k=3, seed=1)
     assert sum(made.sizes) == 1000 and made.timing["slowest"] > 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize(("rows", "cols"), [(0, 3), (1, 1), (130, 70), (257, 5)])
+def test_matrices_move_to_a_grid_of_ranks_and_back_bit_for_bit(
+    mpi: Session, dtype: str, rows: int, cols: int
+) -> None:
+    array = (table(rows, cols) * 100).astype(dtype)
+    sent = mpi.send(array, partitions=3)
+    for block, grid in ((64, None), (1, (1, 2)), (16, (2, 1)), (7, (1, 1))):
+        dealt = mpi.layout(sent, block=block, grid=grid)
+        assert (dealt.layout, dealt.shape) == ("block-cyclic", array.shape)
+        assert dealt.to_numpy().tobytes() == array.tobytes()
+        again = mpi.layout(dealt, block=3)
+        back = mpi.layout(again, "rows", name="back")
+        assert back.layout == "rows" and sorted(back.counts, reverse=True) == list(back.counts)
+        assert back.to_numpy().tobytes() == array.tobytes()
+        assert back.free() == (back.counts[0] + back.counts[1]) * cols * array.itemsize
+    assert sent.to_numpy().tobytes() == array.tobytes()
+
+
+def test_functions_are_given_the_layout_that_they_take(mpi: Session) -> None:
+    array = table(130, 70)
+    rows = mpi.send(array)
+    dealt = mpi.layout(rows, block=16)
+    made = mpi.mine.squares(dealt)
+    assert np.allclose([made.total, made.first], [(array**2).sum(), (array[:, 0] ** 2).sum()])
+    for call, words in (
+        (lambda: mpi.mine.squares(rows), "mine.squares does not take a in the layout rows"),
+        (lambda: mpi.linalg.svd(dealt, k=2), "does not take a in the layout block-cyclic"),
+        (dealt.to_arrow, "to_arrow does not take"),
+        (lambda: dealt.to_parquet("/tmp/x"), "to_parquet does not take"),
+        (lambda: mpi.layout(rows, "columns"), "there is no layout columns"),
+        (lambda: mpi.layout(rows, grid=(2, 2)), "a grid of 2 × 2 ranks is more than the 2"),
+        (lambda: mpi.layout(rows, block=0), "layout does not take block=0"),
+        (lambda: mpi.layout(mpi.send(sparse.eye_array(5, format="csr"))), "a sparse matrix"),
+    ):
+        with pytest.raises(BridgeError, match=re.escape(words)):
+            call()
 
 
 def test_ranks_share_the_cores(mpi: Session) -> None:

@@ -72,6 +72,15 @@ class Budget:
             self.used += number
             self.peak = max(self.peak, self.used)
 
+    def room(self, number: int) -> None:
+        """Refuses what would not fit, before it is made.
+
+        Raises:
+            FairleadError: it would not.
+        """
+        self.take(number)
+        self.give(number)
+
     def give(self, number: int) -> None:
         with self._lock:
             self.used -= number

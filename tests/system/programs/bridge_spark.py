@@ -1,20 +1,21 @@
-"""Spark against a session: ``bridge_spark.py MASTER|connect SESSION``; what every case found, as JSON."""
+"""Spark against a session: ``bridge_spark.py standalone|connect SESSION``; what every case found, as JSON."""
 
 import json
 import os
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
-from pyspark.sql import SparkSession
+from standalone import builder, standalone
 
 from fairlead.bridge import BridgeError, connect
 from fairlead.bridge.alchemist import AlchemistSession
 from fairlead.bridge.mllib import PCA, KMeans, RowMatrix
 
 ROWS, COLS = 3000, 40
-master, session = sys.argv[1:]
+mode, session = sys.argv[1:]
 found = {}
 
 
@@ -52,15 +53,10 @@ def made(partitions=2, marker=""):
     return spark.range(0, rows, 1, partitions).mapInArrow(rows_of, "id bigint, row array<double>")
 
 
-builder = SparkSession.builder.config("spark.ui.enabled", "false").config(
-    "spark.driver.host", "127.0.0.1"
-)
-builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-builder = builder.config("spark.sql.execution.arrow.maxRecordsPerBatch", "300").config(
-    "spark.task.maxFailures", "4"
-)
-builder = builder.remote("local[2]") if master == "connect" else builder.master(master)
-spark = builder.getOrCreate()
+# Not as a block: all that follows belongs to it.
+cluster = standalone() if mode == "standalone" else nullcontext()
+master = cluster.__enter__()
+spark = (builder().master(master) if master else builder().remote("local[2]")).getOrCreate()
 expected = table()
 
 with connect(session) as mpi:
@@ -84,15 +80,27 @@ with connect(session) as mpi:
         wide.to_pandas()["y"].tolist() == [2 * n for n in range(100)],
     ]
     found["many"] = bool((mpi.send(made(7), columns=["row"]).to_numpy() == expected).all())
+    found["one"] = bool((mpi.send(made(1), columns=["row"]).to_numpy() == expected).all())
+    # Of nine partitions only two have rows.
+    few = made(9).where("id < 300 or id >= 2900")
+    found["few"] = bool(
+        (mpi.send(few, columns=["row"]).to_numpy() == np.r_[expected[:300], expected[2900:]]).all()
+    )
+    none = spark.createDataFrame([], "x double, y double")
+    found["none"] = list(mpi.send(none).shape)
     found["empty"] = list(mpi.send(made().where("id < 0").selectExpr("id", "id * 2 y")).shape)
-    for name, frame, columns in (
-        ("nan", spark.createDataFrame([(1.0,), (float("nan"),)], "x double"), None),
-        ("null", spark.createDataFrame([(1.0,), (None,)], "x double"), None),
-        ("text", spark.createDataFrame([("a",)], "x string"), None),
-        ("ragged", spark.createDataFrame([([1.0, 2.0],), ([1.0],)], "x array<double>"), ["x"]),
-    ):
+    for name, frame, options in (
+        ("nan", spark.createDataFrame([(1.0,), (float("nan"),)], "x double"), {"partitions": 1}),
+        ("nan_label", spark.createDataFrame([("a", 1.0), ("b", float("nan"))], "k string, x double"), {"index": "k"}),
+        ("nan_far", spark.range(0, 3000, 1, 2).selectExpr("if(id = 2345, double('nan'), id) x"), {}),
+        ("null", spark.createDataFrame([(7, 1.0), (8, None)], "k int, x double"), {"index": "k"}),
+        ("null_label", spark.createDataFrame([(None, None)], "k int, x double"), {"index": "k", "partitions": 1}),
+        ("text", spark.createDataFrame([("a",)], "x string"), {}),
+        ("ragged", spark.createDataFrame([([1.0, 2.0],), ([1.0],)], "x array<double>"),
+         {"columns": ["x"], "partitions": 1}),
+    ):  # fmt: skip
         try:
-            mpi.send(frame, columns=columns)
+            mpi.send(frame, **options)
         except BridgeError as exc:
             found[name] = exc.findings[0].what
     from pyspark.ml.linalg import Vectors
@@ -135,4 +143,5 @@ found["alchemist"] = [
 ]
 als.stop()
 spark.stop()
+cluster.__exit__(None, None, None)
 print("found", json.dumps(found), flush=True)

@@ -38,7 +38,7 @@ def send_spark(session: Session, frame: Any, options: SendOptions) -> Matrix:
     Raises:
         FairleadError, WireError: a column is not numeric; a partition cannot be sent.
     """
-    from fairlead.bridge.client.send import freed_quietly, summed
+    from fairlead.bridge.client.send import freed_quietly, transferred
 
     _by_value()
     begun = time.perf_counter()
@@ -62,8 +62,7 @@ def send_spark(session: Session, frame: Any, options: SendOptions) -> Matrix:
     except BaseException:
         freed_quietly(session, number)
         raise
-    matrix.transfer = summed(sent, matrix.sealed_s, time.perf_counter() - begun)
-    return matrix
+    return transferred(matrix, "Spark", sent, time.perf_counter() - begun)
 
 
 @contextmanager
