@@ -265,7 +265,7 @@ def _live(found: sessions.Found) -> dict[str, Any]:
     except FairleadError as exc:
         return {"state": "silent", "why": exc.findings[0].what}
     keys = ("ranks", "clients", "matrices", "up_s", "operations", "cores")
-    return {"state": "ready", **{("workers" if k == "ranks" else k): answered[k] for k in keys}}
+    return {"state": "ready", **{("workers" if k == "ranks" else k): answered.get(k) for k in keys}}
 
 
 def _status_text(shown: dict[str, Any]) -> str:
@@ -306,7 +306,7 @@ def _status_text(shown: dict[str, Any]) -> str:
         )
         if rows
     ]
-    done = Timings(map(Operation.from_json, shown["operations"][-_SHOWN:]), shown["cores"])
+    done = Timings(map(Operation.from_json, (shown["operations"] or [])[-_SHOWN:]), shown["cores"])
     return "\n\n".join([head, *tables, *([str(done)] if done.operations else [])])
 
 
