@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -23,7 +24,9 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 from tests.support import distribution
+from tests.support.json_schema import mistakes
 from tests.system import hosts
+from tools import answers
 
 from fairlead.bridge import BridgeError, Session, connect
 
@@ -227,6 +230,46 @@ def test_functions_are_given_the_layout_that_they_take(mpi: Session) -> None:
     ):
         with pytest.raises(BridgeError, match=re.escape(words)):
             call()
+
+
+def test_a_session_says_what_was_done_and_whether_sending_paid(tmp_path: Path) -> None:
+    array = table(20_000, 30)
+    with served("reported", "-o", tmp_path / "out") as name:
+        with connect(name) as mpi:
+            a = mpi.send(array)
+            _, s, v = mpi.linalg.svd(mpi.layout(mpi.layout(a), "rows"), k=3)
+            s.to_numpy()
+            v.to_arrow()
+            with connect(name) as other:
+                other.send(array[:10])
+            done = mpi.timings({"linalg.svd": 1000.0})
+            text = str(done)
+        shown = hosts.fairlead("bridge", "status", name).stdout
+    kinds = [one.kind for one in done.operations]
+    assert kinds == ["send", "layout", "layout", "run", "fetch", "fetch"]
+    for one in done.operations:
+        assert all(0 <= mean <= slowest <= one.wall_s for mean, slowest in one.phases.values())
+    assert set(done.operations[0].phases) == {"serialise", "send", "receive", "seal"}
+    assert done.operations[0].bytes > array.nbytes
+    assert "against 1e+03 s of MLlib" in text and "the transfer paid" in text
+    (paid,) = done.paid
+    assert paid.transfer_s == pytest.approx(sum(one.wall_s for one in done.operations[:3]))
+    assert (
+        "an estimated" in shown
+        and "send NumPy, 10 × 30" in shown
+        and "estimate of linalg.svd" in shown
+    )
+    report = tmp_path / "out/report.json"
+    deadline = time.monotonic() + 30
+    while not report.exists():  # `serve` writes it when it ends
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    document = json.loads(report.read_text())
+    assert list(mistakes(answers.schema(), document)) == []
+    assert [one["kind"] for one in document["bridge"]["operations"]] == [*kinds, "send"]
+    assert len(document["bridge"]["paid"]) == 1 and document["run"]["exit_code"] == 0
+    page = (tmp_path / "out/report.html").read_text()
+    assert "Bridge: what clients had done" in page and "linalg.svd" in page
 
 
 def test_ranks_share_the_cores(mpi: Session) -> None:

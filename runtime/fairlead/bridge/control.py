@@ -519,7 +519,8 @@ class Control:
             Operation(
                 "run", called, client.name, tuple(m.id for m in inputs.values()),
                 tuple(info["id"] for info in outputs.values()), first.rows if first else 0,
-                first.form.cols if first else 0, 0, phases, wall, timing["rank"], params,
+                first.form.cols if first else 0, 0, phases, wall, timing["rank"],
+                {name: str(value) for name, value in params.items()},
             )
         )  # fmt: skip
         return {

@@ -27,7 +27,7 @@ class Operation:
         rows, cols: of the first matrix.
         phases: seconds, as mean and slowest over partitions or ranks.
         rank: the slowest in computing; -1 where that is not known.
-        params: of a function.
+        params: of a function, as text.
     """
 
     kind: str
@@ -41,7 +41,7 @@ class Operation:
     phases: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     wall_s: float = 0.0
     rank: int = -1
-    params: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Operation:
