@@ -61,6 +61,7 @@ class Mllib:
     Attributes:
         seconds: measured, in the image ``analytics`` on ``cores`` cores, for a cached table of ``rows`` × ``cols``, k = 20.
         power: of the number of columns, by which it grows; that of rows is 1.
+        least: values of a table below which nothing is estimated: Spark's time for each job rules there.
     """
 
     seconds: float
@@ -68,8 +69,12 @@ class Mllib:
     cols: int
     power: int
     cores: int = 2
+    least: int = 10_000_000
 
-    def estimate(self, rows: int, cols: int, cores: int) -> float:
+    def estimate(self, rows: int, cols: int, cores: int) -> float | None:
+        """Seconds; None where that cannot be said."""
+        if rows * cols < self.least:
+            return None
         scale = rows / self.rows * (cols / self.cols) ** self.power
         return self.seconds * scale * self.cores / max(cores, 1)
 
@@ -155,8 +160,11 @@ class Timings:
         known = MLLIB.get(run.what)
         if seconds is None and known is None:
             return None
-        if seconds is None and known and run.cols <= MLLIB_COLUMNS:
+        refuses = run.cols > MLLIB_COLUMNS
+        if seconds is None and known and not refuses:
             seconds, source = known.estimate(run.rows, run.cols, self.cores), known.source
+            if seconds is None:
+                return None
         transfers = self._transfers(run.inputs)
         fetches = [
             one

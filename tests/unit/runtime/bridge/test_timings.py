@@ -55,6 +55,10 @@ def test_an_estimate_is_for_as_many_cores_and_says_where_it_comes_from() -> None
     assert svd.estimate(80_000, 1_000, 2) == svd.seconds
     assert svd.estimate(40_000, 1_000, 4) == pytest.approx(svd.seconds / 4)
     assert svd.estimate(80_000, 2_000, 2) == pytest.approx(2 * svd.seconds)
+    assert svd.estimate(1_000, 1_000, 2) is None
+    small = Operation("run", "linalg.svd", "me", ("m1",), (), 1_000, 1_000, 0, {}, 1.0)
+    assert Timings([SEND, small], 2).paid == []
+    assert len(Timings([SEND, small], 2, {"linalg.svd": 3.0}).paid) == 1
     text = str(Timings([SEND, RUN], 2))
     assert (
         "estimate of linalg.svd: 61.5 s measured for 80,000 × 1,000, k = 20, on 2 cores, scaled by rows × columns and cores"
