@@ -49,4 +49,4 @@ def test_spark_and_ranks_share_an_allocation_and_rows_cross_the_cable(tmp_path: 
     matrix, u = 20_000 * 50 * 8, 20_000 * 5 * 8
     assert sent[0] > matrix and u < sent[1] < matrix
     assert re.search(r"send Spark, 20,000 × 50, [89]\.\d MB", text), text
-    assert "estimate of linalg.svd" in text and "session job-" in text
+    assert "session job-" in text
