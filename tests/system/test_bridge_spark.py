@@ -53,7 +53,7 @@ def test_spark_sends_computes_and_fetches(session: Path, mode: str) -> None:
     done, found = _ran("bridge_spark.py", mode, session)
     assert done.returncode == 0 and found, done.stdout[-4000:] + done.stderr[-4000:]
     assert found["send"] and found["index"] and found["many"] and found["kmeans"]
-    assert found["one"] and found["few"] and found["none"] == [0, 2]
+    assert found["one"] and found["few"] and found["dealt"] and found["none"] == [0, 2]
     assert found["rows"] == [3000, [1500, 1500]]
     assert found["retried"] == [True, True]  # a task failed after it had sent something
     assert found["to_spark"] == [["row"], True]

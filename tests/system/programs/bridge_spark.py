@@ -56,7 +56,7 @@ def made(partitions=2, marker=""):
 # Not as a block: all that follows belongs to it.
 cluster = standalone() if mode == "standalone" else nullcontext()
 master = cluster.__enter__()
-spark = (builder().master(master) if master else builder().remote("local[2]")).getOrCreate()
+spark = (builder().master(master) if master else builder().remote("local[2,4]")).getOrCreate()
 expected = table()
 
 with connect(session) as mpi:
@@ -86,18 +86,21 @@ with connect(session) as mpi:
     found["few"] = bool(
         (mpi.send(few, columns=["row"]).to_numpy() == np.r_[expected[:300], expected[2900:]]).all()
     )
+    dealt = mpi.send(made(), columns=["row"], index="id", partitions=5)
+    order = dealt.to_arrow().column("index").to_numpy()
+    found["dealt"] = bool((dealt.to_numpy() == expected[order]).all()) and len(set(order)) == ROWS
     none = spark.createDataFrame([], "x double, y double")
     found["none"] = list(mpi.send(none).shape)
     found["empty"] = list(mpi.send(made().where("id < 0").selectExpr("id", "id * 2 y")).shape)
     for name, frame, options in (
-        ("nan", spark.createDataFrame([(1.0,), (float("nan"),)], "x double"), {"partitions": 1}),
+        ("nan", spark.createDataFrame([(1.0,), (float("nan"),)], "x double").coalesce(1), {}),
         ("nan_label", spark.createDataFrame([("a", 1.0), ("b", float("nan"))], "k string, x double"), {"index": "k"}),
         ("nan_far", spark.range(0, 3000, 1, 2).selectExpr("if(id = 2345, double('nan'), id) x"), {}),
         ("null", spark.createDataFrame([(7, 1.0), (8, None)], "k int, x double"), {"index": "k"}),
-        ("null_label", spark.createDataFrame([(None, None)], "k int, x double"), {"index": "k", "partitions": 1}),
+        ("null_label", spark.createDataFrame([(None, None)], "k int, x double").coalesce(1), {"index": "k"}),
         ("text", spark.createDataFrame([("a",)], "x string"), {}),
-        ("ragged", spark.createDataFrame([([1.0, 2.0],), ([1.0],)], "x array<double>"),
-         {"columns": ["x"], "partitions": 1}),
+        ("ragged", spark.createDataFrame([([1.0, 2.0],), ([1.0],)], "x array<double>").coalesce(1),
+         {"columns": ["x"]}),
     ):  # fmt: skip
         try:
             mpi.send(frame, **options)

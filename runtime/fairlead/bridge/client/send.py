@@ -42,7 +42,8 @@ class SendOptions:
         name: of the matrix, by which :meth:`Session.matrices` finds it again.
         dtype: ``float32``, ``float64``, ``int32`` or ``int64``; by default what the data has.
         allow_nan: NaN is otherwise refused.
-        partitions: in how many streams; by default what the data has, or one for each rank.
+        partitions: in how many streams; by default what the data has, or one for each rank. Spark deals rows anew for
+            it, in another order; under Spark Connect it saves the query that counts partitions.
     """
 
     columns: Sequence[str] | None = None

@@ -55,7 +55,7 @@ def send_spark(session: Session, frame: Any, options: SendOptions) -> Matrix:
             session.progress.stage(f"send {options.name or number}"),
             _as_planned(frame.sparkSession),
         ):
-            partitions = _partitions(chosen)
+            partitions = options.partitions or _partitions(chosen)
             task = _sender(sending, options.index, partitions)
             sent = _checked(chosen.mapInArrow(task, _ANSWER).collect())
         matrix = session.seal(number, sent, partitions)
