@@ -1,6 +1,8 @@
-"""Spark's side of bridge_slurm.sh: ``bridge_spark.py spark://NODE:7077``.
+"""Executors send a table to the ranks and fetch what comes of it; this process sees the singular values only.
 
-The executors send their rows to the ranks and fetch what comes of them; this process sees the singular values only.
+In one allocation with the ranks, where bridge_slurm.sh starts it as ``bridge_spark.py spark://NODE:7077``:
+
+$ INTERFACE=hsn0 sbatch --wait examples/bridge_slurm.sh
 """
 
 import sys
