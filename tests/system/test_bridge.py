@@ -232,6 +232,7 @@ def test_functions_are_given_the_layout_that_they_take(mpi: Session) -> None:
             call()
 
 
+@pytest.mark.full
 def test_a_session_says_what_was_done_and_whether_sending_paid(tmp_path: Path) -> None:
     array = table(20_000, 30)
     with served("reported", "-o", tmp_path / "out") as name:
