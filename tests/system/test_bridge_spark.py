@@ -67,6 +67,7 @@ def test_spark_sends_computes_and_fetches(session: Path, mode: str) -> None:
     assert "holds string, which is not numeric" in found["text"]
     assert found["ragged"] == "row 1 of partition 0 has 1 numbers, and the matrix 2 columns"
     assert found["vectors"] == [[1, 2, 3], [0, 5, 0]]
+    assert found["sparse"] == [True, [3, 100_000], True]
     assert max(found["svd"], found["transform"]) < 1e-8 and found["pca"] < 1e-8
     assert found["rowmatrix"] == [3000, 40, 3000, [40, 3]]
     assert found["alchemist"] == [2, 3000, [5, 1], [40, 5]]

@@ -112,6 +112,14 @@ with connect(session) as mpi:
         [(Vectors.dense(1, 2, 3),), (Vectors.sparse(3, [1], [5.0]),)], ["v"]
     )
     found["vectors"] = mpi.send(vectors).to_numpy().tolist()
+    wide = [
+        Vectors.sparse(100_000, [3, 99_999], [1.0, 2.0]),
+        Vectors.dense(np.arange(100_000.0)),
+        Vectors.sparse(100_000, [], []),
+    ]
+    sent = mpi.send(spark.createDataFrame([(vector,) for vector in wide], ["v"]).coalesce(1))
+    exact = bool((sent.to_numpy() == np.array([vector.toArray() for vector in wide])).all())
+    found["sparse"] = [sent.sparse, list(sent.shape), exact]
 
 os.environ["FAIRLEAD_BRIDGE"] = session
 frame = made().selectExpr("row as features")

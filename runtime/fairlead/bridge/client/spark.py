@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.base.errors import fail
 from fairlead.bridge import arrow, streams, wire
-from fairlead.bridge.arrow import Form, dense_rows
+from fairlead.bridge.arrow import Form, dense_rows, sparse_rows
 from fairlead.bridge.client.matrix import Matrix
 from fairlead.bridge.errors import translated
 from fairlead.bridge.streams import PASSING, Fetching, Sending, Sent
@@ -84,7 +84,7 @@ def _partitions(frame: Any) -> int:
 
     # Empty partitions have no row to be counted by.
     found = frame.select(spark_partition_id().alias("p")).groupBy().max("p").first()
-    return int(found[0]) + 1 if found and found[0] is not None else 1
+    return int(found[0]) + 1 if found and found[0] is not None else 0
 
 
 def _checked(rows: list[Any]) -> list[Sent]:
@@ -108,7 +108,9 @@ def _form(chosen: Any, names: list[str], options: SendOptions) -> tuple[Form, li
             if first is None or first[0] is None:
                 raise fail("bridge-empty", column=names[0])
             dtype = _dtype([kind[6:-1]], names) if kind.startswith("array<") else "float64"
-            return options.form(len(first[0]), dtype), []
+            # The first vector decides: of a column of both kinds, the others are turned into its.
+            sparse = hasattr(first[0], "indices")
+            return options.form(len(first[0]), dtype, sparse=sparse), []
     return options.form(len(names), _dtype([kinds[n].simpleString() for n in names], names)), names
 
 
@@ -175,7 +177,9 @@ def _chunks(batches: Iterator[Any], form: Form, index: str | None, partition: in
             batch = batch.drop_columns([index])
         if batch.num_rows:
             try:
-                rows = dense_rows(batch, form)
+                rows: Any = (
+                    sparse_rows(batch.column(0), form) if form.sparse else dense_rows(batch, form)
+                )
             except WireError as exc:
                 raise _placed(exc, begin, partition, index, labels) from None
             yield rows, labels
