@@ -604,7 +604,10 @@ class Control:
     def _noted(self, operation: Operation) -> None:
         """Remembers what was done, for the client and for the report of the session."""
         line = json.dumps(asdict(operation))
-        with self._state, Path(self._settings.folder, OPERATIONS).open("a") as stream:
+        with (
+            self._state,
+            Path(self._settings.folder, OPERATIONS).open("a", encoding="utf-8") as stream,
+        ):
             self._operations.append(operation)
             stream.write(line + "\n")
 
