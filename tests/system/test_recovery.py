@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -195,7 +196,18 @@ def at_work(folder: Path, *names: str, limit_s: float = 60) -> None:
     except AssertionError:
         there, log = sorted(path.name for path in folder.iterdir()), folder / "log"
         said = log.read_text() if log.exists() else ""
-        raise AssertionError(f"{names} are not in {there}: {said}") from None
+        raise AssertionError(f"{names} are not in {there}: {said}\n{processes()}") from None
+
+
+def processes() -> str:
+    """State, where it waits in the kernel, and command line of each process."""
+    lines = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            lines.append(f"{folder.name} {state} {(folder / 'wchan').read_text()} {words[:160]}")
+    return "\n".join(line for line in lines if not line.endswith(" "))
 
 
 @slurm_only
@@ -405,7 +417,7 @@ def test_torchrun_restarts_its_workers_and_fairlead_its_agents(
     )  # fmt: skip
     number = cluster.said("sbatch", "--parsable", file).strip()
     at_work(
-        tmp_path, "0.0.1", "1.0.1", limit_s=120
+        tmp_path, "0.0.1", "1.0.1", limit_s=240
     )  # the workers of both nodes began again, by torchrun
     lost = {(tmp_path / f"{rank}.0.1").read_text() for rank in range(2)}
     lost -= {cluster.job(number)["BatchHost"]}

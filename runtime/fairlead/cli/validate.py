@@ -222,7 +222,10 @@ def validate(
     ready = plan_launch(image, replace(asked, ranks=max(scope.ranks)), planning, flags)
     prepared, bars = ready.prepared, ready.progress
     gpus = prepared.plan.nccl_ask.gpus and bool(prepared.plan.facts.nccl)
-    scope = replace(scope, network=nccl.expected_of(prepared.plan), gpus=gpus)
+    performance = prepared.plan.site.performance
+    scope = replace(
+        scope, network=nccl.expected_of(prepared.plan), gpus=gpus, performance=performance
+    )
     if prepared.refused:
         raise refuse(prepared)
     if flags.native:

@@ -44,6 +44,9 @@ _EVERY_S, _COST = 0.2, 50  # between looks, and the part of a core that they may
 _MEET_S = (
     3.0  # what looks wrong and works is right: a second store on one port, two names of one host
 )
+_LONG_S = (
+    60.0  # until a world that some processes wait for is reported; its frameworks wait for minutes
+)
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,7 @@ class Worlds:
         self._small: dict[str, dict[str, Report]] = {}
         self._alone: dict[str, dict[str, Report]] = {}
         self._since: dict[tuple[str, str, int, int], float] = {}
+        self._waiting: dict[tuple[object, ...], float] = {}
         self._warned: set[str] = set()
         self._next = 0.0
         self.formed: dict[str, World] = {}
@@ -163,6 +167,26 @@ class Worlds:
         for reports in self._alone.values():
             if len(reports) == self._ranks:
                 self._warn(next(iter(reports.values())), last)
+        self._report_waiting()
+
+    def _report_waiting(self) -> None:
+        """Reports once whom processes wait for that have tried to join a world for a minute."""
+        waiting = [report for report in self._now.values() if report.kind == "joining"]
+        for report in waiting:
+            key = (*report.key, report.round, "waits")
+            since = self._waiting.setdefault(key, time.monotonic())
+            name = f"{report.framework} waits"
+            if name in self._warned or time.monotonic() - since < _LONG_S:
+                continue
+            self._warned.add(name)
+            here = {r.launched for r in self._now.values() if r.framework == report.framework}
+            missing = sorted({str(rank) for rank in range(self._ranks)} - here, key=int)
+            self._on_finding(
+                warning(
+                    "world-waits", title=report.title, where=report.where, waiting=len(here), ranks=self._ranks,
+                    address=report.address, seconds=_LONG_S, missing=", ".join(missing[:8]) or "none",
+                )
+            )  # fmt: skip
 
     def _warn(self, first: Report, last: bool) -> None:
         """Warns once of ranks that train apart, unless they soon form a world."""

@@ -20,6 +20,7 @@ from fairlead.perf import stats
 from fairlead.perf.measure import processors
 from fairlead.perf.projection.small_runs import SmallRun
 from fairlead.perf.records.validation import Bound, Clock, Culprit, Measurement, Shares, Way
+from fairlead.site.model import Reference
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Options:
         external_data: HDF5 files may have values in other files.
         network: what NCCL must use; None where nothing is planned of it.
         gpus: the image has NCCL or RCCL, and ranks get GPUs.
+        performance: what the site's profile says that measurements give there.
     """
 
     out: Path
@@ -53,6 +55,7 @@ class Options:
     external_data: bool = False
     network: Expected | None = None
     gpus: bool = False
+    performance: tuple[Reference, ...] = ()
 
     @property
     def most(self) -> int:

@@ -139,6 +139,26 @@ def test_what_trains_alone_is_warned_of_once(tmp_path: Path) -> None:
     assert finding.what.startswith("PyTorch works on each of 2 ranks alone: it takes steps")
 
 
+def test_long_wait_is_reported_once_with_the_ranks_that_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(tmp_path, ranks=4)
+    for rank in (0, 2):
+        report(tmp_path, "joining", rank, rank=rank, size=4)
+    watched.worlds.look(last=True)
+    assert not watched.findings
+    monkeypatch.setattr(worlds, "_LONG_S", 0.0)
+    for _ in range(2):
+        watched.worlds.look(last=True)
+    (finding,) = watched.findings
+    assert "meet at 10.0.0.1:2000; those of 2 of 4 ranks are there" in finding.what
+    assert finding.where.endswith("ranks that have not come: 1, 3"), finding.where
+    for rank in range(4):  # they come in the end
+        report(tmp_path, "joined", rank, rank=rank, size=4)
+    watched.worlds.look(last=True)
+    assert len(watched.findings) == 1 and len(watched.formed) == 1
+
+
 def test_process_that_follows_another_in_its_rank_takes_its_number(tmp_path: Path) -> None:
     watched = Watched(tmp_path)
     for rank in (0, 1):

@@ -24,7 +24,7 @@ class Settings:
     """
 
     out: Path
-    most: int = 64 << 20
+    most: int = 128 << 20  # where nccl-tests are quoted
     repeat: int = 20
 
 

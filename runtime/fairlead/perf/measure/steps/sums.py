@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from fairlead.base import nccl_sums
-from fairlead.base.errors import error, info, warning
+from fairlead.base.errors import Finding, error, info, warning
 from fairlead.perf.measure.program import run_program
 from fairlead.perf.measure.ranks import sums as ranks
 from fairlead.perf.measure.step import Context, Options, Step
+from fairlead.site.model import Reference
 
+# Profiles quote nccl-tests; their conditions are words, so less than this part of the figure is a question, no verdict.
+_QUOTED, _LEAST = re.compile(r"nccl-tests all_reduce\b.*bus bandwidth"), 0.8
 _QUICK_MOST, _QUICK_REPEAT = 2 << 20, 5
 
 
@@ -35,6 +42,31 @@ def _add_up(context: Context) -> None:
         )
         return
     context.seen.findings.append(info("validate-nccl-sums", line=nccl_sums.line(results)))
+    context.seen.findings += against_profile(results, options.performance)
+
+
+def against_profile(
+    results: Sequence[Mapping[str, Any]], performance: Sequence[Reference]
+) -> list[Finding]:
+    """The bus bandwidth between nodes next to each figure that the site's profile quotes for it.
+
+    Within a node there is nothing to compare: figures of profiles are of the network.
+    """
+    if len({result["host"] for result in results}) == 1:
+        return []
+    rate, findings = nccl_sums.bus_gb_s(results), []
+    for quoted in performance:
+        if not (_QUOTED.match(quoted.what) and quoted.unit == "GB/s"):
+            continue
+        words = {
+            "rate": rate, "part": rate / quoted.value, "value": quoted.value, "what": quoted.what,
+            "conditions": quoted.conditions, "source": quoted.origin.source,
+        }  # fmt: skip
+        if rate >= _LEAST * quoted.value:
+            findings.append(info("validate-nccl-rate", **words))
+        else:
+            findings.append(warning("validate-nccl-rate-low", **words))
+    return findings
 
 
 def _titles(options: Options) -> list[str]:
