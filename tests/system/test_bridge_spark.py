@@ -4,6 +4,7 @@ image `bridge`."""
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -53,6 +54,10 @@ def test_spark_sends_computes_and_fetches(session: Path, mode: str) -> None:
     done, found = _ran("bridge_spark.py", mode, session)
     assert done.returncode == 0 and found, done.stdout[-4000:] + done.stderr[-4000:]
     assert found["send"] and found["index"] and found["many"] and found["kmeans"]
+    rows = [re.search(r": ([\d,]+) rows, ", text) for text in found["progress"]]
+    assert any(match and 0 < int(match[1].replace(",", "")) < 3000 for match in rows), found[
+        "progress"
+    ]
     assert found["one"] and found["few"] and found["dealt"] and found["none"] == [0, 2]
     assert found["rows"] == [3000, [1500, 1500]]
     assert found["retried"] == [True, True]  # a task failed after it had sent something

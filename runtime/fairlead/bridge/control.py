@@ -592,6 +592,14 @@ class Control:
     def _op_info(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
         return {"info": self._matrix(asked["matrix"], sealed=None).to_json()}
 
+    def _op_arriving(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
+        matrix = self._matrix(asked["matrix"], sealed=None)
+        parts = [
+            stats["arriving"].get(matrix.id, (0, 0))
+            for stats in self._stats(client, matrix.ranks).values()
+        ]
+        return {"rows": sum(rows for rows, _ in parts), "bytes": sum(size for _, size in parts)}
+
     def _op_list(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
         return {"matrices": [m.to_json() for m in self._matrices.values() if not m.freed]}
 
@@ -635,6 +643,7 @@ class Control:
             busy = {n: t.title for n, t in self._tasks.items()}
             operations = [asdict(one) for one in self._operations]
         for one in stats.values():
+            del one["arriving"]
             one["busy"] = busy.get(one["busy"], "") if one["busy"] else ""
         return {
             "ranks": list(stats.values()), "clients": clients, "up_s": time.time() - self._started,

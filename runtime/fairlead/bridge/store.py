@@ -134,6 +134,17 @@ class Store:
             raise
         return arriving
 
+    def arriving(self) -> dict[str, tuple[int, int]]:
+        """Rows and bytes that have come of matrices that are not sealed yet, all attempts together."""
+        with self._lock:
+            return {
+                matrix: (
+                    sum(a.rows for a in attempts.values()),
+                    sum(a.bytes for a in attempts.values()),
+                )
+                for matrix, attempts in self._arriving.items()
+            }
+
     def _discard(self, arriving: Arriving | None) -> None:
         if arriving:
             self.budget.give(sum(piece.bytes for piece in arriving.pieces))

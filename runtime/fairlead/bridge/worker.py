@@ -131,6 +131,7 @@ class Worker:
         return {
             "rank": self.rank, "host": self._host, "used": budget.used, "peak": budget.peak,
             "most": budget.most, "resident_peak": peak, "busy": self._current,
+            "arriving": self.store.arriving(),
         }  # fmt: skip
 
     # Tasks.

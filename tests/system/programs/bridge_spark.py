@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from standalone import builder, standalone
 
+from fairlead.base.progress import Progress
 from fairlead.bridge import BridgeError, connect
 from fairlead.bridge.alchemist import AlchemistSession
 from fairlead.bridge.mllib import PCA, KMeans, RowMatrix
@@ -58,6 +59,37 @@ cluster = standalone() if mode == "standalone" else nullcontext()
 master = cluster.__enter__()
 spark = (builder().master(master) if master else builder().remote("local[2,4]")).getOrCreate()
 expected = table()
+
+
+class Shown(Progress):
+    """What a terminal would show."""
+
+    def __init__(self):
+        self.texts = []
+
+    def stage(self, title, total=None, unit=""):
+        return nullcontext(self)
+
+    def note(self, text):
+        self.texts.append(text)
+
+    def advance(self, amount): ...
+
+
+def slowly(batches):
+    """The batches, and nothing after the second one for a while."""
+    import time
+
+    for number, batch in enumerate(batches):
+        if number == 2:
+            time.sleep(3)
+        yield batch
+
+
+shown = Shown()
+with connect(session, progress=shown) as mpi:
+    mpi.send(made().mapInArrow(slowly, "id bigint, row array<double>"), columns=["row"])
+    found["progress"] = shown.texts
 
 with connect(session) as mpi:
     matrix = mpi.send(made(), columns=["row"], index="id")

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import FairleadError, fail
+from fairlead.base.progress import Silent, Stage, human_bytes
 from fairlead.bridge import arrow, streams, wire
 from fairlead.bridge.arrow import Form, dense_rows, sparse_rows
 from fairlead.bridge.client.matrix import Matrix
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from fairlead.bridge.client.session import Session
 
 _ANSWER = "partition int, attempt long, rows long, place int, bytes long, serialise_s double, send_s double, receive_s double, error string"
+_LOOK_S = 0.5
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 
 
@@ -51,9 +54,11 @@ def send_spark(session: Session, frame: Any, options: SendOptions) -> Matrix:
     if options.partitions:
         chosen = chosen.repartition(options.partitions)
     try:
+        title = f"send {options.name or number}"
         with (
-            session.progress.stage(f"send {options.name or number}"),
+            session.progress.stage(title) as stage,
             _as_planned(frame.sparkSession),
+            _shown(session, number, title, stage),
         ):
             partitions = options.partitions or _partitions(chosen)
             task = _sender(sending, options.index, partitions)
@@ -63,6 +68,29 @@ def send_spark(session: Session, frame: Any, options: SendOptions) -> Matrix:
         freed_quietly(session, number)
         raise
     return transferred(matrix, "Spark", sent, time.perf_counter() - begun)
+
+
+@contextmanager
+def _shown(session: Session, matrix: str, title: str, stage: Stage) -> Iterator[None]:
+    """Shows what has come to the ranks meanwhile: executors tell nobody before they have ended."""
+    if isinstance(session.progress, Silent):
+        yield
+        return
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(_LOOK_S):
+            with suppress(FairleadError):
+                come = session.ask("arriving", matrix=matrix)
+                stage.note(f"{title}: {come['rows']:,} rows, {human_bytes(come['bytes'])}")
+
+    watcher = threading.Thread(target=look, name="progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 @contextmanager
