@@ -75,6 +75,23 @@ def test_a_stream_that_is_cut_leaves_nothing() -> None:
         store.seal("m1", FORM, [(0, 0, 1)])
 
 
+def test_what_has_come_is_counted_until_the_matrix_is_sealed() -> None:
+    seen = []
+
+    def slow():
+        yield piece((1, 2), (3, 4))
+        seen.append(store.arriving())
+        yield piece((5, 6))
+
+    store = made()
+    store.receive("m1", 0, 0, slow())
+    store.receive("m2", 3, 1, [piece((1, 2))])
+    assert seen == [{"m1": (2, 32)}]
+    assert store.arriving() == {"m1": (3, 48), "m2": (1, 16)}
+    store.seal("m1", FORM, [(0, 0, 3)])
+    assert store.arriving() == {"m2": (1, 16)}
+
+
 def test_a_repeated_attempt_takes_the_place_of_the_first() -> None:
     store = made()
     store.receive("m1", 0, 0, [piece((1, 2))])
