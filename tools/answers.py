@@ -17,6 +17,8 @@ from fairlead.base.errors import Finding
 from fairlead.base.json_schema import DRAFT, schema_text
 from fairlead.base.paths import atomic_write, checkout
 from fairlead.bridge.arrow import Form
+from fairlead.bridge.layout import BlockCyclic
+from fairlead.bridge.timings import Operation
 from fairlead.cli.screen import SCHEMA_VERSION
 from fairlead.detect.drift import Compared
 from fairlead.detect.model import SiteFacts
@@ -131,11 +133,12 @@ _KEY = {"key": str | None, "public": str, "private?": str, "dry_run": bool}
 _REMOVED = {"images": [Stored], "unpacked": [str], "bytes": int, "dry_run": bool}
 _SESSION = {
     "name": str, "image": str, "fairlead": str, "pid": int, "host": str, "started": float, "tls": bool, "ranks": int,
-    "folder": str,
+    "folder": str, "cores?": int,
 }  # fmt: skip
 _MATRIX = {
     "id": str, "name": str, "owner": str, "shape": [int], "form": _of(Form), "ndim": int, "bytes": int | None,
     "ranks": [int], "counts": [int], "names": [str], "index": str, "sealed": bool,
+    "layout": str, "tiles": BlockCyclic | None,
 }  # fmt: skip
 # By kind; several shapes where an answer has one of them.
 ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
@@ -163,6 +166,7 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
     "bridge-status": {
         "sessions": [{
             **_SESSION, "ended": str, "state": str, "why?": str, "up_s?": float, "matrices?": [_MATRIX],
+            "operations?": [Operation],
             "workers?": [{
                 "rank": int, "host": str, "used": int, "peak": int, "most": int, "resident_peak": int, "busy": str,
             }],

@@ -627,6 +627,7 @@ _OWN_JSON = {
     "runtime/fairlead/bridge/__main__.py": "this session",
     "runtime/fairlead/bridge/client/spark.py": "this session's executors",
     "runtime/fairlead/bridge/sessions.py": "this user's sessions",
+    "runtime/fairlead/bridge/timings.py": "this user's sessions",
     "runtime/fairlead/bridge/wire.py": "a side that has proved its token",
     "runtime/fairlead/bridge/worker.py": "this session",
     "runtime/fairlead/cli/screen.py": "a schema of the wheel",

@@ -435,6 +435,8 @@ def same_file(source: Path, target: Path) -> None:
     """``target`` is ``source``, or a copy where they are on different file systems."""
     try:
         os.link(source, target)
+    except FileExistsError:
+        pass  # another test has made it in the meantime
     except OSError:
         shutil.copy2(source, target)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -23,13 +24,16 @@ import pyarrow as pa
 import pytest
 from scipy import sparse
 from tests.support import distribution
+from tests.support.json_schema import mistakes
 from tests.system import hosts
+from tools import answers
 
 from fairlead.bridge import BridgeError, Session, connect
 
 LIBRARY = """
 import ctypes, os, time
-from fairlead.bridge.library import Block, Library, Rows
+import numpy as np
+from fairlead.bridge.library import Block, Library, Rows, Tiles
 
 LIBRARY = Library("mine", "Functions of this test")
 
@@ -60,6 +64,14 @@ def stuck(a: Block) -> dict:
         raise ValueError("gone")
     a.comm.mpi.Barrier()
     return {}
+
+@LIBRARY.function
+def squares(a: Tiles) -> dict:
+    "The sum of the squares, and of the first column's, of a matrix over a grid of ranks."
+    place = a.layout.place(a.comm.rank)
+    column = a.local[:, 0] if place and place[1] == 0 else a.local[:0]
+    total = a.comm.sum(np.array([(a.local**2).sum(), (column**2).sum()]))
+    return {"total": float(total[0]), "first": float(total[1])}
 
 @LIBRARY.function
 def dies(a: Block, *, rank: int) -> dict:
@@ -181,6 +193,83 @@ def test_handles_go_from_one_function_to_the_next(mpi: Session) -> None:
     assert sum(made.sizes) == 1000 and made.timing["slowest"] > 0
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize(("rows", "cols"), [(0, 3), (1, 1), (130, 70), (257, 5)])
+def test_matrices_move_to_a_grid_of_ranks_and_back_bit_for_bit(
+    mpi: Session, dtype: str, rows: int, cols: int
+) -> None:
+    array = (table(rows, cols) * 100).astype(dtype)
+    sent = mpi.send(array, partitions=3)
+    for block, grid in ((64, None), (1, (1, 2)), (16, (2, 1)), (7, (1, 1))):
+        dealt = mpi.layout(sent, block=block, grid=grid)
+        assert (dealt.layout, dealt.shape) == ("block-cyclic", array.shape)
+        assert dealt.to_numpy().tobytes() == array.tobytes()
+        again = mpi.layout(dealt, block=3)
+        back = mpi.layout(again, "rows", name="back")
+        assert back.layout == "rows" and sorted(back.counts, reverse=True) == list(back.counts)
+        assert back.to_numpy().tobytes() == array.tobytes()
+        assert back.free() == (back.counts[0] + back.counts[1]) * cols * array.itemsize
+    assert sent.to_numpy().tobytes() == array.tobytes()
+
+
+def test_functions_are_given_the_layout_that_they_take(mpi: Session) -> None:
+    array = table(130, 70)
+    rows = mpi.send(array)
+    dealt = mpi.layout(rows, block=16)
+    made = mpi.mine.squares(dealt)
+    assert np.allclose([made.total, made.first], [(array**2).sum(), (array[:, 0] ** 2).sum()])
+    for call, words in (
+        (lambda: mpi.mine.squares(rows), "mine.squares does not take a in the layout rows"),
+        (lambda: mpi.linalg.svd(dealt, k=2), "does not take a in the layout block-cyclic"),
+        (dealt.to_arrow, "to_arrow does not take"),
+        (lambda: dealt.to_parquet("/tmp/x"), "to_parquet does not take"),
+        (lambda: mpi.layout(rows, "columns"), "there is no layout columns"),
+        (lambda: mpi.layout(rows, grid=(2, 2)), "a grid of 2 × 2 ranks is more than the 2"),
+        (lambda: mpi.layout(rows, block=0), "layout does not take block=0"),
+        (lambda: mpi.layout(mpi.send(sparse.eye_array(5, format="csr"))), "a sparse matrix"),
+    ):
+        with pytest.raises(BridgeError, match=re.escape(words)):
+            call()
+
+
+@pytest.mark.full
+def test_a_session_says_what_was_done_and_whether_sending_paid(tmp_path: Path) -> None:
+    array = table(20_000, 30)
+    with served("reported", "-o", tmp_path / "out") as name:
+        with connect(name) as mpi:
+            a = mpi.send(array)
+            _, s, v = mpi.linalg.svd(mpi.layout(mpi.layout(a), "rows"), k=3)
+            s.to_numpy()
+            v.to_arrow()
+            with connect(name) as other:
+                other.send(array[:10])
+            done = mpi.timings({"linalg.svd": 1000.0})
+            text = str(done)
+        shown = hosts.fairlead("bridge", "status", name).stdout
+    kinds = [one.kind for one in done.operations]
+    assert kinds == ["send", "layout", "layout", "run", "fetch", "fetch"]
+    for one in done.operations:
+        assert all(0 <= mean <= slowest <= one.wall_s for mean, slowest in one.phases.values())
+    assert set(done.operations[0].phases) == {"serialise", "send", "receive", "seal"}
+    assert done.operations[0].bytes > array.nbytes
+    assert "against 1e+03 s of MLlib" in text and "the transfer paid" in text
+    (paid,) = done.paid
+    assert paid.transfer_s == pytest.approx(sum(one.wall_s for one in done.operations[:3]))
+    assert "send NumPy, 10 × 30" in shown and "layout block-cyclic, 20,000 × 30" in shown
+    assert "MLlib" not in shown  # no estimate for so few numbers
+    report = tmp_path / "out/report.json"
+    deadline = time.monotonic() + 30
+    while not report.exists():  # `serve` writes it when it ends
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    document = json.loads(report.read_text())
+    assert list(mistakes(answers.schema(), document)) == []
+    assert [one["kind"] for one in document["bridge"]["operations"]] == [*kinds, "send"]
+    assert document["bridge"]["paid"] == [] and document["run"]["exit_code"] == 0
+    page = (tmp_path / "out/report.html").read_text()
+    assert "Bridge: what clients had done" in page and "linalg.svd" in page
+
+
 def test_ranks_share_the_cores(mpi: Session) -> None:
     assert mpi.mine.threads(mpi.send(np.eye(2))).number == max(len(os.sched_getaffinity(0)) // 2, 1)
 
@@ -242,7 +331,7 @@ def test_files_are_read_and_written_by_the_ranks(mpi: Session, shared: Path) -> 
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda m: m.send(np.array([[1, np.nan]])), "row 0 of what is sent holds NaN"),
+        (lambda m: m.send(np.array([[1, np.nan]])), "row 0 holds NaN"),
         (lambda m: m.send(pd.DataFrame({"a": ["x"]})), "column a holds"),
         (lambda m: m.send(np.zeros((2, 2, 2))), "has the shape (2, 2, 2)"),
         (lambda m: m.send(np.zeros((2, 2), complex)), "complex128, which is not numeric"),

@@ -151,15 +151,46 @@ def _vectors(column: pa.Array, form: Form, begin: int) -> np.ndarray:
     kinds = column.field("type").to_numpy(zero_copy_only=False)
     if (kinds == 1).all():
         return _of_lists(column.field("values"), form, begin)
+    indptr, indices, values = sparse_rows(column, form, begin)
     rows = np.zeros((len(column), form.cols), form.dtype)
-    for number, (kind, indices, values) in enumerate(
-        zip(kinds, column.field("indices"), column.field("values"), strict=True)
-    ):
-        array = values.values.to_numpy(zero_copy_only=False)
-        if kind == 1 and array.size != form.cols:
-            raise WireError("bridge-ragged", row=begin + number, length=array.size, cols=form.cols)
-        rows[number, slice(None) if kind == 1 else indices.values.to_numpy()] = array
+    rows[np.repeat(np.arange(len(column)), np.diff(indptr)), indices] = values
     return rows
+
+
+def sparse_rows(
+    column: pa.Array, form: Form, begin: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Spark's ML vectors, sparse or dense, as CSR: indptr, indices and values.
+
+    Args:
+        begin: number of the first one, for errors.
+    Raises:
+        WireError: nulls, NaN, or a vector of another length.
+    """
+    if column.null_count:
+        raise WireError("bridge-null", column="", row=begin + _first_null(column))
+    kinds = column.field("type").to_numpy(zero_copy_only=False)
+    stored = column.field("values").value_lengths().to_numpy(zero_copy_only=False)
+    sizes = stored.copy()  # of dense ones, which have no other
+    is_sparse = kinds == 0
+    sizes[is_sparse] = column.field("size").filter(pa.array(is_sparse)).to_numpy()
+    wrong = np.flatnonzero(sizes != form.cols)
+    if wrong.size:
+        row = int(wrong[0])
+        raise WireError("bridge-ragged", row=begin + row, length=int(sizes[row]), cols=form.cols)
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(stored, dtype=np.int64)])
+    values = column.field("values").flatten().to_numpy(zero_copy_only=False)
+    indices = np.empty(values.size, np.int64)
+    here = np.repeat(is_sparse, stored)
+    indices[here] = column.field("indices").flatten().to_numpy(zero_copy_only=False)
+    indices[~here] = np.tile(np.arange(form.cols), int((~is_sparse).sum()))
+    values = np.ascontiguousarray(values, form.dtype)
+    if not form.allow_nan and values.dtype.kind == "f":
+        found = np.flatnonzero(np.isnan(values))
+        if found.size:
+            row = int(np.searchsorted(indptr, found[0], "right")) - 1
+            raise WireError("bridge-nan", row=begin + row, column=int(indices[found[0]]))
+    return indptr, indices, values
 
 
 def _of_columns(columns: list[np.ndarray], rows: int, dtype: np.dtype) -> np.ndarray:

@@ -31,6 +31,7 @@ class Collectives:
     Attributes:
         mpi: the communicator itself, for libraries that call MPI themselves. A rank that waits in it cannot leave a
             run that another has failed in.
+        redistribute_s: seconds spent on moving matrices to other layouts.
     """
 
     def __init__(self, comm: Any, aborted: threading.Event | None = None):
@@ -38,6 +39,7 @@ class Collectives:
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
         self._aborted = aborted or threading.Event()
+        self.redistribute_s = 0.0
         self.abandoned: list[Any] = []  # requests of an aborted run, with their buffers
 
     def _finish(self, request: Any, *buffers: Any) -> None:

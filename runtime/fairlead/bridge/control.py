@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -24,12 +25,15 @@ from fairlead.bridge import library
 from fairlead.bridge.arrow import DTYPES, Form
 from fairlead.bridge.endpoint import Role
 from fairlead.bridge.errors import described, translated
-from fairlead.bridge.settings import ENDED, RANKS, Settings, write_private
+from fairlead.bridge.layout import BlockCyclic, grid
+from fairlead.bridge.settings import ENDED, OPERATIONS, RANKS, Settings, write_private
+from fairlead.bridge.timings import Operation
 from fairlead.bridge.wire import ERROR, Connection, Endpoint, WireError
 
 HEARTBEAT_S = 2.0
 _MISSED_S = 5.0
 _RANKS_S = 60.0  # for all ranks to connect to rank 0
+_OPERATIONS = 1000  # that are remembered
 
 
 @dataclass
@@ -41,6 +45,7 @@ class Matrix:
         counts: rows of each of them.
         names: of the columns; empty for none.
         index: whether an index column goes with the rows.
+        tiles: its 2-D block-cyclic layout; None for block rows.
         freed: who freed it.
     """
 
@@ -54,11 +59,16 @@ class Matrix:
     counts: tuple[int, ...] = ()
     sealed: bool = False
     ndim: int = 2
+    tiles: BlockCyclic | None = None
     freed: str = ""
 
     @property
     def rows(self) -> int:
-        return sum(self.counts)
+        return self.tiles.rows if self.tiles else sum(self.counts)
+
+    @property
+    def layout(self) -> str:
+        return library.CYCLIC if self.tiles else library.ROWS
 
     def offset(self, rank: int) -> int:
         return sum(self.counts[: self.ranks.index(rank)])
@@ -69,6 +79,7 @@ class Matrix:
         size = self.rows * self.form.row_bytes
         return {
             **shown,
+            "layout": self.layout,
             "shape": [self.rows, self.form.cols],
             "bytes": None if self.form.sparse else size,
         }
@@ -117,6 +128,7 @@ class Control:
         self._epochs: dict[tuple[int, ...], int] = {}
         self._numbers, self._ids = itertools.count(1), itertools.count(1)
         self._started, self._over = time.time(), threading.Event()
+        self._operations: deque[Operation] = deque(maxlen=_OPERATIONS)
         self.roles: dict[str, Role] = {
             "orders": self._keep_orders, "answers": self._hear_rank, "client": self._serve_client,
         }  # fmt: skip
@@ -261,12 +273,13 @@ class Control:
                 connection.say(ok=True)
                 self._stop()
                 return
-            try:
-                handler: Callable[..., dict[str, Any]] = getattr(self, f"_op_{asked.get('op')}")
-                done = handler(client, asked)
-            except AttributeError:
+            handler: Callable[..., dict[str, Any]] | None
+            handler = getattr(self, f"_op_{asked.get('op')}", None)
+            if handler is None:
                 connection.say(ERROR, check="bridge", what=f"no operation {asked.get('op')}")
                 continue
+            try:
+                done = handler(client, asked)
             except (FairleadError, WireError) as exc:
                 connection.say(ERROR, **described(exc))
                 continue
@@ -412,6 +425,7 @@ class Control:
             "do": "load", "matrix": number, "path": asked["path"], "columns": asked.get("columns"),
             "ranks": client.ranks, "allow_nan": bool(asked.get("allow_nan")),
         }  # fmt: skip
+        begun = time.monotonic()
         answers = self._run(client, f"read {asked['path']}", dict.fromkeys(client.ranks, order))
         first = answers[client.ranks[0]]
         form = Form(first["cols"], first["dtype"], allow_nan=True)
@@ -420,10 +434,24 @@ class Control:
         matrix.sealed = True
         with self._state:
             self._matrices[number] = matrix
+        self._noted(
+            Operation(
+                "read", str(asked["path"]), client.name, (), (number,), matrix.rows, form.cols,
+                matrix.rows * form.row_bytes, {"read": _spread(answers)}, time.monotonic() - begun,
+            )
+        )  # fmt: skip
         return {"info": matrix.to_json(), "timing": _timing(answers)}
 
     def _op_write(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
         matrix = self._matrix(asked["matrix"])
+        if matrix.tiles:
+            raise fail(
+                "bridge-layout",
+                called="to_parquet",
+                name=matrix.id,
+                layout=matrix.layout,
+                wanted=library.ROWS,
+            )
         orders = {
             rank: {
                 "do": "write", "matrix": matrix.id, "path": asked["path"], "part": place,
@@ -431,8 +459,16 @@ class Control:
             }
             for place, rank in enumerate(matrix.ranks)
         }  # fmt: skip
+        begun = time.monotonic()
         answers = self._run(client, f"write {asked['path']}", orders)
-        return {"bytes": sum(a["bytes"] for a in answers.values()), "timing": _timing(answers)}
+        size = sum(answer["bytes"] for answer in answers.values())
+        self._noted(
+            Operation(
+                "write", str(asked["path"]), client.name, (matrix.id,), (), matrix.rows, matrix.form.cols,
+                size, {"write": _spread(answers)}, time.monotonic() - begun,
+            )
+        )  # fmt: skip
+        return {"bytes": size, "timing": _timing(answers)}
 
     def _op_run(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
         named, function_name = str(asked["library"]), str(asked["function"])
@@ -448,6 +484,7 @@ class Control:
                 raise fail(
                     "bridge-input-unknown", called=called, name=name, signature=function.signature
                 )
+            _laid_out(called, name, inputs[name], function.layouts[name])
         groups = {matrix.ranks for matrix in inputs.values()} or {client.ranks}
         if len(groups) > 1:
             raise fail(
@@ -455,31 +492,83 @@ class Control:
             )
         ranks = groups.pop()
         number = f"r{next(self._ids)}"
-        epoch = self._epochs.get(ranks, 0)
         orders = {
             rank: {
                 "do": "run", "library": named, "function": function_name, "params": params, "as": number,
-                "ranks": ranks, "epoch": epoch,
                 "inputs": {
-                    name: {"id": m.id, "offset": m.offset(rank), "shape": (m.rows, m.form.cols)}
+                    name: {
+                        "id": m.id, "offset": m.offset(rank), "shape": (m.rows, m.form.cols),
+                        "tiles": m.tiles and asdict(m.tiles),
+                    }
                     for name, m in inputs.items()
                 },
             }
             for rank in ranks
         }  # fmt: skip
         begun = time.monotonic()
-        try:
-            answers = self._run(client, called, orders)
-        except FairleadError:
-            self._epochs[ranks] = (
-                epoch + 1
-            )  # its communicator may have collectives that nobody will join
-            raise
+        answers = self._together(client, called, orders)
+        wall = time.monotonic() - begun
         outputs = self._outputs(client, number, ranks, answers)
+        for answer in answers.values():
+            answer["compute"] = answer["seconds"] - answer["redistribute"]
+        moved, timing = _spread(answers, "redistribute"), _timing(answers)
+        phases = {"redistribute": moved} if moved[1] else {}
+        phases["compute"] = _spread(answers, "compute")
+        first = next(iter(inputs.values()), None)
+        self._noted(
+            Operation(
+                "run", called, client.name, tuple(m.id for m in inputs.values()),
+                tuple(info["id"] for info in outputs.values()), first.rows if first else 0,
+                first.form.cols if first else 0, 0, phases, wall, timing["rank"],
+                {name: str(value) for name, value in params.items()},
+            )
+        )  # fmt: skip
         return {
             "outputs": outputs, "scalars": answers[ranks[0]]["scalars"],
-            "timing": {**_timing(answers), "wall": time.monotonic() - begun},
+            "timing": {**timing, "redistribute": moved[1], "wall": wall},
         }  # fmt: skip
+
+    def _together(
+        self, client: Client, title: str, orders: dict[int, dict[str, Any]]
+    ) -> dict[int, dict[str, Any]]:
+        """Runs a task in which ranks wait for each other."""
+        ranks = tuple(orders)
+        epoch = self._epochs.get(ranks, 0)
+        for order in orders.values():
+            order.update(ranks=ranks, epoch=epoch)
+        try:
+            return self._run(client, title, orders)
+        except FairleadError:
+            # Its communicator may have collectives that nobody will join.
+            self._epochs[ranks] = epoch + 1
+            raise
+
+    def _op_layout(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
+        old = self._matrix(asked["matrix"])
+        if old.form.sparse:
+            size, remedy = f"{old.rows} × {old.form.cols}", "call functions that take it as it is"
+            raise fail("bridge-sparse", called="layout", size=size, remedy=remedy)
+        tiles = _tiles(old, asked)
+        number = f"m{next(self._ids)}"
+        order = {
+            "do": "layout", "matrix": old.id, "as": number, "rows": old.rows, "counts": old.counts,
+            "old": old.tiles and asdict(old.tiles), "new": tiles and asdict(tiles),
+        }  # fmt: skip
+        title, begun = f"layout of {old.name or old.id}", time.monotonic()
+        answers = self._together(client, title, {rank: dict(order) for rank in old.ranks})
+        new = Matrix(
+            number, old.form, old.ranks, client.name, str(asked.get("name") or ""), old.names,
+            counts=tuple(answers[rank]["rows"] for rank in old.ranks), sealed=True, ndim=old.ndim, tiles=tiles,
+        )  # fmt: skip
+        with self._state:
+            self._matrices[number] = new
+        self._noted(
+            Operation(
+                "layout", new.layout, client.name, (old.id,), (number,), new.rows, new.form.cols,
+                new.rows * new.form.row_bytes, {"redistribute": _spread(answers)}, time.monotonic() - begun,
+            )
+        )  # fmt: skip
+        return {"info": new.to_json(), "timing": _timing(answers)}
 
     def _outputs(
         self,
@@ -503,6 +592,14 @@ class Control:
     def _op_info(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
         return {"info": self._matrix(asked["matrix"], sealed=None).to_json()}
 
+    def _op_arriving(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
+        matrix = self._matrix(asked["matrix"], sealed=None)
+        parts = [
+            stats["arriving"].get(matrix.id, (0, 0))
+            for stats in self._stats(client, matrix.ranks).values()
+        ]
+        return {"rows": sum(rows for rows, _ in parts), "bytes": sum(size for _, size in parts)}
+
     def _op_list(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
         return {"matrices": [m.to_json() for m in self._matrices.values() if not m.freed]}
 
@@ -511,6 +608,29 @@ class Control:
 
     def _op_libraries(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
         return {"libraries": library.described()}
+
+    def _noted(self, operation: Operation) -> None:
+        """Remembers what was done, for the client and for the report of the session."""
+        line = json.dumps(asdict(operation))
+        with (
+            self._state,
+            Path(self._settings.folder, OPERATIONS).open("a", encoding="utf-8") as stream,
+        ):
+            self._operations.append(operation)
+            stream.write(line + "\n")
+
+    def _op_note(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
+        """What only a client knows: how long its sending and fetching took."""
+        self._noted(Operation.from_json({**asked["operation"], "client": client.name}))
+        return {}
+
+    def _op_timings(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
+        with self._state:
+            chosen = [asdict(one) for one in self._operations if one.client == client.name]
+        return {"operations": chosen, "cores": self._cores()}
+
+    def _cores(self) -> int:
+        return int(os.environ.get("OMP_NUM_THREADS") or 1) * len(self._endpoints)
 
     def _op_status(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
         stats = self._stats(client, tuple(self._ranks))
@@ -521,11 +641,14 @@ class Control:
                 for c in self._clients.values() if c is not client
             ]  # fmt: skip
             busy = {n: t.title for n, t in self._tasks.items()}
+            operations = [asdict(one) for one in self._operations]
         for one in stats.values():
+            del one["arriving"]
             one["busy"] = busy.get(one["busy"], "") if one["busy"] else ""
         return {
             "ranks": list(stats.values()), "clients": clients, "up_s": time.time() - self._started,
             "matrices": [m.to_json() for m in self._matrices.values() if not m.freed],
+            "operations": operations, "cores": self._cores(),
         }  # fmt: skip
 
     def _stop(self) -> None:
@@ -538,6 +661,33 @@ class Control:
         return {rank: answers[rank]["stats"] for rank in ranks}
 
 
+def _laid_out(called: str, name: str, matrix: Matrix, layouts: frozenset[str]) -> None:
+    if matrix.layout not in layouts:
+        wanted = min(layouts)
+        raise fail("bridge-layout", called=called, name=name, layout=matrix.layout, wanted=wanted)
+
+
+def _tiles(matrix: Matrix, asked: dict[str, Any]) -> BlockCyclic | None:
+    """The 2-D layout that a client asks for; None for block rows.
+
+    Raises:
+        FairleadError: there is no such layout, or the ranks cannot hold it.
+    """
+    if asked["to"] not in (library.ROWS, library.CYCLIC):
+        known = f"{library.ROWS}, {library.CYCLIC}"
+        raise fail("bridge-layout-unknown", layout=asked["to"], known=known)
+    if asked["to"] == library.ROWS:
+        return None
+    down, across = asked.get("grid") or grid(len(matrix.ranks))
+    block = int(asked["block"])
+    for name, value in (("block", block), ("grid", min(down, across))):
+        if value < 1:
+            raise fail("bridge-value", called="layout", name=name, value=value, least=1)
+    if down * across > len(matrix.ranks):
+        raise fail("bridge-grid", rows=down, columns=across, ranks=len(matrix.ranks))
+    return BlockCyclic(matrix.rows, matrix.form.cols, block, int(down), int(across))
+
+
 def _timing(answers: dict[int, dict[str, Any]]) -> dict[str, Any]:
     """Seconds over the ranks: the mean, and the slowest rank."""
     seconds = {rank: float(answer["seconds"]) for rank, answer in answers.items()}
@@ -545,3 +695,9 @@ def _timing(answers: dict[int, dict[str, Any]]) -> dict[str, Any]:
     return {
         "mean": sum(seconds.values()) / len(seconds), "slowest": seconds[slowest], "rank": slowest,
     }  # fmt: skip
+
+
+def _spread(answers: dict[int, dict[str, Any]], name: str = "seconds") -> tuple[float, float]:
+    """Seconds of the mean and the slowest rank."""
+    seconds = [float(answer[name]) for answer in answers.values()]
+    return sum(seconds) / len(seconds), max(seconds)

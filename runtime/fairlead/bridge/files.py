@@ -58,7 +58,7 @@ def _hdf5(
         low, high = (data.shape[0] * (part + i) // parts for i in (0, 1))
         cols = data.shape[1] if data.ndim == 2 else 1
         form = Form(cols, _dtype_of(data.dtype), allow_nan=allow_nan)
-        _room(budget, (high - low) * form.row_bytes)
+        budget.room((high - low) * form.row_bytes)
         rows = np.empty((high - low, cols), form.dtype)
         target = rows if data.ndim == 2 else rows[:, 0]
         if high > low:
@@ -71,11 +71,6 @@ def _dtype_of(dtype: np.dtype) -> str:
     import pyarrow as pa
 
     return common_dtype([pa.from_numpy_dtype(dtype)])
-
-
-def _room(budget: Budget, size: int) -> None:
-    budget.take(size)
-    budget.give(size)
 
 
 def _without_nan(rows: np.ndarray, form: Form, low: int) -> None:
@@ -107,7 +102,7 @@ def _parquet(
         )
     kinds = [schema.field(name).type for name in names]
     form = _form(kinds, readers, names, allow_nan)
-    _room(budget, (high - low) * form.row_bytes)
+    budget.room((high - low) * form.row_bytes)
     rows = np.empty((high - low, form.cols), form.dtype)
     for begin, batch in _batches(readers, names, low, high):
         rows[begin - low : begin - low + batch.num_rows] = dense_rows(batch, form, begin)

@@ -6,6 +6,9 @@ one and a strip.
 
 from __future__ import annotations
 
+import functools
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,11 +111,26 @@ def grid(size: int) -> tuple[int, int]:
     return rows, size // rows
 
 
+def _timed(move: Callable[..., Any]) -> Callable[..., Any]:
+    """A move whose seconds are counted by its communicator, its last argument."""
+
+    @functools.wraps(move)
+    def timed(*given: Any) -> Any:
+        begun = time.perf_counter()
+        try:
+            return move(*given)
+        finally:
+            given[-1].redistribute_s += time.perf_counter() - begun
+
+    return timed
+
+
 def gathered_rows(local: Any, comm: Collectives) -> BlockRows:
     """The layout of a matrix of which each rank has some rows."""
     return BlockRows(tuple(comm.counts(local.shape[0])))
 
 
+@_timed
 def to_rows(local: Any, old: BlockRows, new: BlockRows, comm: Collectives) -> Any:
     """A dense matrix in other block rows, bit for bit.
 
@@ -136,6 +154,7 @@ def to_rows(local: Any, old: BlockRows, new: BlockRows, comm: Collectives) -> An
     return into
 
 
+@_timed
 def to_cyclic(local: Any, rows: BlockRows, layout: BlockCyclic, comm: Collectives) -> Any:
     """Block rows as block-cyclic, bit for bit: this rank's part, in Fortran order as ScaLAPACK has it."""
     into = np.empty(layout.shape(comm.rank), local.dtype, order="F")
@@ -155,6 +174,7 @@ def to_cyclic(local: Any, rows: BlockRows, layout: BlockCyclic, comm: Collective
     return into
 
 
+@_timed
 def from_cyclic(local: Any, layout: BlockCyclic, rows: BlockRows, comm: Collectives) -> Any:
     """Block-cyclic as block rows, bit for bit: this rank's rows, in C order."""
     begin, end = rows.range(comm.rank)

@@ -12,6 +12,7 @@ A library is one module::
         return {"scaled": Rows(a.local * by)}
 
 Parameters before the ``*`` are matrices, those after it values; their annotations are what callers are held to.
+A matrix annotated as :class:`Tiles` comes in 2-D block-cyclic layout, one as ``Block | Tiles`` in either.
 Other distributions name theirs in the entry-point group ``fairlead.bridge``.
 """
 
@@ -28,6 +29,9 @@ from fairlead.base.errors import FairleadError, fail
 from fairlead.base.registry import Registry
 from fairlead.base.suggest import suggest
 from fairlead.bridge.collectives import Collectives
+from fairlead.bridge.layout import BlockCyclic
+
+ROWS, CYCLIC = "rows", "block-cyclic"  # layouts of a matrix
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,24 @@ class Block:
     @property
     def sparse(self) -> bool:
         return not hasattr(self.local, "__array_interface__")
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A rank's part of a dense matrix in ScaLAPACK's 2-D block-cyclic layout.
+
+    Attributes:
+        local: this rank's part, (rows, columns), in Fortran order.
+        comm: the ranks that hold it.
+    """
+
+    local: Any
+    layout: BlockCyclic
+    comm: Collectives
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.layout.rows, self.layout.columns
 
 
 @dataclass(frozen=True)
@@ -116,6 +138,7 @@ class Function:
     Attributes:
         inputs: the names of its matrices, and whether each may be left out.
         parameters: its values.
+        layouts: those that each of its matrices may be in.
     """
 
     name: str
@@ -123,6 +146,7 @@ class Function:
     inputs: Mapping[str, bool]
     parameters: tuple[Parameter, ...]
     doc: str
+    layouts: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def signature(self) -> str:
@@ -206,7 +230,7 @@ class Library:
 def declared(call: Callable[..., Mapping[str, Any]]) -> Function:
     """The declaration that a function's signature makes."""
     hints = typing.get_type_hints(call)
-    inputs, parameters = {}, []
+    inputs, parameters, layouts = {}, [], {}
     for name, parameter in inspect.signature(call).parameters.items():
         required = parameter.default is parameter.empty
         if parameter.kind is parameter.KEYWORD_ONLY:
@@ -215,7 +239,17 @@ def declared(call: Callable[..., Mapping[str, Any]]) -> Function:
             parameters.append(Parameter(name, kinds, choices, optional, required, default))
         else:
             inputs[name] = not required
-    return Function(call.__name__, call, inputs, tuple(parameters), inspect.getdoc(call) or "")
+            layouts[name] = _layouts(hints.get(name))
+    doc = inspect.getdoc(call) or ""
+    return Function(call.__name__, call, inputs, tuple(parameters), doc, layouts)
+
+
+def _layouts(hint: Any) -> frozenset[str]:
+    """The layouts that an annotation allows: ``Block``, ``Tiles``, or either."""
+    kinds = typing.get_args(hint) or (hint,)
+    return frozenset([CYCLIC] if Tiles in kinds else []) | frozenset(
+        [ROWS] if Block in kinds or Tiles not in kinds else []
+    )
 
 
 def _kinds(hint: Any, where: str) -> tuple[tuple[type, ...], tuple[Any, ...], bool]:

@@ -152,7 +152,7 @@ class RowMatrix:
     """
 
     def __init__(self, rows: Any, *, session: Session | None = None):
-        self._session = session or connect()
+        self._session, self._own = session or connect(), session is None
         self._spark, self._matrix = rows.sparkSession, self._session.send(rows)
 
     def numRows(self) -> int:
@@ -187,8 +187,11 @@ class RowMatrix:
         return np.asarray(self._session.linalg.gramian(self._matrix).gramian.to_numpy())
 
     def free(self) -> None:
-        """Frees the matrix on the ranks."""
-        self._matrix.free()
+        """Frees the matrix on the ranks; the table's own connection takes with it what U was to be fetched from."""
+        if self._own:
+            self._session.close()
+        else:
+            self._matrix.free()
 
 
 def _arrays(dataset: Any, column: str) -> Any:

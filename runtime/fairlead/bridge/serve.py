@@ -123,7 +123,8 @@ class Server:
             FairleadError: as :func:`fairlead.session.run.launch_proved`; or the ranks have ended by themselves.
         """
         write_private(self.folder / SETTINGS, json.dumps(asdict(self.settings(prepared))))
-        self._write_server(ranks=ranks)
+        threads = _threads(prepared, ranks)
+        self._write_server(ranks=ranks, cores=int(threads["OMP_NUM_THREADS"]) * ranks)
         proved, over = threading.Event(), threading.Event()
 
         show = options.on_proof
@@ -142,7 +143,7 @@ class Server:
 
         threading.Thread(target=publish, name="publish", daemon=True).start()
         bind = Bind(str(self.folder), str(self.folder))
-        env = {**_threads(prepared, ranks), **options.env}
+        env = {**threads, **options.env}
         options = replace(options, on_proof=on_proof, binds=(*options.binds, bind), env=env)
         command = ("python3", "-m", "fairlead.bridge", str(self.folder / SETTINGS))
         try:

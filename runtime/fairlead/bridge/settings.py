@@ -13,6 +13,7 @@ TOKEN, CERTIFICATE, KEY = "token", "certificate.pem", "key.pem"
 SERVER = "server.json"  # by `fairlead bridge serve`
 RANKS = "ranks.json"  # by rank 0, once all ranks listen
 ENDPOINTS = "endpoints.json"  # the same, once the launch is proved
+OPERATIONS = "operations.jsonl"  # what clients have had done, a line each; by rank 0
 ENDED = "ended.txt"  # why the session is over
 
 

@@ -72,6 +72,15 @@ class Budget:
             self.used += number
             self.peak = max(self.peak, self.used)
 
+    def room(self, number: int) -> None:
+        """Refuses what would not fit, before it is made.
+
+        Raises:
+            FairleadError: it would not.
+        """
+        self.take(number)
+        self.give(number)
+
     def give(self, number: int) -> None:
         with self._lock:
             self.used -= number
@@ -113,14 +122,28 @@ class Store:
                 arriving.pieces.append(piece)
                 arriving.rows += piece.rows
                 arriving.bytes += piece.bytes
+            with self._lock:  # its last piece may have come while the matrix was sealed without it
+                if self._arriving.get(matrix, {}).get((partition, attempt)) is not arriving:
+                    raise fail("bridge-is-sealed", matrix=matrix)
+                arriving.whole = True
         except BaseException:
             with self._lock:
                 if self._arriving.get(matrix, {}).get((partition, attempt)) is arriving:
                     del self._arriving[matrix][partition, attempt]
                 self._discard(arriving)
             raise
-        arriving.whole = True
         return arriving
+
+    def arriving(self) -> dict[str, tuple[int, int]]:
+        """Rows and bytes that have come of matrices that are not sealed yet, all attempts together."""
+        with self._lock:
+            return {
+                matrix: (
+                    sum(a.rows for a in attempts.values()),
+                    sum(a.bytes for a in attempts.values()),
+                )
+                for matrix, attempts in self._arriving.items()
+            }
 
     def _discard(self, arriving: Arriving | None) -> None:
         if arriving:

@@ -25,11 +25,12 @@ import numpy as np
 from fairlead.base import free_memory
 from fairlead.base.errors import FairleadError, fail
 from fairlead.bridge import files, library, network
-from fairlead.bridge.arrow import WINDOW_BYTES, Form, Rows, pieces
+from fairlead.bridge.arrow import PIECE_BYTES, WINDOW_BYTES, Form, Rows, pieces
 from fairlead.bridge.collectives import Collectives, RunAborted
 from fairlead.bridge.endpoint import Door
 from fairlead.bridge.errors import described
-from fairlead.bridge.library import Block, Whole
+from fairlead.bridge.layout import BlockCyclic, BlockRows, from_cyclic, to_cyclic, to_rows
+from fairlead.bridge.library import Block, Tiles, Whole
 from fairlead.bridge.settings import CERTIFICATE, ENDED, KEY, Settings, write_private
 from fairlead.bridge.store import Budget, Held, Store
 from fairlead.bridge.wire import END, Connection, Endpoint, Listener, WireError, dial, here
@@ -130,6 +131,7 @@ class Worker:
         return {
             "rank": self.rank, "host": self._host, "used": budget.used, "peak": budget.peak,
             "most": budget.most, "resident_peak": peak, "busy": self._current,
+            "arriving": self.store.arriving(),
         }  # fmt: skip
 
     # Tasks.
@@ -194,11 +196,9 @@ class Worker:
     def _do_run(self, task: dict[str, Any]) -> dict[str, Any]:
         function = library.find(task["library"]).get(task["function"])
         comm = self._group(tuple(task["ranks"]), task["epoch"])
-        blocks = {
-            name: Block(self.store.get(i["id"]).local, i["offset"], tuple(i["shape"]), comm)
-            for name, i in task["inputs"].items()
-        }
+        blocks = {name: self._given(i, comm) for name, i in task["inputs"].items()}
         params = function.checked(task["library"], task["params"])
+        comm.redistribute_s = 0.0
         made = function.call(**blocks, **params)
         if self._aborted.is_set():
             raise RunAborted
@@ -209,7 +209,32 @@ class Worker:
             else:
                 scalars[name] = value
         first = self.rank == task["ranks"][0]
-        return {"outputs": outputs, "scalars": scalars if first else {}}
+        return {
+            "outputs": outputs, "scalars": scalars if first else {}, "redistribute": comm.redistribute_s,
+        }  # fmt: skip
+
+    def _given(self, given: dict[str, Any], comm: Collectives) -> Block | Tiles:
+        """What a function gets of a matrix."""
+        local = self.store.get(given["id"]).local
+        if given["tiles"]:
+            return Tiles(local, BlockCyclic(**given["tiles"]), comm)
+        return Block(local, given["offset"], tuple(given["shape"]), comm)
+
+    def _do_layout(self, task: dict[str, Any]) -> dict[str, Any]:
+        comm = self._group(tuple(task["ranks"]), task["epoch"])
+        local, rows = self.store.get(task["matrix"]).local, BlockRows(tuple(task["counts"]))
+        even = BlockRows.even(task["rows"], comm.size)
+        new = BlockCyclic(**task["new"]) if task["new"] else None
+        shape = new.shape(comm.rank) if new else (even.counts[comm.rank], local.shape[1])
+        self.store.budget.room(shape[0] * shape[1] * local.itemsize)
+        if task["old"]:
+            local, rows = from_cyclic(local, BlockCyclic(**task["old"]), even, comm), even
+        local = to_cyclic(local, rows, new, comm) if new else to_rows(local, rows, even, comm)
+        if self._aborted.is_set():
+            raise RunAborted
+        local.flags.writeable = False
+        self.store.put(task["as"], Held(local))
+        return {"rows": local.shape[0]}
 
     def _kept(self, matrix: str, value: library.Rows | Whole, comm: Collectives) -> dict[str, Any]:
         array = value.local if isinstance(value, library.Rows) else value.array
@@ -262,9 +287,17 @@ class Worker:
         if form.sparse:
             part = local[low:high]
             sender.sparse(part.indptr, part.indices, part.data, index)
-        else:
+        elif local.flags.c_contiguous:
             sender.dense(local[low:high], index)
+        else:
+            self._send_in_rows(sender, local[low:high])
         sender.end()
+
+    def _send_in_rows(self, sender: Rows, part: Any) -> None:
+        """Sends what is in Fortran order, of which a few rows at a time are turned."""
+        step = max(PIECE_BYTES // max(part.shape[1] * part.itemsize, 1), 1)
+        for low in range(0, part.shape[0], step):
+            sender.dense(np.ascontiguousarray(part[low : low + step]))
 
 
 def main() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,13 +19,16 @@ from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.base.progress import human_bytes
 from fairlead.bridge import library, sessions
 from fairlead.bridge.serve import Server, Wanted
+from fairlead.bridge.timings import Operation, Timings
 from fairlead.cli import options, show
-from fairlead.cli.declare import JSON, argument, declared, option
+from fairlead.cli.declare import FOLDER, JSON, argument, declared, option
 from fairlead.cli.run import announce
+from fairlead.cli.run_report import RunReport
 from fairlead.cli.screen import answer, columns, hand_over, print_findings, print_json, say, table
-from fairlead.cli.within import plan_launch
+from fairlead.cli.within import Ready, plan_launch
+from fairlead.launch.launch import CommandLine
 from fairlead.proof.verdict import Proof
-from fairlead.session.model import LaunchOptions
+from fairlead.session.model import LaunchOptions, Prepared
 from fairlead.session.prepare import needs_fairlead, refuse
 
 SERVE_EPILOG = """\b
@@ -42,6 +48,7 @@ In Python, with `pip install 'fairlead[bridge]'`:
 Exit codes: 0 stopped; 1 a rank failed; 121 refused; 122 the proof failed; 123 engine or launcher failed.
 """
 _START_S = 600.0
+_SHOWN = 20  # operations, the latest
 
 
 @click.group()
@@ -82,6 +89,11 @@ class ServeFlags:
     env: tuple[str, ...] = options.ENV
     watchdog: float | None = options.WATCHDOG
     background: bool = option("--background", "Return when clients can connect.")
+    output: Path | None = option(
+        "-o --output",
+        "Folder for a report of the session: report.html and report.json.",
+        type=FOLDER,
+    )
     force: bool = option("--force", "Continue when the checks refuse; the proof still decides.")
     timeline_file: str = options.TIMELINE
     quiet: bool = option("-q --quiet", "Print only errors.")
@@ -116,33 +128,59 @@ def serve(
         raise refuse(prepared)
     if not flags.quiet:
         announce(prepared)
-    with Server(flags.wanted, image) as server:
-
-        def show_ready() -> None:
-            found = sessions.read(server.folder)
-            if flags.as_json:
-                print_json("bridge-serve", _session_json(found))
-            elif not flags.quiet:
-                say(
-                    f"session {found.name}: {len(found.endpoints)} ranks are ready; connect() in Python, Ctrl-C ends it"
-                )
-
-        how = LaunchOptions(
-            on_proof=partial(_show_proof, quiet=flags.quiet), on_finding=lambda finding: print_findings([finding]),
-            allocation=ready.allocation, limit_s=flags.watchdog, env=variables, progress=ready.progress,
-            stdout=sys.stderr.fileno(), stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        hand_over(to_ranks=True)
-        try:
-            server.serve(prepared, ready.shape.ranks, how, show_ready)
-        finally:
-            hand_over(to_ranks=False)
+    report = _reporting(flags, prepared, image)
+    with Server(flags.wanted, image) as server, report.of_failures() if report else nullcontext():
+        _served(server, ready, flags, report)
     if not flags.quiet:
         say(f"session {server.folder.name} was stopped")
     return ExitCode.DONE
 
 
-def _show_proof(proof: Proof, quiet: bool) -> None:
+def _served(server: Server, ready: Ready, flags: ServeFlags, report: RunReport | None) -> None:
+    """Serves clients until the session is stopped."""
+
+    def show_ready() -> None:
+        found = sessions.read(server.folder)
+        if flags.as_json:
+            print_json("bridge-serve", _session_json(found))
+        elif not flags.quiet:
+            say(
+                f"session {found.name}: {len(found.endpoints)} ranks are ready; connect() in Python, Ctrl-C ends it"
+            )
+
+    def show_start(line: CommandLine, folder: Path) -> None:
+        if report:
+            report.started(line, folder)
+
+    if report:
+        report.served(server.folder)
+    how = LaunchOptions(
+        on_proof=partial(_show_proof, quiet=flags.quiet, report=report),
+        on_finding=lambda finding: print_findings([finding]), on_start=show_start,
+        allocation=ready.allocation, limit_s=flags.watchdog, env=options.variables(flags.env),
+        progress=ready.progress, stdout=sys.stderr.fileno(), stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    hand_over(to_ranks=True)
+    try:
+        server.serve(ready.prepared, ready.shape.ranks, how, show_ready)
+    finally:
+        hand_over(to_ranks=False)
+    if report:
+        say(f"report: {report.write(ExitCode.DONE, ())[0]}")
+
+
+def _reporting(flags: ServeFlags, prepared: Prepared, image: str) -> RunReport | None:
+    if not flags.output:
+        return None
+    context = click.get_current_context()
+    words = ["fairlead", "bridge", "serve", *options.given(context), image]
+    command = ("python3", "-m", "fairlead.bridge")
+    return RunReport(flags.output.absolute(), prepared, command, (shlex.join(words),))
+
+
+def _show_proof(proof: Proof, quiet: bool, report: RunReport | None) -> None:
+    if report:
+        report.proved(proof)
     if not proof.holds:
         click.echo(show.proof_text(proof), err=True)
     elif not quiet:
@@ -226,8 +264,8 @@ def _live(found: sessions.Found) -> dict[str, Any]:
             answered = client.status()
     except FairleadError as exc:
         return {"state": "silent", "why": exc.findings[0].what}
-    keys = ("ranks", "clients", "matrices", "up_s")
-    return {"state": "ready", **{("workers" if k == "ranks" else k): answered[k] for k in keys}}
+    keys = ("ranks", "clients", "matrices", "up_s", "operations", "cores")
+    return {"state": "ready", **{("workers" if k == "ranks" else k): answered.get(k) for k in keys}}
 
 
 def _status_text(shown: dict[str, Any]) -> str:
@@ -268,7 +306,8 @@ def _status_text(shown: dict[str, Any]) -> str:
         )
         if rows
     ]
-    return "\n\n".join([head, *tables])
+    done = Timings(map(Operation.from_json, (shown["operations"] or [])[-_SHOWN:]), shown["cores"])
+    return "\n\n".join([head, *tables, *([str(done)] if done.operations else [])])
 
 
 @bridge.command("libraries")

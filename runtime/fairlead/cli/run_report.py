@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,7 @@ class RunReport:
         self._begun = 0.0
         self._proof: Proof | None = None
         self._findings: list[Finding] = []
+        self._session: Path | None = None
 
     def started(self, line: CommandLine, folder: Path) -> None:
         """The launcher is about to start, and its ranks report to ``folder``."""
@@ -55,6 +57,10 @@ class RunReport:
     def proved(self, proof: Proof) -> None:
         """MPI has started on every rank, as planned or not."""
         self._proof = proof
+
+    def served(self, session: Path) -> None:
+        """The launch is a session of the bridge, with this folder."""
+        self._session = session
 
     def noticed(self, finding: Finding) -> None:
         """Adds a doubt that came up on the way."""
@@ -83,7 +89,8 @@ class RunReport:
         Raises:
             FairleadError: the folder cannot be written.
         """
-        from fairlead.perf.draw.compose import compose
+        from fairlead.bridge.timings import done_in
+        from fairlead.perf.draw.compose import bridge_use, compose
         from fairlead.perf.draw.run_page import write_report
 
         words = " ".join(self._command)
@@ -98,6 +105,8 @@ class RunReport:
             run=self._run(exit_code),
             findings=(*findings, *self._findings),
         )
+        if self._session:
+            report = replace(report, bridge=bridge_use(done_in(self._session)))
         with os_error_as("output-unwritable-give", output=self._output):
             return write_report(self._output, report)
 

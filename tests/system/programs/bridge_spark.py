@@ -1,20 +1,22 @@
-"""Spark against a session: ``bridge_spark.py MASTER|connect SESSION``; what every case found, as JSON."""
+"""Spark against a session: ``bridge_spark.py standalone|connect SESSION``; what every case found, as JSON."""
 
 import json
 import os
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
-from pyspark.sql import SparkSession
+from standalone import builder, standalone
 
+from fairlead.base.progress import Progress
 from fairlead.bridge import BridgeError, connect
 from fairlead.bridge.alchemist import AlchemistSession
 from fairlead.bridge.mllib import PCA, KMeans, RowMatrix
 
 ROWS, COLS = 3000, 40
-master, session = sys.argv[1:]
+mode, session = sys.argv[1:]
 found = {}
 
 
@@ -52,16 +54,42 @@ def made(partitions=2, marker=""):
     return spark.range(0, rows, 1, partitions).mapInArrow(rows_of, "id bigint, row array<double>")
 
 
-builder = SparkSession.builder.config("spark.ui.enabled", "false").config(
-    "spark.driver.host", "127.0.0.1"
-)
-builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
-builder = builder.config("spark.sql.execution.arrow.maxRecordsPerBatch", "300").config(
-    "spark.task.maxFailures", "4"
-)
-builder = builder.remote("local[2]") if master == "connect" else builder.master(master)
-spark = builder.getOrCreate()
+# Not as a block: all that follows belongs to it.
+cluster = standalone() if mode == "standalone" else nullcontext()
+master = cluster.__enter__()
+spark = (builder().master(master) if master else builder().remote("local[2,4]")).getOrCreate()
 expected = table()
+
+
+class Shown(Progress):
+    """What a terminal would show."""
+
+    def __init__(self):
+        self.texts = []
+
+    def stage(self, title, total=None, unit=""):
+        return nullcontext(self)
+
+    def note(self, text):
+        self.texts.append(text)
+
+    def advance(self, amount): ...
+
+
+def slowly(batches):
+    """The batches, and nothing after the second one for a while."""
+    import time
+
+    for number, batch in enumerate(batches):
+        if number == 2:
+            time.sleep(3)
+        yield batch
+
+
+shown = Shown()
+with connect(session, progress=shown) as mpi:
+    mpi.send(made().mapInArrow(slowly, "id bigint, row array<double>"), columns=["row"])
+    found["progress"] = shown.texts
 
 with connect(session) as mpi:
     matrix = mpi.send(made(), columns=["row"], index="id")
@@ -84,15 +112,30 @@ with connect(session) as mpi:
         wide.to_pandas()["y"].tolist() == [2 * n for n in range(100)],
     ]
     found["many"] = bool((mpi.send(made(7), columns=["row"]).to_numpy() == expected).all())
+    found["one"] = bool((mpi.send(made(1), columns=["row"]).to_numpy() == expected).all())
+    # Of nine partitions only two have rows.
+    few = made(9).where("id < 300 or id >= 2900")
+    found["few"] = bool(
+        (mpi.send(few, columns=["row"]).to_numpy() == np.r_[expected[:300], expected[2900:]]).all()
+    )
+    dealt = mpi.send(made(), columns=["row"], index="id", partitions=5)
+    order = dealt.to_arrow().column("index").to_numpy()
+    found["dealt"] = bool((dealt.to_numpy() == expected[order]).all()) and len(set(order)) == ROWS
+    none = spark.createDataFrame([], "x double, y double")
+    found["none"] = list(mpi.send(none).shape)
     found["empty"] = list(mpi.send(made().where("id < 0").selectExpr("id", "id * 2 y")).shape)
-    for name, frame, columns in (
-        ("nan", spark.createDataFrame([(1.0,), (float("nan"),)], "x double"), None),
-        ("null", spark.createDataFrame([(1.0,), (None,)], "x double"), None),
-        ("text", spark.createDataFrame([("a",)], "x string"), None),
-        ("ragged", spark.createDataFrame([([1.0, 2.0],), ([1.0],)], "x array<double>"), ["x"]),
-    ):
+    for name, frame, options in (
+        ("nan", spark.createDataFrame([(1.0,), (float("nan"),)], "x double").coalesce(1), {}),
+        ("nan_label", spark.createDataFrame([("a", 1.0), ("b", float("nan"))], "k string, x double"), {"index": "k"}),
+        ("nan_far", spark.range(0, 3000, 1, 2).selectExpr("if(id = 2345, double('nan'), id) x"), {}),
+        ("null", spark.createDataFrame([(7, 1.0), (8, None)], "k int, x double"), {"index": "k"}),
+        ("null_label", spark.createDataFrame([(None, None)], "k int, x double").coalesce(1), {"index": "k"}),
+        ("text", spark.createDataFrame([("a",)], "x string"), {}),
+        ("ragged", spark.createDataFrame([([1.0, 2.0],), ([1.0],)], "x array<double>").coalesce(1),
+         {"columns": ["x"]}),
+    ):  # fmt: skip
         try:
-            mpi.send(frame, columns=columns)
+            mpi.send(frame, **options)
         except BridgeError as exc:
             found[name] = exc.findings[0].what
     from pyspark.ml.linalg import Vectors
@@ -101,6 +144,14 @@ with connect(session) as mpi:
         [(Vectors.dense(1, 2, 3),), (Vectors.sparse(3, [1], [5.0]),)], ["v"]
     )
     found["vectors"] = mpi.send(vectors).to_numpy().tolist()
+    wide = [
+        Vectors.sparse(100_000, [3, 99_999], [1.0, 2.0]),
+        Vectors.dense(np.arange(100_000.0)),
+        Vectors.sparse(100_000, [], []),
+    ]
+    sent = mpi.send(spark.createDataFrame([(vector,) for vector in wide], ["v"]).coalesce(1))
+    exact = bool((sent.to_numpy() == np.array([vector.toArray() for vector in wide])).all())
+    found["sparse"] = [sent.sparse, list(sent.shape), exact]
 
 os.environ["FAIRLEAD_BRIDGE"] = session
 frame = made().selectExpr("row as features")
@@ -135,4 +186,5 @@ found["alchemist"] = [
 ]
 als.stop()
 spark.stop()
+cluster.__exit__(None, None, None)
 print("found", json.dumps(found), flush=True)

@@ -58,7 +58,7 @@ def send_dask(session: Session, data: Any, options: SendOptions) -> Matrix:
     tasks = [
         one(chunk, part, len(chunks), sending, options.index) for part, chunk in enumerate(chunks)
     ]
-    from fairlead.bridge.client.send import freed_quietly, summed
+    from fairlead.bridge.client.send import freed_quietly, transferred
 
     try:
         with session.progress.stage(f"send {options.name or number}", size or None, "B"):
@@ -67,8 +67,7 @@ def send_dask(session: Session, data: Any, options: SendOptions) -> Matrix:
         freed_quietly(session, number)
         raise
     matrix = session.seal(number, sent, len(chunks))
-    matrix.transfer = summed(sent, matrix.sealed_s, time.perf_counter() - begun)
-    return matrix
+    return transferred(matrix, "Dask", sent, time.perf_counter() - begun)
 
 
 def to_dask(session: Session, info: Mapping[str, Any]) -> Any:

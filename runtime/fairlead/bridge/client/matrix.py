@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fairlead.base.errors import fail
+from fairlead.bridge.layout import BlockCyclic
+from fairlead.bridge.library import ROWS
+from fairlead.bridge.streams import Fetching
+from fairlead.bridge.timings import Operation
 
 if TYPE_CHECKING:
     from fairlead.bridge.client.session import Session
@@ -55,9 +60,11 @@ class Matrix:
         transfer: how it was sent; None for a result.
     """
 
-    def __init__(self, session: Session, info: Mapping[str, Any], sealed_s: float = 0.0):
+    def __init__(
+        self, session: Session, info: Mapping[str, Any], sealed: Mapping[str, float] | None = None
+    ):
         self._session, self._info = session, dict(info)
-        self.sealed_s = sealed_s
+        self._sealed = sealed or {"mean": 0.0, "slowest": 0.0}
         self.transfer: Transfer | None = None
 
     @property
@@ -87,6 +94,11 @@ class Matrix:
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
     @property
+    def layout(self) -> str:
+        """``rows`` or ``block-cyclic``."""
+        return str(self._info["layout"])
+
+    @property
     def counts(self) -> tuple[int, ...]:
         """Rows of each rank."""
         return tuple(self._info["counts"])
@@ -106,13 +118,14 @@ class Matrix:
         with self._session.explained():
             if self.nbytes > limit:
                 raise fail("bridge-limit", shape=self.shape, size=self.nbytes, limit=int(limit))
-            fetching = self._session.fetching(self._info)
-            rows, cols = self._info["shape"]
-            out = np.empty((rows, cols), self.dtype)
-            starts = np.cumsum([0, *self.counts])
+            out = np.empty(self._info["shape"], self.dtype)
+            parts = self._parts()
 
-            def fetch(place: int) -> None:
-                out[starts[place] : starts[place + 1]] = fetching.dense(place)
+            def fetch(place: int) -> tuple[int, float]:
+                begun, (fetching, at) = time.perf_counter(), parts[place]
+                got = fetching.dense(place)
+                out[at] = got
+                return int(got.nbytes), time.perf_counter() - begun
 
             with (
                 self._session.progress.stage(
@@ -120,10 +133,65 @@ class Matrix:
                 ) as stage,
                 ThreadPoolExecutor(_STREAMS) as pool,
             ):
-                places = [place for place, count in enumerate(self.counts) if count]
-                for place, _ in zip(places, pool.map(fetch, places), strict=True):
-                    stage.advance(self.counts[place] * cols * self.dtype.itemsize)
+                begun, seconds = time.perf_counter(), []
+                for size, spent in pool.map(fetch, parts):
+                    stage.advance(size)
+                    seconds.append(spent)
+            self._fetched("NumPy", seconds, time.perf_counter() - begun)
             return out[:, 0] if self._info["ndim"] == 1 else out
+
+    def _parts(self) -> dict[int, tuple[Fetching, Any]]:
+        """For each rank that has some of it, how that is fetched and where it belongs."""
+        if not self._info["tiles"]:
+            fetching, starts = self._session.fetching(self._info), np.cumsum([0, *self.counts])
+            places = [place for place, count in enumerate(self.counts) if count]
+            return {p: (fetching, slice(starts[p], starts[p + 1])) for p in places}
+        tiles, parts = BlockCyclic(**self._info["tiles"]), {}
+        for place in range(len(self.counts)):
+            at = tiles.place(place)
+            if at and all(tiles.shape(place)):
+                form = {**self._info["form"], "cols": tiles.shape(place)[1]}
+                where = np.ix_(tiles.down.indices(at[0]), tiles.across.indices(at[1]))
+                parts[place] = self._session.fetching({**self._info, "form": form}), where
+        return parts
+
+    @property
+    def sealed_s(self) -> float:
+        """Seconds of the slowest rank to make its block of the rows that came."""
+        return self._sealed["slowest"]
+
+    @property
+    def sealed_mean_s(self) -> float:
+        """The same, the mean over the ranks."""
+        return self._sealed["mean"]
+
+    def note(
+        self,
+        kind: str,
+        what: str,
+        phases: Mapping[str, tuple[float, float]],
+        wall_s: float,
+        size: int,
+    ) -> None:
+        """Tells the session how long something took that this process has done with the matrix."""
+        rows, cols = self._info["shape"]
+        inputs, outputs = ((), (self.id,)) if kind == "send" else ((self.id,), ())
+        done = Operation(kind, what, "", inputs, outputs, rows, cols, size, phases, wall_s)
+        self._session.ask("note", operation=asdict(done))
+
+    def _fetched(self, what: str, seconds: list[float], wall_s: float) -> None:
+        spread = (sum(seconds) / max(len(seconds), 1), max(seconds, default=0.0))
+        self.note("fetch", what, {"fetch": spread}, wall_s, self.nbytes)
+
+    def _in_rows(self, called: str) -> None:
+        """
+        Raises:
+            FairleadError: it is in another layout.
+        """
+        if self.layout != ROWS:
+            raise fail(
+                "bridge-layout", called=called, name=self.id, layout=self.layout, wanted=ROWS
+            )
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         array = self.to_numpy()
@@ -138,16 +206,20 @@ class Matrix:
         import pyarrow as pa
 
         with self._session.explained():
+            self._in_rows("to_arrow")
             if self.nbytes > limit:
                 raise fail("bridge-limit", shape=self.shape, size=self.nbytes, limit=int(limit))
             fetching = self._session.fetching(self._info)
+
+            def fetch(place: int) -> tuple[list[Any], float]:
+                begun = time.perf_counter()
+                return list(fetching.batches(place)), time.perf_counter() - begun
+
+            begun = time.perf_counter()
             with ThreadPoolExecutor(_STREAMS) as pool:
-                places = range(len(self.counts))
-                batches = [
-                    b
-                    for part in pool.map(lambda p: list(fetching.batches(p)), places)
-                    for b in part
-                ]
+                parts = list(pool.map(fetch, range(len(self.counts))))
+            self._fetched("Arrow", [spent for _, spent in parts], time.perf_counter() - begun)
+            batches = [batch for part, _ in parts for batch in part]
         if not batches:
             return pa.table({"row": pa.array([], pa.list_(pa.from_numpy_dtype(self.dtype)))})
         return _named(pa.Table.from_batches(batches), self._info["names"])
@@ -168,6 +240,8 @@ class Matrix:
         """A Dask array with a chunk for each rank, fetched by Dask's workers."""
         from fairlead.bridge.client.dask import to_dask
 
+        with self._session.explained():
+            self._in_rows("to_dask")
         return to_dask(self._session, self._info)
 
     def to_spark(self, spark: Any) -> Any:
@@ -178,6 +252,8 @@ class Matrix:
         """
         from fairlead.bridge.client.spark import to_spark
 
+        with self._session.explained():
+            self._in_rows("to_spark")
         return to_spark(self._session, self._info, spark)
 
     def to_parquet(self, path: str, names: list[str] | None = None) -> int:

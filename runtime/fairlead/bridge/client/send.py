@@ -42,7 +42,8 @@ class SendOptions:
         name: of the matrix, by which :meth:`Session.matrices` finds it again.
         dtype: ``float32``, ``float64``, ``int32`` or ``int64``; by default what the data has.
         allow_nan: NaN is otherwise refused.
-        partitions: in how many streams; by default what the data has, or one for each rank.
+        partitions: in how many streams; by default what the data has, or one for each rank. Spark deals rows anew for
+            it, in another order; under Spark Connect it saves the query that counts partitions.
     """
 
     columns: Sequence[str] | None = None
@@ -79,6 +80,7 @@ class Source:
     size: int
     names: tuple[str, ...] = ()
     index: Any = None
+    kind: str = "NumPy"
 
 
 def send(session: Session, data: Any, **options: Any) -> Matrix:
@@ -165,7 +167,7 @@ def _sparse(matrix: Any, options: SendOptions) -> Source:
         yield (matrix.indptr[low : high + 1] - begin, matrix.indices[begin:end], values), None
 
     size = matrix.nnz * (8 + np.dtype(form.dtype).itemsize) + matrix.shape[0] * 8
-    return Source(form, matrix.shape[0], chunks, size)
+    return Source(form, matrix.shape[0], chunks, size, kind="SciPy")
 
 
 def _table(table: pa.Table, options: SendOptions) -> Source:
@@ -198,7 +200,7 @@ def _table(table: pa.Table, options: SendOptions) -> Source:
 
     kind = None if index is None else index.type
     size = table.num_rows * form.row_bytes
-    return Source(form, table.num_rows, chunks, size, named, kind)
+    return Source(form, table.num_rows, chunks, size, named, kind, "Arrow")
 
 
 def _flat(column: pa.ChunkedArray) -> pa.Array:
@@ -230,7 +232,7 @@ def _pandas(frame: Any, options: SendOptions) -> Source:
 
     kind = None if index is None else index.type
     named = tuple(map(str, names))
-    return Source(form, len(frame), chunks, len(frame) * form.row_bytes, named, kind)
+    return Source(form, len(frame), chunks, len(frame) * form.row_bytes, named, kind, "pandas")
 
 
 def _labels(frame: Any, index: str) -> Any:
@@ -257,8 +259,7 @@ def _send_here(session: Session, source: Source, options: SendOptions) -> Matrix
 
         sent = _in_parallel(session, number, one, parts)
     matrix = session.seal(number, sent, parts)
-    matrix.transfer = summed(sent, matrix.sealed_s, time.perf_counter() - begun)
-    return matrix
+    return transferred(matrix, source.kind, sent, time.perf_counter() - begun)
 
 
 def _in_parallel(
@@ -283,6 +284,18 @@ def freed_quietly(session: Session, number: str) -> None:
 
     with suppress(FairleadError):
         session.ask("free", matrix=number)
+
+
+def transferred(matrix: Matrix, kind: str, sent: Sequence[Sent], wall_s: float) -> Matrix:
+    """A matrix that has come, which knows how long that took; so does its session."""
+    made = matrix.transfer = summed(sent, matrix.sealed_s, wall_s)
+    phases = {
+        name: (made.mean[f"{name}_s"], getattr(made, f"{name}_s"))
+        for name in ("serialise", "send", "receive")
+    }
+    phases["seal"] = (matrix.sealed_mean_s, made.seal_s)
+    matrix.note("send", kind, phases, wall_s, made.bytes)
+    return matrix
 
 
 def summed(sent: Sequence[Sent], seal_s: float, wall_s: float) -> Transfer:

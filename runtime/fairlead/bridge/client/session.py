@@ -20,6 +20,7 @@ from fairlead.bridge.client.result import Result
 from fairlead.bridge.client.screen import progress_here
 from fairlead.bridge.errors import BridgeError, translated
 from fairlead.bridge.streams import Fetching, Sending, Sent
+from fairlead.bridge.timings import Operation, Timings
 from fairlead.bridge.wire import Endpoint, WireError, dial
 
 SILENT_S = 30.0  # the control says every two seconds whom it waits for
@@ -199,12 +200,36 @@ class Session:
         """The matrix of the partitions that count."""
         parts = [(s.partition, s.attempt, s.rows, s.place) for s in sent]
         answer = self.ask("seal", matrix=matrix, parts=parts, partitions=partitions)
-        return Matrix(self, answer["info"], sealed_s=answer["timing"]["slowest"])
+        return Matrix(self, answer["info"], answer["timing"])
 
     def matrices(self) -> dict[str, Matrix]:
         """The matrices of the session, by their names, or numbers where they have none."""
         made = [Matrix(self, info) for info in self.ask("list")["matrices"] if info["sealed"]]
         return {matrix.name or matrix.id: matrix for matrix in made}
+
+    def layout(
+        self,
+        matrix: Matrix,
+        to: str = "block-cyclic",
+        *,
+        block: int = 64,
+        grid: tuple[int, int] | None = None,
+        name: str = "",
+    ) -> Matrix:
+        """The same numbers in another layout, as a matrix of its own; an index column stays with the first.
+
+        Args:
+            matrix: a dense one.
+            to: ``block-cyclic``, ScaLAPACK's two-dimensional layout, or ``rows``, as many for each rank.
+            block: rows and columns of a block.
+            grid: rows and columns of ranks; as square as their number allows by default.
+        Raises:
+            BridgeError: it is sparse, does not fit, or the grid has more ranks than hold it.
+        """
+        answer = self.ask(
+            "layout", matrix=matrix.id, to=to, block=block, grid=grid and list(grid), name=name
+        )
+        return Matrix(self, answer["info"])
 
     # Functions.
 
@@ -240,6 +265,16 @@ class Session:
         return Functions(self, known[name])
 
     # The session itself.
+
+    def timings(self, mllib_s: Mapping[str, float] | None = None) -> Timings:
+        """What this client has had done, by phase, and whether it paid; printed, a line for each.
+
+        Args:
+            mllib_s: seconds that MLlib takes for a function, as you have measured them: ``{"linalg.svd": 61.5}``. Those of
+                others are estimated, and said to be.
+        """
+        answer = self.ask("timings")
+        return Timings(map(Operation.from_json, answer["operations"]), answer["cores"], mllib_s)
 
     def status(self) -> dict[str, Any]:
         """Ranks with their memory, clients, matrices."""

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import FairleadError, fail
+from fairlead.base.progress import Silent, Stage, human_bytes
 from fairlead.bridge import arrow, streams, wire
-from fairlead.bridge.arrow import Form, dense_rows
+from fairlead.bridge.arrow import Form, dense_rows, sparse_rows
 from fairlead.bridge.client.matrix import Matrix
 from fairlead.bridge.errors import translated
 from fairlead.bridge.streams import PASSING, Fetching, Sending, Sent
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from fairlead.bridge.client.session import Session
 
 _ANSWER = "partition int, attempt long, rows long, place int, bytes long, serialise_s double, send_s double, receive_s double, error string"
+_LOOK_S = 0.5
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 
 
@@ -38,7 +41,7 @@ def send_spark(session: Session, frame: Any, options: SendOptions) -> Matrix:
     Raises:
         FairleadError, WireError: a column is not numeric; a partition cannot be sent.
     """
-    from fairlead.bridge.client.send import freed_quietly, summed
+    from fairlead.bridge.client.send import freed_quietly, transferred
 
     _by_value()
     begun = time.perf_counter()
@@ -51,19 +54,43 @@ def send_spark(session: Session, frame: Any, options: SendOptions) -> Matrix:
     if options.partitions:
         chosen = chosen.repartition(options.partitions)
     try:
+        title = f"send {options.name or number}"
         with (
-            session.progress.stage(f"send {options.name or number}"),
+            session.progress.stage(title) as stage,
             _as_planned(frame.sparkSession),
+            _shown(session, number, title, stage),
         ):
-            partitions = _partitions(chosen)
+            partitions = options.partitions or _partitions(chosen)
             task = _sender(sending, options.index, partitions)
             sent = _checked(chosen.mapInArrow(task, _ANSWER).collect())
         matrix = session.seal(number, sent, partitions)
     except BaseException:
         freed_quietly(session, number)
         raise
-    matrix.transfer = summed(sent, matrix.sealed_s, time.perf_counter() - begun)
-    return matrix
+    return transferred(matrix, "Spark", sent, time.perf_counter() - begun)
+
+
+@contextmanager
+def _shown(session: Session, matrix: str, title: str, stage: Stage) -> Iterator[None]:
+    """Shows what has come to the ranks meanwhile: executors tell nobody before they have ended."""
+    if isinstance(session.progress, Silent):
+        yield
+        return
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(_LOOK_S):
+            with suppress(FairleadError):
+                come = session.ask("arriving", matrix=matrix)
+                stage.note(f"{title}: {come['rows']:,} rows, {human_bytes(come['bytes'])}")
+
+    watcher = threading.Thread(target=look, name="progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 @contextmanager
@@ -85,7 +112,7 @@ def _partitions(frame: Any) -> int:
 
     # Empty partitions have no row to be counted by.
     found = frame.select(spark_partition_id().alias("p")).groupBy().max("p").first()
-    return int(found[0]) + 1 if found and found[0] is not None else 1
+    return int(found[0]) + 1 if found and found[0] is not None else 0
 
 
 def _checked(rows: list[Any]) -> list[Sent]:
@@ -109,7 +136,9 @@ def _form(chosen: Any, names: list[str], options: SendOptions) -> tuple[Form, li
             if first is None or first[0] is None:
                 raise fail("bridge-empty", column=names[0])
             dtype = _dtype([kind[6:-1]], names) if kind.startswith("array<") else "float64"
-            return options.form(len(first[0]), dtype), []
+            # The first vector decides: of a column of both kinds, the others are turned into its.
+            sparse = hasattr(first[0], "indices")
+            return options.form(len(first[0]), dtype, sparse=sparse), []
     return options.form(len(names), _dtype([kinds[n].simpleString() for n in names], names)), names
 
 
@@ -143,7 +172,7 @@ def _sender(sending: Sending, index: str | None, partitions: int) -> Any:
         attempt = context.taskAttemptId()  # unique in the application
         error = ""
         try:
-            chunks = _chunks(batches, sending.form, index)
+            chunks = _chunks(batches, sending.form, index, partition)
             sent = sending.send(partition, partitions, attempt, chunks)
         except WireError as exc:
             if (
@@ -167,7 +196,7 @@ def _as_row(exc: WireError) -> dict[str, Any]:
     return {"id": exc.check, "fields": fields}
 
 
-def _chunks(batches: Iterator[Any], form: Form, index: str | None) -> Iterator[Any]:
+def _chunks(batches: Iterator[Any], form: Form, index: str | None, partition: int) -> Iterator[Any]:
     begin = 0
     for batch in batches:
         labels = None
@@ -175,8 +204,28 @@ def _chunks(batches: Iterator[Any], form: Form, index: str | None) -> Iterator[A
             labels = batch.column(batch.schema.get_field_index(index))
             batch = batch.drop_columns([index])
         if batch.num_rows:
-            yield dense_rows(batch, form, begin), labels
+            try:
+                rows: Any = (
+                    sparse_rows(batch.column(0), form) if form.sparse else dense_rows(batch, form)
+                )
+            except WireError as exc:
+                raise _placed(exc, begin, partition, index, labels) from None
+            yield rows, labels
         begin += batch.num_rows
+
+
+def _placed(
+    exc: WireError, begin: int, partition: int, index: str | None, labels: Any
+) -> WireError:
+    """An error about a row of a batch, which says where a user finds the row."""
+    row = exc.fields.get("row")
+    if row is None:
+        return exc
+    if labels is not None and labels[row].is_valid:
+        where = f"with {index} = {labels[row].as_py()}"
+    else:
+        where = f"{begin + row} of partition {partition}"
+    return WireError(exc.check, **{**exc.fields, "row": where})
 
 
 def to_spark(session: Session, info: Mapping[str, Any], spark: Any) -> Any:

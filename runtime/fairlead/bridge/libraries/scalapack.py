@@ -1,16 +1,22 @@
 """ScaLAPACK's factorisations of dense matrices that are large in both directions, in two-dimensional block-cyclic layout.
 
-The image needs the library: ``bridge:scalapack`` has it. A rank that fails here leaves the others waiting.
+A matrix that ``mpi.layout`` has put there already is taken as it lies. The image needs the library: ``bridge:scalapack``
+has it. A rank that fails here leaves the others waiting.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, NoReturn
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
 from fairlead.base.errors import fail
-from fairlead.bridge.library import Block, Library, Rows, Whole
+from fairlead.bridge.library import Block, Library, Rows, Tiles, Whole
+
+if TYPE_CHECKING:
+    from fairlead.bridge.layout import BlockRows
+    from fairlead.bridge.linalg.blacs import Cyclic, Grid
 
 
 def _lacks() -> list[str]:
@@ -27,18 +33,22 @@ LIBRARY = Library(
 
 @LIBRARY.function
 def matmul(
-    a: Block, b: Block, *, transpose_a: bool = False, transpose_b: bool = False, block: int = 64
+    a: Block | Tiles,
+    b: Block | Tiles,
+    *,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    block: int = 64,
 ) -> dict[str, Any]:
     """The product of two matrices or their transposes, by pdgemm: each rank moves a share of both, however large b is.
 
     Returns:
         product: dealt evenly over the ranks.
     """
-    from fairlead.bridge.layout import BlockRows, gathered_rows
+    from fairlead.bridge.layout import BlockRows
     from fairlead.bridge.linalg.blacs import blacs, call
 
-    left, _ = _local("scalapack.matmul", a, block)
-    right, _ = _local("scalapack.matmul", b, block)
+    left, right = (_given("scalapack.matmul", one, block) for one in (a, b))
     dtype = np.result_type(left.dtype, right.dtype)
     (rows, inner), (height, columns) = _turned(a, transpose_a), _turned(b, transpose_b)
     if inner != height:
@@ -46,8 +56,7 @@ def matmul(
     letters = [b"T" if turned else b"N" for turned in (transpose_a, transpose_b)]
     one, zero = np.ones(1, dtype), np.zeros(1, dtype)
     with blacs(a.comm, block) as grid:
-        first = grid.spread(left.astype(dtype, copy=False), gathered_rows(left, a.comm))
-        second = grid.spread(right.astype(dtype, copy=False), gathered_rows(right, a.comm))
+        first, second = left.on(grid, dtype), right.on(grid, dtype)
         product = grid.empty(rows, columns, dtype)
         routine = f"p{_LETTERS[dtype.itemsize]}gemm"
         call(
@@ -66,7 +75,7 @@ def matmul(
 
 
 @LIBRARY.function
-def svd(a: Block, *, k: int | None = None, block: int = 64) -> dict[str, Any]:
+def svd(a: Block | Tiles, *, k: int | None = None, block: int = 64) -> dict[str, Any]:
     """All singular triplets, or the k largest of them, by pdgesvd.
 
     Args:
@@ -77,21 +86,21 @@ def svd(a: Block, *, k: int | None = None, block: int = 64) -> dict[str, Any]:
         s: (k,).
         v: (columns, k).
     """
-    from fairlead.bridge.layout import BlockRows, gathered_rows
+    from fairlead.bridge.layout import BlockRows
     from fairlead.bridge.linalg.blacs import blacs, worked
     from fairlead.bridge.linalg.products import transposed
 
-    local, letter = _local("scalapack.svd", a, block)
-    (rows, columns), dtype, count = a.shape, local.dtype, min(a.shape)
+    given = _given("scalapack.svd", a, block)
+    (rows, columns), dtype, count = a.shape, given.dtype, min(a.shape)
     if k is not None and not 1 <= k <= count:
         size = f"the matrix is {rows} × {columns}"
         raise fail("bridge-rank", called="scalapack.svd", k=k, limit=count, size=size)
-    here = gathered_rows(local, a.comm)
+    here = given.rows
     with blacs(a.comm, block) as grid:
-        matrix = grid.spread(local, here)
+        matrix = given.on(grid)
         left, right = grid.empty(rows, count, dtype), grid.empty(count, columns, dtype)
         s = np.zeros(count, dtype)
-        info = worked(f"p{letter}gesvd", b"V", b"V", rows, columns, *matrix.words, s, *left.words, *right.words,
+        info = worked(f"p{given.letter}gesvd", b"V", b"V", rows, columns, *matrix.words, s, *left.words, *right.words,
                       dtype=dtype)  # fmt: skip
         _done("pdgesvd", info)
         u = grid.gathered(left, here)
@@ -104,7 +113,7 @@ def svd(a: Block, *, k: int | None = None, block: int = 64) -> dict[str, Any]:
 
 
 @LIBRARY.function
-def qr(a: Block, *, block: int = 64) -> dict[str, Any]:
+def qr(a: Block | Tiles, *, block: int = 64) -> dict[str, Any]:
     """The thin QR factorisation by pdgeqrf and pdorgqr; no number on the diagonal of R is negative.
 
     Returns:
@@ -114,11 +123,11 @@ def qr(a: Block, *, block: int = 64) -> dict[str, Any]:
     from fairlead.bridge.layout import BlockRows, gathered_rows, to_rows
     from fairlead.bridge.linalg.blacs import blacs, worked
 
-    local, letter = _local("scalapack.qr", a, block)
-    (rows, columns), dtype, count = a.shape, local.dtype, min(a.shape)
-    here = gathered_rows(local, a.comm)
+    given = _given("scalapack.qr", a, block)
+    (rows, columns), dtype, count = a.shape, given.dtype, min(a.shape)
+    here, letter = given.rows, given.letter
     with blacs(a.comm, block) as grid:
-        matrix = grid.spread(local, here)
+        matrix = given.on(grid)
         tau = np.zeros(max(matrix.local.shape[1], 1), dtype)
         info = worked(f"p{letter}geqrf", rows, columns, *matrix.words, tau, dtype=dtype)
         _done("pdgeqrf", info)
@@ -136,21 +145,20 @@ def qr(a: Block, *, block: int = 64) -> dict[str, Any]:
 
 
 @LIBRARY.function
-def cholesky(a: Block, *, block: int = 64) -> dict[str, Any]:
+def cholesky(a: Block | Tiles, *, block: int = 64) -> dict[str, Any]:
     """The lower triangle L of ``A = L L'`` by pdpotrf, for a symmetric, positive definite matrix.
 
     Returns:
         lower: of the rows of the matrix.
     """
-    from fairlead.bridge.layout import gathered_rows
     from fairlead.bridge.linalg.blacs import blacs, call
 
-    local, letter = _local("scalapack.cholesky", a, block)
+    given = _given("scalapack.cholesky", a, block)
     _square("scalapack.cholesky", a)
-    here = gathered_rows(local, a.comm)
+    here = given.rows
     with blacs(a.comm, block) as grid:
-        matrix, info = grid.spread(local, here), np.zeros(1, np.int32)
-        call(f"p{letter}potrf", b"L", a.shape[0], *matrix.words, info)
+        matrix, info = given.on(grid), np.zeros(1, np.int32)
+        call(f"p{given.letter}potrf", b"L", a.shape[0], *matrix.words, info)
         _done("pdpotrf", int(info[0]))
         lower = grid.gathered(matrix, here)
     return {"lower": Rows(np.tril(lower, here.offset(a.comm.rank)))}
@@ -158,41 +166,69 @@ def cholesky(a: Block, *, block: int = 64) -> dict[str, Any]:
 
 @LIBRARY.function
 def solve(
-    a: Block, b: Block, *, method: Literal["lu", "cholesky"] = "lu", block: int = 64
+    a: Block | Tiles, b: Block | Tiles, *, method: Literal["lu", "cholesky"] = "lu", block: int = 64
 ) -> dict[str, Any]:
     """The x with ``A x = B`` for a square matrix, by pdgesv, or by pdposv for a symmetric, positive definite one.
 
     Returns:
         x: of the rows of b.
     """
-    from fairlead.bridge.layout import gathered_rows
     from fairlead.bridge.linalg.blacs import blacs, call
 
-    local, letter = _local("scalapack.solve", a, block)
-    right, _ = _local("scalapack.solve", b, block)
+    left, right = (_given("scalapack.solve", one, block) for one in (a, b))
+    letter = left.letter
     _square("scalapack.solve", a)
     order, count = a.shape[0], b.shape[1]
     if b.shape[0] != order:
         _unfit("scalapack.solve", a, b, order, b.shape[0])
-    there, info = gathered_rows(right, b.comm), np.zeros(1, np.int32)
+    info = np.zeros(1, np.int32)
     with blacs(a.comm, block) as grid:
-        matrix = grid.spread(local, gathered_rows(local, a.comm))
-        side = grid.spread(right.astype(local.dtype, copy=False), there)
+        matrix, side = left.on(grid), right.on(grid, left.dtype)
         if method == "lu":
             pivots = np.zeros(matrix.local.shape[0] + block, np.int32)
             call(f"p{letter}gesv", order, count, *matrix.words, pivots, *side.words, info)
         else:
             call(f"p{letter}posv", b"L", order, count, *matrix.words, *side.words, info)
         _done("pdgesv" if method == "lu" else "pdposv", int(info[0]))
-        return {"x": Rows(grid.gathered(side, there))}
+        return {"x": Rows(grid.gathered(side, right.rows))}
 
 
-def _local(called: str, a: Block, block: int) -> tuple[Any, str]:
-    """This rank's rows in the type that they are computed in, and ScaLAPACK's letter for it."""
+@dataclass(frozen=True)
+class _Given:
+    """A matrix as a function has got it.
+
+    Attributes:
+        local: this rank's part, in the type that it is computed in.
+        rows: where rows of results lie that belong to its own.
+        tiles: None for block rows.
+    """
+
+    local: Any
+    rows: BlockRows
+    tiles: Tiles | None = None
+
+    @property
+    def dtype(self) -> np.dtype:
+        kind: np.dtype = self.local.dtype
+        return kind
+
+    @property
+    def letter(self) -> str:
+        """ScaLAPACK's for the type."""
+        return _LETTERS[self.dtype.itemsize]
+
+    def on(self, grid: Grid, dtype: Any = None) -> Cyclic:
+        """A copy over a grid, which routines may overwrite."""
+        local = self.local.astype(dtype or self.dtype, copy=False)
+        return grid.taken(local, self.tiles.layout) if self.tiles else grid.spread(local, self.rows)
+
+
+def _given(called: str, a: Block | Tiles, block: int) -> _Given:
+    from fairlead.bridge.layout import BlockRows, gathered_rows
     from fairlead.bridge.linalg.blacs import library
-    from fairlead.bridge.linalg.matrix import Matrix
+    from fairlead.bridge.linalg.matrix import Matrix, real
 
-    if a.sparse:
+    if isinstance(a, Block) and a.sparse:
         size, remedy = (
             f"{a.shape[0]} × {a.shape[1]}",
             "call the library slepc, which keeps it sparse",
@@ -201,20 +237,23 @@ def _local(called: str, a: Block, block: int) -> tuple[Any, str]:
     if block < 1:
         raise fail("bridge-value", called=called, name="block", value=block, least=1)
     library()
+    if isinstance(a, Tiles):
+        local = a.local.astype(real(a.local.dtype), copy=False)
+        return _Given(local, BlockRows.even(a.shape[0], a.comm.size), a)
     local = Matrix(a).local
-    return local, _LETTERS[local.dtype.itemsize]
+    return _Given(local, gathered_rows(local, a.comm))
 
 
-def _turned(a: Block, transposed: bool) -> tuple[int, int]:
+def _turned(a: Block | Tiles, transposed: bool) -> tuple[int, int]:
     return (a.shape[1], a.shape[0]) if transposed else a.shape
 
 
-def _unfit(called: str, a: Block, b: Block, inner: int, rows: int) -> NoReturn:
+def _unfit(called: str, a: Block | Tiles, b: Block | Tiles, inner: int, rows: int) -> NoReturn:
     sizes = [f"{block.shape[0]} × {block.shape[1]}" for block in (a, b)]
     raise fail("bridge-shapes", called=called, a=sizes[0], b=sizes[1], inner=inner, rows=rows)
 
 
-def _square(called: str, a: Block) -> None:
+def _square(called: str, a: Block | Tiles) -> None:
     if a.shape[0] != a.shape[1]:
         raise fail("bridge-square", called=called, rows=a.shape[0], columns=a.shape[1])
 

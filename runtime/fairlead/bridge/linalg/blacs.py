@@ -120,6 +120,14 @@ class Grid:
         layout = self._shaped(rows.rows, local.shape[1])
         return self._described(layout, to_cyclic(local, rows, layout, self.comm))
 
+    def taken(self, local: Any, layout: BlockCyclic) -> Cyclic:
+        """A matrix that lies over a grid already, copied; a grid of other blocks is left first."""
+        mine = self._shaped(layout.rows, layout.columns)
+        if layout != mine:
+            even = BlockRows.even(layout.rows, self.comm.size)
+            return self.spread(from_cyclic(local, layout, even, self.comm), even)
+        return self._described(mine, local.copy(order="F"))
+
     def _described(self, layout: BlockCyclic, local: Any) -> Cyclic:
         descriptor, info = np.zeros(9, np.int32), np.zeros(1, np.int32)
         height = max(local.shape[0], 1)

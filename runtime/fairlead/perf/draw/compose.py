@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fairlead import __version__
 from fairlead.base.comm_waits import TeamWaits
 from fairlead.base.errors import Finding, Severity
+from fairlead.bridge.timings import Operation, Timings
 from fairlead.ml.train.result import TrainResult
 from fairlead.perf.measure.processors import machine_facts
 from fairlead.proof.verdict import Proof
@@ -120,6 +121,22 @@ class CommandRun:
 
 
 @dataclass(frozen=True)
+class BridgeUse:
+    """What clients have done in a session of the bridge.
+
+    Attributes:
+        cores: of all ranks.
+        paid: for each run that MLlib could do, whether sending its matrix paid.
+        estimates: what MLlib's times are estimated from.
+    """
+
+    cores: int
+    operations: tuple[Operation, ...]
+    paid: tuple[str, ...] = ()
+    estimates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Report:
     """One run.
 
@@ -131,6 +148,7 @@ class Report:
         findings: of every stage; an error makes the verdict a failure.
         training: of a bundled model.
         run: of any other command.
+        bridge: what clients have done, where it is a session of the bridge.
     """
 
     title: str
@@ -144,6 +162,7 @@ class Report:
     findings: tuple[Finding, ...] = ()
     training: TrainResult | None = None
     run: CommandRun | None = None
+    bridge: BridgeUse | None = None
 
 
 def compose(
@@ -185,6 +204,13 @@ def compose(
         training=training,
         run=run,
     )
+
+
+def bridge_use(done: Timings) -> BridgeUse:
+    """The same for a report."""
+    paid = done.paid
+    sources = sorted({f"{one.called}: {one.source}" for one in paid if one.source})
+    return BridgeUse(done.cores, done.operations, tuple(map(str, paid)), tuple(sources))
 
 
 def _proof(proof: Proof) -> tuple[ProofRow, ...]:

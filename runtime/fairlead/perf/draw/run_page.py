@@ -14,6 +14,7 @@ from fairlead.base.comm_waits import TeamWaits
 from fairlead.base.errors import Severity
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import to_json
+from fairlead.bridge.timings import PHASES
 from fairlead.ml.task import Gate
 from fairlead.ml.train.model import LossPoint
 from fairlead.ml.train.result import TrainResult, score_name
@@ -92,8 +93,12 @@ def render(report: Report) -> str:
     rows = sorted(report.proof, key=lambda row: (row.planned_ok, row.rank))
     ends = sorted(run.ends, key=lambda end: (end.code == 0, end.how == ENDED)) if run else []
     numbers = _numbers(training) if training else _run_numbers(report, run) if run else ()
+    done = report.bridge.operations if report.bridge else ()
     return page(
         "run",
+        operations=done[-_ROWS_SHOWN:],
+        operations_hidden=len(done[:-_ROWS_SHOWN]),
+        phases=[name for name in PHASES if any(name in one.phases for one in done)],
         report=report,
         verdict=judge(report),
         figures=figures(training) if training else (),

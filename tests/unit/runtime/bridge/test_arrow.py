@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from fairlead.bridge import arrow
-from fairlead.bridge.arrow import DTYPES, Form, Rows, common_dtype, dense_rows, pieces, without_nan
+from fairlead.bridge.arrow import (
+    DTYPES,
+    Form,
+    Rows,
+    common_dtype,
+    dense_rows,
+    pieces,
+    sparse_rows,
+    without_nan,
+)
 from fairlead.bridge.store import Budget, Store
 from fairlead.bridge.streams import densified
 from fairlead.bridge.wire import END, Connection, WireError
@@ -151,17 +160,21 @@ def batch(**columns) -> pa.RecordBatch:
     )
 
 
+def vectors(*rows: list[float] | tuple[int, dict[int, float]]) -> pa.Array:
+    """As Spark's are: dense from their values, sparse from a size and some values."""
+    made = [
+        {"type": 1, "size": None, "indices": None, "values": row} if isinstance(row, list)
+        else {"type": 0, "size": row[0], "indices": list(row[1]), "values": list(row[1].values())}
+        for row in rows
+    ]  # fmt: skip
+    lists = [("indices", pa.list_(pa.int32())), ("values", pa.list_(pa.float64()))]
+    return pa.array(made, pa.struct([("type", pa.int8()), ("size", pa.int32()), *lists]))
+
+
 def test_columns_lists_and_vectors_are_rows() -> None:
     form = Form(2, "float64")
     expected = [[1.0, 4.0], [2.0, 5.0], [3.0, 6.0]]
-    vector = pa.array(
-        [
-            {"type": 1, "size": None, "indices": None, "values": [1.0, 4.0]},
-            {"type": 0, "size": 2, "indices": [0, 1], "values": [2.0, 5.0]},
-            {"type": 1, "size": None, "indices": None, "values": [3.0, 6.0]},
-        ],
-        pa.struct([("type", pa.int8()), ("size", pa.int32()), ("indices", pa.list_(pa.int32())), ("values", pa.list_(pa.float64()))]),
-    )  # fmt: skip
+    vector = vectors([1.0, 4.0], (2, {0: 2.0, 1: 5.0}), [3.0, 6.0])
     lists = [pa.array(expected, kind(pa.float64())) for kind in (pa.list_, pa.large_list)]
     lists.append(pa.array(expected, pa.list_(pa.float64(), 2)))
     for one in (
@@ -182,12 +195,43 @@ def test_columns_lists_and_vectors_are_rows() -> None:
         (batch(a=[1.0, 2.0], b=[1.0, np.nan]), "bridge-nan", {"row": 11, "column": 1}),
         (batch(r=pa.array([[1.0, 2.0], [3.0]])), "bridge-ragged", {"row": 11, "length": 1}),
         (batch(a=[1.0]), "bridge-ragged", {"length": 1}),
+        (batch(v=vectors([1.0, 2.0], (3, {0: 1.0}))), "bridge-ragged", {"row": 11, "length": 3}),
         (batch(r=pa.array([["x", "y"]])), "bridge-column-type", {"kind": "string"}),
     ],
 )
 def test_what_is_no_matrix_is_refused_with_its_place(table, check: str, words: dict) -> None:
     with pytest.raises(WireError) as caught:
         dense_rows(table, Form(2, "float64"), begin=10)
+    assert caught.value.check == check
+    assert {key: caught.value.fields[key] for key in words} == words
+
+
+@given(st.lists(st.lists(st.sampled_from([0.0, 1.5, -2.0]), min_size=4, max_size=4)), st.data())
+def test_vectors_of_both_kinds_are_csr(rows: list[list[float]], data: st.DataObject) -> None:
+    mixed = [
+        row if data.draw(st.booleans()) else (4, {i: x for i, x in enumerate(row) if x})
+        for row in rows
+    ]
+    begin = data.draw(st.integers(0, len(rows)))
+    form = Form(4, "float32", sparse=True)
+    indptr, indices, values = sparse_rows(vectors(*mixed).slice(begin), form)
+    made = sparse.csr_array((values, indices, indptr), shape=(len(rows) - begin, 4))
+    assert made.toarray().tolist() == rows[begin:] and values.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("column", "check", "words"),
+    [
+        (vectors((3, {1: 1.0}), (4, {})), "bridge-ragged", {"row": 1, "length": 4, "cols": 3}),
+        (vectors((3, {}), [1.0]), "bridge-ragged", {"row": 1, "length": 1}),
+        (vectors((3, {}), (3, {0: 1.0, 2: np.nan})), "bridge-nan", {"row": 1, "column": 2}),
+        (vectors([0.0, 1.0, np.nan], (3, {})), "bridge-nan", {"row": 0, "column": 2}),
+        (pa.concat_arrays([vectors((3, {})), pa.nulls(1, vectors().type)]), "bridge-null", {"row": 1}),
+    ],
+)  # fmt: skip
+def test_vectors_that_are_no_rows_are_refused_with_their_place(column, check, words) -> None:
+    with pytest.raises(WireError) as caught:
+        sparse_rows(column, Form(3, "float64", sparse=True))
     assert caught.value.check == check
     assert {key: caught.value.fields[key] for key in words} == words
 

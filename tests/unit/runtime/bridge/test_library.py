@@ -8,7 +8,7 @@ import pytest
 from tests.support import distribution
 
 from fairlead.base.errors import FairleadError
-from fairlead.bridge.library import Block, Library, declared, described
+from fairlead.bridge.library import Block, Library, Tiles, declared, described
 
 LIBRARY = Library("tried", "Functions of this test")
 
@@ -28,6 +28,17 @@ def test_the_signature_is_what_callers_are_held_to() -> None:
     made = function.checked("tried", {"k": 3, "tol": 1})
     assert made == {"k": 3, "tol": 1.0, "method": "x", "name": None, "exact": False}
     assert isinstance(made["tol"], float)
+
+
+def test_annotations_say_which_layouts_a_matrix_may_have() -> None:
+    def either(
+        a: Block | Tiles, b: Tiles, c: Block | None = None, d: Tiles | None = None, e=None
+    ) -> dict:
+        return {}
+
+    rows, cyclic = frozenset({"rows"}), frozenset({"block-cyclic"})
+    expected = {"a": rows | cyclic, "b": cyclic, "c": rows, "d": cyclic, "e": rows}
+    assert declared(either).layouts == expected
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,23 @@ def test_a_stream_that_is_cut_leaves_nothing() -> None:
         store.seal("m1", FORM, [(0, 0, 1)])
 
 
+def test_what_has_come_is_counted_until_the_matrix_is_sealed() -> None:
+    seen = []
+
+    def slow():
+        yield piece((1, 2), (3, 4))
+        seen.append(store.arriving())
+        yield piece((5, 6))
+
+    store = made()
+    store.receive("m1", 0, 0, slow())
+    store.receive("m2", 3, 1, [piece((1, 2))])
+    assert seen == [{"m1": (2, 32)}]
+    assert store.arriving() == {"m1": (3, 48), "m2": (1, 16)}
+    store.seal("m1", FORM, [(0, 0, 3)])
+    assert store.arriving() == {"m2": (1, 16)}
+
+
 def test_a_repeated_attempt_takes_the_place_of_the_first() -> None:
     store = made()
     store.receive("m1", 0, 0, [piece((1, 2))])
@@ -97,6 +114,23 @@ def test_an_attempt_that_is_still_arriving_when_the_matrix_is_sealed_leaves_noth
         store.receive("m1", 0, 8, slow())
     with pytest.raises(FairleadError, match="takes no more rows"):
         store.receive("m1", 0, 9, [piece((1, 2))])
+    assert store.budget.used == 16 and store.get("m1").local.tolist() == [[1, 2]]
+
+
+def test_a_matrix_that_is_sealed_while_a_last_piece_is_kept_leaves_nothing() -> None:
+    class Late(Budget):
+        def take(self, number: int) -> None:
+            super().take(number)
+            if sealing:
+                sealing.pop()
+                store.seal("m1", FORM, [(0, 7, 1)])
+
+    sealing: list[bool] = []
+    store = Store(Late(1 << 20, "rank 1 on n1"))
+    store.receive("m1", 0, 7, [piece((1, 2))])
+    sealing.append(True)
+    with pytest.raises(FairleadError, match="takes no more rows"):
+        store.receive("m1", 0, 8, [piece((5, 6), (7, 8))])
     assert store.budget.used == 16 and store.get("m1").local.tolist() == [[1, 2]]
 
 

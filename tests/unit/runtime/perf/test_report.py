@@ -16,6 +16,7 @@ from fairlead.base.comm_waits import TeamWaits
 from fairlead.base.errors import Finding, Severity
 from fairlead.base.serde import from_json, to_json
 from fairlead.base.text import plain
+from fairlead.bridge.timings import Operation, Timings
 from fairlead.ml.train.model import (
     Evaluation,
     LossPoint,
@@ -33,6 +34,7 @@ from fairlead.perf.draw.compose import (
     ProofRow,
     RankEnd,
     Report,
+    bridge_use,
 )
 from fairlead.perf.draw.run_page import judge, render, write_report
 
@@ -314,8 +316,36 @@ def test_page_of_a_command_without_proof_claims_none():
     assert "Launched as" not in render(report)
 
 
+def session(*operations, mllib_s=None):
+    return own_run(bridge=bridge_use(Timings(operations, 4, mllib_s)))
+
+
+def test_page_of_a_bridge_session_has_what_was_done_and_whether_it_paid():
+    send = Operation("send", "Spark", "me", (), ("m1",), 80_000, 1_000, 640_000_000,
+                     {"send": (1.0, 1.5), "serialise": (0.2, 0.3)}, 2.0)  # fmt: skip
+    svd = Operation(
+        "run", "linalg.svd", "me", ("m1",), (), 80_000, 1_000, 0, {"compute": (1.0, 1.1)}, 1.2
+    )
+    page = render(session(send, svd))
+    parsed(page)
+    body = " ".join(re.sub(r"<[^>]+>", " ", page[page.index("Bridge: what") :]).split())
+    wanted = ["an estimated 30.8 s of MLlib, 9.6 times as long: the transfer paid", "Estimate of linalg.svd: 61.5 s",
+              "serialise send compute", "send Spark me 80,000 × 1,000 640 MB", "linalg.svd me"]  # fmt: skip
+    places = [body.index(words) for words in wanted]
+    assert places == sorted(places)
+    measured = render(session(send, svd, mllib_s={"linalg.svd": 3.0}))
+    assert "did not pay" in measured and "Estimate of" not in measured
+    many = render(session(*[svd] * 70))
+    assert "6 earlier operations are in report.json" in many
+    assert "No client sent anything" in render(session())
+    assert "Bridge: what" not in render(own_run())
+
+
 def test_json_of_ones_own_command_keeps_to_the_published_schema(tmp_path):
-    for report in (own_run(), example(), own_run(proof=())):
+    done = Operation(
+        "fetch", "NumPy", "me", ("m1",), (), 2, 3, 48, {"fetch": (0.1, 0.2)}, 0.3, 1, {"k": "2"}
+    )
+    for report in (own_run(), example(), own_run(proof=()), session(done), session()):
         _, data = write_report(tmp_path, report)
         assert list(mistakes(answers.schema(), json.loads(data.read_text()))) == []
 
@@ -351,6 +381,7 @@ def saying(text):
         "title": text, "repeat": (text,), "findings": (finding,), "proof": (proof,),
         "plan": (PlanRow(text, text, text, text),), "environment": (Fact(text, text),),
         "digests": (Fact(text, text),),
+        "bridge": bridge_use(Timings([Operation(text, text, text, wall_s=1.0)], 1)),
     }  # fmt: skip
     return example(training=None, run=run, **same), example(training=training, **same)
 

@@ -1,0 +1,217 @@
+"""What clients have done in a session, by phase, and whether sending has paid."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairlead.bridge.settings import OPERATIONS, SERVER
+
+PHASES = ("serialise", "send", "receive", "seal", "read", "redistribute", "compute", "write", "fetch")  # fmt: skip
+MLLIB_COLUMNS = 65_535  # more, and its Gramian refuses
+_MOST = 1000  # operations that a report shows
+_TRANSFERS = ("send", "read", "layout")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Something that a client has had done.
+
+    Attributes:
+        kind: ``send``, ``read``, ``layout``, ``run``, ``fetch`` or ``write``.
+        what: the function, the kind of data, or the path.
+        inputs, outputs: numbers of matrices.
+        rows, cols: of the first matrix.
+        phases: seconds, as mean and slowest over partitions or ranks.
+        rank: the slowest in computing; -1 where that is not known.
+        params: of a function, as text.
+    """
+
+    kind: str
+    what: str
+    client: str
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    rows: int = 0
+    cols: int = 0
+    bytes: int = 0
+    phases: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    wall_s: float = 0.0
+    rank: int = -1
+    params: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Operation:
+        lists = {name: tuple(values.get(name, ())) for name in ("inputs", "outputs")}
+        phases = {name: (float(m), float(s)) for name, (m, s) in values.get("phases", {}).items()}
+        return cls(**{**values, **lists, "phases": phases})
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind} {self.what}".removeprefix("run ").strip()
+
+
+@dataclass(frozen=True)
+class Mllib:
+    """How long MLlib takes for a function, estimated from one measurement.
+
+    Attributes:
+        seconds: measured, in the image ``analytics`` on ``cores`` cores, for a cached table of ``rows`` × ``cols``, k = 20.
+        power: of the number of columns, by which it grows; that of rows is 1.
+        least: values of a table below which nothing is estimated: Spark's time for each job rules there.
+    """
+
+    seconds: float
+    rows: int
+    cols: int
+    power: int
+    cores: int = 2
+    least: int = 10_000_000
+
+    def estimate(self, rows: int, cols: int, cores: int) -> float | None:
+        """Seconds; None where that cannot be said."""
+        if rows * cols < self.least:
+            return None
+        scale = rows / self.rows * (cols / self.cols) ** self.power
+        return self.seconds * scale * self.cores / max(cores, 1)
+
+    @property
+    def source(self) -> str:
+        grows = "rows × columns" if self.power == 1 else f"rows × columns^{self.power}"
+        return f"{self.seconds:g} s measured for {self.rows:,} × {self.cols:,}, k = 20, on {self.cores} cores, scaled by {grows} and cores"
+
+
+# By function. MLlib's SVD passes over the table for each step of ARPACK, its PCA makes the covariance of all columns.
+MLLIB = {
+    "linalg.svd": Mllib(61.5, 80_000, 1_000, 1),
+}
+
+
+@dataclass(frozen=True)
+class Paid:
+    """A run of a function against MLlib.
+
+    Attributes:
+        mllib_s: seconds of MLlib; None where it refuses.
+        source: where an estimate comes from; "" for a measurement.
+    """
+
+    called: str
+    bytes: int
+    transfer_s: float
+    compute_s: float
+    fetch_s: float
+    mllib_s: float | None
+    source: str
+
+    @property
+    def total_s(self) -> float:
+        return self.transfer_s + self.compute_s + self.fetch_s
+
+    def __str__(self) -> str:
+        ours = (
+            f"{self.called}: {self.total_s:.2f} s (transfer {self.transfer_s:.2f} + compute {self.compute_s:.2f} + "
+            f"fetch {self.fetch_s:.2f})"
+        )
+        if self.mllib_s is None:
+            return f"{ours}; MLlib refuses more than {MLLIB_COLUMNS:,} columns"
+        left = self.mllib_s - self.compute_s - self.fetch_s
+        how = f"an estimated {self.mllib_s:.3g} s" if self.source else f"{self.mllib_s:.3g} s"
+        verdict = "the transfer paid" if self.transfer_s < left else "the transfer did not pay"
+        text = f"{ours} against {how} of MLlib, {self.mllib_s / self.total_s:.2g} times as long: {verdict}"
+        if left <= 0:
+            return f"{text}; computing alone takes longer than MLlib"
+        return f"{text}; break-even at {_rate(self.bytes, left)}, here {_rate(self.bytes, self.transfer_s)}"
+
+
+def _rate(size: int, seconds: float) -> str:
+    rate = size / max(seconds, 1e-9)
+    return f"{rate / 1e9:.2g} GB/s" if rate >= 1e8 else f"{rate / 1e6:.2g} MB/s"
+
+
+class Timings:
+    """The operations of a session; as text, a table of their phases and a line for each run that MLlib could do.
+
+    Attributes:
+        cores: of all ranks; estimates are for as many.
+        mllib_s: measured seconds of MLlib by function; estimates stand in for those that are not there.
+    """
+
+    def __init__(
+        self,
+        operations: Iterable[Operation],
+        cores: int,
+        mllib_s: Mapping[str, float] | None = None,
+    ):
+        self.operations = tuple(operations)
+        self.cores, self.mllib_s = cores, dict(mllib_s or {})
+
+    @property
+    def paid(self) -> list[Paid]:
+        """For each run of a function that MLlib has, whether sending its matrices paid."""
+        runs = [one for one in self.operations if one.kind == "run"]
+        return [paid for run in runs if (paid := self._paid(run)) is not None]
+
+    def _paid(self, run: Operation) -> Paid | None:
+        seconds, source = self.mllib_s.get(run.what), ""
+        known = MLLIB.get(run.what)
+        if seconds is None and known is None:
+            return None
+        refuses = run.cols > MLLIB_COLUMNS
+        if seconds is None and known and not refuses:
+            seconds, source = known.estimate(run.rows, run.cols, self.cores), known.source
+            if seconds is None:
+                return None
+        transfers = self._transfers(run.inputs)
+        fetches = [
+            one
+            for one in self.operations
+            if one.kind == "fetch" and set(one.inputs) & set(run.outputs)
+        ]
+        size = sum(one.bytes for one in transfers if one.kind != "layout")
+        times = [sum(one.wall_s for one in part) for part in (transfers, [run], fetches)]
+        return Paid(run.what, size, times[0], times[1], times[2], seconds, source)
+
+    def _transfers(self, matrices: Sequence[str]) -> list[Operation]:
+        """What brought these matrices where they are."""
+        made = {number: one for one in self.operations for number in one.outputs}
+        found, wanted = [], list(matrices)
+        while wanted:
+            one = made.pop(wanted.pop(), None)
+            if one and one.kind in _TRANSFERS:
+                found.append(one)
+                wanted += one.inputs
+        return found
+
+    def __str__(self) -> str:
+        lines = [_line(one) for one in self.operations]
+        paid = self.paid
+        lines += [str(one) for one in paid]
+        sources = {f"{one.called}: {one.source}" for one in paid if one.source}
+        lines += [f"estimate of {source}" for source in sorted(sources)]
+        return "\n".join(lines) or "nothing was sent or computed"
+
+
+def _line(one: Operation) -> str:
+    size = f", {one.rows:,} × {one.cols:,}" if one.rows or one.cols else ""
+    amount = f", {one.bytes / 1e6:,.1f} MB" if one.bytes else ""
+    parts = [
+        f"{name} {one.phases[name][0]:.2f}/{one.phases[name][1]:.2f}"
+        for name in PHASES
+        if name in one.phases
+    ]
+    slow = f", slowest rank {one.rank}" if one.rank >= 0 else ""
+    return (
+        f"{one.title}{size}{amount}: {one.wall_s:.2f} s; {', '.join(parts)} (mean/slowest s{slow})"
+    )
+
+
+def done_in(session: Path) -> Timings:
+    """What was done in a session, from its folder."""
+    file, server = session / OPERATIONS, json.loads((session / SERVER).read_text("utf-8"))
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
+    done = (Operation.from_json(json.loads(line)) for line in lines[-_MOST:])
+    return Timings(done, int(server.get("cores") or server["ranks"]))
