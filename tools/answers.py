@@ -44,6 +44,7 @@ from fairlead.site.nccl import Variable
 from fairlead.swap.model import Bind, Line, Staging
 from fairlead.transfer.model import Moved
 from fairlead.transfer.place import Place
+from fairlead.tune.result import TuneResult
 from fairlead_build.build import StageState
 from fairlead_build.check import CheckResult
 from fairlead_build.diff import Difference, FileChange
@@ -218,6 +219,7 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
     "verify": {"image": str, "signature": _SIGNATURE},
     "train": ({"report": str, "page": str, "proof": Proof, "result": TrainResult}, _DRY_RUN),
     "bench-collectives": _of(CollectivesBench),
+    "tune": ({"page": str, "report": str, "best_file": str, "result": TuneResult}, _DRY_RUN),
     "bench-collectives-plan": {"plans": [_PREPARED], "steps": [str], "dry_run": bool},
     "validate": ({"headline": str, **_of(Validation), **_WRITTEN}, _DRY_RUN),
     "project": {

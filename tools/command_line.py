@@ -32,6 +32,7 @@ SEE = {
     "shell": "../howto/swap.md#a-shell",
     "script": "../howto/schedulers.md#a-job-script",
     "train": "../howto/models.md",
+    "tune": "../howto/tune.md",
     "bench collectives": "../howto/benchmarks.md",
     "validate": "../howto/validation.md",
     "project": "../explanation/projection.md",

@@ -638,6 +638,7 @@ _OWN_JSON = {
     "runtime/fairlead/ml/train/events.py": "this run's ranks; a loss may be NaN",
     "runtime/fairlead/ml/train/host.py": "this run's ranks",
     "runtime/fairlead/ml/train/worker.py": "the host of this run",
+    "runtime/fairlead/tune/reporting.py": "this trial's tuner",
     "runtime/fairlead/mpi/host.py": "the cache",
     "runtime/fairlead/perf/measure/native.py": "a child's answer",
     "runtime/fairlead/perf/measure/program.py": "this run's ranks",

@@ -51,6 +51,8 @@ LINES = {
     "shell": "--dry-run {image}",
     "script": "-n 2 --scheduler slurm {image} -- true",
     "train": "hepcnn -n 2 --image {image} -o {folder}/report",
+    "tune": "{checkout}/examples/tune/train.py --space {checkout}/examples/tune/space.toml --trials 2 --image {image}"
+    " -o {folder}/tune",
     "bridge serve": "-n 2 {image}",
     "bridge status": "",
     "bridge libraries": "",

@@ -51,6 +51,7 @@ SECTIONS = {
         "shell": "Open a shell in an image, on the host's MPI.",
         "script": "Write a job script for Slurm, PBS, LSF, Flux or Cobalt.",
         "train": "Train a bundled model data-parallel, and write a report.",
+        "tune": "Search for the best parameters of a training.",
         "bridge": "Send tables of Spark, Dask and pandas to MPI ranks.",
         "bench": "Benchmark messages with plain MPI and fairlead.comm.",
         "validate": "Check that this machine is as fast as it should be.",
@@ -71,7 +72,7 @@ exit code of the first rank that failed.
 
 # Extras in the order in which they are proposed where several install a package, and packages that are imported by
 # another name than they are installed by.
-_EXTRAS = ("sign", "build", "report", "data", "bridge", "setup", "ranks", "models")
+_EXTRAS = ("sign", "build", "report", "data", "bridge", "tune", "setup", "ranks", "models")
 _PACKAGES = {"PIL": "pillow", "elftools": "pyelftools", "yaml": "pyyaml"}
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fairlead.base.errors import ExitCode, FairleadError, Severity, fail
 from fairlead.base.paths import cache_dir
-from fairlead.cli import names, node_trial, options, show
+from fairlead.cli import names, node_trial, options, repeat, show
 from fairlead.cli.declare import (
     FILE_HERE,
     FOLDER,
@@ -46,6 +46,7 @@ Examples:
   fairlead train resnet50 -n 2 --precision mixed_bfloat16
   fairlead train cosmoflow -n 2 --data /scratch/universes --checkpoint 300
   fairlead train cosmoflow -n 2 --data /scratch/universes --resume
+  fairlead train --from fairlead-tune/best.toml
   fairlead train --auto train.py -n 4
   fairlead train --auto train.py -n 4 --image pytorch -- --epochs 3
   fairlead train --auto train.py -n 4 -o report --label
@@ -72,6 +73,11 @@ class Wanted:
         " follow `--`.",
         type=FILE_HERE,
     )
+    kept: Path | None = option(
+        "--from FILE",
+        "Instead of MODEL: repeat a trial of `fairlead tune`, by its best.toml.",
+        type=FILE_HERE,
+    )
     ranks: int | None = option(
         "-n -np --ranks", "Ranks to train on.  [default: 2, or what -N and --ranks-per-node give]"
     )
@@ -79,7 +85,11 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainFlags:
-    """The options of ``fairlead train`` that no other group of options holds."""
+    """The options of ``fairlead train`` that no other group of options holds.
+
+    Attributes:
+        parameters: that a search has chosen.
+    """
 
     data: Path | None = option(
         "--data",
@@ -135,6 +145,7 @@ class TrainFlags:
     timeline_file: str = options.TIMELINE
     dry_run: bool = option("--dry-run", "Print what would be done, and launch nothing.")
     as_json: bool = JSON
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 class _TrainCommand(click.Command):
@@ -170,6 +181,13 @@ def train(
     With --auto, an unmodified serial script is launched: its data are split among the ranks, gradients
     are averaged, and rank 0 writes the models. Data that cannot be split are refused. -o asks for a report.
     """
+    if wanted.kept is not None:
+        kept = repeat.read(wanted.kept, bool(wanted.model or wanted.auto))
+        if kept.target.script:
+            return repeat.run_script(kept, wanted.kept)
+        image = repeat.image_of(kept, wanted.kept)
+        wanted = replace(wanted, model=kept.target.model, ranks=wanted.ranks or kept.launch.ranks)
+        planning, flags = repeat.planning_of(kept, planning), repeat.flags_of(kept, flags)
     words, ranks = tuple(filter(None, [wanted.model, *wanted.arguments])), wanted.ranks
     if ranks is None and not (asked.nodes or asked.per_node or asked.hosts):
         ranks = DEFAULT_RANKS
@@ -179,7 +197,7 @@ def train(
     from fairlead.perf.draw.pages import require_tools
 
     context = click.get_current_context()
-    if flags.backend == "torch" and not options.is_given(context, "image"):
+    if flags.backend == "torch" and not (wanted.kept or options.is_given(context, "image")):
         image = _IMAGES[flags.backend]
     task = registry.find(" ".join(words))
     output = flags.output.absolute()
@@ -193,7 +211,7 @@ def train(
         variables=variables,
     )
     prepared, ranks, bars = ready.prepared, ready.shape.ranks, ready.progress
-    _check_image(prepared, image, flags.backend, generates=flags.data is None)
+    check_image(prepared, image, flags.backend, generates=flags.data is None)
     require_tools()
     from fairlead.ml.train.host import train as train_model
     from fairlead.ml.train.session_runner import runner
@@ -241,7 +259,7 @@ def _run_script(script: Path, words: tuple[str, ...], ranks: int | None, image: 
 
     context = click.get_current_context()
     asked = image if options.is_given(context, "image") else ""
-    image = script_image.choose(script, asked, _wheels_of, names.images)
+    image = script_image.choose(script, asked, wheels_of, names.images)
     own = {"model", "arguments", "auto", "ranks", "image"}
     of_run = {parameter.name for parameter in run.params}
     for parameter in context.command.params:
@@ -268,7 +286,7 @@ def _may_recover(failure: FairleadError) -> bool:
     return check in _OF_NODES or check.startswith("comm-") or failure.code is ExitCode.WATCHDOG
 
 
-def _wheels_of(image: str) -> Mapping[str, str] | None:
+def wheels_of(image: str) -> Mapping[str, str] | None:
     """Its Python packages; None where there is no such image, which the launch itself reports."""
     try:
         return open_image(image).packages.get("wheel", {})
@@ -280,14 +298,14 @@ def _settings(
     flags: TrainFlags, model: str, ranks: int, output: Path, restarts: int
 ) -> TrainOptions:
     """How the model is trained: fields with the name of a flag have its value."""
-    from fairlead.ml.train.model import TrainOptions
+    from fairlead.ml.train.model import TrainOptions, tuned
 
     same = vars(flags).keys() & {field.name for field in fields(TrainOptions)}
     asked = {name: getattr(flags, name) for name in same}
     asked["every_seconds"] = flags.every_seconds or (math.inf if flags.every_steps else 600.0)
     needed = flags.resume or restarts > 0 or bool(flags.requeue)
     checkpoints = flags.every_seconds or flags.every_steps or needed
-    return TrainOptions(
+    made = TrainOptions(
         run_dir=output / "run",
         model=model,
         ranks=ranks,
@@ -297,6 +315,7 @@ def _settings(
         checkpoints=output / "checkpoints" if checkpoints else None,
         **asked,
     )
+    return tuned(made, flags.parameters)
 
 
 def _show(result: TrainResult, proof: Proof, page: Path, document: Path, flags: TrainFlags) -> None:
@@ -312,12 +331,13 @@ def _show(result: TrainResult, proof: Proof, page: Path, document: Path, flags: 
 
 def _repeat(context: click.Context, image: str) -> tuple[str, ...]:
     """The commands that repeat this run, with exactly the options on this command line."""
-    words = ["fairlead", "train", str(context.params["model"]), *options.given(context)]
+    model = [context.params["model"]] if context.params["model"] else []
+    words = ["fairlead", "train", *model, *options.given(context)]
     built = () if Path(image).exists() else (f"fairlead build {image}",)
     return (*built, shlex.join(words))
 
 
-def _check_image(prepared: Prepared, image: str, backend: str, *, generates: bool) -> None:
+def check_image(prepared: Prepared, image: str, backend: str, *, generates: bool) -> None:
     """Check that the image holds what the ranks import, where its record lists packages.
 
     Args:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,7 @@ class Recipe:
         l2: weight of half the squares of all weights except normalisation's, added to the loss.
         augment: transforms a batch of inputs into an equivalent one: ``augment(rng, inputs)``.
         together: the ranks share a batch; otherwise each has its own.
+        structure: parts of the network that differ from the published one, by name: those of ``Task.structure``.
     """
 
     optimizer: Callable[[Course], Any]
@@ -97,6 +99,7 @@ class Recipe:
     l2: float = 0.0
     augment: Augment | None = None
     together: bool = False
+    structure: Mapping[str, Any] = field(default_factory=dict)
 
     def each(self, ranks: int) -> int:
         """Samples of one of ``ranks`` in a step; at least one, of which a published batch of 8 had none on 9 ranks."""
@@ -125,6 +128,7 @@ class Task:
         sample: what one is called.
         validated: `fairlead validate` trains it unless other models are named.
         position: in lists; models of other packages come last.
+        structure: names of what ``build`` can make otherwise than published, for :mod:`fairlead.tune`.
     """
 
     name: str
@@ -145,6 +149,25 @@ class Task:
     sample: str
     validated: bool = False
     position: int = 1000
+    structure: tuple[str, ...] = ()
+
+
+def varied(recipe: Recipe, parameters: Mapping[str, Any]) -> Recipe:
+    """A recipe with other values of ``rate`` (the highest one), ``l2`` and ``moving``; other names are of the network."""
+    known: dict[str, Any] = {n: float(parameters[n]) for n in ("l2", "moving") if n in parameters}
+    if "rate" in parameters:
+        known["rate"] = _highest(recipe.rate, float(parameters["rate"]))
+    structure = {n: v for n, v in parameters.items() if n not in TUNED}
+    return replace(recipe, structure=structure, **known)
+
+
+TUNED = ("rate", "l2", "moving")
+
+
+def _highest(rate: Callable[[Course, int], float], value: float) -> Callable[[Course, int], float]:
+    """The same curve with another highest rate."""
+    peak = cache(lambda course: max(rate(course, step) for step in range(course.steps)))
+    return lambda course, step: rate(course, step) * (value / peak(course))
 
 
 def cross_entropy(labels: Any, logits: Any) -> Any:

@@ -204,7 +204,12 @@ _MLPERF_RECIPE = Recipe(momentum, _mlperf_rate, 4, 128, 0.5, MLPERF)
 def _mlperf(
     recipe: Recipe, sample: tuple[int, ...], outputs: int, filters: tuple[int, ...] = FILTERS
 ) -> Any:
-    return build_mlperf(sample[0], sample[-1], outputs, filters=filters, dropout=recipe.dropout)
+    other = recipe.structure
+    filters = tuple(map(int, other.get("filters", filters)))[
+        : int(other.get("units", len(filters)))
+    ]
+    kernel = int(other.get("kernel", 3))
+    return build_mlperf(sample[0], sample[-1], outputs, kernel, filters, recipe.dropout)
 
 
 _DATA = "fairlead.ml.data.synthetic_universe"
@@ -222,6 +227,7 @@ TASKS = (
         title="CosmoFlow",
         network=mlperf_network(32, 1, 3, filters=_QUICK_FILTERS),
         build=partial(_mlperf, filters=_QUICK_FILTERS),
+        structure=("units", "filters", "kernel"),
         data=UNIVERSES,
         size=32,
         loss=squared_error,

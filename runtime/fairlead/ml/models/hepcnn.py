@@ -17,7 +17,7 @@ generated event lie near 1/100 of the channel's maximum.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fairlead.ml.data.kind import DataKind, later
@@ -79,6 +79,53 @@ def build(network: Network, dropout: float) -> Any:
     return checked(Model(images, head(x), name="hepcnn"), network)
 
 
+# What :func:`build_varied` knows.
+STRUCTURE = ("units", "filters", "kernel", "dense", "activation", "normalize")
+
+
+def build_varied(recipe: Recipe, sample: tuple[int, ...], structure: Mapping[str, Any]) -> Any:
+    """A network of the same kind with other parts: units of [convolution, pooling, dropout], and a dense head.
+
+    Args:
+        structure: ``filters`` of each of the ``units``, ``kernel`` (a side), width of the
+            ``dense`` layer (0: the mean of each map instead), ``activation``, and whether to ``normalize`` batches.
+    """
+    from keras import Input, Model, layers
+
+    images = Input((sample[-1], sample[-1], CHANNELS), name="images")
+    kernel, activation = int(structure.get("kernel", 3)), structure.get("activation", "relu")
+    x = images
+    units = int(structure.get("units", 3))
+    for unit, filters in enumerate(structure.get("filters", [128] * units), 1):
+        x = layers.Conv2D(
+            int(filters), kernel, padding="same", kernel_initializer="he_normal", name=f"conv{unit}"
+        )(x)
+        if structure.get("normalize"):
+            x = layers.BatchNormalization(momentum=recipe.moving, name=f"normal{unit}")(x)
+        x = layers.Activation(activation, name=f"act{unit}")(x)
+        x = layers.MaxPooling2D(2, padding="same", name=f"pool{unit}")(x)
+        x = layers.Dropout(recipe.dropout, name=f"drop{unit}")(x)
+    if dense := int(structure.get("dense", 512)):
+        x = layers.Flatten(name="flatten")(x)
+        x = layers.Dense(
+            dense, activation=activation, kernel_initializer="he_normal", name="dense"
+        )(x)
+        x = layers.Dropout(recipe.dropout, name="drop")(x)
+    else:
+        x = layers.GlobalAveragePooling2D(name="mean")(x)
+    head = layers.Dense(2, kernel_initializer="he_normal", dtype="float32", name="logits")
+    return Model(images, head(features(x)), name="hepcnn")
+
+
+def _built(network: Network) -> Callable[[Recipe, tuple[int, ...], int], Any]:
+    def made(recipe: Recipe, sample: tuple[int, ...], outputs: int) -> Any:
+        if recipe.structure:
+            return build_varied(recipe, sample, recipe.structure)
+        return build(network if network is NETWORK else network_224(sample[-1]), recipe.dropout)
+
+    return made
+
+
 def prepare(images: Any) -> Any:
     """Events as stored, float32 ``(batch, 3, size, size)`` in units of the channel's maximum, as the
     network wants them: ``log(1 + 100 x)``, ``(batch, size, size, 3)``. Tensors in and out."""
@@ -105,14 +152,12 @@ EVENTS = DataKind("hep", 1, SIZE, later(_DATA, "shard"), "hep", later(_DATA, "fo
 _SOURCE = "github.com/sparticlesteve/hep_cnn_benchmark"
 
 
-def _task(
-    name: str, title: str, network: Network, build: Callable[..., Any], published: Recipe
-) -> Task:
+def _task(name: str, title: str, network: Network, published: Recipe) -> Task:
     return Task(
         name=name,
         title=title,
         network=network,
-        build=build,
+        build=_built(network),
         data=EVENTS,
         size=network.image[0],
         prepare=prepare,
@@ -127,6 +172,7 @@ def _task(
         sample="event",
         validated=name == "hepcnn",
         position=1 if name == "hepcnn" else 2,
+        structure=STRUCTURE,
     )
 
 
@@ -135,14 +181,12 @@ TASKS = (
         "hepcnn",
         "HEP-CNN",
         NETWORK,
-        lambda recipe, sample, outputs: build(NETWORK, recipe.dropout),
         Recipe(adam, constant(1e-5), 8, 200, 0.5, f"{_SOURCE}, 64x64", together=True),
     ),
     _task(
         "hepcnn-224",
         "HEP-CNN 224",
         network_224(),
-        lambda recipe, sample, outputs: build(network_224(sample[-1]), recipe.dropout),
         Recipe(adam, constant(1e-3), 128, 32, 0.5, f"{_SOURCE}, scaling_improvements"),
     ),
 )

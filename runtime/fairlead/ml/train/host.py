@@ -145,6 +145,26 @@ def work(
     stage: Stage,
 ) -> WorkerResult:
     """One launch of the worker; ``max_steps`` makes it a measurement without evaluation."""
+    config, path = configured(options, data, max_steps)
+    folder, result = options.run_dir, config.result
+    binds = [data, folder, *([options.checkpoints] if options.checkpoints else [])]
+    assert config.events is not None
+    launch(runner, ranks, worker_command(path), binds, config.events, _showing(stage))
+    try:
+        return from_json(WorkerResult, json.loads(result.read_text("utf-8")))
+    except (OSError, ValueError) as exc:
+        raise fail("train-no-result", result=result, reason=exc) from exc
+
+
+def worker_command(config: Path) -> list[str]:
+    """What each rank of a training executes."""
+    return _command(WORKER, config=config)
+
+
+def configured(
+    options: TrainOptions, data: Path, max_steps: int | None = None
+) -> tuple[WorkerConfig, Path]:
+    """The configuration of one launch of the worker, and the file that it was written to."""
     folder, measure = options.run_dir, max_steps is not None
     stem = "measure" if measure else "train"
     result = _fresh(folder / f"{stem}.result.json")
@@ -164,12 +184,7 @@ def work(
     path = folder / f"{stem}.config.json"
     with atomic_write(path, "w") as stream:
         json.dump(to_json(config), stream, indent=2)
-    binds = [data, folder, *([options.checkpoints] if options.checkpoints else [])]
-    launch(runner, ranks, _command(WORKER, config=path), binds, config.events, _showing(stage))
-    try:
-        return from_json(WorkerResult, json.loads(result.read_text("utf-8")))
-    except (OSError, ValueError) as exc:
-        raise fail("train-no-result", result=result, reason=exc) from exc
+    return config, path
 
 
 # By a worker's event, what its stage shows.

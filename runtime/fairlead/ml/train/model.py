@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from fairlead.ml import registry
 from fairlead.ml.task import Recipe, Task
@@ -37,6 +38,7 @@ class Training:
         resume: continue from the last whole checkpoint, if there is one; otherwise an existing one is an error.
         skip_damaged: leave out files that cannot be read and report them, instead of ending.
         external_data: HDF5 files may have values in other files.
+        parameters: of the recipe and of the network, where a search has chosen others: :func:`fairlead.ml.task.varied`.
     """
 
     model: str = "hepcnn"
@@ -57,6 +59,7 @@ class Training:
     resume: bool = False
     skip_damaged: bool = False
     external_data: bool = False
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,17 @@ class TrainOptions(Training):
         """Training and held-out samples that are generated."""
         task = self.task
         return self.train_samples or task.train, self.val_samples or task.val
+
+
+# Parameters of a search that have an option of their own.
+TUNED_OPTIONS = ("batch", "dropout", "epochs")
+
+
+def tuned(options: TrainOptions, parameters: Mapping[str, Any]) -> TrainOptions:
+    """The options with the parameters that a search has chosen."""
+    own = {name: parameters[name] for name in TUNED_OPTIONS if name in parameters}
+    rest = {name: value for name, value in parameters.items() if name not in own}
+    return replace(options, **own, parameters=rest)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from fairlead.ml.data.baseline import roc
 from fairlead.ml.data.manifest import read_manifest
 from fairlead.ml.data.shards import Rows
 from fairlead.ml.network import parameters
-from fairlead.ml.task import Course, Recipe, Task
+from fairlead.ml.task import Course, Recipe, Task, varied
 from fairlead.ml.train import loop
 from fairlead.ml.train.events import EventLog
 from fairlead.ml.train.model import (
@@ -214,7 +214,8 @@ def _recipe(config: WorkerConfig, task: Task, ranks: int) -> Recipe:
     recipe = task.published if config.published else task.quick
     recipe = replace(recipe, batch=recipe.each(ranks), together=False)
     asked = {name: getattr(config, name) for name in ("batch", "epochs", "dropout")}
-    return replace(recipe, **{name: value for name, value in asked.items() if value is not None})
+    recipe = replace(recipe, **{name: value for name, value in asked.items() if value is not None})
+    return varied(recipe, config.parameters) if config.parameters else recipe
 
 
 def _course(config: WorkerConfig, recipe: Recipe, rows: Rows, ranks: Comm) -> tuple[Course, str]:
@@ -250,6 +251,11 @@ def _identity(
         "samples": rows.total,
         # They determine the order of the samples.
         "files": hashlib.sha256(repr(files).encode()).hexdigest()[:16],
+        **(
+            {"tuned": json.dumps(dict(config.parameters), sort_keys=True)}
+            if config.parameters
+            else {}
+        ),
     }
 
 
