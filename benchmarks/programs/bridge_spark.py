@@ -38,18 +38,20 @@ def _session(folder):
     return spark
 
 
-def _decaying(batches):
-    """Rows whose singular values fall by a fifth from column to column: the two methods then agree to 1e-6."""
-    import pyarrow as pa
+def _rows(scale):
+    """A function that makes rows of normal numbers, times a number for each column."""
 
-    scale = np.maximum(0.8 ** np.arange(COLUMNS), 1e-6)
-    for batch in batches:
-        ids = batch.column(0).to_numpy()
-        rows = np.random.default_rng(int(ids[0])).standard_normal((len(ids), COLUMNS)) * scale
-        values = pa.array(rows.reshape(-1))
-        yield pa.RecordBatch.from_arrays(
-            [pa.ListArray.from_arrays(np.arange(len(ids) + 1, dtype=np.int32) * COLUMNS, values)], ["row"]
-        )  # fmt: skip
+    def made(batches):
+        import pyarrow as pa
+
+        for batch in batches:
+            ids = batch.column(0).to_numpy()
+            rows = np.random.default_rng(int(ids[0])).standard_normal((len(ids), COLUMNS)) * scale
+            offsets = np.arange(len(ids) + 1, dtype=np.int32) * COLUMNS
+            values = pa.ListArray.from_arrays(offsets, pa.array(rows.reshape(-1)))
+            yield pa.RecordBatch.from_arrays([values], ["row"])
+
+    return made
 
 
 def _counted(batches):
@@ -85,12 +87,17 @@ class Sides:
         self.frame = self.vectors = None
         self.last = {}
 
-    def table(self, rows):
-        """Caches a table of so many rows for both sides."""
+    def table(self, rows, flat=False):
+        """Caches a table of so many rows for both sides.
+
+        Singular values fall by a fifth from one to the next: all methods then agree to 1e-6. If ``flat``, they are
+        nearly equal: ARPACK takes many steps, and a randomised method is not exact.
+        """
         for old in (self.frame, self.vectors):
             if old is not None:
                 old.unpersist(blocking=True)
-        made = self.spark.range(0, rows, 1, 2).mapInArrow(_decaying, "row array<double>")
+        scale = np.ones(COLUMNS) if flat else np.maximum(0.8 ** np.arange(COLUMNS), 1e-6)
+        made = self.spark.range(0, rows, 1, 2).mapInArrow(_rows(scale), "row array<double>")
         self.frame = made.cache()
         ml = self.frame.select(array_to_vector("row").alias("v"))
         self.vectors = MLUtils.convertVectorColumnsFromML(ml, "v").cache()
@@ -103,11 +110,11 @@ class Sides:
         self.last["mllib"] = found.s.toArray()
         return seconds
 
-    def bridge_svd(self):
+    def bridge_svd(self, method="randomized"):
         """From the DataFrame to values and vectors in this process; seconds by phase too."""
         begun = time.perf_counter()
         matrix = self.mpi.send(self.frame)
-        found = self.mpi.linalg.svd(matrix, k=K)
+        found = self.mpi.linalg.svd(matrix, k=K, method=method)
         values, _ = found.s.to_numpy(), found.v.to_numpy()
         seconds = time.perf_counter() - begun
         self.last["bridge"] = values

@@ -13,10 +13,10 @@ pytestmark = pytest.mark.full
 
 
 def test_every_side_computes_the_same_and_is_shown() -> None:
-    effort = bridge.Effort(rows=4000, sizes={100: 1}, svd=1, pca=1, passes=2, alone=2)
+    effort = bridge.Effort(rows=4000, sizes={100: 1}, svd=1, flat=1, pca=1, passes=2, alone=2)
     measured = bridge.measure(effort)
     names = [row.name for row in measured.rows]
-    assert len(names) == len(set(names)) == 10, names
+    assert len(names) == len(set(names)) == 12, names
     assert measured.versions["PCA of 100,000 columns, sparse: bridge"].endswith(" s")
     document = json.loads(
         json.dumps({**asdict(measured), "machine": result.machine(), "measured": "2000-01-01"})
