@@ -57,6 +57,7 @@ _CREDIT = "!Q"
 _MOST_JSON = 16 << 20
 _MOST_BATCH = 4 << 30
 _SOCKET_BYTES = 4 << 20
+_MAPPED_BYTES, _MAPPING_BYTES = 1 << 20, 32 << 20  # frames that are mapped, and a mapping
 OPENING_S = 10.0  # an opening is two short messages; a port scan holds a thread no longer
 _LAST_WORD_S = 5.0
 SILENT_S = 60.0  # the other side says at least every few seconds that it is there
@@ -168,6 +169,7 @@ class Connection:
         self._sending = threading.Lock()
         self.credit = 0
         self.sent = 0
+        self._free = memoryview(b"")  # what is left of the last mapping
 
     def send(self, kind: int, *parts: Any, limit_s: float = SILENT_S) -> None:
         """Sends a frame.
@@ -269,15 +271,29 @@ class Connection:
         return kind, body
 
     def _exactly(self, length: int) -> Any:
-        # Mapped memory returns to the system as soon as it is released, which that of malloc may not.
-        buffer: Any = mmap.mmap(-1, length) if length >= 1 << 20 else bytearray(length)
-        view, done = memoryview(buffer), 0
+        view, done = self._room(length), 0
         while done < length:
             number = self._sock.recv_into(view[done:], length - done)
             if not number:
                 raise _Closed
             done += number
         return view
+
+    def _room(self, length: int) -> memoryview:
+        """Memory for a frame.
+
+        What is mapped returns to the system as soon as it is released, which that of malloc may not. Many frames share
+        a mapping, so that it has huge pages: to fault small ones in takes as long as to fill them.
+        """
+        if length < _MAPPED_BYTES:
+            return memoryview(bytearray(length))
+        if self._free.nbytes < length:
+            mapping = mmap.mmap(-1, max(length, _MAPPING_BYTES))
+            with suppress(OSError, AttributeError):
+                mapping.madvise(mmap.MADV_HUGEPAGE)
+            self._free = memoryview(mapping)
+        room, self._free = self._free[:length], self._free[-(-length // 64) * 64 :]
+        return room
 
     def grant(self, number: int) -> None:
         """Lets the other side send that many more bytes."""
