@@ -118,7 +118,8 @@ def sid() -> Path:
 @cache
 def debian_files(suite: str, *packages: str) -> Path:
     """What is in some Debian packages, unpacked in a folder; none is installed."""
-    folder = KEPT / f"{suite}-{packages[0]}"
+    which = hashlib.sha256(" ".join(packages).encode()).hexdigest()[:8]
+    folder = KEPT / f"{suite}-{packages[0]}-{which}"
     with locked(KEPT / ".lock"):
         if not folder.is_dir():
             with atomic_folder(folder) as tree:
