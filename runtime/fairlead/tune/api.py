@@ -18,6 +18,7 @@ from typing import Any
 from fairlead.base import bounded_json
 from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity
 from fairlead.base.paths import atomic_write
+from fairlead.tune.toml_text import value_text
 
 
 def search(
@@ -65,14 +66,6 @@ def _toml(tables: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
         for name, table in each.items():
             lines += [
                 f"[{kind}.{json.dumps(name)}]",
-                *(f"{k} = {_value(v)}" for k, v in table.items()),
+                *(f"{k} = {value_text(v)}" for k, v in table.items()),
             ]
     return "\n".join(lines) + "\n"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{json.dumps(k)} = {_value(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    return str(value).lower() if isinstance(value, bool) else json.dumps(value)

@@ -12,11 +12,6 @@ REPORTS = "FAIRLEAD_TUNE_REPORTS"  # file that reports are appended to
 FOLDER = "FAIRLEAD_TUNE_FOLDER"  # a trial's own folder
 SOURCE = "FAIRLEAD_TUNE_SOURCE"  # folder of the trial from whose checkpoint it goes on
 SEED = "FAIRLEAD_TUNE_SEED"  # a trial's own seed
-# By which launchers say what rank a process is.
-_RANK = (
-    "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK",
-    "ALPS_APP_PE", "SLURM_PROCID",
-)  # fmt: skip
 
 
 def parameters() -> dict[str, Any]:
@@ -38,6 +33,13 @@ def source() -> Path | None:
     return Path(path) if path else None
 
 
+def _rank() -> str:
+    """This process among those of its launcher, before any MPI is started."""
+    from fairlead.prove import RANK_VARIABLES
+
+    return next((os.environ[name] for name in RANK_VARIABLES if name in os.environ), "0")
+
+
 def report(step: int, value: float | None = None, **values: float) -> None:
     """Reports the trial's value after ``step``; the last report is its result. Only rank 0's counts.
 
@@ -46,7 +48,7 @@ def report(step: int, value: float | None = None, **values: float) -> None:
         values: by objective, where it has several.
     """
     file = os.environ.get(REPORTS)
-    if not file or next((os.environ[name] for name in _RANK if name in os.environ), "0") != "0":
+    if not file or _rank() != "0":
         return
     # As text: NaN is not JSON.
     given = {name: repr(float(number)) for name, number in values.items()}

@@ -18,6 +18,7 @@ from fairlead.session.model import Prepared
 from fairlead.tune.space import Space
 from fairlead.tune.study import Study, Trial
 from fairlead.tune.target import Script, Target
+from fairlead.tune.toml_text import value_text
 
 SCHEMA, SCHEMA_VERSION = "fairlead/tune-report", 1
 BEST, DATA = "best.toml", "report.json"
@@ -106,7 +107,7 @@ def write_best(path: Path, trial: Trial, target: Target, prepared: Prepared, stu
         tables["env"] = target.env
     lines = [f"# A trial of fairlead tune; to repeat it: fairlead train --from {path.name}"]
     for name, table in tables.items():
-        lines += ["", f"[{name}]", *(f"{_key(k)} = {_toml(v)}" for k, v in table.items())]
+        lines += ["", f"[{name}]", *(f"{_key(k)} = {value_text(v)}" for k, v in table.items())]
     with atomic_write(path, "w") as stream:
         stream.write("\n".join(lines) + "\n")
 
@@ -117,19 +118,6 @@ def _key(name: str) -> str:
         if name.replace("_", "").replace("-", "").isalnum() and name.isascii()
         else json.dumps(name)
     )
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        text = repr(value)
-        return text if any(c in text for c in ".en") else f"{text}.0"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    return json.dumps(str(value), ensure_ascii=False)
 
 
 class _TrialTable(Strict):

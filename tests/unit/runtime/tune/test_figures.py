@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairlead import tune
+from fairlead.prove import RANK_VARIABLES
 from fairlead.tune import reporting
 from fairlead.tune.figures import OUTPUT, REPORTS, Reports, values_of
 from fairlead.tune.space import Objective
@@ -19,7 +20,7 @@ from fairlead.tune.space import Objective
 def test_reports_come_as_they_are_made_and_damaged_lines_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in reporting._RANK:
+    for name in RANK_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     path = tmp_path / REPORTS
     monkeypatch.setenv(reporting.REPORTS, str(path))
