@@ -11,10 +11,12 @@ import base64
 import hashlib
 import importlib.metadata
 import io
+import os
 import re
 import tempfile
 import tomllib
 import zipfile
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from fairlead.base.errors import fail
@@ -22,6 +24,7 @@ from fairlead.base.paths import atomic_write, checkout
 from fairlead_build.cache.store import Cache, workspace
 from fairlead_build.recipe.model import Recipe
 
+_KEPT = 4
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _SOURCES = ("runtime", "containers/fairlead_build", "recipes", "sitecfg")
 _FILES = ("pyproject.toml", "LICENSE", "tools/native_libraries.py")
@@ -54,19 +57,27 @@ def own_wheel(cache: Cache) -> bytes:
     files = _checkout_files(root) if root else _installed_files()
     digest = _digest(files)
     target = cache.wheel(digest)
-    try:
-        return target.read_bytes()
-    except FileNotFoundError:
-        pass
+    with suppress(FileNotFoundError):
+        wheel = target.read_bytes()
+        os.utime(target)
+        return wheel
     wheel = pack(
         _build(root, cache) if root else {name: path.read_bytes() for name, path in files.items()}
     )
     with atomic_write(target) as out:
         out.write(wheel)
-    for old in target.parent.glob("*.whl"):  # not what another build is just writing
-        if old != target:
-            old.unlink(missing_ok=True)
+    _remove_old(target.parent)
     return wheel
+
+
+def _remove_old(folder: Path) -> None:
+    """Keeps the wheels used last: a checkout and an installed copy may share one cache."""
+    used = []
+    for path in folder.glob("*.whl"):  # not what another build is just writing
+        with suppress(FileNotFoundError):
+            used.append((path.stat().st_mtime_ns, path))
+    for _, path in sorted(used)[:-_KEPT]:
+        path.unlink(missing_ok=True)
 
 
 def pack(members: dict[str, bytes], programs: frozenset[str] = frozenset()) -> bytes:

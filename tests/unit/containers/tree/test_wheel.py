@@ -62,10 +62,12 @@ def test_own_wheel_is_the_same_from_an_installed_copy(tmp_path: Path) -> None:
     # What an installed copy imports from elsewhere stays reachable; the checkout's code does not.
     env = {**os.environ, "PYTHONPATH": str(site)}
     done = subprocess.run(
-        [sys.executable, "-c", code, tmp_path / "other"],
+        [sys.executable, "-c", code, cache.root],
         env=env,
         cwd=tmp_path,
         capture_output=True,
         text=True,
     )
     assert done.stdout.strip() == hashlib.sha256(wheel).hexdigest(), done.stderr
+    # Each keeps its own, so that builds of the other, which may be running, still find theirs.
+    assert len(list((cache.root / "runtime").glob("*.whl"))) == 2
