@@ -29,6 +29,7 @@ from tests.system import hosts
 from tools import answers
 
 from fairlead.bridge import BridgeError, Session, connect
+from fairlead.bridge.timings import Operation
 
 LIBRARY = """
 import ctypes, os, time
@@ -291,6 +292,15 @@ def test_dask_arrays_and_frames(mpi: Session) -> None:
             assert (sent.to_numpy() == array[:200]).all()
         matrix = mpi.send(da.from_array(array, chunks=(300, 12)))
         assert (matrix.to_dask().compute() == array).all()
+        deadline = time.monotonic() + 10  # the ranks say it when the last row has gone
+        fetched: list[Operation] = []
+        while sum(one.bytes for one in fetched) < array.nbytes:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+            done = mpi.timings().operations
+            fetched = [one for one in done if one.kind == "fetch" and one.what == "Dask"]
+        assert {(one.inputs, one.rows, one.cols) for one in fetched} == {((matrix.id,), 1000, 12)}
+        assert all(0 < one.phases["fetch"][1] <= one.wall_s for one in fetched)
         assert mpi.linalg.svd(matrix, k=2).s.to_dask().compute().shape == (2,)
         sent = mpi.send(dd.from_pandas(frame, npartitions=3), index="id")
         assert sent.to_pandas().index.tolist() == list(range(100))

@@ -231,18 +231,23 @@ def array_of(values: np.ndarray) -> pa.Array:
 
 
 class Rows:
-    """Sends the rows of one partition as an Arrow stream.
+    """Sends the rows of one partition: as an Arrow stream, or into memory that the receiver shares.
 
     Args:
         index: type of the index column; None for none.
+        shared: descriptor of that memory; None for a stream. Only dense rows without index go there.
     """
 
-    def __init__(self, connection: Connection, form: Form, index: pa.DataType | None = None):
-        self._connection, self._form = connection, form
+    def __init__(
+        self, connection: Connection, form: Form, index: pa.DataType | None = None,
+        shared: int | None = None,
+    ):  # fmt: skip
+        self._connection, self._form, self._shared = connection, form, shared
         self._schema = form.schema(index)
         self._prefixes: dict[int, memoryview] = {}
         self.rows = 0
-        self._message(self._schema.serialize())
+        if shared is None:
+            self._message(self._schema.serialize())
 
     @property
     def bytes(self) -> int:
@@ -257,7 +262,10 @@ class Rows:
         rows = max(PIECE_BYTES // max(self._form.row_bytes, 1), 1)
         for low in range(0, values.shape[0], rows):
             part = values[low : low + rows]
-            if index is None and part.nbytes % 8 == 0:
+            if self._shared is not None:
+                self._take_credit(part.nbytes)
+                self._connection.place(self._shared, part)
+            elif index is None and part.nbytes % 8 == 0:
                 self._bare(part)
             else:
                 self._batch(part, None if index is None else index[low : low + rows])
@@ -305,10 +313,12 @@ class Rows:
             low = high
 
     def _message(self, *parts: Any) -> None:
-        size = sum(memoryview(part).nbytes for part in parts)
+        self._take_credit(sum(memoryview(part).nbytes for part in parts))
+        self._connection.send(BATCH, *parts)
+
+    def _take_credit(self, size: int) -> None:
         self._connection.await_credit()
         self._connection.credit -= size
-        self._connection.send(BATCH, *parts)
 
     def end(self) -> dict[str, Any]:
         """Ends the stream.
@@ -332,6 +342,7 @@ class Piece:
         csr: indptr, indices and values; None for a dense one.
         index: values of the index column.
         bytes: that they take.
+        region: the memory of a whole stream of dense rows, which its earlier pieces have announced.
     """
 
     rows: int
@@ -339,6 +350,7 @@ class Piece:
     csr: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
     index: pa.Array | None = None
     bytes: int = 0
+    region: Any = None
 
 
 class Reader:
@@ -412,10 +424,7 @@ def pieces(connection: Connection, form: Form, limit_s: float) -> Iterator[Piece
     while True:
         kind, value = connection.receive(limit_s)
         if kind == END:
-            if (value.get("rows"), value.get("bytes")) != (rows, size):
-                raise WireError(
-                    "bridge-count", who=connection.who, rows=rows, announced=value.get("rows")
-                )
+            check_end(connection, value, rows, size)
             return
         if kind != BATCH:
             continue
@@ -425,3 +434,12 @@ def pieces(connection: Connection, form: Form, limit_s: float) -> Iterator[Piece
             rows += piece.rows
             yield piece
         connection.grant(memoryview(value).nbytes)
+
+
+def check_end(connection: Connection, said: dict[str, Any], rows: int, size: int) -> None:
+    """
+    Raises:
+        WireError: the sender's end disagrees with what came.
+    """
+    if (said.get("rows"), said.get("bytes")) != (rows, size):
+        raise WireError("bridge-count", who=connection.who, rows=rows, announced=said.get("rows"))

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from fairlead.bridge import library
 from fairlead.bridge.arrow import DTYPES, Form
 from fairlead.bridge.endpoint import Role
 from fairlead.bridge.errors import described, translated
+from fairlead.bridge.fetches import Fetched, Fetches
 from fairlead.bridge.layout import BlockCyclic, grid
 from fairlead.bridge.settings import ENDED, OPERATIONS, RANKS, Settings, write_private
 from fairlead.bridge.timings import Operation
@@ -129,6 +130,7 @@ class Control:
         self._numbers, self._ids = itertools.count(1), itertools.count(1)
         self._started, self._over = time.time(), threading.Event()
         self._operations: deque[Operation] = deque(maxlen=_OPERATIONS)
+        self._fetches = Fetches()
         self.roles: dict[str, Role] = {
             "orders": self._keep_orders, "answers": self._hear_rank, "client": self._serve_client,
         }  # fmt: skip
@@ -151,6 +153,9 @@ class Control:
         rank = int(first["rank"])
         while True:
             _, said = connection.receive(None)
+            if fetched := said.get("fetched"):
+                self._fetched(Fetched(rank=rank, **fetched))
+                continue
             with self._state:
                 task = self._tasks.get(said["task"])
                 if task:
@@ -365,9 +370,7 @@ class Control:
     # Operations.
 
     def _op_create(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
-        form = Form(**asked["form"])
-        if form.dtype not in DTYPES or form.cols < 1:
-            raise fail("bridge-form", cols=form.cols, dtype=form.dtype, known=", ".join(DTYPES))
+        form = _checked(Form(**asked["form"]), least=0 if asked.get("cols_later") else 1)
         if asked.get("bytes"):
             self._fits(client, int(asked["bytes"]))
         matrix = Matrix(
@@ -389,8 +392,14 @@ class Control:
                 )  # fmt: skip
 
     def _op_seal(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
-        """The rows that count; ``parts``: partition, attempt, rows and place of its rank in the matrix's ranks."""
+        """The rows that count; ``parts``: partition, attempt, rows and place of its rank in the matrix's ranks.
+
+        ``cols``: of a matrix that was created without knowing them.
+        """
         matrix = self._matrix(asked["matrix"], sealed=False)
+        matrix.form = _checked(
+            replace(matrix.form, cols=int(asked.get("cols") or matrix.form.cols))
+        )
         parts = sorted((int(p), int(a), int(rows), int(at)) for p, a, rows, at in asked["parts"])
         seen = [part for part, *_ in parts]
         if len(set(seen)) != len(seen):
@@ -619,6 +628,18 @@ class Control:
             self._operations.append(operation)
             stream.write(line + "\n")
 
+    def _fetched(self, one: Fetched) -> None:
+        matrix = self._matrices[one.matrix]
+        ranks = {rank for rank, rows in zip(matrix.ranks, matrix.counts, strict=True) if rows}
+        with self._state:
+            for done in list(self._fetches.add(one, ranks)):
+                self._noted_fetch(done)
+
+    def _noted_fetch(self, done: Operation) -> None:
+        matrix = self._matrices[done.inputs[0]]
+        rows, cols = matrix.rows, matrix.form.cols
+        self._noted(replace(done, client=matrix.owner, rows=rows, cols=cols))
+
     def _op_note(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
         """What only a client knows: how long its sending and fetching took."""
         self._noted(Operation.from_json({**asked["operation"], "client": client.name}))
@@ -626,6 +647,9 @@ class Control:
 
     def _op_timings(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
         with self._state:
+            own = {m.id for m in self._matrices.values() if m.owner == client.name}
+            for done in list(self._fetches.rest(own)):
+                self._noted_fetch(done)
             chosen = [asdict(one) for one in self._operations if one.client == client.name]
         return {"operations": chosen, "cores": self._cores()}
 
@@ -695,6 +719,16 @@ def _timing(answers: dict[int, dict[str, Any]]) -> dict[str, Any]:
     return {
         "mean": sum(seconds.values()) / len(seconds), "slowest": seconds[slowest], "rank": slowest,
     }  # fmt: skip
+
+
+def _checked(form: Form, least: int = 1) -> Form:
+    """
+    Raises:
+        FairleadError: no matrix has such a form.
+    """
+    if form.dtype not in DTYPES or form.cols < least:
+        raise fail("bridge-form", cols=form.cols, dtype=form.dtype, known=", ".join(DTYPES))
+    return form
 
 
 def _spread(answers: dict[int, dict[str, Any]], name: str = "seconds") -> tuple[float, float]:

@@ -148,6 +148,9 @@ class Store:
     def _discard(self, arriving: Arriving | None) -> None:
         if arriving:
             self.budget.give(sum(piece.bytes for piece in arriving.pieces))
+            for piece in arriving.pieces:
+                if piece.region:
+                    piece.region.close()
             arriving.pieces.clear()
 
     def seal(self, matrix: str, form: Form, wanted: list[tuple[int, int, int]]) -> Held:
@@ -184,16 +187,25 @@ class Store:
         return held
 
     def _dense(self, pieces: list[Piece], form: Form) -> Any:
+        for piece in pieces:
+            if piece.region and not piece.region.rows:
+                piece.region.close()
+        pieces[:] = [p for p in pieces if (p.region.rows if p.region else p.dense is not None)]
         if len(pieces) == 1:
-            return pieces[0].dense
+            return pieces[0].region.array() if pieces[0].region else pieces[0].dense
         # Its pages come as they are written, and those of the pieces go: never two of the whole.
-        rows = np.empty((sum(piece.rows for piece in pieces), form.cols), form.dtype)
+        total = sum(piece.region.rows if piece.region else piece.rows for piece in pieces)
+        rows = np.empty((total, form.cols), form.dtype)
         done = 0
         pieces.reverse()
         while pieces:
             piece = pieces.pop()
-            rows[done : done + piece.rows] = piece.dense
-            done += piece.rows
+            if piece.region:
+                piece.region.move_into(rows[done : done + piece.region.rows])
+                done += piece.region.rows
+            else:
+                rows[done : done + piece.rows] = piece.dense
+                done += piece.rows
             del piece
         return rows
 

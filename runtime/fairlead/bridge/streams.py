@@ -6,6 +6,7 @@ Like :mod:`fairlead.bridge.wire` this module travels by value: it imports nothin
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -22,6 +23,7 @@ PASSING = frozenset(
     {"bridge-lost", "bridge-unreachable", "bridge-checksum", "bridge-refused", "bridge-silent"}
 )
 ATTEMPTS = 3
+_MOST_SHARED = 100  # partitions of a rank
 
 # Dense rows, or indptr, indices and values; and the values of the index column.
 Chunk = tuple[Any, Any]
@@ -34,6 +36,7 @@ class Sent:
     Attributes:
         place: of the rank among those of the matrix.
         serialise_s, send_s, receive_s: seconds making rows of the data, sending them, and until the rank had them.
+        cols: of its rows; 0 without any.
     """
 
     partition: int
@@ -44,6 +47,7 @@ class Sent:
     serialise_s: float = 0.0
     send_s: float = 0.0
     receive_s: float = 0.0
+    cols: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,14 +80,15 @@ class Sending:
         Raises:
             WireError: as the protocol raises it, or ``chunks``.
         """
-        place = self.place(partition, partitions)
+        place, shares = self.place(partition, partitions), self._shares(partitions)
         connection = dial(
             self.endpoints[place], self.secret, role="send", matrix=self.matrix, form=asdict(self.form),
-            partition=partition, attempt=attempt, limit_s=self.limit_s,
+            partition=partition, attempt=attempt, limit_s=self.limit_s, shares=shares,
         )  # fmt: skip
-        begun, sending = time.perf_counter(), 0.0
+        begun, sending, shared = time.perf_counter(), 0.0, None
         try:
-            rows = Rows(connection, self.form, self.index)
+            shared = connection.shared() if shares and connection.is_local else None
+            rows = Rows(connection, self.form, self.index, shared)
             for data, index in chunks:
                 before, size, number = time.perf_counter(), rows.bytes, rows.rows
                 if self.form.sparse:
@@ -98,10 +103,18 @@ class Sending:
             sending += time.perf_counter() - before
         finally:
             connection.close()
+            if shared is not None:
+                os.close(shared)
         serialise = time.perf_counter() - begun - sending
         return Sent(
-            partition, attempt, rows.rows, place, rows.bytes, serialise, sending, answer["seconds"]
-        )
+            partition, attempt, rows.rows, place, rows.bytes, serialise, sending, answer["seconds"],
+            self.form.cols if rows.rows else 0,
+        )  # fmt: skip
+
+    def _shares(self, partitions: int) -> bool:
+        """Whether to ask for memory to write into; a rank keeps a descriptor for each partition."""
+        few = partitions <= _MOST_SHARED * len(self.endpoints)
+        return few and self.index is None and not self.form.sparse
 
     def send_again(self, partition: int, partitions: int, chunks: Callable[[], Iterable[Chunk]],
                    show: Callable[[int, int], None] = lambda rows, size: None) -> Sent:  # fmt: skip
@@ -133,6 +146,7 @@ class Fetching:
 
     Attributes:
         counts: rows of each rank.
+        by: who fetches, where only the ranks see how long it takes.
     """
 
     matrix: str
@@ -140,6 +154,7 @@ class Fetching:
     endpoints: tuple[Endpoint, ...]
     counts: tuple[int, ...]
     secret: Secret
+    by: str = ""
 
     def rows(self, place: int, low: int = 0, high: int | None = None) -> Iterator[Piece]:
         """Rows of one rank, as they come.
@@ -149,8 +164,9 @@ class Fetching:
         """
         high = self.counts[place] if high is None else high
         connection = dial(
-            self.endpoints[place], self.secret, role="fetch", matrix=self.matrix, low=low, high=high
-        )
+            self.endpoints[place], self.secret, role="fetch", matrix=self.matrix, low=low, high=high,
+            by=self.by,
+        )  # fmt: skip
         try:
             connection.grant(WINDOW_BYTES)
             yield from pieces(connection, self.form, 60.0)

@@ -12,6 +12,7 @@ from fairlead.bridge.settings import OPERATIONS, SERVER
 
 PHASES = ("serialise", "send", "receive", "seal", "read", "redistribute", "compute", "write", "fetch")  # fmt: skip
 _MOST = 1000  # operations that a report shows
+_K = 20  # of the measurements of MLlib
 _TRANSFERS = ("send", "read", "layout")
 
 
@@ -60,6 +61,7 @@ class Mllib:
     Attributes:
         seconds: measured, in the image ``analytics`` on ``cores`` cores, for a cached table of ``rows`` × ``cols``, k = 20.
         power: of the number of columns, by which it grows; that of rows is 1.
+        by_k: whether it grows with k.
         least: values of a table below which nothing is estimated: Spark's time for each job rules there.
         widest: columns above which nothing is estimated: on 200 × 100,000 ARPACK took 76 s, or did not converge.
     """
@@ -68,27 +70,32 @@ class Mllib:
     rows: int
     cols: int
     power: int
+    by_k: bool = False
     cores: int = 2
     least: int = 10_000_000
     widest: int = 10_000
 
-    def estimate(self, rows: int, cols: int, cores: int) -> float | None:
+    def estimate(self, rows: int, cols: int, cores: int, k: int = _K) -> float | None:
         """Seconds; None where that cannot be said."""
         if rows * cols < self.least or cols > self.widest:
             return None
-        scale = rows / self.rows * (cols / self.cols) ** self.power
+        scale = rows / self.rows * (cols / self.cols) ** self.power * (k / _K if self.by_k else 1)
         return self.seconds * scale * self.cores / max(cores, 1)
 
     @property
     def source(self) -> str:
         grows = "rows × columns" if self.power == 1 else f"rows × columns^{self.power}"
-        return f"{self.seconds:g} s measured for {self.rows:,} × {self.cols:,}, k = 20, on {self.cores} cores, scaled by {grows} and cores"
+        grows += " × k" if self.by_k else ""
+        return f"{self.seconds:g} s measured for {self.rows:,} × {self.cols:,}, k = {_K}, on {self.cores} cores, scaled by {grows} and cores"
 
 
 # By function. MLlib's SVD passes over the table for each step of ARPACK: 7 s where singular values fall by a fifth from
-# one to the next, 45 s where they are nearly equal. Its PCA makes the covariance of all columns.
+# one to the next, 45 s where they are nearly equal. Its PCA makes the covariance of all columns. Its k-means|| took 19.5 s
+# with two of Lloyd's iterations; more of them take longer.
 MLLIB = {
     "linalg.svd": Mllib(7.0, 80_000, 1_000, 1),
+    "linalg.pca": Mllib(30.0, 80_000, 1_000, 2),
+    "linalg.kmeans": Mllib(19.5, 80_000, 1_000, 1, by_k=True),
 }
 
 
@@ -160,7 +167,8 @@ class Timings:
     def _paid(self, run: Operation) -> Paid | None:
         seconds, source = self.mllib_s.get(run.what), ""
         if seconds is None and (known := MLLIB.get(run.what)):
-            seconds, source = known.estimate(run.rows, run.cols, self.cores), known.source
+            k = int(run.params.get("k", _K))
+            seconds, source = known.estimate(run.rows, run.cols, self.cores, k), known.source
         if seconds is None:
             return None
         transfers = self._transfers(run.inputs)

@@ -21,7 +21,11 @@ BATCH        one encapsulated Arrow IPC message: a schema or a record batch
 CREDIT       u64, that many more bytes of BATCH may be sent
 END          an object: ``rows`` and ``bytes`` of the stream
 ERROR        an object: ``check``, ``what``, ``where``, ``why``, ``remedy``
+PLACED       u64, that many more bytes are in the file that the receiver shares
 ============ ========================================================================
+
+A sender on the receiver's node may ask in its first object (``shares``) for memory to write dense rows into. The answer is
+an object with ``shared``; if that is true, one byte follows with the descriptor of a memfd (:mod:`fairlead.bridge.region`).
 
 The checksum is CRC-32C where both sides have the package ``crc32c`` and CRC-32 otherwise (``check`` 2 and 1); within a
 node and under TLS there is none (0): the kernel copies memory there, and TLS has its own.
@@ -46,14 +50,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-VERSION = 1
-JSON, BATCH, CREDIT, END, ERROR = 1, 2, 3, 4, 5
+VERSION = 2
+JSON, BATCH, CREDIT, END, ERROR, PLACED = 1, 2, 3, 4, 5, 6
 
 _MAGIC = b"fairlead"
 # Formats, not struct.Struct: that cannot travel.
 _OPENING = "!8sH16s"
 _HEADER = "!BBHIQ"
-_CREDIT = "!Q"
+_NUMBER = "!Q"
 _MOST_JSON = 16 << 20
 _MOST_BATCH = 4 << 30
 _SOCKET_BYTES = 4 << 20
@@ -224,7 +228,7 @@ class Connection:
         self.send(kind, json.dumps(values).encode())
 
     def receive(self, limit_s: float | None = SILENT_S) -> tuple[int, Any]:
-        """The next frame: its kind, and an object, a number (CREDIT) or a buffer (BATCH).
+        """The next frame: its kind, and an object, a number (CREDIT, PLACED) or a buffer (BATCH).
 
         Raises:
             WireError: it reports an error, is gone, silent for ``limit_s``, or breaks the protocol.
@@ -244,8 +248,8 @@ class Connection:
             raise WireError("bridge-lost", who=self.who, reason=exc) from None
         if kind == BATCH:
             return kind, body
-        if kind == CREDIT:
-            return kind, struct.unpack(_CREDIT, body)[0]
+        if kind in (CREDIT, PLACED):
+            return kind, struct.unpack(_NUMBER, body)[0]
         try:
             value = json.loads(bytes(body))
         except ValueError as exc:
@@ -258,8 +262,8 @@ class Connection:
 
     def _frame(self) -> tuple[int, Any]:
         kind, check, _, checksum, length = struct.unpack(_HEADER, self._exactly(16))
-        most = {BATCH: _MOST_BATCH, CREDIT: 8}.get(kind, _MOST_JSON)
-        if kind not in (JSON, BATCH, CREDIT, END, ERROR) or check not in (0, *checks()):
+        most = {BATCH: _MOST_BATCH, CREDIT: 8, PLACED: 8}.get(kind, _MOST_JSON)
+        if not JSON <= kind <= PLACED or check not in (0, *checks()):
             raise WireError(
                 "bridge-garbled", who=self.who, reason=f"a frame of kind {kind} and check {check}"
             )
@@ -295,9 +299,51 @@ class Connection:
         room, self._free = self._free[:length], self._free[-(-length // 64) * 64 :]
         return room
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the other side is on this node, and can be given a descriptor."""
+        return self._sock.family == socket.AF_UNIX
+
+    def share(self, fd: int | None) -> None:
+        """Answers a sender that asks for memory to write into: a memfd, or None for none."""
+        self.say(shared=fd is not None)
+        if fd is not None:
+            socket.send_fds(self._sock, [b"\0"], [fd])
+
+    def shared(self, limit_s: float = SILENT_S) -> int | None:
+        """The descriptor of the memory that the receiver shares; None where it shares none.
+
+        Raises:
+            WireError: as :meth:`receive`.
+        """
+        if not self.receive(limit_s)[1].get("shared"):
+            return None
+        try:
+            _, fds, _, _ = socket.recv_fds(self._sock, 1, 1)
+        except OSError as exc:
+            raise WireError("bridge-lost", who=self.who, reason=exc) from None
+        if not fds:
+            raise WireError("bridge-garbled", who=self.who, reason="it sent no descriptor")
+        return fds[0]
+
+    def place(self, fd: int, part: Any) -> None:
+        """Writes into the memory that the receiver shares, after what is there, and says so.
+
+        Raises:
+            WireError: it cannot be written; as :meth:`send`.
+        """
+        view, end = memoryview(part).cast("B"), self.sent + memoryview(part).nbytes
+        try:
+            while self.sent < end:
+                # Not by a mapping: pages that are written whole need not be zeroed or faulted in.
+                self.sent += os.pwrite(fd, view[view.nbytes - (end - self.sent) :], self.sent)
+        except OSError as exc:
+            raise WireError("bridge-shared", who=self.who, reason=exc) from None
+        self.send(PLACED, struct.pack(_NUMBER, view.nbytes))
+
     def grant(self, number: int) -> None:
         """Lets the other side send that many more bytes."""
-        self.send(CREDIT, struct.pack(_CREDIT, number))
+        self.send(CREDIT, struct.pack(_NUMBER, number))
 
     def await_credit(self, limit_s: float = SILENT_S) -> None:
         """Waits until the other side takes more.

@@ -24,7 +24,7 @@ import numpy as np
 
 from fairlead.base import free_memory
 from fairlead.base.errors import FairleadError, fail
-from fairlead.bridge import files, library, network
+from fairlead.bridge import files, library, network, region
 from fairlead.bridge.arrow import PIECE_BYTES, WINDOW_BYTES, Form, Rows, pieces
 from fairlead.bridge.collectives import Collectives, RunAborted
 from fairlead.bridge.endpoint import Door
@@ -267,8 +267,15 @@ class Worker:
 
     def _receive(self, connection: Connection, first: dict[str, Any]) -> None:
         form, begun = Form(**first["form"]), time.perf_counter()
-        connection.grant(WINDOW_BYTES)
-        stream = pieces(connection, form, first.get("limit_s", 600.0))
+        limit_s, shared = first.get("limit_s", 600.0), None
+        if first.get("shares") and connection.is_local:
+            shared = region.of(form)
+            connection.share(shared.fd if shared else None)
+        if shared:
+            stream = shared.pieces(connection, limit_s)
+        else:
+            connection.grant(WINDOW_BYTES)
+            stream = pieces(connection, form, limit_s)
         arriving = self.store.receive(
             first["matrix"], int(first["partition"]), int(first["attempt"]), stream
         )
@@ -276,6 +283,7 @@ class Worker:
         connection.say(END, rows=arriving.rows, bytes=arriving.bytes, seconds=seconds)
 
     def _fetch(self, connection: Connection, first: dict[str, Any]) -> None:
+        begun = time.perf_counter()
         try:
             held = self.store.get(first["matrix"])
         except KeyError:
@@ -292,6 +300,14 @@ class Worker:
         else:
             self._send_in_rows(sender, local[low:high])
         sender.end()
+        if first.get("by") and self._answers:
+            seconds = time.perf_counter() - begun
+            done = {
+                "matrix": first["matrix"],
+                "by": first["by"],
+                "bytes": sender.bytes if form.sparse else sender.rows * form.row_bytes,
+            }
+            self._answers.say(fetched={**done, "seconds": seconds})
 
     def _send_in_rows(self, sender: Rows, part: Any) -> None:
         """Sends what is in Fortran order, of which a few rows at a time are turned."""
@@ -303,6 +319,10 @@ class Worker:
 def main() -> None:
     values = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     settings = Settings(**{**values, "interfaces": tuple(values["interfaces"])})
+    _, most = resource.getrlimit(
+        resource.RLIMIT_NOFILE
+    )  # each stream, and what is mapped, holds one
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     import mpi4py
 
     with suppress(ImportError):  # what most functions need, before the first one is called

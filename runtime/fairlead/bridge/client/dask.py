@@ -76,7 +76,7 @@ def to_dask(session: Session, info: Mapping[str, Any]) -> Any:
     import dask.array as da
 
     _by_value()
-    fetching = session.fetching(info)
+    fetching = session.fetching(info, "Dask")
     cols = info["shape"][1]
     fetch = dask.delayed(_fetch_chunk, pure=True)
     parts = [

@@ -188,18 +188,28 @@ class Session:
     def sending(self, matrix: str, form: Form, index: Any = None) -> Sending:
         return Sending(matrix, form, self._of(self.ranks), self.secret, index)
 
-    def fetching(self, info: Mapping[str, Any]) -> Fetching:
+    def fetching(self, info: Mapping[str, Any], by: str = "") -> Fetching:
         form = Form(**{**info["form"], "allow_nan": True})
         counts = tuple(info["counts"])
-        return Fetching(info["id"], form, self._of(info["ranks"]), counts, self.secret)
+        return Fetching(info["id"], form, self._of(info["ranks"]), counts, self.secret, by)
 
     def _of(self, ranks: Any) -> tuple[Endpoint, ...]:
         return tuple(self._endpoints[rank] for rank in ranks)
 
     def seal(self, matrix: str, sent: list[Sent], partitions: int | None = None) -> Matrix:
-        """The matrix of the partitions that count."""
+        """The matrix of the partitions that count.
+
+        Raises:
+            WireError: their rows are not of one length.
+        """
         parts = [(s.partition, s.attempt, s.rows, s.place) for s in sent]
-        answer = self.ask("seal", matrix=matrix, parts=parts, partitions=partitions)
+        filled = [s for s in sent if s.rows]
+        cols = filled[0].cols if filled else 0
+        for other in filled:
+            if other.cols != cols:
+                row = f"0 of partition {other.partition}"
+                raise WireError("bridge-ragged", row=row, length=other.cols, cols=cols)
+        answer = self.ask("seal", matrix=matrix, parts=parts, partitions=partitions, cols=cols)
         return Matrix(self, answer["info"], answer["timing"])
 
     def matrices(self) -> dict[str, Matrix]:

@@ -5,12 +5,15 @@ The functions that executors run travel by value, with the modules of the protoc
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from fairlead.base.errors import FairleadError, fail
@@ -20,13 +23,13 @@ from fairlead.bridge.arrow import Form, dense_rows, sparse_rows
 from fairlead.bridge.client.matrix import Matrix
 from fairlead.bridge.errors import translated
 from fairlead.bridge.streams import PASSING, Fetching, Sending, Sent
-from fairlead.bridge.wire import WireError
+from fairlead.bridge.wire import Endpoint, Secret, WireError
 
 if TYPE_CHECKING:
     from fairlead.bridge.client.send import SendOptions
     from fairlead.bridge.client.session import Session
 
-_ANSWER = "partition int, attempt long, rows long, place int, bytes long, serialise_s double, send_s double, receive_s double, error string"
+_ANSWER = "partition int, attempt long, rows long, place int, bytes long, serialise_s double, send_s double, receive_s double, cols int, error string"
 _LOOK_S = 0.5
 _ADAPTIVE = "spark.sql.adaptive.enabled"
 
@@ -46,10 +49,13 @@ def send_spark(session: Session, frame: Any, options: SendOptions) -> Matrix:
     _by_value()
     begun = time.perf_counter()
     names = list(options.columns or [n for n in frame.columns if n != options.index])
-    chosen = frame.select(*names, *([options.index] if options.index else []))
+    wanted = [*names, *([options.index] if options.index else [])]
+    chosen = frame if wanted == frame.columns else frame.select(*wanted)
     form, named = _form(chosen, names, options)
     index = _arrow_type(chosen, options.index) if options.index else None
-    number = session.create(form, name=options.name, names=named, index=str(index or ""))
+    number = session.create(
+        form, name=options.name, names=named, index=str(index or ""), cols_later=not form.cols
+    )
     sending = session.sending(number, form, index)
     if options.partitions:
         chosen = chosen.repartition(options.partitions)
@@ -63,6 +69,8 @@ def send_spark(session: Session, frame: Any, options: SendOptions) -> Matrix:
             partitions = options.partitions or _partitions(chosen)
             task = _sender(sending, options.index, partitions)
             sent = _checked(chosen.mapInArrow(task, _ANSWER).collect())
+            if not form.cols and not any(one.rows for one in sent):
+                raise fail("bridge-empty", column=names[0])
         matrix = session.seal(number, sent, partitions)
     except BaseException:
         freed_quietly(session, number)
@@ -131,14 +139,15 @@ def _form(chosen: Any, names: list[str], options: SendOptions) -> tuple[Form, li
     kinds = {field.name: field.dataType for field in chosen.schema.fields}
     if len(names) == 1:
         kind = kinds[names[0]].simpleString()
-        if kind.startswith("array<") or kind in ("vector", "udt"):
+        if kind.startswith("array<"):  # how long its rows are is seen by the executors
+            return options.form(0, _dtype([kind[6:-1]], names)), []
+        if kind in ("vector", "udt"):
             first = chosen.select(names[0]).first()
             if first is None or first[0] is None:
                 raise fail("bridge-empty", column=names[0])
-            dtype = _dtype([kind[6:-1]], names) if kind.startswith("array<") else "float64"
             # The first vector decides: of a column of both kinds, the others are turned into its.
             sparse = hasattr(first[0], "indices")
-            return options.form(len(first[0]), dtype, sparse=sparse), []
+            return options.form(len(first[0]), "float64", sparse=sparse), []
     return options.form(len(names), _dtype([kinds[n].simpleString() for n in names], names)), names
 
 
@@ -162,32 +171,65 @@ def _arrow_type(chosen: Any, column: str) -> Any:
 
 def _sender(sending: Sending, index: str | None, partitions: int) -> Any:
     """The function that an executor runs on its partition."""
+    code, given = _code(), asdict(sending)
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
-        import pyarrow as pa
-        from pyspark import TaskContext
+        import pickle
 
-        context = TaskContext.get()
-        partition = context.partitionId()
-        attempt = context.taskAttemptId()  # unique in the application
-        error = ""
-        try:
-            chunks = _chunks(batches, sending.form, index, partition)
-            sent = sending.send(partition, partitions, attempt, chunks)
-        except WireError as exc:
-            if (
-                exc.check in PASSING
-            ):  # Spark's own retry may not meet it; others become rows that the driver explains
-                raise
-            sent, error = Sent(partition, attempt, 0, 0, 0), json.dumps(_as_row(exc))
-        kinds = [pa.int32(), pa.int64(), pa.int64(), pa.int32(), pa.int64(), *[pa.float64()] * 3]
-        row = {**vars(sent), "error": error}
-        arrays = [
-            pa.array([v], kind) for v, kind in zip(row.values(), [*kinds, pa.string()], strict=True)
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, list(row))
+        yield from pickle.loads(code)(batches, given, index, partitions)
 
     return run
+
+
+@cache
+def _code() -> bytes:
+    """:func:`_send_partition` with all that it needs: to pickle that takes longer than to send a small table."""
+    _by_value()
+    from pyspark import cloudpickle
+
+    code: bytes = cloudpickle.dumps(_send_partition)
+    return code
+
+
+def _send_partition(
+    batches: Iterator[Any], given: dict[str, Any], index: str | None, partitions: int
+) -> Iterator[Any]:
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    endpoints = tuple(Endpoint(**{**e, "address": tuple(e["address"])}) for e in given["endpoints"])
+    parts = {"form": Form(**given["form"]), "secret": Secret(**given["secret"])}
+    sending = Sending(**{**given, **parts, "endpoints": endpoints})
+    context = TaskContext.get()
+    partition = context.partitionId()
+    attempt = context.taskAttemptId()  # unique in the application
+    error = ""
+    try:
+        own, batches = _as_long(sending, batches)
+        chunks = _chunks(batches, own.form, index, partition)
+        sent = own.send(partition, partitions, attempt, chunks)
+    except WireError as exc:
+        # Spark's own retry may not meet these; others become rows that the driver explains.
+        if exc.check in PASSING:
+            raise
+        sent, error = Sent(partition, attempt, 0, 0, 0), json.dumps(_as_row(exc))
+    whole, real = pa.int64(), pa.float64()
+    kinds = [pa.int32(), whole, whole, pa.int32(), whole, real, real, real, pa.int32(), pa.string()]
+    row = {**vars(sent), "error": error}
+    arrays = [pa.array([v], kind) for v, kind in zip(row.values(), kinds, strict=True)]
+    yield pa.RecordBatch.from_arrays(arrays, list(row))
+
+
+def _as_long(sending: Sending, batches: Iterator[Any]) -> tuple[Sending, Iterator[Any]]:
+    """Where the number of columns is not known yet, that of the first row of a partition."""
+    if sending.form.cols:
+        return sending, batches
+    for batch in batches:
+        if batch.num_rows:
+            cols = batch.column(0).value_lengths()[0].as_py() or 0  # null is refused with its row
+            again = itertools.chain([batch], batches)
+            return replace(sending, form=replace(sending.form, cols=cols)), again
+    return sending, iter(())
 
 
 def _as_row(exc: WireError) -> dict[str, Any]:
@@ -231,7 +273,7 @@ def _placed(
 def to_spark(session: Session, info: Mapping[str, Any], spark: Any) -> Any:
     """A DataFrame with a partition for each rank."""
     _by_value()
-    fetching = session.fetching(info)
+    fetching = session.fetching(info, "Spark")
     item = {"float32": "float", "float64": "double", "int32": "int", "int64": "bigint"}
     fields = f"row array<{item[info['form']['dtype']]}>"
     if info["index"]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import cloudpickle
 
@@ -27,7 +28,9 @@ except Exception as exc:
 """
 
 
-def test_senders_and_fetchers_travel_without_fairlead(tmp_path: Path) -> None:
+def test_senders_and_fetchers_travel_without_fairlead(tmp_path: Path, monkeypatch) -> None:
+    # Spark's own copy of cloudpickle is the same library.
+    monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(cloudpickle=cloudpickle))
     nowhere = (wire.Endpoint(3, "n1", ("127.0.0.1", 1)),)
     form, secret = arrow.Form(2, "float64"), wire.Secret("00" * 32)
     sending = streams.Sending("m1", form, nowhere, secret)
@@ -69,6 +72,9 @@ def _first(run):
 
 def _loaded(run):
     """It needs a task's context; that all it refers to is there is what counts."""
-    error = run.__globals__["WireError"]("bridge-unreachable", who="rank 3 on n1")
-    assert callable(run.__globals__["_chunks"])
-    raise error
+    import pickle
+
+    held = dict(zip(run.__code__.co_freevars, run.__closure__, strict=True))
+    found = pickle.loads(held["code"].cell_contents).__globals__
+    assert callable(found["_chunks"])
+    raise found["WireError"]("bridge-unreachable", who="rank 3 on n1")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.bridge.fetches import Fetched, Fetches
 from fairlead.bridge.settings import OPERATIONS, SERVER
 from fairlead.bridge.timings import MLLIB, Operation, Timings, done_in
 
@@ -65,6 +66,38 @@ def test_an_estimate_is_for_as_many_cores_and_says_where_it_comes_from() -> None
         in text
     )
     assert "estimate" not in str(Timings([SEND, RUN], 2, {"linalg.svd": 60.0}))
+
+
+def test_an_estimate_of_k_means_grows_with_k_and_one_of_a_pca_with_the_square_of_its_columns() -> (
+    None
+):
+    def run(what: str, k: int, cols: int = 1_000) -> float:
+        done = Operation("run", what, "me", ("m1",), (), 80_000, cols, 0, {}, 1.0, 0, {"k": str(k)})
+        (paid,) = Timings([SEND, done], 2).paid
+        return paid.mllib_s
+
+    assert run("linalg.kmeans", 40) == 4 * run("linalg.kmeans", 10)
+    assert run("linalg.pca", 40, 3_000) == pytest.approx(9 * run("linalg.pca", 10))
+
+
+def test_streams_of_one_fetch_are_one_operation() -> None:
+    clock = [10.0]
+    fetches = Fetches(lambda: clock[0])
+    assert list(fetches.add(Fetched("m1", "Spark", 1, 80, 2.0), {0, 1})) == []
+    clock[0] = 11.0
+    (one,) = fetches.add(Fetched("m1", "Spark", 0, 160, 0.5), {0, 1})
+    assert (one.what, one.inputs, one.bytes, one.rank) == ("Spark", ("m1",), 240, 1)
+    assert (one.phases["fetch"], one.wall_s) == ((1.25, 2.0), 3.0)
+
+
+def test_a_fetch_of_some_ranks_is_known_when_it_is_asked_for_or_begins_again() -> None:
+    fetches = Fetches(lambda: 5.0)
+    first = Fetched("m1", "Dask", 1, 80, 2.0)
+    assert list(fetches.add(first, {0, 1})) == []
+    (one,) = fetches.add(first, {0, 1})
+    assert one.bytes == 80
+    assert list(fetches.rest({"m2"})) == []
+    assert [done.bytes for done in fetches.rest({"m1"})] == [80] and not list(fetches.rest({"m1"}))
 
 
 def test_what_is_not_known_of_mllib_is_not_compared() -> None:
