@@ -37,6 +37,7 @@ from fairlead.perf.projection.step_model import Step
 from fairlead.perf.records.validation import Validation
 from fairlead.proof.nccl import NcclProof
 from fairlead.proof.verdict import Proof, RankProof
+from fairlead.record.compare import Difference as RunDifference
 from fairlead.rendezvous.worlds import World
 from fairlead.session.gradients import Option
 from fairlead.site import Site
@@ -111,6 +112,7 @@ _LAUNCHED: dict[str, Any] = {
     "output_dir?": str | None,
     "page?": str,
     "report?": str,
+    "record?": str,
     "error?": Finding | None,
     "stage?": _STAGE,
 }  # fmt: skip
@@ -217,6 +219,12 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
     },
     "sign": {"image": str, "signature": str, "dry_run": bool, "signed": Statement},
     "verify": {"image": str, "signature": _SIGNATURE},
+    "sign-record": {"record": str, "signature": str, "dry_run": bool, "key": str | None},
+    "verify-record": {"record": str, "key": str},
+    "replay": {
+        "record": str, "signed_by": str | None, "dry_run": bool, "same": bool | None, "differences": [RunDifference],
+        "results": [str], "seconds": {"recorded": float, "now": float | None},
+    },
     "train": ({"report": str, "page": str, "proof": Proof, "result": TrainResult}, _DRY_RUN),
     "bench-collectives": _of(CollectivesBench),
     "tune": ({"page": str, "report": str, "best_file": str, "result": TuneResult}, _DRY_RUN),

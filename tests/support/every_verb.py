@@ -48,6 +48,7 @@ LINES = {
     "preflight": "{image}",
     "explain": "{image}",
     "run": "-n 2 --timeline {folder}/t.json {image} -- true",
+    "replay": "{folder}/no-such-record",
     "shell": "--dry-run {image}",
     "script": "-n 2 --scheduler slurm {image} -- true",
     "train": "hepcnn -n 2 --image {image} -o {folder}/report",

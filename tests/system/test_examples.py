@@ -189,6 +189,16 @@ def test_signed_image_runs_and_an_unsigned_or_changed_one_does_not(base_image: N
     assert "error[signature-mismatch]" in said and "changed: exit code 1" in said
 
 
+def test_recorded_run_is_verified_by_openssh_and_repeated(base_image: None) -> None:
+    (command,) = _commands("record/record.sh")
+    said = _run(command)
+    assert 'Good "fairlead-run-record" signature for me@example.org' in said
+    assert "same: exit code 0, 1 result byte for byte" in said
+    assert "input: seed.txt: sha256" in said and "another seed: exit code 121" in said
+    assert "differs: walk.npy" in said and "its result: exit code 1" in said
+    assert "error[record]" in said and "changed: exit code 2" in said
+
+
 def test_own_recipe_is_sound_and_locked() -> None:
     check, *_ = _commands("my-recipe/recipe.toml")
     assert "its lock matches it" in _run(check)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -391,3 +392,26 @@ def test_nothing_is_left_of_the_cluster_itself() -> None:
             assert str(folder) not in (entry / "environ").read_text(errors="replace")
         except OSError:
             continue
+
+
+def test_record_of_ranks_on_two_nodes_is_repeated_in_a_job_of_its_own(cluster: Cluster) -> None:
+    folder = cluster.folder / "recorded"
+    folder.mkdir()
+    line = (
+        "run", "-N", 2, "-n", 4, "--mpi", hosts.mpich(), "--record", folder / "run-1", "--result", folder / "ranks",
+        hosts.image(), "--", "sh", "-c", f"touch {folder}/ranks; exec python3 -c \"{SAY}\"",
+    )  # fmt: skip
+    done = cluster.fairlead(*line)
+    assert done.returncode == 0, done.stderr
+    run = json.loads((folder / "run-1/run.json").read_bytes())
+    assert sorted(run["ranks"]["hosts"].values()) == ["0-1", "2-3"] and run["ranks"]["proved"]
+    host = run["before"]["host"]
+    assert host["scheduler"] == "slurm" and host["job"].isdecimal()
+    # Every rank has noted what it maps, on its own node.
+    assert run["ranks"]["others"] == [] and not run["ranks"]["unlisted"]
+    paths = [library["path"] for library in run["ranks"]["libraries"]]
+    assert run["ranks"]["groups"][0]["mpi"] in paths and any("mpi4py" in path for path in paths)
+    done = cluster.fairlead("replay", folder / "run-1", "--json")
+    said = answer(done)
+    assert done.returncode == 0 and said["same"], done.stdout + done.stderr
+    assert not {d["kind"] for d in said["differences"]} & {"MPI", "library", "ranks"}, said

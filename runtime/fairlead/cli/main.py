@@ -37,8 +37,8 @@ SECTIONS = {
         "inspect": "Show what is inside an image.",
         "diff": "Compare two images.",
         "key": "Manage signing keys: new, list, trust, untrust.",
-        "sign": "Sign an image with an offline key.",
-        "verify": "Verify an image's signature.",
+        "sign": "Sign an image or a run record with an offline key.",
+        "verify": "Verify the signature of an image or a run record.",
     },
     "Sites": {
         "site": "Manage site profiles: list, show, new, detect, check, …",
@@ -48,6 +48,7 @@ SECTIONS = {
         "preflight": "Check that an image can run on the host's MPI.",
         "explain": "Explain the plan: which MPI, binds and variables, and why.",
         "run": "Launch a command in an image on the host's MPI, and prove it.",
+        "replay": "Repeat a recorded run, and say what differed.",
         "shell": "Open a shell in an image, on the host's MPI.",
         "script": "Write a job script for Slurm, PBS, LSF, Flux or Cobalt.",
         "train": "Train a bundled model data-parallel, and write a report.",

@@ -16,6 +16,7 @@ from fairlead.base.progress import Silent
 from fairlead.base.serde import to_json
 from fairlead.cli import node_trial, options, show
 from fairlead.cli.declare import FOLDER, JSON, SECONDS, declared, option
+from fairlead.cli.record import LEFT_OUT, Recorded, Recording
 from fairlead.cli.run_report import RunReport
 from fairlead.cli.screen import answer, hand_over, print_findings, print_json, progress, say
 from fairlead.cli.staging import Staging, stage_json, staged_here, step_words
@@ -26,6 +27,7 @@ from fairlead.launch.launch import CommandLine, LaunchResult
 from fairlead.launch.request import Asked
 from fairlead.proof.nccl import NcclProof
 from fairlead.proof.verdict import Proof
+from fairlead.record.gather import Asked as AskedOfRecord
 from fairlead.rendezvous.worlds import World
 from fairlead.session.model import Launched, LaunchOptions, Prepared
 from fairlead.session.prepare import refuse
@@ -47,6 +49,7 @@ Examples:
   fairlead run -N 8 --restarts 3 --spares 1 pytorch -- python3 ddp.py
   fairlead run -n 4 --output-dir logs tensorflow -- python3 train.py
   fairlead run -n 4 -o report tensorflow -- python3 train.py
+  fairlead run -n 4 --record run-1 --input data --result model.h5 tensorflow -- python3 train.py
   fairlead run -n 2 --dry-run tensorflow -- python3 train.py
 
 \b
@@ -56,7 +59,7 @@ Exit codes: that of the first rank that failed; 121 refused before launch; 122 p
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFlags:
+class RunFlags(Recorded):
     """The options of ``fairlead run`` that no other group of options holds."""
 
     env: tuple[str, ...] = options.ENV
@@ -91,6 +94,7 @@ class _Run(Ready):
         recording: this launch in the timeline; None without --timeline.
         variables: of ``--env``.
         report: what becomes a report; None without -o.
+        record: what becomes a record; None without --record.
         restarts: what becomes of a launch that fails.
         checks_nodes: the nodes are compared before.
     """
@@ -102,6 +106,7 @@ class _Run(Ready):
     recording: Launching | None
     variables: dict[str, str]
     report: RunReport | None
+    record: Recording | None
     restarts: Restarts
     checks_nodes: bool
 
@@ -118,6 +123,8 @@ class _Run(Ready):
             self.recording.begun()
         if self.report:
             self.report.started(line, folder)
+        if self.record:
+            self.record.started(line, folder)
 
     def show_doubt(self, finding: Finding) -> None:
         """Show what came up while the ranks ran."""
@@ -131,7 +138,8 @@ class _Run(Ready):
         """Variables for the container besides those of the plan."""
         own = {n: v for n, v in self.variables.items() if n not in options.MERGED}
         staged = self.wish.env if self.wish else {}
-        return {**own, **staged, **(self.recording.env if self.recording else {})}
+        own |= {**staged, **(self.recording.env if self.recording else {})}
+        return {**own, **(self.record.env if self.record else {})}
 
     def show_world(self, world: World) -> None:
         """Show a framework's world."""
@@ -150,6 +158,8 @@ class _Run(Ready):
             self.recording.proved()
         if self.report:
             self.report.proved(proof)
+        if self.record:
+            self.record.proved(proof)
         if not proof.holds and not flags.as_json:
             click.echo(show.proof_text(proof), err=True)
         if flags.quiet or not proof.holds:
@@ -178,6 +188,7 @@ def run(
     """
     variables = options.variables(flags.env)
     data.check()
+    flags.check()
     restarts = recovery.policy(flags.requeue)
     asked = replace(asked, spares=recovery.spares)
     ready = plan_launch(
@@ -187,6 +198,9 @@ def run(
     report = None
     if flags.output and not flags.dry_run:
         report = RunReport(flags.output.absolute(), prepared, command, _repeat(image, command))
+    record = None
+    if flags.record and not flags.dry_run:
+        record = Recording(flags, ready, _asked_of(flags, image, command, variables))
     planned = _Run(
         flags=flags,
         planning=planning,
@@ -196,10 +210,14 @@ def run(
         recording=recorder.launch("run") if recorder else None,
         variables=variables,
         report=report,
+        record=record,
         restarts=restarts,
         checks_nodes=recovery.check_nodes,
     )
-    with report.of_failures() if report else nullcontext():
+    with (
+        report.of_failures() if report else nullcontext(),
+        record.of_failures(command) if record else nullcontext(),
+    ):
         if prepared.refused and not flags.force:
             raise refuse(prepared)
         if flags.dry_run:
@@ -210,6 +228,14 @@ def run(
             announce(prepared)
         launched, stage = _launch(planned)
     return _report(planned, launched, stage)
+
+
+def _asked_of(
+    flags: RunFlags, image: str, command: tuple[str, ...], variables: dict[str, str]
+) -> AskedOfRecord:
+    """What the record says of the command line."""
+    given = tuple(options.given(click.get_current_context(), LEFT_OUT))
+    return AskedOfRecord(given, image, command, flags.inputs, variables, flags.results)
 
 
 def _repeat(image: str, command: tuple[str, ...]) -> tuple[str, ...]:
@@ -288,6 +314,9 @@ def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
     findings = [*([failure] if failure else []), *stage_findings]
     code = _exit_code(result, stage_findings)
     page, document = planned.report.write(code, findings) if planned.report else (None, None)
+    if planned.record:
+        planned.record.ended(launched)
+    record = planned.record.write(code, findings) if planned.record else None
     if flags.as_json:
         ended = {
             "command_line": launched.line.shell(),
@@ -301,6 +330,7 @@ def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
             "output_dir": folder or None,
             "page": page,
             "report": document,
+            "record": record,
             "error": failure,
             "stage": stage_json(stage),
         }
@@ -309,6 +339,8 @@ def _report(planned: _Run, launched: Launched, stage: Stage | None) -> int:
         print_findings([f for f in findings if f.severity is Severity.ERROR or not flags.quiet])
         if page and not flags.quiet:
             say(f"report: {page}")
+        if record and not flags.quiet:
+            say(f"record: {record}")
     return code
 
 

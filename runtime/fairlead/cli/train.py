@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +25,13 @@ from fairlead.cli.declare import (
     declared,
     option,
 )
-from fairlead.cli.screen import print_findings, print_json, table
-from fairlead.cli.within import plan_launch
+from fairlead.cli.record import LEFT_OUT, Recorded, Recording
+from fairlead.cli.screen import print_findings, print_json, say, table
+from fairlead.cli.within import Ready, plan_launch
 from fairlead.image.open import open_image
 from fairlead.launch import ranks_output, unpack
 from fairlead.proof.verdict import Proof
+from fairlead.record.gather import Asked as AskedOfRecord
 from fairlead.session import script_image
 from fairlead.session.model import Prepared
 from fairlead.session.prepare import refuse
@@ -46,6 +49,7 @@ Examples:
   fairlead train resnet50 -n 2 --precision mixed_bfloat16
   fairlead train cosmoflow -n 2 --data /scratch/universes --checkpoint 300
   fairlead train cosmoflow -n 2 --data /scratch/universes --resume
+  fairlead train hepcnn -n 2 --epochs 1 --record run-1
   fairlead train --from fairlead-tune/best.toml
   fairlead train --auto train.py -n 4
   fairlead train --auto train.py -n 4 --image pytorch -- --epochs 3
@@ -84,7 +88,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainFlags:
+class TrainFlags(Recorded):
     """The options of ``fairlead train`` that no other group of options holds.
 
     Attributes:
@@ -203,6 +207,7 @@ def train(
     output = flags.output.absolute()
     variables = options.variables(flags.env)
     restarts = recovery.policy(flags.requeue)
+    _check_record(flags)
     ready = plan_launch(
         image,
         replace(asked, ranks=ranks, spares=recovery.spares),
@@ -210,26 +215,65 @@ def train(
         flags,
         variables=variables,
     )
-    prepared, ranks, bars = ready.prepared, ready.shape.ranks, ready.progress
+    prepared, ranks = ready.prepared, ready.shape.ranks
     check_image(prepared, image, flags.backend, generates=flags.data is None)
     require_tools()
-    from fairlead.ml.train.host import train as train_model
-    from fairlead.ml.train.session_runner import runner
-    from fairlead.perf.draw.compose import compose
-    from fairlead.perf.draw.run_page import write_report
-
-    if prepared.refused:
-        raise refuse(prepared)
     settings = _settings(flags, task.name, ranks, output, restarts.times)
     if flags.dry_run:
+        _refuse(prepared)
         return show.dry_run("train", prepared, _steps(settings), flags.as_json)
+    record = None
+    if flags.record:
+        record = Recording(flags, ready, _asked_of(wanted, flags, image, variables))
+    with record.of_failures(words) if record else nullcontext():
+        result, proof = _trained(ready, settings, flags, recovery, record)
+        title = f"{task.title} in {image} on {ranks} rank{'s' if ranks > 1 else ''}"
+        page, document = _reported(ready, proof, result, title, _repeat(context, image), output)
+    _show(result, proof, page, document, flags)
+    errors = [f for f in result.findings if f.severity is Severity.ERROR]
+    code = ExitCode.FAILED if errors else ExitCode.DONE
+    if record:
+        digest = result.all.weights[0].final
+        say(f"record: {record.write(code, errors, weights=digest)}")
+    return code
+
+
+def _check_record(flags: TrainFlags) -> None:
+    flags.check()
+    if flags.results:
+        raise click.UsageError("--result: the result of a training is its weights")
+    if flags.record and flags.resume:
+        raise click.UsageError("--record is for a whole training: leave out --resume")
+
+
+def _refuse(prepared: Prepared) -> None:
+    if prepared.refused:
+        raise refuse(prepared)
+
+
+def _trained(
+    ready: Ready,
+    settings: TrainOptions,
+    flags: TrainFlags,
+    recovery: options.Recovery,
+    record: Recording | None,
+) -> tuple[TrainResult, Proof]:
+    """The training, and the proof of its last launch that started MPI."""
+    from fairlead.ml.train.host import train as train_model
+    from fairlead.ml.train.session_runner import runner
+
+    prepared, bars = ready.prepared, ready.progress
+    _refuse(prepared)
+    output = settings.run_dir.parent
     output.mkdir(parents=True, exist_ok=True)  # where that fails, before any work
     if flags.output_dir:
         ranks_output.prepare(flags.output_dir.absolute())
     unpack.ensure(prepared.plan, cache_dir(), bars)
-    proofs: list[Proof] = []
     slow = node_trial.failing(prepared, ready.allocation, bars) if recovery.check_nodes else {}
+    restarts = recovery.policy(flags.requeue)
     attempts = Attempts(prepared, restarts, lambda found: print_findings([found]), slow)
+    proofs: list[Proof] = []
+    variables = options.variables(flags.env)
     launcher = runner(
         prepared,
         output / "ranks.log",
@@ -237,20 +281,44 @@ def train(
         flags.watchdog,
         ready.recorder,
         env={name: value for name, value in variables.items() if name not in options.MERGED},
-        attempts=attempts,
+        attempts=record.around(attempts) if record else attempts,
     )
     with attempts:
         result = train_model(
-            launcher, settings, bars, lambda failure: _may_recover(failure) and attempts.again()
+            launcher,
+            settings,
+            bars,
+            lambda failure: _may_recover(failure) and attempts.again(),
         )
-    proof = proofs[-1]  # of the training itself, the last launch that starts MPI
-    title = f"{task.title} in {image} on {ranks} rank{'s' if ranks > 1 else ''}"
-    report = compose(title, prepared, proof, _repeat(context, image), training=result)
-    with bars.stage("write the report"):
-        page, document = write_report(output, report)
-    _show(result, proof, page, document, flags)
-    failed = any(f.severity is Severity.ERROR for f in result.findings)
-    return ExitCode.FAILED if failed else ExitCode.DONE
+    return result, proofs[-1]
+
+
+def _reported(
+    ready: Ready,
+    proof: Proof,
+    result: TrainResult,
+    title: str,
+    again: tuple[str, ...],
+    output: Path,
+) -> tuple[Path, Path]:
+    """Write the report; its page and document."""
+    from fairlead.perf.draw.compose import compose
+    from fairlead.perf.draw.run_page import write_report
+
+    report = compose(title, ready.prepared, proof, again, training=result)
+    with ready.progress.stage("write the report"):
+        return write_report(output, report)
+
+
+def _asked_of(
+    wanted: Wanted, flags: TrainFlags, image: str, variables: Mapping[str, str]
+) -> AskedOfRecord:
+    """What the record says of the command line. A training reads its data, or the trial that it repeats."""
+    read = [str(path) for path in (flags.data, wanted.kept) if path]
+    words = tuple(filter(None, [wanted.model, *wanted.arguments])) if not wanted.kept else ()
+    given = tuple(options.given(click.get_current_context(), {*LEFT_OUT, "model", "image"}))
+    inputs = tuple(dict.fromkeys([*read, *flags.inputs]))
+    return AskedOfRecord(given, image, words, inputs, variables, verb="train")
 
 
 def _run_script(script: Path, words: tuple[str, ...], ranks: int | None, image: str) -> int:

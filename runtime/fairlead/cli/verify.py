@@ -1,4 +1,4 @@
-"""``fairlead verify``: verifies who signed an image."""
+"""``fairlead verify``: verifies who signed an image, or the record of a run."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from pathlib import Path
 
 import click
 
+from fairlead.base.errors import fail
 from fairlead.cli import show
 from fairlead.cli.declare import JSON, declared, option
 from fairlead.cli.screen import answer, progress
 from fairlead.image import keys, signature
+from fairlead.record import folder
 
 EPILOG = """\b
 Examples:
   fairlead verify tensorflow
   fairlead verify ./app.sif --key their-key.pub
+  fairlead verify run-1
 """
 
 
@@ -28,14 +31,22 @@ def verify(
     ),
     as_json: bool = JSON,
 ) -> None:
-    """Verify who signed IMAGE, and that no byte has changed since.
+    """Verify who signed IMAGE, and that no byte has changed since. It may be a record of a run, too.
 
     Exits with 0 if a trusted key has signed exactly this image, and with 1 otherwise.
     """
     bars = progress(as_json)
-    path = signature.located(image, os.environ, bars)
     named = keys.read_public(key) if key else None
-    verified = signature.verify(path, {named.id: named} if named else keys.trusted(), bars)
+    accepted = {named.id: named} if named else keys.trusted()
+    if folder.is_record(Path(image)):
+        opened = folder.read(Path(image).absolute(), accepted)
+        if not opened.key:
+            raise fail("record-unsigned", folder=opened.path)
+        text = f"{opened.path}: signed with key {opened.key}; no byte has changed since"
+        answer(as_json, "verify-record", {"record": opened.path, "key": opened.key}, text)
+        return
+    path = signature.located(image, os.environ, bars)
+    verified = signature.verify(path, accepted, bars)
     document = {"image": path, "signature": show.signature_json(verified)}
     text = f"{path}: {show.signature_line(verified)}; no byte has changed since"
     answer(as_json, "verify", document, text)

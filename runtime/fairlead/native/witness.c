@@ -20,6 +20,8 @@
  * by address, which nothing can stand before. MPI_Session_init is looked at likewise, since it has no world.
  * What a rank starts after the proof need not be a world of that size, and must not run on another MPI: it is stopped.
  *
+ * FAIRLEAD_PROOF_MAPS, where it is set, asks for the mapped files with code in them, for a record of the run.
+ *
  * Handles: MPICH ABI Compatibility Initiative; Open MPI's mpi.h; MPI 5.0, appendix A.1.
  */
 
@@ -632,6 +634,59 @@ static int ring(const Mpi *mpi, int rank, int size)
     return ok;
 }
 
+/* The next mapped file with code in it; 0 at the end. */
+static char *next_code(Lines *maps, char *line, size_t room)
+{
+    while (get_line(maps, line, room)) { /* range permissions offset device inode path */
+        char *permissions = strchr(line, ' '), *path = strchr(line, '/');
+        if (permissions && path && permissions[3] == 'x' && strncmp(path, "/dev/", 5) && strncmp(path, "/memfd:", 7))
+            return path;
+    }
+    return 0;
+}
+
+/* Lists what is mapped, for a record of the run: the paths once for all ranks with the same ones, in `code.HASH`, and
+ * their number and hash in `maps`. Of a rank's processes the one that maps the most counts. */
+static void list_code(void)
+{
+    char line[1400], text[64], path[700], partial[760], *file;
+    unsigned long count = 0, sum = 0;
+    if (!plan.folder[0] || !variable("FAIRLEAD_PROOF_MAPS"))
+        return;
+    Lines maps = {.fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC)};
+    while (maps.fd >= 0 && (file = next_code(&maps, line, sizeof line))) {
+        unsigned long hash = 0xcbf29ce484222325UL; /* FNV-1a; their sum knows no order */
+        for (; *file; file++)
+            hash = (hash ^ (unsigned char)*file) * 0x100000001b3UL;
+        sum += hash;
+        count++;
+    }
+    close(maps.fd);
+    snprintf(path, sizeof path, "%s/maps.%s", plan.folder, plan.me);
+    Lines known = {.fd = open(path, O_RDONLY | O_CLOEXEC)};
+    int fewer = known.fd >= 0 && get_line(&known, line, sizeof line) && strtoul(line, 0, 10) > count;
+    if (known.fd >= 0)
+        close(known.fd);
+    if (fewer)
+        return;
+    snprintf(path, sizeof path, "%s/code.%lx", plan.folder, sum);
+    snprintf(partial, sizeof partial, "%s.%s.partial", path, plan.me);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && (fd = open(partial, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)) >= 0) {
+        maps = (Lines){.fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC)};
+        while (maps.fd >= 0 && (file = next_code(&maps, line, sizeof line))) {
+            size_t n = strlen(file);
+            file[n] = '\n';
+            write(fd, file, n + 1);
+        }
+        close(maps.fd);
+        rename(partial, path);
+    }
+    close(fd);
+    snprintf(text, sizeof text, "%lu %lx\n", count, sum);
+    note("maps", text, strlen(text), 0);
+}
+
 /* A rank that ends before MPI_Finalize leaves the others waiting, and not every launcher ends them: `started`
  * has text until MPI_Finalize, which first deletes the attributes of MPI_COMM_SELF; from then on, `left` has. */
 static int not_copied(handle from, int key, void *extra, void *value, void *to, int *copied)
@@ -649,12 +704,14 @@ static int finalizes(handle self, int key, void *value, void *extra)
     snprintf(line, sizeof line, "%s %d\n", host, getpid());
     note("left", line, strlen(line), 0);
     note("started", "", 0, 0);
+    list_code();
     return 0;
 }
 
 static void tell_when_finalized(const Mpi *mpi)
 {
     int key;
+    list_code();
     if (plan.folder[0] && !mpi->keyval(not_copied, finalizes, &key, 0))
         mpi->set_attr(mpi->self, key, 0);
 }
@@ -1004,6 +1061,8 @@ static Look depart(const char *how, int forked)
 
 __attribute__((destructor)) static void finish(void)
 {
+    if (!over && !inside && asked())
+        list_code(); /* a rank without MPI */
     depart("end", 0);
 }
 

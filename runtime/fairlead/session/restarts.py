@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Protocol
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, fail, info
 from fairlead.base.paths import cache_dir
@@ -51,6 +52,12 @@ class Restarts:
     exclude_failed: bool = False
     spares: int = 0
     requeue_s: float = 0.0
+
+
+class Launches(Protocol):
+    """What launches a command, as :meth:`Attempts.launch` does."""
+
+    def launch(self, command: Sequence[str], ranks: int, options: LaunchOptions) -> Launched: ...
 
 
 class Placement:

@@ -106,6 +106,15 @@ def planned_inode(plan: Plan, cache: Path) -> int:
     return (cache / "stage" / plan.staging.key / "lib" / plan.host.library.soname).stat().st_ino
 
 
+def digests(staging: Staging, cache: Path) -> dict[str, str]:
+    """sha256 of each copy in a staged folder, by its path in it; empty where the folder has gone."""
+    try:
+        noted = _noted(cache / "stage" / staging.key)
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
+    return {target: copy.sha256 for target, (_, copy) in noted.items()}
+
+
 def is_whole(folder: Path, staging: Staging) -> bool:
     """Every copy holds what it held when it was made, and so does its source; every alias points where it should; nothing
     else is there."""

@@ -18,7 +18,7 @@ from fairlead.ml.train.runner import Runner, RunOutcome
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import LaunchOptions, Prepared
 from fairlead.session.recorder import Recorder
-from fairlead.session.restarts import Attempts
+from fairlead.session.restarts import Launches
 from fairlead.session.run import launch_proved
 from fairlead.swap.model import Bind
 
@@ -27,7 +27,7 @@ _TAIL_BYTES = 8000
 
 def runner(
     prepared: Prepared, log: Path, on_proof: Callable[[Proof], None], limit_s: float | None = None,
-    recorder: Recorder | None = None, env: Mapping[str, str] = MappingProxyType({}), attempts: Attempts | None = None,
+    recorder: Recorder | None = None, env: Mapping[str, str] = MappingProxyType({}), attempts: Launches | None = None,
 ) -> Runner:  # fmt: skip
     """A runner that launches every command by the plan.
 
