@@ -41,6 +41,7 @@ class Training:
         momenta: the optimizer's, in the same order. After the first step they are that step's gradients.
         settle: lands the means that a delayed step still has under way.
         updates: how many updates the weights have had, where the servers count.
+        reset: puts back the first weights, where servers hold them.
     """
 
     step: Callable[[], float]
@@ -48,6 +49,7 @@ class Training:
     momenta: Callable[[], Sequence[Any]]
     settle: Callable[[], None] = _nothing
     updates: Callable[[], int] | None = None
+    reset: Callable[[], None] = _nothing
 
 
 @dataclass(frozen=True)

@@ -65,13 +65,19 @@ class Worker:
         self._target = server(cluster, "worker", rank, threads).target
 
     def training(
-        self, key: str, task: nets.Task, batch: tuple[Any, Any], start: Sequence[Any]
+        self,
+        key: str,
+        task: nets.Task,
+        batch: tuple[Any, Any],
+        start: Sequence[Any],
+        rate: float = RATE,
     ) -> Training:
         """A network on the servers.
 
         Args:
             batch: samples and labels of this worker.
             start: the weights to begin with; worker 0's count.
+            rate: of each worker's gradients.
         """
         import tensorflow as tf
 
@@ -100,16 +106,18 @@ class Worker:
                 )
             images, labels = (tf.constant(each) for each in batch)
             loss = loss_of(nets.build(key, Ops, make, images, task.classes), labels)
-            optimizer = v1.train.MomentumOptimizer(RATE, MOMENTUM, use_locking=True)
+            optimizer = v1.train.MomentumOptimizer(rate, MOMENTUM, use_locking=True)
             with v1.control_dependencies([optimizer.minimize(loss)]):
                 train = v1.assign_add(count, 1, use_locking=True)
             momenta = [optimizer.get_slot(v, "momentum") for v in variables]
             given = [v1.placeholder(tf.float32, v.shape) for v in variables]
             fill = [v1.assign(v, p) for v, p in zip(variables, given, strict=True)]
+            clear = [*(v1.assign(m, tf.zeros_like(m)) for m in momenta), v1.assign(count, 0)]
             session = v1.Session(self._target, config=config)
+            values = dict(zip(given, start, strict=True))
             if self._rank == 0:
                 session.run(v1.global_variables_initializer())
-                session.run(fill, dict(zip(given, start, strict=True)))
+                session.run(fill, values)
                 session.run(v1.assign(ready, 1))
             else:
                 _wait(session, ready)
@@ -118,6 +126,7 @@ class Worker:
             lambda: list(session.run(variables)),
             lambda: list(session.run(momenta)),
             updates=lambda: int(session.run(count)),
+            reset=lambda: session.run([*fill, *clear], values),
         )
 
     @property

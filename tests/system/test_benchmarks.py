@@ -12,7 +12,7 @@ from benchmarks import watchdog
 from benchmarks.bars import comm_link as link
 from benchmarks.bars import comm_peers as peers
 from benchmarks.bars import comm_scaling as scaling
-from benchmarks.bars import convergence, swap
+from benchmarks.bars import convergence, parallel, swap
 from benchmarks.bars import step_efficiency as steps
 from benchmarks.peers import nets
 from tests.system import hosts
@@ -82,3 +82,36 @@ def test_ranks_learn_and_end_alike() -> None:
     assert all(0 <= score <= 1 for score in hep)
     # The same batches on one process and on two, rounding apart.
     assert found["hep", "sync"] == pytest.approx(found["hep", "alone"], abs=0.02)
+
+
+def test_idle_share_of_a_pipeline_is_measured_by_either_schedule() -> None:
+    result = parallel.measure_pipeline(microbatches=(2,), rounds=2, steps=1)
+    assert {row.name: row.baseline for row in result.rows[:2]} == {
+        f"{name}, 2 microbatches": (1 / 3, 1 / 3) for name in ("gpipe", "1f1b")
+    }
+    assert all(0 < share < 1 for row in result.rows for share in row.samples)
+
+
+@pytest.mark.full
+def test_pipelines_of_torch_by_two_libraries_have_the_same_gradients() -> None:
+    result = parallel.measure_torch(microbatches=(2,), rounds=2, steps=1)
+    assert len(result.rows) == 2
+
+
+@pytest.mark.full
+@root
+def test_two_teams_over_a_cable_average_rightly() -> None:
+    result = parallel.measure_teams(rounds=2, steps=1)
+    assert len(result.rows) == 4 and min(result.rows[0].samples) > 0
+
+
+@pytest.mark.full
+def test_workers_out_of_step_and_parameter_servers_make_as_many_gradients() -> None:
+    seconds, losses, stale = parallel.samples(parallel.Effort(rounds=1, gradients=8, size=32))
+    cases = set(product(parallel.PAUSES, parallel.MODES))
+    assert set(seconds) == set(losses) == cases
+    synchronous = {
+        losses[pauses, mode][0] for pauses in parallel.PAUSES for mode in ("allreduce", "0")
+    }
+    assert max(synchronous) - min(synchronous) < 1e-6 * max(synchronous)
+    assert max(stale["turns", "4"]) <= 4 and set(stale["turns", "0"]) == {0}

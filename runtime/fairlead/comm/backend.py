@@ -13,8 +13,37 @@ import numpy as np
 import numpy.typing as npt
 
 
+class Request(Protocol):
+    """A message under way, as mpi4py has it."""
+
+    def Test(self) -> bool:
+        """Whether it is complete; drives MPI."""
+
+    def Cancel(self) -> None:
+        """Gives up a receive."""
+
+
+class Link(Protocol):
+    """Messages between two ranks. Nothing here is collective, and nothing waits.
+
+    Attributes:
+        highest_tag: tags are 0 to this number.
+    """
+
+    highest_tag: int
+
+    def send(self, buffer: npt.NDArray[np.uint8], to: int, tag: int) -> Request:
+        """Starts to send ``buffer`` (1-D, contiguous), which must not change until it is complete."""
+
+    def receive(self, buffer: npt.NDArray[np.uint8], source: int, tag: int) -> Request:
+        """Starts to receive into ``buffer``, of the size that was sent."""
+
+    def arrived(self, source: int, tag: int) -> bool:
+        """Whether a message waits there."""
+
+
 class Backend(Protocol):
-    """What :class:`fairlead.comm.core.Comm` needs. Every method is collective but ``abort``."""
+    """What :class:`fairlead.comm.core.Comm` needs. Every method is collective but ``abort`` and ``link``."""
 
     name: str
     rank: int
@@ -47,6 +76,12 @@ class Backend(Protocol):
 
     def another(self) -> Backend:
         """The same ranks, with messages of their own."""
+
+    def split(self, part: int) -> Backend:
+        """The ranks that pass the same ``part``, in their order, with messages of their own."""
+
+    def link(self) -> Link:
+        """What sends from one rank to another; its messages are those of this backend."""
 
     def clock_of_rank_0(self, ask: Sequence[int], rounds: int) -> tuple[int, int, int] | None:
         """On the ranks in ``ask``: a time of CLOCK_MONOTONIC, the offset to rank 0's clock, and the duration of the

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt  # two modules that no rank needs
 
     from fairlead.comm.backend import Backend
+    from fairlead.comm.point_to_point import PointToPoint
     from fairlead.comm.timeline import Timeline
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -310,6 +311,33 @@ class Comm:
         self._teams.append(made)
         return made
 
+    def split(self, part: int, name: str = "") -> Comm:
+        """The ranks that pass the same ``part``, numbered in their order: for ranks that share a stage, or a network.
+
+        mpi4py carries their arrays. Collective over these ranks, afterwards over the part only. It ends with this
+        communicator.
+
+        Args:
+            part: 0 or higher.
+            name: of the part in messages; without it ``part N``.
+        Raises:
+            FairleadError: ``part`` is negative; the ranks are in different calls.
+        """
+        if part < 0:
+            raise fail("comm-part", part=part)
+        self.agree("split")
+        made = Comm(self._backend.split(part))
+        made.timeline = self.timeline
+        made._name = name or f"part {part}"
+        return made
+
+    def point_to_point(self) -> PointToPoint:
+        """Messages from one of these ranks to another. Collective; what it returns is not."""
+        from fairlead.comm.point_to_point import PointToPoint
+
+        self.agree("point_to_point")
+        return PointToPoint(self._backend.another())
+
     def _another(self) -> Comm:
         return Comm(self._backend.another())
 
@@ -461,7 +489,7 @@ class Comm:
         move: Callable[[Array], None],
     ) -> list[Array]:
         """Packs arrays into one buffer per dtype, lets ``move`` change it over all ranks, unpacks."""
-        signature = tuple((_key(array.dtype), array.shape) for array in arrays)
+        signature = tuple((key_of(array.dtype), array.shape) for array in arrays)
         self.agree(call, signature)
         layout = _layout(call, signature)
         begun = time.perf_counter()
@@ -470,7 +498,7 @@ class Comm:
             for dtype, length in layout.lengths
         }
         for array, (dtype, start, end, shape) in zip(arrays, layout.places, strict=True):
-            np.copyto(buffers[dtype][start:end].reshape(shape), _bits(array))
+            np.copyto(buffers[dtype][start:end].reshape(shape), bits_of(array))
         packed = time.perf_counter()
         for buffer in buffers.values():
             move(buffer)
@@ -539,7 +567,7 @@ def _unpack(
     if out is None:
         return [view.view(array.dtype) for view, array in zip(views, arrays, strict=True)]
     for target, view in zip(out, views, strict=True):
-        np.copyto(_bits(target), view, casting="no")
+        np.copyto(bits_of(target), view, casting="no")
     return list(out)
 
 
@@ -549,7 +577,7 @@ def name_of(dtype: np.dtype[Any]) -> str:
     return "bfloat16" if dtype == BFLOAT16 else dtype.name
 
 
-def _key(dtype: np.dtype[Any]) -> str:
+def key_of(dtype: np.dtype[Any]) -> str:
     """The name of a dtype in an agreement."""
     return "bfloat16" if name_of(dtype) == "bfloat16" else dtype.str
 
@@ -559,7 +587,13 @@ def _held(key: str) -> np.dtype[Any]:
     return np.dtype(np.uint16 if key == "bfloat16" else key)
 
 
-def _bits(array: Array) -> Array:
+def dtype_of_key(key: str) -> np.dtype[Any]:
+    """What :func:`key_of` has named."""
+    return BFLOAT16 if key == "bfloat16" else np.dtype(key)
+
+
+def bits_of(array: Array) -> Array:
+    """The array; bfloat16, of which NumPy knows nothing, as integers."""
     return array.view(np.uint16) if name_of(array.dtype) == "bfloat16" else array
 
 

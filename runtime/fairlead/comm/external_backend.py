@@ -68,6 +68,7 @@ class Carried:
         # What is small goes by MPI.
         self.sum, self.largest, self.allgather = mpi.sum, mpi.largest, mpi.allgather
         self.gather, self.abort, self.clock_of_rank_0 = mpi.gather, mpi.abort, mpi.clock_of_rank_0
+        self.split, self.link = mpi.split, mpi.link
 
     def mean(self, buffer: Array) -> None:
         for part in parts(buffer):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from fairlead.base.errors import ExitCode, FairleadError, fail
 if TYPE_CHECKING:
     import numpy.typing as npt  # two modules that no rank needs
 
-    from fairlead.comm.backend import Backend
+    from fairlead.comm.backend import Backend, Request
 
 # In these, launchers give the number of ranks. The first that is set counts: hydra may itself have been
 # started by srun, and then only PMI_SIZE is of this launch.
@@ -30,6 +31,54 @@ _BEFORE_ABORT_S = 0.5
 
 # MPI before 4.0 counts elements in a C int.
 _MAX_COUNT = 1 << 30
+
+
+class _Complete:
+    """A message that is there."""
+
+    def Test(self) -> bool:
+        return True
+
+    def Cancel(self) -> None: ...
+
+
+class AloneLink:
+    """Messages of a process to itself: by tag, in order."""
+
+    highest_tag = 32767  # MPI's least
+
+    def __init__(self) -> None:
+        self._sent: dict[int, deque[npt.NDArray[np.uint8]]] = {}
+
+    def send(self, buffer: npt.NDArray[np.uint8], to: int, tag: int) -> _Complete:
+        self._sent.setdefault(tag, deque()).append(buffer.copy())
+        return _Complete()
+
+    def receive(self, buffer: npt.NDArray[np.uint8], source: int, tag: int) -> _Complete:
+        buffer[:] = self._sent[tag].popleft()
+        return _Complete()
+
+    def arrived(self, source: int, tag: int) -> bool:
+        return bool(self._sent.get(tag))
+
+
+class Mpi4pyLink:
+    """Messages by an mpi4py communicator."""
+
+    def __init__(self, mpi: Any, world: Any):
+        self._world = world
+        self.highest_tag = int(world.Get_attr(mpi.TAG_UB) or 32767)
+
+    def send(self, buffer: npt.NDArray[np.uint8], to: int, tag: int) -> Request:
+        request: Request = self._world.Isend(buffer, to, tag)
+        return request
+
+    def receive(self, buffer: npt.NDArray[np.uint8], source: int, tag: int) -> Request:
+        request: Request = self._world.Irecv(buffer, source, tag)
+        return request
+
+    def arrived(self, source: int, tag: int) -> bool:
+        return bool(self._world.Iprobe(source, tag))
 
 
 class Alone:
@@ -46,6 +95,12 @@ class Alone:
 
     def another(self) -> Alone:
         return self
+
+    def split(self, part: int) -> Alone:
+        return self
+
+    def link(self) -> AloneLink:
+        return AloneLink()
 
     def clock_of_rank_0(self, ask: Sequence[int], rounds: int) -> None:
         return None
@@ -122,6 +177,15 @@ class Mpi4py:
 
     def another(self) -> Mpi4py:
         return Mpi4py(self._mpi, self._world)
+
+    def split(self, part: int) -> Mpi4py:
+        some = self._world.Split(part, self.rank)
+        made = Mpi4py(self._mpi, some)
+        some.Free()
+        return made
+
+    def link(self) -> Mpi4pyLink:
+        return Mpi4pyLink(self._mpi, self._world)
 
     def clock_of_rank_0(self, ask: Sequence[int], rounds: int) -> tuple[int, int, int] | None:
         theirs = np.zeros(1, np.int64)
