@@ -95,7 +95,7 @@ def state(tmp_path_factory) -> Iterator[Path]:
 
 
 @contextmanager
-def served(name: str, *words: str | Path, ranks: int = 2) -> Iterator[str]:
+def served(name: str, *words: str | Path, ranks: int = 2, image: str = "bridge") -> Iterator[str]:
     """A session, and what its `serve` has printed when it is over."""
     command = [
         "bridge",
@@ -106,7 +106,7 @@ def served(name: str, *words: str | Path, ranks: int = 2) -> Iterator[str]:
         "--name",
         name,
         *words,
-        hosts.image("bridge"),
+        hosts.image(image),
     ]
     done = hosts.fairlead(*command, limit_s=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -590,3 +590,23 @@ def _until(condition) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+@pytest.mark.full
+def test_a_matrix_over_a_grid_is_factorised_by_scalapack() -> None:
+    rng = np.random.default_rng(3)
+    tall, square = rng.standard_normal((300, 70)), rng.standard_normal((120, 120))
+    right = rng.standard_normal((120, 9))
+    with served("grid", ranks=4, image="bridge:scalapack") as name, connect(name) as mpi:
+        tiles = mpi.layout(mpi.send(tall), block=32)
+        assert tiles.layout == "block-cyclic"
+        for block in (32, 24):  # as it lies there, and dealt anew
+            found = mpi.scalapack.svd(tiles, k=10, block=block)
+            u, s, v = (one.to_numpy() for one in found)
+            assert np.allclose(s, np.linalg.svd(tall, compute_uv=False)[:10], rtol=1e-12)
+            assert np.allclose(tall @ v, u * s, atol=1e-10)
+        q, r = (one.to_numpy() for one in mpi.scalapack.qr(tiles, block=32))
+        assert np.allclose(q @ r, tall, atol=1e-12)
+        assert (tiles.to_numpy() == tall).all()  # routines worked on copies
+        x = mpi.scalapack.solve(mpi.layout(mpi.send(square)), mpi.layout(mpi.send(right)))
+        assert np.allclose(square @ x.x.to_numpy(), right, atol=1e-9)
