@@ -169,6 +169,14 @@ def test_code_of_each_rank_is_known(end: str, code: int, cluster: Cluster) -> No
     assert {r["rank"]: r["exit_code"] for r in said["ranks"]} == {"0": 0, "1": code}
 
 
+def test_launch_in_a_step_shares_its_processors(cluster: Cluster) -> None:
+    """As of a workflow's rule that its engine starts by srun."""
+    step = ("salloc", "-n", "2", "-N", "1", "srun", "-n", "1", "--cpus-per-task=2")
+    words = ("run", "-n", "2", "--json", "--mpi", hosts.mpich(), hosts.image())
+    inner = (sys.executable, "-m", "fairlead", *words, "--", "python3", "-c", SAY)
+    proved(cluster.run(*step, *inner), 2, 1)
+
+
 def test_rank_that_does_not_arrive_is_named_and_its_node(cluster: Cluster) -> None:
     # On the second node the container never comes up.
     slow = "import os, time\nif os.environ['SLURM_PROCID'] == '1': time.sleep(600)\nfrom mpi4py import MPI"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -121,8 +121,8 @@ def export_site(
     if not flags.stage_root.startswith("/"):
         raise click.UsageError(f"--stage {flags.stage_root}: it must be an absolute path")
     facts = gather(flags)
-    exported = exports.export(target, facts)
     folder = output or Path(f"{target}-{facts.site.name}")
+    exported = exports.export(target, replace(facts, folder=str(folder.absolute())))
     paths = (
         [folder / file.path for file in exported]
         if flags.dry_run

@@ -54,6 +54,7 @@ class Facts:
         private: the export is for its maker alone.
         carries: ``mpi``, or ``nccl`` for NCCL's network plugin.
         nccl: what the machine has for NCCL; None if that is not known.
+        folder: where the files are written, absolute.
     """
 
     site: Site
@@ -75,6 +76,7 @@ class Facts:
     private: bool = False
     carries: str = "mpi"
     nccl: HostNccl | None = None
+    folder: str = ""
 
     @property
     def label(self) -> str:

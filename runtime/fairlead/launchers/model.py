@@ -128,7 +128,8 @@ class Driver:
         version_after: the text that precedes the version in its output.
         prologue: shell text that each rank runs before its command; ``$1`` is the run's folder.
         scheduler: kind of the scheduler from which it requests nodes itself; empty if it does not.
-        again: its variables for a launch that follows a failed one on the same nodes.
+        again: its variables for a launch on processors that another one may hold: a failed one, or the one that it is
+            itself a part of.
         rank_in: variables in which it gives a rank its number, and its number on the node; empty if it has none.
     """
 
@@ -143,6 +144,10 @@ class Driver:
     scheduler: str = ""
     again: Mapping[str, str] = MappingProxyType({})
     rank_in: tuple[str, str] = ("", "")
+
+    def inside(self, environ: Mapping[str, str]) -> bool:
+        """Whether a process with these variables is itself one of its ranks, whose processors it would wait for."""
+        return False
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         """The command line that starts ``inner`` as each rank; a pure function.

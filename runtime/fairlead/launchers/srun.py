@@ -47,6 +47,11 @@ class Srun(Driver):
             folders=pmix_folders(program) if pmi.startswith("pmix") else (),
         )
 
+    def inside(self, environ: Mapping[str, str]) -> bool:
+        # Numbers from 2^32 - 8 on are of batch scripts, of salloc's shell and the like, which hold no processors.
+        step = environ.get("SLURM_STEP_ID", "")
+        return step.isdigit() and int(step) < 2**32 - 8
+
     def cancel(self, program: str, folder: Path, environ: Mapping[str, str]) -> None:
         """Ends what is left of a step whose first rank has noted its name in ``folder``."""
         with suppress(OSError):

@@ -230,8 +230,9 @@ class Attempts:
         env = {**options.env, **counted}
         prepared = self._placement.prepared
         kind = prepared.plan.launcher.kind
-        again = LAUNCHERS.get(kind).again if self.count and kind in LAUNCHERS else {}
-        environ = {**self._environ, **again}
+        driver = LAUNCHERS.get(kind) if kind in LAUNCHERS else None
+        shares = driver is not None and (self.count or driver.inside(self._environ))
+        environ = {**self._environ, **(driver.again if driver and shares else {})}
         options = replace(
             options, env=env, environ=environ, requeue=self._requeue, end_stopped=self._restarts.times > 0,
         )  # fmt: skip

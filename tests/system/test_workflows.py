@@ -1,0 +1,345 @@
+"""The workflow of `examples/universe`, and exports for engines of workflows: in the real engines, killed and gone on with."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.system import hosts, slurm
+from tests.system.slurm import Cluster, waited
+
+from fairlead.engines.apptainer import find_apptainer
+from fairlead.ml.data.manifest import read_manifest
+from fairlead_build.build import build
+
+UNIVERSE = hosts.ROOT / "examples/universe"
+BIN = Path(sys.executable).parent
+SMALL = ("cells=16", "universes=4", "steps=20", "trials=1")
+# A round of simulations that lasts long enough to be killed in its midst.
+LONG = ("cells=24", "universes=30", "steps=20", "trials=1")
+OF_SLURM = (
+    "--executor", "slurm", "--slurm-keep-successful-logs", "--jobs", "2", "--latency-wait", "20", "--slurm-no-account",
+    "--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "2",
+    "--default-resources", "slurm_partition='all'", "runtime=10", "mem_mb=500",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def base() -> None:
+    build("mpi-base")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    if os.geteuid() != 0:
+        pytest.skip("slurmd runs jobs of others: only root can start it")
+    with slurm.slurm(names=slurm.NODES[:2]) as made:
+        # The executor's job steps drop all variables of Slurm's, also that of its configuration, which is in no usual place.
+        programs = made.folder / "with-configuration"
+        programs.mkdir()
+        for name in ("srun", "scontrol", "scancel", "squeue", "sbatch"):
+            line = f'SLURM_CONF={made.environ["SLURM_CONF"]} exec {shutil.which(name, path=made.environ["PATH"])} "$@"'
+            (programs / name).write_text(f"#!/bin/sh\n{line}\n")
+            (programs / name).chmod(0o755)
+        made.environ["PATH"] = f"{programs}:{made.environ['PATH']}"
+        yield made
+
+
+def _env() -> dict[str, str]:
+    engine = Path(find_apptainer()).parent  # which Snakemake looks for
+    return {**hosts.READER, "PATH": f"{BIN}:{engine}:{os.environ['PATH']}"}
+
+
+def _started(folder: Path, *words: str) -> subprocess.Popen[str]:
+    log = (folder / "log").open("w")
+    return subprocess.Popen(
+        [BIN / "snakemake", *words], cwd=folder, env=_env(), stdin=subprocess.DEVNULL, stdout=log, text=True,
+        stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+
+
+def _snakemake(folder: Path, *words: str, code: int = 0, limit_s: float = 560) -> str:
+    """What Snakemake prints."""
+    process = _started(folder, *words)
+    assert process.wait(limit_s) == code, (folder / "log").read_text()
+    return (folder / "log").read_text()
+
+
+def _chain(config: tuple[str, ...], *words: str) -> tuple[str, ...]:
+    return ("-s", str(UNIVERSE / "Snakefile"), *words, "--cores", "2", "--config", *config)
+
+
+def _rules(text: str) -> list[str]:
+    """The rules that ran, in order."""
+    return re.findall(r"^(?:local)?rule (\w+):", text, re.MULTILINE)
+
+
+def _alive(word: str) -> bool:
+    """Whether a process has a word in its command line."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if word.encode() in file.read_bytes():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _errors(folder: Path) -> dict[tuple[str, str], float]:
+    """By round, and by what made the displacements."""
+    with (folder / "summary.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    return {(row["round"], row["by"]): float(row["displacement_cells"]) for row in rows}
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder in which the chain was killed as it simulated, and then went to its end; and what that printed."""
+    build("tensorflow")
+    folder = tmp_path_factory.mktemp("universe")
+    process = _started(folder, *_chain(SMALL, "parameters/0.json"))
+    assert process.wait(120) == 0
+    process = _started(folder, *_chain(SMALL))
+    tag = f"{folder}/shards"
+    waited(lambda: "rule simulate" in (folder / "log").read_text(), 60, "no simulation begins")
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (folder / "shards/0").exists(), tag
+    waited(lambda: not _alive("--parameters parameters/0.json"), 30, "ranks go on")
+    _snakemake(folder, *_chain(SMALL, "--unlock"))
+    return folder, _snakemake(folder, *_chain(SMALL, "--rerun-incomplete"))
+
+
+def test_killed_chain_goes_on_with_what_is_missing(killed: tuple[Path, str]) -> None:
+    folder, text = killed
+    assert _rules(text) == ["simulate", "tune", "train", "use", "summarize", "all"]
+    assert text.count("proved on 2 ranks") >= 3
+    assert read_manifest(folder / "shards/0", "train", verify=True).total == 4
+    errors = _errors(folder)
+    assert errors["0", "stand-in"] < errors["0", "linear theory"]
+    assert "Nothing to be done" in _snakemake(folder, *_chain(SMALL))
+    _snakemake(folder, *_chain(SMALL, "--report", "report.html"))
+    assert "summary.csv" in (folder / "report.html").read_text()
+
+
+@pytest.mark.full
+def test_new_round_is_chosen_by_the_model_and_taken_in_by_one_command(
+    killed: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "universe"
+    shutil.copytree(killed[0], folder)
+    text = _snakemake(folder, *_chain((*SMALL, "rounds=2")))
+    assert _rules(text) == ["choose", "simulate", "train", "use", "summarize", "all"]
+    chosen = json.loads((folder / "parameters/1.json").read_text())
+    assert [row[0] for row in chosen] == ["train"] * 4
+    # Shards of others become a round of their own.
+    shutil.copytree(folder / "shards/1", folder / "arrived/2")
+    text = _snakemake(folder, *_chain((*SMALL, "rounds=2")))
+    assert _rules(text) == ["take", "train", "use", "summarize", "all"]
+    errors = _errors(folder)
+    assert errors["2", "stand-in"] < errors["0", "stand-in"]
+
+
+@pytest.mark.full
+def test_chain_in_parsl_ends_with_the_same_files(tmp_path: Path) -> None:
+    build("tensorflow")
+    _parsl(tmp_path)
+    words = [sys.executable, UNIVERSE / "parsl_universe.py", "--cells", "16", "--universes", "4"]
+    words += ["--steps", "20", "--trials", "1"]
+    for _ in range(2):  # the second time all is there
+        done = subprocess.run(
+            words, cwd=tmp_path, env=_env(), capture_output=True, text=True, timeout=300, check=False
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((tmp_path / "used/0.json").read_text())["summary"]["ranks"] == 2
+
+
+@pytest.mark.full
+def test_rules_are_proved_jobs_of_slurm(cluster: Cluster, tmp_path: Path) -> None:
+    build("tensorflow")
+    words = ("-s", UNIVERSE / "Snakefile", "-d", tmp_path, *OF_SLURM, "--config", *SMALL)
+    done = cluster.run(BIN / "snakemake", *words, limit_s=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    logs = [path.read_text() for path in tmp_path.glob(".snakemake/slurm_logs/*/*/*.log")]
+    assert sum("proved on 2 ranks" in log for log in logs) >= 4, logs
+    assert ("0", "stand-in") in _errors(tmp_path)
+
+
+def test_universe_is_the_same_on_any_number_of_ranks() -> None:
+    results = []
+    for ranks in (1, 2, 3, 4):
+        words = ("run", "-q", "-n", ranks, "mpi-base", "--")
+        program = ("python3", hosts.PROGRAMS / "universe_slabs.py", UNIVERSE)
+        done = hosts.fairlead(*words, *program)
+        assert done.returncode == 0, done.stdout + done.stderr
+        results.append(json.loads(done.stdout.splitlines()[-1]))
+    assert all(result["transform"] < 1e-12 for result in results)
+    assert all(abs(result["growth"] - 1) < 0.05 for result in results)
+    for result in results[1:]:
+        assert result["numbers"] == pytest.approx(results[0]["numbers"], rel=1e-9)
+
+
+def _profile(folder: Path, *words: str | Path) -> None:
+    out = folder / "profile"
+    done = hosts.fairlead("site", "export", "--for", "snakemake", "--private", "-o", out, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+SNAKEFILE = """
+rule all:
+    input: "ranks.txt", "plain.txt"
+rule ranks:
+    output: "ranks.txt"
+    container: "mpi-base"
+    resources: tasks=2, mpi="mpiexec"
+    shell: "{resources.mpi} -n {resources.tasks} python3 -c 'from mpi4py import MPI; w = MPI.COMM_WORLD;"
+        " print(f\\"{{w.rank}} of {{w.size}} on {{MPI.Get_library_version().split()[2]}}\\")' > {output}"
+rule plain:
+    output: "plain.txt"
+    container: "mpi-base"
+    shell: "test -e /opt/mpich && echo 'it'\\\\''s  inside' | cat > {output}"
+rule bare:
+    output: "bare.txt"
+    shell: "hostname > {output}"
+rule host:
+    output: "host.txt"
+    resources: shell_exec="bash"
+    shell: "test ! -e /opt/mpich && hostname > {output}"
+"""
+
+
+def test_rules_with_containers_run_on_the_hosts_mpi_under_the_exported_profile(
+    tmp_path: Path,
+) -> None:
+    _profile(tmp_path)
+    (tmp_path / "Snakefile").write_text(SNAKEFILE)
+    text = _snakemake(tmp_path, "--profile", "profile", "all", "host.txt")
+    assert "proved on 2 ranks" in text
+    lines = sorted((tmp_path / "ranks.txt").read_text().splitlines())
+    assert lines == ["0 of 2 on 5.0.2", "1 of 2 on 5.0.2"]
+    assert (tmp_path / "plain.txt").read_text() == "it's  inside\n"
+    text = _snakemake(tmp_path, "--profile", "profile", "bare.txt", code=1)
+    assert text.count("error: this rule has no image") == 1 and 'container: "IMAGE"' in text
+    assert "Error in rule bare" in text and not (tmp_path / "bare.txt").exists()
+    # With an image in the profile, that is where it runs.
+    _profile(tmp_path, "--image", hosts.image())
+    _snakemake(tmp_path, "--profile", "profile", "bare.txt")
+
+
+@pytest.mark.full
+def test_rules_of_the_exported_profile_are_jobs_of_slurm(cluster: Cluster, tmp_path: Path) -> None:
+    words = ("site", "export", "--for", "snakemake", "--private", "-o", tmp_path / "profile")
+    done = cluster.fairlead(*words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "executor: slurm" in (tmp_path / "profile/config.yaml").read_text()
+    (tmp_path / "Snakefile").write_text(SNAKEFILE)
+    engine = Path(find_apptainer()).parent
+    more = ("env", f"PATH={engine}:{cluster.environ['PATH']}", BIN / "snakemake", "-d", tmp_path)
+    start = ("-s", tmp_path / "Snakefile", "--profile", tmp_path / "profile")
+    default = (*OF_SLURM, "tasks=1", f"shell_exec='{tmp_path}/profile/fairlead-rule'")
+    done = cluster.run(*more, *start, *default, limit_s=200)
+    logs = [path.read_text() for path in tmp_path.glob(".snakemake/slurm_logs/*/*.log")]
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}{logs}"
+    assert sorted((tmp_path / "ranks.txt").read_text().splitlines())[0] == "0 of 2 on 5.0.2"
+    assert "inside" in (tmp_path / "plain.txt").read_text()
+
+
+def _parsl(folder: Path, *words: str | Path) -> None:
+    done = hosts.fairlead("site", "export", "--for", "parsl", "--private", "-o", folder, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+PARSL = """
+import sys, parsl
+from fairlead_parsl import config, launch
+
+@parsl.bash_app
+def run(line, stdout=None, parsl_resource_specification=None):
+    return line
+
+two = {"num_nodes": 1, "ranks_per_node": 2}
+try:
+    launch("true")
+except ValueError as exc:
+    print(exc, flush=True)
+with parsl.load(config()):
+    hello = launch("python3", "-c", "from mpi4py import MPI; print(MPI.COMM_WORLD.size)", image="mpi-base")
+    run(hello, stdout="hello.txt", parsl_resource_specification=two).result()
+    line = launch("python3", "-c", "from mpi4py import MPI; import time; print('up', flush=True); time.sleep(600)", image="mpi-base")
+    run(line, stdout="up.txt", parsl_resource_specification=two).result()
+"""
+
+
+def test_apps_of_parsl_are_launches_and_nothing_outlives_a_killed_script(tmp_path: Path) -> None:
+    _parsl(tmp_path)
+    (tmp_path / "script.py").write_text(PARSL)
+    with (tmp_path / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "script.py"], cwd=tmp_path, env=_env(), stdout=log, stderr=log
+        )
+    up = tmp_path / "up.txt"
+    try:
+        waited(lambda: up.exists() and up.read_text() == "up\nup\n", 60, "no ranks come up")
+    finally:
+        process.kill()
+        process.wait()
+    assert (tmp_path / "hello.txt").read_text() == "2\n2\n"
+    assert (tmp_path / "log").read_text().count("an app has no image") == 1
+    waited(lambda: not _alive(str(tmp_path)), 40, "workers go on")
+    waited(lambda: not _alive("print('up', flush=True); time.sleep(600)"), 40, "ranks go on")
+
+
+def test_script_of_a_process_of_nextflow_runs_in_its_image(tmp_path: Path) -> None:
+    """As Nextflow starts it; Nextflow itself is in no registry that the tests may use."""
+    done = hosts.fairlead(
+        "site", "export", "--for", "nextflow", "--private", "-o", tmp_path / "flow"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    shell = tmp_path / "flow/fairlead-process"
+    assert f"shell = ['{shell}']" in (tmp_path / "flow/nextflow.config").read_text()
+    script = tmp_path / ".command.sh"
+    script.write_text("set -o pipefail\npython3 -m mpi4py.bench helloworld\nfalse\necho no\n")
+
+    def run(**env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [shell, script], env={**_env(), **env}, cwd=tmp_path, capture_output=True, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+
+    done = run(FAIRLEAD_IMAGE="mpi-base", FAIRLEAD_RANKS="2")
+    assert done.returncode == 1 and "no" not in done.stdout.split()
+    assert done.stdout.count("of 2") == 2 and "proved on 2 ranks" in done.stderr
+    done = run()
+    assert done.returncode == 1 and done.stderr.count("error: this process has no image") == 1
+
+
+def test_jobs_of_flux_are_launches_in_their_own_instance(tmp_path: Path) -> None:
+    """Flux is in no suite of Debian's: this shows the line that it would get."""
+    done = hosts.fairlead("site", "export", "--for", "flux", "--private", "-o", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (tmp_path / "flux").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "flux").chmod(0o755)
+    env = {**_env(), "PATH": f"{tmp_path}:{_env()['PATH']}"}
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [tmp_path / "fairlead-submit", *words], env=env, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    words = run("--dependency=afterok:f1", "-N", "2", "-n", "8", "mpi-base", "echo", "a b").stdout
+    line = words.splitlines()
+    assert line[:7] == ["batch", "--dependency=afterok:f1", "-N", "2", "-n", "8", "--wrap"]
+    assert line[-5:] == ["8", "mpi-base", "--", "echo", "a b"] and "flux" in line
+    done = run("-n", "2")
+    assert done.returncode == 2 and done.stderr.count("error: this job has no image") == 1
