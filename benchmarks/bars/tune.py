@@ -5,10 +5,21 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import watchdog
-from benchmarks.result import FAIRLEAD, Benchmark, Result, absolute, alternate, compare, seconds_of
+from benchmarks.result import (
+    FAIRLEAD,
+    Benchmark,
+    Compared,
+    Result,
+    absolute,
+    alternate,
+    compare,
+    seconds_of,
+)
 
 ROUNDS, BAR_S, BAR_30S, BAR_IDLE = 5, 0.5, 1.02, 0.05
 _TRIALS, _LONG_S, _SHORT = 8, 30, 64
@@ -27,49 +38,69 @@ print("FoM:", given.x)
 """
 
 
-def measure() -> Result:
-    """Seconds of a search for each of its trials, less the seconds of the same command; and what cores idle meanwhile."""
+@contextmanager
+def _folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as name:
         folder = Path(name)
         (folder / "trial.py").write_text(_SCRIPT)
         (folder / "space.toml").write_text("[parameters.x]\nlow = 0.0\nhigh = 1.0\n")
+        yield folder
 
-        def trial(*own: str, trials: int) -> float:
-            """Of one more trial: the start of the search itself is left out."""
-            few, many = (_search(folder, n, 1, *own) for n in (1, trials + 1))
-            return (many - few) / trials
 
-        def bare(*own: str, times: int) -> float:
-            script = ("--", "python3", str(folder / "trial.py"), *own)
-            words = [
-                *FAIRLEAD,
-                "run",
-                "-q",
-                "--dry-run",
-                "-n",
-                "1",
-                "-B",
-                str(folder),
-                "mpi-base",
-                *script,
-            ]
-            line = watchdog.run(words, os.environ).strip()
-            return sum(seconds_of(["sh", "-c", line]) for _ in range(times)) / times
+def _trial(folder: Path, *own: str, trials: int) -> float:
+    """Seconds of one more trial of a search: its start is left out."""
+    few, many = (_search(folder, n, 1, *own) for n in (1, trials + 1))
+    return (many - few) / trials
 
-        long = ("--sleep", str(_LONG_S))
-        short = alternate(
-            ROUNDS, {"tune": lambda: trial(trials=_TRIALS), "bare": lambda: bare(times=_TRIALS)}
+
+def _bare(folder: Path, *own: str, times: int) -> float:
+    """Seconds of the same launch, as its line in a shell."""
+    script = ("--", "python3", str(folder / "trial.py"), *own)
+    words = [
+        *FAIRLEAD, "run", "-q", "--dry-run", "-n", "1", "-B", str(folder), "mpi-base", *script,
+    ]  # fmt: skip
+    line = watchdog.run(words, os.environ).strip()
+    return sum(seconds_of(["sh", "-c", line]) for _ in range(times)) / times
+
+
+def short_trials(rounds: int = ROUNDS) -> Compared:
+    """What a trial costs more than its command."""
+    with _folder() as folder:
+        took = alternate(
+            rounds,
+            {
+                "tune": lambda: _trial(folder, trials=_TRIALS),
+                "bare": lambda: _bare(folder, times=_TRIALS),
+            },
         )
-        slow = alternate(
-            2, {"tune": lambda: trial(*long, trials=1), "bare": lambda: bare(*long, times=1)}
+    return compare("a trial: more seconds", took["tune"], took["bare"], BAR_S, kind="difference")
+
+
+def long_trials(rounds: int = 2) -> Compared:
+    """The time of a trial of 30 s, of that of its command."""
+    own = ("--sleep", str(_LONG_S))
+    with _folder() as folder:
+        took = alternate(
+            rounds,
+            {
+                "tune": lambda: _trial(folder, *own, trials=1),
+                "bare": lambda: _bare(folder, *own, times=1),
+            },
         )
-        idle = [_idle(folder) for _ in range(2)]
+    return compare("a trial of 30 s", took["tune"], took["bare"], BAR_30S, kind="ratio")
+
+
+def idle_cores(rounds: int = 2) -> Compared:
+    """What cores idle while short trials run."""
+    with _folder() as folder:
+        idle = [_idle(folder) for _ in range(rounds)]
+    return absolute(f"{_SHORT} short trials: idle share of the cores", idle, BAR_IDLE, unit="")
+
+
+def measure() -> Result:
+    """Seconds of a search for each of its trials, less the seconds of the same command; and what cores idle meanwhile."""
     against = "the line of `fairlead run --dry-run`"
-    rows = (
-        compare("a trial: more seconds", short["tune"], short["bare"], BAR_S, kind="difference"),
-        compare("a trial of 30 s", slow["tune"], slow["bare"], BAR_30S, kind="ratio"),
-        absolute(f"{_SHORT} short trials: idle share of the cores", idle, BAR_IDLE, unit=""),
-    )
+    rows = (short_trials(), long_trials(), idle_cores())
     return Result("tune", "a trial of fairlead tune, 1 rank", against, rows)
 
 

@@ -210,3 +210,13 @@ def checked(ran: Ran, what: str, remedy: str) -> str:
         argv, said = " ".join(ran.argv), ran.said
         raise fail("command-failed", what=what, ran=ran, argv=argv, said=said, remedy=remedy)
     return ran.stdout
+
+
+def began(pid: int) -> str:
+    """When a process began, in the kernel's ticks: with its number, that names it; empty for one that is gone, or a zombie."""
+    try:
+        text = Path(f"/proc/{int(pid)}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return ""
+    fields = text.rpartition(")")[2].split()
+    return "" if fields[0] in "ZX" else fields[19]

@@ -20,6 +20,7 @@ from fairlead.launch.request import Asked
 from fairlead.launchers.model import BINDINGS, Shape
 from fairlead.launchers.registry import kinds_of_profiles as launcher_kinds
 from fairlead.rendezvous.registry import modes as rendezvous_modes
+from fairlead.schedulers.script import INDEX
 from fairlead.session.gradients import asked_for
 from fairlead.session.model import Choices
 from fairlead.session.restarts import Restarts
@@ -27,6 +28,7 @@ from fairlead.swap.model import Bind, Request
 from fairlead.swap.shell_python import sort
 
 DEFAULT_SHAPE = Shape()
+BACKENDS = ("tensorflow", "torch")  # of Keras
 _MPI4PY = "MPI4PY_LIBMPI"
 _GPU = "MPICH_GPU_SUPPORT_ENABLED"
 _NCCL = ("NCCL_", "RCCL_", "OFI_NCCL_", "FI_")
@@ -76,6 +78,15 @@ SKIP_DAMAGED = option(
 )
 EXTERNAL_DATA = option(
     "--external-data", "Let HDF5 files have values in other files, by links or as virtual datasets."
+)
+TRAIN_SAMPLES = option(
+    "--train-samples --train-events N",
+    "Of a model: samples to generate and train on.  [default: what it needs]",
+    type=click.IntRange(100),
+)
+EPOCHS = option("--epochs", "Of a model: passes over the samples.  [default: the recipe's]")
+BACKEND = option(
+    "--backend", "Of a model: Keras backend.", default="tensorflow", type=click.Choice(BACKENDS)
 )
 TIMELINE = option(
     "--timeline FILE", "Write a timeline of every rank for Perfetto; FILE.gz is compressed."
@@ -368,3 +379,16 @@ def given(context: click.Context, skipped: Container[str] = ()) -> Iterator[str]
             value = (",".join(value) if isinstance(value, tuple) else value,)
         for word in map(str, value):
             yield from [f"{flag}={word}"] if word.startswith("-") else [flag, word]
+
+
+_KEPT = ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
+_OWN = (
+    "FAIRLEAD_PROOF", "FAIRLEAD_PROOF_LIBS", "FAIRLEAD_RUN_ID", "FAIRLEAD_RUN_FOLDER", "FAIRLEAD_ALLOCATED",
+    "FAIRLEAD_TUNE_JOB", "FAIRLEAD_TUNE_TRIAL", INDEX,
+)  # fmt: skip
+
+
+def passed_on(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The variables that change what fairlead does; not every scheduler brings the shell's into a job."""
+    ours = (n for n in sorted(environ) if n.startswith("FAIRLEAD_") and n not in _OWN)
+    return tuple((n, environ[n]) for n in sorted((*ours, *(k for k in _KEPT if k in environ))))

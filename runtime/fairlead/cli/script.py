@@ -38,7 +38,6 @@ Examples:
   fairlead script -N 2 --plain -o plain.sh ./app.sif -- /opt/app/solver input.nml
 """
 _WARN_S = 120
-_KEPT = ("XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +189,7 @@ def _check(script: _Script) -> None:
 def _job(script: _Script, body: str) -> model.Job:
     flags, home = script.flags, script.home
     directives = model.options(flags.directives)
-    exports = {n: v for n, v in sorted(os.environ.items()) if _passed_on(n)}
+    exports = options.passed_on(os.environ)
     return model.Job(
         shape=with_spares(script.shape, script.recovery.spares),
         body=body,
@@ -202,7 +201,7 @@ def _job(script: _Script, body: str) -> model.Job:
         outlives_nodes=bool(script.recovery.restarts),
         options=directives,
         modules=(*(home.engine.modules if home else ()), *flags.modules),
-        exports=() if flags.plain else tuple(exports.items()),
+        exports=() if flags.plain else exports,
         launcher=script.launcher,
         written_by=shlex.join(["fairlead", *sys.argv[1:]]),
         leading=model.leading(
@@ -211,19 +210,6 @@ def _job(script: _Script, body: str) -> model.Job:
             script.asked.partition,
         ),
     )
-
-
-def _passed_on(name: str) -> bool:
-    """Whether a variable changes what fairlead does; not every scheduler brings the shell's into a job."""
-    own = (
-        "FAIRLEAD_PROOF",
-        "FAIRLEAD_PROOF_LIBS",
-        "FAIRLEAD_RUN_ID",
-        "FAIRLEAD_RUN_FOLDER",
-        "FAIRLEAD_ALLOCATED",
-        render.INDEX,
-    )
-    return name in _KEPT or (name.startswith("FAIRLEAD_") and name not in own)
 
 
 def _show_kinds_of_nodes(script: _Script) -> None:

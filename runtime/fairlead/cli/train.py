@@ -93,6 +93,7 @@ class TrainFlags(Recorded):
 
     Attributes:
         parameters: that a search has chosen.
+        before, parts, part: of :class:`fairlead.ml.train.model.TrainOptions`.
     """
 
     data: Path | None = option(
@@ -100,19 +101,13 @@ class TrainFlags(Recorded):
         "Folder of your own files.  [default: samples generated once and kept]",
         type=FOLDER_HERE,
     )
-    train_samples: int | None = option(
-        "--train-samples --train-events N",
-        "Samples to generate and train on.  [default: what the model needs]",
-        type=click.IntRange(100),
-    )
+    train_samples: int | None = options.TRAIN_SAMPLES
     published: bool = option(
         "--published", "Use the publication's recipe instead of the one that learns in minutes."
     )
-    epochs: int | None = option("--epochs", "Passes over the samples.  [default: the recipe's]")
+    epochs: int | None = options.EPOCHS
     batch: int | None = option("--batch", "Samples per rank and step.  [default: the recipe's]")
-    backend: str = option(
-        "--backend", "Keras backend.", default="tensorflow", type=click.Choice(list(_IMAGES))
-    )
+    backend: str = options.BACKEND
     precision: str = option(
         "--precision",
         "Precision of the layers; weights stay float32.",
@@ -150,6 +145,9 @@ class TrainFlags(Recorded):
     dry_run: bool = option("--dry-run", "Print what would be done, and launch nothing.")
     as_json: bool = JSON
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    before: tuple[tuple[int, Mapping[str, Any]], ...] = ()
+    parts: int = 1
+    part: int = 0
 
 
 class _TrainCommand(click.Command):
@@ -189,7 +187,7 @@ def train(
         kept = repeat.read(wanted.kept, bool(wanted.model or wanted.auto))
         if kept.target.script:
             return repeat.run_script(kept, wanted.kept)
-        image = repeat.image_of(kept, wanted.kept)
+        image = repeat.image_of(kept, wanted.kept, flags.as_json)
         wanted = replace(wanted, model=kept.target.model, ranks=wanted.ranks or kept.launch.ranks)
         planning, flags = repeat.planning_of(kept, planning), repeat.flags_of(kept, flags)
     words, ranks = tuple(filter(None, [wanted.model, *wanted.arguments])), wanted.ranks

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,9 +24,11 @@ from fairlead.cli.declare import (
     option,
 )
 from fairlead.cli.run import announce
-from fairlead.cli.screen import print_json, say, table
+from fairlead.cli.screen import say
 from fairlead.cli.train import check_image, wheels_of
-from fairlead.cli.within import Ready, plan_launch, within
+from fairlead.cli.tune_result import show_result, shown, written
+from fairlead.cli.tune_trials import Trials, run_trial, trial_of_job
+from fairlead.cli.within import Ready
 from fairlead.launch import unpack
 from fairlead.ml import registry
 from fairlead.ml.task import Task
@@ -38,32 +36,17 @@ from fairlead.ml.train.host import generate
 from fairlead.ml.train.model import TrainOptions
 from fairlead.ml.train.session_runner import runner
 from fairlead.perf.draw.pages import require_tools
-from fairlead.schedulers.registry import find_allocation
 from fairlead.session import script_image
-from fairlead.session.model import Prepared
-from fairlead.session.prepare import refuse
 from fairlead.tune import space as spaces
 from fairlead.tune.evolution import Evolution
 from fairlead.tune.models import Model, bundled_space, space_of
-from fairlead.tune.page import PAGE, write_page
-from fairlead.tune.passing import text
-from fairlead.tune.result import (
-    BEST,
-    DATA,
-    TuneResult,
-    result_of,
-    table_rows,
-    write,
-    write_best,
-)
 from fairlead.tune.space import Space
 from fairlead.tune.study import PRUNERS, SAMPLERS, Search, Study
 from fairlead.tune.target import Script, Target
-from fairlead.tune.tuner import Ended, Limits, Slots, Tuner, slots, visible_gpus
+from fairlead.tune.tuner import Limits, Means, Tuner
 from fairlead.tune.workers import Worker
 
 SHARE = click.FloatRange(0, 1)
-BACKENDS = ("tensorflow", "torch")
 EPILOG = """\b
 Examples:
   fairlead tune train.py --space space.toml --trials 50
@@ -71,6 +54,8 @@ Examples:
   fairlead tune train.py --space space.toml --sampler grid --image pytorch
   fairlead tune train.py --space space.toml --trials 100 --storage postgresql://host/studies
   fairlead tune hepcnn --trials 30 --train-events 2000
+  fairlead tune hepcnn --trials 40 --sampler pbt --population 8 --epochs 1
+  fairlead tune train.py --space space.toml --trials 200 -N 2 -n 8 --as-jobs --time 30m
   fairlead train --from fairlead-tune/best.toml
 
 \b
@@ -119,13 +104,19 @@ class Searching:
     crossover: float = option(
         "--crossover", "How likely it is the second parent's.", default=0.5, type=SHARE
     )
+    inherit: bool = option(
+        "--inherit",
+        "Of genetic: a child begins with its first parent's weights where shapes are the same.",
+    )
     storage: str = option(
         "--storage URL", "Database for the trials.  [default: a journal file in the folder of -o]"
     )
 
     @property
     def search(self) -> Search:
-        how = Evolution(self.population, self.demes, self.mutation, self.crossover)
+        how = Evolution(
+            self.population, self.demes, self.mutation, self.crossover, inherit=self.inherit
+        )
         return Search(self.sampler, self.pruner, self.trials, self.seed, self.storage, how)
 
 
@@ -138,15 +129,9 @@ class OfModel:
         "Of a model: folder of your own files.  [default: samples generated once]",
         type=FOLDER_HERE,
     )
-    train_samples: int | None = option(
-        "--train-samples --train-events N",
-        "Of a model: samples to generate and train on.",
-        type=click.IntRange(100),
-    )
-    epochs: int | None = option("--epochs", "Of a model: passes over the samples.")
-    backend: str = option(
-        "--backend", "Of a model: Keras backend.", default="tensorflow", type=click.Choice(BACKENDS)
-    )
+    train_samples: int | None = options.TRAIN_SAMPLES
+    epochs: int | None = options.EPOCHS
+    backend: str = options.BACKEND
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +140,10 @@ class TuneFlags:
 
     at_once: int | None = option(
         "--at-once N", "Trials that run at once.  [default: as many as have cores]"
+    )
+    as_jobs: bool = option(
+        "--as-jobs",
+        "Submit each trial as a job of its own; jobs go on when this command is killed.",
     )
     max_seconds: float | None = option(
         "--max-seconds", "Time limit of a trial, which fails then.", type=SECONDS
@@ -194,31 +183,37 @@ def tune(
     search = searching.search
     variables = options.variables(flags.env)
     env = {name: value for name, value in variables.items() if name not in options.MERGED}
-    if search.sampler == "pbt" and not Path(wanted.target).is_file():
-        raise fail("tune-pbt-model", target=wanted.target)
-    asked, target = replace(asked, ranks=wanted.ranks), wanted.target
+    if search.evolution.inherit and search.sampler != "genetic":
+        raise click.UsageError("--inherit: a search without --sampler genetic has no children")
+    target = wanted.target
+    trials = Trials(replace(asked, ranks=wanted.ranks), planning, flags)
     if Path(target).is_file():
         if searching.space is None:
             raise fail("tune-space-none", target=target)
         script = Script(Path(target).resolve(), wanted.arguments, spaces.read(searching.space), env)
         image = _image(script.path, image)
-        ready = _plan(image, asked, planning, flags, script.base_command)
+        ready = trials.plan(image, script.base_command)
+        if (mine := trial_of_job()) is not None:
+            return run_trial(ready, mine)
         if flags.dry_run:
             return show.dry_run(
                 "tune", ready.prepared, _steps(script, search, flags), flags.as_json
             )
-        return _search(ready, asked.cores or 1, script, search, flags)
+        return _search(ready, trials, script, search, flags)
     task, space = _task(target, searching.space)
     if wanted.arguments:
         raise click.UsageError("words behind `--` are for a script; a model has none")
     if of_model.backend == "torch" and not options.is_given(click.get_current_context(), "image"):
         image = "pytorch"
-    ready = _plan(image, asked, planning, flags, ())
+    ready = trials.plan(image, ())
+    if (mine := trial_of_job()) is not None:
+        return run_trial(ready, mine)
     check_image(ready.prepared, image, of_model.backend, generates=of_model.data is None)
-    model = _model(task, space, of_model, ready, flags, env)
+    search = _for_model(search, task, space)
+    model = _inheriting(_model(task, space, of_model, ready, flags, env), search)
     if flags.dry_run:
         return show.dry_run("tune", ready.prepared, _steps(model, search, flags), flags.as_json)
-    return _search(ready, asked.cores or 1, model, search, flags)
+    return _search(ready, trials, model, search, flags)
 
 
 def _task(target: str, path: Path | None) -> tuple[Task, Space]:
@@ -234,6 +229,25 @@ def _task(target: str, path: Path | None) -> tuple[Task, Space]:
     if path is None:
         raise fail("tune-space-none", target=target)
     return task, space_of(task, path)
+
+
+def _for_model(search: Search, task: Task, space: Space) -> Search:
+    """The search with what a model adds to it: the structure of a network does not change while it trains."""
+    if search.sampler != "pbt" or search.trials is None:
+        return search
+    size = search.evolution.population
+    fixed = tuple(name for name in space.parameters if name in (*task.structure, "epochs"))
+    evolution = replace(search.evolution, fixed=fixed, generations=-(-search.trials // size))
+    return replace(search, evolution=evolution)
+
+
+def _inheriting(model: Model, search: Search) -> Model:
+    """The model with what a search adds to it."""
+    how, pbt = search.evolution, search.sampler == "pbt"
+    if not (pbt or how.inherit):
+        return model
+    options = replace(model.options, parts=how.generations or 1)
+    return replace(model, options=options, inherits=True, generation=how.population if pbt else 0)
 
 
 def _model(
@@ -261,36 +275,7 @@ def _model(
     return Model(task, space, settings, data, env)
 
 
-def _plan(
-    image: str,
-    asked: options.Nodes,
-    planning: options.Planning,
-    flags: TuneFlags,
-    command: tuple[str, ...],
-) -> Ready:
-    """The launch that all trials share. On this machine, the tuner itself gives them cores."""
-    if find_allocation(os.environ) is None:
-        # A job of the scheduler has room for all trials that are to run at once.
-        whole = replace(asked, ranks=(asked.ranks or 1) * (flags.at_once or 1))
-        within(whole, planning, dry_run=flags.dry_run, quiet=flags.quiet)
-        asked = replace(asked, cores=None)
-    ready = plan_launch(
-        image, asked, planning, flags, command=command,
-        variables=options.variables(flags.env), quiet=flags.quiet,
-    )  # fmt: skip
-    prepared = ready.prepared
-    if prepared.refused:
-        raise refuse(prepared)
-    if ready.allocation and prepared.plan.launcher.kind == "srun":  # steps next to each other
-        shape = prepared.plan.request.shape
-        shape = replace(shape, cores=shape.cores or 1, extra=("--exact", "--mem=0", *shape.extra))
-        request = replace(prepared.plan.request, shape=shape)
-        prepared = replace(prepared, plan=replace(prepared.plan, request=request))
-        ready = replace(ready, prepared=prepared)
-    return ready
-
-
-def _search(ready: Ready, cores: int, target: Target, search: Search, flags: TuneFlags) -> int:
+def _search(ready: Ready, trials: Trials, target: Target, search: Search, flags: TuneFlags) -> int:
     """Runs the trials, shows them, and writes what they have found."""
     prepared, folder = ready.prepared, flags.output.absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -302,94 +287,19 @@ def _search(ready: Ready, cores: int, target: Target, search: Search, flags: Tun
         study = Study(folder, target.space, search, worker)
         if not flags.quiet and (others := worker.others()):
             say(f"{len(others)} other tuners work on this search, and share its trials")
-        limits = Limits(flags.max_seconds, flags.watchdog)
-        places = _places(ready, cores, flags.at_once)
-        with _shown(ready, study, target, flags) as on_ended:
+        means = Means(
+            lambda: trials.launches(ready), trials.places(ready), prepared.plan.request.shape.ranks or 1,
+            Limits(flags.max_seconds, flags.watchdog),
+        )  # fmt: skip
+        with shown(ready.progress, study, target, quiet=flags.quiet) as on_ended:
             try:
-                Tuner(study, target, prepared, places, limits, worker, on_ended).run()
+                Tuner(study, target, means, worker, on_ended, say).run()
             finally:
-                result = _write(folder, study, target, prepared)
+                result = written(folder, study, target, prepared)
     finally:
         worker.end()
-    _show(result, folder, flags)
+    show_result(result, folder, as_json=flags.as_json)
     return ExitCode.DONE if result.best else ExitCode.FAILED
-
-
-def _places(ready: Ready, cores: int, at_once: int | None) -> Slots:
-    """Where trials run at once: on cores of this machine, or as steps of a job."""
-    plan, job = ready.prepared.plan, ready.allocation
-    shape = plan.request.shape
-    by_steps = job.slots if job and plan.launcher.kind == "srun" else 0
-    return slots(shape.ranks * cores, at_once, by_steps, shape.ranks * shape.gpus, visible_gpus())
-
-
-@contextmanager
-def _shown(
-    ready: Ready, study: Study, target: Target, flags: TuneFlags
-) -> Iterator[Callable[[Ended], None]]:
-    """A stage that each trial that is over advances; on a terminal the bar shows the best, elsewhere a line each trial."""
-    whole = study.trials_wanted
-    with ready.progress.stage(f"tune {target.title}", whole, "trials") as stage:
-        stage.advance(sum(t.state in ("complete", "pruned", "failed") for t in study.trials()))
-        lines = not (flags.quiet or sys.stderr.isatty())
-
-        def on_ended(ended: Ended) -> None:
-            stage.advance(1)
-            if lines:
-                say(_line(ended))
-            if best := study.best():
-                stage.note(f"best: {_values(best[0].values)} (trial {best[0].number})")
-
-        yield on_ended
-        best, failed = study.best(), sum(t.state == "failed" for t in study.trials())
-        words = (
-            [f"best {_values(best[0].values)} in trial {best[0].number}"] if best else ["no value"]
-        )
-        stage.result(", ".join([*words, *([f"{failed} failed"] if failed else [])]))
-
-
-def _line(ended: Ended) -> str:
-    """A trial that is over, in a line."""
-    claim, shown = (
-        ended.claim,
-        " ".join(f"{n}={text(v)}" for n, v in ended.claim.parameters.items()),
-    )
-    if ended.values is not None:
-        how = ", ".join(f"{value:.6g}" for value in ended.values)
-    else:
-        how = "ended early" if ended.pruned else f"failed: {ended.why}"
-    again = f", attempt {claim.attempt}" if claim.attempt > 1 else ""
-    return f"trial {claim.number}{again}: {how} ({ended.seconds:.1f} s) {shown}"
-
-
-def _values(values: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:.6g}" for name, value in values.items())
-
-
-def _write(folder: Path, study: Study, target: Target, prepared: Prepared) -> TuneResult:
-    """Writes the reports, and the best trial or trials as files to repeat them from."""
-    result = result_of(study, target, prepared)
-    write(folder, result)
-    write_page(folder, result)
-    front = study.best()
-    for place, trial in enumerate(front):
-        name = BEST if place == 0 else f"best-{trial.number}.toml"
-        write_best(folder / name, trial, target, prepared, study)
-    return result
-
-
-def _show(result: TuneResult, folder: Path, flags: TuneFlags) -> None:
-    """The best trials, and where the rest is."""
-    if flags.as_json:
-        files = {"page": folder / PAGE, "report": folder / DATA, "best_file": folder / BEST}
-        print_json("tune", {**files, "result": result})
-        return
-    head = ("trial", *result.objectives, "parameters")
-    click.echo(table(table_rows(result), head))
-    counts = ", ".join(f"{count} {state}" for state, count in result.counts.items())
-    click.echo(f"\n{counts}\nreport: {folder / PAGE}")
-    if result.best:
-        click.echo(f"repeat: fairlead train --from {folder / BEST}")
 
 
 def _image(path: Path, asked: str) -> str:

@@ -56,7 +56,9 @@ def words(
     if scheduler and (program := scheduler.allocates(environ)):
         if site.scheduler.account and not asked.account:
             raise fail("allocation-no-account", site=site)
-        return scheduler.allocate(program, shape, _sites(site, asked), argv, quiet)
+        own = _sites(site, asked)
+        own += [scheduler.outlives_nodes] if asked.outlives and scheduler.outlives_nodes else []
+        return scheduler.allocate(program, shape, own, argv, quiet)
     said = list(asked.of_scheduler) or [f"{shape.nodes} nodes"]
     if scheduler is None:
         raise fail("allocation-no-scheduler", said=" and ".join(said), site=site)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fairlead.base import bounded_json
 from fairlead.base.paths import atomic_write
+from fairlead.base.process import began
 from fairlead.launch import shm_cleanup
 from fairlead.launch.nodes import key
 
@@ -35,7 +36,7 @@ def begin(
     """
     before = shm_cleanup.listing(memory) if before is None else before
     with suppress(OSError), atomic_write(folder / note, "w") as stream:
-        owner = {"pid": os.getpid(), "started": started(os.getpid()), "place": _place(memory)}
+        owner = {"pid": os.getpid(), "started": began(os.getpid()), "place": _place(memory)}
         json.dump(owner | {"before": sorted(path.name for path in before)}, stream)
     return before
 
@@ -73,7 +74,7 @@ def clear_dead(
         with suppress(OSError, ValueError, LookupError, TypeError):
             owner = bounded_json.loads(note.read_bytes())
             until = note.parent.stat().st_mtime + _DEATH_S
-            if owner["place"] != _place(memory) or started(owner["pid"]) == owner["started"]:
+            if owner["place"] != _place(memory) or began(owner["pid"]) == owner["started"]:
                 continue
             kept = {memory / name for name in owner["before"]}
             now = shm_cleanup.listing(memory)
@@ -96,16 +97,3 @@ def _place(memory: Path) -> str:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
     shared = memory.stat()
     return f"{boot} {Path('/proc/self/ns/pid').readlink()} {shared.st_dev}:{shared.st_ino}"
-
-
-def started(pid: int) -> str:
-    """When a process began, in the kernel's ticks; "" when there is none of that number."""
-    try:
-        return (
-            Path(f"/proc/{int(pid)}/stat")
-            .read_text("utf-8", "replace")
-            .rpartition(")")[2]
-            .split()[19]
-        )
-    except OSError:
-        return ""

@@ -20,6 +20,7 @@ from typing import Any
 
 from fairlead import __version__
 from fairlead.base import bounded_json
+from fairlead.base.process import began
 from fairlead.launch import leftovers, processes, shm_cleanup
 from fairlead.launch.leaving import Watches
 from fairlead.launch.nodes import HOME, KEEPALIVE, OVER, Link, keep_alive
@@ -45,7 +46,7 @@ class Agent:
         """
         self._run, self._node, self._id = run, node, run.name
         self._above = _parent(shell)
-        self._above_began = leftovers.started(self._above)
+        self._above_began = began(self._above)
         self._link: Link | None = None
         self._watches = Watches(self._left)
         self._stopped = Stopped(self._left)
@@ -159,7 +160,7 @@ class Agent:
 
     def _same(self) -> bool:
         """Whether the launcher's daemon is still there."""
-        return bool(self._above_began) and leftovers.started(self._above) == self._above_began
+        return bool(self._above_began) and began(self._above) == self._above_began
 
 
 def _parent(pid: int) -> int:

@@ -35,6 +35,7 @@ class Asked:
 
     Attributes:
         spares: nodes of a new job that the ranks do not need.
+        outlives: a new job is to go on when one of its nodes fails.
     """
 
     nodes: int | None = None
@@ -49,6 +50,7 @@ class Asked:
     extra: tuple[str, ...] = ()
     ranks: int | None = None
     spares: int = 0
+    outlives: bool = False
 
     @property
     def of_scheduler(self) -> tuple[str, ...]:

@@ -133,6 +133,7 @@ class Scheduler:
         requeue: the command that queues a job again, before the job's name; empty where there is none.
         shown: first words of that program's other commands that a rank may ask for.
         outlives_nodes: the option by which a job goes on without a node that fails.
+        cancel: the command that ends a job, before its identifier; empty where :meth:`queued` cannot name one.
     """
 
     kind: str
@@ -156,6 +157,7 @@ class Scheduler:
     requeue: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
     outlives_nodes: str = ""
+    cancel: tuple[str, ...] = ()
 
     def configured(self, view: View) -> str:
         """What shows that it allocates this machine's nodes; empty if only its programs are installed, or nothing.
@@ -210,6 +212,10 @@ class Scheduler:
     def waits(self, job: str, environ: Mapping[str, str]) -> bool:
         """Whether a job waits to be started; False where that cannot be asked. May start a program."""
         return False
+
+    def queued(self, environ: Mapping[str, str]) -> dict[str, str] | None:
+        """The identifiers of this user's jobs that wait or run, by name; None where that cannot be asked. Starts a program."""
+        return None
 
     def allocates(self, environ: Mapping[str, str]) -> str:
         """The path of ``interactive_program``; empty if it is not on PATH."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ class Slurm(Scheduler):
     requeue = ("scontrol", "requeue")
     shown = ("show",)
     outlives_nodes = "--no-kill"
+    cancel = ("scancel",)
 
     def configured(self, view: View) -> str:
         return super().configured(view) or slurm_conf(view)
@@ -107,6 +109,15 @@ class Slurm(Scheduler):
         question = ("squeue", "--noheader", f"--jobs={job}", "--format=%T")
         answer = run(question, environ=environ, timeout_s=_ANSWER_S)
         return bool({"PENDING", "REQUEUED", "REQUEUE_HOLD"} & set(answer.stdout.split()))
+
+    def queued(self, environ: Mapping[str, str]) -> dict[str, str] | None:
+        """Source: squeue(1): without --states, jobs that are pending, running or completing."""
+        question = ("squeue", "--noheader", f"--user={os.getuid()}", "--format=%i %T %j")
+        answer = run(question, environ=environ, timeout_s=_ANSWER_S)
+        if answer.returncode:
+            return None
+        rows = [line.split(None, 2) for line in answer.stdout.splitlines()]
+        return {row[2]: row[0] for row in rows if len(row) == 3 and row[1] != "COMPLETING"}
 
     def allocate(
         self, program: str, shape: Shape, options: Sequence[str], argv: Sequence[str], quiet: bool

@@ -18,7 +18,7 @@ from typing import Any
 from fairlead.base import bounded_json
 from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity
 from fairlead.base.paths import atomic_write
-from fairlead.tune.toml_text import value_text
+from fairlead.base.toml_text import value_text
 
 
 def search(

@@ -37,6 +37,9 @@ class Evolution:
         demes: groups that a generation is divided into; parents come from all of them one time in ten.
         mutation, crossover: how likely a parameter changes, and comes from a second parent.
         quantile: share of a generation that gives way to the best, in population-based training.
+        inherit: a child goes on from its first parent's checkpoint, in a genetic search.
+        fixed: parameters that a member keeps for life, in population-based training.
+        generations: how many a whole training has, in that of a bundled model; 0 for any.
     """
 
     population: int = 10
@@ -44,23 +47,24 @@ class Evolution:
     mutation: float = 0.1
     crossover: float = 0.5
     quantile: float = 0.25
+    inherit: bool = False
+    fixed: tuple[str, ...] = ()
+    generations: int = 0
 
 
 def offspring(
     space: Space, members: Sequence[Member], number: int, seed: int, how: Evolution
-) -> dict[str, Any]:
-    """Parameters of the trial of that number; those that are left out are chosen at random.
+) -> tuple[dict[str, Any], int | None]:
+    """Parameters of the trial of that number, and its first parent; parameters that are left out are chosen at random.
 
     Args:
         members: trials that have ended.
     """
     draw, deme = random.Random(seed), number % how.demes
     whole = [m for m in members if math.isfinite(m.cost)]
-    own = [m for m in whole if m.number % how.demes == deme] or whole
-    pool = sorted(whole if draw.random() < 0.1 else own, key=lambda m: (m.cost, m.number))
-    pool = pool[: max(how.population // how.demes, 2)]
+    pool = _pool(whole, None if draw.random() < 0.1 else deme, how)
     if number < how.population or not pool:
-        return {}
+        return {}, None
     one, two = (min(draw.choices(range(len(pool)), k=2)) for _ in range(2))  # tournaments of two
     first, second = pool[one].chosen, pool[two].chosen
     child = {
@@ -76,7 +80,25 @@ def offspring(
             break
         name = draw.choice(sorted(child))
         child[name] = mutated(space.parameters[name.partition("[")[0]], child[name], draw)
-    return child
+    return child, pool[one].number
+
+
+def _pool(whole: Sequence[Member], deme: int | None, how: Evolution) -> list[Member]:
+    """The possible parents of a deme's children, the best first.
+
+    Args:
+        whole: members without failures.
+        deme: None for parents from all demes.
+    """
+    own = whole if deme is None else [m for m in whole if m.number % how.demes == deme] or whole
+    best = sorted(own, key=lambda m: (m.cost, m.number))
+    return best[: max(how.population // how.demes, 2)]
+
+
+def possible_parents(members: Sequence[Member], how: Evolution) -> set[int]:
+    """The numbers of all that the next child may go on from."""
+    whole = [m for m in members if math.isfinite(m.cost)]
+    return {m.number for deme in (None, *range(how.demes)) for m in _pool(whole, deme, how)}
 
 
 def mutated(parameter: Parameter, value: Any, draw: random.Random) -> Any:
@@ -106,11 +128,11 @@ def _fitting(parameter: Parameter, place: float) -> Any:
 
 def successor(
     space: Space, before: Sequence[Member], member: int, seed: int, how: Evolution
-) -> tuple[dict[str, Any], int]:
+) -> tuple[dict[str, Any], int | None]:
     """Parameters of a member of the next generation, and the number of the trial whose checkpoint it goes on from.
 
     A member among the worst takes the place of one of the best and changes its parameters by a fifth (exploit, explore);
-    the others go on as they are.
+    the others go on as they are. A member that has failed counts as one of the worst; where all have, it begins again.
 
     Args:
         before: the whole generation before, in the order of members.
@@ -119,14 +141,17 @@ def successor(
     draw = random.Random(seed)
     ordered = sorted(before, key=lambda m: (m.cost, m.number))
     share = max(int(len(ordered) * how.quantile), 1)
-    own = before[member]
-    if own not in ordered[-share:] or own in ordered[:share]:
+    own, best = before[member], [m for m in ordered[:share] if math.isfinite(m.cost)]
+    if not best:
+        return dict(own.chosen), None
+    if math.isfinite(own.cost) and (own not in ordered[-share:] or own in best):
         return dict(own.chosen), own.number
-    source = draw.choice(ordered[:share])
-    return {
-        n: _explored(space.parameters[n.partition("[")[0]], v, draw)
-        for n, v in source.chosen.items()
-    }, source.number
+    source, child = draw.choice(best), {}
+    for element, value in source.chosen.items():
+        name = element.partition("[")[0]
+        same = name in how.fixed
+        child[element] = value if same else _explored(space.parameters[name], value, draw)
+    return child, source.number
 
 
 def _explored(parameter: Parameter, value: Any, draw: random.Random) -> Any:

@@ -16,9 +16,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +28,7 @@ from fairlead.base.paths import atomic_write
 from fairlead.base.serde import from_json
 from fairlead.launch import launch as launching
 from fairlead.launch.run_folder import exits
+from fairlead.launchers.registry import LAUNCHERS
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import LaunchOptions, Prepared
 from fairlead.session.run import launch_proved
@@ -51,6 +52,8 @@ class Order:
         folder: of the trial.
         cores: of this machine that it is bound to; empty for all.
         binds: folders that the container sees at their own paths.
+        hosts: that it runs on, by name; empty where the launcher chooses.
+        again: nodes have been lost, and the scheduler may count their processors as used.
     """
 
     number: int
@@ -60,7 +63,8 @@ class Order:
     env: dict[str, str]
     binds: tuple[str, ...]
     cores: tuple[int, ...] = ()
-    workdir: str = ""
+    hosts: tuple[str, ...] = ()
+    again: bool = False
     watchdog: float | None = None
 
 
@@ -73,6 +77,7 @@ class Outcome:
         why: what went wrong; empty when nothing did.
         seconds: of the whole launch.
         proof: what was proved, in words.
+        host: that is to blame, where one is.
     """
 
     code: int
@@ -80,6 +85,7 @@ class Outcome:
     check: str = ""
     seconds: float = 0.0
     proof: str = ""
+    host: str = ""
 
 
 def outcome_of(folder: Path) -> Outcome | None:
@@ -91,8 +97,11 @@ def outcome_of(folder: Path) -> Outcome | None:
         return None
 
 
-def settled(folder: Path) -> bool:
-    """Waits until no process of an earlier attempt is left; whether that has come to its end."""
+def _settled(folder: Path) -> bool:
+    """Waits until no process of an earlier attempt is left; whether that has come to a good end.
+
+    A failure may be that of the job that both tuner and trial were in.
+    """
     until = time.monotonic() + 2 * _GRACE_S
     with (folder / LOCK).open("ab") as lock:
         while time.monotonic() < until:
@@ -104,7 +113,11 @@ def settled(folder: Path) -> bool:
             except OSError:  # a file system without flock(2)
                 time.sleep(_END_S + _RECORD_S)
                 break
-    return outcome_of(folder) is not None
+    outcome = outcome_of(folder)
+    if outcome is not None and outcome.code:
+        (folder / OUTCOME).unlink(missing_ok=True)
+        return False
+    return outcome is not None
 
 
 class Launcher:
@@ -121,10 +134,20 @@ class Launcher:
         os.close(writes)
         self._orders, self._over = orders, over
         self._rest = b""
+        self._begun: dict[int, float] = {}
 
     def start(self, order: Order) -> None:
         """Starts a trial."""
+        self._begun[order.number] = time.monotonic()
         self._send({"start": vars(order)})
+
+    def left(self, folder: Path) -> bool:
+        """Whether an earlier attempt of the trial in a folder has come to its end; waits for what is left of it."""
+        return _settled(folder)
+
+    def seconds(self, number: int) -> float:
+        """For how long a trial has run."""
+        return time.monotonic() - self._begun[number]
 
     def end(self, number: int) -> None:
         """Ends a trial early; it is over when :meth:`wait` says so."""
@@ -148,8 +171,12 @@ class Launcher:
         *lines, self._rest = (self._rest + more).split(b"\n")
         return [int(line) for line in lines]
 
-    def close(self) -> None:
-        """Ends all trials, and waits until nothing of them is left."""
+    def close(self, keep: bool = False) -> None:
+        """Ends all trials, and waits until nothing of them is left.
+
+        Args:
+            keep: of no meaning here: trials do not outlive this process.
+        """
         os.close(self._orders)
         until = time.monotonic() + _GRACE_S + 5
         with suppress(ChildProcessError):
@@ -239,7 +266,7 @@ def _obey(asked: dict[str, Any], prepared: Prepared, running: dict[int, int]) ->
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _die_with(parent, signal.SIGHUP)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGHUP})
-        _trial(prepared, order, orphaned)
+        run_order(prepared, order, orphaned.started)
         code = 0
     except KeyboardInterrupt:
         code = 130
@@ -271,8 +298,12 @@ class _Orphaned:
         self.folder = folder
 
 
-def _trial(prepared: Prepared, order: Order, orphaned: _Orphaned) -> None:
-    """One launch, and the record of its end."""
+def run_order(
+    prepared: Prepared,
+    order: Order,
+    on_start: Callable[[launching.CommandLine, Path], None] = lambda line, folder: None,
+) -> None:
+    """One launch, and the record of its end. The standard output of this process becomes the trial's."""
     if order.cores:
         os.sched_setaffinity(0, order.cores)
     folder = Path(order.folder)
@@ -284,13 +315,15 @@ def _trial(prepared: Prepared, order: Order, orphaned: _Orphaned) -> None:
     begun = time.monotonic()
     notes: list[Finding] = []
     proofs: list[Proof] = []
+    kind = prepared.plan.launcher.kind
+    again = LAUNCHERS.get(kind).again if order.again and kind in LAUNCHERS else {}
     with (folder / OUTPUT).open("ab") as stream:
         null = os.open(os.devnull, os.O_RDWR)
         for number, fd in ((0, null), (1, stream.fileno()), (2, stream.fileno())):
             os.dup2(fd, number)
         options = LaunchOptions(
-            on_proof=proofs.append, on_finding=notes.append, on_start=orphaned.started, limit_s=order.watchdog,
-            workdir=order.workdir, binds=[Bind(path, path) for path in order.binds], env=order.env, stdout=stream,
+            on_proof=proofs.append, on_finding=notes.append, on_start=on_start, limit_s=order.watchdog,
+            environ={**os.environ, **again}, binds=[Bind(path, path) for path in order.binds], env=order.env, stdout=stream,
             stderr=stream, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         outcome = _launched(prepared, order, options, proofs)
@@ -304,11 +337,12 @@ def _launched(
     prepared: Prepared, order: Order, options: LaunchOptions, proofs: list[Proof]
 ) -> Outcome:
     try:
+        prepared = _placed(prepared, order.hosts)
         done = launch_proved(prepared, order.command, order.ranks, options)
     except FairleadError as exc:
         first = exc.findings[0]
         why = "; ".join(filter(None, (first.what, first.where, first.why)))
-        return Outcome(int(exc.code) or 1, why, first.check, proof=_words(proofs))
+        return Outcome(int(exc.code) or 1, why, first.check, proof=_words(proofs), host=first.host)
     except OSError as exc:
         return Outcome(1, f"{exc.strerror}: {exc.filename}", "system", proof=_words(proofs))
     found = launching.explain_exit(done.result)
@@ -316,8 +350,17 @@ def _launched(
         doubt = done.unproved.doubt(order.command)
         if doubt and doubt.severity is Severity.ERROR:  # another MPI than the planned one
             return Outcome(int(done.result.code) or 122, doubt.what, doubt.check)
-    why = found.what if found else ""
-    return Outcome(done.result.code, why, found.check if found else "", proof=_words(proofs))
+    why, check, host = (found.what, found.check, found.host) if found else ("", "", "")
+    return Outcome(done.result.code, why, check, proof=_words(proofs), host=host)
+
+
+def _placed(prepared: Prepared, hosts: tuple[str, ...]) -> Prepared:
+    """The plan on these hosts."""
+    if not hosts:
+        return prepared
+    plan = prepared.plan
+    shape = replace(plan.request.shape, hosts=hosts, nodes=len(hosts))
+    return replace(prepared, plan=replace(plan, request=replace(plan.request, shape=shape)))
 
 
 def _words(proofs: list[Proof]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from fairlead.tune import space as spaces
 from fairlead.tune.space import Objective, Space, Value
 from fairlead.tune.target import TrialOf, Work
 
+_CHECKPOINTS = "checkpoints"
 _PARTS = 10  # of a training, after each of which its mean loss is compared with others'
 # Settings that a repetition must share.
 _SETTINGS = ("published", "backend", "precision", "epochs", "max_seconds", "seed", "train_samples")
@@ -55,6 +58,8 @@ def space_of(task: Task, path: Path) -> Space:
 @dataclass
 class _Course:
     tail: Tail
+    before: int = 0  # parts of earlier generations
+    begin: int = 0
     steps: int = 0
     part: int = 0
     losses: list[float] = field(default_factory=list)
@@ -67,6 +72,8 @@ class Model:
     Attributes:
         options: of its training; the folder of a trial takes the place of ``run_dir``.
         data: its samples.
+        inherits: trials begin with the weights of others.
+        generation: members of one, of population-based training; 0 for any other search.
     """
 
     task: Task
@@ -74,6 +81,8 @@ class Model:
     options: TrainOptions
     data: Path
     env: Mapping[str, str]
+    inherits: bool = False
+    generation: int = 0
     _courses: dict[Path, _Course] = field(default_factory=dict)
 
     @property
@@ -81,12 +90,26 @@ class Model:
         return self.task.title
 
     def work(self, trial: TrialOf, parameters: Mapping[str, Value]) -> Work:
-        options = tuned(replace(self.options, run_dir=trial.folder), parameters)
-        config, path = configured(options, self.data)
+        part, own = self.part(trial.number), replace(self.options, run_dir=trial.folder)
+        binds = [str(trial.folder), str(self.data)]
+        if self.inherits:
+            self.discard(trial.folder)  # of an attempt that was cut short
+            source = trial.source / _CHECKPOINTS if trial.source else None
+            saved = trial.folder / _CHECKPOINTS
+            own = replace(own, checkpoints=saved, every_seconds=math.inf, source=source, part=part)
+            binds += [str(trial.source)] if trial.source else []
+        config, path = configured(tuned(own, parameters), self.data)
         assert config.events is not None
-        self._courses[trial.folder] = _Course(Tail(config.events))
+        self._courses[trial.folder] = _Course(Tail(config.events), part * _PARTS)
         env = {**self.env, **passing.own_variables(trial.folder, trial.seed)}
-        return Work(tuple(worker_command(path)), env, (str(trial.folder), str(self.data)))
+        return Work(tuple(worker_command(path)), env, tuple(binds))
+
+    def part(self, number: int) -> int:
+        """Which part of a whole training a trial is, from 0."""
+        return number // self.generation if self.generation else 0
+
+    def discard(self, folder: Path) -> None:
+        shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
 
     def reports(self, folder: Path) -> list[tuple[int, dict[str, float]]]:
         course = self._courses.get(folder)
@@ -95,21 +118,26 @@ class Model:
         found = []
         for event in course.tail.read():
             if event["event"] == "start":
-                course.steps = event["steps"]
+                course.begin, course.steps = event["begin"], event["steps"]
             elif event["event"] == "step":
                 found += self._step(course, event)
         return found
 
     def _step(self, course: _Course, event: dict[str, Any]) -> list[tuple[int, dict[str, float]]]:
         course.losses.append(float(event["loss"]))
-        if event["step"] * _PARTS < (course.part + 1) * course.steps:
+        done, whole = event["step"] - course.begin, course.steps - course.begin
+        if done * _PARTS < (course.part + 1) * whole:
             return []
         course.part += 1
         mean, course.losses = sum(course.losses) / len(course.losses), []
         only = next(iter(self.space.wanted.values()))
-        return [(course.part, {"": -mean if only.goal == "maximize" else mean})]
+        return [(course.before + course.part, {"": -mean if only.goal == "maximize" else mean})]
 
     def described(self) -> dict[str, object]:
         settings = {name: getattr(self.options, name) for name in _SETTINGS}
         given = {name: value for name, value in settings.items() if value is not None}
+        given |= {"parts": self.options.parts} if self.options.parts > 1 else {}
         return {"model": self.task.name, **given}
+
+    def files(self) -> dict[str, str]:
+        return {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,13 +12,13 @@ from fairlead.base.paths import atomic_write
 from fairlead.perf.draw.charts import Axis, BarRow, Figure, Series, bars, chart, decades, linear
 from fairlead.perf.draw.pages import page
 from fairlead.perf.draw.wording import duration
-from fairlead.tune.passing import text
-from fairlead.tune.result import TuneResult, seconds_of
+from fairlead.tune.result import TuneResult, seconds_of, short
 from fairlead.tune.study import Trial
 
 PAGE = "report.html"
 _ROWS = 200
 _LINES = 150
+_COLUMNS, _LABEL = 6, 8  # of parallel coordinates, and letters of a column's name
 
 
 def write_page(folder: Path, result: TuneResult) -> Path:
@@ -51,10 +52,11 @@ def render(result: TuneResult) -> str:
         headline=_headline(result, best),
         word="ok" if best else "error",
         counts=result.counts,
+        wanted=_count(result.wanted),
         spent=duration(seconds_of(result.trials)),
         figures=list(_figures(result)),
         best=best,
-        rows=[(t, _values(t, result), _parameters(t)) for t in ordered[:_ROWS]],
+        rows=[(t, _each(t, result), _parameters(t), _outcome(t)) for t in ordered[:_ROWS]],
         hidden=max(len(ordered) - _ROWS, 0),
     )
 
@@ -68,20 +70,31 @@ def _headline(result: TuneResult, best: Sequence[Trial]) -> str:
 
 
 def _values(trial: Trial, result: TuneResult) -> str:
-    return ", ".join(
-        f"{name} {trial.values[name]:.6g}" for name in result.objectives if name in trial.values
-    )
+    return ", ".join(_each(trial, result))
+
+
+def _each(trial: Trial, result: TuneResult) -> list[str]:
+    return [f"{n} {trial.values[n]:.6g}" for n in result.objectives if n in trial.values]
 
 
 def _parameters(trial: Trial) -> str:
-    return " ".join(f"{name}={text(value)}" for name, value in trial.parameters.items())
+    """The parameters, which best.toml and report.json have with all their digits."""
+    return " ".join(f"{name}={short(value)}" for name, value in trial.parameters.items())
+
+
+def _outcome(trial: Trial) -> str:
+    """What was proved, or why there is no value; and what came of earlier attempts."""
+    went_on = [] if trial.source is None else [f"went on from trial {trial.source}"]
+    last = trial.why or trial.proof or "–"
+    return "; ".join([last, *went_on, *(f"an earlier attempt: {why}" for why in trial.lost)])
 
 
 def _figures(result: TuneResult) -> Iterator[Figure]:
     whole = [t for t in result.trials if t.state == "complete"]
     if not whole:
         return
-    yield from (_history(result, whole, name) for name in result.objectives)
+    if len(whole) > 1:
+        yield from (_history(result, whole, name) for name in result.objectives)
     if len(result.objectives) > 1:
         yield _front(result, whole)
     if figure := _parallel(result, whole):
@@ -133,11 +146,10 @@ def _front(result: TuneResult, whole: Sequence[Trial]) -> Figure:
 
 def _parallel(result: TuneResult, whole: Sequence[Trial]) -> Figure | None:
     """A line for each trial through its parameters and its first value; the best fifth stands out."""
-    names = sorted({name for t in whole for name in t.chosen})
+    names = _by_importance(result, whole)
     first, goal = next(iter(result.objectives.items()))
     if not names or len(whole) < 2:
         return None
-    names = names[:7]
     columns = [*names, first]
     values = {name: [t.chosen[name] for t in whole if name in t.chosen] for name in names}
     values[first] = [t.values[first] for t in whole]
@@ -155,7 +167,7 @@ def _parallel(result: TuneResult, whole: Sequence[Trial]) -> Figure | None:
         series.append(Series(f"trial {trial.number}", line, style, marks=False))
     x = Axis(
         "parameters, each from its smallest value to its largest", -0.15, len(columns) - 0.85,
-        tuple((float(i), name[:9]) for i, name in enumerate(columns)), log=False,
+        tuple((float(i), _label(name)) for i, name in enumerate(columns)), log=False,
     )  # fmt: skip
     y = Axis("", 0, 1, ((0.0, "low"), (1.0, "high")), log=False)
     words = f"{', '.join(names)} of {len(shown)} trials, and their {first}"
@@ -165,6 +177,20 @@ def _parallel(result: TuneResult, whole: Sequence[Trial]) -> Figure | None:
         chart(x, y, series, words),
         (("a", "best fifth"), ("faint", "others")),
     )
+
+
+def _by_importance(result: TuneResult, whole: Sequence[Trial]) -> list[str]:
+    """The parameters that have room in a figure: the most important, then those that most trials have."""
+    count = Counter(name for t in whole for name in t.chosen)
+    return sorted(count, key=lambda n: (-result.importances.get(n, 0.0), -count[n]))[:_COLUMNS]
+
+
+def _label(name: str) -> str:
+    """A name as it fits under a column: an element of a list by its number."""
+    head, _, number = name.partition("[")
+    tail = f" {number.rstrip(']')}" if number else ""
+    most = _LABEL - len(tail)
+    return (head if len(head) <= most else f"{head[: most - 1]}…") + tail
 
 
 def _places(values: Sequence[object]) -> dict[object, float]:
@@ -191,7 +217,9 @@ def _importance(result: TuneResult) -> Figure:
 
 def _curves(result: TuneResult) -> Figure:
     """What trials reported on their way."""
-    shown = [t for t in result.trials if len(t.reports) > 1][-_LINES:]
+    several = [t for t in result.trials if len(t.reports) > 1]
+    best = [t for t in several if t.number in result.best]
+    shown = [*several[-_LINES:], *(t for t in best if t not in several[-_LINES:])]
     series = []
     for trial in shown:
         points = tuple(
@@ -202,9 +230,13 @@ def _curves(result: TuneResult) -> Figure:
     series.sort(key=lambda line: line.style == "a")
     steps = [x for line in series for x, _ in line.points] or [0.0]
     values = [y for line in series for _, y in line.points] or [0.0]
-    words = f"what {len(shown)} trials reported"
+    words = f"what {_count(len(shown))} reported"
     x = linear(min(steps), max(max(steps), min(steps) + 1), "step")
     svg = chart(x, _axis(values, "reported value"), series, words)
-    return Figure(
-        "On the way", words, svg, (("a", "best"), ("c", "ended early"), ("faint", "others"))
-    )
+    styles = {line.style for line in series}
+    legend = (("a", "best"), ("c", "ended early"), ("faint", "others"))
+    return Figure("On the way", words, svg, tuple(item for item in legend if item[0] in styles))
+
+
+def _count(trials: int) -> str:
+    return f"{trials} trial" if trials == 1 else f"{trials} trials"

@@ -14,11 +14,12 @@ from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import to_json
 from fairlead.base.toml import Strict, key, read
+from fairlead.base.toml_text import text_block, value_text
+from fairlead.image.recipes import recipe_files
 from fairlead.session.model import Prepared
 from fairlead.tune.space import Space
 from fairlead.tune.study import Study, Trial
 from fairlead.tune.target import Script, Target
-from fairlead.tune.toml_text import value_text
 
 SCHEMA, SCHEMA_VERSION = "fairlead/tune-report", 1
 BEST, DATA = "best.toml", "report.json"
@@ -90,7 +91,7 @@ def write_best(path: Path, trial: Trial, target: Target, prepared: Prepared, stu
     """Writes a trial as a file for ``fairlead train --from``."""
     image, shape = prepared.image, prepared.plan.request.shape
     tables: dict[str, Mapping[str, object]] = {
-        "trial": {"number": trial.number, "seed": trial.seed, "fairlead": __version__},
+        "trial": {**_numbers(trial, target), "fairlead": __version__},
         "values": dict(trial.values),
         "target": target.described(),
         "image": {"name": image.name, "path": image.path, "sha256": image.digest}
@@ -108,8 +109,27 @@ def write_best(path: Path, trial: Trial, target: Target, prepared: Prepared, stu
     lines = [f"# A trial of fairlead tune; to repeat it: fairlead train --from {path.name}"]
     for name, table in tables.items():
         lines += ["", f"[{name}]", *(f"{_key(k)} = {value_text(v)}" for k, v in table.items())]
+    for other in ancestors(study.trials(), trial):
+        given = {**_numbers(other, target), "parameters": other.parameters}
+        lines += ["", "[[before]]", *(f"{k} = {value_text(v)}" for k, v in given.items())]
+    texts = {"recipe": recipe_files(image.record), "files": target.files()}
+    for name, files in texts.items():
+        lines += ["", f"[{name}]", *(f"{_key(k)} = {text_block(v)}" for k, v in files.items())]
     with atomic_write(path, "w") as stream:
         stream.write("\n".join(lines) + "\n")
+
+
+def _numbers(trial: Trial, target: Target) -> dict[str, int]:
+    return {"number": trial.number, "seed": trial.seed, "part": target.part(trial.number)}
+
+
+def ancestors(trials: Sequence[Trial], trial: Trial) -> list[Trial]:
+    """The trials from whose checkpoints a trial has come, the first one first."""
+    found: list[Trial] = []
+    while trial.source is not None:
+        trial = trials[trial.source]
+        found.insert(0, trial)
+    return found
 
 
 def _key(name: str) -> str:
@@ -123,7 +143,15 @@ def _key(name: str) -> str:
 class _TrialTable(Strict):
     number: int = key("Of the trial.")
     seed: int = key("Of the trial.")
+    part: int = key("Which part of a whole training it is.", 0)
     fairlead: str = key("The version that wrote it.")
+
+
+class _Before(Strict):
+    number: int = key("Of the trial.")
+    seed: int = key("Of the trial.")
+    part: int = key("Which part of a whole training it is.", 0)
+    parameters: dict[str, Any] = key("By name.")
 
 
 class _TargetTable(Strict):
@@ -139,13 +167,14 @@ class _TargetTable(Strict):
     max_seconds: float = key("Time limit of the training.", math.inf)
     seed: int = key("Of weights, data and order.", 1)
     train_samples: int | None = key("How many are generated.", None)
+    parts: int = key("Parts of a whole training, each of so many epochs.", 1)
 
 
 class _ImageTable(Strict):
     name: str = key("As it was given.")
     path: str = key("Its file.")
     sha256: str = key("Of its file system; empty for a folder.")
-    recipe: str | None = key("What it was built from.", None)
+    recipe: str | None = key("The name of what it was built from.", None)
 
 
 class _LaunchTable(Strict):
@@ -164,6 +193,11 @@ class Kept(Strict):
     parameters: dict[str, Any] = key("By name.", dict)
     names: dict[str, str] = key("Of parameters that are passed by another name.", dict)
     env: dict[str, str] = key("Further variables of the container.", dict)
+    before: list[_Before] = key(
+        "The trials from whose checkpoints it has come, the first one first.", []
+    )
+    recipe: dict[str, str] = key("The files that the image is built from.", dict)
+    files: dict[str, str] = key("The script, by its name.", dict)
 
 
 def read_best(path: Path) -> Kept:
@@ -179,11 +213,14 @@ def read_best(path: Path) -> Kept:
     return kept
 
 
-def script_of(kept: Kept) -> Script:
-    """The script of a kept trial, with a space that passes parameters as the search did."""
+def script_of(kept: Kept, path: Path) -> Script:
+    """The script of a kept trial, with a space that passes parameters as the search did.
+
+    Args:
+        path: where the script is now.
+    """
     tables = {name: {"choices": [0], "name": kept.names.get(name)} for name in kept.parameters}
     space = Space.model_validate({"by": kept.target.by, "parameters": tables})
-    path = Path(str(kept.target.script))
     return Script(path, tuple(kept.target.arguments), space, kept.env)
 
 
@@ -201,13 +238,16 @@ def table_rows(result: TuneResult, most: int = 10) -> Iterator[tuple[str, ...]]:
         whole, key=lambda t: (t.number not in result.best, signs[0] * t.values[first], t.number)
     )
     for trial in ordered[:most]:
-        shown = (f"{name}={_short(value)}" for name, value in trial.parameters.items())
+        shown = (f"{name}={short(value)}" for name, value in trial.parameters.items())
         yield (str(trial.number), *(f"{v:.6g}" for v in trial.values.values()), " ".join(shown))
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """A parameter's value with four digits."""
     if isinstance(value, float):
         return f"{value:.4g}"
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, list):
-        return ",".join(map(_short, value))
+        return ",".join(map(short, value))
     return str(value)

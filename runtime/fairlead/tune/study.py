@@ -12,7 +12,7 @@ import hashlib
 import math
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import locked
-from fairlead.tune.evolution import Evolution, Member, offspring, successor
+from fairlead.tune.evolution import (
+    Evolution,
+    Member,
+    offspring,
+    possible_parents,
+    successor,
+)
 from fairlead.tune.grid import points
 from fairlead.tune.space import Scalar, Space, Value
 from fairlead.tune.workers import Worker
@@ -84,6 +90,8 @@ class Trial:
         chosen: as Optuna knows them: a list's elements apart.
         why: why it has failed or was ended early.
         reports: (step, value).
+        source: the trial from whose checkpoint it went on; None for one that began.
+        lost: why earlier attempts came to no end.
     """
 
     number: int
@@ -97,6 +105,8 @@ class Trial:
     seconds: float = 0.0
     proof: str = ""
     reports: tuple[tuple[int, float], ...] = ()
+    source: int | None = None
+    lost: tuple[str, ...] = ()
 
 
 _STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "running"}
@@ -116,6 +126,8 @@ class Study:
             search.trials or (len(self._grid) or 1), len(self._grid) or search.trials or 1
         )
         self.waits = False  # for trials of others, before more can begin
+        # Whether a trial whose tuner has died runs all the same.
+        self.goes_on: Callable[[int], bool] = lambda number: False
         self._mine: dict[int, optuna.trial.Trial] = {}
         _check(search, space)
         with self._stored():
@@ -174,6 +186,11 @@ class Study:
     def _where(self) -> str:
         return self.search.storage or str(self.folder / JOURNAL)
 
+    @property
+    def inherits(self) -> bool:
+        """Whether trials go on from checkpoints of others."""
+        return self.search.sampler == "pbt" or self.search.evolution.inherit
+
     def claim(self) -> Claim | None:
         """The next trial of this process; None when there is none left to begin."""
         import optuna
@@ -185,7 +202,8 @@ class Study:
                 if self._worker.lives(frozen.user_attrs.get("worker", "")):
                     continue
                 trial = optuna.trial.Trial(self._study, frozen._trial_id)
-                attempt = int(frozen.user_attrs.get("attempt", 0)) + 1
+                ended = not self.goes_on(frozen.number)
+                attempt = int(frozen.user_attrs.get("attempt", 0)) + ended or 1
                 if attempt > _ATTEMPTS:
                     trial.set_user_attr("why", f"its tuner ended {_ATTEMPTS} times while it ran")
                     self._study.tell(frozen.number, state=optuna.trial.TrialState.FAIL)
@@ -217,7 +235,8 @@ class Study:
         fixed: dict[str, Any] = self._grid[number] if self._grid else {}
         source = None
         if self.search.sampler == "genetic":
-            fixed = offspring(self.space, self._members(), number, seed, how)
+            fixed, parent = offspring(self.space, self._members(), number, seed, how)
+            source = parent if how.inherit else None
         elif self.search.sampler == "pbt" and number >= how.population:
             first = (number // how.population - 1) * how.population
             before = self._members()[first : first + how.population]
@@ -225,6 +244,22 @@ class Study:
         if fixed:
             self._study.enqueue_trial(fixed)
         return source
+
+    def discard(self, discard: Callable[[int], None]) -> None:
+        """Calls ``discard`` with the trials that are over and from which no other goes on any more."""
+        how = self.search.evolution
+        with self._stored(), _alone(self._lock, self._flock):
+            trials = self.trials()
+            kept = {t.source for t in trials if t.state in ("running", "waiting")}
+            if self.search.sampler == "pbt":
+                kept |= {
+                    *range(max(len(trials) // how.population - 1, 0) * how.population, len(trials))
+                }
+            else:
+                kept |= possible_parents(self._members(), how)
+            for trial in trials:
+                if trial.number not in kept and trial.state not in ("running", "waiting"):
+                    discard(trial.number)
 
     def _members(self) -> list[Member]:
         sign = 1 if self._goals[0] == "minimize" else -1
@@ -245,6 +280,18 @@ class Study:
         self._mine[trial.number] = trial
         source = trial.user_attrs.get("source")
         return Claim(trial.number, parameters, attempt, seed, source)
+
+    def again(self, number: int, why: str) -> Claim | None:
+        """A trial of this process that is to run once more, since what it ran on is lost; None when that was often enough."""
+        trial = self._mine[number]
+        attrs = trial.user_attrs
+        attempt = int(attrs["attempt"]) + 1
+        with self._stored():
+            trial.set_user_attr("lost", [*attrs.get("lost", ()), why])
+            if attempt > _ATTEMPTS:
+                return None
+            trial.set_user_attr("attempt", attempt)
+        return Claim(number, attrs["parameters"], attempt, int(attrs["seed"]), attrs.get("source"))
 
     def report(self, number: int, step: int, value: float) -> bool:
         """Keeps an intermediate value; True when the trial is to be ended early."""
@@ -362,6 +409,8 @@ def _known(frozen: Any, objectives: Sequence[str]) -> Trial:
         seconds=float(attrs.get("seconds", 0.0)),
         proof=str(attrs.get("proof", "")),
         reports=tuple(sorted(frozen.intermediate_values.items())),
+        source=attrs.get("source"),
+        lost=tuple(attrs.get("lost", ())),
     )
 
 

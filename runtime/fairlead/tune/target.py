@@ -11,6 +11,8 @@ from typing import Protocol
 from fairlead.tune import passing, reporting
 from fairlead.tune.space import Space, Value
 
+_MOST_BYTES = 1 << 18  # of a script that a result carries
+
 
 @dataclass(frozen=True)
 class Work:
@@ -59,6 +61,15 @@ class Target(Protocol):
     def described(self) -> dict[str, object]:
         """What ``best.toml`` says of it."""
 
+    def files(self) -> dict[str, str]:
+        """Texts that ``best.toml`` carries, by name."""
+
+    def part(self, number: int) -> int:
+        """Which part of a whole training a trial is, from 0."""
+
+    def discard(self, folder: Path) -> None:
+        """No other trial goes on from that in this folder any more."""
+
 
 @dataclass(frozen=True)
 class Script:
@@ -100,3 +111,16 @@ class Script:
     def described(self) -> dict[str, object]:
         digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
         return {"script": str(self.path), "sha256": digest, "arguments": list(self.arguments)}
+
+    def files(self) -> dict[str, str]:
+        try:
+            body = self.path.read_bytes()
+            return {self.path.name: body.decode("utf-8")} if len(body) <= _MOST_BYTES else {}
+        except UnicodeDecodeError:  # a program
+            return {}
+
+    def discard(self, folder: Path) -> None:
+        """What scripts save is theirs."""
+
+    def part(self, number: int) -> int:
+        return 0

@@ -3,78 +3,49 @@
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from fairlead.base.errors import fail
-from fairlead.session.model import Prepared
 from fairlead.tune import passing
 from fairlead.tune.figures import OUTPUT, REPORTS, Reports, values_of
-from fairlead.tune.launcher import Launcher, Order, Outcome, outcome_of, settled
+from fairlead.tune.jobs import JOB
+from fairlead.tune.launcher import OUTCOME, Order, Outcome, outcome_of
+from fairlead.tune.places import Place, Places
 from fairlead.tune.study import Claim, Study
 from fairlead.tune.target import Target, TrialOf
 from fairlead.tune.workers import Worker
 
 _LOOK_S = 0.1
 _HOPELESS = 5  # failures with which a search may begin
+_LOST = "node-lost"
+_ROOM_BYTES = 1 << 16
 
 
-@dataclass(frozen=True)
-class Slots:
-    """Where trials run.
+class Launches(Protocol):
+    """What starts trials: see :class:`fairlead.tune.launcher.Launcher` and :class:`fairlead.tune.jobs.Jobs`."""
 
-    Attributes:
-        cores: of this machine, a group for each trial that runs at once; empty groups leave a trial where it likes.
-        gpus: as many groups, of what ``CUDA_VISIBLE_DEVICES`` has of each trial; none where trials ask for none.
-    """
+    def start(self, order: Order) -> None:
+        """Starts a trial."""
 
-    cores: tuple[tuple[int, ...], ...]
-    gpus: tuple[tuple[str, ...], ...] = ()
+    def left(self, folder: Path) -> bool:
+        """Whether an earlier attempt of the trial in a folder goes on, or has come to its end."""
 
-    def env(self, slot: int) -> dict[str, str]:
-        """The variables of a trial that runs there."""
-        return {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus[slot])} if self.gpus else {}
+    def end(self, number: int) -> None:
+        """Ends a trial early."""
 
+    def seconds(self, number: int) -> float:
+        """For how long a trial has run."""
 
-def slots(
-    each: int, at_once: int | None, of_job: int = 0, gpus: int = 0, there: Sequence[str] = ()
-) -> Slots:
-    """As many trials as fit on this machine, or in a job of several nodes.
+    def wait(self, seconds: float) -> list[int]:
+        """The trials that are over."""
 
-    Args:
-        each: cores of a trial.
-        at_once: how many the user wants; None for as many as fit.
-        of_job: cores of a job whose scheduler places its steps; 0 on this machine.
-        gpus: of a trial, out of those that are ``there``.
-    Raises:
-        FairleadError: exit code 2; a trial wants more GPUs than there are.
-    """
-    if of_job:
-        return Slots(((),) * (at_once or max(of_job // each, 1)))
-    if gpus > len(there):
-        raise fail("tune-gpus", wanted=gpus, count=len(there))
-    mine = sorted(os.sched_getaffinity(0))
-    fits = max(len(mine) // each, 1)
-    count = at_once or fits
-    if gpus:
-        count = min(count, len(there) // gpus)
-    devices = tuple(tuple(there[i * gpus : (i + 1) * gpus]) for i in range(count)) if gpus else ()
-    if count > fits:  # they share cores
-        return Slots(((),) * count, devices)
-    return Slots(tuple(tuple(mine[i * each : (i + 1) * each]) for i in range(count)), devices)
-
-
-def visible_gpus(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """The GPUs of this machine that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
-    if (named := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return [name for name in named.split(",") if name]
-    return sorted(
-        (p.name.removeprefix("nvidia") for p in Path("/dev").glob("nvidia[0-9]*")), key=int
-    )
+    def close(self, keep: bool = False) -> None:
+        """Ends all trials, or leaves them to another tuner."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +59,21 @@ class Limits:
 
     seconds: float | None = None
     watchdog: float | None = None
+
+
+@dataclass(frozen=True)
+class Means:
+    """By what trials run.
+
+    Attributes:
+        launches: makes what starts them.
+        ranks: of each.
+    """
+
+    launches: Callable[[], Launches]
+    places: Places
+    ranks: int = 1
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True)
@@ -109,7 +95,7 @@ class Ended:
 @dataclass
 class _Running:
     claim: Claim
-    slot: int
+    place: Place
     folder: Path
     reports: Reports
     begun: float = field(default_factory=time.monotonic)
@@ -123,17 +109,18 @@ class Tuner:
 
     Args:
         on_ended: called with each trial that is over.
+        on_lost: called with what is lost, and why, in words.
     """
 
     def __init__(
-        self, study: Study, target: Target, prepared: Prepared, slots: Slots, limits: Limits, worker: Worker,
+        self, study: Study, target: Target, means: Means, worker: Worker,
         on_ended: Callable[[Ended], None] = lambda ended: None,
+        on_lost: Callable[[str], None] = lambda words: None,
     ):  # fmt: skip
-        self._study, self._target, self._prepared = study, target, prepared
-        self._limits, self._worker = limits, worker
-        self._on_ended = on_ended
-        self._free = list(reversed(range(len(slots.cores))))
-        self._slots = slots
+        self._study, self._target, self._means = study, target, means
+        self._places, self._worker = means.places, worker
+        self._on_ended, self._on_lost = on_ended, on_lost
+        self._again: list[Claim] = []
         self._running: dict[int, _Running] = {}
         self._failed: list[str] = []
         self._any_well = any(t.state in ("complete", "pruned") for t in study.trials())
@@ -142,9 +129,10 @@ class Tuner:
         """Works until all trials have ended, this process's own and those of others that died.
 
         Raises:
-            FairleadError: the storage failed; or no trial has come to a value, so that others need not try.
+            FairleadError: the storage failed; no node is left, or the job that trials run in has ended; or no trial has come to a value, so that others need not try.
         """
-        with _launcher(self._prepared) as launcher:
+        with _closing(self._means.launches()) as launcher:
+            self._study.goes_on = lambda number: self._goes_on(launcher, self._folder(number))
             while self._fill(launcher) or self._running or self._study.waits:
                 self._worker.touch()
                 try:
@@ -155,41 +143,49 @@ class Tuner:
                 for number in over:
                     self._over(number)
 
-    def _fill(self, launcher: Launcher) -> bool:
+    def _fill(self, launcher: Launches) -> bool:
         """Starts trials while there is room; False when there is none left to start."""
-        while self._free:
-            claim = self._study.claim()
+        while (place := self._places.take()) is not None:
+            claim = self._again.pop(0) if self._again else self._study.claim()
             if claim is None:
+                self._places.give(place)
                 return False
-            self._start(launcher, claim)
+            self._start(launcher, claim, place)
+        if self._places.exhausted and not self._running:
+            raise fail("tune-no-node", gone=", ".join(self._places.gone))
         return True
 
-    def _start(self, launcher: Launcher, claim: Claim) -> None:
+    def _start(self, launcher: Launches, claim: Claim, place: Place) -> None:
         folder = self._folder(claim.number)
         folder.mkdir(parents=True, exist_ok=True)
-        if claim.attempt > 1 and settled(folder):  # it had come to its end when its tuner died
-            self._running[claim.number] = _Running(
-                claim, self._free.pop(), folder, Reports(folder / REPORTS)
-            )
+        running = _Running(claim, place, folder, Reports(folder / REPORTS))
+        self._running[claim.number] = running
+        before = claim.attempt > 1 or (folder / JOB).exists()  # of a tuner that has died
+        if before and launcher.left(folder) and outcome_of(folder) is not None:
             self._over(claim.number)
             return
         passing.write(folder, claim.parameters)
         trial = TrialOf(claim.number, claim.seed, folder, self._checkpoint(claim))
         work = self._target.work(trial, claim.parameters)
-        slot = self._free.pop()
-        self._running[claim.number] = _Running(claim, slot, folder, Reports(folder / REPORTS))
         launcher.start(
             Order(
                 number=claim.number,
                 folder=str(folder),
                 command=work.command,
-                ranks=self._prepared.plan.request.shape.ranks or 1,
-                env={**work.env, **self._slots.env(slot)},
+                ranks=self._means.ranks,
+                env={**work.env, **place.env},
                 binds=work.binds,
-                cores=self._slots.cores[slot],
-                watchdog=self._limits.watchdog,
+                cores=place.cores,
+                hosts=place.hosts,
+                again=bool(self._places.gone),
+                watchdog=self._means.limits.watchdog,
             )
         )
+
+    @staticmethod
+    def _goes_on(launcher: Launches, folder: Path) -> bool:
+        """Whether the job of a trial outlived its tuner."""
+        return (folder / JOB).exists() and launcher.left(folder)
 
     def _folder(self, number: int) -> Path:
         return self._study.folder / "trials" / f"{number:05}"
@@ -197,16 +193,16 @@ class Tuner:
     def _checkpoint(self, claim: Claim) -> Path | None:
         return None if claim.source is None else self._folder(claim.source)
 
-    def _look(self, launcher: Launcher) -> None:
+    def _look(self, launcher: Launches) -> None:
         """Passes reports on; ends trials that are worse than others, or take too long."""
         for number, running in self._running.items():
             prune = self._reported(running)
             if running.ended_for:
                 continue
-            limit = self._limits.seconds
+            limit = self._means.limits.seconds
             if prune:
                 running.pruned, running.ended_for = True, "worse than others at this step"
-            elif limit and time.monotonic() - running.begun > limit:
+            elif limit and launcher.seconds(number) > limit:
                 running.ended_for = f"time limit of {limit:g} s"
             if running.ended_for:
                 launcher.end(number)
@@ -226,14 +222,21 @@ class Tuner:
     def _over(self, number: int) -> None:
         running = self._running.pop(number)
         self._reported(running)
-        self._free.append(running.slot)
+        self._places.give(running.place)
         outcome = outcome_of(running.folder)
         seconds = outcome.seconds if outcome else time.monotonic() - running.begun
         values, why = self._judged(running, outcome)
+        if values is None:
+            _check_room(running.folder)
+        lost = "" if values else self._lost(running, outcome, why)
+        if lost and self._repeated(running, lost):
+            return
         pruned = running.pruned and values is None
         self._study.tell(
             number, values, why, seconds, outcome.proof if outcome else "", pruned=pruned
         )
+        if self._study.inherits:
+            self._study.discard(lambda other: self._target.discard(self._folder(other)))
         self._on_ended(Ended(running.claim, values, why, pruned, seconds))
         if values is not None or pruned:
             self._any_well = True
@@ -245,11 +248,38 @@ class Tuner:
                     log=running.folder / OUTPUT,
                 )  # fmt: skip
 
+    def _lost(self, running: _Running, outcome: Outcome | None, why: str) -> str:
+        """Why a trial without a value is to be repeated elsewhere: what it ran on is lost; empty where it is not."""
+        if running.ended_for:
+            return ""
+        if outcome is None:
+            return "its job ended without a result" if (running.folder / JOB).exists() else ""
+        if job := self._places.over:
+            raise fail("tune-job-over", job=job)
+        gone = self._places.look(outcome.host if outcome.check == _LOST else "")
+        for host in gone:
+            self._on_lost(f"{host} is lost; the search goes on without it")
+        since = [host for host, at in self._places.gone.items() if at >= running.begun]
+        if outcome.check != _LOST and not since:
+            return ""
+        return f"{', '.join(since) or outcome.host or 'a node'} is lost: {why}"
+
+    def _repeated(self, running: _Running, why: str) -> bool:
+        """Whether a trial that was lost is to run again; what is left of it then gives way."""
+        claim = self._study.again(running.claim.number, why)
+        if claim is None:
+            return False
+        for name in (OUTCOME, JOB):
+            (running.folder / name).unlink(missing_ok=True)
+        self._again.append(claim)
+        self._on_lost(f"trial {claim.number} is lost, and runs again: {why}")
+        return True
+
     def _judged(
         self, running: _Running, outcome: Outcome | None
     ) -> tuple[tuple[float, ...] | None, str]:
         """A trial's values, or why it has none."""
-        if outcome is None:
+        if outcome is None or (outcome.code and running.ended_for):
             return None, running.ended_for or "the process that had launched it was killed"
         if outcome.code:
             last = _last_line(running.folder / OUTPUT)
@@ -262,6 +292,18 @@ class Tuner:
         if wrong := [n for n, v in found.items() if v is not None and not math.isfinite(v)]:
             return None, f"{wrong[0]} is {found[wrong[0]]}"
         return values, ""
+
+
+def _check_room(folder: Path) -> None:
+    """Raises where nothing can be written any more, so that no trial fails by that."""
+    probe = folder / ".room"
+    try:
+        probe.write_bytes(bytes(_ROOM_BYTES))
+        probe.unlink()
+    except OSError as exc:
+        with suppress(OSError):
+            probe.unlink(missing_ok=True)
+        raise fail("tune-storage", storage=folder, reason=exc.strerror or exc) from None
 
 
 def _kept(count: int) -> bool:
@@ -292,9 +334,13 @@ def _last_line(path: Path) -> str:
 
 
 @contextmanager
-def _launcher(prepared: Prepared) -> Iterator[Launcher]:
-    launcher = Launcher(prepared)
+def _closing(launches: Launches) -> Iterator[Launches]:
     try:
-        yield launcher
-    finally:
-        launcher.close()
+        yield launches
+    except KeyboardInterrupt:
+        launches.close(keep=True)
+        raise
+    except BaseException:
+        launches.close()
+        raise
+    launches.close()

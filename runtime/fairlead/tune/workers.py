@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fairlead.base import bounded_json
 from fairlead.base.paths import atomic_write
+from fairlead.base.process import began
 
 _TOUCH_S = 10.0
 _DEATH_S = 90.0  # without a touch, by the clock of the file system
@@ -30,9 +31,7 @@ class Worker:
         self._folder, self._file = folder, folder / f"{self.name}.json"
         self._touched = time.monotonic()
         with atomic_write(self._file, "w") as stream:
-            json.dump(
-                {"boot": _boot(), "pid": os.getpid(), "started": started(os.getpid())}, stream
-            )
+            json.dump({"boot": _boot(), "pid": os.getpid(), "started": began(os.getpid())}, stream)
 
     def touch(self) -> None:
         """Shows that this process lives, if it is time to."""
@@ -54,7 +53,7 @@ class Worker:
         try:
             known = bounded_json.loads(file.read_bytes())
             if known["boot"] == _boot():
-                return bool(started(int(known["pid"])) == known["started"])
+                return bool(began(int(known["pid"])) == known["started"])
             touched = file.stat().st_mtime
             self._file.touch()  # now, by the clock that has dated the other file
             return self._file.stat().st_mtime - touched < _DEATH_S
@@ -71,13 +70,3 @@ def _boot() -> str:
     with suppress(OSError):
         return _BOOT.read_text("utf-8").strip()
     return socket.gethostname()
-
-
-def started(pid: int) -> str:
-    """When a process began, in the kernel's ticks; empty for one that is gone."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
-    except OSError:
-        return ""
-    fields = text.rpartition(")")[2].split()
-    return "" if fields[0] == "Z" else fields[19]

@@ -44,7 +44,7 @@ class Checkpoint:
         identity: facts of the training; one with other facts must not continue from it.
         shared: arrays that all ranks share, in the order of the model's variables.
         own: the own arrays of each rank.
-        more: JSON values: the losses.
+        more: JSON values: the losses, and the names of the arrays.
     """
 
     step: int
@@ -52,6 +52,12 @@ class Checkpoint:
     shared: Sequence[Array]
     own: Sequence[Sequence[Array]]
     more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def named(self) -> dict[str, Array]:
+        """The arrays of rank 0 by name; empty where the names are not kept."""
+        names = [name for part in self.more.get("names", ()) for name in part]
+        return dict(zip(names, (*self.shared, *self.own[0]), strict=False)) if self.own else {}
 
     @property
     def bytes(self) -> int:

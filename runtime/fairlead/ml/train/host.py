@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.base.progress import Progress, Stage
 from fairlead.base.serde import from_json, to_json
 from fairlead.ml.task import Task
-from fairlead.ml.train.model import Training, TrainOptions, WorkerConfig, WorkerResult
+from fairlead.ml.train.model import Training, TrainOptions, WorkerConfig, WorkerResult, tuned
 from fairlead.ml.train.result import Baseline, TrainResult, judge, score_name
 from fairlead.ml.train.runner import Runner, launch
 
@@ -59,10 +60,26 @@ def train(
     single = None
     if options.ranks > 1:
         single = persist(lambda asked: _measure_one(runner, asked, data, progress))
-    everyone = persist(lambda asked: _train(runner, asked, data, progress))
+    source = _before(runner, options, data, progress)
+    everyone = persist(lambda asked: _train(runner, replace(asked, source=source), data, progress))
     baseline = persist(lambda asked: _baseline(runner, asked, data, everyone.damaged, progress))
     result = TrainResult(single, everyone, baseline, data)
     return replace(result, findings=tuple(judge(result)))
+
+
+def _before(runner: Runner, options: TrainOptions, data: Path, progress: Progress) -> Path | None:
+    """Repeats the trainings whose weights this one begins with; the checkpoints of the last of them."""
+    source = options.source
+    for number, (part, parameters) in enumerate(options.before):
+        folder = options.run_dir / f"before-{number}"
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        asked = replace(
+            options, run_dir=folder, checkpoints=folder / "checkpoints", every_seconds=math.inf, every_steps=None,
+            resume=True, source=source, part=part,
+        )  # fmt: skip
+        _train(runner, tuned(asked, parameters), data, progress)
+        source = asked.checkpoints
+    return source
 
 
 def data_key(options: TrainOptions) -> str:
@@ -147,7 +164,8 @@ def work(
     """One launch of the worker; ``max_steps`` makes it a measurement without evaluation."""
     config, path = configured(options, data, max_steps)
     folder, result = options.run_dir, config.result
-    binds = [data, folder, *([options.checkpoints] if options.checkpoints else [])]
+    more = (options.checkpoints, None if max_steps else options.source)
+    binds = [data, folder, *(path for path in more if path)]
     assert config.events is not None
     launch(runner, ranks, worker_command(path), binds, config.events, _showing(stage))
     try:
@@ -172,6 +190,7 @@ def configured(
     asked |= {"batch": options.each}
     if measure:
         asked |= {"max_seconds": options.measure_seconds, "checkpoints": None, "resume": False}
+        asked |= {"source": None, "parts": 1, "part": 0}
     config = WorkerConfig(
         data=data,
         result=result,

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ class Progress:
 
     Attributes:
         step: steps that are complete.
+        last: the step that this launch ends with.
         resumed_from: number of them that an earlier launch took.
         points: the loss of each.
         unreadable: checkpoints that were skipped, and why; rank 0 knows them.
@@ -54,6 +55,7 @@ class Progress:
     """
 
     step: int = 0
+    last: int = 0
     resumed_from: int = 0
     points: list[LossPoint] = field(default_factory=list)
     marks: list[Marks] = field(default_factory=list)
@@ -63,16 +65,22 @@ class Progress:
 
 
 def resume(
-    config: WorkerConfig, ranks: Comm, steps: Steps, identity: dict[str, object], log: EventLog
+    config: WorkerConfig,
+    ranks: Comm,
+    steps: Steps,
+    identity: dict[str, object],
+    course: Course,
+    log: EventLog,
 ) -> Progress:
     """Restores the last whole checkpoint on every rank; a fresh start where there is none. Collective.
 
     Raises:
         FairleadError: the checkpoint is of another training, or one exists and ``config.resume`` is False.
     """
-    folder = config.checkpoints
+    folder, each = config.checkpoints, course.steps // config.parts
+    fresh = Progress(each * config.part, each * (config.part + 1), each * config.part)
     if folder is None:
-        return Progress()
+        return fresh
     newest: checkpoint.Checkpoint | None = None
     unreadable: list[str] = []
 
@@ -87,7 +95,7 @@ def resume(
 
     position = from_root(ranks, look)
     if position is None:
-        return Progress(unreadable=tuple(unreadable))
+        return replace(fresh, unreadable=tuple(unreadable))
     step, more = position
     variables = steps.shared()
     values = list(newest.shared) if newest else arrays(variables)
@@ -95,7 +103,7 @@ def resume(
     steps.restore(_own_of(ranks, newest))
     log.write("resumed", step=step)
     points = [from_json(LossPoint, point) for point in more["loss"]]
-    return Progress(step, step, points, unreadable=tuple(unreadable))
+    return replace(fresh, step=step, resumed_from=step, points=points, unreadable=tuple(unreadable))
 
 
 @contextmanager
@@ -171,7 +179,7 @@ class Loop:
             self._saved = self._clock = begun = time.perf_counter()
             self._begun = begun - before
             batch, late = None, False
-            while self.progress.step < self.course.steps and not late:
+            while self.progress.step < self.progress.last and not late:
                 start = time.perf_counter_ns()
                 if self.config.measure_only and self.progress.step == self.config.warmup:
                     self._clock = start / 1e9  # compiling in the first steps does not count
@@ -185,7 +193,7 @@ class Loop:
             self.progress.written = self._writer.written
         if self._leaves:
             raise SystemExit(128 + signal.SIGTERM)
-        return self.progress.step >= self.course.steps
+        return self.progress.step >= self.progress.last
 
     def _batches(self) -> Iterator[Samples]:
         """The batches from here on, the same as a run would get that was never interrupted."""
@@ -288,6 +296,7 @@ class Loop:
                 return
             writer.wait()  # one copy of the state at a time, and the wait counts as held
             losses = {"loss": [to_json(point) for point in self.progress.points]}
+            losses["names"] = self.steps.names()
             shared = arrays(self.steps.shared())
             state = checkpoint.Checkpoint(
                 self.progress.step, self.identity, shared, own or [], losses

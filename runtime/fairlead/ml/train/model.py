@@ -39,6 +39,9 @@ class Training:
         skip_damaged: leave out files that cannot be read and report them, instead of ending.
         external_data: HDF5 files may have values in other files.
         parameters: of the recipe and of the network, where a search has chosen others: :func:`fairlead.ml.task.varied`.
+        source: folder of another training's checkpoints; this one begins with the weights of its last that have the same
+            name and shape, and with its optimizer's state where this is a later part of the same course.
+        parts, part: a course of so many times ``epochs``, and which of them this launch trains, from 0.
     """
 
     model: str = "hepcnn"
@@ -60,6 +63,9 @@ class Training:
     skip_damaged: bool = False
     external_data: bool = False
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    source: Path | None = None
+    parts: int = 1
+    part: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,7 @@ class TrainOptions(Training):
         measure_steps, measure_seconds: timed steps of a measurement, at most, and their time limit.
         measure_least: number of those steps that are timed whatever they take.
         processes: that generate data.
+        before: trainings that are to be repeated first, each the source of the next: ``part`` and ``parameters`` of each.
     """
 
     run_dir: Path
@@ -87,6 +94,7 @@ class TrainOptions(Training):
     measure_seconds: float = 90.0
     measure_least: int = 1
     processes: int = 2
+    before: tuple[tuple[int, Mapping[str, Any]], ...] = ()
 
     @property
     def task(self) -> Task:
@@ -353,6 +361,7 @@ class WorkerResult:
         warmup: number of first steps that are not measured.
         checkpoints: those that this launch wrote.
         resumed_from: steps that an earlier launch took; 0 for none.
+        inherited: arrays that it began with, of another training's checkpoint.
         damaged: files that were left out because they could not be read.
         unreadable: checkpoints that were skipped for an older one, or none, and why.
     """
@@ -378,6 +387,7 @@ class WorkerResult:
     steps: tuple[StepTimes, ...] = ()
     checkpoints: tuple[CheckpointTime, ...] = ()
     resumed_from: int = 0
+    inherited: int = 0
     damaged: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
     warmup: int = 0

@@ -7,7 +7,7 @@ their mean over ranks; the optimizer's update.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -106,6 +106,24 @@ class Steps(ABC):
     def shared(self) -> list[Any]:
         """Variables that all ranks share: the trained ones, and the optimizer's state."""
         return [*self.variables, *self.optimizer.variables]
+
+    def names(self) -> list[list[str]]:
+        """The names of :meth:`shared`, and of :meth:`own_state`."""
+        return [[v.path for v in each] for each in (self.shared(), self._own_variables())]
+
+    def inherit(self, arrays: Mapping[str, Array], optimizer: bool) -> int:
+        """Takes values of another training by name, of variables that have the same shape; how many.
+
+        Args:
+            optimizer: its state, too.
+        """
+        mine = self.shared() if optimizer else self.variables
+        fitting = [
+            v for v in (*mine, *self.model.non_trainable_weights)
+            if v.path in arrays and tuple(v.shape) == arrays[v.path].shape
+        ]  # fmt: skip
+        assign(fitting, [arrays[v.path] for v in fitting])
+        return len(fitting)
 
     def own_state(self) -> list[Array]:
         """The state that differs between ranks: moving statistics, and the random state of dropout."""

@@ -36,11 +36,12 @@ from fairlead.base.serde import from_json, to_json
 from fairlead.comm import Comm
 from fairlead.ml import registry
 from fairlead.ml.data.baseline import roc
-from fairlead.ml.data.manifest import read_manifest
+from fairlead.ml.data.manifest import from_root, read_manifest
 from fairlead.ml.data.shards import Rows
 from fairlead.ml.network import parameters
 from fairlead.ml.task import Course, Recipe, Task, varied
 from fairlead.ml.train import loop
+from fairlead.ml.train.checkpoint import newest
 from fairlead.ml.train.events import EventLog
 from fairlead.ml.train.model import (
     Evaluation,
@@ -117,16 +118,17 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
     with span("build the network", model=task.name):
         outputs = next(iter(rows.layout.target_shape), task.network.outputs)  # those of classes
         network = make_steps(task, recipe, course, rows.layout.input_shape, outputs)
+    inherited = _inherit(config, ranks, network)
     with span("give all ranks the same weights"):
         initial = ranks.check_buffers_match(network.weights())
         network.broadcast(ranks)
         broadcast = _all_equal(ranks, network, "after the broadcast")
     identity = _identity(config, task, course, rows, network)
-    progress = loop.resume(config, ranks, network, identity, log)
+    progress = loop.resume(config, ranks, network, identity, course, log)
     log.write(
         "start",
         ranks=ranks.size,
-        steps=course.steps,
+        steps=progress.last,
         begin=progress.step,
         max_seconds=config.max_seconds,
     )
@@ -164,6 +166,7 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
         steps=tuple(times),
         checkpoints=tuple(progress.written),
         resumed_from=progress.resumed_from,
+        inherited=inherited,
         damaged=tuple(
             str(damage.path)
             for split in (rows, held_out)
@@ -173,6 +176,26 @@ def work(config: WorkerConfig, ranks: Comm, log: EventLog) -> WorkerResult:
         unreadable=progress.unreadable,
         warmup=config.warmup,
     )
+
+
+def _inherit(config: WorkerConfig, ranks: Comm, network: Steps) -> int:
+    """Takes what fits of another training's last checkpoint, on rank 0; how many arrays. Collective.
+
+    Raises:
+        FairleadError: there is none.
+    """
+    source = config.source
+    if source is None:
+        return 0
+
+    def take() -> int:
+        unreadable: list[str] = []
+        found = newest(source, unreadable.append)
+        if found is None:
+            raise fail("inherit-nothing", source=source, reason="; ".join(unreadable) or "is empty")
+        return network.inherit(found.named, config.part > 0)
+
+    return from_root(ranks, take)
 
 
 def _framework(config: WorkerConfig) -> Any:
@@ -225,7 +248,7 @@ def _course(config: WorkerConfig, recipe: Recipe, rows: Rows, ranks: Comm) -> tu
         raise fail(
             "data-too-small-training", data=config.data, total=rows.total, batch=recipe.batch
         )
-    steps, stopped_by = each * recipe.epochs, "epochs"
+    steps, stopped_by = each * recipe.epochs * config.parts, "epochs"
     if config.max_steps is not None and config.max_steps < steps:
         steps, stopped_by = config.max_steps, "max_steps"
     return Course(recipe.batch * ranks.size, steps, each, ranks.size), stopped_by

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.tune.evolution import Evolution, Member, mutated, offspring
+from fairlead.tune.evolution import (
+    Evolution,
+    Member,
+    mutated,
+    offspring,
+    possible_parents,
+    successor,
+)
 from fairlead.tune.space import Parameter, Space
 
 SPACE = Space(
@@ -40,7 +47,9 @@ def _best(seed: int, genetic: bool, trials: int = 120) -> float:
     members: list[Member] = []
     for number in range(trials):
         child = (
-            offspring(SPACE, members, number, seed * 1000 + number, Evolution()) if genetic else {}
+            offspring(SPACE, members, number, seed * 1000 + number, Evolution())[0]
+            if genetic
+            else {}
         )
         chosen = {**_drawn(random.Random(seed * 1000 + number)), **child}
         members.append(Member(number, chosen, _cost(chosen)))
@@ -68,9 +77,35 @@ def test_mutation_stays_within_the_parameter(seed: int, name: str) -> None:
 def test_offspring_of_failures_are_new_and_those_of_parents_are_theirs(demes: int) -> None:
     how = Evolution(population=4, demes=demes)
     failed = [Member(i, _drawn(random.Random(i)), math.inf) for i in range(8)]
-    assert offspring(SPACE, failed, 8, 1, how) == {}
+    assert offspring(SPACE, failed, 8, 1, how) == ({}, None)
     parents = [Member(i, _drawn(random.Random(i)), float(i)) for i in range(8)]
     for seed in range(50):
-        child = offspring(SPACE, parents, 8, seed, how)
+        child, parent = offspring(SPACE, parents, 8, seed, how)
+        assert parent in possible_parents(parents, how)
         assert child.keys() == SPACE.parameters.keys()
         assert child not in [member.chosen for member in parents]
+
+
+def test_possible_parents_are_the_best_of_each_deme_and_of_all() -> None:
+    costs = [5.0, 1.0, 6.0, 2.0, 7.0, 3.0, math.inf, 4.0]
+    members = [Member(i, {}, cost) for i, cost in enumerate(costs)]
+    assert possible_parents(members, Evolution(population=4, demes=2)) == {0, 2, 1, 3}
+    assert possible_parents(members, Evolution(population=3)) == {1, 3, 5}
+
+
+def test_member_that_failed_takes_the_place_of_one_of_the_best() -> None:
+    draws = [_drawn(random.Random(i)) for i in range(8)]
+    costs = [1.0, 2.0, 3.0, math.inf, math.inf, math.inf, math.inf, math.inf]
+    before = [
+        Member(i, chosen, cost) for i, (chosen, cost) in enumerate(zip(draws, costs, strict=True))
+    ]
+    how = Evolution(population=8, fixed=("kind", "n"))
+    for seed in range(20):
+        for member in (3, 5, 7):
+            chosen, source = successor(SPACE, before, member, seed, how)
+            assert source in (0, 1)
+            assert (chosen["kind"], chosen["n"]) == (draws[source]["kind"], draws[source]["n"])
+            assert chosen["x"] != draws[source]["x"]
+        assert successor(SPACE, before, 2, seed, how) == (draws[2], 2)
+    failed = [Member(i, chosen, math.inf) for i, chosen in enumerate(draws)]
+    assert successor(SPACE, failed, 1, 1, how) == (draws[1], None)

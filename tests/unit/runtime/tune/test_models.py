@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,26 @@ def test_loss_of_a_training_is_reported_ten_times_with_the_sign_of_its_goal(tmp_
     reports = first + model.reports(tmp_path)
     assert reports == [(part, {"": -2.0}) for part in range(1, 11)]
     assert len(first) == 5
+
+
+def test_trial_that_goes_on_from_another_gets_its_checkpoints_and_its_part_of_the_course(
+    tmp_path: Path,
+) -> None:
+    plain = _model(tmp_path)
+    model = replace(plain, options=replace(plain.options, parts=3), inherits=True, generation=4)
+    own, source = tmp_path / "9", tmp_path / "5"
+    (own / "checkpoints").mkdir(parents=True)
+    (own / "checkpoints/step-00000001.npz").touch()  # of an attempt that was cut short
+    work = model.work(TrialOf(9, 1, own, source), {"rate": 0.1, "units": 2})
+    config = from_json(WorkerConfig, json.loads(Path(work.command[-1]).read_text()))
+    assert (config.source, config.checkpoints) == (source / "checkpoints", own / "checkpoints")
+    assert (config.part, config.parts) == (2, 3)
+    assert str(source) in work.binds and not config.checkpoints.exists()
+    (tmp_path / "9/train.events.jsonl").write_text(
+        '{"event": "start", "steps": 30, "begin": 20}\n'
+        + "".join(f'{{"event": "step", "step": {s}, "loss": 1.0}}\n' for s in range(21, 31))
+    )
+    assert [step for step, _ in model.reports(own)] == list(range(21, 31))
+    alone = plain.work(TrialOf(9, 1, own, None), {"rate": 0.1})
+    config = from_json(WorkerConfig, json.loads(Path(alone.command[-1]).read_text()))
+    assert (config.source, config.checkpoints, config.parts) == (None, None, 1)

@@ -16,7 +16,7 @@ import pytest
 from fairlead.base.errors import FairleadError
 from fairlead.tune.evolution import Evolution
 from fairlead.tune.space import Objective, Parameter, Space
-from fairlead.tune.study import PRUNERS, SAMPLERS, Search, Study
+from fairlead.tune.study import PRUNERS, SAMPLERS, Claim, Search, Study
 from fairlead.tune.workers import Worker
 
 SPACE = Space(
@@ -289,3 +289,36 @@ def test_generation_waits_for_the_one_before_and_its_worst_goes_on_from_its_best
     near = [pytest.approx(min(best * factor, 2.0)) for factor in (0.8, 1.25)]
     assert abs(second[0].parameters["x"]) in near
     assert study.claim() is None and not study.waits
+
+
+def _ended(study: Study, claims: list[Claim], values: tuple[float, ...]) -> set[int]:
+    """What is not needed once these trials have ended."""
+    for claim, value in zip(claims, values, strict=True):
+        study.tell(claim.number, [value])
+    gone: set[int] = set()
+    study.discard(gone.add)
+    return gone
+
+
+def test_checkpoints_are_kept_while_a_later_trial_may_go_on_from_them(tmp_path: Path) -> None:
+    search = Search("pbt", trials=12, seed=1, evolution=Evolution(population=4))
+    study = _study(tmp_path, search)
+    assert _ended(study, [study.claim() for _ in range(4)], (4.0, 1.0, 3.0, 2.0)) == set()
+    assert _ended(study, [study.claim() for _ in range(2)], (1.0, 1.0)) == set()
+    rest = [study.claim() for _ in range(2)]
+    assert _ended(study, rest[:1], (1.0,)) == {0, 1, 2}, "trial 7 goes on from 3"
+    assert _ended(study, rest[1:], (1.0,)) == {0, 1, 2, 3}
+
+
+def test_child_of_a_genetic_search_goes_on_from_its_parent_where_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    for inherit in (False, True):
+        how = Evolution(population=3, inherit=inherit)
+        study = _study(tmp_path / str(inherit), Search("genetic", trials=6, seed=1, evolution=how))
+        first = [study.claim() for _ in range(3)]
+        assert [claim.source for claim in first] == [None] * 3
+        _ended(study, first, (1.0, 2.0, 3.0))
+        child = study.claim()
+        assert (child.source in (0, 1, 2)) == inherit
+        assert study.trials()[3].source == child.source

@@ -1,4 +1,4 @@
-"""Values as TOML, for the files that a search writes."""
+"""Values as TOML, for files that are written."""
 
 from __future__ import annotations
 
@@ -25,4 +25,18 @@ def value_text(value: object) -> str:
         return text if any(c in text for c in ".en") else f"{text}.0"
     if isinstance(value, int):
         return str(value)
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def text_block(text: str) -> str:
+    """A text of several lines as TOML shows it best.
+
+    >>> print(text_block("a = 1\nb = 2\n"))
+    '''
+    a = 1
+    b = 2
+    '''
+    """
+    odd = any((ord(c) < 32 and c not in "\n\t") or ord(c) == 127 for c in text)
+    plain = "'''" not in text and not text.endswith("'") and not odd
+    return f"'''\n{text}'''" if plain else value_text(text)

@@ -1,0 +1,41 @@
+"""An image's recipe and lock as texts, which the image builder knows: this package does not import it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+from fairlead.base.progress import Progress, Silent
+
+_GROUP = "fairlead.recipes"
+
+
+def recipe_files(record: Mapping[str, Any]) -> dict[str, str]:
+    """The texts that an image was built from, by name; nothing where they are not known any more.
+
+    Args:
+        record: the image's own.
+    """
+    found = _builder("files")
+    files: dict[str, str] = found(record) if found and record.get("recipe") else {}
+    return files
+
+
+def rebuilt(files: Mapping[str, str], name: str, progress: Progress | None = None) -> Path | None:
+    """The image that such texts come to, built unless it is there; None without a builder.
+
+    Args:
+        name: of the recipe, with its variant.
+    Raises:
+        FairleadError: it cannot be built.
+    """
+    found = _builder("build")
+    path: Path | None = found(files, name, progress or Silent()) if found else None
+    return path
+
+
+def _builder(name: str) -> Any:
+    provider = next(iter(entry_points(group=_GROUP, name=name)), None)
+    return provider.load() if provider else None
