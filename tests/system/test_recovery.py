@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -231,6 +232,38 @@ def test_job_goes_on_without_the_node_that_fails(cluster: Cluster, tmp_path: Pat
     assert f"without {lost}" in text and f"{lost} is lost" in text, text
     listed = cluster.fairlead("doctor", "node-history", "--json").stdout
     assert f"{lost}: " in listed and "the node lost in" in listed, listed
+
+
+@slurm_only
+def test_launch_of_one_rank_whose_node_dies_has_failed(cluster: Cluster, tmp_path: Path) -> None:
+    """srun may say that all ended well."""
+    code = (
+        f"import os, time; open('{tmp_path}/node', 'w').write(os.uname().nodename); time.sleep(600)"
+    )
+    words = (
+        "run",
+        "-n",
+        "1",
+        "-N",
+        "1",
+        "--bind",
+        tmp_path,
+        hosts.image(),
+        "--",
+        "python3",
+        "-c",
+        code,
+    )
+    salloc = ("salloc", "-N", "2", "-n", "2", "--no-kill")
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(
+            cluster.run, *salloc, sys.executable, "-m", "fairlead", *words, limit_s=150
+        )
+        waited(lambda: (tmp_path / "node").exists(), 60, "the rank does not begin")
+        node = (tmp_path / "node").read_text()
+        cluster.fail(node)
+        done = running.result()
+    assert done.returncode != 0 and f"{node} is lost" in done.stderr, done.stdout + done.stderr
 
 
 @slurm_only

@@ -131,6 +131,10 @@ def test_killed_chain_goes_on_with_what_is_missing(killed: tuple[Path, str]) -> 
     assert "Nothing to be done" in _snakemake(folder, *_chain(SMALL))
     _snakemake(folder, *_chain(SMALL, "--report", "report.html"))
     assert "summary.csv" in (folder / "report.html").read_text()
+    replay = (sys.executable, "-m", "fairlead", "replay")
+    for words in (("records/simulate-0",), ("records/train-0", "--dry-run")):
+        done = hosts.program(*replay, *words, cwd=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.full

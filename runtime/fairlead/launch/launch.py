@@ -58,6 +58,8 @@ _STALE = (
 )  # fmt: skip
 _POLL_S = 0.1
 _SIGN_OF_LIFE_S = 60.0
+_LATEST_S = 5.0  # that the cost of a look may put off the next one
+_NOTES_S = 10.0  # for what ranks of other nodes have written to be seen here
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,7 @@ class LaunchResult:
         lost: nodes that are out of reach.
         failed_on: host of the first rank that failed, where a rank has noted it.
         terminated: it ended after a SIGTERM for this process, which its ranks have handled.
+        unheard: ranks that have left no exit code, though the launcher says that all ended well.
     """
 
     code: int
@@ -133,6 +136,7 @@ class LaunchResult:
     lost: tuple[Lost, ...] = ()
     failed_on: str = ""
     terminated: bool = False
+    unheard: int = 0
 
 
 def command_line(
@@ -305,7 +309,8 @@ def launch(
         check.look()
         if not done:
             on_finding(warning("launcher-after-ranks", line=line, limits=limits))
-        whole = started.process.returncode == 0
+        unheard = _unheard(line, folder) if done and started.process.returncode == 0 else 0
+        whole = started.process.returncode == 0 and not unheard
         outlive = line.kind != "srun"  # Slurm ends all of a step
         lost = nodes.lost(agents_outlive_ranks=outlive) if nodes and not whole else ()
     except FairleadError:
@@ -321,7 +326,7 @@ def launch(
         if not whole or killed:
             shm_cleanup.clear(memory)
         leftovers.end(folder)
-    result = _result(folder, started.process.returncode, done)
+    result = _result(folder, started.process.returncode, done, unheard)
     return replace(
         result,
         seconds=time.monotonic() - begun,
@@ -331,20 +336,38 @@ def launch(
     )
 
 
-def _result(folder: Path, own: int, done: bool) -> LaunchResult:
+def _unheard(line: CommandLine, folder: Path) -> int:
+    """How many ranks have left no exit code behind a launcher that has ended with 0.
+
+    srun returns 0 for a step of one rank whose node has died, and a program called mpiexec may start nothing at all.
+    """
+    until = time.monotonic() + _NOTES_S
+    while True:
+        ended = len(exits(folder))
+        missing = max(line.ranks, len(list(folder.glob("exit.*")))) - ended
+        if missing <= 0 or time.monotonic() > until:
+            return max(missing, 0)
+        time.sleep(_POLL_S)
+        with suppress(OSError):  # a client of NFS looks again into a folder that it has changed
+            (folder / "look").touch()
+            (folder / "look").unlink()
+
+
+def _result(folder: Path, own: int, done: bool, unheard: int) -> LaunchResult:
     """How the ranks of a run's folder ended, and a launcher that was (``done``) through with them."""
     ranks = exits(folder)
     failed = [r for r in ranks if r.code]
-    code = failed[0].code if failed else own if done else 0
+    code = failed[0].code if failed else (own or bool(unheard)) if done else 0
     first = failed[0].rank if failed else ""
     words = {r.rank: f"ended: {signal_name(r.code)}" for r in ranks}
     return LaunchResult(
-        code if code >= 0 else 128 - code,
+        int(code) if code >= 0 else 128 - code,
         own,
         len(list(folder.glob("exit.*"))),
         ranks,
         culprit=culprit(folder, first, words) if code else None,
         failed_on=place_of(folder, first) if first else "",
+        unheard=0 if failed else unheard,
     )
 
 
@@ -366,12 +389,13 @@ def _wait(
         watch()
         now = time.monotonic()
         if now - looked > 0.2:
+            spent = time.thread_time()
             ended = exits(folder)
             leaving.look({r.rank: r.code for r in ended})
             if all_ended.look(len(ended), now):
                 return False
             # Of ten thousand ranks, a look takes a while: it must not cost a core.
-            looked = now + 50 * (time.monotonic() - now)
+            looked = now + min(_LATEST_S, 50 * (time.thread_time() - spent))
             dead = [
                 r for r in ended if 128 < r.code < 160 or (r.code and within_mpi(folder, r.rank))
             ]
@@ -494,6 +518,8 @@ def explain_exit(result: LaunchResult) -> Finding | None:
     if result.lost:
         others = [f"{lost.host}: {lost.why}" for lost in result.lost[1:6]]
         return error("host-lost", lost=result.lost[0], others="; ".join(["", *others]))
+    if result.unheard:
+        return error("aborted-unheard", unheard=result.unheard, started=result.started)
     if not failed and result.culprit:
         return error("aborted-for-one", culprit=result.culprit)
     if not failed and result.started:

@@ -40,7 +40,8 @@ _ALONE = {
     "tf": ("TensorFlow", "fits a model", "tf.distribute.MultiWorkerMirroredStrategy()"),
 }
 _KINDS = ("joining", "joined", "alone", "parted")  # a process that has parted had joined before
-_EVERY_S, _COST = 0.2, 50  # between looks, and the part of a core that they may take
+# Between looks, the part of a core that they may take, and the longest time that this may put off the next one.
+_EVERY_S, _COST, _LATEST_S = 0.2, 50, 5.0
 _MEET_S = (
     3.0  # what looks wrong and works is right: a second store on one port, two names of one host
 )
@@ -151,9 +152,11 @@ class Worlds:
         Raises:
             FairleadError: exit code 122; the processes do not form one world.
         """
-        now = time.monotonic()
-        if now < self._next and not last:
+        if time.monotonic() < self._next and not last:
             return
+        spent = (
+            time.thread_time()
+        )  # not by the clock: on a busy machine a look of milliseconds lasts a second
         for report in self._new():
             self._take(report)
         self._now = {
@@ -161,7 +164,8 @@ class Worlds:
             for k, r in self._now.items()
             if r.round > self._over.get(k, -1) and not (r.kind == "joined" and r.ended)
         }
-        self._next = time.monotonic() + max(_EVERY_S, _COST * (time.monotonic() - now))
+        cost = min(_LATEST_S, _COST * (time.thread_time() - spent))
+        self._next = time.monotonic() + max(_EVERY_S, cost)
         if found := self._wrong(last):
             raise FairleadError(found, ExitCode.PROOF_FAILED)
         for reports in self._alone.values():
@@ -264,8 +268,8 @@ class Worlds:
             if other.launched != report.launched:
                 return _double(report, other, self._ranks)
         firsts: dict[tuple[str, int, int], Report] = {}
-        for report in self._now.values():
-            # Those that have met are right.
+        # Those that have met are right.
+        for report in sorted(self._now.values(), key=lambda r: r.kind != "joined"):
             first = firsts.setdefault((report.framework, report.round, report.restart), report)
             if report.kind == "joining" and (found := _doubtful(report, first)):
                 since = self._since.setdefault((*report.key, report.round), time.monotonic())

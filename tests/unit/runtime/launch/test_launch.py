@@ -241,6 +241,27 @@ def test_launch_ended_by_its_launcher_is_no_failed_launch(run) -> None:
     assert finding and finding.check == "aborted" and "1 ranks were running" in finding.where
 
 
+@pytest.mark.parametrize("launcher", ["exit 0", '"$@" || exit 0'])
+def test_launcher_that_ends_well_without_its_ranks_is_not_believed(
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: str
+) -> None:
+    """It starts none of them, or has not noticed that one was killed with its node."""
+    monkeypatch.setattr(launch, "_NOTES_S", 0.3)
+    (tmp_path / "mpiexec").write_text(f"#!/bin/sh\nshift 2; export PMI_RANK=0; {launcher}\n")
+    result = run("kill -9 $PPID; kill -9 $$", 1)
+    assert (result.code, result.launcher_code, result.unheard) == (1, 0, 1)
+    finding = launch.explain_exit(result)
+    assert finding and finding.what == "1 ranks left no exit code, and the launcher ended with 0"
+
+
+def test_exit_code_that_is_seen_late_counts(run, tmp_path: Path) -> None:
+    (tmp_path / "mpiexec").write_text(
+        '#!/bin/sh\nshift 2; export PMI_RANK=0; (sleep 1; "$@") >/dev/null 2>&1 & exit 0\n'
+    )
+    result = run("exit 0", 1)
+    assert (result.code, result.unheard) == (0, 0)
+
+
 def test_launch_aborted_by_a_victim_names_the_rank_that_it_waited_for(run, tmp_path: Path) -> None:
     """MPI_Abort ends all ranks before any exit code is written."""
     notes = {"blames.0": "1", "left.1": "n7 41\n"}

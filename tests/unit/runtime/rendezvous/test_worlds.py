@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,40 @@ def test_workers_of_agents_form_a_larger_world(tmp_path: Path) -> None:
         report(tmp_path, "joined", worker // 2, pid=worker, rank=worker, size=4)
     watched.worlds.look(last=True)
     assert [world.size for world in watched.formed] == [4]
+
+
+@pytest.mark.parametrize("joined", [0, 1])
+def test_rank_that_waits_for_more_than_have_met_is_named_whichever_was_seen_first(
+    tmp_path: Path, joined: int
+) -> None:
+    watched = Watched(tmp_path)
+    for rank in (0, 1):
+        report(tmp_path, "joining", rank, rank=rank, size=2 if rank == joined else 3)
+    watched.worlds.look()
+    report(tmp_path, "joined", joined, rank=joined, size=2, by="gloo")
+    assert watched.wrong().what == "torch.distributed has two sizes: 3 and 2"
+
+
+def test_look_that_took_long_by_the_clock_does_not_put_off_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a busy machine, where a look of a millisecond may last seconds."""
+    watched = Watched(tmp_path)
+    clock = [0.0]
+
+    def slow(self: Worlds) -> list[Any]:
+        clock[0] += 3.0
+        return looked(self)
+
+    looked = Worlds._new
+    monkeypatch.setattr(Worlds, "_new", slow)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    watched.worlds.look()
+    for rank in (0, 1):
+        report(tmp_path, "joined", rank, rank=rank, size=2, by="gloo")
+    clock[0] += 1.0
+    watched.worlds.look()
+    assert watched.formed
 
 
 def test_second_world_of_the_same_processes_may_number_them_anew(tmp_path: Path) -> None:
