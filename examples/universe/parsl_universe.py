@@ -41,7 +41,9 @@ class Chain:
             self.made[output] = File(output)
             return output
         Path(output).parent.mkdir(parents=True, exist_ok=True)
-        line = launch("python3", str(HERE / script), "-o", output, *words, image=self.given.image)
+        line = launch(
+            "python3", str(HERE / script), "-o", output, *words, image=self.given.image, options=["--bind", str(HERE)],
+        )  # fmt: skip
         app = run(
             line,
             inputs=[self.made[need] for need in needs],
