@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -93,3 +94,17 @@ def test_backend_asks_for_the_compiler_before_a_wheel_only(monkeypatch: pytest.M
             assert EXTRAS["native"][0] not in asked
     finally:
         sys.modules.pop("build_backend", None)
+
+
+def test_repository_holds_text_of_its_own_and_no_downloads_dumps_or_results_of_runs() -> None:
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("this is no clone")
+    for name in filter(None, done.stdout.decode().split("\0")):
+        path = ROOT / name
+        if not path.is_file():  # removed, and not committed yet
+            continue
+        assert path.stat().st_size < 512 * 1024, f"{name} is large"
+        assert not name.startswith(("fairlead-report/", "fairlead-tune/")), name
+        if not name.startswith("tests/recorded/"):  # of which some are broken by intent
+            path.read_text("utf-8")
