@@ -274,7 +274,8 @@ def test_messages_between_hosts_carry_a_pipeline_and_workers_out_of_step(
     one, two = pair
     mpiexec = launcher(one, hosts.mpich() / "bin/mpiexec.hydra")
     for example, word in (("pipeline.py", "1f1b"), ("async_sgd.py", "0")):
-        line = ("mpi-base", "--", "python3", hosts.ROOT / "examples/parallel" / example, word)
+        path = hosts.ROOT / "examples/parallel" / example
+        line = ("--bind", path.parent, "mpi-base", "--", "python3", path, word)
         before = one.sent(), two.sent()
         both = one.fairlead("run", "-n", "2", "-q", "--launcher", mpiexec, *line)
         assert both.returncode == 0, both.stdout + both.stderr
