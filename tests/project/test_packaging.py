@@ -99,7 +99,7 @@ def test_backend_asks_for_the_compiler_before_a_wheel_only(monkeypatch: pytest.M
 def test_repository_holds_text_of_its_own_and_no_downloads_dumps_or_results_of_runs() -> None:
     done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
     if done.returncode:
-        pytest.skip("this is no clone")
+        pytest.skip("not a clone")
     for name in filter(None, done.stdout.decode().split("\0")):
         path = ROOT / name
         if not path.is_file():  # removed, and not committed yet

@@ -237,6 +237,18 @@ class Cluster:
         process.kill()
         process.wait()
 
+    @contextmanager
+    def in_use(self) -> Iterator[Cluster]:
+        """All nodes idle; afterwards no job and no process is left on any."""
+        for node in NODES:
+            if node not in self.nodes:
+                self.start(node)
+        self.idle()
+        yield self
+        self.run("scancel", "--user=root")
+        waited(self.empty, 60, "a job is left")
+        waited(lambda: not self.processes(), 60, "a process is left on a node")
+
     def idle(self, limit_s: float = 60) -> None:
         """Waits until every node can take a job."""
         waited(

@@ -39,15 +39,8 @@ def running() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(running: Cluster) -> Iterator[Cluster]:
-    """All nodes idle; afterwards no job and no process is left on any."""
-    for node in slurm.NODES:
-        if node not in running.nodes:
-            running.start(node)
-    running.idle()
-    yield running
-    running.run("scancel", "--user=root")
-    waited(running.empty, 60, "a job is left")
-    waited(lambda: not running.processes(), 60, "a process is left on a node")
+    with running.in_use():
+        yield running
 
 
 def _words(folder: Path, seconds: float, *words: str | Path) -> list[str]:
