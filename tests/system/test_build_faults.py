@@ -287,6 +287,21 @@ _FILLED = [
 ]
 
 
+def test_tool_that_does_not_say_why_it_failed_on_a_full_disk_had_no_room(tmp_path: Path) -> None:
+    feed = (
+        "import sys\nfrom pathlib import Path\nfrom fairlead.base.progress import Silent\n"
+        "from fairlead_build.base.progress_protocol import Phases\n"
+        "phases = Phases(Silent(), Path(sys.argv[1]))\nphases.feed('tar: cannot go on')\n"
+        "print(phases.failed(['tar'], 2, 'unpack', 'again').findings[0].check)"
+    )
+    for free, check in ((15, "no-space"), (40, "tool-failed")):
+        with disks(small(tmp_path, 60)) as room:
+            (room.inside(tmp_path) / "ballast").write_bytes(bytes((60 - free) * _MEBI))
+            words = (*room.enter, sys.executable, "-c", feed, tmp_path)
+            done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+        assert done.stdout == f"{check}\n"
+
+
 @pytest.mark.parametrize(("which", "late"), _FILLED)
 def test_build_whose_disk_is_filled_meanwhile_says_so(
     reference: ImageEntry,
@@ -310,7 +325,7 @@ def test_build_whose_disk_is_filled_meanwhile_says_so(
         room.fill(folder)
         process.send_signal(signal.SIGCONT)
         finding = refused(process)
-        assert finding["check"] == "no-space", finding
+        assert finding["check"] == "no-space", json.dumps(finding)
         sound(room.inside(cache))
         assert [p.name for p in room.inside(scratch).iterdir() if p.name != "ballast"] == []
         (room.inside(folder) / "ballast").unlink()

@@ -59,13 +59,13 @@ def _ledger(path: Path) -> Counter[tuple[str, ...]]:
 def test_trial_that_fails_is_kept_with_its_reason_and_the_search_goes_on(tmp_path: Path) -> None:
     modes = ["good", "crash", "hang", "killed", "memory", "nan", "silent", "last"]
     space = f"[parameters.mode]\nchoices = {json.dumps(modes)}\n"
-    words = _words(tmp_path, space, "--sampler", "grid", "--max-seconds", "4")
+    words = _words(tmp_path, space, "--sampler", "grid", "--max-seconds", "20")
     result = _tuned(words)["result"]
     trials = {trial["parameters"]["mode"]: trial for trial in result["trials"]}
     assert list(trials) == modes
     reasons = {
         "crash": "exit code 1; RuntimeError: asked to crash",
-        "hang": "time limit of 4 s",
+        "hang": "time limit of 20 s",
         "killed": "killed by SIGKILL",
         "memory": "MemoryError",
         "nan": "value is nan",

@@ -28,6 +28,8 @@ Watch = Callable[[subprocess.Popen[bytes]], AbstractContextManager[None]]
 
 _PATIENCE_S = 20
 _MOST_SAID_BYTES = 64 << 10
+# Free bytes below which a tool that failed had no room, whatever it says.
+NEARLY_FULL = 16 << 20
 _NO_SPACE = ("No space left on device", "Disk quota exceeded")
 
 

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import selectors
+import shutil
 import subprocess
 import sys
 from collections import deque
@@ -23,7 +24,7 @@ from typing import NoReturn
 from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, Finding, Severity
 from fairlead.base.progress import Progress, Stage
-from fairlead_build.base.proc import no_space, says_no_space, tool_failed
+from fairlead_build.base.proc import NEARLY_FULL, no_space, says_no_space, tool_failed
 
 CHUNK = 1 << 20
 # What apt and dpkg say all the time.
@@ -33,10 +34,14 @@ _CHATTER = re.compile(
 
 
 class Phases:
-    """Shows one stage after another, as the lines announce them."""
+    """Shows one stage after another, as the lines announce them.
 
-    def __init__(self, progress: Progress):
-        self.progress = progress
+    Args:
+        folder: where the program writes.
+    """
+
+    def __init__(self, progress: Progress, folder: Path):
+        self.progress, self.folder = progress, folder
         self.tail: deque[str] = deque(maxlen=25)
         self.no_space = False
         self.refusal: FairleadError | None = None
@@ -67,6 +72,8 @@ class Phases:
                     self.no_space = True  # many lines may follow
                 if line.strip() and not _CHATTER.match(line):
                     self.tail.append(line)
+                    # Not every tool says why it could not write, and some make room before they end.
+                    self.no_space |= shutil.disk_usage(self.folder).free < NEARLY_FULL
 
     def enter(self, title: str, total: float | None = None, unit: str = "") -> None:
         """Begins a stage, unless it is the present one."""
@@ -78,11 +85,11 @@ class Phases:
         self._title = title
 
     def failed(
-        self, argv: Sequence[str | Path], code: int, doing: str, folder: Path, remedy: str
+        self, argv: Sequence[str | Path], code: int, doing: str, remedy: str
     ) -> FairleadError:
-        """The error of the program, which ended with ``code``; it worked in ``folder``."""
+        """The error of the program, which ended with ``code``."""
         if self.no_space:
-            return no_space(doing, folder)
+            return no_space(doing, self.folder)
         if self.refusal is not None:
             return self.refusal
         return tool_failed(argv, code, "\n".join(self.tail), doing, remedy)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from fairlead_build.base.proc import (
+    NEARLY_FULL,
     child,
     clean_environment,
     complaints,
@@ -23,7 +24,6 @@ from fairlead_build.cache.store import Cache
 from fairlead_build.tools import tool_tree
 
 CHUNK = 1 << 20
-_NEARLY_FULL = 16 * CHUNK
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def squashing(
         if code or broken:
             errors = last_of(said)
             # The writer says no more than "I/O error" when the disk is full, and then makes room.
-            if min(pipe.least, shutil.disk_usage(target.parent).free) < _NEARLY_FULL:
+            if min(pipe.least, shutil.disk_usage(target.parent).free) < NEARLY_FULL:
                 raise no_space("write the squashfs", target.parent)
             raise tool_failed(argv, code, errors, "write the squashfs", remedy)
 

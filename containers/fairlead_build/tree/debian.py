@@ -131,7 +131,7 @@ def _unpack(debs: Sequence[Deb], job: TreeJob, scratch: Path, sink: Sink) -> Non
     env |= {"SOURCE_DATE_EPOCH": str(job.lock.source_date_epoch), "TMPDIR": "/build/tree"}
     asked = scratch / "request.json"
     asked.write_text(json.dumps({"argv": argv, "env": env}), "utf-8")
-    phases = _Words(job.progress)
+    phases = _Words(job.progress, scratch.parent)
     module = "fairlead_build.tree.debian_in_sandbox"
     with supervised(module, asked) as process, phases.open():
         # Each package is unpacked once and configured once.
@@ -141,7 +141,7 @@ def _unpack(debs: Sequence[Deb], job: TreeJob, scratch: Path, sink: Sink) -> Non
             sink.write(chunk)
         if code := process.wait():
             doing = "unpack the Debian packages"
-            raise phases.failed(argv, code, doing, scratch.parent, job.again)
+            raise phases.failed(argv, code, doing, job.again)
 
 
 class _Words(Phases):

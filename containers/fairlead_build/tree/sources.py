@@ -125,7 +125,7 @@ def _build(job: TreeJob, wanted: Sequence[tuple[RecipeSource, Path]]) -> None:
             ],
             "results": str(results),
         }
-        phases = _Builds(job.progress)
+        phases = _Builds(job.progress, results)
         with (
             phases.open(),
             sandbox("fairlead_build.tree.source_in_sandbox", asked, scratch) as process,
@@ -190,7 +190,7 @@ def _failed(
     """The error of a build; its log is kept."""
     if phases.no_space or len(phases.stopped) != 3:
         doing = "build from source"
-        return phases.failed(["source_in_sandbox"], code, doing, results, job.again)
+        return phases.failed(["source_in_sandbox"], code, doing, job.again)
     number, step, detail = phases.stopped
     source = wanted[int(number)].source
     log = results / number / "build.log"

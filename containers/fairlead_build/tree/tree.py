@@ -104,7 +104,7 @@ def _assemble(job: TreeJob, below: Path, built: Sequence[Built], scratch: Path, 
         "python": job.loaded.recipe.python is not None,
         "overlays": [b.staged(scratch / "stage") for b in built if b.wheel is None],
     }
-    phases = Phases(job.progress)
+    phases = Phases(job.progress, scratch.parent)
     with phases.open():
         with sandbox("fairlead_build.tree.in_sandbox", asked, scratch) as process:
             stream = stdout_of(process, phases.feed)
@@ -118,7 +118,7 @@ def _assemble(job: TreeJob, below: Path, built: Sequence[Built], scratch: Path, 
                 sink.write(chunk)
             if code := process.wait():
                 doing = "install the wheels"
-                raise phases.failed(["install.py"], code, doing, scratch.parent, job.again)
+                raise phases.failed(["install.py"], code, doing, job.again)
         _pass_on(below, frozenset(head["replaced"]), job, sink, phases)
 
 

@@ -41,11 +41,11 @@ def compile_wheel(wheel: bytes, python: Python, squashfs: Path, folder: Path) ->
     with supervised(__name__, squashfs, mount, python3, stdin=subprocess.PIPE) as process:
         answer, said = process.communicate(buffer.getvalue())
         if code := process.returncode:
-            phases = Phases(Silent())
+            phases = Phases(Silent(), folder)
             for line in said.decode("utf-8", "replace").splitlines():
                 phases.feed(line)
             doing = "look into the image's tree"
-            raise phases.failed([__name__], code, doing, folder, "fairlead doctor")
+            raise phases.failed([__name__], code, doing, "fairlead doctor")
     with zipfile.ZipFile(io.BytesIO(answer)) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 

@@ -58,10 +58,10 @@ def main(where: str, asked: dict[str, Any]) -> dict[str, Any]:
             out, err = process.communicate()
         overlay = scratch / "results/0/overlay.tar"
         if process.returncode:
-            phases = Phases(Silent())
+            phases = Phases(Silent(), scratch)
             for line in err.decode().splitlines():
                 phases.feed(line)
-            raise phases.failed([where], process.returncode, "attack", scratch, "none")
+            raise phases.failed([where], process.returncode, "attack", "none")
         made = overlay.read_bytes() if where == "source" else out
         return {"said": err.decode("utf-8", "replace"), "made": made.hex()}
 

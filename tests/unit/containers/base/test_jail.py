@@ -60,10 +60,10 @@ def test_refusal_of_a_supervisor_becomes_the_error_of_the_build(
 ) -> None:
     with pytest.raises(SystemExit):
         refuse(fail("sandbox-proc", why="mount proc: no\nmore"))
-    phases = Phases(Silent())
+    phases = Phases(Silent(), tmp_path)
     for line in capfd.readouterr().err.splitlines():
         phases.feed(line)
-    finding = phases.failed(["x"], 1, "build", tmp_path, "again").findings[0]
+    finding = phases.failed(["x"], 1, "build", "again").findings[0]
     assert (finding.check, finding.why.endswith("mount proc: no\nmore")) == ("sandbox-proc", True)
 
 
