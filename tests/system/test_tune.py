@@ -460,7 +460,7 @@ def test_trials_are_steps_of_one_job_of_slurm_two_at_a_time(tmp_path: Path) -> N
         [*slurm, *words], cwd=hosts.ROOT, capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "salloc --ntasks=2" in done.stderr and "4 complete" in done.stdout
+    assert "salloc --no-kill --ntasks=2" in done.stderr and "4 complete" in done.stdout
     trials = [tmp_path / f"out/trials/{n:05}" for n in range(4)]
     spans = sorted(
         ((t / "lock").stat().st_mtime, (t / "outcome.json").stat().st_mtime) for t in trials
