@@ -178,6 +178,15 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
             }],
         }],
     },
+    "serve-start": {"url": str, "folder": str, "runs": [str]},
+    "serve-check": {
+        "runs": [{"name": str, "title": str, "command": [str], "parameters": [str]}],
+    },
+    "serve-token": {"name": str, "token": str | None, "expires": float},
+    "serve-tokens": {
+        "tokens": [{"name": str, "submits": bool, "created": float, "expires": float}],
+    },
+    "serve-revoke": {"name": str, "dry_run": bool},
     "bridge-libraries": {
         "libraries": [{
             "name": str, "title": str, "lacks": [str],

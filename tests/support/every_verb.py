@@ -54,6 +54,11 @@ LINES = {
     "train": "hepcnn -n 2 --image {image} -o {folder}/report",
     "tune": "{checkout}/examples/tune/train.py --space {checkout}/examples/tune/space.toml --trials 2 --image {image}"
     " -o {folder}/tune",
+    "serve start": "--dry-run {checkout}/examples/serve/offers.toml",
+    "serve check": "{checkout}/examples/serve/offers.toml",
+    "serve token": "alice --folder {folder}/serve",
+    "serve tokens": "--folder {folder}/serve",
+    "serve revoke": "alice --folder {folder}/serve",
     "bridge serve": "-n 2 {image}",
     "bridge status": "",
     "bridge libraries": "",

@@ -79,9 +79,9 @@ class Page:
         elif name in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"):
             self.complaints.append(json.dumps(params))
 
-    def open(self, file: Path) -> None:
-        """Loads a file, and waits until it is there."""
-        self.ask("Page.navigate", url=file.as_uri())
+    def open(self, place: Path | str) -> None:
+        """Loads a file or an address, and waits until it is there."""
+        self.ask("Page.navigate", url=place if isinstance(place, str) else place.as_uri())
         self.evaluate(
             "new Promise(r => document.readyState == 'complete' ? r() : addEventListener('load', r))"
         )

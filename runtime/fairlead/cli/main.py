@@ -54,6 +54,7 @@ SECTIONS = {
         "train": "Train a bundled model data-parallel, and write a report.",
         "tune": "Search for the best parameters of a training.",
         "bridge": "Send tables of Spark, Dask and pandas to MPI ranks.",
+        "serve": "Let clients start declared runs by REST, and watch them.",
         "bench": "Benchmark messages with plain MPI and fairlead.comm.",
         "validate": "Check that this machine is as fast as it should be.",
         "project": "Project small runs to thousands of nodes, with intervals.",
@@ -73,7 +74,7 @@ exit code of the first rank that failed.
 
 # Extras in the order in which they are proposed where several install a package, and packages that are imported by
 # another name than they are installed by.
-_EXTRAS = ("sign", "build", "report", "data", "bridge", "tune", "setup", "ranks", "models")
+_EXTRAS = ("sign", "build", "report", "data", "bridge", "tune", "serve", "setup", "ranks", "models")
 _PACKAGES = {"PIL": "pillow", "elftools": "pyelftools", "yaml": "pyyaml"}
 
 
