@@ -43,7 +43,7 @@ def _matching(pattern: str) -> Callable[[str], str]:
 
 def _count(text: str) -> int:
     if not re.fullmatch(r"[1-9]\d*", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no count")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count")
     return int(text)
 
 
@@ -183,7 +183,7 @@ def launcher(kind: str, words: tuple[str, ...]) -> argparse.Namespace:
 
 def directives(kind: str, script: str) -> argparse.Namespace:
     """The values of a script's directives, read as that scheduler reads them: the lines with its sentinel,
-    up to the first line that is no comment; LSF's everywhere.
+    up to the first line that is not a comment; LSF's everywhere.
 
     Raises:
         Refused: one is not in the grammar, or stands where it is not read.

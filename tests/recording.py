@@ -240,7 +240,7 @@ def read(path: Path) -> Recording:
     """The recording in a file.
 
     Raises:
-        ValueError: it is no recording; the message names the field.
+        ValueError: it is not a recording; the message names the field.
         OSError: it cannot be read.
     """
     return from_json(Recording, tomllib.loads(path.read_text()))

@@ -72,7 +72,7 @@ def measure() -> Result:
 
 
 def _init(prefix: Path, program: Path, variables: dict[str, str]) -> float:
-    # For the ranks alone: the launcher is no program of a container.
+    # For the ranks alone: the launcher is not a program of a container.
     argv = [
         str(prefix / "bin/mpiexec"),
         "-n",

@@ -17,5 +17,5 @@ def test_page_is_generated_from_the_cells() -> None:
 def test_every_cell_was_run_and_none_is_a_world_of_one() -> None:
     cells, _ = read()
     assert [cell.name for cell in cells] == names()
-    # What is no world has ended with an error.
+    # What is not a world has ended with an error.
     assert all(cell.code or not cell.wrong for cell in cells)

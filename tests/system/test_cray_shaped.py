@@ -117,7 +117,7 @@ def test_gpu_transport_library_is_preloaded_when_gpu_support_is_asked_for(cray: 
 def test_program_built_on_a_cray_asks_by_the_compilers_name_and_gets_the_hosts(
     tmp_path: Path,
 ) -> None:
-    """`libmpi_gnu_123.so.12` is no name of any other MPI, and the same interface."""
+    """`libmpi_gnu_123.so.12` is not a name of any other MPI, and the same interface."""
     program = tmp_path / "allreduce"
     shutil.copy(hosts.compiled("allreduce"), program)
     patchelf = find_patchelf()

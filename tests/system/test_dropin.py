@@ -393,7 +393,7 @@ def test_each_line_of_the_page_fails_as_keras_2_and_works_as_keras_3() -> None:
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
     old, new = ([re.findall(r"`([^`]*)`", row[side]) for row in rows] for side in (0, 1))
     assert len(rows) > 25
-    # what is no line of its own names a class or a method
+    # what is not a line of its own names a class or a method
     no_lines = ("PyDataset", "workers=2", "set_weights", "keras.Model", "serve")
     lines = [line for cell in (*old, *new) for line in cell if line not in no_lines]
     script = hosts.PROGRAMS / "keras_changes.py"

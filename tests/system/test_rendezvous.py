@@ -121,7 +121,7 @@ def test_ranks_on_two_hosts_are_one_world(
         ((), {"RANK": "0"}, "two processes with the number 0", "is the same in both"),
         ((), {"WORLD_SIZE": "1"}, "has formed a world of one", "given as 0 and 1"),
         ((), {"MASTER_ADDR": "no.such.host"}, "cannot meet at no.such.host", "does not resolve in the container"),
-        ((), {"MASTER_ADDR": "192.0.2.77"}, "cannot meet at 192.0.2.77", "is no address of"),
+        ((), {"MASTER_ADDR": "192.0.2.77"}, "cannot meet at 192.0.2.77", "is not an address of"),
     ],
     ids=["of-one", "apart", "sizes", "one-rank", "one-size", "unresolved", "of-nobody"],
 )  # fmt: skip
@@ -136,7 +136,7 @@ def test_ranks_that_are_no_world_end_and_say_why(
     ("place", "why"),
     [
         ("no.such.host:29500", "does not resolve in the container"),
-        ("192.0.2.77:29500", "is no address of"),
+        ("192.0.2.77:29500", "is not an address of"),
     ],
     ids=["unresolved", "of-nobody"],
 )

@@ -72,7 +72,7 @@ def squashfs(
 
 
 def possible(tree: dict[str, object]) -> dict[str, object]:
-    """Without what lies below something that is no folder."""
+    """Without what lies below something that is not a folder."""
     solid = {name for name, what in tree.items() if what is not None}
     return {
         name: what

@@ -515,7 +515,7 @@ def test_keras_names_the_variable_and_leaves_loss_scaling_alone_and_its_steps_ar
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     output = [line for line in done.stderr.splitlines() if " passed " in line]
-    # Rank 1; also rank 0, whose weights are no numbers any more in the next step. Their lines come in either order.
+    # Rank 1; also rank 0, whose weights are not numbers any more in the next step. Their lines come in either order.
     (first,) = [line for line in output if "rank 1 " in line]
     assert re.search(
         r"rank 1 \(\S+\) passed (NaN|-?infinity) as element 0 of tensor 0 \(\S*head/kernel\)", first

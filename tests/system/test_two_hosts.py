@@ -293,7 +293,7 @@ def test_rank_that_fails_within_mpi_does_not_leave_the_other_host_waiting(
 def test_other_engine_on_two_hosts_is_proved_and_a_crash_leaves_nothing_on_either(
     engine: str, pair: tuple[Host, Host]
 ) -> None:
-    """A container of Podman's is no child of the launcher's: each host's own guard has to end it."""
+    """A container of Podman's is not a child of the launcher's: each host's own guard has to end it."""
     one, two = pair
     stores = own("/tmp", "fairlead-podman.*")
     words = (

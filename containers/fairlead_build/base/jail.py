@@ -352,7 +352,7 @@ def confine(jail: Jail) -> None:
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
     _die_with_parent()  # a change of ids has cleared it
-    # Its memory, files and root are no business of those that it watches over.
+    # Its memory, files and root do not concern those that it watches over.
     _check(_libc.prctl(_DUMPABLE, 0, 0, 0, 0), "prctl")
     _check(_libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
     program = os.fork()

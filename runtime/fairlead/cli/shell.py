@@ -41,7 +41,7 @@ _SHELL = (
     'unset PROMPT_COMMAND; export PS1="$0"; '  # the first is Apptainer's, and sets another prompt
     "command -v bash >/dev/null && exec bash --noprofile --norc -i; exec sh -i"
 )
-# A terminal within a job step has these of the step, and a program at it is no rank of that.
+# A terminal within a job step has these of the step, and a program at it is not a rank of that.
 _OF_A_STEP = (
     "PMI_", "PMIX_", "OMPI_COMM_WORLD_", "PALS_", "FLUX_TASK_", "JSM_NAMESPACE_", "ALPS_APP_", "SLURM_PROCID",
 )  # fmt: skip

@@ -161,7 +161,7 @@ def average_state(model: Any) -> None:
     """Makes equal what layers keep besides the trained variables. Collective.
 
     BatchNormalization counts mean and variance of this rank's batches; all ranks then get the mean
-    of these over ranks. What is no float becomes rank 0's.
+    of these over ranks. What is not a float becomes rank 0's.
     """
     variables = model.non_trainable_weights
     _assign(variables, common.mean_state(comm.init(), _arrays(variables), _names(variables)))

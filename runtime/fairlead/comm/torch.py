@@ -142,7 +142,7 @@ def average_buffers(module: Any) -> None:
     """Makes a module's buffers equal, e.g. once an epoch, before validation. Collective.
 
     BatchNorm counts mean and variance of this rank's batches; all ranks then get the mean of these
-    over ranks. What is no float becomes rank 0's.
+    over ranks. What is not a float becomes rank 0's.
     """
     average_state(dict(module.named_buffers()))
 

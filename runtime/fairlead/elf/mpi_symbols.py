@@ -105,7 +105,7 @@ def is_request(soname: str) -> bool:
 
 
 def family_of_soname(soname: str) -> AbiFamily:
-    """The family that a NEEDED entry asks for, by its name alone; UNKNOWN for libraries that are no MPI.
+    """The family that a NEEDED entry asks for, by its name alone; UNKNOWN for libraries that are not MPI.
 
     >>> family_of_soname("libmpich.so.12"), family_of_soname("libmpi.so.40")
     (<AbiFamily.MPICH: 'mpich'>, <AbiFamily.OPENMPI: 'openmpi'>)
@@ -186,7 +186,7 @@ def read_mpi(path: Path) -> MpiLibrary:
     """The MPI library at ``path`` of this machine, with its names in its folder.
 
     Raises:
-        ValueError: it is not an MPI library (NotElf when it is no ELF file at all).
+        ValueError: it is not an MPI library (NotElf when it is not an ELF file at all).
     """
     real = path.resolve()
     facts = elf_file.read(real)

@@ -77,7 +77,7 @@ def library(path: Path, elf: Elf) -> NcclLibrary | None:
     if not is_library(elf):
         return None
     found = reader.texts(path, _VERSION)
-    # Newer ones also say `NCCL version 2.30.7 compiled with CUDA 12.9`, and what they say to others is no version.
+    # Newer ones also say `NCCL version 2.30.7 compiled with CUDA 12.9`, and what they say to others is not a version.
     maker, version, runtime = next(
         (g for g in found if g[2]), found[0] if found else (b"", b"", b"")
     )

@@ -78,7 +78,7 @@ _MOST_SEARCHED_BYTES = 4 << 30
 
 
 class NotElf(ValueError):
-    """The file is no ELF file, or a damaged one."""
+    """The file is not an ELF file, or a damaged one."""
 
 
 class TooCostly(NotElf):
@@ -143,7 +143,7 @@ def read(path: Path, shown_as: str = "") -> Elf:
     """The facts of the file at ``path``, called ``shown_as`` in them (its path in an image).
 
     Raises:
-        NotElf: it is no ELF file, is truncated, or contradicts itself; a TooCostly: as far as it was read.
+        NotElf: it is not an ELF file, is truncated, or contradicts itself; a TooCostly: as far as it was read.
         OSError: it cannot be read.
     """
     return replace(_read(_File.at(path)), path=shown_as or str(path))
@@ -172,7 +172,7 @@ def symbols(path: Path) -> Symbols:
     """The dynamic symbols of the file at ``path``, but for those that :class:`Elf` has: ``MPI_*`` and the like.
 
     Raises:
-        NotElf: it is no ELF file, or a damaged one.
+        NotElf: it is not an ELF file, or a damaged one.
         OSError: it cannot be read.
     """
     return _symbols_of(_File.at(path))
@@ -188,7 +188,7 @@ def texts(path: Path, pattern: bytes) -> list[tuple[bytes, ...]]:
     """The groups of each match of a regular expression in the constants of an ELF file.
 
     Raises:
-        NotElf: it is no ELF file, or a damaged one.
+        NotElf: it is not an ELF file, or a damaged one.
         OSError: it cannot be read.
     """
     with _opened(path) as elf, _constants(elf) as (data, parts):
@@ -201,7 +201,7 @@ def first_pointed_text(path: Path, symbol: str) -> str:
     """The text that the first member of an object points to: that of ``const char *name`` in C; empty if unknown.
 
     Raises:
-        NotElf: it is no ELF file, or a damaged one.
+        NotElf: it is not an ELF file, or a damaged one.
         OSError: it cannot be read.
     """
     with _opened(path) as elf, _constants(elf) as (data, _):

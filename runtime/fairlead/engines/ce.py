@@ -38,7 +38,7 @@ class ContainerEngine(Driver):
         """``srun --environment=FILE``.
 
         Raises:
-            FairleadError: exit code 121; the image is no squashfs, or the format cannot hold something.
+            FairleadError: exit code 121; the image is not a squashfs, or the format cannot hold something.
         """
         need_squashfs(_NAME, call.image, "it opens a squashfs by its path")
         env = {**call.image_env, **call.env, **call.literal}

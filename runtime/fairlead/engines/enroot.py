@@ -39,7 +39,7 @@ class Enroot(Driver):
         """``enroot start``.
 
         Raises:
-            FairleadError: exit code 121; the image is no squashfs, or a path has a letter that ends a field.
+            FairleadError: exit code 121; the image is not a squashfs, or a path has a letter that ends a field.
         """
         why = "it opens a squashfs by its path, and folders by their names in its store"
         need_squashfs(self.title, call.image, why)

@@ -18,7 +18,7 @@ from fairlead.elf.facts import Elf, MpiLibrary
 from fairlead.elf.loader import system_folders
 from fairlead.elf.mpi_symbols import GLIBC_PIECES
 
-# Links below them are no programs, and there are thousands.
+# Links below them are not programs, and there are thousands.
 _NO_PROGRAMS = ("/etc", "/var", "/usr/share", "/usr/include", "/usr/src", "/usr/lib/.build-id")
 _LONGEST_SCRIPT = 64 << 10  # of whose text programs are read
 _MOST_OF_PROGRAM = 16 << 20  # of the names in a program

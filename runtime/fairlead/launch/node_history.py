@@ -58,7 +58,7 @@ def failures(cache: Path) -> tuple[Failure, ...]:
 
 
 def read(text: str) -> tuple[Failure, ...]:
-    """The failures in the file's text; lines that are no records are left out."""
+    """The failures in the file's text; lines that are not records are left out."""
     found = []
     for line in text.splitlines():
         with suppress(ValueError, TypeError, KeyError, RecursionError):

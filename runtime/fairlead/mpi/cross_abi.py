@@ -54,7 +54,7 @@ def crossing(facts: ImageFacts, programs: Sequence[str], target: AbiFamily) -> C
         for elf in facts.consumers
         if MPI4PY_MODULE.match(elf.path) and target in asked_by(facts, elf).values()
     )
-    # A library that is no MPI is of the unknown family too.
+    # A library that is not an MPI is of the unknown family too.
     if not modules or target is AbiFamily.UNKNOWN:
         return Crossing((), f"no mpi4py in it has a module for the {target} family")
     if bound := _bound(facts):

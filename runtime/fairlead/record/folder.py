@@ -188,7 +188,7 @@ def _checked(folder: Path) -> bytes:
         raise fail("record-damaged", folder=folder, file=STATEMENT, why=why)
     for name, sha256 in noted.items():
         if name not in _SIGNED_FILES:
-            why = f"it names {name[:80]}, which is no file of a record"
+            why = f"it names {name[:80]}, which is not a file of a record"
             raise fail("record-damaged", folder=folder, file=STATEMENT, why=why)
         found = hashlib.sha256(_content(folder, name)).hexdigest()
         if found != sha256:

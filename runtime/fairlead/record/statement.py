@@ -71,7 +71,7 @@ def statement(record: RunRecord, files: Mapping[str, bytes]) -> bytes:
 
 
 def text_of(document: Mapping[str, Any]) -> bytes:
-    """A document as text; what of a file's name is no UTF-8 becomes ``?``."""
+    """A document as text; what of a file's name is not UTF-8 becomes ``?``."""
     return json.dumps(document, indent=1, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 

@@ -154,7 +154,7 @@ _ANSWER_S = 10.0  # to wait for the controller
 
 
 def _noted(node: str, job: str) -> str:
-    """A command that reports the loss where this process writes, since it is gone itself then; empty if that is no file."""
+    """A command that reports the loss where this process writes, since it is gone itself then; empty if that is not a file."""
     log = Path("/proc/self/fd/2")
     with suppress(OSError):
         if log.is_file():

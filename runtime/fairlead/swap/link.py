@@ -161,7 +161,7 @@ def _inner(mpi: Elf) -> frozenset[str]:
 
 
 def _framework(path: str) -> str:
-    """``spml`` of ``mca_spml_ucx.so``; empty for what is no component of Open MPI."""
+    """``spml`` of ``mca_spml_ucx.so``; empty for what is not a component of Open MPI."""
     found = _COMPONENT.match(PurePosixPath(path).name)
     return found[1] if found else ""
 

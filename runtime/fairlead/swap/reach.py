@@ -266,7 +266,7 @@ def _called(facts: ImageFacts, command: Sequence[str], request: Request) -> list
             Kind.R,
             Kind.OPENS,
             Kind.STARTS,
-        )  # `make install` is no program
+        )  # `make install` is not a program
         return behind if behind and all(p.kind in uses_mpi for p in behind) else programs
     return programs
 

@@ -93,7 +93,7 @@ for way in (eager, compiled, by_hand, updates, on_batch, graph, own_step):
     except Exception as exc:
         seen[way.__name__] = str(exc)
     assert all((a == b).all() for a, b in zip(begun, net.get_weights(), strict=True)), way
-# What is no training stays allowed.
+# What is not a training stays allowed.
 with tf.GradientTape() as tape:
     tape.watch(x)
     out = tf.reduce_sum(net(x))

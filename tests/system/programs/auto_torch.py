@@ -100,7 +100,7 @@ for _ in range(3):
 
 
 def adversary():
-    """What changes tensors without an optimizer, and is no training: a penalty by gradients of inputs, an average."""
+    """What changes tensors without an optimizer, and is not a training: a penalty by gradients of inputs, an average."""
     average = copy.deepcopy(made).requires_grad_(False)
     x = torch.rand(8, 4, requires_grad=True)
     for _ in range(3):

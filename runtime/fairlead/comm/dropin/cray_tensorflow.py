@@ -18,7 +18,7 @@ def DistributedOptimizer(opt: Any, team: int = 0) -> Any:
     One of Keras goes to :func:`fairlead.comm.keras.DistributedOptimizer`, which averages in ``apply``.
 
     Raises:
-        FairleadError: it is no optimizer of Keras, nor of ``tf.compat.v1.train``.
+        FairleadError: it is not an optimizer of Keras, nor of ``tf.compat.v1.train``.
     """
     if session_hooks.is_optimizer(opt):
 

@@ -5,7 +5,7 @@ front makes them the mean over ranks through one fused buffer, and each rank app
 to the same weights, which are hashed and compared at the end. The loop is :mod:`fairlead.ml.train.loop`.
 
 Runs inside an image, or anywhere with TensorFlow or torch, Keras 3, h5py and mpi4py. Nothing hangs
-when one rank fails: an error that all ranks see (a loss that is no number, weights that differ) ends
+when one rank fails: an error that all ranks see (a loss that is not a number, weights that differ) ends
 each of them; any other exception ends all ranks by ``MPI_Abort``.
 
 :mod:`fairlead.ml.train.host` is the other side; :mod:`fairlead.ml.train.model` the values between them.

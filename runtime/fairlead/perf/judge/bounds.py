@@ -1,7 +1,7 @@
 """What the hardware allows: the least time, or the highest rate, that a measurement could have.
 
 Bounds come from a site's profile (:func:`of_site`) or from a measurement of memory, link or disk by itself. A
-bound is no forecast: :data:`REACH` says how near to it a sound machine comes.
+bound is not a forecast: :data:`REACH` says how near to it a sound machine comes.
 
 Sources: for the allreduce R. Thakur, R. Rabenseifner, W. Gropp, IJHPCA 19 (2005): every node sends at least
 2 (N-1)/N n bytes, and ceil(log2 N) messages follow each other. For memory J. McCalpin, STREAM: bytes read and

@@ -1,7 +1,7 @@
 """Validations that were kept: where they are, and how one is found again.
 
 Each is one file, ``~/.local/state/fairlead/validations/ID.json`` ($XDG_STATE_HOME): what was measured cannot be
-fetched again, so it is no cache. An id begins with its time, so ids in order are runs in order.
+fetched again, so it is not a cache. An id begins with its time, so ids in order are runs in order.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def unreachable(address, port, first):
         try:
             probe.bind((where[0], 0) + tuple(where[2:]))
         except OSError:
-            return "it is no address of %s, where rank 0 runs" % socket.gethostname()
+            return "it is not an address of %s, where rank 0 runs" % socket.gethostname()
     with socket.socket(family, kind, proto) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

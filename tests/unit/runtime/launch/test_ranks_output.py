@@ -45,7 +45,7 @@ def test_label_is_before_each_line_of_both_streams(run: Run) -> None:
 
 
 def test_label_loses_nothing_of_what_is_no_text(run: Run) -> None:
-    data = bytes(range(256)) * 300  # more than a pipe holds; with NUL, and bytes that are no UTF-8
+    data = bytes(range(256)) * 300  # more than a pipe holds; with NUL, and bytes that are not UTF-8
     done = run("cat", LABELLED, input=data)
     assert done.stdout == b"[3] " + data.replace(b"\n", b"\n[3] ")
 

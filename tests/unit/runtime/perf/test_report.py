@@ -270,7 +270,7 @@ def test_verdict_error_finding_is_the_headline():
 
 
 def own_run(ranks=2, codes=(0, 0), **changes):
-    """A report of a command that is no bundled model."""
+    """A report of a command that is not a bundled model."""
     ends = tuple(
         RankEnd(str(r), "node", code, f"exit code {code}", 4.0 + r, f"/logs/rank.{r}.log")
         for r, code in enumerate(codes)

@@ -175,7 +175,7 @@ def test_statement_may_not_name_files_elsewhere(tmp_path: Path) -> None:
     (path / "statement.json").write_text(json.dumps(statement))
     with pytest.raises(FairleadError) as caught:
         folder.read(path, {})
-    assert "is no file of a record" in caught.value.findings[0].why
+    assert "is not a file of a record" in caught.value.findings[0].why
 
 
 def test_missing_record_and_missing_file_are_named(tmp_path: Path) -> None:
