@@ -104,14 +104,14 @@ def test_file_that_is_no_plugin_and_one_that_is_missing_are_refused(tmp_path: Pa
     other = tmp_path / "libother.so"
     subprocess.run(["cc", "-shared", "-x", "c", "/dev/null", "-o", str(other)], check=True)
     (found,) = driven(other).findings()
-    assert "no net plugin" in found.what
+    assert "not a net plugin" in found.what
     (found,) = driven(tmp_path / "missing.so").findings()
     assert "the loader refuses" in found.what and "missing.so" in found.why
 
 
 def test_interface_that_is_asked_for_and_not_there_is_refused(build: Build) -> None:
     (found,) = driven(build("-DVERSION=8"), replace(QUICK, interface=9)).findings()
-    assert "no net plugin" in found.what
+    assert "not a net plugin" in found.what
 
 
 def test_look_at_devices_needs_one_process(build: Build) -> None:
