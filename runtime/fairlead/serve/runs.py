@@ -106,10 +106,12 @@ class Runs:
 
     Attributes:
         starting: runners of this server, with the time of their start.
+        ended: runs that were read and are over: they do not change any more.
     """
 
     folder: Path
     starting: dict[str, tuple[subprocess.Popen[bytes], float]] = field(default_factory=dict)
+    ended: dict[str, Run] = field(default_factory=dict)
 
     def submit(
         self, name: str, offer: Offer, client: str, given: Mapping[str, object], key: str = ""
@@ -158,6 +160,8 @@ class Runs:
         if not _ID.fullmatch(id):
             return None
         folder = self.folder / id
+        if id in self.ended and folder.is_dir():
+            return self.ended[id]
         try:
             order = from_json(Order, bounded_json.loads((folder / ORDER).read_bytes()))
         except (OSError, ValueError):
@@ -167,7 +171,10 @@ class Runs:
         if started is None:
             with suppress(OSError):
                 started = (folder / LOCK).stat().st_mtime
-        return Run(order, state, started, end)
+        run = Run(order, state, started, end)
+        if end is not None:
+            self.ended[id] = run
+        return run
 
     def _state(self, folder: Path) -> tuple[State, End | None]:
         if (end := _end_of(folder)) is not None:
