@@ -26,12 +26,14 @@ int cuMemcpyDtoH_v2(void *to, const void *from, size_t size) { memcpy(to, from, 
 int cuCtxSynchronize(void) { return 0; }
 
 int ncclGetVersion(int *version) { *version = 22705; return 0; }
+const char *ncclGetLastError(void *comm) { return comm || !getenv("TEST_SHARED") ? "" : "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 60\n"; }
 const char *ncclGetErrorString(int code) { return code == 3 ? "internal error" : "unhandled cuda error"; }
 int ncclGetUniqueId(Id *id) {
     snprintf(id->internal, sizeof id->internal, "%s/shared.%d", getenv("TEST_FOLDER"), getpid());
     return 0;
 }
 int ncclCommInitRank(Comm **made, int ranks, Id id, int rank) {
+    if (getenv("TEST_SHARED")) return 5;
     int file = open(id.internal, O_RDWR | O_CREAT, 0600);
     if (file < 0 || ranks > RANKS || ftruncate(file, sizeof(Shared))) return 3;
     Comm *comm = calloc(1, sizeof *comm);

@@ -1,5 +1,6 @@
 /* A net plugin of NCCL over TCP, for tests, on the loopback or the address in TEST_ADDRESS. -DVERSION=5 … 12 is the
- * interface that it exports, -DFAULT_… what goes wrong. */
+ * interface that it exports, -DFAULT_… what goes wrong. NCCL itself can use it: each message has its size before it,
+ * since a receiver has room for more than is sent. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -20,7 +21,7 @@
 enum { QUEUE = 256 };
 
 typedef void (*logger)(int, unsigned long, const char *, int, const char *, ...);
-typedef struct { char *data; size_t size, done; } Request;
+typedef struct { char *data; size_t size, done; uint64_t length; size_t counted; } Request;  /* counted: bytes of length */
 typedef struct { int socket, sending; Request requests[QUEUE]; long next, head; } Comm;
 typedef struct { Comm *comm; long number; } Ticket;
 
@@ -66,6 +67,19 @@ typedef struct {
     int speed, port;
     float latency;
     int comms, receives;
+#if VERSION >= 7
+    int offload, offload_version;
+#endif
+#if VERSION >= 9
+    int count, members[4];
+    size_t most, most_collective;
+#endif
+#if VERSION >= 11
+    int together;
+#endif
+#if VERSION >= 12
+    int16_t rail, plane;
+#endif
 } Properties;
 
 static int properties(int device, Properties *p) {
@@ -75,7 +89,19 @@ static int properties(int device, Properties *p) {
     p->memory = 1;
     p->speed = 1000 * (device + 1);
     p->port = 3 + device;
+    p->comms = 1 << 16;
     p->receives = 1;
+#if VERSION >= 9
+    p->count = 1;
+    p->members[0] = device;
+    p->most = p->most_collective = 1 << 30;
+#endif
+#if VERSION >= 11
+    p->together = 1;
+#endif
+#if VERSION >= 12
+    p->rail = p->plane = -1;
+#endif
     return 0;
 }
 
@@ -126,9 +152,21 @@ static int deregister(void *comm, void *memory) { (void)comm; (void)memory; retu
 static int posted(Comm *c, void *data, size_t size, void **request) {
     if (c->next - c->head >= 4) { *request = NULL; return 0; }  /* not now */
     Ticket *ticket = malloc(sizeof *ticket);
-    c->requests[c->next % QUEUE] = (Request){data, size, 0};
+    c->requests[c->next % QUEUE] = (Request){data, size, 0, c->sending ? size : 0, 0};
     *ticket = (Ticket){c, c->next++};
     *request = ticket;
+    return 0;
+}
+
+/* Moves what can be moved now: 0 when all is, 1 when some is left, negative when the other end is gone. */
+static int moved(Comm *c, char *data, size_t *done, size_t size) {
+    while (*done < size) {
+        ssize_t n = c->sending ? send(c->socket, data + *done, size - *done, MSG_NOSIGNAL)
+                               : recv(c->socket, data + *done, size - *done, 0);
+        if (n < 0 && errno == EAGAIN) return 1;
+        if (n <= 0) return -1;
+        *done += (size_t)n;
+    }
     return 0;
 }
 
@@ -140,19 +178,19 @@ static int test(void *request, int *done, int *size) {
 #ifdef FAULT_STUCK
         if (c->head == 3) break;
 #endif
-        ssize_t n = c->sending ? send(c->socket, r->data + r->done, r->size - r->done, MSG_NOSIGNAL)
-                               : recv(c->socket, r->data + r->done, r->size - r->done, 0);
-        if (n < 0 && errno == EAGAIN) break;
-        if (n <= 0) return 6;
-        if ((r->done += (size_t)n) < r->size) continue;
+        int left = moved(c, (char *)&r->length, &r->counted, sizeof r->length);
+        if (!left && r->length > r->size) return 6;
+        if (!left) left = moved(c, r->data, &r->done, r->length);
+        if (left > 0) break;
+        if (left < 0) return 6;
 #ifdef FAULT_DAMAGE
-        if (!c->sending && c->head == 5) r->data[r->size / 2] ^= 1;
+        if (!c->sending && c->head == 5) r->data[r->length / 2] ^= 1;
 #endif
         c->head++;
     }
     *done = c->head > ticket->number;
     if (*done) {
-        if (size) *size = (int)c->requests[ticket->number % QUEUE].size;
+        if (size) *size = (int)c->requests[ticket->number % QUEUE].length;
         free(ticket);
     }
     return 0;
@@ -207,11 +245,13 @@ static int known(void *memory) { return memory && !strcmp(memory, "registered");
 #if VERSION >= 10
 static int isend(void *c, void *d, size_t s, int t, void *m, void *p, void **r) {
     (void)t;
-    return known(m) && !p ? posted(c, d, s, r) : 4;
+    (void)p;
+    return known(m) ? posted(c, d, s, r) : 4;
 }
 static int irecv(void *c, int n, void **d, size_t *s, int *t, void **m, void **p, void **r) {
     (void)t;
-    return n == 1 && known(*m) && !*p ? posted(c, *d, *s, r) : 4;
+    (void)p;
+    return n == 1 && known(*m) ? posted(c, *d, *s, r) : 4;
 }
 #elif VERSION == 9
 static int isend(void *c, void *d, size_t s, int t, void *m, void **r) { (void)t; return known(m) ? posted(c, d, s, r) : 4; }
@@ -237,12 +277,12 @@ void *NAME(ncclNetPlugin_v, VERSION)[] = {
 #endif
     deregister, isend, irecv, flush, test, closing, closing, closing,
 #if VERSION >= 7
-    flush, flush,
+    0, 0,  /* getDeviceMr, irecvConsumed: NCCL calls them where they are there */
 #endif
 #if VERSION >= 9
-    flush,
+    0,  /* makeVDevice */
 #endif
 #if VERSION >= 11
-    finalize, flush,
+    finalize, 0,
 #endif
 };

@@ -287,7 +287,8 @@ def test_torch_front_ends_with_the_same_bits_by_group_and_by_host() -> None:
 
 @pytest.mark.full
 def test_tensors_on_gpus_never_go_through_the_host() -> None:
-    for lost, without, forced in _devices()["no_gpus"]:
+    for lost, without, forced, reasons in _devices()["no_gpus"]:
+        assert reasons == ["Duplicate GPU detected : rank 0", "Connection closed"]
         assert lost[2:] == [
             "weight, device meta",
             "NCCL knows NVIDIA's GPUs, RCCL AMD's, and this is neither",

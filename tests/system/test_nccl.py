@@ -121,6 +121,30 @@ def test_plugin_of_a_profile_serves_by_its_network_and_a_miss_is_an_error(
     assert "network AWS Libfabric not found" in text and "Using network Socket" not in text
 
 
+@pytest.mark.parametrize("mpi", ["host", "container"])
+def test_programs_find_what_the_engine_brings_for_gpus(tmp_path: Path, mpi: str) -> None:
+    """As --nv binds them: an image of fairlead's leads to that folder, with the host's MPI and without."""
+    driver = compiled(tmp_path / "libcuda.so.1", "int cuInit(unsigned flags) { return 7; }")
+    opens = "import ctypes; from mpi4py import MPI; print('init', ctypes.CDLL('libcuda.so.1').cuInit(0), flush=True)"
+    bound = f"{driver}:/.singularity.d/libs/libcuda.so.1"
+    words = (
+        "run",
+        "-n",
+        "1",
+        "--mpi",
+        mpi,
+        "-B",
+        bound,
+        hosts.image(),
+        "--",
+        "python3",
+        "-c",
+        opens,
+    )
+    done = fairlead(*words)
+    assert done.returncode == 0 and "init 7" in done.stdout, done.stdout + done.stderr
+
+
 def test_image_alone_uses_tcp_and_is_asked_for(image: Path, tmp_path: Path) -> None:
     folder = host_plugin(tmp_path)
     env = {"LD_LIBRARY_PATH": str(folder)}

@@ -88,6 +88,17 @@ def as_json(document: Mapping[str, Any]) -> bytes:
     return json.dumps(document, indent=1, sort_keys=True).encode() + b"\n"
 
 
+_GPU_LIBRARIES = """\
+for library in /.singularity.d/libs/*; do
+    if [ -e "$library" ]; then
+        export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/.singularity.d/libs"
+        break
+    fi
+done
+unset library
+"""
+
+
 def engine_files(
     env: Mapping[str, str], labels: Mapping[str, str], run: str, *, note: str = ""
 ) -> dict[str, tuple[bytes, int]]:
@@ -99,8 +110,8 @@ def engine_files(
     """
     variables = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in env.items())
     # Apptainer adds APPTAINERENV_* variables when it comes to a script of this very name: without
-    # one, a run's LD_LIBRARY_PATH would be dropped silently.
-    hook = b"# Apptainer adds the caller's variables after this file.\n"
+    # one, a run's LD_LIBRARY_PATH would be dropped silently. Where it has none, nothing leads to what --nv and --rocm bring.
+    hook = f"# Apptainer adds the caller's variables after this file.\n{_GPU_LIBRARIES}".encode()
     return {
         ".singularity.d/env/90-environment.sh": (f"{note}{variables}".encode(), 0o644),
         ".singularity.d/env/99-base.sh": (hook, 0o644),

@@ -20,7 +20,7 @@ _WARNINGS = 20  # kept of a process
 # The cause that explains the most comes first.
 KINDS = (
     "missing-library", "not-loadable", "cuda", "vni", "open-failed", "no-nic", "no-interface", "not-found", "wrong-name",
-    "init-failed", "no-ib",
+    "no-socket", "init-failed", "no-ib",
 )  # fmt: skip
 
 
@@ -105,9 +105,10 @@ class Record:
     warnings: tuple[str, ...] = ()
 
 
-# A timestamp of any format may precede, and the CUDA device is a random number where there is none.
+# A timestamp of any format may precede, and the CUDA device is a random number where there is none. Where the line was
+# written may be a file or, in aws-ofi-nccl, a whole signature with blanks.
 _LINE = re.compile(
-    r"(?:^|[\s\]])(?P<host>[^\s:\[\]]+):(?P<pid>\d+):\d+ (?:\[-?\d+\] )?(?:\S+:\d+ (?:\([^)]*\) )?)?"
+    r"(?:^|[\s\]])(?P<host>[^\s:\[\]]+):(?P<pid>\d+):\d+ (?:\[-?\d+\] )?(?:\S.*?:\d+ (?:\([^)]*\) )?)?"
     r"NCCL (?P<level>INFO|WARN) (?P<text>.*)$"
 )
 _VERSION = re.compile(r"\b(?:NCCL|RCCL) version ?:? ?(\d+\.\d+\.\d+\S*)")
@@ -138,8 +139,9 @@ _CAUSES = tuple(
         ("no-nic", r"NET/OFI .*Failed to initialize (?:sendrecv|rdma|\S+) protocol"),
         ("no-ib", r"NET/IB ?: No device found"),
         ("no-interface", r"NET/Plugin ?: Failed to find ncclNetPlugin symbol|External network plugin .* is unsupported"),
+        ("no-socket", r"Bootstrap ?: no socket interface found"),
         ("wrong-name", r"Error: network .* not found"),
-        ("init-failed", r"Failed to initialize NET plugin|aws-ofi-nccl initialization failed|Failed to initialize any NET plugin"),
+        ("init-failed", r"Failed to initialize NET plugin (?!(?:IB|Socket)$)|aws-ofi-nccl initialization failed|Failed to initialize any NET plugin"),
     )
 )  # fmt: skip
 _FACTS = {

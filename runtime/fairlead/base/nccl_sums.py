@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from array import array
+from contextlib import suppress
 from pathlib import Path
 
 from fairlead.base import bounded_json
@@ -115,11 +116,17 @@ class Nccl:
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library, self._comm = library, ctypes.c_void_p()
         library.ncclGetErrorString.restype = ctypes.c_char_p
+        with suppress(AttributeError):  # before 2.13
+            library.ncclGetLastError.restype = ctypes.c_char_p
 
     def _call(self, name: str, *arguments: Any) -> None:
         code = getattr(self._library, name)(*arguments)
         if code:
-            raise Failed(f"{name}: {self._library.ncclGetErrorString(code).decode()}")
+            words = self._library.ncclGetErrorString(code).decode()
+            with suppress(AttributeError):
+                last = self._library.ncclGetLastError(None) or b""
+                words = last.decode(errors="replace").strip() or words
+            raise Failed(f"{name}: {words}")
 
     @property
     def version(self) -> str:

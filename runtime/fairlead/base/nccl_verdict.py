@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 LIBRARY = re.compile(r"/lib(?:nccl|rccl)\.so[\d.]*$")
 PLUGIN = re.compile(r"/lib(?:nccl|rccl)-net[^/]*\.so[\d.]*$")
 _SOCKET = "Socket"
+_NOT_BEGUN = ("cuda", "vni", "open-failed", "no-nic", "init-failed")  # kinds of causes
 _UNSAID = Cause(
     "unsaid", "NCCL does not say why: the plugin is not there, did not initialise, or has no device"
 )
@@ -102,21 +103,37 @@ def _network(record: Record, expected: Expected) -> Iterator[Difference]:
     cause = record.causes[0] if record.causes else _UNSAID
     if not record.network:
         if failed(record):
-            planned = " or ".join(expected.networks) or "a plugin"
-            yield Difference("failed", f"no network is in use, {planned} was planned", cause)
+            yield Difference("failed", _none(expected), cause)
         return
     if not _accepted(record.network, expected):
         planned = " or ".join(expected.networks) or "any but Socket"
         yield Difference("network", f"{record.network} is in use, {planned} was planned", cause)
 
 
+def _none(expected: Expected) -> str:
+    return f"no network is in use, {' or '.join(expected.networks) or 'a plugin'} was planned"
+
+
 def failed(record: Record) -> bool:
     """Whether NCCL has given up looking for a network."""
     return not record.network and any(
-        "Failed to initialize any NET plugin" in warning
-        or re.search(r"Error: network .* not found", warning)
+        re.search(
+            "Failed to initialize any NET plugin|Error: network .* not found|no socket interface found",
+            warning,
+        )
         for warning in record.warnings
     )
+
+
+def ended(record: Record, expected: Expected) -> tuple[Difference, ...]:
+    """What is not as planned in the log of a process that ended before it had a network, if its plugin failed to initialize.
+
+    NCCL 2.28 then ends with SIGSEGV if the plugin's interface is older than v11.
+    """
+    begun = not record.name or not any(cause.kind in _NOT_BEGUN for cause in record.causes)
+    if record.network or begun:
+        return ()
+    return (Difference("failed", _none(expected), record.causes[0]),)
 
 
 def _accepted(network: str, expected: Expected) -> bool:

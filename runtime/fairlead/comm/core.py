@@ -498,7 +498,8 @@ class Comm:
             for dtype, length in layout.lengths
         }
         for array, (dtype, start, end, shape) in zip(arrays, layout.places, strict=True):
-            np.copyto(buffers[dtype][start:end].reshape(shape), bits_of(array))
+            # CuPy would take the copy over, and fail in it; asked for NumPy's form it says what to do.
+            np.copyto(buffers[dtype][start:end].reshape(shape), bits_of(np.asarray(array)))
         packed = time.perf_counter()
         for buffer in buffers.values():
             move(buffer)

@@ -44,7 +44,7 @@ def names_asked(library: NcclLibrary, value: str = "") -> tuple[str, ...]:
         return (f"{stem}-{value}.so",)
     lists = library.version and version_key(library.version) >= _TAKES_LISTS
     words = [word for word in value.split(",") if word] if lists else [value]
-    if words == ["none"]:
+    if value.lower() == "none":
         return ()
     return tuple(chain.from_iterable(_tried(stem, word) for word in words))
 

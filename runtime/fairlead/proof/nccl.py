@@ -20,6 +20,7 @@ from fairlead.base.nccl_verdict import (
     Difference,
     Expected,
     differences,
+    ended,
     file_differences,
     mapped,
     summary,
@@ -57,6 +58,7 @@ _REASONS = {
     "no-nic": "nccl-proof-no-nic",
     "no-interface": "nccl-proof-no-interface",
     "not-found": "nccl-proof-not-found",
+    "no-socket": "nccl-proof-no-socket",
     "wrong-name": "nccl-proof-wrong-name",
     "init-failed": "nccl-proof-init-failed",
     "no-ib": "nccl-proof-no-ib",
@@ -194,8 +196,15 @@ class NcclWatch:
         self._first = float("-inf")
         self._look()
         silent = [record for record in self.records if not record.network]
+        found = [(r.host, one) for r in silent for one in ended(r, self._expected)]
+        if found:
+            raise FairleadError(
+                [finding(one, host) for host, one in _distinct(found)], ExitCode.PROOF_FAILED
+            )
         if silent:
             on_finding(_undecided(silent))
+        elif self.proof is None and self.records:
+            on_finding(_undecided(list(self.records)))
         elif self.proof is None:
             on_finding(self._unknown())
         elif len(self.records) < self._ranks:
@@ -279,10 +288,14 @@ class NcclWatch:
         return warning("nccl-proof-no-log", folder=self._folder)
 
 
-def _undecided(silent: list[Record]) -> Finding:
-    causes = [cause for record in silent for cause in record.causes[:1]]
-    why = causes[0].text if causes else "they ended before they had a communicator"
-    return warning("nccl-proof-undecided", count=len(silent), why=why)
+def _undecided(ended: list[Record]) -> Finding:
+    """Of processes that ended without a network, or before a communicator stood."""
+    causes = [cause.text for record in ended if not record.network for cause in record.causes[:1]]
+    warnings = [text for record in ended for text in record.warnings[-1:]]
+    opening = [record.asked for record in ended if record.asked and not record.name]
+    loading = [f"the last that they wrote is that NCCL opens the plugin {one}" for one in opening]
+    why = next(iter((*causes, *warnings, *loading)), "they ended before they had a communicator")
+    return warning("nccl-proof-undecided", count=len(ended), why=why)
 
 
 def _distinct(found: list[tuple[str, Difference]]) -> Iterator[tuple[str, Difference]]:

@@ -168,9 +168,20 @@ class Group:
         try:
             yield
         except RuntimeError as exc:
-            rank, host, first = self._ranks.rank, socket.gethostname(), str(exc).strip()
-            why = first.splitlines()[0]
+            rank, host, why = self._ranks.rank, socket.gethostname(), _reason(str(exc))
             raise fail("comm-carrier-nccl", name=self.name, rank=rank, host=host, exc=why) from exc
+
+
+def _reason(words: str) -> str:
+    """The line of torch's error that says most: what NCCL last complained of, behind what every error of its has.
+
+    >>> _reason("NCCL error in: NCCLUtils.cpp:93, invalid usage\\nLast error:\\nDuplicate GPU detected")
+    'Duplicate GPU detected'
+    """
+    first, *rest = words.strip().splitlines() or [""]
+    marks = [i for i, line in enumerate(rest) if line.strip() == "Last error:"]
+    last = [line.strip() for line in rest[marks[-1] + 1 :] if line.strip()] if marks else []
+    return last[0] if last else first
 
 
 def init_process_group(ranks: Comm, library: str) -> None:

@@ -148,6 +148,10 @@ def test_edges_are_read_as_each_release_writes_them(text: str, edge: tuple) -> N
         (["NET/Plugin: Could not find: libnccl-net.so", line("Failed to initialize any NET plugin", "WARN")], "not-found"),
         (["NET/Plugin: Loaded net plugin FOO (v8)", "NET/IB : No device found.", "Using network Socket"], "init-failed"),
         (["NET/IB : No device found.", "NET/Socket : Using [0]eth0:10.0.0.1<0>", "Using network Socket"], "no-ib"),
+        (["NET/IB : No device found.", "Failed to initialize NET plugin IB", "Initialized NET plugin Socket", "Using network Socket"], "no-ib"),
+        ([line("Bootstrap : no socket interface found", "WARN")], "no-socket"),
+        # aws-ofi-nccl since 1.16 writes a signature where others write a file
+        (["\n[2026-01-02 03:04:05] n:7:8 [0] int nccl_net_ofi_create_plugin(nccl_net_ofi_plugin_t**):281 NCCL WARN NET/OFI Unable to find a protocol that worked."], "no-nic"),
         (["NET/Socket : Using [0]eth0:10.0.0.1<0>", "Using network Socket"], ""),
     ],
 )  # fmt: skip

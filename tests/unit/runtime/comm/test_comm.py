@@ -53,6 +53,29 @@ def test_aggregate_one_rank_returns_equal_new_arrays(comm):
         assert not np.shares_memory(given, got)
 
 
+class OfAGpu:
+    """As CuPy's arrays are: NumPy's functions come to it, and its values only when asked for."""
+
+    dtype, shape = np.dtype(np.float32), (3,)
+
+    def __init__(self, values=None):
+        self.values = values
+
+    def __array_function__(self, function, types, args, kwargs):
+        raise AttributeError(f"no {function.__name__} of the host's memory")
+
+    def __array__(self, dtype=None, copy=None):
+        if self.values is None:
+            raise TypeError("implicit conversion is not allowed: use .get()")
+        return np.array(self.values, np.float32)
+
+
+def test_aggregate_array_of_a_gpu_goes_by_its_own_conversion_or_says_its_own_words(comm):
+    np.testing.assert_array_equal(comm.aggregate([OfAGpu([1, 2, 3])])[0], [1, 2, 3])
+    with pytest.raises(TypeError, match=r"use .get\(\)"):
+        comm.aggregate([OfAGpu()])
+
+
 def test_aggregate_strided_arrays_keeps_their_order(comm):
     array = np.arange(12.0, dtype=np.float32).reshape(3, 4).T
     np.testing.assert_array_equal(comm.aggregate([array])[0], array)

@@ -274,9 +274,16 @@ def over_efa() -> Plan:
     return gpu_plan(gpu_image("2.28.9"), ask)
 
 
-def tcp_alone() -> Plan:
+def one_node(release: str = "2.28.3", versions: range = range(2, 11), **changes: int) -> Plan:
+    plugin = network(plugin_of(versions, "1.16.3"), providers=("cxi",))
+    return gpu_plan(gpu_image(release), asked(plugin, **{"nodes": 1, **changes}))
+
+
+def tcp_alone(fabric: str = "1.7") -> Plan:
     rules = replace(RULES, providers=("tcp",))
-    ask = asked(user={"FI_PROVIDER": "tcp"}, rules=rules, fabric="ethernet", devices=())
+    libfabric, *others = network().closure
+    over = network(closure=(replace(libfabric, offers={"FABRIC": fabric}), *others))
+    ask = asked(over, user={"FI_PROVIDER": "tcp"}, rules=rules, fabric="ethernet", devices=())
     return gpu_plan(asked=ask)
 
 
@@ -299,6 +306,7 @@ def tcp_alone() -> Plan:
         (unknown_providers, "nccl-provider", ["not known", "fi_info -p cxi"]),
         (over_efa, "nccl-known-fault", ["2.28.9", "1.17.3", "#1055"]),
         (tcp_alone, "nccl-known-fault", ["FI_PROVIDER=tcp;ofi_rxm", "#8963"]),
+        (one_node, "nccl-known-fault", ["2.28.3", "SIGSEGV", "1.17"]),
     ],
 )
 def test_doubt_is_a_warning_by_name_with_a_remedy(
@@ -403,3 +411,18 @@ def test_gpu_library_that_needs_a_newer_glibc_is_refused(gpu, name, severity) ->
         {**given, "gpu": other} if name != "libOpenCL.so.1" else {**given, "gpu": ""},
     ):
         assert "nccl-injected" not in found(gpu_plan(asked=asked(**harmless)), severity)
+
+
+def test_crash_without_a_network_is_a_warning_only_where_it_can_come() -> None:
+    assert "nccl-known-fault" in found(one_node(), Severity.WARNING)
+    for plan in (
+        one_node("2.27.5"),
+        one_node("2.29.2"),
+        one_node(versions=range(2, 12)),
+        one_node(nodes=2),
+    ):
+        assert "nccl-known-fault" not in found(plan, Severity.WARNING)
+
+
+def test_provider_tcp_is_in_order_since_libfabric_2() -> None:
+    assert "nccl-known-fault" not in found(tcp_alone("1.8"), Severity.WARNING)

@@ -28,6 +28,8 @@ from fairlead.nccl.selection import (
         ("2.26.2", "a,b", ("a,b", "libnccl-net-a,b.so")),
         ("2.27.5", "a,/p/b.so", ("a", "libnccl-net-a.so", "/p/b.so")),
         ("2.27.5", "none", ()),
+        ("2.28.3", "NONE", ()),
+        ("2.28.9", "none,/p/b.so", ("none", "libnccl-net-none.so", "/p/b.so")),
     ],
 )
 def test_names_asked_by_a_release(version: str, value: str, names: tuple[str, ...]) -> None:

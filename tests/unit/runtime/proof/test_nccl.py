@@ -269,3 +269,56 @@ def test_every_difference_and_cause_has_a_message_with_a_remedy() -> None:
 
 def test_process_without_nccl_has_no_difference() -> None:
     assert file_differences(Mapped(), PLANNED) == ()
+
+
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        (["NET/OFI No eligible providers were found", "Failed to initialize NET plugin Libfabric"], "found no network device"),
+        (["Failed to initialize NET plugin Libfabric"], "Failed to initialize NET plugin Libfabric"),
+    ],
+)  # fmt: skip
+def test_process_that_crashes_with_its_plugin_fails_the_proof_at_the_end(
+    texts: list[str], why: str, tmp_path: Path, write: Write
+) -> None:
+    watch = watched(tmp_path)
+    write(0, *GOOD[:3], *texts)
+    watch.look()  # it may still take another network
+    with pytest.raises(FairleadError) as caught:
+        watch.last_look(lambda finding: None)
+    assert caught.value.code is ExitCode.PROOF_FAILED
+    [found] = caught.value.findings
+    assert found.what.startswith("no network is in use") and why in found.why
+
+
+@pytest.mark.parametrize(
+    ("texts", "why"),
+    [
+        (["NCCL_NET_PLUGIN set by environment to /x/libnccl-net.so"], "NCCL opens the plugin /x/libnccl-net.so"),
+        ([GOOD[0]], "before they had a communicator"),
+        (GOOD[:5], "before they had a communicator"),
+    ],
+)  # fmt: skip
+def test_process_that_ends_too_early_is_reported_with_what_it_wrote_last(
+    texts: list[str], why: str, tmp_path: Path, write: Write
+) -> None:
+    findings: list[Finding] = []
+    write(0, *texts)
+    watched(tmp_path).last_look(findings.append)
+    [found] = findings
+    assert "of NCCL's network on 1 processes" in found.what and why in found.why
+
+
+def test_ranks_that_share_a_gpu_are_reported_in_nccls_words(tmp_path: Path) -> None:
+    findings: list[Finding] = []
+    text = "n0:7:9 [0] NCCL INFO Using network Libfabric\n\nn0:7:9 [0] init.cc:904 NCCL WARN Duplicate GPU detected\n"
+    (tmp_path / "nccl.n0.7").write_text(text)
+    watched(tmp_path, Expected(("Libfabric",))).last_look(findings.append)
+    assert [finding.why for finding in findings] == ["Duplicate GPU detected"]
+
+
+def test_interface_that_is_not_there_ends_the_launch(tmp_path: Path) -> None:
+    text = "n0:7:9 [0] bootstrap.cc:114 NCCL WARN Bootstrap : no socket interface found\n"
+    (tmp_path / "nccl.n0.7").write_text(text)
+    [found] = refused(watched(tmp_path))
+    assert "NCCL_SOCKET_IFNAME" in found.why and found.remedy

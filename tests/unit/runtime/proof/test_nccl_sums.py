@@ -133,3 +133,11 @@ def test_libraries_of_python_packages_come_first(tmp_path: Path) -> None:
     wheel.touch()
     assert nccl_sums.libraries(path=[str(tmp_path)]) == [str(wheel), "libnccl.so.2", "librccl.so.1"]
     assert nccl_sums.libraries("/own.so", [str(tmp_path)]) == ["/own.so"]
+
+
+def test_last_error_of_nccl_is_said_in_place_of_the_name_of_its_code(
+    standin: Path, tmp_path: Path
+) -> None:
+    for done in proved(standin, tmp_path, TEST_SHARED="1"):
+        assert done.returncode == 122
+        assert "ncclCommInitRank: Duplicate GPU detected : rank 0 and rank 1" in done.stderr
