@@ -1,4 +1,7 @@
-"""What real NCCLs did on a GPU (``tests/recorded/nccl/gpu.json``) next to preflight's word and to what is read of their logs."""
+"""What real NCCLs did on a GPU (``tests/recorded/nccl/gpu.json``) next to preflight's word and to what is read of their logs.
+
+Where ``codes_from_another_run`` is set, the exit codes are those of an earlier run of the same plugin and NCCL.
+"""
 
 from __future__ import annotations
 
