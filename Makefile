@@ -69,7 +69,7 @@ bench: images bench-images ## measure every bar; exit 1 when one is missed
 dist: venv ## sdist and wheel in dist/, the wheel with the native libraries for both processors
 	@$(PY) -m build
 
-EXTRAS := build native report setup data ranks bridge tune serve docs dev
+EXTRAS := build native report setup data ranks bridge tune serve objects docs dev
 lock: ## pin the development environment: requirements-dev.lock
 	@python3 -m venv build/lock && build/lock/bin/pip install -q uv
 	@build/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url \

@@ -13,6 +13,7 @@ from typing import Any
 
 from tools.json_schemas import shape_of
 
+from fairlead.base.data_list import ListedFile
 from fairlead.base.errors import Finding
 from fairlead.base.json_schema import DRAFT, schema_text
 from fairlead.base.paths import atomic_write, checkout
@@ -28,6 +29,9 @@ from fairlead.image.signature import Statement
 from fairlead.image.stored import Stored
 from fairlead.launchers.model import Launcher
 from fairlead.ml.train.result import TrainResult
+from fairlead.objects.cache import Kept
+from fairlead.objects.dataset import Described
+from fairlead.objects.sync import Plan as SyncPlan
 from fairlead.perf.bench import CollectivesBench
 from fairlead.perf.draw.compose import Report
 from fairlead.perf.draw.run_page import Verdict
@@ -134,6 +138,7 @@ _LOCK = {
 _LINE = {"command_line": str, "dry_run?": bool}
 _KEY = {"key": str | None, "public": str, "private?": str, "dry_run": bool}
 _REMOVED = {"images": [Stored], "unpacked": [str], "bytes": int, "dry_run": bool}
+_SET = {name: hint for name, hint in _of(Described).items() if name != "shards"}
 _SESSION = {
     "name": str, "image": str, "fairlead": str, "pid": int, "host": str, "started": float, "tls": bool, "ranks": int,
     "folder": str, "cores?": int,
@@ -152,6 +157,15 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
     "run": {**_PREPARED, **_LINE, **_LAUNCHED},
     "shell": {**_PREPARED, **_LINE},
     "script": {"scheduler": str, "script": str, "file": str, "submit": str},
+    "data-list": {"sets": [_SET]},
+    "data-describe": {**_SET, "shards": [ListedFile]},
+    "data-pack": {"out": str, "format": str, "files?": int, "shards?": int},
+    "data-verify": {**_SET, "wrong": [str], "holds": bool},
+    "data-sync": {**_of(SyncPlan), "bytes": int, "dry_run": bool},
+    "data-share": {
+        "place": str, "links?": Mapping[str, str], "output?": str | None, "with?": [str], "revoked?": bool,
+    },
+    "data-cache": {"folder": str, "files": [Kept], "partial_bytes": int, "removed": [Kept]},
     "images": {"images": [Stored], "bytes": int},
     "images-remove": _REMOVED,
     "images-prune": _REMOVED,

@@ -182,6 +182,7 @@ def test_calls_without_a_plain_id_are_few_and_known() -> None:
         "runtime/fairlead/bridge/errors.py",
         "runtime/fairlead/doctor/diagnosis.py",
         "runtime/fairlead/native/__init__.py",
+        "runtime/fairlead/objects/failures.py",
         "runtime/fairlead/proof/nccl.py",
         "runtime/fairlead/proof/probe_job.py",
         "runtime/fairlead/proof/wire.py",

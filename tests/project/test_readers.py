@@ -36,6 +36,7 @@ from tests.support.validated import demo, kept
 from tests.unit.runtime.detect.test_capture import taken
 
 from fairlead.base import bounded_json, nccl_log, nccl_verdict
+from fairlead.base import data_list as listing
 from fairlead.base.serde import to_json
 from fairlead.cli.inspect import _text as inspected_text
 from fairlead.detect import capture
@@ -49,7 +50,6 @@ from fairlead.image.packages import frameworks, installed
 from fairlead.image.sbom import component, document
 from fairlead.image.scan import scan_tree
 from fairlead.image.tree_digest import tree_sha256
-from fairlead.ml.data import listing
 from fairlead.ml.data.example import encode
 from fairlead.ml.data.manifest import read_manifest
 from fairlead.ml.data.shards import Rows

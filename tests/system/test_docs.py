@@ -75,7 +75,7 @@ def base_image() -> None:
 
 
 # Pages whose commands write files where one stands: they get a folder of their own.
-WRITING = ("recipes.md", "collectives.md", "data.md", "run-records.md")
+WRITING = ("recipes.md", "collectives.md", "data.md", "object-store.md", "run-records.md")
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
+from tests.support.object_stores import swift
 from tests.system import hosts
 from tests.system.registries import registry
 
@@ -29,6 +31,15 @@ def _run(command: str) -> str:
 @pytest.fixture(scope="module")
 def base_image() -> None:
     _run("fairlead build mpi-base")
+
+
+def test_data_set_in_a_bucket_is_published_used_and_brought_back(base_image: None) -> None:
+    (command,) = _commands("object_store.sh")
+    with swift() as store:
+        store.make_bucket("lab")
+        settings = shlex.join(f"{name}={value}" for name, value in store.variables().items())
+        said = _run(f"export {settings}; {command}")
+    assert "the sum of the numbers in s3://lab/numbers is 28" in said
 
 
 def test_hello_on_host_mpi_then_on_the_images_agrees(base_image: None) -> None:

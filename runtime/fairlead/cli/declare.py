@@ -14,10 +14,28 @@ from typing import Any, get_args, get_type_hints
 
 import click
 
+from fairlead.base.sizes import bytes_of
 from fairlead.cli.names import completer
 
 Function = Callable[..., Any]
 SECONDS = click.FloatRange(1)
+
+
+class _Size(click.ParamType):  # type: ignore[type-arg]
+    """An amount of bytes, as ``20GB``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return bytes_of(value)
+        except ValueError as exc:
+            self.fail(str(exc), param, ctx)
+
+
+SIZE = _Size()
 PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 FILE_HERE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -63,7 +81,7 @@ def _option(
         derived["show_default"] = True
     elif kind is str and not {"type", "required"} & settings.keys():
         derived["default"] = ""
-    if kind in (int, int | None):
+    if kind in (int, int | None) and "type" not in settings:
         derived["type"] = click.IntRange(1)
     elif Path in (kind, *get_args(kind)):
         derived["type"] = PATH

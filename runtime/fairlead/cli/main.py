@@ -53,6 +53,7 @@ SECTIONS = {
         "script": "Write a job script for Slurm, PBS, LSF, Flux or Cobalt.",
         "train": "Train a bundled model data-parallel, and write a report.",
         "tune": "Search for the best parameters of a training.",
+        "data": "Manage data sets in folders and object stores.",
         "bridge": "Send tables of Spark, Dask and pandas to MPI ranks.",
         "serve": "Let clients start declared runs by REST, and watch them.",
         "bench": "Benchmark messages with plain MPI and fairlead.comm.",
@@ -74,7 +75,19 @@ exit code of the first rank that failed.
 
 # Extras in the order in which they are proposed where several install a package, and packages that are imported by
 # another name than they are installed by.
-_EXTRAS = ("sign", "build", "report", "data", "bridge", "tune", "serve", "setup", "ranks", "models")
+_EXTRAS = (
+    "sign",
+    "build",
+    "report",
+    "data",
+    "bridge",
+    "tune",
+    "serve",
+    "objects",
+    "setup",
+    "ranks",
+    "models",
+)
 _PACKAGES = {"PIL": "pillow", "elftools": "pyelftools", "yaml": "pyyaml"}
 
 

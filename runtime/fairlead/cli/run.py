@@ -19,7 +19,7 @@ from fairlead.cli.declare import FOLDER, JSON, SECONDS, declared, option
 from fairlead.cli.record import LEFT_OUT, Recorded, Recording
 from fairlead.cli.run_report import RunReport
 from fairlead.cli.screen import answer, hand_over, print_findings, print_json, progress, say
-from fairlead.cli.staging import Staging, stage_json, staged_here, step_words
+from fairlead.cli.staging import Staging, mounts_here, stage_json, staged_here, step_words
 from fairlead.cli.within import Ready, left_out, plan_launch, ready_line
 from fairlead.launch import allocate, ranks_output, unpack
 from fairlead.launch import launch as launching
@@ -35,6 +35,7 @@ from fairlead.session.recorder import Launching
 from fairlead.session.restarts import Attempts, Restarts, launch_again
 from fairlead.swap.model import Bind
 from fairlead.transfer.job import Stage, Wish, shell
+from fairlead.transfer.mount import Mounts, mounted
 
 EPILOG = """\b
 Examples:
@@ -91,6 +92,7 @@ class _Run(Ready):
 
     Attributes:
         wish: what is staged; None when nothing is.
+        mounts: what is mounted; None when nothing is.
         recording: this launch in the timeline; None without --timeline.
         variables: of ``--env``.
         report: what becomes a report; None without -o.
@@ -103,6 +105,7 @@ class _Run(Ready):
     planning: options.Planning
     command: tuple[str, ...]
     wish: Wish | None
+    mounts: Mounts | None
     recording: Launching | None
     variables: dict[str, str]
     report: RunReport | None
@@ -114,7 +117,8 @@ class _Run(Ready):
     def binds(self) -> tuple[Bind, ...]:
         """What the container sees besides the binds of the plan."""
         staged = (self.wish.bind,) if self.wish else ()
-        return (*staged, *(self.recording.binds if self.recording else ()))
+        mounts = self.mounts.binds if self.mounts else ()
+        return (*staged, *mounts, *(self.recording.binds if self.recording else ()))
 
     def show_start(self, line: CommandLine, folder: Path) -> None:
         """Leave the screen to the ranks; mark the moment in the timeline, and where their records are for the report."""
@@ -207,6 +211,7 @@ def run(
         command=command,
         **vars(ready),
         wish=data.wish(prepared.plan.site),
+        mounts=mounts_here(data, prepared.plan, planning, ready.shape.ranks),
         recording=recorder.launch("run") if recorder else None,
         variables=variables,
         report=report,
@@ -268,7 +273,8 @@ def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
     """Stage in, launch and prove, stage out. The stage is None when nothing is staged."""
     flags, recording, ranks = planned.flags, planned.recording, planned.shape.ranks
     plan, bars = planned.prepared.plan, Silent() if flags.quiet else progress(flags.as_json)
-    with staged_here(planned.wish, plan, planned.planning, ranks, bars) as stage:
+    staging = staged_here(planned.wish, plan, planned.planning, ranks, bars)
+    with mounted(planned.mounts), staging as stage:
         how = LaunchOptions(
             on_proof=planned.show_proof,
             on_world=planned.show_world,
@@ -355,6 +361,8 @@ def _exit_code(result: LaunchResult, stage_findings: list[Finding]) -> int:
 def _dry_run(planned: _Run, asked: Asked) -> int:
     """Print the line that launches the command."""
     flags, plan, ranks = planned.flags, planned.prepared.plan, planned.shape.ranks
+    if planned.mounts:
+        raise click.UsageError("--dry-run: what --mount shows is there only while fairlead runs")
     launcher = planned.planning.launcher
     step, job = step_words(plan, planned.planning, ranks), None
     if planned.wish and not planned.allocation:  # staging and launch share a job, as several steps

@@ -15,21 +15,47 @@ import click
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Progress
-from fairlead.cli.declare import option
+from fairlead.cli.declare import SIZE, option
 from fairlead.cli.options import Planning
 from fairlead.cli.screen import print_findings
 from fairlead.launch.run_folder import new_run_folder
 from fairlead.launchers import registry as launchers
+from fairlead.objects.url import is_url, parse, split_name
 from fairlead.schedulers.registry import find_allocation
 from fairlead.site.model import Site
 from fairlead.swap.model import Plan
-from fairlead.transfer import datawarp
+from fairlead.transfer import datawarp, mount, remote
 from fairlead.transfer.job import Stage, Wish, staged, through_launcher
 from fairlead.transfer.model import MOUNT, InItem, Links, OutItem
+from fairlead.transfer.mount import MountItem, Mounts
 from fairlead.transfer.place import choose, job_here
+from fairlead.transfer.remote import Remote
+
+STAGE_TO = option(
+    "--stage-to memory|node-local|burst-buffer|PATH",
+    "Where to stage.  [default: the site's node-local disk, else its memory]",
+)
+STAGE_CACHE = option(
+    "--stage-cache SIZE",
+    "Keep what URLs bring on the node's storage for later runs, up to SIZE, e.g. 200GB.",
+    type=SIZE,
+    default=0,
+    show_default=False,
+)
+STAGE_BANDWIDTH = option(
+    "--stage-bandwidth RATE",
+    "Limit for all nodes together to and from object stores, e.g. 2GB/s.",
+    type=SIZE,
+    default=0,
+    show_default=False,
+)
 
 
 def _in_item(text: str) -> InItem:
+    if is_url(text):
+        url, name = split_name(text)
+        place = parse(url)
+        return InItem(str(place), _name(name or place.name, f"--stage-in {text}"))
     # A path that is there is meant as it stands, colons and all.
     source, name = text, ""
     if not os.path.lexists(text) and ":" in text:
@@ -42,6 +68,8 @@ def _in_item(text: str) -> InItem:
 def _out_item(text: str) -> OutItem:
     name, _, target = text.partition(":")
     name = _name(name, f"--stage-out {text}")
+    if is_url(target):
+        return OutItem(name, str(parse(f"{target}{name}" if target.endswith("/") else target)))
     if target.endswith("/"):  # into that folder
         target += posixpath.basename(name)
     path = Path(target or name).expanduser().absolute()
@@ -80,24 +108,36 @@ def _items(read: Callable[[str], InItem | OutItem]) -> Callable[..., Any]:
     return callback
 
 
+def _mounts(
+    context: click.Context, option: click.Parameter, texts: Sequence[str]
+) -> tuple[MountItem, ...]:
+    return tuple(map(_mount, texts))
+
+
+def _mount(text: str) -> MountItem:
+    source, target = split_name(text) if is_url(text) else text.rpartition(":")[::2]
+    if not source or not target.startswith("/") or posixpath.normpath(target) == "/":
+        raise click.UsageError(f"--mount {text}: write SRC:DST, with a DST that begins with /")
+    if is_url(source):
+        return MountItem(str(parse(source)), posixpath.normpath(target))
+    return MountItem(str(Path(source).expanduser().absolute()), posixpath.normpath(target))
+
+
 @dataclass(frozen=True)
 class Staging:
     """What the options say, as given."""
 
     ins: tuple[InItem, ...] = option(
         "--stage-in SRC[:NAME]",
-        "Copy a file or folder to each node, as $FAIRLEAD_STAGE/NAME. Repeatable.",
+        "Copy a file, folder or URL (s3://…) to each node, as $FAIRLEAD_STAGE/NAME. Repeatable.",
         callback=_items(_in_item),
     )
     outs: tuple[OutItem, ...] = option(
         "--stage-out NAME[:DST]",
-        "Copy $FAIRLEAD_STAGE/NAME back after the command; DST must not exist. Repeatable.",
+        "Copy $FAIRLEAD_STAGE/NAME back after the command; DST, a path or URL, must not exist. Repeatable.",
         callback=_items(_out_item),
     )
-    to: str = option(
-        "--stage-to memory|node-local|burst-buffer|PATH",
-        "Where to stage.  [default: the site's node-local disk, else its memory]",
-    )
+    to: str = STAGE_TO
     links: str = option(
         "--stage-links",
         "What to do with links that lead out of what is staged in: refuse, or copy their targets.",
@@ -105,16 +145,26 @@ class Staging:
         default="refuse",
     )
     keep: bool = option("--stage-keep", "Keep staged-in files for the next run of this job.")
+    mounts: tuple[MountItem, ...] = option(
+        "--mount SRC:DST",
+        "Show a bucket (s3://…) or a squashfs image as the read-only folder DST, on one node. Repeatable.",
+        callback=_mounts,
+    )
+    cache: int = STAGE_CACHE
+    bandwidth: int = STAGE_BANDWIDTH
 
     def words(self) -> list[str]:
         """The options again, for a line that is run elsewhere."""
         words = []
         for item in self.ins:
-            own = Path(item.source).name == item.name
+            own = Path(item.source).name == item.name and not is_url(item.source)
             words.append(f"--stage-in={item.source}" + ("" if own else f":{item.name}"))
         words += [f"--stage-out={item.name}:{item.target}" for item in self.outs]
         words += [f"--stage-to={self.to}"] if self.to else []
         words += ["--stage-links=follow"] if self.links == "follow" else []
+        words += [f"--mount={item.source}:{item.target}" for item in self.mounts]
+        words += [f"--stage-cache={self.cache}"] if self.cache else []
+        words += [f"--stage-bandwidth={self.bandwidth}"] if self.bandwidth else []
         return words + ["--stage-keep"] * self.keep
 
     def check(self) -> None:
@@ -123,10 +173,16 @@ class Staging:
         Raises:
             FairleadError: exit code 2; they do not, or have none.
         """
+        mount.check(self.mounts)
         for item in self.ins:
-            if not Path(item.source).exists():
+            if is_url(item.source):
+                remote.listing_of(item.source)
+            elif not Path(item.source).exists():
                 raise fail("stage-source-missing", source=item.source)
         for result in self.outs:
+            if is_url(result.target):
+                remote.check_target(result.target)
+                continue
             target = Path(result.target)
             if os.path.lexists(target):
                 raise fail("stage-target-exists", target=target, one_name=result.name)
@@ -143,6 +199,8 @@ class Staging:
             FairleadError: exit code 2; there is no such storage, or something is in the way.
         """
         if not self.ins and not self.outs:
+            if self.mounts:
+                return None
             if self.to or self.keep or self.links == "follow":
                 raise click.UsageError("nothing is staged: --stage-in or --stage-out is missing")
             return None
@@ -153,7 +211,33 @@ class Staging:
             )
         self.check()
         place = choose(self.to, site.storage, site.name, environ)
-        return Wish(self.ins, self.outs, place, Links(self.links), self.keep, job)
+        urls = [item.source for item in self.ins if is_url(item.source)]
+        pins = {url: remote.listing_of(url) for url in urls}
+        how = Remote(pins, self.bandwidth, self.cache)
+        return Wish(self.ins, self.outs, place, Links(self.links), self.keep, job, how)
+
+
+def mounts_here(
+    data: Staging,
+    plan: Plan,
+    planning: Planning,
+    ranks: int,
+    environ: Mapping[str, str] = os.environ,
+) -> Mounts | None:
+    """What a run on this node mounts; None for nothing.
+
+    Raises:
+        FairleadError: exit code 2; ranks may come to other nodes, where this process cannot mount.
+    """
+    if not data.mounts:
+        return None
+    allocation = find_allocation(environ)
+    only = allocation is not None and allocation.hosts == (os.uname().nodename,)
+    if step_words(plan, planning, ranks, environ) and not only:
+        raise fail("mount-nodes", source=data.mounts[0].source, target=data.mounts[0].target)
+    place = choose(data.to, plan.site.storage, plan.site.name, environ)
+    mount.clear_stale(place.path)
+    return Mounts(data.mounts, place.path)
 
 
 def staged_here(
@@ -163,8 +247,10 @@ def staged_here(
     if wish is None:
         return contextlib.nullcontext()
     words = step_words(plan, planning, ranks)
+    nodes = len(plan.request.shape.hosts) or plan.request.shape.nodes or 1
+    how = replace(wish.remote, rate=wish.remote.rate / nodes)
     return staged(
-        wish,
+        replace(wish, remote=how),
         each_node=through_launcher(words, plan.unset) if words else None,
         shared=new_run_folder(cache_dir()) if words else None,
         progress=progress,

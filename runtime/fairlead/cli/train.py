@@ -18,7 +18,6 @@ from fairlead.cli import names, node_trial, options, repeat, show
 from fairlead.cli.declare import (
     FILE_HERE,
     FOLDER,
-    FOLDER_HERE,
     JSON,
     SECONDS,
     argument,
@@ -27,9 +26,11 @@ from fairlead.cli.declare import (
 )
 from fairlead.cli.record import LEFT_OUT, Recorded, Recording
 from fairlead.cli.screen import print_findings, print_json, say, table
+from fairlead.cli.staged_data import FOLDER_OR_URL, DataStorage, paths, staged_data
 from fairlead.cli.within import Ready, plan_launch
 from fairlead.image.open import open_image
 from fairlead.launch import ranks_output, unpack
+from fairlead.objects.url import Url
 from fairlead.proof.verdict import Proof
 from fairlead.record.gather import Asked as AskedOfRecord
 from fairlead.session import script_image
@@ -96,10 +97,10 @@ class TrainFlags(Recorded):
         before, parts, part: of :class:`fairlead.ml.train.model.TrainOptions`.
     """
 
-    data: Path | None = option(
-        "--data",
-        "Folder of your own files.  [default: samples generated once and kept]",
-        type=FOLDER_HERE,
+    data: Path | Url | None = option(
+        "--data DIRECTORY|URL",
+        "Your own files; of a URL (s3://…), staged to the nodes.  [default: samples generated once and kept]",
+        type=FOLDER_OR_URL,
     )
     train_samples: int | None = options.TRAIN_SAMPLES
     published: bool = option(
@@ -172,6 +173,7 @@ def train(
     *,
     planning: options.Planning,
     recovery: options.Recovery,
+    storage: DataStorage,
     flags: TrainFlags,
 ) -> int:
     """Train MODEL data-parallel in an image, and write report.html and report.json.
@@ -216,7 +218,10 @@ def train(
     prepared, ranks = ready.prepared, ready.shape.ranks
     check_image(prepared, image, flags.backend, generates=flags.data is None)
     require_tools()
-    settings = _settings(flags, task.name, ranks, output, restarts.times)
+    urls = {"data": flags.data} if isinstance(flags.data, Url) else {}
+    wish = storage.wish(urls, prepared.plan.site)
+    here = paths(wish).get("data", flags.data)
+    settings = _settings(replace(flags, data=here), task.name, ranks, output, restarts.times)
     if flags.dry_run:
         _refuse(prepared)
         return show.dry_run("train", prepared, _steps(settings), flags.as_json)
@@ -224,7 +229,8 @@ def train(
     if flags.record:
         record = Recording(flags, ready, _asked_of(wanted, flags, image, variables))
     with record.of_failures(words) if record else nullcontext():
-        result, proof = _trained(ready, settings, flags, recovery, record)
+        with staged_data(wish, ready, planning):
+            result, proof = _trained(ready, settings, flags, recovery, record)
         title = f"{task.title} in {image} on {ranks} rank{'s' if ranks > 1 else ''}"
         page, document = _reported(ready, proof, result, title, _repeat(context, image), output)
     _show(result, proof, page, document, flags)
@@ -312,7 +318,7 @@ def _asked_of(
     wanted: Wanted, flags: TrainFlags, image: str, variables: Mapping[str, str]
 ) -> AskedOfRecord:
     """What the record says of the command line. A training reads its data, or the trial that it repeats."""
-    read = [str(path) for path in (flags.data, wanted.kept) if path]
+    read = [str(path) for path in (flags.data, wanted.kept) if isinstance(path, Path)]
     words = tuple(filter(None, [wanted.model, *wanted.arguments])) if not wanted.kept else ()
     given = tuple(options.given(click.get_current_context(), {*LEFT_OUT, "model", "image"}))
     inputs = tuple(dict.fromkeys([*read, *flags.inputs]))
@@ -375,7 +381,7 @@ def _settings(
         run_dir=output / "run",
         model=model,
         ranks=ranks,
-        data_dir=flags.data.absolute() if flags.data else None,
+        data_dir=flags.data.absolute() if isinstance(flags.data, Path) else None,
         # The images with torch have no HDF5.
         data_format="tfrecord" if flags.backend == "torch" else "hdf5",
         checkpoints=output / "checkpoints" if checkpoints else None,

@@ -30,9 +30,11 @@ from fairlead.base.suggest import suggest
 from fairlead.cli import options, show
 from fairlead.cli.declare import FILE_HERE, FOLDER, JSON, declared, option
 from fairlead.cli.screen import print_findings, print_json, table
+from fairlead.cli.staged_data import DataStorage, paths, staged_data
 from fairlead.cli.within import Ready, plan_launch
 from fairlead.launch import unpack
 from fairlead.ml import registry
+from fairlead.objects.url import Url, is_url, parse
 from fairlead.proof import nccl
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Prepared
@@ -130,8 +132,9 @@ class Wanted:
         default=True,
     )
     folders: tuple[str, ...] = option(
-        "--data [MODEL=]DIRECTORY",
-        "Train on your own files instead of generated ones. Repeatable, once per model.",
+        "--data [MODEL=]DIRECTORY|URL",
+        "Train on your own files instead of generated ones; those of a URL (s3://…) are staged to the nodes."
+        " Repeatable, once per model.",
     )
     skip_damaged: bool = options.SKIP_DAMAGED
     external_data: bool = options.EXTERNAL_DATA
@@ -155,10 +158,15 @@ class Wanted:
             quick=self.quick,
             cores=len(os.sched_getaffinity(0)),
             strong=not self.weak,
-            data=_data(self.folders, models),
+            data={m: d for m, d in _data(self.folders, models).items() if isinstance(d, Path)},
             skip_damaged=self.skip_damaged,
             external_data=self.external_data,
         )
+
+    def urls(self, models: Sequence[str]) -> dict[str, Url]:
+        """``--data`` that is in object stores, by model."""
+        data = _data(self.folders, models)
+        return {model: place for model, place in data.items() if isinstance(place, Url)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,6 +208,7 @@ def validate(
     image: str = options.image_option(),
     *,
     planning: options.Planning,
+    storage: DataStorage,
     flags: ValidateFlags,
 ) -> int:
     """Measure this machine, judge every result, and explain what is slow.
@@ -228,6 +237,8 @@ def validate(
     )
     if prepared.refused:
         raise refuse(prepared)
+    wish = storage.wish(wanted.urls(scope.models), prepared.plan.site)
+    scope = replace(scope, data={**scope.data, **paths(wish)})
     if flags.native:
         _check_native(flags.native, prepared)
     if flags.dry_run:
@@ -243,7 +254,8 @@ def validate(
     proofs: list[Proof] = []
     ways = _ways(ready, flags, output / "ranks.log", proofs)
     context = Context(scope, ways, prepared.plan.launcher.kind, bars)
-    steps.measure(context)
+    with staged_data(wish, ready, planning):
+        steps.measure(context)
     around = Circumstances(
         prepared.plan,
         proofs,
@@ -295,9 +307,9 @@ def _exit_code(result: Validation, written: _Written, observed: Observations) ->
     return ExitCode.FAILED if written.refused and code is ExitCode.DONE else code
 
 
-def _data(folders: Sequence[str], models: Sequence[str]) -> dict[str, Path]:
+def _data(folders: Sequence[str], models: Sequence[str]) -> dict[str, Path | Url]:
     """``--data`` by model."""
-    data: dict[str, Path] = {}
+    data: dict[str, Path | Url] = {}
     for text in folders:
         model, equals, name = text.partition("=")
         if not equals or registry.REGISTRY.find(model) is None:
@@ -312,9 +324,12 @@ def _data(folders: Sequence[str], models: Sequence[str]) -> dict[str, Path]:
             raise click.UsageError(
                 f"--data {text}: {model} is {why}; --models lists the measured ones"
             )
-        data[model] = Path(name).expanduser().absolute()
-        if not data[model].is_dir():
-            raise click.UsageError(f"--data {text}: there is no folder {data[model]}")
+        if is_url(name):
+            data[model] = parse(name)
+            continue
+        data[model] = folder = Path(name).expanduser().absolute()
+        if not folder.is_dir():
+            raise click.UsageError(f"--data {text}: there is no folder {folder}")
     return data
 
 

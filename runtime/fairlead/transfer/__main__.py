@@ -16,11 +16,14 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from fairlead.base import bounded_json
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.progress import human_bytes
-from fairlead.base.serde import to_json
+from fairlead.base.serde import from_json, to_json
+from fairlead.objects.model import Listing
 from fairlead.transfer import node
 from fairlead.transfer.model import InItem, Links, NodeReport, OutItem
+from fairlead.transfer.remote import Remote
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,11 +51,20 @@ def _done(args: argparse.Namespace) -> NodeReport:
     if args.what == "in":
         links = Links.FOLLOW if args.follow else Links.REFUSE
         # The command runs when this process has ended: it holds no lock.
-        options = node.InOptions(links, args.job, args.keep, args.step, hold=False)
+        how = _remote(args)
+        options = node.InOptions(links, args.job, args.keep, args.step, hold=False, remote=how)
         items = [InItem(source, name) for source, name in args.item]
         return node.stage_in(args.folder, items, options).report
     results = [OutItem(name, target) for name, target in args.item if args.what == "out"]
-    return node.stage_out(args.folder, results, each=args.each, step=args.step)
+    return node.stage_out(args.folder, results, each=args.each, step=args.step, how=_remote(args))
+
+
+def _remote(args: argparse.Namespace) -> Remote:
+    pins = {}
+    if args.pins:
+        with open(args.pins, encoding="ascii") as stream:
+            pins = from_json(dict[str, Listing], bounded_json.loads(stream.read()))
+    return Remote(pins, args.rate, args.cache)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,6 +79,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--follow", action="store_true", help="copy what links lead to")
     parser.add_argument("--job", default="", help="use what an earlier run of this job has left")
     parser.add_argument("--keep", action="store_true", help="leave it to the next run of that job")
+    parser.add_argument("--pins", default="", help="file with the versions of objects to copy")
+    parser.add_argument(
+        "--rate", type=float, default=0, help="bytes per second, to and from stores"
+    )
+    parser.add_argument("--cache", type=int, default=0, help="bytes of objects that may stay here")
     parser.add_argument("--report", default="", help="folder for a report, instead of words")
     return parser
 

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
+from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Silent, human_bytes
-from fairlead.base.serde import from_json
+from fairlead.base.serde import from_json, to_json
 from fairlead.launch import processes
 from fairlead.launch.launch import CommandLine
 from fairlead.swap.model import Bind, Line
@@ -34,6 +35,7 @@ from fairlead.transfer.model import (
     OutItem,
 )
 from fairlead.transfer.place import Place
+from fairlead.transfer.remote import PLAIN, Remote
 
 # Runs words at least once on every node of the job, waits, and gives their exit code.
 EachNode = Callable[[Sequence[str]], int]
@@ -47,6 +49,7 @@ class Wish:
         links: what becomes of links that lead out of what is staged in.
         keep: what was staged in is left to the next run of the same job.
         job: the scheduler's job, as :func:`fairlead.transfer.place.job_here` returns it.
+        remote: how what is in object stores travels.
         token: makes this run's folder different from all others.
     """
 
@@ -56,6 +59,7 @@ class Wish:
     links: Links = Links.REFUSE
     keep: bool = False
     job: str = ""
+    remote: Remote = PLAIN
     token: str = field(default_factory=lambda: os.urandom(6).hex())
 
     @property
@@ -138,9 +142,12 @@ def _in(
         with _shown(shown, title) as (moving, say):
             if each_node:
                 begun = True  # on some node, maybe
-                done = _step(each_node, in_words(wish, step=True), shared)
+                words = [*in_words(wish, step=True), *_pins(wish, shared)]
+                done = _step(each_node, words, shared)
             else:
-                options = node.InOptions(wish.links, wish.job, wish.keep, outs=wish.outs)
+                options = node.InOptions(
+                    wish.links, wish.job, wish.keep, outs=wish.outs, remote=wish.remote
+                )
                 here = node.stage_in(wish.folder, wish.ins, options, moving)
                 begun, lock, done = True, here.lock, [here.report]
             stage.moved_in += [item for report in done for item in report.items]
@@ -174,7 +181,9 @@ def _out(
                 words = out_words(wish, step=True, each=stage.nodes > 1)
                 reports = _step(each_node, words, shared)
             else:
-                reports = [node.stage_out(wish.folder, wish.outs, on_progress=moving)]
+                reports = [
+                    node.stage_out(wish.folder, wish.outs, how=wish.remote, on_progress=moving)
+                ]
             _noted(stage, reports)
             if wish.outs:
                 say(stage.moved_out)
@@ -251,12 +260,24 @@ def _step(each_node: EachNode, words: Sequence[str], shared: Path | None) -> lis
     return reports
 
 
+def _pins(wish: Wish, shared: Path | None) -> list[str]:
+    """Words that name a file with the versions of objects, which all nodes read."""
+    if not wish.remote.pins:
+        return []
+    assert shared is not None
+    file = shared / f"pins-{wish.token}.json"
+    with atomic_write(file, "w", permissions=0o600) as stream:
+        json.dump(to_json(wish.remote.pins), stream)
+    return ["--pins", str(file)]
+
+
 def in_words(wish: Wish, *, step: bool = False) -> list[str]:
     """The words that stage in on the node they run on."""
     words = _words("in", wish, step)
     words += ["--follow"] if wish.links is Links.FOLLOW else []
     words += ["--job", wish.job] if wish.job else []
     words += ["--keep"] if wish.keep else []
+    words += ["--cache", str(wish.remote.cache)] if wish.remote.cache else []
     for item in wish.ins:
         words += ["--item", item.source, item.name]
     return words
@@ -273,7 +294,8 @@ def out_words(wish: Wish, *, step: bool = False, each: bool = False) -> list[str
 
 def _words(verb: str, wish: Wish, step: bool) -> list[str]:
     step_words = ["--step"] if step else []
-    return [sys.executable, "-m", "fairlead.transfer", verb, wish.folder, *step_words]
+    rate = ["--rate", f"{wish.remote.rate:.0f}"] if wish.remote.rate else []
+    return [sys.executable, "-m", "fairlead.transfer", verb, wish.folder, *step_words, *rate]
 
 
 def shell(wish: Wish, line: str, launcher: Sequence[str] = ()) -> str:

@@ -9,18 +9,22 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import os
 import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail, warning
-from fairlead.transfer import copying, folder, free_space, tree
+from fairlead.objects.model import Listing
+from fairlead.objects.url import is_url
+from fairlead.transfer import copying, folder, free_space, remote, tree
 from fairlead.transfer.copying import Copied, OnProgress, silent
 from fairlead.transfer.folder import Owner, Staged
 from fairlead.transfer.model import MOUNT, InItem, Kind, Links, Moved, NodeReport, OutItem, Tree
+from fairlead.transfer.remote import PLAIN, Remote
 
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
@@ -44,6 +48,7 @@ class InOptions:
         step: other processes do the same; one of them works.
         hold: the calling process lives as long as the run: the folder is stale when it ends.
         outs: what is to be copied back.
+        remote: how what is in object stores travels.
     """
 
     links: Links = Links.REFUSE
@@ -52,6 +57,7 @@ class InOptions:
     step: bool = False
     hold: bool = True
     outs: tuple[OutItem, ...] = ()
+    remote: Remote = PLAIN
 
 
 def stage_in(
@@ -70,6 +76,7 @@ def stage_in(
     root, me = os.path.dirname(where), os.uname().nodename
     folder.check_usable(root)
     found = [_left_by_killed(*left) for left in folder.clear_stale(root)]
+    notes: list[Finding] = []
     outs = {item.name: item.target for item in options.outs}
     try:
         lock = folder.make(where, Owner(me, options.job, options.hold, options.keep, outs=outs))
@@ -80,7 +87,7 @@ def stage_in(
     except OSError as exc:
         raise _as_error(exc, root) from None
     try:
-        moved = _filled(where, root, items, options, on_progress)
+        moved = _filled(where, items, options, notes, on_progress)
     except BaseException as exc:
         with contextlib.suppress(OSError):
             copying.remove(where)
@@ -89,7 +96,7 @@ def stage_in(
         if isinstance(exc, OSError):
             raise _as_error(exc, root) from None
         raise
-    return Begun(NodeReport(me, acted=True, items=moved, findings=tuple(found)), lock)
+    return Begun(NodeReport(me, acted=True, items=moved, findings=(*found, *notes)), lock)
 
 
 def _left_by_killed(where: str, results: Mapping[str, str]) -> Finding:
@@ -101,15 +108,30 @@ def _left_by_killed(where: str, results: Mapping[str, str]) -> Finding:
 
 
 def _filled(
-    where: str, root: str, items: Sequence[InItem], options: InOptions, on_progress: OnProgress
+    where: str,
+    items: Sequence[InItem],
+    options: InOptions,
+    notes: list[Finding],
+    on_progress: OnProgress,
 ) -> tuple[Moved, ...]:
-    trees = {item.name: tree.scan(item.source, options.links) for item in items}
+    root, how = os.path.dirname(where), options.remote
+    listings = {
+        item.name: how.pins.get(item.source) or remote.listing_of(item.source)
+        for item in items
+        if is_url(item.source)
+    }
+    trees = {
+        item.name: remote.tree_of(listings[item.name])
+        if item.name in listings
+        else tree.scan(item.source, options.links)
+        for item in items
+    }
     moved: dict[str, Moved] = {}
     whole: dict[str, Staged] = {}
     with folder.of_job(root, options.job) as earlier:
         for item in items:
             source, target = trees[item.name], f"{where}/data/{item.name}"
-            for other in earlier:
+            for other in earlier if item.name not in listings else ():
                 begun = time.monotonic()
                 if staged := _taken_over(other, source, target, on_progress):
                     copied = Copied(staged.digest, {}, 0.0, time.monotonic() - begun)
@@ -122,6 +144,10 @@ def _filled(
     for item in todo:
         source, target = trees[item.name], f"{where}/data/{item.name}"
         partial = f"{where}/new/copy"
+        if item.name in listings:
+            listing = listings[item.name]
+            moved[item.name] = _brought(item, listing, where, options, notes, on_progress)
+            continue
         copied = copying.copy(source, partial, on_progress)
         copying.unchanged(source, options.links)
         os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
@@ -130,6 +156,30 @@ def _filled(
         moved[item.name] = _moved(item.name, source.top, target, source, copied)
     folder.write_manifest(where, whole)
     return tuple(moved[item.name] for item in items)
+
+
+def _brought(
+    item: InItem,
+    listing: Listing,
+    where: str,
+    options: InOptions,
+    notes: list[Finding],
+    on_progress: OnProgress,
+) -> Moved:
+    """Brings one item from its store; adds warnings."""
+    partial, target = f"{where}/new/copy", f"{where}/data/{item.name}"
+    root = os.path.dirname(where)
+    copied, count, said = remote.bring(
+        listing, partial, root, options.remote, options.keep, on_progress
+    )
+    notes += said
+    os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
+    _rename(partial, target)
+    files = len(copied.files)
+    return Moved(
+        os.uname().nodename, item.name, listing.url, target, files, listing.bytes, count,
+        copied.copy_s, copied.verify_s, copied.digest, bool(listing.bytes) and not count,
+    )  # fmt: skip
 
 
 def _taken_over(other: str, source: Tree, target: str, on_progress: OnProgress) -> Staged | None:
@@ -175,6 +225,7 @@ def stage_out(
     *,
     each: bool = False,
     step: bool = False,
+    how: Remote = PLAIN,
     on_progress: OnProgress = silent,
 ) -> NodeReport:
     """Copies ``items`` back from the folder ``where``, then removes it; what is not back stays.
@@ -202,7 +253,8 @@ def stage_out(
         try:
             if interrupted:
                 raise KeyboardInterrupt
-            moved.append(_back(where, item, target, findings, on_progress))
+            copy_back = functools.partial(_sent, how) if is_url(target) else _back
+            moved.append(copy_back(where, item, target, findings, on_progress))
             if not owner.keep:
                 copying.remove(place)
         except (FairleadError, OSError, KeyboardInterrupt) as exc:
@@ -272,6 +324,25 @@ def _back(
         raise
     findings += notes
     return _moved(item.name, place, target, result, copied)
+
+
+def _sent(
+    how: Remote,
+    where: str,
+    item: OutItem,
+    target: str,
+    findings: list[Finding],
+    on_progress: OnProgress,
+) -> Moved:
+    """Writes one item to the URL ``target``; adds warnings."""
+    seen_as, place = f"{MOUNT}/{item.name}", f"{where}/data/{item.name}"
+    result = tree.scan(place, Links.KEEP, seen_as=seen_as, leave_special=True)
+    on_progress("size", result.bytes)
+    moved = remote.back(item.name, result, target, how, on_progress)
+    copying.unchanged(result, Links.KEEP, seen_as)
+    outward = tuple((path, "a link that leads out") for path in result.outward)
+    findings += _incomplete(item, replace(result, left_out=result.left_out + outward, outward=()))
+    return moved
 
 
 def _incomplete(item: OutItem, result: Tree) -> list[Finding]:

@@ -16,11 +16,11 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairlead.base.data_list import ListedFile, listed, read_list, write_list
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import locked
 from fairlead.ml import registry
 from fairlead.ml.data.files import FORMATS, is_whole, write_shard
-from fairlead.ml.data.listing import ListedFile, listed, read_list, write_list
 from fairlead.ml.train.events import EventLog
 
 

@@ -6,7 +6,7 @@ for many files: each of n ranks opens one file in n.
 
 Counting rows by lengths (:mod:`fairlead.ml.data.files`) is cheap. Damage that only checksums show is found by ``verify``,
 which reads everything; without it, such a file stops the run when it is read. Where the folder has a list of its files
-(:mod:`fairlead.ml.data.listing`), they are compared with it.
+(:mod:`fairlead.base.data_list`), they are compared with it.
 
 ``python3 -m fairlead.ml.data.manifest FOLDER`` reads all files of a folder and writes that list.
 """
@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from fairlead.base.data_list import NAME, ListedFile, listed, read_list, sha256, write_list
 from fairlead.base.errors import FairleadError, Finding, fail
 from fairlead.comm import Comm
 from fairlead.comm.frameworks.common import broadcast_object
 from fairlead.ml.data import files
 from fairlead.ml.data.formats import HDF5, TFRECORD, Form, form_of
-from fairlead.ml.data.listing import NAME, ListedFile, listed, read_list, sha256, write_list
 from fairlead.ml.data.samples import DamagedFile, Layout
 from fairlead.ml.train.events import EventLog
 

@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.runtime.ml.test_data_sets import SIZES, finding, joined, made, of
 
+from fairlead.base import data_list as listing
 from fairlead.base.errors import FairleadError
-from fairlead.ml.data import hdf5, listing, manifest
+from fairlead.ml.data import hdf5, manifest
 from fairlead.ml.data.example import encode
 from fairlead.ml.data.generate import DataSet, generate
 from fairlead.ml.data.manifest import read_manifest

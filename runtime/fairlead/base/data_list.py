@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.base import bounded_json
-from fairlead.base.errors import fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import from_json, to_json
 
@@ -30,13 +30,13 @@ class ListedFile:
 
     Attributes:
         name: its path from the list's folder.
-        rows: samples in it.
+        rows: samples in it; None where they were not counted, since it is no file of a data set.
         bytes: its size.
         sha256: of its content.
     """
 
     name: str
-    rows: int
+    rows: int | None
     bytes: int
     sha256: str
 
@@ -47,7 +47,7 @@ class ListedFile:
             OSError: it cannot be read.
         """
         size = path.stat().st_size
-        if (rows, size) == (self.rows, self.bytes):
+        if size == self.bytes and self.rows in (None, rows):
             return ""
         return f"it has {rows} samples in {size} bytes; {NAME} lists {self.rows} in {self.bytes}"
 
@@ -87,16 +87,44 @@ def read_list(folder: Path) -> dict[str, ListedFile] | None:
     """
     path = folder / NAME
     try:
-        document = from_json(_Document, bounded_json.loads(path.read_bytes()))
-        if (document.schema, document.version) != (_SCHEMA, _VERSION):
-            raise ValueError(f"schema {document.schema}, version {document.version}")
+        content = path.read_bytes()
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as exc:
-        raise fail(
-            "data-list-damaged", path=path, reason=exc, quoted_folder=shlex.quote(str(folder))
-        ) from exc
+    except OSError as exc:
+        raise _damaged(str(path), exc) from exc
+    return parsed(content, str(path))
+
+
+def parsed(content: bytes, where: str) -> dict[str, ListedFile]:
+    """The entries of a list by their names.
+
+    Args:
+        where: its path or URL, for messages.
+    Raises:
+        FairleadError: it is damaged, or of another version.
+    """
+    try:
+        document = from_json(_Document, bounded_json.loads(content))
+        if (document.schema, document.version) != (_SCHEMA, _VERSION):
+            raise ValueError(f"schema {document.schema}, version {document.version}")
+    except ValueError as exc:
+        raise _damaged(where, exc) from exc
     return {file.name: file for file in document.files}
+
+
+def _damaged(where: str, reason: Exception) -> FairleadError:
+    folder = shlex.quote(where.removesuffix(f"/{NAME}"))
+    return fail("data-list-damaged", path=where, reason=reason, quoted_folder=folder)
+
+
+def set_digest(files: Iterable[tuple[str, str]]) -> str:
+    """The digest of a data set: the sha256 of what ``sha256sum`` prints for its files, sorted by name.
+
+    Args:
+        files: name and sha256 of each.
+    """
+    lines = "".join(f"{sha256}  {name}\n" for name, sha256 in sorted(files) if name != NAME)
+    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def write_list(folder: Path, files: Iterable[ListedFile]) -> None:
@@ -105,6 +133,11 @@ def write_list(folder: Path, files: Iterable[ListedFile]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    document = _Document(_SCHEMA, _VERSION, tuple(sorted(files, key=lambda file: file.name)))
     with atomic_write(folder / NAME, "w") as stream:
-        json.dump(to_json(document), stream, indent=1)
+        stream.write(text_of(files))
+
+
+def text_of(files: Iterable[ListedFile]) -> str:
+    """The list of files as JSON."""
+    document = _Document(_SCHEMA, _VERSION, tuple(sorted(files, key=lambda file: file.name)))
+    return json.dumps(to_json(document), indent=1)

@@ -1,0 +1,234 @@
+"""From files to a store: in parallel, large ones in parts, going on after a kill, compared by the store.
+
+A store has no rename. So an empty object marks a prefix as incomplete as long as something is written there, which
+:mod:`fairlead.objects.survey` refuses; it goes when all is there, after the list of the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fairlead.base import data_list
+from fairlead.base.data_list import ListedFile
+from fairlead.base.errors import fail
+from fairlead.objects import workers
+from fairlead.objects.budget import Budget
+from fairlead.objects.model import LINK, MARK, MODE, PART, SHA256, Store, Upload
+
+OnProgress = Callable[[str, int], None]
+_CHUNK = 4 << 20
+_MOST_PARTS = 9000
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file that becomes an object.
+
+    Attributes:
+        name: below the URL; empty for the URL itself; with a slash at its end for an empty folder.
+        link: what it leads to, of a symbolic link.
+    """
+
+    name: str
+    path: str
+    size: int
+    mode: int = 0o644
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Files that are in a store.
+
+    Attributes:
+        files: sha256 by name.
+        digest: of the data set.
+        moved: bytes that travelled; the others were there.
+        skipped: files that were there.
+        copy_s: seconds.
+    """
+
+    files: Mapping[str, str]
+    digest: str
+    moved: int
+    skipped: int
+    copy_s: float
+
+
+@dataclass
+class _Large:
+    """A file that travels in parts."""
+
+    source: Source
+    metadata: Mapping[str, str]
+    upload: Upload
+    there: Mapping[int, str]
+    step: int
+    parts: dict[int, str] = field(default_factory=dict)
+
+
+def send(
+    store: Store,
+    sources: Sequence[Source],
+    budget: Budget | None = None,
+    on_progress: OnProgress = lambda phase, count: None,
+    *,
+    listed: bool = True,
+) -> Sent:
+    """Writes files to a store, those that are not there as they are.
+
+    Args:
+        listed: write the list of the files below the prefix, unless they bring one.
+    Raises:
+        FairleadError: the store fails or refuses.
+        OSError: a file cannot be read.
+    """
+    begun = time.monotonic()
+    sending = _Sending(store, budget or Budget(0), on_progress)
+    single = [source.name for source in sources] == [""]
+    if not single:
+        sending.tried(lambda: store.put(MARK, b"", {}))
+    last = [source for source in sources if source.name == data_list.NAME]
+    sending.files_of([source for source in sources if source.name != data_list.NAME])
+    sending.files_of(last)
+    if listed and not single and not last:
+        sizes = {source.name: source.size for source in sources}
+        entries = [ListedFile(n, None, sizes[n], sha) for n, sha in sending.files.items()]
+        text = data_list.text_of(entries).encode()
+        sending.tried(lambda: store.put(data_list.NAME, text, {SHA256: _hex(text)}))
+    if not single:
+        sending.tried(lambda: store.delete(MARK))
+    files = dict(sending.files)
+    digest = data_list.set_digest(files.items())
+    return Sent(files, digest, sending.moved, sending.skipped, time.monotonic() - begun)
+
+
+class _Sending:
+    """One call of :func:`send`."""
+
+    def __init__(self, store: Store, budget: Budget, on_progress: OnProgress):
+        self.store, self.budget, self.on_progress = store, budget, on_progress
+        self.files: dict[str, str] = {}
+        self.large: list[_Large] = []
+        self.moved = self.skipped = 0
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+
+    def tried(self, do: Callable[[], None]) -> None:
+        workers.tried_again(do, self._stop)
+
+    def files_of(self, sources: Sequence[Source]) -> None:
+        self.large = []
+        self._each(sources, self._begun)
+        pieces = ((large, n) for large in self.large for n in _numbers(large))
+        self._each(pieces, self._piece)
+        self._each(self.large, self._finished)
+
+    def _begun(self, source: Source, stop: threading.Event) -> None:
+        """Writes a small file; begins with a large one."""
+        sha256 = _hex(b"") if source.link or source.name.endswith("/") else _digest(source.path)
+        metadata = {SHA256: sha256, MODE: f"{source.mode & 0o777:o}"}
+        if source.link:
+            metadata[LINK] = source.link
+        if not source.name.endswith("/"):
+            self.files[source.name] = sha256
+        if self._is_there(source, metadata, stop):
+            with self._lock:
+                self.skipped += 1
+            return
+        if source.size <= PART or source.link:
+            content = b"" if source.link or source.name.endswith("/") else _read(source, 0, PART)
+            self.budget.spend(len(content))
+            workers.tried_again(lambda: self.store.put(source.name, content, metadata), stop)
+            self._count(len(content))
+        elif not self.store.in_parts:
+            workers.tried_again(
+                lambda: self.store.put_file(source.name, source.path, metadata), stop
+            )
+            self._count(source.size)
+        else:
+            large = self._large(source, metadata, stop)
+            with self._lock:
+                self.large.append(large)
+
+    def _is_there(self, source: Source, metadata: Mapping[str, str], stop: threading.Event) -> bool:
+        found = workers.tried_again(lambda: self.store.stat(source.name), stop)
+        return (
+            found is not None
+            and found[0].size == (0 if source.link else source.size)
+            and all(found[1].get(key) == value for key, value in metadata.items())
+        )
+
+    def _large(self, source: Source, metadata: Mapping[str, str], stop: threading.Event) -> _Large:
+        upload, there = workers.tried_again(lambda: self.store.begin(source.name, metadata), stop)
+        step = max(PART, -(-source.size // _MOST_PARTS // _MIB) * _MIB)
+        return _Large(source, metadata, upload, there, step)
+
+    def _piece(self, item: tuple[_Large, int], stop: threading.Event) -> None:
+        large, number = item
+        content = _read(large.source, (number - 1) * large.step, large.step)
+        etag = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        if large.there.get(number) != etag:
+            self.budget.spend(len(content))
+            workers.tried_again(lambda: self.store.put_part(large.upload, number, content), stop)
+            self._count(len(content))
+        large.parts[number] = etag
+
+    def _finished(self, large: _Large, stop: threading.Event) -> None:
+        self.store.finish(large.upload, large.parts)
+        if self._is_there(large.source, large.metadata, stop):
+            return
+        # It went on with an upload that was begun for another content: that one's metadata are wrong.
+        self.tried(lambda: self.store.delete(large.source.name))
+        again = self._large(large.source, large.metadata, stop)
+        for number in _numbers(again):
+            self._piece((again, number), stop)
+        self.store.finish(again.upload, again.parts)
+        if not self._is_there(large.source, large.metadata, stop):
+            where = self.store.url.below(large.source.name)
+            raise fail("object-checksum", place=where)
+
+    def _count(self, count: int) -> None:
+        with self._lock:
+            self.moved += count
+
+    def _each(self, items: object, do: Callable[..., None]) -> None:
+        workers.each(
+            items,  # type: ignore[arg-type]
+            do,
+            lambda count: self.on_progress("copying", count),
+            lambda: self.moved,
+        )
+
+
+def _numbers(large: _Large) -> range:
+    return range(1, -(-large.source.size // large.step) + 1)
+
+
+def _read(source: Source, start: int, count: int) -> bytes:
+    handle = os.open(source.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = os.pread(handle, count, start)
+    finally:
+        os.close(handle)
+    if len(content) != max(0, min(count, source.size - start)):
+        raise fail("object-source-changed", path=source.path)
+    return content
+
+
+def _digest(path: str) -> str:
+    digest = hashlib.sha256(usedforsecurity=False)
+    with open(path, "rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _hex(content: bytes) -> str:
+    return hashlib.sha256(content, usedforsecurity=False).hexdigest()

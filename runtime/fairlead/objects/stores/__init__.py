@@ -1,0 +1,1 @@
+"""Kinds of object stores: a module with a ``STORE`` each."""

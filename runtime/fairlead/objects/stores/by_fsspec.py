@@ -1,0 +1,177 @@
+"""HTTP, Google Cloud Storage and Azure, as fsspec and its packages reach them.
+
+Over HTTP there is nothing to list: a URL is one file, or a folder with a ``data.json`` that names its files. Objects are
+written whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fairlead.base import data_list
+from fairlead.base.errors import FairleadError, fail
+from fairlead.objects.failures import of_code, passing, wait_s
+from fairlead.objects.model import Body, Object, StoreKind, Upload
+from fairlead.objects.url import Url
+
+_MOST_LIST = 64 << 20  # bytes of a list of files
+
+
+class ByFsspec:
+    """What is below one URL."""
+
+    in_parts = False
+
+    def __init__(self, url: Url):
+        self.url = url
+        try:
+            import fsspec
+
+            self._files: Any = fsspec.filesystem(url.scheme, **_settings(url.scheme))
+        except (ModuleNotFoundError, ImportError) as exc:
+            package = {"gs": "gcsfs", "abfs": "adlfs"}.get(url.scheme, exc.name)
+            raise fail("object-package", url=url, package=package) from None
+
+    @property
+    def _is_http(self) -> bool:
+        return self.url.scheme in ("http", "https")
+
+    def list(self) -> tuple[tuple[Object, ...], bool]:
+        if self._is_http:
+            return self._listed_by_web()
+        top = self._path("").rstrip("/")
+        with self._failures():
+            found = self._files.find(top, detail=True)
+        if list(found) == [top]:
+            return (self._object("", found[top]),), True
+        names = sorted((path[len(top) + 1 :], info) for path, info in found.items())
+        return tuple(self._object(name, info) for name, info in names), False
+
+    def _listed_by_web(self) -> tuple[tuple[Object, ...], bool]:
+        is_folder = not self.url.key or self.url.key.endswith("/")
+        if not is_folder and (own := self.stat("")) is not None:
+            return (own[0],), True
+        known = self.stat(data_list.NAME)
+        if known is None:
+            raise fail("object-web-folder", place=self.url)
+        if known[0].size > _MOST_LIST:
+            raise fail("object-failed", place=self.url, said="its data.json is too large")
+        with self.read(known[0], 0, known[0].size) as body:
+            text = b"".join(body.chunks)
+        objects = [known[0]]
+        for file in data_list.parsed(text, str(self.url.below(data_list.NAME))).values():
+            if (found := self.stat(file.name)) is None:
+                raise of_code("404", "data.json lists it", self.url, file.name)
+            objects.append(found[0])
+        return tuple(sorted(objects, key=lambda each: each.name)), False
+
+    def stat(self, name: str) -> tuple[Object, Mapping[str, str]] | None:
+        try:
+            with self._failures(name):
+                info = self._files.info(self._path(name))
+        except FairleadError as exc:
+            if exc.findings[0].check == "object-missing":
+                return None
+            raise
+        if info.get("type") == "directory":
+            return None
+        if info.get("size") is None:
+            raise of_code("501", "it does not say how long the file is", self.url, name)
+        return self._object(name, info), info.get("metadata") or {}
+
+    @contextmanager
+    def read(self, each: Object, start: int, end: int) -> Iterator[Body]:
+        with self._failures(each.name):
+            content = (
+                self._files.cat_file(self._path(each.name), start=start, end=end) if end else b""
+            )
+        if len(content) != end - start:
+            raise passing(f"{len(content)} of {end - start} bytes came", self.url, each.name)
+        now = self.stat(each.name)
+        if now is None or (now[0].etag, now[0].size) != (each.etag, each.size):
+            raise of_code("412", "another version is there", self.url, each.name)
+        yield Body(now[1], each.size, iter((content,)))
+
+    def part_bytes(self, each: Object) -> int:
+        return 0
+
+    def put(self, name: str, content: bytes, metadata: Mapping[str, str]) -> None:
+        with self._failures(name):
+            self._files.pipe_file(self._path(name), content)
+            back = self._files.cat_file(self._path(name))
+        if hashlib.sha256(back).digest() != hashlib.sha256(content).digest():
+            raise passing("other bytes came back", self.url, name)
+
+    def put_file(self, name: str, path: str, metadata: Mapping[str, str]) -> None:
+        with self._failures(name):
+            self._files.put_file(path, self._path(name))
+            size = self._files.info(self._path(name)).get("size")
+        if size != Path(path).stat().st_size:
+            raise passing(f"it has {size} bytes there", self.url, name)
+
+    def begin(self, name: str, metadata: Mapping[str, str]) -> tuple[Upload, Mapping[int, str]]:
+        raise of_code("NotImplemented", "uploads in parts need S3", self.url, name)
+
+    def put_part(self, upload: Upload, number: int, content: bytes) -> None:
+        raise of_code("NotImplemented", "uploads in parts need S3", self.url, upload.name)
+
+    def finish(self, upload: Upload, parts: Mapping[int, str]) -> None:
+        raise of_code("NotImplemented", "uploads in parts need S3", self.url, upload.name)
+
+    def delete(self, name: str) -> None:
+        with self._failures(name):
+            if self._files.exists(self._path(name)):
+                self._files.rm_file(self._path(name))
+
+    def check_writable(self) -> None:
+        if self._is_http:
+            raise of_code("MethodNotAllowed", "results cannot be written over HTTP", self.url)
+        self.put(".fairlead-probe", b"", {})
+        self.delete(".fairlead-probe")
+
+    def link(self, name: str, seconds: int) -> str:
+        with self._failures(name):
+            return str(self._files.sign(self._path(name), expiration=seconds))
+
+    def _object(self, name: str, info: Mapping[str, Any]) -> Object:
+        tag = info.get("ETag") or info.get("etag") or info.get("md5Hash") or info.get("mtime") or ""
+        return Object(name, int(info["size"]), str(tag))
+
+    def _path(self, name: str) -> str:
+        place = self.url.below(name) if name else self.url
+        return str(place) if self._is_http else f"{place.bucket}/{place.key}".rstrip("/")
+
+    @contextmanager
+    def _failures(self, name: str = "") -> Iterator[None]:
+        """Errors of fsspec and its packages as findings."""
+        try:
+            yield
+        except FairleadError:
+            raise
+        except FileNotFoundError as exc:
+            raise of_code("404", str(exc), self.url, name) from None
+        except PermissionError as exc:
+            raise of_code("403", str(exc), self.url, name) from None
+        except NotImplementedError as exc:
+            raise of_code("501", str(exc), self.url, name) from None
+        except Exception as exc:  # of packages that are not known here
+            status = str(getattr(exc, "status", "") or getattr(exc, "code", "") or "")
+            if status and status.isdigit():
+                raise of_code(status, type(exc).__name__, self.url, name) from None
+            raise passing(f"{type(exc).__name__}: {exc}", self.url, name) from None
+
+
+def _settings(scheme: str) -> dict[str, Any]:
+    if scheme in ("http", "https"):
+        import aiohttp
+
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=wait_s())
+        return {"client_kwargs": {"timeout": limits}, "skip_instance_cache": True}
+    return {"skip_instance_cache": True}
+
+
+STORE = StoreKind(("http", "https", "gs", "abfs"), "HTTP, Google, Azure", ("fsspec",), ByFsspec)

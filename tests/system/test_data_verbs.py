@@ -1,0 +1,185 @@
+"""``fairlead data`` with a real store: publish, describe, verify, sync both ways, share, and the node's cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.object_stores import GUEST, OWNER, LoopbackStore, faulty, swift
+from tests.system import hosts
+from tests.system.hosts import answer, fairlead
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[LoopbackStore]:
+    with swift() as running:
+        running.make_bucket("lab")
+        yield running
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    top = tmp_path / "notes"
+    (top / "deep").mkdir(parents=True)
+    for n in range(6):
+        (top / "deep" / f"{n}.txt").write_text(f"note {n}")
+    return top
+
+
+def data(store: LoopbackStore, *words: str | Path, state: Path | None = None, **more: str):
+    environ = store.environ(**more)
+    environ |= {"XDG_STATE_HOME": str(state)} if state else {}
+    return fairlead("data", *words, env=environ)
+
+
+def test_set_is_packed_published_described_and_verified(store, folder, tmp_path) -> None:
+    done = data(store, "pack", folder, tmp_path / "shards", "--shard-size", "10kB")
+    assert done.returncode == 0, done.stderr
+    up = data(store, "sync", tmp_path / "shards", "s3://lab/packed", state=tmp_path)
+    assert up.returncode == 0, up.stderr
+    here = answer(data(store, "describe", "--json", tmp_path / "shards"))
+    there = answer(data(store, "describe", "--json", "s3://lab/packed"))
+    assert here["digest"] == there["digest"] and there["rows"] == 6 and there["files"] == 1
+    listed = answer(data(store, "list", "--json", "s3://lab"))["sets"]
+    (one,) = [each for each in listed if each["place"] == "s3://lab/packed"]
+    assert one["digest"] == here["digest"]
+    right = data(store, "verify", "s3://lab/packed")
+    assert right.returncode == 0 and here["digest"] in right.stdout, right.stderr
+    shard = store.get("lab", "packed/data-000000.tar")
+    store.put("lab", {"packed/data-000000.tar": bytes([shard[0] ^ 1]) + shard[1:]})
+    wrong = data(store, "verify", "--json", "s3://lab/packed")
+    assert wrong.returncode == 1 and answer(wrong)["wrong"] == ["data-000000.tar"]
+
+
+def test_list_is_written_for_what_others_have_uploaded(store) -> None:
+    store.put("lab", {f"raw/{n}": os.urandom(1000) for n in range(3)})
+    without = data(store, "verify", "s3://lab/raw")
+    assert without.returncode == 2 and "data describe --write s3://lab/raw" in without.stderr
+    written = data(store, "describe", "--write", "s3://lab/raw")
+    assert written.returncode == 0, written.stderr
+    assert data(store, "verify", "s3://lab/raw").returncode == 0
+
+
+def test_sync_brings_changes_of_both_sides_and_refuses_conflicts(store, folder, tmp_path) -> None:
+    url, state = "s3://lab/notes", tmp_path / "state"
+
+    def sync(*options: str, code: int = 0) -> dict:
+        done = data(store, "sync", "--json", *options, folder, url, state=state)
+        assert done.returncode == code, done.stdout + done.stderr
+        return answer(done)
+
+    first = sync("--both")
+    assert len(first["there"]) == 6 and not first["back"]
+    assert len(sync("--both")["same"]) == 6
+    (folder / "deep/0.txt").write_text("changed here")
+    store.put("lab", {"notes/deep/1.txt": b"changed there", "notes/new": b"new there"})
+    (folder / "deep/2.txt").unlink()
+    dry = sync("--both", "--delete", "--dry-run")
+    done = sync("--both", "--delete")
+    for said in (dry, done):
+        assert said["there"] == ["deep/0.txt"] and said["back"] == ["deep/1.txt", "new"]
+        assert said["gone_there"] == ["deep/2.txt"] and not said["gone_here"]
+    assert (folder / "deep/1.txt").read_text() == "changed there"
+    assert store.get("lab", "notes/deep/0.txt") == b"changed here"
+    assert "notes/deep/2.txt" not in store.keys("lab", "notes/")
+    (folder / "deep/3.txt").write_text("here")
+    store.put("lab", {"notes/deep/3.txt": b"there"})
+    (folder / "deep/4.txt").write_text("not to be copied yet")
+    (finding,) = sync("--both", code=1)["findings"]
+    assert finding["check"] == "data-sync" and "deep/3.txt" in finding["where"]
+    assert store.get("lab", "notes/deep/4.txt") == b"note 4"
+    sync("--both", "--prefer", "destination")
+    assert (folder / "deep/3.txt").read_text() == "there"
+    assert store.get("lab", "notes/deep/4.txt") == b"not to be copied yet"
+    assert not list(folder.rglob("*.partial"))
+
+
+def test_interrupted_sync_leaves_no_half_set_and_goes_on(store, folder, tmp_path) -> None:
+    with faulty(store) as (through, faults):
+        faults.fault = lambda method, path, number: "503" if path.endswith("5.txt") else ""
+        stopped = data(through, "sync", folder, "s3://lab/half", state=tmp_path)
+        assert stopped.returncode == 123, stopped.stderr
+        used = fairlead(
+            "run", "--json", "--stage-in", "s3://lab/half", hosts.image(), "--", "true",
+            env=through.environ(),
+        )  # fmt: skip
+        assert [f["check"] for f in answer(used)["findings"]] == ["object-incomplete"]
+        faults.fault = lambda method, path, number: ""
+        assert data(through, "sync", folder, "s3://lab/half", state=tmp_path).returncode == 0
+    assert len(store.keys("lab", "half/")) == 6
+
+
+def test_links_work_for_others_until_they_expire(store, tmp_path) -> None:
+    store.put("lab", {"shared/a": b"content of a", "shared/b": b"b"})
+    links = tmp_path / "links"
+    done = data(store, "share", "s3://lab/shared", "--for", "1h", "-o", links)
+    assert done.returncode == 0, done.stderr
+    first, second = links.read_text().split()
+    assert links.stat().st_mode & 0o777 == 0o600 and OWNER[1] not in first + second
+    with urllib.request.urlopen(first, timeout=10) as answered:
+        assert answered.read() == b"content of a"
+    expired = fairlead(
+        "data", "share", "s3://lab/shared/a", "--for", "1m", "--json",
+        env=store.environ() | {"LD_PRELOAD": str(_faketime()), "FAKETIME": "-10m"},
+    )  # fmt: skip
+    (link,) = json.loads(expired.stdout)["links"].values()
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(link, timeout=10)
+    assert caught.value.code == 403
+    too_long = data(store, "share", "s3://lab/shared", "--for", "30d")
+    assert too_long.returncode == 2 and "7 days" in too_long.stderr
+
+
+def _faketime() -> Path:
+    return next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))
+
+
+def test_store_without_policies_says_so(store) -> None:
+    done = data(store, "share", "s3://lab/shared", "--with", "someone", "--json")
+    assert done.returncode == 2, done.stderr
+    assert [f["check"] for f in answer(done)["findings"]] == ["object-unsupported"]
+
+
+def test_cache_is_shown_and_shrunk(store, tmp_path) -> None:
+    store.put("lab", {"set/a": os.urandom(3_000_000), "set/b": os.urandom(1_000_000)})
+    done = fairlead(
+        "run", "--stage-to", tmp_path, "--stage-cache", "1GB", "--stage-in", "s3://lab/set",
+        hosts.image(), "--", "true", env=store.environ(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    kept = answer(data(store, "cache", "--in", tmp_path, "--json"))
+    assert sorted(one["bytes"] for one in kept["files"]) == [1_000_000, 3_000_000]
+    data(store, "cache", "--in", tmp_path, "--limit", "3.5MB")
+    left = answer(data(store, "cache", "--in", tmp_path, "--json"))
+    assert sum(one["bytes"] for one in left["files"]) <= 3_500_000
+    data(store, "cache", "--in", tmp_path, "--clear")
+    assert not list(tmp_path.glob("fairlead-cache.*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "check"),
+    [
+        (("list", "s3://no-such-bucket"), "object-missing"),
+        (("describe", "s3://lab/nothing"), "data-place"),
+        (("describe", "/no/such/folder"), "data-place"),
+        (("sync", "/tmp", "/tmp"), "data-sync"),
+        (("share", "/tmp"), "object-url"),
+        (("share", "s3://lab/nothing"), "data-place"),
+    ],
+)
+def test_wrong_words_are_one_message_with_a_remedy(words, check, store) -> None:
+    done = data(store, words[0], "--json", *words[1:])
+    assert done.returncode == 2, done.stdout + done.stderr
+    (finding,) = answer(done)["findings"]
+    assert finding["check"] == check and finding["remedy"]
+
+
+def test_guest_is_refused_by_name(store) -> None:
+    done = data(store, "list", "--json", "s3://lab", key=GUEST[0], secret=GUEST[1])
+    assert done.returncode == 2
+    assert [f["check"] for f in answer(done)["findings"]] == ["object-denied"]
