@@ -7,7 +7,7 @@ BENCH_COMM := comm-node step-efficiency comm-peers comm-link comm-scaling
 
 # A user's own Python settings would reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME
-.PHONY: help setup test-setup venv dist lock demo test test-full images catalogue check docs fix bench bench-comm bench-convergence bench-images native image-tensorflow validate clean
+.PHONY: help setup test-setup venv dist lock kernel-lock demo test test-full images catalogue check docs fix bench bench-comm bench-convergence bench-images native image-tensorflow validate clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -69,11 +69,15 @@ bench: images bench-images ## measure every bar; exit 1 when one is missed
 dist: venv ## sdist and wheel in dist/, the wheel with the native libraries for both processors
 	@$(PY) -m build
 
-EXTRAS := build native report setup data ranks bridge tune serve objects docs dev
+EXTRAS := build native report setup data ranks bridge tune notebook serve objects docs dev
 lock: ## pin the development environment: requirements-dev.lock
 	@python3 -m venv build/lock && build/lock/bin/pip install -q uv
 	@build/lock/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url \
 	    --custom-compile-command "make lock" --upgrade $(EXTRAS:%=--extra %) -o requirements-dev.lock pyproject.toml
+
+kernel-lock: venv ## pin what `fairlead notebook --with-kernel` lays over images
+	@python3 -m venv build/lock && build/lock/bin/pip install -q uv
+	@$(PY) -m tools.kernel_lock build/lock/bin/uv
 
 native: setup build/native/whole ## the image's Python packages on this machine, from the same lock
 

@@ -139,6 +139,10 @@ _LINE = {"command_line": str, "dry_run?": bool}
 _KEY = {"key": str | None, "public": str, "private?": str, "dry_run": bool}
 _REMOVED = {"images": [Stored], "unpacked": [str], "bytes": int, "dry_run": bool}
 _SET = {name: hint for name, hint in _of(Described).items() if name != "shards"}
+_NOTEBOOK = {
+    "name": str, "image": str, "ranks": int, "host": str, "pid": int, "folder": str, "ended": str, "url": str,
+    "socket": str,
+}  # fmt: skip
 _SESSION = {
     "name": str, "image": str, "fairlead": str, "pid": int, "host": str, "started": float, "tls": bool, "ranks": int,
     "folder": str, "cores?": int,
@@ -178,6 +182,9 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
             "fix": ({"does": str, "needs_root": bool, "command?": str}, None),
         }],
     },
+    "notebook": _NOTEBOOK,
+    "notebook-list": {"sessions": [_NOTEBOOK]},
+    "notebook-stop": _NOTEBOOK,
     "bridge-serve": _SESSION,
     "bridge-stop": _SESSION,
     "bridge-status": {

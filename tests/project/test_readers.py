@@ -640,6 +640,7 @@ _OWN_JSON = {
     "runtime/fairlead/ml/train/worker.py": "the host of this run",
     "runtime/fairlead/tune/reporting.py": "this trial's tuner",
     "runtime/fairlead/mpi/host.py": "the cache",
+    "runtime/fairlead/notebook/journal.py": "this session; an output may be NaN",
     "runtime/fairlead/perf/measure/native.py": "a child's answer",
     "runtime/fairlead/perf/measure/program.py": "this run's ranks",
     "runtime/fairlead/perf/measure/steps/training.py": "this run's ranks",

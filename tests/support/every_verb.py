@@ -54,6 +54,7 @@ LINES = {
     "train": "hepcnn -n 2 --image {image} -o {folder}/report",
     "tune": "{checkout}/examples/tune/train.py --space {checkout}/examples/tune/space.toml --trials 2 --image {image}"
     " -o {folder}/tune",
+    "notebook": "--list",
     "serve start": "--dry-run {checkout}/examples/serve/offers.toml",
     "serve check": "{checkout}/examples/serve/offers.toml",
     "serve token": "alice --folder {folder}/serve",

@@ -252,7 +252,7 @@ def test_a_session_says_what_was_done_and_whether_sending_paid(tmp_path: Path) -
     for one in done.operations:
         assert all(0 <= mean <= slowest <= one.wall_s for mean, slowest in one.phases.values())
     assert set(done.operations[0].phases) == {"serialise", "send", "receive", "seal"}
-    assert done.operations[0].bytes > array.nbytes
+    assert done.operations[0].bytes >= array.nbytes  # none but these where memory is shared
     assert "against 1e+03 s of MLlib" in text and "the transfer paid" in text
     (paid,) = done.paid
     assert paid.transfer_s == pytest.approx(sum(one.wall_s for one in done.operations[:3]))

@@ -62,10 +62,11 @@ class ExportFlags(Wanted):
     )
     image: str = option(
         "--image IMAGE",
-        "Export for this image; lmod, jupyter and reframe need one.  [default: for every image]",
+        "Export for this image; lmod, jupyter, jupyterhub and reframe need one.  [default: for every image]",
     )
     engine: str | None = option(
-        "--engine KIND", "The engine with which lmod, jupyter and reframe start the image."
+        "--engine KIND",
+        "The engine with which lmod, jupyter, jupyterhub and reframe start the image.",
     )
     programs: tuple[str, ...] = option(
         "--program NAME",

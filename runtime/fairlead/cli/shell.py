@@ -41,10 +41,6 @@ _SHELL = (
     'unset PROMPT_COMMAND; export PS1="$0"; '  # the first is Apptainer's, and sets another prompt
     "command -v bash >/dev/null && exec bash --noprofile --norc -i; exec sh -i"
 )
-# A terminal within a job step has these of the step, and a program at it is not a rank of that.
-_OF_A_STEP = (
-    "PMI_", "PMIX_", "OMPI_COMM_WORLD_", "PALS_", "FLUX_TASK_", "JSM_NAMESPACE_", "ALPS_APP_", "SLURM_PROCID",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +107,7 @@ def _line(prepared: Prepared, workdir: str, env: Mapping[str, str]) -> CommandLi
     inode, known = staging.planned_inode(plan, cache), closure.libraries(plan, cache)
     witness, _ = preload.asked(plan, 1, inode, known=known)
     command = ("/bin/sh", "-c", _SHELL, f"[{Path(prepared.image.name).name}] $ ")
-    line = terminal_line(plan, command, workdir, {**env, **witness})
-    steps = sorted(n for n in os.environ if n.startswith(_OF_A_STEP))
-    return replace(line, unset=(*line.unset, *steps))
+    return terminal_line(plan, command, workdir, {**env, **witness})
 
 
 def _become(line: CommandLine, environ: Mapping[str, str]) -> None:

@@ -56,6 +56,9 @@ _STALE = (
     "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PALS_RANKID",
     "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "ALPS_APP_PE", "SLURM_PROCID",
 )  # fmt: skip
+_OF_A_STEP = (
+    "PMI_", "PMIX_", "OMPI_COMM_WORLD_", "PALS_", "FLUX_TASK_", "JSM_NAMESPACE_", "ALPS_APP_", "SLURM_PROCID",
+)  # fmt: skip
 _POLL_S = 0.1
 _SIGN_OF_LIFE_S = 60.0
 _LATEST_S = 5.0  # that the cost of a look may put off the next one
@@ -197,20 +200,32 @@ def _call(plan: Plan, command: Sequence[str], binds: Sequence[Bind] = ()) -> Cal
 
 
 def terminal_line(
-    plan: Plan, command: Sequence[str], workdir: str = "", env: Mapping[str, str] | None = None
+    plan: Plan,
+    command: Sequence[str],
+    workdir: str = "",
+    env: Mapping[str, str] | None = None,
+    binds: Sequence[Bind] = (),
+    *,
+    terminal: bool = True,
 ) -> CommandLine:
-    """The line that runs ``command`` once, at this terminal and without a launcher.
+    """The line that runs ``command`` once, without a launcher.
 
     Args:
         env: variables for the container, added to the plan's; taken literally.
+        binds: added to the plan's.
+        terminal: it is a user's shell, which gets the terminal that the engine is started at.
     Raises:
         FairleadError: exit code 121; the engine is part of a launcher.
     """
-    call = replace(_call(plan, command), literal=env or {}, workdir=workdir, terminal=True)
+    call = replace(
+        _call(plan, command, binds), literal=env or {}, workdir=workdir, terminal=terminal
+    )
     words = engines.ENGINES.get(plan.engine.kind).words(plan.engine, call)
     if words.launcher:
         raise fail("engine-launcher-shell", plan=plan)
-    return CommandLine(words.argv, words.environ, plan.unset, files=words.files)
+    # Within a job step it would have the step's, and it is no rank of that.
+    steps = sorted(n for n in os.environ if n.startswith(_OF_A_STEP))
+    return CommandLine(words.argv, words.environ, (*plan.unset, *steps), files=words.files)
 
 
 def recorded(

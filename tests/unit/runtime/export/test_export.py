@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from tests.support import recorded
 from tests.support.json_schema import mistakes, validates
 from tests.unit.runtime.detect.test_capture import taken
+from traitlets.config import Config
 
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.cli.main import main
@@ -723,3 +724,22 @@ def test_jupyter_refuses_an_image_without_ipykernel() -> None:
     assert made("jupyter", replace(FACTS, image=replace(older, installed=added)))
     debian = replace(IMAGE, record={"packages": {"deb": {"python3-ipykernel": "6"}, "wheel": {}}})
     assert made("jupyter", replace(FACTS, image=debian))
+
+
+def test_jupyterhubs_configuration_runs_and_takes_only_what_its_form_allows() -> None:
+    site = replace(FACTS.site, scheduler=replace(FACTS.site.scheduler, kind="slurm"))
+    files, config = made("jupyterhub", replace(FACTS, site=site)), Config()
+    exec(files["fairlead_hub.py"].text, {"get_config": lambda: config})
+    from_form = config.Spawner.options_from_form
+    assert from_form({"nodes": ["2"], "runtime": ["30:00"]})["nodes"] == "2"
+    assert "--nodes={{nodes or 1}}" in config.SlurmSpawner.batch_script
+    for name in ("nodes", "runtime", "partition"):
+        with pytest.raises(ValueError, match="is not allowed"):
+            from_form({name: ["1\n#SBATCH --uid=0"]})
+    spec = next(file.text for path, file in files.items() if path.endswith("/kernel.json"))
+    assert json.loads(spec)["metadata"]["kernel_provisioner"]["provisioner_name"] == "fairlead"
+
+
+def test_jupyterhub_refuses_a_scheduler_whose_job_script_it_does_not_know() -> None:
+    site = replace(FACTS.site, scheduler=replace(FACTS.site.scheduler, kind="lsf"))
+    assert "lsf" in refusal("jupyterhub", replace(FACTS, site=site))

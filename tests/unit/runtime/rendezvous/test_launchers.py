@@ -13,10 +13,9 @@ from tests.support import launchers
 from tests.support.launchers import Recorded, every
 
 from fairlead import prove
-from fairlead.cli.shell import _OF_A_STEP
 from fairlead.comm import dropin
 from fairlead.launch import stopped
-from fairlead.launch.launch import CommandLine
+from fairlead.launch.launch import _OF_A_STEP, CommandLine
 from fairlead.launchers.registry import LAUNCHERS
 
 RECORDS = pytest.mark.parametrize("record", every(), ids=lambda record: record.name)

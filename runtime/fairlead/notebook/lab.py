@@ -1,0 +1,181 @@
+"""JupyterLab in front of a session: the user's own, or the image's.
+
+It listens on the loopback interface or a Unix socket. Its token is in a file that only the user can read, and on no
+command line; a server that dies is started again with the same token at the same place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+from fairlead.base.errors import fail
+from fairlead.notebook.session import Session
+from fairlead.notebook.settings import LAB, read_json, write_private
+
+_CONFIG, _LOG = "lab-config.json", "lab.log"
+_END_S = 10.0
+_LEAST_S = 2.0  # between two starts
+SPEC = "fairlead"
+
+
+class Lab:
+    """JupyterLab of a session.
+
+    Args:
+        image: start the image's own.
+        port: on the loopback interface; 0 for a Unix socket in the session's folder.
+    """
+
+    def __init__(self, session: Session, *, image: bool, port: int, title: str):
+        self._session, self._image, self._port = session, image, port
+        self._process: subprocess.Popen[bytes] | None = None
+        self._token, self._started = secrets.token_hex(24), 0.0
+        self._socket = session.folder / "lab.sock"
+        if port:
+            self._port = _free(port)
+        elif len(str(self._socket)) > 100:
+            raise fail("notebook-socket", path=self._socket)
+        _write_spec(session.folder, title)
+        write_private(session.folder / _CONFIG, json.dumps(self._config()))
+
+    def _config(self) -> Mapping[str, object]:
+        server: dict[str, object] = {
+            "open_browser": False,
+            "allow_root": os.geteuid() == 0, "root_dir": str(Path.cwd()),
+        }  # fmt: skip
+        if self._port:
+            server |= {"ip": "127.0.0.1", "port": self._port, "port_retries": 0}
+        else:
+            server |= {"sock": str(self._socket), "sock_mode": "0600"}
+        return {
+            "ServerApp": server,
+            "IdentityProvider": {"token": self._token},
+            "MappingKernelManager": {"default_kernel_name": SPEC},
+            "MultiKernelManager": {"default_kernel_name": SPEC},
+            "KernelSpecManager": {"ensure_native_kernel": False},
+            "LabApp": {"news_url": None},
+        }
+
+    @property
+    def url(self) -> str:
+        """Where a browser of this machine finds it, with the token."""
+        port = self._port or 8888
+        return f"http://127.0.0.1:{port}/lab?token={self._token}"
+
+    @property
+    def tunnel(self) -> str:
+        """The command line, for the user's own machine, that brings it there."""
+        there = f"127.0.0.1:{self._port}" if self._port else str(self._socket)
+        return shlex.join(["ssh", "-N", "-L", f"{self._port or 8888}:{there}", _login()])
+
+    def start(self) -> None:
+        """Starts it, or starts it again."""
+        self._started = time.monotonic()
+        folder = self._session.folder
+        words = ("-m", "fairlead.notebook.server", f"--config={folder / _CONFIG}")
+        env = {
+            "JUPYTER_PATH": str(folder / "jupyter"), "JUPYTER_RUNTIME_DIR": str(folder / "jupyter" / "runtime"),
+            "JUPYTER_PREFER_ENV_PATH": "1",
+        }  # fmt: skip
+        (folder / "jupyter" / "runtime").mkdir(mode=0o700, exist_ok=True)
+        self._socket.unlink(missing_ok=True)
+        if self._image:
+            self._process = self._session.container(("python3", *words), _LOG, env)
+        else:
+            with (folder / _LOG).open("ab") as stream:
+                self._process = subprocess.Popen(
+                    [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
+                    env={**os.environ, **env}, start_new_session=True,
+                )  # fmt: skip
+        shown = {
+            "pid": self._process.pid,
+            "url": self.url,
+            "port": self._port,
+            "socket": "" if self._port else str(self._socket),
+        }
+        write_private(folder / LAB, json.dumps(shown))
+
+    def look(self) -> None:
+        """Starts it again when it has died; its kernel lives on."""
+        if (
+            self._process
+            and self._process.poll() is not None
+            and time.monotonic() - self._started > _LEAST_S
+        ):
+            self.start()
+
+    def listens(self) -> bool:
+        """Whether it can be reached."""
+        kind, where = (
+            (socket.AF_INET, ("127.0.0.1", self._port))
+            if self._port
+            else (socket.AF_UNIX, str(self._socket))
+        )
+        with socket.socket(kind, socket.SOCK_STREAM) as probe:
+            return probe.connect_ex(where) == 0
+
+    def end(self) -> None:
+        """Ends it."""
+        if self._process is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
+                break
+        for name in (LAB, _CONFIG):
+            (self._session.folder / name).unlink(missing_ok=True)
+
+
+def own_lab() -> bool:
+    """Whether JupyterLab is installed next to fairlead."""
+    return find_spec("jupyterlab") is not None
+
+
+def _free(port: int) -> int:
+    """The first port from this one on that nobody listens on."""
+    for candidate in range(port, port + 100):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with suppress(OSError):
+                probe.bind(("127.0.0.1", candidate))
+                return candidate
+    raise fail("notebook-port", port=port, last=port + 99)
+
+
+def _login() -> str:
+    import getpass
+
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def _write_spec(folder: Path, title: str) -> None:
+    """The kernel of this session, for the servers that look into its folder."""
+    spec = {
+        "argv": [], "display_name": title, "language": "python", "interrupt_mode": "message",
+        "metadata": {
+            "debugger": False,
+            "kernel_provisioner": {"provisioner_name": "fairlead-session", "config": {"folder": str(folder)}},
+        },
+    }  # fmt: skip
+    place = folder / "jupyter" / "kernels" / SPEC
+    place.mkdir(mode=0o700, parents=True)
+    write_private(place / "kernel.json", json.dumps(spec, indent=1))
+
+
+def shown(folder: Path) -> dict[str, object]:
+    """Where the JupyterLab of a session listens; empty without one."""
+    return read_json(folder / LAB)

@@ -1,0 +1,228 @@
+"""``python3 -m fairlead.notebook.rank WORLD``: a rank, which is an engine of ipyparallel, and its keeper.
+
+The keeper is the process that the launcher has started. It outlives its engine, so that the launcher does not end the
+other ranks when one dies; it tells the kernel how the engine died, and passes signals on to it. The kernel's listener is
+in WORLD, the folder of a world.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import suppress
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, wait
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fairlead.base import bounded_json
+from fairlead.notebook import variables
+from fairlead.notebook.settings import ENGINE, VARIABLES, WORLD, Settings, read_json, read_settings
+
+LISTENER = "listener.json"  # where the kernel listens for keepers
+_PR_SET_PDEATHSIG = 1
+_AGAIN_S = 0.25  # between two attempts to reach the kernel
+_ENGINE_S = 60.0  # for the controller to be there
+
+
+def main() -> None:
+    world = Path(sys.argv[1])
+    settings = read_settings(world.parent)
+    reads, writes = os.pipe()
+    keeper = os.getpid()
+    pid = os.fork()
+    if not pid:
+        os.close(reads)
+        _die_with(keeper)
+        _engine(settings, world, writes)
+    os.close(writes)
+    sys.exit(_keep(settings, world, pid, reads))
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _keep(settings: Settings, world: Path, pid: int, reads: int) -> int:
+    """Follows an engine, and the kernel's orders, until the launch ends; the exit code of an engine that ends well."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hello = {"rank": -1, "host": socket.gethostname(), "pid": pid, "world": world.name}
+    died, kernel, tried = "", None, 0.0
+    while True:
+        if kernel is None and hello["rank"] != -1 and time.monotonic() - tried > _AGAIN_S:
+            tried = time.monotonic()
+            kernel = _reached(settings, world, {**hello, "died": died})
+        heard = wait([r for r in (kernel, reads if reads >= 0 else None) if r], _AGAIN_S)
+        if reads in heard:
+            line = os.read(reads, 4096)
+            hello |= bounded_json.loads(line) if line else {}
+            os.close(reads)
+            reads = -1
+        if kernel in heard:
+            kernel = _obeyed(kernel, pid if not died else 0)
+        if not died and (ended := _ended(pid)) is not None:
+            died, code = ended
+            if not died:
+                return code
+            if kernel:
+                kernel = _say(kernel, {"died": died})
+
+
+def _reached(settings: Settings, world: Path, hello: dict[str, Any]) -> Connection | None:
+    where = read_json(world.parent / LISTENER).get("address") or ""
+    with suppress(OSError, EOFError, AuthenticationError):
+        address: Any = tuple(where) if isinstance(where, list) else where
+        kernel = Client(address, authkey=bytes.fromhex(settings.key))
+        return _say(kernel, hello)
+    return None
+
+
+def _say(kernel: Connection, what: dict[str, Any]) -> Connection | None:
+    try:
+        kernel.send_bytes(json.dumps(what).encode())
+    except OSError:
+        return None
+    return kernel
+
+
+def _obeyed(kernel: Connection, pid: int) -> Connection | None:
+    """Does what the kernel asks for; None when it has gone."""
+    try:
+        asked = bounded_json.loads(kernel.recv_bytes())
+    except (OSError, EOFError):
+        kernel.close()
+        return None
+    if asked.get("signal") and pid:
+        with suppress(ProcessLookupError):
+            os.kill(pid, int(asked["signal"]))
+    return kernel
+
+
+def _ended(pid: int) -> tuple[str, int] | None:
+    """How the engine has ended, in words that are empty for a good end, and its exit code; None while it runs."""
+    done, status = os.waitpid(pid, os.WNOHANG)
+    if not done:
+        return None
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        with suppress(ValueError):
+            return f"killed by {signal.Signals(-code).name}", code
+        return f"killed by signal {-code}", code
+    return (f"ended with exit code {code}" if code else ""), code
+
+
+def _engine(settings: Settings, world: Path, announce: int) -> NoReturn:
+    """The engine, from its fork to its end."""
+    code = 1
+    try:
+        from mpi4py import MPI
+
+        rank = MPI.COMM_WORLD.Get_rank()
+        os.write(announce, json.dumps({"rank": rank}).encode())
+        os.close(announce)
+        _serve(settings, world, rank, MPI)
+        code = 0
+    except SystemExit as exc:
+        code = int(exc.code or 0) if not isinstance(exc.code, str) else 1
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        with suppress(Exception):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _serve(settings: Settings, world: Path, rank: int, MPI: Any) -> None:
+    """Serves the kernel's requests until the engine is told to stop."""
+    from ipyparallel.engine.app import IPEngine
+    from traitlets.config import Config
+
+    profile = _profile(settings, world, rank)
+    config = Config()
+    config.IPEngine.url_file = str(world / ENGINE)
+    config.IPEngine.wait_for_url_file = _ENGINE_S
+    config.IPEngine.timeout = _ENGINE_S
+    config.IPEngine.enable_nanny = False  # the keeper does its work
+    config.IPEngine.id = rank
+    config.IPEngine.log_level = 40
+    config.IPEngine.max_heartbeat_misses = 0  # the session ends ranks whose controller is gone
+    config.ProfileDir.location = str(profile)
+    config.HistoryManager.enabled = False
+    app = IPEngine.instance(config=config)
+    app.user_ns = {
+        "MPI": MPI, "comm": MPI.COMM_WORLD, "rank": rank, "size": MPI.COMM_WORLD.Get_size(),
+    }  # fmt: skip
+    own = frozenset(app.user_ns)
+    came = _restored(world, rank)
+    app.user_ns |= came
+    app.initialize([])
+    _watch_signals(settings, world, rank, app, (own, frozenset(came)))
+    app.start()
+
+
+def _profile(settings: Settings, world: Path, rank: int) -> Path:
+    """A folder for IPython, on this node where the session's process is."""
+    own = Path(settings.sockets)
+    folder = (own if own.is_dir() else world) / f"rank-{rank}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def _restored(world: Path, rank: int) -> dict[str, Any]:
+    """The variables that an earlier world has left for this rank."""
+    before = read_json(world / WORLD).get("restore")
+    names: dict[str, Any] = {}
+    if before and (lost := variables.restore(Path(before, f"rank-{rank}.pickle"), names)):
+        print(f"rank {rank}: {lost}", file=sys.stderr)
+    return names
+
+
+def _watch_signals(
+    settings: Settings,
+    world: Path,
+    rank: int,
+    app: Any,
+    given: tuple[frozenset[str], frozenset[str]],
+) -> None:
+    """Writes variables on SIGUSR1 and SIGUSR2, even while the main thread is inside a call of MPI.
+
+    The handler of C writes the signal's number to a socket at once; a thread waits at the other end.
+
+    Args:
+        given: names that every rank has from the start, and those that were restored, which IPython hides like them.
+    """
+    own, restored = given
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda signum, frame: None)
+    signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+
+    def follow() -> None:
+        kept = theirs  # or it would be closed
+        while kept:
+            for number in ours.recv(64):
+                if app.kernel is None:
+                    continue
+                names = app.kernel.shell.user_ns
+                hidden = own | (set(app.kernel.shell.user_ns_hidden) - restored)
+                if number == signal.SIGUSR2:
+                    variables.save(world / VARIABLES, f"rank-{rank}", names, hidden)
+                elif number == signal.SIGUSR1:
+                    variables.save_named(Path(settings.folder), f"rank-{rank}", names)
+
+    threading.Thread(target=follow, name="variables", daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,399 @@
+"""The side that starts a session: its folder, its controller, kernel and ranks, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairlead import __version__
+from fairlead.base.errors import FairleadError, fail
+from fairlead.base.paths import cache_dir, state_dir
+from fairlead.bridge.network import address
+from fairlead.launch import unpack
+from fairlead.launch.launch import terminal_line
+from fairlead.launch.node_history import short
+from fairlead.notebook import worlds
+from fairlead.notebook.overlay import Overlay
+from fairlead.notebook.settings import (
+    ENDED,
+    KERNEL,
+    ORDERS,
+    OUTCOME,
+    PROOF,
+    RUN,
+    SAVE,
+    SAVED_AT,
+    SERVER,
+    STATE,
+    WORLD,
+    Settings,
+    read_json,
+    write_private,
+    write_settings,
+)
+from fairlead.session.model import Prepared
+from fairlead.swap import staging
+from fairlead.swap.model import Bind
+
+_LOOK_S = 0.05
+_END_S = 10.0  # for a process to end
+_SAVE_S = 60.0  # for variables to be saved
+_BEFORE_S, _SHARE = 120.0, 0.1  # of a job, before whose end they are saved; the shorter of both
+_KEPT_S = 7 * 86400  # folders of sessions that are over
+_TOO_OFTEN = 5  # deaths of a kernel within a minute
+_PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How a session is to be.
+
+    Attributes:
+        name: empty for the image's.
+        idle_s: it ends when no cell has run for so long; 0 for never.
+        interfaces: that ranks of other nodes reach the kernel by; empty for the site's.
+        workdir: of cells, in the container.
+        env: variables of the container.
+        limit_s: how long the start-up of ranks may make no progress; None for the site's.
+        ends_s: seconds until the job's time limit; 0 where that is unknown.
+        hosts: nodes of the job that the ranks run in; empty for this machine.
+    """
+
+    name: str = ""
+    idle_s: float = 0.0
+    interfaces: tuple[str, ...] = ()
+    workdir: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    limit_s: float | None = None
+    ends_s: float = 0.0
+    hosts: tuple[str, ...] = ()
+
+
+def top(environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder of all sessions."""
+    return state_dir(environ) / "notebook"
+
+
+def find(name: str, environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder of a session that runs.
+
+    Args:
+        name: empty for the only one.
+    Raises:
+        FairleadError: there is none, or there are several.
+    """
+    living = [f for f in every(environ) if not (f / ENDED).exists()]
+    if name:
+        folder = top(environ) / name
+        if folder in living:
+            return folder
+        names = ", ".join(f.name for f in living) or "none"
+        raise fail("notebook-no-session", name=name, names=names)
+    if len(living) != 1:
+        names = ", ".join(f.name for f in living) or "none"
+        raise fail("notebook-which", names=names)
+    return living[0]
+
+
+def every(environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """The folders of all sessions, the latest first; one whose process was killed is marked as ended."""
+    folder = top(environ)
+    found = [f for f in folder.iterdir() if (f / SERVER).exists()] if folder.is_dir() else []
+    for one in found:
+        server = read_json(one / SERVER)
+        if not (one / ENDED).exists() and server.get("host") == socket.gethostname():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(int(server["pid"]), 0)
+                continue
+            write_private(one / ENDED, "its `fairlead notebook` was killed")
+    return sorted(found, key=lambda f: (f / SERVER).stat().st_mtime, reverse=True)
+
+
+class Session:
+    """A session of this process: a context manager around its folder.
+
+    Args:
+        overlay: packages that the image lacks.
+    """
+
+    def __init__(self, wanted: Wanted, prepared: Prepared, ranks: int, overlay: Overlay):
+        self._wanted, self._prepared, self._overlay = wanted, prepared, overlay
+        self._ranks = ranks
+        self.folder, self._sockets = Path(), Path()
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._world = worlds.World(0, Path())
+        self._kernel_run, self._kernel_starts = 0, [0.0]
+        self.extra: list[Callable[[], None]] = []  # called at each look
+
+    def __enter__(self) -> Session:
+        folder = top()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _forget_old(folder)
+        self.folder = _new_folder(folder, self._wanted.name or _name_for(self._prepared.image.name))
+        (self.folder / ORDERS).mkdir(mode=0o700)
+        self._sockets = Path(tempfile.mkdtemp(prefix="fairlead-", dir="/tmp"))
+        self.settings = self._settings()
+        write_settings(self.settings)
+        self._write_kernel()
+        self._write_server()
+        return self
+
+    def __exit__(self, kind: Any, exc: BaseException | None, trace: Any) -> None:
+        try:
+            self._end()
+        finally:
+            if not (self.folder / ENDED).exists():
+                write_private(self.folder / ENDED, _reason(exc))
+            (self.folder / KERNEL).unlink(missing_ok=True)
+            shutil.rmtree(self._sockets, ignore_errors=True)
+
+    def _settings(self) -> Settings:
+        site = tuple(self._prepared.plan.site.fabric.interfaces)
+        interfaces = self._wanted.interfaces or (site if self._elsewhere else ())
+        return Settings(
+            str(self.folder), str(self._sockets), self._ranks, self._prepared.image.name, secrets.token_hex(32),
+            address(interfaces) if self._elsewhere or interfaces else "127.0.0.1", self._wanted.idle_s,
+        )  # fmt: skip
+
+    @property
+    def _elsewhere(self) -> bool:
+        """Whether ranks may run on other nodes than this one."""
+        shape = self._prepared.plan.request.shape
+        nodes = {short(host) for host in (*self._wanted.hosts, *(shape.hosts or ()))}
+        return (shape.nodes or 0) > 1 or bool(nodes - {short(socket.gethostname())})
+
+    def _write_kernel(self) -> None:
+        """The kernel's connection file: Unix sockets in a folder that only the user can enter."""
+        info = {name: number for number, name in enumerate(_PORTS, 1)}
+        shown = {
+            **info, "transport": "ipc", "ip": str(self._sockets / "kernel"), "key": secrets.token_hex(32),
+            "signature_scheme": "hmac-sha256", "kernel_name": "fairlead",
+        }  # fmt: skip
+        write_private(self.folder / KERNEL, json.dumps(shown))
+
+    def _write_server(self) -> None:
+        shown = {
+            "name": self.folder.name, "image": self._prepared.image.name, "fairlead": __version__, "pid": os.getpid(),
+            "host": socket.gethostname(), "started": time.time(), "ranks": self._ranks,
+        }  # fmt: skip
+        write_private(self.folder / SERVER, json.dumps(shown))
+
+    @property
+    def _env(self) -> dict[str, str]:
+        """Variables of every container; the user's PYTHONPATH is behind the overlay's."""
+        own, given = self._overlay.env, self._wanted.env
+        paths = (own.get("PYTHONPATH"), given.get("PYTHONPATH"))
+        path = ":".join(filter(None, paths))
+        return {**own, **given, **({"PYTHONPATH": path} if path else {})}
+
+    def _binds(self, here: bool) -> tuple[Bind, ...]:
+        """The folders that a container sees, on this node or on any."""
+        own = [str(self.folder), *([str(self._sockets)] if here else [])]
+        return (*(Bind(path, path) for path in own), *self._overlay.binds)
+
+    def container(
+        self, command: Sequence[str], log: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Starts a command in the image on this node, without a launcher.
+
+        Args:
+            log: name of the file in the session's folder that takes its output.
+        """
+        env = {**self._env, **(env or {})}
+        line = terminal_line(
+            self._prepared.plan,
+            command,
+            self._wanted.workdir,
+            env,
+            self._binds(here=True),
+            terminal=False,
+        )
+        line.write_files()
+        with (self.folder / log).open("ab") as stream:
+            return subprocess.Popen(
+                line.argv, env=line.environment(os.environ), stdin=subprocess.DEVNULL, stdout=stream,
+                stderr=stream, start_new_session=True,
+            )  # fmt: skip
+
+    # From its start to its end.
+
+    def run(self, ready: Callable[[], None], on_proof: Callable[[str], None]) -> None:
+        """Starts everything, and serves until the session is stopped.
+
+        Args:
+            ready: called once the kernel can be reached.
+            on_proof: called with what was proved of each world.
+        Raises:
+            FairleadError: the first ranks could not be started, or the kernel dies again and again.
+        """
+        staging.ensure(self._prepared.plan, cache_dir())
+        unpack.ensure(self._prepared.plan, cache_dir())
+        warned: list[int] = []
+        signal.signal(signal.SIGUSR1, lambda number, frame: warned.append(number))
+        left = self._wanted.ends_s - min(_BEFORE_S, _SHARE * self._wanted.ends_s)
+        save_at = time.monotonic() + left if left else 0.0
+        self._start_world("")
+        self._start_kernel()
+        told, proved = False, 0
+        while True:
+            time.sleep(_LOOK_S)
+            for look in self.extra:
+                look()
+            if save_at and time.monotonic() > save_at:
+                save_at = 0.0
+                warned.append(0)
+            if warned:  # the scheduler's SIGUSR1, before the end of its job
+                warned.clear()
+                self.save()
+            if not told and (self.folder / STATE).exists():
+                told = True
+                ready()
+            if proved < self._world.number and (self._world.folder / PROOF).exists():
+                proved = self._world.number
+                on_proof(str(read_json(self._world.folder / PROOF)["line"]))
+            self._look_at_kernel()
+            self._look_at_world()
+            if why := self._obey():
+                write_private(self.folder / ENDED, why)
+                return
+
+    def _obey(self) -> str:
+        """Does what has been ordered; why the session is to end, empty while it is not."""
+        for path in sorted((self.folder / ORDERS).glob("*.json")):
+            asked = read_json(path)
+            path.unlink(missing_ok=True)
+            if asked.get("do") == "stop":
+                return str(asked.get("why") or "it was stopped")
+            if asked.get("do") == "restart" and asked.get("from") == self._world.number:
+                self._world.end()
+                self._end_process("controller")
+                self._start_world(str(asked.get("restore") or ""))
+            if asked.get("do") == "kernel" and asked.get("run") == self._kernel_run:
+                self._end_process("kernel")
+        return ""
+
+    def _start_world(self, restore: str) -> None:
+        number = self._world.number + 1
+        folder = self.settings.world(number)
+        work = Path(tempfile.mkdtemp(prefix=".world-", dir=self.folder))
+        write_private(work / WORLD, json.dumps({"number": number, "restore": restore}))
+        work.rename(folder)  # the kernel looks for it by its name
+        module = ("python3", "-m", "fairlead.notebook.controller", str(folder))
+        self._processes["controller"] = self.container(module, "controller.log")
+        self._world = worlds.World(number, folder)
+        self._world.start(
+            self._prepared, self._ranks, self._binds(here=not self._elsewhere), self._env,
+            workdir=self._wanted.workdir, limit_s=self._wanted.limit_s,
+        )  # fmt: skip
+
+    def _look_at_world(self) -> None:
+        if (
+            self._world.ended()
+            and self._world.number == 1
+            and not (self._world.folder / PROOF).exists()
+        ):
+            outcome = read_json(self._world.folder / OUTCOME)
+            raise worlds.failure(outcome, self._world.folder)
+
+    def _start_kernel(self) -> None:
+        module = ("python3", "-m", "fairlead.notebook.kernel", str(self.folder))
+        self._kernel_starts.append(time.monotonic())
+        self._kernel_run += 1
+        write_private(self.folder / RUN, json.dumps({"run": self._kernel_run}))
+        self._processes["kernel"] = self.container(module, "kernel.log")
+
+    def _look_at_kernel(self) -> None:
+        if self._processes["kernel"].poll() is None:
+            return
+        recent = [t for t in self._kernel_starts if time.monotonic() - t < 60]
+        if len(recent) >= _TOO_OFTEN:
+            tail = (self.folder / "kernel.log").read_text("utf-8", errors="replace")[-2000:]
+            raise fail("notebook-kernel", log=self.folder / "kernel.log", tail=tail.strip())
+        for left in self._sockets.glob("kernel-*"):
+            left.unlink(missing_ok=True)
+        self._start_kernel()
+
+    def save(self) -> None:
+        """Has the kernel save what it was told to save, and waits for it."""
+        kernel = self._processes.get("kernel")
+        if kernel is None or kernel.poll() is not None:
+            return
+        (self.folder / SAVED_AT).unlink(missing_ok=True)
+        write_private(self.folder / SAVE, "")
+        until = time.monotonic() + _SAVE_S
+        while not (self.folder / SAVED_AT).exists() and time.monotonic() < until:
+            if kernel.poll() is not None:
+                return
+            time.sleep(_LOOK_S)
+
+    def _end(self) -> None:
+        with suppress(OSError):
+            self.save()
+        for name in list(self._processes):
+            if name != "controller":
+                self._end_process(name)
+        self._world.end()
+        self._end_process("controller")
+
+    def _end_process(self, name: str) -> None:
+        process = self._processes.pop(name, None) if name != "kernel" else self._processes.get(name)
+        if process is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_END_S)
+                break
+
+
+def _reason(exc: BaseException | None) -> str:
+    if isinstance(exc, FairleadError):
+        finding = exc.findings[0]
+        return "; ".join(filter(None, (finding.what, finding.where, finding.why)))
+    return (
+        "it was interrupted"
+        if isinstance(exc, KeyboardInterrupt)
+        else repr(exc or "it was stopped")
+    )
+
+
+def _name_for(image: str) -> str:
+    stem = Path(image).stem.partition(":")[0]
+    return "".join(c if c.isalnum() or c in "-_" else "-" for c in stem) or "session"
+
+
+def _new_folder(folder: Path, name: str) -> Path:
+    """A folder of that name.
+
+    Raises:
+        FairleadError: a session of that name is running, or it is not a name.
+    """
+    if not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
+        raise fail("notebook-name", name=name)
+    path = folder / name
+    if path in every() and not (path / ENDED).exists():
+        raise fail("notebook-name-taken", name=name)
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(mode=0o700)
+    return path
+
+
+def _forget_old(folder: Path) -> None:
+    for one in folder.iterdir():
+        ended = one / ENDED
+        with suppress(OSError):
+            if ended.exists() and time.time() - ended.stat().st_mtime > _KEPT_S:
+                shutil.rmtree(one)

@@ -1,0 +1,382 @@
+"""`fairlead notebook`: cells on real ranks, what interrupts and kills them, and who may come near."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.system import hosts, notebooks
+from tests.system.notebooks import Kernel, Notebook, waited
+
+from fairlead.notebook.settings import LAB, SETTINGS, read_json
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="module")
+def session(state: Path) -> Iterator[Notebook]:
+    with notebooks.notebook("main", "--port", "18888", state=state) as started:
+        yield started
+
+
+@pytest.fixture
+def kernel(session: Notebook) -> Iterator[Kernel]:
+    client = session.kernel()
+    yield client
+    client.close()
+
+
+def later(seconds: float, call) -> None:
+    threading.Timer(seconds, call).start()
+
+
+def pids(kernel: Kernel) -> list[int]:
+    ran = kernel.run("%%ranks\nimport os; print('pid', rank, os.getpid())")
+    found = dict(re.findall(r"pid (\d+) (\d+)", ran.text))
+    return [int(found[str(n)]) for n in range(len(found))]
+
+
+def test_session_says_where_it_is_and_that_its_ranks_are_proved(session: Notebook) -> None:
+    waited(
+        lambda: "JupyterLab" in session.printed() and "proved" in session.printed(),
+        session.printed(),
+    )
+    printed = session.printed()
+    assert re.search(r"proved: 2 ranks: .*MPICH", printed)
+    url = re.search(r"http://127\.0\.0\.1:(\d+)/lab\?token=\w+", printed)
+    assert url and f"ssh -N -L {url[1]}:127.0.0.1:{url[1]} " in printed
+
+
+def test_cells_run_on_all_ranks_and_on_some(kernel: Kernel) -> None:
+    assert kernel.run("%%ranks\nprint('here', rank); size").text.splitlines()[-1] == "Out[0-1]: 2"
+    assert kernel.run("%%ranks 1\nrank").text == "Out[1]: 1\n"
+    assert kernel.run("%ranks 0-1 comm.allreduce(rank + 1)").text == "Out[0-1]: 3\n"
+    average = "import fairlead.comm as fc\nfc.init()\nfc.average(float(rank))"
+    assert kernel.run(f"%%ranks\n{average}").text == "Out[0-1]: 0.5\n"
+    assert "ranks are 0-1" in kernel.run("%%ranks 2\n1").text
+    assert kernel.run("6 * 7").outputs[0]["text/plain"] == "42"
+
+
+def test_displays_and_bars_of_ranks_are_shown_in_the_cell(kernel: Kernel) -> None:
+    ran = kernel.run(
+        "%%ranks\nfrom IPython.display import HTML, display\ndisplay(HTML(f'<b>{rank}</b>'))"
+    )
+    assert {o["text/html"] for o in ran.outputs} == {"<b>0</b>", "<b>1</b>"}
+    bars = "from tqdm import tqdm\nimport time\nfor i in tqdm(range(9), desc=f'bar{rank}'): time.sleep(0.05)"
+    last = kernel.run(f"%%ranks\n{bars}").outputs[-1]["text/plain"].splitlines()
+    assert len(last) == 2
+    assert all(f"bar{n}: 100%" in line for n, line in enumerate(last)), last
+
+
+def test_captured_output_is_a_variable(kernel: Kernel) -> None:
+    assert kernel.run("%%ranks --capture got\nprint('quiet', rank); rank").text == ""
+    ran = kernel.run("got[1].stdout, got[0].result['text/plain']")
+    assert ran.outputs[0]["text/plain"] == "('quiet 1\\n', '0')"
+
+
+def test_error_of_some_ranks_fails_the_cell_and_names_them(kernel: Kernel) -> None:
+    ran = kernel.run("%%ranks\n1 / rank")
+    assert ran.error == "RanksError: [0] ZeroDivisionError: division by zero"
+    assert "Out[1]: 1.0" in ran.text
+
+
+def test_interrupt_ends_python_code_and_a_collective_of_fairlead_comm(kernel: Kernel) -> None:
+    forever = "import time\nwhile True: time.sleep(0.05)"
+    ran = kernel.run(f"%%ranks\n{forever}", lambda: later(1, kernel.interrupt))
+    assert ran.error == "RanksError: [0-1] KeyboardInterrupt"
+    kernel.run("%%ranks\nimport fairlead.comm as fc\nfc.init()")
+    ran = kernel.run("%%ranks 0\nfc.average(1.0)", lambda: later(1, kernel.interrupt))
+    assert ran.error == "RanksError: [0] KeyboardInterrupt"
+    before = pids(kernel)
+    assert "new ranks" in kernel.run("%ranks restart").text  # the communicator is of no more use
+    assert not set(before) & set(pids(kernel))
+    assert kernel.run("%%ranks\nfc.init()\nfc.average(float(rank))").text == "Out[0-1]: 0.5\n"
+
+
+def test_interrupt_frees_ranks_that_wait_inside_mpi_and_they_keep_their_variables(
+    kernel: Kernel,
+) -> None:
+    kernel.run(
+        "%%ranks\nimport numpy as np, threading\nx = rank * 10; a = np.arange(3); lock = threading.Lock()\n"
+        "def f(y): return x + y\n"
+    )
+    ran = kernel.run(
+        "%%ranks\ncomm.recv(source=1 - rank, tag=9)", lambda: later(1, kernel.interrupt)
+    )
+    assert "inside a call that SIGINT does not end" in ran.text and "2 new ranks" in ran.text
+    assert "lock is lost" in ran.text
+    assert "MPICH" in ran.text  # proved again
+    ran = kernel.run("%%ranks\nx, int(a.sum()), f(1), comm.allreduce(1)")
+    assert ran.text.splitlines() == ["Out[0]: (0, 3, 1, 2)", "Out[1]: (10, 3, 11, 2)"]
+
+
+def test_killed_rank_is_named_at_once_and_replaced(kernel: Kernel) -> None:
+    kernel.run("%%ranks\nmark = f'of {rank}'")
+    victim = pids(kernel)[1]
+    waits = "%%ranks\nimport time\nif rank == 0: comm.Barrier()\nelse: time.sleep(60)"
+    ran = kernel.run(waits, lambda: later(1, lambda: os.kill(victim, signal.SIGKILL)))
+    assert ran.text.startswith("rank 1 killed by SIGKILL\n")
+    assert "%ranks restart 1" in ran.error
+    assert "rank 1 killed by SIGKILL" in kernel.run("%%ranks\n1").error
+    assert re.search(r"1 +\d+ \S+ +killed by SIGKILL", kernel.run("%ranks").text)
+    assert "2 new ranks" in kernel.run("%ranks restart 1").text
+    ran = kernel.run("%%ranks\nglobals().get('mark', 'nothing'), comm.allreduce(1)")
+    assert ran.text.splitlines() == ["Out[0]: ('of 0', 2)", "Out[1]: ('nothing', 2)"]
+
+
+def test_killed_kernel_comes_back_and_its_ranks_have_lived_on(session: Notebook) -> None:
+    first = session.kernel()
+    first.run("%%ranks\nlives = rank")
+    before, run = pids(first), session.run
+    os.kill(int(first.run("import os; print(os.getpid())").text), signal.SIGKILL)
+    first.close()
+    second = session.kernel(run + 1)
+    assert pids(second) == before
+    assert second.run("%%ranks\nlives").text.splitlines() == ["Out[0]: 0", "Out[1]: 1"]
+    second.close()
+
+
+def test_output_without_a_client_is_kept(session: Notebook) -> None:
+    first = session.kernel()
+    first.start("%%ranks\nimport time\nfor i in range(4): time.sleep(0.3); print('step', i)")
+    first.close()
+    second = session.kernel()
+    ran = second.run("%ranks missed")
+    assert [n for n in range(4) if f"] step {n}\n" not in ran.text] == [], ran.text
+    second.close()
+    done = hosts.fairlead(
+        "notebook", "--output-of", "main", env={"XDG_STATE_HOME": str(session.log.parent)}
+    )
+    cells = json.loads(done.stdout)["cells"]
+    assert any("step 3" in json.dumps(cell["outputs"]) for cell in cells)
+
+
+@pytest.mark.full
+def test_killed_server_comes_back_with_the_same_kernel(session: Notebook, kernel: Kernel) -> None:
+    kernel.run("kept = 'still here'")
+    waited(lambda: read_json(session.folder / LAB), "no JupyterLab")
+    before = read_json(session.folder / LAB)
+    _answered(before["url"], "/api/status")
+    os.kill(before["pid"], signal.SIGKILL)
+    waited(lambda: read_json(session.folder / LAB)["pid"] != before["pid"], "no new JupyterLab")
+    after = read_json(session.folder / LAB)
+    assert after["url"] == before["url"]
+    made = _answered(after["url"], "/api/kernels", {"name": "fairlead"})
+    assert made["name"] == "fairlead"
+    run = session.run
+    _answered(after["url"], f"/api/kernels/{made['id']}/restart", {})
+    fresh = session.kernel(run + 1)
+    assert "NameError" in fresh.run("kept").error
+    fresh.run("kept = 'again'")
+    _answered(after["url"], f"/api/kernels/{made['id']}", method="DELETE")
+    assert fresh.run("kept").outputs[0]["text/plain"] == "'again'"
+    fresh.close()
+
+
+def _answered(
+    url: str, path: str, data: object = None, method: str | None = None, token: bool = True
+):
+    base, _, secret = url.partition("/lab?token=")
+    headers = {"Authorization": f"token {secret}"} if token else {}
+    body = None if data is None else json.dumps(data).encode()
+    request = urllib.request.Request(base + path, body, headers, method=method)
+    answer: list[bytes] = []
+
+    def asked() -> bool:
+        try:
+            with urllib.request.urlopen(request, timeout=30) as stream:
+                answer.append(stream.read())
+                return True
+        except urllib.error.HTTPError:
+            raise
+        except OSError:  # it is still starting
+            return False
+
+    waited(asked, path)
+    return json.loads(answer[0]) if answer[0] else None
+
+
+def test_no_secret_is_on_a_command_line_or_in_a_file_of_others(
+    session: Notebook, kernel: Kernel
+) -> None:
+    waited(lambda: read_json(session.folder / LAB), "no JupyterLab")
+    world = max(session.folder.glob("world-*"), key=lambda w: int(w.name.removeprefix("world-")))
+    secrets = {
+        read_json(session.folder / LAB)["url"].partition("token=")[2],
+        read_json(session.folder / SETTINGS)["key"],
+        read_json(session.folder / "kernel.json")["key"],
+        read_json(world / "engine.json")["key"],
+        read_json(world / "engine.json")["curve_serverkey"],
+    }
+    assert all(len(secret) > 30 for secret in secrets)
+    lines = subprocess.run(
+        ["ps", "axww", "-o", "args"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "fairlead.notebook.rank" in lines
+    assert not [secret for secret in secrets if secret in lines]
+    assert stat.S_IMODE(session.folder.stat().st_mode) == 0o700
+    assert (
+        stat.S_IMODE(Path(read_json(session.folder / SETTINGS)["sockets"]).stat().st_mode) == 0o700
+    )
+    for path in session.folder.rglob("*"):
+        text = path.read_bytes() if path.is_file() else b""
+        if any(secret.encode() in text for secret in secrets):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_of_this_machine_reaches_nothing(session: Notebook, kernel: Kernel) -> None:
+    waited(lambda: "JupyterLab" in session.printed(), "no JupyterLab")
+    kernel.run("%%ranks\n1")
+    url = read_json(session.folder / LAB)["url"]
+    port = int(url.split(":")[2].partition("/")[0])
+    listening = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True, check=True).stdout
+    # Launcher and ranks have ports of MPI's.
+    modules = r"-m fairlead\.notebook\.(kernel|controller|server) .*"
+    named = ["pgrep", "-f", "--", modules + str(session.folder)]
+    found = subprocess.run(named, capture_output=True, text=True, check=True).stdout
+    ours = set(map(int, found.split()))
+    addresses = [
+        line.split()[3] for line in listening.splitlines()
+        if {int(p) for p in re.findall(r"pid=(\d+)", line)} & ours
+    ]  # fmt: skip
+    assert f"127.0.0.1:{port}" in addresses
+    assert all(address.startswith("127.0.0.1:") for address in addresses), addresses
+    world = max(session.folder.glob("world-*"), key=lambda w: int(w.name.removeprefix("world-")))
+    engines = read_json(world / "engine.json")
+    sockets = read_json(session.folder / SETTINGS)["sockets"]
+    script = _OTHER.format(
+        port=port,
+        sockets=sockets,
+        registration=engines["registration"],
+        iopub=read_json(world / "client.json")["iopub"],
+    )
+    done = subprocess.run(
+        [*hosts.as_user(65534, Path("/"), {"PATH": os.environ["PATH"]}, "python3", "-c", script)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == [
+        "lab 403", "kernel PermissionError", "keepers PermissionError", "folder PermissionError",
+        "registration nothing", "iopub nothing",
+    ]  # fmt: skip
+
+
+# What somebody else can try: without a token, on the sockets, and as a plain peer of ZeroMQ (protocol 3.1, NULL).
+_OTHER = """
+import os, socket, urllib.error, urllib.request
+try:
+    print("lab", urllib.request.urlopen("http://127.0.0.1:{port}/api/contents", timeout=10).status)
+except urllib.error.HTTPError as exc:
+    print("lab", exc.code)
+for name, path in (("kernel", "{sockets}/kernel-1"), ("keepers", "{sockets}/keepers-1")):
+    try:
+        socket.socket(socket.AF_UNIX).connect(path)
+        print(name, "connected")
+    except OSError as exc:
+        print(name, type(exc).__name__)
+try:
+    os.listdir("{sockets}")
+except OSError as exc:
+    print("folder", type(exc).__name__)
+greeting = b"\\xff" + bytes(8) + b"\\x7f" + bytes([3, 0]) + b"NULL".ljust(20, b"\\0") + bytes(32)
+for name, port in (("registration", {registration}), ("iopub", {iopub})):
+    peer = socket.create_connection(("127.0.0.1", port), timeout=5)
+    peer.sendall(greeting)
+    got = b""
+    try:
+        while more := peer.recv(4096):
+            got += more
+    except OSError:
+        pass
+    # Its greeting, which asks for CURVE, and nothing more.
+    print(name, "nothing" if len(got) <= 64 and b"NULL" not in got else got)
+"""
+
+
+def test_image_without_a_kernel_is_refused_with_the_line_to_add() -> None:
+    done = hosts.fairlead("notebook", "-n", "2", hosts.image())
+    assert done.returncode == 121
+    assert 'pip = ["ipykernel", "ipyparallel"]' in done.stderr and "--with-kernel" in done.stderr
+
+
+@pytest.mark.full
+def test_idle_session_saves_what_it_was_told_and_ends(state: Path) -> None:
+    with notebooks.notebook("idle", "--idle", "4", "--lab", "none", state=state) as started:
+        kernel = started.kernel()
+        kernel.run("%%ranks\nw = [rank, 'weights']")
+        kernel.run("epoch = 7")
+        assert "w" in kernel.run(f"%ranks save w epoch --to {state}/kept").text
+        kernel.close()
+        assert "no cell has run for 4 s" in started.ended()
+    with notebooks.notebook("next", "--lab", "none", state=state) as started:
+        kernel = started.kernel()
+        kernel.run(f"%ranks load {state}/kept")
+        assert kernel.run("%%ranks\nw[0] == rank, w[1]").text == "Out[0-1]: (True, 'weights')\n"
+        assert kernel.run("epoch").outputs[0]["text/plain"] == "7"
+        kernel.close()
+        taken = hosts.fairlead(
+            "notebook",
+            "--name",
+            "next",
+            "--with-kernel",
+            hosts.image(),
+            env={"XDG_STATE_HOME": str(state)},
+        )
+        assert taken.returncode == 2 and "is running" in taken.stderr
+        listed = hosts.fairlead("notebook", "--list", env={"XDG_STATE_HOME": str(state)})
+        assert re.search(r"^next: .*2 ranks, on ", listed.stdout, re.M)
+        hosts.fairlead("notebook", "--stop", "next", env={"XDG_STATE_HOME": str(state)})
+        assert "--stop" in started.ended()
+    left = subprocess.run(
+        ["pgrep", "-af", str(state / "fairlead/notebook/next")], capture_output=True, text=True
+    ).stdout
+    assert not left
+
+
+@pytest.mark.full
+def test_unix_socket_takes_the_place_of_a_port(state: Path) -> None:
+    with notebooks.notebook("unix", "--port", "0", state=state) as started:
+        path = Path(started.folder, "lab.sock")
+        waited(lambda: "JupyterLab" in started.printed(), "no JupyterLab")
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(str(path))
+            peer.sendall(b"GET /api/contents HTTP/1.0\r\n\r\n")
+            assert b" 403 " in peer.recv(100)
+        assert f"8888:{path}" in started.printed()
+
+
+@pytest.mark.full
+def test_torch_trains_data_parallel_from_a_cell(state: Path) -> None:
+    train = """%%ranks
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo")
+net = DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+source, wanted = torch.Generator().manual_seed(rank), torch.tensor([[1.0], [2.0], [3.0], [4.0]])
+for step in range(200):
+    x = torch.randn(32, 4, generator=source)  # other samples on each rank
+    loss = ((net(x) - x @ wanted) ** 2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+[round(v, 3) for v in net.module.weight[0].tolist()], dist.get_world_size()
+"""
+    with notebooks.notebook("torch", "--lab", "none", state=state, image="pytorch") as started:
+        kernel = started.kernel()
+        assert kernel.run(train).text == "Out[0-1]: ([1.0, 2.0, 3.0, 4.0], 2)\n"
+        kernel.close()
