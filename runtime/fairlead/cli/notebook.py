@@ -91,7 +91,7 @@ class NotebookFlags:
     rendezvous: str = options.RENDEZVOUS
     watchdog: float | None = options.WATCHDOG
     list_them: bool = option("--list", "List the sessions, and where they can be reached.")
-    stop: str = option("--stop NAME", "End a session; what it was told to save is saved.")
+    stop: str = option("--stop NAME", "End a session; what `%ranks save` names is saved.")
     output_of: str = option(
         "--output-of NAME", "Print a session's cells with their outputs as a notebook (.ipynb)."
     )

@@ -93,7 +93,7 @@ class _Watch:
 
     def begin(self) -> None:
         self._keep_output()
-        self._tell()
+        self._announce()
         threading.Thread(target=self._look, name="look", daemon=True).start()
 
     def _keep_output(self) -> None:
@@ -125,10 +125,10 @@ class _Watch:
         elif state == "idle":
             self._idle_since = time.time()
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         run = read_json(self._folder / RUN).get("run")
-        told = {"pid": os.getpid(), "host": socket.gethostname(), "ready": time.time(), "run": run}
-        write_private(self._folder / STATE, json.dumps(told))
+        state = {"pid": os.getpid(), "host": socket.gethostname(), "ready": time.time(), "run": run}
+        write_private(self._folder / STATE, json.dumps(state))
 
     def _look(self) -> None:
         """Saves when the session asks for it, and ends it when it has been idle for too long."""
@@ -144,7 +144,7 @@ class _Watch:
                 limit = 0.0
 
     def save(self) -> None:
-        """Has ranks and this kernel save what they were told to save, and says so in a file."""
+        """Has ranks and this kernel save what they are asked to save, and says so in a file."""
         self._ranks.save_named()
         variables.save_named(self._folder, "kernel", self._app.shell.user_ns)
         write_private(self._folder / SAVED_AT, json.dumps({"at": time.time()}))

@@ -141,7 +141,7 @@ class RanksMagics(Magics):  # type: ignore[misc]
         shown: list[DisplayHandle] = []
         last = ""
 
-        def tell(text: str) -> None:
+        def show_progress(text: str) -> None:
             nonlocal last
             if text and not shown:
                 shown.append(DisplayHandle())
@@ -150,7 +150,7 @@ class RanksMagics(Magics):  # type: ignore[misc]
                 shown[0].update({"text/plain": text or "all ranks are there"}, raw=True)
             last = text
 
-        self._ranks.ready(tell)
+        self._ranks.ready(show_progress)
 
     def _follow(self, running: Running, output: Output) -> None:
         """Shows what comes until all ranks are through, or one has died."""
@@ -245,11 +245,11 @@ class RanksMagics(Magics):  # type: ignore[misc]
             folder = str(Path(words[at + 1]).expanduser().absolute())
             words = [*words[:at], *words[at + 2 :]]
         path = self._ranks.folder / variables.NAMES
-        told = read_json(path)
-        names = sorted({*told.get("names", ()), *words})
+        asked = read_json(path)
+        names = sorted({*asked.get("names", ()), *words})
         if bad := [name for name in words if not name.isidentifier()]:
             raise UsageError(f"%ranks save: not names of variables: {', '.join(bad)}")
-        folder = folder or told.get("folder") or str(self._ranks.folder / SAVED)
+        folder = folder or asked.get("folder") or str(self._ranks.folder / SAVED)
         Path(folder).mkdir(parents=True, exist_ok=True)
         write_private(path, _json({"names": names, "folder": folder}))
         print(f"saved to {folder} when the session ends: {', '.join(names) or 'nothing'}")

@@ -143,7 +143,7 @@ def _engine(settings: Settings, world: Path, announce: int) -> NoReturn:
 
 
 def _serve(settings: Settings, world: Path, rank: int, MPI: Any) -> None:
-    """Serves the kernel's requests until the engine is told to stop."""
+    """Serves the kernel's requests until the engine is to stop."""
     from ipyparallel.engine.app import IPEngine
     from traitlets.config import Config
 

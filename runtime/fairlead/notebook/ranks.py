@@ -207,20 +207,20 @@ class Ranks:
         numbers = [p.name.removeprefix("world-") for p in self.folder.glob("world-*")]
         return max((int(n) for n in numbers if n.isdigit()), default=0)
 
-    def ready(self, tell: Callable[[str], None] = lambda text: None) -> Any:
+    def ready(self, on_progress: Callable[[str], None] = lambda text: None) -> Any:
         """Waits until all ranks of the newest world are there; the client of ipyparallel.
 
         Args:
-            tell: called with what is waited for.
+            on_progress: called with what is waited for.
         Raises:
             RanksError: the launch has ended, or takes too long.
         """
         newest = self._newest()
         if newest != self.world or self._client is None:
-            self._enter(newest, tell)
+            self._enter(newest, on_progress)
         return self._client
 
-    def _enter(self, world: int, tell: Callable[[str], None]) -> None:
+    def _enter(self, world: int, on_progress: Callable[[str], None]) -> None:
         with self._lock:
             self._leave()
             self.world = world
@@ -237,9 +237,9 @@ class Ranks:
             here = client.ids if client else []
             if len(here) == len(self) and len(self._ranks) == len(self):
                 self._client = client
-                tell("")
+                on_progress("")
                 return
-            tell(f"{len(here)} of {len(self)} ranks are there")
+            on_progress(f"{len(here)} of {len(self)} ranks are there")
             with self._arrived:
                 self._arrived.wait(_LOOK_S)
         raise RanksError(f"the ranks did not start within {_START_S:.0f} s: %ranks restart")
@@ -256,7 +256,7 @@ class Ranks:
         self._client = None
 
     def restart(
-        self, keep: bool, tell: Callable[[str], None] = lambda text: None
+        self, keep: bool, on_progress: Callable[[str], None] = lambda text: None
     ) -> dict[str, Any]:
         """Replaces all ranks by those of a new launch.
 
@@ -282,7 +282,7 @@ class Ranks:
             if time.monotonic() > until:
                 raise RanksError("the session does not answer: its `fairlead notebook` is gone")
             time.sleep(_LOOK_S / 2)
-        self.ready(tell)
+        self.ready(on_progress)
         return carried
 
     def write_variables(self, ranks: Sequence[int]) -> dict[str, Any]:
@@ -295,9 +295,9 @@ class Ranks:
         left = set(ranks)
         while left and time.monotonic() < until:
             for one in list(left):
-                if told := read_json(folder / f"rank-{one}.json"):
+                if answer := read_json(folder / f"rank-{one}.json"):
                     left.discard(one)
-                    kept[one], lost[one] = told["kept"], told["lost"]
+                    kept[one], lost[one] = answer["kept"], asked["lost"]
                 elif self._ranks[one].died:
                     left.discard(one)
             if left:
@@ -307,11 +307,11 @@ class Ranks:
         return {"kept": kept, "lost": {n: names for n, names in lost.items() if names}}
 
     def save_named(self) -> None:
-        """Has ranks save the variables that the session was told to save."""
-        told = read_json(self.folder / variables.NAMES)
-        if not told.get("names"):
+        """Has ranks save the variables that the session is asked to save."""
+        asked = read_json(self.folder / variables.NAMES)
+        if not asked.get("names"):
             return
-        folder = Path(told["folder"])
+        folder = Path(asked["folder"])
         living = [n for n, rank in self._ranks.items() if not rank.died]
         for one in living:
             (folder / f"rank-{one}.json").unlink(missing_ok=True)

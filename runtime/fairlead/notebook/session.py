@@ -246,7 +246,7 @@ class Session:
         save_at = time.monotonic() + left if left else 0.0
         self._start_world("")
         self._start_kernel()
-        told, proved = False, 0
+        shown, proved = False, 0
         while True:
             time.sleep(_LOOK_S)
             for look in self.extra:
@@ -257,8 +257,8 @@ class Session:
             if warned:  # the scheduler's SIGUSR1, before the end of its job
                 warned.clear()
                 self.save()
-            if not told and (self.folder / STATE).exists():
-                told = True
+            if not shown and (self.folder / STATE).exists():
+                shown = True
                 ready()
             if proved < self._world.number and (self._world.folder / PROOF).exists():
                 proved = self._world.number
@@ -326,7 +326,7 @@ class Session:
         self._start_kernel()
 
     def save(self) -> None:
-        """Has the kernel save what it was told to save, and waits for it."""
+        """Has the kernel save what it is asked to save, and waits for it."""
         kernel = self._processes.get("kernel")
         if kernel is None or kernel.poll() is not None:
             return

@@ -64,7 +64,7 @@ def save(folder: Path, who: str, names: Mapping[str, Any], hidden: Iterable[str]
 
 
 def save_named(session: Path, who: str, names: Mapping[str, Any]) -> None:
-    """Writes the variables that the session was told to save, those of them that are there."""
+    """Writes the variables that the session is asked to save, those of them that are there."""
     taken, asked = dict(names), read_json(session / NAMES)
     wanted = [name for name in asked.get("names", ()) if name in taken]
     _write(Path(asked.get("folder") or session / SAVED), who, *pack(taken, wanted))

@@ -196,7 +196,7 @@ class _Load:
         return self.cache.top / "partial" / f"{key}.{os.geteuid()}"
 
     def download(self) -> None:
-        """Brings what is missing; whoever brings the last piece of a file compares it."""
+        """Brings what is missing; the thread that brings the last piece of a file compares it."""
         self._each(self._pieces(), self._piece, "copying")
 
     def _pieces(self) -> Iterator[tuple[_File, int | None]]:

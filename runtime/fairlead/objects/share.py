@@ -15,7 +15,7 @@ LONGEST_S = 7 * 86400  # what signatures of S3 allow
 
 
 def links(place: Prefix, seconds: int) -> dict[str, str]:
-    """A link to each file of a place, by name; whoever has it can read the file until it expires.
+    """A link to each file of a place, by name; anyone who has it can read the file until it expires.
 
     Raises:
         FairleadError: exit code 2; nothing is there, or the store has no links.

@@ -11,7 +11,7 @@ from fairlead.base.suggest import suggest
 
 SCHEMES = ("s3", "gs", "abfs", "http", "https")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-# What signs a link: whoever has it can use it, and command lines are seen by all users of a machine.
+# What signs a link: anyone who has it can use it, and command lines are seen by all users of a machine.
 _SIGNED = re.compile(r"[?&](X-Amz-Signature|Signature|sig|X-Goog-Signature)=", re.IGNORECASE)
 
 
