@@ -297,7 +297,7 @@ class Ranks:
             for one in list(left):
                 if answer := read_json(folder / f"rank-{one}.json"):
                     left.discard(one)
-                    kept[one], lost[one] = answer["kept"], asked["lost"]
+                    kept[one], lost[one] = answer["kept"], answer["lost"]
                 elif self._ranks[one].died:
                     left.discard(one)
             if left:
