@@ -15,7 +15,7 @@ changed                removed                a conflict with ``both``; else cop
 removed                changed                with ``both``: a conflict; else left
 =====================  =====================  ==========================================================
 
-Nothing is copied as long as there is a conflict that ``prefer`` does not decide. The first sync of two places remembers
+Nothing is copied as long as there is a conflict that ``prefer`` does not decide; it removes nothing without ``delete``. The first sync of two places remembers
 nothing: files of the same name that differ are conflicts.
 """
 
@@ -114,9 +114,10 @@ def plan(
         one, other, before = source.get(name), destination.get(name), last.get(name)
         action = _action(one, other, before, rules)
         if action == "conflicts" and rules.prefer is Prefer.SOURCE:
-            action = "there" if one else "gone_there"
+            action = "there" if one else "gone_there" if rules.delete else "back"
         elif action == "conflicts" and rules.prefer is Prefer.DESTINATION:
-            action = "same" if not rules.both else "back" if other else "gone_here"
+            kept = "gone_here" if rules.delete else "there"
+            action = "same" if not rules.both else "back" if other else kept
         todo[action].append(name)
     return Plan(**{name: tuple(names) for name, names in todo.items()})
 
