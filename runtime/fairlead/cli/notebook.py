@@ -218,6 +218,8 @@ def _show(started: Session, own: Lab | None, flags: NotebookFlags) -> None:
     if flags.quiet:
         return
     say(f"session {started.folder.name}: the kernel is ready; Ctrl-C or `%ranks stop` ends it")
+    if started.cost:
+        say(f"it costs {started.cost}")
     if own:
         say(f"JupyterLab: {own.url}")
         say(f"from your own machine, first: {own.tunnel}")

@@ -168,6 +168,14 @@ class Session:
         )  # fmt: skip
 
     @property
+    def cost(self) -> str:
+        """What the session's nodes cost an hour, in words; empty where the site's profile does not say it."""
+        plan = self._prepared.plan
+        shape = plan.request.shape
+        nodes = shape.nodes or len(self._wanted.hosts) or len(shape.hosts) or 1
+        return plan.site.scheduler.hourly(nodes, shape.partition)
+
+    @property
     def _elsewhere(self) -> bool:
         """Whether ranks may run on other nodes than this one."""
         shape = self._prepared.plan.request.shape

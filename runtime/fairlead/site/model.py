@@ -75,6 +75,13 @@ class Scheduler:
     directives: tuple[str, ...] = ()
     account: bool = False
     nodes: Mapping[str, str] = field(default_factory=dict)
+    charge: Mapping[str, float] = field(default_factory=dict)
+    charge_unit: str = "node hours"
+
+    def hourly(self, nodes: int, partition: str) -> str:
+        """What so many nodes cost an hour, in words; empty where the profile does not say it."""
+        each = self.charge.get(partition, self.charge.get("default"))
+        return f"{nodes * each:g} {self.charge_unit} an hour" if each is not None else ""
 
 
 @dataclass(frozen=True)

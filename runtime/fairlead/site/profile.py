@@ -123,6 +123,10 @@ class SchedulerSection(Section):
     nodes: dict[str, str] = key(
         "partitions, queues or constraints, with the hardware of their nodes", dict
     )
+    charge: dict[str, float] = key(
+        "what a node costs an hour, by partition or queue; `default` for the others", dict
+    )
+    charge_unit: Text = key("the unit of `charge`", "node hours")
 
 
 class LauncherSection(Section):

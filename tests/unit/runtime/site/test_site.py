@@ -56,6 +56,18 @@ def test_profile_with_three_mistakes_has_three_findings_with_lines(tmp_path: Pat
         assert words in text
 
 
+def test_charge_of_a_partition_or_the_default_is_said_for_all_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        '[site]\nname = "mine"\nsummary = "x"\nextends = "laptop"\n[sources.us]\ntext = "us"\nstatus = "run"\n'
+        '[scheduler]\nsource = "us"\nkind = "slurm"\ncharge_unit = "EUR"\ncharge = {default = 1.5, gpu = 8}\n'
+    )
+    scheduler = layers.load(path).scheduler
+    assert scheduler.hourly(4, "gpu") == "32 EUR an hour"
+    assert scheduler.hourly(1, "debug") == "1.5 EUR an hour"
+    assert layers.load(bundled("sitecfg") / "laptop.toml").scheduler.hourly(4, "") == ""
+
+
 def test_load_site_unknown_lists_or_suggests(environ: dict[str, str]) -> None:
     with pytest.raises(FairleadError) as caught:
         site.load_site("labtop", environ)
