@@ -328,7 +328,7 @@ files = ["{old}/{real}"]
     assert f"now {prefix}/lib" in done.stdout
     assert "error[site-drift]: `mpi.search` of moved does not match this machine" in done.stderr
     assert f"write {prefix}/lib instead" in done.stderr
-    # A guess that was wrong is told, and is not an error.
+    # A guess that was wrong is reported, and is not an error.
     assert "dependencies.files" not in done.stderr
     rows = [line for line in done.stdout.splitlines() if "dependencies.files" in line]
     assert rows and rows[0].startswith("differs") and f"now {prefix}" in rows[0]

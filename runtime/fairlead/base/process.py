@@ -14,6 +14,8 @@ from pathlib import Path
 
 from fairlead.base.errors import fail
 
+_PR_SET_PDEATHSIG = 1
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -220,3 +222,33 @@ def began(pid: int) -> str:
         return ""
     fields = text.rpartition(")")[2].split()
     return "" if fields[0] in "ZX" else fields[19]
+
+
+def tied_to(parent: int, number: int = signal.SIGTERM) -> Callable[[], None]:
+    """For a child to call: the kernel sends it a signal when its parent ends, also by SIGKILL.
+
+    What a child between fork and exec must not do, load a library, is done here.
+
+    Args:
+        parent: the process that forks it; the child ends at once if that is gone already.
+    """
+    import ctypes
+
+    prctl = ctypes.CDLL(None).prctl
+
+    def tie() -> None:
+        prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return tie
+
+
+def end_group(process: subprocess.Popen[bytes], patience_s: float) -> None:
+    """Ends a child that leads a process group, and the group: SIGTERM, after ``patience_s`` SIGKILL."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience_s)
+            break

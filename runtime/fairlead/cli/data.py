@@ -306,7 +306,7 @@ def share_place(
 ) -> None:
     """Give others access to a data set: a link to each file that works for a time, or a policy.
 
-    Whoever has a link can read the file until it expires; it cannot be taken back. With -o, links go to a file that only you
+    Anyone with a link can read the file until it expires; it cannot be taken back. With -o, links go to a file that only you
     can read. A policy lasts until --revoke; not every store has policies.
 
     \b

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from fairlead.base.process import tied_to
 from fairlead.engines.registry import ENGINES
 
 MARKER = "FAIRLEAD_RUN_ID"
@@ -43,7 +44,6 @@ def _engine_names(*more: str) -> re.Pattern[str]:
 # Clears up after a rank's container by itself, on whichever node (engine/podman.py).
 _GUARD = "fairlead-guard"
 _GUARD_S = 10.0
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -86,16 +86,9 @@ def start(
     Raises:
         OSError: the program cannot be executed.
     """
-    prctl, me = ctypes.CDLL(None).prctl, os.getpid()
-    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     marked = {**environ, MARKER: run_id}
     before = frozenset(_children())
-
-    def tie() -> None:
-        # `kill -9` of this process reaches no other session: the kernel ends the launcher then.
-        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != me:
-            os._exit(1)
 
     process = subprocess.Popen(
         list(argv),
@@ -104,7 +97,8 @@ def start(
         stderr=streams.stderr,
         stdin=streams.stdin,
         start_new_session=True,
-        preexec_fn=tie,
+        # `kill -9` of this process reaches no other session: the kernel ends the launcher then.
+        preexec_fn=tied_to(os.getpid()),
     )
     return Started(process, run_id, before)
 

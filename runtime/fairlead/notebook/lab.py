@@ -10,7 +10,6 @@ import json
 import os
 import secrets
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fairlead.base.errors import fail
+from fairlead.base.process import end_group
 from fairlead.notebook.session import Session
 from fairlead.notebook.settings import LAB, read_json, write_private
 
@@ -130,12 +130,7 @@ class Lab:
         """Ends it."""
         if self._process is None:
             return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_S)
-                break
+        end_group(self._process, _END_S)
         for name in (LAB, _CONFIG):
             (self._session.folder / name).unlink(missing_ok=True)
 

@@ -7,7 +7,6 @@ in WORLD, the folder of a world.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -22,11 +21,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fairlead.base import bounded_json
+from fairlead.base.process import tied_to
 from fairlead.notebook import variables
 from fairlead.notebook.settings import ENGINE, VARIABLES, WORLD, Settings, read_json, read_settings
 
 LISTENER = "listener.json"  # where the kernel listens for keepers
-_PR_SET_PDEATHSIG = 1
 _AGAIN_S = 0.25  # between two attempts to reach the kernel
 _ENGINE_S = 60.0  # for the controller to be there
 
@@ -39,16 +38,10 @@ def main() -> None:
     pid = os.fork()
     if not pid:
         os.close(reads)
-        _die_with(keeper)
+        tied_to(keeper, signal.SIGKILL)()
         _engine(settings, world, writes)
     os.close(writes)
     sys.exit(_keep(settings, world, pid, reads))
-
-
-def _die_with(parent: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _keep(settings: Settings, world: Path, pid: int, reads: int) -> int:

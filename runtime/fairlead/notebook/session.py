@@ -20,6 +20,7 @@ from typing import Any
 from fairlead import __version__
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import cache_dir, state_dir
+from fairlead.base.process import end_group
 from fairlead.bridge.network import address
 from fairlead.launch import unpack
 from fairlead.launch.launch import terminal_line
@@ -359,12 +360,7 @@ class Session:
         process = self._processes.pop(name, None) if name != "kernel" else self._processes.get(name)
         if process is None:
             return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_END_S)
-                break
+        end_group(process, _END_S)
 
 
 def _reason(exc: BaseException | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail
+from fairlead.base.process import tied_to
 from fairlead.launch import launch as launching
 from fairlead.notebook.settings import OUTCOME, PROOF, write_private
 from fairlead.proof.verdict import Proof
@@ -23,7 +23,6 @@ from fairlead.session.run import launch_proved
 from fairlead.swap.model import Bind
 
 LOG = "ranks.log"
-_PR_SET_PDEATHSIG = 1
 _GRACE_S = 15.0  # for a launch to take down what it has started
 
 
@@ -56,9 +55,7 @@ class World:
             # A launch hands SIGTERM on to its ranks, and waits for them.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGHUP, _ended)
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGHUP, 0, 0, 0)
-            if os.getppid() != parent:
-                os._exit(1)
+            tied_to(parent, signal.SIGHUP)()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, handled)
             self._launch(
                 prepared,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import signal
@@ -13,9 +12,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from fairlead.base.process import tied_to
 from fairlead.serve.runs import CANCEL, LOCK, WORK, End, order_in, write_end
 
-_PR_SET_PDEATHSIG = 1
 _LOOK_S = 0.3
 _PATIENCE_S = 40.0  # after SIGTERM; `fairlead` gives its ranks 30 s
 
@@ -33,18 +32,15 @@ def main(folder: Path) -> int:
         if (folder / CANCEL).exists():
             write_end(folder, End(None, started, started, "cancelled"))
             return 0
+        # If this process is killed, nobody would write how the run ended: it does not go on alone.
+        with_runner = tied_to(os.getpid())
         process = subprocess.Popen(
             [sys.executable, "-m", "fairlead", *order.words],
-            cwd=folder / WORK, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_with_parent,
+            cwd=folder / WORK, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=with_runner,
         )  # fmt: skip
         why = _watch(process, folder, order.limit_s)
         write_end(folder, End(process.returncode, started, time.time(), why))
     return 0
-
-
-def _with_parent() -> None:
-    """If the runner is killed, nobody would write how the run ended: it does not go on alone."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def _watch(process: subprocess.Popen[bytes], folder: Path, limit_s: float) -> str:

@@ -7,7 +7,6 @@ however that ends, and its trials end with it.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import os
@@ -25,6 +24,7 @@ from typing import Any, NoReturn
 from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, Finding, Severity
 from fairlead.base.paths import atomic_write
+from fairlead.base.process import tied_to
 from fairlead.base.serde import from_json
 from fairlead.launch import launch as launching
 from fairlead.launch.run_folder import exits
@@ -37,7 +37,6 @@ from fairlead.tune.figures import OUTPUT, REPORTS
 
 OUTCOME = "outcome.json"
 LOCK = "lock"
-_PR_SET_PDEATHSIG = 1
 _GRACE_S = 15.0  # for a launch to take down what it has started
 # For ranks whose tuner has died, to come to the end that they may be at: a trial that has ended runs no second time.
 _END_S = 2.0
@@ -191,7 +190,7 @@ def _serve(prepared: Prepared, parent: int, reads: int, writes: int) -> NoReturn
     """The launching process, from its fork to its end."""
     try:
         os.setsid()
-        _die_with(parent)
+        tied_to(parent)()
         signal.signal(signal.SIGTERM, _ended)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -264,7 +263,7 @@ def _obey(asked: dict[str, Any], prepared: Prepared, running: dict[int, int]) ->
         signal.signal(signal.SIGALRM, orphaned.look)
         signal.signal(signal.SIGTERM, _ended)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        _die_with(parent, signal.SIGHUP)
+        tied_to(parent, signal.SIGHUP)()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGHUP})
         run_order(prepared, order, orphaned.started)
         code = 0
@@ -393,13 +392,6 @@ def _end_all(running: dict[int, int]) -> None:
     for pid in running:
         with suppress(OSError):
             os.kill(pid, signal.SIGKILL)
-
-
-def _die_with(parent: int, number: int = signal.SIGTERM) -> None:
-    """The kernel sends a signal when the parent ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _ended(number: int, frame: object) -> None:
