@@ -164,6 +164,15 @@ int fairlead_comm_gather(const void *mine, uint64_t bytes, void *all);
 /* Whether every rank holds the same bytes in `in`. */
 int fairlead_comm_match(const fairlead_tensor *tensors, uint64_t count, fairlead_match *match);
 
+/* Memory for tensors, of zeros, that starts with a page. Where all tensors of an aggregation, `in` and `out`, lie in
+ * such memory, at the same offsets on all ranks, the ranks of a node sum them in place: without copies, in about the
+ * time that memory needs. Collective. `*at`: NULL; or `bytes` of whole pages of the caller's, mapped by it and written
+ * by no other thread meanwhile, whose pages are then replaced, with their contents. Memory that cannot be shared is
+ * ordinary, which a line on stderr reports. A fork shares it with its parent. */
+int fairlead_comm_alloc(uint64_t bytes, void **at);
+/* Not collective; no call may use it any more. Memory of the caller's stays mapped. */
+int fairlead_comm_free(void *at);
+
 /* A function that this thread calls about ten times a second while it waits in a call. If it returns 0 the
  * call ends with FAIRLEAD_INTERRUPTED, and its team is unusable. For languages whose signal handlers run
  * between calls only. NULL for none. */

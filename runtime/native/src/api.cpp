@@ -17,6 +17,7 @@ struct State {
     Mpi mpi;
     Watch watch;
     Timeline timeline;
+    Areas areas;
     World world;
     Settings settings;
     Room<char> hosts;
@@ -210,7 +211,7 @@ int begin(State &s) {
     const Greeting sent = greetings[0];
     if (int bad = mpi.check(mpi.Allgather(&sent, int(sizeof sent), mpi.byte, greetings.at(), int(sizeof sent), mpi.byte, mpi.world), "MPI_Allgather", &last)) return bad;
     for (int i = 0; i < s.world.size; i++) memcpy(s.hosts.at() + size_t(i) * 64, greetings[size_t(i)].host, 64);
-    s.world.hosts = s.hosts.at(), s.world.watch = &s.watch, s.world.timeline = &s.timeline;
+    s.world.hosts = s.hosts.at(), s.world.watch = &s.watch, s.world.timeline = &s.timeline, s.world.areas = &s.areas;
     for (int i = 1; i < s.world.size; i++) {
         const Greeting &a = greetings[0], &b = greetings[size_t(i)];
         const char *what = a.protocol != b.protocol ? "have different versions of this library" : a.chunk != b.chunk ? "were given different FAIRLEAD_COMM_CHUNK_KB" : a.node_ranks != b.node_ranks ? "were given different FAIRLEAD_COMM_NODE_RANKS" : a.shared_memory != b.shared_memory ? "were given different FAIRLEAD_COMM_SHARED_MEMORY" : a.deterministic != b.deterministic ? "were given different FAIRLEAD_COMM_DETERMINISTIC" : a.nonfinite != b.nonfinite ? "were given different FAIRLEAD_COMM_NONFINITE" : a.lifeline != b.lifeline ? "were given different FAIRLEAD_COMM_LIFELINE" : nullptr;
@@ -353,6 +354,36 @@ API int fairlead_comm_team(int threads, fairlead_team **team) {
     store(&s.teams, made);
     *team = made;
     return 0;
+}
+
+API int fairlead_comm_alloc(uint64_t bytes, void **at) {
+    const char *call = "fairlead_comm_alloc";
+    if (int bad = usable(call, true)) return bad;
+    if (!at) return last.set(FAIRLEAD_BAD_CALL, "%s: at is NULL", call);
+    if (!bytes || bytes > uint64_t(1) << 46) return last.set(FAIRLEAD_BAD_CALL, "%s: %llu bytes are not between 1 and 2^46", call, static_cast<unsigned long long>(bytes));
+    if (reinterpret_cast<uintptr_t>(*at) % 4096 || (*at && bytes % 4096)) return last.set(FAIRLEAD_BAD_CALL, "%s: memory that is to be shared starts and ends with a page of 4096 bytes", call);
+    State &s = state();
+    const Turn turn(s, call);
+    if (turn.bad) return turn.bad;
+    const fairlead_tensor size = {nullptr, nullptr, bytes, FAIRLEAD_BYTES, 0, nullptr};
+    if (int bad = together(s, ALLOC, {&size, 1}, {nullptr, 0}, 0, *at != nullptr)) return bad;
+    const MpiTurn alone(s.mpi);
+    char why[700];
+    if (int bad = s.areas.open(s.mpi, s.mpi.world, s.all.node(), bytes, at, why, sizeof why, &last)) return bad;
+    if (*why && s.all.segment().place() == 0) {
+        char line[900];
+        const int length = snprintf(line, sizeof line, "fairlead.comm: %llu bytes of tensors are copied in each call: %.600s\n", static_cast<unsigned long long>(bytes), why);
+        if (length > 0 && write(2, line, least(size_t(length), sizeof line - 1)) < 0) return 0;
+    }
+    return 0;
+}
+
+API int fairlead_comm_free(void *at) {
+    const char *call = "fairlead_comm_free";
+    last.clear();
+    State &s = state();
+    if (s.here.forked()) return last.set(FAIRLEAD_BAD_CALL, "%s was called in a fork of rank %d", call, s.world.rank);
+    return s.areas.close(at) ? 0 : last.set(FAIRLEAD_BAD_CALL, "%s: no shared memory starts at %p", call, at);
 }
 
 API int fairlead_comm_team_name(fairlead_team *team, const char *name) {

@@ -84,9 +84,9 @@ const Kernels BASELINE = {
 #else
     "generic",
 #endif
-    baseline::convert, baseline::copy_past, baseline::sum};
+    baseline::convert, baseline::copy_past, baseline::sum, baseline::sum_shared};
 #if defined(__x86_64__)
-const Kernels AVX2 = {"avx2", avx2::convert, avx2::copy_past, avx2::sum}, AVX512 = {"avx512", avx512::convert, avx512::copy_past, avx512::sum};
+const Kernels AVX2 = {"avx2", avx2::convert, avx2::copy_past, avx2::sum, avx2::sum_shared}, AVX512 = {"avx512", avx512::convert, avx512::copy_past, avx512::sum, avx512::sum_shared};
 #endif
 
 #if defined(__x86_64__)

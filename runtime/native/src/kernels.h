@@ -35,7 +35,14 @@ struct Kernels {
     // before it was rounded to a half, is NaN or infinite; for floating-point forms.
     bool (*sum)(void *one, Form one_form, void *two, Form two_form, const void *const *sources, const Form *forms,
                 int count_of_sources, size_t count, double scale, bool past);
+    // The sums of `n` inputs, 2 to MOST_SHARED, in that order, to as many outputs; an output may be an input. Returns
+    // how many elements it has done: with `look`, it stops before a block of BLOCK elements in which a sum is NaN or
+    // infinite. `past`: with non-temporal stores.
+    size_t (*sum_shared)(void *const *outs, const void *const *sources, int n, Form form, size_t count, double scale, bool look, bool past);
 };
+
+constexpr int MOST_SHARED = 256;
+constexpr size_t BLOCK = 1024;  // elements whose sums stay in the first-level cache
 
 const Kernels &kernels();
 

@@ -18,6 +18,7 @@ const char *kind_name(uint64_t kind) {
         case MATCH: return "match";
         case TEAM: return "team";
         case GATHER: return "gather";
+        case ALLOC: return "alloc";
     }
     return "?";
 }
@@ -54,6 +55,7 @@ constexpr size_t PAST = size_t(4) << 20;
 constexpr size_t PIECES(size_t chunk, size_t nodes) { return 2 * chunk + nodes * sizeof(double); }
 
 constexpr uint64_t SEVERAL = 8;
+
 
 // Divides elements into chunks of equal size.
 struct Cut {
@@ -130,6 +132,21 @@ template <class Use> void Stream::each(uint64_t from, uint64_t to, Use &&use) co
         use(pieces_[i].in + skip, pieces_[i].out ? pieces_[i].out + skip : nullptr, end - from);
         from = end;
     }
+}
+
+uint64_t Stream::shared_at(const Tensors &tensors, const Areas &areas) {
+    uint64_t mark = 1;
+    for (uint64_t i = 0; i < tensors.count; i++) {
+        const fairlead_tensor &t = tensors.at[i];
+        const size_t bytes = t.count * width(Form(t.dtype));
+        if (!bytes) continue;
+        for (const void *at : {t.in, static_cast<const void *>(t.out)}) {
+            const Area *area = areas.of(at, bytes);
+            if (!area) return 0;
+            mark = mixed(mixed(mark, area->id), uint64_t(static_cast<const char *>(at) - area->at));
+        }
+    }
+    return mark | 1;
 }
 
 // --- waiting ---------------------------------------------------------------------------------
@@ -787,6 +804,37 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
     return 0;
 }
 
+// Every rank adds its part of the elements, from all ranks' input to all ranks' output.
+int Lane::reduce_shared(const Stream &stream, double scale, Wait &wait, Error *error) {
+    const Kernels &kernel = kernels();
+    const Form form = stream.form();
+    const size_t w = width(form);
+    const Chunk whole = {0, stream.elements(), locals_};
+    const bool past = stream.elements() * w > PAST;
+    Seat &mine = segment_.mine();
+    {
+        const Laps::Lap lap(laps_, SUM, 0);
+        const void *sources[MOST_SHARED];
+        void *outs[MOST_SHARED];
+        stream.each(whole.begin(local_), whole.end(local_), [&](const char *in, char *out, uint64_t n) {
+            const Area *from = world_->areas->of(in, n * w), *to = world_->areas->of(out, n * w);
+            for (uint64_t at = 0; at < n;) {
+                for (int i = 0; i < locals_; i++) sources[i] = from->of(i, in + at * w), outs[i] = to->of(i, out + at * w);
+                const bool look = looks_ && load(&mine.odd[number_ & 1].doubted) != number_;
+                at += kernel.sum_shared(outs, sources, locals_, form, n - at, scale, look, past && in != out);
+                if (at < n) doubt_shared(sources, form, n - at, in + at * w);
+            }
+        });
+    }
+    if (past) written_past();
+    const uint64_t ended = ++chunks_;
+    store(&mine.packed, ended), store(&mine.reduced, ended), store(&mine.taken, ended);
+    store(&mine.summed, ended);
+    segment_.ring();
+    wait.counter = &Seat::summed, wait.wanted = ended;
+    return until([&] { return all(&Seat::summed, ended); }, wait, error);
+}
+
 int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
     const size_t w = width(stream.form());
     const Cut cut(stream.elements(), segment_.chunk() / w);
@@ -978,18 +1026,25 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
             at += rounded_up(size, 8);
         }
     }
+    // Ranks sum in place if each has its tensors where the others have theirs. `few` is not used otherwise.
+    const bool may_share = kind == AGGREGATE && nodes_ == 1 && !flat_fits && !wire_bits && locals_ > 1 && locals_ <= MOST_SHARED;
+    const uint64_t shared_at = may_share && world_->areas->any() ? Stream::shared_at(part, *world_->areas) : 0;
+    if (may_share) memcpy(segment_.few(local_, calls_ & 1), &shared_at, sizeof shared_at);
     Wait wait(*this, helper, call.kind);
     laps_.begin(uint32_t(id_ < 0 ? Timeline::LANES - 1 : id_), calls_ + 1);
     int bad = agree(call, all_of, wait, error);
     const uint64_t agreed = ticks(), agreed_ns = laps_.on() ? now_ns() : 0;
     const bool failed = bad;
+    bool shared = !bad && shared_at;
+    for (int i = 0; shared && i < locals_; i++) shared = !memcmp(segment_.few(i, (calls_ - 1) & 1), &shared_at, sizeof shared_at);
     if (!bad && flat_fits) flat(tensors, count, few, kind, operation, root);
     else
         for (int f = 0; f < 7 && !bad; f++) {
             if (!used[f]) continue;
             const Form form = Form(f), wire = form == F32 && wire_bits ? Form(wire_bits) : form;
             bad = streams_[f].set(tensors, count, form, error);
-            if (!bad) bad = kind == BROADCAST || kind == MATCH ? spread(streams_[f], root, wait, error) : reduce(streams_[f], wire, operation & 1 ? 1.0 / world_->size : 1, wait, error);
+            if (!bad && shared) bad = reduce_shared(streams_[f], operation & 1 ? 1.0 / world_->size : 1, wait, error);
+            else if (!bad) bad = kind == BROADCAST || kind == MATCH ? spread(streams_[f], root, wait, error) : reduce(streams_[f], wire, operation & 1 ? 1.0 / world_->size : 1, wait, error);
         }
     if (!bad && nonfinite != IGNORE) {
         const auto &mine = segment_.mine().odd[calls_ & 1];

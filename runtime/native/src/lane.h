@@ -13,12 +13,13 @@
 #include "lifeline.h"
 #include "mpi.h"
 #include "segment.h"
+#include "shared.h"
 #include "timeline.h"
 
 namespace fairlead {
 
 // Kinds of call.
-enum Kind : uint64_t { AGGREGATE = 1, BROADCAST = 2, FINALIZE = 3, BARRIER = 4, AVERAGE = 5, MATCH = 6, TEAM = 7, GATHER = 8 };
+enum Kind : uint64_t { AGGREGATE = 1, BROADCAST = 2, FINALIZE = 3, BARRIER = 4, AVERAGE = 5, MATCH = 6, TEAM = 7, GATHER = 8, ALLOC = 9 };
 enum Odd { WARN, STOP, IGNORE };
 
 const char *kind_name(uint64_t kind);  // of Call::kind
@@ -39,6 +40,11 @@ struct Settings {
     int read(Error *error);
 };
 
+struct Tensors {
+    const fairlead_tensor *at;
+    uint64_t count;
+};
+
 // Tensors of one dtype, as one sequence of elements.
 class Stream {
   public:
@@ -47,6 +53,9 @@ class Stream {
     Form form() const { return form_; }
     // Calls `use(in, out, n)` for the pieces of [from, to).
     template <class Use> void each(uint64_t from, uint64_t to, Use &&use) const;
+    // Whether all of it, input and output, lies in these areas; and a number that is the same on ranks where it lies at
+    // the same offsets of the same areas, or 0.
+    static uint64_t shared_at(const Tensors &tensors, const Areas &areas);
 
   private:
     struct Piece {
@@ -84,12 +93,8 @@ struct World {
     Watch *watch;
     Timeline *timeline;
     const char *hosts;  // 64 bytes for each rank
+    const Areas *areas = nullptr;
     const char *host(int of) const { return hosts + size_t(of) * 64; }
-};
-
-struct Tensors {
-    const fairlead_tensor *at;
-    uint64_t count;
 };
 
 class Lane {
@@ -107,6 +112,8 @@ class Lane {
     int nodes() const { return nodes_; }
     // On the first rank of each node: those ranks.
     Mpi::Handle leaders() const { return leaders_; }
+    // The ranks of this node.
+    Mpi::Handle node() const { return node_; }
     int node_of(int rank) { return node_of_[size_t(rank)]; }
     // This rank comes to no further call, here or because of an earlier failure.
     void leave(End how = FINALIZED);
@@ -146,6 +153,8 @@ class Lane {
     int spread_bytes(void *bytes, size_t size, int root, Wait &wait, Error *error);
     void flat(const fairlead_tensor *tensors, uint64_t count, bool few, Kind kind, int operation, int root);
     int reduce(const Stream &stream, Form wire, double scale, Wait &wait, Error *error);
+    // The same where all ranks see the tensors of all.
+    int reduce_shared(const Stream &stream, double scale, Wait &wait, Error *error);
     int spread(const Stream &stream, int root, Wait &wait, Error *error);
     template <class Ready> int until(Ready &&ready, Wait &wait, Error *error);
     int post(char *at, size_t count, Form form, Mpi::Handle *request, Error *error);
@@ -165,6 +174,7 @@ class Lane {
     // notifies the others of its node before they take it, and each then checks its own input.
     void doubt(const char *in, const char *sums, Form form, Form summed, uint64_t n, bool kept);
     void look(const char *in, Form form, uint64_t n);
+    void doubt_shared(const void *const *sources, Form form, uint64_t n, const char *in);
     void look_flat(const fairlead_tensor &tensor, bool few, uint64_t parity, size_t at);
     bool doubted(int place) const { return looks_ && load(&segment_.seat(place).odd[number_ & 1].doubted) == number_; }
     void name_odd(char *words, size_t size, int rank, const char *what, uint64_t tensor, uint64_t element) const;

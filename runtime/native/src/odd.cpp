@@ -64,6 +64,22 @@ void Lane::doubt(const char *in, const char *sums, Form form, Form summed, uint6
     store(&mine.doubted, number_);
 }
 
+// In place, the rank that sums sees all inputs before it writes, and names the first rank whose input is odd. `in`:
+// where this rank has the elements.
+void Lane::doubt_shared(const void *const *sources, Form form, uint64_t n, const char *in) {
+    auto &mine = segment_.mine().odd[number_ & 1];
+    if (load(&mine.doubted) == number_) return;
+    const char *what = "infinity";
+    uint64_t tensor = 0, element = 0;
+    size_t i = n;
+    int place = -1;
+    while (i == n && place + 1 < locals_) i = first_odd(static_cast<const char *>(sources[++place]), form, n, &what);
+    find(in + (i == n ? 0 : i) * width(form), form, &tensor, &element);
+    if (i < n) name_odd(mine.words, sizeof mine.words, segment_.seat(place).rank, what, tensor, element);
+    else name_sum(mine.words, sizeof mine.words, "infinite", tensor, element);
+    store(&mine.doubted, number_);
+}
+
 // Small tensors are summed by every rank: each sees all inputs, and comes to the same words.
 void Lane::look_flat(const fairlead_tensor &t, bool few, uint64_t parity, size_t at) {
     auto &mine = segment_.mine().odd[number_ & 1];

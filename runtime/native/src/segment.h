@@ -3,6 +3,7 @@
 
 #include "kernels.h"
 #include "mpi.h"
+#include "shared_file.h"
 
 namespace fairlead {
 
@@ -81,14 +82,14 @@ class Segment {
     // otherwise notice by themselves after a while (Lane::Wait::sleep).
     void ring(bool sure = false);
     // Whether the process of `place` still holds the segment.
-    bool alive(int place);
+    bool alive(int place) const { return file_.held(place); }
 
   private:
-    int make(const char *folder, char *name, size_t size, char *why, size_t why_size);
     void lay(char *base);
 
-    int place_ = 0, ranks_ = 1, file_ = -1;
-    size_t chunk_ = 0, size_ = 0;
+    int place_ = 0, ranks_ = 1;
+    SharedFile file_;
+    size_t chunk_ = 0, size_ = 0;  // the latter of memory that is not shared
     char *base_ = nullptr;
     Seat *seats_ = nullptr;
     char *flats_ = nullptr, *givens_ = nullptr, *results_ = nullptr;
