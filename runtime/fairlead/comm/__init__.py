@@ -49,6 +49,7 @@ __all__ = [
     "size",
     "span",
     "start",
+    "zeros",
 ]
 
 _comm: Comm | None = None
@@ -130,6 +131,11 @@ def start(
 ) -> Pending:
     """See :meth:`Comm.start`."""
     return init().start(arrays, out, compression)
+
+
+def zeros(shape: int | Sequence[int], dtype: Any = "float32") -> Array:
+    """See :meth:`Comm.zeros`."""
+    return init().zeros(shape, dtype)
 
 
 def average(value: float) -> float:

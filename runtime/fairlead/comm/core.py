@@ -274,6 +274,30 @@ class Comm:
         call = Averaged(arrays, out, compression, names, any_values)
         return self._means(call, background=True)
 
+    def zeros(self, shape: int | Sequence[int], dtype: Any = "float32") -> Array:
+        """A new array for what is to be averaged: with the native core, in memory that ranks of a node share.
+
+        An aggregation whose arrays, and ``out``, are all of this kind and made in the same order on all ranks adds
+        them in place, without copies. Collective.
+
+        Args:
+            shape: the same on every rank, like ``dtype``.
+        """
+        return np.zeros(shape, dtype)
+
+    def share(self, address: int, size: int) -> Callable[[], None] | None:
+        """Moves memory of another library's to memory that ranks of a node share, at the same address.
+
+        Collective.
+
+        Args:
+            address: where ``size`` bytes of whole pages of 4096 bytes start, which are mapped for themselves (not part of
+                a heap), and written by no other thread meanwhile.
+        Returns:
+            A function to call before they are unmapped; None where this backend has no such memory.
+        """
+        return None
+
     def _means(self, call: Averaged, background: bool = False) -> Pending:
         """:meth:`aggregate`, or :meth:`start` if ``background``."""
         arrays, out, compression, names, any_values = call

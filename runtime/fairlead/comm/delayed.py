@@ -1,4 +1,4 @@
-"""Delayed synchronous gradients: the mean of one step is applied in the next, and moves meanwhile.
+"""Delayed synchronous gradients: the mean of one step is applied in the next, and may move meanwhile.
 
     delayed = Delayed(comm.init(), Schedule(max_steps=1000, synchronous_steps=100), momentum=0.9)
     for step in range(1000):
@@ -27,6 +27,7 @@ import numpy as np
 
 from fairlead.base.errors import fail
 from fairlead.comm.core import Array, Comm, Pending
+from fairlead.comm.overlap import Overlap
 
 MOST_MOMENTUM = 0.95
 _DIVERGED = 3.0  # times the least loss so far
@@ -108,6 +109,9 @@ class Schedule:
 class Delayed:
     """Means of gradients, some of them a step late. Every method is collective but ``scale``.
 
+    They move while the next step is computed, where the first steps show that this takes less time
+    (:mod:`fairlead.comm.overlap`); the values do not depend on it.
+
     Attributes:
         diverged_at: the step at which it went back to synchronous steps for good; None.
     """
@@ -149,6 +153,7 @@ class Delayed:
         self._under_way: list[Array] = []  # whose room is not to be used again
         self._least = math.inf
         self._was_delayed = False
+        self._overlap = Overlap(self._say)
         self.diverged_at: int | None = None
 
     @property
@@ -175,12 +180,19 @@ class Delayed:
         ready = self.flush()
         if ready and self.diverged_at is not None:
             delayed = False  # it was seen just now
+        measured = (0.0, 0.0)
+        if delayed and not self._overlap.decided and self._overlap.begin_step():
+            measured = self._overlap.medians
         loss_and_count = [0.0, 0.0] if math.isnan(loss) else [loss, 1.0]
-        handed = [*arrays, np.array(loss_and_count)]
+        handed = [*arrays, np.array([*loss_and_count, *measured])]
         room = self._room(handed) if self._steady else self._keep(handed)
         source = handed if self._steady else room
-        if delayed:
+        if delayed and self._overlap.background:
             self._pending, self._under_way = self._ranks.start(source, out=room), list(room)
+            given = ready
+        elif delayed:
+            means = self._ranks.aggregate(source, out=room)
+            self._pending, self._under_way = Pending(lambda: means), list(room)
             given = ready
         else:
             given = (*ready, self._took(self._ranks.aggregate(source, out=room)))
@@ -199,6 +211,8 @@ class Delayed:
 
     def _took(self, means: list[Array]) -> list[Array]:
         *gradients, shared = means
+        if shared[2] and not self._overlap.decided:
+            self._overlap.decide(float(shared[2]), float(shared[3]))
         # NaN compares false: without a rank's loss, nothing is checked.
         loss = float(shared[0]) if shared[1] == 1.0 else math.nan
         if self._was_delayed and self.diverged_at is None and loss > _DIVERGED * self._least:

@@ -11,13 +11,15 @@ from __future__ import annotations
 import copy
 import ctypes
 import hashlib
+import math
 import os
 import pickle
 import re
+import weakref
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -167,6 +169,8 @@ def load(path: str) -> ctypes.CDLL:
         core.fairlead_comm_team_name.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
         core.fairlead_comm_stats.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Stats))
         core.fairlead_comm_layout.argtypes = (ctypes.POINTER(_Layout),)
+        core.fairlead_comm_alloc.argtypes = (ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p))
+        core.fairlead_comm_free.argtypes = (ctypes.c_void_p,)
     except (OSError, AttributeError) as exc:
         raise fail("comm-core-unloadable", path=path, reason=exc) from exc
     return core
@@ -250,6 +254,27 @@ class NativeComm(Comm):
         code = self.core.fairlead_comm_aggregate(self._team, call.at, call.count, _SUM | _ANY)
         self._check("comm.sum", code)
         return call.result()
+
+    def zeros(self, shape: int | Sequence[int], dtype: Any = "float32") -> Array:
+        kind = np.dtype(dtype)
+        count = math.prod((shape,) if isinstance(shape, int) else shape)
+        if self.size == 1 or not count:
+            return np.zeros(shape, kind)
+        memory = (ctypes.c_char * (count * kind.itemsize)).from_address(self._alloc(count * kind.itemsize))
+        # Every view of the array holds the memory's object.
+        weakref.finalize(memory, self.core.fairlead_comm_free, ctypes.addressof(memory)).atexit = False
+        return np.frombuffer(memory, kind).reshape(shape)
+
+    def share(self, address: int, size: int) -> Callable[[], None] | None:
+        if self.size == 1:
+            return None
+        self._alloc(size, address)
+        return partial(self.core.fairlead_comm_free, address)
+
+    def _alloc(self, size: int, address: int | None = None) -> int:
+        at = ctypes.c_void_p(address)
+        self._check("comm.zeros", self.core.fairlead_comm_alloc(size, ctypes.byref(at)))
+        return at.value or 0
 
     def average(self, value: float) -> float:
         values = (ctypes.c_double * 1)(value)

@@ -31,6 +31,7 @@ from fairlead.base.errors import fail
 from fairlead.comm import rank, size
 from fairlead.comm.core import BFLOAT16, Array, Comm
 from fairlead.comm.frameworks import common, torch_nccl
+from fairlead.comm.frameworks.torch_buckets import Buckets
 
 if TYPE_CHECKING:
     from fairlead.comm.timeline import Timeline
@@ -207,14 +208,16 @@ def ddp_hook(state: Any, bucket: Any) -> Any:
     name = f"bucket {bucket.index()}"
     if torch_nccl.on_gpu(buffer):
         return _group([buffer], [name]).start([buffer], [name])
-    (mean,) = average_tensors([buffer], [buffer], [name])
-    future: Any = torch.futures.Future()
-    future.set_result(mean)
-    return future
+    return _buckets(comm.init()).mean(bucket, lambda: _array(bucket.buffer(), name, BFLOAT16))
 
 
 # DDP reads annotations, and knows its own types only, not their names.
 ddp_hook.__annotations__.clear()
+
+
+@functools.lru_cache(maxsize=1)
+def _buckets(ranks: Comm) -> Buckets:
+    return Buckets(ranks)
 
 
 def init_process_group() -> None:

@@ -178,6 +178,10 @@ int fairlead_comm_free(void *at);
  * between calls only. NULL for none. */
 int fairlead_comm_while_waiting(int (*go_on)(void));
 
+/* What the first calls with tensors of a size have shown to be fastest, a line for each size: within a node, chunk size
+ * and kind of stores. Up to `room` bytes with the 0 at the end. `team` NULL: the calls without a team. */
+int fairlead_comm_explain(fairlead_team *team, char *text, uint64_t room);
+
 /* `team` NULL: the calls without a team. */
 int fairlead_comm_stats(fairlead_team *team, fairlead_stats *stats);
 

@@ -144,10 +144,10 @@ int known(const fairlead_tensor *tensors, uint64_t count, const char *call, bool
 
 struct Greeting {
     uint64_t protocol, chunk, run;
-    int32_t node_ranks, shared_memory, deterministic, nonfinite, lifeline;
+    int32_t node_ranks, shared_memory, deterministic, nonfinite, lifeline, chunk_fixed, past;
     char host[64];
 };
-constexpr uint64_t PROTOCOL = 7;  // between ranks; increase it whenever the contents of what they must agree on change
+constexpr uint64_t PROTOCOL = 8;  // between ranks; increase it whenever the contents of what they must agree on change
 
 // A call that every rank makes in the lane of calls without a team.
 int together(State &s, Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root) {
@@ -203,7 +203,7 @@ int begin(State &s) {
     gethostname(host, sizeof host - 1);
     // What must be the same on every rank, and the rank's host name.
     const uint64_t run = mixed(mixed(uint64_t(getpid()), now_ns()), uint64_t(time(nullptr)));
-    const Greeting mine = {PROTOCOL, s.settings.chunk, run, s.settings.node_ranks, s.settings.shared_memory, s.settings.deterministic, s.settings.nonfinite, s.settings.lifeline, {}};
+    const Greeting mine = {PROTOCOL, s.settings.chunk, run, s.settings.node_ranks, s.settings.shared_memory, s.settings.deterministic, s.settings.nonfinite, s.settings.lifeline, s.settings.chunk_fixed, s.settings.past, {}};
     Room<Greeting> greetings;
     if (!s.hosts.room(size_t(s.world.size) * 64) || !greetings.room(size_t(s.world.size))) return last.set(FAIRLEAD_NO_MEMORY, "no memory for the names of %d hosts", s.world.size);
     memcpy(greetings.at(), &mine, sizeof mine);
@@ -214,7 +214,7 @@ int begin(State &s) {
     s.world.hosts = s.hosts.at(), s.world.watch = &s.watch, s.world.timeline = &s.timeline, s.world.areas = &s.areas;
     for (int i = 1; i < s.world.size; i++) {
         const Greeting &a = greetings[0], &b = greetings[size_t(i)];
-        const char *what = a.protocol != b.protocol ? "have different versions of this library" : a.chunk != b.chunk ? "were given different FAIRLEAD_COMM_CHUNK_KB" : a.node_ranks != b.node_ranks ? "were given different FAIRLEAD_COMM_NODE_RANKS" : a.shared_memory != b.shared_memory ? "were given different FAIRLEAD_COMM_SHARED_MEMORY" : a.deterministic != b.deterministic ? "were given different FAIRLEAD_COMM_DETERMINISTIC" : a.nonfinite != b.nonfinite ? "were given different FAIRLEAD_COMM_NONFINITE" : a.lifeline != b.lifeline ? "were given different FAIRLEAD_COMM_LIFELINE" : nullptr;
+        const char *what = a.protocol != b.protocol ? "have different versions of this library" : a.chunk != b.chunk || a.chunk_fixed != b.chunk_fixed ? "were given different FAIRLEAD_COMM_CHUNK_KB" : a.node_ranks != b.node_ranks ? "were given different FAIRLEAD_COMM_NODE_RANKS" : a.shared_memory != b.shared_memory ? "were given different FAIRLEAD_COMM_SHARED_MEMORY" : a.deterministic != b.deterministic ? "were given different FAIRLEAD_COMM_DETERMINISTIC" : a.nonfinite != b.nonfinite ? "were given different FAIRLEAD_COMM_NONFINITE" : a.lifeline != b.lifeline ? "were given different FAIRLEAD_COMM_LIFELINE" : a.past != b.past ? "were given different FAIRLEAD_COMM_NONTEMPORAL" : nullptr;
         if (what) return last.set(FAIRLEAD_DIFFER, "rank %d (%s) and rank 0 (%s) %s", i, b.host, a.host, what);
     }
     s.here.mark();
@@ -331,6 +331,18 @@ API int fairlead_comm_layout(fairlead_layout *layout) {
     for (const fairlead_team *team = load(&s.teams); team; team = team->next)
         if (!*why_not) why_not = team->why_not();
     *layout = {s.world.rank, s.world.size, segment.place(), segment.ranks(), s.all.nodes(), !*why_not, s.mpi.name(), s.mpi.library, kernels().name, why_not, s.world.host(s.world.rank)};
+    return 0;
+}
+
+API int fairlead_comm_explain(fairlead_team *team, char *text, uint64_t room) {
+    const char *call = "fairlead_comm_explain";
+    if (int bad = usable(call)) return bad;
+    if (!text || !room) return last.set(FAIRLEAD_BAD_CALL, "%s: there is no room for a text", call);
+    State &s = state();
+    if (team)
+        if (int bad = known(s, team, call)) return bad;
+    text[0] = 0;
+    (team ? team->tuning() : s.all.tuning()).explain(text, room, s.clock);
     return 0;
 }
 

@@ -47,8 +47,8 @@ struct Chunk {
     uint64_t end(int place) const { return begin(place + 1); }
 };
 
-// A result larger than this exceeds a core's share of the caches. It is written with non-temporal stores, which
-// keep the exchanged chunks cached and need not read the old contents. Measured: worthwhile from 2.4 MB.
+// Between nodes: a result larger than this exceeds a core's share of the caches. It is written with non-temporal stores,
+// which keep the exchanged chunks cached and need not read the old contents.
 constexpr size_t PAST = size_t(4) << 20;
 
 // Bytes of a chunk's sums, which may be twice as wide as the input, in one equal piece per node.
@@ -87,7 +87,10 @@ int Settings::read(Error *error) {
     timeout_s = number_of("FAIRLEAD_COMM_TIMEOUT_S", 0, &bad);
     spin_us = long(number_of("FAIRLEAD_COMM_SPIN_US", 100, &bad));
     poll_us = long(number_of("FAIRLEAD_COMM_POLL_US", 100, &bad));
-    chunk = size_t(number_of("FAIRLEAD_COMM_CHUNK_KB", 384, &bad) * 1024);
+    chunk = size_t(number_of("FAIRLEAD_COMM_CHUNK_KB", 768, &bad) * 1024);
+    const char *kilobytes = getenv("FAIRLEAD_COMM_CHUNK_KB"), *stores = getenv("FAIRLEAD_COMM_NONTEMPORAL");
+    chunk_fixed = kilobytes && *kilobytes;
+    past = stores && *stores && strcmp(stores, "auto") ? number_of("FAIRLEAD_COMM_NONTEMPORAL", 0, &bad) != 0 : -1;
     node_ranks = int(number_of("FAIRLEAD_COMM_NODE_RANKS", 0, &bad));
     shared_memory = number_of("FAIRLEAD_COMM_SHARED_MEMORY", 1, &bad) != 0;
     const char *asked = getenv("FAIRLEAD_COMM_NONFINITE");
@@ -414,6 +417,7 @@ int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &s
     if (int code = segment_.open(mpi, node_, world.rank, least(chunk, settings.chunk), why_not_, sizeof why_not_, error)) return code;
     if (!settings.shared_memory) snprintf(why_not_, sizeof why_not_, "FAIRLEAD_COMM_SHARED_MEMORY=0");
     local_ = segment_.place(), locals_ = segment_.ranks();
+    tuning_.open(segment_.chunk(), settings.chunk_fixed, settings.past, locals_);
     // Nodes are numbered by their first ranks.
     int64_t mine[2] = {local_, locals_};
     Room<int64_t> each;
@@ -655,7 +659,7 @@ int Lane::complete(Mpi::Handle *request, Wait &wait, Error *error) {
 
 // --- the pipelines ---------------------------------------------------------------------------
 
-int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Error *error) {
+int Lane::reduce(const Stream &stream, Form wire, double scale, const Way &way, Wait &wait, Error *error) {
     constexpr int MANY = 256;  // sources at a time: a table of fixed size on the stack
     const Kernels &kernel = kernels();
     const Form form = stream.form();
@@ -665,13 +669,13 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
     // A sum may overflow a half where the mean does not.
     const bool early = !network || wire != form;
     const size_t given = width(wire), wide = width(sums);
-    const Cut cut(stream.elements(), segment_.chunk() / given, !network);
+    const Cut cut(stream.elements(), (size_t(way.chunk_kb) << 10) / given, !network);
     const uint64_t base = chunks_, K = cut.count;
     const bool posts = network && (even_ || local_ == 0);
     // A share's sums overwrite the next rank's packed input, which the owner has just read: the cache lines are
     // already here. Not if sums are wider than inputs, or if a whole chunk crosses the network at once.
     const bool in_place = wide == given && (!network || even_) && locals_ <= MANY;
-    const bool past = stream.elements() * width(form) > PAST;
+    const bool past = way.past;
     Seat &mine = segment_.mine();
     const bool ordered = posts && settings_->deterministic;
     Mpi::Handle requests[DEPTH];
@@ -805,12 +809,12 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, Wait &wait, Erro
 }
 
 // Every rank adds its part of the elements, from all ranks' input to all ranks' output.
-int Lane::reduce_shared(const Stream &stream, double scale, Wait &wait, Error *error) {
+int Lane::reduce_shared(const Stream &stream, double scale, const Way &way, Wait &wait, Error *error) {
     const Kernels &kernel = kernels();
     const Form form = stream.form();
     const size_t w = width(form);
     const Chunk whole = {0, stream.elements(), locals_};
-    const bool past = stream.elements() * w > PAST;
+    const bool past = way.past;
     Seat &mine = segment_.mine();
     {
         const Laps::Lap lap(laps_, SUM, 0);
@@ -1037,14 +1041,17 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
     const bool failed = bad;
     bool shared = !bad && shared_at;
     for (int i = 0; shared && i < locals_; i++) shared = !memcmp(segment_.few(i, (calls_ - 1) & 1), &shared_at, sizeof shared_at);
+    const Way usual = {uint32_t(segment_.chunk() >> 10), bytes > PAST};
+    const bool tuned = !bad && kind == AGGREGATE && nodes_ == 1 && locals_ > 1 && !flat_fits;
+    const Way &way = tuned ? tuning_.begin(bytes, shared, locals_, [&](int place) -> const Tuning::Notes & { return segment_.seat(place).notes; }) : usual;
     if (!bad && flat_fits) flat(tensors, count, few, kind, operation, root);
     else
         for (int f = 0; f < 7 && !bad; f++) {
             if (!used[f]) continue;
             const Form form = Form(f), wire = form == F32 && wire_bits ? Form(wire_bits) : form;
             bad = streams_[f].set(tensors, count, form, error);
-            if (!bad && shared) bad = reduce_shared(streams_[f], operation & 1 ? 1.0 / world_->size : 1, wait, error);
-            else if (!bad) bad = kind == BROADCAST || kind == MATCH ? spread(streams_[f], root, wait, error) : reduce(streams_[f], wire, operation & 1 ? 1.0 / world_->size : 1, wait, error);
+            if (!bad && shared) bad = reduce_shared(streams_[f], operation & 1 ? 1.0 / world_->size : 1, way, wait, error);
+            else if (!bad) bad = kind == BROADCAST || kind == MATCH ? spread(streams_[f], root, wait, error) : reduce(streams_[f], wire, operation & 1 ? 1.0 / world_->size : 1, way, wait, error);
         }
     if (!bad && nonfinite != IGNORE) {
         const auto &mine = segment_.mine().odd[calls_ & 1];
@@ -1052,6 +1059,7 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
         else if (nonfinite == STOP && load(&mine.doubted) == calls_) bad = error->set(FAIRLEAD_NONFINITE, "%s", mine.words);
     }
     const uint64_t ended = ticks();
+    if (tuned && !bad) tuning_.end(between(agreed, ended), &segment_.mine().notes);
     spend(&Spent::calls, 1);
     spend(&Spent::aggregates, kind == AGGREGATE);
     spend(&Spent::bytes, bytes);

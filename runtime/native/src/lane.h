@@ -29,7 +29,9 @@ struct Settings {
     double stall_s, timeout_s;
     long spin_us;   // before a wait yields
     long poll_us;   // between two polls of the network by a helper thread
-    size_t chunk;   // bytes
+    size_t chunk;   // bytes, at most
+    bool chunk_fixed;
+    int past;       // 1: results are written with non-temporal stores; 0: not; -1: as it takes less time
     int node_ranks;  // at most so many ranks share memory; 0: all of a node
     bool shared_memory;
     int nonfinite;  // what to do about NaN and infinity: of enum Odd
@@ -108,6 +110,7 @@ class Lane {
     int run(Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root, bool helper, Error *error);
 
     const Segment &segment() const { return segment_; }
+    const Tuning &tuning() const { return tuning_; }
     const char *why_not() const { return why_not_; }
     int nodes() const { return nodes_; }
     // On the first rank of each node: those ranks.
@@ -152,9 +155,9 @@ class Lane {
     // `size` bytes of rank `root`, to all ranks.
     int spread_bytes(void *bytes, size_t size, int root, Wait &wait, Error *error);
     void flat(const fairlead_tensor *tensors, uint64_t count, bool few, Kind kind, int operation, int root);
-    int reduce(const Stream &stream, Form wire, double scale, Wait &wait, Error *error);
+    int reduce(const Stream &stream, Form wire, double scale, const Way &way, Wait &wait, Error *error);
     // The same where all ranks see the tensors of all.
-    int reduce_shared(const Stream &stream, double scale, Wait &wait, Error *error);
+    int reduce_shared(const Stream &stream, double scale, const Way &way, Wait &wait, Error *error);
     int spread(const Stream &stream, int root, Wait &wait, Error *error);
     template <class Ready> int until(Ready &&ready, Wait &wait, Error *error);
     int post(char *at, size_t count, Form form, Mpi::Handle *request, Error *error);
@@ -213,6 +216,7 @@ class Lane {
     Call ours_;
     Error broke_;
     Laps laps_;
+    Tuning tuning_;
     bool looks_ = false;  // in this call
     uint64_t kind_ = 0, number_ = 0;  // of this call, and
     Tensors all_of_ = {};             // all of its tensors

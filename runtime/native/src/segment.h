@@ -4,6 +4,7 @@
 #include "kernels.h"
 #include "mpi.h"
 #include "shared_file.h"
+#include "tuning.h"
 
 namespace fairlead {
 
@@ -52,6 +53,7 @@ struct alignas(128) Seat {
         char words[496];
     } odd[2];
     uint32_t reported_odd;  // it passed one in an earlier call, and has reported it
+    Tuning::Notes notes;
 };
 
 class Segment {

@@ -21,6 +21,7 @@ struct fairlead_team {
     // FAIRLEAD_INTERRUPTED if one was; other errors are returned by fairlead_comm_wait.
     static int catch_up(fairlead::Error *error);
     fairlead_stats stats(const fairlead::Ticks &clock);
+    const fairlead::Tuning &tuning() const { return lanes_[0].tuning(); }
     // For messages and the timeline, in place of its number.
     void name(const char *name) {
         for (int i = 0; i < count_; i++) lanes_[i].name(name);
