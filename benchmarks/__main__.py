@@ -1,4 +1,6 @@
-"""``python -m benchmarks [NAME…]``: measures every bar, one line each; exit code 1 when one is missed."""
+"""``python -m benchmarks [NAME…]``: measures every bar, one line each; exit code 1 when one is missed, or cannot be
+judged because others use the machine.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import sys
 
 from benchmarks import discover
 from benchmarks.pictures import draw
-from benchmarks.result import Compared, keep, machine
+from benchmarks.result import MOST_BUSY, Compared, busy, judged, keep, machine
 
 
 def main(names: list[str]) -> int:
@@ -19,18 +21,26 @@ def main(names: list[str]) -> int:
     for name in names or known:
         on = machine()
         result = known[name].measure()
+        on["busy_after"] = busy()
         path = keep(result, on)
         draw(known[name])
         for row in result.rows:
-            print(_line(row))
-        missed = missed or not result.met
+            print(_line(row, judged(on)))
+        if not judged(on):
+            print(
+                f"  no bar is judged: others used {on['busy_before']:.0%} of the processors before it and"
+                f" {on['busy_after']:.0%} after it, more than {MOST_BUSY:.0%}; run it on a quiet machine"
+            )
+        missed = missed or not result.met or not judged(on)
         print(f"  kept in {path.relative_to(path.parents[2])}")
     return 1 if missed else 0
 
 
-def _line(row: Compared) -> str:
+def _line(row: Compared, judged_too: bool) -> str:
     unit = f" {row.unit}" if row.kind == "difference" else ""
-    verdict = "reported" if row.bar is None else "met" if row.met else "missed"
+    verdict = "met" if row.met else "missed"
+    if row.bar is None or not judged_too:
+        verdict = "reported" if row.bar is None else "not judged"
     limit = "-" if row.bar is None else f"{row.bar:g}{unit}"
     interval = f"[{row.low:.3f}, {row.high:.3f}]"
     return f"{row.name:<66} {row.value:7.3f}{unit} {interval}  bar {limit:<7} {verdict}"

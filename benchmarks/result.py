@@ -30,6 +30,7 @@ IMPORTABLE = ("env", f"PYTHONPATH={PACKAGE.parent}")
 SCHEMA, SCHEMA_VERSION = "fairlead/benchmark", 1
 FAIRLEAD = (sys.executable, "-m", "fairlead")
 _RESAMPLES = 2000
+MOST_BUSY = 0.15  # part of the processors' time that others may use for a bar to be judged
 
 
 @dataclass(frozen=True)
@@ -157,11 +158,30 @@ def machine() -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "load_before": os.getloadavg()[0],
+        "busy_before": busy(),
     }
 
 
+def busy(seconds: float = 2.0) -> float:
+    """The part of the processors' time that is used now, or taken by other guests of the host: 0 to 1."""
+
+    def read() -> tuple[int, int]:
+        fields = [int(n) for n in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]  # of these, idle and waiting for input
+
+    total, idle = read()
+    time.sleep(seconds)
+    later, later_idle = read()
+    return 1 - (later_idle - idle) / max(later - total, 1)
+
+
+def judged(on: Mapping[str, Any]) -> bool:
+    """Whether the machine was quiet before and after a benchmark: on a loaded one, no bar is judged."""
+    return bool(max(on["busy_before"], on["busy_after"]) <= MOST_BUSY)
+
+
 def keep(result: Result, on: Mapping[str, Any]) -> Path:
-    """Writes ``results/NAME.json``."""
+    """Writes ``results/NAME.json``; on a loaded machine ``met`` is null where there is a bar."""
     path = RESULTS / f"{result.name}.json"
     payload = {
         "schema": SCHEMA,
@@ -169,11 +189,11 @@ def keep(result: Result, on: Mapping[str, Any]) -> Path:
         "fairlead": __version__,
         "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": dict(on),
-        "met": result.met,
+        "met": result.met if judged(on) else None,
         **asdict(result),
     }
     for row, source in zip(payload["rows"], result.rows, strict=True):
-        row["met"] = source.met
+        row["met"] = source.met if source.bar is None or judged(on) else None
     with atomic_write(path, "w") as stream:
         json.dump(payload, stream, indent=1)
         stream.write("\n")

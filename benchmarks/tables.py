@@ -67,7 +67,9 @@ def bar(row: Row) -> str:
 
 
 def verdict(row: Row) -> str:
-    return "" if row["bar"] is None else "met" if row["met"] else "missed"
+    if row["bar"] is None:
+        return ""
+    return "not judged" if row["met"] is None else "met" if row["met"] else "missed"
 
 
 if __name__ == "__main__":

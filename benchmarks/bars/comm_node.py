@@ -1,6 +1,6 @@
 """Allreduce within a node: the core of ``fairlead.comm`` against ``MPI_Allreduce`` of the same MPI.
 
-Both take turns in one process, pinned and once more unbound, so that a noisy machine is as noisy for both (``comm_sweep.c``).
+Of tensors anywhere, which are copied through a segment, and of tensors in memory that both ranks see. All take turns in one process, pinned and once more unbound, so that a noisy machine is as noisy for both (``comm_sweep.c``).
 The bars are DESIGN.md's: gradients of CosmoFlow's (13 MB) and ResNet-50's size (102 MB) are where it
 matters; nowhere may it cost more than MPI does.
 """
@@ -26,8 +26,10 @@ from fairlead.base.paths import cache_dir
 from fairlead.doctor.install.host_mpi import install_wheel_mpi
 
 ROUNDS = 10
-BARS = {2376704: 0.85, 13107200: 0.60, 102495232: 0.33}
+BARS = {2376704: 0.85, 13107200: 0.60, 102495232: 0.45}
 _BAR = 1.05
+# Of tensors in shared memory, over what memory allows.
+BOUND_BARS = {1048576: 2.5, 2376704: 2.5, 13107200: 1.6, 102495232: 1.5}
 _UNBOUND = ("-bind-to", "none")
 # An MPI, and what keeps rank 0 on one core and rank 1 on another; or leaves both to the scheduler, which is
 # reported, since it moves them.
@@ -48,13 +50,18 @@ def measure() -> Result:
             prefix = install_wheel_mpi(name, version)
             seconds = _run(prefix, pin, variables, program)
             for size in sorted({size for _, size in seconds}):
-                ours, mpi, bound = (seconds[side, size] for side in ("ours", "mpi", "bound"))
+                ours, shared, mpi, bound = (
+                    seconds[side, size] for side in ("ours", "shared", "mpi", "bound")
+                )
                 bound_to = ", unbound" if pin == _UNBOUND else ""
                 label = f"{name} {version}{bound_to}: {size} B"
                 bar = None if bound_to else BARS.get(size, _BAR)
                 rows.append(compare(label, ours, mpi, bar))
+                rows.append(compare(f"{label}, shared", shared, mpi, bar))
                 if size >= 1 << 20 and name == "mpich" and not bound_to:
                     rows.append(compare(f"{label}, against memory", ours, bound, None))
+                    bar = BOUND_BARS.get(size)
+                    rows.append(compare(f"{label}, shared, against memory", shared, bound, bar))
     return Result(
         "comm-node",
         f"allreduce of float32 on 2 ranks of a node by the native core, pinned and not; {ROUNDS} rounds",
@@ -94,44 +101,50 @@ def _run(
     return seconds_by_side
 
 
-def _by_size(result: Mapping[str, Any]) -> dict[int, dict[str, Mapping[str, Any]]]:
-    """Rows by bytes and library; ``memory`` is what memory allows."""
-    rows: dict[int, dict[str, Mapping[str, Any]]] = {}
+Rows = dict[str, Mapping[str, Any]]
+
+
+def _by_size(result: Mapping[str, Any]) -> dict[int, tuple[Rows, Rows]]:
+    """By bytes: rows of tensors anywhere and in shared memory, by library; ``memory`` is what memory allows."""
+    sizes: dict[int, tuple[Rows, Rows]] = {}
     for row in result["rows"]:
-        match = re.fullmatch(r"(.*): (\d+) B(, against memory)?", row["name"])
+        match = re.fullmatch(r"(.*): (\d+) B(, shared)?(, against memory)?", row["name"])
         assert match is not None
-        rows.setdefault(int(match[2]), {})["memory" if match[3] else match[1]] = row
-    return rows
+        copied, shared = sizes.setdefault(int(match[2]), ({}, {}))
+        (shared if match[3] else copied)["memory" if match[4] else match[1]] = row
+    return sizes
 
 
 def _table(result: Mapping[str, Any]) -> str:
     """A row a size: fairlead's time, as many times each MPI's, and what memory allows."""
     sizes = _by_size(result)
-    libraries = [name for name in next(iter(sizes.values())) if name != "memory"]
+    libraries = [name for name in next(iter(sizes.values()))[0] if name != "memory"]
     over = " | ".join(f"over {name}" for name in libraries)
-    lines = [f"| bytes | fairlead | {over} | over what memory allows |"]
-    lines.append("| ---: | ---: |" + " ---: |" * (len(libraries) + 1))
-    for size, rows in sizes.items():
-        own = 1e6 * median(rows[libraries[0]]["samples"])
-        took = f"{own:.3g} µs" if own < 1000 else f"{own / 1000:.3g} ms"
-        every = [rows[name] for name in libraries]
-        cells = [
-            f"{value(row)}, bar {bar(row)}: {verdict(row)}" if bar(row) else value(row)
-            for row in every
-        ]
-        bound = f"{rows['memory']['value']:.2g}" if "memory" in rows else ""
-        lines.append(f"| {size:,} | {took} | {' | '.join(cells)} | {bound} |")
+    lines = [f"| bytes | tensors | fairlead | {over} | over what memory allows |"]
+    lines.append("| ---: | --- | ---: |" + " ---: |" * (len(libraries) + 1))
+    for size, kinds in sizes.items():
+        for kind, rows in zip(("anywhere", "shared"), kinds, strict=True):
+            own = 1e6 * median(rows[libraries[0]]["samples"])
+            took = f"{own:.3g} µs" if own < 1000 else f"{own / 1000:.3g} ms"
+            every = [rows[name] for name in libraries] + [rows[m] for m in ("memory",) if m in rows]
+            cells = [
+                f"{value(row)}, bar {bar(row)}: {verdict(row)}" if bar(row) else value(row)
+                for row in every
+            ]
+            cells += [""] * (len(libraries) + 1 - len(cells))
+            lines.append(f"| {size:,} | {kind} | {took} | {' | '.join(cells)} |")
     return finished(lines, result)
 
 
 def _picture(result: Mapping[str, Any]) -> str:
-    points: dict[str, list[tuple[int, float]]] = {"fairlead": []}
-    for size, rows in _by_size(result).items():
-        for name, row in rows.items():
+    points: dict[str, list[tuple[int, float]]] = {"fairlead": [], "fairlead, shared": []}
+    for size, (copied, shared) in _by_size(result).items():
+        for name, row in copied.items():
             title = "what memory allows" if name == "memory" else name
             points.setdefault(title, []).append((size, median(row["baseline"])))
-            if name == next(iter(rows)):
+            if name == next(iter(copied)):
                 points["fairlead"].append((size, median(row["samples"])))
+                points["fairlead, shared"].append((size, median(shared[name]["samples"])))
     return sweep(points)
 
 

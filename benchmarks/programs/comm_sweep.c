@@ -1,7 +1,8 @@
 /* Allreduce of float32 by the MPI and by fairlead's core, in turns, in one run; and what memory allows.
  *
- * Prints `SIDE BYTES SECONDS` for each round: the median over a round's repetitions, on rank 0. `bound` is
- * the least that two processes can do with buffers that both see: each adds half of them, in place.
+ * Prints `SIDE BYTES SECONDS` for each round: the median over a round's repetitions, on rank 0. `ours` is of tensors
+ * anywhere, `shared` of tensors in fairlead_comm_alloc's memory, summed in place. `bound` is the least that two processes
+ * can do with buffers that both see: each adds half of them, in place.
  *
  *     comm_sweep ROUNDS
  */
@@ -57,6 +58,8 @@ int main(int argc, char **argv)
         int unit;
         MPI_Win_shared_query(win, size > 1 ? i : 0, &bytes, &unit, &both[i]);
     }
+    void *memory = NULL;
+    must(fairlead_comm_alloc(largest, &memory));
     memset(in, 0, largest);
     memset(out, 0, largest);
     memset(both[rank % 2], 0, largest);
@@ -65,7 +68,7 @@ int main(int argc, char **argv)
             const size_t bytes = SIZES[s], n = bytes / 4;
             const int repeats = bytes <= 65536 ? MOST : bytes <= (4 << 20) ? 30 : 5;
             const int inner = bytes <= 8192 ? 10 : 1;
-            double mpi[MOST], ours[MOST], bound[MOST], begun;
+            double mpi[MOST], ours[MOST], shared[MOST], bound[MOST], begun;
             for (int r = 0; r < repeats; r++) {
                 MPI_Barrier(MPI_COMM_WORLD);
                 begun = MPI_Wtime();
@@ -79,6 +82,12 @@ int main(int argc, char **argv)
                     must(fairlead_comm_aggregate(team, &tensor, 1, FAIRLEAD_SUM));
                 ours[r] = (MPI_Wtime() - begun) / inner;
                 MPI_Barrier(MPI_COMM_WORLD);
+                fairlead_tensor in_place = {memory, memory, n, FAIRLEAD_FLOAT32, 0, 0};
+                begun = MPI_Wtime();
+                for (int i = 0; i < inner; i++)
+                    must(fairlead_comm_aggregate(team, &in_place, 1, FAIRLEAD_SUM));
+                shared[r] = (MPI_Wtime() - begun) / inner;
+                MPI_Barrier(MPI_COMM_WORLD);
                 begun = MPI_Wtime();
                 for (size_t i = n * (size_t)rank / (size_t)size, end = n * (size_t)(rank + 1) / (size_t)size; i < end; i++)
                     both[0][i] = both[1][i] = both[0][i] + both[1][i];
@@ -86,8 +95,8 @@ int main(int argc, char **argv)
                 bound[r] = MPI_Wtime() - begun;
             }
             if (rank == 0 && round >= 0)
-                printf("mpi %zu %.9f\nours %zu %.9f\nbound %zu %.9f\n", bytes, median(mpi, repeats), bytes,
-                       median(ours, repeats), bytes, median(bound, repeats));
+                printf("mpi %zu %.9f\nours %zu %.9f\nshared %zu %.9f\nbound %zu %.9f\n", bytes, median(mpi, repeats),
+                       bytes, median(ours, repeats), bytes, median(shared, repeats), bytes, median(bound, repeats));
         }
     fflush(stdout);
     must(fairlead_comm_finalize());

@@ -493,6 +493,61 @@ def test_any_timing_of_shared_memory_gives_the_same(seed: int, ranks: Ranks) -> 
     ))  # fmt: skip
 
 
+# --- memory that ranks share -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_odd_rank_is_named_where_tensors_are_summed_in_place(count: int, ranks: Ranks) -> None:
+    text = fine(ranks(count, "comm_shared.py", "odd", FAIRLEAD_COMM_NONFINITE="stop"))
+    last = count - 1
+    nan = f"rank {last} ({HOST}) passed NaN as element 41227 of tensor 1 (t1) to aggregate (sum)"
+    for rank in range(count):
+        in_place, apart, finite = re.findall(rf"^{rank} 9 (.*)$", text, re.MULTILINE)
+        assert in_place == f"{nan}, call 1 of team 0"
+        assert apart == f"{nan}, call 2 of team 0"
+        assert "is infinite though no rank passed NaN or infinity" in finite
+
+
+def test_pages_of_the_program_become_shared_and_stay_where_they_are(ranks: Ranks) -> None:
+    assert fine(ranks(3, "comm_shared.py", "given")).count("ok") == 3
+
+
+def test_shared_memory_is_given_back(ranks: Ranks) -> None:
+    assert fine(ranks(2, "comm_shared.py", "mapped")).count("ok") == 2
+
+
+def test_wrong_calls_for_shared_memory_say_what_is_wrong(ranks: Ranks) -> None:
+    text = ranks(2, "comm_shared.py", "wrong").stdout
+    for words in (
+        "(1, 'fairlead_comm_alloc: 0 bytes are not between 1 and 2^46')",
+        "starts and ends with a page of 4096 bytes",
+        "(1, 'fairlead_comm_free: no shared memory starts at 0x1000')",
+        "passed bytes of 8192 elements as tensor 0 to alloc",
+    ):
+        assert words in text
+
+
+def test_death_of_a_rank_is_seen_where_tensors_are_summed_in_place(ranks: Ranks) -> None:
+    done = ranks(3, "comm_shared.py", "killed", launch=LEFT_ALONE)
+    lines = re.findall(rf"^{PEER_LOST} rank 1 \({HOST}\) has ended", done.stdout, re.MULTILINE)
+    assert len(lines) == 2, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{"FAIRLEAD_COMM_SHM": "/nowhere"}, {"FAIRLEAD_COMM_NODE_RANKS": "2"}, {"FAIRLEAD_COMM_NODE_RANKS": "1"}],
+    ids=["no-folder", "two-nodes", "a-rank-a-node"],
+)  # fmt: skip
+def test_sums_are_right_where_memory_cannot_be_shared(
+    variables: dict[str, str], ranks: Ranks
+) -> None:
+    done = ranks(4, "comm_shared.py", "without", **variables)
+    assert fine(done).count("ok") == 4
+    assert ("bytes of tensors are copied in each call" in done.stderr) == (
+        "NODE_RANKS" not in str(variables)
+    )
+
+
 # --- impossible to use wrongly --------------------------------------------------------------------
 
 
@@ -1011,10 +1066,10 @@ def test_each_rank_allocates_the_pages_that_it_writes_whatever_signals_come(
     check = (3, program("comm_check"), "1", "70000")
     assert "3 ranks 1 nodes shm=1" in fine(ranks(*check, ROOM="all", LD_PRELOAD=noted))
     rows = [tuple(map(int, line.split())) for line in said.read_text().splitlines()]
-    segments = len(rows) // 3
-    assert len({process for process, *_ in rows}) == 3 and len(rows) == 3 * segments
+    segments = len(rows) // 4  # what all use in front, and a part of each rank
+    assert len({process for process, *_ in rows}) == 3 and len(rows) == 4 * segments
     own = sorted((start, size) for _, start, size in rows if start)
-    assert len(own) == 2 * segments and len({size for _, size in own}) == 1
+    assert len(own) == 3 * segments and len({size for _, size in own}) == 1
     assert all(start % 4096 == 0 for start, _ in own)
     text = fine(ranks(*check, ROOM="none", LD_PRELOAD=noted))
     assert re.match(

@@ -239,6 +239,15 @@ def test_torch_ddp_sends_its_buckets_by_mpi(torch: tuple[str, Seen]) -> None:
 
 
 @pytest.mark.full
+def test_torch_buckets_of_ddp_are_summed_where_they_are(torch: tuple[str, Seen]) -> None:
+    variants, given_back, decided = both(torch[1], "ddp_in_shared_memory")
+    for shared, distance in variants:
+        assert shared and distance < ROUNDING
+    assert given_back and decided
+    assert torch[0].count("means move in the") == 1, torch[0]
+
+
+@pytest.mark.full
 def test_torch_what_cannot_be_averaged_is_named(torch: tuple[str, Seen]) -> None:
     away, sparse = both(torch[1], "tensor_elsewhere_and_sparse")
     assert away == ["comm-device", "weight, device meta"]

@@ -260,9 +260,13 @@ class NativeComm(Comm):
         count = math.prod((shape,) if isinstance(shape, int) else shape)
         if self.size == 1 or not count:
             return np.zeros(shape, kind)
-        memory = (ctypes.c_char * (count * kind.itemsize)).from_address(self._alloc(count * kind.itemsize))
+        memory = (ctypes.c_char * (count * kind.itemsize)).from_address(
+            self._alloc(count * kind.itemsize)
+        )
         # Every view of the array holds the memory's object.
-        weakref.finalize(memory, self.core.fairlead_comm_free, ctypes.addressof(memory)).atexit = False
+        weakref.finalize(
+            memory, self.core.fairlead_comm_free, ctypes.addressof(memory)
+        ).atexit = False
         return np.frombuffer(memory, kind).reshape(shape)
 
     def share(self, address: int, size: int) -> Callable[[], None] | None:

@@ -55,7 +55,9 @@ class Overlap:
         """By the means of all ranks' :attr:`medians`."""
         self.decided = True
         self.background = background < foreground
-        chosen, other = ("background", "foreground") if self.background else ("foreground", "background")
+        chosen, other = (
+            ("background", "foreground") if self.background else ("foreground", "background")
+        )
         self._say(
             f"fairlead.comm: means move in the {chosen}: a step takes {min(foreground, background):.3g} s so,"
             f" {max(foreground, background):.3g} s with means in the {other}"

@@ -822,11 +822,16 @@ int Lane::reduce_shared(const Stream &stream, double scale, const Way &way, Wait
         void *outs[MOST_SHARED];
         stream.each(whole.begin(local_), whole.end(local_), [&](const char *in, char *out, uint64_t n) {
             const Area *from = world_->areas->of(in, n * w), *to = world_->areas->of(out, n * w);
-            for (uint64_t at = 0; at < n;) {
+            auto at_element = [&](uint64_t at) {
                 for (int i = 0; i < locals_; i++) sources[i] = from->of(i, in + at * w), outs[i] = to->of(i, out + at * w);
+            };
+            for (uint64_t at = 0; at < n;) {
+                at_element(at);
                 const bool look = looks_ && load(&mine.odd[number_ & 1].doubted) != number_;
                 at += kernel.sum_shared(outs, sources, locals_, form, n - at, scale, look, past && in != out);
-                if (at < n) doubt_shared(sources, form, n - at, in + at * w);
+                if (at == n) break;
+                at_element(at);
+                doubt_shared(sources, form, n - at, in + at * w);
             }
         });
     }

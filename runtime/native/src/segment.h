@@ -8,7 +8,7 @@
 
 namespace fairlead {
 
-constexpr size_t FLAT = 8192;   // bytes that travel with the arrival itself
+constexpr size_t FLAT = 2048;   // bytes that travel with the arrival itself; more take less time in two halves
 constexpr int FLAT_RANKS = 16;  // at most so many ranks of a node do so
 constexpr int DEPTH = 4;        // chunks in flight
 

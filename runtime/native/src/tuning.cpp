@@ -25,7 +25,8 @@ uint64_t cache_part(int ranks) {
         char size[32], sharing[1100];
         if (!read_text(size, sizeof size, "size", index) || !read_text(sharing, sizeof sharing, "shared_cpu_map", index)) continue;
         char *unit = nullptr;
-        const uint64_t bytes = strtoull(size, &unit, 10) << (*unit == 'K' ? 10 : *unit == 'M' ? 20 : 0);
+        uint64_t bytes = strtoull(size, &unit, 10);
+        if (*unit == 'K' || *unit == 'M') bytes <<= *unit == 'K' ? 10 : 20;
         int cpus = 0;
         for (const char *at = sharing; *at; at++)
             if (*at != ',' && *at != '\n') cpus += __builtin_popcount(unsigned(*at <= '9' ? *at - '0' : (*at | 32) - 'a' + 10));

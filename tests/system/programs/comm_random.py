@@ -43,6 +43,29 @@ waiting: list[list] = [[] for _ in teams]
 WIRE = (0, FLOAT16, BFLOAT16)
 
 
+class Pool:
+    """Memory that the ranks of a node share, for the tensors of a step."""
+
+    def __init__(self, size: int):
+        at = ctypes.c_void_p()
+        call("alloc", ctypes.c_uint64(size), ctypes.byref(at))
+        self.address, self.size, self.used = at.value or 0, size, 0
+        self.bytes = np.frombuffer((ctypes.c_char * size).from_address(self.address), np.uint8)
+
+    def place(self, array: np.ndarray, offset: int) -> np.ndarray | None:
+        """A copy of ``array`` there, at any address; None where there is no more room."""
+        start_at = self.used + offset
+        if start_at + array.nbytes > self.size:
+            return None
+        self.used = start_at + array.nbytes
+        made = self.bytes[start_at : self.used].view(array.dtype)
+        made[:] = array
+        return made
+
+
+pools = [Pool(8 << 20) for _ in teams]
+
+
 def values(of_seed: int, rank: int, count: int, dtype: int) -> np.ndarray:
     rng = np.random.default_rng((of_seed, rank))
     if dtype in (INT32, INT64):
@@ -98,6 +121,11 @@ for step in range(rounds):
     operation = int(plan.integers(2))
     wire = WIRE[int(plan.integers(3))] if plan.integers(3) == 0 else 0
     drawn, rows = [], []
+    # Of some steps, every tensor of every rank is in shared memory; of others, that of some ranks.
+    kind, odd_rank = int(plan.integers(4)), int(plan.integers(size))
+    pool = pools[which] if kind < 2 and not (kind == 1 and odd_rank == me) else None
+    if pool is not None and not waiting[which]:
+        pool.used = 0
     for _ in range(int(plan.integers(0, 9))):
         dtype = int(plan.choice((0, 0, 1, 2, 3) if operation == MEAN else (0, 0, 1, 2, 3, 4, 5)))
         # Most are small, some larger than all chunks in flight.
@@ -110,8 +138,14 @@ for step in range(rounds):
             int(plan.integers(16)),
             bool(plan.integers(2)),
         )
-        given = unaligned(values(of_seed, me, count, dtype), offset)
-        out = None if place else unaligned(np.zeros(count, TYPES[dtype]), int(plan.integers(16)))
+        own, room = values(of_seed, me, count, dtype), np.zeros(count, TYPES[dtype])
+        other = int(plan.integers(16))
+        given = (pool.place(own, offset) if pool else None) if count else None
+        given = unaligned(own, offset) if given is None else given
+        out = None
+        if not place:
+            out = (pool.place(room, other) if pool else None) if count else None
+            out = unaligned(room, other) if out is None else out
         drawn.append((of_seed, count, dtype, given, out))
         rows.append((given, out, dtype))
     name = f"seed {seed}, step {step}, team {which}"
@@ -141,5 +175,8 @@ for step in range(rounds):
 for which in range(len(teams)):
     while waiting[which]:
         finish(which)
+for pool in pools:
+    call("free", ctypes.c_void_p(pool.address))
+assert core.fairlead_comm_free(ctypes.c_void_p(pools[0].address)) != 0
 call("finalize")
 print("ok\n", end="")

@@ -1,5 +1,7 @@
 """What the torch front promises, one function a promise; as ``fronts_keras.py``."""
 
+import copy
+import gc
 import json
 import os
 import sys
@@ -270,6 +272,47 @@ def distributed_data_parallel():
     group = [torch.distributed.get_rank() == ME, torch.distributed.get_world_size() == RANKS]
     torch.distributed.destroy_process_group()
     return [all(group), calls >= 8, distance(model, whole)]
+
+
+def shared_mappings():
+    with open("/proc/self/maps") as maps:
+        return sum(" rw-s " in line and "/dev/shm/" in line for line in maps)
+
+
+def linear_steps(model, whole):
+    """22 steps, enough for buckets to move, and for both ways of moving means; the largest distance to one process."""
+    optimizers = [torch.optim.SGD(m.parameters(), 0.01) for m in (model, whole)]
+    generator = torch.Generator().manual_seed(3)
+    for _ in range(22):
+        x = torch.randn(2 * RANKS, 300, generator=generator)
+        for m, optimizer, part in zip((model, whole), optimizers, (x[ME::RANKS], x), strict=True):
+            optimizer.zero_grad()
+            m(part).square().mean().backward()
+            optimizer.step()
+    return distance(model, whole)
+
+
+@case
+def ddp_in_shared_memory():
+    """Buckets are summed where they are: the program's views of them still hold, and memory is given back."""
+    from fairlead.comm.torch import _buckets
+
+    init_process_group()
+    before = shared_mappings()
+    seen = []
+    for view in (False, True):
+        torch.manual_seed(7)
+        model = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.Linear(300, 300))
+        whole = copy.deepcopy(model)
+        parallel = DistributedDataParallel(model, gradient_as_bucket_view=view)
+        parallel.register_comm_hook(None, ddp_hook)
+        apart = linear_steps(parallel, whole)
+        check_state(model)
+        seen.append([shared_mappings() > before, apart])
+        del model, parallel, whole
+        gc.collect()
+    torch.distributed.destroy_process_group()
+    return [seen, shared_mappings() == before, _buckets(comm.init())._overlap.decided]
 
 
 @case

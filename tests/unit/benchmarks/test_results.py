@@ -112,3 +112,25 @@ def test_a_benchmark_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(bars, "__path__", [*bars.__path__, str(tmp_path)])
     names = list(discover())
     assert names.index("made-up") == names.index("comm-node") + 1
+
+
+@pytest.mark.parametrize(("before", "after", "met"), [(0.0, 0.1, True), (0.3, 0.0, None), (0.0, 0.2, None)])
+def test_no_bar_is_judged_on_a_loaded_machine(
+    before: float, after: float, met: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result, "RESULTS", tmp_path)
+    rows = (result.compare("fast", [1.0], [1.0], 1.05), result.compare("shown", [1.0], [1.0], None))
+    path = result.keep(result.Result("made", "a", "b", rows), {"busy_before": before, "busy_after": after})
+    kept = json.loads(path.read_text())
+    assert [row["met"] for row in kept["rows"]] == [met, True]
+    assert kept["met"] is met
+
+
+def test_use_of_the_processors_is_noticed() -> None:
+    burning = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        assert result.busy(0.5) > result.MOST_BUSY
+    finally:
+        for process in burning:
+            process.kill()
+            process.wait()
