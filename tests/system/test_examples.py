@@ -75,6 +75,15 @@ def test_ranks_that_spython_starts_run_on_the_hosts_mpi(base_image: None) -> Non
     assert said.count(", sum 3") == 2
 
 
+def test_gradients_in_shared_memory_have_the_same_means(base_image: None) -> None:
+    (command,) = _commands("shared_gradients.py")
+    said = _run(command)
+    assert re.search(
+        r"^copied: 20 MB in .* ms$.*^in place: 20 MB in .* ms$", said, re.MULTILINE | re.DOTALL
+    )
+    assert "16384 kB and more, copied: chunks of" in said
+
+
 def test_average_gradients_on_two_ranks_ends_with_the_same_bits(base_image: None) -> None:
     (command,) = _commands("average_gradients.py")
     assert "the same bits on 2 rank(s)" in _run(command)

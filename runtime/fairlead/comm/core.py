@@ -298,6 +298,13 @@ class Comm:
         """
         return None
 
+    def explain(self) -> str:
+        """What the first calls with arrays of a size have shown to be fastest on this node, a line for each size.
+
+        Not collective. "" with backends that do not choose, and before there is a choice.
+        """
+        return ""
+
     def _means(self, call: Averaged, background: bool = False) -> Pending:
         """:meth:`aggregate`, or :meth:`start` if ``background``."""
         arrays, out, compression, names, any_values = call

@@ -171,6 +171,7 @@ def load(path: str) -> ctypes.CDLL:
         core.fairlead_comm_layout.argtypes = (ctypes.POINTER(_Layout),)
         core.fairlead_comm_alloc.argtypes = (ctypes.c_uint64, ctypes.POINTER(ctypes.c_void_p))
         core.fairlead_comm_free.argtypes = (ctypes.c_void_p,)
+        core.fairlead_comm_explain.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint64)
     except (OSError, AttributeError) as exc:
         raise fail("comm-core-unloadable", path=path, reason=exc) from exc
     return core
@@ -274,6 +275,12 @@ class NativeComm(Comm):
             return None
         self._alloc(size, address)
         return partial(self.core.fairlead_comm_free, address)
+
+    def explain(self) -> str:
+        text = ctypes.create_string_buffer(1 << 16)
+        code = self.core.fairlead_comm_explain(self._team, text, len(text))
+        self._check("comm.explain", code)
+        return text.value.decode()
 
     def _alloc(self, size: int, address: int | None = None) -> int:
         at = ctypes.c_void_p(address)

@@ -1047,7 +1047,9 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
     bool shared = !bad && shared_at;
     for (int i = 0; shared && i < locals_; i++) shared = !memcmp(segment_.few(i, (calls_ - 1) & 1), &shared_at, sizeof shared_at);
     const Way usual = {uint32_t(segment_.chunk() >> 10), bytes > PAST};
-    const bool tuned = !bad && kind == AGGREGATE && nodes_ == 1 && locals_ > 1 && !flat_fits;
+    bool in_place = true;  // results go where the inputs were: what is read is cached, so stores are ordinary
+    for (uint64_t i = 0; i < count; i++) in_place = in_place && tensors[i].in == tensors[i].out;
+    const bool tuned = !bad && kind == AGGREGATE && nodes_ == 1 && locals_ > 1 && !flat_fits && !(shared && in_place);
     const Way &way = tuned ? tuning_.begin(bytes, shared, locals_, [&](int place) -> const Tuning::Notes & { return segment_.seat(place).notes; }) : usual;
     if (!bad && flat_fits) flat(tensors, count, few, kind, operation, root);
     else

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -114,20 +116,26 @@ def test_a_benchmark_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert names.index("made-up") == names.index("comm-node") + 1
 
 
-@pytest.mark.parametrize(("before", "after", "met"), [(0.0, 0.1, True), (0.3, 0.0, None), (0.0, 0.2, None)])
+@pytest.mark.parametrize(
+    ("before", "after", "met"), [(0.0, 0.1, True), (0.3, 0.0, None), (0.0, 0.2, None)]
+)
 def test_no_bar_is_judged_on_a_loaded_machine(
     before: float, after: float, met: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(result, "RESULTS", tmp_path)
     rows = (result.compare("fast", [1.0], [1.0], 1.05), result.compare("shown", [1.0], [1.0], None))
-    path = result.keep(result.Result("made", "a", "b", rows), {"busy_before": before, "busy_after": after})
+    path = result.keep(
+        result.Result("made", "a", "b", rows), {"busy_before": before, "busy_after": after}
+    )
     kept = json.loads(path.read_text())
     assert [row["met"] for row in kept["rows"]] == [met, True]
     assert kept["met"] is met
 
 
 def test_use_of_the_processors_is_noticed() -> None:
-    burning = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(os.cpu_count() or 1)]
+    burning = [
+        subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(os.cpu_count() or 1)
+    ]
     try:
         assert result.busy(0.5) > result.MOST_BUSY
     finally:

@@ -35,7 +35,16 @@ _SETTINGS = (
         "nodes watch each other by a TCP connection, so that one that is gone is named; 0: not so",
     ),
     Setting("FAIRLEAD_COMM_SHM", "/dev/shm", "folder of the shared memory"),
-    Setting("FAIRLEAD_COMM_CHUNK_KB", "384", "what is reduced at a time; it should fit the cache"),
+    Setting(
+        "FAIRLEAD_COMM_CHUNK_KB",
+        "",
+        "what is reduced at a time; unset: what the first calls with a size show to be fastest, up to 768",
+    ),
+    Setting(
+        "FAIRLEAD_COMM_NONTEMPORAL",
+        "auto",
+        "1: results bypass the caches, 0: not; auto: beyond the caches, as the first calls with a size show",
+    ),
     Setting(
         "FAIRLEAD_COMM_KERNELS", "", "`generic`, `avx2` or `avx512`; unset: the processor's best"
     ),
