@@ -136,6 +136,12 @@ void add(void *to, const void *lower, const void *higher, size_t count, Form for
 
 int Reduction::begin(Transport &transport, Shape shape, void *data, uint64_t count, Form form, int tag, Error *error, Combine combine) {
     transport_ = &transport, shape_ = shape, data_ = static_cast<char *>(data), count_ = count, form_ = form, tag_ = tag, combine_ = combine;
+    index_ = 0, active_ = true, sending_ = receiving_ = false;
+    if (shape.algorithm == BY_MPI) {
+        plan_.set({}, 0, 1, 0);
+        receiving_ = true;
+        return transport.sum(data, count, form, &received_, error);
+    }
     plan_.set(shape, transport.rank, transport.size, count);
     uint64_t most_kept = 0;
     if (shape.algorithm == ORDERED) {
@@ -148,7 +154,6 @@ int Reduction::begin(Transport &transport, Shape shape, void *data, uint64_t cou
             if (round.what == Round::ADD) most_kept = most(most_kept, round.takes);
         }
     if (!kept_.room((most_kept + 1) * width(form))) return error->set(FAIRLEAD_NO_MEMORY, "no memory for what %d nodes send each other", transport.size);
-    index_ = 0, active_ = true, sending_ = receiving_ = false;
     return plan_.rounds() ? post(error) : 0;
 }
 

@@ -17,6 +17,11 @@ class Transport {
     virtual int send(const void *from, size_t bytes, int to, int tag, long *request, Error *error) = 0;
     virtual int receive(void *to, size_t bytes, int from, int tag, long *request, Error *error) = 0;
     virtual int test(long *request, bool *done, Error *error) = 0;
+    // What carries messages may know a sum of its own, in place: it is one of the algorithms then.
+    virtual bool sums() const { return false; }
+    virtual int sum(void *, uint64_t, Form, long *, Error *) { return 0; }
+    // Called while nothing moves; it may wait until something has.
+    virtual void idle() { sched_yield(); }
 
   protected:
     ~Transport() = default;
@@ -25,7 +30,7 @@ class Transport {
 // Recursive doubling exchanges everything with nodes at distance 1, 2, 4 and so on. The others scatter the sums over
 // the nodes and gather them: in one ring (RING); in halves, near nodes first, so that most bytes stay near (HALVING);
 // in rings of `group` near nodes, then in rings of the prime factors of the number of groups (GROUPS). ORDERED sends
-// each node its part from all others; it adds them in the order of the nodes.
+// each node its part from all others; it adds them in the order of the nodes. BY_MPI is the transport's own.
 //
 // Sources: R. Thakur, R. Rabenseifner, W. Gropp, Optimization of Collective Communication Operations in MPICH, IJHPCA
 // 19 (2005); P. Patarasuk, X. Yuan, Bandwidth optimal all-reduce algorithms, JPDC 69 (2009).
