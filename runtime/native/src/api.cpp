@@ -143,10 +143,10 @@ int known(const fairlead_tensor *tensors, uint64_t count, const char *call, bool
 
 struct Greeting {
     uint64_t protocol, chunk, run;
-    int32_t node_ranks, shared_memory, deterministic, nonfinite, lifeline;
+    int32_t node_ranks, shared_memory, deterministic, nonfinite, lifeline, algorithm;
     char host[64];
 };
-constexpr uint64_t PROTOCOL = 7;  // between ranks; increase it whenever the contents of what they must agree on change
+constexpr uint64_t PROTOCOL = 8;  // between ranks; increase it whenever the contents of what they must agree on change
 
 // A call that every rank makes in the lane of calls without a team.
 int together(State &s, Kind kind, const Tensors &all_of, const Tensors &part, int operation, int root) {
@@ -202,7 +202,7 @@ int begin(State &s) {
     gethostname(host, sizeof host - 1);
     // What must be the same on every rank, and the rank's host name.
     const uint64_t run = mixed(mixed(uint64_t(getpid()), now_ns()), uint64_t(time(nullptr)));
-    const Greeting mine = {PROTOCOL, s.settings.chunk, run, s.settings.node_ranks, s.settings.shared_memory, s.settings.deterministic, s.settings.nonfinite, s.settings.lifeline, {}};
+    const Greeting mine = {PROTOCOL, s.settings.chunk, run, s.settings.node_ranks, s.settings.shared_memory, s.settings.deterministic, s.settings.nonfinite, s.settings.lifeline, s.settings.algorithm, {}};
     Room<Greeting> greetings;
     if (!s.hosts.room(size_t(s.world.size) * 64) || !greetings.room(size_t(s.world.size))) return last.set(FAIRLEAD_NO_MEMORY, "no memory for the names of %d hosts", s.world.size);
     memcpy(greetings.at(), &mine, sizeof mine);
@@ -213,7 +213,7 @@ int begin(State &s) {
     s.world.hosts = s.hosts.at(), s.world.watch = &s.watch, s.world.timeline = &s.timeline;
     for (int i = 1; i < s.world.size; i++) {
         const Greeting &a = greetings[0], &b = greetings[size_t(i)];
-        const char *what = a.protocol != b.protocol ? "have different versions of this library" : a.chunk != b.chunk ? "were given different FAIRLEAD_COMM_CHUNK_KB" : a.node_ranks != b.node_ranks ? "were given different FAIRLEAD_COMM_NODE_RANKS" : a.shared_memory != b.shared_memory ? "were given different FAIRLEAD_COMM_SHARED_MEMORY" : a.deterministic != b.deterministic ? "were given different FAIRLEAD_COMM_DETERMINISTIC" : a.nonfinite != b.nonfinite ? "were given different FAIRLEAD_COMM_NONFINITE" : a.lifeline != b.lifeline ? "were given different FAIRLEAD_COMM_LIFELINE" : nullptr;
+        const char *what = a.protocol != b.protocol ? "have different versions of this library" : a.chunk != b.chunk ? "were given different FAIRLEAD_COMM_CHUNK_KB" : a.node_ranks != b.node_ranks ? "were given different FAIRLEAD_COMM_NODE_RANKS" : a.shared_memory != b.shared_memory ? "were given different FAIRLEAD_COMM_SHARED_MEMORY" : a.deterministic != b.deterministic ? "were given different FAIRLEAD_COMM_DETERMINISTIC" : a.nonfinite != b.nonfinite ? "were given different FAIRLEAD_COMM_NONFINITE" : a.lifeline != b.lifeline ? "were given different FAIRLEAD_COMM_LIFELINE" : a.algorithm != b.algorithm ? "were given different FAIRLEAD_COMM_ALGORITHM" : nullptr;
         if (what) return last.set(FAIRLEAD_DIFFER, "rank %d (%s) and rank 0 (%s) %s", i, b.host, a.host, what);
     }
     s.here.mark();
@@ -227,6 +227,8 @@ int begin(State &s) {
                                     mpi.threads == Mpi::SERIALIZED ? "SERIALIZED" : mpi.threads == Mpi::FUNNELED ? "FUNNELED" : "SINGLE", mpi.threads == Mpi::SERIALIZED ? "" : ", and only the thread that started MPI may call");
         if (length > 0 && write(2, line, least(size_t(length), sizeof line - 1)) < 0) return last.set(FAIRLEAD_BAD_CALL, "standard error cannot be written: %s", strerror(errno));
     }
+    if (s.all.nodes() > 1)
+        if (int bad = s.all.choose(&last)) return bad;
     if (s.all.nodes() > 1)
         if (int bad = s.watch.exchange.open(mpi, mpi.world, s.world, &last)) return bad;
     if (s.all.nodes() > 1 && s.settings.lifeline && s.all.segment().place() == 0)

@@ -9,89 +9,98 @@ constexpr size_t SMALL = 8, MIDDLE = 32 << 10, LARGE = 256 << 10;
 constexpr double SLOW_S = 0.3e-3;  // a message of MIDDLE bytes: LARGE ones would take too long
 constexpr int REPEATS = 3, TAG = 1 << 12;
 
+// What the nodes do together while they measure.
+class Probe {
+  public:
+    Probe(Transport &transport, double (*now)()) : transport_(transport), now_(now) {}
+    bool room() {
+        if (!room_.room(2 * LARGE)) return false;
+        memset(room_.at(), 0, 2 * LARGE);
+        return true;
+    }
+    // Seconds of the fastest message to the node that far ahead, while one comes from behind.
+    int exchange(int distance, size_t size, double *seconds, Error *error) {
+        const int nodes = transport_.size, to = (transport_.rank + distance) % nodes, from = (transport_.rank + nodes - distance) % nodes;
+        return fastest(seconds, error, [&] {
+            long requests[2];
+            if (int bad = transport_.receive(room_.at() + size, size, from, TAG + 1, &requests[0], error)) return bad;
+            if (int bad = transport_.send(room_.at(), size, to, TAG + 1, &requests[1], error)) return bad;
+            for (long &request : requests)
+                for (bool done = false; !done;) {
+                    if (int bad = transport_.test(&request, &done, error)) return bad;
+                    if (!done) transport_.idle();
+                }
+            return 0;
+        });
+    }
+    // Of the fastest sum.
+    int sum(Shape shape, size_t size, double *seconds, Error *error) {
+        return fastest(seconds, error, [&] { return whole(shape, room_.at(), size / 4, F32, error); });
+    }
+    // Of adding one byte, here.
+    double add_s() {
+        add(room_.at(), room_.at(), room_.at() + LARGE, LARGE / 4, F32);
+        const double begun = now_();
+        add(room_.at(), room_.at(), room_.at() + LARGE, LARGE / 4, F32);
+        return (now_() - begun) / double(LARGE);
+    }
+    // Over the nodes: all choose by the same figures.
+    int mean(double *values, int count, Error *error) {
+        if (int bad = whole({DOUBLING}, values, uint64_t(count), F64, error)) return bad;
+        for (int i = 0; i < count; i++) values[i] /= transport_.size;
+        return 0;
+    }
+
+  private:
+    int whole(Shape shape, void *data, uint64_t count, Form form, Error *error) {
+        if (int bad = reduction_.begin(transport_, shape, data, count, form, TAG, error)) return bad;
+        for (bool done = false;;) {
+            if (int bad = reduction_.step(&done, error)) return bad;
+            if (done) return 0;
+            transport_.idle();
+        }
+    }
+    template <class Act> int fastest(double *seconds, Error *error, Act &&act) {
+        *seconds = 1e9;
+        for (int i = 0; i < REPEATS; i++) {
+            int64_t one = 1;
+            if (int bad = whole({DOUBLING}, &one, 1, I64, error)) return bad;  // all begin at once
+            const double begun = now_();
+            if (int bad = act()) return bad;
+            *seconds = least(*seconds, now_() - begun);
+        }
+        return 0;
+    }
+
+    Transport &transport_;
+    double (*now_)();
+    Reduction reduction_;
+    Room<char> room_;
+};
+
 }  // namespace
 
 // --- measuring -------------------------------------------------------------------------------
 
-int Choice::finish(Transport &transport, Reduction &reduction, Error *error) {
-    for (bool done = false;;) {
-        if (int bad = reduction.step(&done, error)) return bad;
-        if (done) return 0;
-        transport.idle();
-    }
-}
-
-// Seconds of the fastest message to the node that far ahead, while one comes from behind.
-int Choice::exchange(Transport &transport, double (*now)(), int distance, char *bytes, size_t size, int repeats, double *seconds, Error *error) {
-    *seconds = 1e9;
-    for (int i = 0; i < repeats; i++) {
-        int64_t one = 1;
-        if (int bad = reduction_.begin(transport, {DOUBLING}, &one, 1, I64, TAG, error)) return bad;
-        if (int bad = finish(transport, reduction_, error)) return bad;
-        const double begun = now();
-        long requests[2];
-        const int to = (transport.rank + distance) % transport.size, from = (transport.rank + transport.size - distance) % transport.size;
-        if (int bad = transport.receive(bytes + size, size, from, TAG + 1, &requests[0], error)) return bad;
-        if (int bad = transport.send(bytes, size, to, TAG + 1, &requests[1], error)) return bad;
-        for (long &request : requests)
-            for (bool done = false; !done;) {
-                if (int bad = transport.test(&request, &done, error)) return bad;
-                if (!done) transport.idle();
-            }
-        *seconds = least(*seconds, now() - begun);
-    }
-    return 0;
-}
-
-int Choice::timed(Transport &transport, double (*now)(), Shape shape, char *bytes, size_t size, int repeats, double *seconds, Error *error) {
-    *seconds = 1e9;
-    for (int i = 0; i < repeats; i++) {
-        int64_t one = 1;
-        if (int bad = reduction_.begin(transport, {DOUBLING}, &one, 1, I64, TAG, error)) return bad;
-        if (int bad = finish(transport, reduction_, error)) return bad;
-        const double begun = now();
-        if (int bad = reduction_.begin(transport, shape, bytes, size / 4, F32, TAG, error)) return bad;
-        if (int bad = finish(transport, reduction_, error)) return bad;
-        *seconds = least(*seconds, now() - begun);
-    }
-    return 0;
-}
-
-// Over the nodes: all choose by the same figures.
-int Choice::mean(Transport &transport, double *values, int count, Error *error) {
-    if (int bad = reduction_.begin(transport, {DOUBLING}, values, uint64_t(count), F64, TAG, error)) return bad;
-    if (int bad = finish(transport, reduction_, error)) return bad;
-    for (int i = 0; i < count; i++) values[i] /= transport.size;
-    return 0;
-}
-
 int Choice::measure(Transport &transport, double (*now)(), Algorithm pinned, Error *error) {
     nodes_ = transport.size;
     if (nodes_ == 1) return 0;
-    if (!room_.room(2 * LARGE)) return error->set(FAIRLEAD_NO_MEMORY, "no memory to measure the network");
-    char *bytes = room_.at();
-    memset(bytes, 0, 2 * LARGE);
+    Probe probe(transport, now);
+    if (!probe.room()) return error->set(FAIRLEAD_NO_MEMORY, "no memory to measure the network");
     int levels = 0;
     while (levels < LEVELS && int64_t(1) << levels < nodes_) levels++;
-    double small[LEVELS + 1], large[LEVELS + 1];
+    double small[LEVELS] = {}, large[LEVELS + 1] = {};
     size_t size = SMALL;
     for (const size_t next : {SMALL, MIDDLE, LARGE}) {
         for (int i = 0; i < levels; i++)
-            if (int bad = exchange(transport, now, 1 << i, bytes, next, REPEATS, &large[i], error)) return bad;
-        large[levels] = now();
-        if (next == SMALL) {
-            kernels();
-            add(bytes, bytes, bytes + LARGE, LARGE / 4, F32);
-            large[levels] = now();
-            add(bytes, bytes, bytes + LARGE, LARGE / 4, F32);
-        }
-        large[levels] = now() - large[levels];
-        if (int bad = mean(transport, large, levels + 1, error)) return bad;
+            if (int bad = probe.exchange(1 << i, next, &large[i], error)) return bad;
+        large[levels] = probe.add_s();
+        if (int bad = probe.mean(large, levels + 1, error)) return bad;
         if (next == SMALL) memcpy(small, large, sizeof small);
         size = next;
         if (next == MIDDLE && large[0] > SLOW_S) break;
     }
-    add_ = small[levels] / double(LARGE);
+    add_ = large[levels];
     for (int i = 0; i < LEVELS; i++) {
         const int at = least(i, levels - 1);
         latency_[i] = small[at], byte_[i] = most(large[at] - small[at], 0.0) / double(size - SMALL);
@@ -100,9 +109,9 @@ int Choice::measure(Transport &transport, double (*now)(), Algorithm pinned, Err
     for (int i = 0; i < RACES && races; i++) {
         raced_[i] = i == 0 ? SMALL : i == 1 ? MIDDLE / 4 : size;
         double pair[2];
-        if (int bad = timed(transport, now, best(raced_[i], AUTO), bytes, raced_[i], REPEATS, &pair[0], error)) return bad;
-        if (int bad = timed(transport, now, {BY_MPI}, bytes, raced_[i], REPEATS, &pair[1], error)) return bad;
-        if (int bad = mean(transport, pair, 2, error)) return bad;
+        if (int bad = probe.sum(best(raced_[i], AUTO), raced_[i], &pair[0], error)) return bad;
+        if (int bad = probe.sum({BY_MPI}, raced_[i], &pair[1], error)) return bad;
+        if (int bad = probe.mean(pair, 2, error)) return bad;
         own_[i] = pair[0], theirs_[i] = pair[1];
     }
     for (int i = 0; i < SIZES; i++) {
@@ -112,7 +121,7 @@ int Choice::measure(Transport &transport, double (*now)(), Algorithm pinned, Err
         int near = 0;
         while (near + 1 < RACES && middle * middle > raced_[near] * raced_[near + 1]) near++;
         if (races && theirs_[near] < own_[near]) shapes_[i] = {BY_MPI};
-        if (pinned == BY_MPI) shapes_[i] = {transport.sums() ? BY_MPI : HALVING};
+        if (pinned == BY_MPI && transport.sums()) shapes_[i] = {BY_MPI};
     }
     return 0;
 }
@@ -146,6 +155,7 @@ double Choice::seconds(Shape shape, uint64_t bytes) const {
 Shape Choice::best(uint64_t bytes, Algorithm among) const {
     Shape found;
     double least_s = 1e30;
+    if (among == BY_MPI) among = AUTO;
     auto consider = [&](Shape shape) {
         const double s = seconds(shape, bytes);
         if (s < least_s) least_s = s, found = shape;

@@ -9,6 +9,8 @@ namespace fairlead {
 // it shows what near and far nodes, and links that many share, cost. A sum costs its rounds, one after the other, and
 // what is added. The transport's own sum is measured against the best of these.
 //
+// It is plain data: one node measures for all of its ranks.
+//
 // Sources: A. Alexandrov et al., LogGP, SPAA 1995; R. Thakur et al., IJHPCA 19 (2005).
 class Choice {
   public:
@@ -25,18 +27,12 @@ class Choice {
     static int level_of(uint64_t value) { return value < 2 ? 0 : least(63 - __builtin_clzll(value), SIZES - 1); }
     double message(int distance, uint64_t bytes) const;
     Shape best(uint64_t bytes, Algorithm among) const;
-    int exchange(Transport &transport, double (*now)(), int distance, char *bytes, size_t size, int repeats, double *seconds, Error *error);
-    int timed(Transport &transport, double (*now)(), Shape shape, char *bytes, size_t size, int repeats, double *seconds, Error *error);
-    int mean(Transport &transport, double *values, int count, Error *error);
-    static int finish(Transport &transport, Reduction &reduction, Error *error);
 
     int nodes_ = 1;
     double latency_[LEVELS] = {}, byte_[LEVELS] = {}, add_ = 0;
     uint64_t raced_[RACES] = {};
     double own_[RACES] = {}, theirs_[RACES] = {};
     Shape shapes_[SIZES];
-    Reduction reduction_;
-    Room<char> room_;
 };
 
 }  // namespace fairlead

@@ -88,6 +88,7 @@ class Reduction {
     // Goes on as far as it can now.
     int step(bool *done, Error *error);
     bool active() const { return active_; }
+    int rounds() const { return index_; }  // that are done
 
   private:
     int post(Error *error);
