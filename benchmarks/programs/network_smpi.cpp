@@ -1,11 +1,11 @@
 // The core's sums over nodes on a simulated machine, one rank a node: compiled by smpicxx with the core's network.cpp,
 // choice.cpp and kernels.cpp.
 //
-//   network_smpi SCALE OVERHEAD_S JOB...    JOB is ALGORITHM:GROUP:BYTES:PIECES[:STEPS:COMPUTE_S:DEVIATION:DELAYED]
+//   network_smpi SCALE OVERHEAD_S JOB...    JOB is ALGORITHM:GROUP:BYTES:PIECES[:STEPS:COMPUTE_S:DEVIATION:DELAYED:RANKS]
 //
 // A job sums BYTES in so many pieces, four at most in flight as in the core, and rank 0 prints a line of JSON with the
-// simulated seconds. With STEPS, those of training steps: each rank computes for a lognormal time, then sums, or sums
-// what the step before has computed. The platform's links are SCALE times slower than those of the machine, and BYTES
+// simulated seconds. With STEPS, those of training steps: each of a node's RANKS computes for a lognormal time, and the
+// slowest counts; then the node sums, or sums what the step before has computed. The platform's links are SCALE times slower than those of the machine, and BYTES
 // SCALE times fewer: times are the same, and the sums of all ranks fit this machine's memory. OVERHEAD_S: what a message
 // costs the sender, and the receiver, in their processors.
 #include "choice.h"
@@ -82,6 +82,7 @@ struct Job {
     int pieces, steps = 0;
     double compute_s = 0, deviation = 0;
     bool delayed = false;
+    int ranks = 1;
 };
 
 // Sums in pieces, `DEPTH` in flight, in order.
@@ -131,8 +132,10 @@ int run(Smpi &net, const Choice &choice, const Job &job) {
     const double begun = now();
     double computed = 0;
     for (int step = 0; step < most(job.steps, 1); step++) {
-        const double until = now() + (job.steps ? job.compute_s * draw(random) : 0);
-        computed += until - now();
+        double slowest = 0;
+        for (int i = 0; i < job.ranks && job.steps; i++) slowest = most(slowest, job.compute_s * draw(random));
+        const double until = now() + slowest;
+        computed += slowest;
         // Another core computes while a delayed sum moves: a step takes the longer of both.
         if (!job.delayed) smpi_execute(most(until - now(), 0.0));
         if (int bad = reduce(net, choice, job, data, slots, &error)) return printf("%s\n", error.text), bad;
@@ -175,7 +178,7 @@ int main(int argc, char **argv) {
                 if (rest.find(':') == std::string::npos) break;
             }
             Job job = {Algorithm(algorithm_of(words[0].c_str())), atoi(words[1].c_str()), atof(words[2].c_str()), atoi(words[3].c_str())};
-            if (words.size() > 4) job.steps = atoi(words[4].c_str()), job.compute_s = atof(words[5].c_str()), job.deviation = atof(words[6].c_str()), job.delayed = atoi(words[7].c_str());
+            if (words.size() > 4) job.steps = atoi(words[4].c_str()), job.compute_s = atof(words[5].c_str()), job.deviation = atof(words[6].c_str()), job.delayed = atoi(words[7].c_str()), job.ranks = atoi(words[8].c_str());
             jobs.push_back(job);
             chooses = chooses || job.algorithm == AUTO;
         }

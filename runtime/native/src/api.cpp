@@ -20,6 +20,7 @@ struct State {
     World world;
     Settings settings;
     Room<char> hosts;
+    char network[600] = "";  // how sums move between nodes
     Lane all;  // broadcast, average, match, barrier, finalize
     fairlead_team *teams = nullptr;
     int count = 0;
@@ -229,6 +230,7 @@ int begin(State &s) {
     }
     if (s.all.nodes() > 1)
         if (int bad = s.all.choose(&last)) return bad;
+    if (s.all.nodes() > 1) s.watch.choice.explain(s.network, sizeof s.network);
     if (s.all.nodes() > 1)
         if (int bad = s.watch.exchange.open(mpi, mpi.world, s.world, &last)) return bad;
     if (s.all.nodes() > 1 && s.settings.lifeline && s.all.segment().place() == 0)
@@ -321,6 +323,8 @@ API int fairlead_comm_local_size(void) { return load(&state().ready) ? state().a
 API int fairlead_comm_crowded(void) { return load(&state().ready) ? state().watch.crowded : -1; }
 
 API const char *fairlead_comm_threads(void) { return load(&state().ready) ? state().mpi.level() : ""; }
+
+API const char *fairlead_comm_network(void) { return load(&state().ready) ? state().network : ""; }
 
 API int fairlead_comm_layout(fairlead_layout *layout) {
     if (int bad = usable("fairlead_comm_layout")) return bad;
