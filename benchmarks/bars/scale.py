@@ -333,7 +333,7 @@ def _picture(result: Mapping[str, Any]) -> str:
         )
         xs = [x for one in series for x, _ in one.points]
         svg = chart(
-            decades(xs, "nodes"), linear([40.0, 100.0], "efficiency of a step, %"), series, model
+            decades(xs, "nodes"), linear(40.0, 100.0, "efficiency of a step, %"), series, model
         )
         legend = tuple((one.style, one.name) for one in series)
         figures.append(Figure(model, "simulated; one rank a node", svg, legend))
