@@ -72,8 +72,8 @@ MODELS = (
 class Effort:
     """How much is simulated; on ``home_nodes``, steps on a model's own machine and one sum on each."""
 
-    nodes: tuple[int, ...] = (2, 16, 128, 1024)
-    home_nodes: tuple[int, ...] = (4096, 8192)
+    nodes: tuple[int, ...] = (2, 16, 128)
+    home_nodes: tuple[int, ...] = (1024, 4096, 8192)
     machines: tuple[str, ...] = tuple(MACHINES)
     models: tuple[Model, ...] = MODELS
     sizes: tuple[float, ...] = (8, 65536, 2.4e6, 28.2e6, 102.2e6)
@@ -133,8 +133,8 @@ def _named(job: Job) -> str:
 
 
 def _scale(size: float, nodes: int) -> float:
-    """So many times fewer bytes: at most a few GB of all ranks, at least a few elements of each."""
-    return max(1.0, min(size * nodes / 1.5e9, size / (64 * nodes)))
+    """So many times fewer bytes: a few hundred MB of all ranks, at least a few elements of each."""
+    return max(1.0, min(size * nodes / 2e8, size / (64 * nodes)))
 
 
 def _summed(machine: Machine, nodes: int, size: float, wrong: list[float]) -> Iterator[Compared]:
@@ -142,9 +142,9 @@ def _summed(machine: Machine, nodes: int, size: float, wrong: list[float]) -> It
     jobs = [Job("halving", size, pieces)]
     if size <= 1e5:
         jobs.append(Job("doubling", size))
-    elif nodes <= _MANY // 8:
+    elif nodes <= _MANY // 16:
         jobs.append(Job("ring", size, pieces))
-    if size > 1e5 and nodes % machine.near == 0 and 2 * machine.near < nodes <= _MANY:
+    if size > 1e5 and nodes % machine.near == 0 and 2 * machine.near < nodes < _MANY:
         jobs.append(Job("groups", size, pieces, group=machine.near))
     if nodes <= _MANY // 8:
         jobs.append(Job("auto", size, pieces))
