@@ -7,7 +7,7 @@ BENCH_COMM := comm-node step-efficiency comm-peers comm-link comm-scaling
 
 # A user's own Python settings would reach into the virtual environment.
 unexport PYTHONPATH PYTHONHOME
-.PHONY: help setup test-setup venv dist lock kernel-lock demo test test-full images catalogue check docs fix bench bench-comm bench-convergence bench-images native image-tensorflow validate clean
+.PHONY: help setup test-setup venv dist lock kernel-lock demo test test-full images catalogue check docs fix bench bench-comm bench-scale bench-convergence bench-images native image-tensorflow validate clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -56,6 +56,9 @@ fix: venv ## what ruff can fix
 
 bench-comm: test-setup bench-images ## only the bars of the collectives, against their peers
 	@$(PY) -m benchmarks $(BENCH_COMM)
+
+bench-scale: test-setup ## the core between thousands of simulated nodes; an hour, and continued where it was stopped
+	@$(PY) -m benchmarks scale
 
 bench-convergence: test-setup bench-images ## that ranks learn what one process learns, over 5 seeds
 	@$(PY) -m benchmarks convergence

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -253,8 +253,13 @@ def test_same_binary_under_every_mpi_with_other_ranks(
         (5, 2, {"FAIRLEAD_COMM_CHUNK_KB": "4"}, "5 ranks 1 nodes shm=1"),
         (3, 1, {"FAIRLEAD_COMM_SHARED_MEMORY": "0"}, "3 ranks 3 nodes shm=0 (FAIRLEAD_COMM_SHARED_MEMORY=0)"),
         (5, 2, {"FAIRLEAD_COMM_NODE_RANKS": "2", "FAIRLEAD_COMM_DETERMINISTIC": "1"}, "5 ranks 3 nodes shm=1"),
+        (3, 1, {"FAIRLEAD_COMM_NODE_RANKS": "1", "FAIRLEAD_COMM_ALGORITHM": "mpi"}, "3 ranks 3 nodes shm=1"),
+        (3, 1, {"FAIRLEAD_COMM_NODE_RANKS": "1", "FAIRLEAD_COMM_ALGORITHM": "doubling"}, "3 ranks 3 nodes shm=1"),
+        (5, 1, {"FAIRLEAD_COMM_NODE_RANKS": "1", "FAIRLEAD_COMM_ALGORITHM": "halving"}, "5 ranks 5 nodes shm=1"),
+        (6, 2, {"FAIRLEAD_COMM_NODE_RANKS": "2", "FAIRLEAD_COMM_ALGORITHM": "ring"}, "6 ranks 3 nodes shm=1"),
+        (6, 1, {"FAIRLEAD_COMM_NODE_RANKS": "1", "FAIRLEAD_COMM_ALGORITHM": "groups"}, "6 ranks 6 nodes shm=1"),
     ],
-    ids=["alone", "two", "even", "uneven", "small-chunks", "no-memory", "uneven-ordered"],
+    ids=["alone", "two", "even", "uneven", "small-chunks", "no-memory", "uneven-ordered", "mpi", "doubling", "halving", "ring", "groups"],
 )  # fmt: skip
 def test_every_layout_sums_and_spreads_right(
     count: int, threads: int, variables: dict[str, str], layout: str, ranks: Ranks
@@ -599,7 +604,7 @@ def test_ranks_that_are_set_up_differently_are_refused(
     assert all(text.endswith(words) for *_, text in found), found
 
 
-# Ranks of a node see each other's seats; of other nodes rank 0 finds out, and tells.
+# Ranks of a node see each other's seats; of other nodes rank 0 finds out, and tells, along a tree.
 NODES = pytest.mark.parametrize("node", ["", "1", "2"], ids=["one-node", "each-alone", "two-nodes"])
 
 
@@ -705,17 +710,64 @@ def test_rank_that_was_killed_on_another_node_is_named(
         assert seconds < 10
 
 
-def test_reports_of_65536_ranks_are_judged_in_one_pass() -> None:
-    """With a pass for each rank that has ended, twenty looks take minutes: rank 0 would stand still."""
+def _of_core(stem: str, words: Sequence[str] = (), names: Sequence[str] = ()) -> Path:
+    """``programs/STEM.cpp`` with sources of the core, or with all of them."""
     folder = native.core_folder() / "src"
-    words = ["c++", "-std=c++17", "-O1", "-fno-exceptions", "-w", "-I", str(folder)]
-    sources = [hosts.PROGRAMS / "exchange_scale.cpp", *sorted(folder.iterdir())]
+    compiler = ["c++", "-std=c++17", "-w", *words, "-I", str(folder)]
+    sources = [folder / f"{name}.cpp" for name in names] or sorted(folder.glob("*.cpp"))
+    headers = sorted({*folder.iterdir()} - {*folder.glob("*.cpp")})
+    return _made(stem, compiler, [hosts.PROGRAMS / f"{stem}.cpp", *sources, *headers])
+
+
+@pytest.mark.parametrize(("nodes", "levels"), [(4096, 3), (65536, 4)])
+def test_late_and_crossed_ranks_of_thousands_of_nodes_are_named_up_a_tree(
+    nodes: int, levels: int
+) -> None:
+    """After as many messages as the tree is deep, and few to any one rank."""
+    made = _of_core("exchange_scale", ["-O1", "-fno-exceptions"])
     done = subprocess.run(
-        [_made("exchange_scale", words, sources)], capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    assert done.stdout == (
-        "rank 40000 () called finalize while rank 7 () called aggregate (sum): call 5 of team 2\n"
+        [made, str(nodes)], capture_output=True, text=True, timeout=60, check=True
     )
+    least, middle, above = nodes - 3, nodes // 2, ((nodes - 4) // 32 - 1) // 32
+    assert done.stdout.splitlines() == [
+        f"late: rank 7; {levels} levels, 32 messages to a rank at most, {nodes - 2} in all",
+        f"rank {least} () called finalize while rank 7 () called aggregate (sum): call 5 of team 2",
+        f"rank {middle + 1} () waits in call 1 of team 1 while rank {middle} () waits in call 1 of team 0:"
+        " one of them has skipped a call or added one",
+        f"late: rank {above}, then rank {least}",
+    ]
+
+
+def _checked_sums(*words: str, sanitizer: str = "") -> str:
+    flags = ["-O1", "-g", f"-fsanitize={SANITIZE[sanitizer]}"] if sanitizer else ["-O2"]
+    made = _of_core("network_check", flags, ["network", "kernels"])
+    done = subprocess.run([made, *words], capture_output=True, text=True, timeout=250, check=False)
+    assert done.returncode == 0 and "Sanitizer" not in done.stderr, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("sanitizer", ["", "address"])
+def test_sums_between_1_to_17_nodes_are_plain_sums_whatever_the_order_of_messages(
+    sanitizer: str,
+) -> None:
+    """Each algorithm, each dtype, several at once, stepped in any order."""
+    seed = int(time.time())  # printed when it fails: each run tries others
+    assert "sums are right" in _checked_sums("steps", str(seed), "10", sanitizer=sanitizer)
+
+
+def test_thread_sanitizer_finds_no_race_in_sums_between_threads() -> None:
+    assert "sums are right" in _checked_sums("threads", "1", "1", sanitizer="thread")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("nodes", [96, 1000, 4096])
+def test_sums_between_many_nodes_are_plain_sums_after_few_messages(nodes: int) -> None:
+    lines = _checked_sums("many", str(nodes), "5000").splitlines()
+    messages = {tuple(line.split(":")[0].split()): int(line.split()[-2]) for line in lines}
+    levels = nodes.bit_length() - 1
+    folds = 0 if nodes == 1 << levels else 1
+    assert messages["doubling", "0"] == levels + folds
+    assert messages["halving", "0"] == 2 * levels + folds
 
 
 def test_threads_of_the_core_leave_signals_to_the_program_but_their_own_faults(
@@ -1026,7 +1078,7 @@ def test_bad_calls_are_refused_and_do_no_harm(ranks: Ranks, said: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("CHUNK_KB", "3"), ("CHUNK_KB", "1e9"), ("STALL_S", "soon"), ("SPIN_US", "-1"), ("TIMEOUT_S", "nan")],
+    [("CHUNK_KB", "3"), ("CHUNK_KB", "1e9"), ("STALL_S", "soon"), ("SPIN_US", "-1"), ("TIMEOUT_S", "nan"), ("ALGORITHM", "tree")],
 )  # fmt: skip
 def test_setting_that_is_no_number_or_too_large_is_refused(name: str, value: str) -> None:
     """Before MPI is looked for: no launch is needed."""

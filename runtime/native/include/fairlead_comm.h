@@ -127,6 +127,9 @@ int fairlead_comm_crowded(void);
  * follow these rules. */
 const char *fairlead_comm_threads(void);
 
+/* Which algorithm sums between nodes, by size, and the measured figures that it was chosen by; "" on one node. */
+const char *fairlead_comm_network(void);
+
 /* Why the last call of this thread failed; "" after success. */
 const char *fairlead_comm_error(void);
 

@@ -21,6 +21,7 @@ struct State {
     World world;
     Settings settings;
     Room<char> hosts;
+    char network[600] = "";  // how sums move between nodes
     Lane all;  // broadcast, average, match, barrier, finalize
     fairlead_team *teams = nullptr;
     int count = 0;
@@ -142,9 +143,12 @@ int known(const fairlead_tensor *tensors, uint64_t count, const char *call, bool
     return 0;
 }
 
+// What must be the same on every rank, by the end of its variable's name.
+const char *const SETTINGS[] = {"NODE_RANKS", "SHARED_MEMORY", "DETERMINISTIC", "NONFINITE", "LIFELINE", "CHUNK_KB", "NONTEMPORAL", "ALGORITHM"};
+
 struct Greeting {
     uint64_t protocol, chunk, run;
-    int32_t node_ranks, shared_memory, deterministic, nonfinite, lifeline, chunk_fixed, past;
+    int32_t settings[sizeof SETTINGS / sizeof *SETTINGS];
     char host[64];
 };
 constexpr uint64_t PROTOCOL = 8;  // between ranks; increase it whenever the contents of what they must agree on change
@@ -203,7 +207,8 @@ int begin(State &s) {
     gethostname(host, sizeof host - 1);
     // What must be the same on every rank, and the rank's host name.
     const uint64_t run = mixed(mixed(uint64_t(getpid()), now_ns()), uint64_t(time(nullptr)));
-    const Greeting mine = {PROTOCOL, s.settings.chunk, run, s.settings.node_ranks, s.settings.shared_memory, s.settings.deterministic, s.settings.nonfinite, s.settings.lifeline, s.settings.chunk_fixed, s.settings.past, {}};
+    const Settings &own = s.settings;
+    const Greeting mine = {PROTOCOL, own.chunk, run, {own.node_ranks, own.shared_memory, own.deterministic, own.nonfinite, own.lifeline, own.chunk_fixed, own.past, own.algorithm}, {}};
     Room<Greeting> greetings;
     if (!s.hosts.room(size_t(s.world.size) * 64) || !greetings.room(size_t(s.world.size))) return last.set(FAIRLEAD_NO_MEMORY, "no memory for the names of %d hosts", s.world.size);
     memcpy(greetings.at(), &mine, sizeof mine);
@@ -214,8 +219,10 @@ int begin(State &s) {
     s.world.hosts = s.hosts.at(), s.world.watch = &s.watch, s.world.timeline = &s.timeline, s.world.areas = &s.areas;
     for (int i = 1; i < s.world.size; i++) {
         const Greeting &a = greetings[0], &b = greetings[size_t(i)];
-        const char *what = a.protocol != b.protocol ? "have different versions of this library" : a.chunk != b.chunk || a.chunk_fixed != b.chunk_fixed ? "were given different FAIRLEAD_COMM_CHUNK_KB" : a.node_ranks != b.node_ranks ? "were given different FAIRLEAD_COMM_NODE_RANKS" : a.shared_memory != b.shared_memory ? "were given different FAIRLEAD_COMM_SHARED_MEMORY" : a.deterministic != b.deterministic ? "were given different FAIRLEAD_COMM_DETERMINISTIC" : a.nonfinite != b.nonfinite ? "were given different FAIRLEAD_COMM_NONFINITE" : a.lifeline != b.lifeline ? "were given different FAIRLEAD_COMM_LIFELINE" : a.past != b.past ? "were given different FAIRLEAD_COMM_NONTEMPORAL" : nullptr;
+        const char *what = a.protocol != b.protocol ? "have different versions of this library" : a.chunk != b.chunk ? "were given different FAIRLEAD_COMM_CHUNK_KB" : nullptr;
         if (what) return last.set(FAIRLEAD_DIFFER, "rank %d (%s) and rank 0 (%s) %s", i, b.host, a.host, what);
+        for (size_t j = 0; j < sizeof SETTINGS / sizeof *SETTINGS; j++)
+            if (a.settings[j] != b.settings[j]) return last.set(FAIRLEAD_DIFFER, "rank %d (%s) and rank 0 (%s) were given different FAIRLEAD_COMM_%s", i, b.host, a.host, SETTINGS[j]);
     }
     s.here.mark();
     s.clock.begin();
@@ -228,6 +235,9 @@ int begin(State &s) {
                                     mpi.threads == Mpi::SERIALIZED ? "SERIALIZED" : mpi.threads == Mpi::FUNNELED ? "FUNNELED" : "SINGLE", mpi.threads == Mpi::SERIALIZED ? "" : ", and only the thread that started MPI may call");
         if (length > 0 && write(2, line, least(size_t(length), sizeof line - 1)) < 0) return last.set(FAIRLEAD_BAD_CALL, "standard error cannot be written: %s", strerror(errno));
     }
+    if (s.all.nodes() > 1)
+        if (int bad = s.all.choose(&last)) return bad;
+    if (s.all.nodes() > 1) s.watch.choice.explain(s.network, sizeof s.network);
     if (s.all.nodes() > 1)
         if (int bad = s.watch.exchange.open(mpi, mpi.world, s.world, &last)) return bad;
     if (s.all.nodes() > 1 && s.settings.lifeline && s.all.segment().place() == 0)
@@ -320,6 +330,8 @@ API int fairlead_comm_local_size(void) { return load(&state().ready) ? state().a
 API int fairlead_comm_crowded(void) { return load(&state().ready) ? state().watch.crowded : -1; }
 
 API const char *fairlead_comm_threads(void) { return load(&state().ready) ? state().mpi.level() : ""; }
+
+API const char *fairlead_comm_network(void) { return load(&state().ready) ? state().network : ""; }
 
 API int fairlead_comm_layout(fairlead_layout *layout) {
     if (int bad = usable("fairlead_comm_layout")) return bad;

@@ -8,12 +8,19 @@ namespace {
 constexpr double AFTER_S = 1.5;  // of waiting; most waits are shorter
 constexpr double FLUSH_S = 3;    // limit for the delivery of this rank's report; afterwards it fails, and may end
 
-bool same(const Standing &a, const Standing &b) { return a.size() == b.size() && !memcmp(&a, &b, a.size()); }
-
 }  // namespace
 
 int Exchange::open(Mpi &mpi, Mpi::Handle from, const World &world, Error *error) {
-    mpi_ = &mpi, world_ = &world;
+    mpi_ = &mpi, world_ = &world, rank_ = world.rank;
+    Lane &all = *world.watch->lanes[0];
+    nodes_ = all.nodes(), node_ = all.node_of(rank_);
+    if (!firsts_.room(size_t(nodes_))) return error->set(FAIRLEAD_NO_MEMORY, "no memory for a table of %d nodes", nodes_);
+    for (int r = world.size - 1; r >= 0; r--) firsts_[size_t(all.node_of(r))] = r;
+    firsts_of_ = firsts_.at();
+    if (first() && children()) {
+        if (!each_.room(size_t(children()))) return error->set(FAIRLEAD_NO_MEMORY, "no memory for where %d nodes stand", children());
+        for (int i = 0; i < children(); i++) each_[size_t(i)].rank = -1, each_[size_t(i)].last = 0;
+    }
     if (int bad = mpi.check(mpi.Comm_dup(from, &comm_), "MPI_Comm_dup", error)) return bad;
     return mpi.check(mpi.Comm_set_errhandler(comm_, mpi.errors_return), "MPI_Comm_set_errhandler", error);
 }
@@ -21,19 +28,36 @@ int Exchange::open(Mpi &mpi, Mpi::Handle from, const World &world, Error *error)
 int Exchange::close(Error *error) {
     if (!comm_) return 0;
     Lock lock(mutex_);
-    int64_t mine[2] = {sent_to_first_, spread_}, all[2] = {};
+    int64_t mine = spread_, any = 0;
     {
         const MpiTurn turn(*mpi_);
-        if (int bad = mpi_->check(mpi_->Allreduce(mine, all, 2, mpi_->i64, mpi_->sum, comm_), "MPI_Allreduce", error)) return bad;
+        if (int bad = mpi_->check(mpi_->Allreduce(&mine, &any, 1, mpi_->i64, mpi_->max, comm_), "MPI_Allreduce", error)) return bad;
     }
-    while (world_->rank == 0 ? taken_ < all[0] : all[1] && !heard_) {
-        if (take_one() == VERDICT) heard_ = true;
+    // Each node's first rank says that nothing more will come from it, once all from below has come.
+    Error ignored;
+    ignored.clear();
+    auto ended = [&] {
+        for (int i = 0; first() && i < children(); i++)
+            if (!each_[size_t(i)].last) return false;
+        return !any || heard_ || spread_;
+    };
+    while (!ended()) {
+        take(&ignored);
         sched_yield();
     }
     while (under_way_ || told_under_way_) {
         if (under_way_) under_way_ = !gone(&on_way_);
         if (told_under_way_) told_under_way_ = !gone(&told_way_);
         sched_yield();
+    }
+    if (first() && node_) {
+        sent_.clear(rank_, 0);
+        sent_.last = 1;
+        under_way_ = !send(&sent_, sent_.size(), firsts_[size_t(Tree::parent(node_))], STANDING, &on_way_);
+        while (under_way_) {
+            under_way_ = !gone(&on_way_);
+            sched_yield();
+        }
     }
     return mpi_->check(mpi_->Comm_free(&comm_), "MPI_Comm_free", error);
 }
@@ -44,7 +68,7 @@ int Exchange::close(Error *error) {
 // come.
 int Exchange::take_one() {
     for (const int tag : {VERDICT, STANDING}) {
-        if (taking_ || (tag == STANDING && world_->rank)) continue;
+        if (taking_ || (tag == STANDING && !each_.count())) continue;
         int flag = 0;
         Mpi::Handle message = 0;
         const MpiTurn turn(*mpi_);
@@ -55,7 +79,7 @@ int Exchange::take_one() {
     }
     if (!taking_ || !gone(&taking_way_)) return 0;
     const int taken = taking_;
-    taking_ = 0, taken_++;
+    taking_ = 0;
     return taken;
 }
 
@@ -72,34 +96,40 @@ bool Exchange::gone(Mpi::Handle *request) {
 
 // --- looking ---------------------------------------------------------------------------------
 
-Standing Exchange::standing() const {
+// This node's ranks, as the seats show them, and what the nodes below have said.
+void Exchange::stand() {
     const Watch &watch = *world_->watch;
-    Standing mine = {};
-    mine.rank = world_->rank, mine.lanes = load(&watch.count);
-    const Seat &seat = watch.lanes[0]->segment().mine();
-    mine.blocked = load(&seat.blocked), mine.ended = load(&watch.ended);
-    for (int i = 0; i < mine.lanes; i++) {
-        const Lane &lane = *watch.lanes[i];
-        mine.come[i] = lane.come();
-        const uint64_t call = lane.awaited();
-        if (call && mine.waiting < Standing::MOST_WAITS) mine.waits[mine.waiting++] = {uint32_t(i), uint32_t(lane.kind()), call};
+    const Segment &here = watch.lanes[0]->segment();
+    now_.clear(rank_, load(&watch.count));
+    for (int i = 0; i < now_.lanes; i++) {
+        const Segment &lane = watch.lanes[i]->segment();
+        const bool shared = lane.ranks() == here.ranks();  // a team may have got no shared memory
+        for (int place = 0; place < here.ranks(); place++) {
+            if (!shared && place != here.place()) continue;
+            const Seat &seat = shared ? lane.seat(place) : lane.mine();
+            const uint64_t come = most(load(&seat.arrived), load(&seat.promised)), awaited = load(&seat.awaited);
+            now_.add(here.seat(place).rank, i, come, load(&seat.ended) == FINALIZED, awaited, uint32_t(load(&seat.kind)), load(&here.seat(place).blocked));
+        }
     }
-    return mine;
+    for (int i = 0; i < children(); i++) {
+        if (each_[size_t(i)].rank < 0) now_.miss(firsts_[size_t(Tree::first_child(node_) + i)]);
+        else now_.join(each_[size_t(i)]);
+    }
 }
 
 int Exchange::look(double waited, Error *error) {
     if (!comm_ || pthread_mutex_trylock(&mutex_)) return 0;
     int bad = 0;
-    const bool first = world_->rank == 0, late = waited >= AFTER_S;
     if (!judged_) bad = take(error);
-    if (!bad && !judged_ && first && late) bad = judge(error);
-    if (!bad && !judged_ && !first && late) {
+    if (!bad && !judged_ && first() && waited >= AFTER_S) {
         if (under_way_) under_way_ = !gone(&on_way_);
-        const Standing mine = standing();
-        if (!under_way_ && !same(mine, sent_)) {
-            sent_ = mine;
-            under_way_ = !send(&sent_, sent_.size(), 0, STANDING, &on_way_);
-            sent_to_first_ += under_way_;
+        if (!under_way_) {
+            stand();
+            if (!now_.same(sent_)) {
+                memcpy(static_cast<void *>(&sent_), &now_, now_.size());
+                if (node_ == 0) bad = judge(error);
+                else under_way_ = !send(&sent_, sent_.size(), firsts_[size_t(Tree::parent(node_))], STANDING, &on_way_);
+            }
         }
     }
     if (!bad && judged_) *error = found_, bad = found_.status;
@@ -116,40 +146,27 @@ int Exchange::verdict(Error *error) {
     return judged_ ? found_.status : 0;
 }
 
-int Exchange::take(Error *error) {
+int Exchange::take(Error *) {
     for (int tag; (tag = take_one());) {
         if (tag == VERDICT) {
             found_ = inbox_.verdict;
             judged_ = heard_ = true;
-            if (world_->rank == 0) spread();
+            spread();
             return 0;
         }
-        if (!each_.count()) {
-            if (!each_.room(size_t(world_->size))) return error->set(FAIRLEAD_NO_MEMORY, "no memory for where %d ranks stand", world_->size);
-            for (int i = 0; i < world_->size; i++) each_[size_t(i)].rank = -1;
-        }
-        each_[size_t(inbox_.standing.rank)] = inbox_.standing;
-        fresh_ = true;
+        for (int i = 0; i < children(); i++)
+            if (firsts_[size_t(Tree::first_child(node_) + i)] == inbox_.standing.rank) memcpy(static_cast<void *>(&each_[size_t(i)]), &inbox_.standing, inbox_.standing.size());
     }
     return 0;
 }
 
 // --- judging, on rank 0 ------------------------------------------------------------------------
 
-const Standing *Exchange::of(int rank) {
-    if (rank == 0) return &sent_;
-    const Standing *one = each_.count() ? &each_[size_t(rank)] : nullptr;
-    return one && one->rank >= 0 ? one : nullptr;
-}
-
 // A report was true when it was sent. It still is if the ranks wait for each other in a circle: the first to go on
 // would need a call that comes after the one its peer reported.
 int Exchange::judge(Error *error) {
-    const Standing mine = standing();
-    if (!each_.count() || (!fresh_ && same(mine, sent_))) return 0;
-    sent_ = mine, fresh_ = false;
-    int bad = left(error);
-    if (!bad) bad = crossed(error);
+    int bad = left(sent_, error);
+    if (!bad) bad = crossed(sent_, error);
     if (!bad) return 0;
     judged_ = true;
     found_ = *error;
@@ -157,24 +174,22 @@ int Exchange::judge(Error *error) {
     return bad;
 }
 
-int Exchange::crossed(Error *error) {
+int Exchange::crossed(const Standing &all, Error *error) {
     constexpr uint64_t CALL = (uint64_t(1) << 48) - 1;
-    constexpr int MOST = 32;
-    // Ranks whose only thread waits for the same call form a group.
+    constexpr int MOST = Standing::MOST_GROUPS;
+    const int groups = all.groups;
+    // Of each group: one rank; the groups it waits for, and in each a rank that has not come to its call.
     uint64_t places[MOST];
-    int some[MOST], held[MOST][MOST], groups = 0;  // one rank of each; a rank of the group that has not come to this one's call
+    int some[MOST], held[MOST][MOST];
     uint32_t waits[MOST] = {};
-    for (int pass = 0; pass < 2; pass++)
-        for (int r = 0; r < world_->size; r++) {
-            const Standing *one = of(r);
-            if (!one || !one->blocked) continue;
-            int g = 0;
-            while (g < groups && places[g] != one->blocked) g++;
-            if (g == MOST) continue;
-            if (g == groups) places[g] = one->blocked, some[g] = r, groups++;
-            for (int other = 0; pass && other < groups; other++)
-                if (other != g && one->call_of(uint32_t(places[other] >> 48)) < (places[other] & CALL) && !(waits[other] >> g & 1)) waits[other] |= uint32_t(1) << g, held[other][g] = r;
+    for (int g = 0; g < groups; g++) places[g] = all.group[g].place, some[g] = int(all.group[g].rank);
+    for (int other = 0; other < groups; other++) {
+        const int lane = int(places[other] >> 48);
+        for (int g = 0; g < groups && lane < all.lanes; g++) {
+            const Standing::At &at = all.rows[lane].groups[g];
+            if (g != other && at.rank >= 0 && at.call < (places[other] & CALL)) waits[other] |= uint32_t(1) << g, held[other][g] = at.rank;
         }
+    }
     uint32_t reached[MOST];
     memcpy(reached, waits, sizeof reached);
     for (int k = 0; k < groups; k++)
@@ -193,54 +208,56 @@ int Exchange::crossed(Error *error) {
     return 0;
 }
 
-// Whether a team waits for a rank that has called finalize: in each lane, the one of them that came to the fewest calls
-// stands for all. One pass over the ranks, for many wait in finalize for a slow one.
-int Exchange::left(Error *error) {
-    struct {
-        uint64_t come;
-        int rank;
-    } ended[Standing::MOST_LANES];
-    const int lanes = load(&world_->watch->count);
-    for (int i = 0; i < lanes; i++) ended[i] = {~uint64_t(0), -1};
-    for (int r = 0; r < world_->size; r++) {
-        const Standing *gone = of(r);
-        for (int i = 0; gone && gone->ended && i < lanes; i++)
-            if (gone->call_of(uint32_t(i)) < ended[i].come) ended[i] = {gone->call_of(uint32_t(i)), r};
-    }
-    for (int r = 0; r < world_->size; r++) {
-        const Standing *one = of(r);
-        for (uint32_t i = 0; one && i < one->waiting; i++) {
-            const Standing::At &at = one->waits[i];
-            if (at.lane == 0 || int(at.lane) >= lanes || ended[at.lane].come >= at.call) continue;
-            const int q = ended[at.lane].rank;
-            return error->by(q, FAIRLEAD_DIFFER, "rank %d (%s) called finalize while rank %d (%s) called %s: call %llu of %s", q, world_->host(q), r, world_->host(r), kind_name(at.kind),
-                              static_cast<unsigned long long>(at.call), world_->watch->lanes[at.lane]->name());
-        }
+// Whether a team waits for a rank that has called finalize.
+int Exchange::left(const Standing &all, Error *error) {
+    for (int i = 1; i < all.lanes; i++) {
+        const Standing::At &ended = all.rows[i].ended, &at = all.rows[i].waits;
+        if (ended.rank < 0 || at.rank < 0 || ended.call >= at.call) continue;
+        return error->by(ended.rank, FAIRLEAD_DIFFER, "rank %d (%s) called finalize while rank %d (%s) called %s: call %llu of %s", ended.rank, world_->host(ended.rank), at.rank, world_->host(at.rank), kind_name(at.kind),
+                          static_cast<unsigned long long>(at.call), world_->watch->lanes[i]->name());
     }
     return 0;
 }
 
 // --- reporting -------------------------------------------------------------------------------
 
-// Sends `found_` to every other rank; those that wait receive it at once.
-void Exchange::spread() {
-    if (spread_ || !ways_.room(size_t(world_->size))) return;
+// The ranks that a node tells: its own, and the first of the nodes below. One that is gone cannot: those that it would
+// tell are told in its place.
+template <class Tell> void Exchange::below(int node, int gone, Tell &&tell) {
+    Lane &all = *world_->watch->lanes[0];
+    for (int r = firsts_[size_t(node)] + 1; r < world_->size; r++)
+        if (all.node_of(r) == node && r != gone) tell(r);
+    for (int child = Tree::first_child(node); child < Tree::end_of_children(node, nodes_); child++) {
+        if (firsts_[size_t(child)] == gone) below(child, gone, tell);
+        else tell(firsts_[size_t(child)]);
+    }
+}
+
+// Sends `found_` down the tree, or down all of it if this rank acts for rank 0; ranks that wait receive it at once.
+void Exchange::spread(bool for_first) {
+    if (spread_ || (!first() && !for_first)) return;
     spread_ = true;
     told_ = found_;
-    Room<bool> under_way;
-    if (!under_way.room(size_t(world_->size))) return;
-    int left = 0;
-    // A send to a node that is gone can end this process (UCX over TCP, in MPICH 5).
     Watch &watch = *world_->watch;
-    const int lost = watch.lifeline.lost();
-    const int gone_node = lost < 0 ? -1 : watch.lanes[0]->node_of(lost);
-    for (int r = 0; r < world_->size; r++) {
-        under_way[size_t(r)] = r != world_->rank && watch.lanes[0]->node_of(r) != gone_node && !send(&told_, sizeof told_, r, VERDICT, &ways_[size_t(r)]);
-        left += under_way[size_t(r)];
+    // A send to a node that is gone can end this process (UCX over TCP, in MPICH 5).
+    const int gone_rank = found_.status == FAIRLEAD_PEER_LOST ? found_.culprit : -1;
+    const int lost = watch.lifeline.lost(), gone_node = lost < 0 ? -1 : watch.lanes[0]->node_of(lost);
+    int ranks[MOST_TOLD], count = 0;
+    auto tell = [&](int rank) {
+        if (rank != rank_ && watch.lanes[0]->node_of(rank) != gone_node && count < MOST_TOLD) ranks[count++] = rank;
+    };
+    if (for_first) below(0, gone_rank, tell);
+    if (first() && !(for_first && node_ == 0)) below(node_, gone_rank, tell);
+    Room<bool> under_way;
+    if (!ways_.room(size_t(count) + 1) || !under_way.room(size_t(count) + 1)) return;
+    int left = 0;
+    for (int i = 0; i < count; i++) {
+        under_way[size_t(i)] = !send(&told_, sizeof told_, ranks[i], VERDICT, &ways_[size_t(i)]);
+        left += under_way[size_t(i)];
     }
     for (const double begun = now_s(); left && now_s() - begun < FLUSH_S; sleep_us(200))
-        for (int r = 0; r < world_->size; r++)
-            if (under_way[size_t(r)] && gone(&ways_[size_t(r)])) under_way[size_t(r)] = false, left--;
+        for (int i = 0; i < count; i++)
+            if (under_way[size_t(i)] && gone(&ways_[size_t(i)])) under_way[size_t(i)] = false, left--;
 }
 
 void Exchange::report(const Error &error, bool first_is_gone) {
@@ -249,15 +266,15 @@ void Exchange::report(const Error &error, bool first_is_gone) {
     if (judged_) return;
     judged_ = true;
     found_ = error;
-    if (world_->rank == 0 || first_is_gone) return spread();
+    if (rank_ == 0 || first_is_gone) return spread(first_is_gone);
     told_ = found_;
     told_under_way_ = !send(&told_, sizeof told_, 0, VERDICT, &told_way_);
-    sent_to_first_ += told_under_way_;
     // Rank 0's verdict to all shows that it has received the report.
     for (const double begun = now_s(); !heard_ && now_s() - begun < FLUSH_S; sleep_us(200)) {
         if (told_under_way_) told_under_way_ = !gone(&told_way_);
         if (take_one() == VERDICT) heard_ = true;
     }
+    spread();
 }
 
 size_t Exchange::missing(uint32_t lane, uint64_t call, char *to, size_t size) {
@@ -265,12 +282,17 @@ size_t Exchange::missing(uint32_t lane, uint64_t call, char *to, size_t size) {
     if (!comm_ || pthread_mutex_trylock(&mutex_)) return 0;
     size_t used = 0;
     int left_out = 0;
-    // Waiting ranks report to rank 0, which receives while it waits.
-    for (int r = 0; r < (world_->rank ? int(under_way_) : world_->size); r++) {
-        const Standing *one = world_->rank ? nullptr : of(r);
-        if (r == world_->rank || (one && one->call_of(lane) >= call)) continue;
+    auto name = [&](int r) {
         if (used + 120 > size) left_out++;
         else used += size_t(snprintf(to + used, size - used, "%srank %d (%s)", used ? ", " : "", r, world_->host(r)));
+    };
+    // Who waits receives.
+    if (under_way_) name(firsts_[size_t(Tree::parent(node_))]);
+    for (int i = 0; first() && i < children(); i++) {
+        const Standing &one = each_[size_t(i)];
+        const Standing::Row *row = one.rank >= 0 && int(lane) < one.lanes ? &one.rows[lane] : nullptr;
+        if (!row || row->own < call) name(firsts_[size_t(Tree::first_child(node_) + i)]);
+        else if (row->least.call < call) name(row->least.rank);
     }
     if (left_out) used += size_t(snprintf(to + used, size - used, " and %d more", left_out));
     pthread_mutex_unlock(&mutex_);

@@ -51,11 +51,19 @@ struct Chunk {
 // which keep the exchanged chunks cached and need not read the old contents.
 constexpr size_t PAST = size_t(4) << 20;
 
-// Bytes of a chunk's sums, which may be twice as wide as the input, in one equal piece per node.
-constexpr size_t PIECES(size_t chunk, size_t nodes) { return 2 * chunk + nodes * sizeof(double); }
-
 constexpr uint64_t SEVERAL = 8;
 
+// Tags of what moves between nodes: of chunks, of which few are under way at once, and of agreements.
+constexpr uint64_t CHUNK_TAGS = 4096;
+constexpr int AGREEMENT_TAG = 8192;
+
+// Of marks: 0 if not all are the same.
+void alike(void *to, const void *lower, const void *higher, size_t, Form) {
+    int64_t a = 0, b = 0;
+    memcpy(&a, lower, sizeof a), memcpy(&b, higher, sizeof b);
+    if (a != b) a = 0;
+    memcpy(to, &a, sizeof a);
+}
 
 // Divides elements into chunks of equal size.
 struct Cut {
@@ -100,6 +108,10 @@ int Settings::read(Error *error) {
     timeline_mb = number_of("FAIRLEAD_COMM_TIMELINE_MB", 8, &bad);
     timeline_chunks = number_of("FAIRLEAD_COMM_TIMELINE_CHUNKS", 0, &bad) != 0;
     deterministic = number_of("FAIRLEAD_COMM_DETERMINISTIC", 0, &bad) != 0;
+    const char *named = getenv("FAIRLEAD_COMM_ALGORITHM");
+    const int known = !named || !*named ? AUTO : algorithm_of(named);
+    if (known < 0) return error->set(FAIRLEAD_BAD_CALL, "FAIRLEAD_COMM_ALGORITHM=%.100s is not auto, mpi, doubling, halving, ring or groups", named);
+    algorithm = Algorithm(known);
     if (bad) return error->set(FAIRLEAD_BAD_CALL, "%s=%s is not a number from 0 to 1000000000", bad, getenv(bad));
     if (chunk < 4096 || chunk > (size_t(1) << 28))
         return error->set(FAIRLEAD_BAD_CALL, "FAIRLEAD_COMM_CHUNK_KB=%s is not between 4 and 262144", getenv("FAIRLEAD_COMM_CHUNK_KB"));
@@ -169,7 +181,7 @@ class Lane::Wait {
         if (armed_) store(&lane_.segment_.mine().waiting, uint32_t(0));
         armed_ = false;
         turns_ = 0;
-        if (shown_) store(&lane_.awaited_, uint64_t(0)), shown_ = false;
+        if (shown_) store(&lane_.segment_.mine().awaited, uint64_t(0)), shown_ = false;
     }
     int idle(Error *error) {
         if (++turns_ == 1) {
@@ -225,8 +237,8 @@ class Lane::Wait {
             others.report(*error, gone_ == 0);
             return bad;
         }
-        if (counter == &Seat::arrived && !shown_) {
-            store(&lane_.kind_, kind_), store(&lane_.awaited_, wanted);
+        if (agrees() && !shown_) {
+            store(&lane_.segment_.mine().kind, kind_), store(&lane_.segment_.mine().awaited, wanted);
             shown_ = true;
         }
         return others.look(now - begun_, error);
@@ -254,6 +266,7 @@ class Lane::Wait {
         if (int bad = crossed(error)) return bad;
         for (int i = 0; i < segment.ranks(); i++) {
             const int rank = segment.seat(i).rank;
+            if (counter == &Seat::agreed && i) continue;  // they have come
             if (load(&(segment.seat(i).*counter)) >= wanted) continue;
             uint32_t ended = load(&segment.seat(i).ended);
             // One that had come to this call before has done its part, or a thread of its is about to.
@@ -317,7 +330,12 @@ class Lane::Wait {
         return 0;
     }
 
+    // Waits for the agreement, of this node's ranks or of all nodes.
+    bool agrees() const { return counter == &Seat::arrived || counter == &Seat::agreed; }
+
+    // The first rank of this node, which waits for other nodes, is not what is missing.
     bool awaits(int place) const {
+        if (counter == &Seat::agreed) return false;
         const uint64_t has = load(&(lane_.segment_.seat(place).*counter));
         return (whose < 0 || whose == place) && has < wanted;
     }
@@ -334,7 +352,7 @@ class Lane::Wait {
             else used += size_t(snprintf(to + used, size - used, "%srank %d (%s)", used ? ", " : "", rank, lane_.world_->host(rank)));
         }
         if (left_out) snprintf(to + used, size - used, " and %d more", left_out);
-        else if (!used && !(counter == &Seat::arrived && lane_.id_ >= 0 && lane_.world_->watch->exchange.missing(uint32_t(lane_.id_), wanted, to, size)))
+        else if (!used && !(agrees() && lane_.id_ >= 0 && lane_.world_->watch->exchange.missing(uint32_t(lane_.id_), wanted, to, size)))
             snprintf(to, size, "ranks on other hosts");
     }
 
@@ -445,14 +463,8 @@ int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &s
     if (int code = bad(mpi.Comm_split(comm_, local_, int(common), &peers_), "MPI_Comm_split")) return code;
     for (Mpi::Handle comm : {node_, leaders_, peers_})
         if (int code = bad(mpi.Comm_set_errhandler(comm, mpi.errors_return), "MPI_Comm_set_errhandler")) return code;
-    across_ = even_ ? peers_ : leaders_;
-    if (settings.deterministic && nodes_ > 1) {
-        if (int code = bad(mpi.Comm_dup(across_, &collected_), "MPI_Comm_dup")) return code;
-        if (int code = bad(mpi.Comm_set_errhandler(collected_, mpi.errors_return), "MPI_Comm_set_errhandler")) return code;
-        const size_t nodes = size_t(nodes_);
-        if (!pieces_.room(DEPTH * 2 * PIECES(segment_.chunk(), nodes)) || !sources_.room(nodes) || !forms_.room(nodes))
-            return error->set(FAIRLEAD_NO_MEMORY, "no memory for the pieces of %d nodes", nodes_);
-    }
+    if (int code = across_.set(mpi, even_ ? peers_ : leaders_, error)) return code;
+    if (int code = between_.set(mpi, leaders_, error)) return code;
     Watch &watch = *world.watch;
     if (watch.count < Watch::MOST) {
         watch.lanes[id_ = watch.count] = this;
@@ -461,6 +473,15 @@ int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &s
     part_ = part;
     world.timeline->name(id_, name_, part);
     return 0;
+}
+
+int Lane::choose(Error *error) {
+    Choice &choice = world_->watch->choice;
+    int64_t status = local_ == 0 ? choice.measure(between_, now_s, settings_->algorithm, error) : 0;
+    if (locals_ == 1) return int(status);
+    if (int bad = mpi_->check(mpi_->Bcast(&status, 1, mpi_->i64, 0, node_), "MPI_Bcast", error)) return bad;
+    if (status) return local_ == 0 ? int(status) : error->set(int(status), "the first rank of this node failed to measure the network");
+    return mpi_->check(mpi_->Bcast(&choice, int(sizeof choice), mpi_->byte, 0, node_), "MPI_Bcast", error);
 }
 
 void Lane::name(const char *name) {
@@ -494,51 +515,56 @@ void Lane::unblock() {
 }
 
 void Lane::close() {
-    for (Mpi::Handle *comm : {&collected_, &peers_, &leaders_, &node_, &comm_})
+    for (Mpi::Handle *comm : {&peers_, &leaders_, &node_, &comm_})
         if (*comm) mpi_->Comm_free(comm), *comm = 0;
 }
 
 // --- agreement -------------------------------------------------------------------------------
 
+// The ranks of a node agree by their seats; then the first of each does with those of other nodes, and its seat shows
+// what has come of it.
 int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *error) {
     Seat &mine = segment_.mine();
-    Mpi::Handle request = mpi_->request_null;
     Arrival &arrival = mine.arrivals[calls_ & 1];
     arrival.call = call;
     store(&mine.arrived, calls_ + 1);
     store(&arrival.number, calls_ + 1);
     segment_.ring();
-    if (nodes_ > 1) {
-        // 62 bits, so that the complement is an int64 as well: the two maxima show whether all values are equal.
-        const int64_t mark = int64_t(mixed(mixed(mixed(0, call.kind), call.signature), call.count) >> 2);
-        mark_[0] = mark, mark_[1] = ~mark;
-        const MpiTurn turn(*mpi_);
-        if (int bad = mpi_->check(mpi_->Iallreduce(mark_, largest_, 2, mpi_->i64, mpi_->max, comm_, &request), "MPI_Iallreduce", error)) return bad;
-    }
     calls_++;
-    wait.counter = &Seat::arrived, wait.wanted = calls_;
-    wait.network = nodes_ > 1;
+    wait.counter = &Seat::arrived, wait.wanted = calls_, wait.whose = -1;
+    wait.network = false;
     const uint64_t parity = (calls_ - 1) & 1;
     auto here = [&](int i) { return load(&segment_.seat(i).arrivals[parity].number) >= calls_; };
-    bool same = true, done = nodes_ == 1, arrived = false;
-    int failed = 0;
-    int bad = until(
-        [&] {
-            if (!done) failed = test(&request, &done, error);
-            if (!arrived) {
-                arrived = here(slowest_);
-                for (int i = 0; arrived && i < locals_; i++)
-                    if (!here(i)) slowest_ = i, arrived = false;
-            }
-            return failed || (done && arrived);
-        },
-        wait, error);
-    if (bad || failed) return bad ? bad : failed;
+    auto arrived = [&] {
+        bool all = here(slowest_);
+        for (int i = 0; all && i < locals_; i++)
+            if (!here(i)) slowest_ = i, all = false;
+        return all;
+    };
+    if (int bad = until(arrived, wait, error)) return bad;
     // All ranks have left the previous call, whose arrival slot is reused next.
     claim(&mine.arrivals[calls_ & 1]);
-    if (nodes_ > 1) same = largest_[0] == mark_[0] && largest_[1] == mark_[1];
-    else
-        for (int i = 1; i < locals_; i++) same = same && segment_.seat(i).arrivals[parity].call == segment_.seat(0).arrivals[parity].call;
+    bool same = true;
+    for (int i = 1; i < locals_; i++) same = same && segment_.seat(i).arrivals[parity].call == segment_.seat(0).arrivals[parity].call;
+    if (nodes_ > 1 && local_ == 0) {
+        mark_ = same ? int64_t(mixed(mixed(mixed(0, call.kind), call.signature), call.count) | 1) : 0;
+        if (int bad = agreement_.begin(between_, {DOUBLING}, &mark_, 1, I64, AGREEMENT_TAG, error, alike)) return bad;
+        bool done = false;
+        int failed = 0;
+        wait.network = true;
+        const int bad = until([&] { return (failed = agreement_.step(&done, error)) || done; }, wait, error);
+        if (bad || failed) return bad ? bad : failed;
+        same = mark_ != 0;
+        if (!same) store(&mine.differs, calls_);
+        store(&mine.agreed, calls_);
+        segment_.ring();
+    } else if (nodes_ > 1) {
+        const Seat &first = segment_.seat(0);
+        wait.counter = &Seat::agreed, wait.whose = 0;
+        if (int bad = until([&] { return load(&first.agreed) >= calls_; }, wait, error)) return bad;
+        same = load(&first.differs) != calls_;
+        wait.counter = &Seat::arrived, wait.whose = -1;
+    }
     return same ? 0 : differ(call, tensors, wait, error);
 }
 
@@ -604,41 +630,21 @@ int Lane::differ(const Call &call, const Tensors &tensors, Wait &wait, Error *er
 
 // --- network ---------------------------------------------------------------------------------
 
-Mpi::Handle Lane::type_of(Form form) const {
-    const Mpi &m = *mpi_;
-    return form == F32 ? m.f32 : form == F64 ? m.f64 : form == I32 ? m.i32 : form == I64 ? m.i64 : m.i16;
+int Lane::post(char *at, size_t count, Form form, uint64_t slot, Error *error) {
+    const Shape shape = settings_->deterministic ? Shape{ORDERED} : world_->watch->choice.shape(count * width(form));
+    return flights_[slot].begin(across_, shape, at, count, form, int(posts_++ % CHUNK_TAGS), error);
 }
 
-int Lane::post(char *at, size_t count, Form form, Mpi::Handle *request, Error *error) {
-    const Mpi &m = *mpi_;
-    const Mpi::Handle operation = form == F16 ? m.sum_f16 : form == BF16 ? m.sum_bf16 : m.sum;
-    const MpiTurn turn(*mpi_);
-    return m.check(m.Iallreduce(m.in_place, at, int(count), type_of(form), operation, across_, request), "MPI_Iallreduce", error);
-}
-
-Lane::Pieces Lane::pieces(size_t count, uint64_t slot) {
-    const size_t nodes = size_t(nodes_), room = PIECES(segment_.chunk(), nodes);
-    char *mine = pieces_.at() + slot * 2 * room;
-    return {mine, mine + room, (count + nodes - 1) / nodes};
-}
-
-int Lane::scatter(const char *at, size_t count, Form form, uint64_t slot, Mpi::Handle *request, Error *error) {
-    const Mpi &m = *mpi_;
-    const Pieces p = pieces(count, slot);
-    const size_t bytes = count * width(form);
-    memcpy(p.mine, at, bytes);
-    memset(p.mine + bytes, 0, p.each * size_t(nodes_) * width(form) - bytes);
-    const MpiTurn turn(*mpi_);
-    return m.check(m.Ialltoall(p.mine, int(p.each), type_of(form), p.theirs, int(p.each), type_of(form), across_, request), "MPI_Ialltoall", error);
-}
-
-int Lane::collect(size_t count, Form form, uint64_t slot, Mpi::Handle *request, Error *error) {
-    const Mpi &m = *mpi_;
-    const Pieces p = pieces(count, slot);
-    for (size_t i = 0; i < size_t(nodes_); i++) sources_[i] = p.theirs + i * p.each * width(form), forms_[i] = form;
-    kernels().sum(p.mine, form, nullptr, form, sources_.at(), forms_.at(), nodes_, p.each, 1, false);
-    const MpiTurn turn(*mpi_);
-    return m.check(m.Iallgather(p.mine, int(p.each), type_of(form), p.theirs, int(p.each), type_of(form), collected_, request), "MPI_Iallgather", error);
+int Lane::advance(uint64_t slot, bool *done, Wait &wait, Error *error) {
+    for (Reduction &each : flights_) {
+        if (!each.active()) continue;
+        const int before = each.rounds();
+        bool ended = false;
+        if (int bad = each.step(&ended, error)) return bad;
+        if (each.rounds() != before) wait.moved();
+    }
+    *done = !flights_[slot].active();
+    return 0;
 }
 
 int Lane::test(Mpi::Handle *request, bool *done, Error *error) {
@@ -677,10 +683,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, const Way &way, 
     const bool in_place = wide == given && (!network || even_) && locals_ <= MANY;
     const bool past = way.past;
     Seat &mine = segment_.mine();
-    const bool ordered = posts && settings_->deterministic;
-    Mpi::Handle requests[DEPTH];
-    // How many of the `posted` chunks have their pieces summed, or need no summing.
-    uint64_t packed = 0, summed = 0, posted = 0, collected = 0, reduced = 0, taken = 0;
+    uint64_t packed = 0, summed = 0, posted = 0, reduced = 0, taken = 0;
     auto chunk = [&](uint64_t k) { return cut.chunk(k, stream.elements(), locals_); };
     auto sums_of = [&](uint64_t k, int place) { return in_place ? segment_.given((place + 1) % locals_, base + k) : segment_.result(base + k); };
 
@@ -751,23 +754,11 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, const Way &way, 
 
     while (taken < K) {
         wait.network = posts && reduced < posted;
-        if (ordered && collected < posted) {
+        if (wait.network) {
             bool done = false;
-            if (int bad = test(&requests[collected % DEPTH], &done, error)) return bad;
-            if (done) {
-                share(collected, &count);
-                if (int bad = collect(count, sums, collected % DEPTH, &requests[collected % DEPTH], error)) return bad;
-                collected++;
-                wait.moved();
-            }
-        }
-        if (wait.network && reduced < collected) {
-            bool done = false;
-            if (int bad = test(&requests[reduced % DEPTH], &done, error)) return bad;
+            if (int bad = advance(reduced % DEPTH, &done, wait, error)) return bad;
             if (done) {
                 laps_.arrived(reduced);
-                char *at = share(reduced, &count);
-                if (ordered) memcpy(at, pieces(count, reduced % DEPTH).theirs, count * wide);
                 store(&mine.reduced, base + ++reduced);
                 segment_.ring();
                 wait.moved();
@@ -781,9 +772,7 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, const Way &way, 
             wait.moved();
         } else if (posts && posted < summed && (even_ || all(&Seat::summed, base + posted + 1))) {
             char *at = share(posted, &count);
-            Mpi::Handle *request = &requests[posted % DEPTH];
-            if (int bad = ordered ? scatter(at, count, sums, posted % DEPTH, request, error) : post(at, count, sums, request, error)) return bad;
-            if (!ordered) collected++;
+            if (int bad = post(at, count, sums, posted % DEPTH, error)) return bad;
             laps_.posted(posted++);
             wait.moved();
         } else if (packed < K && all(&Seat::taken, base + packed + 1 < DEPTH ? 0 : base + packed + 1 - DEPTH)) {

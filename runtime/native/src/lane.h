@@ -7,11 +7,13 @@
 #pragma once
 
 #include "fairlead_comm.h"
+#include "choice.h"
 #include "exchange.h"
 #include "finite.h"
 #include "kernels.h"
 #include "lifeline.h"
 #include "mpi.h"
+#include "mpi_transport.h"
 #include "segment.h"
 #include "shared.h"
 #include "timeline.h"
@@ -38,7 +40,8 @@ struct Settings {
     double timeline_mb;
     bool timeline_chunks;
     bool lifeline;  // nodes watch each other over TCP
-    bool deterministic;  // sums of nodes are added in the order of the nodes instead of MPI's
+    bool deterministic;  // sums of nodes are added in the order of the nodes
+    Algorithm algorithm;  // between nodes; AUTO: as measured
     int read(Error *error);
 };
 
@@ -81,6 +84,7 @@ struct Watch {
     uint32_t ended = 0;  // finalize was called
     Exchange exchange;   // with other nodes; opened if there are any, as is
     Lifeline lifeline;   // this
+    Choice choice;       // of the algorithm between nodes, for all lanes
     pthread_t caller = {};
     uint32_t callers = 0;  // threads that have called: 0, 1, or 2 for several
     static __thread int (*go_on)(void);  // each thread has its own
@@ -104,6 +108,8 @@ class Lane {
     // Collective over `from`. `team`, and `part`, the lane's number in it, are for messages; -1: none.
     int open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &settings, int team, int part, Error *error);
     void close();
+    // Collective, once the first lane is open: measures how fast nodes reach each other.
+    int choose(Error *error);
 
     // Reduces `part`, after all ranks have agreed on `all_of`. `operation` is SUM or MEAN and, in bits 8 and up,
     // the form in which float32 travels. `helper`: called by a helper thread, which waits without using a core.
@@ -125,11 +131,8 @@ class Lane {
     uint64_t calls() const { return calls_; }
     const char *name() const { return name_; }
     void name(const char *name);
-    // For other ranks: the calls that this rank has come to or started; the call whose agreement it has been
-    // waiting for, and its kind (0: none).
+    // For other ranks: the calls that this rank has come to or started.
     uint64_t come() const { return most(load(&segment_.mine().arrived), load(&segment_.mine().promised)); }
-    uint64_t awaited() const { return load(&awaited_); }
-    uint64_t kind() const { return load(&kind_); }
     // The calling thread waits for this call only, until `unblock`.
     void block(uint64_t call);
     void unblock();
@@ -160,17 +163,9 @@ class Lane {
     int reduce_shared(const Stream &stream, double scale, const Way &way, Wait &wait, Error *error);
     int spread(const Stream &stream, int root, Wait &wait, Error *error);
     template <class Ready> int until(Ready &&ready, Wait &wait, Error *error);
-    int post(char *at, size_t count, Form form, Mpi::Handle *request, Error *error);
-    Mpi::Handle type_of(Form form) const;
-    // The same in the order of the nodes: each node receives its piece from all others, sums the pieces and sends
-    // the sum to all. `slot` is the chunk's index among those in flight.
-    struct Pieces {
-        char *mine, *theirs;
-        size_t each;  // elements
-    };
-    Pieces pieces(size_t count, uint64_t slot);
-    int scatter(const char *at, size_t count, Form form, uint64_t slot, Mpi::Handle *request, Error *error);
-    int collect(size_t count, Form form, uint64_t slot, Mpi::Handle *request, Error *error);
+    // Begins the sum of a chunk over the nodes, as one of DEPTH in flight; moves all of them, as `wait` is told.
+    int post(char *at, size_t count, Form form, uint64_t slot, Error *error);
+    int advance(uint64_t slot, bool *done, Wait &wait, Error *error);
     int test(Mpi::Handle *request, bool *done, Error *error);
     bool all(uint64_t Seat::*counter, uint64_t least);
     // NaN and infinity, which show in the sums: see odd.cpp. A rank that finds them in its share of the sums
@@ -192,12 +187,9 @@ class Lane {
     char name_[64] = "";
     int part_ = 0;  // of its team
     Mpi::Handle comm_ = 0, node_ = 0, leaders_ = 0, peers_ = 0;
-    // Over the ranks that send the same share across the network. Non-blocking collectives must be called in the
-    // same order on all ranks, so calls that depend on the completion of others have a communicator of their own.
-    Mpi::Handle across_ = 0, collected_ = 0;
-    Room<char> pieces_;
-    Room<const void *> sources_;
-    Room<Form> forms_;
+    MpiTransport across_, between_;  // to the ranks that send the same share across the network; between leaders
+    Reduction flights_[DEPTH], agreement_;
+    uint64_t posts_ = 0;
     bool even_ = true;    // every node has the same number of ranks: each share has its own network communicator
     int nodes_ = 1;
     int local_ = 0, locals_ = 1;
@@ -210,9 +202,8 @@ class Lane {
     void blame(const Error &error) const;
     int id_ = -1;  // index in the watch
     const uint32_t *abandoned_ = nullptr;
-    uint64_t awaited_ = 0;
-    int64_t mark_[2], largest_[2];  // of the agreement; MPI may still write to them after a call has failed,
-    Room<Call> calls_of_;           // and to these: the calls of all ranks where they differ
+    int64_t mark_;         // of the agreement; MPI may still write to it after a call has failed,
+    Room<Call> calls_of_;  // and to these: the calls of all ranks where they differ
     Call ours_;
     Error broke_;
     Laps laps_;

@@ -76,7 +76,7 @@ int Mpi::find(Error *error) {
         WANT(Get_library_version), WANT(Init_thread), WANT(Initialized), WANT(Finalized), WANT(Finalize), WANT(Query_thread), WANT(Is_thread_main), WANT(Comm_dup),
         WANT(Comm_split), WANT(Comm_split_type), WANT(Comm_rank), WANT(Comm_size), WANT(Comm_free),
         WANT(Comm_set_errhandler), WANT(Allreduce), WANT(Iallreduce), WANT(Bcast), WANT(Ibcast), WANT(Allgather),
-        WANT(Iallgather), WANT(Ialltoall), WANT(Test), WANT(Issend), WANT(Improbe), WANT(Imrecv), WANT(Error_string),
+        WANT(Iallgather), WANT(Test), WANT(Isend), WANT(Irecv), WANT(Issend), WANT(Improbe), WANT(Imrecv), WANT(Error_string),
         WANT(Op_create), WANT(Comm_create_keyval), WANT(Comm_set_attr),
 #undef WANT
     };

@@ -33,8 +33,9 @@ struct Mpi {
     int (*Ibcast)(void *, int, Handle, int, Handle, Handle *);
     int (*Allgather)(const void *, int, Handle, void *, int, Handle, Handle);
     int (*Iallgather)(const void *, int, Handle, void *, int, Handle, Handle, Handle *);
-    int (*Ialltoall)(const void *, int, Handle, void *, int, Handle, Handle, Handle *);
     int (*Test)(Handle *, int *, void *);
+    int (*Isend)(const void *, int, Handle, int, int, Handle, Handle *);
+    int (*Irecv)(void *, int, Handle, int, int, Handle, Handle *);
     int (*Issend)(const void *, int, Handle, int, int, Handle, Handle *);
     int (*Improbe)(int, int, Handle, int *, Handle *, void *);
     int (*Imrecv)(void *, int, Handle, Handle *, Handle *);

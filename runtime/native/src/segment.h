@@ -43,9 +43,12 @@ struct alignas(128) Seat {
     int32_t rank;
     uint32_t ended;     // this rank comes to no further call: of enum End
     uint64_t promised;  // calls started, even if no helper has come to them yet
+    // Of a node's first seat: the last call on which the nodes have agreed, and the last on which they have not.
+    uint64_t agreed, differs;
     // Of the first lane: what this process's only thread waits for, as lane << 48 | call; 0 if unknown, as in a
     // process that calls from several threads.
     uint64_t blocked;
+    uint64_t awaited, kind;  // the call whose agreement this rank has been waiting for, and its kind (0: none)
     // By the parity of the call, a call's number: this rank's share of the sums has NaN or infinity; this rank has
     // passed one. `words` describe it.
     struct {

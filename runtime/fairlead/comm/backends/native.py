@@ -58,6 +58,11 @@ _SETTINGS = (
         "100",
         "how long a helper thread sleeps between looks at the network",
     ),
+    Setting(
+        "FAIRLEAD_COMM_ALGORITHM",
+        "auto",
+        "sums between nodes: `doubling`, `halving`, `ring`, `groups` or `mpi`; `auto`: as measured at the start",
+    ),
     Setting("FAIRLEAD_COMM_TIMELINE_CHUNKS", "0", "1: every chunk's stages too, in the core"),
 )
 
