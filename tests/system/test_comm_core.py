@@ -513,6 +513,21 @@ def test_odd_rank_is_named_where_tensors_are_summed_in_place(count: int, ranks: 
         assert "is infinite though no rank passed NaN or infinity" in finite
 
 
+@pytest.mark.parametrize("algorithm", ["auto", "ring", "mpi"])
+@pytest.mark.parametrize("node", ["2", "3"], ids=["even", "uneven"])
+def test_nodes_sum_in_place_what_lies_in_shared_memory(
+    node: str, algorithm: str, ranks: Ranks
+) -> None:
+    text = fine(
+        ranks(4, "comm_shared.py", "far", FAIRLEAD_COMM_NONFINITE="stop", FAIRLEAD_COMM_NODE_RANKS=node,
+              FAIRLEAD_COMM_ALGORITHM=algorithm)
+    )  # fmt: skip
+    odd = re.findall(
+        r"^(\d) 9 rank 3 \(\S+\) passed infinity as element 777777 of", text, re.MULTILINE
+    )
+    assert sorted(odd) == list("0123")
+
+
 def test_pages_of_the_program_become_shared_and_stay_where_they_are(ranks: Ranks) -> None:
     assert fine(ranks(3, "comm_shared.py", "given")).count("ok") == 3
 

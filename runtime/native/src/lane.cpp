@@ -57,13 +57,18 @@ constexpr uint64_t SEVERAL = 8;
 constexpr uint64_t CHUNK_TAGS = 4096;
 constexpr int AGREEMENT_TAG = 8192;
 
-// Of marks: 0 if not all are the same.
-void alike(void *to, const void *lower, const void *higher, size_t, Form) {
-    int64_t a = 0, b = 0;
-    memcpy(&a, lower, sizeof a), memcpy(&b, higher, sizeof b);
-    if (a != b) a = 0;
-    memcpy(to, &a, sizeof a);
+// Of marks: 0 where not all are the same.
+void alike(void *to, const void *lower, const void *higher, size_t count, Form) {
+    for (size_t i = 0; i < count; i++) {
+        int64_t a = 0, b = 0;
+        memcpy(&a, static_cast<const char *>(lower) + i * sizeof a, sizeof a), memcpy(&b, static_cast<const char *>(higher) + i * sizeof b, sizeof b);
+        if (a != b) a = 0;
+        memcpy(static_cast<char *>(to) + i * sizeof a, &a, sizeof a);
+    }
 }
+
+// Between nodes ranks sum in place what is worth a message for each of its tensors.
+constexpr uint64_t LEAST_SHARED = 256 << 10, LEAST_OF_EACH = 64 << 10, PIECE = 1 << 20;
 
 // Divides elements into chunks of equal size.
 struct Cut {
@@ -546,23 +551,27 @@ int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *err
     claim(&mine.arrivals[calls_ & 1]);
     bool same = true;
     for (int i = 1; i < locals_; i++) same = same && segment_.seat(i).arrivals[parity].call == segment_.seat(0).arrivals[parity].call;
+    shared_ = may_share_;
+    for (int i = 0; shared_ && i < locals_; i++) shared_ = !memcmp(segment_.few(i, parity), &may_share_, sizeof may_share_);
     if (nodes_ > 1 && local_ == 0) {
-        mark_ = same ? int64_t(mixed(mixed(mixed(0, call.kind), call.signature), call.count) | 1) : 0;
-        if (int bad = agreement_.begin(between_, {DOUBLING}, &mark_, 1, I64, AGREEMENT_TAG, error, alike)) return bad;
+        marks_[0] = same ? int64_t(mixed(mixed(mixed(0, call.kind), call.signature), call.count) | 1) : 0;
+        marks_[1] = shared_;
+        if (int bad = agreement_.begin(between_, {DOUBLING}, marks_, 2, I64, AGREEMENT_TAG, error, alike)) return bad;
         bool done = false;
         int failed = 0;
         wait.network = true;
         const int bad = until([&] { return (failed = agreement_.step(&done, error)) || done; }, wait, error);
         if (bad || failed) return bad ? bad : failed;
-        same = mark_ != 0;
+        same = marks_[0] != 0, shared_ = marks_[1] != 0;
         if (!same) store(&mine.differs, calls_);
+        if (shared_) store(&mine.shares, calls_);
         store(&mine.agreed, calls_);
         segment_.ring();
     } else if (nodes_ > 1) {
         const Seat &first = segment_.seat(0);
         wait.counter = &Seat::agreed, wait.whose = 0;
         if (int bad = until([&] { return load(&first.agreed) >= calls_; }, wait, error)) return bad;
-        same = load(&first.differs) != calls_;
+        same = load(&first.differs) != calls_, shared_ = load(&first.shares) == calls_;
         wait.counter = &Seat::arrived, wait.whose = -1;
     }
     return same ? 0 : differ(call, tensors, wait, error);
@@ -833,6 +842,81 @@ int Lane::reduce_shared(const Stream &stream, double scale, const Way &way, Wait
     return until([&] { return all(&Seat::summed, ended); }, wait, error);
 }
 
+// The same with several nodes. A rank adds its part of the elements of its node in its own output, a piece after the
+// other; each piece crosses the network from there, and goes to the node's other ranks when it has come back.
+int Lane::reduce_shared_far(const Stream &stream, double scale, Wait &wait, Error *error) {
+    const Kernels &kernel = kernels();
+    const Form form = stream.form();
+    const size_t w = width(form);
+    const Chunk whole = {0, stream.elements(), locals_};
+    Seat &mine = segment_.mine();
+    struct Part {
+        const char *in;
+        char *out;
+        uint64_t n;
+    };
+    Room<Part> parts;
+    uint64_t count = 0, room = 0;
+    for (const bool counts : {true, false}) {
+        if (!counts && !parts.room(room + 1)) return error->set(FAIRLEAD_NO_MEMORY, "no memory for a list of %llu pieces", static_cast<unsigned long long>(room));
+        stream.each(whole.begin(local_), whole.end(local_), [&](const char *in, char *out, uint64_t n) {
+            for (uint64_t at = 0; at < n; at += PIECE / w) {
+                if (counts) room++;
+                else parts[count++] = {in + at * w, out + at * w, least(n - at, uint64_t(PIECE / w))};
+            }
+        });
+    }
+    auto sum = [&](const Part &part) {
+        alignas(64) char sums[BLOCK * sizeof(double)];
+        const void *sources[MOST_SHARED];
+        Form forms[MOST_SHARED];
+        const Area *from = world_->areas->of(part.in, part.n * w);
+        for (int i = 0; i < locals_; i++) forms[i] = form;
+        for (uint64_t at = 0; at < part.n; at += BLOCK) {
+            const size_t n = least(uint64_t(BLOCK), part.n - at);
+            for (int i = 0; i < locals_; i++) sources[i] = from->of(i, part.in + at * w);
+            if (kernel.sum(sums, form, nullptr, form, sources, forms, locals_, n, 1, false) && looks_) doubt_shared(sources, form, n, part.in + at * w);
+            memcpy(part.out + at * w, sums, n * w);
+        }
+    };
+    auto hand_out = [&](const Part &part) {
+        const Area *to = world_->areas->of(part.out, part.n * w);
+        const void *source = part.out;
+        if (scale != 1) kernel.sum(part.out, form, nullptr, form, &source, &form, 1, part.n, scale, false);
+        for (int i = 0; i < locals_; i++)
+            if (i != local_) kernel.convert(to->of(i, part.out), form, part.out, form, part.n);
+    };
+    uint64_t summed = 0, reduced = 0;
+    const uint64_t ended = ++chunks_;
+    wait.counter = &Seat::reduced, wait.wanted = ended, wait.whose = local_;
+    while (reduced < count) {
+        wait.network = reduced < summed;
+        bool done = false;
+        if (wait.network)
+            if (int bad = advance(reduced % DEPTH, &done, wait, error)) return bad;
+        if (done) {
+            laps_.arrived(reduced);
+            const Laps::Lap lap(laps_, TAKE, reduced);
+            hand_out(parts[reduced++]);
+            wait.moved();
+        } else if (summed < count && summed < reduced + DEPTH) {
+            {
+                const Laps::Lap lap(laps_, SUM, summed);
+                sum(parts[summed]);
+            }
+            if (int bad = post(parts[summed].out, parts[summed].n, form, summed % DEPTH, error)) return bad;
+            laps_.posted(summed++);
+            wait.moved();
+        } else if (int bad = wait.idle(error)) return bad;
+    }
+    wait.network = false;
+    store(&mine.packed, ended), store(&mine.reduced, ended), store(&mine.taken, ended);
+    store(&mine.summed, ended);
+    segment_.ring();
+    wait.counter = &Seat::summed, wait.whose = -1;
+    return until([&] { return all(&Seat::summed, ended); }, wait, error);
+}
+
 int Lane::spread(const Stream &stream, int root, Wait &wait, Error *error) {
     const size_t w = width(stream.form());
     const Cut cut(stream.elements(), segment_.chunk() / w);
@@ -1025,16 +1109,18 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
         }
     }
     // Ranks sum in place if each has its tensors where the others have theirs. `few` is not used otherwise.
-    const bool may_share = kind == AGGREGATE && nodes_ == 1 && !flat_fits && !wire_bits && locals_ > 1 && locals_ <= MOST_SHARED;
-    const uint64_t shared_at = may_share && world_->areas->any() ? Stream::shared_at(part, *world_->areas) : 0;
-    if (may_share) memcpy(segment_.few(local_, calls_ & 1), &shared_at, sizeof shared_at);
+    may_share_ = 0;
+    if (kind == AGGREGATE && !flat_fits && !wire_bits && locals_ > 1 && locals_ <= MOST_SHARED) {
+        const bool far = nodes_ == 1 || (even_ && bytes >= LEAST_SHARED && bytes / most(count, uint64_t(1)) >= LEAST_OF_EACH && !used[F16] && !used[BF16]);
+        if (far && world_->areas->any()) may_share_ = Stream::shared_at(part, *world_->areas);
+        memcpy(segment_.few(local_, calls_ & 1), &may_share_, sizeof may_share_);
+    }
     Wait wait(*this, helper, call.kind);
     laps_.begin(uint32_t(id_ < 0 ? Timeline::LANES - 1 : id_), calls_ + 1);
     int bad = agree(call, all_of, wait, error);
     const uint64_t agreed = ticks(), agreed_ns = laps_.on() ? now_ns() : 0;
     const bool failed = bad;
-    bool shared = !bad && shared_at;
-    for (int i = 0; shared && i < locals_; i++) shared = !memcmp(segment_.few(i, (calls_ - 1) & 1), &shared_at, sizeof shared_at);
+    const bool shared = !bad && shared_;
     const Way usual = {uint32_t(segment_.chunk() >> 10), bytes > PAST};
     bool in_place = true;  // results go where the inputs were: what is read is cached, so stores are ordinary
     for (uint64_t i = 0; i < count; i++) in_place = in_place && tensors[i].in == tensors[i].out;
@@ -1046,7 +1132,8 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
             if (!used[f]) continue;
             const Form form = Form(f), wire = form == F32 && wire_bits ? Form(wire_bits) : form;
             bad = streams_[f].set(tensors, count, form, error);
-            if (!bad && shared) bad = reduce_shared(streams_[f], operation & 1 ? 1.0 / world_->size : 1, way, wait, error);
+            if (!bad && shared && nodes_ > 1) bad = reduce_shared_far(streams_[f], operation & 1 ? 1.0 / world_->size : 1, wait, error);
+            else if (!bad && shared) bad = reduce_shared(streams_[f], operation & 1 ? 1.0 / world_->size : 1, way, wait, error);
             else if (!bad) bad = kind == BROADCAST || kind == MATCH ? spread(streams_[f], root, wait, error) : reduce(streams_[f], wire, operation & 1 ? 1.0 / world_->size : 1, way, wait, error);
         }
     if (!bad && nonfinite != IGNORE) {

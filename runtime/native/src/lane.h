@@ -161,6 +161,7 @@ class Lane {
     int reduce(const Stream &stream, Form wire, double scale, const Way &way, Wait &wait, Error *error);
     // The same where all ranks see the tensors of all.
     int reduce_shared(const Stream &stream, double scale, const Way &way, Wait &wait, Error *error);
+    int reduce_shared_far(const Stream &stream, double scale, Wait &wait, Error *error);
     int spread(const Stream &stream, int root, Wait &wait, Error *error);
     template <class Ready> int until(Ready &&ready, Wait &wait, Error *error);
     // Begins the sum of a chunk over the nodes, as one of DEPTH in flight; moves all of them, as `wait` is told.
@@ -202,13 +203,16 @@ class Lane {
     void blame(const Error &error) const;
     int id_ = -1;  // index in the watch
     const uint32_t *abandoned_ = nullptr;
-    int64_t mark_;         // of the agreement; MPI may still write to it after a call has failed,
+    int64_t marks_[2];     // of the agreement; MPI may still write to them after a call has failed,
     Room<Call> calls_of_;  // and to these: the calls of all ranks where they differ
     Call ours_;
     Error broke_;
     Laps laps_;
     Tuning tuning_;
     bool looks_ = false;  // in this call
+    // Where this rank's tensors lie in memory that ranks share, as a number, or 0; whether all ranks sum in place.
+    uint64_t may_share_ = 0;
+    bool shared_ = false;
     uint64_t kind_ = 0, number_ = 0;  // of this call, and
     Tensors all_of_ = {};             // all of its tensors
     int64_t odd_[2];      // the lowest rank that passed NaN or infinity; MPI may write to it later

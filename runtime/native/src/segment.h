@@ -43,8 +43,9 @@ struct alignas(128) Seat {
     int32_t rank;
     uint32_t ended;     // this rank comes to no further call: of enum End
     uint64_t promised;  // calls started, even if no helper has come to them yet
-    // Of a node's first seat: the last call on which the nodes have agreed, and the last on which they have not.
-    uint64_t agreed, differs;
+    // Of a node's first seat: the last call on which the nodes have agreed, the last on which they have not, and the last
+    // in which all ranks sum in place.
+    uint64_t agreed, differs, shares;
     // Of the first lane: what this process's only thread waits for, as lane << 48 | call; 0 if unknown, as in a
     // process that calls from several threads.
     uint64_t blocked;

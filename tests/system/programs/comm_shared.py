@@ -10,7 +10,7 @@ import sys
 import time
 
 import numpy as np
-from comm_core import FLOAT32, MEAN, SUM, call, core, failure, team, tensors
+from comm_core import FLOAT32, FLOAT64, INT64, MEAN, SUM, call, core, failure, team, tensors
 
 call("init")
 me, size = core.fairlead_comm_rank(), core.fairlead_comm_size()
@@ -101,6 +101,34 @@ def without() -> None:
     assert aggregate(own, (array, None, FLOAT32)) == (0, "")
     assert (array == size * (size + 1) / 2).all()
     print("ok\n", end="")
+
+
+def far() -> None:
+    """Several nodes: pieces cross the network from where they are."""
+    own, generator = team(), np.random.default_rng(5)
+    for dtype, number in ((np.float32, FLOAT32), (np.float64, FLOAT64), (np.int64, INT64)):
+        for count in (70_001, 1_300_000):
+            parts = generator.integers(-9, 9, (size, 2, count)).astype(dtype)
+            width = np.dtype(dtype).itemsize // 4
+            given, out = (alloc(2 * count * width).view(dtype).reshape(2, count) for _ in range(2))
+            mean = number != INT64
+            want = parts.sum(0) / (size if mean else 1)
+            given[:] = parts[me]
+            rows = [(given[0], out[0], number), (given[1], out[1], number)]
+            assert aggregate(own, *rows, operation=MEAN if mean else SUM) == (0, "")
+            assert (given == parts[me]).all()
+            assert np.allclose(out, want, rtol=1e-6, atol=1e-6)
+            rows = [(given[0], None, number), (given[1], None, number)]
+            assert aggregate(own, *rows, operation=MEAN if mean else SUM) == (0, "")
+            assert (
+                np.allclose(given, want, rtol=1e-6, atol=1e-6) and given.tobytes() == out.tobytes()
+            )
+    array = alloc(1 << 20)
+    array[:] = 1
+    array[777_777] = np.inf if me == size - 1 else 1
+    status, words = aggregate(own, (array, None, FLOAT32))
+    print(f"{me} {status} {words}\n", end="")
+    assert aggregate(own, (array[:9], None, FLOAT32)) == (0, "")
 
 
 def mapped() -> None:
