@@ -1,5 +1,5 @@
 // NaN and infinity: which rank passed them, in words.
-#include "lane.h"
+#include "wait.h"
 
 namespace fairlead {
 
@@ -104,6 +104,53 @@ void Lane::look_flat(const fairlead_tensor &t, bool few, uint64_t parity, size_t
     if (own < t.count) name_odd(words, sizeof words, world_->rank, ours, tensor, element);
     else memcpy(words, mine.words, sizeof words);
     say_odd(words);
+}
+
+// Resolves a doubt about NaN and infinity. All doubts of a node are known: each was recorded before the others
+// could take the sums, and so was each rank's own odd input.
+int Lane::judge(int nonfinite, Wait &wait, Error *error) {
+    auto noted = [&](uint64_t passed) {
+        int place = 0;
+        for (; place < locals_; place++) {
+            const auto &odd = segment_.seat(place).odd[calls_ & 1];
+            if (load(passed ? &odd.passed : &odd.doubted) == calls_) break;
+        }
+        return place;
+    };
+    int place = noted(0);
+    const bool doubts = place < locals_;
+    if (doubts) {
+        wait.network = false;
+        wait.counter = &Seat::taken, wait.wanted = chunks_;
+        if (int bad = until([&] { return all(&Seat::taken, chunks_); }, wait, error)) return bad;
+    }
+    const int passed = doubts ? noted(1) : locals_;
+    const bool sure = passed < locals_;
+    if (sure) place = passed;
+    char words[sizeof Seat::odd[0].words] = "";
+    if (doubts) memcpy(words, segment_.seat(place).odd[calls_ & 1].words, sizeof words);
+    if (nonfinite == WARN) {
+        // If no rank found odd input of its own, the owner of the sums reports it.
+        bool reported = sure;
+        for (int i = 0; i < locals_ && doubts; i++) reported = reported || load(&segment_.seat(i).reported_odd);
+        if (doubts && !reported && place == local_) say_odd(words);
+        return 0;
+    }
+    if (nodes_ > 1) {
+        // The lowest rank that is sure, else the lowest that is in doubt.
+        const int64_t rank = doubts ? segment_.seat(place).rank : 0, size = world_->size;
+        odd_[0] = doubts ? (sure ? 2 : 1) * size - rank : 0;
+        Mpi::Handle request = mpi_->request_null;
+        {
+            const MpiTurn turn(*mpi_);
+            if (int bad = mpi_->check(mpi_->Iallreduce(&odd_[0], &odd_[1], 1, mpi_->i64, mpi_->max, comm_, &request), "MPI_Iallreduce", error)) return bad;
+        }
+        if (int bad = complete(&request, wait, error)) return bad;
+        if (!odd_[1]) return 0;
+        const int from = int(odd_[1] > size ? 2 * size - odd_[1] : size - odd_[1]);
+        if (int bad = spread_bytes(words, sizeof words, from, wait, error)) return bad;
+    } else if (!doubts) return 0;
+    return error->set(FAIRLEAD_NONFINITE, "%s", words);
 }
 
 }  // namespace fairlead
