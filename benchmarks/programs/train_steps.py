@@ -24,6 +24,8 @@ import hashlib
 import numpy as np
 from benchmarks.peers import nets
 
+from fairlead.comm.overlap import BLOCK, BLOCKS
+
 
 def only(net):
     """Communication without a step."""
@@ -89,7 +91,9 @@ def main(path, size, side):
 
     def warm(model, mode):
         made[model, mode] = training(model, mode)
-        return [made[model, mode].step() for _ in range(2)]
+        # Until it is decided whether means move in the background.
+        steps = BLOCK * BLOCKS + 4 if mode in ("delayed", "fairlead") else 2
+        return [made[model, mode].step() for _ in range(steps)]
 
     def step(model, mode):
         own = made[model, mode].step
