@@ -246,7 +246,7 @@ def calibrated(rounds: int, wrong: list[float]) -> Iterator[Compared]:
 
 def _table(result: Mapping[str, Any]) -> str:
     rows = {row["name"]: row for row in result["rows"]}
-    lines = [*_step_lines(rows), "", *_published_lines(rows), "", *_sum_lines(rows), ""]
+    lines = [*_step_lines(rows), "", *_published_lines(rows), *_sum_lines(rows), ""]
     return finished(lines + _judged_lines(result["rows"]), result)
 
 
@@ -286,14 +286,14 @@ def _published_lines(rows: Mapping[str, Any]) -> list[str]:
         if kind == "published":
             steps = (f"step: {case}: {how}" for how in ("nothing hidden", "all hidden"))
             lines.append(f"| {case} | {_percents(rows, (name, f'projected: {case}', *steps))} |")
-    return lines
+    return [*lines, ""] if len(lines) > 2 else []
 
 
 def _sum_lines(rows: Mapping[str, Any]) -> list[str]:
-    """Sums, the fastest algorithm first."""
+    """Sums of more than two nodes, the fastest algorithm first."""
     sums: dict[tuple[str, str, str], dict[str, float]] = {}
     for name, row in rows.items():
-        if name.startswith("sum: "):
+        if name.startswith("sum: ") and ", 2 nodes, " not in name:
             machine, nodes, size, algorithm = name.removeprefix("sum: ").split(", ")
             sums.setdefault((machine, size, nodes), {})[algorithm] = 1e3 * row["samples"][0]
     lines = ["| a sum, machine | nodes | milliseconds |", "| --- | ---: | --- |"]
