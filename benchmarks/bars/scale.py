@@ -52,6 +52,7 @@ class Model:
 
     Attributes:
         home: the machine of its published or likely runs; simulated on more nodes than others.
+        most_nodes: there.
     """
 
     name: str
@@ -59,18 +60,19 @@ class Model:
     compute_s: float
     source: str
     home: str
+    most_nodes: int
 
 
 MODELS = (
-    Model("HEP-CNN", 2.4e6, 0.26, "8 images: 126 Gflop, counted, at the rate of CosmoFlow's computing", "aries"),
-    Model("CosmoFlow", 28.2e6, 0.13, "tools/published_scaling.py: counted, and arXiv:1808.04728", "aries"),
-    Model("ResNet-50", 102.2e6, 0.18, "tools/published_scaling.py: 64 images on a V100, 0.1 to 0.4 s", "fat-tree"),
+    Model("HEP-CNN", 2.4e6, 0.26, "8 images: 126 Gflop, counted, at the rate of CosmoFlow's computing", "aries", 4096),
+    Model("CosmoFlow", 28.2e6, 0.13, "tools/published_scaling.py: counted, and arXiv:1808.04728", "aries", 8192),
+    Model("ResNet-50", 102.2e6, 0.18, "tools/published_scaling.py: 64 images on a V100, 0.1 to 0.4 s", "fat-tree", 4096),
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is simulated; on ``home_nodes``, steps on a model's own machine and one sum on each."""
+    """How much is simulated; on ``home_nodes``, steps on a model's own machine and, to 4,096, a sum on each."""
 
     nodes: tuple[int, ...] = (2, 16, 128)
     home_nodes: tuple[int, ...] = (1024, 4096, 8192)
@@ -90,9 +92,13 @@ def measure(effort: Effort = Effort()) -> Result:
         home = nodes in effort.home_nodes
         steps = 1 if nodes >= _MANY else effort.steps
         for machine in (MACHINES[name] for name in effort.machines):
-            sizes = effort.sizes[-2:-1] if home else effort.sizes
+            sizes = effort.sizes if not home else effort.sizes[-2:-1] if nodes <= 4096 else ()
             tasks += [partial(_summed, machine, nodes, size, wrong) for size in sizes]
-            models = [one for one in effort.models if not home or one.home == machine.name]
+            models = [
+                one
+                for one in effort.models
+                if not home or (one.home == machine.name and nodes <= one.most_nodes)
+            ]
             tasks += [partial(_steps, machine, nodes, model, steps, wrong) for model in models]
     if effort.published:
         tasks += [partial(_published, case, wrong) for case in CASES]
@@ -134,7 +140,7 @@ def _named(job: Job) -> str:
 
 def _scale(size: float, nodes: int) -> float:
     """So many times fewer bytes: a few hundred MB of all ranks, at least a few elements of each."""
-    return max(1.0, min(size * nodes / 2e8, size / (64 * nodes)))
+    return max(1.0, min(size * nodes / 2e8, size / (8 * nodes)))
 
 
 def _summed(machine: Machine, nodes: int, size: float, wrong: list[float]) -> Iterator[Compared]:
@@ -163,8 +169,9 @@ def _steps(
 ) -> Iterator[Compared]:
     """Synchronous and delayed steps over computing alone, and the projection of the same."""
     pieces = _pieces(nodes)
+    many = 2 if nodes >= _MANY else 4 * steps  # the last one's wait counts less
     jobs = [
-        Job("halving", model.size, pieces, steps=steps + delayed, compute_s=model.compute_s, deviation=DEVIATION, delayed=delayed)
+        Job("halving", model.size, pieces, steps=many if delayed else steps, compute_s=model.compute_s, deviation=DEVIATION, delayed=delayed)
         for delayed in (False, True)
     ]  # fmt: skip
     fabric = Fabric(machine.bandwidth, 2 * (machine.hop_s + machine.overhead_s))
@@ -239,7 +246,7 @@ def calibrated(rounds: int, wrong: list[float]) -> Iterator[Compared]:
 
 def _table(result: Mapping[str, Any]) -> str:
     rows = {row["name"]: row for row in result["rows"]}
-    lines = [*_step_lines(rows), "", *_published_lines(rows), "", *_sum_lines(rows), ""]
+    lines = [*_step_lines(rows), "", *_published_lines(rows), *_sum_lines(rows), ""]
     return finished(lines + _judged_lines(result["rows"]), result)
 
 
@@ -279,14 +286,14 @@ def _published_lines(rows: Mapping[str, Any]) -> list[str]:
         if kind == "published":
             steps = (f"step: {case}: {how}" for how in ("nothing hidden", "all hidden"))
             lines.append(f"| {case} | {_percents(rows, (name, f'projected: {case}', *steps))} |")
-    return lines
+    return [*lines, ""] if len(lines) > 2 else []
 
 
 def _sum_lines(rows: Mapping[str, Any]) -> list[str]:
-    """Sums, the fastest algorithm first."""
+    """Sums of more than two nodes, the fastest algorithm first."""
     sums: dict[tuple[str, str, str], dict[str, float]] = {}
     for name, row in rows.items():
-        if name.startswith("sum: "):
+        if name.startswith("sum: ") and ", 2 nodes, " not in name:
             machine, nodes, size, algorithm = name.removeprefix("sum: ").split(", ")
             sums.setdefault((machine, size, nodes), {})[algorithm] = 1e3 * row["samples"][0]
     lines = ["| a sum, machine | nodes | milliseconds |", "| --- | ---: | --- |"]

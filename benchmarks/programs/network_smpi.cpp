@@ -186,7 +186,7 @@ int main(int argc, char **argv) {
         error.clear();
         int bad = 0;
         const double begun = now();
-        if (chooses) bad = choice.measure(net, now, AUTO, &error);
+        if (chooses) bad = choice.measure(net, now, AUTO, &error, charged_add);
         if (chooses && net.rank == 0) {
             char words[800];
             choice.explain(words, sizeof words);

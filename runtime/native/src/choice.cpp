@@ -12,7 +12,7 @@ constexpr int REPEATS = 3, TAG = 1 << 12;
 // What the nodes do together while they measure.
 class Probe {
   public:
-    Probe(Transport &transport, double (*now)()) : transport_(transport), now_(now) {}
+    Probe(Transport &transport, double (*now)(), Combine combine) : transport_(transport), now_(now), combine_(combine) {}
     bool room() {
         if (!room_.room(2 * LARGE)) return false;
         memset(room_.at(), 0, 2 * LARGE);
@@ -39,9 +39,9 @@ class Probe {
     }
     // Of adding one byte, here.
     double add_s() {
-        add(room_.at(), room_.at(), room_.at() + LARGE, LARGE / 4, F32);
+        combine_(room_.at(), room_.at(), room_.at() + LARGE, LARGE / 4, F32);
         const double begun = now_();
-        add(room_.at(), room_.at(), room_.at() + LARGE, LARGE / 4, F32);
+        combine_(room_.at(), room_.at(), room_.at() + LARGE, LARGE / 4, F32);
         return (now_() - begun) / double(LARGE);
     }
     // Over the nodes: all choose by the same figures.
@@ -74,6 +74,7 @@ class Probe {
 
     Transport &transport_;
     double (*now_)();
+    Combine combine_;
     Reduction reduction_;
     Room<char> room_;
 };
@@ -82,10 +83,10 @@ class Probe {
 
 // --- measuring -------------------------------------------------------------------------------
 
-int Choice::measure(Transport &transport, double (*now)(), Algorithm pinned, Error *error) {
+int Choice::measure(Transport &transport, double (*now)(), Algorithm pinned, Error *error, Combine combine) {
     nodes_ = transport.size;
     if (nodes_ == 1) return 0;
-    Probe probe(transport, now);
+    Probe probe(transport, now, combine);
     if (!probe.room()) return error->set(FAIRLEAD_NO_MEMORY, "no memory to measure the network");
     int levels = 0;
     while (levels < LEVELS && int64_t(1) << levels < nodes_) levels++;

@@ -16,7 +16,7 @@ class Choice {
   public:
     static constexpr int LEVELS = 24;  // distances of 1, 2, 4, …
     // By all nodes at once; takes a few milliseconds. `pinned`: the algorithm to take, or AUTO.
-    int measure(Transport &transport, double (*now)(), Algorithm pinned, Error *error);
+    int measure(Transport &transport, double (*now)(), Algorithm pinned, Error *error, Combine combine = add);
     Shape shape(uint64_t bytes) const { return shapes_[level_of(bytes)]; }
     double seconds(Shape shape, uint64_t bytes) const;
     // In words, one line.
