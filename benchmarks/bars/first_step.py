@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import tempfile
 import time
@@ -29,7 +30,6 @@ from benchmarks.result import (
     compare,
 )
 from benchmarks.sides import PROGRAMS, image
-from benchmarks.tables import plain
 from fairlead import native
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Silent
@@ -112,7 +112,7 @@ def _parts(title: str, starts: Mapping[str, Sequence[Start]]) -> list[Compared]:
     rows = []
     for side, each in starts.items():
         for name in each[0].parts:
-            seconds = [start.parts[name] for start in each]
+            seconds = [start.parts.get(name, 0.0) for start in each]
             rows.append(absolute(f"{title}, {side}: {name}", seconds, None))
     return rows
 
@@ -199,22 +199,20 @@ def _launched(root: Path, line: Callable[[Path], tuple[list[str], dict[str, str]
 
 
 def _start(rank: Mapping[str, Any], begun: int) -> Start:
-    ends = {
-        n: max(e for name, _, e in rank["parts"] if name.startswith(f"step {n}"))
-        for n in (1, STEPS)
-    }
+    """Parts of a rank's start that follow one another; what other threads did meanwhile is left out."""
+    steps: dict[int, int] = {}
+    for name, _, end in rank["parts"]:
+        if match := re.match(r"step (\d+)", name):
+            steps[int(match[1])] = max(end, steps.get(int(match[1]), 0))
     parts = {"launcher, engine, Python": rank["begun"] - begun}
     last = rank["begun"]
     for name, start, end in sorted(rank["parts"], key=lambda part: part[1]):
-        if end > ends[1] or name == "train":
-            continue
-        if start - last > 50_000_000:
-            parts["between"] = parts.get("between", 0) + start - last
-        parts[name] = parts.get(name, 0) + end - max(start, last)
-        last = max(last, end)
-    return Start(
-        (ends[1] - begun) / 1e9, (ends[STEPS] - begun) / 1e9, {k: v / 1e9 for k, v in parts.items()}
-    )
+        if last < end <= steps[1] and name != "train":
+            parts["other"] = parts.get("other", 0) + max(start - last, 0)
+            parts[name] = parts.get(name, 0) + end - max(start, last)
+            last = end
+    seconds = {name: ns / 1e9 for name, ns in parts.items()}
+    return Start((steps[1] - begun) / 1e9, (steps[STEPS] - begun) / 1e9, seconds)
 
 
 def _config(root: Path, model: str) -> Path:
@@ -237,4 +235,4 @@ def _runner(ranks: int, command: Sequence[str], binds: Sequence[Path]) -> RunOut
     return RunOutcome(done.returncode, done.stdout + done.stderr)
 
 
-BENCHMARKS = (Benchmark("first-step", 155, measure, plain),)
+BENCHMARKS = (Benchmark("first-step", 155, measure),)
