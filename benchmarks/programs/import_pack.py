@@ -33,34 +33,37 @@ def pack(folder, target):
     Path(target).write_bytes(struct.pack("<Q", len(head)) + head + b"".join(parts))
 
 
+class Packed(importlib.machinery.SourceFileLoader):
+    """Of a module whose code is in the file; its other files stay where they are."""
+
+    code = b""
+
+    def get_code(self, fullname):
+        return marshal.loads(self.code)
+
+
 class Pack:
-    """A finder and loader (importlib.abc)."""
+    """A finder (importlib.abc)."""
 
     def __init__(self, path):
         with open(path, "rb") as stream:
             self._data = memoryview(mmap.mmap(stream.fileno(), 0, prot=mmap.PROT_READ))
         (size,) = struct.unpack_from("<Q", self._data)
         head = json.loads(bytes(self._data[8 : 8 + size]))
-        self._root, self._modules, self._begin = Path(head["root"]), head["modules"], 8 + size
+        self._root, self._modules, self._begin = head["root"], head["modules"], 8 + size
 
     def find_spec(self, name, path=None, target=None):
         found = self._modules.get(name)
         if found is None:
             return None
-        file = str(self._root / found[3])
-        spec = importlib.machinery.ModuleSpec(name, self, origin=file, is_package=found[2])
-        spec.has_location = True
-        if found[2]:
-            spec.submodule_search_locations = [str(Path(file).parent)]
-        return spec
-
-    def create_module(self, spec):
-        return None
-
-    def exec_module(self, module):
-        at, size, *_ = self._modules[module.__name__]
-        at += self._begin
-        exec(marshal.loads(self._data[at : at + size]), module.__dict__)
+        at, size, package, file = found
+        file = f"{self._root}/{file}"
+        loader = Packed(name, file)
+        loader.code = self._data[self._begin + at : self._begin + at + size]
+        folders = [file.rpartition("/")[0]] if package else None
+        return importlib.util.spec_from_file_location(
+            name, file, loader=loader, submodule_search_locations=folders
+        )
 
 
 if sys.argv[1] == "pack":
