@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,6 @@ from fairlead_build.build import build
 
 MODELS = {"hepcnn": "HEP-CNN", "cosmoflow": "CosmoFlow", "resnet50": "ResNet-50"}
 ROUNDS, STEPS, NATIVE, RESNET_S = 3, 4, 1.03, 16.5
-# Enough samples for the steps, and one held out.
-_SAMPLES = 64
 
 
 @dataclass(frozen=True)
@@ -219,8 +217,9 @@ def _config(root: Path, model: str) -> Path:
     """The configuration of a training's ranks, on files that are generated now."""
     folder = root / model
     options = TrainOptions(
-        model=model, run_dir=folder, train_samples=_SAMPLES, val_samples=2, warmup=3, forward_apart=False,
-    )  # fmt: skip
+        model=model, run_dir=folder, val_samples=2, warmup=3, forward_apart=False
+    )
+    options = replace(options, train_samples=STEPS * options.ranks * options.each)
     folder.mkdir()
     folder.chmod(0o777)
     data = host.generate(_runner, options, Silent())
