@@ -25,7 +25,7 @@ from fairlead_build.resolve import fetch
 from fairlead_build.tree.wheel import runtime_requirements
 
 RECIPE, LINE = "tensorflow", "tqdm>=4"
-MEMORY_GIB, REBUILD_S = 4.0, 60.0
+MEMORY_GIB, REBUILD_S = 2.0, 20.0
 _INTERVAL_S = 0.1
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -31,7 +32,6 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, fail, warning
 from fairlead.base.progress import Progress, Silent
 from fairlead.image.contents import contents_of, keep_tree
 from fairlead.image.mount import look
-from fairlead.image.sif import read_sif
 from fairlead_build.base.digest import json_digest
 from fairlead_build.base.platform import architecture
 from fairlead_build.base.proc import no_space
@@ -249,7 +249,7 @@ def _make(job: _Job) -> ImageEntry:
         description = payload.describe(loaded, lock, found.facts, keys, sbom, below)
         files = payload.layer(loaded, description, job.wheel, bytecode, sbom)
         files |= payload.core(loaded, lock, job.wheel)
-        files |= payload.of_sources(sources.build_sources(job, job.own))
+        files |= payload.of_sources(sources.build_sources(job, job.own, tree))
         squashfs = scratch / "image.squashfs"
         overlaid = payload.overlay(tree, record, files, squashfs, job)
         return _wrap(job, squashfs, {**description, **overlaid}, work)
@@ -279,7 +279,10 @@ def _tree(job: _Job) -> TreeRecord:
 def _wrap(job: _Job, squashfs: Path, document: dict[str, Any], work: Path) -> ImageEntry:
     """The SIF of a finished squashfs and its record, under its name."""
     lock, squashfs_sha256 = job.lock, document["squashfs_sha256"]
-    with job.progress.stage("write the SIF", document["squashfs_bytes"], "B") as stage:
+    with (
+        _looking_inside(job, squashfs, squashfs_sha256, document["tree_sha256"]),
+        job.progress.stage("write the SIF", document["squashfs_bytes"], "B") as stage,
+    ):
         sif_sha256 = write_sif(
             work / "image.sif", squashfs, ("image.json", as_json(document)), arch=lock.architecture,
             epoch=lock.source_date_epoch, squashfs_sha256=squashfs_sha256, advance=stage.advance,
@@ -297,18 +300,33 @@ def _wrap(job: _Job, squashfs: Path, document: dict[str, Any], work: Path) -> Im
         **asdict(job.made_from),
         bytes=final.stat().st_size,
     )
-    _look_inside(job, final, squashfs_sha256, entry.tree_sha256)
     write_entry(job.cache, entry)
     sweep(job.cache, trees_in_use(job.cache))
     return entry
 
 
-def _look_inside(job: _Job, sif: Path, squashfs_sha256: str, tree_sha256: str) -> None:
-    """Keeps what is in a finished image, so that its first use needs not look; where that fails, it does."""
+@contextmanager
+def _looking_inside(
+    job: _Job, squashfs: Path, squashfs_sha256: str, tree_sha256: str
+) -> Iterator[None]:
+    """Keeps what is in a finished image, so that its first use needs not look; where that fails, it does.
+
+    Meanwhile the block runs: the look is the work of one core.
+    """
     facts = job.cache.root / "facts"
     keep_tree(squashfs_sha256, tree_sha256, facts)
-    with suppress(FairleadError):
-        contents_of(sif, read_sif(sif).squashfs.offset, squashfs_sha256, facts, job.progress)
+
+    def look_inside() -> None:
+        with suppress(FairleadError, OSError):
+            contents_of(squashfs, 0, squashfs_sha256, facts)
+
+    looking = threading.Thread(target=look_inside)
+    looking.start()
+    try:
+        yield
+    finally:
+        with job.progress.stage("look into the image"):
+            looking.join()
 
 
 def _contents(job: _Job, record: TreeRecord, scratch: Path) -> tuple[Contents, dict[str, bytes]]:

@@ -52,6 +52,7 @@ _WEAK = 2  # STB_WEAK
 _LONGEST_NAME = 256
 _BIND_NOW, _NOW = 0x8, 0x1  # DF_BIND_NOW, DF_1_NOW
 _PIE = 0x08000000  # DF_1_PIE, the only sign of a static-pie program
+_LOAD, _DYNAMIC, _INTERP = 1, 2, 3  # PT_LOAD and so on
 
 
 @dataclass(frozen=True)
@@ -92,13 +93,16 @@ class _Bounded:
         self._stream = stream
         self._reads, self._bytes = _MOST_READS, _MOST_READ_BYTES
         self.seek, self.tell, self.fileno = stream.seek, stream.tell, stream.fileno
+        self.refused = ""  # why; pyelftools may raise an error of its own for ours
 
     def read(self, size: int = -1) -> bytes:
         self._reads -= 1
         if size < 0 or size > self._bytes:
-            raise TooCostly(f"its tables have more than {_MOST_READ_BYTES >> 30} GiB")
-        if not self._reads:
-            raise TooCostly("its tables have more entries than real files")
+            self.refused = f"its tables have more than {_MOST_READ_BYTES >> 30} GiB"
+        elif self._reads <= 0:
+            self.refused = "its tables have more entries than real files"
+        if self.refused:
+            raise TooCostly(self.refused)
         data = self._stream.read(size)
         self._bytes -= len(data)
         return data
@@ -113,11 +117,12 @@ def _opened(path: Path) -> Iterator[ELFFile]:
         if stream.read(4) != b"\x7fELF":
             raise NotElf(f"{path} is not an ELF file")
         stream.seek(0)
+        bounded = _Bounded(stream)
         try:
-            yield ELFFile(cast(IO[bytes], _Bounded(stream)))
-        except TooCostly as exc:
-            raise TooCostly(f"{path}: {exc}") from None
+            yield ELFFile(cast(IO[bytes], bounded))
         except Exception as exc:
+            if bounded.refused or isinstance(exc, TooCostly):
+                raise TooCostly(f"{path}: {bounded.refused or exc}") from None
             # pyelftools trusts what it reads: damage shows as an error of any kind, among them
             # a seek to an impossible place. Only a failing disk is something else.
             if isinstance(exc, OSError) and exc.errno != errno.EINVAL:
@@ -220,7 +225,7 @@ def first_pointed_text(path: Path, symbol: str) -> str:
 
 
 def _address_of(elf: ELFFile, symbol: str) -> int | None:
-    strings, table = _names(elf), cast(Any, elf.get_section_by_name(".dynsym"))
+    strings, table = _names(elf), cast(Any, _section(elf, ".dynsym"))
     starts = {m.start() for m in re.finditer(re.escape(symbol.encode()) + rb"\0", strings)}
     value = 4 if elf.elfclass == 64 else 1
     entries = _symbols(elf, table) if table else iter(())
@@ -229,7 +234,7 @@ def _address_of(elf: ELFFile, symbol: str) -> int | None:
 
 def _relocated(elf: ELFFile, place: int) -> int | None:
     """What a relative relocation writes to an address; the other kinds name a symbol, and no text has one."""
-    section: Any = elf.get_section_by_name(".rela.dyn")
+    section: Any = _section(elf, ".rela.dyn")
     layout = struct.Struct(("<" if elf.little_endian else ">") + "QQq")
     data = _data(section) if section else b""
     for offset, info, addend in layout.iter_unpack(data[: len(data) // layout.size * layout.size]):
@@ -240,14 +245,14 @@ def _relocated(elf: ELFFile, place: int) -> int | None:
 
 def _offset_of(elf: ELFFile, address: int) -> int | None:
     """Where in the file an address is."""
-    for segment in _segments(elf, "PT_LOAD"):
+    for segment in _segments(elf, _LOAD):
         if 0 <= address - segment["p_vaddr"] < segment["p_filesz"]:
             return cast(int, segment["p_offset"] + address - segment["p_vaddr"])
     return None
 
 
 def _dynamic_symbols(elf: ELFFile) -> Symbols:
-    table: Any = elf.get_section_by_name(".dynsym")
+    table: Any = _section(elf, ".dynsym")
     strings = _names(elf)
     lazy = _only_called(elf)
     defined, needed, called = set[str](), set[str](), set[str]()
@@ -259,13 +264,13 @@ def _dynamic_symbols(elf: ELFFile) -> Symbols:
             defined.add(name)
         elif info >> 4 != _WEAK:
             (called if number in lazy else needed).add(name)
-    versioned = elf.get_section_by_name(".gnu.version_d") is not None
+    versioned = _section(elf, ".gnu.version_d") is not None
     return Symbols(frozenset(defined), frozenset(needed), frozenset(called), versioned)
 
 
 def _only_called(elf: ELFFile) -> set[int]:
     """Numbers of the symbols that the loader looks up at their first call: those with no other relocation."""
-    dynamic: Any = elf.get_section_by_name(".dynamic")
+    dynamic: Any = _section(elf, ".dynamic")
     flags = {"DT_FLAGS": _BIND_NOW, "DT_FLAGS_1": _NOW}
     for tag in dynamic.iter_tags() if dynamic else ():
         kind, value = tag.entry.d_tag, tag.entry.d_val
@@ -276,7 +281,7 @@ def _only_called(elf: ELFFile) -> set[int]:
     layout = struct.Struct(("<" if elf.little_endian else ">") + "QQq")  # Elf64_Rela
 
     def numbers(name: str) -> set[int]:
-        section: Any = elf.get_section_by_name(name)
+        section: Any = _section(elf, name)
         data = _data(section) if section else b""
         usable = data[: len(data) // layout.size * layout.size]
         return {info >> 32 for _, info, _ in layout.iter_unpack(usable)}
@@ -285,12 +290,12 @@ def _only_called(elf: ELFFile) -> set[int]:
 
 
 def _facts(elf: ELFFile, name: str) -> Elf:
-    dynamic: Any = elf.get_section_by_name(".dynamic")
-    dynamic = dynamic or next(_segments(elf, "PT_DYNAMIC"), None)
+    dynamic: Any = _section(elf, ".dynamic")
+    dynamic = dynamic or next(_segments(elf, _DYNAMIC), None)
     tags = _tags(dynamic)
     names = _names(elf)
     imports, exports = _dynamic_mpi(elf, names) if dynamic else (set(), set())
-    interpreter = next((s.get_interp_name() for s in _segments(elf, "PT_INTERP")), "")
+    interpreter = next((s.get_interp_name() for s in _segments(elf, _INTERP)), "")
     can_start = bool(interpreter or tags["DT_FLAGS_1"]) or elf.header.e_type == "ET_EXEC"
     can_start = can_start and not tags["DT_SONAME"]  # libraries may print their version
     return Elf(
@@ -321,7 +326,7 @@ def _nccl_exports(elf: ELFFile, names: bytes) -> tuple[str, ...]:
     wanted = {match.start(): match[0][:-1].decode() for match in _NCCL.finditer(names)}
     if not wanted:
         return ()
-    table: Any = elf.get_section_by_name(".dynsym")
+    table: Any = _section(elf, ".dynsym")
     defined = (entry[0] for entry, _, index in _symbols(elf, table) if index != 0)
     return tuple(sorted(wanted[start] for start in wanted.keys() & set(defined)))
 
@@ -329,14 +334,14 @@ def _nccl_exports(elf: ELFFile, names: bytes) -> tuple[str, ...]:
 def _starts(elf: ELFFile, names: bytes | None) -> bool:
     """Whether a program can start others; of a static one without symbols nothing is known, so it can."""
     if names is None:
-        table: Any = elf.get_section_by_name(".symtab")
+        table: Any = _section(elf, ".symtab")
         names = elf.get_section(table["sh_link"]).data() if table else None
     return names is None or any(name in names for name in _STARTS)
 
 
 def _names(elf: ELFFile) -> bytes:
     """The names in ``.dynsym``, each between two zeros."""
-    table: Any = elf.get_section_by_name(".dynsym")
+    table: Any = _section(elf, ".dynsym")
     return _data(elf.get_section(table["sh_link"])) if table else b""
 
 
@@ -354,7 +359,7 @@ def _held(elf: ELFFile, can_start: bool) -> str:
     Dynamic symbols do not tell: a static library's functions are among them only if the file exports them. A library
     that defines MPI_Init alone may be a tracer; those of an MPI come with PMPI_Init.
     """
-    table: Any = elf.get_section_by_name(".symtab") or elf.get_section_by_name(".dynsym")
+    table: Any = _section(elf, ".symtab") or _section(elf, ".dynsym")
     names = _data(elf.get_section(table["sh_link"])) if table else b""
     sign = rb"MPI_Init\0" if can_start else rb"PMPI_Init\0"
     inits = {m.start() + shift for m in re.finditer(sign, names) for shift in (0, -1)}
@@ -370,11 +375,11 @@ def _held(elf: ELFFile, can_start: bool) -> str:
 @contextmanager
 def _constants(elf: ELFFile) -> Iterator[tuple[mmap.mmap, list[tuple[int, int]]]]:
     """A file's content, and where in it constants are: from, to."""
-    part: Any = elf.get_section_by_name(".rodata")
+    part: Any = _section(elf, ".rodata")
     if part:
         sized = [(part["sh_offset"], part["sh_size"])]
     else:
-        sized = [(s["p_offset"], s["p_filesz"]) for s in _segments(elf, "PT_LOAD")]
+        sized = [(s["p_offset"], s["p_filesz"]) for s in _segments(elf, _LOAD)]
     with mmap.mmap(elf.stream.fileno(), 0, prot=mmap.PROT_READ) as data:
         parts = [(begin, min(begin + size, len(data))) for begin, size in sized]
         if sum(max(end - begin, 0) for begin, end in parts) > _MOST_SEARCHED_BYTES:
@@ -400,8 +405,34 @@ def _folders(paths: list[str]) -> tuple[str, ...]:
     return tuple(filter(None, paths[-1].split(":"))) if paths else ()
 
 
-def _segments(elf: ELFFile, kind: str) -> Iterator[Any]:
-    return (s for s in elf.iter_segments() if s.header.p_type == kind)
+def _segments(elf: ELFFile, kind: int) -> Iterator[Any]:
+    headers = _headers(elf, elf["e_phoff"], elf["e_phentsize"], elf.num_segments())
+    return (elf.get_segment(n) for n, (first, _) in enumerate(headers) if first == kind)
+
+
+def _section(elf: ELFFile, name: str) -> Any:
+    """The last section of that name; None without one."""
+    number = _numbers(elf).get(name.encode())
+    return None if number is None else elf.get_section(number)
+
+
+@lru_cache(maxsize=1)  # every name is asked for in turn
+def _numbers(elf: ELFFile) -> dict[bytes, int]:
+    """Section numbers by name. pyelftools parses every header of a file to find one."""
+    count = elf.num_sections()
+    if not count:
+        return {}
+    names = _data(elf.get_section(elf.get_shstrndx()))
+    headers = _headers(elf, elf["e_shoff"], elf["e_shentsize"], count)
+    return {names[at : names.find(b"\0", at)]: n for n, (at, _) in enumerate(headers)}
+
+
+def _headers(elf: ELFFile, place: int, size: int, count: int) -> list[tuple[int, int]]:
+    """The first two words of each header in a table: type and flags or address of a segment, name and type of a section."""
+    elf.stream.seek(place)
+    table = elf.stream.read(size * count)
+    words = struct.Struct(f"{'<' if elf.little_endian else '>'}II{size - 8}x")
+    return list(words.iter_unpack(table)) if count else []
 
 
 def _dynamic_mpi(elf: ELFFile, strings: bytes) -> tuple[set[str], set[str]]:
@@ -410,7 +441,7 @@ def _dynamic_mpi(elf: ELFFile, strings: bytes) -> tuple[set[str], set[str]]:
     exports: set[str] = set()
     if not any(sign in strings for sign in (b"MPI_", b"ompi_mpi_comm_world")):
         return imports, exports
-    table: Any = elf.get_section_by_name(".dynsym")
+    table: Any = _section(elf, ".dynsym")
     for entry, info, index in _symbols(elf, table):
         end = strings.find(b"\0", entry[0])
         name = strings[entry[0] : end].decode("ascii", "replace")
@@ -434,7 +465,7 @@ def _symbols(elf: ELFFile, table: Any) -> Iterator[tuple[tuple[int, ...], int, i
 
 def _highest(elf: ELFFile, section_name: str) -> dict[str, str]:
     """The highest symbol version in a section, by prefix."""
-    section: Any = elf.get_section_by_name(section_name)
+    section: Any = _section(elf, section_name)
     best: dict[str, str] = {}
     for _, versions in section.iter_versions() if section else ():
         for entry in versions:
@@ -446,6 +477,6 @@ def _highest(elf: ELFFile, section_name: str) -> dict[str, str]:
 
 
 def _build_id(elf: ELFFile) -> str:
-    section: Any = elf.get_section_by_name(".note.gnu.build-id")
+    section: Any = _section(elf, ".note.gnu.build-id")
     notes = section.iter_notes() if section else ()
     return next((n["n_desc"] for n in notes if n["n_type"] == "NT_GNU_BUILD_ID"), "")

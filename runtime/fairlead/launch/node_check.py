@@ -94,9 +94,12 @@ if mkdir "$run/at.$key" 2>/dev/null; then
     say ok "${free:-unknown}"
   fi
 fi
+# Each pause is a process: short ones of all ranks of a node would hold up the one that they wait for.
+pause=0.01
 until [ -e "$answer" ]; do
   [ -d "$run" ] || exit 1
-  sleep 0.01
+  sleep $pause
+  case $pause in 0.01) pause=0.02;; 0.02) pause=0.05;; 0.05) pause=0.1;; *) pause=0.2;; esac
 done
 read -r state _ <"$answer"
 [ "$state" = ok ]

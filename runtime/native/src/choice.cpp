@@ -86,6 +86,10 @@ class Probe {
 int Choice::measure(Transport &transport, double (*now)(), Algorithm pinned, Error *error, Combine combine) {
     nodes_ = transport.size;
     if (nodes_ == 1) return 0;
+    if (pinned == DOUBLING || pinned == HALVING || pinned == RING || (pinned == BY_MPI && transport.sums())) {
+        for (Shape &shape : shapes_) shape = {pinned};
+        return 0;
+    }
     Probe probe(transport, now, combine);
     if (!probe.room()) return error->set(FAIRLEAD_NO_MEMORY, "no memory to measure the network");
     int levels = 0;
@@ -122,7 +126,6 @@ int Choice::measure(Transport &transport, double (*now)(), Algorithm pinned, Err
         int near = 0;
         while (near + 1 < RACES && middle * middle > raced_[near] * raced_[near + 1]) near++;
         if (races && theirs_[near] < own_[near]) shapes_[i] = {BY_MPI};
-        if (pinned == BY_MPI && transport.sums()) shapes_[i] = {BY_MPI};
     }
     return 0;
 }
@@ -181,7 +184,7 @@ void Choice::explain(char *to, size_t size) const {
         if (i > 2) used += size_t(snprintf(to + used, size - used, ", from %llu %s ", static_cast<unsigned long long>(from >= 1 << 20 ? from >> 20 : from >= 1 << 10 ? from >> 10 : from), from >= 1 << 20 ? "MB" : from >= 1 << 10 ? "kB" : "B"));
         used += size_t(snprintf(to + used, size - used, one.group ? "%s of %d" : "%s", algorithm_name(one.algorithm), one.group));
     }
-    if (nodes_ > 1 && used + 80 < size)
+    if (latency_[0] > 0 && used + 80 < size)
         snprintf(to + used, size - used, "; a message: %.1f us and %.2f GB/s near, %.1f us and %.2f GB/s far", 1e6 * latency_[0], 1e-9 / most(byte_[0], 1e-15), 1e6 * latency_[LEVELS - 1], 1e-9 / most(byte_[LEVELS - 1], 1e-15));
 }
 

@@ -8,8 +8,10 @@ Tells how far it is on stderr. With a folder as argument, it installs the wheels
 
 import json
 import os
+import re
 import subprocess
 import sys
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +28,8 @@ def main() -> None:
     python = prefix / "bin" / "python3"
     if len(sys.argv) > 1:
         names = [wheel.name.split("-")[:2] for wheel in Path(sys.argv[1]).glob("*.whl")]
-        install(python, Path(sys.argv[1]), [f"{name}=={version}" for name, version in names])
+        what = [f"{name}=={version}" for name, version in names]
+        install(python, Path(sys.argv[1]), [what])
         return
     say("stage", "install wheels", plan["bytes"], "B")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
@@ -36,41 +39,71 @@ def main() -> None:
         install(python, STAGE / role, locked(role))
     if plan["mpi"]:
         options = ["--prefix", plan["mpi"], "--ignore-installed"]
-        install(python, STAGE / "mpi", locked("mpi") + options)
+        install(python, STAGE / "mpi", locked("mpi"), *options)
         use_mpi(Path(plan["mpi"]))
     compile_all(prefix, plan["mpi"])
 
 
-def locked(role: str) -> list[str]:
-    """pip's options for the wheels of a role, each with its hash."""
-    pins = STAGE / role / "requirements.txt"
-    return ["--require-hashes", "-r", str(pins)] if pins.read_text("utf-8").strip() else []
+def locked(role: str) -> list[list[str]]:
+    """pip's options for the wheels of a role, each with its hash; a list for each pip.
+
+    A large wheel is unpacked next to the others: inflating it is the work of one core for most of the time.
+    """
+    folder = STAGE / role
+    pins = (folder / "requirements.txt").read_text("utf-8").splitlines()
+    if not pins:
+        return []
+    alone = largest(list(folder.glob("*.whl")))
+    split: tuple[list[str], list[str]] = ([], [])
+    for pin in pins:
+        split[normal(pin.split("==")[0]) == alone].append(pin)
+    options = []
+    for number, part in enumerate(filter(None, split)):
+        file = Path(f"/tmp/requirements-{role}-{number}.txt")
+        file.write_text("".join(f"{pin}\n" for pin in part), "utf-8")
+        options.append(["--require-hashes", "-r", str(file)])
+    return options
 
 
-def install(python: Path, folder: Path, what: list[str]) -> None:
-    """pip, run from its own wheel: it is needed here and nowhere else."""
-    if not what:
-        return
+def largest(wheels: list[Path]) -> str:
+    """The package of the largest wheel, if none of the others has a file of its; else "" ."""
+    *others, last = sorted(wheels, key=lambda wheel: wheel.stat().st_size)
+    names = set(zipfile.ZipFile(last).namelist())
+    if any(names & set(zipfile.ZipFile(other).namelist()) for other in others):
+        return ""
+    return normal(last.name.split("-")[0])
+
+
+def normal(name: str) -> str:
+    """Source: PEP 503."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def install(python: Path, folder: Path, parts: list[list[str]], *options: str) -> None:
+    """pip, run from its own wheel: it is needed here and nowhere else. Once for each of ``parts``, at once."""
     installer = next((STAGE / "installer").glob("pip-*.whl"))
     argv: list[str | Path] = [
         python, "-I", installer / "pip", "install", "--no-index", "--find-links", folder,
         "--no-deps", "--no-compile", "--no-cache-dir", "--quiet", "--root-user-action=ignore",
-        "--disable-pip-version-check", *what,
+        "--disable-pip-version-check", *options,
     ]  # fmt: skip
-    process = subprocess.Popen(argv, env={**os.environ, "HOME": "/nonexistent"})
-    reported = 0
-    while True:
+    environ = {**os.environ, "HOME": "/nonexistent"}
+    running = [subprocess.Popen([*argv, *part], env=environ) for part in parts]
+    reported = {process.pid: 0 for process in running}
+    codes = []
+    while running:
         with suppress(subprocess.TimeoutExpired):
-            code = process.wait(0.3)
-            if code:
-                sys.exit(code)
-            return
-        # What pip has written so far: it says nothing of its own while it unpacks a large wheel.
-        with suppress(OSError, ValueError, IndexError):
-            counters = Path("/proc", str(process.pid), "io").read_text("utf-8").split("wchar:")[1]
-            written = int(counters.split()[0])
-            say("advance", written - reported)
-            reported = written
+            codes.append(running[0].wait(0.3))
+            running.pop(0)
+        for process in running:
+            # What pip has written so far: it says nothing of its own while it unpacks a large wheel.
+            with suppress(OSError, ValueError, IndexError):
+                counters = Path("/proc", str(process.pid), "io").read_text("utf-8")
+                written = int(counters.split("wchar:")[1].split()[0])
+                say("advance", written - reported[process.pid])
+                reported[process.pid] = written
+    if any(codes):
+        sys.exit(next(filter(None, codes)))
 
 
 def use_mpi(prefix: Path) -> None:

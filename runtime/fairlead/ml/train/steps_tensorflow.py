@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from fairlead.comm import tensorflow as ours
 from fairlead.ml.data.samples import Array
 from fairlead.ml.train.steps import Steps
+
+
+@cache
+def _options() -> Any:
+    config = context.context().config
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return context.FunctionCallOptions(config_proto=config)
+
+
+@contextmanager
+def _unoptimized() -> Iterator[None]:
+    """Functions of the block run as they were traced: Grappler takes half as long as the tracing of an update, which
+    is thousands of small operations and no layer, and gains nothing. TensorFlow rewrites a function anew for other options, so they are
+    the same at every call."""
+    eager = context.context()
+    before, eager.function_call_options = eager.function_call_options, _options()
+    try:
+        yield
+    finally:
+        eager.function_call_options = before
 
 
 class TensorFlowSteps(Steps):
@@ -44,7 +68,8 @@ class TensorFlowSteps(Steps):
         return means, np.asarray(mean_more)
 
     def update(self, means: Any) -> None:
-        self._update(means)
+        with _unoptimized():
+            self._update(means)
 
     def forward(self, inputs: Array, targets: Array, training: bool) -> tuple[float, Any]:
         tensors = tf.convert_to_tensor(inputs), tf.convert_to_tensor(targets)
