@@ -83,6 +83,7 @@ class Benchmark:
         order: benchmarks run in ascending order.
         table: of the kept JSON, the Markdown for docs/reference/measured.md; None if it has no section there.
         picture: of the kept JSON, an SVG file next to it; None for none.
+        here: whether it is of this machine; a kept result of another stays when all are measured.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Benchmark:
     measure: Callable[[], Result]
     table: Callable[[Mapping[str, Any]], str] | None = None
     picture: Callable[[Mapping[str, Any]], str] | None = None
+    here: Callable[[], bool] = lambda: True
 
 
 def compare(
@@ -144,15 +146,18 @@ def alternate(rounds: int, sides: Mapping[str, Callable[[], Any]]) -> dict[str, 
     return results
 
 
+def machine_model() -> str:
+    """The processor's name."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
 def machine() -> dict[str, Any]:
     """What the numbers were measured on."""
-    models = [
-        line.partition(":")[2].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
     return {
-        "processor": models[0] if models else platform.machine(),
+        "processor": machine_model(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": platform.release(),

@@ -12,14 +12,14 @@ import re
 import subprocess
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks import watchdog
 from benchmarks.pictures import sweep
-from benchmarks.result import Benchmark, Compared, Result, compare
+from benchmarks.result import Benchmark, Compared, Result, compare, machine_model
 from benchmarks.tables import bar, finished, value, verdict
 from fairlead import native
 from fairlead.base.paths import cache_dir
@@ -40,35 +40,46 @@ MPIS: tuple[tuple[tuple[str, str], tuple[str, ...], Mapping[str, str]], ...] = (
 )
 
 
-def measure() -> Result:
-    """Rows: each MPI and size; and, reported, the same against what memory allows."""
-    rows: list[Compared] = []
+def measure(name: str = "comm-node") -> Result:
+    """Rows: each MPI and size; and the same against what memory allows."""
+    measured: list[tuple[str, dict[tuple[str, int], list[float]]]] = []
     with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as folder:
         core = native.ensure_core(cache_dir())
         program = _compile(Path(folder), core)
-        for (name, version), pin, variables in MPIS:
-            prefix = install_wheel_mpi(name, version)
-            seconds = _run(prefix, pin, variables, program)
-            for size in sorted({size for _, size in seconds}):
-                ours, shared, mpi, bound = (
-                    seconds[side, size] for side in ("ours", "shared", "mpi", "bound")
-                )
-                bound_to = ", unbound" if pin == _UNBOUND else ""
-                label = f"{name} {version}{bound_to}: {size} B"
-                bar = None if bound_to else BARS.get(size, _BAR)
-                rows.append(compare(label, ours, mpi, bar))
-                rows.append(compare(f"{label}, shared", shared, mpi, bar))
-                if size >= 1 << 20 and name == "mpich" and not bound_to:
-                    rows.append(compare(f"{label}, against memory", ours, bound, None))
-                    bar = BOUND_BARS.get(size)
-                    rows.append(compare(f"{label}, shared, against memory", shared, bound, bar))
+        for (mpi, version), pin, variables in MPIS:
+            prefix = install_wheel_mpi(mpi, version)
+            bound_to = ", unbound" if pin == _UNBOUND else ""
+            output = _run(prefix, pin, variables, program)
+            measured.append((f"{mpi} {version}{bound_to}", samples(output)))
+    return result(name, measured)
+
+
+def result(
+    name: str, measured: Sequence[tuple[str, Mapping[tuple[str, int], list[float]]]]
+) -> Result:
+    """The comparison of what ``comm_sweep`` has printed under each MPI."""
+    rows: list[Compared] = []
+    for mpi, seconds in measured:
+        pinned = not mpi.endswith("unbound")
+        for size in sorted({size for _, size in seconds}):
+            ours, shared, theirs, bound = (
+                seconds[side, size] for side in ("ours", "shared", "mpi", "bound")
+            )
+            label = f"{mpi}: {size} B"
+            bar = BARS.get(size, _BAR) if pinned else None
+            rows.append(compare(label, ours, theirs, bar))
+            rows.append(compare(f"{label}, shared", shared, theirs, bar))
+            if size >= 1 << 20 and mpi.startswith("mpich") and pinned:
+                rows.append(compare(f"{label}, against memory", ours, bound, None))
+                bar = BOUND_BARS.get(size)
+                rows.append(compare(f"{label}, shared, against memory", shared, bound, bar))
     return Result(
-        "comm-node",
+        name,
         f"allreduce of float32 on 2 ranks of a node by the native core, pinned and not; {ROUNDS} rounds",
         "MPI_Allreduce of the same MPI in the same process, in turns; or a sum in place in memory that"
         " both ranks see",
         tuple(rows),
-        {"mpis": ", ".join(sorted({" ".join(mpi) for mpi, _, _ in MPIS}))},
+        {"mpis": ", ".join(sorted({mpi.removesuffix(", unbound") for mpi, _ in measured}))},
     )
 
 
@@ -86,19 +97,21 @@ def _compile(folder: Path, core: Path) -> Path:
     return program
 
 
-def _run(
-    prefix: Path, pin: tuple[str, ...], variables: Mapping[str, str], program: Path
-) -> dict[tuple[str, int], list[float]]:
-    output = watchdog.run(
+def _run(prefix: Path, pin: tuple[str, ...], variables: Mapping[str, str], program: Path) -> str:
+    return watchdog.run(
         [prefix / "bin" / "mpiexec", *pin, "-n", "2", program, str(ROUNDS)],
         {**os.environ, **variables, "LD_LIBRARY_PATH": str(prefix / "lib")},
         quiet_s=300,  # a round of the largest sizes
     )
-    seconds_by_side: dict[tuple[str, int], list[float]] = defaultdict(list)
+
+
+def samples(output: str) -> dict[tuple[str, int], list[float]]:
+    """Seconds of each round by side and size."""
+    seconds: dict[tuple[str, int], list[float]] = defaultdict(list)
     for line in output.splitlines():
-        side, size, seconds = line.split()
-        seconds_by_side[side, int(size)].append(float(seconds))
-    return seconds_by_side
+        side, size, took = line.split()
+        seconds[side, int(size)].append(float(took))
+    return seconds
 
 
 Rows = dict[str, Mapping[str, Any]]
@@ -148,4 +161,12 @@ def _picture(result: Mapping[str, Any]) -> str:
     return sweep(points)
 
 
-BENCHMARKS = (Benchmark("comm-node", 80, measure, _table, _picture),)
+def _intel() -> bool:
+    return "Intel" in machine_model()
+
+
+# One kept result for each family of processors.
+BENCHMARKS = (
+    Benchmark("comm-node", 80, measure, _table, _picture, lambda: not _intel()),
+    Benchmark("comm-node-intel", 81, lambda: measure("comm-node-intel"), _table, _picture, _intel),
+)
