@@ -49,10 +49,10 @@ int main(int argc, char **argv)
     must(fairlead_comm_team(1, &team));
     const size_t largest = SIZES[sizeof SIZES / sizeof *SIZES - 1];
     float *in = malloc(largest), *out = malloc(largest);
-    /* Memory that both see: one mapping a rank. */
+    /* Memory that both see: one mapping a rank, not at a distance of a power of two, which caches do not bear. */
     float *both[2];
     MPI_Win win;
-    MPI_Win_allocate_shared((MPI_Aint)largest, 4, MPI_INFO_NULL, MPI_COMM_WORLD, &both[0], &win);
+    MPI_Win_allocate_shared((MPI_Aint)(largest + 17 * 4096), 4, MPI_INFO_NULL, MPI_COMM_WORLD, &both[0], &win);
     for (int i = 0; i < 2; i++) {
         MPI_Aint bytes;
         int unit;

@@ -8,6 +8,10 @@ namespace {
 
 constexpr size_t PAGE = 4096;
 
+// Parts at a distance of a power of two fall into the same sets of the caches: measured on an AMD EPYC, sums of 1 MB then
+// take 4.6 times as long, of 102 MB 2.3 times.
+constexpr size_t APART = 17 * PAGE;
+
 size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
 }  // namespace
@@ -17,7 +21,7 @@ int Areas::open(const Mpi &mpi, Mpi::Handle from, Mpi::Handle node, size_t bytes
     int slot = 0;
     while (slot < MOST && all_[slot]) slot++;
     Area *area = static_cast<Area *>(malloc(sizeof(Area)));
-    const size_t stride = whole_pages(bytes);
+    const size_t stride = whole_pages(bytes) + APART;
     SharedFile shared;
     why[0] = 0;
     int64_t good = slot < MOST && area, all = 0;

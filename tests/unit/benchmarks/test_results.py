@@ -68,14 +68,14 @@ def test_make_runs_benchmarks_that_there_are() -> None:
     assert set(names.split()) <= set(ALL)
 
 
-def test_an_efficiency_of_97_is_the_bar_of_hep_and_cosmo() -> None:
-    # A step without communication, and one with it beside it, on a machine that grows slower.
-    samples = {(m, "sync"): [(slow, 1.05 * slow) for slow in range(1, 10)] for m in steps.TITLES}
+def test_an_efficiency_of_99_is_the_bar_of_hep_and_cosmo() -> None:
+    # A step without communication, and one with it next to it, on a machine that grows slower.
+    samples = {(m, "sync"): [(slow, 1.02 * slow) for slow in range(1, 10)] for m in steps.TITLES}
     rows = {row.name: row for row in steps.rows_of(samples)}
     assert {name: row.met for name, row in rows.items()} == {
         "HEP-CNN: fairlead": False, "CosmoFlow: fairlead": False, "ResNet-50: fairlead": True,
     }  # fmt: skip
-    assert rows["HEP-CNN: fairlead"].bar == pytest.approx(1 / 0.97)
+    assert rows["HEP-CNN: fairlead"].bar == pytest.approx(1 / 0.99)
 
 
 def test_what_is_held_out_is_not_fitted() -> None:
@@ -113,7 +113,7 @@ def test_a_benchmark_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     )
     monkeypatch.setattr(bars, "__path__", [*bars.__path__, str(tmp_path)])
     names = list(discover())
-    assert names.index("made-up") == names.index("comm-node") + 1
+    assert names.index("made-up") == names.index("comm-node-intel") + 1
 
 
 @pytest.mark.parametrize(
