@@ -30,7 +30,7 @@ def main(where: str, asked: dict[str, Any]) -> dict[str, Any]:
                 source = {"name": "evil", "version": "1", "archive": "", "patches": [], "done": ""}
                 env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
                 sources = [{**source, "run": f"set +eu\n{script}", "env": env}]
-                more = {"sources": sources, "results": str(scratch / "results")}
+                more = {"sources": sources, "debs": [], "results": str(scratch / "results")}
                 started = sandbox(
                     "fairlead_build.tree.source_in_sandbox",
                     {**tree, "given": given, **more},
