@@ -21,7 +21,7 @@ int Areas::open(const Mpi &mpi, Mpi::Handle from, Mpi::Handle node, size_t bytes
     int slot = 0;
     while (slot < MOST && all_[slot]) slot++;
     Area *area = static_cast<Area *>(malloc(sizeof(Area)));
-    const size_t stride = whole_pages(bytes) + APART;
+    const size_t pages = whole_pages(bytes), stride = pages + APART;
     SharedFile shared;
     why[0] = 0;
     int64_t good = slot < MOST && area, all = 0;
@@ -47,7 +47,7 @@ int Areas::open(const Mpi &mpi, Mpi::Handle from, Mpi::Handle node, size_t bytes
         memset(part, 0, sizeof(uint64_t));
         if (given) {
             memcpy(part, own, bytes);
-            if (mmap(own, stride, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, shared.file, off_t(stride * size_t(shared.place))) == MAP_FAILED) {
+            if (mmap(own, pages, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, shared.file, off_t(stride * size_t(shared.place))) == MAP_FAILED) {
                 free(area);
                 return error->set(FAIRLEAD_NO_MEMORY, "%zu bytes of memory cannot be mapped: %s", bytes, strerror(errno));
             }

@@ -53,10 +53,11 @@ def odd() -> None:
 
 
 def given() -> None:
-    """Pages that the program has mapped keep their contents and their address."""
+    """Pages that the program has mapped keep their contents and their address, and so do those around them."""
     own, count = team(), 3 * PAGE
-    memory = mmap.mmap(-1, 4 * count, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    array = np.frombuffer(memory, np.float32)
+    memory = mmap.mmap(-1, 12 * count, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    before, array, after = np.frombuffer(memory, np.float32).reshape(3, count)
+    before[:] = after[:] = 7
     array[:] = np.arange(count) + me
     at = ctypes.c_void_p(array.ctypes.data)
     call("alloc", ctypes.c_uint64(4 * count), ctypes.byref(at))
@@ -65,6 +66,7 @@ def given() -> None:
         array[:] = np.arange(count) + me
         assert aggregate(own, (array, None, FLOAT32), operation=MEAN) == (0, "")
         assert (array == np.arange(count) + (size - 1) / 2).all()
+    assert (before == 7).all() and (after == 7).all()
     call("free", at)
     array[:] = me
     assert aggregate(own, (array, None, FLOAT32)) == (0, "")
