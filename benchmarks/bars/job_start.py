@@ -3,7 +3,7 @@
 Files a rank: two launches of different size are traced (strace), so what they have in common is left out. Ranks share this
 machine's cores. The image is mounted by each rank's engine (by the kernel, as Apptainer does it for root), once for all by
 squashfuse or by the kernel, or unpacked in a folder; or its modules are packed in one mapped file. A cold cache is one that
-the kernel was told to drop. Root measures.
+the kernel was asked to drop. Root measures.
 """
 
 from __future__ import annotations

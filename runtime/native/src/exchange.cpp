@@ -221,8 +221,8 @@ int Exchange::left(const Standing &all, Error *error) {
 
 // --- reporting -------------------------------------------------------------------------------
 
-// The ranks that a node tells: its own, and the first of the nodes below. One that is gone cannot: those that it would
-// tell are told in its place.
+// The ranks that a node notifies: its own, and the first of the nodes below. If that one is gone, this node notifies
+// the ranks below it.
 template <class Tell> void Exchange::below(int node, int gone, Tell &&tell) {
     Lane &all = *world_->watch->lanes[0];
     for (int r = firsts_[size_t(node)] + 1; r < world_->size; r++)

@@ -164,7 +164,7 @@ class Lane {
     int reduce_shared_far(const Stream &stream, double scale, Wait &wait, Error *error);
     int spread(const Stream &stream, int root, Wait &wait, Error *error);
     template <class Ready> int until(Ready &&ready, Wait &wait, Error *error);
-    // Begins the sum of a chunk over the nodes, as one of DEPTH in flight; moves all of them, as `wait` is told.
+    // Begins the sum of a chunk over the nodes, as one of DEPTH in flight. `advance` moves all of them, and reports progress to `wait`.
     int post(char *at, size_t count, Form form, uint64_t slot, Error *error);
     int advance(uint64_t slot, bool *done, Wait &wait, Error *error);
     int test(Mpi::Handle *request, bool *done, Error *error);
