@@ -24,7 +24,7 @@ WAYS = {
     "numpy": ("--env", "FAIRLEAD_COMM_TENSORFLOW_OP={broken}"),
     "mpi4py": ("--env", "FAIRLEAD_COMM_BACKEND=mpi4py"),
 }
-STEM = "libfairlead_tensorflow"
+FILE = "libfairlead_tensorflow.so"
 Seen = dict[str, list[Any]]
 # Of this machine's environment, what a person has who does not know fairlead.
 PLAIN = {k: v for k, v in os.environ.items() if not k.startswith(("FAIRLEAD_", "PYTHON"))}
@@ -53,8 +53,7 @@ def front(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("front")
     image = hosts.image("tensorflow")
     shutil.copy(hosts.PROGRAMS / "fronts_tensorflow.py", folder)
-    inside = f"import tensorflow as tf; print('{STEM}-' + tf.__version__ + '.so')"
-    broken = folder / _engine(image, "python3", "-c", inside).stdout.strip()
+    broken = folder / FILE
     broken.write_text("no library")
     way = [word.format(broken=broken) for word in WAYS[request.param]]
     done = hosts.fairlead(
@@ -98,21 +97,17 @@ def test_ranks_equal_one_process_with_the_whole_batch(front: Seen) -> None:
 
 
 def test_what_carries_the_tensors_is_reported(front: Seen) -> None:
-    said, *others = both(front, "what_carries_them")
+    said, own, shipped, absent, none = both(front, "what_carries_them")
     expected = {
-        "operation": rf"operation {FOLDER}/{STEM}-2\.21\.\d+\.so",
-        "numpy": rf"numpy_function: .*/{STEM}-2\.21\.\d+\.so cannot be loaded: .*",
+        "operation": rf"operation /opt/fairlead/run/{FILE}",
+        "numpy": rf"numpy_function: .*/{FILE} cannot be loaded: .*",
         "mpi4py": r"numpy_function: mpi4py .* carries the gradients, and takes arrays",
     }
     assert re.fullmatch(expected[front["way"][0]], said)
-    another, elsewhere, unnamed, none, nowhere = others
-    assert re.fullmatch(
-        rf"{FOLDER}: compiled for TensorFlow 2\.21\.\d+, and this is 9\.9\.9", another
-    )
-    assert elsewhere.endswith(f"{STEM}-2.3.4.so is not a file")
-    assert "its name has no TensorFlow version" in unnamed
+    assert own == f"{FOLDER}/{FILE}"
+    assert re.fullmatch(rf"/opt/python/.*/fairlead/native/lib/\w+/{FILE}", shipped)
+    assert absent == "FAIRLEAD_COMM_TENSORFLOW_OP=/x/op.so is not a file"
     assert none == "FAIRLEAD_COMM_TENSORFLOW_OP=none"
-    assert nowhere.startswith("it has not been compiled here")
 
 
 def test_structures_dtypes_and_none_come_back(front: Seen) -> None:

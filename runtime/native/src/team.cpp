@@ -1,6 +1,7 @@
 #include "team.h"
 
 #include <csignal>
+#include <sys/prctl.h>
 
 using namespace fairlead;
 
@@ -72,6 +73,7 @@ int fairlead_team::hire(Error *error) {
 void *fairlead_team::help(void *of) {
     const Helper &helper = *static_cast<Helper *>(of);
     fairlead_team &team = *helper.team;
+    syscall(SYS_prctl, PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // ns; else each short sleep takes 50 us longer
     for (uint64_t ticket = helper.first;; ticket++) {
         for (;;) {
             uint32_t bell = load(&team.issued_bell_);
