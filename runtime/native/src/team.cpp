@@ -167,7 +167,8 @@ int fairlead_team::begin(const fairlead_tensor *tensors, uint64_t count, int ope
     *ticket = next;
     lanes_[0].promise(next + 1);
     store(&issued_, next + 1);
-    if (hired_) {
+    // What the caller does alone is no reason to wake a helper: it passes over it when it is woken for another call.
+    if (hired_ && !(direct && count_ == 1)) {
         __atomic_fetch_add(&issued_bell_, 1, __ATOMIC_RELEASE);
         futex_wake(&issued_bell_);
     }
