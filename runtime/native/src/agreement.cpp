@@ -135,7 +135,7 @@ void Lane::load_small(const Tensors &tensors, const Call &call) {
         const void *sources[MOST_CARRIED];
         Form forms[MOST_CARRIED];
         for (int i = 0; i < locals_; i++) sources[i] = of(i), forms[i] = form;
-        if (kernels().sum(to, wide, nullptr, wide, sources, forms, locals_, t.count, 1, false) && looks_) store(&mine.odd_small, calls_);
+        if (kernels().sum(to, wide, nullptr, wide, sources, forms, locals_, t.count, 1, false)) store(&mine.odd_small, calls_);
     });
 }
 
