@@ -25,13 +25,13 @@ def main(names: list[str]) -> int:
         path = keep(result, on)
         draw(known[name])
         for row in result.rows:
-            print(_line(row, judged(on)))
-        if not judged(on):
+            print(_line(row, judged(result, on)))
+        if not judged(result, on):
             print(
                 f"  no bar is judged: others used {on['busy_before']:.0%} of the processors before it and"
                 f" {on['busy_after']:.0%} after it, more than {MOST_BUSY:.0%}; run it on a quiet machine"
             )
-        missed = missed or not result.met or not judged(on)
+        missed = missed or not result.met or not judged(result, on)
         print(f"  kept in {path.relative_to(path.parents[2])}")
     return 1 if missed else 0
 

@@ -62,13 +62,18 @@ class Compared:
 
 @dataclass(frozen=True)
 class Result:
-    """One benchmark: what was measured against what, and every sample."""
+    """One benchmark: what was measured against what, and every sample.
+
+    Attributes:
+        timed: its samples depend on how fast the machine is; else they are counted.
+    """
 
     name: str
     what: str
     against: str
     rows: tuple[Compared, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
+    timed: bool = True
 
     @property
     def met(self) -> bool:
@@ -180,9 +185,9 @@ def busy(seconds: float = 2.0) -> float:
     return 1 - (later_idle - idle) / max(later - total, 1)
 
 
-def judged(on: Mapping[str, Any]) -> bool:
-    """Whether the machine was quiet before and after a benchmark: on a loaded one, no bar is judged."""
-    return bool(max(on["busy_before"], on["busy_after"]) <= MOST_BUSY)
+def judged(result: Result, on: Mapping[str, Any]) -> bool:
+    """Whether the machine was quiet before and after a benchmark: on a loaded one, no bar of a time is judged."""
+    return not result.timed or bool(max(on["busy_before"], on["busy_after"]) <= MOST_BUSY)
 
 
 def keep(result: Result, on: Mapping[str, Any]) -> Path:
@@ -194,11 +199,11 @@ def keep(result: Result, on: Mapping[str, Any]) -> Path:
         "fairlead": __version__,
         "measured": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": dict(on),
-        "met": result.met if judged(on) else None,
+        "met": result.met if judged(result, on) else None,
         **asdict(result),
     }
     for row, source in zip(payload["rows"], result.rows, strict=True):
-        row["met"] = source.met if source.bar is None or judged(on) else None
+        row["met"] = source.met if source.bar is None or judged(result, on) else None
     with atomic_write(path, "w") as stream:
         json.dump(payload, stream, indent=1)
         stream.write("\n")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import struct
@@ -213,9 +214,12 @@ def image(recipe: str) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that are free now."""
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
+    """Ports that are free now, none of which the kernel gives to a connection in the meantime."""
+    ephemeral = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found: list[int] = []
+    for port in random.sample(range(10000, ephemeral), 1000):
+        with suppress(OSError), socket.create_server(("", port)):
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise RuntimeError(f"fewer than {count} ports from 10000 to {ephemeral} are free")

@@ -93,6 +93,14 @@ def libraries(root: Path) -> tuple[Library, ...]:
             ),
         ),
         Library(
+            name="libfairlead_tensorflow.so",
+            driver="c++",
+            folder=core,
+            flags=(*(core / "flags").read_text("utf-8").split(), "-Iinclude"),
+            sources=("tensorflow/operation.cpp",),
+            headers=("src/platform.h", "include/fairlead_comm.h"),
+        ),
+        Library(
             name="witness.so",
             driver="cc",
             folder=witness,

@@ -233,8 +233,8 @@ def calibrated(rounds: int, wrong: list[float]) -> Iterator[Compared]:
     machine = simulation.cable(_CABLE / 8 * _PAYLOAD, float(latency))
     for line in lines:
         size, *samples = map(float, line.split())
-        # As the core cuts it: chunks of 384 kB.
-        job = Job("halving", size, max(1, math.ceil(size / (384 << 10))))
+        # As the core cuts it: halves of up to 768 kB.
+        job = Job("halving", size, max(2, math.ceil(size / (768 << 10))))
         (answer,) = simulate(machine, 2, [job])
         wrong.append(answer["wrong"])
         name = f"two hosts, 1 Gbit/s, {_size(size)}: measured over the simulation"

@@ -1,4 +1,6 @@
-"""Training steps on torch: alone, by DistributedDataParallel as it comes, and with ``fairlead.comm`` beneath.
+"""Training steps on torch: alone, by DistributedDataParallel with Gloo, and with ``fairlead.comm``.
+
+Gradients are views of DDP's buckets in both: copying them into the buckets takes 3 to 4 % of a step of ResNet-50.
 
 Import it when the rank is on its cores.
 """
@@ -97,7 +99,7 @@ def training(key: str, task: nets.Task, way: str, rank: int) -> Training:
     net = Network(key, task)
     model = net
     if way != "none":
-        model = DistributedDataParallel(net)
+        model = DistributedDataParallel(net, gradient_as_bucket_view=True)
         if way == "fairlead":
             from fairlead.comm import torch as ours
 

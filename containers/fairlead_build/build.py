@@ -249,7 +249,7 @@ def _make(job: _Job) -> ImageEntry:
         description = payload.describe(loaded, lock, found.facts, keys, sbom, below)
         files = payload.layer(loaded, description, job.wheel, bytecode, sbom)
         files |= payload.core(loaded, lock, job.wheel)
-        files |= payload.of_sources(sources.build_sources(job, job.own, tree))
+        files |= payload.of_sources(sources.build_sources(job, job.own))
         squashfs = scratch / "image.squashfs"
         overlaid = payload.overlay(tree, record, files, squashfs, job)
         return _wrap(job, squashfs, {**description, **overlaid}, work)

@@ -1,4 +1,4 @@
-"""A validation of a machine that there is not, drawn from a fixed seed: 8 nodes, and on demand a bad one."""
+"""A validation of a machine that there is not, drawn from a fixed seed: 8 nodes or more, and on demand a bad one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,13 @@ from fairlead.perf.records.validation import (
 from fairlead.proof.verdict import Proof, RankProof
 
 NODES, RANKS_A_NODE = 8, 8
-HOSTS = tuple(f"nid{number:06d}" for number in range(1001, 1001 + NODES))
+
+
+def names(nodes: int) -> tuple[str, ...]:
+    return tuple(f"nid{number:06d}" for number in range(1001, 1001 + nodes))
+
+
+HOSTS = names(NODES)
 BOUNDS = Bounds(
     link=Bound(12.5e9, "100 Gb/s card"),
     latency=Bound(1.6e-6, "vendor"),
@@ -43,6 +49,7 @@ def demo(
     seed: int = 1,
     bad_node: int | None = 5,
     repeats: int = 12,
+    nodes: int = NODES,
     upgraded: bool = False,
     steps: int = 200,
     references: dict[str, Kept] | None = None,
@@ -54,6 +61,7 @@ def demo(
         upgraded: another MPI, with which collectives take 1.25 times as long.
         references: lines that are held against these.
     """
+    hosts, most = names(nodes), nodes * RANKS_A_NODE
     slower, mpi = (1.25, "CRAY MPICH 8.1.31") if upgraded else (1.0, "CRAY MPICH version 8.1.29.50")
     source = np.random.default_rng(seed)
     bad = 1.5 if bad_node is not None else 1.0
@@ -74,21 +82,21 @@ def demo(
                 Measurement(What.PINGPONG, way, samples(value), 2, 2, size, launcher="srun")
             )
         for size in SIZES:
-            moved = 2 * (NODES - 1) / NODES * size / 9.1e9
+            moved = 2 * (nodes - 1) / nodes * size / 9.1e9
             value = (4 * 2.1e-6 + 3e-6 + moved + size * 6e-11) * more * slower
             found.append(
-                Measurement(What.ALLREDUCE, way, samples(value), 64, 8, size, launcher="srun")
+                Measurement(What.ALLREDUCE, way, samples(value), most, nodes, size, launcher="srun")
             )
-        for ranks in (1, 2, 4, 8, 16, 32, 64):
-            nodes = max(1, ranks // RANKS_A_NODE)
+        for ranks in (1 << power for power in range(most.bit_length())):
+            used = max(1, ranks // RANKS_A_NODE)
             loss = 1 + 0.012 * math.log2(ranks) + 0.004 * math.log2(ranks) ** 1.5
-            rate = 41.0 * ranks / loss / more / (bad if nodes > (bad_node or 0) else 1)
-            found.append(Measurement(What.TRAIN, way, rates(rate), ranks, nodes, None, "resnet50", launcher="srun"))  # fmt: skip
-        found.append(Measurement(What.INPUT, way, rates(310.0), 64, 8, None, "resnet50"))
-        found.append(Measurement(What.CHECKPOINT, way, rates(1.9e9), 64, 8, 102_000_000))
+            rate = 41.0 * ranks / loss / more / (bad if used > (bad_node or 0) else 1)
+            found.append(Measurement(What.TRAIN, way, rates(rate), ranks, used, None, "resnet50", launcher="srun"))  # fmt: skip
+        found.append(Measurement(What.INPUT, way, rates(310.0), most, nodes, None, "resnet50"))
+        found.append(Measurement(What.CHECKPOINT, way, rates(1.9e9), most, nodes, 102_000_000))
     for phase, seconds in (("image mounted", 0.4), ("ranks begun", 1.9), ("MPI_Init", 1.2)):
-        found.append(Measurement(What.START, Way.CONTAINER, samples(seconds), 64, 8, None, phase))
-    train = next(m.key for m in found if m.what is What.TRAIN and m.ranks == 64 and m.way is Way.CONTAINER)  # fmt: skip
+        found.append(Measurement(What.START, Way.CONTAINER, samples(seconds), most, nodes, None, phase))
+    train = next(m.key for m in found if m.what is What.TRAIN and m.ranks == most and m.way is Way.CONTAINER)  # fmt: skip
     evidence = Evidence(
         cores=64,
         transports={"native": "ofi: cxi", "container": "ofi: cxi"},
@@ -99,10 +107,10 @@ def demo(
         culprits=(
             (
                 Culprit(
-                    f"node {HOSTS[bad_node]}",
+                    f"node {hosts[bad_node]}",
                     "a step takes its ranks 366 ms, the others 244",
                     1.5,
-                    (HOSTS[bad_node],),
+                    (hosts[bad_node],),
                     bad_node + 1,
                 ),
             )
@@ -117,10 +125,10 @@ def demo(
         id=id,
         begun=begun.isoformat(),
         seconds=1843.0,
-        command="fairlead validate -N 8 --ranks-per-node 8 --image tensorflow",
+        command=f"fairlead validate -N {nodes} --ranks-per-node 8 --image tensorflow",
         machine=Machine(
             "demo",
-            HOSTS,
+            hosts,
             64,
             {
                 "mpi": mpi,
@@ -136,15 +144,17 @@ def demo(
         verdicts=judge(measurements, references or {}, BOUNDS, evidence),
         evidence=evidence,
         bounds=BOUNDS,
-        steps=times(source, steps, bad_node),
+        steps=times(source, steps, bad_node, nodes),
         steps_of=train,
-        proof=proof(mpi),
+        proof=proof(mpi, nodes),
     )
 
 
-def times(source: np.random.Generator, steps: int, bad_node: int | None) -> tuple[StepTimes, ...]:
-    """Of 64 ranks; what one of them computes longer, all others wait for."""
-    ranks = NODES * RANKS_A_NODE
+def times(
+    source: np.random.Generator, steps: int, bad_node: int | None, nodes: int = NODES
+) -> tuple[StepTimes, ...]:
+    """What one rank computes longer, all others wait for."""
+    ranks, hosts = nodes * RANKS_A_NODE, names(nodes)
     shape = (ranks, steps)
 
     def drawn(ms: float, spread: float = 0.03) -> np.ndarray:
@@ -162,20 +172,20 @@ def times(source: np.random.Generator, steps: int, bad_node: int | None) -> tupl
     return tuple(
         StepTimes(
             rank,
-            HOSTS[rank // RANKS_A_NODE],
+            hosts[rank // RANKS_A_NODE],
             *(tuple(map(float, part[rank].round(6))) for part in parts),
         )
         for rank in range(ranks)
     )
 
 
-def proof(mpi: str) -> Proved:
-    file = "/opt/fairlead/mpi/libmpi.so.12"
+def proof(mpi: str, nodes: int = NODES) -> Proved:
+    file, hosts, size = "/opt/fairlead/mpi/libmpi.so.12", names(nodes), nodes * RANKS_A_NODE
     ranks = tuple(
-        RankProof(r, 64, HOSTS[r // RANKS_A_NODE], file, 4711, 1, mpi, "ofi", ("cxi",), True, {})
-        for r in range(64)
+        RankProof(r, size, hosts[r // RANKS_A_NODE], file, 4711, 1, mpi, "ofi", ("cxi",), True, {})
+        for r in range(size)
     )
-    return proof_record(Proof(64, file, 4711, mpi, ranks, (), 2.4))
+    return proof_record(Proof(size, file, 4711, mpi, ranks, (), 2.4))
 
 
 def kept() -> dict[str, Kept]:

@@ -69,9 +69,16 @@ class Host:
 
     def sent(self) -> int:
         """Bytes that have gone from it into the cable."""
+        return self._counter(9)
+
+    def packets(self) -> int:
+        """As :meth:`sent`, of packets."""
+        return self._counter(10)
+
+    def _counter(self, column: int) -> int:
         lines = Path(f"/proc/{self.init}/net/dev").read_text().splitlines()
         (counters,) = [line.split() for line in lines if line.strip().startswith(f"{CABLE}:")]
-        return int(counters[9])
+        return int(counters[column])
 
     def spaces(self) -> frozenset[str]:
         """Its namespaces, as the kernel calls them."""

@@ -1280,33 +1280,30 @@ def test_host_that_cannot_be_reached_is_named_as_such(pair: tuple[Host, Host], s
         assert seconds < 40
 
 
-def test_ranks_on_two_hosts_send_each_share_across_about_once(
-    pair: tuple[Host, Host], said: Path
-) -> None:
-    """Two ranks on each: they own half of the elements each, and only the sum of a host's two crosses."""
-    one, two = pair
+def summed_on_two_hosts(pair: tuple[Host, Host], count: int, rounds: int) -> None:
+    """Sums of two ranks on each host, checked."""
+    one, _ = pair
     start = launcher(one, hosts.mpich() / "bin/mpiexec.hydra", hosts="node1:2,node2:2")
     variables: Mapping[str, str] = {
-        **os.environ, "LD_LIBRARY_PATH": str(hosts.mpich() / "lib"), "SAID": str(said),
+        **os.environ, "LD_LIBRARY_PATH": str(hosts.mpich() / "lib"),
         "FAIRLEAD_COMM_LIBRARY": str(core()), "UCX_TLS": "self,tcp",
         "FAIRLEAD_COMM_ALGORITHM": "halving",  # otherwise what is measured at the start crosses too
     }  # fmt: skip
+    program = (sys.executable, hosts.PROGRAMS / "comm_hosts.py", str(count), str(rounds))
+    done = subprocess.run(
+        one.words(start, "-n", "4", *program), env=variables, capture_output=True, text=True, timeout=90,
+        stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    assert done.stdout.count("ok") == 4, done.stdout + done.stderr
+
+
+def test_ranks_on_two_hosts_send_each_share_across_about_once(pair: tuple[Host, Host]) -> None:
+    """Two ranks on each: only the sum of a host's two crosses."""
+    one, two = pair
 
     def crossed(count: int, rounds: int) -> tuple[int, int]:
         before = one.sent(), two.sent()
-        words = one.words(
-            start,
-            "-n",
-            "4",
-            sys.executable,
-            hosts.PROGRAMS / "comm_hosts.py",
-            str(count),
-            str(rounds),
-        )
-        done = subprocess.run(
-            words, env=variables, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
-        assert done.stdout.count("ok") == 4, done.stdout + done.stderr
+        summed_on_two_hosts(pair, count, rounds)
         return one.sent() - before[0], two.sent() - before[1]
 
     count, rounds = 500_000, 6
@@ -1314,3 +1311,19 @@ def test_ranks_on_two_hosts_send_each_share_across_about_once(
     for a, b in zip(little, much, strict=True):
         share = (b - a) / (4 * count * rounds)
         assert 0.98 < share < 1.25, (little, much)
+
+
+@pytest.mark.parametrize(("count", "most"), [(2, 1.8), (4000, 3.5)], ids=["few", "16 kB"])
+def test_small_array_crosses_between_two_hosts_in_one_message(
+    count: int, most: float, pair: tuple[Host, Host]
+) -> None:
+    """With the agreement on the call: 3.6 and 9 packets a call were sent when it had messages of its own."""
+    one, _ = pair
+
+    def packets(rounds: int) -> int:
+        before = one.packets()
+        summed_on_two_hosts(pair, count, rounds)
+        return one.packets() - before
+
+    calls = 1000
+    assert packets(100 + calls) - packets(100) < most * calls

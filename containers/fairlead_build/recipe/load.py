@@ -49,7 +49,7 @@ class RecipeSource:
 
     Attributes:
         tree: with ``path`` or ``bundled``, its files, named relative to it; a single file has its own name.
-        core_from_wheel: with ``bundled``: our wheel has the core, so only TensorFlow's operation is compiled.
+        core_from_wheel: with ``bundled``: our wheel has what it makes, so nothing is compiled.
     """
 
     source: Source
@@ -218,7 +218,7 @@ def _source(files: _Files, number: int, source: Source, shipped: bool) -> Recipe
         needed = tuple(
             RecipeFile(name, path, 0o644, sha256_of(path))
             for name, path in sorted(paths.items(), key=lambda item: item[1])
-            if not (ours and name.startswith("src/"))
+            if not ours
         )
         return RecipeSource(source, (), needed, core_from_wheel=ours)
     loc = ("source", number, "patches")

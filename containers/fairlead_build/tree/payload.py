@@ -181,13 +181,18 @@ def layer(
 
 
 def core(loaded: LoadedRecipe, lock: Lock, wheel: bytes | None) -> Files:
-    """The collective core where programs look for it, as our wheel has it for the image's processor."""
+    """The collective core and its operation where programs look for them, as our wheel has them for the processor."""
     if wheel is None or lock.base or not any(s.core_from_wheel for s in loaded.bundled):
         return {}
     machine = MACHINES[lock.architecture]
     with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
-        body = archive.read(f"fairlead/native/lib/{machine}/{native.CORE}")
-    return {f"{CORE_FOLDER}/{native.CORE}".lstrip("/"): (body, 0o755)}
+        return {
+            f"{CORE_FOLDER}/{name}".lstrip("/"): (
+                archive.read(f"fairlead/native/lib/{machine}/{name}"),
+                0o755,
+            )
+            for name in (native.CORE, native.TENSORFLOW)
+        }
 
 
 def of_sources(built: Iterable[Built]) -> Files:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import stat
 import subprocess
@@ -27,11 +26,6 @@ from fairlead_build.tree.unarchive import Hostile, unpack
 
 # A fixed folder: compilers write it into what they make.
 _SOURCES = "/usr/src/fairlead"
-# Packages by their files alone: a compiler runs without its packages' scripts.
-_UNPACK = f"""
-cd /.fairlead-debs
-printf '%s\\0' "$@" | xargs -0 -n 1 -P "$(nproc)" sh -c 'dpkg-deb --fsys-tarfile "$1" | {shlex.join(LAY)} -' sh
-"""
 
 
 def main() -> None:
@@ -39,8 +33,6 @@ def main() -> None:
     asked = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     report("stage", "lay out the packages for building", 0, "")
     jail = enter(asked)
-    if asked["debs"]:
-        execute(jail, ["sh", "-c", _UNPACK, "sh", *asked["debs"]], clean_environment())
     if asked["python"]:
         execute(jail, ["python3", "-I", "/.fairlead-stage/install.py"], clean_environment())
     execute(jail, ["ldconfig"], clean_environment())

@@ -4,9 +4,6 @@ They are built in a tree that also holds what only a build needs (``lock.build_d
 ``build``), cut off from the network, in a fixed folder and at a fixed time (``source_in_sandbox.py``).
 Only the result is kept, in the cache under a key of all it was made from; the image never sees a
 compiler.
-
-fairlead's own are laid over the image at last, so they are compiled in a copy of its finished tree, into which the
-compiler's packages are unpacked: a second tree for them took as long as the first.
 """
 
 from __future__ import annotations
@@ -19,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.errors import FairleadError, fail
-from fairlead.image.packages import frameworks
 from fairlead_build.base.digest import json_digest, sha256_of
 from fairlead_build.base.progress_protocol import Phases, stdout_of
-from fairlead_build.cache.store import check_blob, copy_blob, scratch_parent, workspace
+from fairlead_build.cache.store import check_blob, scratch_parent, workspace
 from fairlead_build.recipe.load import LoadedRecipe, RecipeSource, file_name
 from fairlead_build.recipe.lock import Lock, SourceArchive, Wheel
 from fairlead_build.tree.debian import INSIDE, debian_key, debian_tree
@@ -49,7 +45,6 @@ def keys(loaded: LoadedRecipe, lock: Lock, wanted: Sequence[RecipeSource]) -> li
         "debian": debian_key((*lock.deb, *lock.build_deb), lock),
         "wheels": sorted([w.role, w.sha256] for w in _wheels(lock, wanted)),
         "prefixes": plan_of(loaded),
-        "laid": _laid(loaded, lock) if over_tree(wanted) else [],
         "how": [sha256_of(p) for p in (*sorted(INSIDE.glob("*.py")), *(package / n for n in _HOW))],
     }
     keys_so_far: list[str] = []
@@ -65,37 +60,18 @@ def keys(loaded: LoadedRecipe, lock: Lock, wanted: Sequence[RecipeSource]) -> li
 
 
 def compiled_bundled(loaded: LoadedRecipe, lock: Lock) -> tuple[RecipeSource, ...]:
-    """Those of fairlead's own sources that have to be compiled in a tree of their own.
+    """Those of fairlead's own sources that our wheel has not compiled: what a recipe compiles by commands of its own.
 
-    Our wheel has the core, so that is the operation for TensorFlow, which needs the headers of the very
-    TensorFlow, and what a recipe compiles by commands of its own. Over an image of a registry nothing is compiled.
+    Over an image of a registry nothing is compiled.
     """
     if lock.base is not None:
         return ()
-    return tuple(s for s in loaded.bundled if _has_tensorflow(lock) or not s.core_from_wheel)
-
-
-def _has_tensorflow(lock: Lock) -> bool:
-    return "tensorflow" in frameworks({w.name: w.version for w in lock.wheel})
-
-
-def over_tree(wanted: Sequence[RecipeSource]) -> bool:
-    """Whether ``wanted`` are compiled over the finished tree: the operation for TensorFlow is, by our own commands."""
-    return all(source.core_from_wheel for source in wanted)
-
-
-def _laid(loaded: LoadedRecipe, lock: Lock) -> list[Any]:
-    """What a finished tree has beyond packages."""
-    files = [[f.target, f.mode, f.sha256] for f in loaded.files]
-    return [*files, *keys(loaded, lock, loaded.sources)]
+    return tuple(s for s in loaded.bundled if not s.core_from_wheel)
 
 
 def _wheels(lock: Lock, wanted: Sequence[RecipeSource]) -> tuple[Wheel, ...]:
-    """The wheels that ``wanted`` are built from: of all that a finished tree has, our operation reads TensorFlow's."""
-    if over_tree(wanted):
-        return tuple(w for w in lock.wheel if "tensorflow" in frameworks({w.name: w.version}))
-    ours = all(source.source.bundled is not None for source in wanted)
-    return () if ours and not _has_tensorflow(lock) else lock.wheel
+    """The wheels that ``wanted`` are built with; fairlead's own use none."""
+    return () if all(source.source.bundled is not None for source in wanted) else lock.wheel
 
 
 def _archive(source: RecipeSource, lock: Lock) -> SourceArchive | None:
@@ -104,48 +80,38 @@ def _archive(source: RecipeSource, lock: Lock) -> SourceArchive | None:
     return next(a for a in lock.source if a.name == source.source.name)
 
 
-def build_sources(
-    job: TreeJob, wanted: Sequence[RecipeSource], tree: Path | None = None
-) -> tuple[Built, ...]:
+def build_sources(job: TreeJob, wanted: Sequence[RecipeSource]) -> tuple[Built, ...]:
     """The results of sources, from the cache or built now, from the store alone.
 
     Args:
         wanted: as for :func:`keys`.
-        tree: the image's finished tree; for fairlead's own.
     Raises:
         FairleadError: a source is hostile, a patch does not apply, a build fails; with the last
             lines of its log and where the whole log is.
     """
     folders = [job.cache.source(key) for key in keys(job.loaded, job.lock, wanted)]
     if not all(map(Path.is_dir, folders)):
-        _build(job, list(zip(wanted, folders, strict=True)), tree)
+        _build(job, list(zip(wanted, folders, strict=True)))
     return tuple(map(Built, folders))
 
 
-def _build(job: TreeJob, wanted: Sequence[tuple[RecipeSource, Path]], tree: Path | None) -> None:
+def _build(job: TreeJob, wanted: Sequence[tuple[RecipeSource, Path]]) -> None:
     lock, cache = job.lock, job.cache
     declared = [source for source, _ in wanted]
     debs, wheels = (*lock.deb, *lock.build_deb), _wheels(lock, declared)
     size = 5 * sum(p.size for p in (*debs, *lock.wheel)) + 20 * sum(s.size for s in lock.source)
-    if tree is not None and over_tree(declared):
-        below, wheels, unpacked = tree, (), lock.build_deb
-    else:
-        below, unpacked = debian_tree(debs, job), ()
+    below = debian_tree(debs, job)
     with (
         workspace(scratch_parent(size + (1 << 30)), "fairlead-") as scratch,
         workspace(cache.root / "work", "sources-") as work,
     ):
         with job.progress.stage("check packages", None) as stage:
             stage_wheels(wheels, (), job, scratch, stage)
-            (scratch / "debs").mkdir()
-            for deb in unpacked:
-                copy_blob(cache, deb.sha256, scratch / "debs" / deb.file)
         results = scratch / "results"
         results.mkdir()
         asked = {
-            **request(job, below, scratch, "stage", "given", "debs"),
+            **request(job, below, scratch, "stage", "given"),
             "python": bool(wheels),
-            "debs": [deb.file for deb in unpacked],
             "sources": [
                 _request(number, source, folder, job, scratch)
                 for number, (source, folder) in enumerate(wanted)

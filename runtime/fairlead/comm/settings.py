@@ -17,7 +17,7 @@ _GENERAL = (
     Setting(
         "FAIRLEAD_COMM_TENSORFLOW_OP",
         "",
-        "file of the operation for TensorFlow; `none`: numpy_function; unset: the image's own",
+        "file of the operation for TensorFlow; `none`: numpy_function; unset: the one next to the core",
     ),
     Setting(
         "FAIRLEAD_COMM_COMPRESSION",

@@ -24,12 +24,13 @@ from fairlead.base.paths import atomic_write, checkout
 
 SOURCE = Path(__file__).with_name("witness.c")
 CORE, WITNESS, WIRE = "libfairlead_comm.so", "witness.so", "wire.so"
+TENSORFLOW = "libfairlead_tensorflow.so"  # the core's operation
 _WIRE_SOURCE = SOURCE.with_name("wire.c")
 _SHIPPED = Path(__file__).with_name("lib")
 
 
 def shipped(name: str) -> Path | None:
-    """A library that this installation brings, or None. ``name`` is :data:`CORE`, :data:`WITNESS` or :data:`WIRE`."""
+    """A library that this installation brings, or None. ``name`` is one of those above."""
     if sys.platform != "linux" or sys.maxsize < 1 << 32 or sys.byteorder != "little":
         return None
     path = _SHIPPED / platform.machine() / name
@@ -63,6 +64,27 @@ def core_path(cache: Path) -> Path:
     folder = core_folder()
     files = [*sorted((folder / "src").iterdir()), folder / "include" / "fairlead_comm.h"]
     return _kept(cache, "libfairlead_comm", files, _core_flags())
+
+
+def tensorflow_path(cache: Path) -> Path:
+    """Where the core's operation for TensorFlow is kept, or will be."""
+    if own := shipped(TENSORFLOW):
+        return _kept(cache, "libfairlead_tensorflow", [own], ())
+    folder = core_folder()
+    files = [folder / "tensorflow/operation.cpp", folder / "src/platform.h"]
+    files.append(folder / "include/fairlead_comm.h")
+    return _kept(cache, "libfairlead_tensorflow", files, _core_flags())
+
+
+def tensorflow_available(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The operation that this installation brings, or that was compiled before; None where there is none."""
+    from fairlead.base.paths import cache_dir
+
+    try:
+        path = shipped(TENSORFLOW) or tensorflow_path(cache_dir(environ))
+    except OSError:  # an installation without the source
+        return None
+    return path if path.is_file() else None
 
 
 def witness_available(cache: Path, environ: Mapping[str, str] = os.environ) -> bool:
@@ -151,6 +173,20 @@ def ensure_core(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
     folder = core_folder()
     sources = map(str, sorted((folder / "src").glob("*.cpp")))
     inputs = ["-I", str(folder / "include"), *sources, "-lgcc"]
+    return _compiled(made, [*cxx_compiler(environ), *_core_flags(), *inputs], "native-core-failed")
+
+
+def ensure_tensorflow(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """The core's operation for TensorFlow in the cache, which needs no TensorFlow to be compiled: as :func:`ensure_core`.
+
+    Raises:
+        FairleadError: as of :func:`ensure_core`.
+    """
+    made = tensorflow_path(cache)
+    if _is_there(made, cache, TENSORFLOW, "comm-core"):
+        return made
+    folder = core_folder()
+    inputs = ["-I", str(folder / "include"), str(folder / "tensorflow/operation.cpp"), "-lgcc"]
     return _compiled(made, [*cxx_compiler(environ), *_core_flags(), *inputs], "native-core-failed")
 
 

@@ -298,10 +298,12 @@ def _collective_core(
             with (progress or Silent()).stage("collective core compiled"):
                 native.ensure_core(cache, environ)
         native.ensure_core(cache, environ)
-        try:
-            os.link(core, folder / core.name)
-        except OSError:  # no hard links here
-            shutil.copy(core, folder / core.name)
+        operation = native.ensure_tensorflow(cache, environ)
+        for file, name in ((core, core.name), (operation, native.TENSORFLOW)):
+            try:
+                os.link(file, folder / name)
+            except OSError:  # no hard links here
+                shutil.copy(file, folder / name)
     except (FairleadError, OSError) as exc:
         why = exc.findings[0].why if isinstance(exc, FairleadError) else str(exc)
         return {"FAIRLEAD_COMM_NO_LIBRARY": " ".join(why.split())[:200]}

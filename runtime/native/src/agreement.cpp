@@ -7,14 +7,49 @@ namespace {
 
 constexpr int AGREEMENT_TAG = 8192;  // above those of chunks
 
-// Of marks: 0 where not all are the same.
-void alike(void *to, const void *lower, const void *higher, size_t count, Form) {
-    for (size_t i = 0; i < count; i++) {
-        int64_t a = 0, b = 0;
-        memcpy(&a, static_cast<const char *>(lower) + i * sizeof a, sizeof a), memcpy(&b, static_cast<const char *>(higher) + i * sizeof b, sizeof b);
-        if (a != b) a = 0;
-        memcpy(static_cast<char *>(to) + i * sizeof a, &a, sizeof a);
+// What the first ranks of nodes send each other. The elements of a small call follow, those of halves as float32.
+struct Message {
+    uint64_t call;    // its kind, dtypes and counts as a number; 0 where not all are the same
+    uint64_t shared;  // where all ranks may sum in place, or 0
+};
+
+// The elements that travel with the agreement.
+struct Carried {
+    const Tensors &tensors;
+    bool spreads;  // from one node, whose message is the only one that is not 0
+};
+
+template <class Use> void each_carried(const Tensors &tensors, Use &&use) {
+    size_t given = 0, carried = sizeof(Message);
+    for (uint64_t i = 0; i < tensors.count; i++) {
+        const fairlead_tensor &t = tensors.at[i];
+        const Form form = Form(t.dtype), wide = summed_in(form);
+        use(t, form, wide, given, carried);
+        given += rounded_up(t.count * width(form), 8), carried += rounded_up(t.count * width(wide), 8);
     }
+}
+
+size_t size_with(const Tensors *tensors) {
+    size_t bytes = sizeof(Message);
+    for (uint64_t i = 0; tensors && i < tensors->count; i++) bytes += rounded_up(tensors->at[i].count * width(summed_in(Form(tensors->at[i].dtype))), 8);
+    return bytes;
+}
+
+void merged(const void *context, void *to, const void *lower, const void *higher) {
+    Message a, b;
+    memcpy(&a, lower, sizeof a), memcpy(&b, higher, sizeof b);
+    if (a.call != b.call) a.call = 0;
+    if (a.shared != b.shared) a.shared = 0;
+    memcpy(to, &a, sizeof a);
+    if (!context || !a.call) return;  // the messages differ in size
+    const Carried &carried = *static_cast<const Carried *>(context);
+    each_carried(carried.tensors, [&](const fairlead_tensor &t, Form form, Form wide, size_t, size_t at) {
+        const void *sources[] = {static_cast<const char *>(lower) + at, static_cast<const char *>(higher) + at};
+        char *sum = static_cast<char *>(to) + at;
+        const Form forms[] = {wide, wide};
+        if (!carried.spreads) return void(kernels().sum(sum, wide, nullptr, wide, sources, forms, 2, t.count, 1, false));
+        for (uint64_t i = 0; i < t.count * width(form); i++) sum[i] = static_cast<const char *>(sources[0])[i] | static_cast<const char *>(sources[1])[i];
+    });
 }
 
 const char *form_name(uint64_t form) {
@@ -25,8 +60,8 @@ const char *form_name(uint64_t form) {
 }  // namespace
 
 // The ranks of a node agree by their seats; then the first of each does with those of other nodes, and its seat shows
-// what has come of it.
-int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *error) {
+// what has come of it. The elements of a small call, `carried`, are in the seats, and travel with the agreement.
+int Lane::agree(const Call &call, const Tensors &tensors, const Tensors *carried, Wait &wait, Error *error) {
     Seat &mine = segment_.mine();
     Arrival &arrival = mine.arrivals[calls_ & 1];
     arrival.call = call;
@@ -52,15 +87,21 @@ int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *err
     shared_ = may_share_;
     for (int i = 0; shared_ && i < locals_; i++) shared_ = !memcmp(segment_.few(i, parity), &may_share_, sizeof may_share_);
     if (nodes_ > 1 && local_ == 0) {
-        marks_[0] = same ? int64_t(mixed(mixed(mixed(0, call.kind), call.signature), call.count) | 1) : 0;
-        marks_[1] = shared_;
-        if (int bad = agreement_.begin(between_, {DOUBLING}, marks_, 2, I64, AGREEMENT_TAG, error, alike)) return bad;
+        const size_t bytes = size_with(carried), most = sizeof(Message) + 2 * segment_.flat_room();
+        if (!message_.room(most)) return error->set(FAIRLEAD_NO_MEMORY, "no memory for what %d nodes agree on", nodes_);
+        Message message = {same ? mixed(mixed(mixed(mixed(0, call.kind), call.signature), call.count), bytes) | 1 : 0, shared_};
+        memcpy(message_.at(), &message, sizeof message);
+        const Carried with = {carried ? *carried : tensors, spreads(call)};
+        if (carried && same) load_small(*carried, call);
+        if (int bad = agreement_.begin(between_, {merged, carried ? &with : nullptr}, message_.at(), bytes, most, AGREEMENT_TAG, error)) return bad;
         bool done = false;
         int failed = 0;
         wait.network = true;
         const int bad = until([&] { return (failed = agreement_.step(&done, error)) || done; }, wait, error);
         if (bad || failed) return bad ? bad : failed;
-        same = marks_[0] != 0, shared_ = marks_[1] != 0;
+        memcpy(&message, message_.at(), sizeof message);
+        same = message.call != 0, shared_ = message.shared != 0;
+        if (carried && same) memcpy(segment_.result(0), message_.at(), bytes);  // all have left the call that used it
         if (!same) store(&mine.differs, calls_);
         if (shared_) store(&mine.shares, calls_);
         store(&mine.agreed, calls_);
@@ -73,6 +114,55 @@ int Lane::agree(const Call &call, const Tensors &tensors, Wait &wait, Error *err
         wait.counter = &Seat::arrived, wait.whose = -1;
     }
     return same ? 0 : differ(call, tensors, wait, error);
+}
+
+bool Lane::spreads(const Call &call) const { return (call.kind & 0xff) == BROADCAST || (call.kind & 0xff) == MATCH; }
+
+// What this node's ranks have in their seats, as one node's elements.
+void Lane::load_small(const Tensors &tensors, const Call &call) {
+    const uint64_t parity = (calls_ - 1) & 1;
+    const int root = int(call.kind >> 32);
+    const bool whole = spreads(call), few = small_few_;
+    Seat &mine = segment_.mine();
+    each_carried(tensors, [&](const fairlead_tensor &t, Form form, Form wide, size_t given, size_t at) {
+        auto of = [&](int place) { return (few ? segment_.few(place, parity) : segment_.flat(place, parity)) + given; };
+        char *to = message_.at() + at;
+        if (whole) {
+            if (node_of_[size_t(root)] == node_of_[size_t(world_->rank)]) memcpy(to, of(place_of_[size_t(root)]), t.count * width(form));
+            else memset(to, 0, t.count * width(form));
+            return;
+        }
+        const void *sources[MOST_CARRIED];
+        Form forms[MOST_CARRIED];
+        for (int i = 0; i < locals_; i++) sources[i] = of(i), forms[i] = form;
+        if (kernels().sum(to, wide, nullptr, wide, sources, forms, locals_, t.count, 1, false)) store(&mine.odd_small, calls_);
+    });
+}
+
+// The sums of all nodes, or what the root gave.
+void Lane::take_small(const Tensors &tensors, const Call &call, double scale) {
+    const uint64_t parity = (calls_ - 1) & 1;
+    const bool odd = looks_ && load(&segment_.seat(0).odd_small) == calls_;
+    each_carried(tensors, [&](const fairlead_tensor &t, Form form, Form wide, size_t given, size_t at) {
+        const void *source = segment_.result(0) + at;
+        if (!spreads(call)) kernels().sum(t.out, form, nullptr, form, &source, &wide, 1, t.count, scale, false);
+        else if (t.out) memmove(t.out, source, t.count * width(form));
+        if (odd && odd_here(t, given)) look_flat(t, small_few_, parity, given);
+    });
+}
+
+// Whether the sum of this node's elements of a tensor is NaN or infinite.
+bool Lane::odd_here(const fairlead_tensor &t, size_t given) {
+    const uint64_t parity = (calls_ - 1) & 1;
+    const Form form = Form(t.dtype), wide = summed_in(form);
+    double sums[64];
+    for (uint64_t from = 0; from < t.count; from += 64) {
+        const void *sources[MOST_CARRIED];
+        Form forms[MOST_CARRIED];
+        for (int i = 0; i < locals_; i++) sources[i] = (small_few_ ? segment_.few(i, parity) : segment_.flat(i, parity)) + given + from * width(form), forms[i] = form;
+        if (kernels().sum(sums, wide, nullptr, wide, sources, forms, locals_, least(t.count - from, uint64_t(64)), 1, false)) return true;
+    }
+    return false;
 }
 
 // Collective; calls differ. Reports which rank differs from the majority, and in what.

@@ -127,6 +127,11 @@ int Choice::measure(Transport &transport, double (*now)(), Algorithm pinned, Err
         while (near + 1 < RACES && middle * middle > raced_[near] * raced_[near + 1]) near++;
         if (races && theirs_[near] < own_[near]) shapes_[i] = {BY_MPI};
     }
+    constexpr uint64_t ANYWAY = 16;
+    for (carried_ = 64; carried_ < LARGE; carried_ *= 2) {
+        const uint64_t bytes = 2 * carried_;
+        if (seconds({DOUBLING}, bytes + ANYWAY) > seconds({DOUBLING}, ANYWAY) + seconds(best(bytes, pinned), bytes)) break;
+    }
     return 0;
 }
 

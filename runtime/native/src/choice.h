@@ -18,7 +18,10 @@ class Choice {
     // By all nodes at once; takes a few milliseconds. `pinned`: the algorithm to take, or AUTO.
     int measure(Transport &transport, double (*now)(), Algorithm pinned, Error *error, Combine combine = add);
     Shape shape(uint64_t bytes) const { return shapes_[level_of(bytes)]; }
+    // What a sum takes.
     double seconds(Shape shape, uint64_t bytes) const;
+    // So many bytes are best sent along with 16 others that go round anyway, by recursive doubling.
+    uint64_t carried() const { return carried_; }
     // In words, one line.
     void explain(char *to, size_t size) const;
 
@@ -31,6 +34,7 @@ class Choice {
     int nodes_ = 1;
     double latency_[LEVELS] = {}, byte_[LEVELS] = {}, add_ = 0;
     uint64_t raced_[RACES] = {};
+    uint64_t carried_ = ~uint64_t(0);
     double own_[RACES] = {}, theirs_[RACES] = {};
     Shape shapes_[SIZES];
 };

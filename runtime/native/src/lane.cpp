@@ -30,6 +30,8 @@ namespace {
 // which keep the exchanged chunks cached and need not read the old contents.
 constexpr size_t PAST = size_t(4) << 20;
 
+constexpr int MOST_SENDERS = 4;  // ranks of a node, as many as it may have adapters
+
 // Between nodes ranks sum in place what is worth a message for each of its tensors.
 constexpr uint64_t LEAST_SHARED = 256 << 10, LEAST_OF_EACH = 64 << 10;
 
@@ -59,12 +61,11 @@ int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &s
     here = count;
     if (int code = bad(mpi.Allreduce(&here, &fullest, 1, mpi.i64, mpi.max, comm_), "MPI_Allreduce")) return code;
     const size_t chunk = most(size_t(64) << 10, least(settings.chunk, rounded_up((size_t(64) << 20) / size_t(fullest) / DEPTH, 4096)));
-    if (int code = segment_.open(mpi, node_, world.rank, least(chunk, settings.chunk), why_not_, sizeof why_not_, error)) return code;
+    if (int code = segment_.open(mpi, node_, world.rank, least(chunk, settings.chunk), count < world.size, why_not_, sizeof why_not_, error)) return code;
     if (!settings.shared_memory) snprintf(why_not_, sizeof why_not_, "FAIRLEAD_COMM_SHARED_MEMORY=0");
     local_ = segment_.place(), locals_ = segment_.ranks();
     tuning_.open(segment_.chunk(), settings.chunk_fixed, settings.past, locals_);
     // Nodes are numbered by their first ranks.
-    int64_t mine[2] = {local_, locals_};
     Room<int64_t> each;
     if (!each.room(2 * size_t(world.size)) || !node_of_.room(size_t(world.size)) || !place_of_.room(size_t(world.size)))
         return error->set(FAIRLEAD_NO_MEMORY, "no memory for a table of %d ranks", world.size);
@@ -83,14 +84,13 @@ int Lane::open(Mpi &mpi, Mpi::Handle from, const World &world, const Settings &s
         node_of_[size_t(i)] = int(each[2 * size_t(i)]), place_of_[size_t(i)] = int(each[2 * size_t(i) + 1]);
         nodes_ = most(nodes_, node_of_[size_t(i)] + 1);
     }
-    int64_t fewest = 0, most_of = 0;
-    if (int code = bad(mpi.Allreduce(&mine[1], &fewest, 1, mpi.i64, mpi.min, comm_), "MPI_Allreduce")) return code;
-    if (int code = bad(mpi.Allreduce(&mine[1], &most_of, 1, mpi.i64, mpi.max, comm_), "MPI_Allreduce")) return code;
-    even_ = fewest == most_of;
+    int64_t bounds[2] = {locals_, -locals_}, of_all[2];
+    if (int code = bad(mpi.Allreduce(bounds, of_all, 2, mpi.i64, mpi.max, comm_), "MPI_Allreduce")) return code;
+    fullest_ = int(of_all[0]), fewest_ = -int(of_all[1]), senders_ = least(fewest_, MOST_SENDERS);
     if (int code = bad(mpi.Comm_split(comm_, local_, int(common), &peers_), "MPI_Comm_split")) return code;
     for (Mpi::Handle comm : {node_, leaders_, peers_})
         if (int code = bad(mpi.Comm_set_errhandler(comm, mpi.errors_return), "MPI_Comm_set_errhandler")) return code;
-    if (int code = across_.set(mpi, even_ ? peers_ : leaders_, error)) return code;
+    if (int code = across_.set(mpi, peers_, error)) return code;
     if (int code = between_.set(mpi, leaders_, error)) return code;
     Watch &watch = *world.watch;
     if (watch.count < Watch::MOST) {
@@ -197,8 +197,11 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
     store(&kind_, call.kind);
     number_ = calls_ + 1, all_of_ = all_of;
     looks_ = nonfinite != IGNORE && !segment_.mine().reported_odd;
-    const bool flat_fits = nodes_ == 1 && padded <= FLAT && locals_ <= FLAT_RANKS && !wire_bits;
-    const bool few = padded <= FEW;
+    // Small elements travel with the arrival; between nodes, with the agreement.
+    const bool carried = nodes_ > 1 && padded <= least(world_->watch->choice.carried(), uint64_t(segment_.flat_room())) && padded * uint64_t(fullest_) <= CARRIED_NODE && fullest_ <= MOST_CARRIED &&
+                         nonfinite != STOP && (!settings_->deterministic || spreads(call)) && !wire_bits;
+    const bool flat_fits = carried || (nodes_ == 1 && padded <= FLAT && locals_ <= FLAT_RANKS && !wire_bits);
+    const bool few = small_few_ = padded <= FEW;
     if (flat_fits && kind != FINALIZE) {
         size_t at = 0;
         char *to = few ? segment_.few(local_, calls_ & 1) : segment_.flat(local_, calls_ & 1);
@@ -211,13 +214,13 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
     // Ranks sum in place if each has its tensors where the others have theirs. `few` is not used otherwise.
     may_share_ = 0;
     if (kind == AGGREGATE && !flat_fits && !wire_bits && locals_ > 1 && locals_ <= MOST_SHARED) {
-        const bool far = nodes_ == 1 || (even_ && bytes >= LEAST_SHARED && bytes / most(count, uint64_t(1)) >= LEAST_OF_EACH && !used[F16] && !used[BF16]);
+        const bool far = nodes_ == 1 || (fullest_ == fewest_ && bytes >= LEAST_SHARED && bytes / most(count, uint64_t(1)) >= LEAST_OF_EACH && !used[F16] && !used[BF16]);
         if (far && world_->areas->any()) may_share_ = Stream::shared_at(part, *world_->areas);
         memcpy(segment_.few(local_, calls_ & 1), &may_share_, sizeof may_share_);
     }
     Wait wait(*this, helper, call.kind);
     laps_.begin(uint32_t(id_ < 0 ? Timeline::LANES - 1 : id_), calls_ + 1);
-    int bad = agree(call, all_of, wait, error);
+    int bad = agree(call, all_of, carried ? &part : nullptr, wait, error);
     const uint64_t agreed = ticks(), agreed_ns = laps_.on() ? now_ns() : 0;
     const bool failed = bad;
     const bool shared = !bad && shared_;
@@ -226,7 +229,8 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
     for (uint64_t i = 0; i < count; i++) in_place = in_place && tensors[i].in == tensors[i].out;
     const bool tuned = !bad && kind == AGGREGATE && nodes_ == 1 && locals_ > 1 && !flat_fits && !(shared && in_place);
     const Way &way = tuned ? tuning_.begin(bytes, shared, locals_, [&](int place) -> const Tuning::Notes & { return segment_.seat(place).notes; }) : usual;
-    if (!bad && flat_fits) flat(tensors, count, few, kind, operation, root);
+    if (!bad && carried) take_small(part, call, operation & 1 ? 1.0 / world_->size : 1);
+    else if (!bad && flat_fits) flat(tensors, count, few, kind, operation, root);
     else
         for (int f = 0; f < 7 && !bad; f++) {
             if (!used[f]) continue;

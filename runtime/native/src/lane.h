@@ -30,7 +30,7 @@ const char *kind_name(uint64_t kind);  // of Call::kind
 struct Settings {
     double stall_s, timeout_s;
     long spin_us;   // before a wait yields
-    long poll_us;   // between two polls of the network by a helper thread
+    long poll_us;   // between two polls of the network by a helper thread, at most
     size_t chunk;   // bytes, at most
     bool chunk_fixed;
     int past;       // 1: results are written with non-temporal stores; 0: not; -1: as it takes less time
@@ -151,7 +151,11 @@ class Lane {
 
   private:
     class Wait;
-    int agree(const Call &call, const Tensors &tensors, Wait &wait, Error *error);
+    int agree(const Call &call, const Tensors &tensors, const Tensors *carried, Wait &wait, Error *error);
+    bool spreads(const Call &call) const;
+    void load_small(const Tensors &tensors, const Call &call);
+    void take_small(const Tensors &tensors, const Call &call, double scale);
+    bool odd_here(const fairlead_tensor &tensor, size_t given);
     int differ(const Call &call, const Tensors &tensors, Wait &wait, Error *error);
     // Until the request is complete.
     int complete(Mpi::Handle *request, Wait &wait, Error *error);
@@ -191,7 +195,7 @@ class Lane {
     MpiTransport across_, between_;  // to the ranks that send the same share across the network; between leaders
     Reduction flights_[DEPTH], agreement_;
     uint64_t posts_ = 0;
-    bool even_ = true;    // every node has the same number of ranks: each share has its own network communicator
+    int senders_ = 1;  // ranks of a node that send to other nodes, its first ones
     int nodes_ = 1;
     int local_ = 0, locals_ = 1;
     Room<int> node_of_, place_of_;  // of each rank
@@ -203,7 +207,7 @@ class Lane {
     void blame(const Error &error) const;
     int id_ = -1;  // index in the watch
     const uint32_t *abandoned_ = nullptr;
-    int64_t marks_[2];     // of the agreement; MPI may still write to them after a call has failed,
+    Room<char> message_;   // of the agreement; MPI may still write to it after a call has failed,
     Room<Call> calls_of_;  // and to these: the calls of all ranks where they differ
     Call ours_;
     Error broke_;
@@ -213,6 +217,8 @@ class Lane {
     // Where this rank's tensors lie in memory that ranks share, as a number, or 0; whether all ranks sum in place.
     uint64_t may_share_ = 0;
     bool shared_ = false;
+    int fullest_ = 1, fewest_ = 1;  // ranks of a node, on any
+    bool small_few_ = false;        // a small call's elements are next to the arrivals
     uint64_t kind_ = 0, number_ = 0;  // of this call, and
     Tensors all_of_ = {};             // all of its tensors
     int64_t odd_[2];      // the lowest rank that passed NaN or infinity; MPI may write to it later

@@ -136,7 +136,7 @@ void add(void *to, const void *lower, const void *higher, size_t count, Form for
 
 int Reduction::begin(Transport &transport, Shape shape, void *data, uint64_t count, Form form, int tag, Error *error, Combine combine) {
     transport_ = &transport, shape_ = shape, data_ = static_cast<char *>(data), count_ = count, form_ = form, tag_ = tag, combine_ = combine;
-    index_ = 0, active_ = true, sending_ = receiving_ = false;
+    most_ = 0, index_ = 0, active_ = true, sending_ = receiving_ = false;
     if (shape.algorithm == BY_MPI) {
         plan_.set({}, 0, 1, 0);
         receiving_ = true;
@@ -157,6 +157,14 @@ int Reduction::begin(Transport &transport, Shape shape, void *data, uint64_t cou
     return plan_.rounds() ? post(error) : 0;
 }
 
+int Reduction::begin(Transport &transport, Merge merge, void *data, uint64_t bytes, uint64_t most, int tag, Error *error) {
+    transport_ = &transport, shape_ = {DOUBLING}, data_ = static_cast<char *>(data), count_ = bytes, form_ = RAW, tag_ = tag, merge_ = merge;
+    most_ = most, index_ = 0, active_ = true, sending_ = receiving_ = false;
+    plan_.set(shape_, transport.rank, transport.size, bytes);
+    if (!kept_.room(most)) return error->set(FAIRLEAD_NO_MEMORY, "no memory for what %d nodes send each other", transport.size);
+    return plan_.rounds() ? post(error) : 0;
+}
+
 int Reduction::post(Error *error) {
     round_ = plan_.round(index_);
     const size_t wide = width(form_);
@@ -165,7 +173,7 @@ int Reduction::post(Error *error) {
     if (round_.what == Round::KEEP) to = kept_.at() + size_t(round_.from) * size_t(round_.takes) * wide;
     // A node that has nothing to send in a round says nothing; the other side knows.
     if (round_.from >= 0 && round_.takes) {
-        if (int bad = transport_->receive(to, round_.takes * wide, round_.from, tag_, &received_, error)) return bad;
+        if (int bad = transport_->receive(to, most_ ? most_ : round_.takes * wide, round_.from, tag_, &received_, error)) return bad;
         receiving_ = true;
     }
     if (round_.to >= 0 && round_.gives) {
@@ -180,8 +188,10 @@ void Reduction::finish() {
     const size_t wide = width(form_);
     if (round_.what == Round::ADD && round_.from >= 0) {
         char *own = data_ + round_.take * wide;
-        const bool lower = transport_->rank < round_.from;
-        combine_(own, lower ? own : kept_.at(), lower ? kept_.at() : own, round_.takes, form_);
+        const void *lower = own, *higher = kept_.at();
+        if (round_.from < transport_->rank) lower = kept_.at(), higher = own;
+        if (most_) merge_.merge(merge_.context, own, lower, higher);
+        else combine_(own, lower, higher, round_.takes, form_);
     }
     if (round_.what == Round::KEEP && index_ == transport_->size - 2) {
         char *own = data_ + round_.take * wide;

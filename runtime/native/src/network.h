@@ -9,8 +9,8 @@
 
 namespace fairlead {
 
-// Messages from one node to another with the same tag arrive in the order in which they were sent. Both sides know
-// their size.
+// Messages from one node to another with the same tag arrive in the order in which they were sent. They may be smaller
+// than the receiver expects, never larger.
 class Transport {
   public:
     int rank = 0, size = 1;
@@ -80,11 +80,20 @@ class Plan {
 using Combine = void (*)(void *to, const void *lower, const void *higher, size_t count, Form form);
 void add(void *to, const void *lower, const void *higher, size_t count, Form form);
 
+// The same of messages, which may differ in size between nodes that have gone out of step.
+struct Merge {
+    void (*merge)(const void *context, void *to, const void *lower, const void *higher);
+    const void *context;
+};
+
 // The sum of all nodes' elements, in place, for one node. All nodes begin the same reductions, those with the same tag
 // in the same order, and at most `tags` apart.
 class Reduction {
   public:
     int begin(Transport &transport, Shape shape, void *data, uint64_t count, Form form, int tag, Error *error, Combine combine = add);
+    // What all nodes' messages merge to, by recursive doubling, in place: in `data` there is room for `most` bytes, the
+    // largest message of any node.
+    int begin(Transport &transport, Merge merge, void *data, uint64_t bytes, uint64_t most, int tag, Error *error);
     // Goes on as far as it can now.
     int step(bool *done, Error *error);
     bool active() const { return active_; }
@@ -96,6 +105,8 @@ class Reduction {
 
     Transport *transport_ = nullptr;
     Combine combine_ = add;
+    Merge merge_ = {};
+    uint64_t most_ = 0;  // of a message; 0: both sides know the size
     Plan plan_;
     Shape shape_;
     Round round_;

@@ -3,35 +3,30 @@
 #include "fairlead_comm.h"
 
 namespace fairlead {
-namespace {
 
 // What all ranks use, in front, in whole pages; then what each rank hands to the others, `DEPTH * chunk` bytes.
-size_t common_of(int ranks, size_t chunk) {
-    const size_t bytes = sizeof(Seat) * size_t(ranks) + size_t(ranks) * 2 * FLAT + DEPTH * 2 * chunk;
+size_t Segment::common() const {
+    const size_t bytes = sizeof(Seat) * size_t(ranks_) + size_t(ranks_) * 2 * flat_room_ + results_bytes_;
     return (bytes + 4095) / 4096 * 4096;
 }
-
-size_t size_of(int ranks, size_t chunk) { return common_of(ranks, chunk) + size_t(ranks) * DEPTH * chunk; }
-
-}  // namespace
 
 void Segment::lay(char *base) {
     base_ = base;
     seats_ = reinterpret_cast<Seat *>(base);
     flats_ = base + sizeof(Seat) * size_t(ranks_);
-    results_ = flats_ + size_t(ranks_) * 2 * FLAT;
-    givens_ = base + common_of(ranks_, chunk_);
+    results_ = flats_ + size_t(ranks_) * 2 * flat_room_;
+    givens_ = base + common();
 }
 
-int Segment::open(const Mpi &mpi, Mpi::Handle node, int rank, size_t chunk, char *why, size_t why_size, Error *error) {
+int Segment::open(const Mpi &mpi, Mpi::Handle node, int rank, size_t chunk, bool far, char *why, size_t why_size, Error *error) {
     why[0] = 0;
-    chunk_ = chunk;
+    chunk_ = chunk, flat_room_ = far ? CARRIED : FLAT, results_bytes_ = most(DEPTH * 2 * chunk, far ? SUMS_BYTES : size_t(0));
     if (int bad = mpi.check(mpi.Comm_rank(node, &place_), "MPI_Comm_rank", error)) return bad;
     if (int bad = mpi.check(mpi.Comm_size(node, &ranks_), "MPI_Comm_size", error)) return bad;
     if (ranks_ > 1) {
-        const size_t common = common_of(ranks_, chunk_), own = DEPTH * chunk_;
+        const size_t front = common(), own = DEPTH * chunk_;
         file_.place = place_, file_.ranks = ranks_;
-        if (int bad = file_.open(mpi, node, size_of(ranks_, chunk_), common, {common + size_t(place_) * own, own}, {offsetof(Seat, token), sizeof(Seat)}, why, why_size, error)) return bad;
+        if (int bad = file_.open(mpi, node, size_of(), front, {front + size_t(place_) * own, own}, {offsetof(Seat, token), sizeof(Seat)}, why, why_size, error)) return bad;
         if (file_.at) {
             lay(file_.at);
             mine().rank = rank;
@@ -41,7 +36,7 @@ int Segment::open(const Mpi &mpi, Mpi::Handle node, int rank, size_t chunk, char
         }
     }
     place_ = 0, ranks_ = 1;
-    size_ = size_of(1, chunk_);
+    size_ = size_of();
     void *at = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return error->set(FAIRLEAD_NO_MEMORY, "%zu bytes of memory cannot be had: %s", size_, strerror(errno));
     lay(static_cast<char *>(at));

@@ -7,7 +7,8 @@ namespace {
 
 constexpr uint64_t CHUNK_TAGS = 4096;  // of what moves between nodes, of which few are under way at once
 
-constexpr uint64_t PIECE = 1 << 20;  // bytes that cross the network at a time from where they are
+// Bytes that cross the network at a time; a rank's share of a chunk does so by itself from LEAST_SHARE on.
+constexpr uint64_t PIECE = 1 << 20, LEAST_PIECE = 128 << 10, LEAST_SHARE = 64 << 10;
 
 }  // namespace
 
@@ -66,17 +67,39 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, const Way &way, 
     // A sum may overflow a half where the mean does not.
     const bool early = !network || wire != form;
     const size_t given = width(wire), wide = width(sums);
-    const Cut cut(stream.elements(), (size_t(way.chunk_kb) << 10) / given, !network);
-    const uint64_t base = chunks_, K = cut.count;
-    const bool posts = network && (even_ || local_ == 0);
+    // Between nodes each rank sends its share of a chunk, whose sums are in its caches, if nodes have as many ranks and
+    // shares are worth a message. Otherwise sums wait in a ring, where consecutive chunks make a piece, which one of the
+    // node's first ranks sends.
+    const bool joins = network && (fullest_ != fewest_ || least(stream.elements() * wide, uint64_t(way.chunk_kb) << 10) / uint64_t(fullest_) < LEAST_SHARE);
+    const uint64_t aimed = least(PIECE, most(LEAST_PIECE, stream.elements() * wide / uint64_t(2 * senders_)));
+    const size_t chunk_room = joins ? least(size_t(way.chunk_kb) << 10, size_t(aimed)) / wide : (size_t(way.chunk_kb) << 10) / given;
+    const Cut cut(stream.elements(), chunk_room, !network);
+    const uint64_t base = chunks_, K = cut.count, chunk_bytes = most(cut.each * wide, uint64_t(1));
+    const uint64_t joined = joins ? most(aimed / chunk_bytes, uint64_t(1)) : 1, pieces = (K + joined - 1) / joined;
+    const uint64_t ring = joins ? segment_.ring_bytes() / chunk_bytes / joined * joined : DEPTH;
+    const uint64_t senders = joins ? uint64_t(senders_) : 1;
+    const bool posts = network && (!joins || local_ < senders_);
     // A share's sums overwrite the next rank's packed input, which the owner has just read: the cache lines are
-    // already here. Not if sums are wider than inputs, or if a whole chunk crosses the network at once.
-    const bool in_place = wide == given && (!network || even_) && locals_ <= MANY;
+    // already here. Not if sums are wider than inputs, or are joined.
+    const bool in_place = wide == given && !joins && locals_ <= MANY;
     const bool past = way.past;
     Seat &mine = segment_.mine();
-    uint64_t packed = 0, summed = 0, posted = 0, reduced = 0, taken = 0;
+    uint64_t packed = 0, summed = 0, taken = 0;
+    uint64_t posted = !posts ? pieces : joins ? uint64_t(local_) : 0, landed = posted;  // the next piece of this rank
     auto chunk = [&](uint64_t k) { return cut.chunk(k, stream.elements(), locals_); };
-    auto sums_of = [&](uint64_t k, int place) { return in_place ? segment_.given((place + 1) % locals_, base + k) : segment_.result(base + k); };
+    auto sums_of = [&](uint64_t k, int place) {
+        return joins ? segment_.ring_of_sums() + k % ring * chunk_bytes : in_place ? segment_.given((place + 1) % locals_, base + k) : segment_.result(base + k);
+    };
+    auto end_of = [&](uint64_t piece) { return least((piece + 1) * joined, K); };
+    auto slot_of = [&](uint64_t piece) { return piece / senders % DEPTH; };
+    auto sender_of = [&](uint64_t k) { return int(k / joined % senders); };
+    // What this rank sends.
+    auto part = [&](uint64_t piece, size_t *count) {
+        const Chunk first = chunk(piece * joined);
+        const uint64_t from = joins ? first.from : first.begin(local_), to = joins ? chunk(end_of(piece) - 1).to : first.end(local_);
+        *count = to - from;
+        return sums_of(piece * joined, local_) + (from - first.from) * wide;
+    };
 
     auto pack = [&](uint64_t k) {
         const Laps::Lap lap(laps_, PACK, k);
@@ -135,53 +158,60 @@ int Lane::reduce(const Stream &stream, Form wire, double scale, const Way &way, 
         }
     };
 
-    // The part of a chunk that this rank sends across the network.
-    auto share = [&](uint64_t k, size_t *count) {
-        const Chunk c = chunk(k);
-        *count = even_ ? c.end(local_) - c.begin(local_) : c.to - c.from;
-        return sums_of(k, local_) + (even_ ? c.begin(local_) - c.from : 0) * wide;
-    };
+    // What is handed over stays until all have added it, or taken the sums that replace it; sums in the ring stay until
+    // all have taken them.
+    auto may_pack = [&] { return all(joins ? &Seat::summed : &Seat::taken, base + packed + 1 < DEPTH ? 0 : base + packed + 1 - DEPTH); };
+    auto may_sum = [&] { return all(&Seat::packed, base + summed + 1) && (!joins || summed < ring || all(&Seat::taken, base + summed + 1 - ring)); };
+    auto may_post = [&] { return joins ? all(&Seat::summed, base + end_of(posted)) : posted < summed; };
+    auto may_take = [&] { return joins ? load(&segment_.seat(sender_of(taken)).reduced) > base + taken : all(&Seat::reduced, base + taken + 1); };
     size_t count = 0;
 
     while (taken < K) {
-        wait.network = posts && reduced < posted;
+        wait.network = landed < posted;
         if (wait.network) {
             bool done = false;
-            if (int bad = advance(reduced % DEPTH, &done, wait, error)) return bad;
+            if (int bad = advance(slot_of(landed), &done, wait, error)) return bad;
             if (done) {
-                laps_.arrived(reduced);
-                store(&mine.reduced, base + ++reduced);
+                laps_.arrived(landed);
+                store(&mine.reduced, base + end_of(landed));
+                landed += senders;
                 segment_.ring();
                 wait.moved();
             }
         }
-        if (summed < packed && all(&Seat::packed, base + summed + 1)) {
+        if (summed < packed && may_sum()) {
             sum(summed);
             store(&mine.summed, base + ++summed);
             if (!network) store(&mine.reduced, base + summed);
             segment_.ring();
             wait.moved();
-        } else if (posts && posted < summed && (even_ || all(&Seat::summed, base + posted + 1))) {
-            char *at = share(posted, &count);
-            if (int bad = post(at, count, sums, posted % DEPTH, error)) return bad;
-            laps_.posted(posted++);
+        } else if (posted < pieces && (posted - landed) / senders < DEPTH && may_post()) {
+            char *at = part(posted, &count);
+            if (int bad = post(at, count, sums, slot_of(posted), error)) return bad;
+            laps_.posted(posted);
+            posted += senders;
             wait.moved();
-        } else if (packed < K && all(&Seat::taken, base + packed + 1 < DEPTH ? 0 : base + packed + 1 - DEPTH)) {
+        } else if (packed < K && may_pack()) {
             pack(packed);
             store(&mine.packed, base + ++packed);
             segment_.ring();
             wait.moved();
-        } else if (network && !even_ ? load(&segment_.seat(0).reduced) > base + taken : all(&Seat::reduced, base + taken + 1)) {
+        } else if (may_take()) {
             take(taken);
             store(&mine.taken, base + ++taken);
             segment_.ring();
             wait.moved();
         } else {
-            wait.counter = summed < packed ? &Seat::packed : &Seat::reduced;
-            wait.wanted = summed < packed ? base + summed + 1 : base + taken + 1;
+            // Named as missing: those that have not packed; those that have not summed what is to be sent; the sender.
+            const uint64_t end = base + (joins ? end_of(taken / joined) : 0);
+            wait.whose = -1;
+            if (summed < packed) wait.counter = &Seat::packed, wait.wanted = base + summed + 1;
+            else if (joins && !all(&Seat::summed, end)) wait.counter = &Seat::summed, wait.wanted = end;
+            else wait.counter = &Seat::reduced, wait.wanted = base + taken + 1, wait.whose = joins ? sender_of(taken) : -1;
             if (int bad = wait.idle(error)) return bad;
         }
     }
+    wait.whose = -1;
     if (past) written_past();
     chunks_ += K;
     store(&mine.reduced, chunks_);

@@ -1,6 +1,7 @@
 #include "team.h"
 
 #include <csignal>
+#include <sys/prctl.h>
 
 using namespace fairlead;
 
@@ -72,6 +73,7 @@ int fairlead_team::hire(Error *error) {
 void *fairlead_team::help(void *of) {
     const Helper &helper = *static_cast<Helper *>(of);
     fairlead_team &team = *helper.team;
+    syscall(SYS_prctl, PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // ns; else each short sleep takes 50 us longer
     for (uint64_t ticket = helper.first;; ticket++) {
         for (;;) {
             uint32_t bell = load(&team.issued_bell_);
@@ -165,7 +167,8 @@ int fairlead_team::begin(const fairlead_tensor *tensors, uint64_t count, int ope
     *ticket = next;
     lanes_[0].promise(next + 1);
     store(&issued_, next + 1);
-    if (hired_) {
+    // What the caller does alone is no reason to wake a helper: it passes over it when it is woken for another call.
+    if (hired_ && !(direct && count_ == 1)) {
         __atomic_fetch_add(&issued_bell_, 1, __ATOMIC_RELEASE);
         futex_wake(&issued_bell_);
     }

@@ -110,15 +110,13 @@ def one_process_with_the_whole_batch():
 @case
 def what_carries_them():
     front.aggregate([tf.ones(1)])
-    other = {"FAIRLEAD_COMM_TENSORFLOW_OP": "/x/libfairlead_tensorflow-2.3.4.so"}
-    unnamed = {"FAIRLEAD_COMM_TENSORFLOW_OP": "/x/op.so"}
+    nowhere = {"XDG_CACHE_HOME": "/nowhere", "FAIRLEAD_COMM_LIBRARY": "/nowhere"}
     return [
         str(front.carrier()),
-        find("9.9.9", {}).why,
-        find("9.9.9", other).why,
-        find("9.9.9", unnamed).why,
-        find("9.9.9", {"FAIRLEAD_COMM_TENSORFLOW_OP": "none"}).why,
-        find("9.9.9", {}, "/nowhere").why,
+        find({}).path,
+        find(nowhere, "/nowhere").path,
+        find({"FAIRLEAD_COMM_TENSORFLOW_OP": "/x/op.so"}).why,
+        find({"FAIRLEAD_COMM_TENSORFLOW_OP": "none"}).why,
     ]
 
 

@@ -119,15 +119,22 @@ def test_a_benchmark_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "met"), [(0.0, 0.1, True), (0.3, 0.0, None), (0.0, 0.2, None)]
+    ("before", "after", "timed", "met"),
+    [(0.0, 0.1, True, True), (0.3, 0.0, True, None), (0.0, 0.2, True, None), (0.3, 0.2, False, True)],
 )
-def test_no_bar_is_judged_on_a_loaded_machine(
-    before: float, after: float, met: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_no_bar_of_a_time_is_judged_on_a_loaded_machine(
+    before: float,
+    after: float,
+    timed: bool,
+    met: bool | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(result, "RESULTS", tmp_path)
     rows = (result.compare("fast", [1.0], [1.0], 1.05), result.compare("shown", [1.0], [1.0], None))
     path = result.keep(
-        result.Result("made", "a", "b", rows), {"busy_before": before, "busy_after": after}
+        result.Result("made", "a", "b", rows, timed=timed),
+        {"busy_before": before, "busy_after": after},
     )
     kept = json.loads(path.read_text())
     assert [row["met"] for row in kept["rows"]] == [met, True]

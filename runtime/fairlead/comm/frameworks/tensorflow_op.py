@@ -1,15 +1,14 @@
-"""The core's operation for TensorFlow: found where it was compiled, bound to the core of this process.
+"""The core's operation for TensorFlow, bound to the core of this process.
 
 It hands the tensors' own memory to the core (``runtime/native/tensorflow``): nothing is copied to NumPy and
-nothing waits for Python's lock. A file is for the one TensorFlow that its name states. Where there is none that
-fits, gradients go by ``tf.numpy_function``, and :attr:`Carrier.why` says why.
+nothing waits for Python's lock. One file serves every release of TensorFlow that has the C interface for kernels.
+Where there is none, gradients go by ``tf.numpy_function``, and :attr:`Carrier.why` says why.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +20,15 @@ import tensorflow as tf
 from fairlead.base.errors import FairleadError
 from fairlead.comm.core import Comm
 from fairlead.comm.frameworks import common
-from fairlead.comm.native_core import IN_IMAGE, NativeComm, failed, operation_of
+from fairlead.comm.native_core import (
+    IN_IMAGE,
+    NativeComm,
+    failed,
+    library_path,
+    operation_of,
+)
 
 VARIABLE = "FAIRLEAD_COMM_TENSORFLOW_OP"
-_STEM = "libfairlead_tensorflow-"
 _WORDS = ctypes.CFUNCTYPE(
     ctypes.c_uint64, ctypes.c_int, ctypes.c_char_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_uint64
 )
@@ -46,42 +50,41 @@ class Carrier:
         return f"operation {self.path}" if self.path else f"numpy_function: {self.why}"
 
 
-def find(version: str, environ: Mapping[str, str] = os.environ, folder: str = IN_IMAGE) -> Carrier:
-    """The operation for a TensorFlow of ``version``, by ``FAIRLEAD_COMM_TENSORFLOW_OP`` or in ``folder``."""
+def find(environ: Mapping[str, str] = os.environ, folder: str = IN_IMAGE) -> Carrier:
+    """The operation: that of ``FAIRLEAD_COMM_TENSORFLOW_OP``, the one next to the core, the image's own in ``folder``,
+    or this machine's."""
     named = environ.get(VARIABLE, "")
     if named == "none":
         return Carrier("", f"{VARIABLE}=none")
     if named:
-        return _fitting([named], version, f"{VARIABLE}={named}")
-    try:
-        names = sorted(os.listdir(folder))  # noqa: PTH208, every rank would import pathlib for it
-    except OSError:
-        names = []
-    paths = [f"{folder}/{name}" for name in names if name.startswith(_STEM)]
-    if paths:
-        return _fitting(paths, version, folder)
-    try:
-        with open(f"{folder}/tensorflow-op.txt", encoding="utf-8") as stream:
-            return Carrier("", f"it could not be compiled: {' '.join(stream.read().split())[:300]}")
-    except OSError:
-        return Carrier("", "it has not been compiled here; images of `fairlead build` have it")
+        why = "" if os.path.isfile(named) else f"{VARIABLE}={named} is not a file"  # noqa: PTH113
+        return Carrier("" if why else named, why)
+    from fairlead import native
 
-
-def _fitting(paths: Sequence[str], version: str, where: str) -> Carrier:
-    versions = []
-    for path in paths:
-        named = re.fullmatch(rf"{re.escape(_STEM)}(.+)\.so", path.rsplit("/", 1)[-1])
-        if named is None:
-            why = f"{where}: its name has no TensorFlow version, as {_STEM}{version}.so does"
-            return Carrier("", why)
-        if not os.path.isfile(path):  # noqa: PTH113
-            return Carrier("", f"{where} is not a file")
-        if named[1] == version:
+    core, _ = library_path(environ)
+    for place in filter(None, (core and os.path.dirname(core), folder)):  # noqa: PTH120
+        path = f"{place}/{native.TENSORFLOW}"
+        if os.path.isfile(path):  # noqa: PTH113
             return Carrier(path)
-        versions.append(named[1])
-    return Carrier(
-        "", f"{where}: compiled for TensorFlow {', '.join(versions)}, and this is {version}"
-    )
+    path = native.tensorflow_available(environ)
+    if path is not None:
+        return Carrier(str(path))
+    return Carrier("", f"there is no {native.TENSORFLOW}; `fairlead run` and its images bring it")
+
+
+def load(path: str) -> Any:
+    """TensorFlow's functions that make the operations of a file.
+
+    Raises:
+        OSError, tf.errors.OpError, AttributeError: it cannot be loaded, or has none for this TensorFlow.
+    """
+    made = tf.load_op_library(path)
+    if not hasattr(made, "fairlead_aggregate"):
+        missing = ctypes.CDLL(path).fairlead_tensorflow_missing
+        missing.restype = ctypes.c_char_p
+        name = (missing() or b"").decode(errors="replace") or "its operation"
+        raise AttributeError(f"TensorFlow {tf.__version__} has no {name}")
+    return made
 
 
 class Op:
@@ -92,7 +95,7 @@ class Op:
         Raises:
             OSError, tf.errors.OpError, AttributeError: it cannot be loaded.
         """
-        self._make = tf.load_op_library(path).fairlead_aggregate
+        self._make = load(path).fairlead_aggregate
         self._calls: list[tuple[str, ...]] = []
         self._numbers: dict[tuple[str, ...], int] = {}
         self._last: dict[int, FairleadError] = {}
@@ -158,15 +161,21 @@ class Op:
 @cache
 def checked() -> Callable[..., Any] | None:
     """The operation that passes tensors on, or fails with a code of TensorFlow's; None where there is none."""
-    path = find(tf.__version__).path
+    path = find().path
     if not path:
         return None
     try:
-        made: Callable[..., Any] = tf.load_op_library(path).fairlead_checked
+        made = load(path)
     except (OSError, tf.errors.OpError, AttributeError):
         return None
     tf.no_gradient("FairleadChecked")  # as a numpy_function's
-    return made
+
+    def passed_on(*, code: Any, text: Any, tensors: Sequence[Any]) -> Any:
+        return made.fairlead_checked(
+            code=code, text=tf.io.decode_raw(text, tf.uint8), tensors=tensors
+        )
+
+    return passed_on
 
 
 _chosen: tuple[Carrier, Op | None] | None = None
@@ -183,7 +192,7 @@ def chosen(ranks: Comm) -> tuple[Carrier, Op | None]:
 def _choose(ranks: Comm) -> tuple[Carrier, Op | None]:
     if not isinstance(ranks, NativeComm):
         return Carrier("", f"{ranks.backend} carries the gradients, and takes arrays"), None
-    carrier, op = find(tf.__version__), None
+    carrier, op = find(), None
     if carrier.path:
         try:
             op = Op(carrier.path, ranks.core)
