@@ -30,7 +30,7 @@ from fairlead.mpi.host import HostMpi, discover, from_prefix
 from fairlead.session.model import Choices
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import Here
-from fairlead.swap.family import choose_host, image_family, own_mpi, speaks
+from fairlead.swap.family import choose_host, image_family, own_mpi, own_place, speaks
 from fairlead.swap.model import Line, Request
 from fairlead.swap.reach import in_image, programs_of
 
@@ -117,8 +117,7 @@ def launcher_for(situation: Situation, host: HostMpi | None) -> Launcher:
             paths, there = ", ".join(captured), situation.capture
             raise fail("launcher-not-captured", choices=choices, there=there, captured=paths)
         return captured[choices.launcher]
-    family = situation.family
-    speaking = speaks(host.library if host else own_mpi(situation.image.facts, family), family)
+    speaking = _speaking(situation, host)
     pmi = pmi_said(situation.request.shape.extra)
     options = tuple(site.launcher.options.get(MPIEXEC, ()))
     own = host.launcher if host else None
@@ -132,13 +131,26 @@ def launcher_for(situation: Situation, host: HostMpi | None) -> Launcher:
         return of_kind(kind, speaking, site, environ, program, pmi)
     if own:
         return replace(own, options=options)
-    return replace(_of_family(situation, host), options=options)
+    return replace(_of_family(situation, host, speaking), options=options)
 
 
-def _of_family(situation: Situation, host: HostMpi | None) -> Launcher:
-    there, family = situation.capture, situation.family
+def _speaking(situation: Situation, host: HostMpi | None) -> AbiFamily:
+    """The family whose launchers can start the ranks."""
+    family, facts, request = situation.family, situation.image.facts, situation.request
+    if host:
+        return speaks(host.library, family)
+    own = own_mpi(facts, family)
+    if family is AbiFamily.UNKNOWN and request.mpi == "container":
+        path, _ = own_place(facts, request)
+        own = next((mpi for mpi in facts.mpis if mpi.path == path), None)
+    return speaks(own, family)
+
+
+def _of_family(situation: Situation, host: HostMpi | None, family: AbiFamily) -> Launcher:
+    """That of an MPI of the host; of an unknown family, any: the proof shows what comes of it."""
+    there = situation.capture
     for mpi in there.mpis if there else discover(situation.environ):
-        if mpi.launcher and mpi.launcher.family is family:
+        if mpi.launcher and family in (mpi.launcher.family, AbiFamily.UNKNOWN):
             return mpi.launcher
     prefix = host.prefix if host else ""
     if there:

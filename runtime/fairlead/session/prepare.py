@@ -135,7 +135,8 @@ def _plan(situation: Situation, nodes: int, on_gpus: bool) -> Plan:
     node = situation.capture.node if situation.capture else ""
     replaceable(image.path, image.facts, host, situation.engine, request, notes, node)
     cache = cache_dir(environ)
-    witness = native.witness_path(cache)
+    unknown = request.mpi == "container" and situation.family is AbiFamily.UNKNOWN
+    witness = native.witness_path(cache, calls=unknown)
     can_witness = situation.capture is not None or native.witness_available(cache, environ)
     return plan(
         Inputs(

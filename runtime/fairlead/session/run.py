@@ -61,14 +61,14 @@ def launch_proved(
     if doubt := shared_cache.seen_by_all(cache, shape, launcher, options.environ):
         options.on_finding(doubt)
     folder = new_run_folder(cache)
-    inode, known = (
+    inode, libraries = (
         staging.planned_inode(prepared.plan, cache),
         closure.libraries(prepared.plan, cache),
     )
     nodes = shape.hosts or (allocation.hosts if allocation else ())
     limit_s = options.limit_s or prepared.plan.site.start_s
     signed = prepared.verified is not None
-    expected = preload.Expected(prepared.plan, ranks, inode, folder, nodes, known, signed)
+    expected = preload.Expected(prepared.plan, ranks, inode, folder, nodes, libraries, signed)
     options = _meeting(prepared, expected, options)
     if options.requeue and prepared.plan.witness and options.requeue.lay(folder):
         options = _searched_first(prepared, options, f"{preload.RUN_MOUNT}/{STAND_INS}")
@@ -80,7 +80,8 @@ def launch_proved(
     result = _launched(prepared, line, _Watched(startup, worlds, network), options)
     still_as_verified(prepared)
     _check_records(result, folder)
-    if result.code and not (startup.proof or proof or result.lost):
+    known = not prepared.plan.unknown_mpi  # else a probe could not ask it either
+    if known and result.code and not (startup.proof or proof or result.lost):
         # Raises what it finds.
         prove_it(prepared, ranks, options.limit_s, options.environ, options.env)
     proof = startup.proof or proof
@@ -150,7 +151,7 @@ def _in_container(prepared: Prepared, options: LaunchOptions, name: str) -> str:
 
 def _stage(prepared: Prepared, cache: Path, options: LaunchOptions) -> None:
     if prepared.plan.witness:
-        native.ensure_witness(cache, options.environ)
+        native.ensure_witness(cache, options.environ, calls=prepared.plan.unknown_mpi)
     staging.ensure(prepared.plan, cache)
     binds = (Bind(str(cache), preload.RUN_MOUNT), *options.binds)
     unpack.ensure(prepared.plan, cache, options.progress, binds, options.environ)
@@ -242,6 +243,8 @@ def prove_it(
     Raises:
         FairleadError: as :func:`fairlead.proof.probe_job.probe`; exit code 122 when the proof does not hold.
     """
+    if prepared.plan.unknown_mpi:
+        raise fail("probe-unknown-mpi", plan=prepared.plan)
     cache = cache_dir(environ)
     staging.ensure(prepared.plan, cache)
     unpack.ensure(
