@@ -145,8 +145,8 @@ def _world(plan: Plan, proof: Proof) -> list[Finding]:
             "or it is one for a single process"
         )
         remedy = (
-            "name the launcher of another MPI with --launcher, under Slurm also a PMI: --launcher-arg=--mpi=pmix; "
-            "`srun --mpi=list` lists them"
+            "name another launcher: --launcher PATH of the mpiexec of an MPI, `--launcher image` for the image's own; "
+            "under Slurm a PMI: --launcher-arg=--mpi=pmix"
         )
     elif plan.launcher.kind == "srun":
         way = pmi_said(plan.request.shape.extra) or plan.launcher.pmi or "Slurm's default"

@@ -23,6 +23,7 @@ from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
 from fairlead.engines.model import Engine
 from fairlead.image.open import Image
 from fairlead.launchers.identify import identify
+from fairlead.launchers.image import own_launcher
 from fairlead.launchers.model import Launcher
 from fairlead.launchers.pmi import pmi_said
 from fairlead.launchers.registry import LAUNCHERS, MPIEXEC, kind_of, kinds
@@ -123,6 +124,11 @@ def launcher_for(situation: Situation, host: HostMpi | None) -> Launcher:
     own = host.launcher if host else None
     if own and choices.launcher == kind_of(own):
         return replace(own, options=tuple(site.launcher.options.get(choices.launcher, options)))
+    brought = _of_image(situation)
+    if choices.launcher in LAUNCHERS and LAUNCHERS.get(choices.launcher).in_image:
+        if brought is None:
+            raise fail("launcher-none-in-image", image=situation.image.path)
+        return brought
     if choices.launcher and choices.launcher != MPIEXEC:
         return named(choices.launcher, speaking, site, environ, pmi)
     on_path = None if choices.launcher or situation.capture else here(site, environ)
@@ -131,7 +137,16 @@ def launcher_for(situation: Situation, host: HostMpi | None) -> Launcher:
         return of_kind(kind, speaking, site, environ, program, pmi)
     if own:
         return replace(own, options=options)
+    if brought and speaking is AbiFamily.UNKNOWN and not choices.launcher:
+        return brought
     return replace(_of_family(situation, host, speaking), options=options)
+
+
+def _of_image(situation: Situation) -> Launcher | None:
+    """The launcher of the image's own MPI, where that runs."""
+    facts, request = situation.image.facts, situation.request
+    path, _ = own_place(facts, request) if request.mpi == "container" else ("", "")
+    return own_launcher(path, facts.programs) if path else None
 
 
 def _speaking(situation: Situation, host: HostMpi | None) -> AbiFamily:

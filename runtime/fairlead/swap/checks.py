@@ -17,6 +17,7 @@ from fairlead.elf.mpi_symbols import GLIBC_PIECES, contains_mpi, is_binding, is_
 from fairlead.elf.reader import version_key
 from fairlead.engines.registry import ENGINES
 from fairlead.launchers.pmi import connects, pmi_said
+from fairlead.launchers.registry import is_in_image
 from fairlead.mpi.cross_abi import crossing, some
 from fairlead.mpi.host import HostMpi, needs
 from fairlead.nccl.checks.plugin import not_in_image
@@ -176,6 +177,9 @@ def launcher_family(plan: Plan) -> Iterator[Finding]:
     launcher, mapped = plan.launcher, _speaks(plan)
     if launcher.kind == "srun" or mapped is AbiFamily.UNKNOWN:
         return  # srun starts any family; `pmi` checks how the ranks connect
+    if is_in_image(launcher):
+        yield _ok("launcher-family", "the image's own launcher starts its own MPI", launcher.path)
+        return
     if launcher.family is AbiFamily.UNKNOWN:
         yield warning("launcher-family-unknown", launcher=launcher)
     elif launcher.family is not mapped:

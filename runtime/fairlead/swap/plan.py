@@ -14,6 +14,7 @@ from fairlead.base.errors import fail
 from fairlead.elf.facts import AbiFamily, MpiLibrary
 from fairlead.engines.model import Takes
 from fairlead.launchers.model import Launcher
+from fairlead.launchers.registry import is_in_image
 from fairlead.mpi.cross_abi import crossing
 from fairlead.mpi.host import HostMpi
 from fairlead.rendezvous.choose import frameworks
@@ -255,6 +256,8 @@ def _why_launcher(launcher: Launcher, family: AbiFamily) -> str:
             f"Slurm starts the ranks; they find each other by {launcher.pmi}, which the mapped MPI "
             "speaks and `srun --mpi=list` offers"
         )
+    if is_in_image(launcher):
+        return "the launcher that belongs to the image's own MPI: it starts all ranks in one container"
     if family is AbiFamily.UNKNOWN and launcher.kind in ("mpiexec", "hydra", "openmpi"):
         return "of this host: how ranks of an unknown MPI find each other is not known for sure"
     if launcher.kind in ("mpiexec", "hydra", "openmpi"):
