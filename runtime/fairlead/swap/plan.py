@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from fairlead.base.errors import fail
 from fairlead.elf.facts import AbiFamily, MpiLibrary
-from fairlead.engines.model import Takes
 from fairlead.launchers.model import Launcher
 from fairlead.launchers.registry import is_in_image
 from fairlead.mpi.cross_abi import crossing
@@ -178,8 +177,9 @@ def _described(draft: Draft) -> Draft:
     ]
     engine = inputs.engine
     if inputs.opened and inputs.opened != inputs.image:
-        squashfs = engine.takes is Takes.SQUASHFS
-        form = "a bare squashfs: the image's" if squashfs else "folders: the image"
+        form = "a folder: the image"
+        if inputs.opened.endswith(".squashfs"):
+            form = "a bare squashfs: the image's"
         why = f"{engine.kind} opens {form}, laid out once at its first launch, and kept"
         lines.append(Line("engine", inputs.opened, why))
     lines += [Line("engine", option, why) for option, why in engine.reasons]
