@@ -103,7 +103,7 @@ def test_ranks_of_a_home_made_mpi_that_are_alone_end_the_launch(program: str, ho
     code, said, printed = run(homemade, "--launcher", hydra, f"/opt/tiny/bin/{program}")
     assert code == 122, (said, printed)
     (finding,) = said["findings"]
-    assert finding["check"] == "world" and "libtiny.so.1" in finding["why"]
+    assert finding["check"] == "world-size" and "libtiny.so.1" in finding["why"]
     assert "--launcher image" in finding["remedy"]
 
 
@@ -185,4 +185,4 @@ def test_serial_mpi_of_debians_mumps_leaves_ranks_alone_and_is_refused_at_run_ti
     image = hosts.squashfs_with("serial-mpi", {"/": tree}, without=WITHOUT)
     code, said, printed = run(image, "/opt/app/hello")
     assert code == 122, (said, printed)
-    assert said["findings"][0]["check"] == "world" and "single process" in said["findings"][0]["why"]
+    assert said["findings"][0]["check"] == "world-size" and "single process" in said["findings"][0]["why"]

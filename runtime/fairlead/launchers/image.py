@@ -22,7 +22,8 @@ class OfImage(Driver):
     in_image = True
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
-        if shape.hosts or shape.cores or shape.gpus or shape.bind or max(shape.nodes, 1) > 1:
+        placed = shape.hosts or shape.per_node or shape.nodes > 1
+        if placed or shape.cores or shape.gpus or shape.bind:
             raise cannot(
                 launcher,
                 "where ranks go",

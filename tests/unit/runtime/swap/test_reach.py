@@ -292,7 +292,7 @@ def test_no_mpi_static_only_and_unknown_are_three_answers(facts: ImageFacts) -> 
         finding = raised.value.findings[0]
         assert finding.severity is Severity.ERROR and finding.check == "no-mpi"
         whats.append(f"{finding.what} {finding.where} {finding.why} {finding.remedy}")
-    assert "nothing in the image uses MPI" in whats[0]
+    assert "no MPI was found in the image" in whats[0]
     assert "/opt/app/alone" in whats[1] and "cannot be proved" in whats[1]
     assert "libmpi.so.1 of /opt/app/odd" in whats[2] and "no family that fairlead knows" in whats[2]
 
