@@ -14,23 +14,24 @@ from tests.system import hosts
 from tests.system.hosts import PROGRAMS, answer, fairlead
 
 from fairlead.elf.patchelf import find_patchelf
+from fairlead.elf.reader import read
 
 LIB = "usr/lib/x86_64-linux-gnu"
 WITHOUT = ("opt/mpich", "etc/ld.so.conf.d/fairlead-mpi.conf", "opt/python/lib/python3*/site-packages/mpi4py*")
 LAX = "-Wl,--allow-shlib-undefined"
-# As a Fortran program calls it: for C, MUMPS's serial MPI has no MPI_Comm_size.
+# For C, MUMPS's serial MPI has no MPI_Comm_size.
 SERIAL = """\
 #include <stdio.h>
-void mpi_init_(int *), mpi_finalize_(int *), mpi_comm_rank_(int *, int *, int *), mpi_comm_size_(int *, int *, int *);
-int main(void)
+int MPI_Init(int *, char ***), MPI_Finalize(void), MPI_Comm_rank(int, int *);
+void mpi_comm_size_(int *, int *, int *);
+int main(int argc, char **argv)
 {
-    int world = 0, rank, size, error;
-    mpi_init_(&error);
-    mpi_comm_rank_(&world, &rank, &error);
+    int world = 0, rank = -1, size = -1, error = 0;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(world, &rank);
     mpi_comm_size_(&world, &size, &error);
     printf("rank %d of %d\\n", rank, size);
-    mpi_finalize_(&error);
-    return 0;
+    return MPI_Finalize();
 }
 """
 # As a vendor's may be: each rank gets its number by a variable of the MPI's own.
@@ -196,7 +197,8 @@ def test_serial_mpi_of_debians_mumps_leaves_ranks_alone_and_is_refused_at_run_ti
     tree = tmp_path / "tree"
     library = next(path for path in files.rglob("libmpiseq*.so*") if path.is_file() and not path.is_symlink())
     (tree / LIB).mkdir(parents=True)
-    for path in (library, *files.rglob("libgfortran.so.5*"), *files.rglob("libquadmath.so.0*")):
+    shutil.copy(library, tree / LIB / read(library).soname)
+    for path in (*files.rglob("libgfortran.so.5*"), *files.rglob("libquadmath.so.0*")):
         subprocess.run(["cp", "-a", path, tree / LIB], check=True)
     (tmp_path / "serial.c").write_text(SERIAL)
     _cc(tree / "opt/app/hello", tmp_path / "serial.c", library, LAX)
