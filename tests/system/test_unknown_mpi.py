@@ -206,3 +206,37 @@ def test_serial_mpi_of_debians_mumps_leaves_ranks_alone_and_is_refused_at_run_ti
     code, said, printed = run(image, "/opt/app/hello")
     assert code == 122, (said, printed)
     assert said["findings"][0]["check"] == "world-size" and "single process" in said["findings"][0]["why"]
+
+
+# Debian has no static libudev; hwloc does without.
+UDEV = """\
+void *udev_new(void) { return 0; }
+void *udev_unref(void *udev) { return udev; }
+void *udev_device_new_from_subsystem_sysname(void *udev, const char *system, const char *name) { return 0; }
+const char *udev_device_get_property_value(void *device, const char *key) { return 0; }
+void *udev_device_unref(void *device) { return device; }
+"""
+
+
+def test_static_pie_of_debians_mpich_runs_unproved_and_by_no_other_familys_launcher(
+    tmp_path: Path,
+) -> None:
+    files = hosts.debian_files("bookworm", "libmpich-dev", "libucx-dev", "libhwloc-dev", "libnuma-dev", "zlib1g-dev")  # fmt: skip
+    (tmp_path / "udev.c").write_text(UDEV)
+
+    def archives(*names: str) -> list[Path]:
+        return [files / LIB / f"lib{name}.a" for name in names]
+
+    include = next(path for path in files.rglob("mpi.h")).parent
+    program = _cc(
+        tmp_path / "hello", "-static-pie", "-fPIE", "-w", f"-I{include}", PROGRAMS / "hello_mpi.c", tmp_path / "udev.c",
+        *archives("mpich"), "-Wl,--whole-archive", *archives("uct", "ucs", "ucm", "ucp"), "-Wl,--no-whole-archive",
+        "-Wl,--start-group", *archives("hwloc", "numa", "z"), "-Wl,--end-group", "-lm",
+    )  # fmt: skip
+    image = hosts.squashfs_with("static-mpich", {"/opt/app/hello": program}, without=WITHOUT)
+    code, said, printed = run(image, "/opt/app/hello")
+    assert code == 0 and said["proof"] is None and printed.count("of 2\n") == 2, (said, printed)
+    assert said["error"]["check"] == "unproved" and said["error"]["severity"] == "warning"
+    assert "/opt/app/hello contains an MPI" in warned(said, "static")
+    code, said, printed = run(image, "--launcher", hosts.openmpi() / "bin/mpiexec", "/opt/app/hello")
+    assert code == 121 and "rank 0 of 1" in warned(said, "launcher-family"), (said, printed)

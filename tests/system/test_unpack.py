@@ -129,7 +129,8 @@ def test_engine_that_may_open_no_folder_is_refused(
 def test_signature_covers_the_folder_while_it_runs(home: dict[str, str], tmp_path: Path) -> None:
     keys = {**home, "XDG_DATA_HOME": str(tmp_path / "data"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
     image = Path(shutil.copy(hosts.image(), tmp_path / "signed.sif"))
-    assert fairlead("sign", image, env=keys).returncode == 0
+    for words in (("key", "new"), ("sign", image)):
+        assert fairlead(*words, env=keys).returncode == 0
     code = f"{SIZE}; import sys; open(sys.argv[1], 'a').write(' ') if MPI.COMM_WORLD.rank == 0 else 0"
     (root, *_) = folders(home) or [None]
     if root is None:
