@@ -145,7 +145,18 @@ def _run(root: Path, recipe: str, words: Sequence[str], *options: str) -> Any:
 
     def line(folder: Path) -> tuple[list[str], dict[str, str]]:
         binds = [word for place in (root, PACKAGE) for word in ("--bind", str(place))]
-        return [*FAIRLEAD, "run", "-q", "-n", "2", *options, *binds, sif, "--", *_program(folder, words)], {}
+        return [
+            *FAIRLEAD,
+            "run",
+            "-q",
+            "-n",
+            "2",
+            *options,
+            *binds,
+            sif,
+            "--",
+            *_program(folder, words),
+        ], {}
 
     return line
 

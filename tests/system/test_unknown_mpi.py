@@ -17,7 +17,11 @@ from fairlead.elf.patchelf import find_patchelf
 from fairlead.elf.reader import read
 
 LIB = "usr/lib/x86_64-linux-gnu"
-WITHOUT = ("opt/mpich", "etc/ld.so.conf.d/fairlead-mpi.conf", "opt/python/lib/python3*/site-packages/mpi4py*")
+WITHOUT = (
+    "opt/mpich",
+    "etc/ld.so.conf.d/fairlead-mpi.conf",
+    "opt/python/lib/python3*/site-packages/mpi4py*",
+)
 LAX = "-Wl,--allow-shlib-undefined"
 # For C, MUMPS's serial MPI has no MPI_Comm_size.
 SERIAL = """\
@@ -114,7 +118,9 @@ def test_home_made_mpi_is_started_by_its_own_launcher_and_proved_by_what_the_pro
 
 
 @pytest.mark.parametrize("program", ["tiny", "tiny self"])
-def test_ranks_of_a_home_made_mpi_that_are_alone_end_the_launch(program: str, homemade: Path) -> None:
+def test_ranks_of_a_home_made_mpi_that_are_alone_end_the_launch(
+    program: str, homemade: Path
+) -> None:
     hydra = hosts.mpich() / "bin/mpiexec"
     code, said, printed = run(homemade, "--launcher", hydra, f"/opt/tiny/bin/{program}")
     assert code == 122, (said, printed)
@@ -139,15 +145,21 @@ def test_host_mode_refuses_it_and_names_container(by_pmi: Path) -> None:
     done = fairlead("preflight", "--json", by_pmi, "--app", "/opt/tiny/bin/tiny")
     assert done.returncode == 121, done.stdout + done.stderr
     finding = answer(done)["findings"][0] if "findings" in answer(done) else answer(done)["error"]
-    assert "no family that fairlead knows" in finding["what"] and "/opt/tiny/lib/" in finding["where"]
+    assert (
+        "no family that fairlead knows" in finding["what"] and "/opt/tiny/lib/" in finding["where"]
+    )
     assert "--mpi container" in finding["remedy"]
 
 
 def test_unknown_mpi_inside_of_a_static_program_runs_and_is_loudly_unproved(homemade: Path) -> None:
     code, said, printed = run(homemade, "/opt/tiny/bin/inside")
     assert code == 0 and said["proof"] is None, (said, printed)
-    assert said["error"]["check"] == "unproved" and "witness was not loaded" in said["error"]["what"]
-    assert "/opt/tiny/bin/inside" in next(line["what"] for line in said["lines"] if line["kind"] == "keep")
+    assert (
+        said["error"]["check"] == "unproved" and "witness was not loaded" in said["error"]["what"]
+    )
+    assert "/opt/tiny/bin/inside" in next(
+        line["what"] for line in said["lines"] if line["kind"] == "keep"
+    )
 
 
 def _renamed(library: Path, to: Path) -> Path:
@@ -164,9 +176,13 @@ def _renamed(library: Path, to: Path) -> Path:
 
 def test_renamed_mpich_of_debian_is_known_and_proved_as_any(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
-    shutil.copytree(hosts.debian_mpich("bookworm") / "lib/x86_64-linux-gnu", tree / LIB, symlinks=True)
+    shutil.copytree(
+        hosts.debian_mpich("bookworm") / "lib/x86_64-linux-gnu", tree / LIB, symlinks=True
+    )
     library = _renamed(tree / LIB / "libmpich.so.12", tree / LIB / "libvendormpi.so.7")
-    include = next(hosts.debian_files("bookworm", "libmpich-dev", "libmpich12").rglob("mpi.h")).parent
+    include = next(
+        hosts.debian_files("bookworm", "libmpich-dev", "libmpich12").rglob("mpi.h")
+    ).parent
     _cc(tree / "opt/app/hello", f"-I{include}", PROGRAMS / "hello_mpi.c", library, LAX)
     image = hosts.squashfs_with("renamed-mpich", {"/": tree}, without=WITHOUT)
     code, said, printed = run(image, "/opt/app/hello")
@@ -193,9 +209,13 @@ def test_serial_mpi_of_debians_mumps_leaves_ranks_alone_and_is_refused_at_run_ti
     tmp_path: Path,
 ) -> None:
     """MUMPS brings an MPI for one process, so that it can be used without one."""
-    files = hosts.debian_files("bookworm", "libmumps-seq-dev", "libmumps-seq-5.5", "libgfortran5", "libquadmath0")
+    files = hosts.debian_files(
+        "bookworm", "libmumps-seq-dev", "libmumps-seq-5.5", "libgfortran5", "libquadmath0"
+    )
     tree = tmp_path / "tree"
-    library = next(path for path in files.rglob("libmpiseq*.so*") if path.is_file() and not path.is_symlink())
+    library = next(
+        path for path in files.rglob("libmpiseq*.so*") if path.is_file() and not path.is_symlink()
+    )
     (tree / LIB).mkdir(parents=True)
     shutil.copy(library, tree / LIB / read(library).soname)
     for path in (*files.rglob("libgfortran.so.5*"), *files.rglob("libquadmath.so.0*")):
@@ -205,7 +225,10 @@ def test_serial_mpi_of_debians_mumps_leaves_ranks_alone_and_is_refused_at_run_ti
     image = hosts.squashfs_with("serial-mpi", {"/": tree}, without=WITHOUT)
     code, said, printed = run(image, "/opt/app/hello")
     assert code == 122, (said, printed)
-    assert said["findings"][0]["check"] == "world-size" and "single process" in said["findings"][0]["why"]
+    assert (
+        said["findings"][0]["check"] == "world-size"
+        and "single process" in said["findings"][0]["why"]
+    )
 
 
 # Debian has no static libudev; hwloc does without.
@@ -238,5 +261,7 @@ def test_static_pie_of_debians_mpich_runs_unproved_and_by_no_other_familys_launc
     assert code == 0 and said["proof"] is None and printed.count("of 2\n") == 2, (said, printed)
     assert said["error"]["check"] == "unproved" and said["error"]["severity"] == "warning"
     assert "/opt/app/hello contains an MPI" in warned(said, "static")
-    code, said, printed = run(image, "--launcher", hosts.openmpi() / "bin/mpiexec", "/opt/app/hello")
+    code, said, printed = run(
+        image, "--launcher", hosts.openmpi() / "bin/mpiexec", "/opt/app/hello"
+    )
     assert code == 121 and "rank 0 of 1" in warned(said, "launcher-family"), (said, printed)

@@ -42,7 +42,10 @@ def test_image_is_unpacked_once_and_runs_proved_from_the_folder(
     assert begun.returncode == 0, begun.stdout + begun.stderr
     assert answer(begun)["proof"]["holds"] and begun.stderr.count("size 2") == 2
     (root,) = folders(home)
-    assert str(root) in answer(begun)["command_line"] and str(image) not in answer(begun)["command_line"]
+    assert (
+        str(root) in answer(begun)["command_line"]
+        and str(image) not in answer(begun)["command_line"]
+    )
     inode = root.stat().st_ino
     inside = run(image, home, code="import os; print(os.stat('/usr/bin/env').st_ino)")
     assert inside.returncode == 0, inside.stderr
@@ -71,7 +74,18 @@ def test_folder_that_was_changed_is_made_again(image: Path, home: dict[str, str]
 
 def test_two_launches_at_once_unpack_it_once(image: Path, tmp_path: Path) -> None:
     home = {"XDG_CACHE_HOME": str(tmp_path)}
-    words = [sys.executable, "-m", "fairlead", "run", "--unpack", "--mpi", "container", image, "--", "true"]
+    words = [
+        sys.executable,
+        "-m",
+        "fairlead",
+        "run",
+        "--unpack",
+        "--mpi",
+        "container",
+        image,
+        "--",
+        "true",
+    ]
     runs = [subprocess.Popen([*map(str, words)], env={**os.environ, **home}, stderr=subprocess.PIPE, text=True) for _ in "12"]  # fmt: skip
     said = [run.communicate(timeout=300)[1] for run in runs]
     assert [run.returncode for run in runs] == [0, 0], said
@@ -81,8 +95,21 @@ def test_two_launches_at_once_unpack_it_once(image: Path, tmp_path: Path) -> Non
 
 def test_killed_launch_leaves_no_folder_and_the_next_makes_it(image: Path, tmp_path: Path) -> None:
     home = {"XDG_CACHE_HOME": str(tmp_path)}
-    words = [sys.executable, "-m", "fairlead", "run", "--unpack", "--mpi", "container", image, "--", "true"]
-    first = subprocess.Popen([*map(str, words)], env={**os.environ, **home}, stderr=subprocess.DEVNULL)
+    words = [
+        sys.executable,
+        "-m",
+        "fairlead",
+        "run",
+        "--unpack",
+        "--mpi",
+        "container",
+        image,
+        "--",
+        "true",
+    ]
+    first = subprocess.Popen(
+        [*map(str, words)], env={**os.environ, **home}, stderr=subprocess.DEVNULL
+    )
     unpacked = tmp_path / "fairlead/unpacked"
     while first.poll() is None and not list(unpacked.glob(".*.partial/new/usr")):
         pass
@@ -127,11 +154,14 @@ def test_engine_that_may_open_no_folder_is_refused(
 
 
 def test_signature_covers_the_folder_while_it_runs(home: dict[str, str], tmp_path: Path) -> None:
-    keys = {**home, "XDG_DATA_HOME": str(tmp_path / "data"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    keys = {**home, "XDG_DATA_HOME": str(tmp_path / "data"), "XDG_CONFIG_HOME": str(tmp_path / "config"), "FAIRLEAD_KEY_PASSPHRASE": "of a test"}  # fmt: skip
     image = Path(shutil.copy(hosts.image(), tmp_path / "signed.sif"))
-    for words in (("key", "new"), ("sign", image)):
-        assert fairlead(*words, env=keys).returncode == 0
-    code = f"{SIZE}; import sys; open(sys.argv[1], 'a').write(' ') if MPI.COMM_WORLD.rank == 0 else 0"
+    made = answer(fairlead("key", "new", "--json", env=keys))
+    assert fairlead("key", "trust", made["public"], env=keys).returncode == 0
+    assert fairlead("sign", image, env=keys).returncode == 0
+    code = (
+        f"{SIZE}; import sys; open(sys.argv[1], 'a').write(' ') if MPI.COMM_WORLD.rank == 0 else 0"
+    )
     (root, *_) = folders(home) or [None]
     if root is None:
         assert run(image, keys, "--require-signature").returncode == 0

@@ -160,9 +160,7 @@ def test_wheel_is_for_every_platform_and_says_so(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {n for n in names if n.endswith(".so")} == {
-        f"fairlead/native/lib/{m}/{n}"
-        for m in PROCESSORS
-        for n in LIBRARIES
+        f"fairlead/native/lib/{m}/{n}" for m in PROCESSORS for n in LIBRARIES
     }
     # Other platforms compile: their sources come along.
     for source in (

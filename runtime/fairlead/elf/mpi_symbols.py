@@ -55,7 +55,10 @@ _VENDORS = (
 )
 _OF_MPICH = ("MPICH", "Intel MPI", "Cray MPICH", "MVAPICH")
 # By what a library finds its neighbours: the variables that it reads, and functions of the interface's library.
-_PMI = (("pmi", rb"PMI_FD|PMI_PORT|PMI_RANK|PMI2?_Init"), ("pmix", rb"PMIX_NAMESPACE|PMIX_RANK|PMIx_Init"))
+_PMI = (
+    ("pmi", rb"PMI_FD|PMI_PORT|PMI_RANK|PMI2?_Init"),
+    ("pmix", rb"PMIX_NAMESPACE|PMIX_RANK|PMIx_Init"),
+)
 _PMI_LIBRARY = re.compile(r"lib(pmix|pmi)2?\.so")
 _INTEL_VERSION = rb"\0(20\d\d\.\d+\.\d+)\0"
 _INTEL_LOOSE = rb"(20\d\d\.\d{1,2}\.\d{1,2})"
@@ -80,7 +83,7 @@ def homemade(elves: Iterable[Elf]) -> set[str]:
     family is something else.
     """
     known = list(elves)
-    small = {e.soname: e for e in known if e.soname and _SMALLEST <= set(e.mpi_exports)}
+    small = {e.soname: e for e in known if e.soname and set(e.mpi_exports) >= _SMALLEST}
     small = {n: e for n, e in small.items() if not (e.holds or _wraps(e) or is_mpi_library(e))}
     small = {n: e for n, e in small.items() if not any(map(is_request, (n, *e.needed)))}
     asking = (e for e in known if small and _STARTS.intersection(e.mpi_imports))

@@ -203,7 +203,9 @@ def _within(plan: Plan, call: Call, ranks: int, *, records: bool) -> CommandLine
     if words.launcher:
         raise fail("engine-launcher-shell", plan=plan)
     kind, files = plan.launcher.kind, words.files
-    return CommandLine(words.argv, words.environ, plan.unset, kind, files, shape.ranks, in_container=True)
+    return CommandLine(
+        words.argv, words.environ, plan.unset, kind, files, shape.ranks, in_container=True
+    )
 
 
 def _call(plan: Plan, command: Sequence[str], binds: Sequence[Bind] = ()) -> Call:

@@ -113,7 +113,7 @@ class Opened:
     Attributes:
         path: of a file or folder.
         same: identity of the one on this host; empty where nothing may pass without a digest.
-        expected: its digests, as the script prints them.
+        expected: its digests, as the script prints them; empty where only the one on this host may pass.
         offset, size: of the file system in the file.
         contents: whether a folder's files count by content, not only by name, kind, mode, size and time.
     """
@@ -133,11 +133,14 @@ class Opened:
         }  # fmt: skip
 
 
-def opened(plan: Plan, image: Image, verified: Verified | None = None) -> Opened | None:
+def opened(
+    plan: Plan, image: Image, verified: Verified | None = None, *, alone: bool = False
+) -> Opened | None:
     """What nodes have to look at; None where the engine opens images by their name in its store.
 
     Args:
         verified: the image's signature, if one was required.
+        alone: all ranks run on this host: a folder's files need not be listed for others to compare.
     Raises:
         FairleadError: exit code 123; it cannot be read.
     """
@@ -148,7 +151,8 @@ def opened(plan: Plan, image: Image, verified: Verified | None = None) -> Opened
         same = identity(path)
         if os.path.isdir(path):  # noqa: PTH112
             made = Opened(path, "folder", same, "", contents=verified is not None)
-            return Opened(path, "folder", same, _listed(made), contents=made.contents)
+            listed = "" if alone else _listed(made)
+            return Opened(path, "folder", same, listed, contents=made.contents)
         offset, size = 0, os.stat(path).st_size  # noqa: PTH116
         end = size
         if image.format == "sif" and path == image.path:
@@ -237,7 +241,8 @@ class NodeCheck:
             if state == "unread" and image:
                 raise fail("image-on-node-unread", host=host, image=image, why=rest)
             if state != "ok" and image:
-                here, there = _shown(image.expected), _shown(rest)
+                here = _shown(image.expected) if image.expected else "not listed, for one host"
+                there = _shown(rest)
                 raise fail("image-on-node-differs", host=host, image=image, here=here, there=there)
             self._seen.add(path.name)
 

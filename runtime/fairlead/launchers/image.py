@@ -30,7 +30,9 @@ class OfImage(Driver):
                 "it runs within one container on this node, and -n is all that every one of them takes",
                 "give its own words, each by --launcher-arg, or name a launcher of this machine",
             )
-        return Words((launcher.path, *launcher.options, *shape.extra, "-n", str(shape.ranks), *inner))
+        return Words(
+            (launcher.path, *launcher.options, *shape.extra, "-n", str(shape.ranks), *inner)
+        )
 
 
 LAUNCHER = OfImage()

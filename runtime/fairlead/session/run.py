@@ -17,9 +17,11 @@ from fairlead.elf.facts import AbiFamily
 from fairlead.image import signature
 from fairlead.launch import launch, node_check, shared_cache, unpack
 from fairlead.launch.launch import CommandLine, LaunchResult
+from fairlead.launch.request import nodes_of
 from fairlead.launch.requeue import STAND_INS
 from fairlead.launch.run_folder import new_run_folder
 from fairlead.launch.warning_signals import WarningSignals
+from fairlead.launchers.registry import LAUNCHERS, kind_of
 from fairlead.proof import closure, nccl, preload
 from fairlead.proof.probe_job import probe
 from fairlead.proof.verdict import Proof
@@ -29,7 +31,7 @@ from fairlead.rendezvous.worlds import EXPECTED, HOOK, Worlds, lay
 from fairlead.schedulers.registry import find_allocation
 from fairlead.session.model import Launched, LaunchOptions, Prepared
 from fairlead.swap import staging
-from fairlead.swap.model import Bind
+from fairlead.swap.model import Bind, Plan
 
 _UCX_LOGS = ("UCX_LOG_LEVEL", "UCX_LOG_FILE")
 
@@ -180,8 +182,18 @@ def _command_line(
         prepared.plan, command, ranks, (*binds, *options.binds), record=folder,
         workdir=options.workdir, env={**core, **env, **variables},
     )  # fmt: skip
-    image = node_check.opened(prepared.plan, prepared.image, prepared.verified)
+    alone = _alone(prepared.plan, expected.nodes, options)
+    image = node_check.opened(prepared.plan, prepared.image, prepared.verified, alone=alone)
     return replace(line, image=image, hosts=expected.nodes)
+
+
+def _alone(plan: Plan, nodes: Sequence[str], options: LaunchOptions) -> bool:
+    """Whether all ranks run on this host: the launcher is an MPI's own, and nothing names other hosts."""
+    if nodes or options.allocation or find_allocation(options.environ):
+        return False
+    kind = kind_of(plan.launcher)
+    own = kind in LAUNCHERS and not LAUNCHERS.get(kind).in_profiles
+    return own and nodes_of(plan.request.shape, None, options.environ) == 1
 
 
 def _launched(

@@ -257,7 +257,9 @@ def _why_launcher(launcher: Launcher, family: AbiFamily) -> str:
             "speaks and `srun --mpi=list` offers"
         )
     if is_in_image(launcher):
-        return "the launcher that belongs to the image's own MPI: it starts all ranks in one container"
+        return (
+            "the launcher that belongs to the image's own MPI: it starts all ranks in one container"
+        )
     if family is AbiFamily.UNKNOWN and launcher.kind in ("mpiexec", "hydra", "openmpi"):
         return "of this host: how ranks of an unknown MPI find each other is not known for sure"
     if launcher.kind in ("mpiexec", "hydra", "openmpi"):

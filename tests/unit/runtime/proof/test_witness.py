@@ -314,5 +314,5 @@ def test_ranks_of_an_unknown_mpi_that_say_the_same_number_are_no_world(
     startup, _, _ = start(made)
     for rank in (0, 1):
         (tmp_path / f"proof.{rank}").write_bytes(asked_record(made, 0))
-    with pytest.raises(FairleadError, match="world|ranks"):
+    with pytest.raises(FairleadError, match=r"world|ranks"):
         startup.look()
