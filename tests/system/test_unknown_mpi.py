@@ -205,6 +205,19 @@ def test_renamed_open_mpi_of_debian_is_known_and_proved_as_any(tmp_path: Path) -
     assert {r["mpi_path"] for r in said["proof"]["ranks"]} == {f"/{LIB}/libvendormpi.so.40"}
 
 
+def test_launcher_of_the_image_starts_a_known_mpi_too_and_ends_with_its_ranks_code() -> None:
+    image = hosts.image()
+    code, said, printed = run(image, "--launcher", "image", f"python3 {PROGRAMS / 'allreduce.py'}")
+    assert code == 0 and said["proof"]["holds"], (said, printed)
+    assert said["launcher"]["path"] == "/opt/mpich/bin/mpiexec"
+    done = fairlead("run", "-n", "2", "--mpi", "container", "--launcher", "image", image, "--", "sh", "-c", "exit 3")  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    done = fairlead("run", "-N", "2", "--mpi", "container", "--launcher", "image", image, "--", "true")  # fmt: skip
+    assert done.returncode == 2 and "within one container" in done.stderr, done.stderr
+    done = fairlead("run", "--launcher", "image", image, "--", "true")
+    assert done.returncode == 121 and "--mpi container" in done.stderr, done.stderr
+
+
 def test_serial_mpi_of_debians_mumps_leaves_ranks_alone_and_is_refused_at_run_time(
     tmp_path: Path,
 ) -> None:

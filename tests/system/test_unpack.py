@@ -154,7 +154,7 @@ def test_engine_that_may_open_no_folder_is_refused(
 
 
 def test_signature_covers_the_folder_while_it_runs(home: dict[str, str], tmp_path: Path) -> None:
-    keys = {**home, "XDG_DATA_HOME": str(tmp_path / "data"), "XDG_CONFIG_HOME": str(tmp_path / "config"), "FAIRLEAD_KEY_PASSPHRASE": "of a test"}  # fmt: skip
+    keys = {**home, "XDG_CONFIG_HOME": str(tmp_path / "config"), "FAIRLEAD_KEY_PASSPHRASE": "of a test"}  # fmt: skip
     image = Path(shutil.copy(hosts.image(), tmp_path / "signed.sif"))
     made = answer(fairlead("key", "new", "--json", env=keys))
     assert fairlead("key", "trust", made["public"], env=keys).returncode == 0

@@ -55,7 +55,7 @@ def list_images(as_json: bool = JSON) -> None:
         title, form = next(iter(of), one.image or str(one.path)), one.path.suffix[1:] or "folder"
         rows.append(("unpacked", human_bytes(one.bytes), _day(one.made), _day(one.used), form, title))  # fmt: skip
     text = table(rows, ("KIND", "SIZE", "MADE", "READ", "FORMATS", "IMAGE"))
-    amount = sum(one.bytes for one in (*every, *laid_out))
+    amount = sum(i.bytes for i in every) + sum(one.bytes for one in laid_out)
     answer(
         as_json,
         "images",

@@ -125,7 +125,8 @@ def launcher_for(situation: Situation, host: HostMpi | None) -> Launcher:
     if own and choices.launcher == kind_of(own):
         return replace(own, options=tuple(site.launcher.options.get(choices.launcher, options)))
     brought = _of_image(situation)
-    if choices.launcher in LAUNCHERS and LAUNCHERS.get(choices.launcher).in_image:
+    asked = choices.launcher or ""
+    if asked in LAUNCHERS and LAUNCHERS.get(asked).in_image:
         if brought is None:
             raise fail("launcher-none-in-image", image=situation.image.path)
         return brought
