@@ -65,6 +65,7 @@ verify() {
   [ -r "$image" ] || { why=$([ -e "$image" ] && echo "it cannot be read there" || echo "there is no such file there"); say unread "$why"; return 1; }
   before=$(identity)
   [ "$before" = "$same" ] && return 0
+  [ -n "$expected" ] || { say unread "it was to be opened on the launching host alone, so nothing is there to compare with"; return 1; }
   command -v sha256sum >/dev/null || { say unread "sha256sum is not installed there"; return 1; }
   name= found=
   [ "$kind" = file ] && kept "$before" && read -r found 2>/dev/null <"$name"
@@ -241,8 +242,7 @@ class NodeCheck:
             if state == "unread" and image:
                 raise fail("image-on-node-unread", host=host, image=image, why=rest)
             if state != "ok" and image:
-                here = _shown(image.expected) if image.expected else "not listed, for one host"
-                there = _shown(rest)
+                here, there = _shown(image.expected), _shown(rest)
                 raise fail("image-on-node-differs", host=host, image=image, here=here, there=there)
             self._seen.add(path.name)
 
