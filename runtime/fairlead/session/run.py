@@ -21,7 +21,7 @@ from fairlead.launch.request import nodes_of
 from fairlead.launch.requeue import STAND_INS
 from fairlead.launch.run_folder import new_run_folder
 from fairlead.launch.warning_signals import WarningSignals
-from fairlead.launchers.registry import LAUNCHERS, kind_of
+from fairlead.launchers.registry import is_in_image, kind_of
 from fairlead.proof import closure, nccl, preload
 from fairlead.proof.probe_job import probe
 from fairlead.proof.verdict import Proof
@@ -188,12 +188,20 @@ def _command_line(
 
 
 def _alone(plan: Plan, nodes: Sequence[str], options: LaunchOptions) -> bool:
-    """Whether all ranks run on this host: the launcher is an MPI's own, and nothing names other hosts."""
+    """Whether it is certain that all ranks run on this host.
+
+    So it is of a Hydra that nothing names hosts to; a user's launcher may start ranks anywhere, and Open MPI's may have a
+    list of hosts in its prefix.
+    """
+    launcher = plan.launcher
     if nodes or options.allocation or find_allocation(options.environ):
         return False
-    kind = kind_of(plan.launcher)
-    own = kind in LAUNCHERS and not LAUNCHERS.get(kind).in_profiles
-    return own and nodes_of(plan.request.shape, None, options.environ) == 1
+    if is_in_image(launcher):
+        return True
+    own = plan.host.launcher if plan.host else None
+    if own is None or own.path != launcher.path or kind_of(launcher) != "hydra":
+        return False
+    return nodes_of(plan.request.shape, None, options.environ) == 1
 
 
 def _launched(
