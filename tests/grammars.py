@@ -103,6 +103,7 @@ LAUNCHERS: dict[str, _Parser] = {
         ("-t", "--time-limit", _matching(r"\d+(\.\d+)?(ms|s|m|h|d)?")), ("-B", "--bank", NAME),
         ("-q", "--queue", NAME), ("--requires", _matching(rf"hosts?:{HOST}(,{HOST})*")),
     ),
+    "image": _parser("mpiexec", ("-n", _count)),  # what every one of them takes
     "ibrun": _parser("ibrun", ("-n", _count), ("-o", _matching(r"\d+"))),
 }  # fmt: skip
 LAUNCHERS["flux"].add_argument(

@@ -27,6 +27,7 @@ from fairlead.engines.model import Engine
 from fairlead.image.open import Image
 from fairlead.image.signature import Statement
 from fairlead.image.stored import Stored
+from fairlead.launch.unpack import Unpacked
 from fairlead.launchers.model import Launcher
 from fairlead.ml.train.result import TrainResult
 from fairlead.objects.cache import Kept
@@ -170,7 +171,7 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
         "place": str, "links?": Mapping[str, str], "output?": str | None, "with?": [str], "revoked?": bool,
     },
     "data-cache": {"folder": str, "files": [Kept], "partial_bytes": int, "removed": [Kept]},
-    "images": {"images": [Stored], "bytes": int},
+    "images": {"images": [Stored], "unpacked": [Unpacked], "bytes": int},
     "images-remove": _REMOVED,
     "images-prune": _REMOVED,
     "key": _KEY,

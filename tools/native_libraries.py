@@ -108,6 +108,13 @@ def libraries(root: Path) -> tuple[Library, ...]:
             sources=("witness.c",),
         ),
         Library(
+            name="witness-calls.so",
+            driver="cc",
+            folder=witness,
+            flags=(*(witness / "witness.flags").read_text("utf-8").split(), "-DCALLS"),
+            sources=("witness.c",),
+        ),
+        Library(
             name="wire.so",
             driver="cc",
             folder=witness,

@@ -1,4 +1,5 @@
-"""From the launch to the end of the first step, 2 ranks, taken apart: `fairlead run`, a bare container, no container, Horovod.
+"""From the launch to the end of the first step, 2 ranks, taken apart: `fairlead run`, also from an unpacked image, a bare
+container, no container, Horovod.
 
 The bundled models run as the ranks of `fairlead train`, on generated files. Natively the same packages, unpacked from the image, run by
 this machine's Python. Horovod has no Keras 3: it is compared on a network of ``benchmarks/peers``.
@@ -95,6 +96,12 @@ def _rows(title: str, starts: Mapping[str, Sequence[Start]], resnet: bool) -> li
             NATIVE,
         ),
         compare(
+            f"{title}: fairlead run --unpack, over no container",
+            firsts["unpacked"],
+            firsts["native"],
+            NATIVE,
+        ),
+        compare(
             f"{title}: a bare container, over no container", firsts["bare"], firsts["native"], None
         ),
         absolute(f"{title}: launch to the first step's end", firsts["fairlead"], None),
@@ -120,6 +127,7 @@ def _lines(
 ) -> dict[str, Callable[[Path], tuple[list[str], dict[str, str]]]]:
     return {
         "fairlead": _run(root, "tensorflow", words),
+        "unpacked": _run(root, "tensorflow", words, "--unpack"),
         "bare": _bare(root, words),
         "native": _native(root, words),
     }
@@ -129,13 +137,26 @@ def _program(folder: Path, words: Sequence[str]) -> list[str]:
     return [*IMPORTABLE, "python3", str(PROGRAMS / "first_step.py"), str(folder), *words]
 
 
-def _run(root: Path, recipe: str, words: Sequence[str]) -> Any:
+def _run(root: Path, recipe: str, words: Sequence[str], *options: str) -> Any:
     """`fairlead run`."""
     sif = image(recipe)
+    if options:  # what is done once
+        subprocess.run([*FAIRLEAD, "run", "-q", *options, sif, "--", "true"], check=True)
 
     def line(folder: Path) -> tuple[list[str], dict[str, str]]:
         binds = [word for place in (root, PACKAGE) for word in ("--bind", str(place))]
-        return [*FAIRLEAD, "run", "-q", "-n", "2", *binds, sif, "--", *_program(folder, words)], {}
+        return [
+            *FAIRLEAD,
+            "run",
+            "-q",
+            "-n",
+            "2",
+            *options,
+            *binds,
+            sif,
+            "--",
+            *_program(folder, words),
+        ], {}
 
     return line
 

@@ -120,6 +120,6 @@ def test_answer_keeps_to_its_schema(
     ids=str,
 )
 def test_answer_that_differs_from_its_schema_is_noticed(change: dict[str, object]) -> None:
-    right = {"schema": "fairlead/images", "version": 1, "images": [], "bytes": 7}
+    right = {"schema": "fairlead/images", "version": 1, "images": [], "unpacked": [], "bytes": 7}
     assert mistakes(answers.schema(), right) == []
     assert mistakes(answers.schema(), {**right, **change})

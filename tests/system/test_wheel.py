@@ -27,6 +27,7 @@ from fairlead_build.build import build
 from fairlead_build.cache.store import Cache
 from fairlead_build.tree.wheel import own_wheel
 
+LIBRARIES = (native.CORE, native.WITNESS, native.WITNESS_OF_CALLS, native.WIRE)
 PROCESSORS = {"x86_64": "x64", "aarch64": "AArch64"}  # and what an ELF header calls them
 COMPILERS = re.compile(r"(.*-)?(cc|c\+\+|gcc|g\+\+|c89|c99|clang|clang\+\+|tcc|zig)(-[0-9.]+)?")
 AVERAGE = """
@@ -141,7 +142,7 @@ def proved_run(installed: Installed, image: Path) -> None:
 # --- what is in it ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [native.CORE, native.WITNESS, native.WIRE])
+@pytest.mark.parametrize("name", LIBRARIES)
 @pytest.mark.parametrize("machine", sorted(PROCESSORS))
 def test_library_of_the_wheel_needs_no_library_and_no_symbol_version(
     machine: str, name: str, unpacked: Path
@@ -159,9 +160,7 @@ def test_wheel_is_for_every_platform_and_says_so(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {n for n in names if n.endswith(".so")} == {
-        f"fairlead/native/lib/{m}/{n}"
-        for m in PROCESSORS
-        for n in (native.CORE, native.WITNESS, native.WIRE)
+        f"fairlead/native/lib/{m}/{n}" for m in PROCESSORS for n in LIBRARIES
     }
     # Other platforms compile: their sources come along.
     for source in (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from fairlead.base.errors import fail
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import human_bytes
 from fairlead.cli.declare import JSON, argument, declared, option
@@ -16,6 +17,7 @@ from fairlead.cli.screen import answer, table
 from fairlead.image import stored
 from fairlead.image.stored import Stored
 from fairlead.launch import unpack
+from fairlead.launch.unpack import Unpacked
 
 _DAY_S = 24 * 3600.0
 DRY_RUN = option("--dry-run", "Print what would be removed, and remove nothing.")
@@ -42,19 +44,24 @@ def list_images(as_json: bool = JSON) -> None:
     \b
     fairlead images list
     """
-    every = stored.stored(cache_dir())
+    cache = cache_dir()
+    every, laid_out = stored.stored(cache), list(unpack.unpacked(cache))
     rows = [
         (i.kind, human_bytes(i.bytes), _day(i.made), _day(i.used), _formats(i), i.title)
         for i in every
     ]
+    for one in laid_out:
+        of = [i.title for i in every if _is_of(one, i)]
+        title, form = next(iter(of), one.image or str(one.path)), one.path.suffix[1:] or "folder"
+        rows.append(("unpacked", human_bytes(one.bytes), _day(one.made), _day(one.used), form, title))  # fmt: skip
     text = table(rows, ("KIND", "SIZE", "MADE", "READ", "FORMATS", "IMAGE"))
-    total = human_bytes(sum(i.bytes for i in every))
+    amount = sum(i.bytes for i in every) + sum(one.bytes for one in laid_out)
     answer(
         as_json,
         "images",
-        {"images": every, "bytes": sum(i.bytes for i in every)},
+        {"images": every, "unpacked": laid_out, "bytes": amount},
         text or "no image is in the cache: fairlead build mpi-base",
-        f"{len(every)} images, {total}" if every else None,
+        f"{len(every)} images, {human_bytes(amount)}" if rows else None,
     )
 
 
@@ -77,7 +84,11 @@ def remove(
     """
     cache = cache_dir()
     chosen = list(dict.fromkeys(stored.named(cache, name) for name in names))
-    unpacked = [path for image in chosen for path in _unpacked(cache, image)]
+    laid_out = list(unpack.unpacked(cache))
+    unpacked = [one.path for one in laid_out if any(_is_of(one, image) for image in chosen)]
+    for path in unpacked:
+        if pids := stored.users([path]):
+            raise fail("unpacked-in-use", path=path, pids=", ".join(map(str, pids)))
     _remove("images-remove", cache, chosen, unpacked, dry_run, as_json)
 
 
@@ -107,12 +118,9 @@ def prune(
     _remove("images-prune", cache, chosen, unpacked, dry_run, as_json)
 
 
-def _unpacked(cache: Path, image: Stored) -> list[Path]:
-    """What was unpacked of an image for engines that do not open its file."""
-    if not image.digest:
-        return []
-    paths = (cache / "unpacked" / f"{image.digest}{suffix}" for suffix in ("", ".squashfs"))
-    return [path for path in paths if path.exists()]
+def _is_of(one: Unpacked, image: Stored) -> bool:
+    """Whether it was made of that image: by its digest, or where no record has that, by its path."""
+    return one.digest == image.digest or one.image in map(str, image.files)
 
 
 def _remove(

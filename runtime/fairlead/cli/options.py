@@ -144,6 +144,10 @@ class Planning:
     require_signature: bool = option(
         "--require-signature", "Refuse an image that is not signed by a trusted key."
     )
+    unpack: bool = option(
+        "--unpack",
+        "Unpack the image into a folder of the cache, once, and run from there: imports are faster.",
+    )
     comm: str | None = option(
         "--comm BACKEND",
         "Backend for gradients: {names}, or auto.  [default: the site's, or the best]",
@@ -175,8 +179,8 @@ class Planning:
     def choices(self) -> Choices:
         """What the plan is made by."""
         return Choices(
-            self.mpi, self.site, self.launcher, self.engine, self.require_signature, self.comm
-        )
+            self.mpi, self.site, self.launcher, self.engine, self.require_signature, self.comm, self.unpack
+        )  # fmt: skip
 
     def request(
         self,

@@ -255,6 +255,7 @@ def _fairlead(script: _Script) -> str:
         if value:
             words += [flag, str(value)]
     words += ["--require-signature"] * planning.require_signature
+    words += ["--unpack"] * planning.unpack
     for flag, values in (
         ("--launcher-arg", script.asked.extra),
         ("--app", planning.apps),

@@ -100,7 +100,7 @@ def proof_line(proof: Proof) -> str:
     inode = f", inode {first.mpi_inode} as staged" if proof.planned_inode else ""
     return (
         f"proved on {len(proof.ranks)} rank{'s' if len(proof.ranks) > 1 else ''}, {hosts} "
-        f"node{'s' if hosts > 1 else ''}: {first.version} from {first.mpi_path}{inode}; {first.transport} "
+        f"node{'s' if hosts > 1 else ''}: {first.version or proof.planned_title} from {first.mpi_path}{inode}; {first.transport} "
         f"({proof.seconds:.2f} s)"
     )
 

@@ -117,6 +117,8 @@ class MpiLibrary:
         level: MPI standard reached, from exported symbols: ``3.1``, ``4.0``, ``5.0``.
         python_prefix: the Python prefix whose ``lib`` it sits in, else empty. mpi4py loads such a
             library before any other, so it can never be swapped by search path.
+        pmi: how its ranks find each other, ``pmi`` or ``pmix``, as far as its file says so; looked for only where its
+            family is unknown.
     """
 
     elf: Elf
@@ -126,6 +128,7 @@ class MpiLibrary:
     level: str
     names: tuple[str, ...] = ()
     python_prefix: str = ""
+    pmi: str = ""
 
     @property
     def path(self) -> str:
@@ -138,6 +141,8 @@ class MpiLibrary:
     @property
     def title(self) -> str:
         """``MPICH 3.4.3``; for messages."""
+        if self.family is AbiFamily.UNKNOWN:
+            return f"an unknown MPI ({self.soname})"
         return f"{self.vendor} {self.version}".strip()
 
 

@@ -39,6 +39,8 @@ _BINDING = re.compile(
 _CORES = re.compile(r"libopen_mpi\.so(\.\d+)*$")
 # Functions of an MPI. MPI 2.2 without its files has about 250; three calls bring 123 of MPICH 4.0.2's static library.
 _WHOLE = 240
+_STARTS = {"MPI_Init", "MPI_Init_thread", "mpi_init_"}
+_SMALLEST = {"MPI_Init", "MPI_Comm_rank"}  # MUMPS's serial one has no MPI_Comm_size for C
 _LEVELS = (
     ("5.0", "MPI_Abi_get_version"),
     ("4.0", "MPI_Session_init"),
@@ -52,6 +54,12 @@ _VENDORS = (
     ("MPICH", rb"MPICH Version", rb"\0([345]\.\d+(?:\.\d+)?(?:[abrc]+\d+)?)\0"),
 )
 _OF_MPICH = ("MPICH", "Intel MPI", "Cray MPICH", "MVAPICH")
+# By what a library finds its neighbours: the variables that it reads, and functions of the interface's library.
+_PMI = (
+    ("pmi", rb"PMI_FD|PMI_PORT|PMI_RANK|PMI2?_Init"),
+    ("pmix", rb"PMIX_NAMESPACE|PMIX_RANK|PMIx_Init"),
+)
+_PMI_LIBRARY = re.compile(r"lib(pmix|pmi)2?\.so")
 _INTEL_VERSION = rb"\0(20\d\d\.\d+\.\d+)\0"
 _INTEL_LOOSE = rb"(20\d\d\.\d{1,2}\.\d{1,2})"
 
@@ -66,6 +74,21 @@ def is_mpi_library(elf: Elf) -> bool:
     if not elf.soname or not {"MPI_Init", "MPI_Comm_rank"} <= exports or _wraps(elf):
         return False
     return is_request(elf.soname) or sum(name.startswith("MPI_") for name in exports) >= _WHOLE
+
+
+def homemade(elves: Iterable[Elf]) -> set[str]:
+    """Paths of the libraries that are MPIs by their use alone: too few functions for a whole one, and no MPI's name.
+
+    What starts MPI needs such a library by its SONAME, and no other MPI. A library that contains one of a known
+    family is something else.
+    """
+    known = list(elves)
+    small = {e.soname: e for e in known if e.soname and set(e.mpi_exports) >= _SMALLEST}
+    small = {n: e for n, e in small.items() if not (e.holds or _wraps(e) or is_mpi_library(e))}
+    small = {n: e for n, e in small.items() if not any(map(is_request, (n, *e.needed)))}
+    asking = (e for e in known if small and _STARTS.intersection(e.mpi_imports))
+    alone = (e for e in asking if not any(map(is_request, e.needed)))
+    return {small[name].path for e in alone for name in e.needed if name in small}
 
 
 def contains_mpi(elf: Elf) -> bool:
@@ -141,7 +164,7 @@ def identify(
         python_prefix: see :class:`MpiLibrary`.
         behind: the libraries that it needs. Open MPI 6 is in one of them, and what programs link is a front of it.
     """
-    exports = set(elf.mpi_exports)
+    exports, behind = set(elf.mpi_exports), tuple(behind)
     is_open = any("ompi_mpi_comm_world" in e.mpi_exports for e in (elf, *behind))
     vendor, version = ("Open MPI", "") if is_open else _vendor(path, exports)
     if _is_abi(elf, vendor):
@@ -154,7 +177,18 @@ def identify(
     else:
         family = AbiFamily.UNKNOWN
     level = next((level for level, symbol in _LEVELS if symbol in exports), "2.2")
-    return MpiLibrary(elf, family, vendor, version, level, names, python_prefix)
+    pmi = _pmi(path, (elf, *behind)) if family is AbiFamily.UNKNOWN else ""
+    return MpiLibrary(elf, family, vendor, version, level, names, python_prefix, pmi)
+
+
+def _pmi(path: Path, parts: Iterable[Elf]) -> str:
+    """How the ranks of an unknown MPI find each other; empty where neither it nor what it needs says so."""
+    needed = (_PMI_LIBRARY.match(name) for part in parts for name in part.needed)
+    if found := next(filter(None, needed), None):
+        return found[1]
+    with open_regular(path, follow=True) as stream:
+        data = stream.read(_MOST_SEARCHED_BYTES)
+    return next((pmi for pmi, sign in _PMI if re.search(sign, data)), "")
 
 
 def _is_abi(elf: Elf, vendor: str) -> bool:

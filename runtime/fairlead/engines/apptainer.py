@@ -176,6 +176,7 @@ def describe(
         options, apart = ("--userns",), True
         why = f"{unheeded}, so a user namespace stands in for root"
     bind_control = last_value(values, "user bind control")
+    folders = last_value(values, "allow container dir")
     mounts = (("/dev/shm", "mount dev"), ("/tmp", "mount tmp"))
     return Engine(
         "apptainer",
@@ -186,6 +187,7 @@ def describe(
         ((" ".join(options), why),) if why else (),
         config=config,
         forbids_binds="user bind control = no" if bind_control == "no" else "",
+        forbids_folders="allow container dir = no" if folders == "no" else "",
         hides=tuple(
             (folder, f"{key} = {value}")
             for folder, key in mounts

@@ -45,6 +45,7 @@ class Engine:
         store: folder with the images that it opens by name; empty if unknown, or if it opens paths.
         forbids_binds: the setting that forbids binding host paths; the engine warns, and starts the
             container without them.
+        forbids_folders: the setting that forbids images that are folders.
         hides: folders that ranks of a node share but its containers do not see, each with its setting.
     """
 
@@ -61,6 +62,7 @@ class Engine:
     config: str = ""
     store: str = ""
     forbids_binds: str = ""
+    forbids_folders: str = ""
     hides: tuple[tuple[str, str], ...] = ()
 
 

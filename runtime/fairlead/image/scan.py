@@ -20,6 +20,7 @@ from fairlead.elf.facts import Elf, ImageFacts, MpiLibrary
 from fairlead.elf.mpi_symbols import (
     GLIBC_PIECES,
     contains_mpi,
+    homemade,
     identify,
     is_binding,
     is_mpi_library,
@@ -71,7 +72,8 @@ def scan_tree(root: Path, budget: Budget | None = None) -> ImageFacts:
     objects = Objects(root, elves, links)
     glibc_files = _glibc_files(pieces, objects.loaders)
     libc = elves.get(glibc_files.get("libc.so.6", ""))
-    libraries = [elf for elf in elves.values() if is_mpi_library(elf)]
+    small = homemade(elves.values())
+    libraries = [elf for path, elf in elves.items() if path in small or is_mpi_library(elf)]
     budget.mpis(len(libraries))
     mpis = [_mpi(root, elf, objects) for elf in libraries]
     for part in (part for mpi in mpis for part in objects.behind(mpi.path)):

@@ -160,6 +160,8 @@ def command_line(
     """
     call = replace(_call(plan, command, binds), literal=env or {}, workdir=workdir)
     driver = engines.ENGINES.get(plan.engine.kind)
+    if launchers.is_in_image(plan.launcher):
+        return _within(plan, call, ranks, records=record is not None)
     words = driver.words(plan.engine, call)
     output = plan.request.output_dir if record else ""
     if words.launcher and output:
@@ -184,6 +186,25 @@ def command_line(
         words.files,
         shape.ranks,
         bool(words.launcher),
+    )
+
+
+def _within(plan: Plan, call: Call, ranks: int, *, records: bool) -> CommandLine:
+    """The line that starts the image's own launcher in one container, and the ranks by it."""
+    shape, inner, output = plan.request.shape.of(ranks), call.command, plan.request.output_dir
+    if records:
+        seen = OUTPUT_MOUNT if output else ""
+        inner = recorded(inner, RUN_MOUNT, seen, plan.launcher.kind, plan.request)
+        binds = (*call.binds, *([(output, OUTPUT_MOUNT, False)] if output else []))
+        call = replace(call, binds=binds)
+    whole = launchers.words(plan.launcher, shape, inner)
+    call = replace(call, command=whole.argv, literal={**call.literal, **whole.environ})
+    words = engines.ENGINES.get(plan.engine.kind).words(plan.engine, call)
+    if words.launcher:
+        raise fail("engine-launcher-shell", plan=plan)
+    kind, files = plan.launcher.kind, words.files
+    return CommandLine(
+        words.argv, words.environ, plan.unset, kind, files, shape.ranks, in_container=True
     )
 
 

@@ -65,6 +65,7 @@ verify() {
   [ -r "$image" ] || { why=$([ -e "$image" ] && echo "it cannot be read there" || echo "there is no such file there"); say unread "$why"; return 1; }
   before=$(identity)
   [ "$before" = "$same" ] && return 0
+  [ -n "$expected" ] || { say unread "it was to be opened on the launching host alone, so nothing is there to compare with"; return 1; }
   command -v sha256sum >/dev/null || { say unread "sha256sum is not installed there"; return 1; }
   name= found=
   [ "$kind" = file ] && kept "$before" && read -r found 2>/dev/null <"$name"
@@ -113,7 +114,7 @@ class Opened:
     Attributes:
         path: of a file or folder.
         same: identity of the one on this host; empty where nothing may pass without a digest.
-        expected: its digests, as the script prints them.
+        expected: its digests, as the script prints them; empty where only the one on this host may pass.
         offset, size: of the file system in the file.
         contents: whether a folder's files count by content, not only by name, kind, mode, size and time.
     """
@@ -133,11 +134,14 @@ class Opened:
         }  # fmt: skip
 
 
-def opened(plan: Plan, image: Image, verified: Verified | None = None) -> Opened | None:
+def opened(
+    plan: Plan, image: Image, verified: Verified | None = None, *, alone: bool = False
+) -> Opened | None:
     """What nodes have to look at; None where the engine opens images by their name in its store.
 
     Args:
         verified: the image's signature, if one was required.
+        alone: all ranks run on this host: a folder's files need not be listed for others to compare.
     Raises:
         FairleadError: exit code 123; it cannot be read.
     """
@@ -148,7 +152,8 @@ def opened(plan: Plan, image: Image, verified: Verified | None = None) -> Opened
         same = identity(path)
         if os.path.isdir(path):  # noqa: PTH112
             made = Opened(path, "folder", same, "", contents=verified is not None)
-            return Opened(path, "folder", same, _listed(made), contents=made.contents)
+            listed = "" if alone else _listed(made)
+            return Opened(path, "folder", same, listed, contents=made.contents)
         offset, size = 0, os.stat(path).st_size  # noqa: PTH116
         end = size
         if image.format == "sif" and path == image.path:

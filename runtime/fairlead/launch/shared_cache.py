@@ -32,6 +32,11 @@ def file_system(path: Path, mounts: str | None = None) -> tuple[str, str]:
     return mount.kind, mount.point or "/"
 
 
+def is_shared(kind: str) -> bool:
+    """Whether several machines see file systems of a kind: over a network."""
+    return bool(_SHARED.fullmatch(kind))
+
+
 def seen_by_all(
     cache: Path,
     shape: Shape,
@@ -51,7 +56,7 @@ def seen_by_all(
     if nodes < 2:
         return None
     kind, place = file_system(cache, mounts)
-    if _SHARED.fullmatch(kind):
+    if is_shared(kind):
         return None
     if launcher.kind == "srun":
         if missing := _missing(cache, nodes, shape, launcher, environ):

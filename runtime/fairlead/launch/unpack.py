@@ -1,9 +1,10 @@
-"""An image as a folder, for engines that cannot open image files: unpacked once in the cache, and kept. For one that
-opens a bare squashfs, the squashfs of a SIF.
+"""An image as a folder, for engines that cannot open image files, and for others where it is wanted: unpacked once in the
+cache, and kept. For one that opens a bare squashfs, the squashfs of a SIF.
 
 Both are named after the digest of the image's file system, made next to the final name and renamed when they are whole,
 so that any number of launches may ask for them at once. Nothing runs in a folder: an engine mounts it read-only or
-below its own layer. What has changed since it was made is made again: an engine opens what was verified.
+below its own layer. What is unpacked has the digest of its name, and the metadata of every file is noted: what has changed
+since is made again, so an engine opens what was verified.
 """
 
 from __future__ import annotations
@@ -21,32 +22,68 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from fairlead.base import bounded_json, seals
-from fairlead.base.errors import FairleadError, fail, os_error_as
+from fairlead.base.errors import FairleadError, Finding, error, fail, os_error_as, warning
 from fairlead.base.exposure import refuse_exposed
 from fairlead.base.paths import atomic_write, locked, resolve_in
 from fairlead.base.progress import Progress, Silent, Stage
 from fairlead.engines.model import Engine, Takes
 from fairlead.image.open import Image, file_format
 from fairlead.image.sif import copy_object, read_sif
+from fairlead.image.stored import size
+from fairlead.launch.shared_cache import file_system, is_shared
 from fairlead.swap.model import WITNESS, Bind, Plan
 from fairlead.swap.staging import KEPT_S, set_aside
 
 _GROWS = 4  # a compressed file system unpacked; 3.4 for an image of Debian's with zstd
 _DAY_S = 24 * 3600.0
 _CHANGED = "what is there is not what was made, and is made again"
+_BARE = ".squashfs"
+_BLOCK = 4 << 20
 _INODES_AT = 4  # where a squashfs has their number, 32 bits little-endian
 
 
-def opened(image: Image, engine: Engine, cache: Path) -> str:
-    """What ``engine`` is given to open ``image``: itself, or where it is or will be laid out."""
-    as_it_is = engine.takes in (Takes.FILE, Takes.NAME) or image.format == "sandbox"
-    if as_it_is or (engine.takes is Takes.SQUASHFS and image.format == "squashfs"):
+def opened(image: Image, engine: Engine, cache: Path, *, folder: bool = False) -> str:
+    """What ``engine`` is given to open ``image``: itself, or where it is or will be laid out.
+
+    Args:
+        folder: a folder is wanted where the engine opens files too.
+    """
+    if image.format == "sandbox" or engine.takes is Takes.NAME:
         return image.path
-    suffix = ".squashfs" if engine.takes is Takes.SQUASHFS else ""
-    return str(cache / "unpacked" / f"{image.digest}{suffix}")
+    as_folder = folder or engine.takes is Takes.FOLDER
+    if not as_folder and (engine.takes is Takes.FILE or image.format == "squashfs"):
+        return image.path
+    return str(cache / "unpacked" / f"{image.digest}{'' if as_folder else _BARE}")
+
+
+def objections(plan: Plan, by: str, nodes: int, mounts: str | None = None) -> Iterator[Finding]:
+    """What speaks against a folder that the user or the site wants.
+
+    Args:
+        by: the option or the profile that wants it.
+        nodes: of the launch; 0 where only the launcher knows.
+        mounts: as of :func:`~fairlead.launch.shared_cache.file_system`.
+    """
+    engine = plan.engine
+    if engine.takes is Takes.NAME:
+        yield error("unpack-by-name", engine=engine, by=by)
+    elif engine.forbids_folders:
+        yield error("unpack-forbidden", engine=engine, by=by)
+    elif is_folder(plan):
+        kind, _ = file_system(Path(plan.opened).parents[1], mounts)
+        if is_shared(kind):
+            given = {"folder": plan.opened, "kind": kind, "by": by}
+            yield warning("unpack-network" if nodes == 1 else "unpack-network-nodes", **given)
+
+
+def is_folder(plan: Plan) -> bool:
+    """Whether the engine opens a folder that was unpacked."""
+    return plan.opened not in ("", plan.image) and not plan.opened.endswith(_BARE)
 
 
 def ensure(
@@ -70,7 +107,7 @@ def ensure(
     ours = plan.opened != plan.image
     if ours:
         refuse_exposed(root.parent, cache)
-    if ours and plan.engine.takes is Takes.SQUASHFS:
+    if ours and not is_folder(plan):
         _take_out(Path(plan.image), root, cache, progress or Silent())
     elif ours and not is_whole(root):
         _lay_out(Path(plan.image), root, cache, progress or Silent())
@@ -135,9 +172,13 @@ def _state(root: Path, places: Iterable[str] = ()) -> str:
     return digest.hexdigest()
 
 
-def _write_record(root: Path, state: str, places: Iterable[str]) -> None:
+def _write_record(root: Path, state: str, places: Iterable[str], **more: object) -> None:
+    """
+    Args:
+        more: what else is kept: the image's path, and the bytes of all files.
+    """
     with atomic_write(_record(root), "w") as out:
-        json.dump({"state": state, "places": sorted(places)}, out)
+        json.dump({**more, "state": state, "places": sorted(places)}, out)
 
 
 def _lock_of(root: Path, cache: Path) -> Path:
@@ -180,29 +221,34 @@ def _lay_out(image: Path, root: Path, cache: Path, progress: Progress) -> None:
             stage.note(_CHANGED)
         with os_error_as("unpack-folder-unwritable", folder=root.parent):
             _clear(root)
-            with _squashfs(image, root.parent) as squashfs:
-                need, free = _GROWS * squashfs.stat().st_size, shutil.disk_usage(root.parent).free
-                if free < need:
-                    raise fail(
-                        "unpack-no-space", folder=root.parent, need=need >> 20, free=free >> 20
-                    )
-                _unpack(squashfs, root, stage)
+            with _squashfs(image, root) as squashfs:
+                _unpack(squashfs, root, stage, image)
 
 
 @contextmanager
-def _squashfs(image: Path, folder: Path) -> Iterator[Path]:
-    """The file system of an image as a separate file."""
-    if file_format(image) == "squashfs":
-        yield image
-        return
-    with tempfile.TemporaryDirectory(prefix=".squashfs.", dir=folder) as work:
+def _squashfs(image: Path, root: Path) -> Iterator[Path]:
+    """A copy of an image's file system, which has the digest that ``root`` is named after.
+
+    Raises:
+        FairleadError: exit code 123; there is no room to unpack it, or the image was changed.
+    """
+    with tempfile.TemporaryDirectory(prefix=".squashfs.", dir=root.parent) as work:
         bare = Path(work, "squashfs")
         with bare.open("wb") as out:
-            copy_object(image, read_sif(image).squashfs, out)
+            if file_format(image) == "squashfs":
+                with image.open("rb") as stream:
+                    shutil.copyfileobj(stream, out, _BLOCK)
+            else:
+                copy_object(image, read_sif(image).squashfs, out)
+        if seals.seal(bare).sha256 != root.name:
+            raise fail("unpack-digest", image=image, digest=root.name)
+        need, free = _GROWS * bare.stat().st_size, shutil.disk_usage(root.parent).free
+        if free < need:
+            raise fail("unpack-no-space", folder=root.parent, need=need >> 20, free=free >> 20)
         yield bare
 
 
-def _unpack(squashfs: Path, root: Path, stage: Stage) -> None:
+def _unpack(squashfs: Path, root: Path, stage: Stage, image: Path) -> None:
     """By way of a tar stream: rdsquashfs would wait for the disk after each file."""
     reader, tar = shutil.which("sqfs2tar"), shutil.which("tar")
     if reader is None or tar is None:
@@ -237,7 +283,7 @@ def _unpack(squashfs: Path, root: Path, stage: Stage) -> None:
         time.sleep(
             seals.SETTLED_S
         )  # a later change to the file that came last has to show in its times
-        _write_record(root, _state(root), ())
+        _write_record(root, _state(root), (), image=str(image), bytes=size(root))
     finally:
         _remove(work)
 
@@ -268,6 +314,38 @@ def _sweep_daily(folder: Path) -> None:
         stamp.touch()
         for path in unused(folder, KEPT_S):
             forget(path)
+
+
+@dataclass(frozen=True)
+class Unpacked:
+    """A folder or a squashfs that was made of an image.
+
+    Attributes:
+        image: the path of the image; empty if unknown.
+        made, used: seconds since 1970; it was used when a launch last opened it.
+    """
+
+    path: Path
+    digest: str
+    image: str
+    bytes: int
+    made: float
+    used: float
+
+
+def unpacked(cache: Path) -> Iterator[Unpacked]:
+    """Everything that is laid out in the cache."""
+    for path in sorted((cache / "unpacked").glob("[!.]*")):
+        if path.suffix not in ("", _BARE):
+            continue
+        kept: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError):
+            kept = bounded_json.loads(_record(path).read_bytes())
+        with contextlib.suppress(OSError):
+            status, record = path.stat(), _record(path)
+            used = record.stat().st_mtime if record.exists() else status.st_mtime
+            amount = int(kept.get("bytes") or size(path))
+            yield Unpacked(path, path.stem, str(kept.get("image", "")), amount, status.st_ctime, used)  # fmt: skip
 
 
 def unused(folder: Path, seconds: float) -> Iterator[Path]:
@@ -346,7 +424,8 @@ def _make(root: Path, target: str, folder: bool) -> None:
         parent = _inside(root, "/".join(parts[: depth - 1])) or root
         place = parent / parts[depth - 1]
         kept = bounded_json.loads(_record(root).read_bytes())
-        _write_record(root, kept["state"], {*kept["places"], str(place.relative_to(root))})
+        places = {*kept["places"], str(place.relative_to(root))}
+        _write_record(root, **{**kept, "places": places})
         parent.chmod(parent.stat().st_mode | stat.S_IWUSR | stat.S_IXUSR)
         with contextlib.suppress(FileExistsError):  # a launch on another node may be making it too
             if folder or depth < len(parts):

@@ -124,6 +124,7 @@ class Driver:
         family: the family whose ranks it connects; unknown if that depends on options such as ``--mpi``.
         in_profiles: a site profile may name it. The ``mpiexec`` of an MPI is called ``mpiexec`` there, and says
             itself which MPI it belongs to.
+        in_image: it is a program of the image, and runs in a container that holds all ranks.
         version_arguments: arguments that print its version; empty if it starts a job with any arguments.
         version_after: the text that precedes the version in its output.
         prologue: shell text that each rank runs before its command; ``$1`` is the run's folder.
@@ -138,6 +139,7 @@ class Driver:
     title: str = ""
     family: AbiFamily = AbiFamily.UNKNOWN
     in_profiles: bool = True
+    in_image: bool = False
     version_arguments: tuple[str, ...] = ("--version",)
     version_after: str = ""
     prologue: str = ""

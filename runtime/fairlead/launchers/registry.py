@@ -31,6 +31,11 @@ def kind_of(launcher: Launcher) -> str:
     return known.get(launcher.family, "")
 
 
+def is_in_image(launcher: Launcher) -> bool:
+    """Whether it is a program of the image, which starts ranks within one container."""
+    return launcher.kind in LAUNCHERS and LAUNCHERS.get(launcher.kind).in_image
+
+
 def words(launcher: Launcher, shape: Shape, inner: Sequence[str]) -> Words:
     """What starts ``inner`` as each rank of ``shape``.
 

@@ -25,23 +25,29 @@ from fairlead.base.paths import atomic_write, checkout
 SOURCE = Path(__file__).with_name("witness.c")
 CORE, WITNESS, WIRE = "libfairlead_comm.so", "witness.so", "wire.so"
 TENSORFLOW = "libfairlead_tensorflow.so"  # the core's operation
+WITNESS_OF_CALLS = "witness-calls.so"  # for an MPI whose handles are not known: see witness.c
 _WIRE_SOURCE = SOURCE.with_name("wire.c")
 _SHIPPED = Path(__file__).with_name("lib")
 
 
 def shipped(name: str) -> Path | None:
-    """A library that this installation brings, or None. ``name`` is one of those above."""
+    """A library that this installation brings, or None, by its name: :data:`CORE` and so on."""
     if sys.platform != "linux" or sys.maxsize < 1 << 32 or sys.byteorder != "little":
         return None
     path = _SHIPPED / platform.machine() / name
     return path if path.is_file() else None
 
 
-def witness_path(cache: Path) -> Path:
-    """Where the witness is kept, or will be: a name for each source and processor."""
-    if own := shipped(WITNESS):
-        return _kept(cache, "witness", [own], ())
-    return _kept(cache, "witness", [SOURCE], _witness_flags())
+def witness_path(cache: Path, *, calls: bool = False) -> Path:
+    """Where the witness is kept, or will be: a name for each source and processor.
+
+    Args:
+        calls: that of :data:`WITNESS_OF_CALLS`.
+    """
+    name = WITNESS_OF_CALLS if calls else WITNESS
+    if own := shipped(name):
+        return _kept(cache, Path(name).stem, [own], ())
+    return _kept(cache, Path(name).stem, [SOURCE], _witness_flags(calls))
 
 
 def core_folder() -> Path:
@@ -105,9 +111,9 @@ def core_available(cache: Path, environ: Mapping[str, str] = os.environ) -> bool
         return bool(cxx_compiler(environ))
 
 
-def _witness_flags() -> tuple[str, ...]:
+def _witness_flags(calls: bool) -> tuple[str, ...]:
     """It must bind to whatever C library an image has: no library is linked, so no version is needed."""
-    return _flags_of(SOURCE)
+    return (*_flags_of(SOURCE), *(["-DCALLS"] if calls else []))
 
 
 def _flags_of(source: Path) -> tuple[str, ...]:
@@ -146,17 +152,21 @@ def _first(names: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
     return ()
 
 
-def ensure_witness(cache: Path, environ: Mapping[str, str] = os.environ) -> Path:
+def ensure_witness(
+    cache: Path, environ: Mapping[str, str] = os.environ, *, calls: bool = False
+) -> Path:
     """The witness in the cache: copied or compiled unless it is there, with the digest that it had when it was made.
 
+    Args:
+        calls: as of :func:`witness_path`.
     Raises:
         FairleadError: exit code 123; there is no compiler, it fails, or the cache cannot be written. Exit code 121;
             others can write there.
     """
-    made = witness_path(cache)
-    if _is_there(made, cache, WITNESS, "witness"):
+    made = witness_path(cache, calls=calls)
+    if _is_there(made, cache, WITNESS_OF_CALLS if calls else WITNESS, "witness"):
         return made
-    words = [*compiler(environ), *_witness_flags(), str(SOURCE)]
+    words = [*compiler(environ), *_witness_flags(calls), str(SOURCE)]
     return _compiled(made, words, "native-witness-failed")
 
 

@@ -20,6 +20,8 @@
  * by address, which nothing can stand before. MPI_Session_init is looked at likewise, since it has no world.
  * What a rank starts after the proof need not be a world of that size, and must not run on another MPI: it is stopped.
  *
+ * Compiled with CALLS, it is for an MPI of no known family: see "an MPI whose handles are not known" below.
+ *
  * FAIRLEAD_PROOF_MAPS, where it is set, asks for the mapped files with code in them, for a record of the run.
  *
  * Handles: MPICH ABI Compatibility Initiative; Open MPI's mpi.h; MPI 5.0, appendix A.1.
@@ -789,6 +791,7 @@ static void say(const char *all, int size, int holds)
 
 static Look tell(const char *how, int forked);
 
+#ifndef CALLS
 static void prove(void *caller)
 {
     static Record mine;
@@ -861,6 +864,143 @@ static void prove(void *caller)
     }
     tell_when_finalized(&mpi);
 }
+
+static void last_word(void) { }
+
+#else
+/* --- an MPI whose handles are not known ------------------------------------------------------------
+ *
+ * None of its functions that takes a handle can be called with one of ours, so what the program itself asks for counts:
+ * of the largest communicator that it asks about, the size, and its rank there. Each rank reports by itself, again when it
+ * asks about a larger one; no message is tried. */
+
+static struct {
+    int watching, size, rank, reported, asked_rank, pid;
+    unsigned comm, asked;
+    void *called;
+} world;
+
+static void report(void)
+{
+    static Record mine;
+    char text[8300] = "", host[80];
+    int length = 0, (*version)(char *, int *) = next("MPI_Get_library_version", world.called);
+    memset(&mine, 0, sizeof mine);
+    if (version)
+        version(text, &length);
+    for (char *c = text; *c; c++)
+        if (*c == '\n' || *c == '\r') {
+            *c = 0;
+            break;
+        }
+    text[200] = 0;
+    host_name(host, sizeof host);
+    add_number(&mine, "rank", world.rank < 0 ? (unsigned long)atoi(plan.me) : (unsigned long)world.rank);
+    add_number(&mine, "size", world.size);
+    add(&mine, "host", host);
+    add(&mine, "version", text);
+    Look look = mapped(&mine, (unsigned long)world.called);
+    surroundings(&mine);
+    devices(&mine);
+    ucx_log(&mine);
+    mine.text[RECORD - 1] = 0;
+    int right = look.count == 1 && look.called && !look.odd && world.size == plan.ranks;
+    if (plan.folder[0])
+        note("proof", mine.text, RECORD, 0);
+    else if (right)
+        say(mine.text, 1, 1);
+    world.reported = right ? 2 : 1;
+}
+
+/* What the program has been told of a communicator; -1: not. C's and Fortran's handles of one may differ. */
+static void told(unsigned comm, int size, int rank)
+{
+    if (!world.watching || world.reported == 2)
+        return;
+    if (rank >= 0) {
+        world.asked = comm;
+        world.asked_rank = rank;
+    }
+    if (size > world.size) {
+        world.size = size;
+        world.comm = comm;
+        world.rank = -1;
+    }
+    if (world.size > 0 && world.rank < 0 && world.comm == world.asked && world.asked_rank >= 0) {
+        world.rank = world.asked_rank;
+        report();
+    }
+}
+
+static void prove(void *caller)
+{
+    void *called = next("PMPI_Comm_rank", caller);
+    world.called = called ? called : next("MPI_Comm_rank", caller);
+    note("started", "", 0, 0); /* nothing tells when it is through with MPI */
+    if (proved_before()) {
+        Look look = tell("init", 0);
+        if (look.foreign || look.odd) {
+            note("stopped", "", 0, 0);
+            stop();
+        }
+        return;
+    }
+    world.asked_rank = -1;
+    world.pid = getpid();
+    world.watching = 1;
+}
+
+/* At the end of a process that has not asked for its rank, or not even for a size. */
+static void last_word(void)
+{
+    if (!world.watching || world.pid != getpid())
+        return;
+    world.watching = 0;
+    if (!world.size)
+        tell("unasked", 1);
+    else if (!world.reported)
+        report();
+    if (!plan.folder[0] && world.size && world.reported != 2) {
+        char line[300];
+        snprintf(line, sizeof line, "fairlead: not as planned: %d ranks were, and rank %s sees %d\n", plan.ranks, plan.me,
+                 world.size);
+        write(2, line, strlen(line));
+        leave(FAILED);
+    }
+}
+
+#define ASKED(name, c_size, c_rank)                                                                      \
+    EXPORT int name(handle comm, int *value)                                                             \
+    {                                                                                                    \
+        static int (*real)(handle, int *);                                                               \
+        if (!real)                                                                                       \
+            real = wanted(#name, __builtin_return_address(0));                                           \
+        int code = real(comm, value);                                                                    \
+        if (!code && value)                                                                              \
+            told((unsigned)(unsigned long)comm, c_size, c_rank);                                         \
+        return code;                                                                                     \
+    }
+
+#define FORTRAN_ASKED(name, f_size, f_rank)                                                              \
+    EXPORT void name(int *comm, int *value, int *error)                                                  \
+    {                                                                                                    \
+        static void (*real)(int *, int *, int *);                                                        \
+        if (!real)                                                                                       \
+            real = wanted(#name, __builtin_return_address(0));                                           \
+        real(comm, value, error);                                                                        \
+        if (!error || !*error)                                                                           \
+            told((unsigned)*comm, f_size, f_rank);                                                       \
+    }
+
+ASKED(MPI_Comm_size, *value, -1)
+ASKED(MPI_Comm_rank, -1, *value)
+FORTRAN_ASKED(mpi_comm_size_, *value, -1)
+FORTRAN_ASKED(mpi_comm_size__, *value, -1)
+FORTRAN_ASKED(mpi_comm_size_f08_, *value, -1)
+FORTRAN_ASKED(mpi_comm_rank_, -1, *value)
+FORTRAN_ASKED(mpi_comm_rank__, -1, *value)
+FORTRAN_ASKED(mpi_comm_rank_f08_, -1, *value)
+#endif
 
 /* --- around the program's own MPI_Init ---------------------------------------------------------- */
 
@@ -1056,6 +1196,7 @@ static Look tell(const char *how, int forked)
 
 static Look depart(const char *how, int forked)
 {
+    last_word();
     return over || inside || !asked() ? (Look){0} : tell(sessions ? "session" : how, forked);
 }
 

@@ -35,7 +35,7 @@ class Sighting:
 
     Attributes:
         rank: as its launcher numbers it; may be "".
-        how: ``end``, ``exec``, ``session`` or ``init`` when the witness in it has reported, ``running`` when it was
+        how: ``end``, ``exec``, ``session``, ``init`` or ``unasked`` when the witness in it has reported, ``running`` when it was
             looked at.
         program: path of its program; "" when the witness has reported.
         unseen: why it has no witness: ``static``, ``privileged`` or ``unloaded``; "" when it has one.
@@ -205,7 +205,7 @@ def reported(folder: Path, plan: Plan, inode: int, known: Sequence[Library]) -> 
             mapped=Mapped(planned, foreign, _files(values.get("other", ()))),
             library_path=one.get("library_path", ""),
             version=" ".join(one.get("version", "").split()),
-            ran=begun == "1" or one.get("how") in ("init", "session"),
+            ran=begun == "1" or one.get("how") in ("init", "session", "unasked"),
         )
 
 

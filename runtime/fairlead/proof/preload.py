@@ -140,10 +140,21 @@ class Startup:
             self._observe()
             return self._watch()
         now = self._clock()
-        self._first = self._first or now
+        self._first = now if self._first is None else self._first
         ranks = [rank for path in proofs for rank in read_records(path, self.folder)]
-        if len(ranks) >= self._ranks or now - self._first > _STRAGGLERS_S:
+        if self._is_complete(ranks, now - self._first):
             self._judge(tuple(ranks))
+
+    def _is_complete(self, ranks: Sequence[RankProof], waited: float) -> bool:
+        """Whether these are all reports that will come.
+
+        Of an unknown MPI each rank reports by itself, when the program asks: first perhaps about itself alone.
+        """
+        if not self._expected.plan.unknown_mpi:
+            return len(ranks) >= self._ranks or waited > _STRAGGLERS_S
+        if all(rank.size == self._ranks for rank in ranks):
+            return len(ranks) >= self._ranks
+        return waited > self._limit_s
 
     def last_look(self) -> None:
         """What was reported and not judged while the launch ran, which may have been short.
@@ -151,7 +162,7 @@ class Startup:
         Raises:
             FairleadError: exit code 122 when a process that has proved nothing had another MPI.
         """
-        self._first = self._begun - _STRAGGLERS_S
+        self._first = float("-inf")
         if self.proof is None and any(self.folder.glob("proof.*")):
             self.look()
         if failure := self.unproved().failed(proved=self.proof is not None):
@@ -381,7 +392,7 @@ def _rank(text: str, folder: Path, path: Path) -> RankProof:
         version=" ".join(one("version").split()),
         netmod=carried["netmod"],
         providers=tuple(carried["providers"]),
-        ring_ok=one("ring") == "1",
+        ring_ok=one("ring") == "1" if "ring" in values else None,
         namespaces={name: one(name) for name in ("user", "pid", "ipc", "net", "shm")},
         library_path=one("library_path"),
         devices=devices,

@@ -57,6 +57,8 @@ class Unproved:
     def doubt(self, command: Sequence[str]) -> Finding:
         """The warning on a launch of ``command`` that ended well."""
         words = " ".join(command)[:_COMMAND]
+        if any(s.how == "unasked" for s in self.sightings):
+            return warning("unproved-unasked", command=words, plan=self.plan)
         if self.sightings:
             how = "it was called by address"
             if any(s.how == "session" for s in self.sightings):

@@ -35,6 +35,7 @@ class RankProof:
         mpi_inode: that file's inode; equal to the planned file's on the host.
         mpi_count: MPI libraries mapped; more than one corrupt each other.
         version: first line of ``MPI_Get_library_version``.
+        ring_ok: a message to each neighbour arrived intact; None if none was tried.
         transport: what carries messages, e.g. ``ucx: cma, sysv``; some MPIs report it on one rank
             only, or never.
         library_path: LD_LIBRARY_PATH in it.
@@ -53,7 +54,7 @@ class RankProof:
     version: str
     netmod: str
     providers: tuple[str, ...]
-    ring_ok: bool
+    ring_ok: bool | None
     namespaces: Mapping[str, str]
     library_path: str = ""
     app_mpi: str = ""
@@ -119,7 +120,7 @@ def judge(plan: Plan, proof: Proof) -> tuple[Finding, ...]:
         *_planned_file(plan, proof),
         *_closure(plan, proof),
         *_version(plan, proof),
-        *_messages(proof),
+        *_messages(plan, proof),
         *_transport(plan, proof),
         *_shared(proof),
     )
@@ -127,7 +128,7 @@ def judge(plan: Plan, proof: Proof) -> tuple[Finding, ...]:
 
 def _world(plan: Plan, proof: Proof) -> list[Finding]:
     wrong = [p for p in proof.ranks if p.size != proof.asked]
-    if not wrong and len(proof.ranks) == proof.asked:
+    if not wrong and len({p.rank for p in proof.ranks}) == len(proof.ranks) == proof.asked:
         return []
     alone = all(p.size == 1 for p in proof.ranks) and proof.asked > 1
     seen = f"{len(proof.ranks)} processes reported a world of {', '.join(str(p.size) for p in proof.ranks[:8])}"
@@ -138,6 +139,15 @@ def _world(plan: Plan, proof: Proof) -> list[Finding]:
             "they do not use the same wire-up protocol"
         )
         remedy = "remove --launcher, or name the mpiexec of the mapped MPI"
+    elif plan.unknown_mpi:
+        why = (
+            f"the family of {plan.planned_title} is unknown: by {plan.launcher.title} its ranks did not find each other, "
+            "or it is one for a single process"
+        )
+        remedy = (
+            "name another launcher: --launcher PATH of the mpiexec of an MPI, `--launcher image` for the image's own; "
+            "under Slurm a PMI: --launcher-arg=--mpi=pmix"
+        )
     elif plan.launcher.kind == "srun":
         way = pmi_said(plan.request.shape.extra) or plan.launcher.pmi or "Slurm's default"
         why = f"by srun's PMI ({way}) the mapped MPI did not find the other ranks"
@@ -261,7 +271,9 @@ def _version(plan: Plan, proof: Proof) -> list[Finding]:
     return []
 
 
-def _messages(proof: Proof) -> list[Finding]:
+def _messages(plan: Plan, proof: Proof) -> list[Finding]:
+    if any(p.ring_ok is None for p in proof.ranks):
+        return [warning("ring-untried", plan=plan)]
     bad = [str(p.rank) for p in proof.ranks if not p.ring_ok]
     return [error("ring", bad=", ".join(bad[:8]))] if bad else []
 

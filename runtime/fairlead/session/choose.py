@@ -23,6 +23,7 @@ from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
 from fairlead.engines.model import Engine
 from fairlead.image.open import Image
 from fairlead.launchers.identify import identify
+from fairlead.launchers.image import own_launcher
 from fairlead.launchers.model import Launcher
 from fairlead.launchers.pmi import pmi_said
 from fairlead.launchers.registry import LAUNCHERS, MPIEXEC, kind_of, kinds
@@ -30,7 +31,7 @@ from fairlead.mpi.host import HostMpi, discover, from_prefix
 from fairlead.session.model import Choices
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import Here
-from fairlead.swap.family import choose_host, image_family, own_mpi, speaks
+from fairlead.swap.family import choose_host, image_family, own_mpi, own_place, speaks
 from fairlead.swap.model import Line, Request
 from fairlead.swap.reach import in_image, programs_of
 
@@ -117,13 +118,18 @@ def launcher_for(situation: Situation, host: HostMpi | None) -> Launcher:
             paths, there = ", ".join(captured), situation.capture
             raise fail("launcher-not-captured", choices=choices, there=there, captured=paths)
         return captured[choices.launcher]
-    family = situation.family
-    speaking = speaks(host.library if host else own_mpi(situation.image.facts, family), family)
+    speaking = _speaking(situation, host)
     pmi = pmi_said(situation.request.shape.extra)
     options = tuple(site.launcher.options.get(MPIEXEC, ()))
     own = host.launcher if host else None
     if own and choices.launcher == kind_of(own):
         return replace(own, options=tuple(site.launcher.options.get(choices.launcher, options)))
+    brought = _of_image(situation)
+    asked = choices.launcher or ""
+    if asked in LAUNCHERS and LAUNCHERS.get(asked).in_image:
+        if brought is None:
+            raise fail("launcher-none-in-image", image=situation.image.path)
+        return brought
     if choices.launcher and choices.launcher != MPIEXEC:
         return named(choices.launcher, speaking, site, environ, pmi)
     on_path = None if choices.launcher or situation.capture else here(site, environ)
@@ -132,13 +138,35 @@ def launcher_for(situation: Situation, host: HostMpi | None) -> Launcher:
         return of_kind(kind, speaking, site, environ, program, pmi)
     if own:
         return replace(own, options=options)
-    return replace(_of_family(situation, host), options=options)
+    if brought and speaking is AbiFamily.UNKNOWN and not choices.launcher:
+        return brought
+    return replace(_of_family(situation, host, speaking), options=options)
 
 
-def _of_family(situation: Situation, host: HostMpi | None) -> Launcher:
-    there, family = situation.capture, situation.family
+def _of_image(situation: Situation) -> Launcher | None:
+    """The launcher of the image's own MPI, where that runs."""
+    facts, request = situation.image.facts, situation.request
+    path, _ = own_place(facts, request) if request.mpi == "container" else ("", "")
+    return own_launcher(path, facts.programs) if path else None
+
+
+def _speaking(situation: Situation, host: HostMpi | None) -> AbiFamily:
+    """The family whose launchers can start the ranks."""
+    family, facts, request = situation.family, situation.image.facts, situation.request
+    if host:
+        return speaks(host.library, family)
+    own = own_mpi(facts, family)
+    if family is AbiFamily.UNKNOWN and request.mpi == "container":
+        path, _ = own_place(facts, request)
+        own = next((mpi for mpi in facts.mpis if mpi.path == path), None)
+    return speaks(own, family)
+
+
+def _of_family(situation: Situation, host: HostMpi | None, family: AbiFamily) -> Launcher:
+    """That of an MPI of the host; of an unknown family, any: the proof shows what comes of it."""
+    there = situation.capture
     for mpi in there.mpis if there else discover(situation.environ):
-        if mpi.launcher and mpi.launcher.family is family:
+        if mpi.launcher and family in (mpi.launcher.family, AbiFamily.UNKNOWN):
             return mpi.launcher
     prefix = host.prefix if host else ""
     if there:

@@ -34,6 +34,7 @@ class Choices:
         site, launcher, engine: None to detect.
         comm: the backend of gradients; None to leave it to variable, site and fairlead.
         require_signature: refuse an image that no trusted key has signed.
+        unpack: run from a folder that the image is unpacked to, once.
     """
 
     mpi: str = "host"
@@ -42,6 +43,7 @@ class Choices:
     engine: str | None = None
     require_signature: bool = False
     comm: str | None = None
+    unpack: bool = False
 
 
 @dataclass(frozen=True)

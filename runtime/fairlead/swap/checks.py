@@ -17,6 +17,7 @@ from fairlead.elf.mpi_symbols import GLIBC_PIECES, contains_mpi, is_binding, is_
 from fairlead.elf.reader import version_key
 from fairlead.engines.registry import ENGINES
 from fairlead.launchers.pmi import connects, pmi_said
+from fairlead.launchers.registry import is_in_image
 from fairlead.mpi.cross_abi import crossing, some
 from fairlead.mpi.host import HostMpi, needs
 from fairlead.nccl.checks.plugin import not_in_image
@@ -66,6 +67,8 @@ def abi_family(plan: Plan) -> Iterator[Finding]:
     """Image and host must have the same binary interface."""
     if plan.host is None:
         yield _ok("abi-family", "the image's own MPI is used", plan.planned_title)
+        if plan.unknown_mpi:
+            yield _unknown_mpi(plan)
         return
     library, programs = plan.host.library, interpreted(plan.facts, plan.request)
     wanted = image_family(plan.facts, plan.request)
@@ -82,6 +85,19 @@ def abi_family(plan: Plan) -> Iterator[Finding]:
         yield error(
             "abi-family", library=library, wanted=wanted, names=names, why=why, remedy=remedy
         )
+
+
+def _unknown_mpi(plan: Plan) -> Finding:
+    """What is not known of an MPI of no known family, and what is: how its ranks find each other."""
+    own = next((m for m in plan.facts.mpis if m.path == plan.planned_file), None)
+    finds = {
+        "pmi": "its file names PMI, which MPICH's launchers and Slurm speak",
+        "pmix": "its file names PMIx, which Open MPI's launcher and Slurm speak",
+    }
+    if own is None:  # inside of a program
+        return warning("mpi-unknown-inside", path=plan.planned_file, launcher=plan.launcher)
+    how = finds.get(own.pmi, "how its ranks find each other is not known either")
+    return warning("mpi-unknown-own", name=own.soname, plan=plan, how=how)
 
 
 def _is_foreign(plan: Plan, family: AbiFamily) -> bool:
@@ -139,9 +155,9 @@ def _users(users: Mapping[AbiFamily, Sequence[Elf]]) -> str:
 def pmi(plan: Plan) -> Iterator[Finding]:
     """Under srun, ranks find each other only through a PMI that both Slurm and their MPI support."""
     launcher, extra = plan.launcher, plan.request.shape.extra
-    if launcher.kind != "srun" or plan.request.ranks < 2:
-        return
     mapped = _speaks(plan)
+    if launcher.kind != "srun" or plan.request.ranks < 2 or mapped is AbiFamily.UNKNOWN:
+        return
     title = plan.planned_title or mapped
     way = pmi_said((*launcher.options, *extra)) or launcher.pmi
     if not way and plan.site.launcher.pmi[:1] == ("cray",) and mapped is AbiFamily.MPICH:
@@ -159,8 +175,11 @@ def pmi(plan: Plan) -> Iterator[Finding]:
 def launcher_family(plan: Plan) -> Iterator[Finding]:
     """A launcher of another family starts every rank alone, without an error."""
     launcher, mapped = plan.launcher, _speaks(plan)
-    if launcher.kind == "srun":
+    if launcher.kind == "srun" or mapped is AbiFamily.UNKNOWN:
         return  # srun starts any family; `pmi` checks how the ranks connect
+    if is_in_image(launcher):
+        yield _ok("launcher-family", "the image's own launcher starts its own MPI", launcher.path)
+        return
     if launcher.family is AbiFamily.UNKNOWN:
         yield warning("launcher-family-unknown", launcher=launcher)
     elif launcher.family is not mapped:
@@ -174,6 +193,9 @@ def launcher_family(plan: Plan) -> Iterator[Finding]:
 def _speaks(plan: Plan) -> AbiFamily:
     """The family whose launchers can start the mapped MPI."""
     family = image_family(plan.facts, plan.request)
+    if plan.unknown_mpi:
+        own = next((m for m in plan.facts.mpis if m.path == plan.planned_file), None)
+        return speaks(own, family)
     return speaks(plan.host.library if plan.host else own_mpi(plan.facts, family), family)
 
 

@@ -19,7 +19,9 @@ from fairlead.swap.reach import (
     by_family,
     families_of,
     in_text,
+    inside_of,
     interpreted,
+    mpis_behind,
     reach,
 )
 
@@ -99,6 +101,8 @@ def image_family(facts: ImageFacts, request: Request = NOTHING_NAMED) -> AbiFami
 
 def _certain(facts: ImageFacts, found: Reach) -> AbiFamily | None:
     """The family that named programs ask for by their links, or that what a text names asks for."""
+    if (behind := mpis_behind(facts, found)) and all(m.family is AbiFamily.UNKNOWN for m in behind):
+        return AbiFamily.UNKNOWN
     for program in found.programs:
         for elf in (e for e in found.files if program.path == e.path and program.path):
             if asked := list(asked_by(facts, elf).values()):
@@ -141,10 +145,12 @@ def replaceable(
         machine: name of the other machine that the plan is for; empty for this one.
 
     Raises:
-        FairleadError: exit code 121; the image uses no MPI, or the host has no MPI to replace it.
+        FairleadError: exit code 121; the image uses no MPI, or none whose ranks could be started, or the host has no
+            MPI to replace it.
     """
     family = image_family(facts, request)
-    if family is AbiFamily.UNKNOWN:
+    kept = request.mpi == "container" and own_place(facts, request)[0]
+    if family is AbiFamily.UNKNOWN and not kept:
         raise _no_family(image, facts, engine)
     if request.mpi == "host" and host is None:
         seen = "\n".join(f"{n.what}: {n.why}" for n in notes)
@@ -154,13 +160,31 @@ def replaceable(
     return family
 
 
+def own_place(facts: ImageFacts, request: Request) -> tuple[str, str]:
+    """The file with the MPI that the named programs run on if the image keeps its own, and what it is; empty ones if
+    nothing is there. What a static program contains is not known, if it is not a known MPI.
+    """
+    found, family = reach(facts, request), image_family(facts, request)
+    if inside := inside_of(facts, request):
+        return inside.path, f"the MPI inside {inside.path}"
+    linked = mpis_behind(facts, found) if family is AbiFamily.UNKNOWN else ()
+    if own := next(iter(linked), own_mpi(facts, family)):
+        return own.path, own.title
+    static = (p.path for p in found.programs if "static" in facts.programs.get(p.path, "").split())
+    if path := next(static, ""):
+        return path, f"what {path} contains"
+    return "", ""
+
+
 def _no_family(image: str, facts: ImageFacts, engine: Engine) -> FairleadError:
     """Why there is nothing to plan for: no MPI, none that could be replaced, or none that is known."""
     contain = [elf.path for elf in facts.consumers if contains_mpi(elf)]
-    unknown = [f"{m.path} ({m.title})" for m in facts.mpis]
-    unknown += [f"{n} of {e.path}" for e in facts.consumers for n in e.needed if is_request(n)]
+    unknown = [m.path for m in facts.mpis]
+    missing = [f"{n} of {e.path}" for e in facts.consumers for n in e.needed if is_request(n)]
     if unknown:
         return fail("mpi-unknown", image=image, names=some(unknown))
+    if missing:
+        return fail("mpi-missing", image=image, names=some(missing))
     if contain:
         return fail("mpi-static-only", image=image, programs=some(contain))
     return fail("no-mpi", image=image, engine=engine)
@@ -175,8 +199,10 @@ def own_mpi(facts: ImageFacts, family: AbiFamily) -> MpiLibrary | None:
 def speaks(library: MpiLibrary | None, family: AbiFamily) -> AbiFamily:
     """The family whose launchers can start an MPI's ranks.
 
-    The MPI-5 ABI does not cover launchers, so for it the vendor decides.
+    The MPI-5 ABI does not cover launchers, so for it the vendor decides; for an unknown MPI, how its ranks find each other.
     """
+    if library and library.pmi:
+        return AbiFamily.OPENMPI if library.pmi == "pmix" else AbiFamily.MPICH
     if library is None or library.family is not AbiFamily.MPI5:
         return library.family if library else family
     return AbiFamily.OPENMPI if library.vendor == "Open MPI" else AbiFamily.MPICH
@@ -187,6 +213,6 @@ def names_of(
 ) -> tuple[str, ...]:
     """The SONAMEs by which programs request an MPI of ``family``; without any, the usual one."""
     asked = {n for e in consumers for n, of in asked_by(facts, e).items() if of is family}
-    if asked:
+    if asked or (own is None and family is AbiFamily.UNKNOWN):
         return tuple(sorted(asked))
     return (own.soname if own and own.family is family else ALIASES[family]["main"][1],)

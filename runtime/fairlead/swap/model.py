@@ -254,3 +254,8 @@ class Plan:
     nccl_decision: Decision | None = None
     carried: tuple[HostLibrary, ...] = ()
     carried_staging: Staging | None = None
+
+    @property
+    def unknown_mpi(self) -> bool:
+        """The image's own MPI runs, and is of no family that fairlead knows: nobody here knows its handles."""
+        return self.host is None and self.family is AbiFamily.UNKNOWN

@@ -12,18 +12,18 @@ from dataclasses import replace
 
 from fairlead.base.errors import fail
 from fairlead.elf.facts import AbiFamily, MpiLibrary
-from fairlead.engines.model import Takes
 from fairlead.launchers.model import Launcher
+from fairlead.launchers.registry import is_in_image
 from fairlead.mpi.cross_abi import crossing
 from fairlead.mpi.host import HostMpi
 from fairlead.rendezvous.choose import frameworks
 from fairlead.swap.carry import with_carried
-from fairlead.swap.family import in_reach, names_of, own_mpi, replaceable
+from fairlead.swap.family import in_reach, names_of, own_mpi, own_place, replaceable
 from fairlead.swap.glibc import choose_glibc
 from fairlead.swap.layout import folders_behind, module_paths, search_folders, stage_layout
 from fairlead.swap.model import MOUNT, WITNESS, Bind, Inputs, Line, Plan
 from fairlead.swap.network import own_devices, with_network
-from fairlead.swap.reach import inside_of, interpreted, relevant
+from fairlead.swap.reach import interpreted, relevant
 from fairlead.swap.remedies.model import Changes, Draft, Phase, Remedy
 from fairlead.swap.remedies.registry import ordered
 from fairlead.swap.shell_python import OTHER, REMOVED
@@ -89,11 +89,9 @@ def _host_staged(draft: Draft, remedies: list[Remedy]) -> Draft:
 
 def _own_kept(draft: Draft) -> Draft:
     """Keeps the image's MPI, for ``--mpi container``."""
-    own, inside = draft.own, inside_of(draft.inputs.facts, draft.inputs.request)
-    if own is None and not inside:
+    path, title = own_place(draft.inputs.facts, draft.inputs.request)
+    if not path:
         raise fail("image-mpi-missing", image=draft.inputs.image)
-    path = inside.path if inside else own.path if own else ""
-    title = f"the MPI inside {path}" if inside else own.title if own else ""
     line = Line("keep", f"{title} of the image", "--mpi container asks for it", path)
     kept = replace(draft, planned_file=path, planned_title=title)
     return kept.plus(Changes(lines=(line,)))
@@ -179,8 +177,9 @@ def _described(draft: Draft) -> Draft:
     ]
     engine = inputs.engine
     if inputs.opened and inputs.opened != inputs.image:
-        squashfs = engine.takes is Takes.SQUASHFS
-        form = "a bare squashfs: the image's" if squashfs else "folders: the image"
+        form = "a folder: the image"
+        if inputs.opened.endswith(".squashfs"):
+            form = "a bare squashfs: the image's"
         why = f"{engine.kind} opens {form}, laid out once at its first launch, and kept"
         lines.append(Line("engine", inputs.opened, why))
     lines += [Line("engine", option, why) for option, why in engine.reasons]
@@ -192,7 +191,7 @@ def _described(draft: Draft) -> Draft:
         lines.append(Line("bind", f"{bind.source} -> {bind.target}", "the user's own"))
     launcher = inputs.launcher
     what = f"{launcher.path}  ({launcher.title})"
-    lines.append(Line("launch", what, _why_launcher(launcher)))
+    lines.append(Line("launch", what, _why_launcher(launcher, draft.family)))
     return draft.plus(Changes(lines=(*lines, *inputs.notes)))
 
 
@@ -251,12 +250,18 @@ def _images_own(name: str, value: str) -> tuple[Line, ...]:
     return (Line("behind", f"{name}={value}", why),) if value else ()
 
 
-def _why_launcher(launcher: Launcher) -> str:
+def _why_launcher(launcher: Launcher, family: AbiFamily) -> str:
     if launcher.kind == "srun" and launcher.pmi:
         return (
             f"Slurm starts the ranks; they find each other by {launcher.pmi}, which the mapped MPI "
             "speaks and `srun --mpi=list` offers"
         )
+    if is_in_image(launcher):
+        return (
+            "the launcher that belongs to the image's own MPI: it starts all ranks in one container"
+        )
+    if family is AbiFamily.UNKNOWN and launcher.kind in ("mpiexec", "hydra", "openmpi"):
+        return "of this host: how ranks of an unknown MPI find each other is not known for sure"
     if launcher.kind in ("mpiexec", "hydra", "openmpi"):
         return "the launcher of the MPI that will be mapped; another family's would leave every rank alone"
     return "the launcher of this site"

@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
+from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 from fairlead.elf.mpi_symbols import asked_by, contains_mpi, is_binding
 from fairlead.mpi.cross_abi import MPI4PY_MODULE, is_python
 from fairlead.swap.model import Request
@@ -132,6 +132,13 @@ def inside_of(facts: ImageFacts, request: Request) -> Elf | None:
     contain = [elf for elf in found.files if contains_mpi(elf)]
     asked = any(asked_by(facts, elf) for elf in found.files)
     return contain[0] if found.exact and contain and not asked else None
+
+
+def mpis_behind(facts: ImageFacts, found: Reach) -> tuple[MpiLibrary, ...]:
+    """The image's MPIs that named programs are linked to."""
+    linked = [p.path for p in found.programs if p.kind is Kind.LINKED]
+    behind = _closure(facts, linked)
+    return tuple(mpi for mpi in facts.mpis if mpi.path in behind)
 
 
 def in_image(facts: ImageFacts, path: str) -> bool:

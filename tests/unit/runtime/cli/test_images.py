@@ -78,8 +78,11 @@ def test_list_has_every_image_once_with_all_that_it_takes(cache: Path) -> None:
         ((), "previous"): 1000,
         (("docker://x/y:1",), "pulled"): 1000,
     }
-    assert shown["bytes"] == sum(rows.values())
+    (laid_out,) = shown["unpacked"]
+    assert (laid_out["digest"], laid_out["bytes"]) == ("d1", 10)
+    assert shown["bytes"] == sum(rows.values()) + 10
     text = CliRunner().invoke(main, ["images", "list"]).output
+    assert next(line.split()[-1] for line in text.splitlines() if "unpacked" in line) == "one"
     assert "one:variant" in text and "docker://x/y:1" in text
 
 

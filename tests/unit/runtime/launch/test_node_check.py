@@ -173,6 +173,15 @@ def test_folder_with_other_files_differs(change: str, ask: Ask, tmp_path: Path) 
     assert ask(replace(found, same="")).startswith("differs ")
 
 
+def test_folder_for_one_host_passes_there_without_being_listed_and_nowhere_else(
+    ask: Ask, tmp_path: Path
+) -> None:
+    root = tree(tmp_path / "root")
+    found = node_check.opened(plan_of(root), image_of(root, "", "sandbox"), alone=True)
+    assert found and not found.expected and ask(found).startswith("ok ")
+    assert ask(replace(found, same="")).startswith("unread ")
+
+
 def test_folder_of_a_signed_image_is_compared_by_content(ask: Ask, tmp_path: Path) -> None:
     root = tree(tmp_path / "root")
     verified = object()

@@ -16,6 +16,7 @@ from tests.support.recorded import planned
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.progress import Silent
 from fairlead.engines.model import Engine, Takes
+from fairlead.image.open import Image
 from fairlead.launch import unpack
 from fairlead.swap.model import WITNESS, Bind
 from fairlead.swap.staging import KEPT_S
@@ -193,6 +194,61 @@ def test_squashfs_that_was_changed_is_extracted_again(
     with pytest.raises(FairleadError, match="changed while its squashfs was extracted") as caught:
         take_out()
     assert caught.value.code is ExitCode.LAUNCH_FAILED and not bare.exists()
+
+
+@pytest.mark.parametrize(
+    ("takes", "form", "folder", "suffix"),
+    [
+        (Takes.FILE, "sif", False, None),
+        (Takes.FILE, "sif", True, ""),
+        (Takes.FILE, "squashfs", True, ""),
+        (Takes.SQUASHFS, "sif", False, ".squashfs"),
+        (Takes.SQUASHFS, "squashfs", False, None),
+        (Takes.SQUASHFS, "squashfs", True, ""),
+        (Takes.FOLDER, "sif", False, ""),
+        (Takes.FILE, "sandbox", True, None),
+        (Takes.NAME, "squashfs", True, None),
+    ],
+)
+def test_engine_opens_a_folder_where_it_must_or_where_that_is_wanted_and_can_be(
+    takes: Takes, form: str, folder: bool, suffix: str | None
+) -> None:
+    image = Image("app", "/images/app", form, 1, "abc", True, planned().facts)
+    found = unpack.opened(image, replace(CH_RUN, takes=takes), Path("/cache"), folder=folder)
+    assert found == ("/images/app" if suffix is None else f"/cache/unpacked/abc{suffix}")
+
+
+APPTAINER = Engine("apptainer", "/usr/bin/apptainer", False, (), ())
+NFS = "1 0 0:1 / / rw - ext4 disk rw\n2 1 0:2 / /cache rw - nfs4 server:/home rw\n"
+
+
+@pytest.mark.parametrize(
+    ("engine", "nodes", "mounts", "found"),
+    [
+        (APPTAINER, 1, NFS.partition("\n")[0], []),
+        (APPTAINER, 1, NFS, ["warning: the unpacked image is on a network file system"]),
+        (APPTAINER, 2, NFS, ["warning: every node will read the unpacked image from a network file system"]),
+        (APPTAINER, 0, NFS, ["warning: every node will read the unpacked image from a network file system"]),
+        (replace(APPTAINER, takes=Takes.NAME, kind="shifter"), 1, NFS, ["error: shifter cannot open a folder"]),
+        (replace(APPTAINER, forbids_folders="allow container dir = no"), 1, "", ["error: the engine's configuration forbids images that are folders"]),
+    ],
+)  # fmt: skip
+def test_folder_that_is_a_bad_idea_is_objected_to(
+    engine: Engine, nodes: int, mounts: str, found: list[str]
+) -> None:
+    plan = replace(planned(), engine=engine, opened="/cache/fairlead/unpacked/abc")
+    said = unpack.objections(plan, "--unpack", nodes, mounts)
+    assert [f"{f.severity}: {f.what}" for f in said] == found
+
+
+def test_what_is_unpacked_is_listed_with_its_image_and_when_it_was_used(unpacked: Path) -> None:
+    root, bare = folder(unpacked, "abc", 60), squashfs(unpacked, "def", 120)
+    unpack._write_record(root, "state", (), image="/images/app.sif", bytes=7)
+    (unpacked / ".abc.1.partial").mkdir()
+    one, two = unpack.unpacked(unpacked.parent)
+    assert (one.path, one.digest, one.image, one.bytes) == (root, "abc", "/images/app.sif", 7)
+    assert (two.path, two.digest, two.image, two.bytes) == (bare, "def", "", 4)
+    assert two.used < one.used
 
 
 def test_unpacked_image_that_others_could_have_laid_out_is_refused(unpacked: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,13 @@ from fairlead.image.scan import scan_tree
 NO_COMPILER = {"PATH": "", "CC": "", "CXX": ""}
 ENSURE = {
     native.WITNESS: native.ensure_witness,
+    native.WITNESS_OF_CALLS: partial(native.ensure_witness, calls=True),
     native.CORE: native.ensure_core,
     native.WIRE: native.ensure_wire,
 }
 AVAILABLE = {
     native.WITNESS: native.witness_available,
+    native.WITNESS_OF_CALLS: native.witness_available,
     native.CORE: native.core_available,
     native.WIRE: native.wire_available,
 }

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.recorded import planned
+from tests.support.recorded import HYDRA, ROOT_ENGINE, SITE, image, planned
 
 from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.elf.facts import AbiFamily, Elf, MpiLibrary
 from fairlead.proof.preload import Expected, Startup, asked, read_records
 from fairlead.proof.verdict import Proof
-from fairlead.swap.model import Plan
+from fairlead.swap.model import Inputs, Plan, Request
+from fairlead.swap.plan import plan
 
 RECORD = """\
 rank={rank}
@@ -247,3 +250,69 @@ def test_asked_reports_ranks_inode_folder_and_file(tmp_path: Path) -> None:
     assert output["UCX_LOG_FILE"] == "/opt/fairlead/run/ucx.%h.%p"  # what the witness looks for
     output, binds = asked(plan, 4, 77)
     assert output == {"FAIRLEAD_PROOF": f"4|77||{plan.planned_file}"} and not binds
+
+
+def unknown(tmp_path: Path) -> Plan:
+    """Of an image's own MPI, whose family nobody knows."""
+    elf = Elf("/opt/tiny/lib/libtiny.so.1", "x64", "libtiny.so.1")
+    library = MpiLibrary(elf, AbiFamily.UNKNOWN, "unknown", "", "2.2", pmi="pmi")
+    app = Elf("/opt/tiny/bin/app", "x64", needed=("libtiny.so.1",), interpreter="/lib/ld.so")
+    facts = replace(
+        image(), mpis=(library,), consumers=(app,), leads={app.path: {"libtiny.so.1": elf.path}},
+        programs={app.path: ""},
+    )  # fmt: skip
+    request = Request(mpi="container", ranks=2, apps=(app.path,))
+    return plan(Inputs("/x.sif", facts, None, HYDRA, SITE, ROOT_ENGINE, request, tmp_path, witness="/w.so"))  # fmt: skip
+
+
+def asked_record(made: Plan, rank: int, size: int = 2) -> bytes:
+    text = record(made, rank, size).rstrip(b"\0").replace(b"ring=1\n", b"")
+    return text.ljust(2048, b"\0")
+
+
+def test_unknown_mpi_is_proved_by_each_ranks_own_report_without_a_message(
+    start: Start, tmp_path: Path
+) -> None:
+    made = unknown(tmp_path)
+    assert made.unknown_mpi and made.planned_file == "/opt/tiny/lib/libtiny.so.1"
+    startup, proofs, clock = start(made)
+    (tmp_path / "proof.0").write_bytes(asked_record(made, 0))
+    startup.look()
+    clock.now += 1000
+    startup.look()
+    assert not proofs, "the other rank has not asked yet"
+    (tmp_path / "proof.1").write_bytes(asked_record(made, 1))
+    startup.look()
+    (proof,) = proofs
+    assert proof.holds and [r.ring_ok for r in proof.ranks] == [None, None]
+    assert "ring" in {f.check for f in proof.findings}
+
+
+def test_ranks_of_an_unknown_mpi_get_time_to_ask_about_more_than_themselves(
+    start: Start, tmp_path: Path
+) -> None:
+    made = unknown(tmp_path)
+    startup, proofs, clock = start(made)
+    for rank in (0, 1):
+        (tmp_path / f"proof.{rank}").write_bytes(asked_record(made, 0, 1))
+    startup.look()
+    clock.now += 20
+    startup.look()
+    assert not proofs, "they may have asked about MPI_COMM_SELF"
+    clock.now += 20
+    with pytest.raises(FairleadError) as caught:
+        startup.look()
+    (finding,) = caught.value.findings
+    assert caught.value.code is ExitCode.PROOF_FAILED and finding.check == "world-size"
+    assert "libtiny.so.1" in finding.why and "--launcher image" in finding.remedy
+
+
+def test_ranks_of_an_unknown_mpi_that_say_the_same_number_are_no_world(
+    start: Start, tmp_path: Path
+) -> None:
+    made = unknown(tmp_path)
+    startup, _, _ = start(made)
+    for rank in (0, 1):
+        (tmp_path / f"proof.{rank}").write_bytes(asked_record(made, 0))
+    with pytest.raises(FairleadError, match=r"world|ranks"):
+        startup.look()

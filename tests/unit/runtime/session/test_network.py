@@ -154,7 +154,7 @@ def test_request_takes_the_users_variables_of_nccl() -> None:
 def planning(**changes: Any) -> Planning:
     defaults: dict[str, Any] = {
         "mpi": "host", "site": None, "launcher": None, "engine": None, "apps": (), "binds": (),
-        "engine_args": (), "require_signature": False, "comm": None, "nccl": "auto",
+        "engine_args": (), "require_signature": False, "comm": None, "unpack": False, "nccl": "auto",
     }  # fmt: skip
     return Planning(**{**defaults, **changes})
 

@@ -25,6 +25,10 @@ from fairlead.base.errors import FairleadError, Finding, Severity
 from fairlead.elf import reader
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
 from fairlead.image.scan import scan_tree
+from fairlead.launchers import registry
+from fairlead.launchers.image import own_launcher
+from fairlead.launchers.model import Shape
+from fairlead.launchers.registry import is_in_image
 from fairlead.mpi.cross_abi import is_python
 from fairlead.session.choose import outside
 from fairlead.swap import checks
@@ -292,7 +296,7 @@ def test_no_mpi_static_only_and_unknown_are_three_answers(facts: ImageFacts) -> 
         finding = raised.value.findings[0]
         assert finding.severity is Severity.ERROR and finding.check == "no-mpi"
         whats.append(f"{finding.what} {finding.where} {finding.why} {finding.remedy}")
-    assert "nothing in the image uses MPI" in whats[0]
+    assert "no MPI was found in the image" in whats[0]
     assert "/opt/app/alone" in whats[1] and "cannot be proved" in whats[1]
     assert "libmpi.so.1 of /opt/app/odd" in whats[2] and "no family that fairlead knows" in whats[2]
 
@@ -588,3 +592,57 @@ def test_what_a_script_does_not_name_only_warns(tmp_path: Path) -> None:
         found = said(facts, command=command)
         assert f"symbols {severity}" in found, found.keys()
         assert "MPI_Later" in found[f"symbols {severity}"].why
+
+
+# A home-made MPI that reads what Hydra sets: too few functions for a whole one, and no MPI's name.
+TINY = """
+const char *variable = "PMI_RANK";
+int MPI_Init(int *c, char ***v) { return 0; }
+int MPI_Comm_rank(int c, int *r) { return *r = 0; }
+"""
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> ImageFacts:
+    """Next to MPICH and Open MPI: a home-made MPI, and a tracer and a library with an MPI inside, which are none."""
+    root = image_tree(tmp_path_factory.mktemp("mixed") / "root")
+    tiny = compiled(root / "opt/tiny/lib/libtiny.so.1", TINY)
+    compiled(root / "opt/tiny/bin/app", MAIN + CALLS, str(tiny), "-Wl,-rpath,/opt/tiny/lib")
+    compiled(root / "opt/tiny/bin/mpiexec", STARTS)
+    tracer = compiled(
+        root / "opt/x/libtrace.so", TINY.replace("return 0", "return PMPI_Init(c, v)")
+    )
+    compiled(root / "opt/x/traced", MAIN + CALLS, str(tracer), str(root / "usr/lib/libmpich.so.12"))
+    return replace(scan_tree(root), glibc="2.99", libstdcxx="3.4.99", arch="x64")
+
+
+def test_home_made_mpi_is_found_by_its_use_and_the_image_keeps_its_known_ones(
+    mixed: ImageFacts, facts: ImageFacts
+) -> None:
+    unknown = {m.soname: m.pmi for m in mixed.mpis if m.family is AbiFamily.UNKNOWN}
+    assert unknown == {"libtiny.so.1": "pmi"}
+    assert image_family(mixed) is image_family(facts)
+    assert image_family(mixed, Request(apps=("/opt/app/c",))) is AbiFamily.MPICH
+    assert image_family(mixed, Request(apps=("/opt/tiny/bin/app",))) is AbiFamily.UNKNOWN
+
+
+def test_program_of_a_home_made_mpi_is_planned_on_it_in_container_mode_alone(
+    mixed: ImageFacts,
+) -> None:
+    request = Request(mpi="container", ranks=2, apps=("/opt/tiny/bin/app",))
+    made = plan(Inputs("/x", mixed, None, HYDRA, SITE, ROOT_ENGINE, request, Path("/cache")))
+    assert made.unknown_mpi and made.planned_file == "/opt/tiny/lib/libtiny.so.1"
+    found = {f.check: f for f in checks.check(made)}
+    assert not checks.refused(tuple(found.values()))
+    assert "the family of libtiny.so.1 is unknown" in found["mpi-unknown"].what
+    assert "names PMI" in found["mpi-unknown"].why
+    with pytest.raises(FairleadError, match="no family that fairlead knows") as raised:
+        planned(mixed, apps=("/opt/tiny/bin/app",))
+    assert "--mpi container" in raised.value.findings[0].remedy
+
+
+def test_launcher_of_the_image_is_the_one_in_the_prefix_of_its_mpi(mixed: ImageFacts) -> None:
+    found = own_launcher("/opt/tiny/lib/libtiny.so.1", mixed.programs)
+    assert found and found.path == "/opt/tiny/bin/mpiexec" and is_in_image(found)
+    assert own_launcher("/usr/lib/libmpich.so.12", mixed.programs) is None
+    assert registry.words(found, Shape(2), ("app",)).argv == (found.path, "-n", "2", "app")
