@@ -95,7 +95,9 @@ def demo(
         found.append(Measurement(What.INPUT, way, rates(310.0), most, nodes, None, "resnet50"))
         found.append(Measurement(What.CHECKPOINT, way, rates(1.9e9), most, nodes, 102_000_000))
     for phase, seconds in (("image mounted", 0.4), ("ranks begun", 1.9), ("MPI_Init", 1.2)):
-        found.append(Measurement(What.START, Way.CONTAINER, samples(seconds), most, nodes, None, phase))
+        found.append(
+            Measurement(What.START, Way.CONTAINER, samples(seconds), most, nodes, None, phase)
+        )
     train = next(m.key for m in found if m.what is What.TRAIN and m.ranks == most and m.way is Way.CONTAINER)  # fmt: skip
     evidence = Evidence(
         cores=64,

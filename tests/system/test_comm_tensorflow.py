@@ -232,7 +232,10 @@ def test_one_file_of_the_operation_serves_other_releases(version: str, tmp_path:
     """TensorFlow as PyPI has it, in an environment of its own."""
     made = hosts.KEPT / f"tensorflow-{version}"
     if not (made / "done").exists():
-        for words in (("python3", "-m", "venv", made), (made / "bin/pip", "install", "-q", f"tensorflow-cpu=={version}", "mpi4py")):
+        for words in (
+            ("python3", "-m", "venv", made),
+            (made / "bin/pip", "install", "-q", f"tensorflow-cpu=={version}", "mpi4py"),
+        ):
             subprocess.run([str(w) for w in words], check=True, capture_output=True, timeout=560)
         (made / "done").touch()
     program = tmp_path / "others.py"
@@ -240,7 +243,11 @@ def test_one_file_of_the_operation_serves_other_releases(version: str, tmp_path:
     native.ensure_core(cache_dir())
     operation = native.ensure_tensorflow(cache_dir())
     mpich = hosts.mpich()
-    env = {**PLAIN, "LD_LIBRARY_PATH": str(mpich / "lib"), "PYTHONPATH": str(Path(fairlead.__file__).parents[1])}
+    env = {
+        **PLAIN,
+        "LD_LIBRARY_PATH": str(mpich / "lib"),
+        "PYTHONPATH": str(Path(fairlead.__file__).parents[1]),
+    }
     done = subprocess.run(
         [mpich / "bin/mpiexec", "-n", "2", made / "bin/python", program], env=env, capture_output=True, text=True,
         timeout=200, stdin=subprocess.DEVNULL,

@@ -120,7 +120,12 @@ def test_a_benchmark_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("before", "after", "timed", "met"),
-    [(0.0, 0.1, True, True), (0.3, 0.0, True, None), (0.0, 0.2, True, None), (0.3, 0.2, False, True)],
+    [
+        (0.0, 0.1, True, True),
+        (0.3, 0.0, True, None),
+        (0.0, 0.2, True, None),
+        (0.3, 0.2, False, True),
+    ],
 )
 def test_no_bar_of_a_time_is_judged_on_a_loaded_machine(
     before: float,

@@ -66,9 +66,8 @@ def find(environ: Mapping[str, str] = os.environ, folder: str = IN_IMAGE) -> Car
         path = f"{place}/{native.TENSORFLOW}"
         if os.path.isfile(path):  # noqa: PTH113
             return Carrier(path)
-    path = native.tensorflow_available(environ)
-    if path is not None:
-        return Carrier(str(path))
+    if own := native.tensorflow_available(environ):
+        return Carrier(str(own))
     return Carrier("", f"there is no {native.TENSORFLOW}; `fairlead run` and its images bring it")
 
 
