@@ -78,7 +78,10 @@ class Sending:
         Raises:
             WireError: as the protocol raises it, or ``chunks``.
         """
-        place, shares = self.place(partition, partitions), not (self.form.sparse or self.index)
+        place, shares = (
+            self.place(partition, partitions),
+            self.index is None and not self.form.sparse,
+        )
         connection = dial(
             self.endpoints[place], self.secret, role="send", matrix=self.matrix, form=asdict(self.form),
             partition=partition, attempt=attempt, limit_s=self.limit_s, shares=shares,
