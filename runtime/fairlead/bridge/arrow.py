@@ -231,22 +231,22 @@ def array_of(values: np.ndarray) -> pa.Array:
 
 
 class Rows:
-    """Sends the rows of one partition: as an Arrow stream, or into memory that the receiver shares.
+    """Sends the rows of one partition: as an Arrow stream, or through a ring that the receiver shares.
 
     Args:
         index: type of the index column; None for none.
-        shared: descriptor of that memory; None for a stream. Only dense rows without index go there.
+        ring: that memory; None for a stream. Only dense rows without index go through it.
     """
 
     def __init__(
         self, connection: Connection, form: Form, index: pa.DataType | None = None,
-        shared: int | None = None,
+        ring: np.ndarray | None = None,
     ):  # fmt: skip
-        self._connection, self._form, self._shared = connection, form, shared
+        self._connection, self._form, self._ring = connection, form, ring
         self._schema = form.schema(index)
         self._prefixes: dict[int, memoryview] = {}
         self.rows = 0
-        if shared is None:
+        if ring is None:
             self._message(self._schema.serialize())
 
     @property
@@ -259,13 +259,14 @@ class Rows:
         Args:
             values: (rows, columns) of the form's type, C-contiguous.
         """
+        if self._ring is not None:
+            self._connection.place(self._ring, values)
+            self.rows += values.shape[0]
+            return
         rows = max(PIECE_BYTES // max(self._form.row_bytes, 1), 1)
         for low in range(0, values.shape[0], rows):
             part = values[low : low + rows]
-            if self._shared is not None:
-                self._take_credit(part.nbytes)
-                self._connection.place(self._shared, part)
-            elif index is None and part.nbytes % 8 == 0:
+            if index is None and part.nbytes % 8 == 0:
                 self._bare(part)
             else:
                 self._batch(part, None if index is None else index[low : low + rows])
@@ -313,12 +314,9 @@ class Rows:
             low = high
 
     def _message(self, *parts: Any) -> None:
-        self._take_credit(sum(memoryview(part).nbytes for part in parts))
-        self._connection.send(BATCH, *parts)
-
-    def _take_credit(self, size: int) -> None:
         self._connection.await_credit()
-        self._connection.credit -= size
+        self._connection.credit -= sum(memoryview(part).nbytes for part in parts)
+        self._connection.send(BATCH, *parts)
 
     def end(self) -> dict[str, Any]:
         """Ends the stream.
@@ -342,7 +340,7 @@ class Piece:
         csr: indptr, indices and values; None for a dense one.
         index: values of the index column.
         bytes: that they take.
-        region: the memory of a whole stream of dense rows, which its earlier pieces have announced.
+        region: a whole stream of dense rows, which its earlier pieces have announced.
     """
 
     rows: int

@@ -148,9 +148,6 @@ class Store:
     def _discard(self, arriving: Arriving | None) -> None:
         if arriving:
             self.budget.give(sum(piece.bytes for piece in arriving.pieces))
-            for piece in arriving.pieces:
-                if piece.region:
-                    piece.region.close()
             arriving.pieces.clear()
 
     def seal(self, matrix: str, form: Form, wanted: list[tuple[int, int, int]]) -> Held:
@@ -187,9 +184,6 @@ class Store:
         return held
 
     def _dense(self, pieces: list[Piece], form: Form) -> Any:
-        for piece in pieces:
-            if piece.region and not piece.region.rows:
-                piece.region.close()
         pieces[:] = [p for p in pieces if (p.region.rows if p.region else p.dense is not None)]
         if len(pieces) == 1:
             return pieces[0].region.array() if pieces[0].region else pieces[0].dense

@@ -6,7 +6,6 @@ Like :mod:`fairlead.bridge.wire` this module travels by value: it imports nothin
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -23,7 +22,6 @@ PASSING = frozenset(
     {"bridge-lost", "bridge-unreachable", "bridge-checksum", "bridge-refused", "bridge-silent"}
 )
 ATTEMPTS = 3
-_MOST_SHARED = 100  # partitions of a rank
 
 # Dense rows, or indptr, indices and values; and the values of the index column.
 Chunk = tuple[Any, Any]
@@ -80,15 +78,18 @@ class Sending:
         Raises:
             WireError: as the protocol raises it, or ``chunks``.
         """
-        place, shares = self.place(partition, partitions), self._shares(partitions)
+        place, shares = (
+            self.place(partition, partitions),
+            self.index is None and not self.form.sparse,
+        )
         connection = dial(
             self.endpoints[place], self.secret, role="send", matrix=self.matrix, form=asdict(self.form),
             partition=partition, attempt=attempt, limit_s=self.limit_s, shares=shares,
         )  # fmt: skip
-        begun, sending, shared = time.perf_counter(), 0.0, None
+        begun, sending = time.perf_counter(), 0.0
         try:
-            shared = connection.shared() if shares and connection.is_local else None
-            rows = Rows(connection, self.form, self.index, shared)
+            ring = connection.shared() if shares and connection.is_local else None
+            rows = Rows(connection, self.form, self.index, ring)
             for data, index in chunks:
                 before, size, number = time.perf_counter(), rows.bytes, rows.rows
                 if self.form.sparse:
@@ -103,18 +104,11 @@ class Sending:
             sending += time.perf_counter() - before
         finally:
             connection.close()
-            if shared is not None:
-                os.close(shared)
         serialise = time.perf_counter() - begun - sending
         return Sent(
             partition, attempt, rows.rows, place, rows.bytes, serialise, sending, answer["seconds"],
             self.form.cols if rows.rows else 0,
         )  # fmt: skip
-
-    def _shares(self, partitions: int) -> bool:
-        """Whether to ask for memory to write into; a rank keeps a descriptor for each partition."""
-        few = partitions <= _MOST_SHARED * len(self.endpoints)
-        return few and self.index is None and not self.form.sparse
 
     def send_again(self, partition: int, partitions: int, chunks: Callable[[], Iterable[Chunk]],
                    show: Callable[[int, int], None] = lambda rows, size: None) -> Sent:  # fmt: skip

@@ -21,11 +21,12 @@ BATCH        one encapsulated Arrow IPC message: a schema or a record batch
 CREDIT       u64, that many more bytes of BATCH may be sent
 END          an object: ``rows`` and ``bytes`` of the stream
 ERROR        an object: ``check``, ``what``, ``where``, ``why``, ``remedy``
-PLACED       u64, that many more bytes are in the file that the receiver shares
+PLACED       u64, that many more bytes are in the ring that the receiver shares
 ============ ========================================================================
 
-A sender on the receiver's node may ask in its first object (``shares``) for memory to write dense rows into. The answer is
-an object with ``shared``; if that is true, one byte follows with the descriptor of a memfd (:mod:`fairlead.bridge.region`).
+A sender on the receiver's node may ask in its first object (``shares``) for a ring of memory to pass dense rows through. The
+answer is an object with ``ring``, its bytes; unless they are 0, one byte follows with the descriptor of a memfd
+(:mod:`fairlead.bridge.region`). CREDIT is then room in the ring: it begins with all of it.
 
 The checksum is CRC-32C where both sides have the package ``crc32c`` and CRC-32 otherwise (``check`` 2 and 1); within a
 node and under TLS there is none (0): the kernel copies memory there, and TLS has its own.
@@ -50,7 +51,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-VERSION = 2
+import numpy as np
+
+VERSION = 3
 JSON, BATCH, CREDIT, END, ERROR, PLACED = 1, 2, 3, 4, 5, 6
 
 _MAGIC = b"fairlead"
@@ -61,6 +64,7 @@ _NUMBER = "!Q"
 _MOST_JSON = 16 << 20
 _MOST_BATCH = 4 << 30
 _SOCKET_BYTES = 4 << 20
+_PLACED_BYTES = 1 << 20  # that are announced at once; less than any ring
 _MAPPED_BYTES, _MAPPING_BYTES = 1 << 20, 32 << 20  # frames that are mapped, and a mapping
 OPENING_S = 10.0  # an opening is two short messages; a port scan holds a thread no longer
 _LAST_WORD_S = 5.0
@@ -304,19 +308,20 @@ class Connection:
         """Whether the other side is on this node, and can be given a descriptor."""
         return self._sock.family == socket.AF_UNIX
 
-    def share(self, fd: int | None) -> None:
-        """Answers a sender that asks for memory to write into: a memfd, or None for none."""
-        self.say(shared=fd is not None)
+    def share(self, fd: int | None, size: int) -> None:
+        """Answers a sender that asks for a ring: a memfd of ``size`` bytes, or None for none."""
+        self.say(ring=0 if fd is None else size)
         if fd is not None:
             socket.send_fds(self._sock, [b"\0"], [fd])
 
-    def shared(self, limit_s: float = SILENT_S) -> int | None:
-        """The descriptor of the memory that the receiver shares; None where it shares none.
+    def shared(self, limit_s: float = SILENT_S) -> np.ndarray | None:
+        """The ring that the receiver shares, as bytes; None where it shares none.
 
         Raises:
-            WireError: as :meth:`receive`.
+            WireError: it cannot be mapped; as :meth:`receive`.
         """
-        if not self.receive(limit_s)[1].get("shared"):
+        size = int(self.receive(limit_s)[1].get("ring") or 0)
+        if not size:
             return None
         try:
             _, fds, _, _ = socket.recv_fds(self._sock, 1, 1)
@@ -324,34 +329,42 @@ class Connection:
             raise WireError("bridge-lost", who=self.who, reason=exc) from None
         if not fds:
             raise WireError("bridge-garbled", who=self.who, reason="it sent no descriptor")
-        return fds[0]
-
-    def place(self, fd: int, part: Any) -> None:
-        """Writes into the memory that the receiver shares, after what is there, and says so.
-
-        Raises:
-            WireError: it cannot be written; as :meth:`send`.
-        """
-        view, end = memoryview(part).cast("B"), self.sent + memoryview(part).nbytes
         try:
-            while self.sent < end:
-                # Not by a mapping: pages that are written whole need not be zeroed or faulted in.
-                self.sent += os.pwrite(fd, view[view.nbytes - (end - self.sent) :], self.sent)
-        except OSError as exc:
+            return np.frombuffer(mmap.mmap(fds[0], size), np.uint8)
+        except (OSError, ValueError) as exc:
             raise WireError("bridge-shared", who=self.who, reason=exc) from None
-        self.send(PLACED, struct.pack(_NUMBER, view.nbytes))
+        finally:
+            os.close(fds[0])
+
+    def place(self, ring: np.ndarray, rows: np.ndarray) -> None:
+        """Passes rows through the ring that the receiver shares, as it takes them out.
+
+        Args:
+            rows: C-contiguous.
+        Raises:
+            WireError: as :meth:`send` and :meth:`receive`.
+        """
+        rest = rows.reshape(-1).view(np.uint8)
+        while rest.size:
+            at, part = self.sent % ring.size, rest[:_PLACED_BYTES]
+            self.await_credit(part.size)
+            first = min(part.size, ring.size - at)
+            ring[at : at + first], ring[: part.size - first] = part[:first], part[first:]
+            self.send(PLACED, struct.pack(_NUMBER, part.size))
+            self.sent, self.credit = self.sent + part.size, self.credit - part.size
+            rest = rest[part.size :]
 
     def grant(self, number: int) -> None:
         """Lets the other side send that many more bytes."""
         self.send(CREDIT, struct.pack(_NUMBER, number))
 
-    def await_credit(self, limit_s: float = SILENT_S) -> None:
-        """Waits until the other side takes more.
+    def await_credit(self, least: int = 1, limit_s: float = SILENT_S) -> None:
+        """Waits until the other side takes ``least`` more bytes.
 
         Raises:
             WireError: as :meth:`receive`.
         """
-        while self.credit <= 0:
+        while self.credit < least:
             kind, value = self.receive(limit_s)
             if kind == CREDIT:
                 self.credit += value

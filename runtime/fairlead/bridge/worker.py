@@ -270,7 +270,7 @@ class Worker:
         limit_s, shared = first.get("limit_s", 600.0), None
         if first.get("shares") and connection.is_local:
             shared = region.of(form)
-            connection.share(shared.fd if shared else None)
+            connection.share(shared.fd if shared else None, region.RING_BYTES)
         if shared:
             stream = shared.pieces(connection, limit_s)
         else:

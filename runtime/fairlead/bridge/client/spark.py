@@ -46,7 +46,6 @@ def send_spark(session: Session, frame: Any, options: SendOptions) -> Matrix:
     """
     from fairlead.bridge.client.send import freed_quietly, transferred
 
-    _by_value()
     begun = time.perf_counter()
     names = list(options.columns or [n for n in frame.columns if n != options.index])
     wanted = [*names, *([options.index] if options.index else [])]

@@ -1,15 +1,15 @@
-"""Rows that a sender on the same node writes into a rank's memory, over real sockets and a real memfd."""
+"""Rows that a sender on the same node passes through a ring of shared memory, over real sockets and a real memfd."""
 
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
-import resource
 import secrets
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.base.errors import FairleadError
-from fairlead.bridge import wire
+from fairlead.bridge import region, wire
 from fairlead.bridge.arrow import Form
 from fairlead.bridge.endpoint import Door
 from fairlead.bridge.store import Budget, Store
@@ -49,8 +49,8 @@ class Rank:
         endpoint = replace(self.endpoint, boot="elsewhere") if far else self.endpoint
         return Sending(matrix, form, (endpoint,), SECRET, limit_s=20)
 
-    def asks(self, matrix: str = "m") -> tuple[wire.Connection, int]:
-        """A sender of partition 0 that goes its own way, and its descriptor."""
+    def asks(self, matrix: str = "m") -> tuple[wire.Connection, np.ndarray]:
+        """A sender of partition 0 that goes its own way, and the ring."""
         role = {
             "role": "send",
             "matrix": matrix,
@@ -59,9 +59,9 @@ class Rank:
             "attempt": 0,
         }
         connection = dial(self.endpoint, SECRET, shares=True, limit_s=20, **role)
-        fd = connection.shared()
-        assert fd is not None
-        return connection, fd
+        ring = connection.shared()
+        assert ring is not None
+        return connection, ring
 
 
 @pytest.fixture
@@ -72,12 +72,12 @@ def rank() -> Iterator[Rank]:
     made.store.free("m")
 
 
-def regions() -> int:
-    """How many this process holds."""
-    found = 0
+def rings() -> int:
+    """How many this process has mapped or holds."""
+    found = Path("/proc/self/maps").read_text().count("fairlead-ring")
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            found += "fairlead-rows" in str(entry.readlink())
+            found += "fairlead-ring" in str(entry.readlink())
     return found
 
 
@@ -90,21 +90,42 @@ def some(rows: int, form: Form = FORM) -> np.ndarray:
     return made.astype(form.dtype)
 
 
-def test_one_partition_is_mapped_and_cannot_be_changed(rank: Rank) -> None:
+def test_one_partition_is_not_copied_and_cannot_be_changed(rank: Rank) -> None:
     rows = some(5000)
     sent = rank.sending().send(0, 1, 7, chunks(rows))
     assert (sent.rows, sent.bytes) == (5000, rows.nbytes)
     assert rank.store.arriving() == {"m": (5000, rows.nbytes)}
     held = rank.store.seal("m", FORM, [(0, 7, 5000)])
-    assert (
-        np.array_equal(held.local, rows) and "fairlead-rows" in Path("/proc/self/maps").read_text()
-    )
+    assert np.array_equal(held.local, rows)
+    assert not held.local.flags.owndata
+    wait_until(lambda: not rings())
     with pytest.raises(ValueError, match="read-only"):
         held.local[0] = 1
     assert rank.store.budget.used == rows.nbytes
-    rank.store.free("m")
-    del held
-    assert "fairlead-rows" not in Path("/proc/self/maps").read_text() and not regions()
+
+
+def test_memory_of_a_matrix_is_reused_after_its_last_view(rank: Rank, monkeypatch) -> None:
+    monkeypatch.setattr(region, "_KEPT", kept := [])
+    views = []
+    for name, count in (("m", 2000), ("second", 3000), ("third", 1500), ("small", 20)):
+        sent = rank.sending(name).send(0, 1, 0, chunks(some(count)))
+        held = rank.store.seal(name, FORM, [(0, 0, sent.rows)])
+        assert np.array_equal(held.local, some(count))
+        views.append((held.local[3:5], count))
+        rank.store.free(name)
+        del held
+        if (
+            name == "second"
+        ):  # the third gets the memory of this one, and no more of it than it needs
+            at = views.pop()[0].ctypes.data
+            assert [len(block) for block in kept] == [24_000_000]
+        if name == "third":
+            assert views[-1][0].ctypes.data == at and not kept
+    for view, count in views:
+        assert np.array_equal(view, some(count)[3:5])
+    del view
+    views.clear()
+    assert sorted(map(len, kept)) == [12_000_000, 16_000_000]
 
 
 @settings(max_examples=25, deadline=None)
@@ -128,7 +149,7 @@ def test_partitions_come_as_they_were_whatever_their_way(counts, cols, dtype, fa
         assert rank.store.budget.used == held.local.nbytes
         rank.store.free("m")
         del held
-        assert not regions()
+        wait_until(lambda: not rings())
     finally:
         rank.listener.close()
 
@@ -153,7 +174,7 @@ Sending("m", Form(1000, "float64"), (endpoint,), Secret(sys.argv[3])).send(0, 1,
         assert process.stdout and process.stdout.readline() == b"sent\n"
         wait_until(lambda: rank.store.budget.used == 16_000_000)
         process.send_signal(signal.SIGKILL)
-    wait_until(lambda: rank.store.budget.used == 0 and not regions())
+    wait_until(lambda: rank.store.budget.used == 0 and not rings())
     with pytest.raises(FairleadError, match="partition 0 is not on its rank"):
         rank.store.seal("m", FORM, [(0, 0, 2000)])
 
@@ -166,65 +187,84 @@ def wait_until(true) -> None:
 
 
 def test_a_sender_that_only_announces_rows_is_given_up(rank: Rank) -> None:
-    connection, fd = rank.asks()
-    connection.await_credit()
+    connection = rank.asks()[0]
     connection.send(PLACED, (8000).to_bytes(8, "big"))
     wait_until(lambda: rank.store.budget.used == 8000)
     connection.close()
-    os.close(fd)
-    wait_until(lambda: rank.store.budget.used == 0 and not regions())
+    wait_until(lambda: rank.store.budget.used == 0 and not rings())
+
+
+@pytest.mark.parametrize("placed", [0, region.RING_BYTES + 1, 2**63])
+def test_what_no_ring_can_hold_is_refused(rank: Rank, placed: int) -> None:
+    connection = rank.asks()[0]
+    connection.send(PLACED, placed.to_bytes(8, "big"))
+    with pytest.raises(WireError) as caught:
+        connection.await_credit(region.RING_BYTES + 1)
+    assert "does not speak the protocol" in caught.value.fields["what"]
+    connection.close()
+    wait_until(lambda: rank.store.budget.used == 0 and not rings())
 
 
 def test_half_a_row_is_refused(rank: Rank) -> None:
-    connection, fd = rank.asks()
-    connection.await_credit()
+    connection = rank.asks()[0]
     connection.send(PLACED, (8001).to_bytes(8, "big"))
+    connection.say(END, rows=1, bytes=8001)
     with pytest.raises(WireError) as caught:
-        connection.credit = 0
-        connection.await_credit()
-        connection.await_credit()
+        while connection.receive()[0] != END:
+            pass
     assert "does not speak the protocol" in caught.value.fields["what"]
     connection.close()
-    os.close(fd)
-    wait_until(lambda: rank.store.budget.used == 0 and not regions())
+    wait_until(lambda: rank.store.budget.used == 0)
 
 
-def test_what_was_written_and_not_announced_is_cut_off(rank: Rank) -> None:
-    connection, fd = rank.asks()
-    connection.await_credit()
-    os.pwrite(fd, bytes(24_000_000), 0)
+def test_a_sender_waits_until_the_ring_is_empty_enough(rank: Rank, monkeypatch) -> None:
+    slow = threading.Event()
+    take = rank.store.budget.take
+
+    def held_up(number: int) -> None:
+        slow.wait(20)
+        take(number)
+
+    monkeypatch.setattr(rank.store.budget, "take", held_up)
+    rows, done = some(3000), []
+    sender = threading.Thread(
+        target=lambda: done.append(rank.sending().send(0, 1, 0, chunks(rows))), daemon=True
+    )
+    sender.start()
+    time.sleep(0.3)
+    assert not done and rank.store.budget.used == 0
+    slow.set()
+    sender.join(20)
+    assert done and np.array_equal(rank.store.seal("m", FORM, [(0, 0, 3000)]).local, rows)
+
+
+def test_what_was_written_and_not_announced_is_no_row(rank: Rank) -> None:
+    connection, ring = rank.asks()
+    ring[:] = 1
     connection.send(PLACED, (8000).to_bytes(8, "big"))
     connection.say(END, rows=1, bytes=8000)
     wait_until(lambda: connection.receive()[0] == END)
     assert rank.store.seal("m", FORM, [(0, 0, 1)]).local.shape == (1, 1000)
     connection.close()
-    os.close(fd)
 
 
 def test_what_a_sender_does_afterwards_changes_nothing(rank: Rank) -> None:
-    for mapped in (False, True):
-        name = "m" if mapped else "first"
-        connection, fd = rank.asks(name)
-        connection.await_credit()
-        connection.place(fd, np.ones((1, 1000)))
-        view = mmap.mmap(fd, 8000) if mapped else None
-        connection.say(END, rows=1, bytes=8000)
-        wait_until(lambda c=connection: c.receive()[0] == END)
-        with pytest.raises(OSError, match="not permitted"):
-            os.ftruncate(fd, 0)
-        held = rank.store.seal(name, FORM, [(0, 0, 1)])
-        if view:
-            view[:8] = bytes(8)
-            view.close()
-        else:
-            with pytest.raises(OSError, match="not permitted"):
-                os.pwrite(fd, bytes(8), 0)
-            assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
-        assert (held.local == 1).all()
-        rank.store.free(name)
-        del held
-        connection.close()
-        os.close(fd)
+    connection, ring = rank.asks()
+    connection.place(ring, np.ones((1, 1000)))
+    connection.say(END, rows=1, bytes=8000)
+    wait_until(lambda: connection.receive()[0] == END)
+    ring[:] = 0
+    assert (rank.store.seal("m", FORM, [(0, 0, 1)]).local == 1).all()
+    connection.close()
+
+
+def test_a_sender_cannot_cut_the_ring() -> None:
+    made = region.of(FORM)
+    assert made is not None
+    with pytest.raises(OSError, match="not permitted"):
+        os.ftruncate(made.fd, 0)
+    with pytest.raises(OSError, match="not permitted"):
+        fcntl.fcntl(made.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
 
 
 def test_without_descriptors_rows_come_as_a_stream(rank: Rank, monkeypatch) -> None:
@@ -232,19 +272,21 @@ def test_without_descriptors_rows_come_as_a_stream(rank: Rank, monkeypatch) -> N
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(os, "memfd_create", none)
-    before = regions()
+    before = rings()
     rank.sending().send(0, 1, 0, chunks(some(3000)))
     held = rank.store.seal("m", FORM, [(0, 0, 3000)])
-    assert np.array_equal(held.local, some(3000)) and regions() == before
+    assert np.array_equal(held.local, some(3000)) and rings() == before
 
 
-def test_a_sender_whose_files_are_limited_is_told_why(rank: Rank) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    try:
-        with pytest.raises(WireError) as caught:
-            rank.sending().send(0, 1, 0, chunks(some(3000)))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert caught.value.check in ("bridge-shared", "bridge-reported")
-    wait_until(lambda: rank.store.budget.used == 0 and not regions())
+def test_a_sender_that_cannot_map_the_ring_says_why(rank: Rank, monkeypatch) -> None:
+    monkeypatch.setattr(wire.Connection, "share", _too_long)
+    with pytest.raises(WireError) as caught:
+        rank.sending().send(0, 1, 0, chunks(some(3000)))
+    assert caught.value.check == "bridge-shared"
+    wait_until(lambda: rank.store.budget.used == 0 and not rings())
+
+
+def _too_long(connection: wire.Connection, fd: int | None, size: int) -> None:
+    assert fd is not None
+    connection.say(ring=size + 1)
+    socket.send_fds(connection._sock, [b"\0"], [fd])
