@@ -18,7 +18,7 @@ from fairlead.elf.carried.registry import LIBRARIES
 from fairlead.engines.registry import kinds as engine_kinds
 from fairlead.launch.request import Asked
 from fairlead.launchers.model import BINDINGS, Shape
-from fairlead.launchers.registry import kinds_of_profiles as launcher_kinds
+from fairlead.launchers.registry import kinds_of_users as launcher_kinds
 from fairlead.rendezvous.registry import modes as rendezvous_modes
 from fairlead.schedulers.script import INDEX
 from fairlead.session.gradients import asked_for

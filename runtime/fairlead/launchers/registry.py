@@ -23,6 +23,12 @@ def kinds_of_profiles() -> tuple[str, ...]:
     return (MPIEXEC, *(driver.kind for driver in LAUNCHERS if driver.in_profiles))
 
 
+def kinds_of_users() -> tuple[str, ...]:
+    """What is offered to users: those of profiles, and the image's own launcher."""
+    chosen = (driver.kind for driver in LAUNCHERS if driver.in_profiles or driver.in_image)
+    return (MPIEXEC, *chosen)
+
+
 def kind_of(launcher: Launcher) -> str:
     """Its driver; for an ``mpiexec`` of which only the family is known, that of the family. Empty if unknown."""
     if launcher.kind != MPIEXEC:
