@@ -399,15 +399,16 @@ def test_squashfs_of_a_sif_is_taken_out_once(tmp_path: Path) -> None:
 
 
 def test_layout_damaged_is_remade(tmp_path: Path) -> None:
-    root = tmp_path / "unpacked" / "digest"
+    digest = answer(fairlead("inspect", "--json", hosts.image()))["image"]["digest"]
+    root = tmp_path / "unpacked" / digest
     unpack._lay_out(hosts.image(), root, tmp_path, Silent())
     assert unpack.is_whole(root) and (root / "usr/bin/python3.11").is_file()
-    assert sorted(p.name for p in root.parent.iterdir()) == ["digest", "digest.json"]
+    assert sorted(p.name for p in root.parent.iterdir()) == [digest, f"{digest}.json"]
     (root / "usr").rename(root / "gone")
     assert not unpack.is_whole(root)
     unpack._lay_out(hosts.image(), root, tmp_path, Silent())
     assert unpack.is_whole(root)
-    (aside,) = root.parent.glob(".digest.*.old")  # a job may have it mounted still
+    (aside,) = root.parent.glob(f".{digest}.*.old")  # a job may have it mounted still
     assert (aside / "gone").is_dir()
     with pytest.raises(FairleadError, match="not a valid image"):
         unpack._lay_out(tmp_path / "no-such", root.with_name("other"), tmp_path, Silent())
