@@ -27,7 +27,13 @@ from fairlead_build.build import build
 from fairlead_build.cache.store import Cache
 from fairlead_build.tree.wheel import own_wheel
 
-LIBRARIES = (native.CORE, native.WITNESS, native.WITNESS_OF_CALLS, native.WIRE)
+LIBRARIES = (
+    native.CORE,
+    native.TENSORFLOW,
+    native.WITNESS,
+    native.WITNESS_OF_CALLS,
+    native.WIRE,
+)
 PROCESSORS = {"x86_64": "x64", "aarch64": "AArch64"}  # and what an ELF header calls them
 COMPILERS = re.compile(r"(.*-)?(cc|c\+\+|gcc|g\+\+|c89|c99|clang|clang\+\+|tcc|zig)(-[0-9.]+)?")
 AVERAGE = """
@@ -167,6 +173,7 @@ def test_wheel_is_for_every_platform_and_says_so(wheel: Path) -> None:
         "fairlead/native/witness.c",
         "fairlead/native/wire.c",
         "fairlead/_data/native/src/lane.cpp",
+        "fairlead/_data/native/tensorflow/operation.cpp",
     ):
         assert source in names
     assert {"fairlead/py.typed", "fairlead_build/py.typed"} <= set(names)
