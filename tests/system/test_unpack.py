@@ -72,21 +72,15 @@ def test_folder_that_was_changed_is_made_again(image: Path, home: dict[str, str]
     assert root.stat().st_ino != inode
 
 
+def typed(image: Path) -> list[str]:
+    """The words of a launch that does nothing."""
+    words = ("run", "--unpack", "--mpi", "container", image, "--", "true")
+    return [sys.executable, "-m", "fairlead", *map(str, words)]
+
+
 def test_two_launches_at_once_unpack_it_once(image: Path, tmp_path: Path) -> None:
     home = {"XDG_CACHE_HOME": str(tmp_path)}
-    words = [
-        sys.executable,
-        "-m",
-        "fairlead",
-        "run",
-        "--unpack",
-        "--mpi",
-        "container",
-        image,
-        "--",
-        "true",
-    ]
-    runs = [subprocess.Popen([*map(str, words)], env={**os.environ, **home}, stderr=subprocess.PIPE, text=True) for _ in "12"]  # fmt: skip
+    runs = [subprocess.Popen(typed(image), env={**os.environ, **home}, stderr=subprocess.PIPE, text=True) for _ in "12"]  # fmt: skip
     said = [run.communicate(timeout=300)[1] for run in runs]
     assert [run.returncode for run in runs] == [0, 0], said
     (root,) = folders(home)
@@ -95,28 +89,14 @@ def test_two_launches_at_once_unpack_it_once(image: Path, tmp_path: Path) -> Non
 
 def test_killed_launch_leaves_no_folder_and_the_next_makes_it(image: Path, tmp_path: Path) -> None:
     home = {"XDG_CACHE_HOME": str(tmp_path)}
-    words = [
-        sys.executable,
-        "-m",
-        "fairlead",
-        "run",
-        "--unpack",
-        "--mpi",
-        "container",
-        image,
-        "--",
-        "true",
-    ]
-    first = subprocess.Popen(
-        [*map(str, words)], env={**os.environ, **home}, stderr=subprocess.DEVNULL
-    )
+    first = subprocess.Popen(typed(image), env={**os.environ, **home}, stderr=subprocess.DEVNULL)
     unpacked = tmp_path / "fairlead/unpacked"
     while first.poll() is None and not list(unpacked.glob(".*.partial/new/usr")):
         pass
     first.kill()
     first.wait()
     assert folders(home) == []
-    assert fairlead(*map(str, words[3:]), env=home, limit_s=300).returncode == 0
+    assert fairlead(*typed(image)[3:], env=home, limit_s=300).returncode == 0
     assert len(folders(home)) == 1 and not list(unpacked.glob(".*.partial"))
 
 

@@ -213,14 +213,15 @@ def _source(files: _Files, number: int, source: Source, shipped: bool) -> Recipe
         # Other commands than the usual one get all files, and compile them as they say.
         usual = " ".join((source.run or "").split()) == INSTALL_CORE and not source.env
         ours = shipped and usual
+        if ours:
+            return RecipeSource(source, core_from_wheel=True)
         folder = native.core_folder()
         paths = {str(p.relative_to(folder)): p for p in folder.rglob("*") if p.is_file()}
         needed = tuple(
             RecipeFile(name, path, 0o644, sha256_of(path))
             for name, path in sorted(paths.items(), key=lambda item: item[1])
-            if not ours
         )
-        return RecipeSource(source, (), needed, core_from_wheel=ours)
+        return RecipeSource(source, (), needed)
     loc = ("source", number, "patches")
     patches = (files.one(loc, Path(name).name, name) for name in source.patches)
     tree = files.tree(("source", number, "path"), source.path) if source.path is not None else ()

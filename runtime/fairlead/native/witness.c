@@ -912,8 +912,8 @@ static void report(void)
     world.reported = right ? 2 : 1;
 }
 
-/* What the program has been told of a communicator; -1: not. C's and Fortran's handles of one may differ. */
-static void told(unsigned comm, int size, int rank)
+/* What MPI has answered the program about a communicator; -1: nothing. C's and Fortran's handles of one may differ. */
+static void answered(unsigned comm, int size, int rank)
 {
     if (!world.watching || world.reported == 2)
         return;
@@ -977,7 +977,7 @@ static void last_word(void)
             real = wanted(#name, __builtin_return_address(0));                                           \
         int code = real(comm, value);                                                                    \
         if (!code && value)                                                                              \
-            told((unsigned)(unsigned long)comm, c_size, c_rank);                                         \
+            answered((unsigned)(unsigned long)comm, c_size, c_rank);                                         \
         return code;                                                                                     \
     }
 
@@ -989,7 +989,7 @@ static void last_word(void)
             real = wanted(#name, __builtin_return_address(0));                                           \
         real(comm, value, error);                                                                        \
         if (!error || !*error)                                                                           \
-            told((unsigned)*comm, f_size, f_rank);                                                       \
+            answered((unsigned)*comm, f_size, f_rank);                                                       \
     }
 
 ASKED(MPI_Comm_size, *value, -1)

@@ -176,7 +176,7 @@ def launcher_family(plan: Plan) -> Iterator[Finding]:
     """A launcher of another family starts every rank alone, without an error."""
     launcher, mapped = plan.launcher, _speaks(plan)
     if launcher.kind == "srun" or mapped is AbiFamily.UNKNOWN:
-        return  # srun starts any family; `pmi` checks how the ranks connect
+        return  # srun starts any family, and `pmi` checks how ranks connect; of an unknown one only the proof can say
     if is_in_image(launcher):
         yield _ok("launcher-family", "the image's own launcher starts its own MPI", launcher.path)
         return

@@ -120,46 +120,42 @@ bool Lane::spreads(const Call &call) const { return (call.kind & 0xff) == BROADC
 
 // What this node's ranks have in their seats, as one node's elements.
 void Lane::load_small(const Tensors &tensors, const Call &call) {
-    const uint64_t parity = (calls_ - 1) & 1;
     const int root = int(call.kind >> 32);
-    const bool whole = spreads(call), few = small_few_;
+    const bool whole = spreads(call);
     Seat &mine = segment_.mine();
     each_carried(tensors, [&](const fairlead_tensor &t, Form form, Form wide, size_t given, size_t at) {
-        auto of = [&](int place) { return (few ? segment_.few(place, parity) : segment_.flat(place, parity)) + given; };
         char *to = message_.at() + at;
         if (whole) {
-            if (node_of_[size_t(root)] == node_of_[size_t(world_->rank)]) memcpy(to, of(place_of_[size_t(root)]), t.count * width(form));
+            if (node_of_[size_t(root)] == node_of_[size_t(world_->rank)]) memcpy(to, small(place_of_[size_t(root)]) + given, t.count * width(form));
             else memset(to, 0, t.count * width(form));
             return;
         }
         const void *sources[MOST_CARRIED];
         Form forms[MOST_CARRIED];
-        for (int i = 0; i < locals_; i++) sources[i] = of(i), forms[i] = form;
+        for (int i = 0; i < locals_; i++) sources[i] = small(i) + given, forms[i] = form;
         if (kernels().sum(to, wide, nullptr, wide, sources, forms, locals_, t.count, 1, false)) store(&mine.odd_small, calls_);
     });
 }
 
 // The sums of all nodes, or what the root gave.
 void Lane::take_small(const Tensors &tensors, const Call &call, double scale) {
-    const uint64_t parity = (calls_ - 1) & 1;
     const bool odd = looks_ && load(&segment_.seat(0).odd_small) == calls_;
     each_carried(tensors, [&](const fairlead_tensor &t, Form form, Form wide, size_t given, size_t at) {
         const void *source = segment_.result(0) + at;
         if (!spreads(call)) kernels().sum(t.out, form, nullptr, form, &source, &wide, 1, t.count, scale, false);
         else if (t.out) memmove(t.out, source, t.count * width(form));
-        if (odd && odd_here(t, given)) look_flat(t, small_few_, parity, given);
+        if (odd && odd_here(t, given)) look_flat(t, given);
     });
 }
 
 // Whether the sum of this node's elements of a tensor is NaN or infinite.
 bool Lane::odd_here(const fairlead_tensor &t, size_t given) {
-    const uint64_t parity = (calls_ - 1) & 1;
     const Form form = Form(t.dtype), wide = summed_in(form);
     double sums[64];
     for (uint64_t from = 0; from < t.count; from += 64) {
         const void *sources[MOST_CARRIED];
         Form forms[MOST_CARRIED];
-        for (int i = 0; i < locals_; i++) sources[i] = (small_few_ ? segment_.few(i, parity) : segment_.flat(i, parity)) + given + from * width(form), forms[i] = form;
+        for (int i = 0; i < locals_; i++) sources[i] = small(i) + given + from * width(form), forms[i] = form;
         if (kernels().sum(sums, wide, nullptr, wide, sources, forms, locals_, least(t.count - from, uint64_t(64)), 1, false)) return true;
     }
     return false;

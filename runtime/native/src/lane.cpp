@@ -230,7 +230,7 @@ int Lane::run(Kind kind, const Tensors &all_of, const Tensors &part, int operati
     const bool tuned = !bad && kind == AGGREGATE && nodes_ == 1 && locals_ > 1 && !flat_fits && !(shared && in_place);
     const Way &way = tuned ? tuning_.begin(bytes, shared, locals_, [&](int place) -> const Tuning::Notes & { return segment_.seat(place).notes; }) : usual;
     if (!bad && carried) take_small(part, call, operation & 1 ? 1.0 / world_->size : 1);
-    else if (!bad && flat_fits) flat(tensors, count, few, kind, operation, root);
+    else if (!bad && flat_fits) flat(tensors, count, kind, operation, root);
     else
         for (int f = 0; f < 7 && !bad; f++) {
             if (!used[f]) continue;

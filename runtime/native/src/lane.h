@@ -161,7 +161,7 @@ class Lane {
     int complete(Mpi::Handle *request, Wait &wait, Error *error);
     // `size` bytes of rank `root`, to all ranks.
     int spread_bytes(void *bytes, size_t size, int root, Wait &wait, Error *error);
-    void flat(const fairlead_tensor *tensors, uint64_t count, bool few, Kind kind, int operation, int root);
+    void flat(const fairlead_tensor *tensors, uint64_t count, Kind kind, int operation, int root);
     int reduce(const Stream &stream, Form wire, double scale, const Way &way, Wait &wait, Error *error);
     // The same where all ranks see the tensors of all.
     int reduce_shared(const Stream &stream, double scale, const Way &way, Wait &wait, Error *error);
@@ -178,7 +178,7 @@ class Lane {
     void doubt(const char *in, const char *sums, Form form, Form summed, uint64_t n, bool kept);
     void look(const char *in, Form form, uint64_t n);
     void doubt_shared(const void *const *sources, Form form, uint64_t n, const char *in);
-    void look_flat(const fairlead_tensor &tensor, bool few, uint64_t parity, size_t at);
+    void look_flat(const fairlead_tensor &tensor, size_t at);
     bool doubted(int place) const { return looks_ && load(&segment_.seat(place).odd[number_ & 1].doubted) == number_; }
     void name_odd(char *words, size_t size, int rank, const char *what, uint64_t tensor, uint64_t element) const;
     void name_sum(char *words, size_t size, const char *what, uint64_t tensor, uint64_t element) const;
@@ -219,6 +219,11 @@ class Lane {
     bool shared_ = false;
     int fullest_ = 1, fewest_ = 1;  // ranks of a node, on any
     bool small_few_ = false;        // a small call's elements are next to the arrivals
+    // Where a rank of this node has them, once all have come.
+    char *small(int place) {
+        const uint64_t parity = (calls_ - 1) & 1;
+        return small_few_ ? segment_.few(place, parity) : segment_.flat(place, parity);
+    }
     uint64_t kind_ = 0, number_ = 0;  // of this call, and
     Tensors all_of_ = {};             // all of its tensors
     int64_t odd_[2];      // the lowest rank that passed NaN or infinity; MPI may write to it later

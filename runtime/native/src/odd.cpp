@@ -81,13 +81,13 @@ void Lane::doubt_shared(const void *const *sources, Form form, uint64_t n, const
 }
 
 // Small tensors are summed by every rank: each sees all inputs, and comes to the same words.
-void Lane::look_flat(const fairlead_tensor &t, bool few, uint64_t parity, size_t at) {
+void Lane::look_flat(const fairlead_tensor &t, size_t at) {
     auto &mine = segment_.mine().odd[number_ & 1];
     const Form form = Form(t.dtype);
     const char *what = "", *ours = "";
     size_t i = t.count;
     int place = -1;
-    auto given = [&](int of) { return (few ? segment_.few(of, parity) : segment_.flat(of, parity)) + at; };
+    auto given = [&](int of) { return small(of) + at; };
     while (i == t.count && place + 1 < locals_) i = first_odd(given(++place), form, t.count, &what);
     uint64_t tensor = 0, element = 0;
     if (load(&mine.doubted) != number_) {

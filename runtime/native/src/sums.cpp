@@ -405,23 +405,21 @@ int Lane::spread_bytes(void *bytes, size_t size, int root, Wait &wait, Error *er
 }
 
 // Small tensors travel with the arrival itself: one exchange, and every rank sums for itself.
-void Lane::flat(const fairlead_tensor *tensors, uint64_t count, bool few, Kind kind, int operation, int root) {
+void Lane::flat(const fairlead_tensor *tensors, uint64_t count, Kind kind, int operation, int root) {
     const Kernels &kernel = kernels();
-    const uint64_t parity = (calls_ - 1) & 1;
     const double scale = operation & 1 ? 1.0 / world_->size : 1;
-    auto given = [&](int place) { return few ? segment_.few(place, parity) : segment_.flat(place, parity); };
     size_t at = 0;
     for (uint64_t i = 0; i < count; i++) {
         const Form form = Form(tensors[i].dtype);
         const size_t bytes = tensors[i].count * width(form);
         if (kind == BROADCAST || kind == MATCH) {
-            if (tensors[i].out) memmove(tensors[i].out, given(place_of_[size_t(root)]) + at, bytes);
+            if (tensors[i].out) memmove(tensors[i].out, small(place_of_[size_t(root)]) + at, bytes);
         } else {
             const void *sources[FLAT_RANKS];
             Form forms[FLAT_RANKS];
-            for (int j = 0; j < locals_; j++) sources[j] = given(j) + at, forms[j] = form;
+            for (int j = 0; j < locals_; j++) sources[j] = small(j) + at, forms[j] = form;
             const bool odd = kernel.sum(tensors[i].out, form, nullptr, form, sources, forms, locals_, tensors[i].count, scale, false);
-            if (odd && looks_) look_flat(tensors[i], few, parity, at);
+            if (odd && looks_) look_flat(tensors[i], at);
         }
         at += rounded_up(bytes, 8);
     }
