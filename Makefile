@@ -57,7 +57,7 @@ fix: venv ## what ruff can fix
 bench-comm: test-setup bench-images ## only the bars of the collectives, against their peers
 	@$(PY) -m benchmarks $(BENCH_COMM)
 
-bench-scale: test-setup ## the core between thousands of simulated nodes; an hour, and continued where it was stopped
+bench-scale: test-setup ## the core between thousands of simulated nodes; 15 minutes, and continued where it was stopped
 	@$(PY) -m benchmarks scale
 
 bench-convergence: test-setup bench-images ## that ranks learn what one process learns, over 5 seeds

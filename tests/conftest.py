@@ -72,6 +72,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_MEMORY] = shm_cleanup.listing()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """``-n auto``: more than there are cores, since many tests wait for a process that they have started."""
+    return len(os.sched_getaffinity(0)) + 2
+
+
 def _put_apptainer_first(config: pytest.Config) -> None:
     """The engine of the tests is the Apptainer of `make setup`, also where a Singularity is on PATH, which would win."""
     private = private_apptainer()

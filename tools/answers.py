@@ -100,6 +100,7 @@ _STAGE: dict[str, Any] = {
     "out": [{**_of(Moved), "bytes_per_s": float}], "kept": [{"node": str, "name": str, "path": str}],
     "findings": [Finding],
 }  # fmt: skip
+_RESULTS = ({"out": [{**_of(Moved), "bytes_per_s": float}], "findings": [Finding]}, None)
 _LAUNCHED: dict[str, Any] = {
     "proof?": {
         "asked": int, "planned_file": str, "planned_inode": int, "planned_title": str,
@@ -256,11 +257,15 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
         "record": str, "signed_by": str | None, "dry_run": bool, "same": bool | None, "differences": [RunDifference],
         "results": [str], "seconds": {"recorded": float, "now": float | None},
     },
-    "train": ({"report": str, "page": str, "proof": Proof, "result": TrainResult}, _DRY_RUN),
+    "train": (
+        {"report": str, "page": str, "proof": Proof, "result": TrainResult, "stage": _RESULTS}, _DRY_RUN,
+    ),
     "bench-collectives": _of(CollectivesBench),
-    "tune": ({"page": str, "report": str, "best_file": str, "result": TuneResult}, _DRY_RUN),
+    "tune": (
+        {"page": str, "report": str, "best_file": str, "result": TuneResult, "findings": [Finding]}, _DRY_RUN,
+    ),
     "bench-collectives-plan": {"plans": [_PREPARED], "steps": [str], "dry_run": bool},
-    "validate": ({"headline": str, **_of(Validation), **_WRITTEN}, _DRY_RUN),
+    "validate": ({"headline": str, **_of(Validation), **_WRITTEN, "stage": _RESULTS}, _DRY_RUN),
     "project": {
         "fabric": Network, "synchronous": [_POINT], "delayed": [_POINT], "assumed": [str],
         "answers": {

@@ -89,12 +89,12 @@ def shape_of(
         return {}
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        some = next(a for a in arguments if a is not types.NoneType)
-        return {"anyOf": [shape_of(some, definitions, name_of), {"type": "null"}]}
+        some = [shape_of(a, definitions, name_of) for a in arguments if a is not types.NoneType]
+        return {"anyOf": some + [{"type": "null"}] * (types.NoneType in arguments)}
     if origin is tuple and arguments[-1] is not Ellipsis:
         items = [shape_of(argument, definitions, name_of) for argument in arguments]
         return {"type": "array", "items": items, "minItems": len(items), "maxItems": len(items)}
-    if origin is tuple:
+    if origin in (tuple, list):
         return {"type": "array", "items": shape_of(arguments[0], definitions, name_of)}
     if origin is not None and issubclass(origin, Mapping):
         return {

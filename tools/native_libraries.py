@@ -13,6 +13,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -36,8 +37,8 @@ LINK = ("-Wl,--build-id=none", "-Wl,-s", "-Wl,-z,lazy")
 IN_WHEEL = "fairlead/native/lib"
 
 
-class Library(NamedTuple):  # hatchling loads this file as no module, which a dataclass needs
-    """One library before it is compiled.
+class Made(NamedTuple):  # hatchling loads this file as no module, which a dataclass needs
+    """How one library is compiled.
 
     Attributes:
         name: of its file.
@@ -76,51 +77,28 @@ class CustomBuildHook(BuildHookInterface[Any]):
             build_data["force_include"][str(library)] = f"{IN_WHEEL}/{machine}/{library.name}"
 
 
-def libraries(root: Path) -> tuple[Library, ...]:
+def libraries(root: Path) -> tuple[Made, ...]:
     """What is to be compiled in the checkout or sdist at ``root``."""
-    core, witness = root / "runtime" / "native", root / "runtime" / "fairlead" / "native"
-    found = sorted(p for p in (core / "src").iterdir() if p.is_file())
-    return (
-        Library(
-            name="libfairlead_comm.so",
-            driver="c++",
-            folder=core,
-            flags=(*(core / "flags").read_text("utf-8").split(), "-Iinclude"),
-            sources=tuple(f"src/{p.name}" for p in found if p.suffix == ".cpp"),
-            headers=(
-                *(f"src/{p.name}" for p in found if p.suffix != ".cpp"),
-                "include/fairlead_comm.h",
-            ),
-        ),
-        Library(
-            name="libfairlead_tensorflow.so",
-            driver="c++",
-            folder=core,
-            flags=(*(core / "flags").read_text("utf-8").split(), "-Iinclude"),
-            sources=("tensorflow/operation.cpp",),
-            headers=("src/platform.h", "include/fairlead_comm.h"),
-        ),
-        Library(
-            name="witness.so",
-            driver="cc",
-            folder=witness,
-            flags=tuple((witness / "witness.flags").read_text("utf-8").split()),
-            sources=("witness.c",),
-        ),
-        Library(
-            name="witness-calls.so",
-            driver="cc",
-            folder=witness,
-            flags=(*(witness / "witness.flags").read_text("utf-8").split(), "-DCALLS"),
-            sources=("witness.c",),
-        ),
-        Library(
-            name="wire.so",
-            driver="cc",
-            folder=witness,
-            flags=tuple((witness / "wire.flags").read_text("utf-8").split()),
-            sources=("wire.c",),
-        ),
+    here = root / "runtime" / "fairlead" / "native"
+    table = runpy.run_path(str(here / "libraries.py"))["LIBRARIES"]
+    return tuple(_made(one, root / "runtime" / "native" if one.core else here) for one in table)
+
+
+def _made(one: Any, folder: Path) -> Made:
+    def named(patterns: Iterable[str]) -> tuple[str, ...]:
+        found = [path for each in patterns for path in sorted(folder.glob(each))]
+        return tuple(path.relative_to(folder).as_posix() for path in found)
+
+    flags = (folder / one.flags).read_text("utf-8").split()
+    include = [f"-I{one.include}"] if one.include else []
+    driver = "c++" if one.language == "c++" else "cc"
+    return Made(
+        one.name,
+        driver,
+        folder,
+        (*flags, *one.more, *include),
+        named(one.sources),
+        named(one.headers),
     )
 
 
@@ -173,7 +151,7 @@ def _pin(root: Path) -> str:
     return str(pinned)
 
 
-def _key(root: Path, wanted: Iterable[Library]) -> str:
+def _key(root: Path, wanted: Iterable[Made]) -> str:
     """A name for all that the libraries depend on."""
     state = hashlib.sha256(Path(__file__).read_bytes() + _pin(root).encode())
     for one in wanted:
@@ -184,7 +162,7 @@ def _key(root: Path, wanted: Iterable[Library]) -> str:
     return state.hexdigest()[:16]
 
 
-def _compile(zig: Path, wanted: Sequence[Library], scratch: Path) -> None:
+def _compile(zig: Path, wanted: Sequence[Made], scratch: Path) -> None:
     # Its cache is of no use once the libraries are made, and has no place in anybody's home.
     cache = str(scratch / "cache")
     environ = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": cache, "ZIG_LOCAL_CACHE_DIR": cache}
@@ -197,7 +175,7 @@ def _compile(zig: Path, wanted: Sequence[Library], scratch: Path) -> None:
     for machine in TARGETS:
         (scratch / machine).mkdir()
 
-    def run(one: Library, machine: str, *words: str) -> None:
+    def run(one: Made, machine: str, *words: str) -> None:
         argv = [str(zig), one.driver, *TARGETS[machine], *words]
         done = subprocess.run(
             argv, cwd=one.folder, env=environ, stdin=subprocess.DEVNULL, text=True,

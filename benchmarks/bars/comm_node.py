@@ -44,7 +44,7 @@ def measure(name: str = "comm-node") -> Result:
     """Rows: each MPI and size; and the same against what memory allows."""
     measured: list[tuple[str, dict[tuple[str, int], list[float]]]] = []
     with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as folder:
-        core = native.ensure_core(cache_dir())
+        core = native.ensure(native.CORE, cache_dir())
         program = _compile(Path(folder), core)
         for (mpi, version), pin, variables in MPIS:
             prefix = install_wheel_mpi(mpi, version)

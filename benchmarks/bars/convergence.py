@@ -51,11 +51,16 @@ def measure(effort: Effort = Effort()) -> Result:
 
 
 def lost(model: str, mode: str, alone: list[float], own: list[float]) -> Compared:
-    """One process's score less a mode's; at most its spread over seeds, and what the test set resolves."""
-    spread = statistics.stdev(alone) if len(alone) > 1 else 0.0
+    """One process's score less a mode's."""
     name = f"{SCORES[model]} lost by {_MODES[mode]}"
-    bar = max(spread, _NOISE[model])
+    bar = spread_bar(model, alone)
     return compare(name, alone, own, bar, kind="difference", unit="score")
+
+
+def spread_bar(model: str, scores: list[float]) -> float:
+    """How much of a score may be lost: its spread over seeds, or what the test set resolves."""
+    spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
+    return max(spread, _NOISE[model])
 
 
 def scores(effort: Effort) -> dict[tuple[str, str], list[float]]:

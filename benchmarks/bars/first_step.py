@@ -165,7 +165,7 @@ def _bare(root: Path, words: Sequence[str]) -> Any:
     """The line that `fairlead run` launches, without it."""
     sif = image("tensorflow")
     plan = prepare(sif, Choices(), Request(ranks=2, command=("python3",))).plan
-    native.ensure_witness(cache_dir())
+    native.ensure(native.WITNESS, cache_dir())
     staging.ensure(plan, cache_dir())
 
     def line(folder: Path) -> tuple[list[str], dict[str, str]]:

@@ -180,7 +180,7 @@ def _bare(
     """
     sif = image(recipe)
     plan = prepare(sif, Choices(), Request(ranks=2, command=tuple(command))).plan
-    native.ensure_witness(cache_dir())
+    native.ensure(native.WITNESS, cache_dir())
     staging.ensure(plan, cache_dir())
     more = [Bind(str(place), str(place)) for place in binds]
 

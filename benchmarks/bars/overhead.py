@@ -34,7 +34,7 @@ def _against_bare(
     name: str, image: str, command: tuple[str, ...], rounds: int, bar: float, kind: str
 ) -> Result:
     plan = prepare(image, Choices(), Request(ranks=2, command=command)).plan
-    native.ensure_witness(cache_dir())
+    native.ensure(native.WITNESS, cache_dir())
     staging.ensure(plan, cache_dir())
     bare = command_line(plan, command, 2)
     ours = (_FAIRLEAD, "run", "-q", "-n", "2", image, "--", *command)

@@ -41,7 +41,7 @@ int main(int argc, char **argv) {
 def measure() -> Result:
     """MPI_Init and a barrier with the witness around it, less the same without."""
     prefix = install_wheel_mpi("mpich", "5.0.2")
-    witness = native.ensure_witness(cache_dir())
+    witness = native.ensure(native.WITNESS, cache_dir())
     with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as name:
         folder = Path(name)
         (folder / "init.c").write_text(_PROGRAM)

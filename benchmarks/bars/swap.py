@@ -113,7 +113,7 @@ def _measure(pair: Pair, *, apart: bool) -> tuple[list[Compared], Engine]:
     prefix = install_wheel_mpi(*pair.wheel)
     with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as folder:
         plain = prepare(pair.image, Choices(mpi=str(prefix)), Request(ranks=2)).plan
-        native.ensure_witness(cache_dir())
+        native.ensure(native.WITNESS, cache_dir())
         staging.ensure(plain, cache_dir())
         program = _compile(Path(folder), pair, plain)
         bind = Bind(folder, _INSIDE)

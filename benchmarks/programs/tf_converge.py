@@ -1,4 +1,4 @@
-"""A rank that learns something: ``tf_converge.py SOCKET``; ``train`` gives the held-out score.
+"""A rank that learns something: ``tf_converge.py SOCKET``; ``train`` gives the held-out score, or its course.
 
 Ranks share a global batch, which a single process takes whole. Adam without a first moment: with one of 0.9 the
 guardrails of a delay would lower the learning rate to 1/38, and nothing would be learnt in so short a time.
@@ -7,6 +7,7 @@ guardrails of a delay would lower the learning rate to 1/38, and nothing would b
 import hashlib
 import os
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -27,6 +28,7 @@ from benchmarks.peers.steps_tensorflow import Ops, initial, loss_of
 from fairlead import comm
 from fairlead.comm import tensorflow as ours
 from fairlead.comm.delayed import Schedule
+from fairlead.comm.powersgd import PowerSGD
 from fairlead.ml.data import synthetic_hep
 from fairlead.ml.data.baseline import auc
 
@@ -84,7 +86,8 @@ def main(path):
     tf.config.threading.set_inter_op_parallelism_threads(2)
     ranks, kept = comm.init(), {}
 
-    def train(model, mode, seed, samples, epochs):
+    def train(model, mode, seed, samples, epochs, marks=0, compression="none"):
+        """``marks``: how often on the way the score is taken, each with the steps until then."""
         if (model, samples) not in kept:
             kept[model, samples] = data_of(model, samples)
         (x, y), (held, truth) = kept[model, samples]
@@ -95,31 +98,51 @@ def main(path):
         total = epochs * (len(x) // batch)
         late = ours.Delayed(Schedule.fractions(total, warmup=0.1), momentum=0.0)
         orders = np.random.default_rng(seed)
-        step = 0
+        averaged, step, course, seconds = _averaging(ranks, compression), 0, [], 0.0
         for _ in range(epochs):
             order = orders.permutation(len(x))
             for at in range(0, len(x) - batch + 1, batch):
                 own = order[at : at + batch][ranks.rank :: ranks.size]
                 rate = RATE * 0.5 * (1 + np.cos(np.pi * step / total))
+                begun = time.perf_counter()
                 gradients, loss = compute(tf.constant(x[own]), tf.constant(y[own]))
                 means = [gradients]
                 if mode == "sync":
-                    means = [ours.aggregate(gradients)]
+                    means = [averaged(gradients)]
                 elif mode == "delayed":
                     means = late.step(gradients, loss)
                 for mean in means:
                     apply(mean, tf.constant(rate * late.scale, tf.float32))
+                seconds += time.perf_counter() - begun if step else 0.0  # the first is traced
                 step += 1
+                if marks and step * marks // total > (step - 1) * marks // total:
+                    course.append((step, _score(learner, held, truth)))
         for mean in late.flush():
             apply(mean, tf.constant(rate * late.scale, tf.float32))
         own = [v.numpy().tobytes() for v in learner.variables]
-        logits = np.concatenate([learner.logits(held[i : i + 50]) for i in range(0, len(held), 50)])
-        score = auc(truth, logits[:, 1] - logits[:, 0]) if model == "hep" else _skill(truth, logits)
         digest = hashlib.sha256(b"".join(own)).hexdigest()
-        return {"score": float(score), "digest": digest, "diverged": late.diverged_at}
+        end = course[-1][1] if course else _score(learner, held, truth)
+        answer = {"score": end, "digest": digest, "diverged": late.diverged_at}
+        return {**answer, "course": course, "step_s": seconds / max(1, total - 1)}
 
     turns.serve(path, {"train": train})
     comm.finalize()
+
+
+def _averaging(ranks, compression):
+    """What makes means of gradients, of a lossy kind or not."""
+    if compression != "powersgd":
+        return lambda gradients: ours.aggregate(gradients, compression=compression)
+    thin = PowerSGD(ranks)
+    return lambda gradients: [
+        tf.constant(mean) for mean in thin.aggregate([gradient.numpy() for gradient in gradients])
+    ]
+
+
+def _score(learner, held, truth):
+    logits = np.concatenate([learner.logits(held[i : i + 250]) for i in range(0, len(held), 250)])
+    hep = learner.model == "hep"
+    return float(auc(truth, logits[:, 1] - logits[:, 0]) if hep else _skill(truth, logits))
 
 
 def _skill(truth, predicted):

@@ -53,7 +53,7 @@ from fairlead_build.formats.sif import FORMAT as SIF
 from fairlead_build.formats.sif import write_sif
 from fairlead_build.formats.wrapping import as_json
 from fairlead_build.recipe.load import LoadedRecipe, RecipeSource, load_recipe
-from fairlead_build.recipe.lock import load_lock
+from fairlead_build.recipe.lock import Package, load_lock
 from fairlead_build.resolve import fetch
 from fairlead_build.tools import tool_tree
 from fairlead_build.tree import engine_tree, payload, sources
@@ -216,7 +216,7 @@ def _stages(
         names = ("fetch", "tree", "facts", "payload", "sif")
         return (*(StageState(name, True, "") for name in names), *others)
     lock = job.lock
-    absent = missing(lock.packages, cache)
+    absent = missing(_packages(job), cache)
     record = read_record(cache, job.made_from.tree)
     size = sum(item.size for item in absent)
     fetch_detail = f"{len(absent)} files, {size / 1e6:.0f} MB"
@@ -265,15 +265,23 @@ def _tree(job: _Job) -> TreeRecord:
     record = read_record(cache, job.made_from.tree)
     built = all(cache.source(key).is_dir() for key in sources.keys(loaded, lock, job.own))
     if record is None or not built:
-        absent = sum(package.size for package in missing(lock.packages, cache))
+        packages = _packages(job)
+        absent = sum(package.size for package in missing(packages, cache))
         # A squashfs is about a third larger than the packages in it; there is one of the tree and
         # one of the image.
-        need = absent + 3 * lock.download_bytes
+        need = absent + 3 * sum(package.size for package in packages)
         need_space(cache.root, need, f"building `{job.loaded.name}`", "XDG_CACHE_HOME")
-        fetch.fetch(loaded, lock, cache, job.progress)
+        fetch.fetch(loaded, lock, cache, job.progress, packages)
     if record is None:
         record = (engine_tree.build_tree if lock.base else build_tree)(job, job.made_from.tree)
     return record
+
+
+def _packages(job: _Job) -> tuple[Package, ...]:
+    """What is needed of the lock: a compiler and its headers only where something is compiled."""
+    lock = job.lock
+    compiles = bool(job.own or job.loaded.sources)
+    return lock.packages if compiles else (*lock.deb, *lock.wheel, *lock.source)
 
 
 def _wrap(job: _Job, squashfs: Path, document: dict[str, Any], work: Path) -> ImageEntry:

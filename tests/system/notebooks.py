@@ -132,13 +132,17 @@ def waited(ready: Callable[[], object], what: str, limit_s: float = _LIMIT_S) ->
 @contextmanager
 def notebook(
     name: str, *words: str | Path, state: Path, ranks: int = 2, environ: Mapping[str, str] = os.environ,
-    image: str = "mpi-base",
+    image: str = "mpi-base", laid_over: bool = True,
 ) -> Iterator[Notebook]:  # fmt: skip
-    """A session in the image of a recipe, which ends with the block."""
+    """A session in the image of a recipe, which ends with the block.
+
+    Args:
+        laid_over: what the image lacks is.
+    """
     log, folder = state / f"{name}.log", state / "fairlead" / "notebook" / name
     argv = [
-        sys.executable, "-m", "fairlead", "notebook", "-n", str(ranks), "--with-kernel", "--name", name, *words,
-        hosts.image(image),
+        sys.executable, "-m", "fairlead", "notebook", "-n", str(ranks), "--name", name, *words,
+        *(["--with-kernel"] if laid_over else []), hosts.image(image),
     ]  # fmt: skip
     with log.open("xb") as stream:
         process = subprocess.Popen(

@@ -9,9 +9,9 @@ that fails. All state is in one folder, and nothing is left.
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -36,7 +36,7 @@ _PLUGINS = "usr/lib/x86_64-linux-gnu/slurm-wlm"
 # Where Debian's plugin looks for PMIx, and a path of the same length or less that moves with the folder.
 _PMIX = (b"/usr/lib/x86_64-linux-gnu/pmix2/lib", b"$ORIGIN/../pmix2/lib")
 _PAPERS = shutil.ignore_patterns("share", "hwloc", "*.a")
-_ports = itertools.count(17000 + os.getpid() % 4000 * 10, len(NODES) + 1)
+_PORTS = range(17000, 30000, len(NODES) + 1)  # below those that the kernel gives out
 _CONF = """\
 ClusterName=fairlead
 SlurmctldHost={control}
@@ -293,7 +293,7 @@ def slurm(
         for name in ("state", "pmix", "cgroup", "sites"):
             (folder / name).mkdir()
         (folder / "sites/cluster.toml").write_text(SITE)
-        first = next(_ports)
+        first = stack.enter_context(_ports())
         placed = where or {}
         rows = [
             f"NodeName={node} NodeHostname={node} NodeAddr={placed[node][0] if node in placed else address} "
@@ -336,6 +336,24 @@ def slurm(
         waited(lambda: cluster.run("sinfo").returncode == 0, 20, "slurmctld does not come up")
         cluster.idle()
         yield cluster
+
+
+@contextmanager
+def _ports() -> Iterator[int]:
+    """The first of a cluster's ports, which nobody uses, and no other cluster of this machine takes meanwhile."""
+    for first in _PORTS:
+        with socket.socket(socket.AF_UNIX) as held:
+            try:
+                held.bind(f"\0fairlead-slurm-{first}")
+                for port in range(first, first + _PORTS.step):
+                    with socket.socket() as probe:
+                        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                        probe.bind(("", port))
+            except OSError:
+                continue
+            yield first
+            return
+    raise AssertionError("no port below 30000 is free")
 
 
 def _daemon(

@@ -12,7 +12,7 @@ from benchmarks import watchdog
 from benchmarks.bars import comm_link as link
 from benchmarks.bars import comm_peers as peers
 from benchmarks.bars import comm_scaling as scaling
-from benchmarks.bars import convergence, parallel, swap
+from benchmarks.bars import compression, convergence, parallel, swap
 from benchmarks.bars import step_efficiency as steps
 from benchmarks.peers import nets
 from tests.system import hosts
@@ -84,6 +84,20 @@ def test_ranks_learn_and_end_alike() -> None:
     assert found["hep", "sync"] == pytest.approx(found["hep", "alone"], abs=0.02)
 
 
+@pytest.mark.full
+@root
+def test_compressed_gradients_over_a_cable_are_learnt_from() -> None:
+    effort = compression.Effort(
+        seeds=1, samples=320, epochs=1, marks=2, rounds=1, timed=160, rate=20e6
+    )
+    step_s, found = compression.trained(effort)
+    assert set(found) == set(step_s) == set(compression.TITLES)
+    assert all(each[0].steps == (5, 10) for each in found.values())
+    # A step of float32 waits for 2.4 MB by 2.5 MB/s; halves for half of that.
+    assert step_s["none"][0] > 1.3 * step_s["fp16"][0] and step_s["bf16"] > step_s["powersgd"]
+
+
+@pytest.mark.full
 def test_idle_share_of_a_pipeline_is_measured_by_either_schedule() -> None:
     result = parallel.measure_pipeline(microbatches=(2,), rounds=2, steps=1)
     assert {row.name: row.baseline for row in result.rows[:2]} == {

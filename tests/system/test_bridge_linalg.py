@@ -145,8 +145,8 @@ def test_kmeans_lowers_the_inertia_to_what_the_centres_have(
     assert case["increase"] <= bar(kind, 1e-14) and case["inertia"] < bar(kind, 1e-10)
 
 
-@both
-@pytest.mark.parametrize("data", ["near", "far"])
+@pytest.mark.parametrize("kind", ["float64", pytest.param("float32", marks=pytest.mark.full)])
+@pytest.mark.parametrize("data", [pytest.param("near", marks=pytest.mark.full), "far"])
 @pytest.mark.parametrize("init", ["k-means||", "random"])
 def test_kmeans_does_not_depend_on_the_number_of_ranks(kind: str, data: str, init: str) -> None:
     alone, *others = (figures(size, kind)["kmeans"][f"{data}_{init}"] for size in SIZES)

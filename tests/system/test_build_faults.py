@@ -283,7 +283,7 @@ _FILLED = [
     ),
     pytest.param("scratch", False, id="TMPDIR, while unpacking"),
     pytest.param("cache", True, id="cache, while writing the SIF"),
-    pytest.param("scratch", True, id="TMPDIR, while squashing"),
+    pytest.param("scratch", True, id="TMPDIR, while squashing", marks=pytest.mark.full),
 ]
 
 

@@ -35,7 +35,7 @@ def backend(request):
 @pytest.fixture
 def ranks(mpi, backend, tmp_path):
     """Runs a program on so many ranks; gives (exit code, stdout lines sorted, stderr)."""
-    core = str(native.ensure_core(cache_dir()))
+    core = str(native.ensure(native.CORE, cache_dir()))
 
     def run(count, program, *words, limit_s=60, **variables):
         path = program

@@ -47,7 +47,7 @@ def _here(*words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
         **{k: v for k, v in os.environ.items() if not k.startswith("FAIRLEAD_COMM_")},
         "LD_LIBRARY_PATH": str(hosts.mpich() / "lib"),
         "PYTHONPATH": str(RUNTIME),
-        "FAIRLEAD_COMM_LIBRARY": str(native.ensure_core(cache_dir())),
+        "FAIRLEAD_COMM_LIBRARY": str(native.ensure(native.CORE, cache_dir())),
         **env,
     }
     return subprocess.run(

@@ -46,7 +46,7 @@ BAD_CALL, DIFFER, PEER_LOST, TIMEOUT, INTERRUPTED = 1, 4, 5, 6, 8
 
 @cache
 def core() -> Path:
-    return native.ensure_core(cache_dir())
+    return native.ensure(native.CORE, cache_dir())
 
 
 def _made(stem: str, words: list[str], sources: list[Path], suffix: str = "") -> Path:
@@ -361,9 +361,12 @@ def test_other_random_tensors_are_numpys_under_every_mpi(
     [
         (2, 2, "mpich", {}),
         (5, 1, "mpich", {"FAIRLEAD_COMM_DETERMINISTIC": "1", "FAIRLEAD_COMM_CHUNK_KB": "4"}),
-        (6, 2, "mpich", {"FAIRLEAD_COMM_DETERMINISTIC": "1"}),
+        pytest.param(6, 2, "mpich", {"FAIRLEAD_COMM_DETERMINISTIC": "1"}, marks=pytest.mark.full),
         (5, 2, "openmpi", {"FAIRLEAD_COMM_DETERMINISTIC": "1"}),
-        (6, 2, "intel", {"FAIRLEAD_COMM_DETERMINISTIC": "1", "FAIRLEAD_COMM_CHUNK_KB": "64"}),
+        pytest.param(
+            *(6, 2, "intel", {"FAIRLEAD_COMM_DETERMINISTIC": "1", "FAIRLEAD_COMM_CHUNK_KB": "64"}),
+            marks=pytest.mark.full,
+        ),
         (5, 1, "mpich", {"FAIRLEAD_COMM_DETERMINISTIC": "1", "FAIRLEAD_COMM_BACKEND": "mpi4py"}),
     ],
     ids=["node", "small-chunks", "even", "uneven", "intel", "mpi4py"],
@@ -473,8 +476,9 @@ def test_thread_sanitizer_finds_no_race_in_a_rank(
     assert "ok" in fine(done) and "ThreadSanitizer" not in done.stderr
 
 
-@pytest.mark.parametrize("kernels", ["generic", pytest.param("avx2", marks=pytest.mark.full)])
-@pytest.mark.parametrize("node", ["", pytest.param("2", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("kernels", ["generic", "avx2"])
+@pytest.mark.parametrize("node", ["", "2"])
 def test_address_and_undefined_sanitizers_find_nothing_whatever_the_timing(
     kernels: str, node: str, ranks: Ranks
 ) -> None:
@@ -513,7 +517,9 @@ def test_odd_rank_is_named_where_tensors_are_summed_in_place(count: int, ranks: 
         assert "is infinite though no rank passed NaN or infinity" in finite
 
 
-@pytest.mark.parametrize("algorithm", ["auto", "ring", "mpi"])
+@pytest.mark.parametrize(
+    "algorithm", ["auto", *(pytest.param(name, marks=pytest.mark.full) for name in ("ring", "mpi"))]
+)
 @pytest.mark.parametrize("node", ["2", "3"], ids=["even", "uneven"])
 def test_nodes_sum_in_place_what_lies_in_shared_memory(
     node: str, algorithm: str, ranks: Ranks
@@ -705,7 +711,12 @@ def test_circle_of_three_ranks_in_three_teams_is_found(ranks: Ranks, said: Path)
 
 @pytest.mark.parametrize(
     ("gone", "node"),
-    [("1", "2"), ("0", "2"), ("2", "2"), ("0", "1"), ("1", "1")],
+    [
+        ("1", "2"),
+        *(pytest.param(*words, marks=pytest.mark.full) for words in (("0", "2"), ("2", "2"))),
+        ("0", "1"),
+        pytest.param("1", "1", marks=pytest.mark.full),
+    ],
     ids=["of-two", "first-of-two", "alone", "first-alone", "each-alone"],
 )
 def test_rank_that_was_killed_on_another_node_is_named(
@@ -753,6 +764,23 @@ def test_late_and_crossed_ranks_of_thousands_of_nodes_are_named_up_a_tree(
     ]
 
 
+@pytest.mark.full
+def test_memory_of_a_rank_among_8192_on_64_nodes_stays_below_64_megabytes(ranks: Ranks) -> None:
+    """A node's 128 ranks are measured; what each further node takes, between 16 and 128 nodes of a rank each."""
+
+    def most(count: int, **variables: str) -> int:
+        """kB of the rank that takes most."""
+        lines = fine(ranks(count, "comm_memory.py", limit_s=300, **variables)).splitlines()
+        assert {line.split()[0] for line in lines} == {"1" if not variables else str(count)}
+        return max(int(line.split()[1]) for line in lines)
+
+    together = most(128)
+    few, many = (most(count, FAIRLEAD_COMM_NODE_RANKS="1") for count in (16, 128))
+    a_node = max(0.0, (many - few) / (128 - 16))
+    print(f"one node of 128: {together} kB; 16 and 128 nodes: {few} and {many} kB")
+    assert together + 63 * a_node < 64 << 10
+
+
 def _checked_sums(*words: str, sanitizer: str = "") -> str:
     flags = ["-O1", "-g", f"-fsanitize={SANITIZE[sanitizer]}"] if sanitizer else ["-O2"]
     made = _of_core("network_check", flags, ["network", "kernels"])
@@ -761,7 +789,7 @@ def _checked_sums(*words: str, sanitizer: str = "") -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("sanitizer", ["", "address"])
+@pytest.mark.parametrize("sanitizer", ["", pytest.param("address", marks=pytest.mark.full)])
 def test_sums_between_1_to_17_nodes_are_plain_sums_whatever_the_order_of_messages(
     sanitizer: str,
 ) -> None:
@@ -770,6 +798,7 @@ def test_sums_between_1_to_17_nodes_are_plain_sums_whatever_the_order_of_message
     assert "sums are right" in _checked_sums("steps", str(seed), "10", sanitizer=sanitizer)
 
 
+@pytest.mark.full
 def test_thread_sanitizer_finds_no_race_in_sums_between_threads() -> None:
     assert "sums are right" in _checked_sums("threads", "1", "1", sanitizer="thread")
 

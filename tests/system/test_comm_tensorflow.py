@@ -240,8 +240,8 @@ def test_one_file_of_the_operation_serves_other_releases(version: str, tmp_path:
         (made / "done").touch()
     program = tmp_path / "others.py"
     program.write_text(OTHERS)
-    native.ensure_core(cache_dir())
-    operation = native.ensure_tensorflow(cache_dir())
+    native.ensure(native.CORE, cache_dir())
+    operation = native.ensure(native.TENSORFLOW, cache_dir())
     mpich = hosts.mpich()
     env = {
         **PLAIN,

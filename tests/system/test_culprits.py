@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import combinations
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.system import hosts, netns
+from tests.system import cgroups, hosts, netns
 from tests.system.netns import Host, launcher, switched
 
 import fairlead
@@ -48,40 +47,24 @@ def slow(network: tuple[Host, ...], kind: str, who: tuple[int, ...]) -> Iterator
             netns.slow_pair(network[who[0]], network[who[1]], RATE)
             stack.callback(netns.unlimited, network[who[0]])
         elif kind == "quota":
-            group = stack.enter_context(cgroup())
+            group = stack.enter_context(cgroups.processor(QUOTA))
             yield f'[ "$PMI_RANK" != {who[0]} ] || echo 0 > {group}/cgroup.procs;'
             return
         yield ""
-
-
-@contextmanager
-def cgroup() -> Iterator[Path]:
-    """A control group with a CPU quota, of version 1 or 2, whichever this machine gives."""
-    name, period = f"fairlead-test-{uuid.uuid4().hex[:8]}", 100_000
-    quota = int(QUOTA * period)
-    for base, file, words in (
-        ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", f"{quota}"),
-        ("/sys/fs/cgroup", "cpu.max", f"{quota} {period}"),
-    ):
-        if not Path(base, "cgroup.procs").exists():
-            continue
-        group = Path(base, name)
-        group.mkdir()
-        try:
-            if (group / file).exists():
-                (group / file).write_text(words)
-                yield group
-                return
-        finally:
-            group.rmdir()
-    pytest.skip("no control group with a CPU quota can be made here")
 
 
 def searched(network: tuple[Host, ...], tmp_path: Path, before: str = "", **more: Any) -> Outcome:
     """What all ranks, one a host, come to."""
     out, config = tmp_path / "found.json", tmp_path / "config.json"
     # Ranks of four hosts, and what else runs, share this machine's few cores.
-    quick = {"repeats": 3, "sample_s": 0.05, "limit_s": 60, "link_threshold": 4}
+    # A core shared with another program's hyper-thread is 1.5 times slower and throttled by nothing.
+    quick = {
+        "repeats": 3,
+        "sample_s": 0.05,
+        "limit_s": 60,
+        "link_threshold": 4,
+        "compute_threshold": 3,
+    }
     config.write_text(json.dumps(to_json(pairs.Settings(out, **{**quick, **more}))))
     prefix, one = hosts.mpich(), network[0]
     where = ",".join(f"{host.name}:1" for host in network)
@@ -135,6 +118,16 @@ def test_throttled_rank_is_named_with_its_quota(network: tuple[Host, ...], tmp_p
     (found,) = outcome.culprits
     assert found.times_slower > 1.5
     assert "throttled" in found.evidence and "quota" in found.remedy
+
+
+def test_slow_disk_names_its_node(network: tuple[Host, ...], tmp_path: Path) -> None:
+    """The kernel lets the processes of one host write no faster than 8 MB/s."""
+    with cgroups.disk(tmp_path, 8 << 20) as group, cgroups.inside(group, network[2].init):
+        outcome = searched(network, tmp_path, folders=[str(tmp_path)], compute=False, links=False)
+    assert named(outcome) == [(Kind.DISK, ("node3",), (2,))]
+    (culprit,) = outcome.culprits
+    assert "writing a file in" in culprit.evidence and culprit.times_slower > 4
+    assert "node3" in culprit.remedy and not list(tmp_path.glob("fairlead-disk-*"))
 
 
 def test_no_rank_is_named_where_nothing_is_slow(network: tuple[Host, ...], tmp_path: Path) -> None:

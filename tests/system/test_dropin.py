@@ -72,6 +72,7 @@ def test_two_networks_with_a_team_each_get_every_mean_once(tmp_path: Path) -> No
     assert "model_size" not in output
 
 
+@pytest.mark.full
 def test_eager_tapes_end_with_equal_weights_in_each_precision(tmp_path: Path) -> None:
     said, output = _ran(OLD / "eager_tape.py", tmp_path)
     for rank in (0, 1):
@@ -215,7 +216,7 @@ def _ranks(count: int, *words: str | Path, **more: str) -> subprocess.CompletedP
         **os.environ,
         "LD_LIBRARY_PATH": str(hosts.mpich() / "lib"),
         "PYTHONPATH": str(Path(fairlead.__file__).parents[1]),
-        "FAIRLEAD_COMM_LIBRARY": str(native.ensure_core(cache_dir())),
+        "FAIRLEAD_COMM_LIBRARY": str(native.ensure(native.CORE, cache_dir())),
         "PYTHONUNBUFFERED": "",
         **more,
     }

@@ -72,6 +72,18 @@ def test_run_says_it_in_the_engines_words_and_proves_the_launch(
 
 
 @pytest.mark.parametrize("kind", ["shifter", "sarus", "enroot"])
+def test_frameworks_variables_reach_the_ranks(kind: str, image: Path, tmp_path: Path) -> None:
+    """The shell around each rank sets them, when the engine's line is long written."""
+    kept, environ = prepared(kind, image, tmp_path)
+    done = hosts.fairlead(
+        "run", "--engine", kind, "-n", "2", "--rendezvous", "torch", kept, "--",
+        "/bin/sh", "-c", 'echo "$RANK of $WORLD_SIZE, $FAIRLEAD_RANK"; exec /opt/app/allreduce', env=environ,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {"0 of 2, 0", "1 of 2, 1"} <= set(done.stdout.splitlines()), done.stdout
+
+
+@pytest.mark.parametrize("kind", ["shifter", "sarus", "enroot"])
 def test_dry_run_can_be_pasted(kind: str, image: Path, tmp_path: Path) -> None:
     kept, environ = prepared(kind, image, tmp_path)
     output = hosts.fairlead(

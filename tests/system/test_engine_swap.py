@@ -337,7 +337,8 @@ def test_store_whose_guard_was_killed_too_goes_with_the_next_run(
     assert done.returncode == 0, done.stderr  # `clean` looks what is left
 
 
-@pytest.mark.parametrize("engine", ["podman", pytest.param("charliecloud", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ["podman", "charliecloud"])
 def test_rank_that_does_not_come_to_init_is_ended_and_named(engine: str, clean) -> None:
     code = "import os, time\nif os.environ['PMI_RANK'] == '1': time.sleep(1000)\nfrom mpi4py import MPI"
     done = fairlead(

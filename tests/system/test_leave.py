@@ -59,13 +59,11 @@ MPIS: dict[str, Callable[[], Path]] = {
 }
 
 
-def run(mpi: str, ranks: int, code: str, *before: str) -> subprocess.CompletedProcess[str]:
-    """A launch, by the words ``before`` if there are some."""
+def run(mpi: str, ranks: int, code: str) -> subprocess.CompletedProcess[str]:
     prefix = MPIS[mpi]()
     env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return hosts.program(
         *(
-            *before,
             sys.executable,
             "-m",
             "fairlead",
@@ -105,37 +103,12 @@ def test_rank_that_exits_while_the_others_wait_is_named_and_the_run_ends(
     assert f"rank 0 in MPI_{call}:" in found["why"]
 
 
-# What a container's seccomp does, and perf_event_paranoid of Debian and Ubuntu to users: perf_event_open is refused.
-NO_PERF = """
-import ctypes, os, struct, sys
-code = [(0x20, 0, 0, 0), (0x15, 0, 1, 298), (0x06, 0, 0, 0x50000 | 1), (0x06, 0, 0, 0x7FFF0000)]
-filters = ctypes.create_string_buffer(b"".join(struct.pack("<HBBI", *words) for words in code))
-program = struct.pack("<H6xQ", len(code), ctypes.addressof(filters))
-libc = ctypes.CDLL(None, use_errno=True)
-assert not libc.prctl(38, 1, 0, 0, 0)
-assert not libc.prctl(22, 2, program, 0, 0), os.strerror(ctypes.get_errno())
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
-@x86_64_only
-@pytest.mark.full
-def test_rank_that_exits_is_named_where_the_kernel_counts_no_breakpoints() -> None:
-    done = run("mpich", 3, WAITS["Barrier"], sys.executable, "-c", NO_PERF)
-    assert done.returncode == 124, done.stdout + done.stderr
-    [found] = [f for f in answer(done)["findings"] if f["check"] == "rank-left"]
-    assert found["severity"] == "error" and "rank 0 in MPI_Barrier" in found["why"]
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("work", WORKS)
-@pytest.mark.parametrize("before", [(), (sys.executable, "-c", NO_PERF)], ids=["", "no perf"])
 def test_rank_that_exits_while_the_others_work_is_named_and_ends_nothing(
-    work: str, before: tuple[str, ...]
+    work: str,
 ) -> None:
-    if before and os.uname().machine != "x86_64":
-        pytest.skip("a filter of x86-64's system calls")
-    done = run("mpich", 3 if work == "talks" else 2, WORKS[work], *before)
+    done = run("mpich", 3 if work == "talks" else 2, WORKS[work])
     assert done.returncode == 0, done.stdout + done.stderr
     left = 2 if work == "talks" else 1
     assert done.stderr.count(f"warning[rank-left]: rank {left} has left the job") == 1

@@ -21,11 +21,9 @@ OFTEN = {
     ("mpich-3.4.3", "mpich-5.0.2", "C"),
     ("mpich-3.4.3", "impi-2021.18.1", "mpi4py"),
     ("mpich-3.4.3", "openmpi-5.0.11", "C"),
-    ("mpich-3.4.3", "sid-mpich-5.0.2", "C"),
     ("mpich-3.4.3", "trixie-mpich-4.2.1", "mpi4py"),
     ("mpich-3.4.3-rpath", "impi-2021.18.1", "C"),
     ("openmpi-4.1.8", "mpich-5.0.2", "mpi4py"),
-    ("openmpi-5.0.11", "openmpi-5.0.11", "mpi4py"),
 }
 PAIRS = [
     pytest.param(key, id="-on-".join(key), marks=[] if key in OFTEN else [pytest.mark.full])

@@ -51,13 +51,11 @@ def pids(kernel: Kernel) -> list[int]:
 
 
 def test_session_says_where_it_is_and_that_its_ranks_are_proved(session: Notebook) -> None:
-    waited(
-        lambda: "JupyterLab" in session.printed() and "proved" in session.printed(),
-        session.printed(),
-    )
+    lab = r"http://127\.0\.0\.1:(\d+)/lab\?token=\w+"
+    parts = (r"proved: 2 ranks: .*MPICH", lab, r"ssh -N -L \d+:127\.0\.0\.1:\d+ ")
+    waited(lambda: all(re.search(part, session.printed()) for part in parts), session.printed())
     printed = session.printed()
-    assert re.search(r"proved: 2 ranks: .*MPICH", printed)
-    url = re.search(r"http://127\.0\.0\.1:(\d+)/lab\?token=\w+", printed)
+    url = re.search(lab, printed)
     assert url and f"ssh -N -L {url[1]}:127.0.0.1:{url[1]} " in printed
 
 
@@ -380,3 +378,21 @@ for step in range(200):
         kernel = started.kernel()
         assert kernel.run(train).text == "Out[0-1]: ([1.0, 2.0, 3.0, 4.0], 2)\n"
         kernel.close()
+
+
+@pytest.mark.full  # builds the image
+def test_images_own_lab_and_packages_serve_the_session(state: Path) -> None:
+    """Nothing is laid over `analytics`, and the Jupyter server runs in the container."""
+    words = ("--lab", "image")
+    with notebooks.notebook(
+        "own", *words, state=state, image="analytics", laid_over=False
+    ) as started:
+        lab = re.compile(r"http://127\.0\.0\.1:\d+/lab\?token=\w+")
+        notebooks.waited(lambda: lab.search(started.printed()), "no JupyterLab")
+        url = lab.search(started.printed())
+        assert url and "proved: 2 ranks" in started.printed()
+        kernel = _answered(url[0], "/api/kernels", {"name": "fairlead"})["id"]
+        code = "%ranks import mpi4py.MPI as M, pyspark\n%ranks print(M.COMM_WORLD.rank, M.COMM_WORLD.size)"
+        base, _, token = url[0].partition("/lab?token=")
+        said = notebooks.over_http(base, token, kernel, code)
+        assert "0 2" in said and "1 2" in said, said

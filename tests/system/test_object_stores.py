@@ -12,7 +12,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.object_stores import GUEST, OWNER, LoopbackStore, faulty, swift, web
+from tests.support.object_stores import (
+    GUEST,
+    OWNER,
+    LoopbackStore,
+    another,
+    cloud,
+    faulty,
+    killed_in_an_upload,
+    swift,
+    web,
+)
+from tests.system import hosts
 
 from fairlead.base import data_list
 from fairlead.base.errors import FairleadError
@@ -109,6 +120,72 @@ def test_folder_comes_back_bit_for_bit_with_its_list(bucket, folder, tmp_path, s
     line = "find * -type f | LC_ALL=C sort | xargs -d '\\n' sha256sum | sha256sum"
     ran = subprocess.run(line, shell=True, cwd=folder, capture_output=True, text=True, check=True)
     assert ran.stdout.split()[0] == there.digest
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["rclone", pytest.param("moto", marks=pytest.mark.full), pytest.param("s3rver", marks=pytest.mark.full)],
+)  # fmt: skip
+def test_servers_of_others_take_a_folder_and_give_it_back(
+    kind: str, folder: Path, tmp_path: Path, monkeypatch
+) -> None:
+    """One lists ETags without quotes, one takes no links of version 2, one cannot give an upload up."""
+    with another(kind, tmp_path / "store") as other:
+        use(other, monkeypatch)
+        other.make_bucket("lab")
+        url = "s3://lab/set"
+        open_store(url).check_writable()
+        there = sent(url, folder)
+        back = fetched(url, tmp_path / "back")
+        came = contents(tmp_path / "back")
+        assert came.pop(data_list.NAME) == other.get("lab", f"set/{data_list.NAME}")
+        assert came == contents(folder) and back.digest == there.digest
+        assert sent(url, folder).skipped == len(contents(folder))
+        link = open_store(url).link("large", 60)
+        got = subprocess.run(["curl", "-sf", link], check=True, capture_output=True).stdout
+        assert got == (folder / "large").read_bytes()
+        text = stopped("object-missing", open_store("s3://gone/set").check_writable)
+        assert "the bucket `gone` does not exist" in text
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("scheme", ["abfs", "gs"])
+def test_clouds_of_azure_and_google_by_their_emulators(
+    scheme: str, folder: Path, tmp_path: Path
+) -> None:
+    with cloud(scheme) as environ:
+
+        def data(*words: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
+            return hosts.fairlead("data", *words, env={**environ, **more})
+
+        place = f"{scheme}://lab/set"
+        odd = [path for path in folder.rglob("*") if "?#" in path.name]
+        if scheme == "abfs":  # `?` before `#` is a version to its package: another object
+            refused = data("sync", folder, place)
+            assert refused.returncode == 121, refused.stderr
+            assert "error[object-names]" in refused.stderr and "without `?`" in refused.stderr
+            for path in odd:
+                path.rename(path.with_name(path.name.replace("?", "")))
+        for words in (("sync", folder, place), ("describe", "--write", place), ("verify", place)):
+            done = data(*words)
+            assert done.returncode == 0, done.stderr
+        done = data("sync", place, tmp_path / "back")
+        assert done.returncode == 0, done.stderr
+        came = contents(tmp_path / "back")
+        assert came.pop(data_list.NAME) and came == contents(folder)
+        assert "Traceback" not in done.stderr
+        gone = data("verify", f"{scheme}://gone/set")
+        assert gone.returncode and "error[" in gone.stderr, gone.stderr
+        if scheme == "abfs":
+            none = {k: v for k, v in environ.items() if not k.startswith("AZURE_")}
+            alone = hosts.fairlead("data", "list", place, env=none)
+            assert "error[object-credential]: no credentials" in alone.stderr
+            assert "AZURE_STORAGE_CONNECTION_STRING" in alone.stderr and "AWS" not in alone.stderr
+            text = environ["AZURE_STORAGE_CONNECTION_STRING"].replace(
+                "AccountKey=E", "AccountKey=F"
+            )
+            wrong = data("list", place, AZURE_STORAGE_CONNECTION_STRING=text)
+            assert "error[object-denied]" in wrong.stderr and "AWS" not in wrong.stderr
 
 
 def test_objects_of_other_clients_are_compared_with_their_etags(bucket, tmp_path, store) -> None:
@@ -254,20 +331,7 @@ print(send(open_store(sys.argv[1]), sources).moved)
     with faulty(store) as (through, faults):
         use(through, monkeypatch)
         monkeypatch.setenv("FAIRLEAD_OBJECT_WAIT", "60")
-        faults.fault = lambda method, path, number: "hold" if "partNumber=5" in path else ""
-        first = subprocess.Popen(words)
-        assert faults.held.wait(60)
-        deadline = time.monotonic() + 30
-        while (
-            len([r for r in faults.requests if "partNumber=" in r]) < 5
-            and time.monotonic() < deadline
-        ):
-            time.sleep(0.05)
-        time.sleep(1)
-        first.send_signal(signal.SIGKILL)
-        first.wait(20)
-        faults.released.set()
-        faults.fault = lambda method, path, number: ""
+        killed_in_an_upload(words, faults)
     use(store, monkeypatch)
     stopped("object-incomplete", survey, open_store(f"s3://{bucket}/out"))
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=True)
@@ -433,6 +497,19 @@ def test_files_over_http_come_by_the_list(folder, tmp_path) -> None:
     assert set(back.files) == {entry.name for entry in entries} | {data_list.NAME}
     assert (tmp_path / "back/large").read_bytes() == (folder / "large").read_bytes()
     assert (tmp_path / "single").read_bytes() == (folder / "large").read_bytes()
+
+
+def test_a_scheme_that_only_fsspec_knows_needs_no_declaration(folder, tmp_path) -> None:
+    there = sent("memory://place/set", folder)
+    back = fetched("memory://place/set", tmp_path / "back")
+    came = contents(tmp_path / "back")
+    came.pop(data_list.NAME)
+    assert came == contents(folder) and back.digest == there.digest
+    assert back.unverified == (data_list.NAME,)
+    stopped("object-missing", survey, open_store("memory://place/nothing"))
+    assert "paramiko" in stopped("object-package", open_store, "sftp://host/x")
+    assert "known are" in stopped("object-url", open_store, "s4://bucket/x")
+    stopped("object-url", open_store, "local://host/x")
 
 
 def test_budget_holds_for_all_threads_together() -> None:

@@ -53,8 +53,8 @@ def pushed(shore: LoopbackRegistry, sif: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def empty(tmp_path: Path) -> dict[str, str]:
-    """The environment of a machine whose cache is empty."""
-    return {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    """The environment of a machine that has no image."""
+    return hosts.new_cache(tmp_path / "cache")
 
 
 def done(*words: str | Path, env: dict[str, str] | None = None, limit_s: float = 120) -> Any:

@@ -69,7 +69,11 @@ def run(*words: str | Path, limit_s: float = 120) -> subprocess.CompletedProcess
 
 
 @pytest.mark.parametrize(
-    ("how", "code"), [("os.kill(os.getpid(), signal.SIGKILL)", 137), ("raise SystemExit(3)", 3)]
+    ("how", "code"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137),
+        pytest.param("raise SystemExit(3)", 3, marks=pytest.mark.full),
+    ],
 )
 def test_launch_begins_again_until_it_ends_well(how: str, code: int) -> None:
     program = DIES.replace("HOW", how)
@@ -228,6 +232,7 @@ def test_job_goes_on_without_the_node_that_fails(cluster: Cluster, tmp_path: Pat
 
 
 @slurm_only
+@pytest.mark.full
 def test_launch_of_one_rank_whose_node_dies_has_failed(cluster: Cluster, tmp_path: Path) -> None:
     """srun may say that all ended well."""
     code = (
@@ -260,6 +265,7 @@ def test_launch_of_one_rank_whose_node_dies_has_failed(cluster: Cluster, tmp_pat
 
 
 @slurm_only
+@pytest.mark.full
 def test_node_of_a_rank_that_fails_is_left_out_where_that_is_asked_for(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -290,7 +296,7 @@ def test_no_node_left_is_said(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @slurm_only
-@pytest.mark.parametrize("requeue", [True, False])
+@pytest.mark.parametrize("requeue", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_job_whose_first_node_dies_is_requeued_or_ended(
     requeue: bool, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -349,7 +355,7 @@ print("through" if saved else "cut", flush=True)
 
 
 @slurm_only
-@pytest.mark.parametrize("name", ["SIGUSR1", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGUSR1", pytest.param("SIGTERM", marks=pytest.mark.full)])
 def test_warning_before_the_time_limit_requeues_the_job(
     name: str, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -430,6 +436,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.full
 @slurm_only
 def test_torchrun_restarts_its_workers_and_fairlead_its_agents(
     cluster: Cluster, tmp_path: Path

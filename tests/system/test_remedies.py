@@ -79,7 +79,7 @@ def past_the_search_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [("/opt/app/viewed",), ("/opt/app/setgid",), ("/opt/app/wrapped",), ("python3", "-c", BY_PATH)],
     ids=["rpath-through-symlink", "setgid", "script", "absolute-path"],
 )
-@pytest.mark.parametrize("mpi", ["mpich-5.0.2", "intel"])
+@pytest.mark.parametrize("mpi", ["mpich-5.0.2", pytest.param("intel", marks=pytest.mark.full)])
 def test_program_that_the_search_path_does_not_reach_runs_on_the_hosts_mpi(
     past_the_search_path: Path, command: tuple[str, ...], mpi: str
 ) -> None:

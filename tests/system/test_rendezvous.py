@@ -77,12 +77,23 @@ def test_ddp_under_the_hosts_launcher_is_one_world() -> None:
     world(run("python3", TORCH), "torch", 2, 1)
 
 
+@pytest.mark.full
 def test_jax_needs_no_argument() -> None:
     world(run("python3", "-c", JAX, image="jax"), "jax", 2, 1)
 
 
 def test_multi_worker_strategy_of_tensorflow_is_one_world() -> None:
     world(run("python3", "-c", MULTI_WORKER, image="tensorflow"), "tf", 2, 1)
+
+
+def test_world_on_fewer_nodes_than_requested_is_refused() -> None:
+    """Two names of one host are one node."""
+    done = hosts.fairlead(
+        "run", "-n", "2", "--hosts", "localhost,127.0.0.1", "--json", hosts.image("tensorflow"), "--",
+        "python3", "-c", MULTI_WORKER,
+    )  # fmt: skip
+    found = finding(done)
+    assert found["check"] == "placement" and "on 1 of the 2 nodes" in found["what"], found
 
 
 def test_torchrun_starts_the_processes_of_its_node() -> None:
@@ -98,7 +109,7 @@ def test_ddp_under_open_mpis_launcher_is_one_world() -> None:
     world(done, "torch", 2, 1)
 
 
-@pytest.mark.parametrize("words", [("python3", TORCH), ("torchrun", "--nproc-per-node", "2", TORCH)], ids=["ddp", "torchrun"])  # fmt: skip
+@pytest.mark.parametrize("words", [("python3", TORCH), pytest.param(("torchrun", "--nproc-per-node", "2", TORCH), marks=pytest.mark.full)], ids=["ddp", "torchrun"])  # fmt: skip
 def test_ranks_on_two_hosts_are_one_world(
     words: tuple[str | Path, ...], pair: tuple[Host, Host]
 ) -> None:
@@ -117,11 +128,11 @@ def test_ranks_on_two_hosts_are_one_world(
     [
         (("one",), {}, "has formed a world of one, on each of 2 ranks", "given as 0 and 1"),
         (("apart",), {}, "has two rendezvous", "do not find each other"),
-        (("sizes",), {}, "has two sizes", "wait for each other forever"),
+        pytest.param(("sizes",), {}, "has two sizes", "wait for each other forever", marks=pytest.mark.full),
         ((), {"RANK": "0"}, "two processes with the number 0", "is the same in both"),
-        ((), {"WORLD_SIZE": "1"}, "has formed a world of one", "given as 0 and 1"),
+        pytest.param((), {"WORLD_SIZE": "1"}, "has formed a world of one", "given as 0 and 1", marks=pytest.mark.full),
         ((), {"MASTER_ADDR": "no.such.host"}, "cannot meet at no.such.host", "does not resolve in the container"),
-        ((), {"MASTER_ADDR": "192.0.2.77"}, "cannot meet at 192.0.2.77", "is not an address of"),
+        pytest.param((), {"MASTER_ADDR": "192.0.2.77"}, "cannot meet at 192.0.2.77", "is not an address of", marks=pytest.mark.full),
     ],
     ids=["of-one", "apart", "sizes", "one-rank", "one-size", "unresolved", "of-nobody"],
 )  # fmt: skip
@@ -132,6 +143,7 @@ def test_ranks_that_are_no_world_end_and_say_why(
     assert found["check"] == "world" and what in found["what"] and why in found["why"], found
 
 
+@pytest.mark.full  # builds the image `jax`
 @pytest.mark.parametrize(
     ("place", "why"),
     [
@@ -197,6 +209,7 @@ def test_line_of_a_dry_run_says_what_it_lacks_and_works_with_it() -> None:
     assert len(set(found)) == 2, done.stdout + done.stderr
 
 
+@pytest.mark.full
 def test_ranks_that_are_meant_to_be_apart_may_be() -> None:
     words = ("run", "-n", "2", "-B", hosts.PROGRAMS)
     command = (hosts.image("pytorch"), "--", "python3", TORCH, "alone")
@@ -224,7 +237,10 @@ DEVICES = "import jax, time; print(jax.device_count()); time.sleep(0.5)"
     ("image", "code", "words"),
     [
         ("tensorflow", FIT, "TensorFlow works on each of 2 ranks alone: it fits a model"),
-        ("jax", DEVICES, "JAX works on each of 2 ranks alone: it has devices"),
+        pytest.param(
+            *("jax", DEVICES, "JAX works on each of 2 ranks alone: it has devices"),
+            marks=pytest.mark.full,
+        ),
     ],
 )
 def test_a_framework_that_is_never_asked_to_join_is_warned_of(

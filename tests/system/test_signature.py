@@ -208,7 +208,7 @@ def test_signature_travels_through_a_registry(
     """Signed after it was pushed: no digest moves, and whoever pulled it gets the signature too."""
     image = tmp_path / "app.sif"
     shutil.copyfile(signed, image)
-    there = {**home, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    there = {**home, **hosts.new_cache(tmp_path / "cache")}
     with registry() as shore:
         place = f"docker://{shore.host}/ml/app:1"
 
@@ -253,7 +253,7 @@ def unpacked(*words: str | Path, env: dict[str, str]) -> Path:
     return Path(next(w for w in line.split() if "/unpacked/" in w).removesuffix(":O"))
 
 
-@pytest.mark.parametrize("engine", ["charliecloud", "podman"])
+@pytest.mark.parametrize("engine", ["charliecloud", pytest.param("podman", marks=pytest.mark.full)])
 def test_signed_image_is_unpacked_again_when_what_was_unpacked_has_changed(
     engine: str, signed: Path, home: dict[str, str]
 ) -> None:

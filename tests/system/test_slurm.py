@@ -55,6 +55,25 @@ def proved(done: subprocess.CompletedProcess[str], ranks: int, nodes: int) -> di
     return said
 
 
+@pytest.mark.parametrize("shape", [("-N", "2", "-n", "2"), ("-n", "4")])
+@pytest.mark.parametrize("setting", ["HYDRA_BOOTSTRAP=fork", "HYDRA_RMK=user"])
+def test_launcher_that_does_not_know_the_jobs_nodes_is_found(
+    setting: str, shape: tuple[str, ...], cluster: Cluster
+) -> None:
+    """All ranks find each other, on one node; the others of the job idle."""
+    done = cluster.run(
+        "env", setting, "salloc", "--quiet", "-N2", "-n4", sys.executable, "-m", "fairlead", "run", *shape,
+        "--mpi", hosts.mpich(), "--launcher", hosts.mpich() / "bin/mpiexec", hosts.image(), "--",
+        "python3", "-c", SAY,
+    )  # fmt: skip
+    asked = "-N" in shape
+    assert done.returncode == (122 if asked else 0), done.stdout + done.stderr
+    words = (
+        "on 1 of the 2 nodes requested" if asked else "4 ranks share one node, which has 2 slots"
+    )
+    assert f"{'error' if asked else 'warning'}[placement]: " in done.stderr and words in done.stderr
+
+
 def slurm_offers(cluster: Cluster) -> set[str]:
     done = cluster.run("srun", "--mpi=list")
     return set(pmi_listed(done.stdout + done.stderr))

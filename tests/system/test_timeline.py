@@ -51,7 +51,7 @@ comm.finalize()
 @pytest.fixture
 def ranks(tmp_path: Path) -> Ranks:
     """Runs a program on so many ranks, each started by the words ``around``."""
-    mpi, core = install_wheel_mpi("mpich", "5.0.2"), native.ensure_core(cache_dir())
+    mpi, core = install_wheel_mpi("mpich", "5.0.2"), native.ensure(native.CORE, cache_dir())
 
     def run(count: int, program: str, around: str = 'exec "$@"', **variables: str) -> Ran:
         path = tmp_path / "program.py"

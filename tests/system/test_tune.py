@@ -113,7 +113,7 @@ def test_best_trial_of_two_ranks_is_proved_and_repeated_with_the_same_bits(tmp_p
 def _elsewhere(tmp_path: Path) -> dict[str, str]:
     """The environment of a machine that has the downloads of this one, and no image."""
     mine, other = cache_dir(), tmp_path / "cache/fairlead"
-    for name in ("blobs", "debian", "sources", "tools", "trees"):
+    for name in ("blobs", "debian", "native", "sources", "tools", "trees"):
         if (mine / name).is_dir():
             shutil.copytree(mine / name, other / name, copy_function=os.link, symlinks=True)
     return {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -144,6 +144,7 @@ def test_best_trial_is_repeated_where_there_is_neither_image_nor_script_nor_sear
     assert done.returncode == 2 and "error[tune-repeat]: the script is not" in done.stderr
 
 
+@pytest.mark.full
 def test_parameter_that_the_script_does_not_take_ends_a_search_that_has_just_begun(
     tmp_path: Path,
 ) -> None:

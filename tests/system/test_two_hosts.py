@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.system.netns import Host, launcher, two_hosts
 from tests.system.test_leave import x86_64_only
 
 import fairlead as fairlead_package
+from fairlead.launch import nodes
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make network namespaces")
 
@@ -467,8 +468,17 @@ def test_cable_that_is_pulled_is_named_and_both_hosts_are_clear_a_minute_later(
     assert any(words in text for words in ("timed out", "No route", "unreachable"))
 
 
-def test_host_that_dies_is_named_and_the_other_is_clear() -> None:
-    with two_hosts() as (one, two):
+@pytest.mark.parametrize("called", [True, False], ids=["watched", "before its agent has called"])
+def test_host_that_dies_is_named_and_the_other_is_clear(called: bool, tmp_path: Path) -> None:
+    (tmp_path / "node.py").write_text("import time; time.sleep(60)\n")
+    with two_hosts() as (one, two), ExitStack() as stack:
+        if not called:
+            agent = Path(nodes.__file__).with_name("node.py")
+            two_only = mounted_over(two, tmp_path / "node.py", agent)
+            stack.enter_context(
+                suppress(subprocess.CalledProcessError)
+            )  # nobody is left to unmount it
+            stack.enter_context(two_only)
         with running(one) as run:
             os.kill(two.init, signal.SIGKILL)
             done = ended(run, 60)
@@ -612,10 +622,8 @@ begun = time.monotonic()
 
 
 @x86_64_only
-@pytest.mark.parametrize(
-    ("ranks", "code"),
-    [(2, 124), pytest.param(3, 124, marks=pytest.mark.full), pytest.param(3, 0, marks=pytest.mark.full)],
-)  # fmt: skip
+@pytest.mark.full
+@pytest.mark.parametrize(("ranks", "code"), [(2, 124), (3, 124), (3, 0)])
 def test_rank_that_leaves_those_of_another_host_waiting_is_named(
     ranks: int, code: int, pair: tuple[Host, Host]
 ) -> None:

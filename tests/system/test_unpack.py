@@ -18,7 +18,7 @@ SIZE = "from mpi4py import MPI; print('size', MPI.COMM_WORLD.size)"
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A cache of its own."""
-    return {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    return hosts.new_cache(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def typed(image: Path) -> list[str]:
 
 
 def test_two_launches_at_once_unpack_it_once(image: Path, tmp_path: Path) -> None:
-    home = {"XDG_CACHE_HOME": str(tmp_path)}
+    home = hosts.new_cache(tmp_path)
     runs = [subprocess.Popen(typed(image), env={**os.environ, **home}, stderr=subprocess.PIPE, text=True) for _ in "12"]  # fmt: skip
     said = [run.communicate(timeout=300)[1] for run in runs]
     assert [run.returncode for run in runs] == [0, 0], said
@@ -88,7 +88,7 @@ def test_two_launches_at_once_unpack_it_once(image: Path, tmp_path: Path) -> Non
 
 
 def test_killed_launch_leaves_no_folder_and_the_next_makes_it(image: Path, tmp_path: Path) -> None:
-    home = {"XDG_CACHE_HOME": str(tmp_path)}
+    home = hosts.new_cache(tmp_path)
     first = subprocess.Popen(typed(image), env={**os.environ, **home}, stderr=subprocess.DEVNULL)
     unpacked = tmp_path / "fairlead/unpacked"
     while first.poll() is None and not list(unpacked.glob(".*.partial/new/usr")):

@@ -201,7 +201,7 @@ PROVED = "python3 -c 'from mpi4py import MPI; MPI.COMM_WORLD.Barrier()'"
     ],
     ids=["by-name", "session", "by-path", "without-witness"],
 )
-@pytest.mark.parametrize("first", ["before", "after"])
+@pytest.mark.parametrize("first", ["before", pytest.param("after", marks=pytest.mark.full)])
 def test_program_on_another_mpi_fails_a_launch_whose_other_program_was_proved(
     first: str, words: str, why: str, apart: Path
 ) -> None:
@@ -245,7 +245,7 @@ AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
            "PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # fmt: skip
 
 
-@pytest.mark.parametrize("mpi", ["host", "container"])
+@pytest.mark.parametrize("mpi", [pytest.param("host", marks=pytest.mark.full), "container"])
 def test_second_libopen_pal_fails_the_proof(mpi: str, old_pal: Path) -> None:
     which = hosts.openmpi() if mpi == "host" else mpi
     run = (

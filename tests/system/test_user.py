@@ -156,7 +156,7 @@ def test_user_run_is_proved_and_large_messages_arrive(user: User, mpi: str) -> N
     assert len({r["namespaces"]["shm"] for r in ranks}) == 1
 
 
-@pytest.mark.parametrize("mpi", ["host", "intel"])
+@pytest.mark.parametrize("mpi", ["host", pytest.param("intel", marks=pytest.mark.full)])
 @pytest.mark.parametrize("engine", ["podman", "charliecloud"])
 def test_user_of_another_engine_is_proved_and_large_messages_arrive(
     user: User, engine: str, mpi: str

@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.system import hosts
-from tests.system.test_culprits import cgroup
+from tests.system import cgroups, hosts
 
 from fairlead.ml.data.files import write_shard
 from fairlead.ml.data.generate import DataSet, generate
@@ -34,6 +33,7 @@ ROOT_ONLY = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can mount and make control groups"
 )
 LIMIT_S = 900
+QUOTA = 0.1  # of a core
 INJECT = """\
 #!{python} -IS
 import os, sys
@@ -390,7 +390,7 @@ def throttling(folder: Path, group: Path, rank: int) -> Path:
 @ROOT_ONLY
 @pytest.mark.full
 def test_rank_with_a_cpu_quota_is_named_and_is_the_stripe(tmp_path: Path) -> None:
-    with cgroup() as group:
+    with cgroups.processor(QUOTA) as group:
         launcher = throttling(tmp_path, group, 1)
         words = ("--ranks", "2", "--models", "cosmoflow", "--launcher", launcher)
         found = validated(tmp_path / "out", *words)
@@ -413,7 +413,7 @@ def test_rank_with_a_cpu_quota_is_named_and_is_the_stripe(tmp_path: Path) -> Non
 def test_of_several_faults_the_most_fundamental_is_first(data: Path, tmp_path: Path) -> None:
     """A damaged file, a disk without room for checkpoints, a slow rank, and a rank that is killed."""
     shard(data, 0).write_bytes(b"nothing")
-    with cgroup() as group, small_disk(tmp_path / "disk", "12m") as disk:
+    with cgroups.processor(QUOTA) as group, small_disk(tmp_path / "disk", "12m") as disk:
         out = disk / "out"
         words = ("--ranks", "2", "--data", f"hepcnn={data}", "--models", "hepcnn,cosmoflow")
         found = validated(

@@ -13,11 +13,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.system import hosts, netns
+from tests.system import cgroups, hosts, netns
 from tests.system.netns import Host
 from tests.system.test_validate_faults import fault, process_of, waited
 
@@ -67,6 +68,7 @@ def validated(
     env: dict[str, str],
     *words: str | Path,
     meanwhile: Callable[[], None] | None = None,
+    limit_s: float = LIMIT_S,
 ) -> dict[str, Any]:
     """What a quick validation says as JSON, with its ``code`` and its ``page_text``."""
     whole = (
@@ -81,7 +83,7 @@ def validated(
     )
     if meanwhile:
         threading.Thread(target=meanwhile, daemon=True).start()
-    done = on.fairlead("validate", *whole, env=env, limit_s=LIMIT_S)
+    done = on.fairlead("validate", *whole, env=env, limit_s=limit_s)
     assert done.stdout, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout)
     assert "page" in found, found
@@ -217,3 +219,34 @@ def test_node_whose_clock_is_ahead_is_named_and_no_start_is_longer_for_it(
     starts = lines(found, what="start", way="native")
     assert starts and all(-1 < s < 60 for m in starts for s in m["samples"]), starts
     assert "The clock of node2 is 100 s ahead" in found["page_text"]
+
+
+@pytest.fixture(scope="module")
+def eight() -> Iterator[tuple[Host, ...]]:
+    with netns.switched(8) as found:
+        yield found
+
+
+def test_slow_host_link_and_disk_are_found_by_64_ranks_in_one_run(
+    eight: tuple[Host, ...], tmp_path: Path
+) -> None:
+    """The processor of a host by a quota, a link by the network's queue, a disk by the kernel's rate for it."""
+    env = environment(eight, (8,) * 8, tmp_path)
+    # 64 ranks share this machine's few cores, and 8 of them four tenths of one.
+    words = ("--models", "none", "--ranks", "64", "--watchdog", "600")
+    with ExitStack() as stack:
+        quota = stack.enter_context(cgroups.processor(0.4))
+        stack.enter_context(cgroups.inside(quota, eight[2].init))
+        stack.callback(netns.unlimited, eight[4])
+        netns.slow_link(eight[4], "50mbit")
+        rate = stack.enter_context(cgroups.disk(tmp_path, 2 << 20))
+        stack.enter_context(cgroups.inside(rate, eight[6].init))
+        found = validated(eight[0], tmp_path / "out", env, *words, limit_s=2400)
+    culprits = {c["name"]: c for c in found["evidence"]["culprits"]}
+    seeded = {"processor of node3", "link of node5", "disk of node7"}
+    assert set(culprits) == seeded, {name: culprits[name] for name in culprits.keys() ^ seeded}
+    assert "ranks of node3 are slow" in culprits["processor of node3"]["seen"]
+    assert all(f"{name[1:]} " in found["headline"] for name in culprits), found["headline"]
+    assert not [v for v in found["verdicts"] if v["because"].startswith("disk of node7")]
+    assert all(name in found["page_text"] for name in culprits)
+    assert len(found["page_text"]) < 1_000_000

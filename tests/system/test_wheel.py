@@ -23,17 +23,12 @@ from tests.system import hosts
 from fairlead import native
 from fairlead.base.paths import cache_dir
 from fairlead.elf.reader import read
+from fairlead.native import libraries
 from fairlead_build.build import build
 from fairlead_build.cache.store import Cache
 from fairlead_build.tree.wheel import own_wheel
 
-LIBRARIES = (
-    native.CORE,
-    native.TENSORFLOW,
-    native.WITNESS,
-    native.WITNESS_OF_CALLS,
-    native.WIRE,
-)
+LIBRARIES = tuple(library.name for library in libraries.LIBRARIES)
 PROCESSORS = {"x86_64": "x64", "aarch64": "AArch64"}  # and what an ELF header calls them
 COMPILERS = re.compile(r"(.*-)?(cc|c\+\+|gcc|g\+\+|c89|c99|clang|clang\+\+|tcc|zig)(-[0-9.]+)?")
 AVERAGE = """
@@ -141,8 +136,8 @@ def proved_run(installed: Installed, image: Path) -> None:
     shipped = next(
         installed.folder.glob(f"venv/lib/python*/site-packages/fairlead/native/lib/{platform.machine()}")
     )  # fmt: skip
-    assert kept["witness"].read_bytes() == (shipped / native.WITNESS).read_bytes()
-    assert kept["libfairlead_comm"].read_bytes() == (shipped / native.CORE).read_bytes()
+    assert kept["witness"].read_bytes() == (shipped / native.WITNESS.name).read_bytes()
+    assert kept["libfairlead_comm"].read_bytes() == (shipped / native.CORE.name).read_bytes()
 
 
 # --- what is in it ------------------------------------------------------------------------------
@@ -186,7 +181,7 @@ def test_core_of_the_wheel_gives_the_bits_of_one_compiled_here(
 ) -> None:
     digests = set()
     prefix = hosts.mpich()
-    for number, library in enumerate((unpacked / "x86_64" / native.CORE, native.ensure_core(cache_dir()))):  # fmt: skip
+    for number, library in enumerate((unpacked / "x86_64" / native.CORE.name, native.ensure(native.CORE, cache_dir()))):  # fmt: skip
         program = tmp_path / str(number)
         words = ("-O1", "-I", native.core_folder() / "include", hosts.PROGRAMS / "comm_bits.c")
         _run("cc", *words, library, "-o", program, "-ldl", "-lpthread")

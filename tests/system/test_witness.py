@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import signal
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
 import pytest
 from tests.system import hosts
 from tests.system.hosts import answer, fairlead
+from tests.system.notebooks import waited
 
 from fairlead import native
 from fairlead.base.paths import cache_dir
@@ -46,7 +51,7 @@ def image() -> Path:
 
 
 def test_witness_needs_no_library_and_no_version() -> None:
-    facts = read(native.ensure_witness(cache_dir()))
+    facts = read(native.ensure(native.WITNESS, cache_dir()))
     assert facts.needed == () and facts.needs == {}
 
 
@@ -183,6 +188,59 @@ def test_prove_in_any_container_by_any_engine_line() -> None:
     scrubbed = _run(mpiexec, "-n", "2", *bare)
     assert scrubbed.returncode == 122 and "no variable of a launcher" in scrubbed.stdout
     assert _run(*bare, "--alone").returncode == 0
+
+
+@pytest.mark.parametrize("inner", ["2", "3"])
+def test_launcher_within_each_rank_is_refused(inner: str) -> None:
+    """Each inner launcher's world is proved by itself when nobody asks whose ranks they are."""
+    program = shlex.join(["python3", "-c", f"{SIZE}; import time; time.sleep(20)"])
+    nested = ("sh", "-c", f"exec /opt/mpich/bin/mpiexec -n {inner} {program}")
+    done = fairlead("run", "-n", "2", hosts.image(), "--", *nested)
+    assert done.returncode == 122, done.stdout + done.stderr
+    assert "error[world-size]" in done.stderr and "a launcher runs within each" in done.stderr
+    assert "proved on" not in done.stderr
+
+
+def test_launcher_as_the_command_is_refused_with_the_line_that_works() -> None:
+    words = ("/opt/mpich/bin/mpiexec", "-n", "2", "python3", "-c", SIZE)
+    done = fairlead("run", "-n", "2", hosts.image(), "--", *words)
+    assert done.returncode == 121 and "error[rendezvous]: mpiexec would start 2" in done.stderr
+    line = re.search(r"^next:  fairlead (run .*); by the image's", done.stderr, re.MULTILINE)
+    assert line
+    assert fairlead(*shlex.split(line[1])).stdout.split() == ["size", "2"] * 2
+
+
+def test_ranks_bound_to_one_processor_are_warned_of(tmp_path: Path) -> None:
+    """As by a job with one core for all ranks."""
+    run_it = ("run", "-n", "2", hosts.image(), "--", "python3", "-c", SIZE)
+    first = str(min(os.sched_getaffinity(0)))
+    bound = hosts.program("taskset", "-c", first, sys.executable, "-m", "fairlead", *run_it)
+    assert bound.returncode == 0 and "warning[binding]: 2 ranks share 1 of the" in bound.stderr
+    assert "binding" not in fairlead(*run_it).stderr
+
+
+def test_later_programs_are_let_be_however_late_this_machine_looks(tmp_path: Path) -> None:
+    """fairlead stands still until the ranks have ended one program and begun the next."""
+    alone = "env -u PMI_FD -u PMI_RANK -u PMI_SIZE"
+    script = f'kill -STOP "$0"; python3 -c "{SIZE}" && {alone} python3 -c "{SIZE}"'
+    words = ("run", "-n", "2", hosts.image(), "--", "sh", "-c", script)
+    line = shlex.join([sys.executable, "-m", "fairlead", *map(str, words)])
+    environ = {**os.environ, **hosts.new_cache(tmp_path)}
+    with subprocess.Popen(
+        ["sh", "-c", f"exec {line} $$"], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:  # fmt: skip
+        try:
+            runs = Path(environ["XDG_CACHE_HOME"], "fairlead/runs")
+            waited(
+                lambda: len([*runs.glob("*/proof.*.[01]")]) == 3,
+                "the later programs report nothing",
+            )
+        finally:
+            process.send_signal(signal.SIGCONT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert sorted(out.split()) == sorted(["size", "2", "size", "1"] * 2)
+    assert "proved on 2 ranks" in err
 
 
 def test_program_of_one_rank_after_the_launch_was_proved_is_its_own_affair() -> None:

@@ -24,7 +24,7 @@ from fairlead_build.base import pace
 from fairlead_build.base.proc import run, tool
 from fairlead_build.cache.store import Cache, adopt, missing, need_space, workspace
 from fairlead_build.recipe.load import LoadedRecipe
-from fairlead_build.recipe.lock import AptIndex, Deb, Lock, SourceArchive, Wheel
+from fairlead_build.recipe.lock import AptIndex, Deb, Lock, Package, SourceArchive, Wheel
 from fairlead_build.resolve import archive
 from fairlead_build.resolve.apt_sources import AptSource, apt_sources
 from fairlead_build.resolve.pip import (
@@ -46,21 +46,28 @@ _BATCH = 24
 Role = Literal["python", "mpi", "installer", "build"]
 
 
-def fetch(loaded: LoadedRecipe, lock: Lock, cache: Cache, progress: Progress) -> None:
+def fetch(
+    loaded: LoadedRecipe,
+    lock: Lock,
+    cache: Cache,
+    progress: Progress,
+    packages: Sequence[Package] | None = None,
+) -> None:
     """Completes the store for ``lock``.
 
+    Args:
+        packages: of the lock; all of them without it.
     Raises:
         FairleadError: a file has vanished from its index, has another hash, or there is no room.
     """
-    absent = missing(lock.packages, cache)
+    absent = missing(lock.packages if packages is None else packages, cache)
     if not absent:
         return
     need = sum(p.size for p in absent)
     need_space(cache.root, need + (16 << 20), "the downloads", "XDG_CACHE_HOME")
     archive.bring(map(archive.Kept.of, absent), cache, progress)
-    fetch_debs(
-        (*lock.deb, *lock.build_deb), cache, progress, f"fairlead recipe lock {loaded.given}"
-    )
+    debs = [package for package in absent if isinstance(package, Deb)]
+    fetch_debs(debs, cache, progress, f"fairlead recipe lock {loaded.given}")
     if wheels := missing(lock.wheel, cache):
         target = target_of(lock.inputs.python, lock.architecture, lock.glibc)
         wanted = [Wanted.of(wheel) for wheel in wheels]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from fairlead.base.errors import Finding, error
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts
 from fairlead.elf.mpi_standard import edition_of
-from fairlead.elf.mpi_symbols import family_of_soname
+from fairlead.elf.mpi_symbols import called, family_of_soname
 from fairlead.elf.reader import version_key
 from fairlead_build.recipe.load import LoadedRecipe
 
@@ -41,7 +41,7 @@ def _symbols(facts: ImageFacts, loaded: LoadedRecipe) -> Iterator[Finding]:
         providers = [m for m in facts.mpis if m.family == _family(consumer)]
         if not providers:
             continue  # e.g. mpi4py's module for a family that this image does not have
-        wanted = set(consumer.mpi_imports)
+        wanted = set(called(consumer, ()))  # Fortran's come from an interface
         lacking = min((sorted(wanted - set(m.elf.mpi_exports)) for m in providers), key=len)
         if lacking:
             given = {"provider": providers[0], "lacking": _some(lacking), "loaded": loaded}

@@ -191,7 +191,7 @@ def core(loaded: LoadedRecipe, lock: Lock, wheel: bytes | None) -> Files:
                 archive.read(f"fairlead/native/lib/{machine}/{name}"),
                 0o755,
             )
-            for name in (native.CORE, native.TENSORFLOW)
+            for name in (native.CORE.name, native.TENSORFLOW.name)
         }
 
 

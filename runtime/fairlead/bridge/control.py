@@ -30,6 +30,7 @@ from fairlead.bridge.layout import BlockCyclic, grid
 from fairlead.bridge.settings import ENDED, OPERATIONS, RANKS, Settings, write_private
 from fairlead.bridge.timings import Operation
 from fairlead.bridge.wire import ERROR, Connection, Endpoint, WireError
+from fairlead.objects.url import is_url, parse
 
 HEARTBEAT_S = 2.0
 _MISSED_S = 5.0
@@ -214,6 +215,10 @@ class Control:
         if errors:
             raise translated(WireError("bridge-reported", **errors[0]))
         return task.answers
+
+    def _on(self, rank: int, client: Client, title: str, **order: Any) -> dict[str, Any]:
+        """What one rank answers to a task."""
+        return self._run(client, title, {rank: order})[rank]
 
     def _await(self, task: Task, client: Client) -> None:
         while True:
@@ -429,13 +434,19 @@ class Control:
         return {"info": matrix.to_json(), "timing": _timing(answers)}
 
     def _op_load(self, client: Client, asked: dict[str, Any]) -> dict[str, Any]:
-        number = f"m{next(self._ids)}"
+        number, path = f"m{next(self._ids)}", str(asked["path"])
         order = {
-            "do": "load", "matrix": number, "path": asked["path"], "columns": asked.get("columns"),
-            "ranks": client.ranks, "allow_nan": bool(asked.get("allow_nan")),
+            "do": "load", "matrix": number, "path": path, "columns": asked.get("columns"),
+            "allow_nan": bool(asked.get("allow_nan")), "listing": None, "dataset": "",
         }  # fmt: skip
         begun = time.monotonic()
-        answers = self._run(client, f"read {asked['path']}", dict.fromkeys(client.ranks, order))
+        if is_url(path):
+            parse(path)  # what it refuses is not to be shown
+            found = self._on(client.ranks[0], client, f"list {path}", do="locate", path=path)
+            order |= {name: found[name] for name in ("listing", "dataset")}
+        answers = self._together(
+            client, f"read {path}", {rank: dict(order) for rank in client.ranks}
+        )
         first = answers[client.ranks[0]]
         form = Form(first["cols"], first["dtype"], allow_nan=True)
         matrix = Matrix(number, form, client.ranks, client.name, str(asked.get("name") or ""))
@@ -445,7 +456,7 @@ class Control:
             self._matrices[number] = matrix
         self._noted(
             Operation(
-                "read", str(asked["path"]), client.name, (), (number,), matrix.rows, form.cols,
+                "read", path, client.name, (), (number,), matrix.rows, form.cols,
                 matrix.rows * form.row_bytes, {"read": _spread(answers)}, time.monotonic() - begun,
             )
         )  # fmt: skip
@@ -461,19 +472,28 @@ class Control:
                 layout=matrix.layout,
                 wanted=library.ROWS,
             )
+        path, first = str(asked["path"]), matrix.ranks[0]
         orders = {
             rank: {
-                "do": "write", "matrix": matrix.id, "path": asked["path"], "part": place,
+                "do": "write", "matrix": matrix.id, "path": path, "part": place,
                 "names": asked.get("names") or matrix.names,
             }
             for place, rank in enumerate(matrix.ranks)
         }  # fmt: skip
         begun = time.monotonic()
-        answers = self._run(client, f"write {asked['path']}", orders)
+        left: list[str] = []
+        if is_url(path):
+            parse(path)  # what it refuses is not to be shown
+            left = self._on(first, client, f"begin {path}", do="begin", path=path)["left"]
+        answers = self._run(client, f"write {path}", orders)
+        if is_url(path):
+            files = [file for answer in answers.values() for file in answer["files"]]
+            order = {"do": "finish", "path": path, "files": files, "left": left}
+            self._on(first, client, f"finish {path}", **order)
         size = sum(answer["bytes"] for answer in answers.values())
         self._noted(
             Operation(
-                "write", str(asked["path"]), client.name, (matrix.id,), (), matrix.rows, matrix.form.cols,
+                "write", path, client.name, (matrix.id,), (), matrix.rows, matrix.form.cols,
                 size, {"write": _spread(answers)}, time.monotonic() - begun,
             )
         )  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import socket
 import threading
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead import __version__
+from fairlead.base import session_folders
 from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.bridge import sessions
 from fairlead.bridge.settings import (
@@ -36,7 +36,6 @@ from fairlead.session.run import launch_proved
 from fairlead.swap.model import Bind
 
 SETTINGS = "settings.json"
-_KEPT_S = 7 * 86400  # folders of sessions that are over
 _LOOK_S = 0.05
 
 
@@ -70,8 +69,8 @@ class Server:
     def __enter__(self) -> Server:
         top = sessions.top(self._environ)
         top.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _forget_old(top)
-        self.folder = _new_folder(top, self._wanted.name or _name_for(self._image))
+        session_folders.forget_old(top, ENDED)
+        self.folder = _new_folder(top, self._wanted.name or session_folders.name_for(self._image))
         write_private(self.folder / TOKEN, secrets.token_hex(32))
         if self._wanted.tls:
             certificate, key = certified()
@@ -178,31 +177,17 @@ def _reason(exc: BaseException | None) -> str:
     return "it was interrupted" if isinstance(exc, KeyboardInterrupt) else repr(exc)
 
 
-def _name_for(image: str) -> str:
-    stem = Path(image).stem.partition(":")[0]
-    return "".join(c if c.isalnum() or c in "-_" else "-" for c in stem) or "session"
-
-
 def _new_folder(top: Path, name: str) -> Path:
-    """A folder of that name, or of the next free one.
+    """A folder of that name.
 
     Raises:
-        FairleadError: a session of that name is running.
+        FairleadError: a session of that name is running, or it is not a name.
     """
-    folder = top / name
-    if (folder / SERVER).exists() and not sessions.read(folder).ended:
+    if not session_folders.is_name(name):
+        raise fail("bridge-name", name=name)
+    if (top / name / SERVER).exists() and not sessions.read(top / name).ended:
         raise fail("bridge-name-taken", name=name)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700)
-    return folder
-
-
-def _forget_old(top: Path) -> None:
-    for folder in top.iterdir():
-        ended = folder / ENDED
-        with suppress(OSError):
-            if ended.exists() and time.time() - ended.stat().st_mtime > _KEPT_S:
-                shutil.rmtree(folder)
+    return session_folders.renewed(top, name)
 
 
 def certified() -> tuple[str, str]:

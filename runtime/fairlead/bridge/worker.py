@@ -23,8 +23,10 @@ from typing import Any
 import numpy as np
 
 from fairlead.base import free_memory
+from fairlead.base.data_list import ListedFile
 from fairlead.base.errors import FairleadError, fail
-from fairlead.bridge import files, library, network, region
+from fairlead.base.serde import from_json, to_json
+from fairlead.bridge import files, library, network, region, remote
 from fairlead.bridge.arrow import PIECE_BYTES, WINDOW_BYTES, Form, Rows, pieces
 from fairlead.bridge.collectives import Collectives, RunAborted
 from fairlead.bridge.endpoint import Door
@@ -34,6 +36,8 @@ from fairlead.bridge.library import Block, Tiles, Whole
 from fairlead.bridge.settings import CERTIFICATE, ENDED, KEY, Settings, write_private
 from fairlead.bridge.store import Budget, Held, Store
 from fairlead.bridge.wire import END, Connection, Endpoint, Listener, WireError, dial, here
+from fairlead.objects.model import Listing
+from fairlead.objects.url import is_url
 
 
 class Worker:
@@ -180,18 +184,39 @@ class Worker:
         return {"freed": sum(self.store.free(matrix) for matrix in task["matrices"])}
 
     def _do_load(self, task: dict[str, Any]) -> dict[str, Any]:
-        ranks = task["ranks"]
+        comm = self._group(tuple(task["ranks"]), task["epoch"])
+        listing = from_json(Listing, task["listing"]) if task["listing"] else None
+        source = files.Input(task["path"], listing, task["dataset"])
         read = files.read(
-            task["path"], task["columns"], ranks.index(self.rank), len(ranks), self.store.budget,
-            allow_nan=task["allow_nan"],
-        )  # fmt: skip
+            source, task["columns"], comm, self.store.budget, allow_nan=task["allow_nan"]
+        )
         self.store.put(task["matrix"], Held(read))
         return {"rows": read.shape[0], "cols": read.shape[1], "dtype": str(read.dtype)}
 
     def _do_write(self, task: dict[str, Any]) -> dict[str, Any]:
         held = self.store.get(task["matrix"])
-        size = files.write(task["path"], task["part"], held, task["names"])
-        return {"bytes": size}
+        if not is_url(task["path"]):
+            size = files.write(task["path"], task["part"], held, task["names"])
+            return {"bytes": size, "files": []}
+        listed = files.send(task["path"], task["part"], held, task["names"], self._leave)
+        return {"bytes": sum(file.bytes for file in listed), "files": to_json(listed)}
+
+    def _leave(self) -> None:
+        if self._aborted.is_set():
+            raise RunAborted
+
+    # Of a URL, one rank lists, and marks what is not whole yet.
+
+    def _do_locate(self, task: dict[str, Any]) -> dict[str, Any]:
+        listing, dataset = remote.located(task["path"])
+        return {"listing": to_json(listing), "dataset": dataset}
+
+    def _do_begin(self, task: dict[str, Any]) -> dict[str, Any]:
+        return {"left": remote.begin(task["path"])}
+
+    def _do_finish(self, task: dict[str, Any]) -> dict[str, Any]:
+        remote.finish(task["path"], from_json(list[ListedFile], task["files"]), task["left"])
+        return {}
 
     def _do_run(self, task: dict[str, Any]) -> dict[str, Any]:
         function = library.find(task["library"]).get(task["function"])
@@ -200,8 +225,7 @@ class Worker:
         params = function.checked(task["library"], task["params"])
         comm.redistribute_s = 0.0
         made = function.call(**blocks, **params)
-        if self._aborted.is_set():
-            raise RunAborted
+        self._leave()
         outputs, scalars = {}, {}
         for name, value in made.items():
             if isinstance(value, (library.Rows, Whole)):
@@ -230,8 +254,7 @@ class Worker:
         if task["old"]:
             local, rows = from_cyclic(local, BlockCyclic(**task["old"]), even, comm), even
         local = to_cyclic(local, rows, new, comm) if new else to_rows(local, rows, even, comm)
-        if self._aborted.is_set():
-            raise RunAborted
+        self._leave()
         local.flags.writeable = False
         self.store.put(task["as"], Held(local))
         return {"rows": local.shape[0]}

@@ -24,9 +24,9 @@ def failing(
     progress: Progress,
     show: Callable[[Finding], None] = lambda found: print_findings([found]),
 ) -> dict[str, str]:
-    """The nodes that cannot run ranks, or whose processor or link is slower than the others', each with the reason.
+    """The nodes that cannot run ranks, or whose processor, disk or link is slower than the others', each with the reason.
 
-    One rank a node, in the image. Takes seconds: one round of kernels, and O(log n) rounds of messages.
+    One rank a node, in the image. Takes seconds: a round of kernels, one of files, and O(log n) of messages.
 
     Args:
         show: called with each.
@@ -48,8 +48,9 @@ def failing(
     folder = Path(tempfile.mkdtemp(prefix="check-nodes-", dir=cache_dir()))
     # A link counts as slow at four times the usual time: with half of it a job is still better off.
     settings = stragglers.Settings(
-        folder / "nodes.json", repeats=3, sample_s=0.1, limit_s=20, link_threshold=4.0
-    )
+        folder / "nodes.json", repeats=3, sample_s=0.1, limit_s=20, link_threshold=4.0,
+        folders=(prepared.plan.site.storage.node_local,),
+    )  # fmt: skip
     with progress.stage(f"check {len(hosts)} nodes") as stage:
         while True:
             left = tuple(host for host in hosts if host not in found)

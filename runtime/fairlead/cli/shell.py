@@ -102,7 +102,7 @@ def _line(prepared: Prepared, workdir: str, env: Mapping[str, str]) -> CommandLi
     """The line that starts the shell. The witness in it judges every MPI program by itself."""
     plan, cache = prepared.plan, cache_dir()
     if plan.witness:
-        native.ensure_witness(cache, calls=plan.unknown_mpi)
+        native.ensure(native.witness(calls=plan.unknown_mpi), cache)
     staging.ensure(plan, cache)
     inode, known = staging.planned_inode(plan, cache), closure.libraries(plan, cache)
     witness, _ = preload.asked(plan, 1, inode, known=known)

@@ -96,7 +96,7 @@ def proof_text(proof: Proof) -> str:
 def proof_line(proof: Proof) -> str:
     """The proof in one line."""
     first = proof.ranks[0]
-    hosts = len({p.host for p in proof.ranks})
+    hosts = len({p.node for p in proof.ranks})
     inode = f", inode {first.mpi_inode} as staged" if proof.planned_inode else ""
     return (
         f"proved on {len(proof.ranks)} rank{'s' if len(proof.ranks) > 1 else ''}, {hosts} "
@@ -175,7 +175,7 @@ def prepared_json(prepared: Prepared) -> dict[str, Any]:
         "engine": plan.engine,
         "binds": plan.binds,
         "env": plan.env,
-        "unset": plan.unset,
+        "unset": (*plan.unset, *plan.withheld),
         "staging": plan.staging,
         "nccl": nccl_json(plan.nccl) if plan.nccl else None,
         "lines": plan.lines,

@@ -20,6 +20,7 @@ from fairlead.cli.options import Planning
 from fairlead.cli.screen import print_findings
 from fairlead.launch.run_folder import new_run_folder
 from fairlead.launchers import registry as launchers
+from fairlead.objects.model import Listing
 from fairlead.objects.url import is_url, parse, split_name
 from fairlead.schedulers.registry import find_allocation
 from fairlead.site.model import Site
@@ -31,6 +32,7 @@ from fairlead.transfer.mount import MountItem, Mounts
 from fairlead.transfer.place import choose, job_here
 from fairlead.transfer.remote import Remote
 
+WHOLE = "."  # the name of a folder itself, among what is in it
 STAGE_TO = option(
     "--stage-to memory|node-local|burst-buffer|PATH",
     "Where to stage.  [default: the site's node-local disk, else its memory]",
@@ -51,7 +53,7 @@ STAGE_BANDWIDTH = option(
 )
 
 
-def _in_item(text: str) -> InItem:
+def in_item(text: str) -> InItem:
     if is_url(text):
         url, name = split_name(text)
         place = parse(url)
@@ -66,6 +68,8 @@ def _in_item(text: str) -> InItem:
 
 
 def _out_item(text: str) -> OutItem:
+    if is_url(text):
+        raise click.UsageError(f"--stage-out {text}: write NAME:URL")
     name, _, target = text.partition(":")
     name = _name(name, f"--stage-out {text}")
     if is_url(target):
@@ -74,6 +78,19 @@ def _out_item(text: str) -> OutItem:
         target += posixpath.basename(name)
     path = Path(target or name).expanduser().absolute()
     return OutItem(name, posixpath.normpath(path))
+
+
+def out_of_folder(text: str) -> OutItem:
+    """``[NAME:]DST``: what is in a folder, or all of it, which is called ``.``."""
+    if is_url(text):
+        return OutItem(WHOLE, str(parse(text)))
+    name, colon, target = text.partition(":")
+    if colon and name != WHOLE:
+        return _out_item(text)
+    if is_url(target):
+        return OutItem(WHOLE, str(parse(target)))
+    path = Path(target if colon else text).expanduser().absolute()
+    return OutItem(WHOLE, posixpath.normpath(path))
 
 
 def _name(name: str, where: str) -> str:
@@ -87,7 +104,7 @@ def _name(name: str, where: str) -> str:
 
 def _apart(names: list[str], option: str) -> None:
     for name in names:
-        if names.count(name) > 1:
+        if names.count(name) > 1 and name != WHOLE:
             raise click.UsageError(
                 f"{option}: two have the name `{name}`; add :NAME to one of them"
             )
@@ -97,7 +114,7 @@ def _apart(names: list[str], option: str) -> None:
             )
 
 
-def _items(read: Callable[[str], InItem | OutItem]) -> Callable[..., Any]:
+def items(read: Callable[[str], InItem | OutItem]) -> Callable[..., Any]:
     """The callback of an option whose words name items, which must lie apart."""
 
     def callback(context: click.Context, option: click.Parameter, texts: Sequence[str]) -> Any:
@@ -123,6 +140,38 @@ def _mount(text: str) -> MountItem:
     return MountItem(str(Path(source).expanduser().absolute()), posixpath.normpath(target))
 
 
+def check(ins: Sequence[InItem], outs: Sequence[OutItem]) -> None:
+    """Checks that sources exist and results will have a place.
+
+    Raises:
+        FairleadError: exit code 2; they do not, or have none.
+    """
+    for item in ins:
+        if is_url(item.source):
+            remote.listing_of(item.source)
+        elif not Path(item.source).exists():
+            raise fail("stage-source-missing", source=item.source)
+    for result in outs:
+        if is_url(result.target):
+            remote.check_target(result.target)
+            continue
+        target = Path(result.target)
+        if os.path.lexists(target):
+            raise fail("stage-target-exists", target=target, one_name=result.name)
+        above = next(parent for parent in target.parents if os.path.lexists(parent))
+        if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+            raise fail("stage-target-unwritable", target=target, above=above, one_name=result.name)
+
+
+def pins(ins: Sequence[InItem]) -> dict[str, Listing]:
+    """What is at the URLs of items now, whose very versions are brought.
+
+    Raises:
+        FairleadError: as :func:`fairlead.transfer.remote.listing_of`.
+    """
+    return {i.source: remote.listing_of(i.source) for i in ins if is_url(i.source)}
+
+
 @dataclass(frozen=True)
 class Staging:
     """What the options say, as given."""
@@ -130,12 +179,12 @@ class Staging:
     ins: tuple[InItem, ...] = option(
         "--stage-in SRC[:NAME]",
         "Copy a file, folder or URL (s3://…) to each node, as $FAIRLEAD_STAGE/NAME. Repeatable.",
-        callback=_items(_in_item),
+        callback=items(in_item),
     )
     outs: tuple[OutItem, ...] = option(
         "--stage-out NAME[:DST]",
         "Copy $FAIRLEAD_STAGE/NAME back after the command; DST, a path or URL, must not exist. Repeatable.",
-        callback=_items(_out_item),
+        callback=items(_out_item),
     )
     to: str = STAGE_TO
     links: str = option(
@@ -155,14 +204,11 @@ class Staging:
 
     def words(self) -> list[str]:
         """The options again, for a line that is run elsewhere."""
-        words = []
-        for item in self.ins:
-            own = Path(item.source).name == item.name and not is_url(item.source)
-            words.append(f"--stage-in={item.source}" + ("" if own else f":{item.name}"))
-        words += [f"--stage-out={item.name}:{item.target}" for item in self.outs]
+        words = [f"--stage-in={item}" for item in self.ins]
+        words += [f"--stage-out={item}" for item in self.outs]
         words += [f"--stage-to={self.to}"] if self.to else []
         words += ["--stage-links=follow"] if self.links == "follow" else []
-        words += [f"--mount={item.source}:{item.target}" for item in self.mounts]
+        words += [f"--mount={item}" for item in self.mounts]
         words += [f"--stage-cache={self.cache}"] if self.cache else []
         words += [f"--stage-bandwidth={self.bandwidth}"] if self.bandwidth else []
         return words + ["--stage-keep"] * self.keep
@@ -174,23 +220,7 @@ class Staging:
             FairleadError: exit code 2; they do not, or have none.
         """
         mount.check(self.mounts)
-        for item in self.ins:
-            if is_url(item.source):
-                remote.listing_of(item.source)
-            elif not Path(item.source).exists():
-                raise fail("stage-source-missing", source=item.source)
-        for result in self.outs:
-            if is_url(result.target):
-                remote.check_target(result.target)
-                continue
-            target = Path(result.target)
-            if os.path.lexists(target):
-                raise fail("stage-target-exists", target=target, one_name=result.name)
-            above = next(parent for parent in target.parents if os.path.lexists(parent))
-            if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-                raise fail(
-                    "stage-target-unwritable", target=target, above=above, one_name=result.name
-                )
+        check(self.ins, self.outs)
 
     def wish(self, site: Site, environ: Mapping[str, str] = os.environ) -> Wish | None:
         """What is to be staged here; None when nothing is.
@@ -211,9 +241,7 @@ class Staging:
             )
         self.check()
         place = choose(self.to, site.storage, site.name, environ)
-        urls = [item.source for item in self.ins if is_url(item.source)]
-        pins = {url: remote.listing_of(url) for url in urls}
-        how = Remote(pins, self.bandwidth, self.cache)
+        how = Remote(pins(self.ins), self.bandwidth, self.cache)
         return Wish(self.ins, self.outs, place, Links(self.links), self.keep, job, how)
 
 

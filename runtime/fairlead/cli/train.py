@@ -26,7 +26,14 @@ from fairlead.cli.declare import (
 )
 from fairlead.cli.record import LEFT_OUT, Recorded, Recording
 from fairlead.cli.screen import print_findings, print_json, say, table
-from fairlead.cli.staged_data import FOLDER_OR_URL, DataStorage, paths, staged_data
+from fairlead.cli.staged_data import (
+    FOLDER_OR_URL,
+    TrainStorage,
+    code_of,
+    paths,
+    results_json,
+    staged_data,
+)
 from fairlead.cli.within import Ready, plan_launch
 from fairlead.image.open import open_image
 from fairlead.launch import ranks_output, unpack
@@ -37,6 +44,7 @@ from fairlead.session import script_image
 from fairlead.session.model import Prepared
 from fairlead.session.prepare import refuse
 from fairlead.session.restarts import Attempts
+from fairlead.transfer.job import Results
 
 if TYPE_CHECKING:
     from fairlead.ml.train.model import TrainOptions
@@ -50,6 +58,7 @@ Examples:
   fairlead train resnet50 -n 2 --precision mixed_bfloat16
   fairlead train cosmoflow -n 2 --data /scratch/universes --checkpoint 300
   fairlead train cosmoflow -n 2 --data /scratch/universes --resume
+  fairlead train hepcnn -n 2 --data s3://lab/hep --stage-out s3://lab/run-1
   fairlead train hepcnn -n 2 --epochs 1 --record run-1
   fairlead train --from fairlead-tune/best.toml
   fairlead train --auto train.py -n 4
@@ -173,7 +182,7 @@ def train(
     *,
     planning: options.Planning,
     recovery: options.Recovery,
-    storage: DataStorage,
+    storage: TrainStorage,
     flags: TrainFlags,
 ) -> int:
     """Train MODEL data-parallel in an image, and write report.html and report.json.
@@ -208,6 +217,7 @@ def train(
     variables = options.variables(flags.env)
     restarts = recovery.policy(flags.requeue)
     _check_record(flags)
+    storage.check(output)
     ready = plan_launch(
         image,
         replace(asked, ranks=ranks, spares=recovery.spares),
@@ -224,21 +234,25 @@ def train(
     settings = _settings(replace(flags, data=here), task.name, ranks, output, restarts.times)
     if flags.dry_run:
         _refuse(prepared)
-        return show.dry_run("train", prepared, _steps(settings), flags.as_json)
+        steps = [*_steps(settings), *storage.lines(output)]
+        return show.dry_run("train", prepared, steps, flags.as_json)
     record = None
     if flags.record:
         record = Recording(flags, ready, _asked_of(wanted, flags, image, variables))
     with record.of_failures(words) if record else nullcontext():
-        with staged_data(wish, ready, planning):
-            result, proof = _trained(ready, settings, flags, recovery, record)
-        title = f"{task.title} in {image} on {ranks} rank{'s' if ranks > 1 else ''}"
-        page, document = _reported(ready, proof, result, title, _repeat(context, image), output)
-    _show(result, proof, page, document, flags)
+        _refuse(prepared)
+        with storage.around(output, ready.progress) as results:
+            with staged_data(wish, ready, planning):
+                result, proof = _trained(ready, settings, flags, recovery, record, results)
+            title = f"{task.title} in {image} on {ranks} rank{'s' if ranks > 1 else ''}"
+            page, document = _reported(ready, proof, result, title, _repeat(context, image), output)
+    _show(result, proof, page, document, flags, results)
     errors = [f for f in result.findings if f.severity is Severity.ERROR]
-    code = ExitCode.FAILED if errors else ExitCode.DONE
+    code = code_of(ExitCode.FAILED if errors else ExitCode.DONE, results)
     if record:
         digest = result.all.weights[0].final
-        say(f"record: {record.write(code, errors, weights=digest)}")
+        said = [*errors, *results.findings]
+        say(f"record: {record.write(code, said, weights=digest)}")
     return code
 
 
@@ -261,13 +275,13 @@ def _trained(
     flags: TrainFlags,
     recovery: options.Recovery,
     record: Recording | None,
+    results: Results,
 ) -> tuple[TrainResult, Proof]:
     """The training, and the proof of its last launch that started MPI."""
     from fairlead.ml.train.host import train as train_model
     from fairlead.ml.train.session_runner import runner
 
     prepared, bars = ready.prepared, ready.progress
-    _refuse(prepared)
     output = settings.run_dir.parent
     output.mkdir(parents=True, exist_ok=True)  # where that fails, before any work
     if flags.output_dir:
@@ -288,12 +302,15 @@ def _trained(
         attempts=record.around(attempts) if record else attempts,
     )
     with attempts:
-        result = train_model(
-            launcher,
-            settings,
-            bars,
-            lambda failure: _may_recover(failure) and attempts.again(),
-        )
+        try:
+            result = train_model(
+                launcher,
+                settings,
+                bars,
+                lambda failure: _may_recover(failure) and attempts.again(),
+            )
+        finally:
+            results.put_off = attempts.requeued
     return result, proofs[-1]
 
 
@@ -390,14 +407,21 @@ def _settings(
     return tuned(made, flags.parameters)
 
 
-def _show(result: TrainResult, proof: Proof, page: Path, document: Path, flags: TrainFlags) -> None:
+def _show(
+    result: TrainResult,
+    proof: Proof,
+    page: Path,
+    document: Path,
+    flags: TrainFlags,
+    results: Results,
+) -> None:
     """Show the figures and where the report is."""
     if flags.as_json:
         values = {"report": document, "page": page, "proof": proof, "result": result}
-        print_json("train", values)
+        print_json("train", {**values, "stage": results_json(results)})
         return
     click.echo("\n" + _summary(result, proof, flags.resume))
-    print_findings(result.findings)
+    print_findings([*result.findings, *results.findings])
     click.echo(f"\nreport: {page}\n        {document}")
 
 

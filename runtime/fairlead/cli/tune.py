@@ -24,7 +24,7 @@ from fairlead.cli.declare import (
     option,
 )
 from fairlead.cli.run import announce
-from fairlead.cli.screen import say
+from fairlead.cli.screen import print_findings, say
 from fairlead.cli.train import check_image, wheels_of
 from fairlead.cli.tune_result import show_result, shown, written
 from fairlead.cli.tune_trials import Trials, run_trial, trial_of_job
@@ -35,11 +35,14 @@ from fairlead.ml.task import Task
 from fairlead.ml.train.host import generate
 from fairlead.ml.train.model import TrainOptions
 from fairlead.ml.train.session_runner import runner
+from fairlead.objects.url import is_url, parse
 from fairlead.perf.draw.pages import require_tools
 from fairlead.session import script_image
 from fairlead.tune import space as spaces
+from fairlead.tune.artifacts import Artifacts, kept
 from fairlead.tune.evolution import Evolution
 from fairlead.tune.models import Model, bundled_space, space_of
+from fairlead.tune.result import TuneResult
 from fairlead.tune.space import Space
 from fairlead.tune.study import PRUNERS, SAMPLERS, Search, Study
 from fairlead.tune.target import Script, Target
@@ -53,6 +56,7 @@ Examples:
   fairlead tune train.py --space space.toml --trials 200 -n 4 --pruner asha -- --epochs 3
   fairlead tune train.py --space space.toml --sampler grid --image pytorch
   fairlead tune train.py --space space.toml --trials 100 --storage postgresql://host/studies
+  fairlead tune train.py --space space.toml --trials 100 --artifacts s3://lab/search-1
   fairlead tune hepcnn --trials 30 --train-events 2000
   fairlead tune hepcnn --trials 40 --sampler pbt --population 8 --epochs 1
   fairlead tune train.py --space space.toml --trials 200 -N 2 -n 8 --as-jobs --time 30m
@@ -134,6 +138,12 @@ class OfModel:
     backend: str = options.BACKEND
 
 
+def _url(context: click.Context, parameter: click.Parameter, text: str) -> str:
+    if text and not is_url(text):
+        raise click.BadParameter(f"{text!r} is not a URL; -o names a folder")
+    return str(parse(text)) if text else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TuneFlags:
     """The options of ``fairlead tune`` that no other group of options holds."""
@@ -150,6 +160,12 @@ class TuneFlags:
     )
     output: Path = option(
         "-o --output", "Folder of the search.", default="fairlead-tune", type=FOLDER
+    )
+    artifacts: str = option(
+        "--artifacts URL",
+        "Also keep that folder at this URL (s3://…), each trial when it ends; a search whose folder is lost goes on"
+        " from there.",
+        callback=_url,
     )
     env: tuple[str, ...] = options.ENV
     watchdog: float | None = options.WATCHDOG
@@ -282,6 +298,25 @@ def _search(ready: Ready, trials: Trials, target: Target, search: Search, flags:
     if not flags.quiet:
         announce(prepared)
     unpack.ensure(prepared.plan, cache_dir(), ready.progress)
+    with kept(folder, flags.artifacts, print_findings) as artifacts:
+        result = _searched(ready, trials, target, search, flags, artifacts)
+    findings = artifacts.findings if artifacts else []
+    print_findings(findings)
+    show_result(result, folder, findings, as_json=flags.as_json)
+    if findings:
+        return ExitCode.LAUNCH_FAILED
+    return ExitCode.DONE if result.best else ExitCode.FAILED
+
+
+def _searched(
+    ready: Ready,
+    trials: Trials,
+    target: Target,
+    search: Search,
+    flags: TuneFlags,
+    artifacts: Artifacts | None,
+) -> TuneResult:
+    prepared, folder = ready.prepared, flags.output.absolute()
     worker = Worker(folder / "workers")
     try:
         study = Study(folder, target.space, search, worker)
@@ -289,7 +324,7 @@ def _search(ready: Ready, trials: Trials, target: Target, search: Search, flags:
             say(f"{len(others)} other tuners work on this search, and share its trials")
         means = Means(
             lambda: trials.launches(ready), trials.places(ready), prepared.plan.request.shape.ranks or 1,
-            Limits(flags.max_seconds, flags.watchdog),
+            Limits(flags.max_seconds, flags.watchdog), artifacts,
         )  # fmt: skip
         with shown(ready.progress, study, target, quiet=flags.quiet) as on_ended:
             try:
@@ -298,8 +333,7 @@ def _search(ready: Ready, trials: Trials, target: Target, search: Search, flags:
                 result = written(folder, study, target, prepared)
     finally:
         worker.end()
-    show_result(result, folder, as_json=flags.as_json)
-    return ExitCode.DONE if result.best else ExitCode.FAILED
+    return result
 
 
 def _image(path: Path, asked: str) -> str:
@@ -316,4 +350,5 @@ def _steps(target: Script | Model, search: Search, flags: TuneFlags) -> list[str
         f"{search.trials or 'all'} trials by {search.sampler}: {named}",
         f"each: {command}, with its parameters",
         f"report in {flags.output.absolute()}",
+        *([f"kept at {flags.artifacts}"] if flags.artifacts else []),
     ]

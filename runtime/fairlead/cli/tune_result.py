@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
+from fairlead.base.errors import Finding
 from fairlead.base.progress import Progress
 from fairlead.cli.screen import print_json, say, table
 from fairlead.session.model import Prepared
@@ -83,11 +84,13 @@ def written(folder: Path, study: Study, target: Target, prepared: Prepared) -> T
     return result
 
 
-def show_result(result: TuneResult, folder: Path, *, as_json: bool) -> None:
-    """The best trials, and where the rest is."""
+def show_result(
+    result: TuneResult, folder: Path, findings: Sequence[Finding] = (), *, as_json: bool
+) -> None:
+    """The best trials, and where the rest is; findings of what was kept elsewhere."""
     if as_json:
         files = {"page": folder / PAGE, "report": folder / DATA, "best_file": folder / BEST}
-        print_json("tune", {**files, "result": result})
+        print_json("tune", {**files, "result": result, "findings": findings})
         return
     head = ("trial", *result.objectives, "parameters")
     click.echo(table(table_rows(result), head))

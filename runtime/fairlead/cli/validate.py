@@ -30,7 +30,13 @@ from fairlead.base.suggest import suggest
 from fairlead.cli import options, show
 from fairlead.cli.declare import FILE_HERE, FOLDER, JSON, declared, option
 from fairlead.cli.screen import print_findings, print_json, table
-from fairlead.cli.staged_data import DataStorage, paths, staged_data
+from fairlead.cli.staged_data import (
+    DataStorage,
+    code_of,
+    paths,
+    results_json,
+    staged_data,
+)
 from fairlead.cli.within import Ready, plan_launch
 from fairlead.launch import unpack
 from fairlead.ml import registry
@@ -39,6 +45,7 @@ from fairlead.proof import nccl
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import Prepared
 from fairlead.session.prepare import refuse
+from fairlead.transfer.job import Results
 
 # Most reports are far below 1 MB; the progress files of the ranks come on top.
 _REPORT_BYTES = 2 << 20
@@ -214,13 +221,14 @@ def validate(
     """Measure this machine, judge every result, and explain what is slow.
 
     Runs doctor's checks; the proof of the swap; start-up by phase; memory and storage; ping-pong,
-    allreduce and broadcast with every answer checked; a search for a slow node, link or processor;
+    allreduce and broadcast with every answer checked; a search for a slow processor, disk or link;
     and training of the bundled models at each number of ranks. Each result is compared with this
     site's references, with what the hardware allows, or with the same run without a container.
     """
     from fairlead.perf.draw.pages import require_tools
 
     require_tools()
+    storage.check(flags.output.absolute())
     from fairlead.perf.draw.compose import facts
     from fairlead.perf.judge.assess import Circumstances, assess
     from fairlead.perf.measure import steps
@@ -231,9 +239,13 @@ def validate(
     ready = plan_launch(image, replace(asked, ranks=max(scope.ranks)), planning, flags)
     prepared, bars = ready.prepared, ready.progress
     gpus = prepared.plan.nccl_ask.gpus and bool(prepared.plan.facts.nccl)
-    performance = prepared.plan.site.performance
+    site = prepared.plan.site
     scope = replace(
-        scope, network=nccl.expected_of(prepared.plan), gpus=gpus, performance=performance
+        scope,
+        network=nccl.expected_of(prepared.plan),
+        gpus=gpus,
+        performance=site.performance,
+        node_local=site.storage.node_local,
     )
     if prepared.refused:
         raise refuse(prepared)
@@ -242,9 +254,8 @@ def validate(
     if flags.native:
         _check_native(flags.native, prepared)
     if flags.dry_run:
-        return show.dry_run(
-            "validate", prepared, _steps(prepared, scope, flags.native), flags.as_json
-        )
+        lines = [*_steps(prepared, scope, flags.native), *storage.lines(output)]
+        return show.dry_run("validate", prepared, lines, flags.as_json)
     _check_writable(output)
     unpack.ensure(prepared.plan, cache_dir(), bars)
     begun, clock = datetime.datetime.now(datetime.UTC).astimezone(), time.monotonic()
@@ -254,21 +265,22 @@ def validate(
     proofs: list[Proof] = []
     ways = _ways(ready, flags, output / "ranks.log", proofs)
     context = Context(scope, ways, prepared.plan.launcher.kind, bars)
-    with staged_data(wish, ready, planning):
-        steps.measure(context)
-    around = Circumstances(
-        prepared.plan,
-        proofs,
-        problems,
-        flags.despite_load,
-        facts(prepared),
-        begun,
-        time.monotonic() - clock,
-    )
-    result = assess(scope, context.seen, around)
-    written = _write(result, context.seen.runs, output, flags)
-    _show(result, written, flags.as_json)
-    return _exit_code(result, written, context.seen)
+    with storage.around(output, bars) as results:
+        with staged_data(wish, ready, planning):
+            steps.measure(context)
+        around = Circumstances(
+            prepared.plan,
+            proofs,
+            problems,
+            flags.despite_load,
+            facts(prepared),
+            begun,
+            time.monotonic() - clock,
+        )
+        result = assess(scope, context.seen, around)
+        written = _write(result, context.seen.runs, output, flags)
+    _show(result, written, results, flags.as_json)
+    return code_of(_exit_code(result, written, context.seen), results)
 
 
 def _check_native(python: Path, prepared: Prepared) -> None:
@@ -388,12 +400,13 @@ def _write(
     return written
 
 
-def _show(result: Validation, written: _Written, as_json: bool) -> None:
+def _show(result: Validation, written: _Written, results: Results, as_json: bool) -> None:
     from fairlead.perf.judge import verdict
 
     headline = verdict.headline(result)
     if as_json:
-        print_json("validate", {"headline": headline, **vars(written), **to_json(result)})
+        own = {"headline": headline, **vars(written), "stage": results_json(results)}
+        print_json("validate", {**own, **to_json(result)})
         return
     click.echo("\n" + _table(result) + "\n")
     slower = [f for f in result.evidence.findings if f.check == "validate-slow"]
@@ -405,7 +418,7 @@ def _show(result: Validation, written: _Written, as_json: bool) -> None:
         click.echo(f"report: {written.page}\n        {written.document}\n        {written.rows}")
     if written.references:
         click.echo(f"references of site {result.machine.site}: {written.references}")
-    print_findings(written.refused)
+    print_findings([*written.refused, *results.findings])
 
 
 def _table(result: Validation) -> str:

@@ -157,7 +157,7 @@ def ready_line(
     """The line that launches the command; it works when it is pasted, since what it binds is made now."""
     cache = cache_dir()
     if plan.witness:
-        native.ensure_witness(cache, calls=plan.unknown_mpi)
+        native.ensure(native.witness(calls=plan.unknown_mpi), cache)
     staging.ensure(plan, cache)
     known = closure.libraries(plan, cache)
     witness, _ = asked_of_witness(plan, ranks, staging.planned_inode(plan, cache), known=known)

@@ -136,7 +136,7 @@ def library_path(environ: Mapping[str, str] = os.environ) -> tuple[str | None, s
     from fairlead.base.paths import cache_dir
 
     try:
-        path = native.shipped(native.CORE) or native.core_path(cache_dir(environ))
+        path = native.shipped(native.CORE) or native.path_of(native.CORE, cache_dir(environ))
     except OSError as exc:
         return None, f"its source cannot be read: {exc}"
     if path.is_file():

@@ -61,8 +61,8 @@ class PowerSGD:
         """Approximate means of ``arrays`` over all ranks; new arrays. Collective.
 
         Args:
-            arrays: as for :meth:`Comm.aggregate`, the same shapes in each call. Of those with two
-                dimensions or more all but the first become columns.
+            arrays: as for :meth:`Comm.aggregate`, the same shapes in each call. Those with two dimensions or
+                more become matrices, parted where rows and columns together are fewest.
         Raises:
             FairleadError: as :meth:`Comm.aggregate`; an array has another shape than before.
         """
@@ -101,13 +101,11 @@ class PowerSGD:
     def _shrinks(self, array: Array) -> bool:
         if array.ndim < 2 or not array.size:
             return False
-        rows = array.shape[0]
-        columns = array.size // rows
-        return bool(array.size >= self._least * self._rank * (rows + columns))
+        return bool(array.size >= self._least * self._rank * sum(_parted(array.shape)))
 
     def _with_error(self, index: int, array: Array) -> Array:
         """``array`` as a matrix, and what the last step left out of it."""
-        matrix = np.asarray(array).reshape(array.shape[0], -1)
+        matrix = np.asarray(array).reshape(_parted(array.shape))
         known = self._kept.get(index)
         if known is None:
             right = self._right(index, matrix.shape[1], matrix.dtype)
@@ -122,6 +120,16 @@ class PowerSGD:
                 array_shape=array.shape,
             )
         return matrix + known.error
+
+
+def _parted(shape: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns: PyTorch's kernels have their output channels first, TensorFlow's last.
+
+    >>> _parted((128, 64, 3, 3)), _parted((3, 3, 64, 128))
+    ((128, 576), (576, 128))
+    """
+    ways = ((math.prod(shape[:at]), math.prod(shape[at:])) for at in range(1, len(shape)))
+    return min(ways, key=sum)
 
 
 def _orthonormal(left: Array) -> Array:

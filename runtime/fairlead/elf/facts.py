@@ -34,10 +34,10 @@ class Elf:
         runpath: DT_RUNPATH entries: searched after LD_LIBRARY_PATH.
         needs: highest symbol version needed, by prefix: ``{"GLIBC": "2.34", "GLIBCXX": "3.4.30"}``.
         offers: highest symbol version defined, by prefix; filled for libraries.
-        mpi_imports: undefined strong ``MPI_*``/``PMPI_*``/``mpi_*_`` symbols.
+        mpi_imports: undefined strong ``MPI_*`` and ``PMPI_*`` symbols, and Fortran's: ``mpi_*``, with underscores or not.
         mpi_exports: defined ones; a static program with some contains an MPI.
         holds: family of the MPI whose code is in the file, found by symbols, or by the texts of MPI_Init in a
-            stripped one; empty: none was found. See :func:`~fairlead.elf.mpi_symbols.contains_mpi`.
+            stripped one; ``unknown`` for one of no known family; empty: none was found. See :func:`~fairlead.elf.mpi_symbols.contains_mpi`.
         can_start: it is a program: by its interpreter, its type, or its flags (static-pie).
         opens, starts: it can open libraries (dlopen); a program can start others (exec, posix_spawn). By its symbols;
             a static program without symbols may start others.

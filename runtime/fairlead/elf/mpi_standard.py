@@ -12,6 +12,21 @@ import re
 from collections.abc import Iterable
 
 OLDEST = "2.2"
+
+
+def fortran_names(function: str) -> frozenset[str]:
+    """What compilers make of the Fortran name of a function, and mpi_f08's procedure for it.
+
+    >>> sorted(fortran_names("MPI_Init"))
+    ['MPI_INIT', 'mpi_init', 'mpi_init_', 'mpi_init__', 'mpi_init_f08_']
+    """
+    name = function.lower()
+    return frozenset({name, f"{name}_", f"{name}__", f"{name}_f08_", name.upper()})
+
+
+# By which Fortran starts MPI, and asks for its rank.
+FORTRAN_STARTS = fortran_names("MPI_Init") | fortran_names("MPI_Init_thread")
+FORTRAN_RANKS = fortran_names("MPI_Comm_rank")
 _COLLECTIVE = (
     "allgatherv?|allreduce|alltoall[vw]?|barrier|bcast|exscan|gatherv?|reduce|"
     "reduce_scatter(_block)?|scan|scatterv?|neighbor_allgatherv?|neighbor_alltoall[vw]?"

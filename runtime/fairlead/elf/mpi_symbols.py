@@ -7,12 +7,13 @@ their names. What cannot be determined stays unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fairlead.base.regular import open_regular
 from fairlead.elf import reader as elf_file
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
+from fairlead.elf.mpi_standard import FORTRAN_RANKS, FORTRAN_STARTS, fortran_names
 
 _MOST_SEARCHED_BYTES = 1 << 30  # MPIs have up to 60 MB
 # Pieces of glibc. Injecting one of them by search path breaks every program that is started
@@ -39,7 +40,8 @@ _BINDING = re.compile(
 _CORES = re.compile(r"libopen_mpi\.so(\.\d+)*$")
 # Functions of an MPI. MPI 2.2 without its files has about 250; three calls bring 123 of MPICH 4.0.2's static library.
 _WHOLE = 240
-_STARTS = {"MPI_Init", "MPI_Init_thread", "mpi_init_"}
+_STARTS = {"MPI_Init", "MPI_Init_thread"}
+_PROFILED = {"PMPI_Init", *fortran_names("PMPI_Init"), *fortran_names("PMPI_Init_thread")}
 _SMALLEST = {"MPI_Init", "MPI_Comm_rank"}  # MUMPS's serial one has no MPI_Comm_size for C
 _LEVELS = (
     ("5.0", "MPI_Abi_get_version"),
@@ -76,19 +78,48 @@ def is_mpi_library(elf: Elf) -> bool:
     return is_request(elf.soname) or sum(name.startswith("MPI_") for name in exports) >= _WHOLE
 
 
-def homemade(elves: Iterable[Elf]) -> set[str]:
-    """Paths of the libraries that are MPIs by their use alone: too few functions for a whole one, and no MPI's name.
+def homemade(elves: Mapping[str, Elf], behind: Callable[[str], Iterable[Elf]]) -> set[str]:
+    """Paths of the libraries that are MPIs by their use alone: too few functions for a whole one, or no MPI's name.
 
-    What starts MPI needs such a library by its SONAME, and no other MPI. A library that contains one of a known
-    family is something else.
+    What starts MPI, in C or in Fortran, gets that from such a library, or from its interface to Fortran, and has no other
+    MPI. A library that contains one of a known family is something else.
+
+    Args:
+        elves: the files of a tree by path.
+        behind: the libraries behind a path, in the order in which the loader looks for symbols.
     """
-    known = list(elves)
-    small = {e.soname: e for e in known if e.soname and set(e.mpi_exports) >= _SMALLEST}
-    small = {n: e for n, e in small.items() if not (e.holds or _wraps(e) or is_mpi_library(e))}
-    small = {n: e for n, e in small.items() if not any(map(is_request, (n, *e.needed)))}
-    asking = (e for e in known if small and _STARTS.intersection(e.mpi_imports))
-    alone = (e for e in asking if not any(map(is_request, e.needed)))
-    return {small[name].path for e in alone for name in e.needed if name in small}
+    found = set()
+    for elf in elves.values():
+        if starts := (_STARTS | FORTRAN_STARTS).intersection(elf.mpi_imports):
+            libraries = list(behind(elf.path))
+            first = next((e for e in libraries if starts.intersection(e.mpi_exports)), None)
+            if first and not _has_known(elf, libraries):
+                found |= _implementing([first, *behind(first.path)]) or _implementing(libraries)
+    return found
+
+
+def _has_known(elf: Elf, libraries: Sequence[Elf]) -> bool:
+    """Among the libraries behind a file is an MPI by its name or its size, or one is missing."""
+    missing = {n for e in (elf, *libraries) for n in e.needed} - {e.name for e in libraries}
+    return any(map(is_mpi_library, libraries)) or any(map(is_request, missing))
+
+
+def _implementing(libraries: Iterable[Elf]) -> set[str]:
+    """The path of the first that can be an MPI: one for C, which Fortran's interface needs too, else one for Fortran."""
+    able = [
+        e for e in libraries if e.soname and e.holds in ("", AbiFamily.UNKNOWN) and not _wraps(e)
+    ]
+    for_c = (e.path for e in able if _SMALLEST.issubset(e.mpi_exports))
+    own = (e for e in able if _is_fortrans(e) and not _STARTS.intersection(e.mpi_imports))
+    for_fortran = (e.path for e in own if FORTRAN_RANKS.intersection(e.mpi_exports))
+    path = next(for_c, None) or next(for_fortran, None)
+    return {path} if path else set()
+
+
+def _is_fortrans(elf: Elf) -> bool:
+    """It has MPI's functions for Fortran, and not those for C."""
+    exports = set(elf.mpi_exports)
+    return bool(FORTRAN_STARTS & exports) and not _STARTS & exports
 
 
 def contains_mpi(elf: Elf) -> bool:
@@ -105,12 +136,17 @@ def contains_mpi(elf: Elf) -> bool:
 
 
 def _wraps(elf: Elf) -> bool:
-    return "PMPI_Init" in elf.mpi_imports
+    return bool(_PROFILED.intersection(elf.mpi_imports))
 
 
 def is_binding(soname: str) -> bool:
     """Whether a library is an MPI's interface for another language, or to its core."""
     return bool(_BINDING.match(soname) or _CORES.match(soname))
+
+
+def is_interface(elf: Elf) -> bool:
+    """As :func:`is_binding`, also under a name of its own: it has MPI's functions for Fortran alone."""
+    return is_binding(elf.soname) or (bool(elf.soname) and _is_fortrans(elf))
 
 
 def is_core(soname: str) -> bool:
@@ -147,6 +183,21 @@ def asked_by(facts: ImageFacts, elf: Elf) -> dict[str, AbiFamily]:
     found = {n: families.get(p) for n, p in facts.leads.get(elf.path, {}).items()}
     asked = {name: found.get(name) or family_of_soname(name) for name in elf.needed}
     return {name: family for name, family in asked.items() if family is not AbiFamily.UNKNOWN}
+
+
+def own_functions(facts: ImageFacts) -> frozenset[str]:
+    """What the MPIs of an image and their interfaces define."""
+    parts = (*(mpi.elf for mpi in facts.mpis), *filter(is_interface, facts.consumers))
+    return frozenset(name for elf in parts for name in elf.mpi_exports)
+
+
+def called(elf: Elf, own: Collection[str]) -> tuple[str, ...]:
+    """The functions of MPI that a file calls.
+
+    Args:
+        own: what the image's MPIs define. Lower-case names that they do not have are somebody else's Fortran.
+    """
+    return tuple(name for name in elf.mpi_imports if "MPI_" in name[:5] or name in own)
 
 
 def identify(

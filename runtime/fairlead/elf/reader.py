@@ -20,15 +20,18 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from fairlead.base.regular import open_regular
 from fairlead.elf.facts import Elf
+from fairlead.elf.mpi_standard import FORTRAN_RANKS, FORTRAN_STARTS
 
 if TYPE_CHECKING:
     from elftools.elf.elffile import ELFFile
 
-_MPI_SYMBOL = re.compile(r"P?MPI_[A-Z]\w*|p?mpi_\w+?_{1,2}")
+_MPI_SYMBOL = re.compile(r"P?MPI_[A-Z]\w*|p?mpi_[a-z]\w*")
 _VERSION = re.compile(r"([A-Z]+)_(\d+(?:\.\d+)*)$")
 _PREFIXES = ("GLIBC", "GLIBCXX", "CXXABI", "GFORTRAN", "FABRIC")
 # Data objects that some MPIs export and others never do; see mpi_symbols.py.
 _MARKERS = frozenset({"ompi_mpi_comm_world", "I_MPI_Check_image_status"})
+# The first four letters of all these.
+_BEGINNINGS = frozenset({b"MPI_", b"PMPI", b"mpi_", b"pmpi", b"ompi", b"I_MP"})
 # What MPI_Init says when it fails, by family. A file that has such a text contains the MPI, stripped or not: launchers
 # and tools, which link other parts of one, do not. Held against static programs of MPICH 4.0.2 and the tools of
 # MPICH 3.4.3 and 5.0.2 and Open MPI 4.1.8.
@@ -41,6 +44,13 @@ TEXTS = (
 # NCCL's own: two functions that every program calls, and what plugins export, by kind and version.
 _NCCL = re.compile(
     rb"ncclGetVersion\0|ncclCommInitRank\0|ncclProfiler_v\d+\0|nccl(?:Net|CollNet|Tuner|Gin)Plugin_v\d+\0"
+)
+_STARTED = {"MPI_Init", "PMPI_Init", *FORTRAN_STARTS}
+# What defines MPI_Init, or Fortran's name for it.
+_INIT, _PMPI_INIT = re.compile(rb"MPI_Init\0"), re.compile(rb"PMPI_Init\0")
+_FORTRAN_INIT, _FORTRAN_RANK = (
+    re.compile(b"|".join(rb"%b\0" % name.encode() for name in sorted(names)))
+    for names in (FORTRAN_STARTS, FORTRAN_RANKS)
 )
 # Linkers let a name share the end of a longer one, so what precedes it says nothing.
 _OPENS = (b"dlopen\0", b"dlmopen\0")
@@ -311,7 +321,7 @@ def _facts(elf: ELFFile, name: str) -> Elf:
         mpi_exports=tuple(sorted(exports)),
         interpreter=interpreter,
         build_id=_build_id(elf),
-        holds="" if {"MPI_Init", "PMPI_Init"} & imports else _held(elf, can_start),
+        holds="" if _STARTED & imports else _held(elf, can_start, alone=not imports),
         can_start=can_start,
         opens=any(name in names for name in _OPENS),
         starts=can_start and _starts(elf, names if interpreter else None),
@@ -353,22 +363,30 @@ def _data(section: Any) -> bytes:
     return content
 
 
-def _held(elf: ELFFile, can_start: bool) -> str:
+def _held(elf: ELFFile, can_start: bool, *, alone: bool) -> str:
     """The family of the MPI whose code is in a file; empty when there is none.
 
     Dynamic symbols do not tell: a static library's functions are among them only if the file exports them. A library
     that defines MPI_Init alone may be a tracer; those of an MPI come with PMPI_Init.
+
+    Args:
+        alone: it calls nothing of an MPI. Else a program may only have Fortran's interface inside.
     """
     table: Any = _section(elf, ".symtab") or _section(elf, ".dynsym")
     names = _data(elf.get_section(table["sh_link"])) if table else b""
-    sign = rb"MPI_Init\0" if can_start else rb"PMPI_Init\0"
-    inits = {m.start() + shift for m in re.finditer(sign, names) for shift in (0, -1)}
-    if inits and any(e[0] in inits and index != 0 for e, _, index in _symbols(elf, table)):
-        return "openmpi" if b"ompi_mpi_comm_world\0" in names else "mpich"
+    signs = list((_INIT if can_start else _PMPI_INIT).finditer(names))
+    if can_start and alone and _FORTRAN_RANK.search(names):
+        signs += _FORTRAN_INIT.finditer(names)
+    inits = {m.start() + shift for m in signs for shift in (0, -1)}
+    defined = inits and any(e[0] in inits and index for e, _, index in _symbols(elf, table))
+    if defined and b"ompi_mpi_comm_world\0" in names:
+        return "openmpi"
     with _constants(elf) as (data, parts):
         for text, family in TEXTS:
             if any(data.find(text, begin, end) >= 0 for begin, end in parts):
                 return family
+    if defined:
+        return "mpich" if b"\0MPIR_" in names or b"\0MPID_" in names else "unknown"
     return ""
 
 
@@ -439,10 +457,12 @@ def _dynamic_mpi(elf: ELFFile, strings: bytes) -> tuple[set[str], set[str]]:
     """What ``.dynsym`` wants of an MPI, weak symbols left out, and what it defines of one."""
     imports: set[str] = set()
     exports: set[str] = set()
-    if not any(sign in strings for sign in (b"MPI_", b"ompi_mpi_comm_world")):
+    if not any(sign in strings for sign in (b"MPI_", b"mpi_")):
         return imports, exports
     table: Any = _section(elf, ".dynsym")
     for entry, info, index in _symbols(elf, table):
+        if strings[entry[0] : entry[0] + 4] not in _BEGINNINGS:  # of hundreds of thousands, a few
+            continue
         end = strings.find(b"\0", entry[0])
         name = strings[entry[0] : end].decode("ascii", "replace")
         if _MPI_SYMBOL.fullmatch(name) or name in _MARKERS:

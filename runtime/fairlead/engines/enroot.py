@@ -11,9 +11,10 @@ from __future__ import annotations
 from fairlead.base.system import View
 from fairlead.engines.model import Call, Driver, Engine, Takes, Words, need_squashfs, unfit_bind
 
-# $0 is enroot; the launcher's variables come before its other words.
+# $0 is enroot, $1 a pattern of further names; the rank's variables come before its other words.
 _START = (
-    "for v in $(env | sed -n 's/^\\(\\(PMI\\|PMIX\\|PALS\\|SLURM\\|OMPI\\|MPI\\|HYDI\\)_[A-Za-z0-9_]*\\)=.*/\\1/p'); "
+    "p=$1; shift; "
+    'for v in $(env | sed -nE "s/^((PMI|PMIX|PALS|SLURM|OMPI|MPI|HYDI)_[A-Za-z0-9_]*|$p)=.*/\\1/p"); '
     'do set -- --env "$v" "$@"; done; exec "$0" start "$@"'
 )
 
@@ -56,7 +57,9 @@ class Enroot(Driver):
         if call.workdir:
             command = ("/bin/sh", "-c", 'cd -- "$0" && exec "$@"', call.workdir, *command)
         inner = (*engine.options, *words, *call.extra, call.image, *command)
-        return Words(("/bin/sh", "-c", _START, engine.path, *inner), {})
+        return Words(
+            ("/bin/sh", "-c", _START, engine.path, "|".join(call.passes) or "-", *inner), {}
+        )
 
     def settings(self, view: View, path: str, text: str) -> dict[str, str]:
         pairs = (line.strip().partition(" ") for line in text.splitlines())

@@ -80,6 +80,8 @@ class Call:
         workdir: initial folder in the container; empty: the engine's default.
         devices: device nodes of the host, for an engine that does not expose all of them.
         terminal: the command is a user's shell: it gets the terminal that the engine is started at.
+        passes: variables besides the launcher's that the shell around a rank sets, for an engine that passes on only
+            those that are named.
     """
 
     image: str
@@ -92,6 +94,7 @@ class Call:
     workdir: str = ""
     devices: tuple[str, ...] = ()
     terminal: bool = False
+    passes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

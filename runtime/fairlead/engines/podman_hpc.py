@@ -40,7 +40,7 @@ class PodmanHpc(Driver):
         words = [engine.path, "run", "--rm", *engine.options]
         for source, target, read_only in self.binds_of(call):
             words.append(f"--volume={source}:{target}" + (":ro" if read_only else ""))
-        words += [f"--env={pattern}" for pattern in LAUNCHERS]
+        words += [f"--env={pattern}" for pattern in (*LAUNCHERS, *call.passes)]
         folder = call.image.startswith("/")
         env = {**(call.image_env if folder else {}), **call.env, **call.literal}
         words += [f"--env={name}={value}" for name, value in env.items()]

@@ -22,7 +22,7 @@ from fairlead.elf.mpi_symbols import (
     contains_mpi,
     homemade,
     identify,
-    is_binding,
+    is_interface,
     is_mpi_library,
     is_request,
 )
@@ -72,7 +72,7 @@ def scan_tree(root: Path, budget: Budget | None = None) -> ImageFacts:
     objects = Objects(root, elves, links)
     glibc_files = _glibc_files(pieces, objects.loaders)
     libc = elves.get(glibc_files.get("libc.so.6", ""))
-    small = homemade(elves.values())
+    small = homemade(elves, objects.behind)
     libraries = [elf for path, elf in elves.items() if path in small or is_mpi_library(elf)]
     budget.mpis(len(libraries))
     mpis = [_mpi(root, elf, objects) for elf in libraries]
@@ -81,7 +81,7 @@ def scan_tree(root: Path, budget: Budget | None = None) -> ImageFacts:
     paths = {mpi.path for mpi in mpis}
     ends = {*paths, *(p for p, e in elves.items() if _asks(e) or contains_mpi(e))}
     leads = objects.leads(ends)
-    parts = {p for p in leads if is_binding(elves[p].soname)}
+    parts = {p for p in leads if is_interface(elves[p])}
     consumers = []
     for place, elf in elves.items():
         budget.clock(place)

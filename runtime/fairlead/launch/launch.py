@@ -33,6 +33,7 @@ from fairlead.launch.stopped import Stopped
 from fairlead.launch.warning_signals import WarningSignals
 from fairlead.launchers import registry as launchers
 from fairlead.launchers.registry import LAUNCHERS
+from fairlead.rendezvous.script import RANK, passed
 from fairlead.schedulers.registry import down, find_allocation
 from fairlead.swap.model import OUTPUT_MOUNT, RUN_MOUNT, Bind, Plan, Request
 
@@ -47,14 +48,14 @@ _RECORD = (
     '[ -d "$1" ] || { echo "fairlead: $(uname -n) does not see $1: set XDG_CACHE_HOME to a folder that '
     'every node sees" >&2; kill -9 $$; }; '
     '{ [ ! -e "$1/node.sh" ] || /bin/sh "$1/node.sh" "$1"; } || exit 121; '
-    'f=$1/exit.$r o=$2; shift 2; : >"$f"; [ ! -e "${f%/*}/world.sh" ] || . "${f%/*}/world.sh"; RUN'
+    'f=$1/exit.$r o=$2; shift 2; : >"$f"; export FAIRLEAD_RANK=$r; [ ! -e "${f%/*}/world.sh" ] || . "${f%/*}/world.sh"; RUN'
     'echo $c >"$f"; [ $c -gt 128 ] && [ $c -lt 160 ] && kill -$((c-128)) $$; exit $c'
 )
 # A shell within a job step has them of that step; a launcher sets its own kind, and passes on others.
 # SLURM_PROCID is 0 in every batch script, so it comes last above.
 _STALE = (
     "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PALS_RANKID",
-    "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "ALPS_APP_PE", "SLURM_PROCID",
+    "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "ALPS_APP_PE", "SLURM_PROCID", RANK,
 )  # fmt: skip
 _OF_A_STEP = (
     "PMI_", "PMIX_", "OMPI_COMM_WORLD_", "PALS_", "FLUX_TASK_", "JSM_NAMESPACE_", "ALPS_APP_", "SLURM_PROCID",
@@ -76,6 +77,7 @@ class CommandLine:
         in_container: the engine is part of the launcher, and starts the shell around a rank.
         image: what each node has to find before its ranks start.
         hosts: the nodes that were named, if any.
+        records: each rank leaves its exit code in the run's folder.
     """
 
     argv: tuple[str, ...]
@@ -87,6 +89,7 @@ class CommandLine:
     in_container: bool = False
     image: Opened | None = None
     hosts: tuple[str, ...] = ()
+    records: bool = False
 
     def write_files(self) -> None:
         """Writes what the line names; each file's name states its content.
@@ -159,6 +162,8 @@ def command_line(
         env: variables for the container, added to the plan's; taken literally.
     """
     call = replace(_call(plan, command, binds), literal=env or {}, workdir=workdir)
+    if record is not None:
+        call = replace(call, passes=passed())
     driver = engines.ENGINES.get(plan.engine.kind)
     if launchers.is_in_image(plan.launcher):
         return _within(plan, call, ranks, records=record is not None)
@@ -170,7 +175,7 @@ def command_line(
         )
     if words.launcher and launchers.kind_of(plan.launcher) != "srun":
         raise fail("engine-launcher", plan=plan)
-    inner = words.argv
+    inner = words.argv if words.launcher or not plan.withheld else _without(plan, words.argv)
     if record is not None:
         # Where the engine is a part of the launcher, this shell is in the container.
         seen = (RUN_MOUNT, output and OUTPUT_MOUNT) if words.launcher else (str(record), output)
@@ -181,11 +186,12 @@ def command_line(
     return CommandLine(
         whole.argv,
         environ,
-        plan.unset,
+        (*plan.unset, *(plan.withheld if words.launcher else ())),
         plan.launcher.kind,
         words.files,
         shape.ranks,
         bool(words.launcher),
+        records=record is not None,
     )
 
 
@@ -203,9 +209,22 @@ def _within(plan: Plan, call: Call, ranks: int, *, records: bool) -> CommandLine
     if words.launcher:
         raise fail("engine-launcher-shell", plan=plan)
     kind, files = plan.launcher.kind, words.files
+    unset = (*plan.unset, *plan.withheld)
     return CommandLine(
-        words.argv, words.environ, plan.unset, kind, files, shape.ranks, in_container=True
+        words.argv,
+        words.environ,
+        unset,
+        kind,
+        files,
+        shape.ranks,
+        in_container=True,
+        records=records,
     )
+
+
+def _without(plan: Plan, words: tuple[str, ...]) -> tuple[str, ...]:
+    """A rank's words without the variables that its launcher needs, and its container must not have."""
+    return ("env", *(word for name in plan.withheld for word in ("-u", name)), *words)
 
 
 def _call(plan: Plan, command: Sequence[str], binds: Sequence[Bind] = ()) -> Call:
@@ -246,7 +265,8 @@ def terminal_line(
         raise fail("engine-launcher-shell", plan=plan)
     # Within a job step it would have the step's, and it is no rank of that.
     steps = sorted(n for n in os.environ if n.startswith(_OF_A_STEP))
-    return CommandLine(words.argv, words.environ, (*plan.unset, *steps), files=words.files)
+    unset = (*plan.unset, *plan.withheld, *steps)
+    return CommandLine(words.argv, words.environ, unset, files=words.files)
 
 
 def recorded(
@@ -345,7 +365,8 @@ def launch(
         check.look()
         if not done:
             on_finding(warning("launcher-after-ranks", line=line, limits=limits))
-        unheard = _unheard(line, folder) if done and started.process.returncode == 0 else 0
+        well = done and started.process.returncode == 0
+        unheard = _unheard(line, folder) if well and line.records else 0
         whole = started.process.returncode == 0 and not unheard
         outlive = line.kind != "srun"  # Slurm ends all of a step
         lost = nodes.lost(agents_outlive_ranks=outlive) if nodes and not whole else ()

@@ -368,7 +368,7 @@ class _Waiting:
 
     def __init__(self, pid: int, call: stacks.Call):
         self.function, self._pid = call.function, pid
-        self._returns = stacks.returns(pid, call.returns_to)
+        self._returns = stacks.Returns(pid, call.returns_to)
         self._before = _work(pid)
 
     def moved(self) -> bool:
@@ -377,7 +377,7 @@ class _Waiting:
         except (OSError, ValueError):
             return True  # it has ended
         work = seconds - self._before[0] > _WORK_S or moved - self._before[1] > _WORK_BYTES
-        return work or self._returns.count() > 0
+        return work or self._returns.came()
 
     def close(self) -> None:
         self._returns.close()

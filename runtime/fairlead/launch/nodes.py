@@ -178,6 +178,7 @@ class Nodes:
         Args:
             agents_outlive_ranks: the launcher ends its ranks only, not what they have left.
         """
+        self._hear()  # one may have called a moment ago
         waiting = {name for name, node in self._nodes.items() if not node.left}
         for name in waiting:
             self._nodes[name].link.send(ask="alive")
@@ -203,12 +204,15 @@ class Nodes:
             for n in map(self._nodes.__getitem__, waiting)
             if n.link.ended == "" and not n.left
         ]
-        gone = unreachable(hushed, unresolved=False)
+        # They may have died before it called.
+        uncalled = [host_of(path) for path in self._uncalled()]
+        gone = unreachable([*hushed, *uncalled], unresolved=False)
         found += [
             Lost(host, gone.get(host, "all that the run had there was killed at once"))
             for host in hushed
             if host in gone or agents_outlive_ranks
         ]
+        found += [Lost(host, gone[host]) for host in uncalled if host in gone]
         return tuple(found)
 
     def ask(self, host: str, **question: object) -> int | None:
@@ -245,11 +249,18 @@ class Nodes:
 
     def _roll_call(self) -> None:
         """Names the nodes whose agent never came up."""
-        for path in self._folder.glob("node.*.*"):
+        for path in self._uncalled():
             name = path.name.partition(".")[2]
-            if name not in self._nodes and name != key() and path.suffix != ".partial":
-                words = _last_line(self._folder / f"agent.{name}") or "its agent has not called"
-                self._unwatched(host_of(path), words)
+            words = _last_line(self._folder / f"agent.{name}") or "its agent has not called"
+            self._unwatched(host_of(path), words)
+
+    def _uncalled(self) -> list[Path]:
+        """The records of nodes that ranks have come up on, and whose agent has not called."""
+        known = {*self._nodes, key()}
+        found = sorted(self._folder.glob("node.*.*"))
+        return [
+            p for p in found if p.name.partition(".")[2] not in known and p.suffix != ".partial"
+        ]
 
     def _hear(self) -> list[_Node]:
         self._accept()

@@ -4,8 +4,7 @@ A stack is unwound by the tables that compilers leave for exceptions (``.eh_fram
 memory: files of a container need not be found. Addresses on a stack that merely look like code are stale as often as
 not, so nothing is guessed: what cannot be unwound is None. The process stands still for about a millisecond.
 
-Whether a call returns is counted by a hardware breakpoint: the kernel's own counter, or, where that is not allowed to
-users (Debian, Ubuntu, seccomp of a container), the debug register that ptrace sets, at the price of one stop.
+Whether a call returns is seen by a hardware breakpoint, in the debug register that ptrace sets.
 
 Linux on x86-64 only. Whoever may not trace the process (Yama, another user, gdb is there first) sees nothing.
 """
@@ -26,17 +25,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGTRAP
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple
 
 _SEIZE, _INTERRUPT, _LISTEN = 0x4206, 0x4207, 0x4208
 _PEEK_USER, _POKE_USER, _CONT, _GETREGS, _DETACH = 3, 6, 7, 12, 17
 _DEBUG_REGISTERS = 848  # in struct user
 _DR0, _DR6, _DR7 = 0, 6, 7
 _WALL = 0x40000000
-_PERF_EVENT_OPEN = 298
-_BREAKPOINT, _ON_EXECUTE, _ATTRIBUTE = 5, 4, 112  # PERF_TYPE_BREAKPOINT, HW_BREAKPOINT_X, bytes
-_USER_ONLY = 1 << 5 | 1 << 6  # exclude_kernel, exclude_hv
-_CLOEXEC = 8
 _STRTAB, _SYMTAB, _STRSZ, _GNU_HASH = 5, 6, 10, 0x6FFFFEF5  # of the dynamic section
 _STACK = 1 << 18  # bytes that are looked at
 _STOP_S = 2.0
@@ -112,68 +107,33 @@ def functions(pid: int) -> list[str]:
     return found
 
 
-class Returns(Protocol):
-    """Counts how often a process comes to an address, by a hardware breakpoint."""
-
-    def count(self) -> int:
-        """How often so far; one that has to stop the process for it counts to 1."""
-
-    def close(self) -> None:
-        """Stops counting."""
-
-
-def returns(pid: int, address: int) -> Returns:
-    """
-    Raises:
-        OSError: the kernel allows it in no way (Yama, no breakpoint free), or the process has ended.
-        Unreadable: the process does not stop for it.
-    """
-    try:
-        return _Counter(pid, address)
-    except ProcessLookupError:
-        raise
-    except OSError:  # perf_event_paranoid, seccomp, a kernel without it
-        return _Trap(pid, address)
-
-
-class _Counter:
-    """Of perf: the process does not stop."""
-
-    def __init__(self, pid: int, address: int):
-        attribute = ctypes.create_string_buffer(_ATTRIBUTE)
-        struct.pack_into("<II", attribute, 0, _BREAKPOINT, _ATTRIBUTE)
-        struct.pack_into("<Q4xIQQ", attribute, 40, _USER_ONLY, _ON_EXECUTE, address, 8)
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._file = libc.syscall(_PERF_EVENT_OPEN, attribute, pid, -1, -1, _CLOEXEC)
-        if self._file < 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-    def count(self) -> int:
-        return int(struct.unpack("<Q", os.read(self._file, 8))[0])
-
-    def close(self) -> None:
-        os.close(self._file)
-
-
-class _Trap:
-    """Of ptrace: a thread traces the process until it comes to the address, or for as long as is asked for.
+class Returns:
+    """Whether a process comes to an address: a thread traces it until it does, or for as long as is asked for.
 
     A breakpoint that is left would end the process: the thread outlives a caller that does not close it, and waits for a
-    process that does not stop.
+    process that does not stop. perf can count without a stop, but once in some 10,000 times the signal of the breakpoint
+    went to the process and ended it (Linux 6.18 in a virtual machine); a process that is traced hands it to its tracer.
     """
 
     def __init__(self, pid: int, address: int):
-        self._came = 0
+        """
+        Raises:
+            OSError: the kernel does not allow it (Yama, no breakpoint free), or the process has ended.
+            Unreadable: the process does not stop for it.
+        """
+        self._came = False
         self._closed = threading.Event()
         ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._trace, args=(_Traced(pid), address, ready))
         self._thread.start()
         ready.result()
 
-    def count(self) -> int:
+    def came(self) -> bool:
+        """Whether it has come there."""
         return self._came
 
     def close(self) -> None:
+        """Stops looking."""
         self._closed.set()
         self._thread.join(_STOP_S)
 
@@ -200,7 +160,7 @@ class _Trap:
     def _has_come(self, traced: _Traced, status: int) -> bool:
         if status >> 8 or status & 0xFF != SIGTRAP or not traced.peek(_DR6) & 1:
             return False
-        self._came = 1
+        self._came = True
         traced.poke(_DR7, 0)
         return True
 

@@ -131,6 +131,7 @@ class Driver:
         scheduler: kind of the scheduler from which it requests nodes itself; empty if it does not.
         again: its variables for a launch on processors that another one may hold: a failed one, or the one that it is
             itself a part of.
+        gives_places: variables in which it tells its ranks where its own MPI's files are.
         rank_in: variables in which it gives a rank its number, and its number on the node; empty if it has none.
     """
 
@@ -145,6 +146,7 @@ class Driver:
     prologue: str = ""
     scheduler: str = ""
     again: Mapping[str, str] = MappingProxyType({})
+    gives_places: tuple[str, ...] = ()
     rank_in: tuple[str, str] = ("", "")
 
     def inside(self, environ: Mapping[str, str]) -> bool:

@@ -22,6 +22,7 @@ class OpenMpi(Driver):
     programs = ("mpiexec.openmpi", "mpirun", "mpiexec")
     family = AbiFamily.OPENMPI
     in_profiles = False
+    gives_places = ("OPAL_PREFIX", "PMIX_PREFIX", "PMIX_INSTALL_PREFIX", "PRTE_PREFIX")
 
     def words(self, launcher: Launcher, shape: Shape, inner: tuple[str, ...]) -> Words:
         if shape.gpus:

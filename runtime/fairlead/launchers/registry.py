@@ -42,6 +42,12 @@ def is_in_image(launcher: Launcher) -> bool:
     return launcher.kind in LAUNCHERS and LAUNCHERS.get(launcher.kind).in_image
 
 
+def places_given(launcher: Launcher) -> tuple[str, ...]:
+    """The variables in which a launcher tells its ranks where its own MPI's files are."""
+    kind = kind_of(launcher)
+    return LAUNCHERS.get(kind).gives_places if kind in LAUNCHERS else ()
+
+
 def words(launcher: Launcher, shape: Shape, inner: Sequence[str]) -> Words:
     """What starts ``inner`` as each rank of ``shape``.
 

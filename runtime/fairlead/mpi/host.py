@@ -427,6 +427,7 @@ _OPENERS = (
     ("libuct.so", "UCX_MODULE_DIR", ("ucx",), "libu*.so*"),
     ("libfabric.so", "FI_PROVIDER_PATH", ("libfabric", "prov", "."), "*-fi.so"),
 )  # fmt: skip
+MODULE_VARIABLES = tuple(variable for _, variable, _, _ in _OPENERS)
 
 
 def modules_of(closure: Iterable[Elf]) -> Iterator[Plugins]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fairlead.base.errors import FairleadError
 from fairlead.base.paths import atomic_write, cache_dir
-from fairlead.native import core_folder, ensure_core
+from fairlead.native import CORE, core_folder, ensure
 
 
 def main(words: list[str]) -> int:
@@ -20,9 +20,9 @@ def main(words: list[str]) -> int:
         return 2
     folder = Path(words[0])
     try:
-        core = ensure_core(cache_dir())
+        core = ensure(CORE, cache_dir())
         for source, name in (
-            (core, "libfairlead_comm.so"),
+            (core, CORE.name),
             (core_folder() / "include" / "fairlead_comm.h", "fairlead_comm.h"),
         ):
             # A program that runs keeps the file that it has mapped.

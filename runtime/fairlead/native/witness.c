@@ -14,7 +14,8 @@
  * Without the variable this library does nothing.
  *
  * FAIRLEAD_PROOF_LIBS=INODE/STEM|… names what belongs to that MPI: its own libraries, and those behind it. A file
- * of such a name that is another one breaks the proof; with a + behind STEM only if two of that name are mapped.
+ * of such a name that is another one breaks the proof; with a + behind STEM only if two of that name are mapped. Inode 0
+ * without a + is an interface of the image's MPI to Fortran, which may have an MPI's name.
  *
  * A process that ends without a proof, and has an MPI mapped, says so in `seen`: its MPI_Init may have been called
  * by address, which nothing can stand before. MPI_Session_init is looked at likewise, since it has no world.
@@ -115,7 +116,8 @@ static void host_name(char *to, size_t room)
 /* Reads FAIRLEAD_PROOF; 0 if there is nothing to prove. */
 static int asked(void)
 {
-    static const char *const names[] = {"PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID",
+    /* The first is from the shell around a rank; the others are changed by a launcher that the rank starts. */
+    static const char *const names[] = {"FAIRLEAD_RANK", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID",
                                         "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "ALPS_APP_PE",
                                         "SLURM_PROCID", 0};
     const char *text = variable("FAIRLEAD_PROOF"), *rank = 0;
@@ -392,11 +394,20 @@ static int is_odd(const char *path, unsigned long inode, Library *known, int cou
             continue;
         if (known[i].inode && known[i].inode == inode)
             named = 1;
-        strict |= !known[i].loose;
+        strict |= known[i].inode && !known[i].loose;
         twice |= known[i].seen && known[i].seen != inode;
         known[i].seen = inode;
     }
     return twice || (strict && !named);
+}
+
+/* Whether a file is the interface of the image's MPI to Fortran, which stays whatever MPI is planned. */
+static int is_interface(const char *path, const Library *known, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (!known[i].inode && !known[i].loose && is_called(path, &known[i]))
+            return 1;
+    return 0;
 }
 
 typedef struct { int count, planned, foreign, odd, called; } Look;
@@ -456,7 +467,7 @@ static Look mapped(Record *to, unsigned long called)
             continue; /* another segment of the same file: they are adjacent */
         snprintf(last, sizeof last, "%s %s ", words[3], words[4]);
         int itself = plan.inode ? plan.inode == inode : !strcmp(path, plan.file); /* images rename MPIs */
-        if (itself || is_of_mpi(path)) {
+        if (itself || (is_of_mpi(path) && !is_interface(path, known, listed))) {
             int right = itself || is_planned(path, inode, known, listed);
             look.planned |= right;
             look.foreign += !right;
@@ -522,6 +533,30 @@ static void devices(Record *to)
                 add(to, "device", value);
             }
     }
+}
+
+/* The boot of this node, since nodes or containers of them may have one name; the processors that this rank may use, and
+ * all of its node. Of very many in no order nothing is said. */
+static void node(Record *to)
+{
+    static const char key[] = "Cpus_allowed_list:\t";
+    char line[600];
+    Lines status = {.fd = open("/proc/self/status", O_RDONLY | O_CLOEXEC)};
+    Lines boot = {.fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC)};
+    Lines online = {.fd = open("/sys/devices/system/cpu/online", O_RDONLY | O_CLOEXEC)};
+    while (status.fd >= 0 && get_line(&status, line, sizeof line))
+        if (!strncmp(line, key, sizeof key - 1) && strlen(line) < 300)
+            add(to, "processors", line + sizeof key - 1);
+    if (boot.fd >= 0 && get_line(&boot, line, sizeof line) && strlen(line) < 40)
+        add(to, "boot", line);
+    if (online.fd >= 0 && get_line(&online, line, sizeof line) && strlen(line) < 300)
+        add(to, "online", line);
+    if (status.fd >= 0)
+        close(status.fd);
+    if (boot.fd >= 0)
+        close(boot.fd);
+    if (online.fd >= 0)
+        close(online.fd);
 }
 
 static void surroundings(Record *to)
@@ -718,16 +753,6 @@ static void tell_when_finalized(const Mpi *mpi)
         mpi->set_attr(mpi->self, key, 0);
 }
 
-/* Stops this rank. The process that launched it reads the records and ends the launch; this
- * rank gives it some time for that. */
-static void stop(void) __attribute__((noreturn));
-static void stop(void)
-{
-    for (int i = 0; plan.folder[0] && i < PATIENCE_S * 10; i++)
-        usleep(100000);
-    leave(FAILED);
-}
-
 /* Whether this launch is already proved: then this is a later program of a rank, of which only the MPI counts. */
 static int proved_before(void)
 {
@@ -791,6 +816,42 @@ static void say(const char *all, int size, int holds)
 
 static Look tell(const char *how, int forked);
 
+/* Stops this rank, unless it is a later program of one. The process that launched it reads the records, and ends the
+ * launch, or says that it is proved: this rank gives it some time for that. */
+static void stop(void)
+{
+    int checked = 0;
+    for (int i = 0; plan.folder[0] && i < PATIENCE_S * 10; i++) {
+        if (!checked && proved_before()) {
+            Look look = tell("init", 0);
+            if (!look.foreign && !look.odd)
+                return;
+            note("stopped", "", 0, 0);
+            checked = 1;
+        }
+        usleep(100000);
+    }
+    leave(FAILED);
+}
+
+/* A process's record of its world. A rank may have several, of programs that it runs one after another. */
+static int note_proof(const char *text, size_t size)
+{
+    char name[32];
+    snprintf(name, sizeof name, "proof.%d", getpid());
+    return note(name, text, size, 0);
+}
+
+static void add_launched(Record *mine)
+{
+    const char *launched = variable("FAIRLEAD_RANK");
+    if (launched)
+        add(mine, "launched", launched);
+}
+
+/* What compilers make of a Fortran name, and mpi_f08's procedure. */
+#define EACH_NAME(macro, lower, upper) macro(lower) macro(lower##_) macro(lower##__) macro(lower##_f08_) macro(upper)
+
 #ifndef CALLS
 static void prove(void *caller)
 {
@@ -817,12 +878,14 @@ static void prove(void *caller)
     host_name(host, sizeof host);
     add_number(&mine, "rank", rank);
     add_number(&mine, "size", size);
+    add_launched(&mine);
     add(&mine, "host", host);
     add(&mine, "version", text);
     add_number(&mine, "ring", ring(&mpi, rank, size));
     look = mapped(&mine, (unsigned long)mpi.rank);
     right = look.count == 1 && look.called && !look.odd && size == plan.ranks;
     surroundings(&mine);
+    node(&mine);
     devices(&mine);
     ucx_log(&mine);
     mine.text[RECORD - 1] = right;
@@ -832,9 +895,9 @@ static void prove(void *caller)
     mpi.bcast(&holds, 1, mpi.byte, 0, mpi.world);
     if (!holds) { /* no memory: each rank reports itself */
         mine.text[RECORD - 1] = 0;
-        if (note("proof", mine.text, RECORD, 0))
+        if (note_proof(mine.text, RECORD))
             say(mine.text, 1, right);
-        if (!right && !proved_before())
+        if (!right)
             stop();
         tell_when_finalized(&mpi);
         return;
@@ -846,22 +909,13 @@ static void prove(void *caller)
             holds &= record[RECORD - 1];
             record[RECORD - 1] = 0;
         }
-        if (!plan.folder[0] || note("proof", all, (size_t)RECORD * size, 0))
+        if (!plan.folder[0] || note_proof(all, (size_t)RECORD * size))
             say(all, size, holds);
         free(all);
     }
     mpi.bcast(&holds, 1, mpi.byte, 0, mpi.world);
-    if (!holds) {
-        if (proved_before()) {
-            look = tell("init", 0);
-            if (!look.foreign && !look.odd) {
-                tell_when_finalized(&mpi);
-                return;
-            }
-            note("stopped", "", 0, 0);
-        }
+    if (!holds)
         stop();
-    }
     tell_when_finalized(&mpi);
 }
 
@@ -875,9 +929,9 @@ static void last_word(void) { }
  * asks about a larger one; no message is tried. */
 
 static struct {
-    int watching, size, rank, reported, asked_rank, pid;
+    int watching, size, rank, reported, asked_rank, pid, asking;
     unsigned comm, asked;
-    void *called;
+    void *called, *answering; /* C's function, and the one that has answered: Fortran's may be in another library */
 } world;
 
 static void report(void)
@@ -897,26 +951,36 @@ static void report(void)
     host_name(host, sizeof host);
     add_number(&mine, "rank", world.rank < 0 ? (unsigned long)atoi(plan.me) : (unsigned long)world.rank);
     add_number(&mine, "size", world.size);
+    add_launched(&mine);
     add(&mine, "host", host);
     add(&mine, "version", text);
+    int used = mine.used;
     Look look = mapped(&mine, (unsigned long)world.called);
+    if (!look.called) {
+        memset(mine.text + used, 0, RECORD - used);
+        mine.used = used;
+        look = mapped(&mine, (unsigned long)world.answering);
+    }
     surroundings(&mine);
+    node(&mine);
     devices(&mine);
     ucx_log(&mine);
     mine.text[RECORD - 1] = 0;
     int right = look.count == 1 && look.called && !look.odd && world.size == plan.ranks;
     if (plan.folder[0])
-        note("proof", mine.text, RECORD, 0);
+        note_proof(mine.text, RECORD);
     else if (right)
         say(mine.text, 1, 1);
     world.reported = right ? 2 : 1;
 }
 
-/* What MPI has answered the program about a communicator; -1: nothing. C's and Fortran's handles of one may differ. */
-static void answered(unsigned comm, int size, int rank)
+/* What MPI has answered the program about a communicator; -1: nothing. C's and Fortran's handles of one may differ, and
+ * Fortran's functions call C's: the outer one counts. */
+static void answered(void *by, unsigned comm, int size, int rank)
 {
-    if (!world.watching || world.reported == 2)
+    if (!world.watching || world.reported == 2 || world.asking)
         return;
+    world.answering = by;
     if (rank >= 0) {
         world.asked = comm;
         world.asked_rank = rank;
@@ -938,11 +1002,7 @@ static void prove(void *caller)
     world.called = called ? called : next("MPI_Comm_rank", caller);
     note("started", "", 0, 0); /* nothing tells when it is through with MPI */
     if (proved_before()) {
-        Look look = tell("init", 0);
-        if (look.foreign || look.odd) {
-            note("stopped", "", 0, 0);
-            stop();
-        }
+        stop();
         return;
     }
     world.asked_rank = -1;
@@ -975,9 +1035,11 @@ static void last_word(void)
         static int (*real)(handle, int *);                                                               \
         if (!real)                                                                                       \
             real = wanted(#name, __builtin_return_address(0));                                           \
+        __atomic_add_fetch(&world.asking, 1, __ATOMIC_SEQ_CST);                                          \
         int code = real(comm, value);                                                                    \
+        __atomic_sub_fetch(&world.asking, 1, __ATOMIC_SEQ_CST);                                          \
         if (!code && value)                                                                              \
-            answered((unsigned)(unsigned long)comm, c_size, c_rank);                                         \
+            answered((void *)real, (unsigned)(unsigned long)comm, c_size, c_rank);                       \
         return code;                                                                                     \
     }
 
@@ -987,19 +1049,19 @@ static void last_word(void)
         static void (*real)(int *, int *, int *);                                                        \
         if (!real)                                                                                       \
             real = wanted(#name, __builtin_return_address(0));                                           \
+        __atomic_add_fetch(&world.asking, 1, __ATOMIC_SEQ_CST);                                          \
         real(comm, value, error);                                                                        \
+        __atomic_sub_fetch(&world.asking, 1, __ATOMIC_SEQ_CST);                                          \
         if (!error || !*error)                                                                           \
-            answered((unsigned)*comm, f_size, f_rank);                                                       \
+            answered((void *)real, (unsigned)*comm, f_size, f_rank);                                     \
     }
 
 ASKED(MPI_Comm_size, *value, -1)
 ASKED(MPI_Comm_rank, -1, *value)
-FORTRAN_ASKED(mpi_comm_size_, *value, -1)
-FORTRAN_ASKED(mpi_comm_size__, *value, -1)
-FORTRAN_ASKED(mpi_comm_size_f08_, *value, -1)
-FORTRAN_ASKED(mpi_comm_rank_, -1, *value)
-FORTRAN_ASKED(mpi_comm_rank__, -1, *value)
-FORTRAN_ASKED(mpi_comm_rank_f08_, -1, *value)
+#define FORTRAN_SIZE(name) FORTRAN_ASKED(name, *value, -1)
+#define FORTRAN_RANK(name) FORTRAN_ASKED(name, -1, *value)
+EACH_NAME(FORTRAN_SIZE, mpi_comm_size, MPI_COMM_SIZE)
+EACH_NAME(FORTRAN_RANK, mpi_comm_rank, MPI_COMM_RANK)
 #endif
 
 /* --- around the program's own MPI_Init ---------------------------------------------------------- */
@@ -1276,9 +1338,7 @@ EXPORT int MPI_Session_init(handle info, handle errors, void *to)
         session(error ? *error : 0);                                                                     \
     }
 
-FORTRAN_SESSION(mpi_session_init_)
-FORTRAN_SESSION(mpi_session_init__)
-FORTRAN_SESSION(mpi_session_init_f08_)
+EACH_NAME(FORTRAN_SESSION, mpi_session_init, MPI_SESSION_INIT)
 
 /* --- MPI_Init -------------------------------------------------------------------------------------- */
 
@@ -1302,11 +1362,25 @@ EXPORT int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
     return code;
 }
 
+/* Whether a function is MPI's: PolarSSL has an `mpi_init` too, for big numbers. */
+static int starts_mpi(const char *name, void *function)
+{
+    Found who;
+    if (strcmp(name, "mpi_init") || !dladdr || !dlopen || !dladdr(function, &who) || !who.file)
+        return 1;
+    void *object = dlopen(who.file, NOLOAD);
+    return !object || dlsym(object, "mpi_comm_rank");
+}
+
 #define FORTRAN(name)                                                                                    \
     EXPORT void name(int *error)                                                                         \
     {                                                                                                    \
         void *caller = __builtin_return_address(0);                                                      \
         void (*real)(int *) = wanted(#name, caller);                                                     \
+        if (!starts_mpi(#name, (void *)real)) {                                                          \
+            real(error);                                                                                 \
+            return;                                                                                      \
+        }                                                                                                \
         begin();                                                                                         \
         real(error);                                                                                     \
         end(error ? *error : 0, caller);                                                                 \
@@ -1322,9 +1396,5 @@ EXPORT int MPI_Init_thread(int *argc, char ***argv, int required, int *provided)
         end(error ? *error : 0, caller);                                                                 \
     }
 
-FORTRAN(mpi_init_)
-FORTRAN(mpi_init__)
-FORTRAN(mpi_init_f08_)
-FORTRAN_THREAD(mpi_init_thread_)
-FORTRAN_THREAD(mpi_init_thread__)
-FORTRAN_THREAD(mpi_init_thread_f08_)
+EACH_NAME(FORTRAN, mpi_init, MPI_INIT)
+EACH_NAME(FORTRAN_THREAD, mpi_init_thread, MPI_INIT_THREAD)

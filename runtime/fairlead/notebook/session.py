@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead import __version__
+from fairlead.base import session_folders
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import cache_dir, state_dir
 from fairlead.base.process import end_group
@@ -52,7 +53,6 @@ _LOOK_S = 0.05
 _END_S = 10.0  # for a process to end
 _SAVE_S = 60.0  # for variables to be saved
 _BEFORE_S, _SHARE = 120.0, 0.1  # of a job, before whose end they are saved; the shorter of both
-_KEPT_S = 7 * 86400  # folders of sessions that are over
 _TOO_OFTEN = 5  # deaths of a kernel within a minute
 _PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 
@@ -141,8 +141,10 @@ class Session:
     def __enter__(self) -> Session:
         folder = top()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _forget_old(folder)
-        self.folder = _new_folder(folder, self._wanted.name or _name_for(self._prepared.image.name))
+        session_folders.forget_old(folder, ENDED)
+        self.folder = _new_folder(
+            folder, self._wanted.name or session_folders.name_for(self._prepared.image.name)
+        )
         (self.folder / ORDERS).mkdir(mode=0o700)
         self._sockets = Path(tempfile.mkdtemp(prefix="fairlead-", dir="/tmp"))
         self.settings = self._settings()
@@ -374,30 +376,14 @@ def _reason(exc: BaseException | None) -> str:
     )
 
 
-def _name_for(image: str) -> str:
-    stem = Path(image).stem.partition(":")[0]
-    return "".join(c if c.isalnum() or c in "-_" else "-" for c in stem) or "session"
-
-
-def _new_folder(folder: Path, name: str) -> Path:
+def _new_folder(top: Path, name: str) -> Path:
     """A folder of that name.
 
     Raises:
         FairleadError: a session of that name is running, or it is not a name.
     """
-    if not all(c.isalnum() or c in "-_." for c in name) or name.startswith("."):
+    if not session_folders.is_name(name):
         raise fail("notebook-name", name=name)
-    path = folder / name
-    if path in every() and not (path / ENDED).exists():
+    if top / name in every() and not (top / name / ENDED).exists():
         raise fail("notebook-name-taken", name=name)
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(mode=0o700)
-    return path
-
-
-def _forget_old(folder: Path) -> None:
-    for one in folder.iterdir():
-        ended = one / ENDED
-        with suppress(OSError):
-            if ended.exists() and time.time() - ended.stat().st_mtime > _KEPT_S:
-                shutil.rmtree(one)
+    return session_folders.renewed(top, name)

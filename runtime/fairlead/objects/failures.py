@@ -43,6 +43,16 @@ def wait_s() -> float:
     return float(os.environ.get("FAIRLEAD_OBJECT_WAIT", "60"))
 
 
+def settings_of(url: Url) -> dict[str, Any]:
+    """What the messages name: where credentials and the address of a store come from."""
+    from fairlead.objects.registry import kind_of  # it knows the stores, which use this
+
+    others = f"those that fsspec's package for {url.scheme}:// documents", "the host in the URL"
+    kind = kind_of(url.scheme)
+    credentials, endpoint = (kind.settings if kind else {}).get(url.scheme, others)
+    return {"credentials": credentials, "endpoint": endpoint}
+
+
 def of_code(code: str, text: str, where: Url, name: str = "", date: str = "") -> FairleadError:
     """The failure that a store's error code stands for.
 
@@ -57,6 +67,7 @@ def of_code(code: str, text: str, where: Url, name: str = "", date: str = "") ->
         "bucket": where.bucket,
         "scheme": where.scheme,
         "said": said,
+        **settings_of(where),
     }
     if code in _PASSING:
         return Passing(fail("object-failing", **fields).findings, ExitCode.LAUNCH_FAILED)
@@ -70,7 +81,13 @@ def passing(why: object, where: Url, name: str = "") -> Passing:
     """A connection that failed, or an answer that is not whole."""
     place = hidden(str(where.below(name) if name else where))
     said = " ".join(hidden(str(why)).split())[:_LONG]
-    return Passing(fail("object-failing", place=place, said=said).findings, ExitCode.LAUNCH_FAILED)
+    found = fail("object-failing", place=place, said=said, **settings_of(where)).findings
+    return Passing(found, ExitCode.LAUNCH_FAILED)
+
+
+def no_credentials(why: str, where: Url) -> FairleadError:
+    """There are none where the store's own tools look."""
+    return fail("object-credential-none", place=where, said=why, **settings_of(where))
 
 
 def _difference(date: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from fairlead.objects.url import Url
@@ -129,9 +129,13 @@ class StoreKind:
         schemes: of its URLs.
         title: for people.
         packages: that it needs, for messages and documentation.
+        knows: whether it also takes a scheme that no kind declares.
+        settings: by scheme, where its own tools take credentials and its address from.
     """
 
     schemes: tuple[str, ...]
     title: str
     packages: tuple[str, ...]
     opened: Callable[[Url], Store]
+    knows: Callable[[str], bool] = lambda scheme: False
+    settings: Mapping[str, tuple[str, str]] = field(default_factory=dict)

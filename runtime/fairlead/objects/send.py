@@ -1,11 +1,13 @@
 """From files to a store: in parallel, large ones in parts, going on after a kill, compared by the store.
 
-A store has no rename. So an empty object marks a prefix as incomplete as long as something is written there, which
-:mod:`fairlead.objects.survey` refuses; it goes when all is there, after the list of the files.
+A store has no rename. So an object marks a prefix as incomplete as long as something is written there, which
+:mod:`fairlead.objects.survey` refuses; it goes when all is there, after the list of the files. The mark of a result, before
+which nothing was there, has words in it: what an interrupted one has left may be taken away.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import threading
@@ -18,9 +20,11 @@ from fairlead.base.data_list import ListedFile
 from fairlead.base.errors import fail
 from fairlead.objects import workers
 from fairlead.objects.budget import Budget
-from fairlead.objects.model import LINK, MARK, MODE, PART, SHA256, Store, Upload
+from fairlead.objects.model import LINK, MARK, MODE, PART, SHA256, Object, Store, Upload
+from fairlead.objects.url import hidden
 
 OnProgress = Callable[[str, int], None]
+RESULT = b"a result is being written here; nothing else was here before\n"
 _CHUNK = 4 << 20
 _MOST_PARTS = 9000
 _MIB = 1 << 20
@@ -84,29 +88,80 @@ def send(
     """Writes files to a store, those that are not there as they are.
 
     Args:
-        listed: write the list of the files below the prefix, unless they bring one.
+        listed: they are a result: all that is below the prefix, with a list, unless they bring one. Else they come to
+            what is there.
+    Raises:
+        FairleadError: the store fails or refuses.
+        OSError: a file cannot be read.
+    """
+    if [source.name for source in sources] == [""]:
+        return upload(store, sources, budget, on_progress)
+    if not listed:
+        workers.tried_again(lambda: store.put(MARK, b"", {}))
+        done = upload(store, sources, budget, on_progress)
+        workers.tried_again(lambda: store.delete(MARK))
+        return done
+    left = begin_result(store)
+    done = upload(store, sources, budget, on_progress)
+    sizes = {source.name: source.size for source in sources}
+    entries = [ListedFile(n, None, sizes[n], sha) for n, sha in done.files.items()]
+    end_result(store, entries, [name for name in left if name not in sizes])
+    return done
+
+
+def upload(
+    store: Store,
+    sources: Sequence[Source],
+    budget: Budget | None = None,
+    on_progress: OnProgress = lambda phase, count: None,
+) -> Sent:
+    """Writes files to a store without marking the prefix, a list of files last.
+
     Raises:
         FairleadError: the store fails or refuses.
         OSError: a file cannot be read.
     """
     begun = time.monotonic()
     sending = _Sending(store, budget or Budget(0), on_progress)
-    single = [source.name for source in sources] == [""]
-    if not single:
-        sending.tried(lambda: store.put(MARK, b"", {}))
-    last = [source for source in sources if source.name == data_list.NAME]
     sending.files_of([source for source in sources if source.name != data_list.NAME])
-    sending.files_of(last)
-    if listed and not single and not last:
-        sizes = {source.name: source.size for source in sources}
-        entries = [ListedFile(n, None, sizes[n], sha) for n, sha in sending.files.items()]
-        text = data_list.text_of(entries).encode()
-        sending.tried(lambda: store.put(data_list.NAME, text, {SHA256: _hex(text)}))
-    if not single:
-        sending.tried(lambda: store.delete(MARK))
-    files = dict(sending.files)
-    digest = data_list.set_digest(files.items())
-    return Sent(files, digest, sending.moved, sending.skipped, time.monotonic() - begun)
+    sending.files_of([source for source in sources if source.name == data_list.NAME])
+    files, seconds = dict(sending.files), time.monotonic() - begun
+    return Sent(files, data_list.set_digest(files.items()), sending.moved, sending.skipped, seconds)
+
+
+def check_target(store: Store) -> None:
+    """Tests that a result can be written to a store's URL: nothing is there, or what an interrupted one has left.
+
+    Raises:
+        FairleadError: exit code 2; it cannot.
+    """
+    objects, _ = workers.tried_again(store.list)
+    if objects and not _is_interrupted(objects):
+        first = objects[0].name or store.url
+        place = hidden(str(store.url))
+        raise fail("object-exists", place=place, count=len(objects), first=first)
+    store.check_writable()
+
+
+def _is_interrupted(objects: Sequence[Object]) -> bool:
+    return any(each.name == MARK and each.size == len(RESULT) for each in objects)
+
+
+def begin_result(store: Store) -> list[str]:
+    """Marks a prefix as that of a result that is being written; what an interrupted one has left there."""
+    objects, _ = workers.tried_again(store.list)
+    workers.tried_again(lambda: store.put(MARK, RESULT, {}))
+    return [each.name for each in objects if each.name != MARK] if _is_interrupted(objects) else []
+
+
+def end_result(store: Store, files: Sequence[ListedFile], left: Sequence[str] = ()) -> None:
+    """Makes a result whole: with a list of its files, unless that is among them, and without what is left of another."""
+    for name in left:
+        workers.tried_again(functools.partial(store.delete, name))
+    if all(file.name != data_list.NAME for file in files):
+        text = data_list.text_of(files).encode()
+        workers.tried_again(lambda: store.put(data_list.NAME, text, {SHA256: _hex(text)}))
+    workers.tried_again(lambda: store.delete(MARK))
 
 
 class _Sending:
@@ -118,10 +173,6 @@ class _Sending:
         self.large: list[_Large] = []
         self.moved = self.skipped = 0
         self._lock = threading.Lock()
-        self._stop = threading.Event()
-
-    def tried(self, do: Callable[[], None]) -> None:
-        workers.tried_again(do, self._stop)
 
     def files_of(self, sources: Sequence[Source]) -> None:
         self.large = []
@@ -185,7 +236,7 @@ class _Sending:
         if self._is_there(large.source, large.metadata, stop):
             return
         # It went on with an upload that was begun for another content: that one's metadata are wrong.
-        self.tried(lambda: self.store.delete(large.source.name))
+        workers.tried_again(lambda: self.store.delete(large.source.name), stop)
         again = self._large(large.source, large.metadata, stop)
         for number in _numbers(again):
             self._piece((again, number), stop)

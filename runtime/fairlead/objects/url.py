@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from fairlead.base.errors import fail
-from fairlead.base.suggest import suggest
 
-SCHEMES = ("s3", "gs", "abfs", "http", "https")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 # What signs a link: anyone who has it can use it, and command lines are seen by all users of a machine.
 _SIGNED = re.compile(r"[?&](X-Amz-Signature|Signature|sig|X-Goog-Signature)=", re.IGNORECASE)
@@ -53,13 +51,9 @@ def parse(text: str) -> Url:
     """The place that ``text`` names.
 
     Raises:
-        FairleadError: exit code 2; the scheme is unknown, the bucket is missing, or the URL has a secret in it.
+        FairleadError: exit code 2; the bucket is missing, or the URL has a secret in it.
     """
-    match = _URL.match(text)
-    scheme = match[1].lower() if match else ""
-    if scheme not in SCHEMES:
-        near = suggest(scheme, SCHEMES)
-        raise fail("object-url-scheme", url=hidden(text), near=near, known=", ".join(SCHEMES))
+    scheme = text.partition("://")[0].lower()
     split = urlsplit(text)
     if split.password is not None or _SIGNED.search(text):
         raise fail("object-url-secret", url=hidden(text))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from fairlead.elf.mpi_symbols import GLIBC_PIECES, RUNTIME_PIECES
+from fairlead.elf.mpi_symbols import GLIBC_PIECES, RUNTIME_PIECES, is_core, is_interface
 from fairlead.prove import BINDINGS, MPI_FILE
 from fairlead.swap.model import Plan
 
@@ -40,7 +40,8 @@ class Library(NamedTuple):
     Attributes:
         stem: its name up to ``.so``.
         inode: of its staged file; 0 for the image's own.
-        loose: another file will do in its place, and only two at once will not.
+        loose: another file will do in its place, and only two at once will not. The image's own that is not loose is an
+            interface of its MPI to Fortran, which has an MPI's name and stays whatever MPI is planned.
     """
 
     stem: str
@@ -76,20 +77,23 @@ def libraries(plan: Plan, cache: Path) -> tuple[Library, ...]:
     Libraries with version definitions are left out, unless they are the MPI's own: the loader checks these itself,
     and two of them can be mapped at once.
     """
+    parts = (e for e in plan.facts.consumers if is_interface(e) and not is_core(e.soname))
+    stems = dict.fromkeys(_stem(e.path) for e in parts if is_mpi(e.path))
+    kept = tuple(Library(stem, 0, False) for stem in stems)
     if plan.staging is None or plan.host is None:
         brought = tuple(_carried(plan, cache))
-        stems = {library.stem for library in brought}
-        return (*brought, *(Library(s, 0, True) for s in _IMAGES_OWN if s not in stems))
+        there = {library.stem for library in brought}
+        return (*kept, *brought, *(Library(s, 0, True) for s in _IMAGES_OWN if s not in there))
     folder = cache / "stage" / plan.staging.key
-    parts = {elf.path: elf for elf in plan.host.parts}
-    found = []
+    of_host = {elf.path: elf for elf in plan.host.parts}
+    found = list(kept)
     for item in plan.staging.files:
-        elf = parts.get(item.source)
+        elf = of_host.get(item.source)
         if not elf or GLIBC_PIECES.match(elf.name) or elf.name in RUNTIME_PIECES:
             continue
         staged, own = folder / item.target, bool(_OWN.match(elf.name))
         if own or not _has_versions(staged):
-            stem = PurePosixPath(item.target).name.partition(".so")[0]
+            stem = _stem(item.target)
             found.append(
                 Library(_HASH.sub("", stem) if own else stem, staged.stat().st_ino, not own)
             )
@@ -101,9 +105,13 @@ def _carried(plan: Plan, cache: Path) -> Iterator[Library]:
     staging = plan.carried_staging
     for item in staging.files if staging else ():
         if item.target.startswith("lib/"):
-            stem = PurePosixPath(item.target).name.partition(".so")[0]
+            stem = _stem(item.target)
             inode = (cache / "stage" / staging.key / item.target).stat().st_ino if staging else 0
             yield Library(stem, inode, False)
+
+
+def _stem(path: str) -> str:
+    return PurePosixPath(path).name.partition(".so")[0]
 
 
 def _has_versions(library: Path) -> bool:
@@ -140,18 +148,19 @@ def is_planned(mpi: File, plan: Plan, inode: int, known: Sequence[Library]) -> b
 
 def judged(files: Sequence[File], plan: Plan, inode: int, known: Sequence[Library]) -> Mapped:
     """What ``files``, each once, are to the plan; the arguments are those of :func:`is_planned`."""
-    mpis = [file for file in files if is_mpi(file.path)]
+    interfaces = {library.stem for library in known if not (library.inode or library.loose)}
+    mpis = [file for file in files if is_mpi(file.path) and _stem(file.path) not in interfaces]
     planned = tuple(file for file in mpis if is_planned(file, plan, inode, known))
     foreign = tuple(file for file in mpis if file not in planned)
     odd, seen = [], dict[str, int]()
     for file in files if mpis else ():
-        stem = PurePosixPath(file.path).name.partition(".so")[0]
+        stem = _stem(file.path)
         # Python packages bring libraries under names with a hash: only an MPI's own may not come that way.
         named = [lib for lib in known if lib.stem == (stem if lib.loose else _HASH.sub("", stem))]
         if not named or file in mpis:
             continue
         other = all(lib.inode != file.inode for lib in named)
         first = seen.setdefault(named[0].stem, file.inode)
-        if first != file.inode or (other and not all(lib.loose for lib in named)):
+        if first != file.inode or (other and any(lib.inode and not lib.loose for lib in named)):
             odd.append(file)
     return Mapped(planned, foreign, tuple(odd))

@@ -21,7 +21,15 @@ from fairlead.launch.run_folder import exits, signal_name
 from fairlead.proof.closure import Library, setting
 from fairlead.proof.observe import Observer, reported
 from fairlead.proof.unproved import Unproved, blind_ranks
-from fairlead.proof.verdict import Proof, RankProof, judged
+from fairlead.proof.verdict import (
+    Proof,
+    RankProof,
+    by_node,
+    judged,
+    numbers,
+    places,
+    world_of,
+)
 from fairlead.prove import transports
 from fairlead.swap.model import RUN_MOUNT as RUN_MOUNT  # where its records go, in the container
 from fairlead.swap.model import Bind, Plan
@@ -82,6 +90,7 @@ class Expected:
         nodes: names of the nodes that ranks may be on, for those of which none reports.
         known: the libraries that belong to the planned MPI.
         signed: a signature of the image was required.
+        slots: for ranks on each node, in a job that has said so; else 0.
     """
 
     plan: Plan
@@ -91,6 +100,7 @@ class Expected:
     nodes: tuple[str, ...] = ()
     known: tuple[Library, ...] = ()
     signed: bool = False
+    slots: int = 0
 
 
 class Startup:
@@ -143,17 +153,24 @@ class Startup:
         self._first = now if self._first is None else self._first
         ranks = [rank for path in proofs for rank in read_records(path, self.folder)]
         if self._is_complete(ranks, now - self._first):
-            self._judge(tuple(ranks))
+            self._judge(ranks)
 
     def _is_complete(self, ranks: Sequence[RankProof], waited: float) -> bool:
-        """Whether these are all reports that will come.
+        """Whether the launch's world has reported, or these are all reports that will come.
 
         Of an unknown MPI each rank reports by itself, when the program asks: first perhaps about itself alone.
         """
+        if world_of(ranks, self._ranks):
+            return True
         if not self._expected.plan.unknown_mpi:
-            return len(ranks) >= self._ranks or waited > _STRAGGLERS_S
-        if all(rank.size == self._ranks for rank in ranks):
-            return len(ranks) >= self._ranks
+            alone = {rank.launched or nth for nth, rank in enumerate(ranks) if rank.size == 1}
+            return len(alone) >= self._ranks or waited > _STRAGGLERS_S
+        whole = [rank for rank in ranks if rank.size == self._ranks]
+        met = {rank.launched for rank in whole}
+        if all(
+            rank.size == self._ranks or (rank.launched and rank.launched in met) for rank in ranks
+        ):
+            return len(whole) >= self._ranks
         return waited > self._limit_s
 
     def last_look(self) -> None:
@@ -203,10 +220,11 @@ class Startup:
         if (late or any(self.folder.glob("stopped.*"))) and (failure := self.unproved().failed()):
             raise FairleadError(failure, ExitCode.PROOF_FAILED)
 
-    def _judge(self, ranks: tuple[RankProof, ...]) -> None:
+    def _judge(self, ranks: Sequence[RankProof]) -> None:
         expected, seconds = self._expected, self._clock() - self._begun
         proof = judged(expected.plan, expected.ranks, expected.inode, ranks, seconds)
-        self.proof = replace(proof, findings=(*proof.findings, *_images(expected, ranks)))
+        more = (*_images(expected, proof.ranks), *_crowded(expected, proof.ranks))
+        self.proof = replace(proof, findings=(*proof.findings, *more))
         if self.proof.holds:
             (self.folder / "proved").touch()  # of a rank's later programs only the MPI is judged
         self._on_proof(self.proof)
@@ -288,6 +306,17 @@ def _images(expected: Expected, ranks: tuple[RankProof, ...]) -> Iterator[Findin
         yield error("image-on-node-unverified", plan=expected.plan, hosts=", ".join(unknown[:8]))
 
 
+def _crowded(expected: Expected, ranks: tuple[RankProof, ...]) -> Iterator[Finding]:
+    """Whether nodes of the job have no rank while another has more than its share, where no shape was requested."""
+    used, nodes = by_node(ranks), len(expected.nodes)
+    most = max(map(len, used.values()), default=0)
+    if not expected.plan.request.shape.filled and 0 < expected.slots < most and len(used) < nodes:
+        yield warning(
+            "placement-crowded", most=most, slots=expected.slots, idle=nodes - len(used), nodes=nodes,
+            launcher_path=expected.plan.launcher.path, seen=places(used),
+        )  # fmt: skip
+
+
 def reports(folder: Path, kind: str) -> list[Path]:
     """What ranks have written down of one kind, and are through with; sorted."""
     return sorted(path for path in folder.glob(f"{kind}.*") if path.suffix != ".partial")
@@ -364,11 +393,16 @@ def _rank(text: str, folder: Path, path: Path) -> RankProof:
     for line in text.splitlines():
         key, _, value = line.partition("=")
         values.setdefault(key, []).append(value)
+
+    def one(key: str) -> str:
+        return values.get(key, [""])[0]
+
     mapped = [value.split(" ", 2) for value in values.get("mpi", ())]
     called = [value.split(" ", 2) for value in values.get("called", ())]
     mapped = [*called, *(m for m in mapped if m[:2] not in [c[:2] for c in called])]
     number = int(values["rank"][0])
-    said = folder / f"said.{path.name.partition('.')[2] if number == 0 else number}"
+    # proof.PID.ME: a name of the process as in its other reports, which is the rank's number as a rule.
+    said = folder / f"said.{one('launched') or (number or path.name.split('.', 2)[-1])}"
     words = said.read_text("utf-8", "replace") if said.is_file() else ""
     ucx = "\n".join(f"ucp_context {line}" for line in values.get("ucx", ()))
     carried = transports(f"{words}\n{ucx}")
@@ -378,10 +412,6 @@ def _rank(text: str, folder: Path, path: Path) -> RankProof:
         # It reports nothing, and has the fabric's device open. Verbs are also opened only to probe.
         carried = {"netmod": "device", "providers": sorted(by_device)}
     first = mapped[0] if mapped else ["", "0", ""]
-
-    def one(key: str) -> str:
-        return values.get(key, [""])[0]
-
     return RankProof(
         rank=number,
         size=int(one("size")),
@@ -397,6 +427,10 @@ def _rank(text: str, folder: Path, path: Path) -> RankProof:
         library_path=one("library_path"),
         devices=devices,
         others=tuple(value.split(" ", 2)[-1] for value in values.get("other", ())),
+        boot=one("boot"),
+        processors=one("processors"),
+        online=len(numbers(one("online"))),
+        launched=one("launched"),
     )
 
 

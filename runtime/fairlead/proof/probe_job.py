@@ -91,7 +91,7 @@ def probe(
         raise FairleadError(finding, code)
     inode = planned_inode(plan, cache)
     shutil.rmtree(folder, ignore_errors=True)
-    proofs = map(_rank_proof, ranks_seen)
+    proofs = [_rank_proof(seen) for seen in ranks_seen]
     return judged(plan, ranks, inode, proofs, time.monotonic() - begun)
 
 

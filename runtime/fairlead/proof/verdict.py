@@ -7,8 +7,9 @@ likely cause, and the remedy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import PurePath
 
 from fairlead.base.errors import Finding, Severity, error, warning
@@ -43,6 +44,10 @@ class RankProof:
         devices: the fabric's device nodes that it has open; a ``device`` netmod is concluded from them,
             where the MPI itself does not report it.
         others: files that it maps in the place of a library that belongs to the planned MPI.
+        boot: of its node's kernel; "" where that is unknown.
+        processors: that it may use, as in ``0-3,8``; "" where that is unknown.
+        online: processors of its node; 0 where that is unknown.
+        launched: the launched rank that it is of, as its launcher numbers it; "" where that is unknown.
     """
 
     rank: int
@@ -60,6 +65,15 @@ class RankProof:
     app_mpi: str = ""
     devices: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    boot: str = ""
+    processors: str = ""
+    online: int = 0
+    launched: str = ""
+
+    @property
+    def node(self) -> tuple[str, str]:
+        """Two nodes, or their containers, may have one name."""
+        return self.host, self.boot
 
     @property
     def transport(self) -> str:
@@ -73,7 +87,7 @@ class Proof:
     """The verdict of a probe job.
 
     Attributes:
-        ranks: in rank order; of every world that was found.
+        ranks: in rank order; of the launch's world, or of every world that was found where none is the launch's.
         findings: what differs from the plan; an error means exit code 122.
         bound: files of the image that the planned file is shown over.
     """
@@ -98,41 +112,136 @@ class Proof:
         )
 
 
-def judged(plan: Plan, asked: int, inode: int, ranks: Iterable[RankProof], seconds: float) -> Proof:
+def judged(plan: Plan, asked: int, inode: int, ranks: Sequence[RankProof], seconds: float) -> Proof:
     """The verdict on what ``ranks`` saw.
 
     Args:
         asked: how many ranks there should be.
         inode: of the planned MPI's file; 0 when any will do.
+        ranks: of every world that has reported.
     """
-    ordered_ranks = tuple(sorted(ranks, key=lambda r: (r.rank, r.host)))
+    world = world_of(ranks, asked)
     proof = Proof(
-        asked, plan.planned_file, inode, plan.planned_title, ordered_ranks, (), seconds, plan.bound
-    )
-    return replace(proof, findings=judge(plan, proof))
+        asked, plan.planned_file, inode, plan.planned_title, _ordered(world or ranks), (), seconds, plan.bound
+    )  # fmt: skip
+    # Other programs of its ranks may be alone: of them the MPI counts.
+    chosen = {id(rank) for rank in world or ranks}
+    others = _ordered(rank for rank in ranks if id(rank) not in chosen)
+    return replace(proof, findings=(*judge(plan, proof), *_mpi(plan, replace(proof, ranks=others))))
+
+
+def _ordered(ranks: Iterable[RankProof]) -> tuple[RankProof, ...]:
+    return tuple(sorted(ranks, key=lambda r: (r.rank, r.host)))
+
+
+def world_of(ranks: Sequence[RankProof], asked: int) -> tuple[RankProof, ...]:
+    """Of every rank that has reported, those of the world that the launch was to form; empty when there is none.
+
+    Ranks that each start a launcher, as ``fairlead run -n 2 … mpiexec -n 2 PROGRAM`` does, form worlds of the right size,
+    and each is of one launched rank.
+    """
+    whole = [rank for rank in ranks if rank.size == asked]
+    # Those that MPI_Comm_spawn has started are of no launched rank.
+    launched = [rank for rank in whole if rank.launched]
+    if nested(launched) or (len(whole) > asked and not launched):
+        return ()
+    whole = launched or whole
+    last = {rank.rank: rank for rank in whole}  # a rank may run several programs, one after another
+    return tuple(last.values()) if last.keys() >= set(range(asked)) else ()
+
+
+def nested(ranks: Iterable[RankProof]) -> bool:
+    """Whether one launched rank is several ranks."""
+    within: dict[str, set[int]] = {}
+    for rank in ranks:
+        if rank.launched and rank.size > 1:
+            within.setdefault(rank.launched, set()).add(rank.rank)
+    return any(len(several) > 1 for several in within.values())
 
 
 def judge(plan: Plan, proof: Proof) -> tuple[Finding, ...]:
     """Compares what the ranks saw with the plan; every difference is one finding."""
     return (
         *_world(plan, proof),
+        *_places(plan, proof),
+        *_mpi(plan, proof),
+        *_messages(plan, proof),
+        *_transport(plan, proof),
+        *_shared(proof),
+        *_bound(proof),
+    )
+
+
+def _places(plan: Plan, proof: Proof) -> list[Finding]:
+    """Whether the ranks are spread over the nodes as requested."""
+    if len(proof.ranks) != proof.asked:
+        return []
+    nodes = by_node(proof.ranks)
+    most = max(map(len, nodes.values()), default=0)
+    return misplaced(plan, proof.asked, len(nodes), most, places(nodes))
+
+
+def misplaced(plan: Plan, asked: int, nodes: int, most: int, seen: str) -> list[Finding]:
+    """What is wrong with where the ranks are, if anything.
+
+    More nodes than requested may be names only: an engine can give each container its own.
+
+    Args:
+        asked: how many ranks there are.
+        nodes: that they are on.
+        most: of them on one node; 0 if unknown.
+        seen: where they are, in words.
+    """
+    shape, own = plan.request.shape.of(asked), plan.request.shape.extra
+    fields = {
+        "launcher_path": plan.launcher.path, "seen": seen, "extra": own and f"--launcher-arg={' '.join(own)}"
+    }  # fmt: skip
+    if nodes < shape.filled:
+        found = error("placement", found=nodes, asked=shape.filled, **fields)
+    elif nodes == shape.filled and most > shape.each:
+        found = error("placement-uneven", most=most, each=shape.each, **fields)
+    else:
+        return []
+    # The user's own arguments come last on the line: what they ask for is a warning.
+    return [replace(found, severity=Severity.WARNING) if own else found]
+
+
+def by_node(ranks: Iterable[RankProof]) -> dict[tuple[str, str], list[RankProof]]:
+    """The ranks on each node."""
+    found: dict[tuple[str, str], list[RankProof]] = {}
+    for rank in ranks:
+        found.setdefault(rank.node, []).append(rank)
+    return found
+
+
+def places(nodes: Mapping[tuple[str, str], Sequence[RankProof]]) -> str:
+    """``node1: 4 ranks, node2: 1 rank``."""
+    shown = [
+        f"{host}: {len(on)} rank{'s' * (len(on) > 1)}" for (host, _), on in list(nodes.items())[:8]
+    ]
+    return ", ".join(shown) + (f" and {len(nodes) - 8} more" if len(nodes) > 8 else "")
+
+
+def _mpi(plan: Plan, proof: Proof) -> tuple[Finding, ...]:
+    """Which MPI the ranks have, and which libraries below it."""
+    return (
         *_one_mpi(proof),
         *_planned_file(plan, proof),
         *_closure(plan, proof),
         *_version(plan, proof),
-        *_messages(plan, proof),
-        *_transport(plan, proof),
-        *_shared(proof),
     )
 
 
 def _world(plan: Plan, proof: Proof) -> list[Finding]:
-    wrong = [p for p in proof.ranks if p.size != proof.asked]
-    if not wrong and len({p.rank for p in proof.ranks}) == len(proof.ranks) == proof.asked:
+    if len(world_of(proof.ranks, proof.asked)) == len(proof.ranks):
         return []
     alone = all(p.size == 1 for p in proof.ranks) and proof.asked > 1
     seen = f"{len(proof.ranks)} processes reported a world of {', '.join(str(p.size) for p in proof.ranks[:8])}"
     mapped = _family_of(proof.ranks[0].version)
+    if nested(proof.ranks):
+        return [
+            error("world-size-nested", launcher_path=plan.launcher.path, seen=seen, proof=proof)
+        ]
     if mapped is not AbiFamily.UNKNOWN and plan.launcher.family not in (mapped, AbiFamily.UNKNOWN):
         why = (
             f"the launcher is {plan.launcher.title}, the mapped MPI is {proof.ranks[0].version}: "
@@ -293,11 +402,41 @@ def _transport(plan: Plan, proof: Proof) -> list[Finding]:
 
 
 def _shared(proof: Proof) -> list[Finding]:
-    by_host: dict[str, set[str]] = {}
-    for p in proof.ranks:
-        by_host.setdefault(p.host, set()).add(p.namespaces.get("shm", ""))
-    parted = [host for host, seen in by_host.items() if len(seen) > 1]
-    return [error("shared-memory-separate", parted=host) for host in parted[:1]]
+    for (host, _), ranks in by_node(proof.ranks).items():
+        if len({rank.namespaces.get("shm", "") for rank in ranks}) > 1:
+            return [error("shared-memory-separate", parted=host)]
+    return []
+
+
+def _bound(proof: Proof) -> list[Finding]:
+    """Ranks of a node that are bound to fewer processors than they are, while it has more."""
+    for (host, _), ranks in by_node(proof.ranks).items():
+        masks: dict[frozenset[int], list[int]] = {}
+        for rank in ranks:
+            masks.setdefault(numbers(rank.processors), []).append(rank.rank)
+        for mask in sorted(filter(None, masks), key=len):
+            within = sorted(n for other, on in masks.items() if other and other <= mask for n in on)
+            if len(mask) < min(len(within), ranks[0].online):
+                shown = ", ".join(map(str, within[:8])) + (", …" if len(within) > 8 else "")
+                on = ", ".join(map(str, sorted(mask)[:8]))
+                return [
+                    warning(
+                        "binding", host=host, within=len(within), mask=len(mask), ranks=shown, on=on, online=ranks[0].online,
+                    )
+                ]  # fmt: skip
+    return []
+
+
+@cache
+def numbers(text: str) -> frozenset[int]:
+    """``0-2,8`` as 0, 1, 2 and 8; empty for anything else."""
+    found: set[int] = set()
+    for part in text.split(",") if text else ():
+        first, _, last = part.partition("-")
+        if not (first.isdecimal() and (last or first).isdecimal()):
+            return frozenset()
+        found.update(range(int(first), min(int(last or first), 1 << 16) + 1))
+    return frozenset(found)
 
 
 def mpi_program(plan: Plan) -> str:

@@ -211,7 +211,7 @@ def wire(
     settings = settings or Settings()
     if "/" in plugin:
         plugin = str(Path(plugin).absolute())  # another host has another working folder
-    library = str(native.ensure_wire(cache_dir(environ), environ))
+    library = str(native.ensure(native.WIRE, cache_dir(environ), environ))
     seed = random.getrandbits(48)
     with ExitStack() as stack:
         made = stack.enter_context(tempfile.TemporaryDirectory(prefix="wire-", dir=folder))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import shlex
 from collections.abc import Iterator, Sequence
 
 from fairlead.base.errors import Finding, error, info
+from fairlead.launchers.registry import LAUNCHERS
 from fairlead.rendezvous.choose import frameworks, launcher_called
 from fairlead.rendezvous.registry import FRAMEWORKS
 
@@ -19,6 +22,9 @@ _STARTERS = {
     "horovodrun": "Horovod",
 }
 
+# mpiexec(1), mpirun(1), srun(1), aprun(1), jsrun(1): -n is the ranks of a job for each.
+_COUNTS = ("-n", "-np", "--n", "--np", "--ntasks")
+
 
 def refused(image: str, command: Sequence[str], ranks: int, nodes: int) -> Iterator[Finding]:
     """Errors with the line that works.
@@ -28,6 +34,11 @@ def refused(image: str, command: Sequence[str], ranks: int, nodes: int) -> Itera
     """
     called = launcher_called(command)
     shown = shlex.join(command)
+    if any(called in driver.programs for driver in LAUNCHERS) and (count := _count(command)) > 1:
+        program = command[3:] if command[1] in _COUNTS and command[3:4] else ()
+        words = shlex.join(program) if program and not program[0].startswith("-") else "PROGRAM"
+        line = f"fairlead run -n {count} {image} -- {words}"
+        yield error("rendezvous-launcher", called=called, command=shown, count=count, line=line)
     if ranks < 2:
         return
     if called in _STARTERS and not (called == "accelerate" and "launch" not in command[1:2]):
@@ -43,6 +54,22 @@ def refused(image: str, command: Sequence[str], ranks: int, nodes: int) -> Itera
         )
         line = f"fairlead run -N {nodes} --ranks-per-node 1 {image} -- {words}"
         yield error("rendezvous-per-node", called=called, ranks=ranks, nodes=nodes, line=line)
+
+
+def _count(command: Sequence[str]) -> int:
+    """How many ranks an MPI's launcher is asked for; 0 if that is unknown.
+
+    >>> _count(("mpiexec", "-ppn", "2", "-np", "4", "a.out")), _count(("srun", "--ntasks=8", "a.out"))
+    (4, 8)
+    """
+    for word, after in itertools.pairwise((*command, "")):
+        option, equals, value = word.partition("=")
+        number = value if equals else after
+        if option in _COUNTS and number.isdecimal():
+            return int(number)
+        if glued := re.fullmatch(r"-(?:n|np)(\d+)", word):
+            return int(glued[1])
+    return 0
 
 
 def bare(

@@ -11,9 +11,10 @@ import shlex
 from collections.abc import Iterable
 
 from fairlead.rendezvous.model import Framework
+from fairlead.rendezvous.registry import FRAMEWORKS
 
 SCRIPT = "world.sh"
-RANK = "FAIRLEAD_RANK"  # of the launcher, for the hook in the container
+RANK = "FAIRLEAD_RANK"  # of the launcher; one that a rank starts itself changes the launchers' variables, not this
 
 # A step of Slurm sets these for each task. Under another launcher they are those of the batch script, or of the
 # launcher's own daemon: Lightning and JAX would take each process for rank 0.
@@ -147,6 +148,11 @@ else
   exit 121
 fi
 """
+
+
+def passed() -> tuple[str, ...]:
+    """The variables that the shell around a rank may set."""
+    return (RANK, *sorted({name for framework in FRAMEWORKS for name in framework.variables}))
 
 
 def text(

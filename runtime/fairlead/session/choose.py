@@ -31,7 +31,7 @@ from fairlead.mpi.host import HostMpi, discover, from_prefix
 from fairlead.session.model import Choices
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import Here
-from fairlead.swap.family import choose_host, image_family, own_mpi, own_place, speaks
+from fairlead.swap.family import choose_host, image_family, own_place, speaking
 from fairlead.swap.model import Line, Request
 from fairlead.swap.reach import in_image, programs_of
 
@@ -118,7 +118,8 @@ def launcher_for(situation: Situation, host: HostMpi | None) -> Launcher:
             paths, there = ", ".join(captured), situation.capture
             raise fail("launcher-not-captured", choices=choices, there=there, captured=paths)
         return captured[choices.launcher]
-    speaking = _speaking(situation, host)
+    mapped = host.library if host and situation.request.mpi == "host" else None
+    speaks = speaking(situation.image.facts, situation.request, mapped)
     pmi = pmi_said(situation.request.shape.extra)
     options = tuple(site.launcher.options.get(MPIEXEC, ()))
     own = host.launcher if host else None
@@ -131,16 +132,16 @@ def launcher_for(situation: Situation, host: HostMpi | None) -> Launcher:
             raise fail("launcher-none-in-image", image=situation.image.path)
         return brought
     if choices.launcher and choices.launcher != MPIEXEC:
-        return named(choices.launcher, speaking, site, environ, pmi)
+        return named(choices.launcher, speaks, site, environ, pmi)
     on_path = None if choices.launcher or situation.capture else here(site, environ)
     if on_path:
         kind, program = on_path
-        return of_kind(kind, speaking, site, environ, program, pmi)
+        return of_kind(kind, speaks, site, environ, program, pmi)
     if own:
         return replace(own, options=options)
-    if brought and speaking is AbiFamily.UNKNOWN and not choices.launcher:
+    if brought and speaks is AbiFamily.UNKNOWN and not choices.launcher:
         return brought
-    return replace(_of_family(situation, host, speaking), options=options)
+    return replace(_of_family(situation, host, speaks), options=options)
 
 
 def _of_image(situation: Situation) -> Launcher | None:
@@ -148,18 +149,6 @@ def _of_image(situation: Situation) -> Launcher | None:
     facts, request = situation.image.facts, situation.request
     path, _ = own_place(facts, request) if request.mpi == "container" else ("", "")
     return own_launcher(path, facts.programs) if path else None
-
-
-def _speaking(situation: Situation, host: HostMpi | None) -> AbiFamily:
-    """The family whose launchers can start the ranks."""
-    family, facts, request = situation.family, situation.image.facts, situation.request
-    if host:
-        return speaks(host.library, family)
-    own = own_mpi(facts, family)
-    if family is AbiFamily.UNKNOWN and request.mpi == "container":
-        path, _ = own_place(facts, request)
-        own = next((mpi for mpi in facts.mpis if mpi.path == path), None)
-    return speaks(own, family)
 
 
 def _of_family(situation: Situation, host: HostMpi | None, family: AbiFamily) -> Launcher:

@@ -166,7 +166,7 @@ def facts_of(
     plugin = environ.get(PLUGIN, "") or next(iter(here.plugin), "")
     words = (*engine.options, *request.engine_args, *site.gpu.options.get(engine.kind, ()))
     shown = shows_gpus(words)
-    core = elsewhere or native.core_available(cache_dir(environ), environ)
+    core = elsewhere or native.available(native.CORE, cache_dir(environ), environ)
     return CommFacts(
         asked=request.comm,
         asked_by=request.comm_by,

@@ -137,8 +137,9 @@ def _plan(situation: Situation, nodes: int, on_gpus: bool) -> Plan:
     replaceable(image.path, image.facts, host, situation.engine, request, notes, node)
     cache = cache_dir(environ)
     unknown = request.mpi == "container" and situation.family is AbiFamily.UNKNOWN
-    witness = native.witness_path(cache, calls=unknown)
-    can_witness = situation.capture is not None or native.witness_available(cache, environ)
+    library = native.witness(calls=unknown)
+    witness = native.path_of(library, cache)
+    can_witness = situation.capture is not None or native.available(library, cache, environ)
     return plan(
         Inputs(
             image=image.path,

@@ -203,6 +203,11 @@ class Attempts:
             where = allocation.title if allocation else "this shell is in no job"
             raise fail("requeue-impossible", where=where)
 
+    @property
+    def requeued(self) -> bool:
+        """Whether the command goes on in another run of its job."""
+        return self._requeue.done
+
     def __enter__(self) -> Attempts:
         if self._restarts.times:
             self._watch()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,10 +24,10 @@ from fairlead.launch.warning_signals import WarningSignals
 from fairlead.launchers.registry import is_in_image, kind_of
 from fairlead.proof import closure, nccl, preload
 from fairlead.proof.probe_job import probe
-from fairlead.proof.verdict import Proof
+from fairlead.proof.verdict import Proof, misplaced
 from fairlead.rendezvous import script
 from fairlead.rendezvous.choose import frameworks
-from fairlead.rendezvous.worlds import EXPECTED, HOOK, Worlds, lay
+from fairlead.rendezvous.worlds import EXPECTED, HOOK, World, Worlds, lay
 from fairlead.schedulers.registry import find_allocation
 from fairlead.session.model import Launched, LaunchOptions, Prepared
 from fairlead.swap import staging
@@ -70,14 +70,17 @@ def launch_proved(
     nodes = shape.hosts or (allocation.hosts if allocation else ())
     limit_s = options.limit_s or prepared.plan.site.start_s
     signed = prepared.verified is not None
-    expected = preload.Expected(prepared.plan, ranks, inode, folder, nodes, libraries, signed)
+    slots = allocation.slots // allocation.nodes if allocation and allocation.nodes else 0
+    expected = preload.Expected(
+        prepared.plan, ranks, inode, folder, nodes, libraries, signed, slots
+    )
     options = _meeting(prepared, expected, options)
     if options.requeue and prepared.plan.witness and options.requeue.lay(folder):
         options = _searched_first(prepared, options, f"{preload.RUN_MOUNT}/{STAND_INS}")
     options, network = _networked(prepared, folder, ranks, options)
     line = _command_line(prepared, command, expected, options)
     startup = preload.Startup(expected, limit_s, options.on_proof)
-    worlds = Worlds(folder, ranks, options.on_world, options.on_finding)
+    worlds = Worlds(folder, ranks, _placed(prepared.plan, ranks, options), options.on_finding)
     options.on_start(line, folder)
     result = _launched(prepared, line, _Watched(startup, worlds, network), options)
     still_as_verified(prepared)
@@ -90,6 +93,19 @@ def launch_proved(
     formed = tuple(worlds.formed.values())
     unproved = None if proof else startup.unproved()
     return Launched(line, result, proof, unproved, formed, network.proof if network else None)
+
+
+def _placed(plan: Plan, ranks: int, options: LaunchOptions) -> Callable[[World], None]:
+    """What is done with a framework's world: it has to be on the nodes that were requested."""
+
+    def on_world(world: World) -> None:
+        options.on_world(world)
+        for found in misplaced(plan, ranks, len(world.hosts), 0, ", ".join(world.hosts[:8])):
+            if found.severity is Severity.ERROR:
+                raise FairleadError(found, ExitCode.PROOF_FAILED)
+            options.on_finding(found)
+
+    return on_world
 
 
 @dataclass(frozen=True)
@@ -153,7 +169,8 @@ def _in_container(prepared: Prepared, options: LaunchOptions, name: str) -> str:
 
 def _stage(prepared: Prepared, cache: Path, options: LaunchOptions) -> None:
     if prepared.plan.witness:
-        native.ensure_witness(cache, options.environ, calls=prepared.plan.unknown_mpi)
+        library = native.witness(calls=prepared.plan.unknown_mpi)
+        native.ensure(library, cache, options.environ)
     staging.ensure(prepared.plan, cache)
     binds = (Bind(str(cache), preload.RUN_MOUNT), *options.binds)
     unpack.ensure(prepared.plan, cache, options.progress, binds, options.environ)
@@ -316,13 +333,13 @@ def _collective_core(
     if environ.get("FAIRLEAD_COMM_LIBRARY"):
         return {}
     try:
-        core = native.core_path(cache)
+        core = native.path_of(native.CORE, cache)
         if not core.is_file() and not native.shipped(native.CORE):
             with (progress or Silent()).stage("collective core compiled"):
-                native.ensure_core(cache, environ)
-        native.ensure_core(cache, environ)
-        operation = native.ensure_tensorflow(cache, environ)
-        for file, name in ((core, core.name), (operation, native.TENSORFLOW)):
+                native.ensure(native.CORE, cache, environ)
+        native.ensure(native.CORE, cache, environ)
+        operation = native.ensure(native.TENSORFLOW, cache, environ)
+        for file, name in ((core, core.name), (operation, native.TENSORFLOW.name)):
             try:
                 os.link(file, folder / name)
             except OSError:  # no hard links here

@@ -18,7 +18,7 @@ from fairlead.elf.mpi_symbols import GLIBC_PIECES, RUNTIME_PIECES
 from fairlead.elf.reader import version_key
 from fairlead.mpi.below import HostLibrary
 from fairlead.mpi.host import needs
-from fairlead.swap.family import own_mpi
+from fairlead.swap.family import own_library
 from fairlead.swap.layout import folders_behind
 from fairlead.swap.model import CARRIED_MOUNT, Bind, Line, Plan, StagedFile, Staging
 from fairlead.swap.remedies.model import Changes, Draft
@@ -119,7 +119,7 @@ def check(plan: Plan) -> Iterator[Finding]:
     """The carried libraries must be whole, run on the image's glibc, and offer what its MPI needs."""
     if plan.carried_staging is None:
         return
-    own = own_mpi(plan.facts, plan.family)
+    own = own_library(plan.facts, plan.request)
     for one in plan.carried:
         for name, by in one.missing:
             yield error("carried-closure", one=one, name=name, by=by)

@@ -13,7 +13,14 @@ from dataclasses import replace
 
 from fairlead.base.errors import Finding, Severity, error, info, warning
 from fairlead.elf.facts import AbiFamily, Elf, MpiLibrary
-from fairlead.elf.mpi_symbols import GLIBC_PIECES, contains_mpi, is_binding, is_request
+from fairlead.elf.mpi_symbols import (
+    GLIBC_PIECES,
+    called,
+    contains_mpi,
+    is_interface,
+    is_request,
+    own_functions,
+)
 from fairlead.elf.reader import version_key
 from fairlead.engines.registry import ENGINES
 from fairlead.launchers.pmi import connects, pmi_said
@@ -23,7 +30,7 @@ from fairlead.mpi.host import HostMpi, needs
 from fairlead.nccl.checks.plugin import not_in_image
 from fairlead.nccl.checks.registry import CHECKS as NCCL_CHECKS
 from fairlead.swap.carry import check as carried
-from fairlead.swap.family import image_family, in_reach, own_mpi, speaks
+from fairlead.swap.family import image_family, in_reach, own_library, speaking
 from fairlead.swap.glibc import Glibc, GlibcWay, host_glibc
 from fairlead.swap.link import Linked, link
 from fairlead.swap.model import MOUNT, Plan
@@ -89,7 +96,7 @@ def abi_family(plan: Plan) -> Iterator[Finding]:
 
 def _unknown_mpi(plan: Plan) -> Finding:
     """What is not known of an MPI of no known family, and what is: how its ranks find each other."""
-    own = next((m for m in plan.facts.mpis if m.path == plan.planned_file), None)
+    own = own_library(plan.facts, plan.request)
     finds = {
         "pmi": "its file names PMI, which MPICH's launchers and Slurm speak",
         "pmix": "its file names PMIx, which Open MPI's launcher and Slurm speak",
@@ -192,11 +199,7 @@ def launcher_family(plan: Plan) -> Iterator[Finding]:
 
 def _speaks(plan: Plan) -> AbiFamily:
     """The family whose launchers can start the mapped MPI."""
-    family = image_family(plan.facts, plan.request)
-    if plan.unknown_mpi:
-        own = next((m for m in plan.facts.mpis if m.path == plan.planned_file), None)
-        return speaks(own, family)
-    return speaks(plan.host.library if plan.host else own_mpi(plan.facts, family), family)
+    return speaking(plan.facts, plan.request, plan.host.library if plan.host else None)
 
 
 @_of_swap
@@ -209,14 +212,17 @@ def symbols(plan: Plan, host: HostMpi) -> Iterator[Finding]:
     bindings = (elf for elf in plan.facts.consumers if elf.soname)
     offered = {s for e in (library.elf, *host.companions, *bindings) for s in e.mpi_exports}
     linked = link(plan, host)
-    looked_at = [elf for elf in plan.consumers if elf.mpi_imports and elf.path in linked.files]
+    own = own_functions(plan.facts)
+    files = (elf for elf in plan.consumers if elf.path in linked.files)
+    calling = (replace(elf, mpi_imports=called(elf, own)) for elf in files)
+    looked_at = [elf for elf in calling if elf.mpi_imports]
     found = [*_not_defined(library, looked_at, offered), *_not_linked(library, linked)]
     if found and (sure := in_text_closure(plan.facts, reach(plan.facts, plan.request))):
         # Of what a script or the command names it is known what will run; the rest only may.
         named = replace(plan, consumers=tuple(e for e in plan.consumers if e.path in sure))
-        files = [elf for elf in looked_at if elf.path in sure]
+        known = [elf for elf in looked_at if elf.path in sure]
         certain = [
-            *_not_defined(library, files, offered),
+            *_not_defined(library, known, offered),
             *_not_linked(library, link(named, host)),
         ]
         found = [f if f in certain else replace(f, severity=Severity.WARNING) for f in found]
@@ -249,7 +255,7 @@ def _not_linked(library: MpiLibrary, linked: Linked) -> Iterator[Finding]:
         more = f" and {len(lack.symbols) - 5} more" if len(lack.symbols) > 5 else ""
         missing = ", ".join(lack.symbols[:5]) + more
         given = {"elf": lack.elf, "library": library, "missing": missing, "own": lack.library}
-        if lack.at_once or not is_binding(lack.elf.soname):
+        if lack.at_once or not is_interface(lack.elf):
             yield error("symbols-internal", **given)
         else:
             yield warning("symbols-internal-called", **given)

@@ -164,16 +164,25 @@ def own_place(facts: ImageFacts, request: Request) -> tuple[str, str]:
     """The file with the MPI that the named programs run on if the image keeps its own, and what it is; empty ones if
     nothing is there. What a static program contains is not known, if it is not a known MPI.
     """
-    found, family = reach(facts, request), image_family(facts, request)
     if inside := inside_of(facts, request):
         return inside.path, f"the MPI inside {inside.path}"
-    linked = mpis_behind(facts, found) if family is AbiFamily.UNKNOWN else ()
-    if own := next(iter(linked), own_mpi(facts, family)):
+    if own := own_library(facts, request):
         return own.path, own.title
+    found = reach(facts, request)
     static = (p.path for p in found.programs if "static" in facts.programs.get(p.path, "").split())
     if path := next(static, ""):
         return path, f"what {path} contains"
     return "", ""
+
+
+def own_library(facts: ImageFacts, request: Request) -> MpiLibrary | None:
+    """The MPI library of the image that the named programs run on if the image keeps its own; None if it has none for
+    them, or they contain one."""
+    family = image_family(facts, request)
+    if inside_of(facts, request):
+        return None
+    linked = mpis_behind(facts, reach(facts, request)) if family is AbiFamily.UNKNOWN else ()
+    return next(iter(linked), _own_mpi(facts, family))
 
 
 def _no_family(image: str, facts: ImageFacts, engine: Engine) -> FairleadError:
@@ -190,14 +199,23 @@ def _no_family(image: str, facts: ImageFacts, engine: Engine) -> FairleadError:
     return fail("no-mpi", image=image, engine=engine)
 
 
-def own_mpi(facts: ImageFacts, family: AbiFamily) -> MpiLibrary | None:
+def _own_mpi(facts: ImageFacts, family: AbiFamily) -> MpiLibrary | None:
     """The image's MPI of ``family``; one outside every Python prefix is preferred."""
     own = [m for m in facts.mpis if m.family is family]
     return min(own, key=lambda m: (bool(m.python_prefix), m.path), default=None)
 
 
-def speaks(library: MpiLibrary | None, family: AbiFamily) -> AbiFamily:
-    """The family whose launchers can start an MPI's ranks.
+def speaking(facts: ImageFacts, request: Request, mapped: MpiLibrary | None = None) -> AbiFamily:
+    """The family whose launchers can start the ranks.
+
+    Args:
+        mapped: the host's MPI that takes the place of the image's; None where the image keeps its own.
+    """
+    return _speaks(mapped or own_library(facts, request), image_family(facts, request))
+
+
+def _speaks(library: MpiLibrary | None, family: AbiFamily) -> AbiFamily:
+    """As :func:`speaking`, of one MPI.
 
     The MPI-5 ABI does not cover launchers, so for it the vendor decides; for an unknown MPI, how its ranks find each other.
     """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from fairlead.elf.facts import Elf, ImageFacts
-from fairlead.elf.mpi_symbols import is_binding, is_core
+from fairlead.elf.mpi_symbols import is_core, is_interface
 from fairlead.mpi.host import HostMpi
 from fairlead.swap.model import Plan
 
@@ -135,7 +135,7 @@ def _bare(facts: ImageFacts, host: HostMpi, kept: Collection[str]) -> tuple[Bare
             users.setdefault(real, set()).add(_framework(path))
     found = []
     for elf in facts.consumers:
-        if elf.path in kept and is_binding(elf.soname):
+        if elf.path in kept and is_interface(elf):
             lacking = tuple(sorted(users.get(elf.path, set()) - offered))
             found += [Bare(elf, lacking)] if lacking else []
     return tuple(found)

@@ -63,6 +63,7 @@ class Request:
         shell: names of the variables set in the user's shell that a profile may also set.
         shell_python: variables in the user's shell that would lead the image's Python astray, e.g. ``PYTHONPATH``.
         python_env: those that the container gets, with their values.
+        shell_mpi: variables in the user's shell in which an MPI of this machine names its own files: ``OPAL_PREFIX``.
         mpi4py: variables that make mpi4py open a given library, with that library.
         shape: where the ranks run.
         outside: facts of the named programs that are files of this machine, by the name given.
@@ -91,6 +92,7 @@ class Request:
     shell: tuple[str, ...] = ()
     shell_python: tuple[str, ...] = ()
     python_env: tuple[tuple[str, str], ...] = ()
+    shell_mpi: tuple[str, ...] = ()
     mpi4py: tuple[tuple[str, str], ...] = ()
     shape: Shape = field(default_factory=Shape)
     outside: Mapping[str, Elf] = field(default_factory=dict)
@@ -216,6 +218,7 @@ class Plan:
         witness: path on the host of the library that proves the launch from inside its ranks; empty if
             a separate probe job has to.
         unset: variables of the user's shell that must not reach the container.
+        withheld: variables that the launcher needs or sets, and that must not reach the container either.
         devices: device nodes that the container needs.
         opened: what the engine opens: the image, or the folder it was unpacked to.
         nccl: the network plugin that the host gives to the image's NCCL; None if it gives none.
@@ -245,6 +248,7 @@ class Plan:
     wrapper: tuple[str, ...] = ()
     witness: str = ""
     unset: tuple[str, ...] = ()
+    withheld: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     opened: str = ""
     lines: tuple[Line, ...] = field(default=())

@@ -18,7 +18,7 @@ from fairlead.mpi.cross_abi import crossing
 from fairlead.mpi.host import HostMpi
 from fairlead.rendezvous.choose import frameworks
 from fairlead.swap.carry import with_carried
-from fairlead.swap.family import in_reach, names_of, own_mpi, own_place, replaceable
+from fairlead.swap.family import in_reach, names_of, own_library, own_place, replaceable
 from fairlead.swap.glibc import choose_glibc
 from fairlead.swap.layout import folders_behind, module_paths, search_folders, stage_layout
 from fairlead.swap.model import MOUNT, WITNESS, Bind, Inputs, Line, Plan
@@ -26,6 +26,7 @@ from fairlead.swap.network import own_devices, with_network
 from fairlead.swap.reach import interpreted, relevant
 from fairlead.swap.remedies.model import Changes, Draft, Phase, Remedy
 from fairlead.swap.remedies.registry import ordered
+from fairlead.swap.shell_mpi import WHY, withheld
 from fairlead.swap.shell_python import OTHER, REMOVED
 from fairlead.swap.site_rules import from_site
 
@@ -61,7 +62,8 @@ def _begun(inputs: Inputs) -> Draft:
         if over.allowed:
             family, consumers = host.library.family, over.modules
     glibc = choose_glibc(host, facts, inputs.engine) if host else None
-    return Draft(inputs, own_mpi(facts, own_family), own_family, family, consumers, glibc)
+    own = own_library(facts, inputs.request)
+    return Draft(inputs, own, own_family, family, consumers, glibc)
 
 
 def _finished(draft: Draft, remedies: list[Remedy], phase: Phase) -> Draft:
@@ -175,6 +177,8 @@ def _described(draft: Draft) -> Draft:
         Line("unset", name, f"set in this shell: {REMOVED.get(name, OTHER)}; --env sets it there")
         for name in inputs.request.shell_python
     ]
+    why = f"set in this shell: {WHY}; --env sets it there"
+    lines += [Line("unset", name, why) for name in inputs.request.shell_mpi]
     engine = inputs.engine
     if inputs.opened and inputs.opened != inputs.image:
         form = "a folder: the image"
@@ -219,6 +223,7 @@ def _planned(draft: Draft) -> Plan:
         wrapper=draft.wrapper,
         witness=inputs.witness,
         unset=inputs.request.shell_python,
+        withheld=withheld(inputs),
         devices=tuple(dict.fromkeys((*inputs.paths.devices, *own_devices(draft)))),
         opened=inputs.opened or inputs.image,
         lines=draft.lines,

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
-from fairlead.elf.mpi_symbols import asked_by, contains_mpi, is_binding
+from fairlead.elf.mpi_symbols import asked_by, contains_mpi, is_interface
 from fairlead.mpi.cross_abi import MPI4PY_MODULE, is_python
 from fairlead.swap.model import Request
 
@@ -168,7 +168,7 @@ def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[El
 
 def _is_interface(elf: Elf, homes: Collection[str]) -> bool:
     """An MPI's own interface to another language."""
-    return elf.path.rpartition("/")[0] in homes and is_binding(elf.soname)
+    return elf.path.rpartition("/")[0] in homes and is_interface(elf)
 
 
 def _used(facts: ImageFacts, found: Reach, homes: Collection[str]) -> tuple[set[str], set[str]]:
@@ -191,7 +191,7 @@ def by_family(facts: ImageFacts, found: Reach) -> dict[AbiFamily, list[Elf]]:
     for elf in found.files:
         folder = elf.path.rpartition("/")[0]
         named = elf.path in _named(found)
-        if is_binding(elf.soname) or (folder in tools and not named) or elf.path in siblings:
+        if is_interface(elf) or (folder in tools and not named) or elf.path in siblings:
             continue
         if is_plugin(elf, homes):
             continue

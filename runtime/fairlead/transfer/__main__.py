@@ -2,9 +2,10 @@
 
     python3 -m fairlead.transfer in FOLDER --item SOURCE NAME …
     python3 -m fairlead.transfer out FOLDER --item NAME TARGET …
+    python3 -m fairlead.transfer copy FOLDER --item NAME TARGET …
     python3 -m fairlead.transfer clear FOLDER
 
-``out`` also fetches what a run could not copy back, and then removes the folder.
+``out`` also fetches what a run could not copy back, and then removes the folder; ``copy`` leaves it, and may be any folder's.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def _done(args: argparse.Namespace) -> NodeReport:
         options = node.InOptions(links, args.job, args.keep, args.step, hold=False, remote=how)
         items = [InItem(source, name) for source, name in args.item]
         return node.stage_in(args.folder, items, options).report
-    results = [OutItem(name, target) for name, target in args.item if args.what == "out"]
+    results = [OutItem(name, target) for name, target in args.item if args.what != "clear"]
+    if args.what == "copy":
+        return node.copy_out(args.folder, results, _remote(args))
     return node.stage_out(args.folder, results, each=args.each, step=args.step, how=_remote(args))
 
 
@@ -69,7 +72,7 @@ def _remote(args: argparse.Namespace) -> Remote:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python3 -m fairlead.transfer")
-    parser.add_argument("what", choices=("in", "out", "clear"))
+    parser.add_argument("what", choices=("in", "out", "copy", "clear"))
     parser.add_argument("folder", metavar="FOLDER")
     parser.add_argument("--item", nargs=2, action="append", default=[])
     parser.add_argument("--step", action="store_true", help="other processes do the same")

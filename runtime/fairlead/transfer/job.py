@@ -117,20 +117,114 @@ def staged(
     """
     stage, shown = Stage(wish), progress or Silent()
     lock = _in(stage, each_node, shared, shown)
+
+    def out() -> None:
+        _out(stage, each_node, shared, shown, on_interrupt)
+
     try:
-        yield stage
-    except FairleadError as exc:
-        _out(stage, each_node, shared, shown, on_interrupt)
-        raise FairleadError((*exc.findings, *stage.findings), exc.code) from None
-    except BaseException:
-        _out(stage, each_node, shared, shown, on_interrupt)
-        on_interrupt(stage.findings)
-        raise
-    else:
-        _out(stage, each_node, shared, shown, on_interrupt)
+        with however_it_ends(out, stage.findings, on_interrupt):
+            yield stage
     finally:
         if lock is not None:
             os.close(lock)
+
+
+@contextlib.contextmanager
+def however_it_ends(
+    do: Callable[[], None],
+    findings: Sequence[Finding],
+    on_interrupt: Callable[[Sequence[Finding]], None],
+) -> Iterator[None]:
+    """Calls ``do`` when the block has ended, and passes on what that adds to ``findings``."""
+    try:
+        yield
+    except FairleadError as exc:
+        do()
+        raise FairleadError((*exc.findings, *findings), exc.code) from None
+    except BaseException:
+        do()
+        on_interrupt(findings)
+        raise
+    else:
+        do()
+
+
+@dataclass
+class Results:
+    """What is copied out of a folder of this machine.
+
+    Attributes:
+        moved: what was copied so far.
+        findings: what the end of it came to.
+        put_off: nothing is copied now: the command goes on in another job.
+    """
+
+    outs: tuple[OutItem, ...]
+    top: str
+    moved: list[Moved] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    put_off: bool = False
+
+
+@contextlib.contextmanager
+def results_out(
+    outs: Sequence[OutItem],
+    top: str,
+    how: Remote = PLAIN,
+    progress: Progress | None = None,
+    on_interrupt: Callable[[Sequence[Finding]], None] = lambda findings: None,
+) -> Iterator[Results]:
+    """Gives the block a folder to leave results in, and copies them to where they are to be, however it ended.
+
+    Args:
+        outs: names in the folder; ``.`` for all of it.
+        on_interrupt: as of :func:`staged`.
+    """
+    results, shown = Results(tuple(outs), top), progress or Silent()
+
+    def out() -> None:
+        if results.outs and not results.put_off:
+            _copied_out(results, how, shown, on_interrupt)
+
+    with however_it_ends(out, results.findings, on_interrupt):
+        yield results
+
+
+def copied_in(
+    ins: Sequence[InItem], top: str, how: Remote = PLAIN, progress: Progress | None = None
+) -> tuple[Finding, ...]:
+    """Copies items into a folder of this machine; what to say of it.
+
+    Raises:
+        FairleadError: as :func:`fairlead.transfer.node.copy_in`.
+    """
+    if not ins:
+        return ()
+    with _shown(progress or Silent(), "staging in") as (moving, say):
+        report = node.copy_in(top, ins, how, moving)
+        say(report.items)
+    return report.findings
+
+
+def _copied_out(
+    results: Results,
+    how: Remote,
+    shown: Progress,
+    on_interrupt: Callable[[Sequence[Finding]], None],
+) -> None:
+    """Raises nothing but an interrupt."""
+    try:
+        with _shown(shown, "staging out") as (moving, say):
+            report = node.copy_out(results.top, results.outs, how, moving)
+            results.moved += report.items
+            say(results.moved)
+    except node.Interrupted as exc:
+        on_interrupt(exc.report.findings)
+        raise
+    results.findings += report.findings
+    for item in results.outs:
+        if item.name in report.missing:
+            results.findings.append(error("stage-out-lacking", item=item, top=results.top))
 
 
 def _in(

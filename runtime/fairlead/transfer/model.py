@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.base.errors import Finding
 from fairlead.base.serde import to_json
+from fairlead.objects.url import is_url
 
 MOUNT = "/opt/fairlead/stage"  # where staged data appears in every container
 VARIABLE = "FAIRLEAD_STAGE"  # contains MOUNT
@@ -90,13 +92,22 @@ class InItem:
     source: str
     name: str
 
+    def __str__(self) -> str:
+        """As ``--stage-in`` takes it."""
+        plain = not is_url(self.source) and posixpath.basename(self.source) == self.name
+        return self.source if plain else f"{self.source}:{self.name}"
+
 
 @dataclass(frozen=True)
 class OutItem:
-    """Something to copy back: ``name`` below the mount to the path ``target``."""
+    """Something to copy back: ``name`` below the mount to the path or URL ``target``."""
 
     name: str
     target: str
+
+    def __str__(self) -> str:
+        """As ``--stage-out`` takes it."""
+        return f"{self.name}:{self.target}"
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,10 @@ class MountItem:
     source: str
     target: str
 
+    def __str__(self) -> str:
+        """As ``--mount`` takes it."""
+        return f"{self.source}:{self.target}"
+
 
 @dataclass(frozen=True)
 class Mounts:

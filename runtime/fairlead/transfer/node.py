@@ -15,9 +15,9 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail, warning
+from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail, info, warning
 from fairlead.objects.model import Listing
 from fairlead.objects.url import is_url
 from fairlead.transfer import copying, folder, free_space, remote, tree
@@ -107,6 +107,97 @@ def _left_by_killed(where: str, results: Mapping[str, str]) -> Finding:
     return warning("stage-left", names=names, where=where, node=os.uname().nodename, words=again)
 
 
+def copy_in(
+    top: str, items: Sequence[InItem], how: Remote = PLAIN, on_progress: OnProgress = silent
+) -> NodeReport:
+    """Copies ``items`` into a folder that stays, each whole or not at all. What is there already stays as it is.
+
+    Raises:
+        FairleadError: exit codes 2, 121 and 123.
+    """
+    me, options = os.uname().nodename, InOptions(remote=how)
+    moved: list[Moved] = []
+    there = {item.name for item in items if os.path.lexists(f"{top}/{item.name}")}
+    notes = [info("stage-in-there", place=f"{top}/{name}") for name in sorted(there)]
+    try:
+        os.makedirs(top, exist_ok=True)
+        filling = _Filling(_sources([i for i in items if i.name not in there], options), options)
+        filling.check(top, on_progress)
+        for item in filling.items:
+            partial = f"{top}/.{item.name.replace('/', '.')}.{os.urandom(4).hex()}.partial"
+            try:
+                moved.append(filling.fill(item, partial, f"{top}/{item.name}", top, on_progress))
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    copying.remove(partial)
+                raise
+    except OSError as exc:
+        raise _as_error(exc, top) from None
+    return NodeReport(me, True, tuple(moved), (*notes, *filling.notes))
+
+
+def _sources(items: Sequence[InItem], options: InOptions) -> dict[InItem, Tree | Listing]:
+    """What is to be copied: trees of this machine, and what is in stores."""
+    pins = options.remote.pins
+    return {
+        item: (pins.get(item.source) or remote.listing_of(item.source))
+        if is_url(item.source)
+        else tree.scan(item.source, options.links)
+        for item in items
+    }
+
+
+@dataclass
+class _Filling:
+    """Items on their way into a folder.
+
+    Attributes:
+        whole: what was copied from trees, by name.
+    """
+
+    sources: Mapping[InItem, Tree | Listing]
+    options: InOptions
+    notes: list[Finding] = field(default_factory=list)
+    whole: dict[str, Staged] = field(default_factory=dict)
+
+    @property
+    def items(self) -> Sequence[InItem]:
+        return list(self.sources)
+
+    def check(self, where: str, on_progress: OnProgress) -> None:
+        """Tests that there is room for all of them."""
+        trees = [s if isinstance(s, Tree) else remote.tree_of(s) for s in self.sources.values()]
+        free_space.check(where, trees)
+        on_progress("size", sum(source.bytes for source in trees))
+
+    def fill(
+        self, item: InItem, partial: str, target: str, root: str, on_progress: OnProgress
+    ) -> Moved:
+        """Copies one item; it has the name ``target`` when all of it is there.
+
+        Args:
+            root: the storage that the target is in.
+        """
+        source, how = self.sources[item], self.options
+        if isinstance(source, Listing):
+            copied, count, said = remote.bring(
+                source, partial, root, how.remote, how.keep, on_progress
+            )
+            self.notes += said
+            moved = Moved(
+                os.uname().nodename, item.name, source.url, target, len(copied.files), source.bytes, count,
+                copied.copy_s, copied.verify_s, copied.digest, bool(source.bytes) and not count,
+            )  # fmt: skip
+        else:
+            copied = copying.copy(source, partial, on_progress)
+            copying.unchanged(source, how.links)
+            self.whole[item.name] = Staged(source.top, copied.digest, copied.files, source.entries)
+            moved = _moved(item.name, source.top, target, source, copied)
+        os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
+        _rename(partial, target)
+        return moved
+
+
 def _filled(
     where: str,
     items: Sequence[InItem],
@@ -114,72 +205,28 @@ def _filled(
     notes: list[Finding],
     on_progress: OnProgress,
 ) -> tuple[Moved, ...]:
-    root, how = os.path.dirname(where), options.remote
-    listings = {
-        item.name: how.pins.get(item.source) or remote.listing_of(item.source)
-        for item in items
-        if is_url(item.source)
-    }
-    trees = {
-        item.name: remote.tree_of(listings[item.name])
-        if item.name in listings
-        else tree.scan(item.source, options.links)
-        for item in items
-    }
+    root, sources = os.path.dirname(where), _sources(items, options)
     moved: dict[str, Moved] = {}
     whole: dict[str, Staged] = {}
     with folder.of_job(root, options.job) as earlier:
-        for item in items:
-            source, target = trees[item.name], f"{where}/data/{item.name}"
-            for other in earlier if item.name not in listings else ():
+        for item, source in sources.items():
+            target = f"{where}/data/{item.name}"
+            for other in earlier if isinstance(source, Tree) else ():
+                assert isinstance(source, Tree)
                 begun = time.monotonic()
                 if staged := _taken_over(other, source, target, on_progress):
                     copied = Copied(staged.digest, {}, 0.0, time.monotonic() - begun)
                     whole[item.name] = staged
                     moved[item.name] = _moved(item.name, source.top, target, source, copied, True)
                     break
-    todo = [item for item in items if item.name not in whole]
-    free_space.check(where, [trees[item.name] for item in todo])
-    on_progress("size", sum(trees[item.name].bytes for item in todo))
-    for item in todo:
-        source, target = trees[item.name], f"{where}/data/{item.name}"
-        partial = f"{where}/new/copy"
-        if item.name in listings:
-            listing = listings[item.name]
-            moved[item.name] = _brought(item, listing, where, options, notes, on_progress)
-            continue
-        copied = copying.copy(source, partial, on_progress)
-        copying.unchanged(source, options.links)
-        os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
-        _rename(partial, target)
-        whole[item.name] = Staged(source.top, copied.digest, copied.files, source.entries)
-        moved[item.name] = _moved(item.name, source.top, target, source, copied)
-    folder.write_manifest(where, whole)
+    filling = _Filling({i: s for i, s in sources.items() if i.name not in whole}, options)
+    filling.check(where, on_progress)
+    for item in filling.items:
+        target, partial = f"{where}/data/{item.name}", f"{where}/new/copy"
+        moved[item.name] = filling.fill(item, partial, target, root, on_progress)
+    notes += filling.notes
+    folder.write_manifest(where, whole | filling.whole)
     return tuple(moved[item.name] for item in items)
-
-
-def _brought(
-    item: InItem,
-    listing: Listing,
-    where: str,
-    options: InOptions,
-    notes: list[Finding],
-    on_progress: OnProgress,
-) -> Moved:
-    """Brings one item from its store; adds warnings."""
-    partial, target = f"{where}/new/copy", f"{where}/data/{item.name}"
-    root = os.path.dirname(where)
-    copied, count, said = remote.bring(
-        listing, partial, root, options.remote, options.keep, on_progress
-    )
-    notes += said
-    os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
-    _rename(partial, target)
-    files = len(copied.files)
-    return Moved(
-        os.uname().nodename, item.name, listing.url, target, files, listing.bytes, count,
-        copied.copy_s, copied.verify_s, copied.digest, bool(listing.bytes) and not count,
-    )  # fmt: skip
 
 
 def _taken_over(other: str, source: Tree, target: str, on_progress: OnProgress) -> Staged | None:
@@ -239,38 +286,99 @@ def stage_out(
     me, owner = os.uname().nodename, folder.owner_of(where)
     if owner is None or (step and not _acts(where, owner, me)):
         return NodeReport(me, acted=False)
-    moved: list[Moved] = []
-    findings: list[Finding] = []
-    missing: list[str] = []
-    kept: dict[str, str] = {}
-    interrupted = False
+    back = _Back(how, on_progress, removes=not owner.keep)
     for item in items:
         place = f"{where}/data/{item.name}"
         target = f"{item.target}/{me}" if each else item.target
-        if not os.path.lexists(place):
-            missing.append(item.name)
-            continue
-        try:
-            if interrupted:
-                raise KeyboardInterrupt
-            copy_back = functools.partial(_sent, how) if is_url(target) else _back
-            moved.append(copy_back(where, item, target, findings, on_progress))
-            if not owner.keep:
-                copying.remove(place)
-        except (FairleadError, OSError, KeyboardInterrupt) as exc:
-            interrupted = interrupted or isinstance(exc, KeyboardInterrupt)
-            kept[item.name] = place
-            findings.append(_kept(exc, where, item, place, target))
-    code = ExitCode.LAUNCH_FAILED if kept else 0
-    back = {one.name for one in moved}
+        words = ("out", where, "--item", item.name, target)
+        back.copy(_Result(item, place, target, words, f"{MOUNT}/{item.name}", where))
+    code = ExitCode.LAUNCH_FAILED if back.kept else 0
+    returned = {one.name for one in back.moved}
     for name in folder.kept_results(where):  # by a run before this call
-        if name not in back and os.path.lexists(f"{where}/data/{name}"):
-            kept.setdefault(name, f"{where}/data/{name}")
-    findings += _cleared(where, owner, items, kept)
-    report = NodeReport(me, True, tuple(moved), tuple(findings), code, kept, tuple(missing))
-    if interrupted and not step:
+        if name not in returned and os.path.lexists(f"{where}/data/{name}"):
+            back.kept.setdefault(name, f"{where}/data/{name}")
+    back.findings += _cleared(where, owner, items, back.kept)
+    report = back.report(me, code)
+    if back.interrupted and not step:
         raise Interrupted(report)
     return report
+
+
+def copy_out(
+    top: str, items: Sequence[OutItem], how: Remote = PLAIN, on_progress: OnProgress = silent
+) -> NodeReport:
+    """Copies ``items`` of a folder that stays, as :func:`stage_out` does; the name ``.`` is that of the whole folder.
+
+    Raises:
+        Interrupted: what is not copied stays where it is.
+    """
+    me, back = os.uname().nodename, _Back(how, on_progress)
+    for item in items:
+        place = os.path.normpath(f"{top}/{item.name}")
+        words = ("copy", top, "--item", item.name, item.target)
+        back.copy(_Result(item, place, item.target, words))
+    report = back.report(me, ExitCode.LAUNCH_FAILED if back.kept else 0)
+    if back.interrupted:
+        raise Interrupted(report)
+    return report
+
+
+@dataclass(frozen=True)
+class _Result:
+    """Something to copy back.
+
+    Attributes:
+        words: of ``python3 -m fairlead.transfer``, which do it again.
+        seen_as: the path by which links within it name it; ``place`` otherwise.
+        stage: the folder of the run, which knows what is unfinished; empty without one.
+    """
+
+    item: OutItem
+    place: str
+    target: str
+    words: tuple[str, ...]
+    seen_as: str = ""
+    stage: str = ""
+
+
+@dataclass
+class _Back:
+    """What was copied back, and what was not.
+
+    Attributes:
+        removes: what is back is removed.
+    """
+
+    how: Remote
+    on_progress: OnProgress
+    removes: bool = False
+    moved: list[Moved] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    kept: dict[str, str] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def copy(self, result: _Result) -> None:
+        """Copies one result, unless there was an interrupt."""
+        name = result.item.name
+        if not os.path.lexists(result.place):
+            self.missing.append(name)
+            return
+        try:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            copy = functools.partial(_sent, self.how) if is_url(result.target) else _back
+            self.moved.append(copy(result, self.findings, self.on_progress))
+            if self.removes:
+                copying.remove(result.place)
+        except (FairleadError, OSError, KeyboardInterrupt) as exc:
+            self.interrupted = self.interrupted or isinstance(exc, KeyboardInterrupt)
+            self.kept[name] = result.place
+            self.findings.append(_kept(exc, result))
+
+    def report(self, node: str, code: int) -> NodeReport:
+        moved, found = tuple(self.moved), tuple(self.findings)
+        return NodeReport(node, True, moved, found, code, self.kept, tuple(self.missing))
 
 
 def _acts(where: str, owner: Owner, me: str) -> bool:
@@ -290,23 +398,22 @@ class Interrupted(KeyboardInterrupt):
         self.report = report
 
 
-def _back(
-    where: str, item: OutItem, target: str, findings: list[Finding], on_progress: OnProgress
-) -> Moved:
-    """Copies one item to ``target``, under another name until it is complete; adds warnings."""
-    seen_as, place = f"{MOUNT}/{item.name}", f"{where}/data/{item.name}"
-    result = tree.scan(place, Links.KEEP, seen_as=seen_as, leave_special=True)
+def _back(result: _Result, findings: list[Finding], on_progress: OnProgress) -> Moved:
+    """Copies one item to a path, under another name until it is complete; adds warnings."""
+    item, target = result.item, result.target
+    found = tree.scan(result.place, Links.KEEP, seen_as=result.seen_as, leave_special=True)
     above = os.path.dirname(target)
     os.makedirs(above, exist_ok=True)
-    free_space.check(above, [result])
+    free_space.check(above, [found])
     token = os.urandom(4).hex()
     partial = f"{above}/.{os.path.basename(target)}.{token}.partial"
-    on_progress("size", result.bytes)
-    notes = _incomplete(item, result)
-    folder.will_make(where, partial)
+    on_progress("size", found.bytes)
+    notes = _incomplete(item, found)
+    if result.stage:
+        folder.will_make(result.stage, partial)
     try:
-        copied = copying.copy(result, partial, on_progress)
-        copying.unchanged(result, Links.KEEP, seen_as)
+        copied = copying.copy(found, partial, on_progress)
+        copying.unchanged(found, Links.KEEP, result.seen_as)
         try:
             _rename(partial, target)
         except FileExistsError:
@@ -323,25 +430,18 @@ def _back(
             copying.remove(partial)
         raise
     findings += notes
-    return _moved(item.name, place, target, result, copied)
+    return _moved(item.name, result.place, target, found, copied)
 
 
-def _sent(
-    how: Remote,
-    where: str,
-    item: OutItem,
-    target: str,
-    findings: list[Finding],
-    on_progress: OnProgress,
-) -> Moved:
-    """Writes one item to the URL ``target``; adds warnings."""
-    seen_as, place = f"{MOUNT}/{item.name}", f"{where}/data/{item.name}"
-    result = tree.scan(place, Links.KEEP, seen_as=seen_as, leave_special=True)
-    on_progress("size", result.bytes)
-    moved = remote.back(item.name, result, target, how, on_progress)
-    copying.unchanged(result, Links.KEEP, seen_as)
-    outward = tuple((path, "a link that leads out") for path in result.outward)
-    findings += _incomplete(item, replace(result, left_out=result.left_out + outward, outward=()))
+def _sent(how: Remote, result: _Result, findings: list[Finding], on_progress: OnProgress) -> Moved:
+    """Writes one item to a URL; adds warnings."""
+    item = result.item
+    found = tree.scan(result.place, Links.KEEP, seen_as=result.seen_as, leave_special=True)
+    on_progress("size", found.bytes)
+    moved = remote.back(item.name, found, result.target, how, on_progress)
+    copying.unchanged(found, Links.KEEP, result.seen_as)
+    outward = tuple((path, "a link that leads out") for path in found.outward)
+    findings += _incomplete(item, replace(found, left_out=found.left_out + outward, outward=()))
     return moved
 
 
@@ -357,17 +457,19 @@ def _incomplete(item: OutItem, result: Tree) -> list[Finding]:
     return notes
 
 
-def _kept(exc: BaseException, where: str, item: OutItem, place: str, target: str) -> Finding:
+def _kept(exc: BaseException, result: _Result) -> Finding:
     if isinstance(exc, FairleadError):
         first = exc.findings[0]
         why = f"{first.what}: {first.where}; {first.why}"
     elif isinstance(exc, OSError):
-        why = f"{exc.filename or target}: {exc.strerror or exc}"
+        why = f"{exc.filename or result.target}: {exc.strerror or exc}"
     else:
         why = "it was interrupted"
-    words = (sys.executable, "-m", "fairlead.transfer", "out", where, "--item", item.name, target)
-    me, again = os.uname().nodename, shlex.join(words)
-    return error("stage-out-failed", item=item, node=me, place=place, why=why, words=again)
+    again = shlex.join((sys.executable, "-m", "fairlead.transfer", *result.words))
+    item, me, place = result.item, os.uname().nodename, result.place
+    if result.stage:
+        return error("stage-out-failed", item=item, node=me, place=place, why=why, words=again)
+    return error("stage-out-folder", node=me, place=place, why=why, words=again)
 
 
 def _cleared(

@@ -10,15 +10,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from fairlead.base.errors import Finding, fail, warning
+from fairlead.base.errors import Finding, warning
 from fairlead.base.system import mount_of
+from fairlead.objects import send
 from fairlead.objects.budget import Budget
 from fairlead.objects.cache import Cache, folder_in
 from fairlead.objects.fetch import fetch
 from fairlead.objects.model import Listing
 from fairlead.objects.names import check_storable, folders_and_files
 from fairlead.objects.registry import open_store
-from fairlead.objects.send import Source, send
+from fairlead.objects.send import Source
 from fairlead.objects.survey import survey
 from fairlead.transfer.copying import Copied, OnProgress
 from fairlead.transfer.model import Entry, Kind, Moved, Tree
@@ -56,17 +57,12 @@ def listing_of(url: str) -> Listing:
 
 
 def check_target(url: str) -> None:
-    """Tests that results can be written to a URL, where nothing may be.
+    """Tests that results can be written to a URL.
 
     Raises:
-        FairleadError: exit code 2; they cannot.
+        FairleadError: as :func:`fairlead.objects.send.check_target`.
     """
-    store = open_store(url)
-    objects, _ = store.list()
-    if objects:
-        first = objects[0].name or url
-        raise fail("object-exists", place=url, count=len(objects), first=first)
-    store.check_writable()
+    send.check_target(open_store(url))
 
 
 def tree_of(listing: Listing) -> Tree:
@@ -119,7 +115,7 @@ def back(name: str, tree: Tree, target: str, how: Remote, on_progress: OnProgres
     begun = time.monotonic()
     sources = sources_of(tree)
     check_storable(target, [source.name for source in sources])
-    done = send(open_store(target), sources, Budget(how.rate), on_progress)
+    done = send.send(open_store(target), sources, Budget(how.rate), on_progress)
     return Moved(
         os.uname().nodename, name, tree.top, target, len(done.files),
         sum(source.size for source in sources), done.moved, time.monotonic() - begun, 0.0,

@@ -52,7 +52,7 @@ def search(
     line = [sys.executable, "-m", "fairlead", "tune", str(script), *words, *own]
     done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=False)
     answer: dict[str, Any] = bounded_json.loads(done.stdout)
-    if "findings" in answer:
+    if "exit_code" in answer:  # it was refused
         findings = [
             Finding(**{**f, "severity": Severity(f["severity"])}) for f in answer["findings"]
         ]

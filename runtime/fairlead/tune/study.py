@@ -195,7 +195,7 @@ class Study:
         """The next trial of this process; None when there is none left to begin."""
         import optuna
 
-        with self._stored(), _alone(self._lock, self._flock):
+        with self._stored(), alone(self._lock, self._flock):
             every = self._study.get_trials(deepcopy=False)
             running = (t for t in every if t.state.name == "RUNNING" and t.number not in self._mine)
             for frozen in running:
@@ -248,7 +248,7 @@ class Study:
     def discard(self, discard: Callable[[int], None]) -> None:
         """Calls ``discard`` with the trials that are over and from which no other goes on any more."""
         how = self.search.evolution
-        with self._stored(), _alone(self._lock, self._flock):
+        with self._stored(), alone(self._lock, self._flock):
             trials = self.trials()
             kept = {t.source for t in trials if t.state in ("running", "waiting")}
             if self.search.sampler == "pbt":
@@ -375,7 +375,7 @@ def has_flock(path: Path) -> bool:
     return True
 
 
-def _alone(path: Path, flock: bool) -> AbstractContextManager[None]:
+def alone(path: Path, flock: bool) -> AbstractContextManager[None]:
     """One process at a time; by Optuna's symlink where there is no flock(2), which a killed process leaves for a while."""
     if flock:
         return locked(path)

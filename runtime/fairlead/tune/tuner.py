@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import FairleadError, fail
 from fairlead.tune import passing
+from fairlead.tune.artifacts import Artifacts
 from fairlead.tune.figures import OUTPUT, REPORTS, Reports, values_of
 from fairlead.tune.jobs import JOB
 from fairlead.tune.launcher import OUTCOME, Order, Outcome, outcome_of
@@ -68,12 +70,14 @@ class Means:
     Attributes:
         launches: makes what starts them.
         ranks: of each.
+        artifacts: what keeps their files at a URL, too.
     """
 
     launches: Callable[[], Launches]
     places: Places
     ranks: int = 1
     limits: Limits = field(default_factory=Limits)
+    artifacts: Artifacts | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +126,7 @@ class Tuner:
         self._on_ended, self._on_lost = on_ended, on_lost
         self._again: list[Claim] = []
         self._running: dict[int, _Running] = {}
+        self._leaving: dict[int, tuple[Future[None], Ended, str]] = {}  # with their proofs
         self._failed: list[str] = []
         self._any_well = any(t.state in ("complete", "pruned") for t in study.trials())
 
@@ -133,7 +138,7 @@ class Tuner:
         """
         with _closing(self._means.launches()) as launcher:
             self._study.goes_on = lambda number: self._goes_on(launcher, self._folder(number))
-            while self._fill(launcher) or self._running or self._study.waits:
+            while self._fill(launcher) or self._running or self._leaving or self._study.waits:
                 self._worker.touch()
                 try:
                     over = launcher.wait(_LOOK_S)
@@ -142,6 +147,7 @@ class Tuner:
                 self._look(launcher)
                 for number in over:
                     self._over(number)
+                self._settle()
 
     def _fill(self, launcher: Launches) -> bool:
         """Starts trials while there is room; False when there is none left to start."""
@@ -232,21 +238,51 @@ class Tuner:
         if lost and self._repeated(running, lost):
             return
         pruned = running.pruned and values is None
-        self._study.tell(
-            number, values, why, seconds, outcome.proof if outcome else "", pruned=pruned
-        )
+        ended = Ended(running.claim, values, why, pruned, seconds)
+        proof = outcome.proof if outcome else ""
+        if self._means.artifacts:
+            self._leaving[number] = (self._means.artifacts.sent(number), ended, proof)
+        else:
+            self._conclude(ended, proof)
+
+    def _settle(self) -> None:
+        """Tells the study of trials whose files are at their URL now."""
+        for number, (sent, ended, proof) in list(self._leaving.items()):
+            if not sent.done():
+                continue
+            del self._leaving[number]
+            exc = sent.exception()
+            if isinstance(exc, FairleadError):
+                first = exc.findings[0]
+                why = "; ".join(filter(None, (first.what, first.where, first.why)))
+                self._on_lost(f"trial {number} is not at the URL yet, and is sent again: {why}")
+            elif exc is not None:
+                raise exc
+            self._conclude(ended, proof)
+            if self._means.artifacts:
+                self._means.artifacts.study_changed()
+
+    def _conclude(self, ended: Ended, proof: str) -> None:
+        number, values, why = ended.claim.number, ended.values, ended.why
+        self._study.tell(number, values, why, ended.seconds, proof, pruned=ended.pruned)
         if self._study.inherits:
-            self._study.discard(lambda other: self._target.discard(self._folder(other)))
-        self._on_ended(Ended(running.claim, values, why, pruned, seconds))
-        if values is not None or pruned:
+            self._study.discard(self._discard)
+        self._on_ended(ended)
+        if values is not None or ended.pruned:
             self._any_well = True
         elif not self._any_well:
             self._failed.append(why)
             if len(self._failed) >= min(_HOPELESS, self._study.trials_wanted):
                 raise fail(
                     "tune-nothing-works", count=len(self._failed), why=self._failed[0],
-                    log=running.folder / OUTPUT,
+                    log=self._folder(number) / OUTPUT,
                 )  # fmt: skip
+
+    def _discard(self, number: int) -> None:
+        """Removes what no other trial goes on from any more."""
+        self._target.discard(self._folder(number))
+        if self._means.artifacts:
+            self._means.artifacts.discard(number)
 
     def _lost(self, running: _Running, outcome: Outcome | None, why: str) -> str:
         """Why a trial without a value is to be repeated elsewhere: what it ran on is lost; empty where it is not."""

@@ -37,7 +37,6 @@ CELLS_OFTEN = (
     "bookworm-mpich/mpich/setgid-rpath/mpich-3.4.3/root",
     "bookworm-mpich/mpich/ctypes/mpich-5.0.2/user",
     "bookworm-mpich/mpich/child/openmpi-5.0.11/root",
-    "bookworm-mpich/mpich/static-whole/mpich-3.4.3/root",
 )
 # With the watchdog that a forced run has: a wrong one may wait for ranks that never come.
 FORCED = ("--force", "--watchdog", "15")

@@ -390,21 +390,26 @@ def _compile(made: Path, family: str, source: str, *words: str) -> None:
     )
 
 
-def _fortran(made: Path, mpi: Mpi, tree: Path, source: str) -> None:
-    mods = tools() / LIB / "fortran/gfortran-mod-15" / mpi.family
+def fortran_object(made: Path, family: str, source: Path, *words: str) -> Path:
+    """Compiles a Fortran source with a family's ``mpif.h`` and modules."""
+    mods = tools() / LIB / "fortran/gfortran-mod-15" / family
     compiler = tools() / "usr/lib/gcc/x86_64-linux-gnu/12"
     include = {MPICH: "usr/include/x86_64-linux-gnu/mpich", OPENMPI: f"{LIB}/openmpi/include"}[
-        mpi.family
+        family
     ]
+    hosts._run(
+        "gcc", f"-B{compiler}", f"-I{mods}", f"-I{tools() / include}", "-fallow-argument-mismatch", *words, "-c", "-o", made,
+        source,
+    )  # fmt: skip
+    return made
+
+
+def _fortran(made: Path, mpi: Mpi, tree: Path, source: str) -> None:
     names = {
         MPICH: ("libmpichfort.so.12",),
         OPENMPI: ("libmpi_usempif08.so.40", "libmpi_usempi_ignore_tkr.so.40", "libmpi_mpifh.so.40"),
     }[mpi.family]
-    thing = made.with_suffix(".o")
-    hosts._run(
-        "gcc", f"-B{compiler}", f"-I{mods}", f"-I{tools() / include}", "-fallow-argument-mismatch", "-c", "-o", thing,
-        SOURCES / source,
-    )  # fmt: skip
+    thing = fortran_object(made.with_suffix(".o"), mpi.family, SOURCES / source)
     libraries = [tree / LIB / name for name in (*names, Path(mpi.library).name, "libgfortran.so.5")]
     hosts._run("gcc", "-o", made, thing, SOURCES / "report.c", *_lax(*libraries), "-lm")
     thing.unlink()

@@ -64,7 +64,18 @@ def main(kind: str, real: str, words: list[str]) -> int:
     # MPIs know some schedulers too, and would look for nodes that are none.
     foreign = ("PBS_", "COBALT_", "LSB_", "FLUX_")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    os.execve(real, [real, *crowd, "-n", str(ranks), *said["inner"]], environ)
+    os.execve(real, [real, *crowd, "-n", str(ranks), *placed(said, ranks)], environ)
+
+
+def placed(said: dict, ranks: int) -> list[str]:
+    """A rank's words on its node, which is a host name here."""
+    each = said.get("ppn") or said.get("N") or said.get("r")
+    if said.get("nodes"):
+        each = -(-ranks // said["nodes"])
+    if not each:
+        return said["inner"]
+    name = f'hostname "node$((${{PMI_RANK:-$OMPI_COMM_WORLD_RANK}} / {each}))" && exec "$@"'
+    return ["unshare", "--uts", "/bin/sh", "-c", name, "sh", *said["inner"]]
 
 
 if __name__ == "__main__":

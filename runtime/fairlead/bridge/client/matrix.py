@@ -260,9 +260,12 @@ class Matrix:
         """Makes the ranks write a folder of Parquet files, one each.
 
         Args:
-            path: as the ranks see it.
+            path: as the ranks see it; or a URL (``s3://…``), below which nothing may be. There the files are a result with
+                a list, whole or marked as incomplete; the same call goes on with one that was interrupted.
         Returns:
             Bytes written.
+        Raises:
+            BridgeError: it cannot be written.
         """
         return int(self._session.ask("write", matrix=self.id, path=str(path), names=names)["bytes"])
 

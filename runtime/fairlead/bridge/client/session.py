@@ -168,7 +168,8 @@ class Session:
 
         Args:
             data: a NumPy array, a SciPy sparse matrix, a pandas DataFrame, an Arrow table, a Dask array or DataFrame, a
-                Spark DataFrame; or a path of Parquet or HDF5 (``FILE:DATASET``), which the ranks read themselves.
+                Spark DataFrame; or a path or URL (``s3://…``) of Parquet or HDF5 (``FILE:DATASET``), which the ranks read
+                themselves.
             options: of :func:`fairlead.bridge.client.send.send`: ``columns``, ``index``, ``name``, ``dtype``,
                 ``allow_nan``, ``partitions``.
         Raises:

@@ -60,15 +60,18 @@ def find(environ: Mapping[str, str] = os.environ, folder: str = IN_IMAGE) -> Car
         why = "" if os.path.isfile(named) else f"{VARIABLE}={named} is not a file"  # noqa: PTH113
         return Carrier("" if why else named, why)
     from fairlead import native
+    from fairlead.base.paths import cache_dir
 
     core, _ = library_path(environ)
     for place in filter(None, (core and os.path.dirname(core), folder)):  # noqa: PTH120
-        path = f"{place}/{native.TENSORFLOW}"
+        path = f"{place}/{native.TENSORFLOW.name}"
         if os.path.isfile(path):  # noqa: PTH113
             return Carrier(path)
-    if own := native.tensorflow_available(environ):
+    if own := native.present(native.TENSORFLOW, cache_dir(environ)):
         return Carrier(str(own))
-    return Carrier("", f"there is no {native.TENSORFLOW}; `fairlead run` and its images bring it")
+    return Carrier(
+        "", f"there is no {native.TENSORFLOW.name}; `fairlead run` and its images bring it"
+    )
 
 
 def load(path: str) -> Any:

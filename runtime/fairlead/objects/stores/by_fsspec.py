@@ -1,4 +1,4 @@
-"""HTTP, Google Cloud Storage and Azure, as fsspec and its packages reach them.
+"""HTTP, Google Cloud Storage, Azure, and whatever else fsspec and its packages reach.
 
 Over HTTP there is nothing to list: a URL is one file, or a folder with a ``data.json`` that names its files. Objects are
 written whole.
@@ -7,17 +7,21 @@ written whole.
 from __future__ import annotations
 
 import hashlib
+import logging
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 from fairlead.base import data_list
 from fairlead.base.errors import FairleadError, fail
-from fairlead.objects.failures import of_code, passing, wait_s
+from fairlead.objects.failures import Passing, no_credentials, of_code, passing, wait_s
 from fairlead.objects.model import Body, Object, StoreKind, Upload
 from fairlead.objects.url import Url
 
+_ATTEMPTS = 3
+_STATUS = ("status", "code", "status_code")  # of an exception: aiohttp's, gcsfs', Azure's
 _MOST_LIST = 64 << 20  # bytes of a list of files
 
 
@@ -31,10 +35,21 @@ class ByFsspec:
         try:
             import fsspec
 
-            self._files: Any = fsspec.filesystem(url.scheme, **_settings(url.scheme))
-        except (ModuleNotFoundError, ImportError) as exc:
-            package = {"gs": "gcsfs", "abfs": "adlfs"}.get(url.scheme, exc.name)
-            raise fail("object-package", url=url, package=package) from None
+            kind: Any = fsspec.get_filesystem_class(url.scheme)
+            # What a package logs of a failure, with tracebacks, it raises too.
+            logging.getLogger(kind.__module__.partition(".")[0]).addHandler(logging.NullHandler())
+            settings = {**kind._get_kwargs_from_urls(str(url)), **_settings(url.scheme)}
+            self._files: Any = kind(**settings)
+        except ImportError as exc:  # fsspec's own text names the package for a scheme
+            raise fail("object-package", url=url, said=exc) from None
+        except Exception as exc:  # some connect here
+            if "credential" in str(exc):
+                raise no_credentials(f"{type(exc).__name__}: {exc}", url) from None
+            raise passing(f"{type(exc).__name__}: {exc}", url) from None
+        self._top = str(kind._strip_protocol(str(url))).rstrip("/")
+        # Those that are not asynchronous may have one connection, which threads must not share.
+        one_by_one = not getattr(kind, "async_impl", False)
+        self._turn: AbstractContextManager[Any] = threading.RLock() if one_by_one else nullcontext()
 
     @property
     def _is_http(self) -> bool:
@@ -44,6 +59,8 @@ class ByFsspec:
         if self._is_http:
             return self._listed_by_web()
         top = self._path("").rstrip("/")
+        with self._failures(), suppress(FileNotFoundError):  # of a prefix that is no object
+            self._info(top)
         with self._failures():
             found = self._files.find(top, detail=True)
         if list(found) == [top]:
@@ -72,7 +89,7 @@ class ByFsspec:
     def stat(self, name: str) -> tuple[Object, Mapping[str, str]] | None:
         try:
             with self._failures(name):
-                info = self._files.info(self._path(name))
+                info = self._info(self._path(name))
         except FairleadError as exc:
             if exc.findings[0].check == "object-missing":
                 return None
@@ -134,22 +151,46 @@ class ByFsspec:
         self.delete(".fairlead-probe")
 
     def link(self, name: str, seconds: int) -> str:
-        with self._failures(name):
-            return str(self._files.sign(self._path(name), expiration=seconds))
+        path = self._path(name)
+        try:
+            with self._failures(name):
+                return str(self._files.sign(path, expiration=seconds))
+        except Passing as exc:  # what cannot sign says so in its own way
+            raise of_code("NotImplemented", exc.findings[0].why, self.url, name) from None
+
+    def _info(self, path: str) -> Mapping[str, Any]:
+        """One request, whose answer is not waited for as long as a package may try again."""
+        if not getattr(self._files, "async_impl", False):
+            return dict(self._files.info(path))
+        from fsspec import asyn
+
+        limit = _ATTEMPTS * wait_s()
+        try:
+            return dict(asyn.sync(self._files.loop, self._files._info, path, timeout=limit))
+        except TimeoutError:
+            raise TimeoutError(f"no answer within {limit:g} s") from None
 
     def _object(self, name: str, info: Mapping[str, Any]) -> Object:
         tag = info.get("ETag") or info.get("etag") or info.get("md5Hash") or info.get("mtime") or ""
         return Object(name, int(info["size"]), str(tag))
 
     def _path(self, name: str) -> str:
-        place = self.url.below(name) if name else self.url
-        return str(place) if self._is_http else f"{place.bucket}/{place.key}".rstrip("/")
+        if self._is_http:
+            return str(self.url.below(name) if name else self.url)
+        path = f"{self._top}/{name}".rstrip("/")
+        # Some packages take `?` and `#` for a version of an object: it would be another one.
+        split = getattr(self._files, "split_path", None)
+        kept = "/".join(filter(None, split(path)[:2])) if split else path
+        if kept != path:
+            raise fail("object-renamed", place=self.url.below(name), kept=kept)
+        return path
 
     @contextmanager
     def _failures(self, name: str = "") -> Iterator[None]:
         """Errors of fsspec and its packages as findings."""
         try:
-            yield
+            with self._turn:
+                yield
         except FairleadError:
             raise
         except FileNotFoundError as exc:
@@ -159,9 +200,9 @@ class ByFsspec:
         except NotImplementedError as exc:
             raise of_code("501", str(exc), self.url, name) from None
         except Exception as exc:  # of packages that are not known here
-            status = str(getattr(exc, "status", "") or getattr(exc, "code", "") or "")
-            if status and status.isdigit():
-                raise of_code(status, type(exc).__name__, self.url, name) from None
+            status = next((str(v) for n in _STATUS if (v := getattr(exc, n, ""))), "")
+            if status.isdigit():
+                raise of_code(status, f"{type(exc).__name__}: {exc}", self.url, name) from None
             raise passing(f"{type(exc).__name__}: {exc}", self.url, name) from None
 
 
@@ -174,4 +215,35 @@ def _settings(scheme: str) -> dict[str, Any]:
     return {"skip_instance_cache": True}
 
 
-STORE = StoreKind(("http", "https", "gs", "abfs"), "HTTP, Google, Azure", ("fsspec",), ByFsspec)
+def _knows(scheme: str) -> bool:
+    """Whether fsspec has a scheme, with its package or without; local files are paths."""
+    try:
+        import fsspec
+    except ImportError:
+        return False
+    try:
+        return not getattr(fsspec.get_filesystem_class(scheme), "local_file", False)
+    except ImportError:
+        return True  # of a package that is not installed, which opening names
+    except ValueError:
+        return False
+
+
+STORE = StoreKind(
+    ("http", "https", "gs", "abfs"),
+    "HTTP, Google, Azure",
+    ("fsspec",),
+    ByFsspec,
+    _knows,
+    {
+        "gs": (
+            "GOOGLE_APPLICATION_CREDENTIALS, or `gcloud auth application-default login`",
+            "STORAGE_EMULATOR_HOST, which is unset for Google's",
+        ),
+        "abfs": (
+            "AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or "
+            "AZURE_STORAGE_SAS_TOKEN",
+            "that of AZURE_STORAGE_CONNECTION_STRING, or the account's name",
+        ),
+    },
+)

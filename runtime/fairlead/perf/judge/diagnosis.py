@@ -14,6 +14,7 @@ from fairlead.base.errors import Finding, Severity
 from fairlead.perf.records.validation import Clock, Culprit, Evidence, Measurement, Way, What
 
 _MESSAGES = frozenset({What.PINGPONG, What.ALLREDUCE, What.BROADCAST})
+_STORED = frozenset({What.CHECKPOINT, What.INPUT})
 _INPUT_BOUND = 0.15  # of a step; less is no explanation for a slowness that was noticed
 _MESSAGES_BOUND = 0.25
 UNEXPLAINED = "no known cause explains it"
@@ -95,6 +96,8 @@ def culprit(m: Measurement, evidence: Evidence) -> Reason | None:
     """A node, link or rank that takes part was found slower than its like; all wait for it."""
 
     def takes_part(one: Culprit) -> bool:
+        if one.storage or m.what in _STORED:
+            return one.storage and m.what in _STORED and m.nodes >= one.from_nodes
         if m.what is What.PINGPONG and m.nodes > 1:
             return bool(one.hosts) and set(one.hosts) <= set(m.hosts)
         return m.ranks > 1 and m.nodes >= one.from_nodes

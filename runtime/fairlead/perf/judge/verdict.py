@@ -40,6 +40,7 @@ from fairlead.perf.records.validation import (
 )
 
 SCALING = 1.25  # a training on more ranks reaches 80 % of ideal, or something is in its way; judged
+_ALSO = 3  # culprits that a headline names with the slowest
 NATIVE_BAR = 1.02  # container over native, as in benchmarks/
 _CLOCK = 0.98  # of a bound: to be faster by more than what a clock gets wrong is not possible
 _ROUGH = 1.1  # how near a bound a sound machine comes is judged: a little beyond is not yet slow
@@ -280,19 +281,30 @@ def _of_lines(validation: Validation) -> str:
             explains = any(
                 v.state is state and v.because.startswith(slowest.name) for v in verdicts
             )
-            return f"{_named(slowest)}{':' if explains else '; besides,'} {slow}."
+            also = _also(validation.evidence.culprits, slowest)
+            return f"{_named(slowest)}{':' if explains else '; besides,'} {slow}.{also}"
         reason = "" if most.because == diagnosis.UNEXPLAINED else most.because.partition(":")[0]
         return f"{slow}{', most likely because ' if reason else ''}{reason}."
     if state is State.UNKNOWN and (busy := diagnosis.unjudgeable(validation.evidence)):
         return f"No verdict: {busy.text}."
     if slowest:
-        return f"{_named(slowest)}, though no line is slow."
+        also = _also(validation.evidence.culprits, slowest)
+        return f"{_named(slowest)}, though no line is slow.{also}"
     if state is State.NORMAL:
         rest = count[State.UNKNOWN]
         rest_words = f"; {rest} cannot be judged" if rest else ""
         verb = "is" if count[state] == 1 else "are"
         return f"As fast as it should be: {count[state]} {of} {verb} normal{rest_words}."
     return "No verdict yet: there is nothing to compare these measurements with."
+
+
+def _also(culprits: Sequence[Culprit], named: Culprit) -> str:
+    """A sentence on the others, the slowest first; empty where there are none."""
+    others = sorted((c for c in culprits if c is not named), key=lambda c: -c.times)
+    shown = [f"{c.name} ({c.times:.2g} ×)" for c in others[:_ALSO]]
+    if len(others) > _ALSO:
+        shown.append(f"{len(others) - _ALSO} more")
+    return f" Also slow: {', '.join(shown)}." if shown else ""
 
 
 def _named(culprit: Culprit) -> str:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median, median_low
 
@@ -78,6 +79,7 @@ def find_compute(every: Sequence[KernelTimes], threshold: float = THRESHOLD) -> 
     rates = [s.mhz for rank in every for s in rank.samples.get("arithmetic", ()) if s.mhz]
     usual_mhz = median(rates) if rates else None
     culprits, unsure = [], []
+    wavering: dict[str, list[str]] = defaultdict(list)
     for rank in every:
         slow, at_times = [], []
         for kernel, samples in rank.samples.items():
@@ -91,8 +93,44 @@ def find_compute(every: Sequence[KernelTimes], threshold: float = THRESHOLD) -> 
         elif at_times:
             numbers = "; ".join(_numbers(rank, kernel, usual) for kernel in at_times)
             unsure.append(f"rank {rank.rank} on {rank.host} is slow at times: {numbers}")
+            wavering[rank.host].append(unsure[-1])
     clear = f"no rank of {len(every)} takes {threshold:g} times as long as usual"
+    ranks = Counter(rank.host for rank in every)
+    culprits = _by_host(culprits, {host: len(words) for host, words in wavering.items()}, ranks)
+    named = {one.names[0] for one in culprits if len(one.ranks) > 1}
+    unsure = [words for words in unsure if not any(words in wavering[host] for host in named)]
     return conclude(culprits, unsure, clear, 1, max(usual.values()))
+
+
+def _by_host(
+    culprits: Sequence[Straggler], wavering: Mapping[str, int], ranks: Mapping[str, int]
+) -> list[Straggler]:
+    """A host all of whose ranks are slow, at least half of them always, is one culprit, and not one for each of them.
+
+    Args:
+        wavering: how many ranks of a host are slow at times.
+        ranks: how many ranks a host has.
+    """
+    found: list[Straggler] = []
+    for host in dict.fromkeys(one.names[0] for one in culprits):
+        own, count = [one for one in culprits if one.names == (host,)], ranks[host]
+        at_times = wavering.get(host, 0)
+        if count == 1 or len(ranks) == 1 or len(own) + at_times < count or 2 * len(own) < count:
+            found += own
+            continue
+        worst = max(own, key=lambda one: one.times_slower)
+        who = f"{len(own)} of {count} ranks of {host} are slow and the others at times"
+        if not at_times:
+            who = f"all {count} ranks of {host} are slow"
+        found.append(
+            replace(
+                worst,
+                times_slower=median(one.times_slower for one in own),
+                evidence=f"{who}, the worst {worst.evidence}",
+                ranks=tuple(rank for one in own for rank in one.ranks),
+            )
+        )
+    return found
 
 
 def _culprit(

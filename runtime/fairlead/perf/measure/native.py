@@ -75,7 +75,7 @@ def runner(
         recorder: of a timeline, in which the trainings among the launches are.
     """
     cache, launcher, shape = cache_dir(), prepared.plan.launcher, prepared.plan.request.shape
-    core = native.core_path(cache)
+    core = native.path_of(native.CORE, cache)
     environ = {
         "PYTHONPATH": str(_modules_folder(cache)),
         "PYTHONNOUSERSITE": "1",

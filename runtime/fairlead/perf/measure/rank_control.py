@@ -6,6 +6,7 @@ Ranks that wait in MPI's own collectives spin. Where ranks share cores, they tak
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from typing import Any
 from fairlead.comm.mpi import connect
 
 _COMMAND, _ANSWER = 1, 2
-_SLEEP_S = 0.0005
+_SLEEP_S = 0.0005  # of a rank that has a core: all idle ranks of a core together wake up as often
 
 
 class RankControl:
@@ -41,6 +42,8 @@ class RankControl:
             "cores": sorted(os.sched_getaffinity(0)),
         }
         self.facts: list[dict[str, Any]] = self.world.gather(own, root=0) or []
+        shares = [len(ranks) / cores for ranks, cores in machines(self.facts)]
+        self._sleep_s = self.world.bcast(_SLEEP_S * math.ceil(max(shares, default=1)), root=0)
 
     def ask(self, commands: Mapping[int, Any], act: Callable[[Any], Any]) -> dict[int, Any]:
         """On rank 0: sends each rank its command (picklable, not None), and returns the answers by rank."""
@@ -68,7 +71,7 @@ class RankControl:
         """A barrier in which waiting ranks sleep."""
         request = self.world.Ibarrier()
         while not request.Test():
-            time.sleep(_SLEEP_S)
+            time.sleep(self._sleep_s)
 
     def meet(self, other: int, word: int = 0) -> int:
         """Returns on both ranks at about the same time; the first to arrive sleeps until the other does.
@@ -93,7 +96,7 @@ class RankControl:
 
     def _probe(self, source: int, tag: int, status: Any) -> Any:
         while not self.world.iprobe(source, tag, status):
-            time.sleep(_SLEEP_S)
+            time.sleep(self._sleep_s)
         return self.world.recv(source=source if status is None else status.source, tag=tag)
 
 

@@ -41,6 +41,7 @@ class Options:
         network: what NCCL must use; None where nothing is planned of it.
         gpus: the image has NCCL or RCCL, and ranks get GPUs.
         performance: what the site's profile says that measurements give there.
+        node_local: the site's folder on a disk of the node; empty for that of temporary files.
     """
 
     out: Path
@@ -56,6 +57,7 @@ class Options:
     network: Expected | None = None
     gpus: bool = False
     performance: tuple[Reference, ...] = ()
+    node_local: str = ""
 
     @property
     def most(self) -> int:

@@ -49,6 +49,7 @@ class Kind(enum.Enum):
     COMPUTE = "node-compute"
     LINK = "node-link"
     PAIR = "pair"
+    DISK = "node-disk"
 
 
 class Answer(enum.Enum):
@@ -69,7 +70,7 @@ class Straggler:
         times_slower: its time over the usual time.
         evidence: its numbers and those of the others.
         remedy: what to do next.
-        ranks: whose processor is slow; for links the ranks that measured it.
+        ranks: whose processor is slow; for links and disks the ranks that measured it.
     """
 
     kind: Kind

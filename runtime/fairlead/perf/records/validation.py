@@ -198,6 +198,7 @@ class Culprit:
         hosts: whose it is.
         from_nodes: nodes of the smallest launch that it takes part in: a job's hosts are filled in order.
         against: what it was held against, in words.
+        storage: it is a disk, for which messages and computing do not wait.
     """
 
     name: str
@@ -206,6 +207,7 @@ class Culprit:
     hosts: tuple[str, ...] = ()
     from_nodes: int = 1
     against: str = "its like"
+    storage: bool = False
 
 
 @dataclass(frozen=True)

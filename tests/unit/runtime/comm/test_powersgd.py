@@ -72,7 +72,7 @@ def test_small_and_flat_arrays_go_as_they_are_and_all_keep_their_order() -> None
     np.testing.assert_array_equal(means[0], arrays[0])
     np.testing.assert_array_equal(means[1], arrays[1])
     assert not np.array_equal(means[2], arrays[2])
-    assert compressed.sent == 5 + 9 + (8 + 200) and compressed.whole == 5 + 9 + 1600
+    assert compressed.sent == 5 + 9 + (32 + 50) and compressed.whole == 5 + 9 + 1600
 
 
 def test_other_shape_than_before_is_refused() -> None:

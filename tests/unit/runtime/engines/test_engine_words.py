@@ -280,7 +280,8 @@ def test_engine_that_opens_paths_opens_the_image_itself() -> None:
 
 def test_podman_hpc_words_for_a_folder_and_for_a_name(tmp_path: Path) -> None:
     found = engine(PodmanHpc(), tmp_path)
-    argv = PodmanHpc().words(found, call("/i/tree", workdir="/w")).argv
+    argv = PodmanHpc().words(found, call("/i/tree", workdir="/w", passes=("RANK",))).argv
+    assert "--env=RANK" in argv
     assert argv[:6] == (found.path, "run", "--rm", "--network=host", "--ipc=host", "--pid=host")
     assert "--volume=/cache/stage/mpich:/opt/fairlead/mpi:ro" in argv and "--env=PMI_*" in argv
     assert "--env=PATH=/image/bin" in argv, "a folder has no record of its own that Podman reads"
@@ -316,9 +317,11 @@ def test_sarus_images_are_named_by_their_place_in_its_repository() -> None:
 
 def test_enroot_words(tmp_path: Path) -> None:
     found = engine(Enroot(), tmp_path)
-    argv = Enroot().words(found, call("/i/a.squashfs", workdir="/w", extra=("--rw",))).argv
+    made = call("/i/a.squashfs", workdir="/w", extra=("--rw",), passes=("FAIRLEAD_RANK", "RANK"))
+    argv = Enroot().words(found, made).argv
     assert argv[:2] == ("/bin/sh", "-c") and argv[3] == found.path
     assert argv[4:] == (
+        "FAIRLEAD_RANK|RANK",
         "--mount", "/cache/stage/mpich:/opt/fairlead/mpi:none:x-create=auto,rbind,ro",
         "--mount", "/scratch:/scratch:none:x-create=auto,rbind",
         "--env", "PATH=/image/bin", "--env", "LD_LIBRARY_PATH=/opt/fairlead/mpi/lib",

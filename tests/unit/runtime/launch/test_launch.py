@@ -56,9 +56,10 @@ def run(tmp_path: Path) -> Callable[..., LaunchResult]:
         env={},
     )
 
-    def go(script: str, ranks: int = 2, **options: object) -> LaunchResult:
+    def go(script: str, ranks: int = 2, *, record: bool = True, **options: object) -> LaunchResult:
         folder = run_folder.new_run_folder(tmp_path)
-        line = launch.command_line(plan, ("sh", "-c", script), ranks, record=folder)
+        noted = folder if record else None
+        line = launch.command_line(plan, ("sh", "-c", script), ranks, record=noted)
         return launch.launch(line, folder, **options)  # type: ignore[arg-type]
 
     return go
@@ -252,6 +253,14 @@ def test_launcher_that_ends_well_without_its_ranks_is_not_believed(
     assert (result.code, result.launcher_code, result.unheard) == (1, 0, 1)
     finding = launch.explain_exit(result)
     assert finding and finding.what == "1 ranks left no exit code, and the launcher ended with 0"
+
+
+def test_launch_that_records_no_exit_codes_waits_for_none(
+    run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the probe's: what its ranks found is their record."""
+    monkeypatch.setattr(launch, "_unheard", lambda line, folder: pytest.fail("waits for records"))
+    assert run("exit 0", record=False).code == 0
 
 
 def test_exit_code_that_is_seen_late_counts(run, tmp_path: Path) -> None:

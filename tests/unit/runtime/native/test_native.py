@@ -16,20 +16,12 @@ from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.comm.native_core import library_path
 from fairlead.comm.native_core import load as load_core
 from fairlead.image.scan import scan_tree
+from fairlead.native.libraries import LIBRARIES
 
 NO_COMPILER = {"PATH": "", "CC": "", "CXX": ""}
-ENSURE = {
-    native.WITNESS: native.ensure_witness,
-    native.WITNESS_OF_CALLS: partial(native.ensure_witness, calls=True),
-    native.CORE: native.ensure_core,
-    native.WIRE: native.ensure_wire,
-}
-AVAILABLE = {
-    native.WITNESS: native.witness_available,
-    native.WITNESS_OF_CALLS: native.witness_available,
-    native.CORE: native.core_available,
-    native.WIRE: native.wire_available,
-}
+BY_NAME = {library.name: library for library in LIBRARIES}
+ENSURE = {name: partial(native.ensure, library) for name, library in BY_NAME.items()}
+AVAILABLE = {name: partial(native.available, library) for name, library in BY_NAME.items()}
 
 
 @pytest.fixture
@@ -116,7 +108,7 @@ def test_cache_that_others_cannot_replace_is_used(
         (tmp_path / "cache").mkdir(exist_ok=True)
         (tmp_path / "cache").chmod(mode)
         tmp_path.chmod(0o1777)  # sticky, as /tmp
-        assert native.ensure_witness(tmp_path / "cache", NO_COMPILER).is_file()
+        assert native.ensure(native.WITNESS, tmp_path / "cache", NO_COMPILER).is_file()
 
 
 @pytest.mark.parametrize("name", sorted(ENSURE))
@@ -133,7 +125,7 @@ def test_library_of_another_version_gets_another_name(
 def test_checkout_without_a_compiler_is_refused_with_what_to_install(
     name: str, tmp_path: Path
 ) -> None:
-    assert native.shipped(name) is None, "a checkout brings no compiled library"
+    assert native.shipped(BY_NAME[name]) is None, "a checkout brings no compiled library"
     assert not AVAILABLE[name](tmp_path, NO_COMPILER)
     with pytest.raises(FairleadError) as caught:
         ENSURE[name](tmp_path, NO_COMPILER)
@@ -145,27 +137,27 @@ def test_other_processor_compiles_where_the_wheel_has_nothing_for_it(
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "ppc64le")
     assert native.shipped(native.CORE) is None
-    assert not native.core_available(tmp_path, NO_COMPILER)
+    assert not native.available(native.CORE, tmp_path, NO_COMPILER)
 
 
 def test_cache_that_cannot_be_written_is_reported_as_such(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "native").write_text("a file where the folder should be")
     with pytest.raises(FairleadError) as caught:
-        native.ensure_witness(tmp_path, NO_COMPILER)
+        native.ensure(native.WITNESS, tmp_path, NO_COMPILER)
     assert caught.value.findings[0].check == "witness"
 
 
 def test_rank_without_fairlead_run_takes_the_installed_core(installed: Path) -> None:
     load_core.cache_clear()
     path, why = library_path({"PATH": ""})
-    assert (path, why) == (str(installed / platform.machine() / native.CORE), "")
+    assert (path, why) == (str(installed / platform.machine() / native.CORE.name), "")
 
 
 def test_witness_in_an_image_is_not_taken_for_a_program_with_an_mpi(tmp_path: Path) -> None:
     """An image that holds our wheel holds the witness, which defines MPI_Init."""
     folder = tmp_path / "site-packages/fairlead/native/lib"
     folder.mkdir(parents=True)
-    shutil.copy(native.ensure_witness(tmp_path / "cache"), folder / "witness.so")
+    shutil.copy(native.ensure(native.WITNESS, tmp_path / "cache"), folder / "witness.so")
     assert not scan_tree(tmp_path / "site-packages").consumers
 
 
@@ -182,6 +174,9 @@ def test_clang_is_not_offered_for_the_core_whose_kernels_it_would_compile_for_on
 def test_core_and_witness_take_the_same_libraries_for_an_mpi() -> None:
     named = [
         set(re.findall(r'"(_[a-z0-9_]+)"', re.search(r"[{]\"_cxx\".*?[}]", text)[0]))  # type: ignore[index]
-        for text in ((native.core_folder() / "src/mpi.cpp").read_text(), native.SOURCE.read_text())
+        for text in (
+            (native.core_folder() / "src/mpi.cpp").read_text(),
+            (native.SOURCES / "witness.c").read_text(),
+        )
     ]
     assert named[0] == named[1] and "_gtl_" in named[0]

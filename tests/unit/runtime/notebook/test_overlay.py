@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import tomllib
 
+from fairlead.base.paths import checkout
 from fairlead.notebook.overlay import LOCK, NEEDED, OF_RANKS, _needed
 
 
@@ -23,3 +25,10 @@ def test_package_that_an_image_has_is_left_out_with_all_its_hashes() -> None:
         == "a==1 \\\n    --hash=sha256:1 \\\n    --hash=sha256:2\nz==1 \\\n    --hash=sha256:4\n"
     )
     assert _needed(lock, []) == lock
+
+
+def test_analytics_needs_nothing_laid_over_it() -> None:
+    root = checkout()
+    assert root
+    lock = tomllib.loads((root / "recipes/analytics/lock.toml").read_text())
+    assert {*NEEDED, *OF_RANKS} <= {wheel["name"] for wheel in lock["wheel"]}

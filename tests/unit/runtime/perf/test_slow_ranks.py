@@ -161,3 +161,34 @@ def test_settings_come_back_from_their_json() -> None:
     settings = pairs.Settings(Path("out"), bytes=(8, 1 << 20))
     assert from_json(pairs.Settings, json.loads(json.dumps(to_json(settings)))) == settings
     assert from_json(pairs.Settings, {"out": os.devnull}) == pairs.Settings(Path(os.devnull))
+
+
+def on_host(rank: int, host: str, wall: float) -> KernelTimes:
+    return KernelTimes(rank, host, dict.fromkeys(KERNELS, (Sample(wall, 0.1),) * 3))
+
+
+def test_host_all_of_whose_ranks_are_slow_is_one_culprit() -> None:
+    others = [on_host(rank, f"node{rank // 4}", 0.1) for rank in range(12)]
+    slow = [on_host(12 + n, "node3", 0.5 + n / 10) for n in range(4)]
+    (culprit,) = find_compute([*others, *slow]).culprits
+    assert culprit.names == ("node3",) and culprit.ranks == (12, 13, 14, 15)
+    assert culprit.evidence.startswith("all 4 ranks of node3 are slow, the worst rank 15: ")
+    assert culprit.times_slower == pytest.approx(6.5)
+    some = find_compute([*others, *slow[:3], on_host(15, "node3", 0.1)]).culprits
+    assert [c.ranks for c in some] == [(12,), (13,), (14,)]
+
+
+def test_ranks_that_waver_on_a_slow_host_are_a_part_of_it() -> None:
+    others = [on_host(rank, f"node{rank // 4}", 0.1) for rank in range(12)]
+    slow = [on_host(12 + n, "node3", 0.5) for n in range(2)]
+    walls = [Sample(wall, 0.1) for wall in (0.1, 0.5, 0.5)]
+    at_times = [KernelTimes(14 + n, "node3", dict.fromkeys(KERNELS, walls)) for n in range(2)]
+    outcome = find_compute([*others, *slow, *at_times])
+    (culprit,) = outcome.culprits
+    assert culprit.ranks == (12, 13) and outcome.unsure == ()
+    assert culprit.evidence.startswith("2 of 4 ranks of node3 are slow and the others at times, ")
+
+
+def test_ranks_of_the_only_host_are_named_each() -> None:
+    ranks = [on_host(0, "node0", 0.1), on_host(1, "node0", 0.1), on_host(2, "node0", 0.5)]
+    assert [c.ranks for c in find_compute(ranks).culprits] == [(2,)]

@@ -9,8 +9,9 @@ import pytest
 from tests.support.recorded import NO_FILES, OPENMPI, host, image, planned, proved
 
 from fairlead.base.errors import Severity
+from fairlead.launchers.model import Shape
 from fairlead.proof.probe_job import diagnose
-from fairlead.proof.verdict import Proof, judge, mpi_program
+from fairlead.proof.verdict import Proof, judge, judged, mpi_program, numbers
 from fairlead.swap.model import Plan
 
 
@@ -219,3 +220,100 @@ def test_judge_transport_that_no_rank_reports_is_a_warning_and_no_claim() -> Non
     assert {p.transport for p in proof.ranks} == {"unknown"}
     output = replace(proof, ranks=(replace(proof.ranks[0], netmod="ofi"), proof.ranks[1]))
     assert judge(planned(), output) == ()
+
+
+TWO = Shape(2, nodes=2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "hosts", "said"),
+    [
+        (TWO, ("n1", "n2"), ""),
+        (TWO, ("n1", "n1"), "the ranks are on 1 of the 2 nodes requested n: n1: 2 ranks"),
+        (Shape(2, hosts=("a", "b")), ("n1", "n1"), "on 1 of the 2 nodes"),
+        (Shape(2, hosts=("a", "b")), ("n1", "n2"), ""),  # names differ between networks
+        (Shape(2, nodes=1), ("container1", "container2"), ""),
+        (Shape(2), ("n1", "n1"), ""),
+        (Shape(3, nodes=2, per_node=2), ("n1", "n1", "n2"), ""),
+        (Shape(4, nodes=2), ("n1", "n1", "n1", "n2"), "3 ranks are on one node: 2 a node were"),
+        (Shape(4, nodes=4), ("n1", "n1", "n2", "n2"), "n1: 2 ranks, n2: 2 ranks"),
+    ],
+)
+def test_ranks_on_other_nodes_than_requested_are_named(
+    shape: Shape, hosts: tuple[str, ...], said: str
+) -> None:
+    """An mpiexec that knows nothing of a job's nodes starts all ranks on the first: nothing else says so."""
+    made = planned()
+    request = replace(made.request, shape=shape, ranks=shape.ranks)
+    made = replace(made, request=request)
+    (rank, _) = proved(made).ranks
+    ranks = [replace(rank, rank=n, size=len(hosts), host=host) for n, host in enumerate(hosts)]
+    proof = judged(made, len(hosts), 77, ranks, 0.1)
+    assert proof.holds is not bool(said)
+    found = words(proof).get("placement", "").replace(made.launcher.path, "n").replace("; ", ": ")
+    assert said in found and bool(said) == bool(found)
+    asked = replace(shape, extra=("-bootstrap", "fork"))
+    proof = judged(replace(made, request=replace(request, shape=asked)), len(hosts), 77, ranks, 0.1)
+    assert proof.holds, "the user's own arguments may ask for it"
+    assert [f.check for f in proof.findings] == ["placement"] * bool(said)
+
+
+@pytest.mark.parametrize(
+    ("processors", "online", "said"),
+    [
+        (("0", "1"), 64, ""),
+        (("0-63", "0-63"), 64, ""),
+        (("0", "0"), 64, "2 ranks share 1 of the 64 processors of node: rank 0, 1: processor 0"),
+        (("0", "0"), 1, ""),  # there is one only
+        (("", ""), 64, ""),
+        (("0", "0"), 0, ""),
+        (("0,2", "0,2", "2"), 64, "3 ranks share 2 of the 64"),
+        (("0", "0", "1-63"), 64, "2 ranks share 1 of the 64"),
+        (("7-8", "0-63", "8", "7"), 64, "3 ranks share 2 of the 64"),
+        (("nonsense", "4-", "-"), 64, ""),
+    ],
+)
+def test_ranks_that_are_bound_to_too_few_processors_are_warned_of(
+    processors: tuple[str, ...], online: int, said: str
+) -> None:
+    made = planned()
+    (rank, _) = proved(made).ranks
+    ranks = [
+        replace(rank, rank=n, size=len(processors), processors=own, online=online)
+        for n, own in enumerate(processors)
+    ]
+    proof = judged(made, len(processors), 77, ranks, 0.1)
+    assert proof.holds
+    found = [f"{f.what}: {f.where}" for f in proof.findings if f.check == "binding"]
+    assert len(found) == bool(said) and all(said in text for text in found)
+
+
+def test_processors_of_a_rank_are_read_as_the_kernel_lists_them() -> None:
+    assert numbers("0-2,8") == {0, 1, 2, 8} and numbers("") == frozenset()
+    assert len(numbers(f"0-{10**12}")) <= 1 << 17
+
+
+def test_nodes_of_one_name_are_two_nodes() -> None:
+    """As where an engine gives every container the same name."""
+    made = planned()
+    made = replace(made, request=replace(made.request, shape=Shape(2, nodes=2)))
+    (rank, _) = proved(made).ranks
+    ranks = [
+        replace(rank, rank=n, boot=boot, namespaces={"shm": boot}) for n, boot in enumerate("ab")
+    ]
+    assert judged(made, 2, 77, ranks, 0.1).findings == ()
+    one = [replace(rank, boot="a") for rank in ranks]
+    found = {f.check for f in judged(made, 2, 77, one, 0.1).findings}
+    assert found == {"placement", "shared-memory"}
+
+
+def test_two_worlds_of_ranks_that_nobody_can_assign_are_none() -> None:
+    """An engine that passes no variable on: each may be of one rank's own launcher."""
+    (rank, other) = proved(planned()).ranks
+    assert judged(planned(), 2, 77, [rank, other], 0.1).holds
+    assert not judged(planned(), 2, 77, [rank, other, rank, other], 0.1).holds
+    known = [replace(r, launched=str(r.rank)) for r in (rank, other)] * 2
+    assert judged(planned(), 2, 77, known, 0.1).holds, "one after the other"
+    assert judged(planned(), 2, 77, [*known, rank, other], 0.1).holds, "MPI_Comm_spawn"
+    one = [replace(r, size=1, rank=0) for r in (rank, rank)]
+    assert not judged(planned(), 1, 77, one, 0.1).holds

@@ -354,7 +354,7 @@ def test_witness_and_host_judge_the_same_files_alike(inode_of: str, tmp_path: Pa
     code = f"import ctypes; l = [ctypes.CDLL(f) for f in {files!r}]; print(open('/proc/self/maps').read())"
     env = {
         **os.environ,
-        "LD_PRELOAD": str(native.ensure_witness(tmp_path / "cache")),
+        "LD_PRELOAD": str(native.ensure(native.WITNESS, tmp_path / "cache")),
         "FAIRLEAD_PROOF": f"1|{inode}|{out}|{plan.planned_file}",
         "FAIRLEAD_PROOF_LIBS": setting(known),
         "PMI_RANK": "0",

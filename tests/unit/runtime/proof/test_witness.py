@@ -19,7 +19,7 @@ from fairlead.swap.plan import plan
 RECORD = """\
 rank={rank}
 size={size}
-host=node{rank}
+{launched}host=node{rank}
 version=MPICH Version:      5.0.2
 mpi=00:1b 77 {path}
 ring=1
@@ -34,7 +34,9 @@ ucx=intra-node cfg#1 tag(sysv/memory cma/memory)
 
 
 def record(plan: Plan, rank: int, size: int = 2, **changes: object) -> bytes:
-    values = {"path": plan.planned_file, "shm": 27, **changes}
+    values = {"path": plan.planned_file, "shm": 27, "launched": "", **changes}
+    if values["launched"] != "":
+        values["launched"] = f"launched={values['launched']}\n"
     return RECORD.format(rank=rank, size=size, **values).encode().ljust(2048, b"\0")
 
 
@@ -88,7 +90,7 @@ def test_records_are_read_with_what_the_mpi_said(tmp_path: Path) -> None:
 def test_mpi_that_reveals_nothing_is_known_by_the_device_it_has_open(
     device: str, netmod: str, providers: tuple[str, ...], tmp_path: Path
 ) -> None:
-    text = RECORD.partition("ucx=")[0].format(rank=0, size=1, path="/x", shm=1)
+    text = RECORD.partition("ucx=")[0].format(rank=0, size=1, path="/x", shm=1, launched="")
     path = tmp_path / "proof.0"
     path.write_bytes(f"{text}device={device}\n".encode().ljust(2048, b"\0"))
     [rank] = read_records(path, tmp_path)
@@ -168,6 +170,51 @@ def test_startup_on_a_host_without_an_answer_about_the_image_is_refused(
     startup, output, _ = start(plan)
     startup.look()
     assert output[0].holds and not [f for f in output[0].findings if f.check == "image-on-nodes"]
+
+
+def test_later_program_of_one_rank_is_none_of_the_launchs_world(
+    start: Start, tmp_path: Path
+) -> None:
+    """However late this process looks: on a busy machine both have reported by then."""
+    plan = planned()
+    startup, output, _ = start(plan)
+    (tmp_path / "proof.7.0").write_bytes(record(plan, 0, launched=0) + record(plan, 1, launched=1))
+    (tmp_path / "proof.9.0").write_bytes(record(plan, 0, size=1, launched=0))
+    (tmp_path / "proof.9.1").write_bytes(record(plan, 0, size=1, launched=1))
+    (tmp_path / "proof.11.1").write_bytes(record(plan, 0, launched=0) + record(plan, 1, launched=1))
+    startup.look()
+    assert output[0].holds and [r.size for r in output[0].ranks] == [2, 2]
+
+
+def test_later_program_on_another_mpi_is_refused(start: Start, tmp_path: Path) -> None:
+    plan = planned()
+    startup, output, _ = start(plan)
+    (tmp_path / "proof.7.0").write_bytes(record(plan, 0, launched=0) + record(plan, 1, launched=1))
+    other = record(plan, 0, size=1, launched=1, path="/srv/mpich/lib/libmpi.so.12")
+    (tmp_path / "proof.9.1").write_bytes(other)
+    with pytest.raises(FairleadError, match="another MPI than planned"):
+        startup.look()
+    assert not output[0].holds
+
+
+@pytest.mark.parametrize("inner", [2, 3])
+@pytest.mark.parametrize("seen", [1, 2])
+def test_ranks_that_start_a_launcher_each_are_no_world(
+    inner: int, seen: int, start: Start, tmp_path: Path
+) -> None:
+    """``fairlead run -n 2 … mpiexec -n 2 PROGRAM``: each world by itself looks like the right one."""
+    plan = planned()
+    startup, output, clock = start(plan)
+    for outer in range(seen):
+        world = [record(plan, rank, size=inner, launched=outer) for rank in range(inner)]
+        (tmp_path / f"proof.7.{outer}").write_bytes(b"".join(world))
+    startup.look()
+    clock.now += 1.5
+    with pytest.raises(FairleadError) as caught:
+        startup.look()
+    (finding,) = caught.value.findings
+    assert finding.check == "world-size" and "a launcher runs within" in finding.what
+    assert not output[0].holds
 
 
 def test_startup_of_one_rank_alone_is_judged_after_a_while(start: Start, tmp_path: Path) -> None:
@@ -316,3 +363,16 @@ def test_ranks_of_an_unknown_mpi_that_say_the_same_number_are_no_world(
         (tmp_path / f"proof.{rank}").write_bytes(asked_record(made, 0))
     with pytest.raises(FairleadError, match=r"world|ranks"):
         startup.look()
+
+
+@pytest.mark.parametrize("slots", [0, 1, 2])
+def test_ranks_that_crowd_one_node_of_a_job_are_warned_of(slots: int, tmp_path: Path) -> None:
+    made, output = planned(), list[Proof]()
+    expected = Expected(made, 2, 77, tmp_path, nodes=("n1", "n2"), slots=slots)
+    both = (record(made, 0) + record(made, 1)).replace(b"host=node1", b"host=node0")
+    (tmp_path / "proof.7.0").write_bytes(both)
+    Startup(expected, 30, output.append, Clock()).look()
+    (proof,) = output
+    found = [f.what for f in proof.findings if f.check == "placement"]
+    assert proof.holds and len(found) == (slots == 1)
+    assert all("2 ranks share one node, which has 1 slots" in what for what in found)

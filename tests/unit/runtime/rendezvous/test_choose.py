@@ -73,6 +73,15 @@ def refused(command: str, ranks: int, nodes: int) -> str:
         ("deepspeed --num_gpus 4 train.py", 4, 1, "fairlead run -n 4 image -- python3 train.py"),
         ("horovodrun -np 2 python train.py", 2, 1, "fairlead run -n 2 image -- python3 train.py"),
         ("python3 -m accelerate.commands.launch train.py", 2, 1, "fairlead run -n 2 image -- python3 train.py"),
+        ("mpiexec -n 4 ./a.out -x", 2, 1, "fairlead run -n 4 image -- ./a.out -x; by the image's launcher: --launcher image"),
+        ("/usr/bin/mpirun -np 4 python3 a.py", 1, 1, "fairlead run -n 4 image -- python3 a.py; by the image's launcher: --launcher image"),
+        ("mpiexec.hydra -ppn 2 -n4 a.out", 2, 1, "fairlead run -n 4 image -- PROGRAM; by the image's launcher: --launcher image"),
+        ("srun --ntasks=4 a.out", 2, 1, "fairlead run -n 4 image -- PROGRAM; by the image's launcher: --launcher image"),
+        ("mpiexec -n 1 a.out", 2, 1, ""),  # alone it may be: the proof decides
+        ("mpiexec --version", 2, 1, ""),
+        ("mpiexec", 2, 1, ""),
+        ("mpiexec -n", 2, 1, ""),
+        ("python3 -n 4", 2, 1, ""),
     ],
 )  # fmt: skip
 def test_launcher_of_a_framework_is_refused_where_it_would_start_its_own_world(

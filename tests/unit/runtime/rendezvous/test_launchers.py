@@ -17,6 +17,7 @@ from fairlead.comm import dropin
 from fairlead.launch import stopped
 from fairlead.launch.launch import _OF_A_STEP, CommandLine
 from fairlead.launchers.registry import LAUNCHERS
+from fairlead.rendezvous.script import RANK
 
 RECORDS = pytest.mark.parametrize("record", every(), ids=lambda record: record.name)
 Ran = tuple[Recorded, list[dict[str, str]], Path]
@@ -103,7 +104,7 @@ def test_every_place_knows_the_same_variables() -> None:
     every_one = prove.RANK_VARIABLES
     assert every_one == dropin._RANK_VARIABLES
     names = re.search(r"names\[\] = \{(.+?), 0\}", WITNESS.read_text(), re.DOTALL)
-    assert names and tuple(re.findall(r'"(\w+)"', names[1])) == every_one
+    assert names and tuple(re.findall(r'"(\w+)"', names[1])) == (RANK, *every_one)
     line = " ".join(launchers.recorded((), "", "", "mpiexec"))
     assert re.findall(r"(?<=\{)[A-Z_]+(?=:-)", line)[: len(every_one)] == list(every_one)
 

@@ -1,8 +1,9 @@
-"""The search for slow nodes and links, over MPI: ``python3 -m fairlead.perf.measure.ranks.stragglers --config FILE`` on every rank.
+"""The search for slow nodes, disks and links, over MPI: ``python3 -m fairlead.perf.measure.ranks.stragglers --config FILE`` on every rank.
 
 Rank 0 carries the search out (:mod:`fairlead.perf.measure.straggler_search`) and gives orders; the first rank of each host exchanges
 messages with those of other hosts, all groups of a round at the same time. Before, every rank runs kernels of its own
-(:mod:`fairlead.perf.measure.kernels`), by turns where there are more ranks than cores. Every exchange is checked.
+(:mod:`fairlead.perf.measure.kernels`), by turns where there are more ranks than cores, and the first rank of each host
+writes files (:mod:`fairlead.perf.measure.disks`). Every exchange is checked.
 
 The config is the JSON form of :class:`Settings`; rank 0 writes that of a document that :func:`outcomes` reads.
 """
@@ -22,8 +23,9 @@ from typing import Any
 import numpy as np
 
 from fairlead.base.serde import from_json, to_json
+from fairlead.perf.measure import disks, straggler_search
 from fairlead.perf.measure import kernels as compute
-from fairlead.perf.measure import straggler_search
+from fairlead.perf.measure.disks import DiskTimes, find_disk
 from fairlead.perf.measure.kernels import KERNELS, Kernels, KernelTimes, Sample, find_compute
 from fairlead.perf.measure.program import read_settings, write_document
 from fairlead.perf.measure.rank_control import RankControl, machines
@@ -52,11 +54,12 @@ class Settings:
         out: the file that rank 0 writes.
         bytes: of the messages; a search for each.
         repeats: of each exchange and kernel, of which the median and the quickest count.
-        link_threshold, compute_threshold: how many times slower than usual is slow.
+        link_threshold, compute_threshold, disk_threshold: how many times slower than usual is slow.
         sample_s: seconds of CPU that a kernel's sample takes: more than a few periods of a CPU quota (0.1 s).
         round_s: after which a rank repeats its exchanges of a round no more.
         limit_s: after which no more rounds of links begin, from the first one on.
         compute, links: whether processors, whether links are looked at.
+        folders: whose disks are held against each other, as :func:`fairlead.perf.measure.disks.folder_of` takes them.
     """
 
     out: Path
@@ -69,10 +72,12 @@ class Settings:
     limit_s: float = 120
     compute: bool = True
     links: bool = True
+    folders: tuple[str, ...] = ()
+    disk_threshold: float = disks.THRESHOLD
 
 
 def outcomes(document: Mapping[str, Any]) -> dict[str, Outcome]:
-    """The outcomes in what rank 0 has written: ``compute``, ``links of N B`` for each size, and ``all`` in one."""
+    """The outcomes in what rank 0 has written: ``compute``, ``disks``, ``links of N B``, and ``all`` in one."""
     return {name: from_json(Outcome, value) for name, value in document["outcomes"].items()}
 
 
@@ -131,6 +136,13 @@ class Rank:
     def rest(self) -> None:
         """Gives the kernels' memory back."""
         self._kernels = None
+
+    def disk(self, folder: str, size: int) -> tuple[dict[str, float], str]:
+        """As :func:`fairlead.perf.measure.disks.timed`, and why there are no times."""
+        try:
+            return disks.timed(disks.folder_of(folder), size), ""
+        except OSError as exc:
+            return {}, exc.strerror or str(exc)
 
     def across(
         self, left: Sequence[int], right: Sequence[int], size: int, repeats: int, round_s: float
@@ -218,6 +230,10 @@ class Conductor:
         if self._settings.compute:
             worked = self.worked()
             results["compute"] = find_compute(worked, self._settings.compute_threshold)
+        stored: list[DiskTimes] = []
+        if self._settings.folders and len(set(self.hosts)) > 1:
+            stored = self.stored()
+            results["disks"] = find_disk(stored, self._settings.disk_threshold)
         self._late = time.monotonic() + self._settings.limit_s
         if self._settings.links and len(set(self.hosts)) > 1:
             results |= {f"links of {size} B": self.links(size) for size in self._settings.bytes}
@@ -231,6 +247,7 @@ class Conductor:
             "seconds": time.monotonic() - begun,
             "outcomes": {name: to_json(outcome) for name, outcome in results.items()},
             "samples": to_json(worked),
+            "disks": to_json(stored),
             "wrong": len(self.wrong),
             "wrong_messages": self.wrong[:_WRONG],
         }
@@ -253,10 +270,40 @@ class Conductor:
         self._ask(dict.fromkeys(every, ("rest",)))
         return [KernelTimes(rank, self.hosts[rank], samples[rank]) for rank in every]
 
+    def stored(self) -> list[DiskTimes]:
+        """What files take in each folder on every host; hosts of one machine, which share a disk, take turns."""
+        leaders = self._leaders()
+        shared = [([rank for rank in ranks if rank in leaders], 1) for ranks, _ in self.machines]
+        size = disks.size_for(len(leaders))
+        found: list[DiskTimes] = []
+        for folder in self._settings.folders:
+            answers: dict[int, list[tuple[dict[str, float], str]]] = {r: [] for r in leaders}
+            for _ in range(self._settings.repeats):
+                for turn in turns([(ranks, cores) for ranks, cores in shared if ranks]):
+                    for rank, answer in self._ask(
+                        dict.fromkeys(turn, ("disk", folder, size))
+                    ).items():
+                        answers[rank].append(answer)
+            found += [self._disk(folder, rank, each) for rank, each in answers.items()]
+        return found
+
+    def _disk(
+        self, folder: str, rank: int, answers: Sequence[tuple[dict[str, float], str]]
+    ) -> DiskTimes:
+        title, host = folder or "the folder of temporary files", self.hosts[rank]
+        if failed := next((why for _, why in answers if why), ""):
+            return DiskTimes(title, host, rank, failed=failed)
+        seconds = {kind: tuple(each[kind] for each, _ in answers) for kind in answers[0][0]}
+        return DiskTimes(title, host, rank, seconds)
+
+    def _leaders(self) -> list[int]:
+        """The first rank of each host."""
+        return [self.hosts.index(name) for name in dict.fromkeys(self.hosts)]
+
     def links(self, size: int) -> Outcome:
         """The search over hosts, each by its first rank."""
         names = list(dict.fromkeys(self.hosts))
-        leaders = [self.hosts.index(name) for name in names]
+        leaders = self._leaders()
         repeats, round_s = self._settings.repeats, self._settings.round_s
         threshold = self._settings.link_threshold
         if len(names) == 2:

@@ -27,8 +27,8 @@ def _measure(context: Context) -> None:
 def _move(context: Context) -> None:
     options, planned = context.options, context.options.network
     assert planned is not None
-    library = options.out / native.WIRE
-    shutil.copy(native.ensure_wire(cache_dir()), library)
+    library = options.out / native.WIRE.name
+    shutil.copy(native.ensure(native.WIRE, cache_dir()), library)
     traffic = Traffic(count=_MESSAGES // 10 if options.quick else _MESSAGES, wait_s=30, limit_s=300)
     settings = ranks.Settings(
         options.out / "wire.json", str(library), planned.file, traffic, random.getrandbits(48)

@@ -1,4 +1,4 @@
-"""The search for a node, link or processor that is slower than the others."""
+"""The search for a processor, disk or link that is slower than the others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from fairlead.base.errors import warning
 from fairlead.base.serde import from_json
 from fairlead.perf.measure import processors
+from fairlead.perf.measure.disks import DiskTimes, unwritable
 from fairlead.perf.measure.kernels import KernelTimes
 from fairlead.perf.measure.program import run_program
 from fairlead.perf.measure.ranks import stragglers
@@ -16,12 +17,18 @@ from fairlead.perf.records.validation import Culprit
 
 # On a crowded machine another rank's turn looks like a slow link.
 _CROWDED_THRESHOLD = 4.0
-_NAMES = {Kind.COMPUTE: "processor of", Kind.LINK: "link of", Kind.PAIR: "path"}
+_NAMES = {
+    Kind.COMPUTE: "processor of",
+    Kind.LINK: "link of",
+    Kind.PAIR: "path",
+    Kind.DISK: "disk of",
+}
 
 
 def _search(context: Context) -> None:
     options, seen = context.options, context.seen
-    settings = stragglers.Settings(options.out / "pairs.json")
+    folders = tuple(dict.fromkeys((str(options.out), options.node_local)))
+    settings = stragglers.Settings(options.out / "pairs.json", folders=folders)
     if seen.crowded or context.crowded(options.most):
         settings = replace(settings, link_threshold=_CROWDED_THRESHOLD)
     if options.quick:
@@ -29,6 +36,11 @@ def _search(context: Context) -> None:
     document = run_program(stragglers.__name__, settings, context.container, options.most)
     times = [from_json(KernelTimes, rank) for rank in document["samples"]]
     seen.clocks = processors.clocks(times, seen.hosts)
+    stored = [from_json(DiskTimes, host) for host in document["disks"]]
+    seen.findings += [
+        warning("validate-disk", host=one.host, folder=one.folder, reason=one.failed)
+        for one in unwritable(stored)
+    ]
     for straggler in stragglers.outcomes(document)["all"].culprits:
         culprit = _culprit(straggler, seen.hosts)
         seen.culprits.append(culprit)
@@ -50,15 +62,17 @@ def _culprit(straggler: Straggler, hosts: tuple[str, ...]) -> Culprit:
     compute = straggler.kind is Kind.COMPUTE
     # The nodes it takes part on: of a pair both, and for a link another node to talk to.
     nodes = max((hosts.index(name) + 1 for name in straggler.names if name in hosts), default=1)
-    ranks = f", rank {', '.join(map(str, straggler.ranks))}" if compute else ""
+    ranks = f", rank {straggler.ranks[0]}" if compute and len(straggler.ranks) == 1 else ""
+    disk = straggler.kind is Kind.DISK
     other_way = straggler.kind is Kind.PAIR and len(hosts) == 2
     return Culprit(
         f"{_NAMES[straggler.kind]} {' - '.join(straggler.names)}{ranks}",
         straggler.evidence,
         straggler.times_slower,
         straggler.names,
-        nodes if compute else max(nodes, 2),
+        nodes if compute or disk else max(nodes, 2),
         "the other way" if other_way else Culprit.against,
+        storage=disk,
     )
 
 
@@ -70,6 +84,6 @@ def _measure(context: Context) -> None:
 STEP = Step(
     40,
     _measure,
-    lambda options: ["search for a slow node, link or processor"],
+    lambda options: ["search for a slow processor, disk or link"],
     lambda options: 0,
 )
