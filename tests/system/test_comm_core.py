@@ -50,8 +50,12 @@ def core() -> Path:
 
 
 def _made(stem: str, words: list[str], sources: list[Path], suffix: str = "") -> Path:
-    """What a compiler makes of ``sources`` with ``words``, kept until either changes."""
-    state = hashlib.sha256(repr(words).encode())
+    """What a compiler makes of ``sources`` with ``words``, kept until either changes.
+
+    A library among them is linked by its path, which a moved cache changes.
+    """
+    linked = [str(source) for source in sources if source.suffix == ".so"]
+    state = hashlib.sha256(repr((words, linked)).encode())
     for source in [*sources, INCLUDE / "fairlead_comm.h"]:
         state.update(source.read_bytes())
     made = hosts.KEPT / "programs" / f"{stem}-{state.hexdigest()[:16]}{suffix}"

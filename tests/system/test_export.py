@@ -240,14 +240,18 @@ needs_podman = pytest.mark.skipif(
 
 
 def podman_hpc_programs() -> Path:
-    """podman-hpc from PyPI, apart: on PATH for good it would be an engine of this machine."""
+    """podman-hpc from PyPI, apart: on PATH for good it would be an engine of this machine.
+
+    A virtual environment holds its own path, so one in a cache that was moved or copied is made anew.
+    """
     made = hosts.KEPT / "podman-hpc-1.2.2"
+    whole = made / "whole"
     with locked(hosts.KEPT / ".lock"):
-        if not (made / "whole").exists():
+        if not whole.exists() or whole.read_text() != str(made):
             run(sys.executable, "-m", "venv", "--clear", "--without-pip", made)
             pip = (sys.executable, "-m", "pip", "--python", made / "bin/python", "install", "-q")
             run(*pip, "podman-hpc==1.2.2")
-            (made / "whole").touch()
+            whole.write_text(str(made))
     return made / "bin"
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import click
 
-from fairlead import native
 from fairlead.base.errors import fail, os_error_as
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Silent
@@ -101,8 +100,6 @@ def _need_terminal(image: str) -> None:
 def _line(prepared: Prepared, workdir: str, env: Mapping[str, str]) -> CommandLine:
     """The line that starts the shell. The witness in it judges every MPI program by itself."""
     plan, cache = prepared.plan, cache_dir()
-    if plan.witness:
-        native.ensure(native.witness(calls=plan.unknown_mpi), cache)
     staging.ensure(plan, cache)
     inode, known = staging.planned_inode(plan, cache), closure.libraries(plan, cache)
     witness, _ = preload.asked(plan, 1, inode, known=known)

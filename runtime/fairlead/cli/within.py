@@ -13,7 +13,6 @@ from typing import Protocol
 
 import click
 
-from fairlead import native
 from fairlead import site as sites
 from fairlead.base.errors import Finding, Severity
 from fairlead.base.paths import cache_dir
@@ -156,8 +155,6 @@ def ready_line(
 ) -> CommandLine:
     """The line that launches the command; it works when it is pasted, since what it binds is made now."""
     cache = cache_dir()
-    if plan.witness:
-        native.ensure(native.witness(calls=plan.unknown_mpi), cache)
     staging.ensure(plan, cache)
     known = closure.libraries(plan, cache)
     witness, _ = asked_of_witness(plan, ranks, staging.planned_inode(plan, cache), known=known)

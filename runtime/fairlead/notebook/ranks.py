@@ -18,6 +18,7 @@ from typing import Any
 
 from fairlead.base import bounded_json
 from fairlead.notebook import variables
+from fairlead.notebook.display import spans
 from fairlead.notebook.rank import LISTENER
 from fairlead.notebook.settings import (
     CLIENT,
@@ -226,23 +227,35 @@ class Ranks:
             self.world = world
             self._worlds = {n: ranks for n, ranks in self._worlds.items() if n >= world}
         path, until = self.settings.world(world), time.monotonic() + _START_S
-        client: Any = None
-        while time.monotonic() < until:
-            if why := self._over(path):
-                raise RanksError(why)
-            if gone := self.dead:
-                raise RanksError(f"{deaths(gone)}. Its output: {path / 'ranks.log'}")
-            if client is None and (path / CLIENT).exists():
-                client = _client(path / CLIENT)
-            here = client.ids if client else []
-            if len(here) == len(self) and len(self._ranks) == len(self):
-                self._client = client
-                on_progress("")
-                return
+        try:
+            while not self._there(path, on_progress):
+                if time.monotonic() > until:
+                    raise RanksError(
+                        f"the ranks did not start within {_START_S:.0f} s: %ranks restart"
+                    )
+                with self._arrived:
+                    self._arrived.wait(_LOOK_S)
+        except BaseException:
+            self._leave()
+            raise
+        on_progress("")
+
+    def _there(self, path: Path, on_progress: Callable[[str], None]) -> bool:
+        """Whether all ranks of the world in ``path`` have come, and the kernel hears each of them."""
+        if why := self._over(path):
+            raise RanksError(why)
+        if gone := self.dead:
+            raise RanksError(f"{deaths(gone)}. Its output: {path / 'ranks.log'}")
+        if self._client is None and (path / CLIENT).exists():
+            self._client = _client(path / CLIENT)
+        here = self._client.ids if self._client else []
+        if len(here) < len(self) or len(self._ranks) < len(self):
             on_progress(f"{len(here)} of {len(self)} ranks are there")
-            with self._arrived:
-                self._arrived.wait(_LOOK_S)
-        raise RanksError(f"the ranks did not start within {_START_S:.0f} s: %ranks restart")
+            return False
+        if unheard := self._client.unheard():
+            on_progress(f"waiting for an answer of ranks {spans(unheard)}")
+            return False
+        return True
 
     def _over(self, path: Path) -> str:
         """Why a world's launch has ended; empty while it has not."""
@@ -367,9 +380,11 @@ def _follow(rank: int, events: Any, future: Any) -> None:
 
 
 def _client(path: Path) -> Any:
-    import ipyparallel
+    from fairlead.notebook.client import (
+        Client,
+    )  # ipyparallel takes a second to import: the kernel is up before
 
-    return ipyparallel.Client(connection_info=str(path), timeout=60)
+    return Client(path)
 
 
 def deaths(gone: dict[int, str]) -> str:

@@ -168,10 +168,7 @@ def _in_container(prepared: Prepared, options: LaunchOptions, name: str) -> str:
 
 
 def _stage(prepared: Prepared, cache: Path, options: LaunchOptions) -> None:
-    if prepared.plan.witness:
-        library = native.witness(calls=prepared.plan.unknown_mpi)
-        native.ensure(library, cache, options.environ)
-    staging.ensure(prepared.plan, cache)
+    staging.ensure(prepared.plan, cache, options.environ)
     binds = (Bind(str(cache), preload.RUN_MOUNT), *options.binds)
     unpack.ensure(prepared.plan, cache, options.progress, binds, options.environ)
 
@@ -283,7 +280,7 @@ def prove_it(
     if prepared.plan.unknown_mpi:
         raise fail("probe-unknown-mpi", plan=prepared.plan)
     cache = cache_dir(environ)
-    staging.ensure(prepared.plan, cache)
+    staging.ensure(prepared.plan, cache, environ)
     unpack.ensure(
         prepared.plan, cache, binds=(Bind(str(cache), preload.RUN_MOUNT),), environ=environ
     )

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
+from fairlead import native
 from fairlead.base import bounded_json, seals
 from fairlead.base.errors import os_error_as
 from fairlead.base.exposure import refuse_exposed
@@ -37,13 +38,17 @@ KEPT_S = 30 * 86400.0  # an unused folder; longer than any job runs
 _SEALS = "copies.json"  # what each copy and its source held
 
 
-def ensure(plan: Plan, cache: Path) -> Path | None:
-    """Makes the staged folders unless whole ones are there; returns that of the MPI.
+def ensure(plan: Plan, cache: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Makes the files of the cache that a plan binds, its witness and staged folders, unless whole ones are there.
 
+    Returns:
+        the staged folder of the MPI.
     Raises:
         FairleadError: exit code 123; a file vanished, or there is no room. Exit code 121; others can write there.
     """
     refuse_exposed(cache / "stage", cache)
+    if plan.witness:
+        native.ensure(native.witness(calls=plan.unknown_mpi), cache, environ)
     if not plan.engine.binds_files:
         _furnish(plan, cache)
     for staging in (plan.nccl_staging, plan.carried_staging):

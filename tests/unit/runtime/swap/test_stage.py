@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 from tests.support.recorded import planned
 
+from fairlead import native
 from fairlead.base import seals
 from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.elf.facts import AbiFamily
 from fairlead.swap import staging as stage
 from fairlead.swap.model import Plan, StagedFile, Staging
 
@@ -66,8 +68,18 @@ def test_ensure_makes_what_the_plan_says_once(plan: Plan, tmp_path: Path) -> Non
 
 
 def test_ensure_without_staging_makes_nothing(tmp_path: Path) -> None:
-    assert stage.ensure(replace(planned(), staging=None), tmp_path) is None
+    assert stage.ensure(replace(planned(), staging=None, witness=""), tmp_path) is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ensure_makes_the_witness_that_the_plan_binds(tmp_path: Path) -> None:
+    known = replace(planned(), staging=None)
+    unknown = replace(known, host=None, family=AbiFamily.UNKNOWN)
+    for plan in (known, unknown):
+        witness = native.path_of(native.witness(calls=plan.unknown_mpi), tmp_path)
+        stage.ensure(replace(plan, witness=str(witness)), tmp_path)
+        assert witness.is_file()
+    assert len(list(witness.parent.glob("witness*.so"))) == 2
 
 
 def cut(folder: Path) -> None:
@@ -185,6 +197,7 @@ def test_ensure_file_that_vanished_is_reported_and_leaves_nothing(
 
 SLOW = """
 import sys, time, pickle
+from fairlead.elf.facts import AbiFamily
 from fairlead.swap import staging as stage
 plan = pickle.load(open(sys.argv[1], "rb"))
 fill = stage._fill

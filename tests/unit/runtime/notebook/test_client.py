@@ -1,0 +1,157 @@
+"""The kernel's client, with a real controller and engine of ipyparallel."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from fairlead.base.process import end_group
+from fairlead.notebook.client import Client
+from fairlead.notebook.settings import CLIENT, ENGINE, Settings, write_settings
+
+RUNTIME = Path(__file__).parents[4] / "runtime"
+ENGINE_PROGRAM = """
+import sys
+from ipyparallel.engine.app import IPEngine
+from traitlets.config import Config
+config = Config()
+config.IPEngine.url_file = sys.argv.pop()
+config.IPEngine.enable_nanny = False
+config.HistoryManager.enabled = False
+app = IPEngine.instance(config=config)
+app.initialize([])
+app.start()
+"""
+LIMIT_S = 60
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A world of one engine, which nobody has launched."""
+    folder = tmp_path_factory.mktemp("session")
+    world = folder / "world-1"
+    world.mkdir()
+    write_settings(Settings(str(folder), str(folder), 1, "image", "ab" * 16))
+    with _started(folder, "-m", "fairlead.notebook.controller", world) as controller:
+        for name in (ENGINE, CLIENT):
+            waited(lambda name=name: (world / name).exists() or controller.poll() is not None)
+        with _started(folder, "-c", ENGINE_PROGRAM, world / ENGINE):
+            yield world
+
+
+@contextmanager
+def _started(folder: Path, *words: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Python with ``words``, ended with all that it has started."""
+    process = subprocess.Popen(
+        [sys.executable, *map(str, words)], start_new_session=True,
+        env={**os.environ, "PYTHONPATH": str(RUNTIME), "IPYTHONDIR": str(folder / "ipython")},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        end_group(process, 1)
+
+
+class Late:
+    """A relay to a port of this machine that passes nothing on until it is opened."""
+
+    def __init__(self, port: int):
+        self._to, self._open, self.port = port, asyncio.Event(), 0
+        self._loop = asyncio.new_event_loop()
+        ready = threading.Event()
+        threading.Thread(target=self._serve, args=(ready,), daemon=True).start()
+        assert ready.wait(LIMIT_S)
+
+    def _serve(self, ready: threading.Event) -> None:
+        asyncio.set_event_loop(self._loop)
+        server = self._loop.run_until_complete(asyncio.start_server(self._relay, "127.0.0.1", 0))
+        self.port = server.sockets[0].getsockname()[1]
+        ready.set()
+        self._loop.run_forever()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._open.wait()
+        there = await asyncio.open_connection("127.0.0.1", self._to)
+        await asyncio.gather(self._copy(reader, there[1]), self._copy(there[0], writer))
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    def open(self) -> None:
+        self._loop.call_soon_threadsafe(self._open.set)
+
+
+def waited(ready) -> None:
+    until = time.monotonic() + LIMIT_S
+    while not ready():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def run(client: Client, code: str) -> tuple[list, list[str]]:
+    """Asks the engine for a cell; the futures of its reply and output, and the list that its text goes into."""
+    futures: list = []
+    printed: list[str] = []
+
+    def follow(future) -> None:
+        futures.append(future)
+        future.iopub_callbacks.append(
+            lambda msg: printed.append(msg["content"].get("text", "")) if "text" in msg["content"] else None
+        )  # fmt: skip
+
+    [ident], _ = client._build_targets([0])
+    client.send_execute_request(
+        client._mux_stream, code, silent=False, ident=ident, message_future_hook=follow
+    )
+    return futures, printed
+
+
+def test_output_before_its_connection_is_there_is_lost_and_the_client_says_so(world: Path) -> None:
+    known = json.loads((world / CLIENT).read_text())
+    relay = Late(int(known["iopub"]))
+    late = world / "late.json"
+    late.write_text(json.dumps({**known, "iopub": relay.port}))
+    with closing(Client(late)) as client:
+        waited(lambda: client.ids)
+        [lost], _ = run(client, "print('lost')")
+        lost.result(LIMIT_S)
+        assert client.unheard() == [0]
+        relay.open()
+        waited(lambda: not client.unheard())
+        assert not lost.output.done()  # what a cell would wait for without an end
+        [future], printed = run(client, "print('here')")
+        future.result(LIMIT_S)
+        waited(future.output.done)
+        assert "".join(printed) == "here\n"
+
+
+def test_engine_that_runs_a_cell_is_heard(world: Path, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with closing(Client(world / CLIENT)) as first:
+        waited(lambda: first.ids and not first.unheard())
+        [busy], _ = run(
+            first,
+            f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.02)\nos.remove({str(go)!r})",
+        )
+        with closing(Client(world / CLIENT)) as second:
+            waited(lambda: second.ids and not second.unheard())
+            assert not busy.done()
+            [next_one], printed = run(second, "print('second')")
+            go.touch()
+            next_one.result(LIMIT_S)
+            waited(next_one.output.done)
+            assert "".join(printed) == "second\n"
