@@ -11,7 +11,6 @@ from statistics import median
 from typing import Any
 
 from benchmarks.result import RESULTS, Benchmark, kept
-from benchmarks.svg_file import picture
 from fairlead.perf.draw.charts import (
     WIDTH,
     Axis,
@@ -23,6 +22,7 @@ from fairlead.perf.draw.charts import (
     decades,
     linear,
 )
+from fairlead.perf.draw.svg_file import picture
 from fairlead.perf.draw.wording import percent, size
 
 Row = Mapping[str, Any]

@@ -180,8 +180,7 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
     "doctor": {
         "errors": int, "warnings": int, "seconds": float,
         "findings": [{
-            "severity": str, "what": str, "where": str, "why": str, "remedy": str, "check": str,
-            "fix": ({"does": str, "needs_root": bool, "command?": str}, None),
+            **_of(Finding), "fix": ({"does": str, "needs_root": bool, "command?": str}, None),
         }],
     },
     "notebook": _NOTEBOOK,

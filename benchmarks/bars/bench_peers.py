@@ -16,9 +16,9 @@ from typing import Any
 
 from benchmarks.pictures import efficiencies
 from benchmarks.result import PACKAGE, Benchmark, Result, compare, keep, machine
-from benchmarks.svg_file import picture
 from benchmarks.tables import efficiency, finished
 from fairlead.perf.draw.charts import WIDTH
+from fairlead.perf.draw.svg_file import picture
 
 NAME = "bench-peers"
 

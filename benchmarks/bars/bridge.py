@@ -20,7 +20,6 @@ from typing import Any
 from benchmarks import bridge_projection
 from benchmarks.result import FAIRLEAD, Benchmark, Compared, Result, absolute, alternate, compare
 from benchmarks.sides import Job, Side, image, scratch
-from benchmarks.svg_file import picture
 from benchmarks.tables import bar, finished, plain, value, verdict
 from fairlead.base.paths import cache_dir
 from fairlead.bridge import connect
@@ -35,6 +34,7 @@ from fairlead.perf.draw.charts import (
     decades,
     linear,
 )
+from fairlead.perf.draw.svg_file import picture
 
 NAME = "bridge"
 COLUMNS, K = 1000, 20

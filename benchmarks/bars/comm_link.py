@@ -22,10 +22,10 @@ from benchmarks.peers.nets import TASKS
 from benchmarks.pictures import milliseconds
 from benchmarks.result import Benchmark, Compared, Result, compare
 from benchmarks.sides import Job, image, started
-from benchmarks.svg_file import picture
 from benchmarks.tables import plain
 from fairlead.doctor.install.host_mpi import install_wheel_mpi
 from fairlead.perf.draw.charts import BarRow
+from fairlead.perf.draw.svg_file import picture
 
 # Bits a second of the cable, and trainable weights, of each model.
 RATES = {"hep": 200e6, "cosmo": 0.37e9, "resnet": 2e9}

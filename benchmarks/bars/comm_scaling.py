@@ -21,9 +21,9 @@ from tests.system.netns import two_hosts
 from benchmarks.bars import comm_link as link
 from benchmarks.result import Benchmark, Compared, Result, absolute, compare, kept
 from benchmarks.sides import Job, Side, image, scratch, slowest, started
-from benchmarks.svg_file import picture
 from benchmarks.tables import plain
 from fairlead.perf.draw.charts import Figure, Series, chart, decades
+from fairlead.perf.draw.svg_file import picture
 from fairlead.perf.projection.cost_model import (
     Allreduce,
     Costs,

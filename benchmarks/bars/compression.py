@@ -20,9 +20,9 @@ from benchmarks.bars.comm_link import job, limit
 from benchmarks.bars.convergence import spread_bar
 from benchmarks.result import Benchmark, Compared, Result, alternate, compare
 from benchmarks.sides import Side, started
-from benchmarks.svg_file import picture
 from benchmarks.tables import plain
 from fairlead.perf.draw.charts import BarRow, Figure, bars, linear
+from fairlead.perf.draw.svg_file import picture
 
 TITLES = {"none": "float32", "fp16": "fp16", "bf16": "bf16", "powersgd": "PowerSGD of rank 2"}
 _MODEL = "hep"

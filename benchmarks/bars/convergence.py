@@ -15,9 +15,9 @@ from typing import Any
 
 from benchmarks.result import Benchmark, Compared, Result, compare
 from benchmarks.sides import Job, image, started
-from benchmarks.svg_file import picture
 from benchmarks.tables import plain
 from fairlead.perf.draw.charts import Axis, Figure, Series, chart, linear
+from fairlead.perf.draw.svg_file import picture
 
 SCORES = {"hep": "HEP-CNN: AUC", "cosmo": "CosmoFlow: skill"}
 _MODES = {"alone": "one process", "sync": "2 ranks", "delayed": "2 ranks, delayed"}

@@ -23,11 +23,11 @@ from benchmarks.bars.comm_link import limit
 from benchmarks.pictures import milliseconds
 from benchmarks.result import Benchmark, Compared, Result, compare
 from benchmarks.sides import Job, Side, free_ports, image, slowest, started
-from benchmarks.svg_file import picture
 from benchmarks.tables import finished, plain, verdict
 from fairlead.comm.pipeline import SCHEDULES, Move, bubble, step_time
 from fairlead.doctor.install.host_mpi import install_wheel_mpi
 from fairlead.perf.draw.charts import BarRow, Figure, Series, bars, chart, linear
+from fairlead.perf.draw.svg_file import picture
 from fairlead.perf.draw.wording import percent
 
 STAGES, _IDLE_BAR, _TEAMS_BAR = 2, 0.05, 0.85

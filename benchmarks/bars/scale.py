@@ -28,11 +28,11 @@ from benchmarks import simulation
 from benchmarks.bars.comm_link import limit
 from benchmarks.result import Benchmark, Compared, Result, absolute, compare
 from benchmarks.simulation import MACHINES, Job, Machine, simulate
-from benchmarks.svg_file import picture
 from benchmarks.tables import finished
 from fairlead.base.paths import cache_dir
 from fairlead.native import CORE, ensure
 from fairlead.perf.draw.charts import Figure, Series, chart, decades, linear
+from fairlead.perf.draw.svg_file import picture
 from fairlead.perf.projection.cost_model import Algorithm
 from fairlead.perf.projection.spread import Spread
 from fairlead.perf.projection.step_model import Fabric, Work, step

@@ -17,8 +17,8 @@ from typing import Any
 from benchmarks.pictures import efficiencies
 from benchmarks.result import Benchmark, Compared, Result, compare
 from benchmarks.sides import Job, Side, free_ports, image, started
-from benchmarks.svg_file import picture
 from benchmarks.tables import efficiency, finished
+from fairlead.perf.draw.svg_file import picture
 
 # The most that a step may take, over one without communication: the inverse of an efficiency, by mode and model.
 _OURS = {"hep": 1 / 0.99, "cosmo": 1 / 0.99, "resnet": 1 / 0.97}

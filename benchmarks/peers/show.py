@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from benchmarks.peers.results import Estimate, PeerResult, PeersBench
-from benchmarks.svg_file import picture as svg_file
 from fairlead.cli.bench import between
 from fairlead.cli.screen import table
 from fairlead.perf.draw.charts import BarRow, Figure, bars, linear
+from fairlead.perf.draw.svg_file import picture as svg_file
 from fairlead.perf.draw.wording import count, percent
 
 _WIDTH = 828

@@ -103,6 +103,24 @@ def test_rank_that_exits_while_the_others_wait_is_named_and_the_run_ends(
     assert f"rank 0 in MPI_{call}:" in found["why"]
 
 
+ABORTS = {
+    "call": "from mpi4py import MPI\nif MPI.COMM_WORLD.rank == 1: MPI.COMM_WORLD.Abort(7)\n",
+    "exception": "import fairlead.comm as fc\nif fc.init().rank == 1: raise SystemError('no')\n",
+}
+
+
+@pytest.mark.parametrize(("how", "code"), [("call", 7), ("exception", 1)])
+def test_rank_that_aborts_the_job_is_named_with_its_host(how: str, code: int) -> None:
+    """Its own shell is killed by the launcher, too, before that notes an exit code."""
+    waits = "import time; time.sleep(60)"
+    line = ("run", "-n", "3", "--json", hosts.image(), "--", "python3", "-c", ABORTS[how] + waits)
+    done = hosts.fairlead(*line)
+    assert done.returncode == code
+    found = answer(done)["error"]
+    assert f"called MPI_Abort with code {code}" in found["what"] or found["check"] == "rank-failed"
+    assert f"rank 1 on {os.uname().nodename}" in found["where"], done.stdout
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("work", WORKS)
 def test_rank_that_exits_while_the_others_work_is_named_and_ends_nothing(

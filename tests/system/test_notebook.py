@@ -29,7 +29,7 @@ def state(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def session(state: Path) -> Iterator[Notebook]:
-    with notebooks.notebook("main", "--port", "18888", state=state) as started:
+    with notebooks.notebook("main", "--timeline", "--port", "18888", state=state) as started:
         yield started
 
 
@@ -78,6 +78,32 @@ def test_displays_and_bars_of_ranks_are_shown_in_the_cell(kernel: Kernel) -> Non
     last = kernel.run(f"%%ranks\n{bars}").outputs[-1]["text/plain"].splitlines()
     assert len(last) == 2
     assert all(f"bar{n}: 100%" in line for n, line in enumerate(last)), last
+
+
+def test_timeline_of_a_cell_is_drawn_in_it_and_names_the_rank_that_was_waited_for(
+    kernel: Kernel,
+) -> None:
+    kernel.run("%ranks restart --fresh")
+    assert "before `fairlead.comm.init()`" in kernel.run("%ranks timeline").text
+    kernel.run("%%ranks\nimport fairlead.comm as fc, time\nfc.init()")
+    steps = "for i in range(20):\n    with fc.span('simulate'): time.sleep(0.01 + 0.02 * rank)\n    fc.average(1.0)"
+    kernel.run(f"%%ranks\n{steps}")
+    [drawn] = kernel.run("%ranks timeline").outputs
+    lines = drawn["text/plain"].splitlines()
+    assert [line.partition(":")[0] for line in lines[1:]] == [
+        "rank 0",
+        "rank 1",
+        "waited for longest",
+    ]
+    waited = [int(re.search(r"(\d+)% waiting", line)[1]) for line in lines[1:3]]
+    assert waited[0] > 40 > 20 > waited[1]
+    assert re.match(
+        r"waited for longest: rank 1 \(\S+\), last in (19|20) of 20 collectives", lines[3]
+    )
+    assert drawn["image/svg+xml"].startswith("<svg xmlns=")
+    [late] = kernel.run("%ranks timeline 0.1").outputs
+    assert "2 ranks, 0.1 s" in late["text/plain"]
+    assert "a number above 0" in kernel.run("%ranks timeline 0").text
 
 
 def test_captured_output_is_a_variable(kernel: Kernel) -> None:

@@ -86,6 +86,9 @@ class NotebookFlags:
         "Network interface by which ranks of other nodes reach the kernel, or a pattern. Repeatable."
         "  [default: the site's]",
     )
+    timeline: bool = option(
+        "--timeline", "Record what ranks do in fairlead.comm; `%ranks timeline` draws it."
+    )
     env: tuple[str, ...] = options.ENV
     workdir: str = options.WORKDIR
     rendezvous: str = options.RENDEZVOUS
@@ -150,6 +153,7 @@ def _started(
         flags.watchdog,
         seconds(asked.time) if asked.time else 0.0,
         ready.allocation.hosts if ready.allocation else (),
+        flags.timeline,
     )
     with Session(wanted, prepared, ready.shape.ranks, laid) as started:
         own = _lab(started, flags, prepared.image.packages["wheel"], ready.shape.ranks)

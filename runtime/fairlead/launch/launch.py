@@ -22,7 +22,7 @@ from fairlead.base.paths import atomic_write
 from fairlead.engines import registry as engines
 from fairlead.engines.model import Call
 from fairlead.launch import leftovers, node_check, processes, ranks_output, shm_cleanup
-from fairlead.launch.leaving import Culprit, Leaving, Ranks, culprit
+from fairlead.launch.leaving import Culprit, Leaving, Ranks, aborter, culprit
 from fairlead.launch.leaving import host_of as place_of
 from fairlead.launch.node_check import NodeCheck, Opened
 from fairlead.launch.nodes import Lost, Nodes, host_of, unreachable
@@ -126,6 +126,7 @@ class LaunchResult:
         launcher_code: what the launcher itself returned, negative for a signal.
         killed: processes that had to be killed after the launcher's end.
         culprit: the rank that others failed for, by their own account, if it is another than the first that failed.
+        aborter: the rank that called MPI_Abort first, where the witness saw it.
         lost: nodes that are out of reach.
         failed_on: host of the first rank that failed, where a rank has noted it.
         terminated: it ended after a SIGTERM for this process, which its ranks have handled.
@@ -139,6 +140,7 @@ class LaunchResult:
     seconds: float = 0.0
     killed: int = 0
     culprit: Culprit | None = None
+    aborter: Culprit | None = None
     lost: tuple[Lost, ...] = ()
     failed_on: str = ""
     terminated: bool = False
@@ -423,6 +425,7 @@ def _result(folder: Path, own: int, done: bool, unheard: int) -> LaunchResult:
         len(list(folder.glob("exit.*"))),
         ranks,
         culprit=culprit(folder, first, words) if code else None,
+        aborter=aborter(folder) if code else None,
         failed_on=place_of(folder, first) if first else "",
         unheard=0 if failed else unheard,
     )
@@ -567,6 +570,17 @@ _REMEDIES = {
 }
 
 
+def _explain_abort(result: LaunchResult) -> Finding:
+    """Why a launch ended badly in which no rank has noted an exit code."""
+    if result.culprit:
+        return error("aborted-for-one", culprit=result.culprit)
+    if result.aborter:
+        return error("aborted-by-one", aborter=result.aborter, started=result.started)
+    if result.started:
+        return error("aborted", signal_name=signal_name(result.code), started=result.started)
+    return error("launch", signal_name=signal_name(result.code))
+
+
 def explain_exit(result: LaunchResult) -> Finding | None:
     """What went wrong in a launch that ended badly; None when every rank ended with 0."""
     if result.code == 0:
@@ -577,12 +591,8 @@ def explain_exit(result: LaunchResult) -> Finding | None:
         return error("host-lost", lost=result.lost[0], others="; ".join(["", *others]))
     if result.unheard:
         return error("aborted-unheard", unheard=result.unheard, started=result.started)
-    if not failed and result.culprit:
-        return error("aborted-for-one", culprit=result.culprit)
-    if not failed and result.started:
-        return error("aborted", signal_name=signal_name(result.code), started=result.started)
     if not failed:
-        return error("launch", signal_name=signal_name(result.code))
+        return _explain_abort(result)
     first = failed[0]
     after = [f"rank {r.rank}: {signal_name(r.code)}" for r in failed[1:6]]
     if lost := result.started - len(result.ranks):

@@ -81,7 +81,7 @@ def left(folder: Path, codes: Mapping[str, int]) -> dict[str, str]:
 
 def host_of(folder: Path, rank: str) -> str:
     """The host that the witness has noted for a rank; "" where it has not."""
-    notes = (_note(folder, kind, rank) for kind in ("left", "started", "alive"))
+    notes = (_note(folder, kind, rank) for kind in ("aborted", "left", "started", "alive"))
     return next(filter(None, notes), "").split(" ")[0].strip()
 
 
@@ -117,9 +117,32 @@ def culprit(folder: Path, first: str, words: Mapping[str, str]) -> Culprit | Non
         passed.add(rank)
     if rank == first or next_one == first:
         return None
-    how = words.get(
-        rank, "is in MPI_Finalize" if _note(folder, "left", rank) else "was ended with the others"
-    )
+    if rank in words:
+        how = words[rank]
+    elif _note(folder, "left", rank):
+        how = "is in MPI_Finalize"
+    else:
+        how = _abort(folder, rank) or "was ended with the others"
+    return _culprit(folder, rank, how)
+
+
+def aborter(folder: Path) -> Culprit | None:
+    """The rank that called MPI_Abort first; None where none has."""
+    notes = [p for p in folder.glob("aborted.*") if p.suffix != ".partial"]
+    first = min(notes, key=lambda path: (path.stat().st_mtime_ns, path.name), default=None)
+    if first is None:
+        return None
+    rank = first.name.partition(".")[2]
+    return _culprit(folder, rank, _abort(folder, rank))
+
+
+def _abort(folder: Path, rank: str) -> str:
+    """That a rank has called MPI_Abort, in words; "" where it has not."""
+    code = _note(folder, "aborted", rank).split()[-1:]
+    return f"called MPI_Abort with code {code[0]}" if code else ""
+
+
+def _culprit(folder: Path, rank: str, how: str) -> Culprit:
     host = host_of(folder, rank)
     return Culprit(rank, f"rank {rank} on {host}" if host else f"rank {rank}", how, host)
 

@@ -1340,6 +1340,36 @@ EXPORT int MPI_Session_init(handle info, handle errors, void *to)
 
 EACH_NAME(FORTRAN_SESSION, mpi_session_init, MPI_SESSION_INIT)
 
+/* --- MPI_Abort ------------------------------------------------------------------------------------- */
+
+/* It ends all ranks, and with most launchers their shells before they note an exit code: who called it is noted first. */
+static void aborts(int code)
+{
+    char line[180], host[80];
+    if (!plan.folder[0])
+        return;
+    host_name(host, sizeof host);
+    snprintf(line, sizeof line, "%s %d %d\n", host, getpid(), code);
+    note("aborted", line, strlen(line), 0);
+}
+
+EXPORT int MPI_Abort(handle comm, int code)
+{
+    int (*real)(handle, int) = wanted("MPI_Abort", __builtin_return_address(0));
+    aborts(code);
+    return real(comm, code);
+}
+
+#define FORTRAN_ABORT(name)                                                                              \
+    EXPORT void name(int *comm, int *code, int *error)                                                   \
+    {                                                                                                    \
+        void (*real)(int *, int *, int *) = wanted(#name, __builtin_return_address(0));                  \
+        aborts(code ? *code : 0);                                                                        \
+        real(comm, code, error);                                                                         \
+    }
+
+EACH_NAME(FORTRAN_ABORT, mpi_abort, MPI_ABORT)
+
 /* --- MPI_Init -------------------------------------------------------------------------------------- */
 
 EXPORT int MPI_Init(int *argc, char ***argv)

@@ -20,7 +20,7 @@ from fairlead.notebook import variables
 from fairlead.notebook.display import Captured, Output, spans
 from fairlead.notebook.journal import missed
 from fairlead.notebook.ranks import Ranks, RanksError, Running, deaths
-from fairlead.notebook.settings import SAVED, order, read_json, write_private
+from fairlead.notebook.settings import SAVED, TRACE, order, read_json, write_private
 
 _USAGE = """\
 %%ranks [LIST] [--quiet] [--capture NAME]   run the cell on all ranks, or on those of LIST, as 0-3,7
@@ -30,6 +30,7 @@ _USAGE = """\
 %ranks interrupt                            interrupt what runs on the ranks
 %ranks save NAME... [--to DIR]              save variables when the session ends, also at the end of its job
 %ranks load [DIR]                           take saved variables
+%ranks timeline [SECONDS]                   draw what the ranks did in the latest cell, or in the last SECONDS of the record
 %ranks missed                               show again what cells have put out while no browser was connected
 %ranks stop                                 end the session"""
 _LIST = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
@@ -85,7 +86,9 @@ class RanksMagics(Magics):  # type: ignore[misc]
         self._verbs: dict[str, Callable[[list[str]], None]] = {
             "restart": self._restart, "interrupt": self._interrupt, "save": self._save,
             "load": self._load, "missed": self._missed, "stop": self._stop, "help": self._help,
+            "timeline": self._timeline,
         }  # fmt: skip
+        self._latest = 0, 0  # when the latest cell on ranks began and ended, ns
 
     @line_cell_magic  # type: ignore[untyped-decorator]
     def ranks(self, line: str, cell: str | None = None) -> None:
@@ -121,10 +124,12 @@ class RanksMagics(Magics):  # type: ignore[misc]
     def _run(self, code: str, ranks: Sequence[int], quiet: bool = False, capture: str = "") -> None:
         self._ready()
         output = Output(ranks, Cell(), quiet)
+        begun = time.time_ns()
         running = self._ranks.start(self.shell.transform_cell(code), ranks)
         try:
             self._follow(running, output)
         finally:
+            self._latest = begun, time.time_ns()
             running.left.clear()
             output.flush(last=True)
             if capture:
@@ -270,6 +275,29 @@ class RanksMagics(Magics):  # type: ignore[misc]
         )
         self._run(code, chosen("", len(self._ranks)))
 
+    def _timeline(self, words: list[str]) -> None:
+        settings = self._ranks.settings
+        if not settings.timeline:
+            raise UsageError(
+                "this session records no timeline; start it by `fairlead notebook --timeline`"
+            )
+        from fairlead.notebook import timeline
+        from fairlead.trace.document import recorded
+
+        group = recorded(settings.world(self._ranks.world) / TRACE)
+        if group is None:
+            raise UsageError(
+                "nothing is recorded before `fairlead.comm.init()` on the ranks of this world"
+            )
+        begin, end = timeline.window(group, _seconds(words)) if words else self._latest
+        drawn = timeline.draw(group, begin, end)
+        if drawn is None:
+            print(
+                "no step, collective or span then; `%ranks timeline 60` draws the last 60 s of what is recorded"
+            )
+            return
+        display({"image/svg+xml": drawn.svg, "text/plain": drawn.text}, raw=True)
+
     def _missed(self, words: list[str]) -> None:
         missed(self._ranks.folder, self.shell)
 
@@ -279,6 +307,16 @@ class RanksMagics(Magics):  # type: ignore[misc]
 
     def _help(self, words: list[str]) -> None:
         print(_USAGE)
+
+
+def _seconds(words: list[str]) -> float:
+    try:
+        [seconds] = map(float, words)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise UsageError("%ranks timeline: SECONDS is a number above 0")
+    return seconds
 
 
 def _json(value: Any) -> str:

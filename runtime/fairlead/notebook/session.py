@@ -19,6 +19,7 @@ from typing import Any
 
 from fairlead import __version__
 from fairlead.base import session_folders
+from fairlead.base.comm_names import TIMELINE
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.paths import cache_dir, state_dir
 from fairlead.base.process import end_group
@@ -39,6 +40,7 @@ from fairlead.notebook.settings import (
     SAVED_AT,
     SERVER,
     STATE,
+    TRACE,
     WORLD,
     Settings,
     read_json,
@@ -70,6 +72,7 @@ class Wanted:
         limit_s: how long the start-up of ranks may make no progress; None for the site's.
         ends_s: seconds until the job's time limit; 0 where that is unknown.
         hosts: nodes of the job that the ranks run in; empty for this machine.
+        timeline: ranks record one, which `%ranks timeline` draws.
     """
 
     name: str = ""
@@ -80,6 +83,7 @@ class Wanted:
     limit_s: float | None = None
     ends_s: float = 0.0
     hosts: tuple[str, ...] = ()
+    timeline: bool = False
 
 
 def top(environ: Mapping[str, str] = os.environ) -> Path:
@@ -168,6 +172,7 @@ class Session:
         return Settings(
             str(self.folder), str(self._sockets), self._ranks, self._prepared.image.name, secrets.token_hex(32),
             address(interfaces) if self._elsewhere or interfaces else "127.0.0.1", self._wanted.idle_s,
+            timeline=self._wanted.timeline,
         )  # fmt: skip
 
     @property
@@ -304,8 +309,9 @@ class Session:
         module = ("python3", "-m", "fairlead.notebook.controller", str(folder))
         self._processes["controller"] = self.container(module, "controller.log")
         self._world = worlds.World(number, folder)
+        recorded = {TIMELINE: str(folder / TRACE)} if self._wanted.timeline else {}
         self._world.start(
-            self._prepared, self._ranks, self._binds(here=not self._elsewhere), self._env,
+            self._prepared, self._ranks, self._binds(here=not self._elsewhere), {**self._env, **recorded},
             workdir=self._wanted.workdir, limit_s=self._wanted.limit_s,
         )  # fmt: skip
 

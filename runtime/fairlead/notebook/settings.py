@@ -25,6 +25,7 @@ LAB = "lab.json"  # where JupyterLab listens
 WORLD = "world.json"
 CLIENT, ENGINE = "client.json", "engine.json"  # ipyparallel's connection files
 PROOF, OUTCOME = "proof.json", "outcome.json"
+TRACE = "timeline.json"  # ranks record their timeline in a folder next to it
 VARIABLES = "variables"  # a folder; what ranks take into the next world
 
 
@@ -38,6 +39,7 @@ class Settings:
         address: numeric IPv4 address on which controller and kernel listen for ranks.
         key: what ranks prove themselves with.
         idle_s: the session ends when no cell has run for so long; 0 for never.
+        timeline: ranks record one.
         grace_s: how long an interrupted rank may take before it is replaced.
     """
 
@@ -49,6 +51,7 @@ class Settings:
     address: str = "127.0.0.1"
     idle_s: float = 0.0
     grace_s: float = 3.0
+    timeline: bool = False
 
     def world(self, number: int) -> Path:
         """The folder of a world."""

@@ -19,7 +19,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -89,6 +89,28 @@ def merge(file: str | os.PathLike[str]) -> Merged | None:
         sum(part.dropped for part in every),
         len(launches),
     )
+
+
+def recorded(file: str | os.PathLike[str]) -> traceevents.Group | None:
+    """What ranks without a recording host have recorded up to now, which may still be running; None if nothing.
+
+    Its spans are in ns of rank 0's wall clock.
+
+    Raises:
+        OSError: a part cannot be read.
+    """
+    ranks = _of_one_run(list(parts(parts_of(file))))
+    if not ranks:
+        return None
+    wall = next(iter(ranks.values()))[0].wall_ns
+    spans = {
+        rank: [
+            replace(s, begin=s.begin + wall, end=s.end + wall, agreed=s.agreed and s.agreed + wall)
+            for s in its
+        ]
+        for rank, its in traceevents.converted(ranks, None).items()
+    }
+    return traceevents.Group(Launch(0), ranks, spans)
 
 
 def unwritable(file: Path, exc: OSError) -> FairleadError:

@@ -40,7 +40,7 @@ def write(
     put: Callable[[str], Any], launches: Sequence[tuple[Launch, Ranks]], host: HostPart | None
 ) -> int:
     """Passes the trace to ``put`` piece by piece; returns its number of events."""
-    groups = [Group(launch, ranks, _converted(ranks, host)) for launch, ranks in launches]
+    groups = [Group(launch, ranks, converted(ranks, host)) for launch, ranks in launches]
     dropped = {
         f"rank {rank}{_of(group, groups)}": n
         for group in groups
@@ -70,7 +70,10 @@ def _events(groups: Sequence[Group], host: HostPart | None) -> Iterator[Event]:
     # Some readers take process 0 for the kernel.
     pid = 1
     for group in groups:
-        last, hosts = _last(group), {rank: parts[0].host for rank, parts in group.ranks.items()}
+        last, hosts = (
+            last_to_come(group),
+            {rank: parts[0].host for rank, parts in group.ranks.items()},
+        )
         for rank, its in group.spans.items():
             name = f"rank {rank} ({hosts[rank]}){_of(group, groups)}"
             its = [more for span in its for more in _with_stages(span, rank, last, hosts)]
@@ -117,7 +120,8 @@ def _row(thread: str) -> tuple[int, int, str]:
     return first, int(number[0]) if number else 0, thread
 
 
-def _last(group: Group) -> Last:
+def last_to_come(group: Group) -> Last:
+    """For each collective, by its row and number: when the last rank began it, and which one that was."""
     last: dict[tuple[str, int], tuple[int, int]] = {}
     for rank, spans in group.spans.items():
         for span in spans:
@@ -177,8 +181,8 @@ def _last_of_first(group: Group, kind: str, begins: bool = False) -> int:
 # --- one time for all -------------------------------------------------------------------------
 
 
-def _converted(ranks: Ranks, host: HostPart | None) -> dict[int, list[Span]]:
-    """Each rank's spans in the time of the trace."""
+def converted(ranks: Ranks, host: HostPart | None) -> dict[int, list[Span]]:
+    """Each rank's spans in the time of the trace: the host's clock, or rank 0's where no host recorded."""
     clocks = _clocks(ranks, host)
     made: dict[int, list[Span]] = {rank: [] for rank in ranks}
     for part in (part for parts in ranks.values() for part in parts):

@@ -24,6 +24,7 @@ _RIGHT, _TOP, _BOTTOM = 22, 14, 44
 _UNIT = 20  # more at the top, where an axis names its unit
 _LETTER = 7.6  # width of a label's letter, at most
 _ROW = 26  # height of a bar's row
+_LANE = 10  # height of a lane
 
 
 def escape(words: str) -> str:
@@ -250,6 +251,65 @@ def _bar(row: BarRow, axis: Axis, across: Callable[[float], float], y: int) -> I
         low, high = map(across, row.interval)
         cap = f"M{high:.1f} {middle - 4}v8" if row.interval[1] <= axis.high else ""
         yield f'<path class="whisker" d="M{low:.1f} {middle}H{high:.1f}M{low:.1f} {middle - 4}v8{cap}"/>'
+
+
+@dataclass(frozen=True)
+class LaneRow:
+    """A row of what happened when.
+
+    Attributes:
+        lanes: one below the other, each with (begin, end, CSS class ``a`` to ``e``).
+    """
+
+    name: str
+    lanes: tuple[tuple[tuple[float, float, str], ...], ...]
+
+
+def lanes(rows: Sequence[LaneRow], axis: Axis, words: str, width: int = WIDTH) -> str:
+    """An ``<svg>`` of rows along a time; its height follows from their number.
+
+    Args:
+        axis: horizontal, linear; what is beyond its ends is cut off.
+    """
+    left, right = 14 + 6.8 * max(len(row.name) for row in rows), width - _RIGHT
+    top, tall = 4, max(_LANE * max(len(row.lanes) for row in rows), 16) + 6
+    bottom = top + tall * len(rows)
+
+    def across(value: float) -> float:
+        return left + min(max(axis.place(value), 0.0), 1.0) * (right - left)
+
+    out = []
+    for value, label in axis.ticks:
+        out.append(f'<path class="grid" d="M{across(value):.1f} {top}V{bottom}"/>')
+        out.append(f'<text x="{across(value):.1f}" y="{bottom + 18}" class="mid">{label}</text>')
+    for number, row in enumerate(rows):
+        y = top + tall * number
+        out.append(
+            f'<text x="{left - 8:.0f}" y="{y + tall / 2 + 4:.0f}" class="end">{escape(row.name)}</text>'
+        )
+        for lane, pieces in enumerate(row.lanes):
+            out += _pieces(pieces, across, y + 3 + _LANE * lane)
+    out.append(
+        f'<text x="{(left + right) / 2:.0f}" y="{bottom + 38}" class="mid">{escape(axis.title)}</text>'
+    )
+    return _svg(width, bottom + 44, out, words)
+
+
+def _pieces(
+    pieces: Sequence[tuple[float, float, str]], across: Callable[[float], float], y: float
+) -> Iterator[str]:
+    """A lane: neighbours of a class that the eye cannot part are drawn as one."""
+    drawn: dict[str, list[list[float]]] = {}
+    for begin, end, style in sorted(pieces):
+        low, high = across(begin), max(across(end), across(begin) + 0.2)
+        so_far = drawn.setdefault(style, [])
+        if so_far and low - so_far[-1][1] < 0.2:
+            so_far[-1][1] = max(high, so_far[-1][1])
+        else:
+            so_far.append([low, high])
+    for style, parts in sorted(drawn.items()):
+        path = "".join(f"M{low:.1f} {y}H{high:.1f}v{_LANE - 2}H{low:.1f}z" for low, high in parts)
+        yield f'<path class="span {style}" d="{path}"/>'
 
 
 def _svg(width: int, height: int, parts: Sequence[str], words: str) -> str:

@@ -447,3 +447,12 @@ def test_run_folder_of_a_run_that_goes_on_is_not_taken_for_an_old_one(
     assert result.code == 0
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.stat().st_mtime > 1e9
+
+
+def test_launch_that_ranks_aborted_names_the_first(run, tmp_path: Path) -> None:
+    notes = {"aborted.3": "n8 51 7\n", "started.3": "n8 51\n"}
+    result = blamed(run, tmp_path, "sleep 0.3; kill -9 $PPID; kill -9 $$", notes)
+    finding = launch.explain_exit(result)
+    assert finding and finding.check == "aborted" and finding.where.startswith("rank 3 on n8; ")
+    assert finding.what == "rank 3 aborted the job: it called MPI_Abort with code 7"
+    assert "rank 3" in finding.remedy

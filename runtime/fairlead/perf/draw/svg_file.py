@@ -17,6 +17,7 @@ _COLOURS = (
         f".chart .line.{c}{{stroke:var(--{c});stroke-width:1.5}}.chart .dot.{c}{{fill:var(--{c});r:3px}}"
         for c in "bcdef"
     )
+    + "".join(f".chart .span.{c}{{fill:var(--{c})}}" for c in "abcde")
 )
 
 
