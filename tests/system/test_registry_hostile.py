@@ -288,7 +288,16 @@ def test_image_larger_than_the_disk_is_refused_before_it_is_downloaded(tmp_path:
 
 
 def test_token_server_that_is_hostile_gives_a_clear_error(tmp_path: Path) -> None:
-    for body in (b"{}", b"[]", b"null", b'{"token": 7}', b'{"token": "a\\nb: c"}', b"[" * 900_000):
+    for body in (
+        b"{}",
+        b"[]",
+        b"null",
+        b'{"token": 7}',
+        b'{"token": "a\\nb: c"}',
+        b"[" * 900_000,
+        b'{"token": "x", "expires_in": ' + b"9" * 400 + b"}",
+        b'{"token": "x", "expires_in": 1e999}',
+    ):
         with hostile(token=answer(200, body), manifests=challenging) as (host, _):
             found = finding(host, tmp_path, login(tmp_path, host))
             assert found["check"] == "registry-answer" and "holds no token" in found["why"]

@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fairlead.base.data_list import NAME, sha256
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_write
 from fairlead.ml.data import hdf5, tfrecord
@@ -66,11 +68,14 @@ def container_of(path: Path) -> str:
     )
 
 
-def opened(path: Path, form: Form | None = None, external: bool = False) -> HDF5File | RecordFile:
+def opened(
+    path: Path, form: Form | None = None, external: bool = False, sha256: str = ""
+) -> HDF5File | RecordFile:
     """The file of a form that is known already, or recognised.
 
     Args:
         external: whether an HDF5 file may have its values in other files.
+        sha256: that the list of files has of it; empty without a list.
     Raises:
         DamagedFile: it is not whole, or neither HDF5 nor TFRecord.
         FairleadError: it is of no known form.
@@ -86,7 +91,20 @@ def opened(path: Path, form: Form | None = None, external: bool = False) -> HDF5
                 names=", ".join(f"`{n}`" for n in sorted(names)[:12]),
                 looked_for=looked_for(container),
             )
-    return HDF5File(path, form, external) if form.container == HDF5 else RecordFile(path, form)
+    if form.container == HDF5:
+        return HDF5File(path, form, external, sha256)
+    return RecordFile(path, form)
+
+
+def _state(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
+@cache
+def _digest(path: Path, size: int, mtime_ns: int) -> str:
+    """Of a file that has not changed since; read at most once, and only where zeros were found."""
+    return sha256(path)
 
 
 def _names(path: Path, container: str) -> list[str]:
@@ -123,9 +141,11 @@ class HDF5File(_File):
 
     Attributes:
         external: whether their values may be in other files.
+        sha256: that the list of files has of it; empty without a list.
     """
 
     external: bool = False
+    sha256: str = ""
 
     def rows(self) -> int:
         """Number of samples; reads only lengths, and what says where values lie.
@@ -159,6 +179,7 @@ class HDF5File(_File):
             DamagedFile: they are not whole.
         """
         held = self._read(start, stop)
+        self._find_erased_rows(start, stop)
 
         def put(rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
             for name, source, target in zip(
@@ -196,6 +217,30 @@ class HDF5File(_File):
                 self._fitted(source, kind, name, range(start, rows))
         return rows
 
+    def _find_erased_rows(self, start: int, stop: int) -> None:
+        """Raises DamagedFile where a chunk of these rows was perhaps erased: the file's digest decides, where it is
+        listed. Without a list, zeros of targets are left: they may be a class.
+        """
+        with hdf5.opened(self.path, self.form.title) as file:
+            for name, found in list(zip(self._names, self._datasets(file), strict=True)):
+                if name == self.form.target and not self.sha256:
+                    continue
+                row = hdf5.zeroed(found) if self.form.single else hdf5.zeroed(found, start, stop)
+                if row is None or (
+                    self.sha256 and _digest(self.path, *_state(self.path)) == self.sha256
+                ):
+                    continue
+                raise self._erased(name, row)
+
+    def _erased(self, name: str, row: int) -> DamagedFile:
+        then = (
+            f"its sha256 is not the one in {NAME}" if self.sha256
+            else "if they are meant, list the files: python3 -m fairlead.ml.data.manifest FOLDER"
+        )  # fmt: skip
+        return self._damaged(
+            f"the chunk of `{name}` at row {row} consists of zeros, for which Fletcher-32 is zero, too; {then}"
+        )
+
     def _find_erased(self, layout: Layout) -> None:
         """Raises DamagedFile where a chunk was perhaps erased. Zeros are also a class: those of targets are left."""
         with hdf5.opened(self.path, self.form.title) as file:
@@ -205,10 +250,7 @@ class HDF5File(_File):
                 self._names, (inputs, *(() if classes else (targets,))), strict=False
             ):
                 if (row := hdf5.zeroed(found)) is not None:
-                    raise self._damaged(
-                        f"the chunk of `{name}` at row {row} consists of zeros, for which Fletcher-32 is zero, too;"
-                        f" if they are meant, list the files: python3 -m fairlead.ml.data.manifest FOLDER"
-                    )
+                    raise self._erased(name, row)
 
     def _read(self, start: int, stop: int) -> tuple[Array, Array]:
         """Inputs and targets of rows ``start`` to ``stop``, as they are stored."""

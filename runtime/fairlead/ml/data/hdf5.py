@@ -7,10 +7,14 @@ they were asked for, and are then looked for; chunks that nobody wrote are refus
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fairlead.base.errors import fail
 from fairlead.ml.data.samples import DamagedFile, ExternalFile
@@ -66,8 +70,11 @@ def dataset(file: Any, name: str, path: Path, external: bool = False) -> Any:
     return found
 
 
-def zeroed(found: Any) -> int | None:
+def zeroed(found: Any, start: int = 0, stop: int | None = None) -> int | None:
     """The first row of a chunk that consists of zeros together with its checksum, as an erased one does; or None.
+
+    Args:
+        start, stop: the rows that chunks have to hold some of; all without them.
 
     Fletcher-32 of zeros is zero, so HDF5 takes a chunk for whole that a file system has lost. Behind shuffle, and
     where a compression was left out for a chunk, it reads as zeros; deflated zeros do not consist of zeros.
@@ -76,12 +83,30 @@ def zeroed(found: Any) -> int | None:
     filters = [int(plan.get_filter(i)[0]) for i in range(plan.get_nfilters())]
     if _fletcher32() not in filters:
         return None
-    for index in range(found.id.get_num_chunks()):
-        chunk = found.id.get_chunk_info(index)
-        # Decoded rows would cost another pass of the checksum.
-        if not any(found.id.read_direct_chunk(chunk.chunk_offset)[1]):
-            return int(chunk.chunk_offset[0])
+    rows, *more = (
+        range(0, size, step) for size, step in zip(found.shape, found.chunks, strict=True)
+    )
+    last = len(rows) if stop is None else -(-stop // rows.step)
+    with Path(found.file.filename).open("rb") as stream:
+        for place in itertools.product(rows[start // rows.step : last], *more):
+            if _begins_with_zeros(found, place, stream.fileno()) and _is_zeros(found, place):
+                return int(place[0])
     return None
+
+
+def _is_zeros(found: Any, place: tuple[int, ...]) -> bool:
+    """Whether a chunk as it is stored consists of zeros; decoded rows would cost another pass of the checksum."""
+    return not np.frombuffer(found.id.read_direct_chunk(place)[1], np.uint8).any()
+
+
+def _begins_with_zeros(found: Any, place: tuple[int, ...], fd: int) -> bool:
+    """Whether a chunk may consist of zeros, by its first bytes: most chunks are not read for that."""
+    if (
+        found.file.userblock_size
+    ):  # whether chunks are counted from behind it depends on HDF5's release
+        return True
+    chunk = found.id.get_chunk_info_by_coord(place)
+    return not any(os.pread(fd, min(chunk.size, 256), chunk.byte_offset))
 
 
 def _fletcher32() -> int:

@@ -40,10 +40,15 @@ _NAMED = 10  # damaged files that one error names
 
 @dataclass(frozen=True)
 class Shard:
-    """A whole file and its rows."""
+    """A whole file and its rows.
+
+    Attributes:
+        sha256: that the list of files has of it; empty without a list.
+    """
 
     path: Path
     rows: int
+    sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -262,7 +267,7 @@ class _Look:
             raise DamagedFile(path, why, title)
         if entry and self.verify and sha256(path) != entry.sha256:
             raise DamagedFile(path, f"its sha256 is not the one in {NAME}", title)
-        return Shard(path, rows)
+        return Shard(path, rows, entry.sha256 if entry else "")
 
 
 def from_root(together: Comm | None, make: Callable[[], T]) -> T:

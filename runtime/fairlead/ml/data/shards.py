@@ -30,12 +30,14 @@ class Span:
 
     Attributes:
         first: the number of row ``start`` among all rows of the split.
+        sha256: that the list of files has of the file; empty without a list.
     """
 
     path: Path
     start: int
     stop: int
     first: int = 0
+    sha256: str = ""
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -143,6 +145,9 @@ class Rows:
                 yield Step(epoch, epoch * each + step, samples)
             epoch, begin = epoch + 1, 0
 
+    def _opened(self, span: Span) -> files.HDF5File | files.RecordFile:
+        return files.opened(span.path, self.manifest.form, self.manifest.external, span.sha256)
+
     def _batches(
         self, plan: Iterable[tuple[Span, files.Rows]], batch: int, draw: Draw, skip: int = 0
     ) -> Iterator[Samples]:
@@ -155,7 +160,7 @@ class Rows:
             while len(order):
                 if put is None:
                     with recorded("read", file=span.path.name, rows=len(span)):
-                        file = files.opened(span.path, self.manifest.form, self.manifest.external)
+                        file = self._opened(span)
                         put = file.hold(span.start, span.stop, self._threads)
                 out = out or self.layout.empty(batch)
                 rows, order = order[: batch - filled], order[batch - filled :]
@@ -176,7 +181,7 @@ def _spans(shards: Iterable[Shard], low: int, high: int, most: int) -> Iterator[
     for shard in shards:
         start, stop = max(low - begin, 0), min(high - begin, shard.rows)
         for at in range(start, stop, most):
-            yield Span(shard.path, at, min(at + most, stop), begin + at)
+            yield Span(shard.path, at, min(at + most, stop), begin + at, shard.sha256)
         begin += shard.rows
 
 
@@ -186,7 +191,7 @@ def read(span: Span) -> Samples:
     Raises:
         FairleadError: the file cannot be read, or its checksums say that it was altered.
     """
-    file = files.opened(span.path)
+    file = files.opened(span.path, sha256=span.sha256)
     out = file.layout().empty(len(span))
     rows = np.arange(len(span))
     file.hold(span.start, span.stop)(rows, out, 0, [Draw()] * len(span))

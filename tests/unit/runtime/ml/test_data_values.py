@@ -23,7 +23,7 @@ from fairlead.ml.data.example import encode
 from fairlead.ml.data.generate import DataSet, generate
 from fairlead.ml.data.manifest import read_manifest
 from fairlead.ml.data.samples import DamagedFile, ExternalFile, UnfitFile
-from fairlead.ml.data.shards import Rows
+from fairlead.ml.data.shards import Rows, Span, read
 from fairlead.ml.data.tfrecord import Compression, Writer, index
 from fairlead.ml.data.values import Unfit, fitted
 from fairlead.ml.train.events import EventLog
@@ -294,6 +294,46 @@ def test_chunk_that_was_zeroed_is_found(tmp_path: Path, erased: str) -> None:
     (tmp_path / listing.NAME).unlink()
     if erased == "data":
         assert "zeros, for which Fletcher-32 is zero" in refused(tmp_path, DamagedFile)
+
+
+@pytest.mark.parametrize("erased", ["data", "label"])
+@pytest.mark.parametrize("has_list", [True, False])
+def test_chunk_that_was_zeroed_is_found_where_its_rows_are_read(
+    tmp_path: Path, erased: str, has_list: bool
+) -> None:
+    """Without `verify`. Where no list has a digest, zeros of labels may be a class."""
+    job = next(of("hep", "hdf5").jobs(tmp_path))
+    entry = job.run()
+    if has_list:
+        listing.write_list(tmp_path, [entry])
+    with h5py.File(job.path) as file:
+        chunk = file[erased].id.get_chunk_info(0)
+    content = bytearray(job.path.read_bytes())
+    content[chunk.byte_offset : chunk.byte_offset + chunk.size] = bytes(chunk.size)
+    state = job.path.stat()
+    job.path.write_bytes(content)
+    os.utime(job.path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    span = Span(job.path, 0, 2, sha256=entry.sha256 if has_list else "")
+    if erased == "label" and not has_list:
+        assert not read(span).targets.any()
+        return
+    with pytest.raises(DamagedFile) as caught:
+        read(span)
+    assert "zeros, for which Fletcher-32 is zero" in str(caught.value.findings[0])
+    assert ("its sha256 is not" if has_list else "list the files") in str(caught.value.findings[0])
+
+
+def test_labels_of_the_first_class_that_fill_a_chunk_are_read_where_the_digest_is_right(
+    tmp_path: Path,
+) -> None:
+    with h5py.File(tmp_path / "train.h5", "w") as file:
+        data = np.random.default_rng(1).normal(size=SHAPE).astype("f4")
+        file.create_dataset("data", data=data, chunks=(1, *SHAPE[1:]), fletcher32=True)
+        file.create_dataset("label", data=np.zeros(4, "i4"), chunks=(2,), fletcher32=True)
+    digest = listing.sha256(tmp_path / "train.h5")
+    assert not read(Span(tmp_path / "train.h5", 0, 4, sha256=digest)).targets.any()
+    with pytest.raises(DamagedFile):
+        read(Span(tmp_path / "train.h5", 0, 4, sha256="0" * 64))
 
 
 @pytest.mark.parametrize("filters", [{}, {"shuffle": True}, {"compression": "lzf"}])
