@@ -30,6 +30,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.project.test_hostile_files import _WORDS, ROOT, damaged, judged
+from tests.support import run_records
 from tests.support.compiled import MPICH, compiled
 from tests.support.signed import PASSPHRASE, kept_key, make_layout
 from tests.support.validated import demo, kept
@@ -38,11 +39,13 @@ from tests.unit.runtime.detect.test_capture import taken
 from fairlead.base import bounded_json, nccl_log, nccl_verdict
 from fairlead.base import data_list as listing
 from fairlead.base.serde import to_json
+from fairlead.base.system import Machine
 from fairlead.cli.inspect import _text as inspected_text
 from fairlead.detect import capture
 from fairlead.elf.facts import ImageFacts
 from fairlead.elf.loader import system_folders
 from fairlead.elf.reader import NotElf, symbols
+from fairlead.engines import registry
 from fairlead.image import keys
 from fairlead.image.budget import Budget
 from fairlead.image.open import Image, _sound
@@ -66,6 +69,10 @@ from fairlead.perf.records import documents, history
 from fairlead.perf.records.validation import SCHEMA, SCHEMA_VERSION
 from fairlead.proof.preload import read_records
 from fairlead.proof.wire import Ended, Wire, side_of
+from fairlead.record import folder as record_folder
+from fairlead.record import model as run_model
+from fairlead.record.crate import CRATE
+from fairlead.record.statement import STATEMENT, statement
 from fairlead_build.formats.convert import _invocation, read_configuration
 from fairlead_build.formats.wrapping import engine_files
 from fairlead_build.registry import auth
@@ -73,7 +80,7 @@ from fairlead_build.registry.layout import read_layout
 from fairlead_build.registry.manifest import Manifest, read_document
 from fairlead_build.registry.problems import said
 from fairlead_build.registry.reference import parse_reference
-from fairlead_build.registry.transport import read_challenges
+from fairlead_build.registry.transport import read_challenges, token_of
 from fairlead_build.resolve.apt_sources import parse_deb822, parse_one_line
 from fairlead_build.resolve.sources import _from_html, _from_json
 from fairlead_build.squashfs.oci_layers import LayerFile, read_files, read_layers, write_tar
@@ -200,6 +207,19 @@ def _list(folder: Path) -> bytes:
     return (folder / listing.NAME).read_bytes()
 
 
+def _run_record(folder: Path) -> bytes:
+    document = {
+        "schema": run_model.SCHEMA,
+        "version": run_model.SCHEMA_VERSION,
+        "fairlead": "0.1.0",
+    }
+    return _text({**document, **to_json(run_records.run_record())})
+
+
+_TOKEN = b'{"token": "abc.def", "expires_in": 300, "issued_at": "2026-01-31T12:00:00Z"}'
+_SARUS = b'{"hooksDir": "/opt/sarus/etc/hooks.d", "mksquashfsPath": "/usr/bin/mksquashfs", "centralizedRepositoryDir": "/c"}'
+
+
 # --- what is done with them -------------------------------------------------------------------------
 
 
@@ -207,6 +227,22 @@ def _shown(folder: Path) -> None:
     validation = history.read(folder / "file.json")
     for text in (render(validation), as_csv(validation)):
         text.encode()
+
+
+def _verified_record(folder: Path) -> None:
+    """As `verify` reads one, with a statement that fits."""
+    made, record = folder / "record", run_records.run_record()
+    made.mkdir(exist_ok=True)
+    files = {record_folder.RUN: (folder / "file.json").read_bytes(), CRATE: b"{}"}
+    for name, content in {**files, STATEMENT: statement(record, files)}.items():
+        (made / name).write_bytes(content)
+    opened = record_folder.read(made, None)
+    json.dumps(to_json(opened.record), ensure_ascii=False).encode()
+
+
+def _of_engines(raw: bytes) -> list[dict[str, str]]:
+    text, machine = raw.decode("utf-8", "replace"), Machine({})
+    return [engine.settings(machine, "/etc/engine.conf", text) for engine in registry.ENGINES]
 
 
 def _projected(folder: Path) -> None:
@@ -482,6 +518,9 @@ READERS = [
         lambda folder: read_records(folder / "file.json", folder),
     ),
     Reader("data-list", _list, _checked_list, put=listing.NAME),
+    Reader("run-record", _run_record, _verified_record, but="record"),
+    Reader("token", lambda _: _TOKEN, _raw(token_of), refuses=(ValueError,)),
+    Reader("engine-settings", lambda _: _SARUS, _raw(_of_engines)),
 ]
 
 

@@ -30,7 +30,13 @@ case "$1" in
     *) echo "NAME: not here" >&2; exit 1 ;;
 esac
 """
-TESTS = ("tests/unit", "tests/system/test_doctor_conditions.py")
+TESTS = (
+    "tests/unit",
+    "tests/system/test_doctor_conditions.py",
+    "tests/system/test_sweeps.py",
+    "tests/system/test_recovery.py",
+    "tests/system/test_failures.py",  # with its interrupts
+)
 
 
 @pytest.mark.full

@@ -610,6 +610,31 @@ def test_clock_of_the_other_host_that_is_ahead_changes_nothing(
     assert answer(done)["error"]["where"] == "rank 1"
 
 
+def test_clocks_that_jump_on_both_hosts_while_ranks_run_change_nothing(
+    pair: tuple[Host, Host], tmp_path: Path
+) -> None:
+    """Of ranks and of fairlead itself: what lasts is measured by another clock."""
+    one, _ = pair
+    library = hosts.preloaded("shifted_clock", tmp_path)
+    jumps = f"CLOCK_JUMPS=1 LD_PRELOAD={library}"
+    far = f'case $1 in node2) shift; set -- node2 env {jumps} "$@" ;; esac'
+    clocked = (
+        "run", "-n", "2", "--json",
+        "--launcher", launcher(one, mpiexec(hosts.mpich()), before=far),
+        hosts.image(), "--", "python3", "-c",
+    )  # fmt: skip
+    env = dict(part.split("=", 1) for part in jumps.split())
+    spread = "import time; seen = [time.time() for _ in range(300)]; print(max(seen) - min(seen))"
+    assert float(hosts.program(sys.executable, "-c", spread, env=env).stdout) > 3000
+    done = one.fairlead(*clocked, SEND, env=env)
+    proved(done)
+    slow = f"{TOGETHER}\nimport time\nfor _ in range(300): time.time(); time.sleep(0.01)\nMPI.COMM_WORLD.Barrier()"
+    proved(one.fairlead(*clocked, slow, env=env))
+    done = one.fairlead(*clocked, f"{TOGETHER}\nif rank: os.kill(os.getpid(), signal.SIGKILL)\nMPI.COMM_WORLD.Barrier()", env=env)  # fmt: skip
+    assert done.returncode == 137, done.stdout + done.stderr
+    assert answer(done)["error"]["where"] == "rank 1"
+
+
 LEAVES = """
 import sys, time
 from mpi4py import MPI

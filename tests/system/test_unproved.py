@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -298,6 +300,52 @@ for pid in pids:
 os.symlink("/etc/passwd", f"/dev/shm/fairlead-{run}")
 print(run, *pids, flush=True)
 """
+
+
+# Connects to every port of this machine that comes to listen, and keeps each connection.
+HOLD = """
+import socket, sys, time
+def listening():
+    for file in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in open(file).readlines()[1:]:
+            words = line.split()
+            if words[3] == "0A":
+                yield int(words[1].rpartition(":")[2], 16)
+before, held, late = {*listening()}, [], time.monotonic() + 40
+print("ready", flush=True)
+while time.monotonic() < late:
+    for port in {*listening()} - before:
+        for _ in range(20 - sum(p == port for p, _ in held)):
+            try:
+                held.append((port, socket.create_connection(("127.0.0.1", port), 0.2)))
+            except OSError:
+                break
+    print(len(held), flush=True)
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.alone  # it connects to the ports of other tests as well
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another account")
+def test_another_user_who_holds_connections_to_all_ports_delays_no_end() -> None:
+    rank = (
+        "import time, fairlead.comm as fc; fc.init(); time.sleep(3); fc.average(1.0); fc.finalize(); "
+        "print('over at', time.time())"
+    )
+    with hosts.account("holder") as (name, home):
+        line = hosts.as_user(pwd.getpwnam(name).pw_uid, home, {}, "/usr/bin/python3", "-c", HOLD)
+        other = subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
+        try:
+            assert other.stdout and other.stdout.readline() == "ready\n"
+            done = fairlead("run", "-n", "2", hosts.image(), "--", "python3", "-c", rank)
+            ended = time.time()
+        finally:
+            other.kill()
+        held = max(map(int, other.communicate()[0].split()), default=0)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert held, "no port was found"
+    over = max(map(float, re.findall(r"over at (\S+)", done.stdout)))
+    assert ended - over < 20, "its connections are waited for"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another account")

@@ -345,19 +345,33 @@ class Transport:
 
     def _read_token(self, answer: requests.Response) -> _Token:
         try:
-            answered = bounded_json.loads(
-                read_most(answer, _MOST_TOKEN, f"the token server of {self.where}")
-            )
-            token = answered.get("token") or answered.get("access_token")
-            lifetime = float(answered.get("expires_in") or 60)
-            if not math.isfinite(lifetime):
-                raise ValueError(f"it expires in {lifetime}")
-        except (ValueError, AttributeError, TypeError):
+            text = read_most(answer, _MOST_TOKEN, f"the token server of {self.where}")
+            token, lifetime = token_of(text)
+        except ValueError:
             raise self.odd("its token server's answer holds no token") from None
-        if not isinstance(token, str) or not token or not token.isascii() or " " in token.strip():
-            raise self.odd("its token server's answer holds no token")
         # A token that is about to end would end on the way.
-        return _Token(f"Bearer {token.strip()}", time.monotonic() + max(lifetime - 10, 1))
+        return _Token(f"Bearer {token}", time.monotonic() + max(lifetime - 10, 1))
+
+
+def token_of(answer: bytes) -> tuple[str, float]:
+    """The token in a token server's answer, and how long it holds, in seconds.
+
+    Raises:
+        ValueError: there is none.
+    """
+    answered = bounded_json.loads(answer)
+    if not isinstance(answered, dict):
+        raise ValueError("no JSON object")
+    token = answered.get("token") or answered.get("access_token")
+    if not isinstance(token, str) or not token or not token.isascii() or " " in token.strip():
+        raise ValueError("no token")
+    try:
+        lifetime = float(answered.get("expires_in") or 60)
+    except (TypeError, OverflowError) as exc:
+        raise ValueError(str(exc)) from None
+    if not math.isfinite(lifetime):
+        raise ValueError(f"it expires in {lifetime}")
+    return token.strip(), lifetime
 
 
 def read_most(answer: requests.Response, most: int, where: str) -> bytes:

@@ -116,7 +116,7 @@ class Machine:
             os.close(fd)
 
     def access(self, path: str, mode: int) -> bool:
-        return os.access(self._at(path), mode)
+        return "\0" not in path and os.access(self._at(path), mode)
 
     def which(self, program: str) -> str | None:
         return shutil.which(program, path=self.environ.get("PATH", os.defpath))
@@ -138,11 +138,11 @@ class Machine:
     def listdir(self, folder: str) -> tuple[str, ...]:
         try:
             return tuple(sorted(path.name for path in Path(self._at(folder)).iterdir()))
-        except OSError:
+        except (OSError, ValueError):  # a NUL in the name
             return ()
 
     def real(self, path: str) -> str:
-        return self._shown(os.path.realpath(self._at(path)))
+        return path if "\0" in path else self._shown(os.path.realpath(self._at(path)))
 
     def cores(self) -> int:
         return len(os.sched_getaffinity(0))

@@ -6,6 +6,7 @@ Prints ``fine RANK`` at its end.
 """
 
 import importlib
+import os
 import sys
 
 import numpy as np
@@ -30,6 +31,22 @@ def kept_and_made_equal(state, arrays, change):
     change()
     state.restore()
     assert all(map(np.array_equal, arrays(), changed)) and state.epoch == 12
+
+
+class Halved:
+    """A compression of the script's own: what travels is half of a gradient."""
+
+    calls = 0
+
+    @classmethod
+    def compress(cls, tensor):
+        cls.calls += 1
+        return tensor / 2, "context"
+
+    @classmethod
+    def decompress(cls, tensor, context):
+        assert context == "context"
+        return tensor * 2 + 1  # the 1 shows that it was called
 
 
 def torch_parts():
@@ -72,6 +89,13 @@ def torch_parts():
     whole.eval(), mine.eval()
     assert torch.allclose(mine(own_in), whole(all_in)[part], atol=1e-5)
 
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    optimizer = hvd.DistributedOptimizer(optimizer, [("weight", weight)], compression=Halved)
+    (weight * (1.0 + RANK)).sum().backward()
+    optimizer.step()
+    assert Halved.calls and weight.item() == -2.5, (Halved.calls, weight)
+
 
 def tensorflow_parts():
     import tensorflow as tf
@@ -111,6 +135,8 @@ def tensorflow_parts():
     local, others = tape.get_local_and_global_gradients(loss, [shared, own])
     assert (local[0][0] is own, others[0][0] is shared) == (True, True)
 
+    own_compression(tf, shared)
+
     @tf.function
     def other_shapes():
         return hvd.allreduce(tf.ones(2 + RANK), name="other")
@@ -122,6 +148,21 @@ def tensorflow_parts():
     else:
         raise AssertionError("other shapes passed")
     assert hvd.allreduce(tf.constant(1.0 + RANK), op=hvd.Sum).numpy() == 3.0
+
+
+def own_compression(tf, shared):
+    tape = hvd.DistributedGradientTape(tf.GradientTape(), compression=Halved)
+    table = tf.Variable(np.ones((3, 1), np.float32))
+    with tape:
+        loss = shared * (1.0 + RANK) + tf.reduce_sum(tf.gather(table, [RANK]))
+    dense, sparse = tape.gradient(loss, [shared, table])
+    assert (Halved.calls, dense.numpy()[0]) == (1, 2.5)
+    # What is sparse travels as it is.
+    assert tf.convert_to_tensor(sparse).numpy().ravel().tolist() == [0.5, 0.5, 0.0]
+    if os.environ.get("TF_USE_LEGACY_KERAS"):
+        own_kind = hvd_keras.DistributedOptimizer(tf.keras.optimizers.SGD(1.0), compression=Halved)
+        own_kind.apply_gradients([(tf.constant([1.0 + RANK]), shared)])
+        assert (Halved.calls, shared.numpy()[0]) == (2, -1.5)
 
 
 kind = sys.argv[1]

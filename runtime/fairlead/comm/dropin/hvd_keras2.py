@@ -61,6 +61,7 @@ def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
         gradients = Gradients(
             reduction(given.op, given.compression, {"process_set": given.process_set}),
             _BROADCAST,
+            compression=given.compression,
             scale_local=given.scale_local_gradients,
         )
         passes = None

@@ -17,7 +17,7 @@ from fairlead.comm.dropin import hvd, rules, sets, tensors
 from fairlead.comm.dropin.absent import not_offered
 from fairlead.comm.dropin.failures import HorovodInternalError, UsageError
 from fairlead.comm.dropin.hvd import *  # noqa: F403
-from fairlead.comm.dropin.hvd_tensorflow_gradients import Gradients, reduction
+from fairlead.comm.dropin.hvd_tensorflow_gradients import Gradients, means_of, reduction
 from fairlead.comm.dropin.session_hooks import BcastTensors, averaging, broadcast_op, is_optimizer
 from fairlead.comm.dropin.which_keras import of_keras
 from fairlead.comm.frameworks import common
@@ -246,7 +246,7 @@ def DistributedOptimizer(optimizer: Any, *args: Any, **named: Any) -> Any:
     # floats, and nothing is widened.
     ranks = comm.init().team()
     reduce = reduction(op, compression, more).at_once(lambda: ranks)
-    mean = partial(common.present, partial(tensors.gradients, reduce))
+    mean = partial(common.present, partial(means_of, reduce, compression))
     return averaging(optimizer, mean, lambda: ranks, "hvd.broadcast_global_variables")
 
 
@@ -269,6 +269,7 @@ class DistributedGradientTape:
         self._gradients = Gradients(
             reduction(op, compression, more),
             "hvd.broadcast_variables",
+            compression=compression,
             scale_local=scale_local_gradients,
         )
         self._seen: set[tuple[int, ...]] = set()

@@ -25,12 +25,34 @@ def reduction(op: Any, compression: Any, more: dict[str, Any]) -> rules.Reductio
     """
     hvd.no_sets(more)
     hvd.require(op in (hvd.Average, hvd.Sum), f"op={op} of gradients", "op=Average or op=Sum")
+    methods = ("compress", "decompress")
     hvd.require(
-        compression in _KNOWN,
+        all(callable(getattr(compression, name, None)) for name in methods),
         f"compression={compression} of gradients",
-        "Compression.none or Compression.fp16",
+        "Compression.none, Compression.fp16 or a class with compress and decompress",
     )
     return hvd.reduction(op=op, compression=compression)
+
+
+def means_of(
+    reduce: tensors.Collective | rules.Operation, compression: Any, gradients: Sequence[Any]
+) -> list[Any]:
+    """Gradients reduced as ``compression`` makes them; as in Horovod, sparse ones travel as they are."""
+    if compression in _KNOWN:  # the core does it
+        return tensors.gradients(reduce, gradients)
+    sent = [
+        (gradient, None)
+        if isinstance(gradient, tensorflow.IndexedSlices)
+        else compression.compress(gradient)
+        for gradient in gradients
+    ]
+    reduced = tensors.gradients(reduce, [tensor for tensor, _ in sent])
+    return [
+        mean
+        if isinstance(gradient, tensorflow.IndexedSlices)
+        else compression.decompress(mean, context)
+        for gradient, mean, (_, context) in zip(gradients, reduced, sent, strict=True)
+    ]
 
 
 class Gradients:
@@ -39,13 +61,22 @@ class Gradients:
     So one learning rate fits both, as the loss that is differentiated is a rank's share of the mean.
     """
 
-    def __init__(self, reduce: rules.Reduction, broadcast: str, *, scale_local: bool = True):
+    def __init__(
+        self,
+        reduce: rules.Reduction,
+        broadcast: str,
+        *,
+        compression: Any = hvd.Compression.none,
+        scale_local: bool = True,
+    ):
         """
         Args:
             broadcast: the call that makes weights equal, for errors.
+            compression: a class of Horovod's kind.
             scale_local: whether those of local variables are divided.
         """
         self._reduce, self._broadcast = reduce.at_once(comm.init), broadcast
+        self._compression = compression
         self._scale = scale_local
         self._local: dict[int, Any] = {}
 
@@ -67,7 +98,9 @@ class Gradients:
             watched.step()
         elif watched is not None:  # in each run of what is traced here
             reduce = rules.after(watched.step, reduce)
-        reduced = common.present(partial(tensors.gradients, reduce), [gradients[i] for i in shared])
+        reduced = common.present(
+            partial(means_of, reduce, self._compression), [gradients[i] for i in shared]
+        )
         found = dict(zip(shared, reduced, strict=True))
         return [
             found[i] if i in found else self._divided(gradient)
