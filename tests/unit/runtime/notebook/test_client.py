@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.tunnel import Tunnel
 
 from fairlead.base.process import end_group
 from fairlead.notebook.client import Client
@@ -63,38 +62,6 @@ def _started(folder: Path, *words: str | Path) -> Iterator[subprocess.Popen[byte
         end_group(process, 1)
 
 
-class Late:
-    """A relay to a port of this machine that passes nothing on until it is opened."""
-
-    def __init__(self, port: int):
-        self._to, self._open, self.port = port, asyncio.Event(), 0
-        self._loop = asyncio.new_event_loop()
-        ready = threading.Event()
-        threading.Thread(target=self._serve, args=(ready,), daemon=True).start()
-        assert ready.wait(LIMIT_S)
-
-    def _serve(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._relay, "127.0.0.1", 0))
-        self.port = server.sockets[0].getsockname()[1]
-        ready.set()
-        self._loop.run_forever()
-
-    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._open.wait()
-        there = await asyncio.open_connection("127.0.0.1", self._to)
-        await asyncio.gather(self._copy(reader, there[1]), self._copy(there[0], writer))
-
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-        writer.close()
-
-    def open(self) -> None:
-        self._loop.call_soon_threadsafe(self._open.set)
-
-
 def waited(ready) -> None:
     until = time.monotonic() + LIMIT_S
     while not ready():
@@ -122,15 +89,16 @@ def run(client: Client, code: str) -> tuple[list, list[str]]:
 
 def test_output_before_its_connection_is_there_is_lost_and_the_client_says_so(world: Path) -> None:
     known = json.loads((world / CLIENT).read_text())
-    relay = Late(int(known["iopub"]))
     late = world / "late.json"
-    late.write_text(json.dumps({**known, "iopub": relay.port}))
-    with closing(Client(late)) as client:
+    with Tunnel(int(known["iopub"])) as tunnel, ExitStack() as stack:
+        late.write_text(json.dumps({**known, "iopub": tunnel.port}))
+        tunnel.down()
+        client = stack.enter_context(closing(Client(late)))
         waited(lambda: client.ids)
         [lost], _ = run(client, "print('lost')")
         lost.result(LIMIT_S)
         assert client.unheard() == [0]
-        relay.open()
+        tunnel.up()
         waited(lambda: not client.unheard())
         assert not lost.output.done()  # what a cell would wait for without an end
         [future], printed = run(client, "print('here')")
