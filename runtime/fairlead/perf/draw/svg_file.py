@@ -17,8 +17,8 @@ _COLOURS = (
         f".chart .line.{c}{{stroke:var(--{c});stroke-width:1.5}}.chart .dot.{c}{{fill:var(--{c});r:3px}}"
         for c in "bcdef"
     )
-    + "".join(f".chart .span.{c}{{fill:var(--{c})}}" for c in "abcde")
 )
+_SPANS = "".join(f".chart .span.{c}{{fill:var(--{c})}}" for c in "abcde")
 
 
 def picture(figures: Sequence[Figure], title: str = "", columns: int = 2) -> str:
@@ -38,7 +38,8 @@ def picture(figures: Sequence[Figure], title: str = "", columns: int = 2) -> str
         tall, wide = max(tall, height + 34 + 20 * lines), max(wide, x + width + 16)
         x += width + 32
     head = f'<text x="16" y="28" class="title">{escape(title)}</text>' if title else ""
-    style = f"<style>{CHART_STYLE.read_text(encoding='utf-8')}{_COLOURS}</style>"
+    spans = _SPANS if any('class="span' in figure.svg for figure in figures) else ""
+    style = f"<style>{CHART_STYLE.read_text(encoding='utf-8')}{_COLOURS}{spans}</style>"
     label = escape(title or ", ".join(figure.title for figure in figures))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {wide} {y + tall + 14}" role="img"'
