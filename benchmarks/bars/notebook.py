@@ -18,8 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from tests.support.tunnel import Tunnel
-from tests.system.browser import Page, page
 
 from benchmarks.result import FAIRLEAD, Benchmark, Compared, Result, absolute, compare
 from fairlead.notebook.journal import cells
@@ -243,134 +241,8 @@ def _killed_rank(folder: Path) -> float:
     return took
 
 
-# In the page: when the key was pressed, and when the output that is wanted came to be there.
-_WATCH = r"""
-window.bench = {want: 0, at: 0, took: 0};
-document.addEventListener('keydown', e => {
-  if (e.ctrlKey && e.key == 'Enter') bench.at = performance.now();
-}, true);
-new MutationObserver(() => {
-  const text = [...document.querySelectorAll('.jp-OutputArea-output')].map(o => o.innerText).join('\\n');
-  if (bench.at && !bench.took && text.includes(`: ${bench.want}.`)) bench.took = performance.now() - bench.at;
-}).observe(document.body, {subtree: true, childList: true, characterData: true});
-"""
-_COUNTS = "%%ranks\nn = globals().get('n', 0) + 1; print(f'cell: {n}.')"
-
-
-class _Lab:
-    """A page of JupyterLab with one cell, which counts how often it was run."""
-
-    def __init__(self, page: Page, port: int, token: str):
-        self._page, self._runs = page, 0
-        page.open(f"http://127.0.0.1:{port}/doc/tree/bench.ipynb?token={token}")
-        self._until("!!document.querySelector('.jp-CodeCell .cm-content')")
-        page.evaluate(_WATCH)
-        page.evaluate("document.querySelector('.jp-CodeCell .cm-content').focus()")
-        self._until(
-            "document.querySelector('.jp-Notebook-ExecutionIndicator')?.dataset.status == 'idle'"
-        )
-
-    def _until(self, expression: str) -> None:
-        until = time.monotonic() + _LIMIT_S
-        while not self._page.evaluate(expression):
-            if time.monotonic() > until:
-                raise RuntimeError(f"the page never came to: {expression}")
-            time.sleep(0.05)
-
-    def press(self) -> None:
-        """Runs the cell, as the user does by Ctrl-Enter."""
-        self._runs += 1
-        self._page.evaluate(f"bench.want = {self._runs}; bench.took = 0; bench.at = 0")
-        key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "modifiers": 2}
-        self._page.ask("Input.dispatchKeyEvent", type="rawKeyDown", **key)
-        self._page.ask("Input.dispatchKeyEvent", type="keyUp", **key)
-
-    def seen(self) -> float:
-        """Seconds from the key to the output on the page."""
-        self._until("bench.took > 0")
-        return float(self._page.evaluate("bench.took")) / 1e3
-
-
-def measure_browser(cells_run: int = 60, cuts: int = 20, ranks: int = 2) -> Result:
-    """Seconds from a key in a browser to the output on its page; what it costs when the tunnel between them is killed.
-
-    Args:
-        cuts: how often the tunnel is killed while a cell runs, to be up again after half a second.
-    """
-    with _session(ranks, lab="own") as folder, page() as tab:
-        while not read_json(folder / LAB):
-            time.sleep(0.05)
-        cell: dict[str, object] = {
-            "cell_type": "code",
-            "id": "one",
-            "metadata": {},
-            "source": _COUNTS,
-            "outputs": [],
-            "execution_count": None,
-        }
-        spec = {"name": "fairlead", "display_name": "fairlead", "language": "python"}
-        book = {
-            "cells": [cell],
-            "metadata": {"kernelspec": spec},
-            "nbformat": 4,
-            "nbformat_minor": 5,
-        }
-        Path(folder.parents[2], "bench.ipynb").write_text(json.dumps(book), "utf-8")
-        known = read_json(folder / LAB)
-        with Tunnel(int(known["port"])) as tunnel:
-            lab = _Lab(tab, tunnel.port, str(known["url"]).partition("token=")[2])
-            took, again = [], []
-            for _ in range(cells_run + 3):
-                lab.press()
-                took.append(lab.seen())
-            for _ in range(cuts):
-                lab.press()
-                tunnel.down()
-                time.sleep(0.5)
-                tunnel.up()
-                begun = time.perf_counter()
-                lab.press()
-                lab.seen()
-                again.append(time.perf_counter() - begun)
-        kept = json.dumps(cells(folder))
-    lost = sum(f"cell: {n}." not in kept for n in range(1, cells_run + 3 + 2 * cuts + 1))
-    took = took[3:]  # the first ones wait for ranks
-    rows = [
-        absolute(f"a cell in JupyterLab, {ranks} ranks, key to output: median", took, BAR_S),
-        absolute(
-            f"a cell in JupyterLab, {ranks} ranks, key to output: 99th percentile",
-            [float(np.percentile(took, 99))],
-            BAR_99_S,
-        ),
-        absolute("a killed tunnel: until the next cell is answered on the page", again, None),
-        absolute(f"{cuts} killed tunnels: lines of output lost", [float(lost)], 0.0, unit=""),
-    ]
-    return Result(
-        f"{NAME}-browser", "Chromium in front of a session's JupyterLab", "nothing", tuple(rows)
-    )
-
-
-def measure_most(ranks: int = 256, rounds: int = 20) -> Result:
-    """Seconds of a trivial cell on 256 ranks, for which there is no room twice: without a peer."""
-    with _session(ranks) as folder:
-        client = Client(folder)
-        begun = time.perf_counter()
-        client.run(_CELL)
-        first = time.perf_counter() - begun
-        took = [client.run(_CELL) for _ in range(rounds + 2)][2:]
-        client.close()
-    rows = [
-        absolute(f"round trip of a cell, {ranks} ranks: median", took, None),
-        absolute(f"round trip of a cell, {ranks} ranks: longest", [max(took)], None),
-        absolute(f"{ranks} ranks: kernel to first answer of all", [first], None),
-    ]
-    return Result(f"{NAME}-most", _WHAT, "nothing", tuple(rows))
-
-
 BENCHMARKS = (
     Benchmark(NAME, 155, measure),
     Benchmark(f"{NAME}-many", 156, measure_many),
     Benchmark(f"{NAME}-faults", 157, measure_faults),
-    Benchmark(f"{NAME}-browser", 158, measure_browser),
-    Benchmark(f"{NAME}-most", 159, measure_most),
 )
