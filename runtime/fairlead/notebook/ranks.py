@@ -380,9 +380,8 @@ def _follow(rank: int, events: Any, future: Any) -> None:
 
 
 def _client(path: Path) -> Any:
-    from fairlead.notebook.client import (
-        Client,
-    )  # ipyparallel takes a second to import: the kernel is up before
+    # Only here: ipyparallel takes a second to import, and the kernel is up before.
+    from fairlead.notebook.client import Client
 
     return Client(path)
 

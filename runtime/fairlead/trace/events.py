@@ -70,10 +70,8 @@ def _events(groups: Sequence[Group], host: HostPart | None) -> Iterator[Event]:
     # Some readers take process 0 for the kernel.
     pid = 1
     for group in groups:
-        last, hosts = (
-            last_to_come(group),
-            {rank: parts[0].host for rank, parts in group.ranks.items()},
-        )
+        last = last_to_come(group)
+        hosts = {rank: parts[0].host for rank, parts in group.ranks.items()}
         for rank, its in group.spans.items():
             name = f"rank {rank} ({hosts[rank]}){_of(group, groups)}"
             its = [more for span in its for more in _with_stages(span, rank, last, hosts)]

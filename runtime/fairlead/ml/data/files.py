@@ -178,8 +178,7 @@ class HDF5File(_File):
         Raises:
             DamagedFile: they are not whole.
         """
-        held = self._read(start, stop)
-        self._find_erased_rows(start, stop)
+        held = self._read(start, stop, self._find_erased_rows)
 
         def put(rows: Rows, out: Samples, at: int, draws: Sequence[Draw]) -> None:
             for name, source, target in zip(
@@ -217,19 +216,17 @@ class HDF5File(_File):
                 self._fitted(source, kind, name, range(start, rows))
         return rows
 
-    def _find_erased_rows(self, start: int, stop: int) -> None:
+    def _find_erased_rows(self, both: tuple[Any, Any], start: int, stop: int) -> None:
         """Raises DamagedFile where a chunk of these rows was perhaps erased: the file's digest decides, where it is
         listed. Without a list, zeros of targets are left: they may be a class.
         """
-        with hdf5.opened(self.path, self.form.title) as file:
-            for name, found in list(zip(self._names, self._datasets(file), strict=True)):
-                if name == self.form.target and not self.sha256:
-                    continue
-                row = hdf5.zeroed(found) if self.form.single else hdf5.zeroed(found, start, stop)
-                if row is None or (
-                    self.sha256 and _digest(self.path, *_state(self.path)) == self.sha256
-                ):
-                    continue
+        for name, found in zip(self._names, both, strict=True):
+            if name == self.form.target and not self.sha256:
+                continue
+            row = hdf5.zeroed(found) if self.form.single else hdf5.zeroed(found, start, stop)
+            if row is None:
+                continue
+            if not self.sha256 or _digest(self.path, *_state(self.path)) != self.sha256:
                 raise self._erased(name, row)
 
     def _erased(self, name: str, row: int) -> DamagedFile:
@@ -252,14 +249,18 @@ class HDF5File(_File):
                 if (row := hdf5.zeroed(found)) is not None:
                     raise self._erased(name, row)
 
-    def _read(self, start: int, stop: int) -> tuple[Array, Array]:
-        """Inputs and targets of rows ``start`` to ``stop``, as they are stored."""
+    def _read(
+        self, start: int, stop: int, look: Callable[[tuple[Any, Any], int, int], None] | None = None
+    ) -> tuple[Array, Array]:
+        """Inputs and targets of rows ``start`` to ``stop``, as they are stored; ``look`` is shown their datasets first."""
         with hdf5.opened(self.path, self.form.title) as file:
             inputs, targets = self._datasets(file)
+            if not self.form.single and len(inputs) < stop:
+                raise self._damaged(f"{len(inputs)} rows, not {stop}")
+            if look:
+                look((inputs, targets), start, stop)
             if self.form.single:
                 return inputs[()][None], targets[()][None]
-            if len(inputs) < stop:
-                raise self._damaged(f"{len(inputs)} rows, not {stop}")
             return inputs[start:stop], targets[start:stop]
 
     @property

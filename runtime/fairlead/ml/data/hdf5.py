@@ -101,9 +101,8 @@ def _is_zeros(found: Any, place: tuple[int, ...]) -> bool:
 
 def _begins_with_zeros(found: Any, place: tuple[int, ...], fd: int) -> bool:
     """Whether a chunk may consist of zeros, by its first bytes: most chunks are not read for that."""
-    if (
-        found.file.userblock_size
-    ):  # whether chunks are counted from behind it depends on HDF5's release
+    # Whether chunks are counted from behind a user block depends on HDF5's release.
+    if found.file.userblock_size:
         return True
     chunk = found.id.get_chunk_info_by_coord(place)
     return not any(os.pread(fd, min(chunk.size, 256), chunk.byte_offset))
