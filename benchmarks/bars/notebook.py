@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from tests.support.tunnel import Tunnel
+from tests.system.browser import Page, page
 
 from benchmarks.result import FAIRLEAD, Benchmark, Compared, Result, absolute, compare
 from fairlead.notebook.journal import cells
@@ -241,8 +244,175 @@ def _killed_rank(folder: Path) -> float:
     return took
 
 
+# In the page: when the key was pressed, and when another number than before was shown.
+_WATCH = r"""
+window.bench = {at: 0, took: 0};
+bench.shown = () => [...document.querySelectorAll('.jp-OutputArea-output')].map(o => o.innerText).join()
+  .match(/cell: (\d+)\./)?.[1];
+document.addEventListener('keydown', e => {
+  if (e.ctrlKey && e.key == 'Enter') { bench.before = bench.shown() ?? bench.before; bench.took = 0; bench.at = performance.now(); }
+}, true);
+new MutationObserver(() => {
+  const now = bench.shown();
+  if (bench.at && !bench.took && now && now != bench.before) bench.took = performance.now() - bench.at;
+}).observe(document.body, {subtree: true, childList: true, characterData: true});
+"""
+_BOOK = "bench.ipynb"
+_CELL_IN_PAGE = "document.querySelector('.jp-NotebookPanel .jp-CodeCell .cm-content')"
+_COUNTS = "%%ranks\nn = globals().get('n', 0) + 1; print(f'cell: {n}.')"
+
+
+class _Lab:
+    """A page of JupyterLab with one cell, which counts how often it was run."""
+
+    def __init__(self, page: Page, port: int, token: str):
+        self._page = page
+        page.show(1200)
+        page.open(f"http://127.0.0.1:{port}/lab/tree/{_BOOK}?token={token}")
+        self._until(f"!!{_CELL_IN_PAGE}")
+        # A cell that is run before its kernel is there makes the page ask for one.
+        self._until(
+            "document.querySelector('#jp-main-statusbar').innerText.includes('ranks | Idle')"
+        )
+        page.evaluate(_WATCH)
+
+    def _until(self, expression: str, again: Callable[[], None] = lambda: None) -> None:
+        until = time.monotonic() + _LIMIT_S
+        while not self._page.evaluate(expression):
+            if time.monotonic() > until:
+                raise RuntimeError(f"the page never came to: {expression}")
+            time.sleep(0.05)
+            again()
+
+    def _click(self) -> None:
+        """Into the cell, which moves while the page is built."""
+        x, y = self._page.evaluate(
+            f"(() => {{ const r = {_CELL_IN_PAGE}.getBoundingClientRect(); return [r.x + 20, r.y + r.height / 2]; }})()"
+        )
+        for kind in ("mousePressed", "mouseReleased"):
+            self._page.ask(
+                "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1
+            )
+
+    def press(self) -> None:
+        """Runs the cell, as the user does by Ctrl-Enter."""
+        self._click()
+        self._until(f"document.activeElement === {_CELL_IN_PAGE}", self._click)
+        key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "modifiers": 2}
+        self._page.ask("Input.dispatchKeyEvent", type="rawKeyDown", **key)
+        self._page.ask("Input.dispatchKeyEvent", type="keyUp", **key)
+
+    def seen(self, limit_s: float = _LIMIT_S) -> float:
+        """Seconds from the key to the output on the page; 0 if it does not come."""
+        until = time.monotonic() + limit_s
+        while not (took := float(self._page.evaluate("bench.took"))):
+            if time.monotonic() > until:
+                return 0.0
+            time.sleep(0.02)
+        return took / 1e3
+
+    def shown(self) -> int:
+        """How often the cell has been run, as far as the page shows."""
+        return int(self._page.evaluate("bench.shown()"))
+
+
+def _listens(port: int) -> None:
+    """Waits until something takes connections at a port of this machine."""
+    until = time.monotonic() + _LIMIT_S
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), 1.0).close()
+            return
+        except OSError as exc:
+            if time.monotonic() > until:
+                raise RuntimeError(f"nothing listens at port {port}") from exc
+            time.sleep(0.05)
+
+
+def measure_browser(cells_run: int = 60, cuts: int = 20, ranks: int = 2) -> Result:
+    """Seconds from a key in a browser to the output on its page; what it costs when the tunnel between them is killed.
+
+    Args:
+        cuts: how often the tunnel is killed while a cell runs, to be up again after half a second.
+    """
+    with _session(ranks, lab="own") as folder, page() as tab:
+        while not read_json(folder / LAB):
+            time.sleep(0.05)
+        cell: dict[str, object] = {
+            "cell_type": "code",
+            "id": "one",
+            "metadata": {},
+            "source": _COUNTS,
+            "outputs": [],
+            "execution_count": None,
+        }
+        spec = {"name": "fairlead", "display_name": "fairlead", "language": "python"}
+        book = {
+            "cells": [cell],
+            "metadata": {"kernelspec": spec},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }
+        Path(folder.parents[2], _BOOK).write_text(json.dumps(book), "utf-8")
+        known = read_json(folder / LAB)
+        _listens(int(known["port"]))
+        with Tunnel(int(known["port"])) as tunnel:
+            lab = _Lab(tab, tunnel.port, str(known["url"]).partition("token=")[2])
+            took, again = [], []
+            for _ in range(cells_run + 3):
+                lab.press()
+                took.append(lab.seen())
+            for _ in range(cuts):
+                lab.press()
+                tunnel.down()
+                time.sleep(0.5)
+                tunnel.up()
+                begun = time.perf_counter()
+                # What is sent into a connection that is gone is lost: the user presses again.
+                lab.press()
+                while not lab.seen(2.0):
+                    lab.press()
+                again.append(time.perf_counter() - begun)
+            runs = lab.shown()
+        kept = json.dumps(cells(folder))
+    lost = sum(f"cell: {n}." not in kept for n in range(1, runs + 1))
+    took = took[3:]  # the first ones wait for ranks
+    rows = [
+        absolute(f"a cell in JupyterLab, {ranks} ranks, key to output: median", took, BAR_S),
+        absolute(
+            f"a cell in JupyterLab, {ranks} ranks, key to output: 99th percentile",
+            [float(np.percentile(took, 99))],
+            BAR_99_S,
+        ),
+        absolute("a killed tunnel: until a cell is answered on the page again", again, None),
+        absolute(f"{cuts} killed tunnels: lines of output lost", [float(lost)], 0.0, unit=""),
+    ]
+    return Result(
+        f"{NAME}-browser", "Chromium in front of a session's JupyterLab", "nothing", tuple(rows)
+    )
+
+
+def measure_most(ranks: int = 256, rounds: int = 20) -> Result:
+    """Seconds of a trivial cell on 256 ranks, for which there is no room twice: without a peer."""
+    with _session(ranks) as folder:
+        client = Client(folder)
+        begun = time.perf_counter()
+        client.run(_CELL)
+        first = time.perf_counter() - begun
+        took = [client.run(_CELL) for _ in range(rounds + 2)][2:]
+        client.close()
+    rows = [
+        absolute(f"round trip of a cell, {ranks} ranks: median", took, None),
+        absolute(f"round trip of a cell, {ranks} ranks: longest", [max(took)], None),
+        absolute(f"{ranks} ranks: kernel to first answer of all", [first], None),
+    ]
+    return Result(f"{NAME}-most", _WHAT, "nothing", tuple(rows))
+
+
 BENCHMARKS = (
     Benchmark(NAME, 155, measure),
     Benchmark(f"{NAME}-many", 156, measure_many),
     Benchmark(f"{NAME}-faults", 157, measure_faults),
+    Benchmark(f"{NAME}-browser", 158, measure_browser),
+    Benchmark(f"{NAME}-most", 159, measure_most),
 )

@@ -33,7 +33,7 @@ def _opened(tab: Page, url: str, name: str) -> None:
     tab.show(1200)
     tab.open(url.replace("/lab?", f"/lab/tree/{name}?"))
     waited(lambda: "%%ranks" in tab.evaluate(_TEXT), "the notebook is not shown")
-    idle = "[...document.querySelectorAll('.jp-Notebook-ExecutionIndicator')].some(e => e.dataset.status == 'idle')"
+    idle = "document.querySelector('#jp-main-statusbar').innerText.includes('ranks | Idle')"
     waited(lambda: tab.evaluate(idle), "its kernel is not there")
 
 
@@ -84,6 +84,7 @@ def test_cells_of_a_notebook_in_a_browser_run_on_ranks_and_outlive_it(tmp_path: 
             _run(tab, 1)
             waited(lambda: "] slow 0" in tab.evaluate(_TEXT), "the cell does not begin")
             tab.picture(tmp_path / "browser.png")
+            assert "Jupyter news" not in tab.evaluate("document.body.innerText")
         with browser.page() as tab:  # another browser: the first one was killed
             _opened(tab, url, "work.ipynb")
             _run(tab, 2)

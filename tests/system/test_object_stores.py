@@ -176,6 +176,9 @@ def test_clouds_of_azure_and_google_by_their_emulators(
         assert "Traceback" not in done.stderr
         gone = data("verify", f"{scheme}://gone/set")
         assert gone.returncode and "error[" in gone.stderr, gone.stderr
+        gone = data("list", f"{scheme}://gone/set")
+        assert "the bucket `gone` does not exist" in gone.stderr, gone.stderr
+        assert len(gone.stderr.splitlines()) < 8, "nothing of its package's log"
         if scheme == "abfs":
             none = {k: v for k, v in environ.items() if not k.startswith("AZURE_")}
             alone = hosts.fairlead("data", "list", place, env=none)

@@ -49,6 +49,7 @@ class Lab:
             raise fail("notebook-socket", path=self._socket)
         _write_spec(session.folder, title)
         write_private(session.folder / _CONFIG, json.dumps(self._config()))
+        _write_defaults(session.folder)
 
     def _config(self) -> Mapping[str, object]:
         server: dict[str, object] = {
@@ -65,7 +66,6 @@ class Lab:
             "MappingKernelManager": {"default_kernel_name": SPEC},
             "MultiKernelManager": {"default_kernel_name": SPEC},
             "KernelSpecManager": {"ensure_native_kernel": False},
-            "LabApp": {"news_url": None},
         }
 
     @property
@@ -85,9 +85,10 @@ class Lab:
         self._started = time.monotonic()
         folder = self._session.folder
         words = ("-m", "fairlead.notebook.server", f"--config={folder / _CONFIG}")
+        settings = [str(folder / "jupyter"), *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]
         env = {
             "JUPYTER_PATH": str(folder / "jupyter"), "JUPYTER_RUNTIME_DIR": str(folder / "jupyter" / "runtime"),
-            "JUPYTER_PREFER_ENV_PATH": "1",
+            "JUPYTER_PREFER_ENV_PATH": "1", "JUPYTER_CONFIG_PATH": os.pathsep.join(settings),
         }  # fmt: skip
         (folder / "jupyter" / "runtime").mkdir(mode=0o700, exist_ok=True)
         self._socket.unlink(missing_ok=True)
@@ -169,6 +170,15 @@ def _write_spec(folder: Path, title: str) -> None:
     place = folder / "jupyter" / "kernels" / SPEC
     place.mkdir(mode=0o700, parents=True)
     write_private(place / "kernel.json", json.dumps(spec, indent=1))
+
+
+def _write_defaults(folder: Path) -> None:
+    """Settings of JupyterLab, which the user's own override: a compute node reaches neither its news nor its updates."""
+    place = folder / "jupyter" / "labconfig"
+    place.mkdir(mode=0o700)
+    notification = {"fetchNews": "false", "checkForUpdates": False}
+    defaults = {"@jupyterlab/apputils-extension:notification": notification}
+    write_private(place / "default_setting_overrides.json", json.dumps(defaults))
 
 
 def shown(folder: Path) -> dict[str, object]:

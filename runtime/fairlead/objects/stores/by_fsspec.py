@@ -63,10 +63,21 @@ class ByFsspec:
             self._info(top)
         with self._failures():
             found = self._files.find(top, detail=True)
+        if not found:
+            self._check_bucket(top.partition("/")[0])
         if list(found) == [top]:
             return (self._object("", found[top]),), True
         names = sorted((path[len(top) + 1 :], info) for path, info in found.items())
         return tuple(self._object(name, info) for name, info in names), False
+
+    def _check_bucket(self, bucket: str) -> None:
+        """Nothing is below a prefix, nor below one of a bucket that does not exist."""
+        with self._failures():
+            try:
+                if bucket:  # of a path from a root, as SFTP has them, there is none
+                    self._info(bucket)
+            except FileNotFoundError as exc:
+                raise of_code("NoSuchBucket", str(exc), self.url) from None
 
     def _listed_by_web(self) -> tuple[tuple[Object, ...], bool]:
         is_folder = not self.url.key or self.url.key.endswith("/")
