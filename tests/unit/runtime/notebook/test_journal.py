@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-import nbformat
+from tests.support.json_schema import validates
 
 from fairlead.notebook.journal import Journal, cells, notebook
 from fairlead.notebook.settings import JOURNAL
@@ -40,7 +40,10 @@ def test_cells_have_their_output_as_it_was_in_the_end(tmp_path: Path) -> None:
     assert cell["outputs"][1]["data"] == {"text/plain": "9%"}
 
 
+@validates
 def test_notebook_of_them_is_valid(tmp_path: Path) -> None:
+    import nbformat  # it takes two seconds
+
     journal = noted(tmp_path)
     journal.note(
         "error", {"ename": "E", "evalue": "x", "traceback": ["E: x"]}, {"header": {"msg_id": "1"}}
