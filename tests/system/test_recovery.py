@@ -283,6 +283,7 @@ def test_node_of_a_rank_that_fails_is_left_out_where_that_is_asked_for(
     }
 
 
+@pytest.mark.full
 @slurm_only
 def test_no_node_left_is_said(cluster: Cluster, tmp_path: Path) -> None:
     number, log = submitted(
@@ -296,7 +297,8 @@ def test_no_node_left_is_said(cluster: Cluster, tmp_path: Path) -> None:
 
 
 @slurm_only
-@pytest.mark.parametrize("requeue", [True, pytest.param(False, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("requeue", [True, False])
 def test_job_whose_first_node_dies_is_requeued_or_ended(
     requeue: bool, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -127,7 +127,7 @@ def test_ranks_on_two_hosts_are_one_world(
     ("words", "env", "what", "why"),
     [
         (("one",), {}, "has formed a world of one, on each of 2 ranks", "given as 0 and 1"),
-        (("apart",), {}, "has two rendezvous", "do not find each other"),
+        pytest.param(("apart",), {}, "has two rendezvous", "do not find each other", marks=pytest.mark.full),
         pytest.param(("sizes",), {}, "has two sizes", "wait for each other forever", marks=pytest.mark.full),
         ((), {"RANK": "0"}, "two processes with the number 0", "is the same in both"),
         pytest.param((), {"WORLD_SIZE": "1"}, "has formed a world of one", "given as 0 and 1", marks=pytest.mark.full),
@@ -157,6 +157,7 @@ def test_coordinator_that_ranks_of_jax_cannot_reach_is_named(place: str, why: st
     assert place in found["what"] and why in found["why"], found
 
 
+@pytest.mark.full
 def test_endpoint_of_torchrun_that_does_not_resolve_is_named() -> None:
     words = ("torchrun", "--rdzv-endpoint", "no.such.host:29500", "--nproc-per-node", "2", TORCH)
     found = finding(run(*words, ranks=1))
@@ -180,6 +181,7 @@ def test_port_that_is_taken_is_named() -> None:
     assert f"port {port} is not free there" in found["why"]
 
 
+@pytest.mark.full
 def test_torchrun_in_a_shell_on_every_rank_is_two_worlds_and_fails() -> None:
     found = finding(run("sh", "-c", f"torchrun --nproc-per-node 2 {TORCH}"))
     assert "torchrun was started on each of 2 ranks" in found["what"], found
@@ -233,14 +235,12 @@ model.fit(np.ones((8, 2)), np.ones((8, 1)), epochs=1, verbose=0)
 DEVICES = "import jax, time; print(jax.device_count()); time.sleep(0.5)"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("image", "code", "words"),
     [
         ("tensorflow", FIT, "TensorFlow works on each of 2 ranks alone: it fits a model"),
-        pytest.param(
-            *("jax", DEVICES, "JAX works on each of 2 ranks alone: it has devices"),
-            marks=pytest.mark.full,
-        ),
+        ("jax", DEVICES, "JAX works on each of 2 ranks alone: it has devices"),
     ],
 )
 def test_a_framework_that_is_never_asked_to_join_is_warned_of(

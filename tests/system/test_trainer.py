@@ -118,9 +118,9 @@ def digests(result: WorkerResult) -> set[str]:
 @pytest.mark.parametrize(
     ("model", "torch"),
     [
-        ("cosmoflow", False),
+        ("hepcnn", False),
+        pytest.param("cosmoflow", False, marks=pytest.mark.full),
         pytest.param("resnet50", False, marks=pytest.mark.full),
-        pytest.param("hepcnn", False, marks=pytest.mark.full),
         pytest.param("cosmoflow", True, marks=pytest.mark.full),
         pytest.param("resnet50", True, marks=pytest.mark.full),
     ],

@@ -83,6 +83,7 @@ def test_trial_that_fails_is_kept_with_its_reason_and_the_search_goes_on(tmp_pat
     assert _tuned(words)["result"] == result
 
 
+@pytest.mark.full
 def test_best_trial_of_two_ranks_is_proved_and_repeated_with_the_same_bits(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
@@ -192,6 +193,7 @@ def test_figure_of_merit_that_never_comes_ends_a_search_that_has_just_begun(tmp_
     assert "neither fairlead.tune.report() nor a line `FoM: VALUE`" in finding["why"]
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
 def test_disk_that_is_full_ends_a_search_with_one_message_and_it_goes_on_with_room(
     tmp_path: Path,

@@ -78,6 +78,7 @@ def typed(image: Path) -> list[str]:
     return [sys.executable, "-m", "fairlead", *map(str, words)]
 
 
+@pytest.mark.full
 def test_two_launches_at_once_unpack_it_once(image: Path, tmp_path: Path) -> None:
     home = hosts.new_cache(tmp_path)
     runs = [subprocess.Popen(typed(image), env={**os.environ, **home}, stderr=subprocess.PIPE, text=True) for _ in "12"]  # fmt: skip
@@ -100,6 +101,16 @@ def test_killed_launch_leaves_no_folder_and_the_next_makes_it(image: Path, tmp_p
     assert len(folders(home)) == 1 and not list(unpacked.glob(".*.partial"))
 
 
+def test_site_profile_switches_it_on(image: Path, home: dict[str, str], tmp_path: Path) -> None:
+    base = (hosts.ROOT / "sitecfg/laptop.toml").read_text().replace('"laptop"', '"mine"')
+    profile = tmp_path / "mine.toml"
+    profile.write_text(base + '\n[images]\nsource = "guess"\nunpack = true\n')
+    line = fairlead("run", "--dry-run", "--site", profile, image, "--", "true", env=home)
+    assert line.returncode == 0 and "/unpacked/" in line.stdout, line.stdout + line.stderr
+    plain = fairlead("run", "--dry-run", image, "--", "true", env=home)
+    assert "/unpacked/" not in plain.stdout
+
+
 def test_list_shows_the_folder_and_remove_and_prune_remove_it(
     image: Path, home: dict[str, str]
 ) -> None:
@@ -112,16 +123,6 @@ def test_list_shows_the_folder_and_remove_and_prune_remove_it(
     pruned = fairlead("images", "prune", "--unused", "0", "--json", env=home)
     assert pruned.returncode == 0 and str(root) in answer(pruned)["unpacked"]
     assert folders(home) == []
-
-
-def test_site_profile_switches_it_on(image: Path, home: dict[str, str], tmp_path: Path) -> None:
-    base = (hosts.ROOT / "sitecfg/laptop.toml").read_text().replace('"laptop"', '"mine"')
-    profile = tmp_path / "mine.toml"
-    profile.write_text(base + '\n[images]\nsource = "guess"\nunpack = true\n')
-    line = fairlead("run", "--dry-run", "--site", profile, image, "--", "true", env=home)
-    assert line.returncode == 0 and "/unpacked/" in line.stdout, line.stdout + line.stderr
-    plain = fairlead("run", "--dry-run", image, "--", "true", env=home)
-    assert "/unpacked/" not in plain.stdout
 
 
 def test_engine_that_may_open_no_folder_is_refused(

@@ -121,6 +121,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, _snakemake(folder, *_chain(SMALL, "--rerun-incomplete"))
 
 
+@pytest.mark.full
 def test_killed_chain_goes_on_with_what_is_missing(killed: tuple[Path, str]) -> None:
     folder, text = killed
     assert _rules(text) == ["simulate", "tune", "train", "use", "summarize", "all"]
