@@ -151,12 +151,21 @@ def _modules(package: str) -> frozenset[str]:
     return frozenset(path.stem for path in files) - {"__init__"}
 
 
-@functools.cache
 def _entry_points(group: str, search_path: tuple[str, ...]) -> tuple[Any, ...]:
-    """Reads the metadata of every distribution, once for each value of ``sys.path``."""
+    return tuple(_installed(search_path).select(group=group))
+
+
+@functools.cache
+def _installed(search_path: tuple[str, ...]) -> Any:
+    """Reads the metadata of every distribution, once for each value of ``sys.path``: there may be hundreds."""
     from importlib.metadata import entry_points
 
-    return tuple(entry_points(group=group))
+    return entry_points()
+
+
+def entry_points(group: str) -> tuple[Any, ...]:
+    """The entry points of a group, for what is no registry."""
+    return _entry_points(group, tuple(sys.path))
 
 
 def _other(group: str, name: str) -> Any:

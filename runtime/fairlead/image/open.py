@@ -22,6 +22,7 @@ from typing import Any
 from fairlead.base.errors import fail, os_error_as
 from fairlead.base.paths import bundled, cache_dir
 from fairlead.base.progress import Progress, Silent
+from fairlead.base.registry import entry_points
 from fairlead.base.serde import cached, from_json
 from fairlead.base.suggest import suggest
 from fairlead.elf.facts import ImageFacts
@@ -145,9 +146,7 @@ def _on_disk(name: str) -> Path | None:
 
 def _known_elsewhere(name: str, environ: Mapping[str, str], progress: Progress) -> Path | None:
     """What the image builder, which this package does not import, knows under ``name``."""
-    from importlib.metadata import entry_points
-
-    providers = entry_points(group="fairlead.images")
+    providers = entry_points("fairlead.images")
     return next(filter(None, (p.load()(name, environ, progress) for p in providers)), None)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from fairlead.base.progress import Progress, Silent
+from fairlead.base.registry import entry_points
 
 _GROUP = "fairlead.recipes"
 
@@ -37,5 +37,5 @@ def rebuilt(files: Mapping[str, str], name: str, progress: Progress | None = Non
 
 
 def _builder(name: str) -> Any:
-    provider = next(iter(entry_points(group=_GROUP, name=name)), None)
+    provider = next((entry for entry in entry_points(_GROUP) if entry.name == name), None)
     return provider.load() if provider else None

@@ -82,6 +82,9 @@ class Sites:
     wrong: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
 
 
+_KNOWN: dict[Path, Sites] = {}  # a launch asks four times
+
+
 def all_sites(environ: Mapping[str, str] = os.environ) -> Sites:
     """Every profile that can be found, by name."""
     profiles = files(environ)
@@ -99,7 +102,10 @@ def all_sites(environ: Mapping[str, str] = os.environ) -> Sites:
                 wrong[name] = exc.findings
         return Sites(sites, wrong)
 
-    return cached(Sites, cache_dir(environ) / "facts" / f"sites-{key}.json", load)
+    kept = cache_dir(environ) / "facts" / f"sites-{key}.json"
+    if kept not in _KNOWN:
+        _KNOWN[kept] = cached(Sites, kept, load)
+    return _KNOWN[kept]
 
 
 def _key(paths: list[Path]) -> str:
