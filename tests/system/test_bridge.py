@@ -275,6 +275,7 @@ def test_ranks_share_the_cores(mpi: Session) -> None:
     assert mpi.mine.threads(mpi.send(np.eye(2))).number == max(len(os.sched_getaffinity(0)) // 2, 1)
 
 
+@pytest.mark.full
 def test_dask_arrays_and_frames(mpi: Session) -> None:
     import dask.array as da
     import dask.dataframe as dd

@@ -44,7 +44,7 @@ def collected() -> Iterator[object]:
             if recipe in comment(script, "not for").split():
                 continue
             for mpi in ("container", "host"):
-                marks = [] if recipe in QUICK else [pytest.mark.full]
+                marks = [] if recipe in QUICK and mpi == "host" else [pytest.mark.full]
                 name = f"{recipe}-{script.name}-{mpi}"
                 yield pytest.param(recipe, script, mpi, marks=marks, id=name)
 

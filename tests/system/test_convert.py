@@ -78,6 +78,7 @@ def test_layers_merge_as_podman_unpacks_them(engine: Podman, layout: Path, tmp_p
     assert "data/old" not in one and "data/new" in one and "opt/python/share" not in one
 
 
+@pytest.mark.full
 def test_converted_image_says_and_does_what_its_configuration_says(
     layout: Path, tmp_path: Path
 ) -> None:

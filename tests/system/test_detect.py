@@ -341,6 +341,7 @@ def test_check_holds_a_profile_against_a_capture(tmp_path: Path) -> None:
     assert other.returncode == 0, other.stdout
 
 
+@pytest.mark.full
 def test_why_not_lists_every_clue(tmp_path: Path) -> None:
     program(tmp_path, "srun", "exit 1")
     env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}

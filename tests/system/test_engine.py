@@ -75,6 +75,7 @@ def test_push_to_an_engine_dry_run_loads_nothing(engine: Service) -> None:
     assert "never" not in engine.podman("images")
 
 
+@pytest.mark.full
 def test_push_by_an_engine_reaches_a_registry_with_a_login(
     engine: Service, loaded: Any, shore: LoopbackRegistry, tmp_path: Path
 ) -> None:

@@ -184,6 +184,7 @@ def chosen(result: dict) -> list[float]:
     return [trial["parameters"]["x"] for trial in result["result"]["trials"]]
 
 
+@pytest.mark.full
 def test_a_search_goes_on_from_its_url_where_its_folder_is_lost(store, search, tmp_path) -> None:
     kept = ("--artifacts", "s3://lab/search")
     first = tuned([*search, *kept, "--trials", "3"])

@@ -284,6 +284,7 @@ def test_what_cannot_be_mounted_is_one_message(words, code, check, store) -> Non
 on_two_hosts = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make namespaces")
 
 
+@pytest.mark.full
 @on_two_hosts
 def test_each_node_brings_the_versions_that_were_there_at_the_start(tmp_path) -> None:
     with swift(tmp_path / "kept") as here:

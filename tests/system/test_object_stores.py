@@ -308,6 +308,7 @@ def test_download_goes_on_after_a_kill(bucket, store, folder, tmp_path, monkeypa
     assert came == contents(folder)
 
 
+@pytest.mark.full
 def test_set_of_more_files_than_a_process_may_open_is_loaded(bucket, store, tmp_path) -> None:
     store.put(bucket, {f"many/{n:03d}": b"%d" % n for n in range(150)})
     limited = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))\n" + LOAD

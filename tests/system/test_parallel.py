@@ -216,6 +216,7 @@ def test_pipeline_by_either_schedule_has_the_bits_of_one_process(base_image: Non
     assert len({_bits(_run(line)) for line in (command, other, alone)}) == 1
 
 
+@pytest.mark.full
 def test_layers_too_large_for_one_rank_train_on_two(base_image: None) -> None:
     (command,) = _commands("parallel/wide_layer.py")
     _bits(_run(command))

@@ -158,6 +158,7 @@ print("through", flush=True)
 """
 
 
+@pytest.mark.full
 def test_rank_that_stands_still_is_named_and_the_launch_begins_again() -> None:
     begun = time.monotonic()
     done = run("-n", "2", "--restarts", "1", hosts.image(), "--", "python3", "-c", STANDS)
@@ -375,6 +376,7 @@ def test_warning_before_the_time_limit_requeues_the_job(
     assert "through" in log.read_text()
 
 
+@pytest.mark.full
 @slurm_only
 def test_nodes_are_compared_before_and_the_slow_one_is_left_out(tmp_path: Path) -> None:
     with netns.switched(3) as nodes:

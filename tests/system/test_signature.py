@@ -253,7 +253,8 @@ def unpacked(*words: str | Path, env: dict[str, str]) -> Path:
     return Path(next(w for w in line.split() if "/unpacked/" in w).removesuffix(":O"))
 
 
-@pytest.mark.parametrize("engine", ["charliecloud", pytest.param("podman", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("engine", ["charliecloud", "podman"])
 def test_signed_image_is_unpacked_again_when_what_was_unpacked_has_changed(
     engine: str, signed: Path, home: dict[str, str]
 ) -> None:

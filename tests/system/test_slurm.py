@@ -196,6 +196,7 @@ def test_launch_in_a_step_shares_its_processors(cluster: Cluster) -> None:
     proved(cluster.run(*step, *inner), 2, 1)
 
 
+@pytest.mark.full
 def test_rank_that_does_not_arrive_is_named_and_its_node(cluster: Cluster) -> None:
     # On the second node the container never comes up.
     slow = "import os, time\nif os.environ['SLURM_PROCID'] == '1': time.sleep(600)\nfrom mpi4py import MPI"
@@ -321,6 +322,7 @@ def test_more_ranks_or_nodes_than_the_job_has_are_refused_in_one_message(cluster
         assert part in words, words
 
 
+@pytest.mark.full
 def test_cache_that_nodes_do_not_see_is_reported(cluster: Cluster) -> None:
     # /dev/shm of a node is its own.
     cache = Path(f"/dev/shm/fairlead-cache-test-{os.getpid()}")

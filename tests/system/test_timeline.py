@@ -505,6 +505,7 @@ def test_ranks_that_are_configured_otherwise_of_nan_are_refused(ranks: Ranks) ->
     assert done.returncode != 0 and "were given different FAIRLEAD_COMM_NONFINITE" in done.stderr
 
 
+@pytest.mark.full
 def test_keras_names_the_variable_and_leaves_loss_scaling_alone_and_its_steps_are_shown(
     tmp_path: Path,
 ) -> None:

@@ -222,6 +222,7 @@ def damaged(folder: Path, data: Path) -> Path:
     return path
 
 
+@pytest.mark.full
 def test_damaged_file_is_left_out_and_counted_where_that_was_asked(
     data: dict[str, Path], tmp_path: Path
 ) -> None:

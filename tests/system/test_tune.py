@@ -120,6 +120,7 @@ def _elsewhere(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 
+@pytest.mark.full
 def test_best_trial_is_repeated_where_there_is_neither_image_nor_script_nor_search(
     tmp_path: Path,
 ) -> None:

@@ -293,7 +293,7 @@ def _proved_on_renamed(image: Path, launcher: Path, program: str, env: Mapping[s
     assert printed.count("of 2") == 2
 
 
-@pytest.mark.parametrize("program", ["hello", "f08"])
+@pytest.mark.parametrize("program", [pytest.param("hello", marks=pytest.mark.full), "f08"])
 def test_renamed_open_mpi_of_debian_is_known_and_proved_as_any(
     program: str, renamed_openmpi: Path
 ) -> None:

@@ -286,6 +286,7 @@ with parsl.load(config()):
 """
 
 
+@pytest.mark.full
 def test_apps_of_parsl_are_launches_and_nothing_outlives_a_killed_script(tmp_path: Path) -> None:
     _parsl(tmp_path)
     (tmp_path / "script.py").write_text(PARSL)
