@@ -132,6 +132,7 @@ def test_servers_of_others_take_a_folder_and_give_it_back(
     """One lists ETags without quotes, one takes no links of version 2, one cannot give an upload up."""
     with another(kind, tmp_path / "store") as other:
         use(other, monkeypatch)
+        monkeypatch.setenv("FAIRLEAD_OBJECT_WAIT", "30")
         other.make_bucket("lab")
         url = "s3://lab/set"
         open_store(url).check_writable()

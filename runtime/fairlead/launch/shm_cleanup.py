@@ -31,24 +31,33 @@ def clear(before: frozenset[Path], folder: Path = Path("/dev/shm")) -> int:
     """Removes what came since ``before`` was listed and no process is seen to have mapped.
 
     Another job of the same user may be starting just now, and the maps of processes in a user
-    namespace of their own cannot be read. So a file must be a second old: by then every rank of a
-    node has mapped it, and a mapping outlives the name.
+    namespace of their own cannot be read. So a file must have been there for a second: by then every
+    rank of a node has mapped it, and a mapping outlives the name. Its own time says nothing, since
+    clocks are set while jobs run.
 
     Returns:
         How many files were removed.
     """
-    fresh = listing(folder) - before
+    fresh = {path: _inode(path) for path in listing(folder) - before}
     if not fresh:
         return 0
     time.sleep(_SETTLED_S)
     used = _mapped()
     removed = 0
-    for path in fresh:
+    for path, inode in fresh.items():
         with contextlib.suppress(OSError):  # gone meanwhile, or another user's to remove
-            if str(path) not in used and time.time() - path.stat().st_mtime >= _SETTLED_S:
+            if inode and str(path) not in used and path.stat().st_ino == inode:
                 path.unlink()
                 removed += 1
     return removed
+
+
+def _inode(path: Path) -> int:
+    """0 for a file that is gone."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
 
 
 def _mapped() -> frozenset[str]:

@@ -89,7 +89,7 @@ class _Watch:
     def __init__(self, settings: Settings, app: Any, ranks: Ranks):
         self._settings, self._app, self._ranks = settings, app, ranks
         self._folder = Path(settings.folder)
-        self._idle_since: float | None = time.time()
+        self._idle_since: float | None = time.monotonic()
 
     def begin(self) -> None:
         self._keep_output()
@@ -123,7 +123,7 @@ class _Watch:
         if state == "busy":
             self._idle_since = None
         elif state == "idle":
-            self._idle_since = time.time()
+            self._idle_since = time.monotonic()
 
     def _announce(self) -> None:
         run = read_json(self._folder / RUN).get("run")
@@ -139,7 +139,7 @@ class _Watch:
                 asked.unlink(missing_ok=True)
                 self.save()
             since = self._idle_since
-            if limit and since is not None and time.time() - since > limit:
+            if limit and since is not None and time.monotonic() - since > limit:
                 order(self._folder, do="stop", why=f"no cell has run for {limit:.0f} s")
                 limit = 0.0
 

@@ -43,3 +43,27 @@ def test_clear_keeps_what_a_living_process_has_mapped(monkeypatch: pytest.Monkey
         assert not path.exists()
     finally:
         path.unlink(missing_ok=True)
+
+
+def test_clear_asks_no_clock_that_is_set_while_jobs_run(folder: Path) -> None:
+    before = shm_cleanup.listing(folder)
+    left = folder / "mpich_shm_3"
+    left.write_bytes(b"left")
+    os.utime(left, (2**32, 2**32))  # its clock was ahead
+    assert shm_cleanup.clear(before, folder) == 1 and not left.exists()
+
+
+def test_clear_keeps_what_another_job_has_made_anew(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = shm_cleanup.listing(folder)
+    path, other = folder / "mpich_shm_4", folder / "other"
+    path.write_bytes(b"left")
+
+    def meanwhile() -> frozenset[str]:
+        other.write_bytes(b"anew")
+        other.replace(path)
+        return frozenset()
+
+    monkeypatch.setattr(shm_cleanup, "_mapped", meanwhile)
+    assert shm_cleanup.clear(before, folder) == 0 and path.read_bytes() == b"anew"
