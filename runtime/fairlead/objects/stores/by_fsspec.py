@@ -62,16 +62,21 @@ class ByFsspec:
         with self._failures(), suppress(FileNotFoundError):  # of a prefix that is no object
             self._info(top)
         with self._failures():
-            found = self._files.find(top, detail=True)
+            try:
+                found = self._files.find(top, detail=True)
+            except FileNotFoundError:
+                self._check_bucket(top)
+                raise
         if not found:
-            self._check_bucket(top.partition("/")[0])
+            self._check_bucket(top)
         if list(found) == [top]:
             return (self._object("", found[top]),), True
         names = sorted((path[len(top) + 1 :], info) for path, info in found.items())
         return tuple(self._object(name, info) for name, info in names), False
 
-    def _check_bucket(self, bucket: str) -> None:
-        """Nothing is below a prefix, nor below one of a bucket that does not exist."""
+    def _check_bucket(self, path: str) -> None:
+        """Of a bucket that does not exist, some packages say that nothing is below its prefixes."""
+        bucket = path.partition("/")[0]
         with self._failures():
             try:
                 if bucket:  # of a path from a root, as SFTP has them, there is none
