@@ -13,7 +13,6 @@ import signal
 import struct
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -141,9 +140,7 @@ def user() -> Iterator[User]:
                 shutil.copytree(make(), shared / make.__name__, symlinks=True)
             shutil.copy(hosts.image_with_programs(), shared / "image.squashfs")
             shutil.copy(hosts.image("mpi-base"), shared / "image.sif")
-            ignore = shutil.ignore_patterns(*hosts.HEAVY, "pip*", "ruff*")
-            packages = sysconfig.get_path("purelib")
-            shutil.copytree(packages, shared / "code/packages", ignore=ignore, symlinks=True)
+            hosts.packages(shared / "code/packages")
             for package in (fairlead, fairlead_build):
                 folder = Path(package.__file__ or "").parent
                 shutil.copytree(folder, shared / "code" / folder.name)

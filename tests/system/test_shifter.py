@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import subprocess
-import sysconfig
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -104,13 +103,7 @@ def made() -> Iterator[Site]:
                 "build", "mpi-base", "--format", "shifter", "-o", shared / "images"
             )
             assert built.returncode == 0, built.stdout + built.stderr
-            ignore = shutil.ignore_patterns(*hosts.HEAVY, "pip*", "ruff*")
-            shutil.copytree(
-                sysconfig.get_path("purelib"),
-                shared / "code/packages",
-                ignore=ignore,
-                symlinks=True,
-            )
+            hosts.packages(shared / "code/packages")
             for package in (fairlead, fairlead_build):
                 code = Path(package.__file__ or "").parent
                 shutil.copytree(code, shared / "code" / code.name)

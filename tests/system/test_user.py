@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -80,9 +79,7 @@ def user() -> Iterator[User]:
             shutil.copytree(mpich, shared / "mpich", symlinks=True)
             shutil.copytree(intel, shared / "intel", symlinks=True)
             shutil.copy(image, shared / "image.squashfs")
-            source = sysconfig.get_path("purelib")
-            ignore = shutil.ignore_patterns(*hosts.HEAVY, "pip*", "ruff*")
-            shutil.copytree(source, shared / "code/packages", ignore=ignore, symlinks=True)
+            hosts.packages(shared / "code/packages")
             package = Path(fairlead.__file__).parent
             shutil.copytree(package, shared / "code/fairlead")
             build = Path(fairlead_build.__file__).parent
