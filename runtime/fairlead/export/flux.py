@@ -45,7 +45,7 @@ exec flux batch $options ${{nodes:+-N "$nodes"}} -n "$ranks" --wrap {start} --la
 
 def files(facts: Facts) -> tuple[ExportFile, ...]:
     """``fairlead-submit``."""
-    start = [*facts.fairlead, "run"] + (["--engine", facts.engine.kind] if facts.engine else [])
+    start = [*facts.fairlead, "run", *facts.options]
     text = _SUBMIT.format(
         version=__version__,
         site=facts.site.name,

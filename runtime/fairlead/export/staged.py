@@ -22,7 +22,7 @@ from fairlead.elf.reader import newest
 from fairlead.elf.stub import stub
 from fairlead.engines.model import Engine
 from fairlead.engines.registry import ENGINES
-from fairlead.export.model import ExportFile, Facts
+from fairlead.export.model import STAGE, ExportFile, Facts
 from fairlead.launchers.model import Launcher
 from fairlead.mpi.host import HostMpi, needs
 from fairlead.swap import checks
@@ -352,7 +352,7 @@ def stage_script(facts: Facts, made: Folder, kind: str, goes: str) -> ExportFile
     script = _SCRIPT
     for name, value in text.items():
         script = script.replace(f"@{name}@", value)
-    return ExportFile("stage.sh", script, goes, 0o755)
+    return ExportFile(STAGE, script, goes, 0o755)
 
 
 def _content(made: Stub) -> str:
