@@ -143,7 +143,8 @@ def planned(facts: Facts, kind: str, *, binds_files: bool = True, gpu: bool = Fa
     if known is None or known.kind != kind:
         known = None
     driver = ENGINES.get(kind) if kind in ENGINES else None
-    userns_per_rank = bool(known.userns_per_rank if known else driver and driver.userns_per_rank)
+    # For a kind that fairlead does not start, the worst is assumed: a separate user namespace for each container.
+    userns_per_rank = bool(known.userns_per_rank if known else not driver or driver.userns_per_rank)
     engine = Engine(kind, kind, userns_per_rank, (), (), binds_files)
     inside = facts.image.facts if facts.image else as_new_as(host)
     own = facts.image.env if facts.image else {}
