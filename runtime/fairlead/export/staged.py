@@ -278,6 +278,7 @@ state() {
     files sum
     (
         cd "$1"
+    chmod -R a+rX "$work/$2"
         find . -type f ! -path ./.state | LC_ALL=C sort | while read -r name; do
             printf '%s ' "$name"
             cksum <"$name"
