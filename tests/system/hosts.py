@@ -402,20 +402,20 @@ def typed(
 def account(kind: str, base: Path = Path("/home")) -> Iterator[tuple[str, Path]]:
     """A new account of this machine, its name and home, with what an administrator gives it.
 
-    That is a range of subordinate ids (useradd does), and /dev/fuse, as udev makes it.
+    That is a range of subordinate ids (useradd does), and /dev/fuse and /dev/mqueue, as udev and systemd make them.
     """
     if os.geteuid() != 0:
         pytest.skip("only root can make an account")
     name = f"fairlead-{kind}{os.getpid()}"
     subprocess.run(["useradd", "--create-home", "--base-dir", base, name], check=True)
     Path("/dev/fuse").chmod(0o666)
+    Path("/dev/mqueue").mkdir(exist_ok=True)
     try:
         yield name, base / name
     finally:
         subprocess.run(["userdel", "--remove", "--force", name], check=True, capture_output=True)
 
 
-def as_user(uid: int, home: Path, variables: Mapping[str, str], *words: str | Path) -> list[str]:
 def packages(folder: Path) -> None:
     """The environment's packages where any user can read them: links, since copies are 2 GB in 50,000 files."""
     source = sysconfig.get_path("purelib")
@@ -430,6 +430,7 @@ def packages(folder: Path) -> None:
     shutil.copytree(source, folder, ignore=ignored, symlinks=True, copy_function=link)
 
 
+def as_user(uid: int, home: Path, variables: Mapping[str, str], *words: str | Path) -> list[str]:
     """The words that run a command as an ordinary user, who has nothing of our environment."""
     return [
         *("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "env", "-i"),
