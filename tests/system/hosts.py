@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -409,19 +410,34 @@ def copy_packages(target: Path, *extras: str) -> None:
 def account(kind: str, base: Path = Path("/home")) -> Iterator[tuple[str, Path]]:
     """A new account of this machine, its name and home, with what an administrator gives it.
 
-    That is a range of subordinate ids (useradd does), and /dev/fuse, as udev makes it.
+    That is a range of subordinate ids (useradd does), and /dev/fuse and /dev/mqueue, as udev and systemd make them.
     """
     if os.geteuid() != 0:
         pytest.skip("only root can make an account")
     name = f"fairlead-{kind}{os.getpid()}"
     subprocess.run(["useradd", "--create-home", "--base-dir", base, name], check=True)
     Path("/dev/fuse").chmod(0o666)
+    Path("/dev/mqueue").mkdir(exist_ok=True)
     try:
         new_cache(base / name / ".cache")
         subprocess.run(["chown", "-R", f"{name}:", base / name / ".cache"], check=True)
         yield name, base / name
     finally:
         subprocess.run(["userdel", "--remove", "--force", name], check=True, capture_output=True)
+
+
+def packages(folder: Path) -> None:
+    """The environment's packages where any user can read them: links, since copies are 2 GB in 50,000 files."""
+    source = sysconfig.get_path("purelib")
+    left_out = shutil.ignore_patterns("mpi4py*", "*mypy*", "pip*", "*pytest*", "ruff*", "ziglang*")
+
+    def ignored(place: str, names: list[str]) -> set[str]:
+        return left_out(place, names) if place == source else set()
+
+    def link(file: str, target: str) -> None:
+        same_file(Path(file), Path(target))
+
+    shutil.copytree(source, folder, ignore=ignored, symlinks=True, copy_function=link)
 
 
 def as_user(uid: int, home: Path, variables: Mapping[str, str], *words: str | Path) -> list[str]:

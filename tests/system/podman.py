@@ -1,4 +1,4 @@
-"""The real Podman, with a store of its own that goes with the test."""
+"""The real Podman, root's or an ordinary user's, with a store of its own that goes with the test."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.system import hosts
 
 # crun refuses machines with mixed cgroups, and root may not have the limits that Podman asks for.
 _CONF = """\
@@ -29,15 +32,28 @@ class Podman:
     Attributes:
         folder: everything of it; gone after the test.
         environ: what other programs need to meet the same store, e.g. the docker SDK's service.
+        account: id and home of the user who runs it, if that is not the user of the tests.
     """
 
     folder: Path
     environ: dict[str, str]
+    account: tuple[int, Path] | None = None
+
+    def words(self, *words: str | Path) -> list[str]:
+        """``podman WORDS``, for a shell that has ``environ``."""
+        places = ("--root", self.folder / "root", "--runroot", self.folder / "run")
+        return ["podman", "--log-level=error", *map(str, (*places, *words))]
 
     def argv(self, *words: str | Path) -> list[str]:
         """The command line of ``podman WORDS``."""
-        places = ("--root", self.folder / "root", "--runroot", self.folder / "run")
-        return ["podman", *map(str, (*places, *words))]
+        own = self.words(*words)
+        return hosts.as_user(*self.account, self.environ, *own) if self.account else own
+
+    def rank(self, *options: str | Path) -> list[str]:
+        """``podman run OPTIONS`` as a rank: Podman hands descriptors on from 3, and Hydra's is any."""
+        alike = ("--network=host", "--ipc=host", "--pid=host", "--env=PMI_*")
+        run = self.words("run", "--rm", "--preserve-fds=1", *alike, *options)
+        return ["bash", "-c", 'eval "exec 3<&$PMI_FD"; PMI_FD=3 exec "$@"', "rank", *run]
 
     def __call__(self, *words: str | Path, fails: bool = False, limit_s: float = 120) -> str:
         """stdout of ``podman WORDS``; with ``fails``, stderr of one that must fail."""
@@ -52,6 +68,33 @@ class Podman:
         )
         assert (done.returncode != 0) is fails, f"podman {words}: {done.stdout}{done.stderr}"
         return done.stderr if fails else done.stdout
+
+
+@contextmanager
+def rootless(uid: int, home: Path) -> Iterator[Podman]:
+    """Podman of another user."""
+    folder = Path(tempfile.mkdtemp(prefix="fairlead-podman-"))
+    (folder / "containers.conf").write_text(_CONF)
+    (folder / "xdg").mkdir(mode=0o700)
+    subprocess.run(["chown", "-R", f"{uid}:{uid}", folder], check=True)
+    environ = {
+        "CONTAINERS_CONF": str(folder / "containers.conf"),
+        "XDG_RUNTIME_DIR": str(folder / "xdg"),
+        "PATH": "/usr/bin:/bin:/usr/sbin:/sbin",
+    }
+    made = Podman(folder, environ, (uid, home))
+    try:
+        yield made
+    finally:
+        # What belongs to subordinate ids, the user cannot remove from outside.
+        for words in (("rm", "--all", "--force"), ("unshare", "rm", "-rf", folder / "root")):
+            subprocess.run(made.argv(*words), capture_output=True)
+        until = time.monotonic() + 20
+        while (
+            folder.exists() and time.monotonic() < until
+        ):  # Podman still cleans up after the killed
+            shutil.rmtree(folder, ignore_errors=True)
+            time.sleep(0.1)
 
 
 @contextmanager

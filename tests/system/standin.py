@@ -2,7 +2,7 @@
 starts Apptainer with what they say. Its own name, ``shifter``, ``sarus``, ``enroot`` or ``srun`` (with CSCS'
 Container Engine in it), tells which it is.
 
-    shifter --image=id:ID [--module=M] [--volume=S:T[:ro]]… [--env=N=V]… [--workdir=D] COMMAND…
+    shifter --image=id:ID [--module=M,…] [--volume=S:T[:ro]]… [--env=N=V]… [--workdir=D] COMMAND…
     sarus run [--mount=…]… [--env=N=V]… [--workdir=D] NAME:TAG COMMAND…
     enroot start [--mount F]… [--env N[=V]]… IMAGE COMMAND…     with environ.d, mounts.d, hooks.d of ~/.config/enroot
     srun … --environment=EDF COMMAND…      the rest goes to Slurm's own srun, STANDIN_SRUN
@@ -21,6 +21,8 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+
+PREFIX = os.path.dirname(os.path.dirname(os.path.realpath(sys.argv[0])))  # noqa: PTH120
 
 
 def wrong(why: str) -> None:
@@ -66,8 +68,7 @@ def container_engine(words: list[str]) -> None:
 
 def setting(file: str, key: str) -> str:
     """A value of a file in ``etc``: ``key=value`` lines, or JSON."""
-    prefix = os.path.dirname(os.path.dirname(os.path.realpath(sys.argv[0])))  # noqa: PTH120
-    with open(f"{prefix}/etc/{file}") as stream:
+    with open(f"{PREFIX}/etc/{file}") as stream:
         text = stream.read()
     if file.endswith(".json"):
         return str(json.loads(text)[key])
@@ -129,6 +130,28 @@ def enroots_own() -> tuple[list[str], dict[str, str]]:
     return binds, env
 
 
+def module_of_shifter(name: str) -> tuple[list[str], dict[str, str]]:
+    """Binds and variables of a module, as Shifter's src/shifter_core.c reads them; a copied folder is shown here."""
+    binds, env = [], {}
+    with open(f"{PREFIX}/etc/udiRoot.conf") as stream:
+        pairs = [line.rstrip("\n").partition("=") for line in stream if line[0] != "#"]
+    own = {
+        k.removeprefix(f"module_{name}_"): v for k, _, v in pairs if k.startswith(f"module_{name}_")
+    }
+    if not own:
+        wrong(f"no such module: {name}")
+    for key, value in own.items():
+        if key == "copyPath":
+            binds.append(f"{value}:/opt/udiImage/modules/{name}")
+        elif key == "siteFs":
+            binds += [":".join(mount.split(":")[:2]) for mount in value.split(";")]
+        elif key in ("siteEnv", "siteEnvPrepend"):
+            env |= dict(word.partition("=")[::2] for word in value.split(" "))
+        else:
+            wrong(f"no such part of a module: {key}")
+    return binds, env
+
+
 def shifter(words: list[str]) -> None:
     """The words of Shifter, whose binds are folders."""
     image, argv, environ = "", [], dict(os.environ)
@@ -147,7 +170,12 @@ def shifter(words: list[str]) -> None:
             environ[f"APPTAINERENV_{key}"] = text
         elif option == "--workdir":
             argv += ["--pwd", value]
-        elif option != "--module" or not equals:
+        elif option == "--module" and equals:
+            for module in () if value in ("", "none") else value.split(","):
+                binds, env = module_of_shifter(module)
+                argv += [word for bind in binds for word in ("--bind", bind)]
+                environ |= {f"APPTAINERENV_{key}": text for key, text in env.items()}
+        else:
             wrong(f"no such option: {option}={value}")
     if not image or not words:
         wrong("an image and a command are missing")

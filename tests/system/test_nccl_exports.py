@@ -1,11 +1,15 @@
-"""Exports of NCCL's network plugin, taken by a real Podman: the plugin is found by its name and finds its libraries."""
+"""Exports of NCCL's network plugin, made by root and taken by another user's Podman: the plugin is found by its name and
+finds its libraries.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +19,8 @@ import yaml
 from tests.support import nccl
 from tests.support.compiled import compiled
 from tests.system import hosts
-from tests.system.podman import podman
+from tests.system.podman import rootless
+from tests.system.test_user import processes_of
 
 from fairlead.elf.patchelf import find_patchelf
 
@@ -56,7 +61,7 @@ paths = ["/dev/null"]
 
 @dataclass(frozen=True)
 class Machine:
-    """A site with a plugin, and an image without one.
+    """A site with a plugin, an image without one, and a user.
 
     Attributes:
         root: the image: one program and its C library.
@@ -65,22 +70,44 @@ class Machine:
     folder: Path
     site: Path
     root: Path
+    uid: int
+    home: Path
 
     def export(self, target: str) -> Path:
-        """The folder of an export, whose staging script has run."""
+        """The folder of an export by root, whose staging script has run."""
         out = self.folder / target
-        done = hosts.fairlead(
-            "site", "export", "--for", target, "--nccl", "--site", self.site,
-            "--stage", self.folder / "stage", "--private", "-o", out,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        path = f"{Path(find_patchelf()).parent}:{os.environ['PATH']}"
-        subprocess.run([out / "stage.sh"], check=True, env={**os.environ, "PATH": path})
+        before = os.umask(0o077)
+        try:
+            done = hosts.fairlead(
+                "site", "export", "--for", target, "--nccl", "--site", self.site,
+                "--stage", self.folder / "stage", "-o", out,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stdout + done.stderr
+            done = hosts.program(out / "stage.sh", env={"PATCHELF": find_patchelf()})
+            assert done.returncode == 0, done.stdout + done.stderr
+        finally:
+            os.umask(before)
         return out
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Machine]:
+    shared = Path(tempfile.mkdtemp(prefix="fairlead-nccl-"))
+    shared.chmod(0o755)
+    try:
+        with hosts.account("nccl", shared) as (name, home):
+            site, root = plugin_and_image(shared)
+            subprocess.run(["chown", "-R", f"{name}:", root], check=True)
+            uid = home.stat().st_uid
+            yield Machine(shared, site, root, uid, home)
+            for pid in processes_of(uid):
+                os.kill(pid, signal.SIGKILL)
+    finally:
+        shutil.rmtree(shared)
+
+
+def plugin_and_image(tmp_path: Path) -> tuple[Path, Path]:
+    """The profile of a site with a plugin, and the folder of an image without one."""
     libraries, folder = tmp_path / "dependency", tmp_path / "plugin"
     needed = compiled(libraries / "libwire-of-test.so.1", "int wire(void) { return 7; }")
     nccl.plugin(
@@ -101,7 +128,7 @@ def machine(tmp_path: Path) -> Machine:
             target = root / word.lstrip("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(word, target)
-    return Machine(tmp_path, site, root)
+    return site, root
 
 
 @pytest.fixture
@@ -120,7 +147,7 @@ def specifications() -> Iterator[Path]:
 def test_podman_takes_the_plugin_as_a_device(machine: Machine, specifications: Path) -> None:
     out = machine.export("cdi")
     shutil.copy(out / "fairlead-nccl.json", specifications)
-    with podman() as run:
+    with rootless(machine.uid, machine.home) as run:
         words = ("run", "--rm", "--network=none", "--rootfs", machine.root, "/bin/opens")
 
         def opened(*options: str) -> str:
@@ -138,7 +165,7 @@ def test_podman_hpcs_module_has_options_that_podman_takes(machine: Machine) -> N
     modules = sorted((machine.export("podman-hpc") / "modules.d").glob("*.yaml"))
     options = [yaml.safe_load(m.read_text())["additional_args"] for m in modules]
     nodes, one = options  # `fairlead-nccl-nodes.yaml` comes first
-    with podman() as run:
+    with rootless(machine.uid, machine.home) as run:
         for given, said in ((one, "unset"), (one + nodes, "AWS Libfabric")):
             # A container of its own network, as this machine's kernel may lack what the host's needs.
             own = [w for w in given if w != "--network=host"]
@@ -167,17 +194,21 @@ def test_every_export_names_the_same_folder(machine: Machine) -> None:
 
 @pytest.mark.full
 @pytest.mark.skipif(not SARUS_HOOK, reason="FAIRLEAD_TEST_SARUS_HOOK names no pc_injection_hook")
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_real_hook_of_sarus_suite_brings_the_plugin(machine: Machine) -> None:
-    """Its configuration of a container is carried out by mount(8): its Podman's runtime, crun, takes no hybrid cgroups."""
+    """For a user, in a user namespace; its configuration of a container is carried out by mount(8): its Podman's runtime,
+    crun, takes no hybrid cgroups.
+    """
     out = machine.export("sarus-suite")
     [file] = (out / "hooks.d").glob("*.json")
     hook = json.loads(file.read_text())["hook"]
     subprocess.run(["ldconfig", "-r", machine.root], check=True)
     given = {"root": {"path": str(machine.root)}, "process": {"env": ["PATH=/bin"]}, "mounts": []}
-    done = subprocess.run(
-        [SARUS_HOOK, *hook["args"][1:]], input=json.dumps(given), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+
+    def by_the_user(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        line = hosts.as_user(machine.uid, machine.home, {"PATH": os.environ["PATH"]}, *words)
+        return subprocess.run(line, input=given, capture_output=True, text=True, check=False)
+
+    done = by_the_user(SARUS_HOOK, *hook["args"][1:], given=json.dumps(given))
     assert done.returncode == 0, done.stderr
     config = json.loads(done.stdout)
     script = "".join(
@@ -185,9 +216,6 @@ def test_real_hook_of_sarus_suite_brings_the_plugin(machine: Machine) -> None:
         f"mount --bind {m['source']} $t\n"
         for m in config["mounts"]
     )
-    run = subprocess.run(
-        ["unshare", "--mount", "sh", "-ec", f"{script}exec env -i {' '.join(config['process']['env'])} "
-         f"{shutil.which('chroot')} {machine.root} /bin/opens"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    script += f"exec env -i {' '.join(config['process']['env'])} {shutil.which('chroot')} {machine.root} /bin/opens"
+    run = by_the_user("unshare", "--map-root-user", "--mount", "sh", "-ec", script)
     assert run.stdout == "7 unset 1\n", run.stdout + run.stderr

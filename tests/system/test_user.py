@@ -47,6 +47,17 @@ class User:
 
     def run(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
         """Any command, with an environment of the user's own."""
+        return subprocess.run(
+            self.argv(*words),
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    def argv(self, *words: str | Path) -> list[str]:
         code = self.shared / "code"
         variables = {
             "PATH": "/usr/bin:/bin",
@@ -54,15 +65,7 @@ class User:
             "FAIRLEAD_MPI": str(self.shared / "mpich"),
             "FAIRLEAD_APPTAINER": f"{self.shared}/fairlead/apptainer/current/bin/apptainer",
         }
-        return subprocess.run(
-            hosts.as_user(self.uid, self.home, variables, *words),
-            cwd=self.home,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        return hosts.as_user(self.uid, self.home, variables, *words)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +82,7 @@ def user() -> Iterator[User]:
             shutil.copytree(mpich, shared / "mpich", symlinks=True)
             shutil.copytree(intel, shared / "intel", symlinks=True)
             shutil.copy(image, shared / "image.squashfs")
-            hosts.copy_packages(shared / "code/packages", "build")
+            hosts.packages(shared / "code/packages")
             package = Path(fairlead.__file__).parent
             shutil.copytree(package, shared / "code/fairlead")
             build = Path(fairlead_build.__file__).parent

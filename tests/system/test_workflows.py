@@ -17,10 +17,14 @@ from pathlib import Path
 import pytest
 from tests.system import hosts, slurm
 from tests.system.slurm import Cluster, waited
+from tests.system.test_export_users import SNAKEFILE, Export
+from tests.system.test_user import User, user
 
 from fairlead.engines.apptainer import find_apptainer
 from fairlead.ml.data.manifest import read_manifest
 from fairlead_build.build import build
+
+__all__ = ["user"]  # a fixture
 
 UNIVERSE = hosts.ROOT / "examples/universe"
 BIN = Path(sys.executable).parent
@@ -195,157 +199,35 @@ def test_universe_is_the_same_on_any_number_of_ranks() -> None:
         assert result["numbers"] == pytest.approx(results[0]["numbers"], rel=1e-9)
 
 
-def _profile(folder: Path, *words: str | Path) -> None:
-    out = folder / "profile"
-    done = hosts.fairlead("site", "export", "--for", "snakemake", "--private", "-o", out, *words)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-SNAKEFILE = """
-rule all:
-    input: "ranks.txt", "plain.txt"
-rule ranks:
-    output: "ranks.txt"
-    container: "mpi-base"
-    resources: tasks=2, mpi="mpiexec"
-    shell: "{resources.mpi} -n {resources.tasks} python3 -c 'from mpi4py import MPI; w = MPI.COMM_WORLD;"
-        " print(f\\"{{w.rank}} of {{w.size}} on {{MPI.Get_library_version().split()[2]}}\\")' > {output}"
-rule plain:
-    output: "plain.txt"
-    container: "mpi-base"
-    shell: "test -e /opt/mpich && echo 'it'\\\\''s  inside' | cat > {output}"
-rule bare:
-    output: "bare.txt"
-    shell: "hostname > {output}"
-rule host:
-    output: "host.txt"
-    resources: shell_exec="bash"
-    shell: "test ! -e /opt/mpich && hostname > {output}"
-"""
-
-
-def test_rules_with_containers_run_on_the_hosts_mpi_under_the_exported_profile(
-    tmp_path: Path,
-) -> None:
-    _profile(tmp_path)
-    (tmp_path / "Snakefile").write_text(SNAKEFILE)
-    text = _snakemake(tmp_path, "--profile", "profile", "all", "host.txt")
-    assert "proved on 2 ranks" in text
-    lines = sorted((tmp_path / "ranks.txt").read_text().splitlines())
-    assert lines == ["0 of 2 on 5.0.2", "1 of 2 on 5.0.2"]
-    assert (tmp_path / "plain.txt").read_text() == "it's  inside\n"
-    text = _snakemake(tmp_path, "--profile", "profile", "bare.txt", code=1)
-    assert text.count("error: this rule has no image") == 1 and 'container: "IMAGE"' in text
-    assert "Error in rule bare" in text and not (tmp_path / "bare.txt").exists()
-    # With an image in the profile, that is where it runs.
-    _profile(tmp_path, "--image", hosts.image())
-    _snakemake(tmp_path, "--profile", "profile", "bare.txt")
-
-
 @pytest.mark.full
-def test_rules_of_the_exported_profile_are_jobs_of_slurm(cluster: Cluster, tmp_path: Path) -> None:
-    words = ("site", "export", "--for", "snakemake", "--private", "-o", tmp_path / "profile")
-    done = cluster.fairlead(*words)
+def test_rules_of_the_profile_that_root_exported_are_jobs_of_another_user(
+    cluster: Cluster, user: User, request: pytest.FixtureRequest
+) -> None:
+    out, file = user.shared / "profile", user.shared / "Snakefile"
+    named = ("--mpi", user.shared / "mpich", "--image", user.image, "-o", out)
+    done = cluster.fairlead("site", "export", "--for", "snakemake", *named)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "executor: slurm" in (tmp_path / "profile/config.yaml").read_text()
-    (tmp_path / "Snakefile").write_text(SNAKEFILE)
-    engine = Path(find_apptainer()).parent
-    more = ("env", f"PATH={engine}:{cluster.environ['PATH']}", BIN / "snakemake", "-d", tmp_path)
-    start = ("-s", tmp_path / "Snakefile", "--profile", tmp_path / "profile")
-    default = (*OF_SLURM, "tasks=1", f"shell_exec='{tmp_path}/profile/fairlead-rule'")
-    done = cluster.run(*more, *start, *default, limit_s=200)
-    logs = [path.read_text() for path in tmp_path.glob(".snakemake/slurm_logs/*/*.log")]
+    assert "executor: slurm" in (out / "config.yaml").read_text()
+    it = Export(user, out, request)
+    it.installed("fairlead", "snakemake")
+    file.write_text(SNAKEFILE.format(image=user.image))
+    variables = {n: cluster.environ[n] for n in ("SLURM_CONF", "FAIRLEAD_SITES", "FAIRLEAD_SITE")}
+    own = (user.shared / "bin", user.shared / "fairlead/apptainer/current/bin")
+    path = (cluster.folder / "with-configuration", *own, cluster.folder / "slurm/usr/bin")
+    default = (*OF_SLURM, "tasks=1", f"shell_exec='{out}/fairlead-rule'")
+    words = it.words(
+        "snakemake", "ranks.txt", "plain.txt", "-s", file, "--profile", out, *default,
+        **variables, PATH=":".join([*map(str, path), "/usr/bin:/bin"]),
+    )  # fmt: skip
+    done = user.run(*words)
+    logs = [path.read_text() for path in user.home.glob(".snakemake/slurm_logs/*/*.log")]
     assert done.returncode == 0, f"{done.stdout}{done.stderr}{logs}"
-    assert sorted((tmp_path / "ranks.txt").read_text().splitlines())[0] == "0 of 2 on 5.0.2"
-    assert "inside" in (tmp_path / "plain.txt").read_text()
+    lines = sorted((user.home / "ranks.txt").read_text().splitlines())
+    assert lines == ["0 of 2 on 5.0.2", "1 of 2 on 5.0.2"]
+    assert "inside" in (user.home / "plain.txt").read_text()
+    assert any("proved on 2 ranks" in log for log in logs), logs
 
 
 def _parsl(folder: Path, *words: str | Path) -> None:
     done = hosts.fairlead("site", "export", "--for", "parsl", "--private", "-o", folder, *words)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-PARSL = """
-import sys, parsl
-from fairlead_parsl import config, launch
-
-@parsl.bash_app
-def run(line, stdout=None, parsl_resource_specification=None):
-    return line
-
-two = {"num_nodes": 1, "ranks_per_node": 2}
-try:
-    launch("true")
-except ValueError as exc:
-    print(exc, flush=True)
-with parsl.load(config()):
-    hello = launch("python3", "-c", "from mpi4py import MPI; print(MPI.COMM_WORLD.size)", image="mpi-base")
-    run(hello, stdout="hello.txt", parsl_resource_specification=two).result()
-    line = launch("python3", "-c", "from mpi4py import MPI; import time; print('up', flush=True); time.sleep(600)", image="mpi-base")
-    run(line, stdout="up.txt", parsl_resource_specification=two).result()
-"""
-
-
-@pytest.mark.full
-def test_apps_of_parsl_are_launches_and_nothing_outlives_a_killed_script(tmp_path: Path) -> None:
-    _parsl(tmp_path)
-    (tmp_path / "script.py").write_text(PARSL)
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "script.py"], cwd=tmp_path, env=_env(), stdout=log, stderr=log
-        )
-    up = tmp_path / "up.txt"
-    try:
-        waited(lambda: up.exists() and up.read_text() == "up\nup\n", 60, "no ranks come up")
-    finally:
-        process.kill()
-        process.wait()
-    assert (tmp_path / "hello.txt").read_text() == "2\n2\n"
-    assert (tmp_path / "log").read_text().count("an app has no image") == 1
-    waited(lambda: not _alive(str(tmp_path)), 40, "workers go on")
-    waited(lambda: not _alive("print('up', flush=True); time.sleep(600)"), 40, "ranks go on")
-
-
-def test_script_of_a_process_of_nextflow_runs_in_its_image(tmp_path: Path) -> None:
-    """As Nextflow starts it; Nextflow itself is in no registry that the tests may use."""
-    done = hosts.fairlead(
-        "site", "export", "--for", "nextflow", "--private", "-o", tmp_path / "flow"
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    shell = tmp_path / "flow/fairlead-process"
-    assert f"shell = ['{shell}']" in (tmp_path / "flow/nextflow.config").read_text()
-    script = tmp_path / ".command.sh"
-    script.write_text("set -o pipefail\npython3 -m mpi4py.bench helloworld\nfalse\necho no\n")
-
-    def run(**env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [shell, script], env={**_env(), **env}, cwd=tmp_path, capture_output=True, text=True, timeout=60,
-            check=False,
-        )  # fmt: skip
-
-    done = run(FAIRLEAD_IMAGE="mpi-base", FAIRLEAD_RANKS="2")
-    assert done.returncode == 1 and "no" not in done.stdout.split()
-    assert done.stdout.count("of 2") == 2 and "proved on 2 ranks" in done.stderr
-    done = run()
-    assert done.returncode == 1 and done.stderr.count("error: this process has no image") == 1
-
-
-def test_jobs_of_flux_are_launches_in_their_own_instance(tmp_path: Path) -> None:
-    """Flux is in no suite of Debian's: this shows the line that it would get."""
-    done = hosts.fairlead("site", "export", "--for", "flux", "--private", "-o", tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (tmp_path / "flux").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    (tmp_path / "flux").chmod(0o755)
-    env = {**_env(), "PATH": f"{tmp_path}:{_env()['PATH']}"}
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [tmp_path / "fairlead-submit", *words], env=env, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-
-    words = run("--dependency=afterok:f1", "-N", "2", "-n", "8", "mpi-base", "echo", "a b").stdout
-    line = words.splitlines()
-    assert line[:7] == ["batch", "--dependency=afterok:f1", "-N", "2", "-n", "8", "--wrap"]
-    assert line[-5:] == ["8", "mpi-base", "--", "echo", "a b"] and "flux" in line
-    done = run("-n", "2")
-    assert done.returncode == 2 and done.stderr.count("error: this job has no image") == 1

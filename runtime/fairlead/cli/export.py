@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -11,7 +11,7 @@ from fairlead import export as exports
 from fairlead.base.suggest import suggest
 from fairlead.cli.declare import FOLDER, JSON, SITE, declared, option
 from fairlead.cli.screen import print_json
-from fairlead.export.gather import Wanted, gather
+from fairlead.export.gather import Wanted, gather, placed
 
 EPILOG = """\b
 Targets:
@@ -123,7 +123,7 @@ def export_site(
         raise click.UsageError(f"--stage {flags.stage_root}: it must be an absolute path")
     facts = gather(flags)
     folder = output or Path(f"{target}-{facts.site.name}")
-    exported = exports.export(target, replace(facts, folder=str(folder.absolute())))
+    exported = exports.export(target, placed(facts, folder))
     paths = (
         [folder / file.path for file in exported]
         if flags.dry_run

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from fairlead.base.errors import fail, os_error_as
 from fairlead.base.paths import atomic_write
 from fairlead.base.registry import Registry
-from fairlead.export.model import ExportFile, Facts, Target
+from fairlead.export.model import STAGE, ExportFile, Facts, Target
 
 TARGETS: Registry[Target] = Registry(
     "fairlead.export", "EXPORT", ("audience", "gather", "plugin", "staged")
@@ -35,8 +35,10 @@ def export(target: str, facts: Facts) -> tuple[ExportFile, ...]:
         able = ", ".join(name for name in TARGETS.names() if TARGETS.get(name).nccl)
         raise fail("export-nccl-target", target=target, able=able)
     files = make(facts)
+    # What a script stages, only the one who runs it must be able to read.
+    named = "\n".join(file.text for file in files if file.path != STAGE)
     for path, why in () if facts.private else facts.closed.items():
-        if any(re.search(rf"{re.escape(path)}(?![\w.-])", file.text) for file in files):
+        if re.search(rf"{re.escape(path)}(?![\w.-])", named):
             raise fail(
                 "export-private", target=target, path=path, why=why, remedy=_shared(path, facts)
             )
@@ -48,6 +50,10 @@ def _shared(path: str, facts: Facts) -> str:
         return "copy the image where all can read it, and name that file: --image FILE"
     if path == facts.stage_root:
         return "choose a folder that all can enter: --stage DIR"
+    if path == facts.folder:
+        return "write the export to a folder that all can enter: -o DIR"
+    if path == facts.mpi:
+        return "name an MPI that all can read: --mpi PREFIX"
     return f"open {path} to others"
 
 

@@ -1,7 +1,7 @@
 """Flux: a command that submits a launch in an image as a batch job, for workflows of ``flux submit`` and the like.
 
 Within the job's own instance, ``fairlead run`` starts ranks by ``flux run``.
-Source: flux-core, docs: flux-batch(1) (``--wrap``), flux-run(1).
+Source: flux-core, docs: flux-batch(1) (``--wrap``), flux-run(1); flux-python 0.88, flux/cli/batch.py.
 """
 
 from __future__ import annotations
@@ -38,14 +38,18 @@ if [ $# -lt 2 ]; then
 fi
 image=$1
 shift
-exec flux batch $options ${{nodes:+-N "$nodes"}} -n "$ranks" --wrap {start} --launcher flux \\
-    ${{nodes:+-N "$nodes"}} -n "$ranks" "$image" -- "$@"
+# The words of a wrapped command are joined by blanks, and a shell reads them again.
+line=
+for word in {start} --launcher flux ${{nodes:+-N "$nodes"}} -n "$ranks" "$image" -- "$@"; do
+    line="$line '$(printf '%s' "$word" | sed "s/'/'\\\\\\\\''/g")'"
+done
+exec flux batch --job-name="${{image##*/}}" $options ${{nodes:+-N "$nodes"}} -n "$ranks" --wrap "$line"
 """
 
 
 def files(facts: Facts) -> tuple[ExportFile, ...]:
     """``fairlead-submit``."""
-    start = [*facts.fairlead, "run"] + (["--engine", facts.engine.kind] if facts.engine else [])
+    start = [*facts.fairlead, "run", *facts.options]
     text = _SUBMIT.format(
         version=__version__,
         site=facts.site.name,

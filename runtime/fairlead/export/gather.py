@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+import fairlead
 from fairlead import site as sites
 from fairlead.base.errors import ExitCode, FairleadError, fail
 from fairlead.detect import capture
@@ -62,7 +63,8 @@ def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:
     image = open_image(wanted.image, environ) if wanted.image else None
     host = None if wanted.nccl else _host(wanted, there, image, site, environ)
     here = there.here if there else look(site, environ)
-    named = (image.path if image else "", wanted.stage_root, *here.binds, *here.devices)
+    mpi = "" if wanted.mpi == "host" else str(Path(wanted.mpi).absolute())
+    named = (image.path if image else "", mpi, wanted.stage_root, *here.binds, *here.devices)
     path = f"/usr/sbin:/sbin:/usr/bin:/bin:{environ.get('PATH', '')}"
     return Facts(
         site=site,
@@ -79,6 +81,7 @@ def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:
         name=wanted.name,
         programs=wanted.programs or _programs(image),
         fairlead=("fairlead",) if there else (_fairlead(private=wanted.private),),
+        mpi=mpi,
         closed={} if there else closed_of(named),
         private=wanted.private,
         carries="nccl" if wanted.nccl else "mpi",
@@ -87,11 +90,18 @@ def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Facts:
     )
 
 
+def placed(facts: Facts, folder: Path) -> Facts:
+    """The facts of an export that is written to ``folder``, by whose path some of its files name each other."""
+    path = str(folder.absolute())
+    private = closed_of([path]) if facts.node == platform.node() else {}
+    return replace(facts, folder=path, closed={**facts.closed, **private})
+
+
 def _fairlead(*, private: bool) -> str:
     """This fairlead, by its path: what an export is read by may have another PATH. One that others cannot run, by name."""
     own = Path(sys.executable).with_name("fairlead")
-    # Its interpreter may be behind a link into a folder that is closed.
-    usable = private or not (closed(str(own)) or closed(sys.executable))
+    # Its interpreter may be behind a link into a folder that is closed, and so may the code of a checkout.
+    usable = private or not any(map(closed, (str(own), sys.executable, fairlead.__file__)))
     return str(own) if own.is_file() and usable else "fairlead"
 
 

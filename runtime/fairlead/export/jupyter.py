@@ -31,10 +31,9 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     }
     if not known & {"ipykernel", "python3-ipykernel"}:
         raise fail("export-kernel" if known else "export-kernel-unknown", image=image)
-    engine = ["--engine", facts.engine.kind] if facts.engine else []
     spec = {
         "argv": [
-            *facts.fairlead, "run", "--quiet", "-n", "1", *engine, image.path, "--",
+            *facts.fairlead, "run", "--quiet", "-n", "1", *facts.options, image.path, "--",
             "python3", "-m", "ipykernel_launcher", "-f", "{connection_file}",
         ],
         "display_name": f"Python in {own} (fairlead)",

@@ -95,7 +95,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     check_name(
         name, r"[A-Za-z0-9._-]+", "a kernel's is of letters, digits, `.`, `_`, `-`", "Jupyter"
     )
-    options = ["--with-kernel", *(["--engine", facts.engine.kind] if facts.engine else [])]
+    options = ["--with-kernel", *facts.options]
     spec = {
         "argv": [], "display_name": f"{own} on ranks (fairlead)", "language": "python", "interrupt_mode": "message",
         "metadata": {

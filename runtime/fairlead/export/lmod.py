@@ -27,9 +27,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     if not facts.programs:
         why = "none of it uses MPI; name them: --program"
         raise unfit("which commands it has", image.name, why, "Lmod")
-    start = [*facts.fairlead, "run", "--quiet"]
-    if facts.engine:
-        start += ["--engine", facts.engine.kind]
+    start = [*facts.fairlead, "run", "--quiet", *facts.options]
     lines = [
         f"-- fairlead {__version__}: programs of {' '.join(image.name.split())}, on {facts.site.name}.",
         f"help({lua(_help(facts, name))})",

@@ -16,6 +16,8 @@ from fairlead.nccl.model import HostNccl
 from fairlead.site.model import Site
 from fairlead.site.resolved_paths import NOTHING, Here
 
+STAGE = "stage.sh"  # the script that stages what an export brings
+
 
 @dataclass(frozen=True)
 class ExportFile:
@@ -49,6 +51,7 @@ class Facts:
         name: of the module, the kernel, the environment.
         programs: of the image, to be offered as commands.
         fairlead: the words that start fairlead there.
+        mpi: the prefix of the MPI that launches are to use; empty for the one that each user's fairlead prefers.
         tools: programs of the machine by name, where they were looked for.
         closed: what of this machine other users cannot read, and why; of paths that an export may name.
         private: the export is for its maker alone.
@@ -71,12 +74,19 @@ class Facts:
     name: str = ""
     programs: tuple[str, ...] = ()
     fairlead: tuple[str, ...] = ("fairlead",)
+    mpi: str = ""
     tools: Mapping[str, str] = field(default_factory=dict)
     closed: Mapping[str, str] = field(default_factory=dict)
     private: bool = False
     carries: str = "mpi"
     nccl: HostNccl | None = None
     folder: str = ""
+
+    @property
+    def options(self) -> list[str]:
+        """Options of `fairlead run` that make a launch the same for every user."""
+        engine = ["--engine", self.engine.kind] if self.engine else []
+        return [*engine, *(["--mpi", self.mpi] if self.mpi else [])]
 
     @property
     def label(self) -> str:

@@ -43,7 +43,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     """``nextflow.config`` and ``fairlead-process``."""
     shell = f"{facts.folder}/fairlead-process"
     check_path(shell, r"[\s'\\$]", "it is a word of a command without quotes", "Nextflow")
-    start = [*facts.fairlead, "run"] + (["--engine", facts.engine.kind] if facts.engine else [])
+    start = [*facts.fairlead, "run", *facts.options]
     values = {
         "version": __version__,
         "site": facts.site.name,

@@ -91,7 +91,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         "PROVIDER": provider,
         "LAUNCHER": "srun" if provider == "SlurmProvider" else "mpiexec",
         "FAIRLEAD": repr(list(facts.fairlead)),
-        "OPTIONS": repr(["--engine", facts.engine.kind] if facts.engine else []),
+        "OPTIONS": repr(facts.options),
         "IMAGE": repr(facts.image.path if facts.image else ""),
         "DEFAULTS": ", ".join(defaults),
     }

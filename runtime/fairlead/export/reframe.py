@@ -42,7 +42,7 @@ class FairleadSwap(rfm.RunOnlyRegressionTest):
     def words(self):
         self.num_tasks = self.ranks
         words = [
-            *@MORE@, "run", "-v", "-n", str(self.ranks), *@ENGINE@, self.image, "--",
+            *@MORE@, "run", "-v", "-n", str(self.ranks), *@OPTIONS@, self.image, "--",
             "python3", "-m", "mpi4py.bench", "helloworld",
         ]
         self.executable_opts = [shlex.quote(word) for word in words]  # a shell reads them
@@ -104,7 +104,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         "IMAGE": repr(image.path),
         "FAIRLEAD": repr(facts.fairlead[0]),
         "MORE": repr(list(facts.fairlead[1:])),
-        "ENGINE": repr(["--engine", facts.engine.kind] if facts.engine else []),
+        "OPTIONS": repr(facts.options),
         "SWAPPED": repr(swapped),
     }
     test = re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], _TEST)

@@ -1,8 +1,9 @@
 """Sarus: OCI hooks that exchange MPI and C library, and the script that stages the MPI.
 
 The MPI hook pairs libraries by the name before ``.so`` and reads the version behind it, so it is given
-copies under their SONAMEs: a Cray's libmpi_gnu_123.so.12 would find no partner. It shows what is behind
-them in /usr/lib, by the same names, and sets no variable: what the MPI needs of those goes into sarus.json.
+copies under their SONAMEs: a Cray's libmpi_gnu_123.so.12 would find no partner. It sets no variable: what the MPI
+needs of those goes into sarus.json. It can show what is behind the MPI in /usr/lib, where the copies do without a
+DT_RPATH.
 Source: eth-cscs/sarus, doc/config/mpi-hook.rst, doc/config/glibc-hook.rst; oci-hooks(5).
 """
 
@@ -10,21 +11,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import PurePosixPath
 
 from fairlead.elf.mpi_symbols import is_binding
 from fairlead.export.model import ExportFile, Facts, Target, check_path
 from fairlead.export.staged import Staged, stage_script, staged
-from fairlead.swap.model import MOUNT
 
 _PREFIX = "/opt/sarus/default"
 
 
 def files(facts: Facts) -> tuple[ExportFile, ...]:
     """Hooks, what sarus.json needs, and the staging script."""
-    # /usr/lib of the container is where everything is found: no search path of the copies' own.
-    made = staged(replace(facts, isolate=False), "sarus", glibc=True)
+    # BIND_MOUNTS shows the folder at the same path. The MPI's DT_RUNPATH may lead from the place of the image's MPI to a
+    # libfabric next to that, which the loader takes before one in /usr/lib.
+    place = f"{facts.stage_root.rstrip('/')}/{{key}}"
+    made = staged(facts, "sarus", place, glibc=True, alone=True)
     name = facts.name or facts.label
     mpi, behind = libraries(made)
     tool = facts.tools.get
@@ -40,8 +41,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         "^com.hooks.mpi.enabled$": "^true$",
         "^com.hooks.mpi.type$": "^" + name.replace(".", r"\.") + "$",
     }
-    own = {n: v.replace(MOUNT, made.folder) for n, v in sorted(made.env.items())}
-    part = {"defaultMPIType": name, "environment": {"set": own}}
+    part = {"defaultMPIType": name, "environment": {"set": dict(sorted(made.env.items()))}}
     into = f"{_PREFIX}/etc/hooks.d, root's"
     return (
         ExportFile("hooks.d/05-mpi-hook.json", hook("mpi_hook", env, when), into),
@@ -56,7 +56,10 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
 
 
 def libraries(made: Staged) -> tuple[list[str], list[str]]:
-    """The MPI with its companions, and what is behind them; modules are opened by their folder."""
+    """The MPI with its companions, and what is behind them; modules are opened by their folder.
+
+    Copies with a DT_RPATH are found by it, and kept from the image's programs.
+    """
     host = made.plan.host
     assert host is not None
     modules = {path for plugins in host.plugins for path in plugins.files}
@@ -67,7 +70,8 @@ def libraries(made: Staged) -> tuple[list[str], list[str]]:
         if file.source in modules:
             continue
         own = name == host.library.soname or is_binding(name)
-        (mpi if own else behind).append(f"{made.folder}/{file.target}")
+        if own or not file.rpath:
+            (mpi if own else behind).append(f"{made.folder}/{file.target}")
     return mpi, behind
 
 

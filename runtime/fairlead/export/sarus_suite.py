@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 
 from fairlead import __version__
 from fairlead.engines.ce import edf
@@ -30,7 +29,7 @@ _SEARCH = "LD_LIBRARY_PATH"  # the hook's own
 
 def files(facts: Facts) -> tuple[ExportFile, ...]:
     """The hook with the MPI, the EDF that enables it, and the staging script."""
-    made = staged(replace(facts, isolate=False), "sarus-suite")
+    made = staged(facts, "sarus-suite", alone=True)
     name = facts.name or f"fairlead-{facts.label}"
     mpi, behind = libraries(made)
     env = {n: v for n, v in made.variables.items() if n != _SEARCH}

@@ -120,7 +120,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         "VERSION": __version__,
         "SITE": facts.site.name,
         "FAIRLEAD": json.dumps(list(facts.fairlead)),
-        "OPTIONS": json.dumps(["--engine", facts.engine.kind] if facts.engine else []),
+        "OPTIONS": json.dumps(facts.options),
         "IMAGE": json.dumps(facts.image.path if facts.image else ""),
     }
     text = re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], _RULE)

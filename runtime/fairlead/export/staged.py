@@ -22,7 +22,7 @@ from fairlead.elf.reader import newest
 from fairlead.elf.stub import stub
 from fairlead.engines.model import Engine
 from fairlead.engines.registry import ENGINES
-from fairlead.export.model import ExportFile, Facts
+from fairlead.export.model import STAGE, ExportFile, Facts
 from fairlead.launchers.model import Launcher
 from fairlead.mpi.host import HostMpi, needs
 from fairlead.swap import checks
@@ -84,22 +84,26 @@ def staged(
     binds_files: bool = True,
     glibc: bool = False,
     gpu: bool = False,
+    alone: bool = False,
 ) -> Staged:
     """The folder for ``kind``, whose containers see it at ``place``.
 
     Args:
+        place: with ``{key}`` for the folder's own name.
         binds_files: the engine can show single files over those of an image.
         glibc: the engine brings a newer C library by itself.
         gpu: the library for messages from GPU to GPU goes along, where the site has one.
+        alone: copies find each other by their own DT_RPATH, wherever the engine shows them.
     Raises:
         FairleadError: 121 when the image cannot run on this MPI by such a module.
     """
-    made = planned(facts, kind, binds_files=binds_files, gpu=gpu)
+    made = planned(facts, kind, binds_files=binds_files, gpu=gpu, alone=alone)
     assert made.staging is not None and made.host is not None and made.glibc is not None
     bring = made.glibc.way
     if bring is GlibcWay.LOADER and not glibc:
         raise fail("export-glibc", kind=kind, made=made)
     staging = moved(made.staging, place)
+    place = place.replace("{key}", staging.key)
     folder = f"{facts.stage_root.rstrip('/')}/{staging.key}"
     inner = str(_CACHE / "stage" / made.staging.key)
     over = tuple(
@@ -125,11 +129,14 @@ def staged(
     )  # fmt: skip
 
 
-def planned(facts: Facts, kind: str, *, binds_files: bool = True, gpu: bool = False) -> Plan:
+def planned(
+    facts: Facts, kind: str, *, binds_files: bool = True, gpu: bool = False, alone: bool = False
+) -> Plan:
     """The plan that the export puts into another tool's words.
 
     Args:
         gpu: with the library for messages from GPU to GPU, where site and host have one.
+        alone: as of :func:`staged`.
     Raises:
         FairleadError: exit code 121; it would not work.
     """
@@ -143,7 +150,8 @@ def planned(facts: Facts, kind: str, *, binds_files: bool = True, gpu: bool = Fa
     if known is None or known.kind != kind:
         known = None
     driver = ENGINES.get(kind) if kind in ENGINES else None
-    userns_per_rank = bool(known.userns_per_rank if known else driver and driver.userns_per_rank)
+    # For a kind that fairlead does not start, the worst is assumed: a separate user namespace for each container.
+    userns_per_rank = bool(known.userns_per_rank if known else not driver or driver.userns_per_rank)
     engine = Engine(kind, kind, userns_per_rank, (), (), binds_files)
     inside = facts.image.facts if facts.image else as_new_as(host)
     own = facts.image.env if facts.image else {}
@@ -161,7 +169,7 @@ def planned(facts: Facts, kind: str, *, binds_files: bool = True, gpu: bool = Fa
     made = plan(
         Inputs(
             name, inside, host, launcher, facts.site, engine, request, _CACHE,
-            isolate=facts.isolate, alone=False, paths=facts.here,
+            isolate=facts.isolate, alone=alone, paths=facts.here,
         )
     )  # fmt: skip
     errors = [f for f in checks.check(made) if f.severity is Severity.ERROR]
@@ -205,12 +213,13 @@ def moved(staging: Staging, place: str) -> Staging:
     """The same folder, seen at another place of the container; another one when that changes it."""
     if place == MOUNT:
         return staging
-    files = tuple(
-        replace(f, rpath=f.rpath.replace(f"{MOUNT}/", f"{place}/")) for f in staging.files
-    )
     slug, _, old = staging.key.rpartition("-")
-    key = hashlib.sha256(f"{old} {place}".encode()).hexdigest()[:12]
-    return replace(staging, key=f"{slug}-{key}", files=files)
+    key = f"{slug}-{hashlib.sha256(f'{old} {place}'.encode()).hexdigest()[:12]}"
+    there = place.replace("{key}", key)
+    files = tuple(
+        replace(f, rpath=f.rpath.replace(f"{MOUNT}/", f"{there}/")) for f in staging.files
+    )
+    return replace(staging, key=key, files=files)
 
 
 _SCRIPT = """\
@@ -269,6 +278,7 @@ copy() {
     [ -d "$1" ] || stop "the folder $1 is not there"
     mkdir -p "$work/$(dirname "$2")"
     cp -R "$1" "$work/$2"
+    chmod -R a+rX "$work/$2"
 }
 sum() { cksum <"$1" || echo gone; }
 
@@ -352,7 +362,7 @@ def stage_script(facts: Facts, made: Folder, kind: str, goes: str) -> ExportFile
     script = _SCRIPT
     for name, value in text.items():
         script = script.replace(f"@{name}@", value)
-    return ExportFile("stage.sh", script, goes, 0o755)
+    return ExportFile(STAGE, script, goes, 0o755)
 
 
 def _content(made: Stub) -> str:

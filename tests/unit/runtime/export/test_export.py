@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import tomllib
 from dataclasses import replace
@@ -25,6 +26,7 @@ from tests.support.json_schema import mistakes, validates
 from tests.unit.runtime.detect.test_capture import taken
 from traitlets.config import Config
 
+import fairlead
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.cli.main import main
 from fairlead.detect import capture
@@ -363,7 +365,7 @@ def variables(hook: str) -> dict[str, str]:
 
 @validates
 def test_sarus_hooks_are_oci_hooks_with_lists_of_absolute_paths() -> None:
-    files = made("sarus", replace(FACTS, here=ARIES))
+    files = made("sarus", replace(FACTS, here=ARIES, isolate=False))
     mpi = variables(files["hooks.d/05-mpi-hook.json"].text)
     assert set(mpi) == {
         "LDCONFIG_PATH", "MPI_LIBS", "MPI_DEPENDENCY_LIBS", "BIND_MOUNTS", "MPI_COMPATIBILITY_TYPE",
@@ -383,7 +385,8 @@ def test_sarus_pairs_libraries_by_name_and_version_so_both_are_in_the_name() -> 
     host = recorded.host()
     elf = replace(host.library.elf, path="/opt/cray/lib/libmpi_gnu_123.so.12.0.0")
     cray = replace(host, library=replace(host.library, elf=elf))
-    mpi = variables(made("sarus", replace(FACTS, host=cray))["hooks.d/05-mpi-hook.json"].text)
+    facts = replace(FACTS, host=cray, isolate=False)
+    mpi = variables(made("sarus", facts)["hooks.d/05-mpi-hook.json"].text)
     names = [PurePosixPath(path).name for path in mpi["MPI_LIBS"].split(":")]
     assert names[0] == "libmpi.so.12"
     assert all(re.fullmatch(r"libmpi(fort|cxx)?\.so\.12", name) for name in names)
@@ -400,8 +403,47 @@ def test_sarus_is_given_the_modules_folder_where_the_hook_shows_it() -> None:
     part = json.loads(files["sarus.part.json"].text)
     bound = variables(files["hooks.d/05-mpi-hook.json"].text)["BIND_MOUNTS"].split(":")
     assert part["environment"]["set"]["UCX_MODULE_DIR"].startswith(f"{bound[0]}/lib/")
-    assert "rpath" not in files["stage.sh"].text.split("put() {")[0].lower().replace("# each", "")
     refusal("sarus", replace(FACTS, here=Here(binds=("/a:b",))))
+
+
+@pytest.mark.parametrize("target", ["sarus", "sarus-suite"])
+def test_copies_that_a_hook_shows_in_the_images_folder_find_each_other_in_their_own(
+    target: str,
+) -> None:
+    """The image's MPI may have a libfabric of another version next to it, where a relative path leads."""
+    files = made(target, replace(FACTS, image=None))
+    [hook] = [
+        file for path, file in files.items() if path.endswith(("mpi-hook.json", "5.0.2.json"))
+    ]
+    place = "/opt/fairlead/mpi" if target == "sarus-suite" else "/opt/fairlead/stage/mpich-5.0.2-"
+    script = files["stage.sh"].text
+    paths = re.findall(r'^    "\$1" \S+ lib/\S+ (\S+)$', script, re.MULTILINE)
+    assert paths and all(path.startswith(place) for text in paths for path in text.split(":"))
+    # And they are kept from the image's programs.
+    assert "libfabric.so" not in hook.text and "libmpi.so.12" in hook.text
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["flux", "jupyter", "jupyterhub", "lmod", "nextflow", "parsl", "reframe", "snakemake"],
+)
+def test_launches_of_an_export_are_on_the_mpi_that_it_was_made_with(target: str) -> None:
+    """Those who use it have another environment than the one who makes it, and may prefer another MPI."""
+
+    def texts(mpi: str) -> str:
+        return "".join(file.text for file in made(target, replace(FACTS, mpi=mpi)).values())
+
+    assert "/opt/other" not in texts("") and "--mpi" in texts("/opt/other")
+    assert re.search(r"--mpi\W+/opt/other\b", texts("/opt/other"))
+    closed = replace(FACTS, mpi="/opt/other", closed={"/opt/other": "mode 0700"})
+    assert "0700" in refusal(target, closed, "export-private")
+
+
+@pytest.mark.parametrize("target", ["cdi", "sarus-suite", "enroot", "podman-hpc"])
+def test_ranks_in_separate_user_namespaces_do_not_read_each_others_memory(target: str) -> None:
+    files = made(target, replace(FACTS, image=None))
+    texts = "".join(file.text for file in files.values())
+    assert "MPIR_CVAR_CH4_CMA_ENABLE=0" in texts
 
 
 # The Container Engine
@@ -710,6 +752,22 @@ def test_closed_is_what_another_user_cannot_open() -> None:
             assert "others may not enter" in audience.closed(str(path))
     finally:
         shutil.rmtree(base)
+
+
+def test_fairlead_whose_code_is_closed_to_others_is_named_without_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its program may be open: a virtual environment of a closed checkout."""
+    program, code = tmp_path / "fairlead", tmp_path / "checkout/__init__.py"
+    code.parent.mkdir()
+    program.touch()
+    code.touch()
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(fairlead, "__file__", str(code))
+    monkeypatch.setattr(gather, "closed", lambda path: "closed" if "checkout" in path else "")
+    assert gather._fairlead(private=False) == "fairlead"
+    monkeypatch.setattr(gather, "closed", lambda path: "")
+    assert gather._fairlead(private=False) == str(program) == gather._fairlead(private=True)
 
 
 def test_jupyter_refuses_an_image_without_ipykernel() -> None:

@@ -102,3 +102,21 @@ def test_configuration_for_nextflow_names_the_sites_executor() -> None:
     assert "executor = 'slurm'" in files["nextflow.config"].text
     assert "shell = ['/n/fairlead-process']" in files["nextflow.config"].text
     assert "{FAIRLEAD_IMAGE:-/images/mpi-base.squashfs}" in files["fairlead-process"].text
+
+
+def test_words_of_a_job_for_flux_are_the_same_behind_its_shell(tmp_path: Path) -> None:
+    """`flux batch --wrap` joins words by blanks, into a script of sh."""
+    flux = tmp_path / "flux"
+    flux.write_text('#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n')
+    says = tmp_path / "fair lead"
+    says.write_text(SAYS)
+    submit = tmp_path / "fairlead-submit"
+    submit.write_text(made("flux", replace(FACTS, fairlead=(str(says),)))["fairlead-submit"].text)
+    for program in (flux, says, submit):
+        program.chmod(0o755)
+    odd = ["echo", "a b", "it's", "$HOME", "*", ""]
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(
+        [submit, "-n", "2", "im g", *odd], capture_output=True, text=True, check=True, env=path
+    )
+    assert done.stdout.splitlines()[-8:] == ["im g", "--", *odd]
