@@ -153,7 +153,8 @@ def test_process_that_is_traced_gets_its_signals_and_no_other(at) -> None:
         os.kill(pid, signal.SIGSTOP)
         comes_to(pid, "tT")
         returns.close()
-        assert tracer(pid) == 0 and state(pid) == "T" and not returns.came()
+        assert tracer(pid) == 0 and not returns.came()
+        comes_to(pid, "T")  # it runs for a moment before it stops again
         os.kill(pid, signal.SIGCONT)
         returns = stacks.Returns(pid, call_of(pid).returns_to)
         os.kill(pid, signal.SIGUSR1)
