@@ -14,6 +14,8 @@ from pathlib import Path
 
 from tests.system import hosts
 
+from fairlead.base.paths import locked
+
 # crun refuses machines with mixed cgroups, and root may not have the limits that Podman asks for.
 _CONF = """\
 [containers]
@@ -68,6 +70,22 @@ class Podman:
         )
         assert (done.returncode != 0) is fails, f"podman {words}: {done.stdout}{done.stderr}"
         return done.stderr if fails else done.stdout
+
+
+@contextmanager
+def specified(file: Path) -> Iterator[None]:
+    """A CDI specification where root installs them: releases of Podman before 5 have no option for another folder."""
+    folder = Path("/var/run/cdi")
+    with locked(hosts.KEPT / ".cdi.lock"):  # tests of several files have some
+        there = folder.is_dir()
+        folder.mkdir(exist_ok=True)
+        installed = Path(shutil.copy(file, folder))
+        try:
+            yield
+        finally:
+            installed.unlink()
+            if not there:
+                folder.rmdir()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from tests.support import flux
 from tests.system import hosts
-from tests.system.podman import Podman, rootless
+from tests.system.podman import Podman, rootless, specified
 from tests.system.slurm import waited
 from tests.system.test_export import LMOD, podman_hpc_programs, run
 from tests.system.test_user import PYTHON, User, processes_of, user
@@ -201,19 +201,11 @@ def _apptainer(it: Export) -> None:
 
 @runs("cdi")
 def _cdi(it: Export) -> None:
-    """Where root installs specifications; Podman releases before 5 have no option for another folder."""
-    there = Path("/var/run/cdi")
-    there.mkdir(exist_ok=True)
-    installed = Path(shutil.copy(it.out / "fairlead-mpi.json", there))
-    name = json.loads(installed.read_text())["devices"][0]["name"]
-    try:
-        # As sites set it for HPC: a user namespace for each container.
-        rank = it.podman.rank("--userns=keep-id", f"--device=fairlead/mpi={name}", *it.root)
-        it.ranks(*rank, **it.podman.environ)
-    finally:
-        installed.unlink()
-        if not list(there.iterdir()):
-            there.rmdir()
+    """As sites set Podman for HPC: with a user namespace for each container."""
+    file = it.out / "fairlead-mpi.json"
+    device = f"--device=fairlead/mpi={json.loads(file.read_text())['devices'][0]['name']}"
+    with specified(file):
+        it.ranks(*it.podman.rank("--userns=keep-id", device, *it.root), **it.podman.environ)
 
 
 @runs("ce")

@@ -19,15 +19,13 @@ import yaml
 from tests.support import nccl
 from tests.support.compiled import compiled
 from tests.system import hosts
-from tests.system.podman import rootless
+from tests.system.podman import rootless, specified
 from tests.system.test_user import processes_of
 
 from fairlead.elf.patchelf import find_patchelf
 
 # The program of sarus-suite/performance-extensions, built from its sources.
 SARUS_HOOK = os.environ.get("FAIRLEAD_TEST_SARUS_HOOK", "")
-# Podman reads specifications there; releases before 5 have no option for another folder.
-CDI = Path("/var/run/cdi")
 # What NCCL does first: it opens the plugin by the name that NCCL_NET_PLUGIN asks for.
 OPENS = r"""
 #include <dlfcn.h>
@@ -131,23 +129,9 @@ def plugin_and_image(tmp_path: Path) -> tuple[Path, Path]:
     return site, root
 
 
-@pytest.fixture
-def specifications() -> Iterator[Path]:
-    """The folder that Podman reads, without what a test puts there."""
-    if os.geteuid() != 0:
-        pytest.skip("only root writes to Podman's folder of CDI specifications")
-    there = CDI.is_dir()
-    CDI.mkdir(exist_ok=True)
-    yield CDI
-    (CDI / "fairlead-nccl.json").unlink(missing_ok=True)
-    if not there:
-        CDI.rmdir()
-
-
-def test_podman_takes_the_plugin_as_a_device(machine: Machine, specifications: Path) -> None:
-    out = machine.export("cdi")
-    shutil.copy(out / "fairlead-nccl.json", specifications)
-    with rootless(machine.uid, machine.home) as run:
+def test_podman_takes_the_plugin_as_a_device(machine: Machine) -> None:
+    file = machine.export("cdi") / "fairlead-nccl.json"
+    with specified(file), rootless(machine.uid, machine.home) as run:
         words = ("run", "--rm", "--network=none", "--rootfs", machine.root, "/bin/opens")
 
         def opened(*options: str) -> str:
