@@ -282,7 +282,7 @@ _FILLED = [
         marks=pytest.mark.full,  # noticed only when the tree is written, at the end
     ),
     pytest.param("scratch", False, id="TMPDIR, while unpacking"),
-    pytest.param("cache", True, id="cache, while writing the SIF"),
+    pytest.param("cache", True, id="cache, while writing the SIF", marks=pytest.mark.full),
     pytest.param("scratch", True, id="TMPDIR, while squashing", marks=pytest.mark.full),
 ]
 
@@ -406,10 +406,11 @@ def test_build_from_a_tree_that_is_damaged_says_which_and_how_to_go_on(
 # --- no network --------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "left",
     [
-        pytest.param(3 * _MEBI, marks=pytest.mark.full, id="debs"),
+        pytest.param(3 * _MEBI, id="debs"),
         pytest.param(34 * _MEBI, id="wheels"),
     ],
 )

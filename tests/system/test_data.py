@@ -45,6 +45,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return output
 
 
+@pytest.mark.full
 def test_tensorflow_reads_what_was_generated(compared: dict[str, Any]) -> None:
     assert (compared["cosmo"], compared["hep"]) == (20, 20)
 

@@ -399,6 +399,7 @@ def test_squashfs_of_a_sif_is_taken_out_once(tmp_path: Path) -> None:
     assert hashlib.sha256(bare.read_bytes()).hexdigest() == digest
 
 
+@pytest.mark.full
 def test_layout_damaged_is_remade(tmp_path: Path) -> None:
     digest = answer(fairlead("inspect", "--json", hosts.image()))["image"]["digest"]
     root = tmp_path / "unpacked" / digest

@@ -129,10 +129,8 @@ def test_trace_of_a_run_has_ranks_their_own_phases_and_the_host(base_image: None
     assert spent["rank 0 aggregate (mean)"] > 0
 
 
-@pytest.mark.parametrize(
-    ("framework", "recipe"),
-    [("keras", "tensorflow"), pytest.param("torch", "pytorch", marks=pytest.mark.full)],
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("framework", "recipe"), [("keras", "tensorflow"), ("torch", "pytorch")])
 def test_serial_script_learns(framework: str, recipe: str) -> None:
     """Its distributed twin is run by docs/tutorials/training.md."""
     _run(f"fairlead build {recipe}")
@@ -159,6 +157,7 @@ def test_script_with_the_dry_run_line_runs_that_line(base_image: None) -> None:
     assert "allreduce over 2 ranks: 3, as expected" in output
 
 
+@pytest.mark.full
 def test_engines_that_are_here_are_proved_and_timed(base_image: None) -> None:
     (command,) = _commands("engines.sh")
     said = _run(command)

@@ -221,6 +221,7 @@ def unpacked() -> Iterator[Path]:
         yield hosts.unpacked(Path(work, "image"), {})
 
 
+@pytest.mark.full
 @needs_podman
 def test_run_starts_podman_hpc_and_proves_its_own_launch(
     unpacked: Path, podman_hpc: dict[str, str]

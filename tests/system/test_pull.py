@@ -477,7 +477,7 @@ def test_pull_of_an_index_takes_this_machines_variant_or_lists_those_there_are(
 # --- secrets -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["password", "tokens"])
+@pytest.mark.parametrize("kind", [pytest.param("password", marks=pytest.mark.full), "tokens"])
 def test_password_shows_nowhere(
     kind: str, sif: Path, empty: dict[str, str], tmp_path: Path
 ) -> None:

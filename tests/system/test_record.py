@@ -149,6 +149,7 @@ def test_record_holds_all_of_a_run_and_no_secret(work: Path) -> None:
         assert SECRET.encode() not in file.read_bytes(), file
 
 
+@pytest.mark.full
 def test_stock_validator_accepts_the_crate_as_a_process_run_crate(work: Path) -> None:
     subprocess.run(["git", "init", "-q"], check=True)
     _recorded("--env", "OMP_NUM_THREADS=2")

@@ -82,6 +82,7 @@ def test_jax_needs_no_argument() -> None:
     world(run("python3", "-c", JAX, image="jax"), "jax", 2, 1)
 
 
+@pytest.mark.full
 def test_multi_worker_strategy_of_tensorflow_is_one_world() -> None:
     world(run("python3", "-c", MULTI_WORKER, image="tensorflow"), "tf", 2, 1)
 
@@ -126,7 +127,7 @@ def test_ranks_on_two_hosts_are_one_world(
 @pytest.mark.parametrize(
     ("words", "env", "what", "why"),
     [
-        (("one",), {}, "has formed a world of one, on each of 2 ranks", "given as 0 and 1"),
+        pytest.param(("one",), {}, "has formed a world of one, on each of 2 ranks", "given as 0 and 1", marks=pytest.mark.full),
         pytest.param(("apart",), {}, "has two rendezvous", "do not find each other", marks=pytest.mark.full),
         pytest.param(("sizes",), {}, "has two sizes", "wait for each other forever", marks=pytest.mark.full),
         ((), {"RANK": "0"}, "two processes with the number 0", "is the same in both"),

@@ -287,6 +287,7 @@ def test_signed_image_whose_unpacked_files_change_while_it_runs_is_reported(
     assert f"{root} was written to or replaced" in err
 
 
+@pytest.mark.full
 def test_sif_of_a_signed_layout_is_made_again_when_it_has_changed(
     tmp_path: Path, home: dict[str, str]
 ) -> None:

@@ -248,6 +248,7 @@ def _renamed(library: Path, to: Path) -> Path:
     return to
 
 
+@pytest.mark.full
 def test_renamed_mpich_of_debian_is_known_and_proved_as_any(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     shutil.copytree(
