@@ -194,13 +194,13 @@ def _dask(workers: int, folder: Path) -> Iterator[Path]:
                 raise RuntimeError((folder / "dask.log").read_text())
             time.sleep(0.05)
         client = Client(connection)
-        client.run(_DASK_START.format(workers=workers, limit=_LIMIT_S))
-        client.close()
-        yield connection
+        try:
+            client.run(_DASK_START.format(workers=workers, limit=_LIMIT_S))
+            yield connection
+            client.run("dask.close(); cluster.close()")
+        finally:
+            client.close()
     finally:
-        client = Client(connection)
-        client.run("dask.close(); cluster.close()")
-        client.close()
         process.terminate()
         process.wait(60)
 
