@@ -28,9 +28,10 @@ from pathlib import Path
 from typing import Any
 
 import fairlead
+from fairlead.base import bounded_json
 from fairlead.base.errors import ExitCode, FairleadError, Finding, fail, warning
 from fairlead.base.progress import Progress, Silent
-from fairlead.image.contents import contents_of, keep_tree
+from fairlead.image.contents import contents_of, keep_contents, keep_tree, known_contents
 from fairlead.image.mount import look
 from fairlead_build.base.digest import json_digest
 from fairlead_build.base.platform import architecture
@@ -252,6 +253,10 @@ def _make(job: _Job) -> ImageEntry:
         files |= payload.of_sources(sources.build_sources(job, job.own))
         squashfs = scratch / "image.squashfs"
         overlaid = payload.overlay(tree, record, files, squashfs, job)
+        if whole := record.whole:
+            said = bounded_json.loads(as_json(description))
+            digest = overlaid["squashfs_sha256"]
+            keep_contents(digest, job.cache.root / "facts", whole.facts, whole.installed, said)
         return _wrap(job, squashfs, {**description, **overlaid}, work)
 
 
@@ -273,7 +278,12 @@ def _tree(job: _Job) -> TreeRecord:
         need_space(cache.root, need, f"building `{job.loaded.name}`", "XDG_CACHE_HOME")
         fetch.fetch(loaded, lock, cache, job.progress, packages)
     if record is None:
-        record = (engine_tree.build_tree if lock.base else build_tree)(job, job.made_from.tree)
+        key = job.made_from.tree
+        if lock.base:
+            return engine_tree.build_tree(job, key)
+        # What is compiled for the image is made after its tree.
+        over = None if job.own else payload.programs(loaded, lock, job.wheel, {})
+        record = build_tree(job, key, over)
     return record
 
 
@@ -319,10 +329,13 @@ def _looking_inside(
 ) -> Iterator[None]:
     """Keeps what is in a finished image, so that its first use needs not look; where that fails, it does.
 
-    Meanwhile the block runs: the look is the work of one core.
+    Of a tree that was just built it is known. Else the block runs meanwhile: the look is the work of one core.
     """
     facts = job.cache.root / "facts"
     keep_tree(squashfs_sha256, tree_sha256, facts)
+    if known_contents(squashfs_sha256, facts):
+        yield
+        return
 
     def look_inside() -> None:
         with suppress(FairleadError, OSError):

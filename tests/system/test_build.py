@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -19,10 +20,12 @@ import pytest
 from tests.system import hosts
 
 from fairlead.base.errors import FairleadError
+from fairlead.image import contents, mount
 from fairlead.image.open import open_image
 from fairlead.image.sif import read_sif
 from fairlead_build.build import BuildResult, build
 from fairlead_build.cache.store import Cache
+from fairlead_build.formats.images import ImageEntry
 from fairlead_build.recipe.load import load_recipe
 from fairlead_build.tools import tool_tree
 
@@ -439,3 +442,42 @@ def test_built_image_is_not_looked_into_again(
     copy.symlink_to(hosts.image("mpi-base"))
     found = open_image(str(copy))
     assert found.looked and "/opt/python/bin/fairlead" in found.facts.programs
+
+
+def _same_as_a_look(cache: Cache, entry: ImageEntry, folder: Path) -> None:
+    """What is kept of an image is what a look into it finds."""
+    (kept,) = (cache.root / "facts").glob(f"contents-*-{entry.squashfs_sha256}.json")
+    image = Path(entry.path)
+    contents.contents_of(image, read_sif(image).squashfs.offset, entry.squashfs_sha256, folder)
+    assert json.loads(kept.read_text()) == json.loads((folder / kept.name).read_text())
+
+
+def test_what_is_known_of_an_image_since_its_build_is_what_a_look_finds(
+    mpi_base: BuildResult, tmp_path: Path
+) -> None:
+    assert mpi_base.entry is not None
+    _same_as_a_look(Cache.default(), mpi_base.entry, tmp_path)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("scratch", "looks"), [("scratch", 0), ("over:lay,fs", 1)])
+def test_what_a_build_knows_of_its_image_is_what_a_look_into_it_finds(
+    debian_mpich: Path, scratch: str, looks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tree is looked into with fairlead laid over it while it is packed, where the kernel can show that."""
+    recipe = tmp_path / "debian-mpich"
+    shutil.copytree(debian_mpich, recipe)
+    with (recipe / "allreduce").open("ab") as program:
+        program.write(os.urandom(16))  # a tree that no build has made
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / scratch))
+    (tmp_path / scratch).mkdir()
+    tmp_path.chmod(0o755)
+    looked = []
+    monkeypatch.setattr(contents, "look", lambda *words: looked.append(words) or mount.look(*words))
+    cache = Cache(tmp_path / "cache" / "fairlead")
+    copy_downloads(recipe, cache.root, TEST_CACHE)
+    entry = build(recipe, cache=cache).entry
+    assert entry is not None and len(looked) == looks
+    _same_as_a_look(cache, entry, tmp_path)
+    assert len(looked) == looks + 1

@@ -424,6 +424,17 @@ def _show(source: Path, target: Path) -> None:
             _mount("none", point, None, _REMOUNT | _BIND | _RDONLY | kept)
 
 
+def mount_union(above: Path, below: Path, target: Path) -> None:
+    """Shows ``below`` with ``above`` laid over it at ``target``, read-only: neither is written to.
+
+    Raises:
+        OSError: this kernel lets no supervisor do so (Linux does since 5.11), or the paths cannot be written down.
+    """
+    if re.search(r"[:,\\\\]", f"{above}{below}"):
+        raise OSError(f"{above} or {below} has a character that overlayfs takes for its own")
+    _mount("none", target, "overlay", _RDONLY | _NOSUID | _NODEV, f"lowerdir={above}:{below}")
+
+
 def _mount(
     source: str | Path, target: str | Path, kind: str | None, flags: int, data: str | None = None
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -27,6 +28,7 @@ PACKAGE = {
 Watch = Callable[[subprocess.Popen[bytes]], AbstractContextManager[None]]
 
 _PATIENCE_S = 20
+_PIPE_BYTES = 1 << 20  # /proc/sys/fs/pipe-max-size
 _MOST_SAID_BYTES = 64 << 10
 # Free bytes below which a tool that failed had no room, whatever it says.
 NEARLY_FULL = 16 << 20
@@ -95,6 +97,12 @@ def child(
                 # Data that an ended child did not read is of no use.
                 with suppress(BrokenPipeError):
                     pipe.close()
+
+
+def enlarge(pipe: IO[bytes]) -> None:
+    """Gives a pipe as much room as Linux grants without privileges: both ends switch 16 times less often."""
+    with suppress(OSError):  # the user has many such pipes, and keeps the usual size
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -173,6 +181,7 @@ def piped(
     """
     with complaints() as said, child(argv, env=env, stderr=said) as process:
         assert process.stdout is not None
+        enlarge(process.stdout)
         unreadable = ""
         try:
             yield process.stdout

@@ -24,7 +24,13 @@ from typing import NoReturn
 from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, Finding, Severity
 from fairlead.base.progress import Progress, Stage
-from fairlead_build.base.proc import NEARLY_FULL, no_space, says_no_space, tool_failed
+from fairlead_build.base.proc import (
+    NEARLY_FULL,
+    enlarge,
+    no_space,
+    says_no_space,
+    tool_failed,
+)
 
 CHUNK = 1 << 20
 # What apt and dpkg say all the time.
@@ -107,6 +113,7 @@ def stdout_of(process: subprocess.Popen[bytes], feed: Callable[[str], None]) -> 
     """stdout in chunks, while stderr's lines go to ``feed``."""
     assert process.stdout is not None and process.stderr is not None
     out, err = process.stdout.fileno(), process.stderr.fileno()
+    enlarge(process.stdout)
     rest = b""
     with selectors.DefaultSelector() as selector:
         selector.register(out, selectors.EVENT_READ)

@@ -25,6 +25,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -140,10 +141,13 @@ def holding(cache: Cache, name: str, progress: Progress, meanwhile: str) -> Iter
 
 
 @contextmanager
-def workspace(parent: Path, prefix: str) -> Iterator[Path]:
+def workspace(parent: Path, prefix: str, *, wait: bool = True) -> Iterator[Path]:
     """A folder of our own below ``parent``, gone when the block ends; dead builds' are removed first.
 
     Readable by all, since jails have other user ids.
+
+    Args:
+        wait: for its removal. A whole tree takes seconds; without, it is gone before this process ends.
     """
     parent.mkdir(parents=True, exist_ok=True)
     stem = f"{prefix}{os.getuid()}-"
@@ -152,8 +156,15 @@ def workspace(parent: Path, prefix: str) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        remove_tree(folder)
-        os.close(fd)
+        removing = threading.Thread(target=_remove, args=(folder, fd))
+        removing.start()
+        if wait:
+            removing.join()
+
+
+def _remove(folder: Path, fd: int) -> None:
+    remove_tree(folder)
+    os.close(fd)
 
 
 def _claim(parent: Path, stem: str) -> tuple[Path, int]:

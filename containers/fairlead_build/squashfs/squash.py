@@ -16,6 +16,7 @@ from fairlead_build.base.proc import (
     child,
     clean_environment,
     complaints,
+    enlarge,
     last_of,
     no_space,
     tool_failed,
@@ -92,6 +93,7 @@ def squashing(
         ) as writer,
     ):
         assert writer.stdin is not None
+        enlarge(writer.stdin)
         broken = False
         pipe = _Pipe(writer.stdin, target.parent)
         try:

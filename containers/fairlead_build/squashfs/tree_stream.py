@@ -10,17 +10,17 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import os
 import posixpath
+import queue
 import re
 import shlex
 import tarfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path, PurePosixPath
+from contextlib import contextmanager
+from pathlib import Path
 from tarfile import TarInfo
-from typing import IO, cast
+from typing import IO, Protocol, cast
 
 from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, fail
@@ -42,13 +42,18 @@ _KINDS = {
 # No reader of content may ask for more at once either.
 _MOST_HEADER = 16 << 20
 
+
+class _Source(Protocol):
+    """What a tar is read from; it may return less than it was asked for."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
 # A member of a tar; its content when it is a file.
 Member = tuple[TarInfo, IO[bytes] | None]
 
 
-def tar_members(
-    source: IO[bytes], see: Callable[[bytes], object] | None = None
-) -> Iterator[Member]:
+def tar_members(source: _Source, see: Callable[[bytes], object] | None = None) -> Iterator[Member]:
     """The members of a tar that comes through a pipe, ``.`` for the root itself.
 
     ``tarfile`` reads pipes through a layer of its own that takes several times as long as the
@@ -76,7 +81,7 @@ def tar_members(
 class _Forward(io.RawIOBase):
     """A pipe as a file that can seek forward, and one byte back, which is all ``tarfile`` needs."""
 
-    def __init__(self, source: IO[bytes], see: Callable[[bytes], object] | None):
+    def __init__(self, source: _Source, see: Callable[[bytes], object] | None):
         self._source, self._see = source, see
         self._block, self._used, self._before = b"", 0, 0
         self.last = b""
@@ -248,40 +253,58 @@ class Recorder:
     def __init__(self, sink: Sink):
         self.tree: dict[str, Entry] = {}
         self._sink = sink
+        self._chunks = _Chunks()
+        self._reader = threading.Thread(target=self._read, daemon=True)
         self._wrong: Exception | None = None
 
     def __enter__(self) -> Recorder:
-        out, self._pipe = os.pipe()
-        self._reader = threading.Thread(target=self._read, args=(out,), daemon=True)
         self._reader.start()
         return self
 
     def write(self, data: bytes, /) -> None:
         """Takes the next bytes of the stream."""
-        view = memoryview(data)
-        with suppress(BrokenPipeError):  # the reader has given up; it says why at the end
-            while view:
-                view = view[os.write(self._pipe, view) :]
+        if data:
+            self._chunks.put(data)
         self._sink.write(data)
 
     def __exit__(self, kind: object, *_: object) -> None:
         """Raises:
         FairleadError, tarfile.TarError: what was written is not a tree.
         """
-        os.close(self._pipe)
+        self._chunks.put(b"")
         self._reader.join()
         if self._wrong is not None and kind is None:
             raise self._wrong
 
-    def _read(self, out: int) -> None:
+    def _read(self) -> None:
         try:
-            with open(out, "rb", buffering=0) as stream:
-                tree = read_tree(tar_members(cast(IO[bytes], stream)))
+            tree = read_tree(tar_members(self._chunks))
             # A tar may leave out the folders of its files; the writer makes them.
-            above = {str(p) for path in tree for p in PurePosixPath(path).parents} - {"."}
+            above = set[str]()
+            for path in tree:
+                while (path := path.rpartition("/")[0]) and path not in above:
+                    above.add(path)
             self.tree = {path: Entry("folder", 0o755) for path in above - tree.keys()} | tree
         except (FairleadError, tarfile.TarError, OSError) as exc:
             self._wrong = exc
+            while self._chunks.read():
+                pass  # or the writer would wait
+
+
+class _Chunks:
+    """What one thread writes, for another to read; at most so much waits in between."""
+
+    _MOST = 16
+
+    def __init__(self) -> None:
+        self._waiting = queue.Queue[bytes](self._MOST)
+
+    def put(self, data: bytes) -> None:
+        self._waiting.put(data)
+
+    def read(self, size: int = 0, /) -> bytes:
+        """The next chunk, of any size; empty at the end."""
+        return self._waiting.get()
 
 
 def _entry(info: TarInfo, content: IO[bytes] | None, advance: Advance) -> Entry:

@@ -1,7 +1,7 @@
 """Runs in a sandbox: wheels and files are laid over the Debian part of a tree.
 
-``tree.py`` starts it. Its stdout is what :func:`sandbox.write_changes` writes; what is in the tree
-goes to the file ``found`` of the request.
+``tree.py`` starts it. Its stdout is what :func:`sandbox.write_changes` writes; what is in the tree goes to the file
+``found`` of the request, and to ``found_whole`` what is in it with the folder ``over`` laid over it.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from __future__ import annotations
 import json
 import multiprocessing
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from fairlead.base.serde import to_json
-from fairlead_build.base.jail import Jail, execute, within
+from fairlead.elf.facts import Elf
+from fairlead_build.base.jail import Jail, execute, mount_union, within
 from fairlead_build.base.proc import clean_environment
 from fairlead_build.base.progress_protocol import report
 from fairlead_build.tree.record import Contents
@@ -37,7 +41,7 @@ def main() -> None:
     leave(jail)
     # Two things to do with a finished tree, and a core for each.
     fork = multiprocessing.get_context("fork")
-    scanner = fork.Process(target=_scan, args=(jail.root, asked["found"]))
+    scanner = fork.Process(target=_scan, args=(jail.root, asked))
     scanner.start()
     tree, out = Jail(jail.root), sys.stdout.buffer
     within(tree, lambda: write_changes(Path("/"), before, asked["epoch"], out))
@@ -46,8 +50,22 @@ def main() -> None:
         sys.exit("the tree cannot be looked into")
 
 
-def _scan(root: Path, target: str) -> None:
-    Path(target).write_text(json.dumps(to_json(Contents.of(root))), "utf-8")
+def _scan(root: Path, asked: Mapping[str, Any]) -> None:
+    """Writes what is in the tree, and in the image that has fairlead over it where the kernel can show that."""
+    known: dict[str, Elf | str] = {}
+    _write(Contents.of(root, known), asked["found"])
+    if asked["over"]:
+        over, whole = Path(asked["over"]), Path(asked["found"]).with_name("whole")
+        whole.mkdir()
+        with suppress(OSError):
+            mount_union(over, root, whole)
+            for path in over.rglob("*"):
+                known.pop(f"/{path.relative_to(over)}", None)
+            _write(Contents.of(whole, known), asked["found_whole"])
+
+
+def _write(contents: Contents, target: str) -> None:
+    Path(target).write_text(json.dumps(to_json(contents)), "utf-8")
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from fairlead_build.recipe.model import Recipe
 from fairlead_build.squashfs.overlay import NotLaid, lay
 from fairlead_build.squashfs.squash import squashing
 from fairlead_build.tree.job import TreeJob
-from fairlead_build.tree.record import TreeRecord
+from fairlead_build.tree.record import Files, TreeRecord
 from fairlead_build.tree.tree import compression_of
 from fairlead_build.tree.wheel_staging import Built, path_of
 
@@ -145,10 +145,6 @@ def environment(recipe: Recipe, below: Mapping[str, str] = MappingProxyType({}))
     return {**dict(sorted(below.items())), **own, **dict(sorted(recipe.env.items()))}
 
 
-# Files of the layer: content and mode by path.
-Files = dict[str, tuple[bytes, int]]
-
-
 def layer(
     loaded: LoadedRecipe,
     description: Mapping[str, Any],
@@ -157,27 +153,41 @@ def layer(
     sbom: bytes,
 ) -> Files:
     """All files that an image has beyond its tree."""
-    files = engine_files(
-        description["env"],
-        labels_of(description),
+    files = _for_engines(description["env"], labels_of(description))
+    files[".fairlead/image.json"] = as_json(description), 0o644
+    files[".fairlead/sbom.cdx.json"] = sbom, 0o644
+    return files | _of_wheel(loaded, wheel, bytecode)
+
+
+def programs(
+    loaded: LoadedRecipe, lock: Lock, wheel: bytes | None, below: Mapping[str, str]
+) -> Files:
+    """What a look into an image takes in of these files: all but its description, which rests on that look."""
+    own = _of_wheel(loaded, wheel, {}) | core(loaded, lock, wheel)
+    return _for_engines(environment(loaded.recipe, below), {}) | own
+
+
+def _for_engines(env: Mapping[str, str], labels: Mapping[str, str]) -> Files:
+    return engine_files(
+        env,
+        labels,
         f'[ $# -gt 0 ] || set -- {shlex.join(COMMAND)}\nexec "$@"\n',
         note=f"# Made by fairlead {__version__}.\n",
     )
-    files[".fairlead/image.json"] = as_json(description), 0o644
-    files[".fairlead/sbom.cdx.json"] = sbom, 0o644
+
+
+def _of_wheel(loaded: LoadedRecipe, wheel: bytes | None, bytecode: dict[str, bytes]) -> Files:
     python = loaded.recipe.python
-    if wheel is not None and python is not None:
-        site = python.site.lstrip("/")
-        with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
-            modules = {name: archive.read(name) for name in archive.namelist()} | bytecode
-        info = next(name.split("/")[0] for name in modules if name.endswith(".dist-info/RECORD"))
-        modules[f"{info}/INSTALLER"] = b"fairlead\n"
-        files |= {f"{site}/{name}": (body, 0o644) for name, body in modules.items()}
-        script = (
-            f"#!{python.prefix}/bin/python3 -I\nfrom fairlead.cli.main import entry\n\nentry()\n"
-        )
-        files[f"{python.prefix}/bin/fairlead".lstrip("/")] = script.encode(), 0o755
-    return files
+    if wheel is None or python is None:
+        return {}
+    site = python.site.lstrip("/")
+    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+        modules = {name: archive.read(name) for name in archive.namelist()} | bytecode
+    info = next(name.split("/")[0] for name in modules if name.endswith(".dist-info/RECORD"))
+    modules[f"{info}/INSTALLER"] = b"fairlead\n"
+    script = f"#!{python.prefix}/bin/python3 -I\nfrom fairlead.cli.main import entry\n\nentry()\n"
+    files = {f"{site}/{name}": (body, 0o644) for name, body in modules.items()}
+    return {**files, f"{python.prefix}/bin/fairlead".lstrip("/"): (script.encode(), 0o755)}
 
 
 def core(loaded: LoadedRecipe, lock: Lock, wheel: bytes | None) -> Files:

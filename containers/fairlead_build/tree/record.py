@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import fairlead
 from fairlead.base.paths import atomic_write
 from fairlead.base.serde import from_json, to_json
-from fairlead.elf.facts import ImageFacts
-from fairlead.image.packages import Installed, installed
+from fairlead.elf.facts import Elf, ImageFacts
+from fairlead.image.budget import Budget
+from fairlead.image.packages import Installed, installed, walk
 from fairlead.image.scan import scan_tree
 from fairlead.image.tree_digest import Entry, Tree
 from fairlead_build.base.digest import sha256_of
 from fairlead_build.cache.store import Cache, publish
+
+# Files that are laid over a tree: content and mode by path.
+Files = dict[str, tuple[bytes, int]]
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,16 @@ class Contents:
     installed: Installed
 
     @classmethod
-    def of(cls, root: Path) -> Contents:
-        return cls(scan_tree(root), installed(root))
+    def of(cls, root: Path, known: dict[str, Elf | str] | None = None) -> Contents:
+        """Those of the image that the tree at ``root`` becomes, in which root has all files and no file has capabilities.
+
+        Args:
+            known: what ``scan_tree`` takes as ``contents``.
+        """
+        budget = Budget(root)
+        folders = list(walk(root, budget))
+        facts = replace(scan_tree(root, budget, folders, known), set_ids={}, capable=())
+        return cls(facts, installed(root, budget, folders))
 
 
 @dataclass(frozen=True)
@@ -41,11 +53,13 @@ class TreeRecord:
         sha256: of its squashfs.
         entries: its files and folders, as ``fairlead.image.tree_digest`` defines them.
         contents: None if they are unknown, or found by an older fairlead, which may have found less.
+        whole: those of the image with fairlead over the tree; known only where the tree has just been built.
     """
 
     sha256: str
     entries: Tree
     contents: Contents | None = None
+    whole: Contents | None = None
 
 
 def read_record(cache: Cache, key: str) -> TreeRecord | None:

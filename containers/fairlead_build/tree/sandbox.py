@@ -66,18 +66,27 @@ def enter(asked: Mapping[str, Any]) -> Jail:
     if source.returncode:
         raise subprocess.CalledProcessError(source.returncode, asked["untar"])
     given = {target: Path(source_path) for target, source_path in asked["given"].items()}
-    for name in ("dev", "proc", "sys", "run", "tmp", *given):
+    for name in ("dev", "proc", "sys", "run", "tmp", *_outermost(given)):
         folder = root / name.lstrip("/")
         if not folder.exists():
             folder.mkdir()
             os.chown(folder, owner, owner)
-    for folder in given.values():
+    for folder in _outermost(given).values():
         for path in (folder, *folder.rglob("*")):
             # Whatever the umask was: a jail has other ids.
             if not path.is_symlink():
                 mode = stat.S_IMODE(path.stat().st_mode)
                 path.chmod(mode | (0o555 if mode & 0o100 else 0o444))
     return Jail(root, given)
+
+
+def _outermost(given: Mapping[str, Path]) -> dict[str, Path]:
+    """Those that do not lie in another, which has a place for them."""
+    return {
+        target: path
+        for target, path in given.items()
+        if not any(target.startswith(f"{other}/") for other in given)
+    }
 
 
 # For each path of a tree a mark that changes when it is touched.
@@ -131,7 +140,7 @@ def leave(jail: Jail) -> None:
             shutil.rmtree(f"/{name}", ignore_errors=True)
 
     within(jail, remove)
-    for target in jail.given:
+    for target in _outermost(jail.given):
         (jail.root / target.lstrip("/")).rmdir()  # it was mounted over, and is empty
 
 

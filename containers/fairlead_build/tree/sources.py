@@ -106,11 +106,11 @@ def _build(job: TreeJob, wanted: Sequence[tuple[RecipeSource, Path]]) -> None:
         workspace(cache.root / "work", "sources-") as work,
     ):
         with job.progress.stage("check packages", None) as stage:
-            stage_wheels(wheels, (), job, scratch, stage)
+            shown = stage_wheels(wheels, (), job, scratch, stage)
         results = scratch / "results"
         results.mkdir()
         asked = {
-            **request(job, below, scratch, "stage", "given"),
+            **request(job, below, scratch, "stage", "given", wheels=shown),
             "python": bool(wheels),
             "sources": [
                 _request(number, source, folder, job, scratch)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,11 @@ from fairlead_build.squashfs.tree_stream import Recorder, tar_members
 from fairlead_build.tree import sources
 from fairlead_build.tree.debian import INSIDE, debian_key, debian_tree
 from fairlead_build.tree.job import TreeJob
-from fairlead_build.tree.record import Contents, TreeRecord, publish_tree
+from fairlead_build.tree.record import Contents, Files, TreeRecord, publish_tree
 from fairlead_build.tree.sandbox import sandbox
 from fairlead_build.tree.wheel_staging import ROLES, Built, plan_of, request, stage_wheels
 
+_FOUND, _FOUND_WHOLE = "found.json", "found-whole.json"
 _HOW = ("../base/jail.py", "sandbox.py", "tree.py", "record.py", "in_sandbox.py")
 
 
@@ -61,9 +63,11 @@ def unpacked_bytes(lock: Lock) -> int:
     return 5 * lock.download_bytes + (200 << 20)
 
 
-def build_tree(job: TreeJob, key: str) -> TreeRecord:
+def build_tree(job: TreeJob, key: str, over: Files | None = None) -> TreeRecord:
     """Makes the squashfs of the tree and its record, from the store alone.
 
+    Args:
+        over: what the image will have over the tree, to be looked at with it.
     Raises:
         FairleadError: a tool failed, or there is no room.
     """
@@ -71,18 +75,24 @@ def build_tree(job: TreeJob, key: str) -> TreeRecord:
     below = debian_tree(lock.deb, job)
     built = sources.build_sources(job, loaded.sources)
     with (
-        workspace(scratch_parent(unpacked_bytes(lock)), "fairlead-") as scratch,
+        workspace(scratch_parent(unpacked_bytes(lock)), "fairlead-", wait=False) as scratch,
         workspace(cache.root / "work", "tree-") as work,
     ):
         wheels = [w for w in lock.wheel if w.role in ROLES]
         with job.progress.stage("check wheels", sum(w.size for w in wheels) or None, "B") as stage:
-            stage_wheels(wheels, built, job, scratch, stage)
+            shown = stage_wheels(wheels, built, job, scratch, stage)
         _stage_files(loaded, scratch / "files")
+        if over is not None:
+            _stage_over(over, scratch / "over")
         made = work / "tree.squashfs"
         with squashing(made, compression_of(lock), job.again, cache) as sink, Recorder(sink) as tee:
-            _assemble(job, below, built, scratch, tee)
-        found = from_json(Contents, json.loads((scratch / "found.json").read_text("utf-8")))
-        return publish_tree(made, cache, key, tee.tree, found)
+            _assemble(job, below, built, shown, scratch, tee)
+        found, whole = (_found(scratch / name) for name in (_FOUND, _FOUND_WHOLE))
+        return replace(publish_tree(made, cache, key, tee.tree, found), whole=whole)
+
+
+def _found(path: Path) -> Contents | None:
+    return from_json(Contents, json.loads(path.read_text("utf-8"))) if path.exists() else None
 
 
 def _stage_files(loaded: LoadedRecipe, files: Path) -> None:
@@ -96,11 +106,29 @@ def _stage_files(loaded: LoadedRecipe, files: Path) -> None:
         folder.chmod(0o755)  # whatever the umask
 
 
-def _assemble(job: TreeJob, below: Path, built: Sequence[Built], scratch: Path, sink: Sink) -> None:
+def _stage_over(over: Files, folder: Path) -> None:
+    folder.mkdir()
+    for name, (body, mode) in over.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(body)
+        target.chmod(mode)
+
+
+def _assemble(
+    job: TreeJob,
+    below: Path,
+    built: Sequence[Built],
+    wheels: Mapping[str, Path],
+    scratch: Path,
+    sink: Sink,
+) -> None:
     """Passes on what the wheels changed in the Debian part, then the rest of that part."""
     asked = {
-        **request(job, below, scratch, "stage", "files"),
-        "found": str(scratch / "found.json"),
+        **request(job, below, scratch, "stage", "files", wheels=wheels),
+        "found": str(scratch / _FOUND),
+        "found_whole": str(scratch / _FOUND_WHOLE),
+        "over": str(scratch / "over") if (scratch / "over").is_dir() else "",
         "python": job.loaded.recipe.python is not None,
         "overlays": [b.staged(scratch / "stage") for b in built if b.wheel is None],
     }

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Silent
+from fairlead.base.system import stay_on_one_core
 from fairlead.image.mount import mounts
 from fairlead_build.base.jail import Jail, spawn, supervised, view_of
 from fairlead_build.base.proc import child, clean_environment, tool_failed
@@ -59,6 +60,7 @@ def main(squashfs: str, mount: str, python: str) -> None:
 
 
 def _compiled(squashfs: str, mount: Path, python: str) -> bytes:
+    stay_on_one_core()
     argv = ["squashfuse_ll", "-f", "-o", "ro,allow_other", squashfs, str(mount)]
     with child(argv, env=clean_environment()) as process:
         if not mounts(process, mount):

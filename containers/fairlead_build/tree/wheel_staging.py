@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fairlead.base.progress import Stage
+from fairlead.base.system import mount_of
 from fairlead_build.base.digest import sha256_of
-from fairlead_build.cache.store import copy_blob
+from fairlead_build.cache.store import check_blob, copy_blob
 from fairlead_build.recipe.load import LoadedRecipe
 from fairlead_build.recipe.lock import Wheel
 from fairlead_build.recipe.model import Recipe
@@ -23,6 +24,8 @@ from fairlead_build.tree.job import TreeJob
 
 # The wheels that make an image; those of role "build" are for sources only.
 ROLES = ("python", "mpi", "installer")
+# On these the mode of a file says whether a jail's ids may read it; on others a server may know better.
+_BY_MODE = frozenset({"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"})
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -69,34 +72,49 @@ def variables_of(recipe: Recipe) -> dict[str, str]:
     }
 
 
-def request(job: TreeJob, below: Path, scratch: Path, *folders: str) -> dict[str, Any]:
-    """What a sandbox over the squashfs ``below`` is asked; ``folders`` of ``scratch`` are seen in it."""
+def request(
+    job: TreeJob, below: Path, scratch: Path, *folders: str, wheels: Mapping[str, Path]
+) -> dict[str, Any]:
+    """What a sandbox over the squashfs ``below`` is asked; ``folders`` of ``scratch`` are seen in it.
+
+    Args:
+        wheels: what :func:`stage_wheels` has returned.
+    """
     given = {f"/.fairlead-{name}": str(scratch / name) for name in folders}
+    given |= {f"/.fairlead-stage/{place}": str(path) for place, path in wheels.items()}
     untar = [str(word) for word in unsquash_argv(below, job.cache)]
     return {"untar": untar, "epoch": job.lock.source_date_epoch, "given": given}
 
 
 def stage_wheels(
     wheels: Sequence[Wheel], built: Sequence[Built], job: TreeJob, scratch: Path, stage: Stage
-) -> None:
-    """Lays out what :mod:`fairlead_build.tree.inside.install` reads: ``stage/ROLE/``, each wheel a copy.
+) -> dict[str, Path]:
+    """Lays out what :mod:`fairlead_build.tree.inside.install` reads: ``stage/ROLE/``, each wheel a copy or a place for it.
 
     Args:
         built: what was built from source; its wheels are for the Python prefix.
+    Returns:
+        Files of the store by the places in ``stage/`` where the tree is to show them: copies would take as much memory.
     Raises:
         FairleadError: a wheel in the store has changed.
     """
     inside = scratch / "stage"
-    unpacked = 0
+    unpacked, shown = 0, dict[str, Path]()
+    readable = mount_of(job.cache.root).kind in _BY_MODE
     for role in (*ROLES, "build"):
         (inside / role).mkdir(parents=True)
         pins = []
         for wheel in (w for w in wheels if w.role == role):
-            copy_blob(job.cache, wheel.sha256, inside / role / wheel.file)
+            place = inside / role / wheel.file
+            if readable:
+                shown[f"{role}/{wheel.file}"] = check_blob(job.cache, wheel.sha256)
+                place.touch()
+            else:
+                copy_blob(job.cache, wheel.sha256, place)
             stage.advance(wheel.size)
             pins.append(f"{wheel.pin}\n")
             if role != "installer":
-                unpacked += _unpacked(inside / role / wheel.file)
+                unpacked += _unpacked(job.cache.blob(wheel.sha256))
         for made in built if role == "python" else ():
             if made.wheel is not None:
                 name, version = made.wheel.name.split("-")[:2]
@@ -107,6 +125,7 @@ def stage_wheels(
     write(inside / "plan.json", json.dumps({**plan_of(job.loaded), "bytes": unpacked}))
     for script in INSIDE.glob("*.py"):
         write(inside / script.name, script.read_text("utf-8"))
+    return shown
 
 
 def _unpacked(wheel: Path) -> int:

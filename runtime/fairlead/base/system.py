@@ -13,6 +13,7 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +21,7 @@ from typing import Protocol
 from fairlead.base import process
 from fairlead.base.process import Ran
 
+_PROCESSOR = 36  # behind the name in /proc/PID/stat; source: proc(5)
 _MOST_BYTES = 4 << 20
 
 
@@ -156,6 +158,17 @@ class Machine:
         except (OSError, ValueError):
             return None
         return status.st_uid, status.st_mode & 0o7777
+
+
+def stay_on_one_core() -> None:
+    """Keeps this process, and those it starts, on the core it runs on: for the only reader of a FUSE file system.
+
+    Reader and server work in turns, and waking each other on another core costs more than what they do: a look into an
+    image of 1.8 GB takes 14 to 24 s on the two cores of a virtual machine, 8 s on one of them.
+    """
+    with suppress(OSError, ValueError, IndexError):
+        fields = Path("/proc/self/stat").read_text("ascii").rpartition(")")[2].split()
+        os.sched_setaffinity(0, {int(fields[_PROCESSOR])})
 
 
 def _read(fd: int) -> bytes:

@@ -59,10 +59,34 @@ def contents_of(
         with (progress or Silent()).stage(f"looking into {path.name}") as stage:
             found = look(path, offset, environ)
             stage.result(f"{found.facts.files} ELF files")
-        record = {name: value for name, value in found.record.items() if name != "facts"}
-        return Contents(found.facts, found.installed, record)
+        return Contents(found.facts, found.installed, _without_facts(found.record))
 
-    return cached(Contents, folder / f"contents-{VERSION}-{digest}.json", seen)
+    return cached(Contents, _contents(digest, folder), seen)
+
+
+def known_contents(digest: str, folder: Path) -> bool:
+    """Whether a squashfs was looked into before."""
+    return _contents(digest, folder).is_file()
+
+
+def keep_contents(
+    digest: str,
+    folder: Path,
+    facts: ImageFacts,
+    installed: Installed,
+    record: Mapping[str, Any],
+) -> None:
+    """Keeps what is in a squashfs, where this machine has just made it of a tree that it looked into."""
+    contents = Contents(facts, installed, _without_facts(record))
+    cached(Contents, _contents(digest, folder), lambda: contents)
+
+
+def _without_facts(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: value for name, value in record.items() if name != "facts"}
+
+
+def _contents(digest: str, folder: Path) -> Path:
+    return folder / f"contents-{VERSION}-{digest}.json"
 
 
 def known_tree(digest: str, folder: Path) -> str:

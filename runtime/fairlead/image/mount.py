@@ -24,10 +24,10 @@ from typing import Any
 from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, Finding, Severity, fail
 from fairlead.base.serde import from_json, to_json
-from fairlead.base.system import is_mounted
+from fairlead.base.system import is_mounted, stay_on_one_core
 from fairlead.elf.facts import ImageFacts
 from fairlead.image.budget import Budget, limit_s, too_long
-from fairlead.image.packages import Installed, installed, text_in
+from fairlead.image.packages import Installed, installed, text_in, walk
 from fairlead.image.scan import scan_tree
 from fairlead.image.tree_digest import scan_folder, tree_sha256
 
@@ -110,9 +110,10 @@ def look_into(root: Path, *, whole: bool = False, budget: Budget | None = None) 
         OSError: a part of it cannot be read.
     """
     budget = budget or Budget(root)
+    folders = list(walk(root, budget))
     return Seen(
-        facts=scan_tree(root, budget),
-        installed=installed(root, budget),
+        facts=scan_tree(root, budget, folders),
+        installed=installed(root, budget, folders),
         record=record_in(root, budget),
         materials=text_in(root, MATERIALS, budget),
         tree_sha256=tree_sha256(scan_folder(root, budget=budget)) if whole else "",
@@ -140,6 +141,7 @@ def main(program: str, path: str, offset: str, folder: str, whole: str) -> None:
 def _answer(program: str, path: Path, offset: str, mount: Path, whole: bool) -> dict[str, Any]:
     if why := _damage(path, int(offset)):
         raise _unseen(path, why)
+    stay_on_one_core()
     argv = [*_TIED, program, "-f", "-o", f"ro,offset={offset}", str(path), str(mount)]
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT

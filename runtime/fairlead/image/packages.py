@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
@@ -15,8 +15,8 @@ from pathlib import Path
 from fairlead.base.paths import resolve_in
 from fairlead.image.budget import Budget
 
-# dpkg reports the Python modules that Debian packages.
-_DEBIAN = re.compile(r"usr/lib/python3(\.\d+)?/dist-packages$")
+# dpkg reports the Python modules that Debian packages; what a wheel carries along is its own.
+_OUTSIDE = re.compile(r"usr/lib/python3(\.\d+)?/dist-packages$|\.dist-info(/|$)")
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,25 @@ class Installed:
         return versions
 
 
-def installed(root: Path, budget: Budget | None = None) -> Installed:
+# A tree's folders, each with the names of the folders and of the other files in it.
+Folders = Sequence[tuple[Path, list[str], list[str]]]
+
+
+def installed(
+    root: Path, budget: Budget | None = None, folders: Folders | None = None
+) -> Installed:
     """The packages of the tree at ``root``.
 
+    Args:
+        folders: what :func:`walk` yields of it.
     Raises:
         FairleadError: it takes more than ``budget``.
         OSError: a part of it cannot be read.
     """
     budget = budget or Budget(root)
     release = os_release(root, budget)
-    packages = {*_debs(root, budget), *_wheels(root, budget)}
+    folders = list(walk(root, budget)) if folders is None else folders
+    packages = {*_debs(root, budget), *_wheels(root, folders, budget)}
     return Installed(
         distribution=release.get("ID", ""),
         suite=release.get("VERSION_CODENAME", ""),
@@ -95,7 +104,7 @@ def belongs_to_kernel(name: str) -> bool:
 
 
 def walk(root: Path, budget: Budget) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """As ``os.walk``, without the file systems of the kernel, and without folders that may not be read.
+    """As ``os.walk``, sorted, without the file systems of the kernel, and without folders that may not be read.
 
     Raises:
         FairleadError: the tree is larger or deeper than ``budget`` allows.
@@ -116,7 +125,8 @@ def walk(root: Path, budget: Budget) -> Iterator[tuple[Path, list[str], list[str
                         folders.append(item.name)
         except PermissionError:
             continue
-        yield Path(folder), folders, files
+        folders.sort()
+        yield Path(folder), folders, sorted(files)
         pending += [(os.path.join(folder, name), depth + 1) for name in reversed(folders)]  # noqa: PTH118
 
 
@@ -132,13 +142,12 @@ def _debs(root: Path, budget: Budget) -> Iterator[Package]:
             yield Package("deb", keys["Package"], keys["Version"], keys.get("Architecture", ""))
 
 
-def _wheels(root: Path, budget: Budget) -> Iterator[Package]:
-    for folder, folders, _ in walk(root, budget):
-        infos = [folder / name for name in folders if name.endswith(".dist-info")]
-        if not _DEBIAN.search(str(folder)):
+def _wheels(root: Path, folders: Folders, budget: Budget) -> Iterator[Package]:
+    for folder, inner, _ in folders:
+        infos = [folder / name for name in inner if name.endswith(".dist-info")]
+        if infos and not _OUTSIDE.search(str(folder)):
             texts = (text_in(root, info / "METADATA", budget) for info in infos)
             yield from filter(None, map(_wheel, texts))
-        folders[:] = [name for name in folders if not name.endswith(".dist-info")]
 
 
 def _wheel(metadata: str) -> Package | None:

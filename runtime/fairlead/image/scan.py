@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,18 +30,26 @@ from fairlead.elf.reader import NotElf, TooCostly, newest
 from fairlead.image.budget import Budget
 from fairlead.image.imports import own_libraries, with_imports
 from fairlead.image.objects import Objects, first_line, target_of
-from fairlead.image.packages import os_release, walk
+from fairlead.image.packages import Folders, os_release, walk
 
 T = TypeVar("T")
 _PYTHON = re.compile(r"python(3\.\d+)$")
 _DRIVERS = ("libcuda.so.1",)
 
 
-def scan_tree(root: Path, budget: Budget | None = None) -> ImageFacts:
+def scan_tree(
+    root: Path,
+    budget: Budget | None = None,
+    folders: Folders | None = None,
+    contents: dict[str, Elf | str] | None = None,
+) -> ImageFacts:
     """Reads every ELF file below ``root``, a complete root file system.
 
     Symlinks are resolved inside ``root``, never on this machine.
 
+    Args:
+        folders: what ``packages.walk`` yields of it.
+        contents: what is known of files by their paths; takes what is read.
     Raises:
         FairleadError: it takes more than ``budget``.
         OSError: a part of it cannot be read.
@@ -53,10 +61,9 @@ def scan_tree(root: Path, budget: Budget | None = None) -> ImageFacts:
     floor: list[str] = []
     pieces: list[tuple[str, str]] = []
     libstdcxx = libgfortran = ""
-    known: dict[tuple[int, int], Elf | str] = {}  # hard links cost nothing
-    for path, inode in _candidates(root, links, budget):
-        inside = "/" + str(path.relative_to(root))
-        found = known[inode] = known[inode] if inode in known else _content(path, budget)
+    folders = list(walk(root, budget)) if folders is None else folders
+    candidates = _candidates(root, folders, links)
+    for inside, found in _contents(root, candidates, {} if contents is None else contents, budget):
         if isinstance(found, str):
             if found:
                 scripts[inside] = found
@@ -158,6 +165,23 @@ def _nccl_conf(root: Path, budget: Budget) -> dict[str, str]:
     return values
 
 
+def _contents(
+    root: Path,
+    candidates: Iterable[tuple[Path, tuple[int, int]]],
+    contents: dict[str, Elf | str],
+    budget: Budget,
+) -> Iterator[tuple[str, Elf | str]]:
+    """What is in each of them, by its path in the tree."""
+    known: dict[tuple[int, int], Elf | str] = {}  # hard links cost nothing
+    for path, inode in candidates:
+        inside = "/" + str(path.relative_to(root))
+        found = contents.get(inside) or known.get(inode)
+        if found is None:
+            found = _content(path, budget)
+        contents[inside] = known[inode] = found
+        yield inside, found
+
+
 def _content(path: Path, budget: Budget) -> Elf | str:
     """The facts of an ELF file, or the first line of a script; empty for another file."""
     try:
@@ -184,7 +208,7 @@ def _glibc_files(pieces: list[tuple[str, str]], loaders: Sequence[str]) -> dict[
 
 
 def _candidates(
-    root: Path, links: dict[str, str], budget: Budget
+    root: Path, folders: Folders, links: dict[str, str]
 ) -> Iterator[tuple[Path, tuple[int, int]]]:
     """Regular files that can be ELF files or scripts, each with what its hard links share: a mode bit or a name says
     so, then the first bytes do.
@@ -192,18 +216,18 @@ def _candidates(
     Args:
         links: takes the symlinks on the way.
     """
-    for folder, folders, files in walk(root, budget):
-        folders.sort()
-        for name in (*sorted(files), *folders):
-            path = folder / name
+    for folder, _, files in folders:
+        for name in files:
             try:
-                status = path.lstat()
+                status = os.lstat(f"{folder}/{name}")
                 if stat.S_ISLNK(status.st_mode):
+                    path = folder / name
                     links["/" + str(path.relative_to(root))] = target_of(root, path)
                 if not stat.S_ISREG(status.st_mode) or status.st_size < 3:
                     continue
                 if not status.st_mode & 0o111 and ".so" not in name:
                     continue
+                path = folder / name
                 with open_regular(path) as stream:
                     magic = stream.read(4)
                 if magic == b"\x7fELF" or (magic[:2] == b"#!" and status.st_mode & 0o111):

@@ -29,17 +29,17 @@ def main() -> None:
     if len(sys.argv) > 1:
         names = [wheel.name.split("-")[:2] for wheel in Path(sys.argv[1]).glob("*.whl")]
         what = [f"{name}=={version}" for name, version in names]
-        install(python, Path(sys.argv[1]), [what])
+        install(python, [["--find-links", sys.argv[1], *what]])
         return
     say("stage", "install wheels", plan["bytes"], "B")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", prefix], check=True)
     for script in (*(prefix / "bin").glob("activate*"), *(prefix / "bin").glob("Activate*")):
         script.unlink()
-    for role in ("python", "build"):
-        install(python, STAGE / role, locked(role))
+    own = ["--prefix", plan["mpi"], "--ignore-installed"] if plan["mpi"] else []
+    mpi = [[*words, *own] for words in locked("mpi")] if own else []
+    install(python, locked("python") + mpi)
+    install(python, locked("build"))
     if plan["mpi"]:
-        options = ["--prefix", plan["mpi"], "--ignore-installed"]
-        install(python, STAGE / "mpi", locked("mpi"), *options)
         use_mpi(Path(plan["mpi"]))
     compile_all(prefix, plan["mpi"])
 
@@ -61,7 +61,7 @@ def locked(role: str) -> list[list[str]]:
     for number, part in enumerate(filter(None, split)):
         file = Path(f"/tmp/requirements-{role}-{number}.txt")
         file.write_text("".join(f"{pin}\n" for pin in part), "utf-8")
-        options.append(["--require-hashes", "-r", str(file)])
+        options.append(["--find-links", str(folder), "--require-hashes", "-r", str(file)])
     return options
 
 
@@ -79,13 +79,12 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def install(python: Path, folder: Path, parts: list[list[str]], *options: str) -> None:
+def install(python: Path, parts: list[list[str]]) -> None:
     """pip, run from its own wheel: it is needed here and nowhere else. Once for each of ``parts``, at once."""
     installer = next((STAGE / "installer").glob("pip-*.whl"))
     argv: list[str | Path] = [
-        python, "-I", installer / "pip", "install", "--no-index", "--find-links", folder,
-        "--no-deps", "--no-compile", "--no-cache-dir", "--quiet", "--root-user-action=ignore",
-        "--disable-pip-version-check", *options,
+        python, "-I", installer / "pip", "install", "--no-index", "--no-deps", "--no-compile",
+        "--no-cache-dir", "--quiet", "--root-user-action=ignore", "--disable-pip-version-check",
     ]  # fmt: skip
     environ = {**os.environ, "HOME": "/nonexistent"}
     running = [subprocess.Popen([*argv, *part], env=environ) for part in parts]

@@ -12,7 +12,13 @@ import pytest
 
 from fairlead.base.errors import FairleadError
 from fairlead.image.tree_digest import Entry, scan_folder, tree_sha256
-from fairlead_build.squashfs.tree_stream import Member, image_tree, read_tree, tar_members
+from fairlead_build.squashfs.tree_stream import (
+    Member,
+    Recorder,
+    image_tree,
+    read_tree,
+    tar_members,
+)
 
 
 @pytest.fixture
@@ -122,3 +128,32 @@ def test_tree_digest_changes_with_what_it_covers_only(folder: Path, change: str)
             (folder / "proc" / "1").mkdir()
             folder.chmod(0o700)
     assert (tree_sha256(image_tree(folder)) == before) is (change == "nothing")
+
+
+class _Taken:
+    """A sink that counts."""
+
+    bytes = 0
+
+    def write(self, data: bytes) -> None:
+        self.bytes += len(data)
+
+
+@pytest.mark.parametrize("portion", [1, 511, 1 << 20])
+def test_recorded_stream_has_the_tree_of_its_tar(folder: Path, portion: int) -> None:
+    data, sink = packed(folder), _Taken()
+    with Recorder(sink) as recorder:
+        for at in range(0, len(data), max(portion, len(data) // 5000)):
+            recorder.write(data[at : at + max(portion, len(data) // 5000)])
+            recorder.write(b"")  # is not the end
+    assert sink.bytes == len(data)
+    assert recorder.tree == read_tree(tar_members(io.BytesIO(data)))
+
+
+def test_stream_that_is_no_tar_is_passed_on_and_named_at_the_end() -> None:
+    """Its reader gives up at once; the writer has far more to write than may wait."""
+    sink = _Taken()
+    with pytest.raises(tarfile.ReadError), Recorder(sink) as recorder:
+        for _ in range(200):
+            recorder.write(b"x" * 4096)
+    assert sink.bytes == 200 * 4096
