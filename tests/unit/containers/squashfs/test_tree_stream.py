@@ -133,10 +133,10 @@ def test_tree_digest_changes_with_what_it_covers_only(folder: Path, change: str)
 class _Taken:
     """A sink that counts."""
 
-    bytes = 0
+    taken = 0
 
     def write(self, data: bytes) -> None:
-        self.bytes += len(data)
+        self.taken += len(data)
 
 
 @pytest.mark.parametrize("portion", [1, 511, 1 << 20])
@@ -146,7 +146,7 @@ def test_recorded_stream_has_the_tree_of_its_tar(folder: Path, portion: int) -> 
         for at in range(0, len(data), max(portion, len(data) // 5000)):
             recorder.write(data[at : at + max(portion, len(data) // 5000)])
             recorder.write(b"")  # is not the end
-    assert sink.bytes == len(data)
+    assert sink.taken == len(data)
     assert recorder.tree == read_tree(tar_members(io.BytesIO(data)))
 
 
@@ -156,4 +156,4 @@ def test_stream_that_is_no_tar_is_passed_on_and_named_at_the_end() -> None:
     with pytest.raises(tarfile.ReadError), Recorder(sink) as recorder:
         for _ in range(200):
             recorder.write(b"x" * 4096)
-    assert sink.bytes == 200 * 4096
+    assert sink.taken == 200 * 4096
