@@ -25,7 +25,17 @@ def member(info: tarfile.TarInfo, content: IO[bytes], advance: Advance = unseen)
         ValueError: the content is shorter than ``info`` says.
     """
     yield header(info)
-    left = info.size
+    yield from content_of(info, content, info.size, advance)
+
+
+def content_of(
+    info: tarfile.TarInfo, content: IO[bytes], left: int, advance: Advance = unseen
+) -> Iterator[bytes]:
+    """The last ``left`` bytes of a file's content, and the padding behind them.
+
+    Raises:
+        ValueError: they are not there.
+    """
     while left and (chunk := content.read(min(CHUNK, left))):
         yield chunk
         advance(len(chunk))

@@ -8,8 +8,10 @@ else, so nothing unlocked can come in and no network is needed. The result is ke
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from fairlead.base.progress import Stage
@@ -64,7 +66,7 @@ def debian_tree(debs: Sequence[Deb], job: TreeJob) -> Path:
         return final
     size = sum(deb.size for deb in debs)
     with (
-        workspace(scratch_parent(7 * size + (100 << 20)), "fairlead-") as scratch,
+        workspace(scratch_parent(7 * size + (100 << 20)), "fairlead-", wait=False) as scratch,
         workspace(cache.root / "work", "debian-") as work,
     ):
         tools = tool_tree.unpacked(cache, progress)
@@ -86,16 +88,21 @@ def _stage(debs: Sequence[Deb], job: TreeJob, scratch: Path, stage: Stage) -> No
     repo, inside = scratch / "repo", scratch / "stage"
     for folder in (repo, inside):
         folder.mkdir()
-    stanzas = []
-    for deb in debs:
+
+    def stanza(deb: Deb) -> str:
         copy_blob(job.cache, deb.sha256, repo / deb.file)
-        stage.advance(deb.size)
         control = run(
             ["dpkg-deb", "--field", repo / deb.file], doing=f"read package {deb.name}",
             remedy=job.relock, env={**clean_environment(), "TMPDIR": str(scratch)},
         ).decode("utf-8", "replace")  # fmt: skip
         place = f"Filename: ./{deb.file}\nSize: {deb.size}\nSHA256: {deb.sha256}\n"
-        stanzas.append(control.rstrip("\n") + "\n" + place)
+        return control.rstrip("\n") + "\n" + place
+
+    with ThreadPoolExecutor(os.cpu_count()) as several:
+        stanzas = []
+        for deb, text in zip(debs, several.map(stanza, debs), strict=True):
+            stage.advance(deb.size)
+            stanzas.append(text)
     write(repo / "Packages", "\n".join(stanzas))
     for name in _SCRIPTS:
         write(inside / name, (INSIDE / name).read_text("utf-8"))

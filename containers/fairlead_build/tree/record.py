@@ -96,7 +96,7 @@ def write_record(cache: Cache, key: str, record: TreeRecord) -> None:
             **(to_json(record.contents) or {"facts": None, "installed": None}),
             "entries": record.entries,
         }
-        json.dump(document, out)
+        out.write(json.dumps(document))  # `dump` encodes in Python: five times as long
 
 
 def _scanner() -> str:

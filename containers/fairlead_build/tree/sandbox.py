@@ -8,6 +8,7 @@ one has run, only what is in the jail too touches the tree; what changed in it l
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -15,7 +16,7 @@ import stat
 import subprocess
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,6 +28,7 @@ _LEFT_OUT = frozenset(
     {"dev", "proc", "sys", "run", "tmp", "var/tmp", "var/cache/ldconfig", "var/log", "root"}
 )
 _OWN = ".fairlead-"
+_LARGE = 1 << 18
 # By the tree's own tar, in it. Debian's /lib is a link to /usr/lib, and stays one.
 LAY = ("tar", "-x", "-p", "--no-same-owner", "--keep-directory-symlink", "-C", "/", "-f")
 
@@ -160,6 +162,22 @@ def write_changes(root: Path, before: Snapshot, epoch: int, out: IO[bytes]) -> N
     write_tar(changed, epoch, out)
 
 
+def _pass(data: IO[bytes], member: tarfile.TarInfo, out: IO[bytes]) -> None:
+    """Writes a file's content and its padding; large ones by the kernel, which copies less.
+
+    Raises:
+        ValueError: the content is shorter than ``member`` says.
+    """
+    left = member.size
+    if left > _LARGE:
+        out.flush()
+        with suppress(io.UnsupportedOperation, OSError):
+            while left and (sent := os.sendfile(out.fileno(), data.fileno(), None, left)):
+                left -= sent
+        data.seek(member.size - left)
+    out.writelines(tar.content_of(member, data, left))
+
+
 def write_tar(
     members: Iterable[tuple[str, Path, os.stat_result]], epoch: int, out: IO[bytes]
 ) -> None:
@@ -186,7 +204,8 @@ def write_tar(
             links[info.st_ino] = member.name
             member.size = info.st_size
             with real.open("rb") as data:
-                out.writelines(tar.member(member, data))
+                out.write(tar.header(member))
+                _pass(data, member, out)
             continue
         out.write(tar.header(member))
     out.flush()
