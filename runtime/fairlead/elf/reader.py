@@ -52,6 +52,7 @@ _FORTRAN_INIT, _FORTRAN_RANK = (
     re.compile(b"|".join(rb"%b\0" % name.encode() for name in sorted(names)))
     for names in (FORTRAN_STARTS, FORTRAN_RANKS)
 )
+_OPEN_MPI, _MPICH = re.compile(rb"ompi_mpi_comm_world\0"), re.compile(rb"\0MPI[RD]_")
 # Linkers let a name share the end of a longer one, so what precedes it says nothing.
 _OPENS = (b"dlopen\0", b"dlmopen\0")
 _STARTS = (
@@ -60,6 +61,7 @@ _STARTS = (
 )  # fmt: skip
 _WEAK = 2  # STB_WEAK
 _LONGEST_NAME = 256
+_PIECE = 8 << 20
 _BIND_NOW, _NOW = 0x8, 0x1  # DF_BIND_NOW, DF_1_NOW
 _PIE = 0x08000000  # DF_1_PIE, the only sign of a static-pie program
 _LOAD, _DYNAMIC, _INTERP = 1, 2, 3  # PT_LOAD and so on
@@ -308,6 +310,10 @@ def _facts(elf: ELFFile, name: str) -> Elf:
     interpreter = next((s.get_interp_name() for s in _segments(elf, _INTERP)), "")
     can_start = bool(interpreter or tags["DT_FLAGS_1"]) or elf.header.e_type == "ET_EXEC"
     can_start = can_start and not tags["DT_SONAME"]  # libraries may print their version
+    opens = any(name in names for name in _OPENS)
+    starts = can_start and _starts(elf, names if interpreter else None)
+    nccl_exports = _nccl_exports(elf, names)
+    del names  # before other names are read
     return Elf(
         path=name,
         machine=elf.get_machine_arch(),
@@ -323,9 +329,9 @@ def _facts(elf: ELFFile, name: str) -> Elf:
         build_id=_build_id(elf),
         holds="" if _STARTED & imports else _held(elf, can_start, alone=not imports),
         can_start=can_start,
-        opens=any(name in names for name in _OPENS),
-        starts=can_start and _starts(elf, names if interpreter else None),
-        nccl_exports=_nccl_exports(elf, names),
+        opens=opens,
+        starts=starts,
+        nccl_exports=nccl_exports,
     )
 
 
@@ -356,11 +362,15 @@ def _names(elf: ELFFile) -> bytes:
 
 
 def _data(section: Any) -> bytes:
-    # Of these, pyelftools makes as many bytes as the header says.
-    if section["sh_type"] == "SHT_NOBITS" or section.compressed:
-        raise NotElf(f"its section {section.name} has no content of its own")
+    _has_content(section)
     content: bytes = section.data()
     return content
+
+
+def _has_content(section: Any) -> None:
+    """Raises NotElf: of such a section, pyelftools makes as many bytes as its header says."""
+    if section["sh_type"] == "SHT_NOBITS" or section.compressed:
+        raise NotElf(f"its section {section.name} has no content of its own")
 
 
 def _held(elf: ELFFile, can_start: bool, *, alone: bool) -> str:
@@ -373,21 +383,35 @@ def _held(elf: ELFFile, can_start: bool, *, alone: bool) -> str:
         alone: it calls nothing of an MPI. Else a program may only have Fortran's interface inside.
     """
     table: Any = _section(elf, ".symtab") or _section(elf, ".dynsym")
-    names = _data(elf.get_section(table["sh_link"])) if table else b""
-    signs = list((_INIT if can_start else _PMPI_INIT).finditer(names))
-    if can_start and alone and _FORTRAN_RANK.search(names):
-        signs += _FORTRAN_INIT.finditer(names)
-    inits = {m.start() + shift for m in signs for shift in (0, -1)}
+    signs = _places(elf, table, _INIT if can_start else _PMPI_INIT)
+    if can_start and alone and _places(elf, table, _FORTRAN_RANK):
+        signs |= _places(elf, table, _FORTRAN_INIT)
+    inits = {sign + shift for sign in signs for shift in (0, -1)}
     defined = inits and any(e[0] in inits and index for e, _, index in _symbols(elf, table))
-    if defined and b"ompi_mpi_comm_world\0" in names:
+    if defined and _places(elf, table, _OPEN_MPI):
         return "openmpi"
     with _constants(elf) as (data, parts):
         for text, family in TEXTS:
             if any(data.find(text, begin, end) >= 0 for begin, end in parts):
                 return family
     if defined:
-        return "mpich" if b"\0MPIR_" in names or b"\0MPID_" in names else "unknown"
+        return "mpich" if _places(elf, table, _MPICH) else "unknown"
     return ""
+
+
+def _places(elf: ELFFile, table: Any, pattern: re.Pattern[bytes]) -> set[int]:
+    """Where a pattern matches in the names of a symbol table. They are read in pieces: libtensorflow_cc.so.2 has 175 MB."""
+    if not table:
+        return set()
+    names: Any = elf.get_section(table["sh_link"])
+    _has_content(names)
+    places, size = set[int](), names["sh_size"]
+    for begin in range(0, size, _PIECE):
+        first = max(0, begin - _LONGEST_NAME)
+        elf.stream.seek(names["sh_offset"] + first)
+        piece = elf.stream.read(min(size, begin + _PIECE) - first)
+        places.update(first + match.start() for match in pattern.finditer(piece))
+    return places
 
 
 @contextmanager
