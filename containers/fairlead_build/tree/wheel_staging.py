@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import stat
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -100,13 +101,13 @@ def stage_wheels(
     """
     inside = scratch / "stage"
     unpacked, shown = 0, dict[str, Path]()
-    readable = mount_of(job.cache.root).kind in _BY_MODE
+    readable = mount_of(job.cache.blob("any").parent).kind in _BY_MODE
     for role in (*ROLES, "build"):
         (inside / role).mkdir(parents=True)
         pins = []
         for wheel in (w for w in wheels if w.role == role):
             place = inside / role / wheel.file
-            if readable:
+            if readable and job.cache.blob(wheel.sha256).stat().st_mode & stat.S_IROTH:
                 shown[f"{role}/{wheel.file}"] = check_blob(job.cache, wheel.sha256)
                 place.touch()
             else:

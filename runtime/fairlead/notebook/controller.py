@@ -13,7 +13,7 @@ from pathlib import Path
 from zmq.devices import ThreadMonitoredQueue
 
 from fairlead.base import bounded_json
-from fairlead.notebook.settings import CLIENT, ENGINE, read_settings, write_private
+from fairlead.notebook.settings import CLIENT, ENGINE, START_S, read_settings, write_private
 
 
 class Unwatched(ThreadMonitoredQueue):
@@ -45,6 +45,9 @@ def main() -> None:
     config.Controller.log_level = 40
     config.TaskScheduler.scheme_name = "pure"
     config.Session.key = os.urandom(32).hex().encode()
+    # An engine whose heart does not beat by then is dropped, and does not learn of it. The default of 30 s is too short where
+    # engines share cores, or all import from a slow file system.
+    config.Controller.registration_timeout = int(START_S)
     config.HeartMonitor.period = 1000
     config.HeartMonitor.max_heartmonitor_misses = 600  # keepers say at once who has died
     config.ProfileDir.location = str(world / "controller")

@@ -23,11 +23,18 @@ from typing import Any, NoReturn
 from fairlead.base import bounded_json
 from fairlead.base.process import tied_to
 from fairlead.notebook import variables
-from fairlead.notebook.settings import ENGINE, VARIABLES, WORLD, Settings, read_json, read_settings
+from fairlead.notebook.settings import (
+    ENGINE,
+    START_S,
+    VARIABLES,
+    WORLD,
+    Settings,
+    read_json,
+    read_settings,
+)
 
 LISTENER = "listener.json"  # where the kernel listens for keepers
 _AGAIN_S = 0.25  # between two attempts to reach the kernel
-_ENGINE_S = 60.0  # for the controller to be there
 
 
 def main() -> None:
@@ -143,8 +150,8 @@ def _serve(settings: Settings, world: Path, rank: int, MPI: Any) -> None:
     profile = _profile(settings, world, rank)
     config = Config()
     config.IPEngine.url_file = str(world / ENGINE)
-    config.IPEngine.wait_for_url_file = _ENGINE_S
-    config.IPEngine.timeout = _ENGINE_S
+    config.IPEngine.wait_for_url_file = START_S
+    config.IPEngine.timeout = START_S
     config.IPEngine.enable_nanny = False  # the keeper does its work
     config.IPEngine.id = rank
     config.IPEngine.log_level = 40

@@ -24,6 +24,7 @@ from fairlead.notebook.settings import (
     CLIENT,
     OUTCOME,
     PROOF,
+    START_S,
     VARIABLES,
     Settings,
     order,
@@ -32,7 +33,6 @@ from fairlead.notebook.settings import (
 )
 
 _LOOK_S = 0.1
-_START_S = 600.0  # for a world to be there, unless its launch ends before
 _SAVE_S = 60.0  # for ranks to write their variables
 
 
@@ -226,12 +226,12 @@ class Ranks:
             self._leave()
             self.world = world
             self._worlds = {n: ranks for n, ranks in self._worlds.items() if n >= world}
-        path, until = self.settings.world(world), time.monotonic() + _START_S
+        path, until = self.settings.world(world), time.monotonic() + START_S
         try:
             while not self._there(path, on_progress):
                 if time.monotonic() > until:
                     raise RanksError(
-                        f"the ranks did not start within {_START_S:.0f} s: %ranks restart"
+                        f"the ranks did not start within {START_S:.0f} s: %ranks restart"
                     )
                 with self._arrived:
                     self._arrived.wait(_LOOK_S)
@@ -290,7 +290,7 @@ class Ranks:
             wanted["restore"] = str(self.settings.world(self.world) / VARIABLES)
         before = self._newest()
         order(self.folder, **wanted)
-        until = time.monotonic() + _START_S
+        until = time.monotonic() + START_S
         while self._newest() == before:
             if time.monotonic() > until:
                 raise RanksError("the session does not answer: its `fairlead notebook` is gone")

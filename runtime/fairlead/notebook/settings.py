@@ -27,6 +27,7 @@ CLIENT, ENGINE = "client.json", "engine.json"  # ipyparallel's connection files
 PROOF, OUTCOME = "proof.json", "outcome.json"
 TRACE = "timeline.json"  # ranks record their timeline in a folder next to it
 VARIABLES = "variables"  # a folder; what ranks take into the next world
+START_S = 600.0  # for all ranks of a world to be there
 
 
 @dataclass(frozen=True)

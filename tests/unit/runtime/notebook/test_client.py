@@ -31,6 +31,16 @@ app = IPEngine.instance(config=config)
 app.initialize([])
 app.start()
 """
+# As one of many that share a core: what follows on the controller's answer takes long.
+SLOW = """
+import time
+from ipyparallel.engine.app import IPEngine
+complete = IPEngine.complete_registration
+async def late(*words):
+    time.sleep(40)
+    await complete(*words)
+IPEngine.complete_registration = late
+"""
 LIMIT_S = 60
 
 
@@ -123,3 +133,16 @@ def test_engine_that_runs_a_cell_is_heard(world: Path, tmp_path: Path) -> None:
             next_one.result(LIMIT_S)
             waited(next_one.output.done)
             assert "".join(printed) == "second\n"
+
+
+@pytest.mark.full
+def test_engine_that_takes_longer_than_ipyparallels_default_still_comes(
+    world: Path, tmp_path: Path
+) -> None:
+    begun = time.monotonic()
+    with (
+        closing(Client(world / CLIENT)) as client,
+        _started(tmp_path, "-c", SLOW + ENGINE_PROGRAM, world / ENGINE),
+    ):
+        waited(lambda: len(client.ids) == 2)
+    assert time.monotonic() - begun > 40
