@@ -23,7 +23,7 @@ from tarfile import TarInfo
 from typing import IO, Protocol, cast
 
 from fairlead.base import bounded_json
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import fail
 from fairlead.image.budget import Budget
 from fairlead.image.sif import copy_object, is_sif, read_sif
 from fairlead.image.tree_digest import Entry, Tree, belongs, scan_folder, tree_sha256
@@ -285,10 +285,10 @@ class Recorder:
                 while (path := path.rpartition("/")[0]) and path not in above:
                     above.add(path)
             self.tree = {path: Entry("folder", 0o755) for path in above - tree.keys()} | tree
-        except (FairleadError, tarfile.TarError, OSError) as exc:
+        except Exception as exc:
             self._wrong = exc
             while self._chunks.read():
-                pass  # or the writer would wait
+                pass  # or the writer would wait forever
 
 
 class _Chunks:

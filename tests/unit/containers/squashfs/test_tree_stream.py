@@ -12,6 +12,7 @@ import pytest
 
 from fairlead.base.errors import FairleadError
 from fairlead.image.tree_digest import Entry, scan_folder, tree_sha256
+from fairlead_build.squashfs import tree_stream
 from fairlead_build.squashfs.tree_stream import (
     Member,
     Recorder,
@@ -150,10 +151,15 @@ def test_recorded_stream_has_the_tree_of_its_tar(folder: Path, portion: int) -> 
     assert recorder.tree == read_tree(tar_members(io.BytesIO(data)))
 
 
-def test_stream_that_is_no_tar_is_passed_on_and_named_at_the_end() -> None:
+@pytest.mark.parametrize("wrong", [tarfile.ReadError, ZeroDivisionError])
+def test_stream_that_cannot_be_read_is_passed_on_and_named_at_the_end(
+    wrong: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its reader gives up at once; the writer has far more to write than may wait."""
+    if wrong is not tarfile.ReadError:  # as it is
+        monkeypatch.setattr(tree_stream, "read_tree", lambda members: 1 // 0)
     sink = _Taken()
-    with pytest.raises(tarfile.ReadError), Recorder(sink) as recorder:
+    with pytest.raises(wrong), Recorder(sink) as recorder:
         for _ in range(200):
             recorder.write(b"x" * 4096)
     assert sink.taken == 200 * 4096
