@@ -41,7 +41,15 @@ def main(where: str, asked: dict[str, Any]) -> dict[str, Any]:
                 program.parent.mkdir(parents=True)
                 program.write_text(f"#!/bin/sh\nexport REPLACE=1\n{script}")
                 program.chmod(0o755)
-                more = {"overlays": [], "found": str(scratch / "found.json")}
+                # What fairlead lays over the tree meets what the attack has put there.
+                over = scratch / "over/usr/sbin"
+                over.mkdir(parents=True)
+                (over / "fairlead").write_text("#!/bin/sh\n")
+                found = {"found": "found.json", "found_whole": "found-whole.json", "over": "over"}
+                more = {
+                    "overlays": [],
+                    **{name: str(scratch / file) for name, file in found.items()},
+                }
                 started = sandbox(
                     "fairlead_build.tree.in_sandbox", {**tree, "given": given, **more}, scratch
                 )
