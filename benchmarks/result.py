@@ -7,11 +7,11 @@ their medians comes with a 95 % interval from resampling the rounds.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
 import random
-import statistics
 import subprocess
 import sys
 import time
@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from fairlead import __version__
 from fairlead.base.paths import atomic_write
@@ -110,18 +112,31 @@ def compare(
 ) -> Compared:
     """What ``kind`` says (:class:`Compared`); rounds are resampled in pairs, since noise comes by round."""
 
-    def value(pairs: Sequence[tuple[float, float]]) -> float:
-        if kind == "pairs":
-            return statistics.median(p[0] / p[1] for p in pairs)
-        ours = statistics.median(p[0] for p in pairs)
-        theirs = statistics.median(p[1] for p in pairs)
-        return ours / theirs if kind == "ratio" else ours - theirs
+    ours, theirs = np.asarray(samples, float), np.asarray(baseline, float)
 
-    pairs = list(zip(samples, baseline, strict=True))
-    source = random.Random(0)
-    drawn = sorted(value(source.choices(pairs, k=len(pairs))) for _ in range(_RESAMPLES))
+    def values(rows: Any) -> Any:
+        """The value of each row of indices."""
+        if kind == "pairs":
+            return np.median(ours[rows] / theirs[rows], axis=-1)
+        medians = np.median(ours[rows], axis=-1), np.median(theirs[rows], axis=-1)
+        return medians[0] / medians[1] if kind == "ratio" else medians[0] - medians[1]
+
+    if len(ours) != len(theirs):
+        raise ValueError(f"{name}: {len(ours)} samples, {len(theirs)} of the baseline")
+    drawn = np.sort(values(_resampled(len(ours))))
     low, high = drawn[int(0.025 * _RESAMPLES)], drawn[int(0.975 * _RESAMPLES) - 1]
-    return Compared(name, kind, unit, tuple(samples), tuple(baseline), value(pairs), low, high, bar)
+    value, low, high = map(float, (values(np.arange(len(ours))), low, high))
+    return Compared(name, kind, unit, tuple(samples), tuple(baseline), value, low, high, bar)
+
+
+@functools.cache
+def _resampled(count: int) -> Any:
+    """Rows of ``count`` indices, the same at each call: those of ``random.Random(0).choices``, which kept results are of."""
+    _, state, _ = random.Random(0).getstate()
+    source = np.random.RandomState()
+    twister = {"key": np.array(state[:-1], np.uint32), "pos": state[-1]}
+    source.set_state({"bit_generator": "MT19937", "state": twister})
+    return (source.random_sample((_RESAMPLES, count)) * count).astype(int)
 
 
 def absolute(name: str, samples: Sequence[float], bar: float | None, unit: str = "s") -> Compared:

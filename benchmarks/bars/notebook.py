@@ -135,7 +135,7 @@ def _session(ranks: int, lab: str = "none") -> Iterator[Path]:
         folder = Path(name, "fairlead/notebook/bench")
         words = [
             *FAIRLEAD, "notebook", "-n", str(ranks), "--with-kernel", "--name", "bench", "--lab", lab, "--port", "18900",
-            "--watchdog", "300", "-q", "mpi-base",
+            "--watchdog", "300", "-q", *(["--hosts", "localhost"] if ranks > 64 else []), "mpi-base",
         ]  # fmt: skip
         env = {**os.environ, "XDG_STATE_HOME": name}
         process = subprocess.Popen(words, env=env, cwd=name, stdin=subprocess.DEVNULL)
@@ -447,10 +447,28 @@ def measure_browser(cells_run: int = 60, cuts: int = 20, ranks: int = 2) -> Resu
     )
 
 
+def measure_most(ranks: int = 128, rounds: int = 20) -> Result:
+    """Seconds of a trivial cell on 128 ranks, for which there is no room twice: without a peer."""
+    with _session(ranks) as folder:
+        client = Client(folder / KERNEL)
+        begun = time.perf_counter()
+        client.run(_CELL)
+        first = time.perf_counter() - begun
+        took = [client.run(_CELL) for _ in range(rounds + 2)][2:]
+        client.close()
+    rows = [
+        absolute(f"round trip of a cell, {ranks} ranks: median", took, None),
+        absolute(f"round trip of a cell, {ranks} ranks: longest", [max(took)], None),
+        absolute(f"{ranks} ranks: kernel to first answer of all", [first], None),
+    ]
+    return Result(f"{NAME}-most", _WHAT, "nothing", tuple(rows))
+
+
 BENCHMARKS = (
     Benchmark(NAME, 155, measure),
     Benchmark(f"{NAME}-many", 156, measure_many),
     Benchmark(f"{NAME}-faults", 157, measure_faults),
     Benchmark(f"{NAME}-dask", 160, measure_dask),
     Benchmark(f"{NAME}-browser", 158, measure_browser),
+    Benchmark(f"{NAME}-most", 159, measure_most),
 )

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+
+from fairlead.base.paths import atomic_write, cache_dir
+
+# Many tests need the same small libraries. Found before a test can change XDG_CACHE_HOME.
+KEPT = cache_dir() / "tests" / "compiled"
 
 # What a real MPI's library has and fairlead goes by: functions, the text of MPI_Init's failure, the version's texts.
 MPICH = """
@@ -34,14 +45,58 @@ STARTS = "#include <unistd.h>\nint main(int c, char **v) { return execv(v[1], v)
 
 
 def compiled(path: Path, code: str, *words: str) -> Path:
-    """What gcc makes of ``code``; a library, if its name has ``.so``, with that name as SONAME."""
+    """What gcc makes of ``code``; a library, if its name has ``.so``, with that name as SONAME. Compiled once."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
     shared = [] if ".so" not in path.name else ["-shared", "-fPIC", f"-Wl,-soname,{path.name}"]
     # As in an image, what a library needs need not be where this linker looks.
     lax = "-Wl,--allow-shlib-undefined"
-    command = ["gcc", "-O1", "-o", path, *shared, lax, "-xc", "-", "-xnone", *words]
-    subprocess.run(command, input=code, text=True, check=True)
+    options = [*shared, lax, "-xc", "-", "-xnone"]
+    key = _key([code, *options], words)
+    if key and (KEPT / key).is_file():
+        shutil.copyfile(KEPT / key, path)
+        path.chmod(0o755)
+        return path
+    subprocess.run(["gcc", "-O1", "-o", path, *options, *words], input=code, text=True, check=True)
+    if key:
+        with atomic_write(KEPT / key) as stream:
+            stream.write(path.read_bytes())
     return path
+
+
+def _key(parts: Sequence[str], words: Sequence[str]) -> str:
+    """Of all that the output depends on; empty where a word names a folder or a file that gcc reads in ways of its own."""
+    digest = hashlib.sha256(_compiler().encode())
+    for part in parts:
+        digest.update(b"\0" + part.encode())
+    for word in words:
+        option, _, value = word.rpartition("--version-script=")
+        given = Path(value)
+        if os.sep in word and given.is_file():
+            content = given.read_bytes()
+            # The output names a shared library by its path if that has no SONAME.
+            named = option or given.suffix in (".a", ".o") or given.name.encode() in content
+            name = option or given.name if named else word
+            digest.update(b"\0" + name.encode() + hashlib.sha256(content).digest())
+        elif os.sep in word and not _is_text(word):
+            return ""
+        else:
+            digest.update(b"\0" + word.encode())
+    return digest.hexdigest()
+
+
+def _is_text(word: str) -> bool:
+    """Whether the linker copies it into the output. Paths of this run's own folders are not worth keeping."""
+    copied = "-rpath," in word or "--dynamic-linker=" in word
+    return copied and tempfile.gettempdir() not in word
+
+
+@cache
+def _compiler() -> str:
+    words = ["gcc", "--version"], ["ld", "--version"]
+    return "".join(
+        subprocess.run(w, capture_output=True, text=True, check=True).stdout for w in words
+    )
 
 
 def archive(folder: Path, code: str, name: str = "libmpi.a", pic: str = "-fPIE") -> Path:

@@ -1,10 +1,11 @@
 """JSON Schema, by validators that fairlead does not use itself.
 
-They take a second to import, so the tests marked with ``validates`` share a worker.
+They take long to import, so the tests marked with ``validates`` share a worker.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ validates = pytest.mark.xdist_group("json-schema")
 
 def mistakes(schema: dict[str, Any], document: object) -> list[str]:
     """What is wrong with a document; the schema itself must be sound."""
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # a format that no schema uses: 1 s
     import jsonschema
 
     jsonschema.Draft7Validator.check_schema(schema)

@@ -5,7 +5,6 @@ Search, closure, staging, aliases and the GPU transport library are exercised; n
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import pytest
 from tests.system import hosts
 from tests.system.hosts import answer, fairlead
 
+from fairlead.base.paths import cache_dir
 from fairlead.elf.patchelf import find_patchelf
 
 MAPPED = """
@@ -134,16 +134,20 @@ def test_program_built_on_a_cray_asks_by_the_compilers_name_and_gets_the_hosts(
 
 
 def test_changed_library_is_staged_again(cray: Cray) -> None:
-    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fairlead/stage"
-    assert cray.run("--", "python3", "-c", MAPPED).returncode == 0
-    before = set(folder.iterdir())
-    assert cray.run("--", "python3", "-c", MAPPED).returncode == 0
-    assert set(folder.iterdir()) == before
+    def staged() -> str:
+        done = cray.run("--", "python3", "-c", MAPPED)
+        assert done.returncode == 0, done.stdout + done.stderr
+        key: str = answer(done)["staging"]["key"]
+        return key
+
+    before = staged()
+    assert staged() == before
     _stub(cray.stubs / "libcxi.so.1.5", "libcxi.so.1")
     (cray.stubs / "libcxi.so.1").unlink()
     (cray.stubs / "libcxi.so.1").symlink_to("libcxi.so.1.5")
-    assert cray.run("--", "python3", "-c", MAPPED).returncode == 0
-    assert len(set(folder.iterdir()) - before) == 1
+    after = staged()
+    assert after != before
+    assert (cache_dir() / "stage" / after / "dep/libcxi.so.1").is_file()
 
 
 def test_profile_says_where_all_of_it_is(cray: Cray, tmp_path: Path) -> None:

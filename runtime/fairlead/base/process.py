@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import selectors
 import signal
 import subprocess
@@ -222,6 +223,13 @@ def began(pid: int) -> str:
         return ""
     fields = text.rpartition(")")[2].split()
     return "" if fields[0] in "ZX" else fields[19]
+
+
+def raise_open_files() -> None:
+    """Lets this process open as many files as the hard limit allows: a connection for each rank may need more than the
+    soft limit, often 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def tied_to(parent: int, number: int = signal.SIGTERM) -> Callable[[], None]:

@@ -151,6 +151,7 @@ def _modules(package: str) -> frozenset[str]:
     return frozenset(path.stem for path in files) - {"__init__"}
 
 
+@functools.cache
 def _entry_points(group: str, search_path: tuple[str, ...]) -> tuple[Any, ...]:
     return tuple(_installed(search_path).select(group=group))
 

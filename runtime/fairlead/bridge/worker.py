@@ -25,6 +25,7 @@ import numpy as np
 from fairlead.base import free_memory
 from fairlead.base.data_list import ListedFile
 from fairlead.base.errors import FairleadError, fail
+from fairlead.base.process import raise_open_files
 from fairlead.base.serde import from_json, to_json
 from fairlead.bridge import files, library, network, region, remote
 from fairlead.bridge.arrow import PIECE_BYTES, WINDOW_BYTES, Form, Rows, pieces
@@ -342,10 +343,7 @@ class Worker:
 def main() -> None:
     values = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     settings = Settings(**{**values, "interfaces": tuple(values["interfaces"])})
-    _, most = resource.getrlimit(
-        resource.RLIMIT_NOFILE
-    )  # each stream, and what is mapped, holds one
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    raise_open_files()  # each stream, and what is mapped, holds one
     import mpi4py
 
     with suppress(ImportError):  # what most functions need, before the first one is called

@@ -1,7 +1,8 @@
-"""The kernel's client of its ranks: ipyparallel's, which also knows whose output reaches it.
+"""The kernel's client of its ranks: ipyparallel's, which also knows who has come and whose output reaches it.
 
-Engines publish what a cell puts out, and that it has ended. What they publish before the kernel's subscription is
-connected is lost without a trace, and a cell would wait forever for its end.
+The controller publishes which engines have come; engines publish what a cell puts out, and that it has ended. What is
+published before the kernel's subscription is connected is lost without a trace: an engine would never be there, and a
+cell would wait forever for its end.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import ipyparallel
 
 _ASK_S = 0.25  # between two requests to an engine that has not been heard
+_COUNT_S = 1.0  # between two requests for the engines that have come
 _CONNECT_S = 60.0  # for the controller to answer
 
 
@@ -25,7 +27,7 @@ class Client(ipyparallel.Client):  # type: ignore[misc]
 
     def __init__(self, path: Path):
         self._heard: set[str] = set()
-        self._asked = 0.0
+        self._asked = self._counted = 0.0
         super().__init__(connection_info=str(path), timeout=_CONNECT_S)
 
     def _dispatch_iopub(self, frames: list[Any]) -> Any:
@@ -33,6 +35,16 @@ class Client(ipyparallel.Client):  # type: ignore[misc]
         if sender[0] == "engine" and len(sender) > 1:
             self._heard.add(sender[1])
         return super()._dispatch_iopub(frames)
+
+    def come(self, wanted: int) -> list[int]:
+        """The engines that have come. While they are fewer than ``wanted``, the controller is asked for all it knows."""
+        if len(self.ids) < wanted and time.monotonic() - self._counted > _COUNT_S:
+            self._counted = time.monotonic()
+            answer = self._send(self._query_stream, "connection_request")
+            answer.add_done_callback(
+                lambda done: self._update_engines(done.result()["content"]["engines"])
+            )
+        return list(self.ids)
 
     def unheard(self) -> list[int]:
         """The engines of which nothing has been heard yet. Each is asked for a sign, which it also gives while it runs

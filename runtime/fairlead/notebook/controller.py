@@ -13,6 +13,7 @@ from pathlib import Path
 from zmq.devices import ThreadMonitoredQueue
 
 from fairlead.base import bounded_json
+from fairlead.base.process import raise_open_files
 from fairlead.notebook.settings import CLIENT, ENGINE, START_S, read_settings, write_private
 
 
@@ -33,6 +34,7 @@ def main() -> None:
             super().init_schedulers()
 
     os.umask(0o077)
+    raise_open_files()  # each engine has several connections
     world = Path(sys.argv[1])
     settings = read_settings(world.parent)
     config = Config()

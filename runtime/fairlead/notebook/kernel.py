@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fairlead.base.process import raise_open_files
 from fairlead.notebook import variables
 from fairlead.notebook.journal import Journal
 from fairlead.notebook.magics import RanksMagics
@@ -42,6 +43,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     settings = read_settings(folder)
     os.umask(0o077)
+    raise_open_files()  # each rank has a connection
     for left in Path(settings.sockets).glob("kernel-*"):  # of a kernel that was killed
         left.unlink(missing_ok=True)
     config = Config()

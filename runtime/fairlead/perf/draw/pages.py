@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,16 @@ def page(template: str, **values: Any) -> str:
         FairleadError: jinja2 is not installed.
     """
     require_tools("jinja2")
+    styles = (CHART_STYLE, Path(__file__).with_name("page.css"))
+    style = "".join(path.read_text(encoding="utf-8") for path in styles)
+    html: str = _compiled(template).render(style=style, fairlead_version=__version__, **values)
+    return html
+
+
+@functools.cache
+def _compiled(template: str) -> Any:
     import jinja2
 
-    folder = Path(__file__).parent
     environment = jinja2.Environment(
         autoescape=True,
         finalize=_shown,
@@ -34,9 +42,8 @@ def page(template: str, **values: Any) -> str:
     )
     environment.filters["ms"] = milliseconds
     environment.filters["duration"] = duration
-    made = environment.from_string((folder / f"{template}.html.j2").read_text(encoding="utf-8"))
-    style = "".join(path.read_text(encoding="utf-8") for path in (CHART_STYLE, folder / "page.css"))
-    return made.render(style=style, fairlead_version=__version__, **values)
+    path = Path(__file__).with_name(f"{template}.html.j2")
+    return environment.from_string(path.read_text(encoding="utf-8"))
 
 
 def _shown(value: Any) -> Any:

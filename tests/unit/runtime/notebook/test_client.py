@@ -42,6 +42,7 @@ async def late(*words):
 IPEngine.complete_registration = late
 """
 LIMIT_S = 60
+pytestmark = pytest.mark.xdist_group("ipyparallel")  # one world for all
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +136,24 @@ def test_engine_that_runs_a_cell_is_heard(world: Path, tmp_path: Path) -> None:
             assert "".join(printed) == "second\n"
 
 
+def test_engine_that_came_before_the_connection_was_there_is_known(
+    world: Path, tmp_path: Path
+) -> None:
+    known = json.loads((world / CLIENT).read_text())
+    late = world / "deaf.json"
+    with Tunnel(int(known["notification"])) as tunnel, ExitStack() as stack:
+        late.write_text(json.dumps({**known, "notification": tunnel.port}))
+        tunnel.down()
+        connected = stack.enter_context(closing(Client(world / CLIENT)))
+        waited(lambda: connected.ids)
+        deaf = stack.enter_context(closing(Client(late)))
+        wanted = len(connected.ids) + 1
+        stack.enter_context(_started(tmp_path, "-c", ENGINE_PROGRAM, world / ENGINE))
+        waited(lambda: len(connected.ids) == wanted)
+        assert len(deaf.ids) < wanted  # what a cell would wait for without an end
+        waited(lambda: deaf.come(wanted) == connected.ids)
+
+
 @pytest.mark.full
 def test_engine_that_takes_longer_than_ipyparallels_default_still_comes(
     world: Path, tmp_path: Path
@@ -144,5 +163,6 @@ def test_engine_that_takes_longer_than_ipyparallels_default_still_comes(
         closing(Client(world / CLIENT)) as client,
         _started(tmp_path, "-c", SLOW + ENGINE_PROGRAM, world / ENGINE),
     ):
-        waited(lambda: len(client.ids) == 2)
+        before = len(client.ids)
+        waited(lambda: len(client.ids) == before + 1)
     assert time.monotonic() - begun > 40

@@ -180,7 +180,7 @@ def real(tmp_path: Path) -> HostNetwork:
 @pytest.fixture
 def planned_really(tmp_path: Path) -> Plan:
     plan = gpu_plan(asked=gpu_ask(real(tmp_path)), isolate=bool(find_patchelf()))
-    return replace(plan, staging=None)
+    return replace(plan, staging=None, witness="")
 
 
 def test_staged_folder_has_every_name_and_finds_its_own(planned_really, tmp_path: Path) -> None:
