@@ -215,16 +215,6 @@ def checked(ran: Ran, what: str, remedy: str) -> str:
     return ran.stdout
 
 
-def began(pid: int) -> str:
-    """When a process began, in the kernel's ticks: with its number, that names it; empty for one that is gone, or a zombie."""
-    try:
-        text = Path(f"/proc/{int(pid)}/stat").read_text("utf-8", "replace")
-    except OSError:
-        return ""
-    fields = text.rpartition(")")[2].split()
-    return "" if fields[0] in "ZX" else fields[19]
-
-
 def raise_open_files() -> None:
     """Lets this process open as many files as the hard limit allows: a connection for each rank may need more than the
     soft limit, often 1,024."""

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fairlead.base import process
+from fairlead.base import proc_stat, process
 from fairlead.base.process import Ran
 
-_PROCESSOR = 36  # behind the name in /proc/PID/stat; source: proc(5)
 _MOST_BYTES = 4 << 20
 
 
@@ -167,8 +166,7 @@ def stay_on_one_core() -> None:
     image of 1.8 GB takes 14 to 24 s on the two cores of a virtual machine, 8 s on one of them.
     """
     with suppress(OSError, ValueError, IndexError):
-        fields = Path("/proc/self/stat").read_text("ascii").rpartition(")")[2].split()
-        os.sched_setaffinity(0, {int(fields[_PROCESSOR])})
+        os.sched_setaffinity(0, {int(proc_stat.fields()[proc_stat.PROCESSOR])})
 
 
 def _read(fd: int) -> bytes:

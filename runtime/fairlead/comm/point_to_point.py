@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from fairlead.base import proc_stat
 from fairlead.base.errors import fail
 from fairlead.comm.core import Array, bits_of, dtype_of_key, key_of
 
@@ -58,20 +59,10 @@ class Place(NamedTuple):
                 space = f"{stream.read().strip()} {os.readlink('/proc/self/ns/pid')}"
         except OSError:
             space = ""
-        return cls(os.uname().nodename, space, os.getpid(), _began(os.getpid()))
+        return cls(os.uname().nodename, space, os.getpid(), proc_stat.began(os.getpid()))
 
     def ended(self) -> bool:
-        return _began(self.pid) != self.began
-
-
-def _began(pid: int) -> str:
-    """When a process started; "" if it is not there, or has ended and waits for its parent."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
-            state, *fields = stream.read().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if state in "ZX" else fields[18]
+        return proc_stat.began(self.pid) != self.began
 
 
 class Sent:

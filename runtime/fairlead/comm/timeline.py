@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from fairlead.base import proc_stat
 from fairlead.base.comm_names import TIMELINE, TIMELINE_HOST
 from fairlead.base.errors import fail
 from fairlead.trace import spans
@@ -267,8 +268,7 @@ class Timeline:
 def _born(now: int) -> int:
     """When this process was started, by the clock that says ``now``; to a hundredth of a second, see proc(5)."""
     try:
-        with open("/proc/self/stat", encoding="utf-8", errors="replace") as stream:
-            ticks = int(stream.read().rpartition(")")[2].split()[19])
+        ticks = int(proc_stat.fields()[proc_stat.BEGAN])
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return now

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairlead.base import proc_stat
 from fairlead.base.errors import fail
 from fairlead.base.paths import locked
 
@@ -185,8 +186,7 @@ def _ancestors(proc: Path) -> Iterator[int]:
     while pid > 0:
         yield pid
         try:
-            stat_line = (proc / str(pid) / "stat").read_text("utf-8", "replace")
-            pid = int(stat_line.rpartition(")")[2].split()[1])
+            pid = int(proc_stat.fields(proc / str(pid))[proc_stat.PARENT])
         except (OSError, ValueError, IndexError):
             return
 

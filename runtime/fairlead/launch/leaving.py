@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from fairlead.base import proc_stat
 from fairlead.base.errors import Finding, fail, warning
 from fairlead.launch import processes, stacks
 from fairlead.launch.nodes import Nodes
@@ -412,8 +413,9 @@ def _work(pid: int) -> tuple[float, int]:
     for task in Path(f"/proc/{pid}/task").iterdir():
         if task.name != str(pid):
             with suppress(FileNotFoundError, ProcessLookupError):  # it ends
-                fields = (task / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-                seconds += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+                fields = proc_stat.fields(task)
+                ticks = int(fields[proc_stat.USER_TICKS]) + int(fields[proc_stat.SYSTEM_TICKS])
+                seconds += ticks / os.sysconf("SC_CLK_TCK")
     counts = Path(f"/proc/{pid}/io").read_text("utf-8")
     return seconds, sum(int(n) for n in re.findall(r"^[rw]char: (\d+)", counts, re.MULTILINE))
 

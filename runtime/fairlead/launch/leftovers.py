@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fairlead.base import bounded_json
 from fairlead.base.paths import atomic_write
-from fairlead.base.process import began
+from fairlead.base.proc_stat import began
 from fairlead.launch import shm_cleanup
 from fairlead.launch.nodes import key
 

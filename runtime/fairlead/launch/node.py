@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead import __version__
-from fairlead.base import bounded_json
-from fairlead.base.process import began
+from fairlead.base import bounded_json, proc_stat
 from fairlead.launch import leftovers, processes, shm_cleanup
 from fairlead.launch.leaving import Watches
 from fairlead.launch.nodes import HOME, KEEPALIVE, OVER, Link, keep_alive
@@ -46,7 +45,7 @@ class Agent:
         """
         self._run, self._node, self._id = run, node, run.name
         self._above = _parent(shell)
-        self._above_began = began(self._above)
+        self._above_began = proc_stat.began(self._above)
         self._link: Link | None = None
         self._watches = Watches(self._left)
         self._stopped = Stopped(self._left)
@@ -160,13 +159,12 @@ class Agent:
 
     def _same(self) -> bool:
         """Whether the launcher's daemon is still there."""
-        return bool(self._above_began) and began(self._above) == self._above_began
+        return bool(self._above_began) and proc_stat.began(self._above) == self._above_began
 
 
 def _parent(pid: int) -> int:
     with contextlib.suppress(OSError, ValueError, IndexError):
-        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
-        parent = int(text.rpartition(")")[2].split()[1])
+        parent = int(proc_stat.fields(f"/proc/{pid}")[proc_stat.PARENT])
         return parent if parent > 1 else 0
     return 0
 

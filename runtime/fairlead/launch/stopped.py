@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
+from fairlead.base import proc_stat
 from fairlead.launchers.registry import LAUNCHERS
 
 _EVERY_S = 5.0
@@ -39,9 +40,8 @@ class Stopped:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Source: proc_pid_stat(5): the state is the first field behind the name."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"T"
+        return proc_stat.fields(f"/proc/{pid}")[proc_stat.STATE] == "T"
     return False
 
 

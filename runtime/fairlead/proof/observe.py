@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fairlead.base import proc_stat
 from fairlead.elf.reader import TEXTS
 from fairlead.launch import processes
 from fairlead.proof.closure import File, Library, Mapped, is_planned, judged
@@ -106,7 +107,7 @@ class Observer:
     def _one(self, pid: int) -> tuple[tuple[int, str], Sighting | None]:
         """A process, by pid and time of its start, and the MPI in it, if any."""
         proc = Path("/proc", str(pid))
-        key = pid, (proc / "stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+        key = pid, proc_stat.fields(proc)[proc_stat.BEGAN]
         if (proc / "ns/mnt").readlink() == Path("/proc/self/ns/mnt").readlink():
             return key, None  # the launcher, or the engine
         maps = (proc / "maps").read_text(errors="replace")

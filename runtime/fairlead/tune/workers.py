@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fairlead.base import bounded_json
 from fairlead.base.paths import atomic_write
-from fairlead.base.process import began
+from fairlead.base.proc_stat import began
 
 _TOUCH_S = 10.0
 _DEATH_S = 90.0  # without a touch, by the clock of the file system

@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from fairlead.base import proc_stat
 from fairlead.perf.records.validation import Clock
 
 if TYPE_CHECKING:
@@ -69,10 +70,9 @@ def read(core: int, root: Path = Path("/")) -> Reading:
 
 def core_now() -> int | None:
     """The core that the calling thread is on, or was last; None where Linux does not say."""
-    stat = text(Path("/proc/thread-self/stat"))
     try:
-        return int(stat[stat.rindex(")") + 2 :].split()[36])  # field 39 of proc(5), after the name
-    except (ValueError, IndexError):
+        return int(proc_stat.fields("/proc/thread-self")[proc_stat.PROCESSOR])
+    except (OSError, ValueError, IndexError):
         return None
 
 

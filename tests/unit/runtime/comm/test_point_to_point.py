@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from fairlead.base.errors import FairleadError
+from fairlead.base.proc_stat import began
 from fairlead.comm.core import BFLOAT16, Comm
 from fairlead.comm.mpi import Alone
-from fairlead.comm.point_to_point import Place, PointToPoint, _began
+from fairlead.comm.point_to_point import Place, PointToPoint
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ def test_limit_is_that_of_the_environment() -> None:
 
 def test_process_that_has_ended_is_not_taken_for_a_later_one() -> None:
     process = subprocess.Popen(["sleep", "60"])
-    place = Place.own()._replace(pid=process.pid, began=_began(process.pid))
+    place = Place.own()._replace(pid=process.pid, began=began(process.pid))
     assert not place.ended() and not Place.own().ended()
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its parent has not asked yet

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairlead.base import proc_stat
 from fairlead.perf.measure.program import read_settings, write_document
 
 LAUNCH, INTERPRETER, INIT = "launcher and engine", "interpreter", "MPI_Init"
@@ -101,10 +102,8 @@ def answer_clock(world: Any) -> None:
 def started() -> float:
     """When this process started, seconds since 1970."""
     ticks = os.sysconf("SC_CLK_TCK")
-    # The name in parentheses may have spaces.
-    fields = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()
     since_boot = float(Path("/proc/uptime").read_text("utf-8").split()[0])
-    return time.time() - since_boot + int(fields[19]) / ticks
+    return time.time() - since_boot + int(proc_stat.fields()[proc_stat.BEGAN]) / ticks
 
 
 if __name__ == "__main__":
