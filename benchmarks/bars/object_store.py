@@ -1,4 +1,4 @@
-"""Data in an S3 store on loopback: staging against rclone and s3cmd, and HEP-CNN's samples staged, mounted and streamed.
+"""Data in an S3 store on loopback: staging against rclone and s3cmd, and samples of HEP-CNN and ResNet-50 staged, mounted and streamed.
 
 The store is Swift with its S3 interface on the same cores, so rates are those of client and store together. fairlead's time
 includes what the others leave out: reading all of it back from the disk, and hashing.
@@ -7,6 +7,7 @@ includes what the others leave out: reading all of it back from the disk, and ha
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -19,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tests.support.object_stores import LoopbackStore, swift
+from tests.support.object_stores import LoopbackStore, installed, swift
 
-from benchmarks.result import Benchmark, Compared, Result, absolute, alternate, compare
+from benchmarks.result import PACKAGE, Benchmark, Compared, Result, absolute, alternate, compare
 from benchmarks.sides import scratch
 from fairlead.ml.data.manifest import read_manifest
 from fairlead.ml.data.shards import Rows
@@ -33,6 +34,26 @@ from fairlead.transfer.mount import MountItem, Mounts, mounted
 
 NAME = "object-store"
 _BATCH = 16
+# Without torchvision, whose wheels of PyPI want CUDA, and without other clouds' clients.
+_MOSAIC = (
+    "mosaicml-streaming==0.13.0", "torch==2.13.0", "transformers==4.57.6", "boto3==1.44.8", "botocore==1.44.8",
+    "brotli==1.2.1", "catalogue==2.0.10", "certifi==2026.10.19.post1", "charset-normalizer==3.5.3", "cramjam==2.14.0",
+    "filelock==4.3.1", "fsspec==2026.9.0", "hf-xet==1.8.0", "huggingface_hub==0.36.2", "idna==3.20", "Jinja2==3.1.6",
+    "jmespath==1.1.0", "MarkupSafe==3.0.4", "mpmath==1.3.0", "networkx==3.6.1", "numpy==2.1.3", "packaging==26.4",
+    "pillow==13.0.0", "python-dateutil==2.9.0.post0", "python-snappy==0.7.3", "PyYAML==6.0.4", "regex==2026.11.19",
+    "requests==2.34.2", "s3transfer==0.19.3", "safetensors==0.8.0", "six==1.17.0", "sympy==1.14.0", "tokenizers==0.22.2",
+    "tqdm==4.70.1", "typing_extensions==4.16.0", "urllib3==2.8.0", "xxhash==4.1.0", "zstd==1.5.7.2",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Samples:
+    """So many samples of a model's data set, and options of their generator."""
+
+    model: str
+    data: str
+    count: int
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -41,12 +62,15 @@ class Effort:
 
     Attributes:
         large, small: bytes of 8 files, and number of files of 4 kB.
-        samples: of 49 kB each, that are read.
+        samples: data sets that are read.
     """
 
     large: int = 128 << 20
     small: int = 300
-    samples: int = 2000
+    samples: tuple[Samples, ...] = (
+        Samples("HEP-CNN", "hep", 2000),
+        Samples("ResNet-50", "gratings", 400, ("--size", "224")),
+    )
     rounds: int = 4
 
 
@@ -56,10 +80,11 @@ def measure(effort: Effort | None = None) -> Result:
     with scratch() as folder, _store(folder) as store:
         rows = _copies(folder, store, effort) + _reading(folder, store, effort)
         versions = {name: _version(name) for name in ("rclone", "s3cmd")}
+        versions["mosaicml-streaming"] = _MOSAIC[0].partition("==")[2]
     return Result(
         NAME,
-        "fairlead's staging, verified from the disk; HEP-CNN's samples after staging",
-        "rclone and s3cmd, which do not read back; a mount, and shards as a stream",
+        "fairlead's staging, verified from the disk; samples after staging",
+        "rclone and s3cmd, which do not read back; a mount, tar shards as a stream, MosaicML's streaming",
         rows,
         versions,
     )
@@ -160,48 +185,76 @@ class _Read:
 
 
 def _reading(folder: Path, store: LoopbackStore, effort: Effort) -> tuple[Compared, ...]:
-    events = folder / "events"
+    rows: list[Compared] = []
+    for samples in effort.samples:
+        found = _read(folder / samples.data, store, samples, effort.rounds)
+        title = f"{samples.model}'s samples"
+        for peer in ("mounted", "streamed", "MosaicML"):
+            for what, name in (
+                ("first", "seconds to the first batch"),
+                ("epoch", "first epoch, from nothing"),
+                ("second", "second epoch"),
+            ):
+                ours, theirs = (
+                    [getattr(read, what) for read in found[side]] for side in ("staged", peer)
+                )
+                rows.append(compare(f"{title}, {name}: staged / {peer}", ours, theirs, None))
+        for side, reads in found.items():
+            rates = [samples.count / read.second for read in reads]
+            first = [read.first for read in reads]
+            rows.append(absolute(f"{title} {side}: seconds to the first batch", first, None))
+            rows.append(absolute(f"{title} {side}: second epoch", rates, None, unit="samples/s"))
+    return tuple(rows)
+
+
+def _read(folder: Path, store: LoopbackStore, samples: Samples, rounds: int) -> dict[str, list[_Read]]:  # fmt: skip
+    """Each way to read, in turn."""
+    events, name = folder / "events", samples.data
     subprocess.run(
         [
-            sys.executable, "-m", "fairlead.ml.data.generate", "--set", "hep", "--train",
-            str(effort.samples), "--val", "16", "--per-shard", "250", "--out", str(events),
+            sys.executable, "-m", "fairlead.ml.data.generate", "--set", samples.data, "--train",
+            str(samples.count), "--val", "16", "--per-shard", str(samples.count // 8), "--out", str(events),
+            *samples.options,
         ],
         check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip
-    store.put("bench", {f"events/{p.name}": p.read_bytes() for p in events.iterdir()})
+    store.put("bench", {f"{name}/events/{p.name}": p.read_bytes() for p in events.iterdir()})
     _as_samples(events, folder / "samples")
-    pack_shards(folder / "samples", folder / "shards", 250 * 49_300)
-    store.put("bench", {f"shards/{p.name}": p.read_bytes() for p in (folder / "shards").iterdir()})
+    shard = sum(p.stat().st_size for p in events.glob("*_train_*")) // 8
+    pack_shards(folder / "samples", folder / "shards", shard)
+    made = folder / "shards"
+    store.put("bench", {f"{name}/shards/{p.name}": p.read_bytes() for p in made.iterdir()})
+    python = installed("mosaicml-streaming", *_MOSAIC, "--no-deps") / "bin/python"
+    mosaic = [python, PACKAGE / "programs" / "mosaic_streaming.py"]
+    made = folder / "mosaic"
+    subprocess.run([*mosaic, "write", folder / "samples", made, str(shard)], check=True)
+    store.put("bench", {f"{name}/mosaic/{p.name}": p.read_bytes() for p in made.iterdir()})
+    url = f"s3://bench/{name}"
     sides = {
-        "staged": lambda: _staged(folder),
-        "mounted": lambda: _mounted(folder),
-        "streamed": _streamed,
+        "staged": lambda: _staged(f"{url}/events", folder),
+        "mounted": lambda: _mounted(f"{url}/events", folder),
+        "streamed": lambda: _streamed(f"{url}/shards", samples.count),
+        "MosaicML": lambda: _mosaic(mosaic, f"{url}/mosaic", folder / "cache"),
     }
-    found: dict[str, list[_Read]] = alternate(effort.rounds, sides)
-    rows: list[Compared] = []
-    for peer in ("mounted", "streamed"):
-        for title, what in (
-            ("seconds to the first batch", "first"),
-            ("first epoch, from nothing", "epoch"),
-            ("second epoch", "second"),
-        ):
-            ours = [getattr(one, what) for one in found["staged"]]
-            theirs = [getattr(one, what) for one in found[peer]]
-            rows.append(compare(f"HEP-CNN's samples, {title}: staged / {peer}", ours, theirs, None))
-    for side, reads in found.items():
-        rates = [effort.samples / one.second for one in reads]
-        first = [one.first for one in reads]
-        rows.append(absolute(f"HEP-CNN's samples {side}: seconds to the first batch", first, None))
-        rows.append(
-            absolute(f"HEP-CNN's samples {side}: second epoch", rates, None, unit="samples/s")
-        )
-    return tuple(rows)
+    return alternate(rounds, sides)
+
+
+def _mosaic(words: list[Path], url: str, cache: Path) -> _Read:
+    """MosaicML's streaming keeps the shards that it has fetched."""
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    environ["S3_ENDPOINT_URL"] = os.environ["AWS_ENDPOINT_URL"]
+    done = subprocess.run(
+        [*words, "read", url, cache, str(_BATCH)], cwd=cache.parent,
+        env=environ, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    shutil.rmtree(cache)
+    return _Read(**json.loads(done.stdout.splitlines()[-1]))
 
 
 def _as_samples(events: Path, out: Path) -> None:
     """Each event as two files, as WebDataset has them."""
     rows = Rows(read_manifest(events, "train"), "train", 0, 1)
-    out.mkdir()
+    out.mkdir(parents=True)
     number = 0
     for step in rows.steps(batch=_BATCH, seed=1, epochs=1):
         for image, label in zip(step.batch.inputs, step.batch.targets, strict=True):
@@ -227,26 +280,26 @@ def _files(folder: Path, begun: float) -> _Read:
     return _epochs(begun, iter(rows.steps(batch=_BATCH, seed=1)), rows.total // _BATCH)
 
 
-def _staged(folder: Path) -> _Read:
+def _staged(url: str, folder: Path) -> _Read:
     target = folder / "staged"
     words = [sys.executable, "-m", "fairlead.transfer", "in", str(target), "--item"]
     begun = time.perf_counter()
-    subprocess.run([*words, "s3://bench/events", "events"], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run([*words, url, "events"], check=True, stderr=subprocess.DEVNULL)
     read = _files(target / "data" / "events", begun)
     shutil.rmtree(target)
     return read
 
 
-def _mounted(folder: Path) -> _Read:
-    mounts = Mounts((MountItem("s3://bench/events", "/data"),), str(folder))
+def _mounted(url: str, folder: Path) -> _Read:
+    mounts = Mounts((MountItem(url, "/data"),), str(folder))
     begun = time.perf_counter()
     with mounted(mounts):
         return _files(Path(mounts.place(0)), begun)
 
 
-def _streamed() -> _Read:
+def _streamed(url: str, count: int) -> _Read:
     begun = time.perf_counter()
-    store = open_store("s3://bench/shards")
+    store = open_store(url)
     shards = [each for each in survey(store).objects if each.name.startswith("data-")]
 
     def samples() -> Iterator[tuple[np.ndarray, int]]:
@@ -269,8 +322,7 @@ def _streamed() -> _Read:
         while True:
             yield np.stack([next(source)[0] for _ in range(_BATCH)])
 
-    total = sum(each.size for each in shards) // 50_700
-    return _epochs(begun, iter(batches()), total // _BATCH)
+    return _epochs(begun, iter(batches()), count // _BATCH)
 
 
 class _Stream(io.RawIOBase):
