@@ -40,7 +40,28 @@ settings.register_profile("fixed", _COMMON, max_examples=30, derandomize=True)
 settings.register_profile("thorough", _COMMON, max_examples=300)
 settings.load_profile("shared")
 
-_REPORTS = pytest.StashKey[list[pytest.TestReport]]()
+
+class _Seen:
+    """What a session has seen: reports of outcomes, also of pytest-xdist's workers, and the names of all tests.
+
+    Attributes:
+        names: None where workers have looked for tests.
+    """
+
+    def __init__(self) -> None:
+        self.reports: list[pytest.TestReport] = []
+        self.names: set[str] | None = None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or report.outcome != "passed":
+            self.reports.append(report)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self.names = {item.nodeid for item in items}
+
+
+_SEEN = pytest.StashKey[_Seen]()
 _BEGUN = pytest.StashKey[float]()
 _COMMIT = pytest.StashKey[str]()
 _MEMORY = pytest.StashKey[frozenset[Path]]()
@@ -64,7 +85,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [n for n in os.environ if n.startswith("PYTHON") and n != "PYTHONPATH"]:
         del os.environ[name]
     _put_apptainer_first(config)
-    config.stash[_REPORTS] = []
+    config.stash[_SEEN] = _Seen()
+    config.pluginmanager.register(config.stash[_SEEN])
     config.stash[_BEGUN] = time.time()
     config.stash[_COMMIT] = (
         outcomes.commit(config.rootpath) if config.getoption("--results") else ""
@@ -88,14 +110,6 @@ def _put_apptainer_first(config: pytest.Config) -> None:
         os.environ["PATH"] = f"{folder.name}:{os.environ['PATH']}"
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item):  # type: ignore[no-untyped-def]
-    report = yield
-    if report.when == "call" or report.outcome != "passed":
-        item.config.stash[_REPORTS].append(report)
-    return report
-
-
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if hasattr(session.config, "workerinput"):
         return  # pytest-xdist's; others of its workers still run ranks
@@ -114,13 +128,14 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         "machine": {"cores": os.cpu_count(), "kernel": platform.release()},
         "python": platform.python_version(),
     }
+    seen = session.config.stash[_SEEN]
     rows = [
         {"test": r.nodeid, "outcome": r.outcome, "duration_s": round(r.duration, 2)}
-        for r in session.config.stash[_REPORTS]
+        for r in seen.reports
     ]
     asked = session.config.args_source is pytest.Config.ArgsSource.ARGS
     whole = not asked and not session.config.option.keyword
-    known = {item.nodeid for item in session.items} if whole else None
+    known = seen.names if whole else None
     document = outcomes.merged(outcomes.read(path), run, rows, known)
     with atomic_write(path, "w") as stream:
         json.dump(document, stream, indent=1)
