@@ -79,7 +79,7 @@ def measure(effort: Effort | None = None) -> Result:
     effort = effort or Effort()
     with scratch() as folder, _store(folder) as store:
         rows = _copies(folder, store, effort) + _reading(folder, store, effort)
-        versions = {name: _version(name) for name in ("rclone", "s3cmd")}
+        versions = {"rclone": _version("rclone"), "s3cmd": _version(_s3cmd())}
         versions["mosaicml-streaming"] = _MOSAIC[0].partition("==")[2]
     return Result(
         NAME,
@@ -141,7 +141,7 @@ def _copied(side: str, name: str, folder: Path, store: LoopbackStore) -> float:
         ],
         "rclone": ["rclone", "copy", f"STORE:bench/{name}", str(target), "--config", "/dev/null"],
         "s3cmd": [
-            "s3cmd", "-q", "-c", "/dev/null", "--no-ssl", f"--host={store.endpoint[7:]}",
+            _s3cmd(), "-q", "-c", "/dev/null", "--no-ssl", f"--host={store.endpoint[7:]}",
             f"--host-bucket={store.endpoint[7:]}", f"--access_key={store.key}",
             f"--secret_key={store.secret}", "get", "--recursive", f"{url}/", f"{target}/",
         ],
@@ -165,6 +165,10 @@ def _rclone(store: LoopbackStore) -> dict[str, str]:
         "ACCESS_KEY_ID": store.key, "SECRET_ACCESS_KEY": store.secret,
     }  # fmt: skip
     return {f"RCLONE_CONFIG_STORE_{name}": value for name, value in settings.items()}
+
+
+def _s3cmd() -> str:
+    return str(installed("s3cmd", "s3cmd==2.4.0", "setuptools<81") / "bin/s3cmd")
 
 
 def _version(program: str) -> str:
