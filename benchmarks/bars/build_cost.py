@@ -1,13 +1,14 @@
 """What ``fairlead build`` costs: its peak of memory, and the time that one changed pip line takes.
 
-Memory is that of all the build's processes (resident, so what they share counts for each) and of
-the build's own ``/dev/shm``, in which it unpacks: a file system of its own, so that no other process's
+Memory is that of all the build's processes (proportional: what several share is divided among them) and
+of the build's own ``/dev/shm``, in which it unpacks: a file system of its own, so that no other process's
 files count. Both are read together, many times a second.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -27,7 +28,6 @@ from fairlead_build.tree.wheel import runtime_requirements
 RECIPE, LINE = "tensorflow", "tqdm>=4"
 MEMORY_GIB, REBUILD_S = 2.0, 20.0
 _INTERVAL_S = 0.1
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def measure() -> Result:
@@ -92,8 +92,9 @@ def _memory(pid: int) -> int:
     """Bytes of a process, all below it, and its ``/dev/shm``."""
     total = 0
     for one in _family(pid):
-        with suppress(OSError):
-            total += int(Path(f"/proc/{one}/statm").read_text().split()[1]) * _PAGE
+        with suppress(OSError, TypeError):  # it has ended
+            rolled = Path(f"/proc/{one}/smaps_rollup").read_text()
+            total += int(re.search(r"^Pss: +(\d+) kB", rolled, re.M)[1]) << 10  # type: ignore[index]
     with suppress(OSError):
         own = os.statvfs(f"/proc/{pid}/root/dev/shm")
         # Until it is mounted, the machine's is seen there.

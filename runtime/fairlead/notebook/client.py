@@ -1,6 +1,6 @@
-"""The kernel's client of its ranks: ipyparallel's, which also knows who has come and whose output reaches it.
+"""The kernel's client of its ranks: ipyparallel's, which also knows which are registered and whose output reaches it.
 
-The controller publishes which engines have come; engines publish what a cell puts out, and that it has ended. What is
+The controller publishes which engines have registered; engines publish what a cell puts out, and that it has ended. What is
 published before the kernel's subscription is connected is lost without a trace: an engine would never be there, and a
 cell would wait forever for its end.
 """
@@ -8,13 +8,14 @@ cell would wait forever for its end.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import ipyparallel
 
 _ASK_S = 0.25  # between two requests to an engine that has not been heard
-_COUNT_S = 1.0  # between two requests for the engines that have come
+_COUNT_S = 1.0  # between two requests for the engines that the controller knows of
 _CONNECT_S = 60.0  # for the controller to answer
 
 
@@ -36,15 +37,16 @@ class Client(ipyparallel.Client):  # type: ignore[misc]
             self._heard.add(sender[1])
         return super()._dispatch_iopub(frames)
 
-    def come(self, wanted: int) -> list[int]:
-        """The engines that have come. While they are fewer than ``wanted``, the controller is asked for all it knows."""
+    def registered(self, wanted: int) -> list[int]:
+        """The engines that the controller knows of; while they are fewer than ``wanted``, it is asked for all of them."""
         if len(self.ids) < wanted and time.monotonic() - self._counted > _COUNT_S:
             self._counted = time.monotonic()
-            answer = self._send(self._query_stream, "connection_request")
-            answer.add_done_callback(
-                lambda done: self._update_engines(done.result()["content"]["engines"])
-            )
+            self._send(self._query_stream, "connection_request").add_done_callback(self._count)
         return list(self.ids)
+
+    def _count(self, answer: Any) -> None:
+        with suppress(Exception):  # there was none: the next request is due
+            self._update_engines(answer.result()["content"]["engines"])
 
     def unheard(self) -> list[int]:
         """The engines of which nothing has been heard yet. Each is asked for a sign, which it also gives while it runs

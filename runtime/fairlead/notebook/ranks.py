@@ -248,7 +248,7 @@ class Ranks:
             raise RanksError(f"{deaths(gone)}. Its output: {path / 'ranks.log'}")
         if self._client is None and (path / CLIENT).exists():
             self._client = _client(path / CLIENT)
-        here = self._client.come(len(self)) if self._client else []
+        here = self._client.registered(len(self)) if self._client else []
         if len(here) < len(self) or len(self._ranks) < len(self):
             on_progress(f"{len(here)} of {len(self)} ranks are there")
             return False

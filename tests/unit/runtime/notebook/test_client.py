@@ -151,7 +151,7 @@ def test_engine_that_came_before_the_connection_was_there_is_known(
         stack.enter_context(_started(tmp_path, "-c", ENGINE_PROGRAM, world / ENGINE))
         waited(lambda: len(connected.ids) == wanted)
         assert len(deaf.ids) < wanted  # what a cell would wait for without an end
-        waited(lambda: deaf.come(wanted) == connected.ids)
+        waited(lambda: deaf.registered(wanted) == connected.ids)
 
 
 @pytest.mark.full
