@@ -1,4 +1,4 @@
-"""Data in an S3 store on loopback: staging against rclone and s3cmd, and samples of HEP-CNN and ResNet-50 staged, mounted and streamed.
+"""Data in an S3 store on loopback: staging against rclone and s3cmd, and samples that are staged, mounted and streamed.
 
 The store is Swift with its S3 interface on the same cores, so rates are those of client and store together. fairlead's time
 includes what the others leave out: reading all of it back from the disk, and hashing.
@@ -222,17 +222,16 @@ def _read(folder: Path, store: LoopbackStore, samples: Samples, rounds: int) -> 
         ],
         check=True, stdout=subprocess.DEVNULL,
     )  # fmt: skip
-    store.put("bench", {f"{name}/events/{p.name}": p.read_bytes() for p in events.iterdir()})
+    _put(store, events, f"{name}/events")
     _as_samples(events, folder / "samples")
     shard = sum(p.stat().st_size for p in events.glob("*_train_*")) // 8
     pack_shards(folder / "samples", folder / "shards", shard)
-    made = folder / "shards"
-    store.put("bench", {f"{name}/shards/{p.name}": p.read_bytes() for p in made.iterdir()})
+    _put(store, folder / "shards", f"{name}/shards")
     python = installed("mosaicml-streaming", *_MOSAIC, "--no-deps") / "bin/python"
     mosaic = [python, PACKAGE / "programs" / "mosaic_streaming.py"]
     made = folder / "mosaic"
     subprocess.run([*mosaic, "write", folder / "samples", made, str(shard)], check=True)
-    store.put("bench", {f"{name}/mosaic/{p.name}": p.read_bytes() for p in made.iterdir()})
+    _put(store, made, f"{name}/mosaic")
     url = f"s3://bench/{name}"
     sides = {
         "staged": lambda: _staged(f"{url}/events", folder),
@@ -241,6 +240,10 @@ def _read(folder: Path, store: LoopbackStore, samples: Samples, rounds: int) -> 
         "MosaicML": lambda: _mosaic(mosaic, f"{url}/mosaic", folder / "cache"),
     }
     return alternate(rounds, sides)
+
+
+def _put(store: LoopbackStore, folder: Path, prefix: str) -> None:
+    store.put("bench", {f"{prefix}/{p.name}": p.read_bytes() for p in folder.iterdir()})
 
 
 def _mosaic(words: list[Path], url: str, cache: Path) -> _Read:

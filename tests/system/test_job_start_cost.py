@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from benchmarks.bars import job_start
 from benchmarks.result import seconds_of
 from benchmarks.sides import image
@@ -10,13 +11,10 @@ from benchmarks.sides import image
 MOST = {"opens": 300, "looks": 1500, "bytes": 1_000_000}
 
 
+@pytest.mark.alone  # next to other tests, a launch was seen to open more
 def test_rank_more_of_a_launch_opens_few_files() -> None:
     image("mpi-base")
     seconds_of(job_start.run_argv(2))  # what the first run of an image makes
-    for _ in range(3):  # a launch may also clean up what killed ones of other tests left
-        found = job_start.counts(2, job_start.run_argv)
-        assert found["opens"] > 50, "it really started Python"
-        more = {name: value for name, value in found.items() if value > MOST[name]}
-        if not more:
-            break
-    assert not more
+    found = job_start.counts(2, job_start.run_argv)
+    assert found["opens"] > 50, "it really started Python"
+    assert {name: value for name, value in found.items() if value > MOST[name]} == {}
