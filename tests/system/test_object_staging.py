@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.support.object_stores import GUEST, OWNER, LoopbackStore, faulty, swift
-from tests.system import hosts
+from tests.system import hosts, slurm
 from tests.system.hosts import answer, fairlead
-from tests.system.netns import ADDRESSES, launcher, two_hosts
+from tests.system.netns import ADDRESSES, Host, launcher, two_hosts
 
 from fairlead.base import data_list
 
@@ -260,16 +263,6 @@ def test_mount_goes_when_fairlead_is_killed(store, tmp_path) -> None:
         (("--mount", "https://h/x:/data"), 2, "mount"),
         (("--mount", "/no/such.squashfs:/data"), 2, "mount"),
         (("--mount", "s3://data/set"), 2, "usage"),
-        (
-            (
-                "--mount",
-                "s3://data/set:/data",
-                "--launcher",
-                str(hosts.mpich() / "bin/mpiexec.hydra"),
-            ),
-            2,
-            "mount",
-        ),
     ],
 )
 def test_what_cannot_be_mounted_is_one_message(words, code, check, store) -> None:
@@ -310,6 +303,126 @@ def test_each_node_brings_the_versions_that_were_there_at_the_start(tmp_path) ->
     with swift(tmp_path / "kept") as here:
         keys = set(here.keys("data", "results/"))
     assert {"results/node1/deep/0", "results/node2/deep/1"} <= keys
+
+
+READ_ON = f"import os; from mpi4py import MPI; MPI.COMM_WORLD.Barrier(); {READ}; print(os.uname().nodename, flush=True)"
+
+
+def mounted_on(host: Host) -> list[str]:
+    return [line for line in host.mounts() if "fairlead-mount." in line]
+
+
+@pytest.fixture
+def mounting(tmp_path) -> Iterator[tuple[Host, Host, dict[str, str], tuple[str | Path, ...]]]:
+    """Two hosts, and the words of a run with a rank on each that mounts a packed image at /data."""
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "large").write_bytes(LARGE)
+    image = tmp_path / "data.squashfs"
+    packed = fairlead("data", "pack", "--format", "squashfs", tmp_path / "files", image)
+    assert packed.returncode == 0, packed.stderr
+    with two_hosts() as (one, two):
+        before = one.memory() | two.memory()
+        words = (
+            "run", "-n", "2", "--json", "--launcher",
+            launcher(one, hosts.mpich() / "bin/mpiexec.hydra"), "--mount", f"{image}:/data",
+        )  # fmt: skip
+        yield one, two, dict(os.environ), words
+        slurm.waited(lambda: not mounted_on(one) + mounted_on(two), 45, "mounts are left")
+        assert {n for n in one.memory() | two.memory() if "fairlead-mount." in n} <= before
+
+
+@on_two_hosts
+def test_every_node_mounts_what_its_ranks_read(mounting) -> None:
+    one, two, environ, words = mounting
+    for attempt in range(2):
+        done = one.fairlead(
+            *words,
+            "--stage-to",
+            "memory",
+            hosts.image(),
+            "--",
+            "python3",
+            "-c",
+            READ_ON,
+            env=environ,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stderr.count(f"['data.json', 'large'] {zlib.crc32(LARGE)}") == 2, attempt
+        assert {"node1", "node2"} <= set(done.stderr.split())
+        assert mounted_on(one) + mounted_on(two) == []  # when fairlead ends, not a moment later
+
+
+@on_two_hosts
+def test_node_that_cannot_mount_is_named_before_its_ranks_start(mounting) -> None:
+    one, two, environ, words = mounting
+    program = shutil.which("squashfuse_ll")
+    assert program
+    subprocess.run(
+        two.words("mount", "--bind", "/dev/null", program), check=True
+    )  # ends with node2
+    done = one.fairlead(
+        *words, "--stage-to", "memory", hosts.image(), "--", "python3", "-c", "print('STARTED')", env=environ
+    )  # fmt: skip
+    assert done.returncode == 123, done.stdout + done.stderr
+    (finding,) = answer(done)["findings"]
+    assert finding["check"] == "mount" and "node2" in finding["what"]
+    assert "squashfuse_ll is missing" in finding["why"]
+    assert "STARTED" not in done.stderr
+
+
+@on_two_hosts
+def test_storage_that_nodes_share_cannot_hold_their_mounts(mounting, tmp_path) -> None:
+    one, _, environ, words = mounting
+    done = one.fairlead(*words, "--stage-to", tmp_path, hosts.image(), "--", "true", env=environ)
+    assert done.returncode == 123, done.stdout + done.stderr
+    (finding,) = answer(done)["findings"]
+    assert finding["check"] == "mount" and "share" in finding["why"]
+    assert not list(tmp_path.glob("fairlead-mount.*"))
+
+
+@on_two_hosts
+def test_mounts_of_other_nodes_go_when_fairlead_is_killed(mounting) -> None:
+    one, two, environ, words = mounting
+    code = f"{READ_ON}\nimport time; time.sleep(100)"
+    run = subprocess.Popen(
+        one.words(
+            sys.executable, "-m", "fairlead", *words, "--stage-to", "memory", hosts.image(), "--",
+            "python3", "-c", code,
+        ),
+        env=environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert run.stderr
+    for line in run.stderr:
+        if line.strip() == "node2":
+            break
+    assert mounted_on(one) and mounted_on(two)
+    (process,) = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+    os.kill(int(process), signal.SIGKILL)
+    run.communicate()
+    slurm.waited(lambda: not mounted_on(one) + mounted_on(two), 45, "mounts are left")
+    slurm.waited(
+        lambda: not any("fairlead-mount." in n for n in two.memory()), 5, "a folder is left"
+    )
+    here = one.fairlead("run", *words[-2:], "--stage-to", "memory", hosts.image(), "--", "true")
+    assert here.returncode == 0, here.stderr  # and it removes what the killed run has left here
+    for path in Path(f"/proc/{one.init}/root/dev/shm").iterdir():
+        if path.name.startswith(("mpich_shm_", "ucx_shm_")):
+            path.unlink()
+
+
+@on_two_hosts
+def test_slurms_nodes_mount_a_bucket_and_leave_nothing(store) -> None:
+    with slurm.slurm() as cluster, cluster.in_use():
+        done = replace(cluster, environ=cluster.environ | store.variables()).fairlead(
+            "run", "-N", "2", "-n", "4", "--json", "--mpi", hosts.mpich(), "--stage-to", "memory",
+            "--mount", "s3://data/set:/data", hosts.image(), "--", "python3", "-c", READ_ON,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stderr.count(f"['deep', 'large'] {zlib.crc32(LARGE)}") == 4
+        assert OWNER[1] not in done.stdout + done.stderr
+        for process in cluster.nodes.values():
+            mounts = Path(f"/proc/{process.pid}/mounts").read_text()
+            assert "fairlead-mount." not in mounts
 
 
 @pytest.mark.full

@@ -19,7 +19,14 @@ from fairlead.cli.declare import FOLDER, JSON, SECONDS, declared, option
 from fairlead.cli.record import LEFT_OUT, Recorded, Recording
 from fairlead.cli.run_report import RunReport
 from fairlead.cli.screen import answer, hand_over, print_findings, print_json, progress, say
-from fairlead.cli.staging import Staging, mounts_here, stage_json, staged_here, step_words
+from fairlead.cli.staging import (
+    Staging,
+    mounted_here,
+    mounts_here,
+    stage_json,
+    staged_here,
+    step_words,
+)
 from fairlead.cli.within import Ready, left_out, plan_launch, ready_line
 from fairlead.launch import allocate, ranks_output, unpack
 from fairlead.launch import launch as launching
@@ -35,7 +42,7 @@ from fairlead.session.recorder import Launching
 from fairlead.session.restarts import Attempts, Restarts, launch_again
 from fairlead.swap.model import Bind
 from fairlead.transfer.job import Stage, Wish, shell
-from fairlead.transfer.mount import Mounts, mounted
+from fairlead.transfer.mount import Mounts
 
 EPILOG = """\b
 Examples:
@@ -274,7 +281,8 @@ def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
     flags, recording, ranks = planned.flags, planned.recording, planned.shape.ranks
     plan, bars = planned.prepared.plan, Silent() if flags.quiet else progress(flags.as_json)
     staging = staged_here(planned.wish, plan, planned.planning, ranks, bars)
-    with mounted(planned.mounts), staging as stage:
+    mounting = mounted_here(planned.mounts, plan, planned.show_doubt)
+    with mounting, staging as stage:
         how = LaunchOptions(
             on_proof=planned.show_proof,
             on_world=planned.show_world,
@@ -286,6 +294,7 @@ def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
             limit_s=flags.watchdog,
             workdir=flags.workdir,
             binds=planned.binds,
+            mounts=planned.mounts.on_nodes if planned.mounts else None,
             env=planned.env,
             progress=planned.progress,
             stdout=sys.stderr.fileno() if flags.as_json else None,

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from fairlead.base.errors import FairleadError, fail
+from fairlead.base.errors import FairleadError, Finding, fail
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Progress
 from fairlead.cli.declare import SIZE, option
@@ -26,12 +26,13 @@ from fairlead.schedulers.registry import find_allocation
 from fairlead.site.model import Site
 from fairlead.swap.model import Plan
 from fairlead.transfer import datawarp, mount, remote
-from fairlead.transfer.job import Stage, Wish, staged, through_launcher
+from fairlead.transfer.job import Stage, Wish, mounted_on_nodes, staged, through_launcher
 from fairlead.transfer.model import MOUNT, InItem, Links, OutItem
 from fairlead.transfer.mount import MountItem, Mounts
 from fairlead.transfer.place import choose, job_here
 from fairlead.transfer.remote import Remote
 
+_UNMOUNT_S = 60.0
 WHOLE = "."  # the name of a folder itself, among what is in it
 STAGE_TO = option(
     "--stage-to memory|node-local|burst-buffer|PATH",
@@ -196,7 +197,7 @@ class Staging:
     keep: bool = option("--stage-keep", "Keep staged-in files for the next run of this job.")
     mounts: tuple[MountItem, ...] = option(
         "--mount SRC:DST",
-        "Show a bucket (s3://…) or a squashfs image as the read-only folder DST, on one node. Repeatable.",
+        "Show a bucket (s3://…) or a squashfs image as the read-only folder DST, on each node. Repeatable.",
         callback=_mounts,
     )
     cache: int = STAGE_CACHE
@@ -252,20 +253,29 @@ def mounts_here(
     ranks: int,
     environ: Mapping[str, str] = os.environ,
 ) -> Mounts | None:
-    """What a run on this node mounts; None for nothing.
-
-    Raises:
-        FairleadError: exit code 2; ranks may come to other nodes, where this process cannot mount.
-    """
+    """What a run mounts; None for nothing."""
     if not data.mounts:
         return None
-    allocation = find_allocation(environ)
-    only = allocation is not None and allocation.hosts == (os.uname().nodename,)
-    if step_words(plan, planning, ranks, environ) and not only:
-        raise fail("mount-nodes", source=data.mounts[0].source, target=data.mounts[0].target)
     place = choose(data.to, plan.site.storage, plan.site.name, environ)
     mount.clear_stale(place.path)
-    return Mounts(data.mounts, place.path)
+    allocation = find_allocation(environ)
+    only = allocation is not None and allocation.hosts == (os.uname().nodename,)
+    alone = only or launchers.is_in_image(plan.launcher)
+    steps = () if alone else step_words(plan, planning, ranks, environ)
+    return Mounts(data.mounts, place.path, steps)
+
+
+def mounted_here(
+    mounts: Mounts | None, plan: Plan, on_finding: Callable[[Finding], None]
+) -> contextlib.AbstractContextManager[None]:
+    """Around a launch: mounts here, and ends what other nodes have mounted for it."""
+    words = mounts.steps if mounts else ()
+    return mounted_on_nodes(
+        mounts,
+        through_launcher(words, plan.unset, limit_s=_UNMOUNT_S) if words else None,
+        new_run_folder(cache_dir()) if words else None,
+        on_finding,
+    )
 
 
 def staged_here(

@@ -24,7 +24,7 @@ from fairlead.engines.model import Call
 from fairlead.launch import leftovers, node_check, processes, ranks_output, shm_cleanup
 from fairlead.launch.leaving import Culprit, Leaving, Ranks, aborter, culprit
 from fairlead.launch.leaving import host_of as place_of
-from fairlead.launch.node_check import NodeCheck, Opened
+from fairlead.launch.node_check import NodeCheck, NodeMounts, Opened
 from fairlead.launch.nodes import Lost, Nodes, host_of, unreachable
 from fairlead.launch.processes import INHERITED
 from fairlead.launch.processes import Streams as Streams
@@ -76,6 +76,7 @@ class CommandLine:
         ranks: how many it starts; 0 where that is unknown.
         in_container: the engine is part of the launcher, and starts the shell around a rank.
         image: what each node has to find before its ranks start.
+        mounts: what other nodes mount before theirs.
         hosts: the nodes that were named, if any.
         records: each rank leaves its exit code in the run's folder.
     """
@@ -88,6 +89,7 @@ class CommandLine:
     ranks: int = 0
     in_container: bool = False
     image: Opened | None = None
+    mounts: NodeMounts | None = None
     hosts: tuple[str, ...] = ()
     records: bool = False
 
@@ -337,7 +339,7 @@ def launch(
     check = NodeCheck(folder, line.image)
     nodes = Nodes(folder, on_finding) if line.ranks != 1 and not line.in_container else None
     if not line.in_container:
-        node_check.write(folder, line.image, agents=nodes is not None)
+        node_check.write(folder, line.image, agents=nodes is not None, mounts=line.mounts)
     begun = time.monotonic()
     with suppress(OSError):
         (folder / BEGUN).touch()

@@ -1,6 +1,6 @@
-"""What each node of a launch looks at before its ranks start: its own image file or folder, and its shared memory.
+"""What each node of a launch does before its ranks start: it looks at its own image and shared memory, and mounts data.
 
-Only the first rank's shell of a node looks; the others wait for its answer. It is a shell script in the run's folder,
+Only the first rank's shell of a node does; the others wait for its answer. It is a shell script in the run's folder,
 since a node need not have a Python that can load fairlead. A rank whose node gives no good answer does not start.
 
 The launching host has read the image. Another node may see other bytes at the same path: another copy on a local disk,
@@ -32,7 +32,8 @@ SCRIPT = "node.sh"
 LEAST_SHM_KIB = 1024  # with less, every MPI ends at its start, by SIGBUS
 
 # $1: the run's folder. Above it stand `image` (empty: none is checked), `kind`, `offset`, `size`, `contents`,
-# `same` and `expected`, and `least`, `home`, `python` (empty: no agent) and `modules`. The answer's first word is ok, shm, differs or unread.
+# `same` and `expected`, and `least`, `home`, `python` (empty: no agent), `modules` and `mounts` (a folder; empty: none); mounting is a
+# function. The answer's first word is ok, shm, differs, unread or unmounted.
 _BODY = r"""
 LC_ALL=C TZ=UTC0 run=$1 PATH=${PATH:-/bin}:/usr/bin:/bin
 export LC_ALL TZ
@@ -76,11 +77,17 @@ verify() {
   fi
   [ "$found" = "$expected" ] || { say differs "$found"; return 1; }
 }
+mount_data() {
+  [ -n "$mounts" ] && [ "$key" != "$home" ] || return 0
+  # What it leaves running is none of the run's processes, which end together.
+  why=$(unset FAIRLEAD_RUN_ID PYTHONHOME PYTHONSTARTUP; export PYTHONPATH="$modules"; mounting </dev/null 2>&1) ||
+    { say unmounted "$(printf '%s' "$why" | tr '\n' ' ')"; return 1; }
+}
 if mkdir "$run/at.$key" 2>/dev/null; then
   free=$(df -Pk /dev/shm 2>/dev/null | { read -r _; read -r _ _ _ free _; echo "$free"; })
   if [ -n "$free" ] && [ "$free" -lt "$least" ]; then
     say shm "$free"
-  elif verify; then
+  elif verify && mount_data; then
     if [ "$key" != "$home" ] && [ -n "$python" ]; then
       # The agent comes up while ranks already make theirs.
       (cd /dev/shm 2>/dev/null && printf '%s\n' *) >"$run/memory.$key"
@@ -103,8 +110,23 @@ until [ -e "$answer" ]; do
   case $pause in 0.01) pause=0.02;; 0.02) pause=0.05;; 0.05) pause=0.1;; *) pause=0.2;; esac
 done
 read -r state _ <"$answer"
-[ "$state" = ok ]
+[ "$state" = ok ] || exit 1
+# What holds the mounts follows the ranks' shells.
+[ -z "$mounts" ] || [ "$key" = "$home" ] || : >"$mounts/ranks/$PPID"
 """
+
+
+@dataclass(frozen=True)
+class NodeMounts:
+    """What the nodes other than this host mount.
+
+    Attributes:
+        words: mount, leave a process that holds the mounts, and print the reason of a failure. They are arguments of Python.
+        folder: on each node; what is named after the process number of a rank's shell below its ``ranks`` is followed.
+    """
+
+    words: tuple[str, ...]
+    folder: str
 
 
 @dataclass(frozen=True)
@@ -190,32 +212,35 @@ def _listed(folder: Opened) -> str:
     return done.stdout.strip()
 
 
-def text(image: Opened | None, agent: tuple[str, str] = ("", "")) -> str:
+def text(image: Opened | None, *, agents: bool = False, mounts: NodeMounts | None = None) -> str:
     """The script.
 
     Args:
-        agent: the Python that starts other nodes' agents, and the folder that it loads fairlead from.
+        agents: nodes other than this host start theirs.
     """
     values = image._settings() if image else {"image": ""}
-    values |= {"least": LEAST_SHM_KIB, "home": key(), "python": agent[0], "modules": agent[1]}
+    values |= {
+        "least": LEAST_SHM_KIB, "home": key(), "python": sys.executable if agents else "",
+        "modules": str(Path(__file__).parents[2]), "mounts": mounts.folder if mounts else "",
+    }  # fmt: skip
     lines = [f"{name}={shlex.quote(str(value))}" for name, value in values.items()]
-    return "\n".join(lines) + _BODY
+    mounting = shlex.join((sys.executable, "-s", "-B", *mounts.words)) if mounts else ":"
+    return "\n".join([*lines, f"mounting() {{ {mounting}; }}"]) + _BODY
 
 
-def write(folder: Path, image: Opened | None, *, agents: bool = False) -> None:
-    """Lays the script into a run's folder.
+def write(
+    folder: Path, image: Opened | None, *, agents: bool = False, mounts: NodeMounts | None = None
+) -> None:
+    """Lays the script into a run's folder, as :func:`text` has it.
 
-    Args:
-        agents: nodes other than this host start theirs.
     Raises:
         FairleadError: exit code 123; it cannot be written.
     """
-    agent = (sys.executable, str(Path(__file__).parents[2])) if agents else ("", "")
     with (
         os_error_as("run-folder-records", folder=folder),
         atomic_write(folder / SCRIPT, "w") as out,
     ):
-        out.write(text(image, agent))
+        out.write(text(image, agents=agents, mounts=mounts))
 
 
 class NodeCheck:
@@ -230,7 +255,7 @@ class NodeCheck:
 
         Raises:
             FairleadError: a node has another image or cannot read it (exit code 122), or has next to no shared
-                memory (123); its ranks do not start.
+                memory, or cannot mount (123); its ranks do not start.
         """
         for path in self._folder.glob("node.*.*"):
             if path.name in self._seen or path.suffix == ".partial":
@@ -239,6 +264,8 @@ class NodeCheck:
             host, image = host_of(path), self._image
             if state == "shm":
                 raise fail("node-shm", host=host, free=rest, least=LEAST_SHM_KIB)
+            if state == "unmounted":
+                raise fail("mount-on-node", host=host, why=rest)
             if state == "unread" and image:
                 raise fail("image-on-node-unread", host=host, image=image, why=rest)
             if state != "ok" and image:

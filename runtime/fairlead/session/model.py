@@ -14,6 +14,7 @@ from fairlead.base.progress import Progress
 from fairlead.image import signature
 from fairlead.image.open import Image
 from fairlead.launch.launch import CommandLine, LaunchResult
+from fairlead.launch.node_check import NodeMounts
 from fairlead.launch.requeue import Requeue
 from fairlead.proof.nccl import NcclProof
 from fairlead.proof.unproved import Unproved
@@ -76,6 +77,7 @@ class LaunchOptions:
         allocation: whose nodes the watchdog names; that of ``environ`` otherwise.
         probe_first: also prove with a separate job before the launch.
         limit_s: how long the start-up may make no progress; the site's own by default.
+        mounts: what nodes other than this host mount before their ranks start.
         env: variables for the container.
         requeue: of the job; None where nothing asks for it.
         end_stopped: a rank that stands still ends the launch; otherwise that is a warning.
@@ -91,6 +93,7 @@ class LaunchOptions:
     probe_first: bool = False
     limit_s: float | None = None
     binds: Sequence[Bind] = ()
+    mounts: NodeMounts | None = None
     workdir: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)

@@ -196,9 +196,11 @@ def _command_line(
         prepared.plan, command, ranks, (*binds, *options.binds), record=folder,
         workdir=options.workdir, env={**core, **env, **variables},
     )  # fmt: skip
+    if options.mounts and line.in_container:
+        raise fail("mount-nodes", line=line)
     alone = _alone(prepared.plan, expected.nodes, options)
     image = node_check.opened(prepared.plan, prepared.image, prepared.verified, alone=alone)
-    return replace(line, image=image, hosts=expected.nodes)
+    return replace(line, image=image, mounts=options.mounts, hosts=expected.nodes)
 
 
 def _alone(plan: Plan, nodes: Sequence[str], options: LaunchOptions) -> bool:

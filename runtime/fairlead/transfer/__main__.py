@@ -4,8 +4,11 @@
     python3 -m fairlead.transfer out FOLDER --item NAME TARGET …
     python3 -m fairlead.transfer copy FOLDER --item NAME TARGET …
     python3 -m fairlead.transfer clear FOLDER
+    python3 -m fairlead.transfer mount FOLDER --item SOURCE TARGET …
+    python3 -m fairlead.transfer unmount FOLDER
 
 ``out`` also fetches what a run could not copy back, and then removes the folder; ``copy`` leaves it, and may be any folder's.
+``mount`` leaves a process that holds the mounts; ``unmount`` ends it.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.progress import human_bytes
 from fairlead.base.serde import from_json, to_json
 from fairlead.objects.model import Listing
-from fairlead.transfer import node
+from fairlead.transfer import mount, node
 from fairlead.transfer.model import InItem, Links, NodeReport, OutItem
 from fairlead.transfer.remote import Remote
 
@@ -49,6 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _done(args: argparse.Namespace) -> NodeReport:
+    if args.what == "mount":
+        mount.hold(args.folder, [mount.MountItem(source, target) for source, target in args.item])
+        return NodeReport(os.uname().nodename, acted=True)
+    if args.what == "unmount":
+        return NodeReport(os.uname().nodename, mount.release(args.folder, args.home))
     if args.what == "in":
         links = Links.FOLLOW if args.follow else Links.REFUSE
         # The command runs when this process has ended: it holds no lock.
@@ -72,7 +80,7 @@ def _remote(args: argparse.Namespace) -> Remote:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python3 -m fairlead.transfer")
-    parser.add_argument("what", choices=("in", "out", "copy", "clear"))
+    parser.add_argument("what", choices=("in", "out", "copy", "clear", "mount", "unmount"))
     parser.add_argument("folder", metavar="FOLDER")
     parser.add_argument("--item", nargs=2, action="append", default=[])
     parser.add_argument("--step", action="store_true", help="other processes do the same")
@@ -87,6 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         "--rate", type=float, default=0, help="bytes per second, to and from stores"
     )
     parser.add_argument("--cache", type=int, default=0, help="bytes of objects that may stay here")
+    parser.add_argument("--home", default="", help="the node that ends its mounts itself")
     parser.add_argument("--report", default="", help="folder for a report, instead of words")
     return parser
 

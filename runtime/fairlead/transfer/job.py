@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail
+from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail, warning
 from fairlead.base.paths import atomic_write
 from fairlead.base.progress import Progress, Silent, human_bytes
 from fairlead.base.serde import from_json, to_json
@@ -34,6 +34,7 @@ from fairlead.transfer.model import (
     NodeReport,
     OutItem,
 )
+from fairlead.transfer.mount import Mounts, mounted
 from fairlead.transfer.place import Place
 from fairlead.transfer.remote import PLAIN, Remote
 
@@ -304,8 +305,38 @@ def _noted(stage: Stage, reports: Sequence[NodeReport]) -> None:
 # --- several nodes -------------------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def mounted_on_nodes(
+    mounts: Mounts | None,
+    each_node: EachNode | None,
+    shared: Path | None,
+    on_finding: Callable[[Finding], None],
+) -> Iterator[None]:
+    """Mounts here, and ends what the nodes of launches in the block have mounted.
+
+    Args:
+        each_node: starts a step on every node; without it, this node is the only one.
+        on_finding: called when that step fails.
+    Raises:
+        FairleadError: as :func:`fairlead.transfer.mount.mounted`.
+    """
+    with mounted(mounts):
+        try:
+            yield
+        finally:
+            if mounts and each_node:
+                try:
+                    _step(each_node, mounts.end_words, shared)
+                except FairleadError as exc:
+                    why = exc.findings[0].why
+                    on_finding(warning("mount-left", folder=mounts.folder, why=why))
+
+
 def through_launcher(
-    launcher: Sequence[str], unset: Sequence[str] = (), environ: Mapping[str, str] = os.environ
+    launcher: Sequence[str],
+    unset: Sequence[str] = (),
+    environ: Mapping[str, str] = os.environ,
+    limit_s: float | None = None,
 ) -> EachNode:
     """Starts steps by the words of a launcher.
 
@@ -314,6 +345,7 @@ def through_launcher(
 
     Args:
         unset: variables that must not reach them.
+        limit_s: a step that takes longer is ended, with exit code 124.
     """
 
     def each_node(words: Sequence[str]) -> int:
@@ -325,7 +357,9 @@ def through_launcher(
             processes.Streams(sys.stderr.fileno(), stdin=subprocess.DEVNULL),
         )
         try:
-            return started.process.wait()
+            return started.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            return ExitCode.WATCHDOG
         finally:
             # An interrupted step undoes what it has begun, for which it needs a moment.
             processes.end(started, 5.0)

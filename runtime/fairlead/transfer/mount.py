@@ -1,21 +1,32 @@
-"""What is in an object store, or packed in a squashfs image, as a read-only folder: by rclone and squashfuse.
+"""What is in an object store, or packed in a squashfs image, as a read-only folder on each node: by rclone and squashfuse.
 
-The programs end with this process, also when it is killed. rclone gets its credentials by its environment, which only its user can read.
+The programs end with the process that started them, also when it is killed. rclone gets its credentials by its
+environment, which only its user can read.
+
+On the launching host that is the run's own process. Another node's first rank starts one
+(:func:`hold`, from :mod:`fairlead.launch.node_check`), which goes on as long as ranks do; a step after the launch ends it,
+and removes what Slurm's end of the ranks' step has left of it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairlead.base.errors import fail
+from fairlead.base import proc_stat
+from fairlead.base.errors import FairleadError, fail
 from fairlead.base.system import is_mounted
+from fairlead.launch.node_check import NodeMounts
+from fairlead.launch.nodes import key
 from fairlead.objects.registry import open_store
 from fairlead.objects.stores.s3 import S3
 from fairlead.objects.url import Url, is_url, parse
@@ -25,6 +36,9 @@ from fairlead.transfer import copying
 _START_S = 30.0
 _END_S = 10.0
 _POLL_S = 0.05
+_AFTER_RANKS_S = 30.0  # that mounts of another node stay after the last rank, if nothing ends them
+_LOOK_S = 1.0
+_STALE_S = 3600.0
 # Ends with this process, and then unmounts, also what is still in use, which the programs do not.
 _TIED = ("setpriv", "--pdeathsig", "TERM", "sh", "-c", """\
 place=$1; shift
@@ -34,6 +48,8 @@ wait $child
 fusermount3 -u -z "$place" 2>/dev/null
 """, "fairlead-mount")  # fmt: skip
 _FUSE = "/dev/fuse"
+_OWNER = "owner"
+_PREFIX = "fairlead-mount."
 
 
 @dataclass(frozen=True)
@@ -50,15 +66,36 @@ class MountItem:
 
 @dataclass(frozen=True)
 class Mounts:
-    """What one run mounts, below a folder of its own in a node's storage."""
+    """What one run mounts, below a folder of its own in each node's storage.
+
+    Attributes:
+        steps: words that start a step on every node that ranks may come to; empty when that is this one.
+    """
 
     items: tuple[MountItem, ...]
     root: str
+    steps: tuple[str, ...] = ()
     token: str = field(default_factory=lambda: os.urandom(6).hex())
 
     @property
     def folder(self) -> str:
-        return os.path.join(os.path.abspath(self.root), f"fairlead-mount.{self.token}")
+        return os.path.join(os.path.abspath(self.root), f"{_PREFIX}{self.token}")
+
+    @property
+    def on_nodes(self) -> NodeMounts | None:
+        """How other nodes mount the same."""
+        if not self.steps:
+            return None
+        words = ["-m", "fairlead.transfer", "mount", self.folder]
+        for item in self.items:
+            words += ["--item", item.source, item.target]
+        return NodeMounts(tuple(words), self.folder)
+
+    @property
+    def end_words(self) -> tuple[str, ...]:
+        """End the mounts of a node other than this host, as a step on every node."""
+        words = (sys.executable, "-m", "fairlead.transfer", "unmount", self.folder)
+        return (*words, "--step", "--home", key())
 
     def place(self, number: int) -> str:
         return f"{self.folder}/{number}/data"
@@ -102,6 +139,7 @@ def mounted(mounts: Mounts | None, environ: Mapping[str, str] = os.environ) -> I
         return
     running: list[tuple[str, subprocess.Popen[bytes]]] = []
     os.mkdir(mounts.folder, 0o700)
+    Path(mounts.folder, _OWNER).write_text(f"{key()} {_me()}", "utf-8")
     try:
         for number, item in enumerate(mounts.items):
             place = mounts.place(number)
@@ -193,19 +231,150 @@ def _ended(place: str, process: subprocess.Popen[bytes]) -> None:
         process.kill()
         process.wait()
     if is_mounted(Path(place)):
-        subprocess.run(
-            ["fusermount3", "-u", "-z", place], check=False, capture_output=True, timeout=_END_S
-        )
+        _unmounted(place)
+
+
+def _unmounted(place: str) -> None:
+    words = ["fusermount3", "-u", "-z", place]
+    subprocess.run(words, check=False, capture_output=True, timeout=_END_S)
 
 
 def clear_stale(root: str) -> None:
-    """Removes folders that killed runs have left in ``root``, where nothing is mounted any more."""
+    """Removes what killed runs have left in ``root``."""
     with contextlib.suppress(OSError), os.scandir(root) as listing:
         for entry in list(listing):
-            if not entry.name.startswith("fairlead-mount.") or entry.stat().st_uid != os.geteuid():
+            if not entry.name.startswith(_PREFIX) or entry.stat().st_uid != os.geteuid():
                 continue
-            if time.time() - entry.stat().st_mtime < 3600:
-                continue
-            places = [f"{entry.path}/{name}/data" for name in os.listdir(entry.path)]
-            if not any(is_mounted(Path(place)) for place in places):
-                copying.remove(entry.path)
+            host, process = _owner(entry.path)
+            old = time.time() - entry.stat().st_mtime > _STALE_S
+            # The storage may be one that other hosts see.
+            if (host == key() and not _lives(process)) or (old and not _places(entry.path)):
+                _removed(entry.path)
+
+
+# --- other nodes ---------------------------------------------------------------------------------
+
+
+def hold(folder: str, items: Sequence[MountItem]) -> None:
+    """Mounts on this node, and leaves a process behind that holds the mounts until :func:`release`, or until no rank is left.
+
+    Raises:
+        FairleadError: exit codes 2, 121 and 123; a mount failed.
+    """
+    root, name = os.path.split(folder)
+    mounts = Mounts(tuple(items), root, token=name.removeprefix(_PREFIX))
+    clear_stale(root)
+    check(items)
+    if os.path.lexists(folder):
+        host = _owner(folder)[0]
+        if host != key():
+            raise fail(
+                "mount-shared", folder=folder, host=host.rpartition(".")[0] or "another node"
+            )
+        release(folder)  # of an earlier attempt
+    reading, writing = os.pipe()
+    if os.fork():
+        os.close(writing)
+        with open(reading, encoding="utf-8") as answer:
+            if (text := answer.read()) != "mounted":
+                raise fail("mount-not-held", source=items[0].source, said=text or "it has ended")
+        return
+    try:
+        os.close(reading)
+        _detached(writing)
+        _held(mounts, functools.partial(os.write, writing, b"mounted"), writing)
+    except FairleadError as exc:
+        found = exc.findings[0]
+        with contextlib.suppress(OSError):
+            os.write(writing, f"{found.where}: {found.why}".encode())
+    finally:
+        os._exit(0)
+
+
+def _detached(keeps: int) -> None:
+    """Keeps nothing of the rank's that could hold up its end."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(null, descriptor)
+    os.closerange(3, keeps)
+    os.closerange(keeps + 1, 1024)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN if number != signal.SIGTERM else _ended_by_step)
+
+
+class _Released(BaseException):
+    """The step after the launch ends the mounts."""
+
+
+def _ended_by_step(signum: int, frame: object) -> None:
+    raise _Released
+
+
+def _held(mounts: Mounts, on_mounted: Callable[[], object], answer: int) -> None:
+    with contextlib.suppress(_Released), mounted(mounts):
+        ranks = Path(mounts.folder, "ranks")
+        ranks.mkdir()
+        on_mounted()
+        os.close(answer)
+        began: dict[str, str] = {}
+        last = time.monotonic()
+        while time.monotonic() - last < _AFTER_RANKS_S:
+            for name in set(os.listdir(ranks)) - set(began):
+                began[name] = proc_stat.began(int(name))
+            if any(start and proc_stat.began(int(name)) == start for name, start in began.items()):
+                last = time.monotonic()
+            time.sleep(_LOOK_S)
+
+
+def release(folder: str, home: str = "") -> bool:
+    """Ends the mounts that a process of this node holds in a folder; nothing is left of them.
+
+    Args:
+        home: the launching host's :func:`~fairlead.launch.nodes.key`, which ends its own.
+    Returns:
+        Whether there was something to end.
+    """
+    host, process = _owner(folder)
+    if host != key() or host == home:
+        return False
+    if _lives(process):
+        os.kill(int(process.split()[0]), signal.SIGTERM)
+        until = time.monotonic() + _END_S
+        while os.path.lexists(folder) and _lives(process) and time.monotonic() < until:
+            time.sleep(_POLL_S)
+    _removed(folder)
+    return True
+
+
+def _me() -> str:
+    return f"{os.getpid()} {proc_stat.began(os.getpid())}"
+
+
+def _owner(folder: str) -> tuple[str, str]:
+    """The host that has mounts in a folder, and the process that holds them, with its start; empty if unknown."""
+    try:
+        host, _, process = Path(folder, _OWNER).read_text("utf-8").partition(" ")
+    except (OSError, ValueError):
+        return "", ""
+    return host, process
+
+
+def _lives(process: str) -> bool:
+    pid, _, start = process.partition(" ")
+    return pid.isdecimal() and proc_stat.began(int(pid)) == start != ""
+
+
+def _places(folder: str) -> list[str]:
+    """What is mounted in a run's folder."""
+    found = [f"{folder}/{name}/data" for name in os.listdir(folder) if name.isdecimal()]
+    return [place for place in found if is_mounted(Path(place))]
+
+
+def _removed(folder: str) -> None:
+    """Unmounts what is in a folder, also where the program behind it is gone, and removes it."""
+    with contextlib.suppress(OSError):
+        for place in _places(folder):
+            _unmounted(place)
+        if not _places(folder):
+            copying.remove(folder)
