@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -10,12 +11,19 @@ from tests.support.recorded import host, image, planned
 
 from fairlead import __version__
 from fairlead import site as sites
-from fairlead.base.errors import Severity
+from fairlead.base.errors import ExitCode, FairleadError, Severity
 from fairlead.base.system import Machine
+from fairlead.engines.model import Takes
 from fairlead.image.open import Image
-from fairlead.session.model import Choices
+from fairlead.launch.node_check import NodeMounts
+from fairlead.proof.preload import Expected
+from fairlead.session.gradients import CommChoice
+from fairlead.session.model import Choices, LaunchOptions, Prepared
 from fairlead.session.prepare import _another_machine, _versions, _with_images_own
+from fairlead.session.run import _command_line
 from fairlead.swap.model import Request
+
+COMM = CommChoice(None, "", False, {}, (), ())  # type: ignore[arg-type]
 
 
 def test_search_path_and_preload_of_the_image_stay_behind_the_users() -> None:
@@ -98,3 +106,19 @@ def test_command_of_fairlead_is_refused_where_the_image_does_not_carry_it(
     said = [f.what for f in _versions(made(python={"version": "3.9"}, **record), command)]
     assert len(said) == bool(refused)
     assert all(refused in what for what in said)
+
+
+def test_nodes_cannot_mount_where_the_engine_starts_with_the_launcher(tmp_path: Path) -> None:
+    plan = planned()
+    engine = replace(plan.engine, kind="ce", takes=Takes.SQUASHFS, folder=str(tmp_path))
+    launcher = replace(plan.launcher, kind="srun", path="/usr/bin/srun")
+    plan = replace(plan, engine=engine, launcher=launcher, image="/x.squashfs", opened="")
+    prepared = Prepared(
+        Image("x", "/x.squashfs", "squashfs", 1, "", False, image()), plan, (), "", COMM
+    )
+    options = LaunchOptions(mounts=NodeMounts(("-m", "fairlead.transfer"), "/dev/shm/x"))
+    with pytest.raises(FairleadError) as caught:
+        _command_line(prepared, ("true",), Expected(plan, 2, 1, tmp_path), options)
+    assert caught.value.code == ExitCode.USAGE
+    (found,) = caught.value.findings
+    assert found.check == "mount" and "part of srun" in found.what
