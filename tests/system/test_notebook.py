@@ -69,6 +69,11 @@ def test_cells_run_on_all_ranks_and_on_some(kernel: Kernel) -> None:
     assert kernel.run("6 * 7").outputs[0]["text/plain"] == "42"
 
 
+def test_ranks_load_no_debugger_until_a_cell_does(kernel: Kernel) -> None:
+    code = "import sys\nbefore = 'debugpy' in sys.modules\nimport debugpy\nbefore, debugpy.__name__"
+    assert kernel.run(f"%%ranks\n{code}").text == "Out[0-1]: (False, 'debugpy')\n"
+
+
 def test_displays_and_bars_of_ranks_are_shown_in_the_cell(kernel: Kernel) -> None:
     ran = kernel.run(
         "%%ranks\nfrom IPython.display import HTML, display\ndisplay(HTML(f'<b>{rank}</b>'))"
