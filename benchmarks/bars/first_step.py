@@ -144,7 +144,7 @@ def _run(root: Path, recipe: str, words: Sequence[str], *options: str) -> Any:
         subprocess.run([*FAIRLEAD, "run", "-q", *options, sif, "--", "true"], check=True)
 
     def line(folder: Path) -> tuple[list[str], dict[str, str]]:
-        binds = [word for place in (root, PACKAGE) for word in ("--bind", str(place))]
+        binds = [word for place in (root, PACKAGE, cache_dir()) for word in ("--bind", str(place))]
         return [
             *FAIRLEAD,
             "run",
@@ -169,7 +169,7 @@ def _bare(root: Path, words: Sequence[str]) -> Any:
     staging.ensure(plan, cache_dir())
 
     def line(folder: Path) -> tuple[list[str], dict[str, str]]:
-        binds = [Bind(str(place), str(place)) for place in (root, PACKAGE)]
+        binds = [Bind(str(place), str(place)) for place in (root, PACKAGE, cache_dir())]
         made = command_line(plan, _program(folder, words), 2, binds)
         return list(made.argv), made.environment(dict(os.environ))
 

@@ -447,8 +447,8 @@ def measure_browser(cells_run: int = 60, cuts: int = 20, ranks: int = 2) -> Resu
     )
 
 
-def measure_most(ranks: int = 128, rounds: int = 20) -> Result:
-    """Seconds of a trivial cell on 128 ranks, for which there is no room twice: without a peer."""
+def measure_most(ranks: int = 256, rounds: int = 20) -> Result:
+    """Seconds of a trivial cell on 256 ranks, for which there is no room twice: without a peer."""
     with _session(ranks) as folder:
         client = Client(folder / KERNEL)
         begun = time.perf_counter()

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.result import FAIRLEAD, Benchmark, Result, absolute
 
 KILLS, SEED = 50, 5
-_TRIALS, _LIMIT_S = 60, 300.0
+_TRIALS, _MORE, _LIMIT_S = 60, 20, 300.0
 _SCRIPT = """
 import argparse, time
 parser = argparse.ArgumentParser()
@@ -39,12 +39,14 @@ class Killed:
     """What came of a search.
 
     Attributes:
+        all: trials of the search.
         lost: trials that are missing, or have no state but that of having failed by other than a kill.
         twice: trials that have come to their end more than once, or are complete and never did.
         failed: trials that were killed themselves.
         taken_over: trials that another tuner brought to their end.
     """
 
+    all: int
     tuners: int
     trials: int
     lost: tuple[int, ...]
@@ -54,17 +56,15 @@ class Killed:
 
 
 def killed(folder: Path, seed: int = SEED, kills: int = KILLS) -> Killed:
-    """A search whose tuner and trials are killed at random; it then comes to its end."""
+    """A search whose tuner and trials are killed at random, with more trials until that was often enough; it then comes
+    to its end."""
     ledger, draw = folder / "ledger", random.Random(seed)
     (folder / "trial.py").write_text(_SCRIPT)
     (folder / "space.toml").write_text("[parameters.x]\nlow = 0.0\nhigh = 1.0\n")
-    words = [
-        *FAIRLEAD, "tune", str(folder / "trial.py"), "--space", str(folder / "space.toml"), "--image", "mpi-base",
-        "--trials", str(_TRIALS), "--seed", str(seed), "-o", str(folder / "out"), "--json", "--",
-        "--ledger", str(ledger), "--trial", "{trial}",
-    ]  # fmt: skip
     tuners = hits = 0
+    count = _TRIALS
     while tuners + hits < kills:
+        words = _words(folder, seed, count)
         with (folder / "log").open("ab") as log:
             tuner = subprocess.Popen(words, stdout=log, stderr=log)
             until = time.monotonic() + draw.uniform(1, 9)
@@ -78,7 +78,8 @@ def killed(folder: Path, seed: int = SEED, kills: int = KILLS) -> Killed:
                 tuners += 1
             tuner.wait()
         if tuner.returncode == 0:
-            break
+            count += _MORE
+    words = _words(folder, seed, count)
     done = subprocess.run(words, stdout=subprocess.PIPE, timeout=_LIMIT_S, check=True)
     trials = json.loads(done.stdout)["result"]["trials"]
     ended = Counter(
@@ -90,13 +91,22 @@ def killed(folder: Path, seed: int = SEED, kills: int = KILLS) -> Killed:
     }  # fmt: skip
     whole = {t["number"] for t in trials if t["state"] == "complete"}
     return Killed(
+        all=count,
         tuners=tuners,
         trials=hits,
-        lost=tuple(sorted({*range(_TRIALS)} - whole - by_kill)),
-        twice=tuple(n for n in range(_TRIALS) if ended[str(n)] > 1 or (n in whole and ended[str(n)] != 1)),
+        lost=tuple(sorted({*range(count)} - whole - by_kill)),
+        twice=tuple(n for n in range(count) if ended[str(n)] > 1 or (n in whole and ended[str(n)] != 1)),
         failed=len(by_kill - whole),
         taken_over=sum(t["attempt"] > 1 for t in trials if t["number"] in whole),
     )  # fmt: skip
+
+
+def _words(folder: Path, seed: int, trials: int) -> list[str]:
+    return [
+        *FAIRLEAD, "tune", str(folder / "trial.py"), "--space", str(folder / "space.toml"), "--image", "mpi-base",
+        "--trials", str(trials), "--seed", str(seed), "-o", str(folder / "out"), "--json", "--",
+        "--ledger", str(folder / "ledger"), "--trial", "{trial}",
+    ]  # fmt: skip
 
 
 def _ranks(ledger: str) -> list[int]:
@@ -124,7 +134,7 @@ def measure() -> Result:
         "trials that a later tuner brought to their end": (found.taken_over, None),
     }  # fmt: skip
     rows = tuple(absolute(name, [float(n)], bar, unit="") for name, (n, bar) in counts.items())
-    what = f"a search of {_TRIALS} trials, {KILLS} random kills, seed {SEED}"
+    what = f"a search of {found.all} trials, {KILLS} random kills, seed {SEED}"
     return Result("tune-kills", what, "nothing", rows)
 
 

@@ -140,7 +140,7 @@ def test_weights_that_differ_are_reported_at_the_second_step_and_at_the_end(
     both = "the ranks hold different state"
     expected = {
         "ok": "weights are bit-identical on 2 ranks",
-        "none": f"{both} before the {'first' if way == 'torch' else 'second'} step",
+        "none": f"{both} before the second step",
         "odd": f"{both} at the end of the training",
     }[what]
     if way == "plugin eager":  # it is given gradients, and never sees a weight
