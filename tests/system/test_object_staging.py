@@ -420,9 +420,36 @@ def test_slurms_nodes_mount_a_bucket_and_leave_nothing(store) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         assert done.stderr.count(f"['deep', 'large'] {zlib.crc32(LARGE)}") == 4
         assert OWNER[1] not in done.stdout + done.stderr
-        for process in cluster.nodes.values():
-            mounts = Path(f"/proc/{process.pid}/mounts").read_text()
-            assert "fairlead-mount." not in mounts
+        assert not left_on(cluster)
+
+
+def left_on(cluster: slurm.Cluster) -> list[str]:
+    return [
+        node for node, process in cluster.nodes.items()
+        if "fairlead-mount." in Path(f"/proc/{process.pid}/mounts").read_text()
+    ]  # fmt: skip
+
+
+@on_two_hosts
+def test_restart_on_a_spare_node_and_a_run_within_a_step_leave_no_mount(mounting, tmp_path) -> None:
+    image = mounting[3][-1]
+    code = f"{READ_ON}; import sys; sys.exit(3 * (os.uname().nodename == 'n2' and os.environ['FAIRLEAD_RESTART'] == '0'))"
+    with slurm.slurm() as cluster, cluster.in_use():
+        words = (
+            sys.executable, "-m", "fairlead", "run", "-N", "2", "-n", "2", "--mpi", hosts.mpich(), "--stage-to", "memory",
+            "--mount", image,
+        )  # fmt: skip
+        again = ("--restarts", "1", "--spares", "1", "--exclude-failed")
+        done = cluster.run(
+            "salloc", "-N", "3", *words, *again, hosts.image(), "--", "python3", "-c", code
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "n3" in (done.stdout + done.stderr).split()
+        assert not left_on(cluster)
+        within = ("salloc", "-N", "2", "srun", "-N", "1", "-n", "1", *words, hosts.image(), "--")
+        done = cluster.run(*within, "python3", "-c", READ_ON)
+        assert done.returncode == 0 and "mounts of other nodes" not in done.stderr, done.stderr
+        assert not left_on(cluster)
 
 
 @pytest.mark.full

@@ -8,6 +8,7 @@ import resource
 import selectors
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from pathlib import Path
 from fairlead.base.errors import fail
 
 _PR_SET_PDEATHSIG = 1
+# -P: modules come from where this process has them, never from the folder it stands in, where a user's json.py may be.
+PYTHON = (sys.executable, "-P")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.process import PYTHON
 from fairlead.base.progress import human_bytes
 from fairlead.bridge import library, sessions
 from fairlead.bridge.serve import Server, Wanted
@@ -197,7 +198,7 @@ def _in_background(flags: ServeFlags) -> int:
     log = top / f"serve-{os.getpid()}.log"
     with log.open("xb") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "fairlead", *[w for w in words if w != "--json"]],
+            [*PYTHON, "-m", "fairlead", *[w for w in words if w != "--json"]],
             stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True,
         )  # fmt: skip
     deadline = time.monotonic() + _START_S

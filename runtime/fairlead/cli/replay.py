@@ -16,6 +16,7 @@ import click
 
 from fairlead.base import bounded_json
 from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.process import PYTHON
 from fairlead.cli.declare import FILE_HERE, FOLDER, FOLDER_HERE, JSON, argument, declared, option
 from fairlead.cli.screen import answer, progress, say
 from fairlead.image import keys
@@ -177,7 +178,7 @@ def _changed(record: RunRecord, folder: Path, image: str) -> Iterator[Difference
 def _planned(record: RunRecord, line: list[str], folder: Path) -> Iterator[Difference]:
     """What differs in the plan of a launch here."""
     verb, *rest = line
-    words = [sys.executable, "-m", "fairlead", verb, "--dry-run", "--json", *rest]
+    words = [*PYTHON, "-m", "fairlead", verb, "--dry-run", "--json", *rest]
     done = subprocess.run(
         words, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False
     )
@@ -207,7 +208,7 @@ def _repeated(record: RunRecord, line: list[str], folder: Path, flags: ReplayFla
         own += [word for data in before.inputs for word in ("--input", data.name)]
         own += [word for data in files for word in ("--result", data.name)]
         own += ["-o", str(Path(temporary, "report"))] if verb == "train" else []
-        words = [sys.executable, "-m", "fairlead", verb, *own, *rest]
+        words = [*PYTHON, "-m", "fairlead", verb, *own, *rest]
         with aside.set_aside(files, folder):
             code = _run(words, folder, to_stderr=flags.as_json)
         if not folders.is_record(place):

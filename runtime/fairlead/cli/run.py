@@ -21,11 +21,11 @@ from fairlead.cli.run_report import RunReport
 from fairlead.cli.screen import answer, hand_over, print_findings, print_json, progress, say
 from fairlead.cli.staging import (
     Staging,
-    mounted_here,
     mounts_here,
     stage_json,
     staged_here,
     step_words,
+    unmount_after,
 )
 from fairlead.cli.within import Ready, left_out, plan_launch, ready_line
 from fairlead.launch import allocate, ranks_output, unpack
@@ -42,7 +42,7 @@ from fairlead.session.recorder import Launching
 from fairlead.session.restarts import Attempts, Restarts, launch_again
 from fairlead.swap.model import Bind
 from fairlead.transfer.job import Stage, Wish, shell
-from fairlead.transfer.mount import Mounts
+from fairlead.transfer.mount import Mounts, mounted
 
 EPILOG = """\b
 Examples:
@@ -280,9 +280,9 @@ def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
     """Stage in, launch and prove, stage out. The stage is None when nothing is staged."""
     flags, recording, ranks = planned.flags, planned.recording, planned.shape.ranks
     plan, bars = planned.prepared.plan, Silent() if flags.quiet else progress(flags.as_json)
-    staging = staged_here(planned.wish, plan, planned.planning, ranks, bars)
-    mounting = mounted_here(planned.mounts, plan, planned.show_doubt)
-    with mounting, staging as stage:
+    spares = planned.restarts.spares
+    staging = staged_here(planned.wish, plan, planned.planning, ranks, bars, spares)
+    with mounted(planned.mounts), staging as stage:
         how = LaunchOptions(
             on_proof=planned.show_proof,
             on_world=planned.show_world,
@@ -295,6 +295,7 @@ def _launch(planned: _Run) -> tuple[Launched, Stage | None]:
             workdir=flags.workdir,
             binds=planned.binds,
             mounts=planned.mounts.on_nodes if planned.mounts else None,
+            after=unmount_after(planned.mounts, planned.planning, ranks, planned.show_doubt),
             env=planned.env,
             progress=planned.progress,
             stdout=sys.stderr.fileno() if flags.as_json else None,

@@ -18,15 +18,17 @@ from fairlead.base.progress import Progress
 from fairlead.cli.declare import SIZE, option
 from fairlead.cli.options import Planning
 from fairlead.cli.screen import print_findings
+from fairlead.launch.nodes import unreachable
 from fairlead.launch.run_folder import new_run_folder
 from fairlead.launchers import registry as launchers
+from fairlead.launchers.registry import LAUNCHERS
 from fairlead.objects.model import Listing
 from fairlead.objects.url import is_url, parse, split_name
 from fairlead.schedulers.registry import find_allocation
 from fairlead.site.model import Site
 from fairlead.swap.model import Plan
 from fairlead.transfer import datawarp, mount, remote
-from fairlead.transfer.job import Stage, Wish, mounted_on_nodes, staged, through_launcher
+from fairlead.transfer.job import EachNode, Stage, Wish, staged, through_launcher, unmount
 from fairlead.transfer.model import MOUNT, InItem, Links, OutItem
 from fairlead.transfer.mount import MountItem, Mounts
 from fairlead.transfer.place import choose, job_here
@@ -261,35 +263,64 @@ def mounts_here(
     allocation = find_allocation(environ)
     only = allocation is not None and allocation.hosts == (os.uname().nodename,)
     alone = only or launchers.is_in_image(plan.launcher)
-    steps = () if alone else step_words(plan, planning, ranks, environ)
-    return Mounts(data.mounts, place.path, steps)
+    everywhere = not alone and bool(step_words(plan, planning, ranks, environ))
+    return Mounts(data.mounts, place.path, everywhere)
 
 
-def mounted_here(
-    mounts: Mounts | None, plan: Plan, on_finding: Callable[[Finding], None]
-) -> contextlib.AbstractContextManager[None]:
-    """Around a launch: mounts here, and ends what other nodes have mounted for it."""
-    words = mounts.steps if mounts else ()
-    return mounted_on_nodes(
-        mounts,
-        through_launcher(words, plan.unset, limit_s=_UNMOUNT_S) if words else None,
-        new_run_folder(cache_dir()) if words else None,
-        on_finding,
-    )
+def unmount_after(
+    mounts: Mounts | None, planning: Planning, ranks: int, on_finding: Callable[[Finding], None]
+) -> Callable[[Plan], None]:
+    """What ends, after a launch of a plan, the mounts of its other nodes."""
+
+    def unmount_of(plan: Plan) -> None:
+        if mounts is None or not mounts.everywhere:
+            return
+        shape = plan.request.shape
+        if shape.hosts:
+            gone = unreachable(shape.hosts, unresolved=False)
+            plan = _on(plan, tuple(host for host in shape.hosts if host not in gone))
+        each_node = _steps(plan, step_words(plan, planning, ranks), _UNMOUNT_S)
+        with contextlib.suppress(FairleadError):  # of the cache, which the launch has needed, too
+            unmount(mounts, each_node, new_run_folder(cache_dir()), on_finding)
+
+    return unmount_of
+
+
+def _on(plan: Plan, hosts: tuple[str, ...]) -> Plan:
+    shape = replace(plan.request.shape, hosts=hosts, nodes=len(hosts))
+    return replace(plan, request=replace(plan.request, shape=shape))
+
+
+def _steps(plan: Plan, words: Sequence[str], limit_s: float | None = None) -> EachNode:
+    """Starts steps, also on processors that another step may hold: one of a node that has died, or the shell's own."""
+    kind = plan.launcher.kind
+    again = LAUNCHERS.get(kind).again if kind in LAUNCHERS else {}
+    return through_launcher(words, plan.unset, {**os.environ, **again}, limit_s)
 
 
 def staged_here(
-    wish: Wish | None, plan: Plan, planning: Planning, ranks: int, progress: Progress
+    wish: Wish | None,
+    plan: Plan,
+    planning: Planning,
+    ranks: int,
+    progress: Progress,
+    spares: int = 0,
 ) -> contextlib.AbstractContextManager[Stage | None]:
-    """Around a launch: stages in on every node that it may come to, and out after it."""
+    """Around a launch: stages in on every node that it may come to, and out after it.
+
+    Args:
+        spares: nodes of the job that a restart may come to.
+    """
     if wish is None:
         return contextlib.nullcontext()
+    if spares and (allocation := find_allocation(os.environ)):
+        plan = _on(plan, plan.request.shape.hosts or allocation.hosts)
     words = step_words(plan, planning, ranks)
     nodes = len(plan.request.shape.hosts) or plan.request.shape.nodes or 1
     how = replace(wish.remote, rate=wish.remote.rate / nodes)
     return staged(
         replace(wish, remote=how),
-        each_node=through_launcher(words, plan.unset) if words else None,
+        each_node=_steps(plan, words) if words else None,
         shared=new_run_folder(cache_dir()) if words else None,
         progress=progress,
         on_interrupt=print_findings,

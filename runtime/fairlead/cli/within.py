@@ -16,6 +16,7 @@ import click
 from fairlead import site as sites
 from fairlead.base.errors import Finding, Severity
 from fairlead.base.paths import cache_dir
+from fairlead.base.process import PYTHON
 from fairlead.base.progress import Progress
 from fairlead.cli.options import Planning
 from fairlead.cli.screen import print_findings, progress, say
@@ -132,7 +133,7 @@ def within(
     elsewhere = is_capture(planning.site or "")  # which launching refuses
     if allocation is None and not dry_run and not elsewhere:
         site, _ = sites.resolve(planning.site)
-        again = [sys.executable, "-m", "fairlead", *sys.argv[1:]]
+        again = [*PYTHON, "-m", "fairlead", *sys.argv[1:]]
         more = with_spares(shape, asked.spares)
         if words := allocate.words(more, asked, site, planning.launcher, again, quiet=quiet):
             if not quiet:

@@ -80,7 +80,7 @@ verify() {
 mount_data() {
   [ -n "$mounts" ] && [ "$key" != "$home" ] || return 0
   # What it leaves running is none of the run's processes, which end together.
-  why=$(unset FAIRLEAD_RUN_ID PYTHONHOME PYTHONSTARTUP; export PYTHONPATH="$modules"; mounting </dev/null 2>&1) ||
+  why=$(unset FAIRLEAD_RUN_ID PYTHONHOME PYTHONSTARTUP; export PYTHONPATH="$modules"; cd / && mounting </dev/null 2>&1) ||
     { say unmounted "$(printf '%s' "$why" | tr '\n' ' ')"; return 1; }
 }
 if mkdir "$run/at.$key" 2>/dev/null; then
@@ -93,7 +93,7 @@ if mkdir "$run/at.$key" 2>/dev/null; then
       (cd /dev/shm 2>/dev/null && printf '%s\n' *) >"$run/memory.$key"
       if [ -x "$python" ]; then
         unset PYTHONHOME PYTHONSTARTUP
-        PYTHONPATH=$modules "$python" -s -B -m fairlead.launch.node "$run" "$key" "$PPID" \
+        PYTHONPATH=$modules "$python" -s -B -P -m fairlead.launch.node "$run" "$key" "$PPID" \
           </dev/null >/dev/null 2>"$run/agent.$key" &
       else
         echo "there is no $python" >"$run/unwatched.$key"
@@ -224,7 +224,7 @@ def text(image: Opened | None, *, agents: bool = False, mounts: NodeMounts | Non
         "modules": str(Path(__file__).parents[2]), "mounts": mounts.folder if mounts else "",
     }  # fmt: skip
     lines = [f"{name}={shlex.quote(str(value))}" for name, value in values.items()]
-    mounting = shlex.join((sys.executable, "-s", "-B", *mounts.words)) if mounts else ":"
+    mounting = shlex.join((sys.executable, "-s", "-B", "-P", *mounts.words)) if mounts else ":"
     return "\n".join([*lines, f"mounting() {{ {mounting}; }}"]) + _BODY
 
 

@@ -12,7 +12,6 @@ import secrets
 import shlex
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fairlead.base.errors import fail
-from fairlead.base.process import end_group
+from fairlead.base.process import PYTHON, end_group
 from fairlead.notebook.session import Session
 from fairlead.notebook.settings import LAB, read_json, write_private
 
@@ -97,7 +96,7 @@ class Lab:
         else:
             with (folder / _LOG).open("ab") as stream:
                 self._process = subprocess.Popen(
-                    [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
+                    [*PYTHON, *words], stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
                     env={**os.environ, **env}, start_new_session=True,
                 )  # fmt: skip
         shown = {

@@ -11,7 +11,6 @@ import secrets
 import shlex
 import socket
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 from jupyter_client.provisioning import KernelProvisionerBase
 from traitlets import Dict, Float, Integer, List, Unicode
 
+from fairlead.base.process import PYTHON
 from fairlead.notebook.settings import ENDED, KERNEL, RUN, SERVER, STATE, order, read_json
 
 VARIABLE = "FAIRLEAD_NOTEBOOK_OPTIONS"  # further ones of `fairlead notebook`
@@ -157,7 +157,7 @@ class JobProvisioner(SessionProvisioner):
         log = top(env) / f"{name}.log"
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         words = [
-            sys.executable, "-m", "fairlead", "notebook", self.image, "--lab", "none", "--name", name,
+            *PYTHON, "-m", "fairlead", "notebook", self.image, "--lab", "none", "--name", name,
             *(["-n", str(self.ranks)] if self.ranks else []),
             *self.arguments,
             *shlex.split(env.get(VARIABLE, "")),

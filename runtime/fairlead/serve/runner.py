@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from fairlead.base.process import tied_to
+from fairlead.base.process import PYTHON, tied_to
 from fairlead.serve.runs import CANCEL, LOCK, WORK, End, order_in, write_end
 
 _LOOK_S = 0.3
@@ -35,7 +35,7 @@ def main(folder: Path) -> int:
         # If this process is killed, nobody would write how the run ended: it does not go on alone.
         with_runner = tied_to(os.getpid())
         process = subprocess.Popen(
-            [sys.executable, "-m", "fairlead", *order.words],
+            [*PYTHON, "-m", "fairlead", *order.words],
             cwd=folder / WORK, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=with_runner,
         )  # fmt: skip
         why = _watch(process, folder, order.limit_s)

@@ -13,7 +13,6 @@ import os
 import re
 import secrets
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -25,6 +24,7 @@ from typing import Any
 from fairlead.base import bounded_json
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_folder, atomic_write
+from fairlead.base.process import PYTHON
 from fairlead.base.serde import from_json, to_json
 from fairlead.serve.offers import RECORDED, Offer
 
@@ -213,7 +213,7 @@ class Runs:
                 running += 1
 
     def _start(self, folder: Path) -> None:
-        words = [sys.executable, "-m", "fairlead.serve.runner", str(folder)]
+        words = [*PYTHON, "-m", "fairlead.serve.runner", str(folder)]
         with (folder / LOG).open("ab") as log:
             process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

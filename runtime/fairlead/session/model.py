@@ -78,6 +78,7 @@ class LaunchOptions:
         probe_first: also prove with a separate job before the launch.
         limit_s: how long the start-up may make no progress; the site's own by default.
         mounts: what nodes other than this host mount before their ranks start.
+        after: called with the plan when its launch has ended, however.
         env: variables for the container.
         requeue: of the job; None where nothing asks for it.
         end_stopped: a rank that stands still ends the launch; otherwise that is a warning.
@@ -94,6 +95,7 @@ class LaunchOptions:
     limit_s: float | None = None
     binds: Sequence[Bind] = ()
     mounts: NodeMounts | None = None
+    after: Callable[[Plan], None] = lambda plan: None
     workdir: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)

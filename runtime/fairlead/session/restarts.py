@@ -253,6 +253,7 @@ class Attempts:
             self._failure = launching.explain_exit(launched.result)
             self._hopeless = launched.result.terminated or code in (ExitCode.USAGE, *_NOT_FOUND)
         finally:
+            options.after(prepared.plan)
             self._requeue.after(code)
             if self._failure:
                 self._placement.note(self._failure)

@@ -4,7 +4,7 @@
     python3 -m fairlead.transfer out FOLDER --item NAME TARGET …
     python3 -m fairlead.transfer copy FOLDER --item NAME TARGET …
     python3 -m fairlead.transfer clear FOLDER
-    python3 -m fairlead.transfer mount FOLDER --item SOURCE TARGET …
+    python3 -m fairlead.transfer mount FOLDER --mount SOURCE TARGET IDENTITY …
     python3 -m fairlead.transfer unmount FOLDER
 
 ``out`` also fetches what a run could not copy back, and then removes the folder; ``copy`` leaves it, and may be any folder's.
@@ -53,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _done(args: argparse.Namespace) -> NodeReport:
     if args.what == "mount":
-        mount.hold(args.folder, [mount.MountItem(source, target) for source, target in args.item])
+        wanted = {mount.MountItem(source, target): same for source, target, same in args.mount}
+        mount.hold(args.folder, wanted)
         return NodeReport(os.uname().nodename, acted=True)
     if args.what == "unmount":
         return NodeReport(os.uname().nodename, mount.release(args.folder, args.home))
@@ -83,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("what", choices=("in", "out", "copy", "clear", "mount", "unmount"))
     parser.add_argument("folder", metavar="FOLDER")
     parser.add_argument("--item", nargs=2, action="append", default=[])
+    parser.add_argument("--mount", nargs=3, action="append", default=[])
     parser.add_argument("--step", action="store_true", help="other processes do the same")
     parser.add_argument(
         "--each", action="store_true", help="copy into a folder of this node's name"

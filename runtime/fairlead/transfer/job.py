@@ -18,6 +18,7 @@ from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail, warning
 from fairlead.base.paths import atomic_write
+from fairlead.base.process import PYTHON
 from fairlead.base.progress import Progress, Silent, human_bytes
 from fairlead.base.serde import from_json, to_json
 from fairlead.launch import processes
@@ -34,7 +35,7 @@ from fairlead.transfer.model import (
     NodeReport,
     OutItem,
 )
-from fairlead.transfer.mount import Mounts, mounted
+from fairlead.transfer.mount import Mounts
 from fairlead.transfer.place import Place
 from fairlead.transfer.remote import PLAIN, Remote
 
@@ -305,31 +306,21 @@ def _noted(stage: Stage, reports: Sequence[NodeReport]) -> None:
 # --- several nodes -------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def mounted_on_nodes(
-    mounts: Mounts | None,
-    each_node: EachNode | None,
-    shared: Path | None,
-    on_finding: Callable[[Finding], None],
-) -> Iterator[None]:
-    """Mounts here, and ends what the nodes of launches in the block have mounted.
+def unmount(
+    mounts: Mounts, each_node: EachNode, shared: Path, on_finding: Callable[[Finding], None]
+) -> None:
+    """Ends what the nodes of a launch have mounted. Raises nothing but an interrupt.
 
     Args:
-        each_node: starts a step on every node; without it, this node is the only one.
+        each_node: starts a step on every node of the launch.
         on_finding: called when that step fails.
-    Raises:
-        FairleadError: as :func:`fairlead.transfer.mount.mounted`.
     """
-    with mounted(mounts):
-        try:
-            yield
-        finally:
-            if mounts and each_node:
-                try:
-                    _step(each_node, mounts.end_words, shared)
-                except FairleadError as exc:
-                    why = exc.findings[0].why
-                    on_finding(warning("mount-left", folder=mounts.folder, why=why))
+    try:
+        _step(each_node, mounts.end_words, shared)
+    except (FairleadError, OSError, ValueError) as exc:
+        findings = exc.findings if isinstance(exc, FairleadError) else ()
+        why = findings[0].why if findings else str(exc) or "the step was interrupted"
+        on_finding(warning("mount-left", folder=mounts.folder, why=why))
 
 
 def through_launcher(
@@ -423,7 +414,7 @@ def out_words(wish: Wish, *, step: bool = False, each: bool = False) -> list[str
 def _words(verb: str, wish: Wish, step: bool) -> list[str]:
     step_words = ["--step"] if step else []
     rate = ["--rate", f"{wish.remote.rate:.0f}"] if wish.remote.rate else []
-    return [sys.executable, "-m", "fairlead.transfer", verb, wish.folder, *step_words, *rate]
+    return [*PYTHON, "-m", "fairlead.transfer", verb, wish.folder, *step_words, *rate]
 
 
 def shell(wish: Wish, line: str, launcher: Sequence[str] = ()) -> str:

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import os
 import shutil
 import signal
+import stat
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from pathlib import Path
 
 from fairlead.base import proc_stat
 from fairlead.base.errors import FairleadError, fail
+from fairlead.base.process import PYTHON
 from fairlead.base.system import is_mounted
 from fairlead.launch.node_check import NodeMounts
 from fairlead.launch.nodes import key
@@ -33,19 +35,20 @@ from fairlead.objects.url import Url, is_url, parse
 from fairlead.swap.model import Bind
 from fairlead.transfer import copying
 
-_START_S = 30.0
+_START_S = 20.0
+_HEAD = 4096
 _END_S = 10.0
 _POLL_S = 0.05
 _AFTER_RANKS_S = 30.0  # that mounts of another node stay after the last rank, if nothing ends them
-_LOOK_S = 1.0
+_LOOK_S = 0.5
 _STALE_S = 3600.0
-# Ends with this process, and then unmounts, also what is still in use, which the programs do not.
+# Ends with this process, and then unmounts, also what is still in use, which the programs do not. A mount whose program
+# has ended stays: reads fail, where an empty folder would pass for the data.
 _TIED = ("setpriv", "--pdeathsig", "TERM", "sh", "-c", """\
 place=$1; shift
 "$@" & child=$!
 trap 'fusermount3 -u -z "$place"; kill $child' TERM
 wait $child
-fusermount3 -u -z "$place" 2>/dev/null
 """, "fairlead-mount")  # fmt: skip
 _FUSE = "/dev/fuse"
 _OWNER = "owner"
@@ -69,12 +72,12 @@ class Mounts:
     """What one run mounts, below a folder of its own in each node's storage.
 
     Attributes:
-        steps: words that start a step on every node that ranks may come to; empty when that is this one.
+        everywhere: ranks may come to other nodes, which mount the same.
     """
 
     items: tuple[MountItem, ...]
     root: str
-    steps: tuple[str, ...] = ()
+    everywhere: bool = False
     token: str = field(default_factory=lambda: os.urandom(6).hex())
 
     @property
@@ -84,17 +87,17 @@ class Mounts:
     @property
     def on_nodes(self) -> NodeMounts | None:
         """How other nodes mount the same."""
-        if not self.steps:
+        if not self.everywhere:
             return None
         words = ["-m", "fairlead.transfer", "mount", self.folder]
         for item in self.items:
-            words += ["--item", item.source, item.target]
+            words += ["--mount", item.source, item.target, _identity(item.source)]
         return NodeMounts(tuple(words), self.folder)
 
     @property
     def end_words(self) -> tuple[str, ...]:
         """End the mounts of a node other than this host, as a step on every node."""
-        words = (sys.executable, "-m", "fairlead.transfer", "unmount", self.folder)
+        words = (*PYTHON, "-m", "fairlead.transfer", "unmount", self.folder)
         return (*words, "--step", "--home", key())
 
     def place(self, number: int) -> str:
@@ -241,31 +244,44 @@ def _unmounted(place: str) -> None:
 
 def clear_stale(root: str) -> None:
     """Removes what killed runs have left in ``root``."""
-    with contextlib.suppress(OSError), os.scandir(root) as listing:
-        for entry in list(listing):
-            if not entry.name.startswith(_PREFIX) or entry.stat().st_uid != os.geteuid():
+    names = []
+    with contextlib.suppress(OSError):
+        names = [name for name in os.listdir(root) if name.startswith(_PREFIX)]
+    for name in names:
+        folder = os.path.join(root, name)
+        with contextlib.suppress(OSError):
+            if not _ours(folder):
                 continue
-            host, process = _owner(entry.path)
-            old = time.time() - entry.stat().st_mtime > _STALE_S
+            host, process = _owner(folder)
+            old = time.time() - os.lstat(folder).st_mtime > _STALE_S
             # The storage may be one that other hosts see.
-            if (host == key() and not _lives(process)) or (old and not _places(entry.path)):
-                _removed(entry.path)
+            if (host == key() and not _lives(process)) or (
+                old and not host and not _places(folder)
+            ):
+                _removed(folder)
 
 
 # --- other nodes ---------------------------------------------------------------------------------
 
 
-def hold(folder: str, items: Sequence[MountItem]) -> None:
+def hold(folder: str, items: Mapping[MountItem, str]) -> None:
     """Mounts on this node, and leaves a process behind that holds the mounts until :func:`release`, or until no rank is left.
 
+    Args:
+        items: with what :func:`_identity` says on the launching host.
     Raises:
         FairleadError: exit codes 2, 121 and 123; a mount failed.
     """
     root, name = os.path.split(folder)
     mounts = Mounts(tuple(items), root, token=name.removeprefix(_PREFIX))
     clear_stale(root)
-    check(items)
+    check(tuple(items))
+    for item, there in items.items():
+        if (here := _identity(item.source)) != there:
+            raise fail("mount-differs", source=item.source, here=here, there=there)
     if os.path.lexists(folder):
+        if not _ours(folder):
+            raise fail("mount-taken", folder=folder)
         host = _owner(folder)[0]
         if host != key():
             raise fail(
@@ -277,16 +293,17 @@ def hold(folder: str, items: Sequence[MountItem]) -> None:
         os.close(writing)
         with open(reading, encoding="utf-8") as answer:
             if (text := answer.read()) != "mounted":
-                raise fail("mount-not-held", source=items[0].source, said=text or "it has ended")
+                source = ", ".join(item.source for item in items)
+                raise fail("mount-not-held", source=source, said=text or "it has ended")
         return
     try:
         os.close(reading)
         _detached(writing)
         _held(mounts, functools.partial(os.write, writing, b"mounted"), writing)
-    except FairleadError as exc:
-        found = exc.findings[0]
+    except Exception as exc:
+        found = exc.findings[0] if isinstance(exc, FairleadError) else None
         with contextlib.suppress(OSError):
-            os.write(writing, f"{found.where}: {found.why}".encode())
+            os.write(writing, (f"{found.where}: {found.why}" if found else str(exc)).encode())
     finally:
         os._exit(0)
 
@@ -294,6 +311,7 @@ def hold(folder: str, items: Sequence[MountItem]) -> None:
 def _detached(keeps: int) -> None:
     """Keeps nothing of the rank's that could hold up its end."""
     os.setsid()
+    os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(null, descriptor)
@@ -334,6 +352,8 @@ def release(folder: str, home: str = "") -> bool:
         home: the launching host's :func:`~fairlead.launch.nodes.key`, which ends its own.
     Returns:
         Whether there was something to end.
+    Raises:
+        FairleadError: exit code 123; something is left.
     """
     host, process = _owner(folder)
     if host != key() or host == home:
@@ -344,7 +364,28 @@ def release(folder: str, home: str = "") -> bool:
         while os.path.lexists(folder) and _lives(process) and time.monotonic() < until:
             time.sleep(_POLL_S)
     _removed(folder)
+    if os.path.lexists(folder):
+        raise fail("mount-left-here", folder=folder)
     return True
+
+
+def _identity(source: str) -> str:
+    """What must be the same on every node: the store of a URL, or the beginning of an image, which has the time it was made."""
+    if is_url(source):
+        store = open_store(source)
+        assert isinstance(store, S3)
+        return " ".join(store.access()[:2])
+    with open(source, "rb") as image:
+        digest = hashlib.sha256(image.read(_HEAD)).hexdigest()[:16]
+        return f"{digest}, {os.fstat(image.fileno()).st_size} bytes"
+
+
+def _ours(folder: str) -> bool:
+    """Whether a folder is this user's: others may have made one of any name in the same storage."""
+    with contextlib.suppress(OSError):
+        found = os.lstat(folder)
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return False
 
 
 def _me() -> str:
@@ -352,7 +393,9 @@ def _me() -> str:
 
 
 def _owner(folder: str) -> tuple[str, str]:
-    """The host that has mounts in a folder, and the process that holds them, with its start; empty if unknown."""
+    """The host that has mounts in a folder, and the process that holds them, with its start; empty if unknown or another user's."""
+    if not _ours(folder):
+        return "", ""
     try:
         host, _, process = Path(folder, _OWNER).read_text("utf-8").partition(" ")
     except (OSError, ValueError):
@@ -373,7 +416,7 @@ def _places(folder: str) -> list[str]:
 
 def _removed(folder: str) -> None:
     """Unmounts what is in a folder, also where the program behind it is gone, and removes it."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         for place in _places(folder):
             _unmounted(place)
         if not _places(folder):

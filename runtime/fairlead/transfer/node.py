@@ -12,12 +12,12 @@ import errno
 import functools
 import os
 import shlex
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail, info, warning
+from fairlead.base.process import PYTHON
 from fairlead.objects.model import Listing
 from fairlead.objects.url import is_url
 from fairlead.transfer import copying, folder, free_space, remote, tree
@@ -102,7 +102,7 @@ def stage_in(
 def _left_by_killed(where: str, results: Mapping[str, str]) -> Finding:
     """The finding for results that a killed run has left in its folder ``where``."""
     items = [word for name, target in results.items() for word in ("--item", name, target)]
-    again = shlex.join((sys.executable, "-m", "fairlead.transfer", "out", where, *items))
+    again = shlex.join((*PYTHON, "-m", "fairlead.transfer", "out", where, *items))
     names = ", ".join(results)
     return warning("stage-left", names=names, where=where, node=os.uname().nodename, words=again)
 
@@ -465,7 +465,7 @@ def _kept(exc: BaseException, result: _Result) -> Finding:
         why = f"{exc.filename or result.target}: {exc.strerror or exc}"
     else:
         why = "it was interrupted"
-    again = shlex.join((sys.executable, "-m", "fairlead.transfer", *result.words))
+    again = shlex.join((*PYTHON, "-m", "fairlead.transfer", *result.words))
     item, me, place = result.item, os.uname().nodename, result.place
     if result.stage:
         return error("stage-out-failed", item=item, node=me, place=place, why=why, words=again)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from fairlead.base import bounded_json
 from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity
 from fairlead.base.paths import atomic_write
+from fairlead.base.process import PYTHON
 from fairlead.base.toml_text import value_text
 
 
@@ -49,7 +49,7 @@ def search(
         every = value if isinstance(value, list | tuple) else [value]
         words += [flag] if value is True else [w for one in every for w in (flag, str(one))]
     own = ["--", *arguments] if arguments else []
-    line = [sys.executable, "-m", "fairlead", "tune", str(script), *words, *own]
+    line = [*PYTHON, "-m", "fairlead", "tune", str(script), *words, *own]
     done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=False)
     answer: dict[str, Any] = bounded_json.loads(done.stdout)
     if "exit_code" in answer:  # it was refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.base import proc_stat
 from fairlead.base.errors import FairleadError
 from fairlead.launch.nodes import key
 from fairlead.transfer import mount
@@ -23,12 +25,13 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture
-def items(tmp_path: Path) -> list[MountItem]:
+def items(tmp_path: Path) -> dict[MountItem, str]:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "one").write_text("1", "utf-8")
     words = ["mksquashfs", str(tmp_path / "files"), str(tmp_path / "image"), "-quiet"]
     subprocess.run(words, check=True, capture_output=True, timeout=60)
-    return [MountItem(str(tmp_path / "image"), "/data")]
+    image = str(tmp_path / "image")
+    return {MountItem(image, "/data"): mount._identity(image)}
 
 
 @pytest.fixture
@@ -51,7 +54,9 @@ def holder(folder: Path) -> int:
     return int((folder / "owner").read_text("utf-8").split()[1])
 
 
-def test_held_mount_is_there_until_it_is_released(items: list[MountItem], folder: Path) -> None:
+def test_held_mount_is_there_until_it_is_released(
+    items: dict[MountItem, str], folder: Path
+) -> None:
     mount.hold(str(folder), items)
     assert (folder / "0/data/one").read_text("utf-8") == "1"
     assert holder(folder) != os.getpid() and (folder / "ranks").is_dir()
@@ -61,7 +66,7 @@ def test_held_mount_is_there_until_it_is_released(items: list[MountItem], folder
     assert not folder.exists() and not mount.release(str(folder))
 
 
-def test_next_attempt_of_a_run_mounts_anew(items: list[MountItem], folder: Path) -> None:
+def test_next_attempt_of_a_run_mounts_anew(items: dict[MountItem, str], folder: Path) -> None:
     mount.hold(str(folder), items)
     first = holder(folder)
     mount.hold(str(folder), items)
@@ -70,7 +75,7 @@ def test_next_attempt_of_a_run_mounts_anew(items: list[MountItem], folder: Path)
 
 
 def test_mount_ends_a_while_after_the_last_rank(
-    items: list[MountItem], folder: Path, monkeypatch: pytest.MonkeyPatch
+    items: dict[MountItem, str], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mount, "_AFTER_RANKS_S", 1.0)
     monkeypatch.setattr(mount, "_LOOK_S", 0.1)
@@ -85,7 +90,7 @@ def test_mount_ends_a_while_after_the_last_rank(
 
 
 def test_mount_whose_holder_was_killed_is_removed_by_the_next(
-    items: list[MountItem], folder: Path
+    items: dict[MountItem, str], folder: Path
 ) -> None:
     mount.hold(str(folder), items)
     # As Slurm ends a step: its processes at once, none of which can unmount.
@@ -101,7 +106,7 @@ def test_mount_whose_holder_was_killed_is_removed_by_the_next(
 
 
 def test_storage_where_another_host_has_mounted_is_refused(
-    items: list[MountItem], folder: Path
+    items: dict[MountItem, str], folder: Path
 ) -> None:
     folder.mkdir()
     (folder / "owner").write_text("elsewhere.0000 1 1", "utf-8")
@@ -115,10 +120,84 @@ def test_storage_where_another_host_has_mounted_is_refused(
 
 
 def test_reason_of_a_mount_that_fails_comes_from_the_program(
-    items: list[MountItem], folder: Path, tmp_path: Path
+    items: dict[MountItem, str], folder: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "image").write_bytes(b"no squashfs" * 100)
+    image = tmp_path / "image"
+    image.write_bytes(b"no squashfs" * 100)
+    wanted = {item: mount._identity(str(image)) for item in items}
     with pytest.raises(FairleadError) as caught:
-        mount.hold(str(folder), items)
+        mount.hold(str(folder), wanted)
     assert "image" in caught.value.findings[0].why
     assert not folder.exists()
+    gone = folder.parent / "no" / folder.name
+    with pytest.raises(FairleadError) as caught:
+        mount.hold(str(gone), wanted)
+    assert caught.value.findings[0].check == "mount"
+
+
+def test_other_image_of_the_same_name_is_not_mounted(
+    items: dict[MountItem, str], folder: Path
+) -> None:
+    with pytest.raises(FairleadError) as caught:
+        mount.hold(str(folder), dict.fromkeys(items, "0123, 4096 bytes"))
+    assert "on the launching host 0123" in caught.value.findings[0].why
+    assert not folder.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has another user")
+def test_folder_and_owner_that_another_user_plants_end_nothing_and_hold_up_nothing(
+    items: dict[MountItem, str], folder: Path
+) -> None:
+    """A FIFO in it would be waited for, and a process named in it be ended."""
+    with subprocess.Popen(["sleep", "100"]) as victim:
+        began = proc_stat.began(victim.pid)
+        for plant in ("owner", "fifo"):
+            folder.mkdir()
+            if plant == "fifo":
+                os.mkfifo(folder / "owner")
+            else:
+                (folder / "owner").write_text(f"{key()} {victim.pid} {began}", "utf-8")
+            os.chown(folder, 1, 1)
+            assert not mount.release(str(folder))
+            mount.clear_stale(str(folder.parent))
+            with pytest.raises(FairleadError, match="another user"):
+                mount.hold(str(folder), items)
+            assert victim.poll() is None and folder.exists()
+            shutil.rmtree(folder)
+        victim.kill()
+
+
+def test_what_cannot_be_looked_at_leaves_the_rest_to_be_removed(folder: Path) -> None:
+    for name in ("0000", "ffff"):
+        (folder.parent / f"fairlead-mount.{name}").symlink_to("/no/such")
+    folder.mkdir()
+    (folder / "owner").write_text(f"{key()} 999999999 1", "utf-8")
+    mount.clear_stale(str(folder.parent))
+    assert not folder.exists()
+
+
+def test_folder_of_another_host_is_left_however_old(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "owner").write_text("elsewhere.0000 1 1", "utf-8")
+    os.utime(folder, (0, 0))
+    mount.clear_stale(str(folder.parent))
+    assert folder.exists()
+    shutil.rmtree(folder)
+
+
+def test_mount_whose_program_has_died_fails_reads(
+    items: dict[MountItem, str], folder: Path
+) -> None:
+    """An empty folder would pass for the data."""
+    mount.hold(str(folder), items)
+    subprocess.run(["pkill", "-KILL", "-f", f"^squashfuse_ll .*{folder}"], check=True, timeout=10)
+
+    def broken() -> bool:
+        try:
+            (folder / "0/data/one").read_text("utf-8")
+        except OSError as exc:
+            return exc.errno == errno.ENOTCONN
+        return False
+
+    assert comes(broken)
+    assert mount.release(str(folder))
