@@ -183,10 +183,10 @@ def test_two_wishes_have_two_folders_and_the_same_words_on_every_node() -> None:
     )  # fmt: skip
     assert one.folder != two.folder
     assert Path(one.folder).parent == Path("/p")
-    assert job.in_words(one, step=True)[3:] == [
+    assert job.in_words(one, step=True)[4:] == [
         "in", one.folder, "--step", "--follow", "--job", "J=1", "--keep", "--item", "/s", "n",
     ]  # fmt: skip
-    assert job.out_words(one, step=True, each=True)[3:] == [
+    assert job.out_words(one, step=True, each=True)[4:] == [
         "out", one.folder, "--step", "--each", "--item", "n", "/d",
     ]  # fmt: skip
     assert one.bind.source == f"{one.folder}/data" and one.bind.target == "/opt/fairlead/stage"
