@@ -814,6 +814,7 @@ static void say(const char *all, int size, int holds)
     }
 }
 
+static int sessions;
 static Look tell(const char *how, int forked);
 
 /* Stops this rank, unless it is a later program of one. The process that launched it reads the records, and ends the
@@ -823,7 +824,7 @@ static void stop(void)
     int checked = 0;
     for (int i = 0; plan.folder[0] && i < PATIENCE_S * 10; i++) {
         if (!checked && proved_before()) {
-            Look look = tell("init", 0);
+            Look look = tell(sessions ? "session" : "init", 0);
             if (!look.foreign && !look.odd)
                 return;
             note("stopped", "", 0, 0);
@@ -1184,8 +1185,6 @@ static void end(int failed, void *caller)
 }
 
 /* --- a process that ends without a proof ---------------------------------------------------------- */
-
-static int sessions;
 
 /* What the recorded MPIs say of themselves, which they may be asked at any time (MPI 4.1, 9.1.1 and 11.4.1): the first
  * one's version, and whether any was started. */
