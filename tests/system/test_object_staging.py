@@ -431,15 +431,25 @@ def left_on(cluster: slurm.Cluster) -> list[str]:
 
 
 @on_two_hosts
-def test_restart_on_a_spare_node_and_a_run_within_a_step_leave_no_mount(mounting, tmp_path) -> None:
+def test_restart_on_a_spare_node_finds_its_data_and_leaves_no_mount_nor_does_a_run_within_a_step(
+    mounting, tmp_path
+) -> None:
     image = mounting[3][-1]
-    code = f"{READ_ON}; import sys; sys.exit(3 * (os.uname().nodename == 'n2' and os.environ['FAIRLEAD_RESTART'] == '0'))"
+    code = f"{READ_ON}; import sys; os.stat(os.environ['FAIRLEAD_STAGE'] + '/data.squashfs'); sys.exit(3 * (os.uname().nodename == 'n2' and os.environ['FAIRLEAD_RESTART'] == '0'))"
     with slurm.slurm() as cluster, cluster.in_use():
         words = (
             sys.executable, "-m", "fairlead", "run", "-N", "2", "-n", "2", "--mpi", hosts.mpich(), "--stage-to", "memory",
             "--mount", image,
         )  # fmt: skip
-        again = ("--restarts", "1", "--spares", "1", "--exclude-failed")
+        again = (
+            "--restarts",
+            "1",
+            "--spares",
+            "1",
+            "--exclude-failed",
+            "--stage-in",
+            image.partition(":")[0],
+        )
         done = cluster.run(
             "salloc", "-N", "3", *words, *again, hosts.image(), "--", "python3", "-c", code
         )

@@ -272,7 +272,7 @@ def test_what_fairlead_leaves_when_it_is_killed_goes_with_the_next_run_but_for_r
     done = fairlead("run", "--stage-in", source, hosts.image(), "--", "true")
     assert done.returncode == 0, done.stderr
     assert staged_folders() - before == {left} and not list(left.glob("data/source*"))
-    (line,) = re.findall(r"\S+ -m fairlead.transfer out .*", done.stderr)
+    (line,) = re.findall(r"\S+ -P -m fairlead.transfer out .*", done.stderr)
     subprocess.run(line, shell=True, check=True)
     assert sorted(path.name for path in out.rglob("*") if path.is_file())
     assert staged_folders() - before == set()
