@@ -289,6 +289,7 @@ def test_new_machine_is_described_checked_and_captured(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.alone  # it gives no verdict next to other work
 def test_validation_is_kept_and_compared(
     base_image: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
