@@ -319,6 +319,28 @@ def test_other_engine_on_two_hosts_is_proved_and_a_crash_leaves_nothing_on_eithe
     assert own("/tmp", "fairlead-podman.*") <= stores
 
 
+def test_rank_that_crashes_before_the_other_hosts_agent_is_up_leaves_nothing(
+    pair: tuple[Host, Host], tmp_path: Path
+) -> None:
+    """Hydra kills what it has started there; `pair` looks what is left."""
+    one, two = pair
+    python = Path(sys.executable).resolve()
+    shutil.copy(python, tmp_path / "python3")
+    slow = tmp_path / "slow"
+    slow.write_text(f'#!/bin/sh\nsleep 2\nPYTHONHOME=/usr exec {tmp_path}/python3 "$@"\n')
+    slow.chmod(0o755)
+    crash = "if rank == 0: os.kill(os.getpid(), signal.SIGSEGV)\nMPI.COMM_WORLD.Barrier()"
+    with mounted_over(two, slow, python):
+        done = one.fairlead(
+            "run", "-n", "2", "--json", "--launcher", launcher(one, mpiexec(hosts.mpich())), hosts.image(), "--",
+            "python3", "-c", f"{TOGETHER}\n{crash}",
+        )  # fmt: skip
+        assert done.returncode == 139, done.stdout + done.stderr
+        late = time.monotonic() + 10
+        while two.memory() - one.memory() and time.monotonic() < late:
+            time.sleep(0.1)
+
+
 @pytest.mark.parametrize("engine", ["apptainer", "podman", "charliecloud"])
 def test_killed_run_leaves_no_rank_on_the_other_host(engine: str, pair: tuple[Host, Host]) -> None:
     one, two = pair

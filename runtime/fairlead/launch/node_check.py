@@ -93,7 +93,9 @@ if mkdir "$run/at.$key" 2>/dev/null; then
       (cd /dev/shm 2>/dev/null && printf '%s\n' *) >"$run/memory.$key"
       if [ -x "$python" ]; then
         unset PYTHONHOME PYTHONSTARTUP
-        PYTHONPATH=$modules "$python" -s -B -P -m fairlead.launch.node "$run" "$key" "$PPID" \
+        # Hydra kills the group of a rank that has failed, which may be before Python is up.
+        apart=$(command -v setsid)
+        PYTHONPATH=$modules $apart "$python" -s -B -P -m fairlead.launch.node "$run" "$key" "$PPID" \
           </dev/null >/dev/null 2>"$run/agent.$key" &
       else
         echo "there is no $python" >"$run/unwatched.$key"
