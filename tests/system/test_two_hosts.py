@@ -328,7 +328,9 @@ def test_rank_that_crashes_before_the_other_hosts_agent_is_up_leaves_nothing(
     python = Path(sys.executable).resolve()
     shutil.copy(python, tmp_path / "python3")
     slow = tmp_path / "slow"
-    slow.write_text(f'#!/bin/sh\nsleep 2\nPYTHONHOME=/usr exec {tmp_path}/python3 "$@"\n')
+    slow.write_text(
+        f'#!/bin/sh\nsleep 2\nPYTHONHOME={sys.base_prefix} exec {tmp_path}/python3 "$@"\n'
+    )
     slow.chmod(0o755)
     crash = "if rank == 0: os.kill(os.getpid(), signal.SIGSEGV)\nMPI.COMM_WORLD.Barrier()"
     with mounted_over(two, slow, python):

@@ -21,7 +21,6 @@ from fairlead.cli.screen import print_findings
 from fairlead.launch.nodes import unreachable
 from fairlead.launch.run_folder import new_run_folder
 from fairlead.launchers import registry as launchers
-from fairlead.launchers.registry import LAUNCHERS
 from fairlead.objects.model import Listing
 from fairlead.objects.url import is_url, parse, split_name
 from fairlead.schedulers.registry import find_allocation
@@ -278,10 +277,12 @@ def unmount_after(
         shape = plan.request.shape
         if shape.hosts:
             gone = unreachable(shape.hosts, unresolved=False)
-            plan = _on(plan, tuple(host for host in shape.hosts if host not in gone))
+            left = tuple(host for host in shape.hosts if host not in gone)
+            if not left:
+                return
+            plan = _on(plan, left)
         each_node = _steps(plan, step_words(plan, planning, ranks), _UNMOUNT_S)
-        with contextlib.suppress(FairleadError):  # of the cache, which the launch has needed, too
-            unmount(mounts, each_node, new_run_folder(cache_dir()), on_finding)
+        unmount(mounts, each_node, on_finding)
 
     return unmount_of
 
@@ -294,7 +295,7 @@ def _on(plan: Plan, hosts: tuple[str, ...]) -> Plan:
 def _steps(plan: Plan, words: Sequence[str], limit_s: float | None = None) -> EachNode:
     """Starts steps, also on processors that another step may hold: one of a node that has died, or the shell's own."""
     kind = plan.launcher.kind
-    again = LAUNCHERS.get(kind).again if kind in LAUNCHERS else {}
+    again = launchers.LAUNCHERS.get(kind).again if kind in launchers.LAUNCHERS else {}
     return through_launcher(words, plan.unset, {**os.environ, **again}, limit_s)
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, Finding, Severity, fail
+from fairlead.base.process import PYTHON
 from fairlead.base.serde import from_json, to_json
 from fairlead.base.system import is_mounted, stay_on_one_core
 from fairlead.elf.facts import ImageFacts
@@ -77,8 +78,7 @@ def look(
         raise CannotLook(fail("squashfuse", path_name=path.name).findings)
     if not os.access(_FUSE, os.R_OK | os.W_OK):
         raise CannotLook(_unseen(path, f"{_FUSE} cannot be opened").findings)
-    # -P: modules come from where this process has them, never from the folder it stands in.
-    python = [sys.executable, "-P", "-m", __name__]
+    python = [*PYTHON, "-m", __name__]
     namespaces = ["--mount"] if os.geteuid() == 0 else ["--user", "--map-root-user", "--mount"]
     seconds = limit_s(environ)
     with tempfile.TemporaryDirectory(prefix="fairlead-mount-") as folder:

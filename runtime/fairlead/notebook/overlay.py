@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_folder, cache_dir, locked
-from fairlead.base.process import run_checked
+from fairlead.base.process import PYTHON, run_checked
 from fairlead.base.progress import Progress, Silent
 from fairlead.image.open import Image
 from fairlead.swap.model import ROOM, Bind
@@ -121,7 +120,7 @@ def _pip(lock: str, tree: Path, version: str, arch: str, environ: Mapping[str, s
         "--python-version", version, "--implementation", "cp", *(w for p in platforms for w in ("--platform", p)),
     ]  # fmt: skip
     run_checked(
-        [sys.executable, "-P", "-m", "pip", "install", *options, "--target", tree, "-r", pins],
+        [*PYTHON, "-m", "pip", "install", *options, "--target", tree, "-r", pins],
         "cannot get the wheels of a kernel",
         "check the network and pip's index, then run the same command again",
         environ={**environ, "PIP_USER": "0"},

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, error, fail, warning
-from fairlead.base.paths import atomic_write
+from fairlead.base.paths import atomic_write, cache_dir
 from fairlead.base.process import PYTHON
 from fairlead.base.progress import Progress, Silent, human_bytes
 from fairlead.base.serde import from_json, to_json
 from fairlead.launch import processes
 from fairlead.launch.launch import CommandLine
+from fairlead.launch.run_folder import new_run_folder
 from fairlead.swap.model import Bind, Line
 from fairlead.transfer import node
 from fairlead.transfer.model import (
@@ -306,9 +307,7 @@ def _noted(stage: Stage, reports: Sequence[NodeReport]) -> None:
 # --- several nodes -------------------------------------------------------------------------------
 
 
-def unmount(
-    mounts: Mounts, each_node: EachNode, shared: Path, on_finding: Callable[[Finding], None]
-) -> None:
+def unmount(mounts: Mounts, each_node: EachNode, on_finding: Callable[[Finding], None]) -> None:
     """Ends what the nodes of a launch have mounted. Raises nothing but an interrupt.
 
     Args:
@@ -316,7 +315,7 @@ def unmount(
         on_finding: called when that step fails.
     """
     try:
-        _step(each_node, mounts.end_words, shared)
+        _step(each_node, mounts.end_words, new_run_folder(cache_dir()))
     except (FairleadError, OSError, ValueError) as exc:
         findings = exc.findings if isinstance(exc, FairleadError) else ()
         why = findings[0].why if findings else str(exc) or "the step was interrupted"

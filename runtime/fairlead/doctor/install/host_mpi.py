@@ -7,13 +7,12 @@ here. One prefix each, because MPICH and Intel MPI both own ``lib/libmpi.so.12``
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from fairlead.base.errors import fail
 from fairlead.base.paths import atomic_folder, data_dir, locked
-from fairlead.base.process import run_checked
+from fairlead.base.process import PYTHON, run_checked
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.suggest import suggest
 from fairlead.base.toml import Strict, load
@@ -86,7 +85,7 @@ def _pip_install(wheel: Wheel, tree: Path, environ: Mapping[str, str]) -> None:
         "--no-warn-script-location", "--only-binary", ":all:", "--require-hashes",
     )  # fmt: skip
     run_checked(
-        [sys.executable, "-P", "-m", "pip", "install", *options, "--prefix", tree, "-r", pins],
+        [*PYTHON, "-m", "pip", "install", *options, "--prefix", tree, "-r", pins],
         f"cannot install the host MPI {wheel.pin}",
         f"check the network and pip's index, then `{RETRY}`",
         environ={**environ, "PIP_USER": "0"},  # a user's own default, which excludes --prefix
