@@ -194,7 +194,9 @@ def new_cache(folder: Path) -> dict[str, str]:
     folder.mkdir(exist_ok=True)
     for name in ("native", "facts"):
         if (cache_dir() / name).is_dir():
-            shutil.copytree(cache_dir() / name, folder / "fairlead" / name)
+            # Other tests' half-written files are renamed while this copies.
+            ignore = shutil.ignore_patterns("*.partial")
+            shutil.copytree(cache_dir() / name, folder / "fairlead" / name, ignore=ignore)
     return {"XDG_CACHE_HOME": str(folder)}
 
 
