@@ -25,6 +25,9 @@ class UserNamespaces(Remedy):
     def change(self, draft: Draft) -> Changes:
         assert draft.mapped is not None
         settings = _SETTINGS.get(draft.mapped.vendor, {})
+        if draft.inputs.engine.joins:
+            why = "in one user namespace the kernel allows cross-memory attach, and the image is mounted once"
+            return Changes(apart=settings, lines=(Line("engine", "one container a node", why),))
         why = "each rank has a separate user namespace, so the kernel refuses cross-memory attach"
         lines = tuple(Line("env", f"{name}={value}", why) for name, value in settings.items())
         return Changes(env=settings, lines=lines)
