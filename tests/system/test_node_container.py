@@ -20,7 +20,9 @@ from fairlead.engines.apptainer import find_apptainer
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make namespaces")
 
-JOINED = "--engine-arg=--userns"  # root's containers have one only if it asks
+JOINED = "--engine-arg=--userns"  # root's Apptainer has one only if it asks
+ENGINES = {"apptainer": (JOINED,), "charliecloud": ("--engine", "charliecloud")}
+of_each_engine = pytest.mark.parametrize("engine", ENGINES)
 PLACES = "import os; f = os.readlink; places = f('/proc/self/ns/user'), f('/proc/self/ns/mnt')"
 EXCHANGE = (
     "from mpi4py import MPI; import os; c = MPI.COMM_WORLD; n = 1 << 23; got = bytearray(n); "
@@ -52,15 +54,16 @@ def nothing_is_left() -> Iterator[None]:
     assert not [name for name in left if name.startswith("sharens")]
 
 
+@of_each_engine
 def test_ranks_of_a_node_are_in_one_container_and_see_what_they_would_see_in_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     seen = {}
     code = f"{PLACES}; print(*places); [print(f'{{k}}={{v}}') for k, v in sorted(os.environ.items())]; print(os.getcwd())"
     for options in ((), ("--container-per-rank",)):
         done = hosts.fairlead(
-            "run", "-n", "2", "--json", JOINED, *options, "--output-dir", tmp_path / str(len(options)),
+            "run", "-n", "2", "--json", *ENGINES[engine], *options, "--output-dir", tmp_path / str(len(options)),
             hosts.image(), "--", "python3", "-c", code,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -80,16 +83,18 @@ def test_ranks_of_a_node_are_in_one_container_and_see_what_they_would_see_in_the
     assert differ <= of_engine | ports | of_launcher | of_mpi, differ
 
 
-def test_ranks_that_come_and_go_find_the_container() -> None:
+@of_each_engine
+def test_ranks_that_come_and_go_find_the_container(engine: str) -> None:
     """With two cores, the first have ended before the last begin."""
     done = hosts.fairlead(
-        "run", "-q", "-n", "24", JOINED, hosts.image(), "--", "sh", "-c", "echo $PMI_RANK"
+        "run", "-q", "-n", "24", *ENGINES[engine], hosts.image(), "--", "sh", "-c", "echo $PMI_RANK"
     )
     assert done.returncode == 0, done.stderr
     assert sorted(map(int, done.stdout.split())) == list(range(24))
     assert holding() == []
 
 
+@of_each_engine
 @pytest.mark.parametrize(
     ("program", "code"),
     [
@@ -98,17 +103,18 @@ def test_ranks_that_come_and_go_find_the_container() -> None:
         ("rank and MPI.COMM_WORLD.Abort(9); MPI.COMM_WORLD.Barrier()", 9),
     ],
 )
-def test_end_of_a_rank_is_its_own(program: str, code: int) -> None:
+def test_end_of_a_rank_is_its_own(engine: str, program: str, code: int) -> None:
     start = "import os, sys; from mpi4py import MPI; rank = MPI.COMM_WORLD.rank; "
     done = hosts.fairlead(
-        "run", "-n", "2", JOINED, hosts.image(), "--", "python3", "-c", start + program
+        "run", "-n", "2", *ENGINES[engine], hosts.image(), "--", "python3", "-c", start + program
     )
     assert done.returncode == code, done.stderr
     assert "rank 1" in done.stderr
     assert holding() == []
 
 
-def test_ranks_get_a_signal_and_time_to_save(tmp_path: Path) -> None:
+@of_each_engine
+def test_ranks_get_a_signal_and_time_to_save(engine: str, tmp_path: Path) -> None:
     """The image stays mounted for what a handler loads late."""
     code = (
         "import signal, sys, time; from mpi4py import MPI; rank = MPI.COMM_WORLD.rank\n"
@@ -117,7 +123,7 @@ def test_ranks_get_a_signal_and_time_to_save(tmp_path: Path) -> None:
     )
     run = subprocess.Popen(
         [
-            *(sys.executable, "-m", "fairlead", "run", "-n", "2", JOINED, hosts.image()),
+            *(sys.executable, "-m", "fairlead", "run", "-n", "2", *ENGINES[engine], hosts.image()),
             *("--", "python3", "-c", code),
         ],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -130,10 +136,13 @@ def test_ranks_get_a_signal_and_time_to_save(tmp_path: Path) -> None:
     assert holding() == []
 
 
-def test_container_goes_when_fairlead_is_killed() -> None:
+@pytest.mark.parametrize(
+    "engine", ["apptainer", pytest.param("charliecloud", marks=pytest.mark.full)]
+)
+def test_container_goes_when_fairlead_is_killed(engine: str) -> None:
     run = subprocess.Popen(
         [
-            *(sys.executable, "-m", "fairlead", "run", "-n", "2", JOINED, hosts.image()),
+            *(sys.executable, "-m", "fairlead", "run", "-n", "2", *ENGINES[engine], hosts.image()),
             *("--", "python3", "-c", "import time; print('READY', flush=True); time.sleep(100)"),
         ],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,

@@ -134,7 +134,9 @@ def test_user_preflight_says_that_ranks_of_a_node_share_a_container(user: User) 
         assert said["engine"]["joins"] is not bool(options)
         found[options] = said, next(f for f in said["findings"] if f["check"] == "namespaces")
     said, finding = found[()]
-    assert finding["severity"] == "ok" and "the ranks of a node share one container" in finding["what"]
+    assert (
+        finding["severity"] == "ok" and "the ranks of a node share one container" in finding["what"]
+    )
     assert "MPIR_CVAR_CH4_CMA_ENABLE" not in said["env"]
     said, finding = found[(PER_RANK,)]
     assert finding["severity"] == "info"
@@ -178,7 +180,7 @@ def test_user_of_another_engine_is_proved_and_large_messages_arrive(
     assert said["proof"]["holds"] and [r["rank"] for r in ranks] == [0, 1]
     assert all(r["version"].startswith(MPIS[mpi]) for r in ranks), ranks
     assert said["engine"]["userns_per_rank"] is True
-    assert len({r["namespaces"]["user"] for r in ranks}) == 2
+    assert len({r["namespaces"]["user"] for r in ranks}) == (2 if engine == "podman" else 1)
     assert len({r["namespaces"]["shm"] for r in ranks}) == 1
     code = "import os; print(os.getuid(), os.getcwd()); open('made', 'w')"
     done = user.fairlead("run", "-q", *words[4:-1], user.image, "--", "python3", "-c", code)

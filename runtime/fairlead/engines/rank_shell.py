@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from fairlead.engines.model import Call
 
-# Files of a run's folder that have the process number of what holds a node's container.
+# Files of a run's folder that have the process numbers of what holds a node's container, and of what runs the engine.
 KEPT = "kept"
-# Sets `keeper` to that number for this node; $1 is the run's folder.
+# Sets `keeper` and `inside` to these numbers for this node; $1 is the run's folder.
 KEEPER = f"""
 read -r host </proc/sys/kernel/hostname
 read -r boot </proc/sys/kernel/random/boot_id
-read -r keeper <"$1/{KEPT}.$host.$boot"
+read -r keeper inside <"$1/{KEPT}.$host.$boot"
 """
 
 # Of an image that does not say; what Apptainer gives it.

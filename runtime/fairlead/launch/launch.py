@@ -365,12 +365,7 @@ def launch(
     """
     line.write_files()
     check = NodeCheck(folder, line.image)
-    nodes = Nodes(folder, on_finding) if line.ranks != 1 and not line.in_container else None
-    if not line.in_container:
-        node_check.write(
-            folder, line.image,
-            agents=nodes is not None, mounts=line.mounts, container=line.container,
-        )  # fmt: skip
+    nodes = _nodes(line, folder, on_finding)
     begun = time.monotonic()
     with suppress(OSError):
         (folder / BEGUN).touch()
@@ -427,6 +422,18 @@ def launch(
         lost=_lost(line, folder, result.started, lost, environ) if result.code else (),
         terminated=signals.terminated,
     )
+
+
+def _nodes(line: CommandLine, folder: Path, on_finding: Callable[[Finding], None]) -> Nodes | None:
+    """What follows the launch's nodes, which find in ``folder`` what they do first; None where they are not followed."""
+    if line.in_container:
+        return None
+    nodes = Nodes(folder, on_finding) if line.ranks != 1 else None
+    node_check.write(
+        folder, line.image,
+        agents=nodes is not None, mounts=line.mounts, container=line.container,
+    )  # fmt: skip
+    return nodes
 
 
 def _unheard(line: CommandLine, folder: Path) -> int:

@@ -26,7 +26,7 @@ PROBE = ("/bin/sh", "-c", ":")
 _END_S = 10.0
 _POLL_S = 0.02
 
-# $1: file for its process number. $2: what the engine needs until the container runs, without this number at the end;
+# $1: file for its process number and the engine's. $2: what the engine needs until the container runs, without this number at the end;
 # empty for nothing. Then the words that start the container. FAIRLEAD_KEEPS: the run's folder, which each
 # rank's shell, and none of these words, has as a word. On SIGTERM it waits for the ranks that are left.
 _KEEPER = r"""
@@ -45,7 +45,7 @@ clear_needed() { [ ! "$needed" ] || rm -f "$needed"; }
 clear_needed # of a killed one that had this number
 coproc exec "$@"
 engine=$COPROC_PID input=${COPROC[1]}
-read -r _ <&${COPROC[0]} && echo "$$" >"$kept"
+read -r _ <&${COPROC[0]} && echo "$$ $engine" >"$kept"
 clear_needed
 while [ $gone -lt 6 ] && kill -0 $engine; do
   if [ "$over" ]; then pause=0.05; else pause=5; fi
@@ -109,8 +109,8 @@ def release(folder: Path, node: str) -> int:
         The process that holds it; 0 if there is none.
     """
     kept = folder / f"{KEPT}.{node}"
-    with contextlib.suppress(OSError, ValueError):
-        keeper = int(kept.read_text("ascii"))
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        keeper = int(kept.read_text("ascii").split()[0])
         if _keeps(keeper, kept):
             os.kill(keeper, signal.SIGTERM)
             return keeper
