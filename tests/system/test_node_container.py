@@ -155,11 +155,20 @@ def test_container_goes_when_fairlead_is_killed(engine: str) -> None:
     slurm.waited(lambda: not holding(), 45, "the container is left")
 
 
-@pytest.mark.parametrize("option", ["--writable-tmpfs", "--fakeroot"])
-def test_layer_to_write_to_is_a_ranks_own(option: str) -> None:
+@pytest.mark.parametrize(
+    ("option", "variables"),
+    [
+        ("--writable-tmpfs", {}),
+        ("--fakeroot", {}),
+        ("--no-home", {"APPTAINER_WRITABLE_TMPFS": "1"}),
+        ("--no-home", {"SINGULARITY_OVERLAY": "/some/layer"}),
+    ],
+)
+def test_layer_to_write_to_is_a_ranks_own(option: str, variables: dict[str, str]) -> None:
     done = hosts.fairlead(
-        "preflight", "-n", "2", "--json", JOINED, f"--engine-arg={option}", hosts.image()
-    )
+        "preflight", "-n", "2", "--json", JOINED, f"--engine-arg={option}", hosts.image(),
+        env={**os.environ, **variables},
+    )  # fmt: skip
     assert answer(done)["engine"]["joins"] is False
 
 

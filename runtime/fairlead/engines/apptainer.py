@@ -28,6 +28,7 @@ _ORDINARY_UID = 1000  # any but root's
 # Each option of Apptainer's has a variable.
 _APART = tuple(f"{p}_{o}" for p in ("APPTAINER", "SINGULARITY") for o in ("USERNS", "FAKEROOT"))
 _YES = ("1", "t", "true")
+_NO = ("", "0", "f", "false")
 # Options that part the ranks of a node.
 _PARTING = {
     "--contain -c": "a private /dev/shm for each rank: the ranks would wait for each other and hang",
@@ -36,9 +37,14 @@ _PARTING = {
     "--ipc -i": "an IPC namespace for each rank: System V shared memory is not shared",
     "--cleanenv -e": "the launcher's variables do not reach the ranks: each would run alone",
 }
-# Options after which one container serves all ranks of a node.
-_OF_A_NODE = frozenset(
-    ("--bind", "-B", "--mount", "--nv", "--nvccli", "--rocm", "--no-home", "--userns", "-u")
+# Options after which one container serves all ranks of a node, and variables after which it does not.
+_OF_A_NODE = frozenset((
+    "--bind", "-B", "--mount", "--nv", "--nvccli", "--rocm", "--no-home", "--userns", "-u", "--drop-caps",
+))  # fmt: skip
+_OWN = tuple(
+    f"{p}_{o}"
+    for p in ("APPTAINER", "SINGULARITY")
+    for o in ("WRITABLE_TMPFS", "OVERLAY", "OVERLAYIMAGE", "WRITABLE", "COMPAT", "FAKEROOT")
 )
 # --sharens names the container after the process that starts Apptainer, and notes it below this folder.
 _JOIN = f"""{KEEPER.strip()}
@@ -103,10 +109,12 @@ class Apptainer(Driver):
             _environment(engine, call.env, call.literal),
         )
 
-    def can_join(self, engine: Engine, extra: Sequence[str]) -> bool:
+    def can_join(self, engine: Engine, extra: Sequence[str], environ: Mapping[str, str]) -> bool:
         """Since Apptainer 1.3, by its ``--sharens``; a layer to write to is for one rank."""
-        options = [word.partition("=")[0] for word in extra if word.startswith("-")]
-        return set(options) <= _OF_A_NODE and _version(engine.path) >= (1, 3)
+        words = (*engine.options, *extra)
+        options = {word.partition("=")[0] for word in words if word.startswith("-")}
+        own = any(environ.get(name, "").lower() not in _NO for name in _OWN)
+        return not own and options <= _OF_A_NODE and _version(engine.path) >= (1, 3)
 
     def kept(self, engine: Engine, call: Call, run: str) -> Words:
         words = self.words(engine, replace(call, extra=("--sharens", *call.extra)))

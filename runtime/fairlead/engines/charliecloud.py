@@ -8,7 +8,7 @@ Source: ch-run(1) of Charliecloud 0.31, and the program itself.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fairlead.base.system import View
 from fairlead.engines.model import Call, Driver, Engine, Takes, Words
@@ -60,8 +60,8 @@ class Charliecloud(Driver):
         """A shell of the rank's own that becomes ``ch-run``, which becomes the command."""
         return self._words(engine, call, (_RANK.strip(), "fairlead-ch-run"))
 
-    def can_join(self, engine: Engine, extra: Sequence[str]) -> bool:
-        return not any(word.startswith("--join") for word in extra)
+    def can_join(self, engine: Engine, extra: Sequence[str], environ: Mapping[str, str]) -> bool:
+        return not any(word.startswith("--join") for word in (*engine.options, *extra))
 
     def kept(self, engine: Engine, call: Call, run: str) -> Words:
         return self.words(engine, call)

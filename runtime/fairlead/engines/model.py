@@ -215,8 +215,8 @@ class Driver:
         """
         raise NotImplementedError
 
-    def can_join(self, engine: Engine, extra: Sequence[str]) -> bool:
-        """Whether commands can join a container that runs: :meth:`kept` and :meth:`joining` work.
+    def can_join(self, engine: Engine, extra: Sequence[str], environ: Mapping[str, str]) -> bool:
+        """Whether ranks can share a container: :meth:`kept` and :meth:`joining` work, and no option makes it a rank's own.
 
         Args:
             extra: the user's options.

@@ -23,12 +23,13 @@ from fairlead.engines.rank_shell import BASH, KEPT
 # What holds it: a shell that the image has as well, which says that it runs, and ends with its input.
 COMMAND = ("/bin/sh", "-c", "echo; read -r _")
 PROBE = ("/bin/sh", "-c", ":")
-_END_S = 10.0
+_END_S = 3.0  # a node that says nothing for longer passes for lost
 _POLL_S = 0.02
 
-# $1: file for its process number and the engine's. $2: what the engine needs until the container runs, without this number at the end;
-# empty for nothing. Then the words that start the container. FAIRLEAD_KEEPS: the run's folder, which each
-# rank's shell, and none of these words, has as a word. On SIGTERM it waits for the ranks that are left.
+# $1: file for its process number and the engine's. $2: what the engine needs until the container runs, without this number
+# at the end; empty for nothing. Then the words that start the container. FAIRLEAD_KEEPS: the run's folder, which a rank's
+# shell has as a word after `fairlead-rank`. FAIRLEAD_ABOVE: the launcher's daemon, which starts the ranks. On SIGTERM it
+# waits for the ranks that are left.
 _KEEPER = r"""
 # The launcher's connections among them, whose end it waits for.
 for file in /proc/self/fd/*; do
@@ -52,7 +53,10 @@ while [ $gone -lt 6 ] && kill -0 $engine; do
   sleep $pause &
   wait $!
   [ -d "$run" ] && [ ! -e "$run/over" ] || over=yes
-  if grep -qzxF -e "$run" /proc/[0-9]*/cmdline 2>/dev/null; then gone=0; elif [ "$over" ]; then gone=6; else gone=$((gone + 1)); fi
+  of_run=$(grep -lzxF -e "$run" /proc/[0-9]*/cmdline)
+  if [ "$of_run" ] && grep -qzxF fairlead-rank $of_run; then gone=0
+  elif [ "$over" ] || [ ! -d "/proc/$FAIRLEAD_ABOVE" ]; then gone=6 # no rank can come any more
+  else gone=$((gone + 1)); fi
 done
 kill $! # the pause
 exec {input}>&-
@@ -64,7 +68,9 @@ contain() {
   [ -n "$contains" ] || return 0
   kept=$run/KEPT.$key
   command -v setsid >/dev/null || { say uncontained "setsid is not installed there"; return 1; }
-  (unset FAIRLEAD_RUN_ID; export FAIRLEAD_KEEPS="$run"; keeping "$kept") </dev/null >"$kept.log" 2>&1 &
+  read -r _ _ _ above _ <"/proc/$PPID/stat"
+  [ "$above" -gt 0 ] || above=1 # it is in another PID namespace
+  (unset FAIRLEAD_RUN_ID; export FAIRLEAD_KEEPS="$run" FAIRLEAD_ABOVE="$above"; keeping "$kept") </dev/null >"$kept.log" 2>&1 &
   tries=0 why="it has not started within 20 s"
   until [ -e "$kept" ] && { tries=$((tries + 10)); why=$(joining </dev/null 2>&1); }; do
     kill -0 $! 2>/dev/null || { say uncontained "$(tail -n 5 "$kept.log" | tr '\n' ' ')"; return 1; }

@@ -174,7 +174,7 @@ def _joined(situation: Situation, launcher: Launcher, nodes: int) -> Engine:
     ):  # fmt: skip
         return engine
     driver = engines.ENGINES.get(engine.kind)
-    return replace(engine, joins=driver.can_join(engine, request.engine_args))
+    return replace(engine, joins=driver.can_join(engine, request.engine_args, situation.environ))
 
 
 def _unpacks(situation: Situation) -> str:

@@ -1,4 +1,4 @@
-"""Ranks in separate user namespaces may not read each other's memory or file descriptors."""
+"""Ranks in separate user namespaces may not read each other's memory or file descriptors: they share one, or do without."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SETTINGS = {
 
 class UserNamespaces(Remedy):
     name = "user-namespaces"
-    title = "switches off cross-memory attach where each rank has a separate user namespace"
+    title = "lets ranks of a node share a user namespace, or switches off cross-memory attach"
     phase = Phase.RUNNING
 
     def applies(self, draft: Draft) -> bool:
