@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,27 +32,32 @@ EXCHANGE = (
 )
 
 
+_MARK = "NODE_CONTAINER_TEST"
+
+
 def holding() -> list[str]:
-    """What holds containers on this machine."""
+    """What holds containers of this test's launches."""
+    mark = f"{_MARK}={os.environ[_MARK]}".encode()
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = path.read_bytes().split(b"\0")
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            own = mark in (process / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"fairlead-container" in words:
-            found.append(path.parent.name)
+        if own and b"fairlead-container" in words:
+            found.append(process.name)
     return found
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left() -> Iterator[None]:
-    before = {path.name for path in Path("/dev/shm").iterdir()}
-    others = set(holding())
+def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv(_MARK, uuid.uuid4().hex)
+    before = set(Path("/dev/shm").glob("sharens*"))
     yield
-    slurm.waited(lambda: set(holding()) <= others, 45, "a container is left")
-    left = {path.name for path in Path("/dev/shm").iterdir()} - before
-    assert not [name for name in left if name.startswith("sharens")]
+    slurm.waited(lambda: not holding(), 45, "a container is left")
+    new = set(Path("/dev/shm").glob("sharens*")) - before  # other tests' among them, which go
+    slurm.waited(lambda: not any(path.exists() for path in new), 10, "a lock is left")
 
 
 @of_each_engine

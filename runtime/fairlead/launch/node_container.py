@@ -26,18 +26,17 @@ PROBE = ("/bin/sh", "-c", ":")
 _END_S = 3.0  # a node that says nothing for longer passes for lost
 _POLL_S = 0.02
 
-# $1: file for its process number and the engine's. $2: what the engine needs until the container runs, without this number
-# at the end; empty for nothing. Then the words that start the container. FAIRLEAD_KEEPS: the run's folder, which a rank's
-# shell has as a word after `fairlead-rank`. FAIRLEAD_ABOVE: the launcher's daemon, which starts the ranks. On SIGTERM it
-# waits for the ranks that are left.
+# $1: what the engine needs until the container runs, without this number at the end; empty for nothing. $2: the run's folder,
+# which a rank's shell has as a word after `fairlead-rank`. $3: file for its process number and the engine's. $4: the launcher's
+# daemon, which starts the ranks. Then the words that start the container. On SIGTERM it waits for the ranks that are left.
 _KEEPER = r"""
 # The launcher's connections among them, whose end it waits for.
 for file in /proc/self/fd/*; do
   number=${file##*/}
   [ "$number" -le 2 ] || eval "exec $number>&-"
 done
-kept=$1 needed=${2:+$2$$} run=$FAIRLEAD_KEEPS
-shift 2
+needed=${1:+$1$$} run=$2 kept=$3 above=$4
+shift 4
 printf fairlead-guard >/proc/$$/comm # fairlead.launch.processes lets it end by itself
 over= gone=0
 trap 'over=yes' TERM
@@ -55,7 +54,7 @@ while [ $gone -lt 6 ] && kill -0 $engine; do
   [ -d "$run" ] && [ ! -e "$run/over" ] || over=yes
   of_run=$(grep -lzxF -e "$run" /proc/[0-9]*/cmdline)
   if [ "$of_run" ] && grep -qzxF fairlead-rank $of_run; then gone=0
-  elif [ "$over" ] || [ ! -d "/proc/$FAIRLEAD_ABOVE" ]; then gone=6 # no rank can come any more
+  elif [ "$over" ] || [ ! -d "/proc/$above" ]; then gone=6 # no rank can come any more
   else gone=$((gone + 1)); fi
 done
 kill $! # the pause
@@ -70,7 +69,7 @@ contain() {
   command -v setsid >/dev/null || { say uncontained "setsid is not installed there"; return 1; }
   read -r _ _ _ above _ <"/proc/$PPID/stat"
   [ "$above" -gt 0 ] || above=1 # it is in another PID namespace
-  (unset FAIRLEAD_RUN_ID; export FAIRLEAD_KEEPS="$run" FAIRLEAD_ABOVE="$above"; keeping "$kept") </dev/null >"$kept.log" 2>&1 &
+  (unset FAIRLEAD_RUN_ID; keeping) </dev/null >"$kept.log" 2>&1 &
   tries=0 why="it has not started within 20 s"
   until [ -e "$kept" ] && { tries=$((tries + 10)); why=$(joining </dev/null 2>&1); }; do
     kill -0 $! 2>/dev/null || { say uncontained "$(tail -n 5 "$kept.log" | tr '\n' ' ')"; return 1; }
@@ -103,7 +102,7 @@ def functions(container: NodeContainer | None) -> str:
         return "contains="
     without = shlex.join(["env", *(word for name in container.unset for word in ("-u", name))])
     keeper = shlex.join(["setsid", *BASH, _KEEPER.strip(), "fairlead-container"])
-    keeping = f'exec {without} {keeper} "$1" {shlex.quote(container.needed)} {shlex.join(container.start)}'
+    keeping = f'exec {without} {keeper} {shlex.quote(container.needed)} "$run" "$kept" "$above" {shlex.join(container.start)}'
     joining = f"{without} {shlex.join(container.probe)}"
     return f"contains=yes\nkeeping() {{ {keeping}; }}\njoining() {{ {joining}; }}"
 
