@@ -121,39 +121,46 @@ def choice(user: User, mpi: str) -> Path | str:
     return user.shared / "intel" if mpi == "intel" else mpi
 
 
-def test_user_preflight_says_that_each_rank_has_a_namespace(user: User) -> None:
-    done = user.fairlead("preflight", "--json", user.image)
-    said = answer(done)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert said["engine"]["userns_per_rank"] is True
-    [finding] = [f for f in said["findings"] if f["check"] == "namespaces"]
+PER_RANK = "--container-per-rank"
+
+
+def test_user_preflight_says_that_ranks_of_a_node_share_a_container(user: User) -> None:
+    found = {}
+    for options in ((), (PER_RANK,)):
+        done = user.fairlead("preflight", "-n", "2", "--json", *options, user.image)
+        said = answer(done)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert said["engine"]["userns_per_rank"] is True
+        assert said["engine"]["joins"] is not bool(options)
+        found[options] = said, next(f for f in said["findings"] if f["check"] == "namespaces")
+    said, finding = found[()]
+    assert (
+        finding["severity"] == "ok" and "the ranks of a node share one container" in finding["what"]
+    )
+    assert "MPIR_CVAR_CH4_CMA_ENABLE" not in said["env"]
+    said, finding = found[(PER_RANK,)]
     assert finding["severity"] == "info"
     assert "each rank runs in a separate user namespace" in finding["what"]
     assert "cross-memory attach is off" in finding["why"]
     assert said["env"]["MPIR_CVAR_CH4_CMA_ENABLE"] == "0"
 
 
+@pytest.mark.parametrize("options", [(), (PER_RANK,)], ids=["joined", "apart"])
 @pytest.mark.parametrize("mpi", MPIS)
-def test_user_run_is_proved_and_large_messages_arrive(user: User, mpi: str) -> None:
-    done = user.fairlead(
-        "run",
-        "-n",
-        "2",
-        "--json",
-        "--mpi",
-        choice(user, mpi),
-        user.image,
-        "--",
-        "/opt/app/exchange",
-    )
+def test_user_run_is_proved_and_large_messages_arrive(
+    user: User, mpi: str, options: tuple[str, ...]
+) -> None:
+    words = ("run", "-n", "2", "--json", "--mpi", choice(user, mpi), *options, user.image)
+    done = user.fairlead(*words, "--", "/opt/app/exchange")
     said = answer(done)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr.count(": 0 wrong") == 2
     ranks = said["proof"]["ranks"]
     assert said["proof"]["holds"] and [r["rank"] for r in ranks] == [0, 1]
     assert all(r["version"].startswith(MPIS[mpi]) for r in ranks), ranks
-    assert len({r["namespaces"]["user"] for r in ranks}) == 2
+    assert len({r["namespaces"]["user"] for r in ranks}) == (2 if options else 1)
     assert len({r["namespaces"]["shm"] for r in ranks}) == 1
+    assert processes_of(user.uid) == {}
 
 
 @pytest.mark.parametrize("mpi", ["host", pytest.param("intel", marks=pytest.mark.full)])
@@ -173,7 +180,7 @@ def test_user_of_another_engine_is_proved_and_large_messages_arrive(
     assert said["proof"]["holds"] and [r["rank"] for r in ranks] == [0, 1]
     assert all(r["version"].startswith(MPIS[mpi]) for r in ranks), ranks
     assert said["engine"]["userns_per_rank"] is True
-    assert len({r["namespaces"]["user"] for r in ranks}) == 2
+    assert len({r["namespaces"]["user"] for r in ranks}) == (2 if engine == "podman" else 1)
     assert len({r["namespaces"]["shm"] for r in ranks}) == 1
     code = "import os; print(os.getuid(), os.getcwd()); open('made', 'w')"
     done = user.fairlead("run", "-q", *words[4:-1], user.image, "--", "python3", "-c", code)

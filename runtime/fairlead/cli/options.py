@@ -149,6 +149,10 @@ class Planning:
         "--unpack",
         "Unpack the image into a folder of the cache, once, and run from there: imports are faster.",
     )
+    container_per_rank: bool = option(
+        "--container-per-rank",
+        "Start a container for each rank, also where the ranks of a node can share one.",
+    )
     comm: str | None = option(
         "--comm BACKEND",
         "Backend for gradients: {names}, or auto.  [default: the site's, or the best]",
@@ -180,7 +184,8 @@ class Planning:
     def choices(self) -> Choices:
         """What the plan is made by."""
         return Choices(
-            self.mpi, self.site, self.launcher, self.engine, self.require_signature, self.comm, self.unpack
+            self.mpi, self.site, self.launcher, self.engine, self.require_signature, self.comm, self.unpack,
+            self.container_per_rank,
         )  # fmt: skip
 
     def request(

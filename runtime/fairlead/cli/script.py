@@ -256,6 +256,7 @@ def _fairlead(script: _Script) -> str:
             words += [flag, str(value)]
     words += ["--require-signature"] * planning.require_signature
     words += ["--unpack"] * planning.unpack
+    words += ["--container-per-rank"] * planning.container_per_rank
     for flag, values in (
         ("--launcher-arg", script.asked.extra),
         ("--app", planning.apps),

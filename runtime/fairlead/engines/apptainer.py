@@ -8,9 +8,12 @@ Apptainer makes a user namespace *a rank*, and then no rank may look into anothe
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -18,12 +21,14 @@ from fairlead.base.paths import data_dir
 from fairlead.base.system import View
 from fairlead.base.timeboxed import first, settings
 from fairlead.engines.model import Call, Config, Driver, Engine, Words, find_program, prefix_of
+from fairlead.engines.rank_shell import KEEPER
 
 CAP_SYS_RESOURCE = 24
 _ORDINARY_UID = 1000  # any but root's
 # Each option of Apptainer's has a variable.
 _APART = tuple(f"{p}_{o}" for p in ("APPTAINER", "SINGULARITY") for o in ("USERNS", "FAKEROOT"))
 _YES = ("1", "t", "true")
+_NO = ("", "0", "f", "false")
 # Options that part the ranks of a node.
 _PARTING = {
     "--contain -c": "a private /dev/shm for each rank: the ranks would wait for each other and hang",
@@ -32,6 +37,22 @@ _PARTING = {
     "--ipc -i": "an IPC namespace for each rank: System V shared memory is not shared",
     "--cleanenv -e": "the launcher's variables do not reach the ranks: each would run alone",
 }
+# Options after which one container serves all ranks of a node, and variables after which it does not.
+_OF_A_NODE = frozenset((
+    "--bind", "-B", "--mount", "--nv", "--nvccli", "--rocm", "--no-home", "--userns", "-u", "--drop-caps",
+))  # fmt: skip
+_OWN = tuple(
+    f"{p}_{o}"
+    for p in ("APPTAINER", "SINGULARITY")
+    for o in ("WRITABLE_TMPFS", "OVERLAY", "OVERLAYIMAGE", "WRITABLE", "COMPAT", "FAKEROOT")
+)
+# --sharens names the container after the process that starts Apptainer, and notes it below this folder.
+_JOIN = f"""{KEEPER.strip()}
+export APPTAINER_CONFIGDIR="$1/apptainer"
+program=$2 place=$3
+shift 3
+exec "$program" --quiet exec ${{place:+--pwd "$place"}} "instance://sharens_instance_$keeper" "$@"
+"""
 
 
 class Apptainer(Driver):
@@ -41,12 +62,21 @@ class Apptainer(Driver):
     title = "Apptainer"
     programs = ("apptainer", "singularity")
     variable = "FAIRLEAD_APPTAINER"
-    processes = ("starter", "apptainer", "singularity", "squashfuse", "fuse", "fusermount")
+    processes = (
+        "starter",
+        "appinit",
+        "apptainer",
+        "singularity",
+        "squashfuse",
+        "fuse",
+        "fusermount",
+    )
     userns_options = ("--fakeroot", "-f", "--userns", "-u")
     parting_options = MappingProxyType(
         {option: why for options, why in _PARTING.items() for option in options.split()}
     )
     no_overlay = "--underlay"
+    needed = "/dev/shm/sharens_instance_"
     inside_variables = ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")
     inside_files = ("/.singularity.d",)
     config_keys = (
@@ -78,6 +108,22 @@ class Apptainer(Driver):
             (*words, *call.extra, call.image, *call.command),
             _environment(engine, call.env, call.literal),
         )
+
+    def can_join(self, engine: Engine, extra: Sequence[str], environ: Mapping[str, str]) -> bool:
+        """Since Apptainer 1.3, by its ``--sharens``; a layer to write to is for one rank."""
+        words = (*engine.options, *extra)
+        options = {word.partition("=")[0] for word in words if word.startswith("-")}
+        own = any(environ.get(name, "").lower() not in _NO for name in _OWN)
+        return not own and options <= _OF_A_NODE and _version(engine.path) >= (1, 3)
+
+    def kept(self, engine: Engine, call: Call, run: str) -> Words:
+        words = self.words(engine, replace(call, extra=("--sharens", *call.extra)))
+        return replace(words, argv=("env", f"APPTAINER_CONFIGDIR={run}/apptainer", *words.argv))
+
+    def joining(self, engine: Engine, call: Call, run: str) -> Words:
+        words = ("/bin/sh", "-c", _JOIN, "fairlead-join", run, engine.path, call.workdir)
+        environ = _environment(engine, call.env, call.literal)
+        return Words((*words, *call.command), environ)
 
     def locate(self, view: View) -> str:
         named = view.environ.get(self.variable), str(private_apptainer(view.environ))
@@ -228,6 +274,18 @@ def _not_setuid(path: Path, config: str, values: dict[str, tuple[str, ...]]) -> 
     if re.search(r"^NoNewPrivs:\s*1", _status(), re.MULTILINE):
         return "no process may become root here (NoNewPrivs)"
     return ""
+
+
+@functools.cache
+def _version(path: str) -> tuple[int, ...]:
+    """Of Apptainer; empty for SingularityCE, and where the program does not say."""
+    text = ""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        text = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, check=False, timeout=10
+        ).stdout
+    found = re.match(r"apptainer version (\d+)\.(\d+)", text)
+    return tuple(map(int, found.groups())) if found else ()
 
 
 def _capabilities() -> int:

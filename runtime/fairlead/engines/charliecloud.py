@@ -8,9 +8,11 @@ Source: ch-run(1) of Charliecloud 0.31, and the program itself.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from fairlead.base.system import View
 from fairlead.engines.model import Call, Driver, Engine, Takes, Words
-from fairlead.engines.rank_shell import BASH, PLACES, variables
+from fairlead.engines.rank_shell import BASH, KEEPER, PLACES, variables
 
 # It would bind TMPDIR as /tmp, and will not start without USER.
 _RANK = (
@@ -32,6 +34,7 @@ unset TMPDIR
 exec "$p" "${o[@]}" --cd "${w:-/}" "$@"
 """
 )
+_JOIN = KEEPER.strip() + "\nshift\n" + _RANK.replace("o=(", 'o=(--join-pid="$inside" ').strip()
 _REASONS = (
     ("--bind HOME, the working folder, /var/tmp", "seen under their own names, as Apptainer does"),
     ("--set-env", "what the image sets, and the plan; the launcher's variables come by themselves"),
@@ -55,12 +58,25 @@ class Charliecloud(Driver):
 
     def words(self, engine: Engine, call: Call) -> Words:
         """A shell of the rank's own that becomes ``ch-run``, which becomes the command."""
+        return self._words(engine, call, (_RANK.strip(), "fairlead-ch-run"))
+
+    def can_join(self, engine: Engine, extra: Sequence[str], environ: Mapping[str, str]) -> bool:
+        return not any(word.startswith("--join") for word in (*engine.options, *extra))
+
+    def kept(self, engine: Engine, call: Call, run: str) -> Words:
+        return self.words(engine, call)
+
+    def joining(self, engine: Engine, call: Call, run: str) -> Words:
+        """As :meth:`words`; ch-run itself leaves the binds to the container that it joins."""
+        return self._words(engine, call, (_JOIN, "fairlead-ch-run", run))
+
+    def _words(self, engine: Engine, call: Call, shell: Sequence[str]) -> Words:
         words = list(engine.options)
         for source, target, _ in call.binds:  # it knows no read-only binds
             words += ["--bind", f"{source}:{target}"]
         # It takes one pair of quotes off a value that has one around it.
         words += [f"--set-env={name}='{value}'" for name, value in variables(call).items()]
-        rank = (*BASH, _RANK.strip(), "fairlead-ch-run", engine.path, call.image, call.workdir)
+        rank = (*BASH, *shell, engine.path, call.image, call.workdir)
         return Words((*rank, *words, *call.extra, call.image, "--", *call.command), {})
 
     def version_command(self, view: View, path: str) -> tuple[str, ...]:

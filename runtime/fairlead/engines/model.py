@@ -34,7 +34,7 @@ class Engine:
     """A container engine as it behaves for this user on this machine.
 
     Attributes:
-        userns_per_rank: each rank gets a separate user namespace.
+        userns_per_rank: each container gets a separate user namespace.
         options: options that every container start needs on this machine.
         reasons: ``(option, why)`` for ``explain``.
         binds_files: it can bind a single file of the host over one of the image.
@@ -47,6 +47,7 @@ class Engine:
             container without them.
         forbids_folders: the setting that forbids images that are folders.
         hides: folders that ranks of a node share but its containers do not see, each with its setting.
+        joins: ranks of a node join one container in place of starting one each.
     """
 
     kind: str
@@ -64,6 +65,12 @@ class Engine:
     forbids_binds: str = ""
     forbids_folders: str = ""
     hides: tuple[tuple[str, str], ...] = ()
+    joins: bool = False
+
+    @property
+    def parts_ranks(self) -> bool:
+        """The ranks of a node have different user namespaces."""
+        return self.userns_per_rank and not self.joins
 
 
 @dataclass(frozen=True)
@@ -148,6 +155,8 @@ class Driver:
         bind_limit: regular expression of what its options cannot express in a path, and why.
         no_overlay: the option without which a rank's root is an overlay; in a user namespace that starts no program with
             file capabilities (the kernel says EOVERFLOW).
+        needed: beginning of a file's path that :meth:`kept` needs until the container runs; the number of the process that
+            calls it follows.
         store_remedy: what to do when it is not known which file it opens for an image's name.
     """
 
@@ -173,6 +182,7 @@ class Driver:
     config_keys: tuple[str, ...] = ()
     bind_limit: tuple[str, str] = ("", "")
     no_overlay: str = ""
+    needed: str = ""
     store_remedy: str = ""
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
@@ -202,6 +212,30 @@ class Driver:
 
         Raises:
             FairleadError: exit code 121; the engine cannot open the image, or its options cannot express a path.
+        """
+        raise NotImplementedError
+
+    def can_join(self, engine: Engine, extra: Sequence[str], environ: Mapping[str, str]) -> bool:
+        """Whether ranks can share a container: :meth:`kept` and :meth:`joining` work, and no option makes it a rank's own.
+
+        Args:
+            extra: the user's options.
+        """
+        return False
+
+    def kept(self, engine: Engine, call: Call, run: str) -> Words:
+        """The command line that starts ``call`` in a container which other commands can join.
+
+        Args:
+            run: the run's folder; ``call`` goes on for as long as it has input.
+        """
+        raise NotImplementedError
+
+    def joining(self, engine: Engine, call: Call, run: str) -> Words:
+        """The command line that starts ``call`` in the node's container of a run.
+
+        Args:
+            run: the run's folder, where :data:`fairlead.engines.rank_shell.KEEPER` finds what holds the container.
         """
         raise NotImplementedError
 

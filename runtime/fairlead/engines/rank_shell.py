@@ -7,6 +7,15 @@ from __future__ import annotations
 
 from fairlead.engines.model import Call
 
+# Files of a run's folder that have the process numbers of what holds a node's container, and of what runs the engine.
+KEPT = "kept"
+# Sets `keeper` and `inside` to these numbers for this node; $1 is the run's folder.
+KEEPER = f"""
+read -r host </proc/sys/kernel/hostname
+read -r boot </proc/sys/kernel/random/boot_id
+read -r keeper inside <"$1/{KEPT}.$host.$boot"
+"""
+
 # Of an image that does not say; what Apptainer gives it.
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Bash that has BASH_ENV or exported functions of a site does not take them.

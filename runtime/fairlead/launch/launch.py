@@ -20,12 +20,20 @@ from pathlib import Path
 from fairlead.base.errors import FairleadError, Finding, error, fail, os_error_as, warning
 from fairlead.base.paths import atomic_write
 from fairlead.engines import registry as engines
-from fairlead.engines.model import Call
-from fairlead.launch import leftovers, node_check, processes, ranks_output, shm_cleanup
+from fairlead.engines.model import Call, Words
+from fairlead.launch import (
+    leftovers,
+    node_check,
+    node_container,
+    processes,
+    ranks_output,
+    shm_cleanup,
+)
 from fairlead.launch.leaving import Culprit, Leaving, Ranks, aborter, culprit
 from fairlead.launch.leaving import host_of as place_of
 from fairlead.launch.node_check import NodeCheck, NodeMounts, Opened
-from fairlead.launch.nodes import Lost, Nodes, host_of, unreachable
+from fairlead.launch.node_container import NodeContainer
+from fairlead.launch.nodes import Lost, Nodes, host_of, key, unreachable
 from fairlead.launch.processes import INHERITED
 from fairlead.launch.processes import Streams as Streams
 from fairlead.launch.run_folder import BEGUN, RankExit, exits, signal_name, within_mpi
@@ -77,6 +85,7 @@ class CommandLine:
         in_container: the engine is part of the launcher, and starts the shell around a rank.
         image: what each node has to find before its ranks start.
         mounts: what other nodes mount before theirs.
+        container: what ranks of a node join; None where each starts its own.
         hosts: the nodes that were named, if any.
         records: each rank leaves its exit code in the run's folder.
     """
@@ -90,6 +99,7 @@ class CommandLine:
     in_container: bool = False
     image: Opened | None = None
     mounts: NodeMounts | None = None
+    container: NodeContainer | None = None
     hosts: tuple[str, ...] = ()
     records: bool = False
 
@@ -169,9 +179,17 @@ def command_line(
     if record is not None:
         call = replace(call, passes=passed())
     driver = engines.ENGINES.get(plan.engine.kind)
+    joins = plan.engine.joins and record is not None
+    if plan.engine.joins and not joins:
+        call = replace(call, env={**call.env, **plan.apart})
     if launchers.is_in_image(plan.launcher):
         return _within(plan, call, ranks, records=record is not None)
-    words = driver.words(plan.engine, call)
+    container = None
+    if record is not None and joins:
+        words = driver.joining(plan.engine, call, str(record))
+        container = _of_node(plan, call, words, str(record))
+    else:
+        words = driver.words(plan.engine, call)
     output = plan.request.output_dir if record else ""
     if words.launcher and output:
         words = driver.words(
@@ -195,8 +213,18 @@ def command_line(
         words.files,
         shape.ranks,
         bool(words.launcher),
+        container=container,
         records=record is not None,
     )
+
+
+def _of_node(plan: Plan, call: Call, words: Words, run: str) -> NodeContainer:
+    """How a node's container starts, and how it is seen that ranks can join it."""
+    driver = engines.ENGINES.get(plan.engine.kind)
+    bare = replace(call, env={}, literal={})
+    start = driver.kept(plan.engine, replace(bare, command=node_container.COMMAND), run)
+    probe = driver.joining(plan.engine, replace(bare, command=node_container.PROBE), run)
+    return NodeContainer(start.argv, probe.argv, driver.needed, tuple(words.environ))
 
 
 def _within(plan: Plan, call: Call, ranks: int, *, records: bool) -> CommandLine:
@@ -337,9 +365,7 @@ def launch(
     """
     line.write_files()
     check = NodeCheck(folder, line.image)
-    nodes = Nodes(folder, on_finding) if line.ranks != 1 and not line.in_container else None
-    if not line.in_container:
-        node_check.write(folder, line.image, agents=nodes is not None, mounts=line.mounts)
+    nodes = _nodes(line, folder, on_finding)
     begun = time.monotonic()
     with suppress(OSError):
         (folder / BEGUN).touch()
@@ -381,6 +407,7 @@ def launch(
         leaving.close()
         if nodes:
             nodes.close()
+        node_container.release(folder, key())
         killed = processes.end(started, grace_s)
         if line.kind in LAUNCHERS and not whole:
             LAUNCHERS.get(line.kind).cancel(line.argv[0], folder, environ)
@@ -395,6 +422,18 @@ def launch(
         lost=_lost(line, folder, result.started, lost, environ) if result.code else (),
         terminated=signals.terminated,
     )
+
+
+def _nodes(line: CommandLine, folder: Path, on_finding: Callable[[Finding], None]) -> Nodes | None:
+    """What follows the launch's nodes, which find in ``folder`` what they do first; None where they are not followed."""
+    if line.in_container:
+        return None
+    nodes = Nodes(folder, on_finding) if line.ranks != 1 else None
+    node_check.write(
+        folder, line.image,
+        agents=nodes is not None, mounts=line.mounts, container=line.container,
+    )  # fmt: skip
+    return nodes
 
 
 def _unheard(line: CommandLine, folder: Path) -> int:

@@ -20,7 +20,7 @@ from typing import Any
 
 from fairlead import __version__
 from fairlead.base import bounded_json, proc_stat
-from fairlead.launch import leftovers, processes, shm_cleanup
+from fairlead.launch import leftovers, node_container, processes, shm_cleanup
 from fairlead.launch.leaving import Watches
 from fairlead.launch.nodes import HOME, KEEPALIVE, OVER, Link, keep_alive
 from fairlead.launch.stopped import Stopped
@@ -60,6 +60,7 @@ class Agent:
         leftovers.clear_dead(self._run.parent, among=memory)
         if self._until_over():
             self._end()
+        node_container.end(self._run, self._node)
         shm_cleanup.clear(memory)
         if self._link:
             self._link.send(left=True)

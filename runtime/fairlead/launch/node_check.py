@@ -1,4 +1,5 @@
-"""What each node of a launch does before its ranks start: it looks at its own image and shared memory, and mounts data.
+"""What each node of a launch does before its ranks start: it looks at its own image and shared memory, mounts data, and
+starts the container that its ranks join.
 
 Only the first rank's shell of a node does; the others wait for its answer. It is a shell script in the run's folder,
 since a node need not have a Python that can load fairlead. A rank whose node gives no good answer does not start.
@@ -25,6 +26,8 @@ from fairlead.engines.model import Takes
 from fairlead.image.open import Image
 from fairlead.image.sif import blocks, read_sif
 from fairlead.image.signature import Verified
+from fairlead.launch import node_container
+from fairlead.launch.node_container import NodeContainer
 from fairlead.launch.nodes import BOOT, host_of, key
 from fairlead.swap.model import Plan
 
@@ -33,7 +36,7 @@ LEAST_SHM_KIB = 1024  # with less, every MPI ends at its start, by SIGBUS
 
 # $1: the run's folder. Above it stand `image` (empty: none is checked), `kind`, `offset`, `size`, `contents`,
 # `same` and `expected`, and `least`, `home`, `python` (empty: no agent), `modules` and `mounts` (a folder; empty: none); mounting is a
-# function. The answer's first word is ok, shm, differs, unread or unmounted.
+# function. The answer's first word is ok, shm, differs, unread, unmounted or uncontained.
 _BODY = r"""
 LC_ALL=C TZ=UTC0 run=$1 PATH=${PATH:-/bin}:/usr/bin:/bin
 export LC_ALL TZ
@@ -83,11 +86,12 @@ mount_data() {
   why=$(unset FAIRLEAD_RUN_ID PYTHONHOME PYTHONSTARTUP; export PYTHONPATH="$modules"; cd / && mounting </dev/null 2>&1) ||
     { say unmounted "$(printf '%s' "$why" | tr '\n' ' ')"; return 1; }
 }
+CONTAIN
 if mkdir "$run/at.$key" 2>/dev/null; then
   free=$(df -Pk /dev/shm 2>/dev/null | { read -r _; read -r _ _ _ free _; echo "$free"; })
   if [ -n "$free" ] && [ "$free" -lt "$least" ]; then
     say shm "$free"
-  elif verify && mount_data; then
+  elif verify && mount_data && contain; then
     if [ "$key" != "$home" ] && [ -n "$python" ]; then
       # The agent comes up while ranks already make theirs.
       (cd /dev/shm 2>/dev/null && printf '%s\n' *) >"$run/memory.$key"
@@ -115,7 +119,7 @@ read -r state _ <"$answer"
 [ "$state" = ok ] || exit 1
 # What holds the mounts follows the ranks' shells.
 [ -z "$mounts" ] || [ "$key" = "$home" ] || : >"$mounts/ranks/$PPID"
-"""
+""".replace("CONTAIN", node_container.SCRIPT.strip())
 
 
 @dataclass(frozen=True)
@@ -214,11 +218,18 @@ def _listed(folder: Opened) -> str:
     return done.stdout.strip()
 
 
-def text(image: Opened | None, *, agents: bool = False, mounts: NodeMounts | None = None) -> str:
+def text(
+    image: Opened | None,
+    *,
+    agents: bool = False,
+    mounts: NodeMounts | None = None,
+    container: NodeContainer | None = None,
+) -> str:
     """The script.
 
     Args:
         agents: nodes other than this host start theirs.
+        container: that ranks of a node join; None where each starts its own.
     """
     values = image._settings() if image else {"image": ""}
     values |= {
@@ -227,11 +238,17 @@ def text(image: Opened | None, *, agents: bool = False, mounts: NodeMounts | Non
     }  # fmt: skip
     lines = [f"{name}={shlex.quote(str(value))}" for name, value in values.items()]
     mounting = shlex.join((sys.executable, "-s", "-B", "-P", *mounts.words)) if mounts else ":"
-    return "\n".join([*lines, f"mounting() {{ {mounting}; }}"]) + _BODY
+    containing = node_container.functions(container)
+    return "\n".join([*lines, f"mounting() {{ {mounting}; }}", containing]) + _BODY
 
 
 def write(
-    folder: Path, image: Opened | None, *, agents: bool = False, mounts: NodeMounts | None = None
+    folder: Path,
+    image: Opened | None,
+    *,
+    agents: bool = False,
+    mounts: NodeMounts | None = None,
+    container: NodeContainer | None = None,
 ) -> None:
     """Lays the script into a run's folder, as :func:`text` has it.
 
@@ -242,7 +259,7 @@ def write(
         os_error_as("run-folder-records", folder=folder),
         atomic_write(folder / SCRIPT, "w") as out,
     ):
-        out.write(text(image, agents=agents, mounts=mounts))
+        out.write(text(image, agents=agents, mounts=mounts, container=container))
 
 
 class NodeCheck:
@@ -257,7 +274,7 @@ class NodeCheck:
 
         Raises:
             FairleadError: a node has another image or cannot read it (exit code 122), or has next to no shared
-                memory, or cannot mount (123); its ranks do not start.
+                memory, or cannot mount or start its container (123); its ranks do not start.
         """
         for path in self._folder.glob("node.*.*"):
             if path.name in self._seen or path.suffix == ".partial":
@@ -268,6 +285,8 @@ class NodeCheck:
                 raise fail("node-shm", host=host, free=rest, least=LEAST_SHM_KIB)
             if state == "unmounted":
                 raise fail("mount-on-node", host=host, why=rest)
+            if state == "uncontained":
+                raise fail("container-on-node", host=host, why=rest)
             if state == "unread" and image:
                 raise fail("image-on-node-unread", host=host, image=image, why=rest)
             if state != "ok" and image:

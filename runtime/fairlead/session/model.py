@@ -36,6 +36,7 @@ class Choices:
         comm: the backend of gradients; None to leave it to variable, site and fairlead.
         require_signature: refuse an image that no trusted key has signed.
         unpack: run from a folder that the image is unpacked to, once.
+        container_per_rank: ranks of a node join no container of theirs.
     """
 
     mpi: str = "host"
@@ -45,6 +46,7 @@ class Choices:
     require_signature: bool = False
     comm: str | None = None
     unpack: bool = False
+    container_per_rank: bool = False
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from fairlead.detect.capture import Capture
 from fairlead.elf.facts import AbiFamily
 from fairlead.elf.patchelf import find_patchelf
 from fairlead.engines import registry as engines
+from fairlead.engines.model import Engine
 from fairlead.image import keys, signature
 from fairlead.image.open import Image, open_image
 from fairlead.launch import launch, unpack
@@ -140,14 +141,15 @@ def _plan(situation: Situation, nodes: int, on_gpus: bool) -> Plan:
     library = native.witness(calls=unknown)
     witness = native.path_of(library, cache)
     can_witness = situation.capture is not None or native.available(library, cache, environ)
+    launcher = launcher_for(situation, host)
     return plan(
         Inputs(
             image=image.path,
             facts=image.facts,
             host=host,
-            launcher=launcher_for(situation, host),
+            launcher=launcher,
             site=situation.site,
-            engine=situation.engine,
+            engine=_joined(situation, launcher, nodes),
             request=request,
             cache=cache,
             notes=notes,
@@ -159,6 +161,20 @@ def _plan(situation: Situation, nodes: int, on_gpus: bool) -> Plan:
             carried=carry.carried(situation),
         )
     )
+
+
+def _joined(situation: Situation, launcher: Launcher, nodes: int) -> Engine:
+    """The engine, which joins ranks of a node in one container where each would have a user namespace."""
+    engine, request = situation.engine, situation.request
+    alone = request.ranks <= max(nodes, 1) or request.shape.per_node == 1
+    elsewhere = situation.capture is not None or engine.kind not in engines.ENGINES
+    if (
+        not engine.userns_per_rank or alone or elsewhere
+        or situation.choices.container_per_rank or registry.is_in_image(launcher)
+    ):  # fmt: skip
+        return engine
+    driver = engines.ENGINES.get(engine.kind)
+    return replace(engine, joins=driver.can_join(engine, request.engine_args, situation.environ))
 
 
 def _unpacks(situation: Situation) -> str:

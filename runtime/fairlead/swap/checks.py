@@ -424,8 +424,11 @@ def namespaces(plan: Plan) -> Iterator[Finding]:
         yield error("namespaces-engine-option", option=option, parting=parting[option])
     if bad:
         return
-    if engine.userns_per_rank:
+    if engine.parts_ranks:
         yield info("namespaces-per-rank", engine=engine)
+    elif engine.joins:
+        what = "the ranks of a node share one container, with /dev/shm, PIDs, IPC and the user namespace"
+        yield _ok("namespaces", what)
     else:
         what = "the ranks of a node share /dev/shm, PIDs, IPC and the user namespace"
         yield _ok("namespaces", what)

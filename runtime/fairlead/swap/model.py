@@ -223,6 +223,7 @@ class Plan:
         opened: what the engine opens: the image, or the folder it was unpacked to.
         nccl: the network plugin that the host gives to the image's NCCL; None if it gives none.
         nccl_staging: the folder for it.
+        apart: further variables for ranks that each have a container, where ``engine`` joins those of a node in one.
         carried, carried_staging: libraries of the host below the image's own MPI, and the folder for them.
         nccl_ask, nccl_decision: what was wanted of NCCL, and what was decided; None in plans of older versions.
     """
@@ -258,6 +259,7 @@ class Plan:
     nccl_decision: Decision | None = None
     carried: tuple[HostLibrary, ...] = ()
     carried_staging: Staging | None = None
+    apart: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def unknown_mpi(self) -> bool:

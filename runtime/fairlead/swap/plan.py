@@ -233,6 +233,7 @@ def _planned(draft: Draft) -> Plan:
         nccl_decision=draft.nccl_decision,
         carried=inputs.carried,
         carried_staging=draft.carried_staging,
+        apart=draft.apart,
     )
 
 

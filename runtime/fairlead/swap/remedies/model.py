@@ -48,6 +48,7 @@ class Changes:
         bound: files of the image that the host's MPI is bound over.
         wrapper: words before the command in the container.
         preload: ``(library, why)``, with the library's path in the container.
+        apart: variables for ranks that each have a container, where the plan has one a node.
     """
 
     binds: tuple[Bind, ...] = ()
@@ -56,6 +57,7 @@ class Changes:
     bound: tuple[str, ...] = ()
     wrapper: tuple[str, ...] = ()
     preload: tuple[tuple[str, str], ...] = ()
+    apart: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class Draft:
     bound: tuple[str, ...] = ()
     wrapper: tuple[str, ...] = ()
     preload: tuple[tuple[str, str], ...] = ()
+    apart: Mapping[str, str] = field(default_factory=dict)
     nccl: NcclPlan | None = None
     nccl_staging: Staging | None = None
     nccl_decision: Decision | None = None
@@ -108,6 +111,7 @@ class Draft:
             bound=(*self.bound, *changes.bound),
             wrapper=(*self.wrapper, *changes.wrapper),
             preload=(*self.preload, *changes.preload),
+            apart={**self.apart, **changes.apart},
         )
 
 

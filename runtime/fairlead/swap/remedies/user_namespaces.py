@@ -1,4 +1,4 @@
-"""Ranks in separate user namespaces may not read each other's memory or file descriptors."""
+"""Ranks in separate user namespaces may not read each other's memory or file descriptors: they share one, or do without."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SETTINGS = {
 
 class UserNamespaces(Remedy):
     name = "user-namespaces"
-    title = "switches off cross-memory attach where each rank has a separate user namespace"
+    title = "lets ranks of a node share a user namespace, or switches off cross-memory attach"
     phase = Phase.RUNNING
 
     def applies(self, draft: Draft) -> bool:
@@ -25,6 +25,9 @@ class UserNamespaces(Remedy):
     def change(self, draft: Draft) -> Changes:
         assert draft.mapped is not None
         settings = _SETTINGS.get(draft.mapped.vendor, {})
+        if draft.inputs.engine.joins:
+            why = "in one user namespace the kernel allows cross-memory attach, and the image is mounted once"
+            return Changes(apart=settings, lines=(Line("engine", "one container a node", why),))
         why = "each rank has a separate user namespace, so the kernel refuses cross-memory attach"
         lines = tuple(Line("env", f"{name}={value}", why) for name, value in settings.items())
         return Changes(env=settings, lines=lines)
