@@ -178,6 +178,22 @@ def test_layer_to_write_to_is_a_ranks_own(option: str, variables: dict[str, str]
     assert answer(done)["engine"]["joins"] is False
 
 
+@of_each_engine
+def test_what_reads_the_image_for_all_ranks_is_bound_to_no_core(engine: str) -> None:
+    """Hydra binds the shell of the first rank, which starts it."""
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core")
+    code = (
+        "import glob, os; from mpi4py import MPI; MPI.COMM_WORLD.Barrier(); "
+        "(kept,) = (p for p in glob.glob('/opt/fairlead/run/kept.*') if not p.endswith('log')); "
+        "print([len(os.sched_getaffinity(int(pid))) for pid in ('0', *open(kept).read().split())])"
+    )
+    words = ("run", "-q", "-n", "2", "--bind-to", "core", *ENGINES[engine], hosts.image())
+    done = hosts.fairlead(*words, "--", "python3", "-c", code)
+    cores = os.cpu_count()
+    assert done.stdout.splitlines() == [f"[1, {cores}, {cores}]"] * 2, done.stderr
+
+
 def _apptainer(tmp_path: Path, script: str) -> dict[str, str]:
     """An Apptainer in front of this machine's; the script sees its path as $real."""
     install_apptainer()

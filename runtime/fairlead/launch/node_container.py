@@ -20,8 +20,9 @@ from pathlib import Path
 
 from fairlead.engines.rank_shell import BASH, KEPT
 
-# What holds it: a shell that the image has as well, which says that it runs, and ends with its input.
-COMMAND = ("/bin/sh", "-c", "echo; read -r _")
+# What holds it: a shell that the image has as well, which says that it runs, and ends with its input. Schedulers send
+# their warnings to all processes of a job.
+COMMAND = ("/bin/sh", "-c", "trap '' HUP INT TERM USR1 USR2; echo; read -r _")
 PROBE = ("/bin/sh", "-c", ":")
 _END_S = 3.0  # a node that says nothing for longer passes for lost
 _POLL_S = 0.02
@@ -30,6 +31,8 @@ _POLL_S = 0.02
 # which a rank's shell has as a word after `fairlead-rank`. $3: file for its process number and the engine's. $4: the launcher's
 # daemon, which starts the ranks. Then the words that start the container. On SIGTERM it waits for the ranks that are left.
 _KEEPER = r"""
+# It is to read the image for all ranks of the node, where the first of them may be bound to a core.
+taskset -pc "0-$(($(getconf _NPROCESSORS_CONF) - 1))" $$ >/dev/null 2>&1
 # The launcher's connections among them, whose end it waits for.
 for file in /proc/self/fd/*; do
   number=${file##*/}
@@ -40,7 +43,7 @@ shift 4
 printf fairlead-guard >/proc/$$/comm # fairlead.launch.processes lets it end by itself
 over= gone=0
 trap 'over=yes' TERM
-trap '' HUP INT
+trap '' HUP INT USR1 USR2
 clear_needed() { [ ! "$needed" ] || rm -f "$needed"; }
 clear_needed # of a killed one that had this number
 coproc exec "$@"
@@ -70,11 +73,10 @@ contain() {
   read -r _ _ _ above _ <"/proc/$PPID/stat"
   [ "$above" -gt 0 ] || above=1 # it is in another PID namespace
   (unset FAIRLEAD_RUN_ID; keeping) </dev/null >"$kept.log" 2>&1 &
-  tries=0 why="it has not started within 20 s"
-  until [ -e "$kept" ] && { tries=$((tries + 10)); why=$(joining </dev/null 2>&1); }; do
+  begun=$(date +%s) why="it has not started within $contains s"
+  until [ -e "$kept" ] && why=$(joining </dev/null 2>&1); do
     kill -0 $! 2>/dev/null || { say uncontained "$(tail -n 5 "$kept.log" | tr '\n' ' ')"; return 1; }
-    tries=$((tries + 1))
-    [ $tries -lt 1000 ] || { kill $!; say uncontained "$(printf %s "$why" | tr '\n' ' ')"; return 1; }
+    [ $(($(date +%s) - begun)) -lt "$contains" ] || { kill $!; say uncontained "$(printf %s "$why" | tr '\n' ' ')"; return 1; }
     sleep 0.02
   done
 }
@@ -88,12 +90,14 @@ class NodeContainer:
     Attributes:
         needed: as of :class:`~fairlead.engines.model.Driver`.
         unset: variables that neither gets: they are for ranks.
+        limit_s: how long it may take until ranks can join it.
     """
 
     start: tuple[str, ...]
     probe: tuple[str, ...]
     needed: str = ""
     unset: tuple[str, ...] = ()
+    limit_s: float = 25.0
 
 
 def functions(container: NodeContainer | None) -> str:
@@ -104,7 +108,9 @@ def functions(container: NodeContainer | None) -> str:
     keeper = shlex.join(["setsid", *BASH, _KEEPER.strip(), "fairlead-container"])
     keeping = f'exec {without} {keeper} {shlex.quote(container.needed)} "$run" "$kept" "$above" {shlex.join(container.start)}'
     joining = f"{without} {shlex.join(container.probe)}"
-    return f"contains=yes\nkeeping() {{ {keeping}; }}\njoining() {{ {joining}; }}"
+    return (
+        f"contains={container.limit_s:.0f}\nkeeping() {{ {keeping}; }}\njoining() {{ {joining}; }}"
+    )
 
 
 def release(folder: Path, node: str) -> int:

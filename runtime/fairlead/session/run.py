@@ -196,6 +196,9 @@ def _command_line(
         prepared.plan, command, ranks, (*binds, *options.binds), record=folder,
         workdir=options.workdir, env={**core, **env, **variables},
     )  # fmt: skip
+    if line.container:  # it is named before the watchdog sees that no rank has started
+        limit_s = 0.8 * (options.limit_s or prepared.plan.site.start_s)
+        line = replace(line, container=replace(line.container, limit_s=limit_s))
     if options.mounts and line.in_container:
         raise fail("mount-nodes", line=line)
     alone = _alone(prepared.plan, expected.nodes, options)
