@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,12 @@ from tests.system.netns import Host, launcher, two_hosts
 from fairlead.doctor.install.apptainer import install_apptainer
 from fairlead.engines.apptainer import find_apptainer
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make namespaces")
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can make namespaces"),
+    pytest.mark.skipif(
+        Path("/run/systemd/system").is_dir(), reason="root joins none where systemd runs"
+    ),
+]
 
 JOINED = "--engine-arg=--userns"  # root's Apptainer has one only if it asks
 ENGINES = {"apptainer": (JOINED,), "charliecloud": ("--engine", "charliecloud")}
@@ -185,7 +191,7 @@ def test_what_reads_the_image_for_all_ranks_is_bound_to_no_core(engine: str) -> 
         pytest.skip("one core")
     code = (
         "import glob, os; from mpi4py import MPI; MPI.COMM_WORLD.Barrier(); "
-        "(kept,) = (p for p in glob.glob('/opt/fairlead/run/kept.*') if not p.endswith('log')); "
+        "(kept,) = (p for p in glob.glob('/opt/fairlead/run/kept.*') if not p.endswith(('log', 'begun'))); "
         "print([len(os.sched_getaffinity(int(pid))) for pid in ('0', *open(kept).read().split())])"
     )
     words = ("run", "-q", "-n", "2", "--bind-to", "core", *ENGINES[engine], hosts.image())
@@ -240,6 +246,73 @@ def test_node_whose_container_cannot_be_started_or_joined_is_named(
     assert "STARTED" not in done.stderr
     done = hosts.fairlead(words[0], "--container-per-rank", *words[1:], env=environ)
     assert done.returncode == 0 and done.stderr.count("STARTED") == 2, done.stderr
+
+
+def test_engine_that_hangs_is_ended_when_the_launch_is(tmp_path: Path) -> None:
+    environ = _apptainer(tmp_path, 'case " $* " in *" --sharens "*) exec sleep 1000.25;; esac')
+    words = ("run", "-n", "2", "--json", "--watchdog", "5", JOINED, hosts.image(), "--", "true")
+    done = hosts.fairlead(*words, env=environ)
+    assert done.returncode == 123, done.stdout + done.stderr
+    (finding,) = answer(done)["findings"]
+    assert finding["check"] == "node-container" and "has not started within" in finding["why"]
+    left = ("pgrep", "-f", "sleep 1000.25")
+    slurm.waited(lambda: subprocess.run(left, check=False).returncode == 1, 5, "the engine is left")
+
+
+def test_ranks_that_do_not_start_in_the_container_are_the_watchdogs(tmp_path: Path) -> None:
+    """What holds the container is no program of theirs."""
+    mark, engine = tmp_path / "joined", tmp_path / "starter"
+    shutil.copy("/bin/sleep", engine)  # under the name of a process of Apptainer's
+    hang = f"[ -e {mark} ] && exec {engine} 1000.5; : >{mark}"
+    environ = _apptainer(tmp_path, f'case " $* " in *" instance://"*) {hang};; esac')
+    words = ("run", "-n", "2", "--json", "--watchdog", "5", JOINED, hosts.image(), "--", "true")
+    done = hosts.fairlead(*words, env=environ)
+    assert done.returncode == 124, done.stdout + done.stderr
+    (finding,) = answer(done)["findings"]
+    assert finding["check"] == "watchdog"
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGUSR1, signal.SIGTERM, signal.SIGCONT])
+def test_signal_to_all_processes_leaves_the_container(signal_number: int, tmp_path: Path) -> None:
+    """As some schedulers send their warnings; Apptainer's init is one of them."""
+    code = "import time; print('READY', flush=True); time.sleep(4); import sqlite3; print('SAVED', flush=True)"
+    run = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "fairlead", "run", "-q", "-n", "2", JOINED, hosts.image()),
+            *("--", "python3", "-c", code),
+        ],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert run.stdout
+    assert [run.stdout.readline() for _ in range(2)] == ["READY\n"] * 2
+    mark = f"{_MARK}={os.environ[_MARK]}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            name = (process / "comm").read_text().strip()
+            if mark in (process / "environ").read_bytes() and name in (
+                "appinit",
+                "sh",
+                "fairlead-guard",
+            ):
+                found.append((name, int(process.name)))
+    assert {"appinit", "fairlead-guard"} <= {name for name, _ in found}
+    for _, pid in found:
+        os.kill(pid, signal_number)
+    said = run.communicate(timeout=60)
+    assert run.returncode == 0 and said[0].count("SAVED") == 2, said
+
+
+def test_variables_of_the_user_are_not_the_shells_around_a_rank() -> None:
+    names = ("host", "boot", "keeper", "inside", "program", "place", "run", "kept")
+    mine = {name: f"my-{name}" for name in names}
+    for options in ENGINES.values():
+        done = hosts.fairlead(
+            "run", "-q", "-n", "2", *options, hosts.image(), "--", "env", env={**os.environ, **mine}
+        )
+        assert done.returncode == 0, done.stderr
+        for name, value in mine.items():
+            assert done.stdout.splitlines().count(f"{name}={value}") == 2, (name, options)
 
 
 @pytest.mark.full

@@ -39,19 +39,29 @@ _PARTING = {
 }
 # Options after which one container serves all ranks of a node, and variables after which it does not.
 _OF_A_NODE = frozenset((
-    "--bind", "-B", "--mount", "--nv", "--nvccli", "--rocm", "--no-home", "--userns", "-u", "--drop-caps",
+    "--bind", "-B", "--mount", "--nv", "--rocm", "--no-home", "--userns", "-u", "--drop-caps", "--underlay",
 ))  # fmt: skip
 _OWN = tuple(
     f"{p}_{o}"
     for p in ("APPTAINER", "SINGULARITY")
-    for o in ("WRITABLE_TMPFS", "OVERLAY", "OVERLAYIMAGE", "WRITABLE", "COMPAT", "FAKEROOT")
-)
+    for o in (
+        "WRITABLE_TMPFS", "OVERLAY", "OVERLAYIMAGE", "WRITABLE", "COMPAT", "FAKEROOT", "NVCCLI", "UNSQUASH",
+        "MEMORY", "MEMORY_RESERVATION", "MEMORY_SWAP", "CPUS", "CPU_SHARES", "CPUSET_CPUS", "CPUSET_MEMS",
+        "BLKIO_WEIGHT", "PIDS_LIMIT", "APPLY_CGROUPS",
+    )
+)  # fmt: skip
+# With these, Apptainer makes a control group for a container that others can join, and moves what joins there: out of the
+# job's. Source: CanUseCgroups of its internal/pkg/cgroups.
+_KEPT = ("env", "-u", "DBUS_SESSION_BUS_ADDRESS", "-u", "XDG_RUNTIME_DIR")
+_SYSTEMD = "/run/systemd/system"
 # --sharens names the container after the process that starts Apptainer, and notes it below this folder.
 _JOIN = f"""{KEEPER.strip()}
+unset APPTAINER_SHARENS SINGULARITY_SHARENS
 export APPTAINER_CONFIGDIR="$1/apptainer"
-program=$2 place=$3
+fairlead_program=$2 fairlead_place=$3
 shift 3
-exec "$program" --quiet exec ${{place:+--pwd "$place"}} "instance://sharens_instance_$keeper" "$@"
+exec "$fairlead_program" --quiet exec ${{fairlead_place:+--pwd "$fairlead_place"}} \
+  "instance://sharens_instance_$fairlead_keeper" "$@"
 """
 
 
@@ -114,11 +124,13 @@ class Apptainer(Driver):
         words = (*engine.options, *extra)
         options = {word.partition("=")[0] for word in words if word.startswith("-")}
         own = any(environ.get(name, "").lower() not in _NO for name in _OWN)
-        return not own and options <= _OF_A_NODE and _version(engine.path) >= (1, 3)
+        if own or not options <= _OF_A_NODE or (os.geteuid() == 0 and _groups_of_root(engine)):
+            return False
+        return _version(engine.path) >= (1, 3)
 
     def kept(self, engine: Engine, call: Call, run: str) -> Words:
         words = self.words(engine, replace(call, extra=("--sharens", *call.extra)))
-        return replace(words, argv=("env", f"APPTAINER_CONFIGDIR={run}/apptainer", *words.argv))
+        return replace(words, argv=(*_KEPT, f"APPTAINER_CONFIGDIR={run}/apptainer", *words.argv))
 
     def joining(self, engine: Engine, call: Call, run: str) -> Words:
         words = ("/bin/sh", "-c", _JOIN, "fairlead-join", run, engine.path, call.workdir)
@@ -274,6 +286,12 @@ def _not_setuid(path: Path, config: str, values: dict[str, tuple[str, ...]]) -> 
     if re.search(r"^NoNewPrivs:\s*1", _status(), re.MULTILINE):
         return "no process may become root here (NoNewPrivs)"
     return ""
+
+
+def _groups_of_root(engine: Engine) -> bool:
+    """Whether root's containers that can be joined get a control group, which nothing prevents."""
+    _, values = _configuration(Path(engine.path), {})
+    return Path(_SYSTEMD).is_dir() or last_value(values, "systemd cgroups") == "no"
 
 
 @functools.cache

@@ -34,7 +34,9 @@ unset TMPDIR
 exec "$p" "${o[@]}" --cd "${w:-/}" "$@"
 """
 )
-_JOIN = KEEPER.strip() + "\nshift\n" + _RANK.replace("o=(", 'o=(--join-pid="$inside" ').strip()
+_JOIN = (
+    KEEPER.strip() + "\nshift\n" + _RANK.replace("o=(", 'o=(--join-pid="$fairlead_inside" ').strip()
+)
 _REASONS = (
     ("--bind HOME, the working folder, /var/tmp", "seen under their own names, as Apptainer does"),
     ("--set-env", "what the image sets, and the plan; the launcher's variables come by themselves"),

@@ -9,11 +9,12 @@ from fairlead.engines.model import Call
 
 # Files of a run's folder that have the process numbers of what holds a node's container, and of what runs the engine.
 KEPT = "kept"
-# Sets `keeper` and `inside` to these numbers for this node; $1 is the run's folder.
+# Sets `fairlead_keeper` and `fairlead_inside` to these numbers for this node; $1 is the run's folder. A variable that a
+# user exports stays exported when a shell sets it, hence the names.
 KEEPER = f"""
-read -r host </proc/sys/kernel/hostname
-read -r boot </proc/sys/kernel/random/boot_id
-read -r keeper inside <"$1/{KEPT}.$host.$boot"
+read -r fairlead_host </proc/sys/kernel/hostname
+read -r fairlead_boot </proc/sys/kernel/random/boot_id
+read -r fairlead_keeper fairlead_inside <"$1/{KEPT}.$fairlead_host.$fairlead_boot"
 """
 
 # Of an image that does not say; what Apptainer gives it.

@@ -58,7 +58,9 @@ class Agent:
         leftovers.begin(self._run, note=note, before=memory)
         self._connect()
         leftovers.clear_dead(self._run.parent, among=memory)
-        if self._until_over():
+        over = self._until_over()
+        node_container.release(self._run, self._node)
+        if over:
             self._end()
         node_container.end(self._run, self._node)
         shm_cleanup.clear(memory)
@@ -144,8 +146,9 @@ class Agent:
         begun = time.monotonic()
         cut_off = bool(self._link and self._link.ended)
         while (late := time.monotonic() - begun) < 2 * _GUARD_S:
-            guards = processes.guards() if late < _GUARD_S else set()
-            doomed = [pid for pid in self._left() if pid not in guards]
+            left = self._left()
+            guards = processes.guards() & set(left) if late < _GUARD_S else set()
+            doomed = [pid for pid in left if pid not in guards]
             if cut_off and not doomed and self._same():
                 doomed = [self._above]
             elif not doomed and not guards:

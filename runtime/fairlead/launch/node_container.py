@@ -22,7 +22,11 @@ from fairlead.engines.rank_shell import BASH, KEPT
 
 # What holds it: a shell that the image has as well, which says that it runs, and ends with its input. Schedulers send
 # their warnings to all processes of a job.
-COMMAND = ("/bin/sh", "-c", "trap '' HUP INT TERM USR1 USR2; echo; read -r _")
+_HELD = "trap '' HUP INT TERM USR1 USR2; echo; read -r _"
+# Apptainer's init hands signals to the group that its command leads, and ends without one.
+COMMAND = (
+    "/bin/sh", "-c", f'command -v setsid >/dev/null && exec setsid /bin/sh -c "$0"; {_HELD}', _HELD
+)  # fmt: skip
 PROBE = ("/bin/sh", "-c", ":")
 _END_S = 3.0  # a node that says nothing for longer passes for lost
 _POLL_S = 0.02
@@ -41,26 +45,35 @@ done
 needed=${1:+$1$$} run=$2 kept=$3 above=$4
 shift 4
 printf fairlead-guard >/proc/$$/comm # fairlead.launch.processes lets it end by itself
-over= gone=0
+over= gone=0 looks=0
 trap 'over=yes' TERM
 trap '' HUP INT USR1 USR2
 clear_needed() { [ ! "$needed" ] || rm -f "$needed"; }
 clear_needed # of a killed one that had this number
+is_over() { [ "$over" ] || [ ! -d "$run" ] || [ -e "$run/over" ]; }
+echo "$$" >"$kept.begun"
 coproc exec "$@"
-engine=$COPROC_PID input=${COPROC[1]}
-read -r _ <&${COPROC[0]} && echo "$$ $engine" >"$kept"
+engine=$COPROC_PID input=${COPROC[1]} output=${COPROC[0]}
+until read -r -t 0.5 _ <&$output && echo "$$ $engine" >"$kept"; do
+  kill -0 $engine || break
+  # It hangs, and nobody waits for it any more.
+  ! is_over && [ -d "/proc/$above" ] || { kill -9 $engine; break; }
+done
 clear_needed
 while [ $gone -lt 6 ] && kill -0 $engine; do
-  if [ "$over" ]; then pause=0.05; else pause=5; fi
-  sleep $pause &
-  wait $!
-  [ -d "$run" ] && [ ! -e "$run/over" ] || over=yes
+  if is_over; then
+    over=yes looks=$((looks + 1))
+    if [ $looks -lt 20 ]; then sleep 0.05; else sleep 0.5; fi
+  else
+    sleep 5 &
+    wait $!
+    kill $!
+  fi
   of_run=$(grep -lzxF -e "$run" /proc/[0-9]*/cmdline)
   if [ "$of_run" ] && grep -qzxF fairlead-rank $of_run; then gone=0
   elif [ "$over" ] || [ ! -d "/proc/$above" ]; then gone=6 # no rank can come any more
   else gone=$((gone + 1)); fi
 done
-kill $! # the pause
 exec {input}>&-
 wait $engine
 """
@@ -76,7 +89,7 @@ contain() {
   begun=$(date +%s) why="it has not started within $contains s"
   until [ -e "$kept" ] && why=$(joining </dev/null 2>&1); do
     kill -0 $! 2>/dev/null || { say uncontained "$(tail -n 5 "$kept.log" | tr '\n' ' ')"; return 1; }
-    [ $(($(date +%s) - begun)) -lt "$contains" ] || { kill $!; say uncontained "$(printf %s "$why" | tr '\n' ' ')"; return 1; }
+    [ $(($(date +%s) - begun)) -lt "$contains" ] || { kill $!; sleep 1; kill -9 $!; say uncontained "$(printf %s "$why" | tr '\n' ' ')"; return 1; }
     sleep 0.02
   done
 }
@@ -107,7 +120,9 @@ def functions(container: NodeContainer | None) -> str:
     without = shlex.join(["env", *(word for name in container.unset for word in ("-u", name))])
     keeper = shlex.join(["setsid", *BASH, _KEEPER.strip(), "fairlead-container"])
     keeping = f'exec {without} {keeper} {shlex.quote(container.needed)} "$run" "$kept" "$above" {shlex.join(container.start)}'
-    joining = f"{without} {shlex.join(container.probe)}"
+    # One that hangs is named as well.
+    timed = 'limited=; ! command -v timeout >/dev/null || limited="timeout -k 1 10"'
+    joining = f"{timed}; $limited {without} {shlex.join(container.probe)}"
     return (
         f"contains={container.limit_s:.0f}\nkeeping() {{ {keeping}; }}\njoining() {{ {joining}; }}"
     )
@@ -121,7 +136,7 @@ def release(folder: Path, node: str) -> int:
     """
     kept = folder / f"{KEPT}.{node}"
     with contextlib.suppress(OSError, ValueError, IndexError):
-        keeper = int(kept.read_text("ascii").split()[0])
+        keeper = int(kept.with_name(f"{kept.name}.begun").read_text("ascii").split()[0])
         if _keeps(keeper, kept):
             os.kill(keeper, signal.SIGTERM)
             return keeper

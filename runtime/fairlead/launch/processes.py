@@ -127,7 +127,7 @@ def end(started: Started, grace_s: float = 2.0) -> int:
         clear = 0 if left else clear + 1
         if clear == 2:
             break
-        at_work = guards() if time.monotonic() < until else set()
+        at_work = guards() & set(left) if time.monotonic() < until else set()  # others' run on
         # After the first round, processes other than a guard may be its children.
         doomed = [pid for pid in left if pid not in at_work] if not (at_work and killed) else []
         rounds += bool(doomed)
@@ -243,7 +243,10 @@ def runs_in_container() -> bool:
     """
     outside = _engine_names(*_SHELLS)
     living = {p.pid: p for p in _living("")}
+    holders = guards()  # of a container that ranks are to join, among them
     for process in living.values():
+        if process.pid in holders:
+            continue
         if outside.match(process.name):
             continue
         above, below_engine = living.get(process.parent), False
