@@ -303,7 +303,7 @@ def _trained(folder: Path) -> None:
 
 def _checked_list(folder: Path) -> None:
     for name, entry in (listing.read_list(folder) or {}).items():
-        assert name == entry.name and isinstance(entry.rows, int)
+        assert name == entry.name and isinstance(entry.rows, int | None)
 
 
 def _document(raw: bytes) -> None:
