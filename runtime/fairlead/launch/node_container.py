@@ -89,7 +89,7 @@ contain() {
   begun=$(date +%s) why="it has not started within $contains s"
   until [ -e "$kept" ] && why=$(joining </dev/null 2>&1); do
     kill -0 $! 2>/dev/null || { say uncontained "$(tail -n 5 "$kept.log" | tr '\n' ' ')"; return 1; }
-    [ $(($(date +%s) - begun)) -lt "$contains" ] || { kill $!; sleep 1; kill -9 $!; say uncontained "$(printf %s "$why" | tr '\n' ' ')"; return 1; }
+    [ $(($(date +%s) - begun)) -lt "$contains" ] || { kill $!; sleep 1; kill -9 $! 2>/dev/null; say uncontained "$(printf %s "$why" | tr '\n' ' ')"; return 1; }
     sleep 0.02
   done
 }
@@ -150,8 +150,9 @@ def end(folder: Path, node: str) -> None:
         until = time.monotonic() + _END_S
         while _keeps(keeper, kept) and time.monotonic() < until:
             time.sleep(_POLL_S)
-        with contextlib.suppress(OSError):
-            os.killpg(keeper, signal.SIGKILL)
+        if _keeps(keeper, kept):
+            with contextlib.suppress(OSError):
+                os.killpg(keeper, signal.SIGKILL)
 
 
 def _keeps(pid: int, kept: Path) -> bool:

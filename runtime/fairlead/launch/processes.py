@@ -147,7 +147,10 @@ def end(started: Started, grace_s: float = 2.0) -> int:
 
 def guards() -> set[int]:
     """Processes that clean up after a container, with those they have started for it."""
-    living = list(_living(""))
+    return _guards_among(list(_living("")))
+
+
+def _guards_among(living: Sequence[_Process]) -> set[int]:
     return _with_descendants({p.pid for p in living if p.name == _GUARD}, living)
 
 
@@ -243,7 +246,7 @@ def runs_in_container() -> bool:
     """
     outside = _engine_names(*_SHELLS)
     living = {p.pid: p for p in _living("")}
-    holders = guards()  # of a container that ranks are to join, among them
+    holders = _guards_among(list(living.values()))  # of a container that ranks are to join
     for process in living.values():
         if process.pid in holders:
             continue
