@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.support.living import descendants
 from tests.system import hosts, slurm
 from tests.system.hosts import answer
 from tests.system.netns import Host, launcher, two_hosts
@@ -92,7 +93,8 @@ def test_ranks_of_a_node_are_in_one_container_and_see_what_they_would_see_in_the
     ports = {"MASTER_PORT", "TF_CONFIG", "JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_PORT"}
     of_launcher = {name for name in differ if name.startswith(("PMI_", "HYDRA_"))}
     of_mpi = {"MPIR_CVAR_CH4_CMA_ENABLE", "UCX_POSIX_USE_PROC_LINK"}
-    assert differ <= of_engine | ports | of_launcher | of_mpi, differ
+    of_bash = {"_"}
+    assert differ <= of_engine | ports | of_launcher | of_mpi | of_bash, differ
 
 
 @of_each_engine
@@ -197,7 +199,7 @@ def test_what_reads_the_image_for_all_ranks_is_bound_to_no_core(engine: str) -> 
     words = ("run", "-q", "-n", "2", "--bind-to", "core", *ENGINES[engine], hosts.image())
     done = hosts.fairlead(*words, "--", "python3", "-c", code)
     cores = os.cpu_count()
-    assert done.stdout.splitlines() == [f"[1, {cores}, {cores}]"] * 2, done.stderr
+    assert done.stdout.splitlines() == [f"[1{f', {cores}' * 3}]"] * 2, done.stderr
 
 
 def _apptainer(tmp_path: Path, script: str) -> dict[str, str]:
@@ -270,6 +272,60 @@ def test_ranks_that_do_not_start_in_the_container_are_the_watchdogs(tmp_path: Pa
     assert done.returncode == 124, done.stdout + done.stderr
     (finding,) = answer(done)["findings"]
     assert finding["check"] == "watchdog"
+
+
+@of_each_engine
+def test_job_that_is_cancelled_lets_its_ranks_save(engine: str, tmp_path: Path) -> None:
+    """Slurm sends SIGTERM to all processes of its steps; the image is still mounted for what a handler loads late."""
+    code = (
+        "import signal, sys, time; from mpi4py import MPI; rank = MPI.COMM_WORLD.rank\n"
+        "def save(*_):\n    time.sleep(2); import csv, wave; open(f'saved.{rank}', 'w'); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save); print('READY', flush=True); time.sleep(60)"
+    )
+    run = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "fairlead", "run", "-q", "-n", "2", *ENGINES[engine], hosts.image()),
+            *("--", "python3", "-c", code),
+        ],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert run.stdout
+    assert [run.stdout.readline() for _ in range(2)] == ["READY\n"] * 2
+    for pid in descendants(run.pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    _, said = run.communicate(timeout=60)
+    assert run.returncode == 0, said
+    assert sorted(path.name for path in tmp_path.glob("saved.*")) == ["saved.0", "saved.1"], said
+    assert holding() == []
+
+
+def test_without_nsenter_ranks_are_apptainers(tmp_path: Path) -> None:
+    """And they see the same."""
+    (tmp_path / "nsenter").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "nsenter").chmod(0o755)
+    seen = []
+    for path in (os.environ["PATH"], f"{tmp_path}:{os.environ['PATH']}"):
+        code = "import os; print(open(f'/proc/{os.getppid()}/comm').read().strip(), os.getcwd(), os.environ['PATH'])"
+        words = (
+            "run",
+            "-q",
+            "-n",
+            "2",
+            "--workdir",
+            "/usr",
+            JOINED,
+            hosts.image(),
+            "--",
+            "python3",
+            "-c",
+        )
+        done = hosts.fairlead(*words, code, env={**os.environ, "PATH": path})
+        assert done.returncode == 0, done.stderr
+        above, *same = done.stdout.splitlines()[0].split(" ")
+        seen.append((above, same))
+    (entered, one), (joined, other) = seen
+    assert (entered, joined) == ("fairlead-rank", "starter") and one == other
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGUSR1, signal.SIGTERM, signal.SIGCONT])

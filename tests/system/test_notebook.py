@@ -10,15 +10,20 @@ import socket
 import stat
 import subprocess
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 from tests.system import hosts, notebooks
 from tests.system.notebooks import Kernel, Notebook, waited
 
+from fairlead.notebook import variables
 from fairlead.notebook.settings import LAB, SETTINGS, read_json
 
 
@@ -375,6 +380,54 @@ def test_idle_session_saves_what_it_was_told_and_ends(state: Path) -> None:
         ["pgrep", "-af", str(state / "fairlead/notebook/next")], capture_output=True, text=True
     ).stdout
     assert not left
+
+
+@pytest.mark.full
+def test_session_saves_when_its_job_ends_with_a_signal_to_all_processes(state: Path) -> None:
+    # In user namespaces, squashfuse mounts the image, and the signal ends it too.
+    environ = {**os.environ, "APPTAINER_USERNS": "1"}
+    with notebooks.notebook("all", "--lab", "none", state=state, environ=environ) as started:
+        kernel = started.kernel()
+        kernel.run("%%ranks\nw = [rank, b'weights' * (1 << 20)]")
+        kernel.run("epoch = 7")
+        kernel.run(f"%ranks save w epoch --to {state}/all-kept")
+        kernel.start(
+            "%%ranks\nif rank == 0:\n    comm.barrier()\nelse:\n    import time; time.sleep(600)"
+        )
+        time.sleep(1)  # rank 0 is inside MPI
+        whole = psutil.Process(started.process.pid)
+        processes = [whole, *whole.children(recursive=True)]
+        assert any("squashfuse" in p.name() for p in processes)
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.terminate()
+        kernel.close()
+        started.ended()
+        _, left = psutil.wait_procs(processes, timeout=30)
+        assert not left
+    for who in ("rank-0", "rank-1"):
+        kept: dict[str, Any] = {}
+        assert not variables.restore(state / f"all-kept/{who}.pickle", kept)
+        assert kept["w"] == [int(who[-1]), b"weights" * (1 << 20)]
+    assert read_json(state / "all-kept/kernel.json")["kept"] == ["epoch"]
+
+
+@pytest.mark.full
+def test_rank_that_is_ended_saves_and_a_process_of_a_cell_that_is_ended_ends_nothing_else(
+    kernel: Kernel, tmp_path: Path
+) -> None:
+    kernel.run("%%ranks\nv = 10 + rank")
+    kernel.run(f"%ranks save v --to {tmp_path}")
+    worker = "import multiprocessing as m, time\np = m.get_context('fork').Process(target=time.sleep, args=(600,))"
+    ended = "p.start(); time.sleep(0.5); p.terminate(); p.join(20); p.exitcode"
+    for prefix, answer in (("%%ranks\n", "Out[0-1]: -15"), ("", "-15")):
+        ran = kernel.run(f"{prefix}{worker}\n{ended}")
+        assert answer in (ran.text or ran.outputs[0]["text/plain"])
+    assert not list(tmp_path.iterdir())
+    kernel.run("%%ranks 1\nimport os, signal; os.kill(os.getpid(), signal.SIGTERM)")
+    waited(lambda: "killed by SIGTERM" in kernel.run("%ranks").text, "rank 1 lives on")
+    assert [p.name for p in tmp_path.glob("*.pickle")] == ["rank-1.pickle"]
+    assert kernel.run("%ranks restart 1").error == ""
 
 
 @pytest.mark.full

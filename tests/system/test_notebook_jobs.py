@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jupyter_client import KernelManager
@@ -16,6 +17,8 @@ from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 from tests.system import hosts, slurm
 from tests.system.slurm import waited
+
+from fairlead.notebook import variables
 
 ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can start a Slurm here")
 
@@ -108,3 +111,26 @@ def test_job_that_runs_out_of_time_saves_what_it_was_told_to_save(tmp_path: Path
             waited(cluster.empty, 150, "the job goes on")
         kept = {p.name for p in (tmp_path / "kept").glob("*.pickle")}
         assert kept == {"kernel.pickle", "rank-0.pickle", "rank-1.pickle"}
+
+
+@pytest.mark.full
+@ONLY_ROOT
+def test_job_that_is_cancelled_saves_what_it_was_told_to_save(tmp_path: Path) -> None:
+    with slurm.slurm(names=("n1", "n2"), settings="KillWait=20\n") as cluster:
+        environ = {**cluster.environ, "XDG_STATE_HOME": str(tmp_path)}
+        with kernels(tmp_path, environ, "-N", "2", "--time", "30m") as manager:
+            ran(
+                manager,
+                "%%ranks\nimport numpy\nw = numpy.full(1 << 20, rank + 1.0)",
+                "y = 1",
+                f"%ranks save w y --to {tmp_path}/kept",
+                "%%ranks\nw *= 2",
+            )
+            cluster.run("scancel", f"--user={os.getuid()}")
+            waited(cluster.empty, 60, "the job goes on")
+        waited(lambda: not cluster.processes(), 30, "a process is left on a node")
+    for rank in (0, 1):
+        kept: dict[str, Any] = {}
+        assert not variables.restore(tmp_path / f"kept/rank-{rank}.pickle", kept)
+        assert kept["w"].sum() == (rank + 1) * 2 << 20
+    assert (tmp_path / "kept/kernel.pickle").exists()

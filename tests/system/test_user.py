@@ -163,6 +163,18 @@ def test_user_run_is_proved_and_large_messages_arrive(
     assert processes_of(user.uid) == {}
 
 
+def test_user_has_the_same_rights_in_a_container_that_is_joined(user: User) -> None:
+    # Without new privileges, the bounding set has no effect.
+    fields = "^(Cap(Inh|Prm|Eff|Amb)|NoNewPrivs|Seccomp:|Groups|Uid|Umask)|open files"
+    words = ("grep", "-hE", fields, "/proc/self/status", "/proc/self/limits")
+    seen = []
+    for options in ((), (PER_RANK,)):
+        done = user.fairlead("run", "-q", "-n", "2", *options, user.image, "--", *words)
+        assert done.returncode == 0, done.stderr
+        seen.append(sorted(done.stdout.splitlines()))
+    assert seen[0] == seen[1] and "NoNewPrivs:\t1" in seen[0]
+
+
 @pytest.mark.parametrize("mpi", ["host", pytest.param("intel", marks=pytest.mark.full)])
 @pytest.mark.parametrize("engine", ["podman", "charliecloud"])
 def test_user_of_another_engine_is_proved_and_large_messages_arrive(

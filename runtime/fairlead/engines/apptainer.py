@@ -21,7 +21,7 @@ from fairlead.base.paths import data_dir
 from fairlead.base.system import View
 from fairlead.base.timeboxed import first, settings
 from fairlead.engines.model import Call, Config, Driver, Engine, Words, find_program, prefix_of
-from fairlead.engines.rank_shell import KEEPER
+from fairlead.engines.rank_shell import BASH, KEEPER
 
 CAP_SYS_RESOURCE = 24
 _ORDINARY_UID = 1000  # any but root's
@@ -54,15 +54,57 @@ _OWN = tuple(
 # job's. Source: CanUseCgroups of its internal/pkg/cgroups.
 _KEPT = ("env", "-u", "DBUS_SESSION_BUS_ADDRESS", "-u", "XDG_RUNTIME_DIR")
 _SYSTEMD = "/run/systemd/system"
+# The image is to stay mounted for ranks that save. libfuse leaves signals alone that are ignored, and Go does not hand that
+# down, so Apptainer finds these first on its PATH. One that it brings itself, next to its starter, ends.
+_LASTING = r"""
+run=$0
+read -r host </proc/sys/kernel/hostname
+for name in squashfuse_ll squashfuse fuse-overlayfs; do
+  real=$(command -v "$name") && mkdir -p "$run/lasting.$host" || continue
+  printf '#!/bin/sh
+trap "" HUP INT TERM USR1 USR2
+exec "%s" "$@"
+' "$real" >"$run/lasting.$host/$name"
+  chmod 700 "$run/lasting.$host/$name"
+  "$run/lasting.$host/$name" </dev/null >/dev/null 2>&1
+  [ $? -ne 126 ] || rm "$run/lasting.$host/$name" # a file system that starts no programs
+done
+PATH=$run/lasting.$host:$PATH exec "$@"
+"""
 # --sharens names the container after the process that starts Apptainer, and notes it below this folder.
-_JOIN = f"""{KEEPER.strip()}
+#
+# Apptainer's own join leaves its starter above the rank, which ends by any signal and takes the rank with it: Slurm sends
+# SIGTERM to all processes of a job that is cancelled or out of time, and a rank that saves then would be killed. So Apptainer
+# is asked only what the rank's environment and folder are, and the shell enters the container's namespaces and becomes the
+# rank. Where that cannot be, for a PID namespace or without nsenter, the rank is Apptainer's.
+_JOIN = (
+    KEEPER.strip()
+    + r"""
 unset APPTAINER_SHARENS SINGULARITY_SHARENS
 export APPTAINER_CONFIGDIR="$1/apptainer"
-fairlead_program=$2 fairlead_place=$3
+fairlead_join=("$2" --quiet exec ${3:+--pwd "$3"} "instance://sharens_instance_$fairlead_keeper")
 shift 3
-exec "$fairlead_program" --quiet exec ${{fairlead_place:+--pwd "$fairlead_place"}} \
-  "instance://sharens_instance_$fairlead_keeper" "$@"
+fairlead_enter=(env -i "PATH=$PATH" nsenter --preserve-credentials --target "$fairlead_inside")
+[ $EUID -eq 0 ] || fairlead_enter=(setpriv --no-new-privs "${fairlead_enter[@]}") # as Apptainer does
+for fairlead_kind in user/U mnt/m ipc/i uts/u net/n cgroup/C pid/p; do
+  fairlead_file=ns/${fairlead_kind%/*}
+  [ "/proc/self/$fairlead_file" -ef "/proc/$fairlead_inside/$fairlead_file" ] || fairlead_enter+=("-${fairlead_kind#*/}")
+done
+case " ${fairlead_enter[*]} " in *" -p "*) exec "${fairlead_join[@]}" "$@" ;; esac
+case $1 in *=*) exec "${fairlead_join[@]}" "$@" ;; esac # env would take it for a variable
+fairlead_folder= fairlead_all=()
+while IFS= read -r -d '' fairlead_word; do
+  if [ ! "$fairlead_folder" ]; then fairlead_folder=$fairlead_word
+  elif [ "$fairlead_word" != FAIRLEAD_ASIDE=1 ]; then fairlead_all+=("$fairlead_word"); fi
+done < <(APPTAINERENV_FAIRLEAD_ASIDE=1 "${fairlead_join[@]}" /bin/sh -c \
+  'printf "%s\0" "$(pwd -P)"; cat /proc/$$/environ && printf "%s\0" END' </dev/null)
+if [ "${fairlead_all[${#fairlead_all[@]} - 1]}" = END ] && "${fairlead_enter[@]}" /bin/sh -c : 2>/dev/null; then
+  unset "fairlead_all[${#fairlead_all[@]} - 1]"
+  exec "${fairlead_enter[@]}" /bin/sh -c 'cd "$0" && exec env -i "$@"' "$fairlead_folder" "${fairlead_all[@]}" "$@"
+fi
+exec "${fairlead_join[@]}" "$@"
 """
+)
 
 
 class Apptainer(Driver):
@@ -130,10 +172,12 @@ class Apptainer(Driver):
 
     def kept(self, engine: Engine, call: Call, run: str) -> Words:
         words = self.words(engine, replace(call, extra=("--sharens", *call.extra)))
-        return replace(words, argv=(*_KEPT, f"APPTAINER_CONFIGDIR={run}/apptainer", *words.argv))
+        lasting = ("/bin/sh", "-c", _LASTING.strip(), run)
+        own = (*_KEPT, f"APPTAINER_CONFIGDIR={run}/apptainer")
+        return replace(words, argv=(*lasting, *own, *words.argv))
 
     def joining(self, engine: Engine, call: Call, run: str) -> Words:
-        words = ("/bin/sh", "-c", _JOIN, "fairlead-join", run, engine.path, call.workdir)
+        words = (*BASH, _JOIN, "fairlead-join", run, engine.path, call.workdir)
         environ = _environment(engine, call.env, call.literal)
         return Words((*words, *call.command), environ)
 

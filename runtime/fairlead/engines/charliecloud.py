@@ -35,7 +35,7 @@ exec "$p" "${o[@]}" --cd "${w:-/}" "$@"
 """
 )
 _JOIN = (
-    KEEPER.strip() + "\nshift\n" + _RANK.replace("o=(", 'o=(--join-pid="$fairlead_inside" ').strip()
+    KEEPER.strip() + "\nshift\n" + _RANK.replace("o=(", 'o=(--join-pid="$fairlead_engine" ').strip()
 )
 _REASONS = (
     ("--bind HOME, the working folder, /var/tmp", "seen under their own names, as Apptainer does"),

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from fairlead.engines.model import Call
 
-# Files of a run's folder that have the process numbers of what holds a node's container, and of what runs the engine.
+# Files of a run's folder that have the process numbers of what holds a node's container, of what runs the engine, and of a
+# process in the container.
 KEPT = "kept"
-# Sets `fairlead_keeper` and `fairlead_inside` to these numbers for this node; $1 is the run's folder. A variable that a
-# user exports stays exported when a shell sets it, hence the names.
+# Sets three variables to these numbers for this node; $1 is the run's folder. A variable that a user exports stays exported
+# when a shell sets it, hence the names.
 KEEPER = f"""
 read -r fairlead_host </proc/sys/kernel/hostname
 read -r fairlead_boot </proc/sys/kernel/random/boot_id
-read -r fairlead_keeper fairlead_inside <"$1/{KEPT}.$fairlead_host.$fairlead_boot"
+read -r fairlead_keeper fairlead_engine fairlead_inside <"$1/{KEPT}.$fairlead_host.$fairlead_boot"
 """
 
 # Of an image that does not say; what Apptainer gives it.

@@ -46,18 +46,18 @@ from fairlead.schedulers.registry import down, find_allocation
 from fairlead.swap.model import OUTPUT_MOUNT, RUN_MOUNT, Bind, Plan, Request
 
 # Exit codes come through files: launchers mix them (hydra made 7 of a 3 and a 5). The signal is
-# raised again, since launchers end the other ranks only when one dies by a signal. The shell itself outlives the
-# warnings of schedulers, which some send to it, too: fairlead.launch.warning_signals. A file that
+# raised again, since launchers end the other ranks only when one dies by a signal. The shell itself outlives what schedulers
+# send to all processes of a job, or Hydra would kill ranks that save: fairlead.launch.warning_signals. A file that
 # stays empty is a rank that was started and then killed by the launcher. RUN is of fairlead.launch.ranks_output.
 _RECORD = (
-    "{ printf fairlead-rank >/proc/$$/comm; } 2>/dev/null; trap : USR1 USR2; "
+    "{ printf fairlead-rank >/proc/$$/comm; } 2>/dev/null; trap : TERM USR1 USR2; "
     "r=${PMI_RANK:-${PMIX_RANK:-${OMPI_COMM_WORLD_RANK:-${PALS_RANKID:-${FLUX_TASK_RANK:-"
     "${JSM_NAMESPACE_RANK:-${ALPS_APP_PE:-${SLURM_PROCID:-$$}}}}}}}}; "
     '[ -d "$1" ] || { echo "fairlead: $(uname -n) does not see $1: set XDG_CACHE_HOME to a folder that '
     'every node sees" >&2; kill -9 $$; }; '
     '{ [ ! -e "$1/node.sh" ] || /bin/sh "$1/node.sh" "$1"; } || exit 121; '
     'f=$1/exit.$r o=$2; shift 2; : >"$f"; export FAIRLEAD_RANK=$r; [ ! -e "${f%/*}/world.sh" ] || . "${f%/*}/world.sh"; RUN'
-    'echo $c >"$f"; [ $c -gt 128 ] && [ $c -lt 160 ] && kill -$((c-128)) $$; exit $c'
+    'echo $c >"$f"; trap - TERM USR1 USR2; [ $c -gt 128 ] && [ $c -lt 160 ] && kill -$((c-128)) $$; exit $c'
 )
 # A shell within a job step has them of that step; a launcher sets its own kind, and passes on others.
 # SLURM_PROCID is 0 in every batch script, so it comes last above.

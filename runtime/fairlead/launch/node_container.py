@@ -22,7 +22,7 @@ from fairlead.engines.rank_shell import BASH, KEPT
 
 # What holds it: a shell that the image has as well, which says that it runs, and ends with its input. Schedulers send
 # their warnings to all processes of a job.
-_HELD = "trap '' HUP INT TERM USR1 USR2; echo; read -r _"
+_HELD = "trap '' HUP INT TERM USR1 USR2; echo $$; read -r _"
 # Apptainer's init hands signals to the group that its command leads, and ends without one.
 COMMAND = (
     "/bin/sh", "-c", f'command -v setsid >/dev/null && exec setsid /bin/sh -c "$0"; {_HELD}', _HELD
@@ -32,7 +32,7 @@ _END_S = 3.0  # a node that says nothing for longer passes for lost
 _POLL_S = 0.02
 
 # $1: what the engine needs until the container runs, without this number at the end; empty for nothing. $2: the run's folder,
-# which a rank's shell has as a word after `fairlead-rank`. $3: file for its process number and the engine's. $4: the launcher's
+# which a rank's shell has as a word after `fairlead-rank`. $3: file for process numbers, as of KEPT. $4: the launcher's
 # daemon, which starts the ranks. Then the words that start the container. On SIGTERM it waits for the ranks that are left.
 _KEEPER = r"""
 # It is to read the image for all ranks of the node, where the first of them may be bound to a core.
@@ -54,7 +54,7 @@ is_over() { [ "$over" ] || [ ! -d "$run" ] || [ -e "$run/over" ]; }
 echo "$$" >"$kept.begun"
 coproc exec "$@"
 engine=$COPROC_PID input=${COPROC[1]} output=${COPROC[0]}
-until read -r -t 0.5 _ <&$output && echo "$$ $engine" >"$kept"; do
+until read -r -t 0.5 inside <&$output && echo "$$ $engine $inside" >"$kept"; do
   kill -0 $engine || break
   # It hangs, and nobody waits for it any more.
   ! is_over && [ -d "/proc/$above" ] || { kill -9 $engine; break; }

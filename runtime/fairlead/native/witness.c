@@ -11,7 +11,7 @@
  *
  * FAIRLEAD_PROOF=RANKS|INODE|FOLDER|FILE states what to prove: the size of the world, the inode
  * (0: any) and path of the MPI, and the folder for the records (empty: a line on stderr instead).
- * Without the variable this library does nothing.
+ * Without the variable this library does nothing, nor with FAIRLEAD_ASIDE: a process that comes before a rank's.
  *
  * FAIRLEAD_PROOF_LIBS=INODE/STEM|… names what belongs to that MPI: its own libraries, and those behind it. A file
  * of such a name that is another one breaks the proof; with a + behind STEM only if two of that name are mapped. Inode 0
@@ -122,7 +122,7 @@ static int asked(void)
                                         "SLURM_PROCID", 0};
     const char *text = variable("FAIRLEAD_PROOF"), *rank = 0;
     char word[32];
-    if (!text || !strchr(text, '|'))
+    if (!text || !strchr(text, '|') || variable("FAIRLEAD_ASIDE"))
         return 0;
     text = field(text, word, sizeof word);
     plan.ranks = atoi(word);

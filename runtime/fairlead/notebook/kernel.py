@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -16,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.process import raise_open_files
-from fairlead.notebook import variables
+from fairlead.notebook import signals, variables
 from fairlead.notebook.journal import Journal
 from fairlead.notebook.magics import RanksMagics
 from fairlead.notebook.ranks import Ranks
 from fairlead.notebook.settings import (
     KERNEL,
+    LET_GO,
     RUN,
     SAVE,
     SAVED_AT,
@@ -92,9 +94,12 @@ class _Watch:
         self._settings, self._app, self._ranks = settings, app, ranks
         self._folder = Path(settings.folder)
         self._idle_since: float | None = time.monotonic()
+        self._saving = threading.Lock()
 
     def begin(self) -> None:
         self._keep_output()
+        variables.prepare()
+        signals.follow({signal.SIGTERM: self._end})
         self._announce()
         threading.Thread(target=self._look, name="look", daemon=True).start()
 
@@ -145,11 +150,20 @@ class _Watch:
                 order(self._folder, do="stop", why=f"no cell has run for {limit:.0f} s")
                 limit = 0.0
 
+    def _end(self) -> None:
+        """Saves, and ends: at a SIGTERM that is not the session's, but the end of its job."""
+        try:
+            if variables.are_asked_for(self._folder) and not (self._folder / LET_GO).exists():
+                self.save()
+        finally:
+            signals.die(signal.SIGTERM)
+
     def save(self) -> None:
-        """Has ranks and this kernel save what they are asked to save, and says so in a file."""
-        self._ranks.save_named()
-        variables.save_named(self._folder, "kernel", self._app.shell.user_ns)
-        write_private(self._folder / SAVED_AT, json.dumps({"at": time.time()}))
+        """Has this kernel and ranks save what they are asked to save, and says so in a file."""
+        with self._saving:
+            variables.save_named(self._folder, "kernel", self._app.shell.user_ns)
+            self._ranks.save_named()
+            write_private(self._folder / SAVED_AT, json.dumps({"at": time.time()}))
 
 
 if __name__ == "__main__":

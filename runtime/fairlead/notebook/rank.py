@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
 from contextlib import suppress
 from multiprocessing import AuthenticationError
@@ -23,9 +22,10 @@ from typing import Any, NoReturn
 
 from fairlead.base import bounded_json
 from fairlead.base.process import tied_to
-from fairlead.notebook import variables
+from fairlead.notebook import signals, variables
 from fairlead.notebook.settings import (
     ENGINE,
+    LET_GO,
     START_S,
     VARIABLES,
     WORLD,
@@ -56,8 +56,16 @@ def _keep(settings: Settings, world: Path, pid: int, reads: int) -> int:
     """Follows an engine, and the kernel's orders, until the launch ends; the exit code of an engine that ends well."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hello = {"rank": -1, "host": socket.gethostname(), "pid": pid, "world": world.name}
-    died, kernel, tried = "", None, 0.0
-    while True:
+    died, kernel, tried, ends = "", None, 0.0, False
+
+    def end(number: int, frame: object) -> None:
+        nonlocal ends
+        ends = True
+        if not died:  # the engine saves its variables
+            os.kill(pid, number)
+
+    signal.signal(signal.SIGTERM, end)
+    while not (died and ends):
         if kernel is None and hello["rank"] != -1 and time.monotonic() - tried > _AGAIN_S:
             tried = time.monotonic()
             kernel = _reached(settings, world, {**hello, "died": died})
@@ -75,6 +83,7 @@ def _keep(settings: Settings, world: Path, pid: int, reads: int) -> int:
                 return code
             if kernel:
                 kernel = _say(kernel, {"died": died})
+    return 128 + signal.SIGTERM
 
 
 def _reached(settings: Settings, world: Path, hello: dict[str, Any]) -> Connection | None:
@@ -160,7 +169,13 @@ def _serve(settings: Settings, world: Path, rank: int, MPI: Any) -> None:
     config.IPEngine.max_heartbeat_misses = 0  # the session ends ranks whose controller is gone
     config.ProfileDir.location = str(profile)
     config.HistoryManager.enabled = False
-    app = IPEngine.instance(config=config)
+
+    class Engine(IPEngine):  # type: ignore[misc]
+        def init_signal(self) -> None:
+            super().init_signal()
+            _watch_signals(settings, world, rank, self, (own, frozenset(came)))
+
+    app = Engine.instance(config=config)
     app.user_ns = {
         "MPI": MPI, "comm": MPI.COMM_WORLD, "rank": rank, "size": MPI.COMM_WORLD.Get_size(),
     }  # fmt: skip
@@ -168,7 +183,6 @@ def _serve(settings: Settings, world: Path, rank: int, MPI: Any) -> None:
     came = _restored(world, rank)
     app.user_ns |= came
     app.initialize([])
-    _watch_signals(settings, world, rank, app, (own, frozenset(came)))
     app.start()
 
 
@@ -205,34 +219,33 @@ def _watch_signals(
     app: Any,
     given: tuple[frozenset[str], frozenset[str]],
 ) -> None:
-    """Writes variables on SIGUSR1 and SIGUSR2, even while the main thread is inside a call of MPI.
-
-    The handler of C writes the signal's number to a socket at once; a thread waits at the other end.
+    """Writes variables on SIGUSR1 and SIGUSR2; on SIGTERM too, before the rank ends.
 
     Args:
         given: names that every rank has from the start, and those that were restored, which IPython hides like them.
     """
     own, restored = given
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-    for number in (signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, lambda signum, frame: None)
-    signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    session, who = Path(settings.folder), f"rank-{rank}"
 
-    def follow() -> None:
-        kept = theirs  # or it would be closed
-        while kept:
-            for number in ours.recv(64):
-                if app.kernel is None:
-                    continue
-                names = app.kernel.shell.user_ns
-                hidden = own | (set(app.kernel.shell.user_ns_hidden) - restored)
-                if number == signal.SIGUSR2:
-                    variables.save(world / VARIABLES, f"rank-{rank}", names, hidden)
-                elif number == signal.SIGUSR1:
-                    variables.save_named(Path(settings.folder), f"rank-{rank}", names)
+    def save_all() -> None:
+        if app.kernel is not None:
+            shell = app.kernel.shell
+            hidden = own | (set(shell.user_ns_hidden) - restored)
+            variables.save(world / VARIABLES, who, shell.user_ns, hidden)
 
-    threading.Thread(target=follow, name="variables", daemon=True).start()
+    def save_named() -> None:
+        if app.kernel is not None:
+            variables.save_named(session, who, app.kernel.shell.user_ns)
+
+    def end() -> None:
+        try:
+            if variables.are_asked_for(session) and not (world / LET_GO).exists():
+                save_named()
+        finally:
+            signals.die(signal.SIGTERM)
+
+    variables.prepare()
+    signals.follow({signal.SIGUSR1: save_named, signal.SIGUSR2: save_all, signal.SIGTERM: end})
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from fairlead.notebook.overlay import Overlay
 from fairlead.notebook.settings import (
     ENDED,
     KERNEL,
+    LET_GO,
     ORDERS,
     OUTCOME,
     PROOF,
@@ -293,7 +294,7 @@ class Session:
             if asked.get("do") == "stop":
                 return str(asked.get("why") or "it was stopped")
             if asked.get("do") == "restart" and asked.get("from") == self._world.number:
-                self._world.end()
+                self._world.end(saved=True)
                 self._end_process("controller")
                 self._start_world(str(asked.get("restore") or ""))
             if asked.get("do") == "kernel" and asked.get("run") == self._kernel_run:
@@ -328,6 +329,7 @@ class Session:
         module = ("python3", "-m", "fairlead.notebook.kernel", str(self.folder))
         self._kernel_starts.append(time.monotonic())
         self._kernel_run += 1
+        (self.folder / LET_GO).unlink(missing_ok=True)
         write_private(self.folder / RUN, json.dumps({"run": self._kernel_run}))
         self._processes["kernel"] = self.container(module, "kernel.log")
 
@@ -342,32 +344,36 @@ class Session:
             left.unlink(missing_ok=True)
         self._start_kernel()
 
-    def save(self) -> None:
-        """Has the kernel save what it is asked to save, and waits for it."""
+    def save(self) -> bool:
+        """Has the kernel save what it is asked to save, and waits for it; whether it has."""
         kernel = self._processes.get("kernel")
         if kernel is None or kernel.poll() is not None:
-            return
+            return False
         (self.folder / SAVED_AT).unlink(missing_ok=True)
         write_private(self.folder / SAVE, "")
         until = time.monotonic() + _SAVE_S
         while not (self.folder / SAVED_AT).exists() and time.monotonic() < until:
             if kernel.poll() is not None:
-                return
+                return False
             time.sleep(_LOOK_S)
+        return (self.folder / SAVED_AT).exists()
 
     def _end(self) -> None:
+        saved = False
         with suppress(OSError):
-            self.save()
+            saved = self.save()
         for name in list(self._processes):
             if name != "controller":
                 self._end_process(name)
-        self._world.end()
+        self._world.end(saved=saved)
         self._end_process("controller")
 
     def _end_process(self, name: str) -> None:
         process = self._processes.pop(name, None) if name != "kernel" else self._processes.get(name)
         if process is None:
             return
+        if name == "kernel":
+            write_private(self.folder / LET_GO, "")
         end_group(process, _END_S)
 
 

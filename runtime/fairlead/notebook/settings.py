@@ -20,6 +20,7 @@ RUN = "kernel-run.json"  # which run of the kernel this is
 SAVE, SAVED_AT = "save-now", "saved-at.json"  # asks the kernel to save; when it has done so
 ORDERS = "orders"  # a folder; what the kernel or a server wants of the session
 SAVED = "saved"  # a folder; variables that outlive the session
+LET_GO = "let-go"  # also of a world: at SIGTERM, nothing is left to save
 LAB = "lab.json"  # where JupyterLab listens
 # Files of a world, the folder world-N of a session.
 WORLD = "world.json"

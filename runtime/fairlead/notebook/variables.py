@@ -63,6 +63,16 @@ def save(folder: Path, who: str, names: Mapping[str, Any], hidden: Iterable[str]
     _write(folder, who, *pack(taken, wanted))
 
 
+def prepare() -> None:
+    """Imports what saving needs: a job that is cancelled may have lost the mount of its image."""
+    _pickler()
+
+
+def are_asked_for(session: Path) -> bool:
+    """Whether the session is asked to save any."""
+    return bool(read_json(session / NAMES).get("names"))
+
+
 def save_named(session: Path, who: str, names: Mapping[str, Any]) -> None:
     """Writes the variables that the session is asked to save, those of them that are there."""
     taken, asked = dict(names), read_json(session / NAMES)

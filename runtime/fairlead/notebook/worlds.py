@@ -16,7 +16,7 @@ from typing import Any
 from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail
 from fairlead.base.process import tied_to
 from fairlead.launch import launch as launching
-from fairlead.notebook.settings import OUTCOME, PROOF, write_private
+from fairlead.notebook.settings import LET_GO, OUTCOME, PROOF, write_private
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import LaunchOptions, Prepared
 from fairlead.session.run import launch_proved
@@ -113,10 +113,16 @@ class World:
             self._pid = 0
         return True
 
-    def end(self) -> None:
-        """Ends the launch; nothing of it is left."""
+    def end(self, *, saved: bool) -> None:
+        """Ends the launch; nothing of it is left.
+
+        Args:
+            saved: its ranks have nothing to save.
+        """
         if self.ended():
             return
+        if saved:
+            write_private(self.folder / LET_GO, "")
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGHUP)
         until = time.monotonic() + _GRACE_S
