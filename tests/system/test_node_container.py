@@ -193,7 +193,7 @@ def test_what_reads_the_image_for_all_ranks_is_bound_to_no_core(engine: str) -> 
         pytest.skip("one core")
     code = (
         "import glob, os; from mpi4py import MPI; MPI.COMM_WORLD.Barrier(); "
-        "(kept,) = (p for p in glob.glob('/opt/fairlead/run/kept.*') if not p.endswith(('log', 'begun'))); "
+        "(kept,) = (p for p in glob.glob('/opt/fairlead/run/kept.*') if not p.endswith(('log', 'begun', 'asked'))); "
         "print([len(os.sched_getaffinity(int(pid))) for pid in ('0', *open(kept).read().split())])"
     )
     words = ("run", "-q", "-n", "2", "--bind-to", "core", *ENGINES[engine], hosts.image())

@@ -71,40 +71,8 @@ exec "%s" "$@"
 done
 PATH=$run/lasting.$host:$PATH exec "$@"
 """
-# --sharens names the container after the process that starts Apptainer, and notes it below this folder.
-#
-# Apptainer's own join leaves its starter above the rank, which ends by any signal and takes the rank with it: Slurm sends
-# SIGTERM to all processes of a job that is cancelled or out of time, and a rank that saves then would be killed. So Apptainer
-# is asked only what the rank's environment and folder are, and the shell enters the container's namespaces and becomes the
-# rank. Where that cannot be, for a PID namespace or without nsenter, the rank is Apptainer's.
-_JOIN = (
-    KEEPER.strip()
-    + r"""
-unset APPTAINER_SHARENS SINGULARITY_SHARENS
-export APPTAINER_CONFIGDIR="$1/apptainer"
-fairlead_join=("$2" --quiet exec ${3:+--pwd "$3"} "instance://sharens_instance_$fairlead_keeper")
-shift 3
-fairlead_enter=(env -i "PATH=$PATH" nsenter --preserve-credentials --target "$fairlead_inside")
-[ $EUID -eq 0 ] || fairlead_enter=(setpriv --no-new-privs "${fairlead_enter[@]}") # as Apptainer does
-for fairlead_kind in user/U mnt/m ipc/i uts/u net/n cgroup/C pid/p; do
-  fairlead_file=ns/${fairlead_kind%/*}
-  [ "/proc/self/$fairlead_file" -ef "/proc/$fairlead_inside/$fairlead_file" ] || fairlead_enter+=("-${fairlead_kind#*/}")
-done
-case " ${fairlead_enter[*]} " in *" -p "*) exec "${fairlead_join[@]}" "$@" ;; esac
-case $1 in *=*) exec "${fairlead_join[@]}" "$@" ;; esac # env would take it for a variable
-fairlead_folder= fairlead_all=()
-while IFS= read -r -d '' fairlead_word; do
-  if [ ! "$fairlead_folder" ]; then fairlead_folder=$fairlead_word
-  elif [ "$fairlead_word" != FAIRLEAD_ASIDE=1 ]; then fairlead_all+=("$fairlead_word"); fi
-done < <(APPTAINERENV_FAIRLEAD_ASIDE=1 "${fairlead_join[@]}" /bin/sh -c \
-  'printf "%s\0" "$(pwd -P)"; cat /proc/$$/environ && printf "%s\0" END' </dev/null)
-if [ "${fairlead_all[${#fairlead_all[@]} - 1]}" = END ] && "${fairlead_enter[@]}" /bin/sh -c : 2>/dev/null; then
-  unset "fairlead_all[${#fairlead_all[@]} - 1]"
-  exec "${fairlead_enter[@]}" /bin/sh -c 'cd "$0" && exec env -i "$@"' "$fairlead_folder" "${fairlead_all[@]}" "$@"
-fi
-exec "${fairlead_join[@]}" "$@"
-"""
-)
+# --sharens names the container after the process that starts Apptainer, and notes it below a folder that can be named.
+_JOIN = KEEPER.strip() + "\n" + Path(__file__).with_name("apptainer_join.sh").read_text("utf-8")
 
 
 class Apptainer(Driver):

@@ -74,6 +74,7 @@ while [ $gone -lt 6 ] && kill -0 $engine; do
   elif [ "$over" ] || [ ! -d "/proc/$above" ]; then gone=6 # no rank can come any more
   else gone=$((gone + 1)); fi
 done
+rm -rf "$kept.asked" # of ranks: their variables
 exec {input}>&-
 wait $engine
 """

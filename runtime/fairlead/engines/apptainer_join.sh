@@ -1,0 +1,101 @@
+# A rank of a node's container, by bash: RUN APPTAINER FOLDER COMMAND..., where FOLDER is the container's to start in, or empty.
+#
+# Apptainer's own join leaves its starter above the rank, which ends by any signal and takes the rank with it: Slurm sends
+# SIGTERM to all processes of a job that is cancelled or out of time, and a rank that saves then would be killed. So Apptainer
+# is only asked what a rank sees, its variables and its folder, and the shell enters the container's namespaces and becomes
+# the rank. Other ranks of the node know it from the first, whose variables theirs differ from by those of the launcher: to
+# ask Apptainer takes 50 ms of a core. Where this cannot be, the rank is Apptainer's.
+#
+# Names begin with fairlead_, since a variable that the user exports stays exported when a shell sets it.
+unset APPTAINER_SHARENS SINGULARITY_SHARENS
+export APPTAINER_CONFIGDIR="$1/apptainer"
+fairlead_known=$1/kept.$fairlead_host.$fairlead_boot.asked # it goes with the container
+fairlead_join=("$2" --quiet exec ${3:+--pwd "$3"} "instance://sharens_instance_$fairlead_keeper")
+shift 3
+# Whether ranks can join at all is asked without their variables.
+[ "$*" != "/bin/sh -c :" ] || exec "${fairlead_join[@]}" "$@"
+fairlead_enter=(env -i "PATH=$PATH" nsenter --preserve-credentials --target "$fairlead_inside")
+[ $EUID -eq 0 ] || fairlead_enter=(setpriv --no-new-privs "${fairlead_enter[@]}") # as Apptainer does
+for fairlead_kind in user/U mnt/m ipc/i uts/u net/n cgroup/C pid/p; do
+  fairlead_file=ns/${fairlead_kind%/*}
+  [ "/proc/self/$fairlead_file" -ef "/proc/$fairlead_inside/$fairlead_file" ] || fairlead_enter+=("-${fairlead_kind#*/}")
+done
+case " ${fairlead_enter[*]} " in *" -p "*) exec "${fairlead_join[@]}" "$@" ;; esac # it would be a parent, too
+case $1 in *=*) exec "${fairlead_join[@]}" "$@" ;; esac # env would take it for a variable
+
+# The folder, the image's scripts for variables, the variables, and END; a NUL after each.
+fairlead_ask() {
+  APPTAINERENV_FAIRLEAD_ASIDE=1 "${fairlead_join[@]}" /bin/sh -c '
+    printf "%s\0" "$(pwd -P)"
+    cat /.singularity.d/env/*.sh 2>/dev/null
+    printf "\0"
+    cat /proc/$$/environ && printf "END\0"' </dev/null
+}
+
+# Sets fairlead_folder, fairlead_scripts and the array fairlead_all from a file of `fairlead_ask`; 1 where it is not whole.
+fairlead_answer() {
+  local entry entries=()
+  while IFS= read -r -d '' entry; do entries+=("$entry"); done
+  [ ${#entries[@]} -gt 2 ] && [ "$entry" != END ] && [ "${entries[${#entries[@]} - 1]}" = END ] || return 1
+  fairlead_folder=${entries[0]} fairlead_scripts=${entries[1]} fairlead_all=()
+  for entry in "${entries[@]:2:${#entries[@]}-3}"; do
+    case $entry in FAIRLEAD_ASIDE=* | _=*) ;; *) fairlead_all+=("$entry") ;; esac
+  done
+}
+
+# What the first rank was answered, with this rank's variables; 1 where Apptainer would have to be asked.
+fairlead_derive() {
+  local entry name folder place
+  local -A before=() mine=() changed=()
+  { read -r -d '' folder && while IFS= read -r -d '' entry; do before[${entry%%=*}]=$entry; done; } <"$fairlead_known/before"
+  [ "$folder" = "$(pwd -P)" ] && fairlead_answer <"$fairlead_known/answer" || return 1
+  while IFS= read -r -d '' entry; do
+    name=${entry%%=*}
+    mine[$name]=$entry
+    [ "${before[$name]-}" = "$entry" ] || changed[$name]=$entry
+  done </proc/$$/environ
+  for name in "${!before[@]}"; do [ "${mine[$name]-}" ] || changed[$name]=; done
+  unset 'changed[_]'
+  # A script that runs programs may come to something else in each rank, as one that reads what differs.
+  case $fairlead_scripts in *'$('* | *'`'* | *'$$'* | *'${!'* | *RANDOM* | *eval* | */proc/*) return 1 ;; esac
+  for name in "${!changed[@]}"; do
+    case $name in APPTAINER* | SINGULARITY* | LD_* | PATH | HOME | PWD | USER | PS1 | PROMPT*) return 1 ;; esac
+    case $fairlead_scripts in *"$name"*) return 1 ;; esac
+  done
+  place=0
+  for entry in "${fairlead_all[@]}"; do
+    name=${entry%%=*}
+    if [ "${changed[$name]+set}" ]; then
+      [ "$entry" = "${before[$name]-}" ] || return 1 # it was not handed on as it was
+      if [ "${changed[$name]}" ]; then fairlead_all[place]=${changed[$name]}; else unset "fairlead_all[place]"; fi
+      unset "changed[$name]"
+    fi
+    place=$((place + 1))
+  done
+  for name in "${!changed[@]}"; do
+    [ ! "${before[$name]-}" ] || continue # Apptainer keeps it from the container
+    fairlead_all+=("${changed[$name]}")
+  done
+}
+
+if mkdir -m 700 "$fairlead_known" 2>/dev/null; then
+  { printf '%s\0' "$(pwd -P)"; cat /proc/$$/environ; } >"$fairlead_known/before"
+  fairlead_ask >"$fairlead_known/partial"
+  if fairlead_answer <"$fairlead_known/partial" && "${fairlead_enter[@]}" /bin/sh -c : 2>/dev/null; then
+    mv "$fairlead_known/partial" "$fairlead_known/answer"
+  else
+    : >"$fairlead_known/failed"
+  fi
+else
+  exec {fairlead_clock}<> <(:) # nothing is ever read from it: `sleep` would be a process a look, of each rank
+  for ((fairlead_looks = 0; fairlead_looks < 200; fairlead_looks++)); do
+    [ ! -e "$fairlead_known/answer" ] && [ ! -e "$fairlead_known/failed" ] || break
+    read -r -t 0.05 -u "$fairlead_clock" _
+  done
+  exec {fairlead_clock}>&-
+  [ ! -e "$fairlead_known/answer" ] || fairlead_derive || fairlead_answer < <(fairlead_ask) || : >"$fairlead_known/failed"
+fi
+if [ -e "$fairlead_known/answer" ] && [ ! -e "$fairlead_known/failed" ]; then
+  exec "${fairlead_enter[@]}" /bin/sh -c 'cd "$0" && exec env -i "$@"' "$fairlead_folder" "${fairlead_all[@]}" "$@"
+fi
+exec "${fairlead_join[@]}" "$@"
