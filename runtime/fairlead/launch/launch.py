@@ -45,6 +45,12 @@ from fairlead.rendezvous.script import RANK, passed
 from fairlead.schedulers.registry import down, find_allocation
 from fairlead.swap.model import OUTPUT_MOUNT, RUN_MOUNT, Bind, Plan, Request
 
+# Hydra's proxy kills all ranks of its node when the connection of one ends that has not called MPI_Finalize, as of a program
+# that just ends. Without a shell the others have ended by then; this keeps the connection until their shells have, too.
+_LINGER = (
+    'if [ $c = 0 ] && [ "$PMI_FD" ] && [ -e "${f%/*}/started.$r" ] && [ ! -e "${f%/*}/left.$r" ]; then '
+    "sleep 1 </dev/null >/dev/null 2>&1 & fi; "
+)
 # Exit codes come through files: launchers mix them (hydra made 7 of a 3 and a 5). The signal is
 # raised again, since launchers end the other ranks only when one dies by a signal. The shell itself outlives what schedulers
 # send to all processes of a job, or Hydra would kill ranks that save: fairlead.launch.warning_signals. A file that
@@ -57,7 +63,8 @@ _RECORD = (
     'every node sees" >&2; kill -9 $$; }; '
     '{ [ ! -e "$1/node.sh" ] || /bin/sh "$1/node.sh" "$1"; } || exit 121; '
     'f=$1/exit.$r o=$2; shift 2; : >"$f"; export FAIRLEAD_RANK=$r; [ ! -e "${f%/*}/world.sh" ] || . "${f%/*}/world.sh"; RUN'
-    'echo $c >"$f"; trap - TERM USR1 USR2; [ $c -gt 128 ] && [ $c -lt 160 ] && kill -$((c-128)) $$; exit $c'
+    + _LINGER
+    + 'echo $c >"$f"; trap - TERM USR1 USR2; [ $c -gt 128 ] && [ $c -lt 160 ] && kill -$((c-128)) $$; exit $c'
 )
 # A shell within a job step has them of that step; a launcher sets its own kind, and passes on others.
 # SLURM_PROCID is 0 in every batch script, so it comes last above.

@@ -87,12 +87,25 @@ def launch_proved(
     _check_records(result, folder)
     known = not prepared.plan.unknown_mpi  # else a probe could not ask it either
     if known and result.code and not (startup.proof or proof or result.lost):
-        # Raises what it finds.
-        prove_it(prepared, ranks, options.limit_s, options.environ, options.env)
+        _look_for_cause(prepared, ranks, options)
     proof = startup.proof or proof
     formed = tuple(worlds.formed.values())
     unproved = None if proof else startup.unproved()
     return Launched(line, result, proof, unproved, formed, network.proof if network else None)
+
+
+def _look_for_cause(prepared: Prepared, ranks: int, options: LaunchOptions) -> None:
+    """Probes a plan whose launch has failed without a proof.
+
+    Raises:
+        FairleadError: as :func:`prove_it`; nothing where the image has no Python to probe with, so that the launch's own
+            exit code stands.
+    """
+    try:
+        prove_it(prepared, ranks, options.limit_s, options.environ, options.env)
+    except FairleadError as exc:
+        if exc.findings[0].check != "no-python":
+            raise
 
 
 def _placed(plan: Plan, ranks: int, options: LaunchOptions) -> Callable[[World], None]:
