@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fairlead.base.errors import FairleadError, Finding, error, fail, os_error_as, warning
 from fairlead.base.paths import atomic_write
+from fairlead.engines import rank_shell
 from fairlead.engines import registry as engines
 from fairlead.engines.model import Call, Words
 from fairlead.launch import (
@@ -66,6 +67,7 @@ _RECORD = (
     + _LINGER
     + 'echo $c >"$f"; trap - TERM USR1 USR2; [ $c -gt 128 ] && [ $c -lt 160 ] && kill -$((c-128)) $$; exit $c'
 )
+_SPAWN = "spawn.sh"  # by which ranks start programs in the container
 # A shell within a job step has them of that step; a launcher sets its own kind, and passes on others.
 # SLURM_PROCID is 0 in every batch script, so it comes last above.
 _STALE = (
@@ -191,7 +193,10 @@ def command_line(
         call = replace(call, env={**call.env, **plan.apart})
     if launchers.is_in_image(plan.launcher):
         return _within(plan, call, ranks, records=record is not None)
-    container = None
+    container, spawn = None, ""
+    if record is not None and not driver.words(plan.engine, call).launcher:
+        spawn = _spawning(plan, call, record)
+        call = replace(call, literal={**call.literal, "FAIRLEAD_SPAWN": str(record / _SPAWN)})
     if record is not None and joins:
         words = driver.joining(plan.engine, call, str(record))
         container = _of_node(plan, call, words, str(record))
@@ -217,12 +222,37 @@ def command_line(
         environ,
         (*plan.unset, *(plan.withheld if words.launcher else ())),
         plan.launcher.kind,
-        words.files,
+        {**words.files, **({str(record / _SPAWN): spawn} if record and spawn else {})},
         shape.ranks,
         bool(words.launcher),
         container=container,
         records=record is not None,
     )
+
+
+def _spawning(plan: Plan, call: Call, record: Path) -> str:
+    """The script by which a launcher starts a program that a rank spawns, on any node: in the node's container, if there is
+    one, or one of its own. It is no rank of the world that is proved."""
+    driver = engines.ENGINES.get(plan.engine.kind)
+    literal = {n: v for n, v in call.literal.items() if not n.startswith("FAIRLEAD_PROOF")}
+    bare = replace(call, command=(), literal=literal)
+    own = driver.words(plan.engine, replace(bare, env={**bare.env, **plan.apart}))
+    ranks = driver.words(
+        plan.engine, call
+    ).environ  # which the launcher hands on; a secret of the user's is not written
+    changes = [f"unset {shlex.quote(name)}" for name in sorted(ranks.keys() - own.environ.keys())]
+    new = {n: v for n, v in own.environ.items() if ranks.get(n) != v}
+    changes += [f"export {n}={shlex.quote(v)}" for n, v in new.items()]
+    joined = ""
+    if plan.engine.joins:
+        words = driver.joining(plan.engine, bare, str(record)).argv
+        kept = f"{shlex.quote(str(record))}/{rank_shell.KEPT}"
+        joined = (
+            "read -r host </proc/sys/kernel/hostname; read -r boot </proc/sys/kernel/random/boot_id\n"
+            f'[ ! -e {kept}."$host.$boot" ] || exec {shlex.join(_without(plan, words))} "$@"\n'
+        )
+    begin = "".join(f"{line}\n" for line in changes)
+    return f'{begin}{joined}exec {shlex.join(_without(plan, own.argv))} "$@"\n'
 
 
 def _of_node(plan: Plan, call: Call, words: Words, run: str) -> NodeContainer:
@@ -420,6 +450,7 @@ def launch(
             LAUNCHERS.get(line.kind).cancel(line.argv[0], folder, environ)
         if not whole or killed:
             shm_cleanup.clear(memory)
+        (folder / _SPAWN).unlink(missing_ok=True)
         leftovers.end(folder)
     result = _result(folder, started.process.returncode, done, unheard)
     return replace(

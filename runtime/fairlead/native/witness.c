@@ -23,6 +23,8 @@
  *
  * Compiled with CALLS, it is for an MPI of no known family: see "an MPI whose handles are not known" below.
  *
+ * FAIRLEAD_SPAWN is a script by which MPI_Comm_spawn starts programs in the container.
+ *
  * FAIRLEAD_PROOF_MAPS, where it is set, asks for the mapped files with code in them, for a record of the run.
  *
  * Handles: MPICH ABI Compatibility Initiative; Open MPI's mpi.h; MPI 5.0, appendix A.1.
@@ -1368,6 +1370,68 @@ EXPORT int MPI_Abort(handle comm, int code)
     }
 
 EACH_NAME(FORTRAN_ABORT, mpi_abort, MPI_ABORT)
+
+/* --- MPI_Comm_spawn --------------------------------------------------------------------------------
+ *
+ * The launcher starts the command, outside of the container. FAIRLEAD_SPAWN names a script there that starts one in a
+ * container like this one. Only the root's arguments count; those of others may be anything. */
+
+static int is_root(int root, handle comm, void *caller)
+{
+    int (*real)(handle, int *) = wanted("MPI_Comm_rank", caller), rank = -1;
+    return !real(comm, &rank) && rank == root;
+}
+
+/* The arguments of /bin/sh for a command with `argv`, which may be null; null without memory. */
+static char **through(const char *script, const char *command, char *const *argv)
+{
+    size_t n = 0;
+    while (argv && argv[n])
+        n++;
+    const char **made = malloc((n + 3) * sizeof *made);
+    if (!made)
+        return 0;
+    made[0] = script;
+    made[1] = command;
+    for (size_t i = 0; i < n; i++)
+        made[i + 2] = argv[i];
+    made[n + 2] = 0;
+    return (char **)made;
+}
+
+EXPORT int MPI_Comm_spawn(const char *command, char **argv, int count, handle info, int root, handle comm, void *to,
+                          void *errors)
+{
+    void *caller = __builtin_return_address(0);
+    int (*real)(const char *, char **, int, handle, int, handle, void *, void *) = wanted("MPI_Comm_spawn", caller);
+    const char *script = variable("FAIRLEAD_SPAWN");
+    char **made = script && is_root(root, comm, caller) ? through(script, command, argv) : 0;
+    int code = real(made ? "/bin/sh" : command, made ? made : argv, count, info, root, comm, to, errors);
+    free(made);
+    return code;
+}
+
+EXPORT int MPI_Comm_spawn_multiple(int count, char **commands, char ***argvs, const int *counts, const void *infos,
+                                   int root, handle comm, void *to, void *errors)
+{
+    void *caller = __builtin_return_address(0);
+    int (*real)(int, char **, char ***, const int *, const void *, int, handle, void *, void *) =
+        wanted("MPI_Comm_spawn_multiple", caller);
+    const char *script = variable("FAIRLEAD_SPAWN");
+    char **shells = 0, ***made = 0;
+    if (script && is_root(root, comm, caller) && (shells = malloc(count * sizeof *shells)) &&
+        (made = malloc(count * sizeof *made)))
+        for (int i = 0; i < count; i++) {
+            shells[i] = "/bin/sh";
+            made[i] = through(script, commands[i], argvs ? argvs[i] : 0);
+        }
+    int code = real(count, made ? shells : commands, made ? made : argvs, counts, infos, root, comm, to, errors);
+    for (int i = 0; made && i < count; i++)
+        free(made[i]);
+    free(made);
+    free(shells);
+    return code;
+}
 
 /* --- MPI_Init -------------------------------------------------------------------------------------- */
 
