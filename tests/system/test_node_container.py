@@ -85,7 +85,8 @@ def test_ranks_of_a_node_are_in_one_container_and_see_what_they_would_see_in_the
         assert len({log.split("\n")[0] for log in logs}) == 1 + len(options)
         seen[options] = [line for line in logs[0].split("\n")[1:] if line]
     joined, apart = (
-        {line for line in lines if "FAIRLEAD_RUN_ID" not in line} for lines in seen.values()
+        {line for line in lines if not line.startswith(("FAIRLEAD_RUN_ID=", "FAIRLEAD_SPAWN="))}
+        for lines in seen.values()
     )
     differ = {line.partition("=")[0] for line in joined ^ apart}
     of_engine = {f"{p}_{n}" for p in ("APPTAINER", "SINGULARITY") for n in ("BIND", "INSTANCE")}

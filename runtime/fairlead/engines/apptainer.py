@@ -61,10 +61,7 @@ run=$0
 read -r host </proc/sys/kernel/hostname
 for name in squashfuse_ll squashfuse fuse-overlayfs; do
   real=$(command -v "$name") && mkdir -p "$run/lasting.$host" || continue
-  printf '#!/bin/sh
-trap "" HUP INT TERM USR1 USR2
-exec "%s" "$@"
-' "$real" >"$run/lasting.$host/$name"
+  printf '#!/bin/sh\ntrap "" HUP INT TERM USR1 USR2\nexec "%s" "$@"\n' "$real" >"$run/lasting.$host/$name"
   chmod 700 "$run/lasting.$host/$name"
   "$run/lasting.$host/$name" </dev/null >/dev/null 2>&1
   [ $? -ne 126 ] || rm "$run/lasting.$host/$name" # a file system that starts no programs
@@ -133,6 +130,8 @@ class Apptainer(Driver):
         """Since Apptainer 1.3, by its ``--sharens``; a layer to write to is for one rank."""
         words = (*engine.options, *extra)
         options = {word.partition("=")[0] for word in words if word.startswith("-")}
+        if "--drop-caps" in {word.partition("=")[0] for word in extra}:
+            return False  # what joins has those of its user
         own = any(environ.get(name, "").lower() not in _NO for name in _OWN)
         if own or not options <= _OF_A_NODE or (os.geteuid() == 0 and _groups_of_root(engine)):
             return False

@@ -39,8 +39,12 @@ fairlead_answer() {
   [ ${#entries[@]} -gt 2 ] && [ "$entry" != END ] && [ "${entries[${#entries[@]} - 1]}" = END ] || return 1
   fairlead_folder=${entries[0]} fairlead_scripts=${entries[1]} fairlead_all=()
   for entry in "${entries[@]:2:${#entries[@]}-3}"; do
-    case $entry in FAIRLEAD_ASIDE=* | _=*) ;; *) fairlead_all+=("$entry") ;; esac
+    case $entry in FAIRLEAD_ASIDE=* | _=* | SHLVL=*) ;; *) fairlead_all+=("$entry") ;; esac
   done
+  # Bash has changed it.
+  while IFS= read -r -d '' entry; do
+    case $entry in SHLVL=*) fairlead_all+=("$entry") ;; esac
+  done </proc/$$/environ
 }
 
 # What the first rank was answered, with this rank's variables; 1 where Apptainer would have to be asked.
