@@ -160,7 +160,7 @@ DIRECTIVES["lsf"].add_argument(
     action="append",
     type=_matching(r"span\[(ptile=\d+|hosts=1)\]|affinity\[core\(\d+\)\]"),
 )
-_SENTINELS = {
+SENTINELS = {
     "slurm": "#SBATCH",
     "pbs": "#PBS",
     "lsf": "#BSUB",
@@ -189,7 +189,7 @@ def directives(kind: str, script: str) -> argparse.Namespace:
     Raises:
         Refused: one is not in the grammar, or stands where it is not read.
     """
-    sentinel, words, over = _SENTINELS[kind], list[str](), False
+    sentinel, words, over = SENTINELS[kind], list[str](), False
     for line in script.splitlines()[1:]:
         if line.startswith(sentinel):
             if over and kind != "lsf":

@@ -11,6 +11,8 @@ from pathlib import PurePosixPath
 
 from fairlead import __version__
 from fairlead.export.model import ExportFile, Facts, Target, check_name, need_image, unfit
+from fairlead.schedulers.model import Scheduler
+from fairlead.schedulers.registry import SCHEDULERS
 
 _HEAD = '''\
 """Servers of JupyterHub on @SITE@@WHAT@. Written by fairlead @VERSION@.
@@ -29,26 +31,15 @@ import re
 import batchspawner  # noqa: F401 it registers a service of its own
 
 """
-_SLURM = '''
-c.JupyterHub.spawner_class = "batchspawner.SlurmSpawner"
+_JOBS = '''
+c.JupyterHub.spawner_class = "batchspawner.@SPAWNER@"
 c.Spawner.start_timeout = 3600  # in the queue
 c.Spawner.http_timeout = 120
 c.Spawner.cmd = @CMD@
-c.SlurmSpawner.batchspawner_singleuser_cmd = @SINGLE@
-c.SlurmSpawner.batch_script = """\\
+c.@SPAWNER@.batchspawner_singleuser_cmd = @SINGLE@
+c.@SPAWNER@.batch_script = """\\
 #!/bin/bash
-#SBATCH --job-name=jupyterhub
-#SBATCH --output={{homedir}}/.jupyterhub-%j.log
-#SBATCH --chdir={{homedir}}
-#SBATCH --export={{keepvars}}
-@DIRECTIVES@#SBATCH --nodes={{nodes or 1}}
-#SBATCH --time={{runtime or "1:00:00"}}
-{% if account %}#SBATCH --account={{account}}
-{% endif %}{% if partition %}#SBATCH --partition={{partition}}
-{% endif %}
-# What srun gives to ranks: all, and not only what sbatch was to give to this script.
-export SLURM_EXPORT_ENV=ALL
-export FAIRLEAD_NOTEBOOK_OPTIONS="-N {{nodes or 1}} --ranks-per-node {{ranks_per_node or 1}}"
+@LINES@export FAIRLEAD_NOTEBOOK_OPTIONS="-N {{nodes or 1}} --ranks-per-node {{ranks_per_node or 1}}"
 {{prologue}}
 {{cmd}}
 """
@@ -87,8 +78,10 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     """The configuration and ``kernels/NAME/kernel.json``."""
     image = need_image(facts, "jupyterhub")
     kind = facts.site.scheduler.kind
-    if kind not in ("slurm", "none"):
-        why = "its job script is known for Slurm only"
+    scheduler = SCHEDULERS.get(kind) if kind != "none" else None
+    if scheduler and not scheduler.spawner:
+        known = ", ".join(one.title for one in SCHEDULERS if one.spawner)
+        why = f"the job scripts of servers are known for {known}"
         raise unfit(f"the scheduler {kind}", kind, why, "batchspawner")
     own = re.sub(r"\.(sif|squashfs|sqsh|sandbox)$", "", PurePosixPath(image.name).name)
     name = facts.name or re.sub(r"[^a-z0-9._-]+", "-", f"fairlead-{own}-ranks".lower())
@@ -106,16 +99,17 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         },
     }  # fmt: skip
     values = {
-        "IMPORTS": _IMPORTS if kind == "slurm" else "",
+        "IMPORTS": _IMPORTS if scheduler else "",
         "SITE": facts.site.name,
-        "WHAT": ", as jobs" if kind == "slurm" else "",
+        "WHAT": ", as jobs" if scheduler else "",
         "VERSION": __version__,
         "KERNELS": json.dumps(facts.folder),
         "CMD": json.dumps([_beside(facts, "jupyterhub-singleuser")]),
         "SINGLE": json.dumps(_beside(facts, "batchspawner-singleuser")),
-        "DIRECTIVES": "".join(f"#SBATCH {line}\n" for line in facts.site.scheduler.directives),
+        "SPAWNER": scheduler.spawner if scheduler else "",
+        "LINES": "".join(f"{line}\n" for line in _lines(scheduler, facts)),
     }
-    text = _HEAD + (_SLURM if kind == "slurm" else "")
+    text = _HEAD + (_JOBS if scheduler else "")
     for key, value in values.items():
         text = text.replace(f"@{key}@", value)
     goes = "the end of jupyterhub_config.py: load_subconfig with its path; the administrator of the hub"
@@ -124,6 +118,14 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         ExportFile("fairlead_hub.py", text, goes),
         ExportFile(f"kernels/{name}/kernel.json", json.dumps(spec, indent=1) + "\n", below),
     )
+
+
+def _lines(scheduler: Scheduler | None, facts: Facts) -> tuple[str, ...]:
+    """The beginning of a server's job script; what the user asks for comes after the site's options, and wins."""
+    if scheduler is None:
+        return ()
+    sites = tuple(f"{scheduler.sentinel}{line}" for line in facts.site.scheduler.directives)
+    return (*sites, *scheduler.spawner_lines)
 
 
 def _beside(facts: Facts, program: str) -> str:

@@ -134,6 +134,9 @@ class Scheduler:
         shown: first words of that program's other commands that a rank may ask for.
         outlives_nodes: the option by which a job goes on without a node that fails.
         cancel: the command that ends a job, before its identifier; empty where :meth:`queued` cannot name one.
+        spawner: batchspawner's class for it; empty where fairlead exports no JupyterHub.
+        spawner_lines: the options of that class's job script, without the sentinel, and other lines of it; Jinja, with
+            ``nodes``, ``ranks_per_node``, ``runtime``, ``account``, ``partition`` of the form, and batchspawner's own.
     """
 
     kind: str
@@ -158,6 +161,8 @@ class Scheduler:
     shown: tuple[str, ...] = ()
     outlives_nodes: str = ""
     cancel: tuple[str, ...] = ()
+    spawner: str = ""
+    spawner_lines: tuple[str, ...] = ()
 
     def configured(self, view: View) -> str:
         """What shows that it allocates this machine's nodes; empty if only its programs are installed, or nothing.

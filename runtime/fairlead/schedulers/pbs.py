@@ -32,6 +32,20 @@ class Pbs(Scheduler):
     interactive = "qsub -I -l select=1 -l walltime=0:10:00, and there: {command}"
     reframe = "pbs"
     requeue = ("qrerun",)
+    spawner = "PBSSpawner"
+    spawner_lines = (
+        "#PBS -N jupyterhub",
+        "#PBS -j oe",
+        "#PBS -o {{homedir}}/.jupyterhub.log",
+        "#PBS -v {{keepvars}}",
+        "#PBS -l select={{nodes or 1}}:ncpus={{ranks_per_node or 1}}:mpiprocs={{ranks_per_node or 1}}",
+        "#PBS -l place=scatter",
+        '#PBS -l walltime={{runtime or "1:00:00"}}',
+        "{% if account %}#PBS -A {{account}}",
+        "{% endif %}{% if partition %}#PBS -q {{partition}}",
+        "{% endif %}",
+        "cd {{homedir}}",
+    )
 
     def directives(self, job: Job) -> tuple[str, ...]:
         shape = job.shape

@@ -30,6 +30,20 @@ class Slurm(Scheduler):
     index = "SLURM_ARRAY_TASK_ID"
     launcher = "srun"
     interactive = "srun -N 1 -n 1 {command}"
+    spawner = "SlurmSpawner"
+    spawner_lines = (
+        "#SBATCH --job-name=jupyterhub",
+        "#SBATCH --output={{homedir}}/.jupyterhub-%j.log",
+        "#SBATCH --chdir={{homedir}}",
+        "#SBATCH --export={{keepvars}}",
+        "#SBATCH --nodes={{nodes or 1}}",
+        '#SBATCH --time={{runtime or "1:00:00"}}',
+        "{% if account %}#SBATCH --account={{account}}",
+        "{% endif %}{% if partition %}#SBATCH --partition={{partition}}",
+        "{% endif %}",
+        "# What srun gives to ranks: all, and not only what sbatch was to give to this script.",
+        "export SLURM_EXPORT_ENV=ALL",
+    )
     interactive_program = "salloc"
     reframe = "slurm"
     requeue = ("scontrol", "requeue")

@@ -21,6 +21,7 @@ import yaml
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from tests import grammars
 from tests.support import recorded
 from tests.support.json_schema import mistakes, validates
 from tests.unit.runtime.detect.test_capture import taken
@@ -796,6 +797,36 @@ def test_jupyterhubs_configuration_runs_and_takes_only_what_its_form_allows() ->
             from_form({name: ["1\n#SBATCH --uid=0"]})
     spec = next(file.text for path, file in files.items() if path.endswith("/kernel.json"))
     assert json.loads(spec)["metadata"]["kernel_provisioner"]["provisioner_name"] == "fairlead"
+
+
+@pytest.mark.parametrize(("kind", "own"), [("slurm", "--chdir --export"), ("pbs", "-v")])
+def test_jupyterhubs_job_script_is_in_the_schedulers_grammar(kind: str, own: str) -> None:
+    """As batchspawner renders it, with what the form gives; ``own`` are options that no other script of fairlead has."""
+    from batchspawner.batchspawner import format_template  # type: ignore[import-untyped]
+
+    site = replace(FACTS.site, scheduler=replace(FACTS.site.scheduler, kind=kind))
+    files, config = made("jupyterhub", replace(FACTS, site=site)), Config()
+    exec(files["fairlead_hub.py"].text, {"get_config": lambda: config})
+    spawner = config.JupyterHub.spawner_class.rpartition(".")[2]
+    given = {
+        "nodes": "2",
+        "ranks_per_node": "4",
+        "runtime": "0:30:00",
+        "account": "a1",
+        "partition": "long",
+    }
+    ours = {"homedir": "/home/u", "keepvars": "PATH,HOME", "prologue": "", "cmd": "server"}
+    sentinel = grammars.SENTINELS[kind]
+    for answers in (given, {}):
+        script = format_template(config[spawner].batch_script, **answers, **ours)
+        kept = [
+            line
+            for line in script.splitlines()
+            if not line.removeprefix(sentinel).lstrip().startswith(tuple(own.split()))
+        ]
+        found = vars(grammars.directives(kind, "\n".join(kept)))
+        assert ("a1" in found.values()) is ("long" in found.values()) is bool(answers)
+        assert script.splitlines()[-1] == "server"
 
 
 def test_jupyterhub_refuses_a_scheduler_whose_job_script_it_does_not_know() -> None:
