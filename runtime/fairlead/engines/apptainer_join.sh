@@ -3,8 +3,8 @@
 # Apptainer's own join leaves its starter above the rank, which ends by any signal and takes the rank with it: Slurm sends
 # SIGTERM to all processes of a job that is cancelled or out of time, and a rank that saves then would be killed. So Apptainer
 # is only asked what a rank sees, its variables and its folder, and the shell enters the container's namespaces and becomes
-# the rank. Other ranks of the node know it from the first, whose variables theirs differ from by those of the launcher: to
-# ask Apptainer takes 50 ms of a core. Where this cannot be, the rank is Apptainer's.
+# the rank. To ask takes 50 ms of a core: it is done once a node, when it is tried whether ranks can join, and a rank's variables
+# differ from those of then by its launcher's. Where this cannot be, the rank is Apptainer's.
 #
 # Names begin with fairlead_, since a variable that the user exports stays exported when a shell sets it.
 unset APPTAINER_SHARENS SINGULARITY_SHARENS
@@ -12,16 +12,12 @@ export APPTAINER_CONFIGDIR="$1/apptainer"
 fairlead_known=$1/kept.$fairlead_host.$fairlead_boot.asked # it goes with the container
 fairlead_join=("$2" --quiet exec ${3:+--pwd "$3"} "instance://sharens_instance_$fairlead_keeper")
 shift 3
-# Whether ranks can join at all is asked without their variables.
-[ "$*" != "/bin/sh -c :" ] || exec "${fairlead_join[@]}" "$@"
 fairlead_enter=(env -i "PATH=$PATH" nsenter --preserve-credentials --target "$fairlead_inside")
 [ $EUID -eq 0 ] || fairlead_enter=(setpriv --no-new-privs "${fairlead_enter[@]}") # as Apptainer does
 for fairlead_kind in user/U mnt/m ipc/i uts/u net/n cgroup/C pid/p; do
   fairlead_file=ns/${fairlead_kind%/*}
   [ "/proc/self/$fairlead_file" -ef "/proc/$fairlead_inside/$fairlead_file" ] || fairlead_enter+=("-${fairlead_kind#*/}")
 done
-case " ${fairlead_enter[*]} " in *" -p "*) exec "${fairlead_join[@]}" "$@" ;; esac # it would be a parent, too
-case $1 in *=*) exec "${fairlead_join[@]}" "$@" ;; esac # env would take it for a variable
 
 # The folder, the image's scripts for variables, the variables, and END; a NUL after each.
 fairlead_ask() {
@@ -47,7 +43,7 @@ fairlead_answer() {
   done </proc/$$/environ
 }
 
-# What the first rank was answered, with this rank's variables; 1 where Apptainer would have to be asked.
+# What was answered before, with this rank's variables; 1 where Apptainer would have to be asked.
 fairlead_derive() {
   local entry name folder place
   local -A before=() mine=() changed=()
@@ -59,11 +55,11 @@ fairlead_derive() {
     [ "${before[$name]-}" = "$entry" ] || changed[$name]=$entry
   done </proc/$$/environ
   for name in "${!before[@]}"; do [ "${mine[$name]-}" ] || changed[$name]=; done
-  unset 'changed[_]'
+  unset 'changed[_]' 'changed[PATH]' # the container has the image's, whatever the machine's
   # A script that runs programs may come to something else in each rank, as one that reads what differs.
   case $fairlead_scripts in *'$('* | *'`'* | *'$$'* | *'${!'* | *RANDOM* | *eval* | */proc/*) return 1 ;; esac
   for name in "${!changed[@]}"; do
-    case $name in APPTAINER* | SINGULARITY* | LD_* | PATH | HOME | PWD | USER | PS1 | PROMPT*) return 1 ;; esac
+    case $name in APPTAINER* | SINGULARITY* | LD_* | HOME | PWD | USER | PS1 | PROMPT*) return 1 ;; esac
     case $fairlead_scripts in *"$name"*) return 1 ;; esac
   done
   place=0
@@ -82,24 +78,16 @@ fairlead_derive() {
   done
 }
 
-if mkdir -m 700 "$fairlead_known" 2>/dev/null; then
+if [ "$*" = "/bin/sh -c :" ]; then # PROBE of fairlead.launch.node_container
+  rm -rf "$fairlead_known" && mkdir -m 700 "$fairlead_known" || exit
   { printf '%s\0' "$(pwd -P)"; cat /proc/$$/environ; } >"$fairlead_known/before"
-  fairlead_ask >"$fairlead_known/partial"
-  if fairlead_answer <"$fairlead_known/partial" && "${fairlead_enter[@]}" /bin/sh -c : 2>/dev/null; then
-    mv "$fairlead_known/partial" "$fairlead_known/answer"
-  else
-    : >"$fairlead_known/failed"
-  fi
-else
-  exec {fairlead_clock}<> <(:) # nothing is ever read from it: `sleep` would be a process a look, of each rank
-  for ((fairlead_looks = 0; fairlead_looks < 200; fairlead_looks++)); do
-    [ ! -e "$fairlead_known/answer" ] && [ ! -e "$fairlead_known/failed" ] || break
-    read -r -t 0.05 -u "$fairlead_clock" _
-  done
-  exec {fairlead_clock}>&-
-  [ ! -e "$fairlead_known/answer" ] || fairlead_derive || fairlead_answer < <(fairlead_ask) || : >"$fairlead_known/failed"
+  fairlead_ask >"$fairlead_known/partial" && fairlead_answer <"$fairlead_known/partial" || exit
+  case " ${fairlead_enter[*]} " in *" -p "*) exit 0 ;; esac # nsenter would stay above the rank, too
+  if "${fairlead_enter[@]}" "$@" 2>/dev/null; then mv "$fairlead_known/partial" "$fairlead_known/answer"; fi
+  exit 0
 fi
-if [ -e "$fairlead_known/answer" ] && [ ! -e "$fairlead_known/failed" ]; then
+case $1 in *=*) exec "${fairlead_join[@]}" "$@" ;; esac # env would take it for a variable
+if [ -e "$fairlead_known/answer" ] && { fairlead_derive || fairlead_answer < <(fairlead_ask); }; then
   exec "${fairlead_enter[@]}" /bin/sh -c 'cd "$0" && exec env -i "$@"' "$fairlead_folder" "${fairlead_all[@]}" "$@"
 fi
 exec "${fairlead_join[@]}" "$@"

@@ -103,7 +103,7 @@ class NodeContainer:
 
     Attributes:
         needed: as of :class:`~fairlead.engines.model.Driver`.
-        unset: variables that neither gets: they are for ranks.
+        unset: variables that ``start`` does not get: they are for ranks.
         limit_s: how long it may take until ranks can join it.
     """
 
@@ -123,7 +123,7 @@ def functions(container: NodeContainer | None) -> str:
     keeping = f'exec {without} {keeper} {shlex.quote(container.needed)} "$run" "$kept" "$above" {shlex.join(container.start)}'
     # One that hangs is named as well.
     timed = 'limited=; ! command -v timeout >/dev/null || limited="timeout -k 1 10"'
-    joining = f"{timed}; $limited {without} {shlex.join(container.probe)}"
+    joining = f"{timed}; $limited {shlex.join(container.probe)}"
     return (
         f"contains={container.limit_s:.0f}\nkeeping() {{ {keeping}; }}\njoining() {{ {joining}; }}"
     )
