@@ -371,7 +371,7 @@ def static(plan: Plan) -> Iterator[Finding]:
     """The MPI inside a program can neither be replaced nor, without a library, be watched."""
     found = reach(plan.facts, plan.request)
     certain = {elf.path for elf in found.files} if found.exact else set()
-    certain |= {program.path for program in found.programs}
+    certain |= found.certain
     certain |= started(plan.facts, found)
     contain = [elf for elf in found.files if contains_mpi(elf)]
     for elf in contain:

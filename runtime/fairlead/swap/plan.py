@@ -62,7 +62,9 @@ def _begun(inputs: Inputs) -> Draft:
         over = crossing(found, interpreted(facts, inputs.request), host.library.family)
         if over.allowed:
             family = host.library.family
-            crossing_too = (e for e in relevant(facts, inputs.request, family) if asked_by(facts, e))
+            crossing_too = (
+                e for e in relevant(facts, inputs.request, family) if asked_by(facts, e)
+            )
             compiled = [e for e in crossing_too if not e.interpreter and e not in over.modules]
             consumers = (*over.modules, *compiled)
     glibc = choose_glibc(host, facts, inputs.engine) if host else None
