@@ -121,7 +121,9 @@ def program(plan: Plan) -> Iterator[Finding]:
         if named.kind is Kind.MISSING:
             name = named.asked.rpartition("/")[2]
             known = {path.rpartition("/")[2]: path for path in sorted(plan.facts.programs)}
-            near = [known[n] for n in difflib.get_close_matches(name, known, cutoff=0.7)]
+            close = difflib.get_close_matches(name, known, cutoff=0.7)
+            begin = [n for n in known if len(name) > 1 and n.startswith(name)]
+            near = [known[n] for n in dict.fromkeys((*begin, *close))]
             yield error(
                 "program-missing",
                 name=named.asked,

@@ -249,6 +249,11 @@ def test_missing_program_is_refused_with_its_near_name(facts: ImageFacts) -> Non
     assert errors(found) == ["program"]
     assert "/usr/bin/python3" in found["program error"].why
     assert "symbols ok" not in found
+    more = replace(facts, programs={**facts.programs, "/sbin/chmem": "", "/bin/nwchem.mpich": ""})
+    assert (
+        "; near: /bin/nwchem.mpich, /sbin/chmem"
+        in said(more, apps=("nwchem",))["program error"].why
+    )
     shown = said(facts, command=("/data/x",), binds=(Bind("/d", "/data"),))
     assert errors(shown) == [] and "symbols ok" in shown
 
