@@ -230,7 +230,8 @@ def by_family(facts: ImageFacts, found: Reach) -> dict[AbiFamily, list[Elf]]:
     for elf in found.files:
         folder = elf.path.rpartition("/")[0]
         named = elf.path in _named(found)
-        if is_interface(elf) or (folder in tools and not named) or elf.path in siblings:
+        tool = folder in tools or _MPI_INFO.search(elf.path)
+        if is_interface(elf) or (tool and not named) or elf.path in siblings:
             continue
         if is_plugin(elf, homes):
             continue
