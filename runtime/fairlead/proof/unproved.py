@@ -62,7 +62,9 @@ class Unproved:
 
     def _alone(self) -> Finding | None:
         """The error on programs with an MPI that every rank has started without any variable of the launcher."""
-        alone = [b for b in self.bare if not b.ranked and _uses_mpi(self.plan, b.program)]
+        seen = any(s.unseen == "unloaded" and not s.rank for s in self.sightings)
+        without = [b for b in self.bare if not b.ranked]
+        alone = [b for b in without if seen or _uses_mpi(self.plan, b.program)]
         if self.ranks < 2 or len({b.rank for b in alone}) < self.ranks:
             return None
         return error(

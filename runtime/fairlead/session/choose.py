@@ -110,7 +110,7 @@ def _script(word: str, facts: ImageFacts, request: Request) -> str:
         return ""
     with contextlib.suppress(OSError, ValueError):  # it cannot be read, or is no text
         if path.is_file() and path.stat().st_size < LONGEST:
-            return path.read_text()
+            return path.read_text(encoding="utf-8")
     return ""
 
 
