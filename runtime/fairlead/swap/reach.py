@@ -389,7 +389,9 @@ def _all(
     """The programs of a text's commands, without those that need no MPI; empty if one of them can start anything."""
     programs: dict[str, list[Program]] = {}
     for words in found:
-        if _is_tool(words):
+        if _is_tool(words) and not any(
+            program.kind is Kind.LINKED for program in _programs(facts, words[0], request)
+        ):
             continue
         behind = _called(facts, words, request, deepest)
         unseen = (Kind.STARTS, Kind.UNKNOWN, Kind.MISSING)

@@ -155,6 +155,13 @@ def test_text_that_can_start_more_than_it_names_reaches_everything(
         assert found.files == facts.consumers and not found.exact, command
 
 
+def test_program_with_mpi_that_has_a_tools_name_is_no_tool(tmp_path: Path) -> None:
+    root = image_tree(tmp_path / "root")
+    compiled(root / "opt/app/sort", MAIN + CALLS, str(root / "opt/openmpi/lib/libmpi.so.40"))
+    found = reach(scan_tree(root), Request(command=("sh", "-c", "c x | sort")))
+    assert {p.path for p in found.programs} == {"/opt/app/c", "/opt/app/sort"} and not found.exact
+
+
 def test_login_shell_and_one_that_reads_a_file_first_start_anything(facts: ImageFacts) -> None:
     first = {"BASH_ENV": "/opt/init"}
     for request in (
