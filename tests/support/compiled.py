@@ -139,6 +139,7 @@ def image_tree(root: Path) -> Path:
     for name, text in (
         ("usr/bin/env", "#!/bin/sh\n"),
         ("opt/app/run.sh", "#!/bin/sh\nexec /opt/app/c\n"),
+        ("opt/app/any.sh", "#!/bin/sh\n$1 /opt/app/c\n"),
         ("opt/app/held.sh", "#!/bin/sh\n# not /opt/app/c\ncd /opt/app && exec /opt/app/holds $*\n"),
         ("opt/app/either.sh", "#!/bin/sh\n/opt/app/c || exec /opt/app/holds\n"),
         ("opt/app/tool", "#!/usr/bin/env -S python3 -u\n"),

@@ -91,6 +91,22 @@ def test_program_that_loads_no_witness_is_looked_at_while_it_runs(apart: Path) -
     assert str(apart / "libmpich.so.12") in finding["where"] and "env -i" in finding["why"]
 
 
+def test_removed_preload_is_named_and_ranks_without_the_launchers_variables_are_alone() -> None:
+    run = ("run", "-n", "2", "--json", hosts.image(), "--")
+    code = "from mpi4py import MPI; MPI.COMM_WORLD.Barrier(); print(MPI.COMM_WORLD.size)"
+    done = fairlead(*run, "sh", "-c", f"unset LD_PRELOAD; exec python3 -c '{code}'")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = answer(done)["error"]
+    assert said["check"] == "unproved" and "LD_PRELOAD" in said["what"] + said["why"]
+    assert "env -i" in said["why"] and "by address" not in said["why"]
+    kept = 'env -i PATH="$PATH" LD_LIBRARY_PATH="$LD_LIBRARY_PATH"'
+    code = "from mpi4py import MPI; import time; time.sleep(3); print(MPI.COMM_WORLD.size)"
+    done = fairlead(*run, "sh", "-c", f"exec {kept} python3 -c '{code}'")
+    (finding,) = answer(done)["findings"]
+    assert done.returncode == 122 and finding["check"] == "world-size", done.stdout + done.stderr
+    assert "python3" in finding["where"] and "env -i" in finding["why"]
+
+
 @pytest.mark.parametrize("strip", [False, True])
 def test_program_that_contains_an_mpi_fails_the_proof(strip: bool, apart: Path) -> None:
     """Dynamically linked, but for Debian's libmpich.a."""

@@ -7,7 +7,7 @@ is a message, and its name is the message's id:
     check = "host-mpi"                      # what `--json` shows, and a section of the docs
     severity = "warning"                    # left out: error
     exit = "usage"                          # the exit code of `fail`; left out: failed
-    what = "no MPI library below {prefix}"  # fields as in str.format
+    what = "no MPI library below {prefix}"  # fields as in str.format; {number:of rank} is `1 rank` or `2 ranks`
     where = "{option}"
     why = "no lib/ of it holds a libmpi"
     remedy = "give the prefix of an MPI"
@@ -23,6 +23,7 @@ line of a text may look like such a header; ``tests/project/test_messages.py`` c
 from __future__ import annotations
 
 import re
+import string
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -64,7 +65,25 @@ def render(message: str, fields: Mapping[str, object]) -> tuple[Finding, ExitCod
         return Finding(Severity.ERROR, message.replace("-", " "), known, why), ExitCode.FAILED
     values = dict(fields)
     for name, text in table.get("if_empty", {}).items():
-        values[name] = values[name] or text.format_map(fields)
-    texts = {part: table.get(part, "").format_map(values) for part in PARTS}
+        values[name] = values[name] or _filled(text, fields)
+    texts = {part: _filled(table.get(part, ""), values) for part in PARTS}
     severity = Severity(table.get("severity", Severity.ERROR))
     return Finding(severity, **texts), ExitCode[table.get("exit", "failed").upper()]
+
+
+class _Formatter(string.Formatter):
+    """As str.format, and ``{number:of NOUN}`` counts."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if not format_spec.startswith("of "):
+            return str(super().format_field(value, format_spec))
+        noun = format_spec.removeprefix("of ")
+        return f"{value} {noun if str(value) == '1' else _plural(noun)}"
+
+
+def _plural(noun: str) -> str:
+    return f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+
+
+def _filled(text: str, fields: Mapping[str, object]) -> str:
+    return _Formatter().vformat(text, (), fields)

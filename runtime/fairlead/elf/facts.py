@@ -221,6 +221,7 @@ class ImageFacts:
             for a script; ``-> PATH`` for a symlink, also of a folder or an MPI. Empty in facts of older versions: nothing is
             known of programs.
         named: of a script, or a program that opens libraries, the programs with an MPI and the MPIs that its text names.
+        commands: of a shell script, the commands that it starts, where its text names them all.
         capable: programs with an MPI that have file capabilities.
         set_ids: those that change to another user or group than root's, and what their loader does not find of what
             they need: it ignores LD_LIBRARY_PATH for them.
@@ -247,6 +248,7 @@ class ImageFacts:
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     programs: Mapping[str, str] = field(default_factory=dict)
     named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    commands: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     capable: tuple[str, ...] = ()
     set_ids: Mapping[str, str] = field(default_factory=dict)
     nccl: tuple[NcclLibrary, ...] = ()

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from fairlead.base.paths import resolve_in
 from fairlead.base.regular import open_regular
+from fairlead.base.shell_commands import LONGEST, commands, is_shells
 from fairlead.elf.facts import Elf, MpiLibrary
 from fairlead.elf.loader import system_folders
 from fairlead.elf.mpi_symbols import GLIBC_PIECES
 
 # Links below them are not programs, and there are thousands.
 _NO_PROGRAMS = ("/etc", "/var", "/usr/share", "/usr/include", "/usr/src", "/usr/lib/.build-id")
-_LONGEST_SCRIPT = 64 << 10  # of whose text programs are read
 _MOST_OF_PROGRAM = 16 << 20  # of the names in a program
 _PATH = re.compile(
     rb"(?<![\w./$}-])(?:(?:/[\w.+-]+){2,}|lib[\w+-]+\.so(?:\.\d+)*(?![\w./]))", re.ASCII
@@ -159,12 +159,12 @@ class Objects:
         openers = (path for path, elf in self._files.items() if elf.can_start and elf.opens)
         found = {}
         for path, most in (
-            *((p, _LONGEST_SCRIPT) for p in scripts),
+            *((p, LONGEST) for p in scripts),
             *((p, _MOST_OF_PROGRAM) for p in openers if called),
         ):
             with open_regular(self._root / path.lstrip("/")) as stream:
                 text = stream.read(most)
-            if most == _LONGEST_SCRIPT:
+            if most == LONGEST:
                 text = b"\n".join(
                     line for line in text.splitlines() if not line.lstrip().startswith(b"#")
                 )
@@ -173,6 +173,24 @@ class Objects:
             by_name = (called[word] for word in words if word in called)
             if there := by_path.intersection(wanted).union(*by_name) - {path}:
                 found[path] = tuple(sorted(there))
+        return found
+
+    def commands(self, scripts: Mapping[str, str]) -> dict[str, tuple[tuple[str, ...], ...]]:
+        """Of each shell script, the commands that it starts, where its text names them all.
+
+        Args:
+            scripts: first lines by path.
+        """
+        found = {}
+        for path, first in scripts.items():
+            if not is_shells(first):
+                continue
+            with open_regular(self._root / path.lstrip("/")) as stream:
+                text = stream.read(LONGEST)
+            if len(text) == LONGEST:
+                continue
+            if there := commands(text.decode("utf-8", "replace")):
+                found[path] = there
         return found
 
     def _kind(self, elf: Elf) -> str:

@@ -57,7 +57,7 @@ def crossing(facts: ImageFacts, programs: Sequence[str], target: AbiFamily) -> C
     # A library that is not an MPI is of the unknown family too.
     if not modules or target is AbiFamily.UNKNOWN:
         return Crossing((), f"no mpi4py in it has a module for the {target} family")
-    if bound := _bound(facts):
+    if bound := _bound(facts, target):
         return Crossing(
             modules,
             f"{some(bound)} {'is' if len(bound) == 1 else 'are'} compiled for the image's family, and "
@@ -80,8 +80,11 @@ def crossing(facts: ImageFacts, programs: Sequence[str], target: AbiFamily) -> C
     return Crossing(modules)
 
 
-def _bound(facts: ImageFacts) -> list[str]:
-    """Libraries and extension modules that are tied to a family, other than an MPI's own parts."""
+def _bound(facts: ImageFacts, target: AbiFamily) -> list[str]:
+    """Libraries and extension modules that are tied to another family than ``target``, other than an MPI's own parts.
+
+    A wheel may be compiled for ``target`` in an image whose own MPI is of another family.
+    """
     homes = {PurePosixPath(mpi.path).parent for mpi in facts.mpis}
     return [
         elf.path
@@ -89,6 +92,7 @@ def _bound(facts: ImageFacts) -> list[str]:
         if (elf.soname or not elf.interpreter)
         and not MPI4PY_MODULE.match(elf.path)
         and PurePosixPath(elf.path).parent not in homes
+        and set(asked_by(facts, elf).values()) != {target}
     ]
 
 

@@ -19,6 +19,7 @@
  *
  * A process that ends without a proof, and has an MPI mapped, says so in `seen`: its MPI_Init may have been called
  * by address, which nothing can stand before. MPI_Session_init is looked at likewise, since it has no world.
+ * What is started by an exec without LD_PRELOAD is noted in `bare`.
  * What a rank starts after the proof need not be a world of that size, and must not run on another MPI: it is stopped.
  *
  * Compiled with CALLS, it is for an MPI of no known family: see "an MPI whose handles are not known" below.
@@ -89,13 +90,18 @@ static struct {
     char folder[512], file[1024], me[64];
 } plan;
 
-static const char *variable(const char *name)
+static const char *variable_in(char *const env[], const char *name)
 {
     size_t n = strlen(name);
-    for (char **e = environ; e && *e; e++)
-        if (!strncmp(*e, name, n) && (*e)[n] == '=')
-            return *e + n + 1;
+    for (; env && *env; env++)
+        if (!strncmp(*env, name, n) && (*env)[n] == '=')
+            return *env + n + 1;
     return 0;
+}
+
+static const char *variable(const char *name)
+{
+    return variable_in(environ, name);
 }
 
 static const char *field(const char *from, char *to, size_t room)
@@ -115,13 +121,14 @@ static void host_name(char *to, size_t room)
     gethostname(to, room - 1);
 }
 
+/* The first is from the shell around a rank; the others are changed by a launcher that the rank starts. */
+static const char *const names[] = {"FAIRLEAD_RANK", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID",
+                                    "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "ALPS_APP_PE",
+                                    "SLURM_PROCID", 0};
+
 /* Reads FAIRLEAD_PROOF; 0 if there is nothing to prove. */
 static int asked(void)
 {
-    /* The first is from the shell around a rank; the others are changed by a launcher that the rank starts. */
-    static const char *const names[] = {"FAIRLEAD_RANK", "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID",
-                                        "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "ALPS_APP_PE",
-                                        "SLURM_PROCID", 0};
     const char *text = variable("FAIRLEAD_PROOF"), *rank = 0;
     char word[32];
     if (!text || !strchr(text, '|') || variable("FAIRLEAD_ASIDE"))
@@ -169,6 +176,14 @@ static int note(const char *what, const char *text, size_t size, int once)
     return once ? 0 : rename(partial, path);
 }
 
+static int arrived; /* for a proof, and by LD_PRELOAD, which this process may take out of its environment */
+
+static int preloads(char *const env[])
+{
+    const char *set = variable_in(env, "LD_PRELOAD");
+    return set && strstr(set, "witness");
+}
+
 __attribute__((constructor)) static void arrive(void)
 {
     char line[160], host[80];
@@ -177,6 +192,7 @@ __attribute__((constructor)) static void arrive(void)
     host_name(host, sizeof host);
     snprintf(line, sizeof line, "%s %d\n", host, getpid());
     note("alive", line, strlen(line), 1);
+    arrived = preloads(environ);
 }
 
 /* Python asks while it starts whether stdout is a terminal, and writes by the line if it is, else by the block. Ranks
@@ -1291,9 +1307,31 @@ EXPORT void quick_exit(int code)
     leave(code);
 }
 
+/* What is started without the witness cannot prove anything, and without any of a launcher's variables it is a world of
+ * its own. A rank keeps 32 of these: one that starts ten thousand such programs starts few different ones. */
+static void bare(const char *program, char *const env[])
+{
+    static const char *const launchers[] = {"FAIRLEAD_RANK=", "PMI", "OMPI_", "PRTE_", "PALS_", "FLUX_", "JSM_", "ALPS_",
+                                            "SLURM_", "I_MPI_", "MPI_", "MV2_", "MVP_", "HYDRA_", 0};
+    char name[32], text[700];
+    unsigned hash = 0;
+    int ranked = 0;
+    if (!arrived || !plan.folder[0] || preloads(env) || proved_before())
+        return;
+    for (char *const *e = env; e && *e; e++)
+        for (int i = 0; launchers[i]; i++)
+            ranked |= !strncmp(*e, launchers[i], strlen(launchers[i]));
+    for (const char *at = program; *at; at++)
+        hash = hash * 31 + (unsigned char)*at;
+    snprintf(name, sizeof name, "bare.%u", hash % 32);
+    snprintf(text, sizeof text, "rank=%.60s\nprogram=%.500s\nranked=%d\n", plan.me, program, ranked);
+    note(name, text, strlen(text), 0);
+}
+
 EXPORT int execve(const char *path, char *const argv[], char *const env[])
 {
     depart("exec", 1);
+    bare(path, env);
     return (int)syscall(SYS_EXECVE, path, argv, env);
 }
 
@@ -1305,6 +1343,7 @@ EXPORT int execv(const char *path, char *const argv[])
 EXPORT int execvp(const char *file, char *const argv[])
 {
     depart("exec", 1);
+    bare(file, environ);
     return execvpe(file, argv, environ);
 }
 

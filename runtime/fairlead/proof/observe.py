@@ -210,6 +210,30 @@ def reported(folder: Path, plan: Plan, inode: int, known: Sequence[Library]) -> 
         )
 
 
+@dataclass(frozen=True)
+class Bare:
+    """A program that a rank has started without LD_PRELOAD, and so without the witness.
+
+    Attributes:
+        program: its path, or its name where PATH was searched.
+        ranked: it had some of the variables by which a launcher connects its ranks.
+    """
+
+    rank: str
+    program: str
+    ranked: bool
+
+
+def bare(folder: Path) -> Iterable[Bare]:
+    """What the witness has noted of such programs."""
+    for path in sorted(folder.glob("bare.*")):
+        if path.suffix == ".partial":
+            continue
+        lines = path.read_text(errors="replace").splitlines()
+        one = dict(line.split("=", 1) for line in lines if "=" in line)
+        yield Bare(one.get("rank", ""), one.get("program", "?"), one.get("ranked") != "0")
+
+
 def _files(lines: Iterable[str]) -> tuple[File, ...]:
     """``DEVICE INODE PATH`` each, as the witness writes it."""
     words = [line.split(" ", 2) for line in lines]

@@ -19,7 +19,7 @@ from fairlead.launch.nodes import unreachable
 from fairlead.launch.processes import runs_in_container
 from fairlead.launch.run_folder import exits, signal_name
 from fairlead.proof.closure import Library, setting
-from fairlead.proof.observe import Observer, reported
+from fairlead.proof.observe import Observer, bare, reported
 from fairlead.proof.unproved import Unproved, blind_ranks
 from fairlead.proof.verdict import (
     Proof,
@@ -194,7 +194,8 @@ class Startup:
         ]
         last = {(s.host, s.pid): s for s in sightings}  # what a process says itself comes last
         launched, alive = _names(self.folder, "exit"), _names(self.folder, "alive")
-        return Unproved(expected.plan, tuple(last.values()), blind_ranks(launched, alive))
+        blind, started = blind_ranks(launched, alive), tuple(bare(self.folder))
+        return Unproved(expected.plan, tuple(last.values()), blind, started, self._ranks)
 
     def _look_again(self) -> None:
         """Looks at what runs after the proof, now and then: of a rank's later programs only the MPI counts.

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
 from fairlead.base.errors import Finding, error, warning
-from fairlead.proof.observe import Sighting
+from fairlead.mpi.cross_abi import some
+from fairlead.proof.observe import Bare, Sighting
 from fairlead.proof.verdict import RankProof, kept_by_remedy, why_kept
 from fairlead.swap.model import Plan
+from fairlead.swap.reach import Kind, reach
 
 _COMMAND = 280  # characters
 
@@ -22,11 +24,15 @@ class Unproved:
     Attributes:
         sightings: the processes that had an MPI.
         blind: the ranks that were launched, and in which no process has loaded the witness.
+        bare: the programs that ranks have started without it.
+        ranks: how many were asked for.
     """
 
     plan: Plan
     sightings: tuple[Sighting, ...] = ()
     blind: tuple[str, ...] = ()
+    bare: tuple[Bare, ...] = ()
+    ranks: int = 0
 
     def failed(self, proved: bool = False) -> Finding | None:
         """The error on a process with another MPI than the planned one; None when there was none.
@@ -36,12 +42,12 @@ class Unproved:
         """
         wrong = [s for s in self.sightings if s.wrong and (s.ran or not proved)]
         if not wrong:
-            return None
+            return None if proved else self._alone()
         # One that was looked at shows more; among the others, those with another MPI come first.
         first = min(wrong, key=lambda s: (not s.mapped.foreign, not s.unseen, s.rank, s.pid))
         file = first.wrong[0]
         title = title_of(self.plan, file.path) or first.version
-        why, remedy = _reason(self.plan, first)
+        why, remedy = _reason(self.plan, first, first.rank in self.blind)
         foreign = bool(first.mapped.foreign)
         return error(
             ("proved-before" if proved else "unproved-foreign") if foreign else "unproved-closure",
@@ -54,11 +60,33 @@ class Unproved:
             remedy=remedy,
         )
 
+    def _alone(self) -> Finding | None:
+        """The error on programs with an MPI that every rank has started without any variable of the launcher."""
+        seen = any(s.unseen == "unloaded" and not s.rank for s in self.sightings)
+        without = [b for b in self.bare if not b.ranked]
+        alone = [b for b in without if seen or _uses_mpi(self.plan, b.program)]
+        if self.ranks < 2 or len({b.rank for b in alone}) < self.ranks:
+            return None
+        return error(
+            "world-size-cleaned",
+            asked=self.ranks,
+            program=alone[0].program,
+            launcher_path=self.plan.launcher.path,
+        )
+
     def doubt(self, command: Sequence[str]) -> Finding:
         """The warning on a launch of ``command`` that ended well."""
         words = " ".join(command)[:_COMMAND]
         if any(s.how == "unasked" for s in self.sightings):
             return warning("unproved-unasked", command=words, plan=self.plan)
+        without = [s for s in self.sightings if s.unseen in ("unloaded", "privileged")]
+        if without:
+            why, remedy = _reason(self.plan, without[0], without[0].rank in self.blind)
+            given = {"command": words, "plan": self.plan, "why": why, "remedy": remedy}
+            return warning("unproved-without-witness", **given)
+        if self.bare:
+            programs = some(list(dict.fromkeys(b.program for b in self.bare)))
+            return warning("unproved-bare", command=words, programs=programs)
         if self.sightings:
             how = "it was called by address"
             if any(s.how == "session" for s in self.sightings):
@@ -68,6 +96,9 @@ class Unproved:
             return warning("unproved-planned", command=words, plan=self.plan, how=how)
         if self.blind:
             ranks = ", ".join(self.blind[:8])
+            if program := _dynamic(self.plan):
+                given = {"command": words, "ranks": ranks, "program": program}
+                return warning("unproved-unwatched-environment", **given)
             return warning("unproved-unwatched", command=words, ranks=ranks)
         return warning("unproved", command=words)
 
@@ -89,6 +120,26 @@ class Unproved:
         ]
 
 
+def _uses_mpi(plan: Plan, program: str) -> bool:
+    """Whether a program of the image, by its name or path, needs an MPI by its links."""
+    found = reach(plan.facts, replace(plan.request, apps=(program,), command=())).programs
+    return bool(found) and all(p.kind is Kind.LINKED for p in found)
+
+
+def _dynamic(plan: Plan) -> str:
+    """The command's program where the loader does preload for it, as far as its file says; else empty."""
+    facts = plan.facts
+    first = plan.request.command[:1]
+    found = reach(facts, replace(plan.request, apps=first, command=())).programs if first else ()
+    ids = {*facts.set_ids, *facts.capable}
+    kinds = {facts.programs.get(p.path, "static") for p in found}
+    if not facts.glibc or any(
+        "static" in kind.split() or kind[:2] in ("#!", "->") for kind in kinds
+    ):
+        return ""
+    return "" if not found or ids.intersection(p.path for p in found) else found[0].path
+
+
 def title_of(plan: Plan, path: str) -> str:
     """Vendor and version of an MPI of the image; "" when the image has none at ``path``."""
     return next((mpi.title for mpi in plan.facts.mpis if mpi.path == path), "")
@@ -99,8 +150,12 @@ def blind_ranks(launched: Collection[str], alive: Collection[str]) -> tuple[str,
     return tuple(sorted(set(launched) - set(alive), key=lambda name: (len(name), name)))
 
 
-def _reason(plan: Plan, seen: Sighting) -> tuple[str, str]:
-    """Why the MPI's MPI_Init was not seen, and what to do about it."""
+def _reason(plan: Plan, seen: Sighting, blind: bool = False) -> tuple[str, str]:
+    """Why the MPI's MPI_Init was not seen, and what to do about it.
+
+    Args:
+        blind: no process of the rank has loaded the witness, not even its first.
+    """
     name = PurePosixPath(plan.planned_file).name
     if seen.unseen == "static":
         return (
@@ -113,10 +168,16 @@ def _reason(plan: Plan, seen: Sighting) -> tuple[str, str]:
             "LD_PRELOAD for it",
             f"remove them in the image: `chmod ug-s {seen.program}`, `setcap -r {seen.program}`",
         )
+    if seen.unseen == "unloaded" and blind and _dynamic(plan):
+        return (
+            f"LD_PRELOAD did not reach {seen.program}, nor the first program of its rank: a start-up script of the image "
+            "(/.singularity.d/env, its entry point) has removed it",
+            "keep LD_PRELOAD in these scripts",
+        )
     if seen.unseen == "unloaded":
         return (
-            f"LD_PRELOAD did not reach {seen.program}: it was started with a cleaned environment (`env -i`, sudo, "
-            "a login shell), or has a C library of its own",
+            f"LD_PRELOAD did not reach {seen.program}: it was started with a cleaned environment (`env -i`, "
+            "`unset LD_PRELOAD`, sudo, a login shell), or has a C library of its own",
             "start it with the environment that the rank has",
         )
     saw = RankProof(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fairlead.base.errors import fail
+from fairlead.base.shell_commands import LONGEST, SHELLS, is_shells
 from fairlead.base.suggest import suggest
 from fairlead.detect import capture
 from fairlead.detect.capture import Capture
@@ -34,6 +35,8 @@ from fairlead.site.resolved_paths import Here
 from fairlead.swap.family import choose_host, image_family, own_place, speaking
 from fairlead.swap.model import Line, Request
 from fairlead.swap.reach import in_image, programs_of
+
+_WORDS = 16  # of a command, among which a script of this machine is looked for
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,35 @@ def outside(request: Request, facts: ImageFacts, *, elsewhere: bool = False) -> 
                 with contextlib.suppress(elf_file.NotElf, OSError):
                     found[name] = elf_file.read(path, str(path.absolute()))
     return found
+
+
+def texts(request: Request, facts: ImageFacts) -> dict[str, str]:
+    """The shell scripts of this machine that a command names: its program, or what it gives to a shell.
+
+    A path below a bound folder is one of that folder.
+    """
+    found, shell = dict[str, str](), False
+    for index, word in enumerate(request.command[:_WORDS]):
+        if (not index or shell) and not word.startswith("-"):
+            text = _script(word, facts, request)
+            if text and (shell or is_shells(text.partition("\n")[0])):
+                found[word] = text
+        shell |= word.rpartition("/")[2] in SHELLS
+    return found
+
+
+def _script(word: str, facts: ImageFacts, request: Request) -> str:
+    """The text of a script that a container has at ``word`` from this machine; empty where it is none, or a long one."""
+    path = Path(word)
+    below = [b for b in request.binds if path.is_relative_to(b.target)]
+    if bind := max(below, key=lambda b: len(b.target), default=None):
+        path = Path(bind.source, path.relative_to(bind.target))
+    elif word.startswith("/") and (not facts.programs or in_image(facts, word)):
+        return ""
+    with contextlib.suppress(OSError, ValueError):  # it cannot be read, or is no text
+        if path.is_file() and path.stat().st_size < LONGEST:
+            return path.read_text(encoding="utf-8")
+    return ""
 
 
 def host_mpi(situation: Situation) -> tuple[HostMpi | None, tuple[Line, ...]]:

@@ -121,7 +121,9 @@ def program(plan: Plan) -> Iterator[Finding]:
         if named.kind is Kind.MISSING:
             name = named.asked.rpartition("/")[2]
             known = {path.rpartition("/")[2]: path for path in sorted(plan.facts.programs)}
-            near = [known[n] for n in difflib.get_close_matches(name, known, cutoff=0.7)]
+            close = difflib.get_close_matches(name, known, cutoff=0.7)
+            begin = [n for n in known if len(name) > 1 and n.startswith(name)]
+            near = [known[n] for n in dict.fromkeys((*begin, *close))]
             yield error(
                 "program-missing",
                 name=named.asked,
@@ -371,7 +373,7 @@ def static(plan: Plan) -> Iterator[Finding]:
     """The MPI inside a program can neither be replaced nor, without a library, be watched."""
     found = reach(plan.facts, plan.request)
     certain = {elf.path for elf in found.files} if found.exact else set()
-    certain |= {program.path for program in found.programs}
+    certain |= found.certain
     certain |= started(plan.facts, found)
     contain = [elf for elf in found.files if contains_mpi(elf)]
     for elf in contain:

@@ -103,6 +103,9 @@ def _certain(facts: ImageFacts, found: Reach) -> AbiFamily | None:
     """The family that named programs ask for by their links, or that what a text names asks for."""
     if (behind := mpis_behind(facts, found)) and all(m.family is AbiFamily.UNKNOWN for m in behind):
         return AbiFamily.UNKNOWN
+    if any(program.perhaps for program in found.programs):
+        several = by_family(facts, found)
+        return next(iter(several)) if len(several) == 1 else None
     for program in found.programs:
         for elf in (e for e in found.files if program.path == e.path and program.path):
             if asked := list(asked_by(facts, elf).values()):

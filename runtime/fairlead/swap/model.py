@@ -67,6 +67,7 @@ class Request:
         mpi4py: variables that make mpi4py open a given library, with that library.
         shape: where the ranks run.
         outside: facts of the named programs that are files of this machine, by the name given.
+        texts: shell scripts of this machine that the command names, by the name given.
         output_dir: folder for one log per rank; empty: output goes to the launcher.
         label: the rank stands before each line of its output.
         rendezvous: whose variables the ranks get, as :func:`fairlead.rendezvous.choose.frameworks` takes it.
@@ -96,6 +97,7 @@ class Request:
     mpi4py: tuple[tuple[str, str], ...] = ()
     shape: Shape = field(default_factory=Shape)
     outside: Mapping[str, Elf] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
     comm: str = ""
     comm_by: str = ""
     output_dir: str = ""

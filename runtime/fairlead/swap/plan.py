@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from fairlead.base.errors import fail
 from fairlead.elf.facts import AbiFamily, MpiLibrary
+from fairlead.elf.mpi_symbols import asked_by
 from fairlead.launchers.model import Launcher
 from fairlead.launchers.registry import is_in_image
 from fairlead.mpi.cross_abi import crossing
@@ -60,7 +61,12 @@ def _begun(inputs: Inputs) -> Draft:
         found = in_reach(facts, inputs.request)
         over = crossing(found, interpreted(facts, inputs.request), host.library.family)
         if over.allowed:
-            family, consumers = host.library.family, over.modules
+            family = host.library.family
+            crossing_too = (
+                e for e in relevant(facts, inputs.request, family) if asked_by(facts, e)
+            )
+            compiled = [e for e in crossing_too if not e.interpreter and e not in over.modules]
+            consumers = (*over.modules, *compiled)
     glibc = choose_glibc(host, facts, inputs.engine) if host else None
     own = own_library(facts, inputs.request)
     return Draft(inputs, own, own_family, family, consumers, glibc)

@@ -12,8 +12,9 @@ import posixpath
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from fairlead.base.shell_commands import SHELLS, commands
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 from fairlead.elf.mpi_symbols import asked_by, contains_mpi, is_interface
 from fairlead.mpi.cross_abi import MPI4PY_MODULE, is_python
@@ -24,6 +25,25 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PATHS = re.compile(r"(?<![\w./$}-])(?:/[\w.+-]+){2,}")
 _PYTHON_MODULE = re.compile(r"/(?:site|dist)-packages/|\.(?:cpython-\w+|abi3)[^/]*\.so$")
 _R_PACKAGE = re.compile(r"/R/(?:[^/]+/)*(?:site-)?library/")
+# They say what an MPI consists of, and start none.
+_MPI_INFO = re.compile(r"/(?:ompi|oshmem)_info$")
+# Programs of every system that start no other, as far as their words show.
+_TOOLS = frozenset(
+    {
+        "awk", "basename", "cat", "chmod", "cp", "cut", "date", "df", "dirname", "du", "echo", "expr", "false", "find", "free",
+        "gawk", "grep", "gunzip", "gzip", "head", "hostname", "id", "install", "ls", "lscpu", "mawk", "mkdir", "mktemp", "mv",
+        "nproc", "paste", "printenv", "printf", "ps", "pwd", "readlink", "realpath", "rm", "rmdir", "sed", "seq", "sleep",
+        "sort", "stat", "sync", "tail", "tar", "tee", "test", "touch", "tr", "true", "uname", "uniq", "unzip", "uptime", "wc",
+        "which", "whoami", "zcat",
+    }
+)  # fmt: skip
+_TOOL_STARTS = {  # what in the words of one starts another
+    "find": re.compile(r"-(exec|ok)"),
+    "sed": re.compile(r"(^|[;{}0-9$/ ])[gpIiMm0-9]*e([; }]|$)|^-\w*f|^--file"),
+    "sort": re.compile(r"^--comp"),
+    "tar": re.compile(r"^--(to-com|use-com|check|rsh|info|new-vol)|^-?\w*[IF]"),
+    **dict.fromkeys(("awk", "gawk", "mawk"), re.compile(r"system|\||getline|^-f|^--file|^-[ilE]")),
+}
 _DEEPEST = 4  # scripts whose interpreter is a script; the kernel's own limit (execve(2))
 
 
@@ -50,12 +70,14 @@ class Program:
     Attributes:
         path: its real path in the image; empty if it is not there.
         chain: the paths that lead to it: symlinks, and the interpreters of scripts.
+        perhaps: a text starts it next to others, and perhaps only one of them.
     """
 
     asked: str
     path: str
     kind: Kind
     chain: tuple[str, ...] = ()
+    perhaps: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,13 +99,24 @@ class Reach:
         """Each of its files will be loaded, not only may be."""
         kinds = {program.kind for program in self.programs}
         one_each = len({program.asked for program in self.programs}) == len(self.programs)
-        return bool(kinds) and one_each and kinds <= {Kind.LINKED, Kind.NONE, Kind.STATIC}
+        return (
+            bool(kinds)
+            and one_each
+            and kinds <= {Kind.LINKED, Kind.NONE, Kind.STATIC}
+            and not any(program.perhaps for program in self.programs)
+        )
+
+    @property
+    def certain(self) -> frozenset[str]:
+        """The programs that will run."""
+        return frozenset(program.path for program in self.programs if not program.perhaps)
 
     @property
     def open_ended(self) -> bool:
-        """Which of its files will be loaded is not known: a program opens libraries or starts others."""
+        """Which of its files will be loaded is not known: a program opens libraries or starts others, or there are several."""
         kinds = {program.kind for program in self.programs}
-        return bool(kinds) and kinds <= {Kind.OPENS, Kind.STARTS, Kind.UNKNOWN}
+        several = any(program.perhaps for program in self.programs)
+        return several or (bool(kinds) and kinds <= {Kind.OPENS, Kind.STARTS, Kind.UNKNOWN})
 
     @property
     def may_import(self) -> bool:
@@ -155,12 +188,12 @@ def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[El
     for elf in found.files:
         if _is_interface(elf, homes) and elf.path not in used and elf.soname not in asked:
             continue  # an interface to another language that nothing in reach uses
-        if is_plugin(elf, homes):
-            continue  # the image's MPI alone would open it
+        if is_plugin(elf, homes) or (_MPI_INFO.search(elf.path) and elf.path not in _named(found)):
+            continue  # the image's MPI alone would open it, or it is a part of that
         families = families_of(facts, elf)
         if families and family not in families:
             continue  # `families` reports it; of mpi4py's modules the one of the mapped family is taken
-        if contains_mpi(elf) and not found.exact and elf.path not in _named(found):
+        if contains_mpi(elf) and not found.exact and elf.path not in found.certain:
             continue  # `static` reports it
         kept.append(elf)
     return tuple(kept)
@@ -174,7 +207,13 @@ def _is_interface(elf: Elf, homes: Collection[str]) -> bool:
 def _used(facts: ImageFacts, found: Reach, homes: Collection[str]) -> tuple[set[str], set[str]]:
     """What files in reach load, and the names that they ask for; parts of an MPI ask for nothing."""
     own = (_is_interface, is_plugin)
-    users = [elf for elf in found.files if not any(part(elf, homes) for part in own)]
+    named = _named(found)
+    users = [
+        elf
+        for elf in found.files
+        if not any(part(elf, homes) for part in own)
+        and (elf.path in named or not _MPI_INFO.search(elf.path))
+    ]
     closed = _closure(facts, [elf.path for elf in users])
     return closed, {name for elf in users for name in elf.needed}
 
@@ -191,7 +230,8 @@ def by_family(facts: ImageFacts, found: Reach) -> dict[AbiFamily, list[Elf]]:
     for elf in found.files:
         folder = elf.path.rpartition("/")[0]
         named = elf.path in _named(found)
-        if is_interface(elf) or (folder in tools and not named) or elf.path in siblings:
+        tool = folder in tools or _MPI_INFO.search(elf.path)
+        if is_interface(elf) or (tool and not named) or elf.path in siblings:
             continue
         if is_plugin(elf, homes):
             continue
@@ -222,6 +262,8 @@ def started(facts: ImageFacts, found: Reach) -> set[str]:
     Of several kinds it is not known which the script starts.
     """
     contain = {elf.path for elf in facts.consumers if contains_mpi(elf)}
+    if contain.issuperset(perhaps := {p.path for p in found.programs if p.perhaps}) and perhaps:
+        return perhaps
     return {path for named in _texts(facts, found) if contain.issuperset(named) for path in named}
 
 
@@ -258,15 +300,27 @@ def _siblings(facts: ImageFacts) -> set[str]:
     return {path for paths in folders.values() if len(paths) > 1 for path in paths}
 
 
-def _called(facts: ImageFacts, command: Sequence[str], request: Request) -> list[Program]:
-    """The program of a command; behind one that starts others (tini, env, nice), the one that its first operand names."""
+def _called(
+    facts: ImageFacts, command: Sequence[str], request: Request, deepest: int = _DEEPEST
+) -> list[Program]:
+    """The programs of a command.
+
+    Behind one that starts others (tini, env, nice) it is the one that the first operand names, and behind a shell those
+    that its text starts, if that names them all.
+    """
     programs = _programs(facts, command[0], request)
-    if not programs or any(program.kind is not Kind.STARTS for program in programs):
+    starts = programs and all(program.kind is Kind.STARTS for program in programs)
+    if not starts and command[0] not in request.texts:
+        return programs
+    text, is_shell = _text(facts, command, request, programs)
+    if text and deepest and (behind := _all(facts, text, request, deepest - 1)):
+        return behind
+    if is_shell or not starts:
         return programs
     for index, word in enumerate(command[1:], 1):
         if not word or word[0] in "-0123456789" or "=" in word:
             continue  # an option, a number that it takes, a variable
-        behind = _called(facts, command[index:], request)
+        behind = _called(facts, command[index:], request, deepest)
         uses_mpi = (
             Kind.LINKED,
             Kind.PYTHON,
@@ -276,6 +330,90 @@ def _called(facts: ImageFacts, command: Sequence[str], request: Request) -> list
         )  # `make install` is not a program
         return behind if behind and all(p.kind in uses_mpi for p in behind) else programs
     return programs
+
+
+def _text(
+    facts: ImageFacts, command: Sequence[str], request: Request, programs: Sequence[Program]
+) -> tuple[tuple[tuple[str, ...], ...] | None, bool]:
+    """The commands in what a shell reads, None where not all are seen; and whether the program is a shell at all."""
+    if request.image_env.get("BASH_ENV"):
+        return None, True  # it is read before any text
+    if command[0] in request.texts:
+        return commands(request.texts[command[0]]), True
+    chains = {path for program in programs for path in program.chain}
+    names = {posixpath.basename(path) for program in programs for path in program.chain[-2:]}
+    if scripts := [path for path in chains if facts.programs.get(path, "").startswith("#!")]:
+        return (facts.commands.get(scripts[0]) if len(scripts) == 1 else None), True
+    if not names & SHELLS:
+        return None, False
+    given = shell_given(command)
+    if given.text:
+        return commands(given.text), True
+    if given.script in request.texts:
+        return commands(request.texts[given.script]), True
+    return facts.commands.get(_real(facts, given.script)[0]), True
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the words of a shell give it: a text by ``-c``, or a script; neither where that is not known."""
+
+    text: str = ""
+    script: str = ""
+
+
+def shell_given(command: Sequence[str]) -> Given:
+    """What the words of a shell give it; nothing is known of a login shell, whose profile may set a search path.
+
+    >>> shell_given(("bash", "-euo", "pipefail", "-c", "lmp -in in.melt"))
+    Given(text='lmp -in in.melt', script='')
+    """
+    words, is_text = list(command[1:]), False
+    while words and words[0][:1] in ("-", "+"):
+        option = words.pop(0)
+        if option == "--":
+            break
+        if not re.fullmatch(r"[-+][abefhkmnuvxBCEHPTco]+", option):
+            return Given()
+        is_text |= option[0] == "-" and "c" in option
+        if "o" in option and words:
+            words.pop(0)
+    if not words:
+        return Given()
+    return Given(text=words[0]) if is_text else Given(script=words[0])
+
+
+def _all(
+    facts: ImageFacts, found: Sequence[Sequence[str]], request: Request, deepest: int
+) -> list[Program]:
+    """The programs of a text's commands, without those that need no MPI; empty if one of them can start anything."""
+    programs: dict[str, list[Program]] = {}
+    for words in found:
+        if _is_tool(words) and not any(
+            program.kind is Kind.LINKED for program in _programs(facts, words[0], request)
+        ):
+            continue
+        behind = _called(facts, words, request, deepest)
+        unseen = (Kind.STARTS, Kind.UNKNOWN, Kind.MISSING)
+        if not behind or any(program.kind in unseen for program in behind):
+            return []
+        for program in behind:
+            if program.kind is not Kind.NONE and program not in programs.setdefault(
+                program.asked, []
+            ):
+                programs[program.asked].append(program)
+    return [
+        replace(program, perhaps=len(programs) > 1)
+        for same in programs.values()
+        for program in same
+    ]
+
+
+def _is_tool(words: Sequence[str]) -> bool:
+    folder, _, name = words[0].rpartition("/")
+    starts = _TOOL_STARTS.get(name)
+    known = name in _TOOLS and folder in ("", "/bin", "/usr/bin")
+    return known and not (starts and any(map(starts.search, words[1:])))
 
 
 def _programs(facts: ImageFacts, name: str, request: Request) -> list[Program]:

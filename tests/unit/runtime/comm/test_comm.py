@@ -193,7 +193,7 @@ HIDE_MPI = "import sys; sys.modules['mpi4py'] = None\n"
 def test_init_ranks_started_without_mpi_is_refused():
     done = run_python(HIDE_MPI + "from fairlead import comm; comm.init()", PMI_SIZE="4")
     assert done.returncode == 1
-    assert "4 ranks were started, but none can load an MPI library" in done.stderr
+    assert "the launcher has started 4 ranks, but none can load an MPI library" in done.stderr
 
 
 def test_init_no_launcher_no_mpi_is_rank_0_of_1():

@@ -60,6 +60,18 @@ def test_extension_of_the_images_family_keeps_python_from_crossing() -> None:
     assert "mpi_lib.so" in found["abi-family"]
 
 
+def test_extension_of_the_hosts_family_crosses_with_mpi4py() -> None:
+    facts = image()
+    lammps = Elf("/opt/python/lib/lammps/liblammps.so", "x64", "liblammps.so.0", ("libmpi.so.40",))
+    facts = replace(facts, consumers=(*facts.consumers, lammps))
+    assert crossing(facts, PYTHON[:1], AbiFamily.OPENMPI).allowed
+    plan = planned(facts, mpi=host(OTHER), launcher=OPENMPI, command=PYTHON)
+    assert lammps in plan.consumers and not errors(PYTHON, facts=facts)
+    both = replace(lammps, needed=("libmpi.so.40", "libmpi.so.12"))
+    facts = replace(facts, consumers=(*facts.consumers, both))
+    assert "two MPIs" in crossing(facts, PYTHON[:1], AbiFamily.OPENMPI).why_not
+
+
 def test_image_without_mpi4py_does_not_cross() -> None:
     facts = image()
     without = tuple(e for e in facts.consumers if "mpi4py" not in e.path)

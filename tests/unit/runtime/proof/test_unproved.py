@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 from tests.support.compiled import CALLS, MPICH, archive, compiled
-from tests.support.recorded import host, planned
+from tests.support.recorded import host, image, planned
 
 from fairlead import native
 from fairlead.base.errors import ExitCode, FairleadError, Severity
+from fairlead.elf.facts import Elf
 from fairlead.proof import closure
 from fairlead.proof.closure import File, Library, judged, libraries, setting
-from fairlead.proof.observe import Observer, Sighting, mapped_files, reported
+from fairlead.proof.observe import Bare, Observer, Sighting, bare, mapped_files, reported
 from fairlead.proof.preload import Expected, Startup, asked
 from fairlead.proof.unproved import Unproved, blind_ranks
 from fairlead.proof.verdict import judged as judged_ranks
@@ -166,6 +167,80 @@ def test_unproved_launch_claims_no_more_than_was_seen() -> None:
     assert "rank 0, 3" in said[1].what and "MPI_Init" not in said[1].what
     assert "the planned MPI was mapped" in said[2].what
     assert blind_ranks({"10", "2", "1"}, {"1"}) == ("2", "10")
+
+
+def test_unproved_launch_names_a_removed_preload() -> None:
+    right = closure.Mapped((File("/x/libmpi.so.12", PLANNED),), (), ())
+    lost = sighting(mapped=right, unseen="unloaded", program="/app/a")
+    plan = planned(command=("sh", "x"))
+    said = Unproved(plan, (lost,)).doubt(("sh", "x"))
+    assert "LD_PRELOAD did not reach /app/a" in said.why and "by address" not in said.why
+    assert "environment that the rank has" in said.remedy and plan.planned_file in said.why
+    started = Unproved(plan, (), (), (Bare("0", "/app/a", True), Bare("1", "/app/a", True)), 2)
+    said = started.doubt(("sh", "x"))
+    assert "without LD_PRELOAD" in said.what and "/app/a: `env -i`" in said.why
+
+
+def test_unproved_launch_names_start_up_scripts_where_the_first_program_is_dynamic() -> None:
+    facts = replace(image(), programs={"/app/a": "", "/app/s": "static", "/app/id": ""})
+    facts = replace(facts, set_ids={"/app/id": ""})
+    for name, scripts in (("/app/a", True), ("/app/s", False), ("/app/id", False)):
+        plan = planned(facts, command=(name,))
+        said = Unproved(plan, (), ("0", "1")).doubt((name,))
+        assert ("/.singularity.d/env" in said.why) is scripts, name
+        assert ("static, set-id" in said.why) is not scripts, name
+    lost = sighting(unseen="unloaded", program="/app/a", rank="1")
+    found = Unproved(planned(facts, command=("/app/a",)), (lost,), ("0", "1")).failed()
+    assert found and "start-up script of the image" in found.why
+
+
+def test_ranks_that_start_their_program_without_the_launchers_variables_are_alone() -> None:
+    app = Elf("/app/a", "x64", needed=("libmpi.so.12",), interpreter="/lib/ld.so", can_start=True)
+    facts = image()
+    facts = replace(
+        facts,
+        consumers=(*facts.consumers, app),
+        leads={"/app/a": {"libmpi.so.12": facts.mpis[0].path}},
+        programs={"/app/a": "", "/bin/env": "starts", "/bin/date": ""},
+    )
+    plan = planned(facts, command=("env", "-i", "/app/a"))
+    both = (Bare("0", "/app/a", False), Bare("1", "a", False))
+    found = Unproved(plan, (), (), both, 2).failed()
+    assert found and (found.check, found.severity) == ("world-size", Severity.ERROR)
+    assert "every rank is alone" in found.what and "`env -i`" in found.why
+    connected = tuple(replace(one, ranked=True) for one in both)
+    other = tuple(replace(one, program="/bin/date") for one in both)
+    for started, ranks in ((both, 1), (both, 3), (connected, 2), (other, 2)):
+        assert Unproved(plan, (), (), started, ranks).failed() is None
+    right = closure.Mapped((File("/x/libmpi.so.12", PLANNED),), (), ())
+    seen = sighting(mapped=right, unseen="unloaded", program="/bin/python3", rank="")
+    assert Unproved(plan, (seen,), (), other, 2).failed()
+    assert Unproved(plan, (replace(seen, rank="0"),), (), other, 2).failed() is None
+    assert Unproved(plan, (), (), both, 2).failed(proved=True) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("os.execve('/bin/true', ['true'], {})", [Bare("3", "/bin/true", False)]),
+        ("os.environ.clear(); os.execvp('/bin/true', ['true'])", [Bare("3", "/bin/true", False)]),
+        ("os.unsetenv('LD_PRELOAD'); os.execv('/bin/true', ['true'])", [Bare("3", "/bin/true", True)]),
+        ("os.execv('/bin/true', ['true'])", []),
+        ("subprocess.run(['true'], env={'PATH': '/bin'})", [Bare("3", "/bin/true", False)]),
+    ],
+)  # fmt: skip
+def test_witness_notes_what_is_started_without_it(
+    code: str, found: list[Bare], tmp_path: Path
+) -> None:
+    witness = native.ensure(native.WITNESS, tmp_path / "cache")
+    env = {
+        "PATH": "/bin",
+        "PMI_RANK": "3",
+        "LD_PRELOAD": str(witness),
+        "FAIRLEAD_PROOF": f"2|0|{tmp_path}|/x",
+    }
+    subprocess.run(["python3", "-c", f"import os, subprocess; {code}"], env=env, check=True)
+    assert sorted(bare(tmp_path), key=str) == found
 
 
 def test_startup_with_another_mpi_and_no_proof_fails_at_the_end(tmp_path: Path) -> None:

@@ -375,4 +375,4 @@ def test_ranks_that_crowd_one_node_of_a_job_are_warned_of(slots: int, tmp_path: 
     (proof,) = output
     found = [f.what for f in proof.findings if f.check == "placement"]
     assert proof.holds and len(found) == (slots == 1)
-    assert all("2 ranks share one node, which has 1 slots" in what for what in found)
+    assert all("2 ranks share one node, which has 1 slot in" in what for what in found)

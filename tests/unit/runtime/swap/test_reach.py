@@ -30,7 +30,7 @@ from fairlead.launchers.image import own_launcher
 from fairlead.launchers.model import Shape
 from fairlead.launchers.registry import is_in_image
 from fairlead.mpi.cross_abi import is_python
-from fairlead.session.choose import outside
+from fairlead.session.choose import outside, texts
 from fairlead.swap import checks
 from fairlead.swap.family import image_family
 from fairlead.swap.model import Bind, Inputs, Plan, Request
@@ -107,10 +107,83 @@ def test_script_of_python_stands_for_its_python(
     assert python or names == command[:1]
 
 
-@pytest.mark.parametrize("name", ["sh", "/bin/sh", "run.sh", "/opt/app/lost", "./a.out"])
+@pytest.mark.parametrize("name", ["sh", "/bin/sh", "any.sh", "/opt/app/lost", "./a.out"])
 def test_what_is_started_or_unknown_may_load_anything(facts: ImageFacts, name: str) -> None:
     found = reach(facts, Request(command=(name,)))
     assert found.files == facts.consumers
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        (("sh", "-c", "cd /data && c -in x >log 2>&1 | tee log"), {"c"}),
+        (("sh", "-ec", "ls; python3 x.py"), {"python3"}),
+        (("sh", "-c", "N=$(plain | wc -l); exec /opt/app/c $N"), {"/opt/app/c"}),
+        (("run.sh",), {"/opt/app/c"}),
+        (("sh", "/opt/app/run.sh"), {"/opt/app/c"}),
+        (("either.sh",), {"/opt/app/c", "/opt/app/holds"}),
+        (("sh", "job.sh"), {"c", "python3"}),
+        (("./job.sh",), {"c", "python3"}),
+    ],
+)
+def test_text_of_a_shell_that_names_all_that_it_starts_reaches_these(
+    facts: ImageFacts, command: tuple[str, ...], names: set[str]
+) -> None:
+    job = "#!/bin/sh\nset -e\nc -in x  # first\nif [ -f y ]; then\n  python3 y.py\nfi\n"
+    outside = {"./job.sh": Elf("/data/job.sh", "")} if command[0].startswith(".") else {}
+    own = {command[-1]: job} if command[-1].endswith("job.sh") else {}
+    request = Request(command=command, texts=own, outside=outside)
+    found = reach(facts, request)
+    assert {p.asked for p in found.programs} == names
+    assert found.exact == (names in ({"c"}, {"/opt/app/c"}))
+    assert "/opt/app/o" not in {e.path for e in found.files}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$PROGRAM", "eval c", ". /opt/env.sh; c", "run() { c; }; run", "PATH=/x:$PATH; c", "export LD_LIBRARY_PATH=/x; c", "`c`",
+        "c; no-such", "c; ./a.out", "sh $X; c", "c <(plain)", "env PATH=/x c", "case $1 in a) c;; esac", "c; find . -exec o ;",
+        "trap o EXIT; c", "cat <<E\n$(o)\nE\nc", "c; \"", "unset LD_LIBRARY_PATH; c", "sh -c '$X' c", "awk 'BEGIN{system(x)}'; c",
+    ],
+)  # fmt: skip
+def test_text_that_can_start_more_than_it_names_reaches_everything(
+    facts: ImageFacts, text: str
+) -> None:
+    for command in (("sh", "-c", text), ("sh", "job.sh"), ("sh", "-c", text, "c")):
+        found = reach(facts, Request(command=command, texts={"job.sh": text}))
+        assert found.files == facts.consumers and not found.exact, command
+
+
+def test_program_with_mpi_that_has_a_tools_name_is_no_tool(tmp_path: Path) -> None:
+    root = image_tree(tmp_path / "root")
+    compiled(root / "opt/app/sort", MAIN + CALLS, str(root / "opt/openmpi/lib/libmpi.so.40"))
+    found = reach(scan_tree(root), Request(command=("sh", "-c", "c x | sort")))
+    assert {p.path for p in found.programs} == {"/opt/app/c", "/opt/app/sort"} and not found.exact
+
+
+def test_login_shell_and_one_that_reads_a_file_first_start_anything(facts: ImageFacts) -> None:
+    first = {"BASH_ENV": "/opt/init"}
+    for request in (
+        Request(command=("sh", "-lc", "c")),
+        Request(command=("sh", "-c", "c"), image_env=first),
+    ):
+        assert reach(facts, request).files == facts.consumers
+
+
+def test_script_of_this_machine_is_read_where_the_container_has_it(
+    facts: ImageFacts, tmp_path: Path
+) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\nc\n")
+    bound = Request(command=("sh", "/data/job.sh"), binds=(Bind(str(tmp_path), "/data"),))
+    assert texts(bound, facts) == {"/data/job.sh": "#!/bin/sh\nc\n"}
+    here = Request(command=("nice", "sh", "-e", str(script), "x"))
+    assert texts(here, facts) == {str(script): "#!/bin/sh\nc\n"}
+    assert texts(Request(command=("python3", str(script))), facts) == {}
+    script.write_text("#!/usr/bin/python3\nc\n")
+    assert texts(Request(command=(str(script),)), facts) == {}
+    assert texts(Request(command=("sh", "/opt/app/run.sh")), facts) == {}
 
 
 def test_path_of_the_image_decides_which_of_two_is_meant(facts: ImageFacts) -> None:
@@ -183,6 +256,11 @@ def test_missing_program_is_refused_with_its_near_name(facts: ImageFacts) -> Non
     assert errors(found) == ["program"]
     assert "/usr/bin/python3" in found["program error"].why
     assert "symbols ok" not in found
+    more = replace(facts, programs={**facts.programs, "/sbin/chmem": "", "/bin/nwchem.mpich": ""})
+    assert (
+        "; near: /bin/nwchem.mpich, /sbin/chmem"
+        in said(more, apps=("nwchem",))["program error"].why
+    )
     shown = said(facts, command=("/data/x",), binds=(Bind("/d", "/data"),))
     assert errors(shown) == [] and "symbols ok" in shown
 
@@ -335,7 +413,7 @@ def test_script_is_not_refused_for_a_tied_program_that_it_does_not_name(tmp_path
     compiled(root / "opt/app/tied", MAIN + CALLS, str(root / "usr/lib/libmpich.so.12"), *tied)
     found = replace(scan_tree(root), glibc="2.99", libstdcxx="3.4.99", arch="x64")
     engine = replace(ROOT_ENGINE, binds_files=False)
-    script = said(found, command=("/opt/app/run.sh",), engine=engine)
+    script = said(found, command=("/opt/app/any.sh",), engine=engine)
     assert "rpath error" not in script and "/opt/app/tied" in script["rpath warning"].why
     assert "rpath error" in said(found, command=("sh", "-c", "x"), engine=engine)
     assert "rpath error" in said(found, command=("/opt/app/tied",), engine=engine)
@@ -410,7 +488,7 @@ def test_program_behind_one_that_starts_it_is_looked_at_by_itself(
         ("gosu", "nobody", "/opt/app/c"),
         ("/usr/bin/gosu", "--", "install"),
         ("tini-static", "--", "/data/solver"),
-        ("sh", "-c", "/opt/app/c && /opt/app/o"),
+        ("sh", "-c", "$1 && /opt/app/c"),
     ],
     ids=str,
 )
@@ -481,7 +559,7 @@ def test_mpi_in_a_module_of_python_is_said(inside: ImageFacts) -> None:
 def test_script_that_starts_only_a_program_with_its_own_mpi_is_refused(facts: ImageFacts) -> None:
     held = said(facts, command=("/opt/app/held.sh",))
     assert "/opt/app/holds" in held["static error"].where
-    for name in ("run.sh", "either.sh"):  # of two programs it is not known which will run
+    for name in ("any.sh", "either.sh"):  # of two programs it is not known which will run
         found = said(facts, command=(f"/opt/app/{name}",))
         assert "static error" not in found and "static warning" in found
 
@@ -582,7 +660,7 @@ def test_what_a_script_does_not_name_only_warns(tmp_path: Path) -> None:
     )
     newer = compiled(tmp_path / "newer/libmpich.so.12", MPICH + "int MPI_Later(void) { return 0; }")
     compiled(root / "opt/app/later", lacking, str(newer))
-    (root / "opt/app/starts-c.sh").write_text("#!/bin/sh\nexec /opt/app/c\n")
+    (root / "opt/app/starts-c.sh").write_text("#!/bin/sh\n$1 /opt/app/c\n")
     (root / "opt/app/starts-c.sh").chmod(0o755)
     facts = scan_tree(root)
     for command, severity in (
