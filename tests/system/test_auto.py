@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.system import hosts
@@ -107,6 +109,84 @@ def test_torch_script_with_a_loader_is_shared_out_or_refused(tmp_path: Path) -> 
     assert after.returncode == 1, after.stdout + after.stderr
     assert "the ranks hold different state when the script ended" in after.stderr
     assert "running_mean of BatchNorm1d" in after.stderr
+
+
+def _alike(folder: Path, way: str) -> subprocess.CompletedProcess[str]:
+    """``programs/auto_alike.py`` on two ranks."""
+    hosts.image("pytorch")
+    script = folder / "train.py"
+    shutil.copy(hosts.PROGRAMS / "auto_alike.py", script)
+    words = ("-n", "2", "--image", "pytorch", "--", folder, way)
+    return hosts.fairlead("train", "--auto", script, *words, limit_s=300)
+
+
+def _seen(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("seen.*"))]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("way", ["numpy", "default_rng", "random", "set", "augmented", "best"])
+def test_what_a_script_has_not_seeded_is_the_same_on_all_ranks(way: str, tmp_path: Path) -> None:
+    done = _alike(tmp_path, way)
+    assert done.returncode == 0, done.stdout + done.stderr
+    one, two = _seen(tmp_path)
+    assert one["held"] == two["held"] and len(one["held"]) == 64
+    if way != "augmented":  # it trains on other rows, too
+        assert not {*one["held"]} & {*one["seen"], *two["seen"]}
+        assert len({*one["seen"], *two["seen"]}) == 256
+    assert [path.name for path in tmp_path.glob("*.pt")] == ["best.pt"] * (way == "best")
+    assert not [*tmp_path.glob(".*")]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("urandom", ("the ranks hold different training data: `indices` of Subset", "seed what")),
+        ("stops", ("a rank has ended its training while others still take steps", "early stopping")),
+        ("plateau", ("the ranks have different learning rates", "group 0 of the optimizer: rank 0: ")),
+    ],
+)  # fmt: skip
+def test_what_each_rank_does_in_its_own_way_is_named(
+    way: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = _alike(tmp_path, way)
+    assert done.returncode == 1, done.stdout + done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+@pytest.mark.full
+def test_keras_script_goes_on_with_the_model_that_it_has_saved(tmp_path: Path) -> None:
+    hosts.image("tensorflow")
+    script = tmp_path / "train.py"
+    shutil.copy(hosts.PROGRAMS / "auto_resume.py", script)
+    done = hosts.fairlead(
+        "train", "--auto", script, "-n", "2", "--image", "tensorflow", "--", tmp_path, limit_s=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "compile() was not called" not in done.stderr
+    one, two = _seen(tmp_path)
+    assert one == two and one["loss"][-1] < one["loss"][0]
+    assert abs(one["drawn"] - 0.2219931710897395) < 1e-12  # of the script's own seed
+    assert sorted(path.name for path in tmp_path.glob("*.[kw]e*")) == [
+        "best.keras", "last.keras", "last.weights.h5",
+    ]  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers"])
+def test_framework_that_forms_worlds_trains_as_one_process(framework: str, tmp_path: Path) -> None:
+    image = hosts.image(str(hosts.ROOT / "examples/trainers"))
+    script = tmp_path / "train.py"
+    shutil.copy(hosts.PROGRAMS / "auto_trainers.py", script)
+    words = ("-n", "2", "--image", image, "--", tmp_path, framework)
+    done = hosts.fairlead("train", "--auto", script, *words, limit_s=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    one, two = _seen(tmp_path)
+    assert one["world"] == two["world"] == 1 and one["weights"] == two["weights"]
+    assert len(one["seen"]) == len(two["seen"]) == 128
+    assert not {*one["seen"]} & {*two["seen"]}
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -360,6 +361,9 @@ def _run_script(script: Path, words: tuple[str, ...], ranks: int | None, image: 
     script = script.resolve()
     if not script.is_relative_to(Path.cwd()):  # that folder the container has anyhow
         words_of_run += ["--bind", str(script.parent)]
+    if "PYTHONHASHSEED" not in {*os.environ, *options.variables(context.params["env"])}:
+        # A list that a script makes of a set is to have one order on all ranks.
+        words_of_run += ["--env", "PYTHONHASHSEED=0"]
     command = ["python3", "-m", "fairlead.comm.auto", str(script), *words]
     count = ["-n", str(ranks)] if ranks else []  # else as many as the nodes give
     argv = [*count, *words_of_run, image, "--", *command]

@@ -6,6 +6,10 @@ loaders that shuffle give this rank's part. Either: only rank 0 writes models, a
 out is refused, before its first update: each rank would else train on all of the data, or a separate model,
 without any sign of it.
 
+Ranks must hold the same data to share them out: what a script does not seed comes out the same on all
+(:mod:`~fairlead.comm.auto.seeds`), and what they hold is compared (:mod:`~fairlead.comm.auto.held`). A load waits for what
+rank 0 saves (:mod:`~fairlead.comm.auto.files`).
+
 A step of N ranks is one on a batch N times as large. The learning rate is left as it is.
 
 :mod:`~fairlead.comm.auto.imports` patches a framework when the script imports it, by the module here that has the

@@ -13,8 +13,27 @@ from typing import Any
 from fairlead import comm
 from fairlead.base.errors import fail
 from fairlead.comm import auto
-from fairlead.comm.auto import others, shared
+from fairlead.comm.auto import files, others, seeds, shared
 from fairlead.comm.auto.imports import AfterImport
+
+# What launchers tell, of which Accelerate, transformers and others would make a world of their own.
+_OF_LAUNCH = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "NODE_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TF_CONFIG",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+    *(f"OMPI_COMM_WORLD_{of}" for of in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
+    *(f"MV2_COMM_WORLD_{of}" for of in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -32,9 +51,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             **{name: _patch(name) for name in ("keras", "tensorflow", "torch")},
         }
     ).install()
-    if ranks.rank:
-        # A serial script's words, once.
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if ranks.size > 1:
+        _as_serial(ranks.rank)
     sys.argv = words
     sys.path[0] = folder
     try:
@@ -43,11 +61,27 @@ def main(argv: Sequence[str] | None = None) -> None:
         if exc.code not in (None, 0):
             raise
     if ranks.size > 1:
-        if shared.done != {"gradients", "data"}:
-            raise fail("auto-nothing", script=words[0])
-        for check in shared.at_end:
-            check()
+        _end(words[0])
     comm.finalize()
+
+
+def _as_serial(rank: int) -> None:
+    """Lets the script see one process, with random numbers that are the same on all ranks."""
+    AfterImport({"random": seeds.of_random, "numpy.random": seeds.of_numpy}).install()
+    for name in _OF_LAUNCH:
+        os.environ.pop(name, None)
+    if rank:
+        # A serial script's words, once.
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def _end(script: str) -> None:
+    files.end()
+    if shared.done != {"gradients", "data"}:
+        raise fail("auto-nothing", script=script)
+    shared.end()
+    for check in shared.at_end:
+        check()
 
 
 def _patch(name: str) -> Callable[[ModuleType], None]:

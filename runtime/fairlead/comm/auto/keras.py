@@ -11,7 +11,8 @@ from typing import Any
 
 from fairlead import comm
 from fairlead.base.errors import fail
-from fairlead.comm.auto.shared import PART, before, done, fitting, in_fit, on_rank_0, own_loop
+from fairlead.comm.auto import files, held, seeds, shared
+from fairlead.comm.auto.shared import PART, before, done, fitting, in_fit, own_loop, owner
 
 # Callbacks of Keras that write files.
 _WRITERS = (
@@ -28,14 +29,49 @@ _averaged = threading.local()
 def patch(keras: Any) -> None:
     """Makes ``compile``, ``fit`` and what writes models those of many ranks, and refuses other updates."""
     # The same on all ranks, so that what a script shuffles is shuffled alike and shared out once.
-    keras.utils.set_random_seed(0)
-    before(keras.Model, "compile", _compile)
-    before(keras.Model, "fit", functools.partial(_fit, keras))
-    for name in ("save", "save_weights", "export"):
-        before(keras.Model, name, on_rank_0)
+    with seeds.kept():
+        keras.utils.set_random_seed(0)
+    shared.ends_together()
+    for name, change in (
+        ("compile", _compile),
+        ("fit", functools.partial(_fit, keras)),
+        ("save", _save),
+        ("save_weights", _save),
+        ("export", _save),
+        ("load_weights", _load_weights),
+    ):
+        before(owner(keras.Model, name), name, change)
+    _patch_load_model(keras)
     # Every update of Keras 3 comes through it, and a LossScaleOptimizer's before its inner one's.
     for kind in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
         before(kind, "apply", _apply)
+
+
+def _patch_load_model(keras: Any) -> None:
+    """In each of Keras' modules that have the function under its name."""
+    own = keras.saving.load_model
+    before(keras.saving, "load_model", files.load)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("keras.") and vars(module).get("load_model") is own:
+            setattr(module, "load_model", keras.saving.load_model)  # noqa: B010
+
+
+def _save(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> None:
+    call = inspect.signature(original).bind(model, *args, **kwargs)
+    given = call.arguments
+    again = given.get("overwrite", True) and given.get("zipped", True) is not False
+
+    def write(path: Any) -> None:
+        given["filepath"] = path
+        original(*call.args, **call.kwargs)
+
+    files.save(given["filepath"], write, whole=again)
+
+
+def _load_weights(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    path = inspect.signature(original).bind(model, *args, **kwargs).arguments["filepath"]
+    files.wait_for(path)
+    return original(model, *args, **kwargs)
 
 
 def _compile(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> None:
@@ -68,6 +104,7 @@ def _apply(original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: A
 
 
 def _fit(keras: Any, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    from fairlead.comm.frameworks import common
     from fairlead.comm.keras import AverageMetrics, Broadcast
 
     # The wrapper has the signature of what it wraps.
@@ -88,7 +125,10 @@ def _fit(keras: Any, original: Callable[..., Any], model: Any, *args: Any, **kwa
         _say(given)
     done.update(("gradients", "data"))
     with fitting():
-        return original(*call.args, **call.kwargs)
+        history = original(*call.args, **call.kwargs)
+    if any(type(c).__name__ in _WRITERS for c in callbacks):
+        common.meet(comm.init())  # rank 0 has written
+    return history
 
 
 def _say(given: dict[str, Any]) -> None:
@@ -108,6 +148,7 @@ def _share(keras: Any, given: dict[str, Any]) -> None:
     """Replaces the data of a ``fit`` by this rank's part."""
     rank, size, x = comm.rank(), comm.size(), given["x"]
     kind = type(x).__name__
+    held.require_alike(_held(keras, given), "model.fit")
     if isinstance(x, keras.utils.PyDataset):
         if len(x) < size:
             raise fail("auto-data-too-few-batches", kind=kind, x_count=len(x), size=size)
@@ -130,6 +171,20 @@ def _share(keras: Any, given: dict[str, Any]) -> None:
         raise fail("auto-data-unknown-kind", kind=kind)  # fmt: skip
     else:
         _share_arrays(keras, given, rank, size)
+
+
+def _held(keras: Any, given: dict[str, Any]) -> list[held.Part]:
+    """What the ranks must hold alike of the data of a ``fit``."""
+    x = given["x"]
+    if isinstance(x, keras.utils.PyDataset):
+        return held.of_dataset(x)
+    if type(x).__name__ == "DataLoader":
+        return held.of_dataset(x.dataset)
+    if hasattr(x, "cardinality") and hasattr(x, "shard"):
+        return [held.Part("the number of batches", str(int(x.cardinality()))), *held.of_pipeline(x)]
+    trees = {name: given[name] for name in ("x", "y", "sample_weight") if given[name] is not None}
+    leaves = [(name, leaf) for name, tree in trees.items() for leaf in keras.tree.flatten(tree)]
+    return [part for name, leaf in leaves for part in held.of_value(leaf, f"`{name}`")]
 
 
 def _share_arrays(keras: Any, given: dict[str, Any], rank: int, size: int) -> None:

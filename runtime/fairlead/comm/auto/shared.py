@@ -44,8 +44,48 @@ def before(owner: Any, name: str, change: Callable[..., Any]) -> None:
     setattr(owner, name, left.do_not_convert(changed) if left else changed)
 
 
-def on_rank_0(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return original(*args, **kwargs) if comm.rank() == 0 else None
+def owner(kind: type, name: str) -> type:
+    """The class of ``kind``'s bases that defines ``name``: frameworks compare what inherits it with it."""
+    return next(each for each in kind.__mro__ if name in vars(each))
+
+
+def ends_together() -> None:
+    """What different numbers of steps mean where each rank has decided alone that its training is over."""
+    from fairlead.comm.frameworks import common
+
+    common.by_own_loss = True
+
+
+def end() -> None:
+    """The ranks at the end of the script. Collective.
+
+    Raises:
+        FairleadError: another rank still trains.
+    """
+    from fairlead.comm.frameworks import common
+
+    common.meet(comm.init())
+
+
+def require_equal_rates(rates: list[float]) -> None:
+    """Compares an optimizer's learning rates over ranks. Collective.
+
+    Raises:
+        FairleadError: they differ.
+    """
+    import numpy as np
+
+    from fairlead.comm.frameworks import common
+
+    ranks = comm.init()
+    match = common.match(ranks, [np.array([rate]) for rate in rates])
+    if match.first is None:
+        return
+    table = np.zeros(ranks.size)
+    table[ranks.rank] = rates[match.first] if match.first < len(rates) else 0.0
+    (means,) = ranks.aggregate([table], any_values=True)
+    each = "; ".join(f"rank {r}: {mean * ranks.size:.6g}" for r, mean in enumerate(means[:8]))
+    raise fail("auto-learning-rate", group=match.first, rates=each)
 
 
 def own_loop(where: str) -> Exception:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import os
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from fairlead import comm
 from fairlead.base.errors import fail
-from fairlead.comm.auto import shared
-from fairlead.comm.auto.shared import PART, before, done, in_fit, on_rank_0, own_loop
+from fairlead.comm.auto import files, held, shared
+from fairlead.comm.auto.shared import PART, before, done, in_fit, own_loop
 from fairlead.comm.frameworks.common import say
 
 _STEPS_WITHOUT = 100  # in a row; a batch may be kept for many
@@ -26,6 +28,8 @@ def patch(torch: Any) -> None:
     torch.manual_seed(0)
     import torch.utils.data as data
 
+    shared.ends_together()
+
     modules, batches = _Modules(torch), _Batches(torch)
     optimizers = _Optimizers(modules, batches)
     before(data.DataLoader, "__init__", functools.partial(_loader, data))
@@ -37,7 +41,10 @@ def patch(torch: Any) -> None:
     # Tensor.backward and torch.func's gradients come here, too.
     before(torch.autograd, "backward", optimizers.backward)
     before(torch.autograd, "grad", optimizers.grad)
-    before(torch, "save", on_rank_0)
+    if torch.distributed.is_available():
+        before(torch.distributed, "init_process_group", _join)
+    before(torch, "save", _save)
+    before(torch, "load", files.load)
     shared.at_end.append(modules.compare)
 
 
@@ -48,15 +55,43 @@ def _loader(
     given = call.arguments
     if isinstance(dataset, data.IterableDataset):
         raise fail("auto-data-iterable-dataset")  # fmt: skip
-    chosen = given.get("sampler") is not None or given.get("batch_sampler") is not None
-    split = bool(given.get("shuffle")) and not chosen
-    if split:
+    sampler, batches = given.get("sampler"), given.get("batch_sampler")
+    if batches is None and (
+        given.get("shuffle") if sampler is None else _shuffles(data, sampler, dataset)
+    ):
         # Repeats a few samples where they do not come out even: every rank has as many batches.
-        given["sampler"] = data.DistributedSampler(dataset, comm.size(), comm.rank(), shuffle=True)
-        given["shuffle"] = None
+        sampler = data.DistributedSampler(dataset, comm.size(), comm.rank(), shuffle=True)
+        setattr(sampler, PART, True)
+        given["sampler"], given["shuffle"] = sampler, None
     original(*call.args, **call.kwargs)
-    if split:
+    # Accelerate makes a loader anew, of the one that was shared out.
+    if getattr(sampler, PART, getattr(getattr(batches, "sampler", None), PART, False)):
         setattr(loader, PART, 0)
+
+
+def _shuffles(data: Any, sampler: Any, dataset: Any) -> bool:
+    """Whether it does what ``shuffle=True`` does, as the sampler of transformers' Trainer."""
+    return (
+        type(sampler) is data.RandomSampler
+        and not sampler.replacement
+        and sampler.num_samples == len(sampler.data_source) == len(dataset)
+    )
+
+
+def _join(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A script that takes its ranks from the environment is not a serial one."""
+    given = inspect.signature(original).bind(*args, **kwargs).arguments
+    by_environment = given.get("store") is None and given.get("init_method") in (None, "env://")
+    if by_environment and given.get("world_size") != 1:
+        raise fail("auto-joins")
+    return original(*args, **kwargs)
+
+
+def _save(original: Callable[..., Any], obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+    if isinstance(f, (str, os.PathLike)):
+        files.save(f, lambda path: original(obj, path, *args, **kwargs))
+    elif comm.rank() == 0 or getattr(f, "name", None) is None:  # a buffer is each rank's own
+        original(obj, f, *args, **kwargs)
 
 
 class _Batches:
@@ -71,11 +106,17 @@ class _Batches:
         self._seeded = False
         self._taken: dict[bool, set[bool]] = {True: set(), False: set()}
         self._without = 0
+        self._unlike: list[held.Part] = []  # what is to be compared over ranks
+        self.epochs = 0
 
     def epoch(self, original: Callable[..., Any], loader: Any) -> Any:
         epoch = getattr(loader, PART, None)
         if epoch is not None:
-            loader.sampler.set_epoch(epoch)
+            self._look(loader.dataset)
+            sampler = (
+                loader.sampler if loader.batch_sampler is None else loader.batch_sampler.sampler
+            )
+            sampler.set_epoch(epoch)
             setattr(loader, PART, epoch + 1)
             if not self._seeded:
                 # dropout and the like: other masks on each rank
@@ -84,6 +125,16 @@ class _Batches:
         batches = original(loader)
         setattr(batches, PART, epoch is not None)
         return batches
+
+    def _look(self, dataset: Any) -> None:
+        """Before a loader reads: what its dataset holds is compared in the next step, which all ranks make."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self.epochs += 1
+        if held.is_new(dataset):
+            parts = held.of_dataset(dataset)
+            # Later the ranks' numbers are their own, and may have made other augmentations.
+            self._unlike += [p._replace(values=None) for p in parts] if self._seeded else parts
 
     def taken(self, original: Callable[..., Any], batches: Any) -> Any:
         batch = original(batches)
@@ -102,6 +153,9 @@ class _Batches:
         if not since and "data" not in done:
             raise fail("auto-data-no-loader")
         done.add("data")
+        if self._unlike:
+            parts, self._unlike = self._unlike, []
+            held.require_alike(parts, "optimizer.step")
         self._without = 0 if since else self._without + 1
         if self._without == _STEPS_WITHOUT and comm.rank() == 0:
             say(
@@ -121,6 +175,7 @@ class _Optimizers:
         self._known = (0, 0)
         self._loose: list[weakref.ref[Any]] = []
         self._differentiated: dict[int, tuple[Any, Any]] = {}
+        self._rates: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def made(self, original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> None:
         from fairlead.comm.torch import DistributedOptimizer
@@ -133,6 +188,9 @@ class _Optimizers:
 
     def _step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._batches.step()
+        if self._rates.get(optimizer) != self._batches.epochs:
+            self._rates[optimizer] = self._batches.epochs
+            shared.require_equal_rates([float(group["lr"]) for group in optimizer.param_groups])
         self._modules.average_statistics()
         done.add("gradients")
 

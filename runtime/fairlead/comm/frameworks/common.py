@@ -20,12 +20,15 @@ import numpy as np
 
 from fairlead import comm
 from fairlead.base.errors import FairleadError, fail
-from fairlead.comm.core import Array, Comm
+from fairlead.comm.core import Array, BufferMatch, Comm
 
 EVEN = (
     "give every rank as many batches: cut the data to a multiple of ranks times batch, or set the"
     " number of steps"
 )
+
+
+by_own_loss = False  # a script that knows nothing of ranks: each has ended its training by itself
 
 
 def aggregate(
@@ -91,18 +94,26 @@ def meet(ranks: Comm) -> None:
         ranks.barrier()
 
 
+def match(ranks: Comm, arrays: Sequence[Array]) -> BufferMatch:
+    """:meth:`Comm.check_buffers_match` before a step, which another rank may not make.
+
+    Raises:
+        FairleadError: it does not.
+    """
+    with _restated(lambda exc: _uneven(exc) or exc):
+        return ranks.check_buffers_match(arrays)
+
+
 def _uneven(exc: FairleadError) -> FairleadError | None:
     """What it means that a rank averages gradients while another has no more of them."""
     finding = exc.findings[0]
     if finding.check != "comm-order":
         return None
     odd = re.match(r"rank \d+", finding.what)
-    return fail(
-        "comm-steps-made",
-        odd=odd[0] if odd else finding.where,
-        finding_what=finding.what,
-        even=EVEN,
-    )
+    where = odd[0] if odd else finding.where
+    if by_own_loss:
+        return fail("auto-ended", odd=where, finding_what=finding.what)
+    return fail("comm-steps-made", odd=where, finding_what=finding.what, even=EVEN)
 
 
 def broadcast(ranks: Comm, arrays: Sequence[Array], names: Sequence[str], root: int) -> list[Array]:

@@ -91,6 +91,28 @@ def test_options_of_output_and_report_reach_the_run_of_a_script(
     assert again.params == first.params
 
 
+def test_sets_of_a_script_have_one_order_on_all_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strings are hashed otherwise in each process, unless PYTHONHASHSEED is set."""
+    seen: list[click.Context] = []
+    monkeypatch.setattr(run, "invoke", seen.append)
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    (tmp_path / "own.py").write_text("import numpy\n")
+    words = ["--auto", str(tmp_path / "own.py"), "--image", "x"]
+    for more in ((), ("--env", "A=1"), ("--env", "PYTHONHASHSEED=7")):
+        train.main([*words, *more], standalone_mode=False)
+    monkeypatch.setenv("PYTHONHASHSEED", "8")
+    train.main(words, standalone_mode=False)
+    assert [context.params["env"] for context in seen] == [
+        ("PYTHONHASHSEED=0",),
+        ("A=1", "PYTHONHASHSEED=0"),
+        ("PYTHONHASHSEED=7",),
+        (),
+    ]
+    assert all("PYTHONHASHSEED=0" not in context.obj for context in seen)
+
+
 def test_failure_of_a_bundled_model_shows_the_log_of_the_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -336,5 +336,21 @@ def test_hook_that_cannot_patch_a_module_leaves_it(tmp_path: Path) -> None:
     assert done.stdout.split() == ["True", "SourceFileLoader"] and not done.stderr
 
 
+@pytest.mark.parametrize(("auto", "size", "reports"), [(0, 1, 1), (1, 1, 0), (1, 2, 1)])
+def test_world_of_one_is_what_a_script_under_auto_has(
+    auto: int, size: int, reports: int, tmp_path: Path
+) -> None:
+    code = (
+        "import importlib.util as util, sys\n"
+        f"spec = util.spec_from_file_location('hook', {str(HOOK)!r})\n"
+        "hook = util.module_from_spec(spec); spec.loader.exec_module(hook)\n"
+        f"hook.FOLDER = {str(tmp_path)!r}\n"
+        f"if {auto}: sys.modules['fairlead.comm.auto'] = sys\n"
+        f"hook.of_lightning(type('Trainer', (), dict(global_rank=0, world_size={size})))"
+    )
+    assert not started(tmp_path, code).stderr
+    assert len([*tmp_path.glob("joined.lightning.*")]) == reports
+
+
 def test_hook_writes_where_the_run_is() -> None:
     assert f'FOLDER = "{RUN_MOUNT}"' in HOOK.read_text()

@@ -1,0 +1,139 @@
+"""Models that rank 0 alone writes, and that each rank may load afterwards.
+
+Rank 0 gives a file its name once it is whole, and notes in the run's folder how often it has saved to a path and loaded
+from it. Another rank counts how often it was to save there. Its load waits until rank 0 has saved as often, or has come to
+the same load or to its end: a barrier would hang where a rank decides by its own loss to save.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from fairlead import comm
+from fairlead.base import comm_waits
+from fairlead.base.errors import fail
+
+_LIMIT_S = 300.0  # without FAIRLEAD_COMM_TIMEOUT_S, as for messages between ranks
+_LOADS = 64  # paths of which loads are noted though nothing was saved there: a dataset may load each sample
+_WHOLE = (".h5", ".hdf5", ".keras", ".pt", ".pth", ".ckpt", ".bin", ".pkl", ".tar")
+_END = "end"
+_saves: Counter[str] = Counter()
+_loads: Counter[str] = Counter()
+
+
+def save(path: Any, write: Callable[[Any], object], whole: bool = True) -> None:
+    """``write(path)`` on rank 0.
+
+    Args:
+        whole: it writes one file, which gets its name when it is finished.
+    """
+    where = _place(path)
+    _saves[where] += 1
+    if comm.rank() == 0:
+        if whole:
+            _write_whole(path, where, write)
+        else:
+            write(path)
+        _note(where)
+
+
+def load(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """A function whose first argument may be a path."""
+    path = args[0] if args else kwargs.get("f", kwargs.get("filepath"))
+    if isinstance(path, (str, os.PathLike)):
+        wait_for(path)
+    return original(*args, **kwargs)
+
+
+def wait_for(path: Any) -> None:
+    """Returns when rank 0 has saved to ``path`` as often as this rank was to.
+
+    Raises:
+        FairleadError: it has not in time.
+    """
+    where = _place(path)
+    if not comm.init().here:
+        return
+    _loads[where] += 1
+    if comm.rank() == 0:
+        if _saves[where] or len(_loads) < _LOADS:
+            _note(where)
+        return
+    limit_s = float(os.environ.get("FAIRLEAD_COMM_TIMEOUT_S") or 0) or _LIMIT_S
+    until = time.monotonic() + limit_s
+    while _folder() and _saves[where] > _noted(where)[0]:
+        if _noted(where)[1] >= _loads[where] or _noted(_END)[0]:
+            return
+        if time.monotonic() > until:
+            raise fail("auto-not-saved", path=where, rank=comm.rank(), seconds=f"{limit_s:.0f}")
+        time.sleep(0.01)
+
+
+def end() -> None:
+    """Rank 0 saves nothing more."""
+    if comm.rank() == 0:
+        _saves[_END] = 1
+        _note(_END)
+
+
+def _write_whole(path: Any, where: str, write: Callable[[Any], object]) -> None:
+    folder, name = os.path.split(where)
+    if not name.endswith(_WHOLE) or (os.path.exists(where) and not os.path.isfile(where)):  # noqa: PTH110, PTH113
+        write(path)
+        return
+    try:
+        # The file keeps its name, which torch writes into it.
+        beside = tempfile.mkdtemp(prefix=f".{name}.", dir=folder)
+    except OSError:  # where there is no folder, or a file that alone can be written
+        write(path)
+        return
+    try:
+        write(os.path.join(beside, name))  # noqa: PTH118
+        # Keras may write parts next to it.
+        for made in sorted(os.listdir(beside), key=lambda each: each == name):  # noqa: PTH208
+            os.replace(os.path.join(beside, made), os.path.join(folder, made))  # noqa: PTH105, PTH118
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _place(path: Any) -> str:
+    place: str = os.path.realpath(os.fspath(path))
+    return place
+
+
+def _folder(environ: Mapping[str, str] = os.environ) -> str:
+    """The run's folder, which all nodes see; empty without ``fairlead run``."""
+    return environ.get(comm_waits.RUN_FOLDER, "")
+
+
+def _file(where: str) -> str:
+    digest = hashlib.sha256(os.fsencode(where)).hexdigest()
+    return os.path.join(_folder(), f"saved.{digest[:32]}")  # noqa: PTH118
+
+
+def _note(where: str) -> None:
+    if not _folder():
+        return
+    file = _file(where)
+    with suppress(OSError):
+        with open(f"{file}.new", "w", encoding="ascii") as out:
+            out.write(f"{_saves[where]} {_loads[where]}")
+        os.replace(f"{file}.new", file)  # noqa: PTH105
+
+
+def _noted(where: str) -> tuple[int, int]:
+    """How often rank 0 has saved to a path, and loaded from it."""
+    try:
+        with open(_file(where), encoding="ascii") as noted:
+            saves, loads = map(int, noted.read().split())
+    except (OSError, ValueError):
+        return 0, 0
+    return saves, loads
