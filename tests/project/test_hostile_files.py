@@ -138,11 +138,13 @@ _MOVES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symli
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if _seen is None:
+    if _seen is None or "__pycache__" in str(
+        arguments
+    ):  # a module that is imported for the first time
         return
     if event == "open":
         path, mode, flags = arguments
-        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and not str(path).endswith(".pyc"):
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
             _seen.append(f"open {path} {mode}")
     elif event in _MOVES or event in ("subprocess.Popen", "socket.connect", "os.system"):
         _seen.append(f"{event} {arguments}")
