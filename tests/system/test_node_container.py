@@ -268,6 +268,9 @@ def test_ranks_that_do_not_start_in_the_container_are_the_watchdogs(tmp_path: Pa
     shutil.copy("/bin/sleep", engine)  # under the name of a process of Apptainer's
     hang = f"[ -e {mark} ] && exec {engine} 1000.5; : >{mark}"
     environ = _apptainer(tmp_path, f'case " $* " in *" instance://"*) {hang};; esac')
+    (tmp_path / "nsenter").write_text("#!/bin/sh\nexit 1\n")  # so that Apptainer joins them
+    (tmp_path / "nsenter").chmod(0o755)
+    environ["PATH"] = f"{tmp_path}:{environ['PATH']}"
     words = ("run", "-n", "2", "--json", "--watchdog", "5", JOINED, hosts.image(), "--", "true")
     done = hosts.fairlead(*words, env=environ)
     assert done.returncode == 124, done.stdout + done.stderr

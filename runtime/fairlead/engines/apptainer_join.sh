@@ -65,6 +65,10 @@ fairlead_derive() {
   place=0
   for entry in "${fairlead_all[@]}"; do
     name=${entry%%=*}
+    # Apptainer's USER_PATH is the machine's, and folders after it.
+    case $entry in "USER_${before[PATH]-PATH=}"*)
+      fairlead_all[place]=USER_${mine[PATH]-PATH=}${entry#"USER_${before[PATH]-PATH=}"} ;;
+    esac
     if [ "${changed[$name]+set}" ]; then
       [ "$entry" = "${before[$name]-}" ] || return 1 # it was not handed on as it was
       if [ "${changed[$name]}" ]; then fairlead_all[place]=${changed[$name]}; else unset "fairlead_all[place]"; fi
