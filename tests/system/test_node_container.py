@@ -9,7 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -55,6 +55,34 @@ def holding() -> list[str]:
         if own and b"fairlead-container" in words:
             found.append(process.name)
     return found
+
+
+@contextmanager
+def ready(
+    code: str, *options: str | Path, cwd: Path | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A run of Python code on 2 ranks, each of which has printed READY."""
+    words = ("run", "-n", "2", *options, hosts.image(), "--", "python3", "-c", code)
+    run = subprocess.Popen(
+        [sys.executable, "-m", "fairlead", *map(str, words)],
+        cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert run.stdout
+        assert [run.stdout.readline() for _ in range(2)] == ["READY\n"] * 2
+        yield run
+    finally:
+        run.kill()
+        run.communicate()
+
+
+def saving(seconds: int, late: str) -> str:
+    """Code that saves on SIGTERM, and imports modules for it."""
+    return (
+        "import signal, sys, time; from mpi4py import MPI; rank = MPI.COMM_WORLD.rank\n"
+        f"def save(*_):\n    time.sleep({seconds}); import {late}; open(f'saved.{{rank}}', 'w'); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save); print('READY', flush=True); time.sleep(60)"
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -131,22 +159,9 @@ def test_end_of_a_rank_is_its_own(engine: str, program: str, code: int) -> None:
 @of_each_engine
 def test_ranks_get_a_signal_and_time_to_save(engine: str, tmp_path: Path) -> None:
     """The image stays mounted for what a handler loads late."""
-    code = (
-        "import signal, sys, time; from mpi4py import MPI; rank = MPI.COMM_WORLD.rank\n"
-        "def save(*_):\n    time.sleep(1); import sqlite3; open(f'saved.{rank}', 'w'); sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, save); print('READY', flush=True); time.sleep(60)"
-    )
-    run = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "fairlead", "run", "-n", "2", *ENGINES[engine], hosts.image()),
-            *("--", "python3", "-c", code),
-        ],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert run.stdout
-    assert [run.stdout.readline() for _ in range(2)] == ["READY\n"] * 2
-    run.send_signal(signal.SIGTERM)
-    _, said = run.communicate(timeout=60)
+    with ready(saving(1, "sqlite3"), *ENGINES[engine], cwd=tmp_path) as run:
+        run.send_signal(signal.SIGTERM)
+        _, said = run.communicate(timeout=60)
     assert sorted(path.name for path in tmp_path.glob("saved.*")) == ["saved.0", "saved.1"], said
     assert holding() == []
 
@@ -155,18 +170,11 @@ def test_ranks_get_a_signal_and_time_to_save(engine: str, tmp_path: Path) -> Non
     "engine", ["apptainer", pytest.param("charliecloud", marks=pytest.mark.full)]
 )
 def test_container_goes_when_fairlead_is_killed(engine: str) -> None:
-    run = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "fairlead", "run", "-n", "2", *ENGINES[engine], hosts.image()),
-            *("--", "python3", "-c", "import time; print('READY', flush=True); time.sleep(100)"),
-        ],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    assert run.stdout
-    assert [run.stdout.readline() for _ in range(2)] == ["READY\n"] * 2
-    assert len(holding()) == 1
-    run.kill()
-    run.communicate()
+    code = "import time; print('READY', flush=True); time.sleep(100)"
+    with ready(code, *ENGINES[engine]) as run:
+        assert len(holding()) == 1
+        run.kill()
+        run.communicate()
     slurm.waited(lambda: not holding(), 45, "the container is left")
 
 
@@ -281,24 +289,11 @@ def test_ranks_that_do_not_start_in_the_container_are_the_watchdogs(tmp_path: Pa
 @of_each_engine
 def test_job_that_is_cancelled_lets_its_ranks_save(engine: str, tmp_path: Path) -> None:
     """Slurm sends SIGTERM to all processes of its steps; the image is still mounted for what a handler loads late."""
-    code = (
-        "import signal, sys, time; from mpi4py import MPI; rank = MPI.COMM_WORLD.rank\n"
-        "def save(*_):\n    time.sleep(2); import csv, wave; open(f'saved.{rank}', 'w'); sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, save); print('READY', flush=True); time.sleep(60)"
-    )
-    run = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "fairlead", "run", "-q", "-n", "2", *ENGINES[engine], hosts.image()),
-            *("--", "python3", "-c", code),
-        ],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert run.stdout
-    assert [run.stdout.readline() for _ in range(2)] == ["READY\n"] * 2
-    for pid in descendants(run.pid):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    _, said = run.communicate(timeout=60)
+    with ready(saving(2, "csv, wave"), "-q", *ENGINES[engine], cwd=tmp_path) as run:
+        for pid in descendants(run.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        _, said = run.communicate(timeout=60)
     assert run.returncode == 0, said
     assert sorted(path.name for path in tmp_path.glob("saved.*")) == ["saved.0", "saved.1"], said
     assert holding() == []
@@ -336,31 +331,23 @@ def test_without_nsenter_ranks_are_apptainers(tmp_path: Path) -> None:
 def test_signal_to_all_processes_leaves_the_container(signal_number: int, tmp_path: Path) -> None:
     """As some schedulers send their warnings; Apptainer's init is one of them."""
     code = "import time; print('READY', flush=True); time.sleep(4); import sqlite3; print('SAVED', flush=True)"
-    run = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "fairlead", "run", "-q", "-n", "2", JOINED, hosts.image()),
-            *("--", "python3", "-c", code),
-        ],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert run.stdout
-    assert [run.stdout.readline() for _ in range(2)] == ["READY\n"] * 2
-    mark = f"{_MARK}={os.environ[_MARK]}".encode()
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            name = (process / "comm").read_text().strip()
-            if mark in (process / "environ").read_bytes() and name in (
-                "appinit",
-                "sh",
-                "fairlead-guard",
-            ):
-                found.append((name, int(process.name)))
-    assert {"appinit", "fairlead-guard"} <= {name for name, _ in found}
-    for _, pid in found:
-        os.kill(pid, signal_number)
-    said = run.communicate(timeout=60)
-    assert run.returncode == 0 and said[0].count("SAVED") == 2, said
+    with ready(code, "-q", JOINED) as run:
+        mark = f"{_MARK}={os.environ[_MARK]}".encode()
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                name = (process / "comm").read_text().strip()
+                if mark in (process / "environ").read_bytes() and name in (
+                    "appinit",
+                    "sh",
+                    "fairlead-guard",
+                ):
+                    found.append((name, int(process.name)))
+        assert {"appinit", "fairlead-guard"} <= {name for name, _ in found}
+        for _, pid in found:
+            os.kill(pid, signal_number)
+        said = run.communicate(timeout=60)
+        assert run.returncode == 0 and said[0].count("SAVED") == 2, said
 
 
 def test_variables_of_the_user_are_not_the_shells_around_a_rank() -> None:

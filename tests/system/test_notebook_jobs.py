@@ -103,7 +103,7 @@ def test_kernel_is_a_job_of_slurm_with_a_rank_on_each_of_two_nodes(tmp_path: Pat
 
 @pytest.mark.full
 @ONLY_ROOT
-def test_job_that_runs_out_of_time_saves_what_it_was_told_to_save(tmp_path: Path) -> None:
+def test_job_that_runs_out_of_time_saves_what_it_was_asked_to_save(tmp_path: Path) -> None:
     with slurm.slurm(names=("n1", "n2")) as cluster:
         environ = {**cluster.environ, "XDG_STATE_HOME": str(tmp_path)}
         with kernels(tmp_path, environ, "-N", "2", "--time", "1m") as manager:
@@ -115,7 +115,7 @@ def test_job_that_runs_out_of_time_saves_what_it_was_told_to_save(tmp_path: Path
 
 @pytest.mark.full
 @ONLY_ROOT
-def test_job_that_is_cancelled_saves_what_it_was_told_to_save(tmp_path: Path) -> None:
+def test_job_that_is_cancelled_saves_what_it_was_asked_to_save(tmp_path: Path) -> None:
     with slurm.slurm(names=("n1", "n2"), settings="KillWait=20\n") as cluster:
         environ = {**cluster.environ, "XDG_STATE_HOME": str(tmp_path)}
         with kernels(tmp_path, environ, "-N", "2", "--time", "30m") as manager:

@@ -39,7 +39,7 @@ _PARTING = {
 }
 # Options after which one container serves all ranks of a node, and variables after which it does not.
 _OF_A_NODE = frozenset((
-    "--bind", "-B", "--mount", "--nv", "--rocm", "--no-home", "--userns", "-u", "--drop-caps", "--underlay",
+    "--bind", "-B", "--mount", "--nv", "--rocm", "--no-home", "--userns", "-u", "--underlay",
 ))  # fmt: skip
 _OWN = tuple(
     f"{p}_{o}"
@@ -128,10 +128,11 @@ class Apptainer(Driver):
 
     def can_join(self, engine: Engine, extra: Sequence[str], environ: Mapping[str, str]) -> bool:
         """Since Apptainer 1.3, by its ``--sharens``; a layer to write to is for one rank."""
-        words = (*engine.options, *extra)
-        options = {word.partition("=")[0] for word in words if word.startswith("-")}
-        if "--drop-caps" in {word.partition("=")[0] for word in extra}:
-            return False  # what joins has those of its user
+        theirs, ours = (
+            {word.partition("=")[0] for word in words if word.startswith("-")}
+            for words in (extra, engine.options)
+        )
+        options = theirs | (ours - {"--drop-caps"})  # of what joins, as its user has them
         own = any(environ.get(name, "").lower() not in _NO for name in _OWN)
         if own or not options <= _OF_A_NODE or (os.geteuid() == 0 and _groups_of_root(engine)):
             return False

@@ -11,7 +11,6 @@ from pathlib import PurePosixPath
 
 from fairlead import __version__
 from fairlead.export.model import ExportFile, Facts, Target, check_name, need_image, unfit
-from fairlead.schedulers.model import Scheduler
 from fairlead.schedulers.registry import SCHEDULERS
 
 _HEAD = '''\
@@ -106,10 +105,14 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         "KERNELS": json.dumps(facts.folder),
         "CMD": json.dumps([_beside(facts, "jupyterhub-singleuser")]),
         "SINGLE": json.dumps(_beside(facts, "batchspawner-singleuser")),
-        "SPAWNER": scheduler.spawner if scheduler else "",
-        "LINES": "".join(f"{line}\n" for line in _lines(scheduler, facts)),
     }
-    text = _HEAD + (_JOBS if scheduler else "")
+    text = _HEAD
+    if scheduler:
+        text += _JOBS
+        # What the user asks for comes after the site's options, and wins.
+        sites = (f"{scheduler.sentinel}{line}" for line in facts.site.scheduler.directives)
+        lines = (*sites, *scheduler.spawner_lines)
+        values |= {"SPAWNER": scheduler.spawner, "LINES": "".join(f"{line}\n" for line in lines)}
     for key, value in values.items():
         text = text.replace(f"@{key}@", value)
     goes = "the end of jupyterhub_config.py: load_subconfig with its path; the administrator of the hub"
@@ -118,14 +121,6 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         ExportFile("fairlead_hub.py", text, goes),
         ExportFile(f"kernels/{name}/kernel.json", json.dumps(spec, indent=1) + "\n", below),
     )
-
-
-def _lines(scheduler: Scheduler | None, facts: Facts) -> tuple[str, ...]:
-    """The beginning of a server's job script; what the user asks for comes after the site's options, and wins."""
-    if scheduler is None:
-        return ()
-    sites = tuple(f"{scheduler.sentinel}{line}" for line in facts.site.scheduler.directives)
-    return (*sites, *scheduler.spawner_lines)
 
 
 def _beside(facts: Facts, program: str) -> str:

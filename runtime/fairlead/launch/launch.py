@@ -193,9 +193,9 @@ def command_line(
         call = replace(call, env={**call.env, **plan.apart})
     if launchers.is_in_image(plan.launcher):
         return _within(plan, call, ranks, records=record is not None)
-    container, spawn = None, ""
+    container, files = None, dict[str, str]()
     if record is not None and not driver.words(plan.engine, call).launcher:
-        spawn = _spawning(plan, call, record)
+        files[str(record / _SPAWN)] = _spawning(plan, call, record)
         call = replace(call, literal={**call.literal, "FAIRLEAD_SPAWN": str(record / _SPAWN)})
     if record is not None and joins:
         words = driver.joining(plan.engine, call, str(record))
@@ -209,7 +209,7 @@ def command_line(
         )
     if words.launcher and launchers.kind_of(plan.launcher) != "srun":
         raise fail("engine-launcher", plan=plan)
-    inner = words.argv if words.launcher or not plan.withheld else _without(plan, words.argv)
+    inner = words.argv if words.launcher else _without(plan, words.argv)
     if record is not None:
         # Where the engine is a part of the launcher, this shell is in the container.
         seen = (RUN_MOUNT, output and OUTPUT_MOUNT) if words.launcher else (str(record), output)
@@ -222,7 +222,7 @@ def command_line(
         environ,
         (*plan.unset, *(plan.withheld if words.launcher else ())),
         plan.launcher.kind,
-        {**words.files, **({str(record / _SPAWN): spawn} if record and spawn else {})},
+        {**words.files, **files},
         shape.ranks,
         bool(words.launcher),
         container=container,
@@ -232,27 +232,27 @@ def command_line(
 
 def _spawning(plan: Plan, call: Call, record: Path) -> str:
     """The script by which a launcher starts a program that a rank spawns, on any node: in the node's container, if there is
-    one, or one of its own. It is no rank of the world that is proved."""
+    one, or one of its own. It is no rank of the world that is proved.
+
+    The launcher hands on the ranks' variables, so only what differs stands in it. It goes with the launch.
+    """
     driver = engines.ENGINES.get(plan.engine.kind)
     literal = {n: v for n, v in call.literal.items() if not n.startswith("FAIRLEAD_PROOF")}
     bare = replace(call, command=(), literal=literal)
     own = driver.words(plan.engine, replace(bare, env={**bare.env, **plan.apart}))
-    ranks = driver.words(
-        plan.engine, call
-    ).environ  # which the launcher hands on; a secret of the user's is not written
-    changes = [f"unset {shlex.quote(name)}" for name in sorted(ranks.keys() - own.environ.keys())]
-    new = {n: v for n, v in own.environ.items() if ranks.get(n) != v}
-    changes += [f"export {n}={shlex.quote(v)}" for n, v in new.items()]
-    joined = ""
+    ranks = driver.words(plan.engine, call).environ
+    lines = [f"unset {shlex.quote(name)}" for name in sorted(ranks.keys() - own.environ.keys())]
     if plan.engine.joins:
         words = driver.joining(plan.engine, bare, str(record)).argv
         kept = f"{shlex.quote(str(record))}/{rank_shell.KEPT}"
-        joined = (
-            "read -r host </proc/sys/kernel/hostname; read -r boot </proc/sys/kernel/random/boot_id\n"
-            f'[ ! -e {kept}."$host.$boot" ] || exec {shlex.join(_without(plan, words))} "$@"\n'
-        )
-    begin = "".join(f"{line}\n" for line in changes)
-    return f'{begin}{joined}exec {shlex.join(_without(plan, own.argv))} "$@"\n'
+        lines += [
+            "read -r host </proc/sys/kernel/hostname; read -r boot </proc/sys/kernel/random/boot_id",
+            f'[ ! -e {kept}."$host.$boot" ] || exec {shlex.join(_without(plan, words))} "$@"',
+        ]
+    apart = {n: v for n, v in own.environ.items() if ranks.get(n) != v}
+    lines += [f"export {n}={shlex.quote(v)}" for n, v in apart.items()]
+    lines.append(f'exec {shlex.join(_without(plan, own.argv))} "$@"')
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _of_node(plan: Plan, call: Call, words: Words, run: str) -> NodeContainer:
@@ -293,6 +293,8 @@ def _within(plan: Plan, call: Call, ranks: int, *, records: bool) -> CommandLine
 
 def _without(plan: Plan, words: tuple[str, ...]) -> tuple[str, ...]:
     """A rank's words without the variables that its launcher needs, and its container must not have."""
+    if not plan.withheld:
+        return words
     return ("env", *(word for name in plan.withheld for word in ("-u", name)), *words)
 
 

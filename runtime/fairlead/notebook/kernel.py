@@ -23,7 +23,6 @@ from fairlead.notebook.magics import RanksMagics
 from fairlead.notebook.ranks import Ranks
 from fairlead.notebook.settings import (
     KERNEL,
-    LET_GO,
     RUN,
     SAVE,
     SAVED_AT,
@@ -153,7 +152,7 @@ class _Watch:
     def _end(self) -> None:
         """Saves, and ends: at a SIGTERM that is not the session's, but the end of its job."""
         try:
-            if variables.are_asked_for(self._folder) and not (self._folder / LET_GO).exists():
+            if variables.are_left(self._folder, self._folder):
                 self.save()
         finally:
             signals.die(signal.SIGTERM)

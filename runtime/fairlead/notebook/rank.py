@@ -25,7 +25,6 @@ from fairlead.base.process import tied_to
 from fairlead.notebook import signals, variables
 from fairlead.notebook.settings import (
     ENGINE,
-    LET_GO,
     START_S,
     VARIABLES,
     WORLD,
@@ -239,7 +238,7 @@ def _watch_signals(
 
     def end() -> None:
         try:
-            if variables.are_asked_for(session) and not (world / LET_GO).exists():
+            if variables.are_left(session, world):
                 save_named()
         finally:
             signals.die(signal.SIGTERM)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fairlead.notebook.settings import SAVED, read_json, write_private
+from fairlead.notebook.settings import LET_GO, SAVED, read_json, write_private
 
 NAMES = "save.json"  # in a session's folder: what `%ranks save` was given
 _IPYTHON = frozenset(("In", "Out", "exit", "quit", "get_ipython", "open", "ranks"))
@@ -68,9 +68,13 @@ def prepare() -> None:
     _pickler()
 
 
-def are_asked_for(session: Path) -> bool:
-    """Whether the session is asked to save any."""
-    return bool(read_json(session / NAMES).get("names"))
+def are_left(session: Path, ended: Path) -> bool:
+    """Whether a SIGTERM finds any that the session is asked to save.
+
+    Args:
+        ended: the folder in which the session says that it ends a process itself, with nothing left to save.
+    """
+    return bool(read_json(session / NAMES).get("names")) and not (ended / LET_GO).exists()
 
 
 def save_named(session: Path, who: str, names: Mapping[str, Any]) -> None:

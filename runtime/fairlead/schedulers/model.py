@@ -135,8 +135,8 @@ class Scheduler:
         outlives_nodes: the option by which a job goes on without a node that fails.
         cancel: the command that ends a job, before its identifier; empty where :meth:`queued` cannot name one.
         spawner: batchspawner's class for it; empty where fairlead exports no JupyterHub.
-        spawner_lines: the options of that class's job script, without the sentinel, and other lines of it; Jinja, with
-            ``nodes``, ``ranks_per_node``, ``runtime``, ``account``, ``partition`` of the form, and batchspawner's own.
+        spawner_lines: lines of that class's job script, before the server's: Jinja, with ``nodes``, ``ranks_per_node``,
+            ``runtime``, ``account``, ``partition`` of the form, and batchspawner's own.
     """
 
     kind: str

@@ -75,5 +75,5 @@ if way == "best":
     torch.save(model.state_dict(), buffer)
     torch.load(io.BytesIO(buffer.getvalue()))
 kept = [int(number) for _, _, numbers in DataLoader(held, batch_size=64) for number in numbers]
-told = {"seen": sorted(seen), "held": sorted(kept)}
-(folder / f"seen.{os.getpid()}").write_text(json.dumps(told))
+report = {"seen": sorted(seen), "held": sorted(kept)}
+(folder / f"seen.{os.getpid()}").write_text(json.dumps(report))

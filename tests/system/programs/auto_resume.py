@@ -30,5 +30,5 @@ last = keras.saving.load_model(folder / "last.keras")
 loss = last.fit(train, 3 * train, epochs=2, verbose=0).history["loss"]
 last.save_weights(folder / "last.weights.h5")
 last.load_weights(folder / "last.weights.h5")
-told = {"loss": loss, "drawn": drawn, "held": held[:, 0].tolist()}
-(folder / f"seen.{os.getpid()}").write_text(json.dumps(told))
+report = {"loss": loss, "drawn": drawn, "held": held[:, 0].tolist()}
+(folder / f"seen.{os.getpid()}").write_text(json.dumps(report))

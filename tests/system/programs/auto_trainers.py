@@ -71,5 +71,5 @@ else:
     Trainer(model=Whole(), args=arguments, train_dataset=items).train()
     world = arguments.world_size
 weights = [float(p.sum()) for p in model.parameters()]
-told = {"seen": sorted(seen), "world": world, "weights": weights}
-(folder / f"seen.{os.getpid()}").write_text(json.dumps(told))
+report = {"seen": sorted(seen), "world": world, "weights": weights}
+(folder / f"seen.{os.getpid()}").write_text(json.dumps(report))

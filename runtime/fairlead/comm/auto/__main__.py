@@ -16,7 +16,7 @@ from fairlead.comm import auto
 from fairlead.comm.auto import files, others, seeds, shared
 from fairlead.comm.auto.imports import AfterImport
 
-# What launchers tell, of which Accelerate, transformers and others would make a world of their own.
+# What launchers set, and Accelerate, transformers and others would make a world of their own from.
 _OF_LAUNCH = (
     "RANK",
     "WORLD_SIZE",
@@ -79,7 +79,7 @@ def _end(script: str) -> None:
     files.end()
     if shared.done != {"gradients", "data"}:
         raise fail("auto-nothing", script=script)
-    shared.end()
+    shared.meet()
     for check in shared.at_end:
         check()
 

@@ -91,17 +91,17 @@ def _write_whole(path: Any, where: str, write: Callable[[Any], object]) -> None:
         return
     try:
         # The file keeps its name, which torch writes into it.
-        beside = tempfile.mkdtemp(prefix=f".{name}.", dir=folder)
+        made_in = tempfile.mkdtemp(prefix=f".{name}.", dir=folder)
     except OSError:  # where there is no folder, or a file that alone can be written
         write(path)
         return
     try:
-        write(os.path.join(beside, name))  # noqa: PTH118
+        write(os.path.join(made_in, name))  # noqa: PTH118
         # Keras may write parts next to it.
-        for made in sorted(os.listdir(beside), key=lambda each: each == name):  # noqa: PTH208
-            os.replace(os.path.join(beside, made), os.path.join(folder, made))  # noqa: PTH105, PTH118
+        for made in sorted(os.listdir(made_in), key=lambda each: each == name):  # noqa: PTH208
+            os.replace(os.path.join(made_in, made), os.path.join(folder, made))  # noqa: PTH105, PTH118
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(made_in, ignore_errors=True)
 
 
 def _place(path: Any) -> str:

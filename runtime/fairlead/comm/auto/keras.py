@@ -104,7 +104,6 @@ def _apply(original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: A
 
 
 def _fit(keras: Any, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    from fairlead.comm.frameworks import common
     from fairlead.comm.keras import AverageMetrics, Broadcast
 
     # The wrapper has the signature of what it wraps.
@@ -127,7 +126,7 @@ def _fit(keras: Any, original: Callable[..., Any], model: Any, *args: Any, **kwa
     with fitting():
         history = original(*call.args, **call.kwargs)
     if any(type(c).__name__ in _WRITERS for c in callbacks):
-        common.meet(comm.init())  # rank 0 has written
+        shared.meet()
     return history
 
 
@@ -182,13 +181,17 @@ def _held(keras: Any, given: dict[str, Any]) -> list[held.Part]:
         return held.of_dataset(x.dataset)
     if hasattr(x, "cardinality") and hasattr(x, "shard"):
         return [held.Part("the number of batches", str(int(x.cardinality()))), *held.of_pipeline(x)]
-    trees = {name: given[name] for name in ("x", "y", "sample_weight") if given[name] is not None}
-    leaves = [(name, leaf) for name, tree in trees.items() for leaf in keras.tree.flatten(tree)]
+    leaves = [(n, leaf) for n, tree in _trees(given).items() for leaf in keras.tree.flatten(tree)]
     return [part for name, leaf in leaves for part in held.of_value(leaf, f"`{name}`")]
 
 
+def _trees(given: dict[str, Any]) -> dict[str, Any]:
+    """The arrays of a ``fit``, by the name of their parameter."""
+    return {name: given[name] for name in ("x", "y", "sample_weight") if given[name] is not None}
+
+
 def _share_arrays(keras: Any, given: dict[str, Any], rank: int, size: int) -> None:
-    trees = {name: given[name] for name in ("x", "y", "sample_weight") if given[name] is not None}
+    trees = _trees(given)
     lengths = {len(leaf) for tree in trees.values() for leaf in keras.tree.flatten(tree)}
     if len(lengths) != 1:
         return  # Keras itself says what is wrong

@@ -56,8 +56,8 @@ def ends_together() -> None:
     common.by_own_loss = True
 
 
-def end() -> None:
-    """The ranks at the end of the script. Collective.
+def meet() -> None:
+    """Waits for all ranks: at the end of the script, or once rank 0 has written. Collective.
 
     Raises:
         FairleadError: another rank still trains.

@@ -224,7 +224,7 @@ def test_rank_that_trains_on_while_another_has_ended_says_so(
     if ended:
         shared.ends_together()
     monkeypatch.setattr(comm, "init", Ranks)
-    for call in (shared.end, lambda: held.require_alike([], "here")):
+    for call in (shared.meet, lambda: held.require_alike([], "here")):
         with pytest.raises(FairleadError) as raised:
             call()
         (finding,) = raised.value.findings
