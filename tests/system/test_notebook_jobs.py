@@ -129,6 +129,9 @@ def test_job_that_is_cancelled_saves_what_it_was_asked_to_save(tmp_path: Path) -
             cluster.run("scancel", f"--user={os.getuid()}")
             waited(cluster.empty, 60, "the job goes on")
         waited(lambda: not cluster.processes(), 30, "a process is left on a node")
+    # The kernel is next to salloc, outside of the job, and saves as the session ends.
+    (folder,) = (tmp_path / "fairlead/notebook").glob("kernel-*/")
+    waited(lambda: (folder / "ended.txt").exists(), 30, "the session goes on")
     for rank in (0, 1):
         kept: dict[str, Any] = {}
         assert not variables.restore(tmp_path / f"kept/rank-{rank}.pickle", kept)
