@@ -55,7 +55,7 @@ def test_python_by_mpi4py_runs_on_the_other_family_and_is_proved(
     ("command", "why"),
     [
         (("mpi-ring",), "handles and constants differ"),
-        (("sh", "-c", "python3 -c 0"), "only Python programs"),
+        (("sh", "-c", "eval python3 -c 0"), "only Python programs"),
     ],
 )
 def test_whatever_may_be_compiled_is_refused_before_it_starts(
@@ -66,6 +66,18 @@ def test_whatever_may_be_compiled_is_refused_before_it_starts(
     assert done.returncode == ExitCode.PREFLIGHT_REFUSED, done.stdout + done.stderr
     found = {f["check"]: f for f in json.loads(done.stdout)["findings"]}
     assert why in found["abi-family"]["why"]
+
+
+def test_shell_that_starts_python_alone_crosses_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ring.py").write_text(PROGRAM)
+    text = "cd . && exec python3 ring.py"
+    words = ("run", "-n", "2", "--mpi", hosts.openmpi(), hosts.image(), "--", "sh", "-c", text)
+    done = hosts.fairlead(*words, env=hosts.AS_ROOT, limit_s=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "proved on 2 ranks" in done.stderr and done.stdout.count("Open MPI v5.0.11") == 2
 
 
 def test_preflight_says_yes_for_python_and_no_for_the_image_as_a_whole() -> None:

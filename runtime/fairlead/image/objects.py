@@ -19,7 +19,7 @@ from fairlead.elf.facts import Elf, MpiLibrary
 from fairlead.elf.loader import system_folders
 from fairlead.elf.mpi_symbols import GLIBC_PIECES
 
-# Links below them are not programs, and there are thousands.
+# Links and scripts below them are not programs that a rank runs, and there are thousands.
 _NO_PROGRAMS = ("/etc", "/var", "/usr/share", "/usr/include", "/usr/src", "/usr/lib/.build-id")
 _MOST_OF_PROGRAM = 16 << 20  # of the names in a program
 _PATH = re.compile(
@@ -183,7 +183,7 @@ class Objects:
         """
         found = {}
         for path, first in scripts.items():
-            if not is_shells(first):
+            if not is_shells(first) or path.startswith(_NO_PROGRAMS):
                 continue
             with open_regular(self._root / path.lstrip("/")) as stream:
                 text = stream.read(LONGEST)
