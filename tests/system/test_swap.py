@@ -165,6 +165,9 @@ def test_foreign_sandbox_and_sif_of_apptainer_are_looked_into_and_run(
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("MPICH Version:      5.0.2") == 2
+    # Apptainer's build adds links to its own scripts.
+    for name in ("/.exec", "/.run", "/.shell", "/.test"):
+        shown["sif"]["programs"].pop(name, None)
     assert shown["sandbox"] == shown["sif"]
 
 
