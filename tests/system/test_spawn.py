@@ -98,3 +98,13 @@ def test_image_without_python_keeps_the_ranks_exit_code(tmp_path: Path) -> None:
     done = hosts.fairlead("run", "-n", "2", tmp_path / "image", "--", "sh", "-c", "exit 3")
     assert done.returncode == 3, done.stderr
     assert "python" not in done.stderr.lower()
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_descriptor_of_the_launcher_that_a_program_closes_is_named(closes: bool) -> None:
+    inner = ["python3", "-c", "from mpi4py import MPI; print(MPI.COMM_WORLD.size)"]
+    code = f"import subprocess, sys; sys.exit(subprocess.call({inner}, close_fds={closes}))"
+    done = hosts.fairlead("run", "-n", "2", hosts.image(), "--", "python3", "-c", code)
+    assert (done.returncode == 0) is not closes, done.stderr
+    assert ("error[rank-cut-off]: rank " in done.stderr) is closes
+    assert closes or done.stdout.split() == ["2", "2"]

@@ -152,6 +152,7 @@ class LaunchResult:
         failed_on: host of the first rank that failed, where a rank has noted it.
         terminated: it ended after a SIGTERM for this process, which its ranks have handled.
         unheard: ranks that have left no exit code, though the launcher says that all ended well.
+        cut: the first rank that failed had lost the launcher's descriptor when it called MPI_Init.
     """
 
     code: int
@@ -166,6 +167,7 @@ class LaunchResult:
     failed_on: str = ""
     terminated: bool = False
     unheard: int = 0
+    cut: bool = False
 
 
 def command_line(
@@ -509,6 +511,7 @@ def _result(folder: Path, own: int, done: bool, unheard: int) -> LaunchResult:
         aborter=aborter(folder) if code else None,
         failed_on=place_of(folder, first) if first else "",
         unheard=0 if failed else unheard,
+        cut=bool(first) and (folder / f"cut.{first}").exists(),
     )
 
 
@@ -683,6 +686,8 @@ def explain_exit(result: LaunchResult) -> Finding | None:
         why = "it was the only rank"
     remedy = _REMEDIES.get(first.code, "read its own output above for the reason")
     said = signal_name(first.code)
+    if result.cut:
+        return error("rank-cut-off", rank=first.rank, why=why, host=result.failed_on)
     if result.culprit:
         return error(
             "rank-culprit",

@@ -58,7 +58,7 @@ void *dlsym(void *, const char *) __attribute__((weak));
 int dladdr(const void *, Found *) __attribute__((weak));
 
 enum { RECORD = 2048, RING = 65536, FAILED = 122, PATIENCE_S = 30, LIBRARIES = 128, NAMED = 4 };
-enum { EINTR = 4, EAGAIN = 11 };
+enum { EINTR = 4, EBADF = 9, EAGAIN = 11 };
 enum { O_RDONLY = 0, O_RDWR = 2, O_CREAT = 0100, O_EXCL = 0200, O_TRUNC = 01000, O_CLOEXEC = 02000000 };
 #if defined __aarch64__ || defined __powerpc64__
 enum { O_NONBLOCK = 04000, O_NOFOLLOW = 0100000 };
@@ -1160,6 +1160,13 @@ static void begin(void)
         return;
     }
     note("started", line, strlen(line), 0);
+    if (variable("PMI_FD")) {
+        int fd = dup(atoi(variable("PMI_FD")));
+        if (fd >= 0)
+            close(fd);
+        else if (*__errno_location() == EBADF)
+            note("cut", line, strlen(line), 0);
+    }
     for (int i = 0; i < ASKING; i++)
         if (variable(asking[i][0]))
             return; /* the user asked for it */
