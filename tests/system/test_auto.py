@@ -92,7 +92,7 @@ def test_torch_script_with_a_loader_is_shared_out_or_refused(tmp_path: Path) -> 
         assert "an IterableDataset cannot be split" in seen["stream"]
         assert seen["losses"][-1] < seen["losses"][0] and seen["whole"] == 8
     assert (tmp_path / "model.pt").stat().st_size > 0
-    assert done.stderr.count("100 steps of optimizers since a DataLoader with shuffle=True") == 1
+    assert done.stderr.count("100 steps of optimizers since a DataLoader in a random order") == 1
     after = hosts.fairlead(
         "train",
         "--auto",
@@ -122,6 +122,42 @@ def _alike(folder: Path, way: str) -> subprocess.CompletedProcess[str]:
 
 def _seen(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob("seen.*"))]
+
+
+def test_what_random_samplers_draw_is_shared_out_and_whole_in_an_evaluation(tmp_path: Path) -> None:
+    image = hosts.image("pytorch")
+    script = tmp_path / "train.py"
+    shutil.copy(hosts.PROGRAMS / "auto_samplers.py", script)
+    done = hosts.fairlead("train", "--auto", script, "-n", "2", "--image", image, "--", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    one, two = _seen(tmp_path)
+    assert "taken before its first batch" in one["asked"] and one["half"] == two["half"]
+    every = list(range(26))
+    assert sorted(one["shuffle"]["first"] + two["shuffle"]["first"]) == every
+    assert one["shuffle"]["first"] != one["shuffle"]["second"]
+    both = sorted(one["subset"]["first"] + two["subset"]["first"])
+    assert sorted({*both}) == one["half"] and len(both) == 14  # one of 13 is repeated
+    assert len(one["random"]["first"]) == 20 and {
+        *one["random"]["first"],
+        *two["random"]["first"],
+    } == {*every}
+    assert all(n % 2 for n in one["weighted"]["first"] + two["weighted"]["first"])
+    assert one["weighted"]["first"] != two["weighted"]["first"]
+    assert len({*one["batches"]["first"], *two["batches"]["first"]}) == 24
+    assert one["endless"]["first"] != two["endless"]["first"]
+    lengths = {
+        "shuffle": (5, 9),
+        "random": (7, 14),
+        "subset": (3, 5),
+        "weighted": (4, 7),
+        "batches": (4, 8),
+    }
+    for name, (part, whole) in lengths.items():
+        for rank in (one, two):
+            again = (rank[name]["length again"], rank[name]["whole length"])
+            assert (rank[name]["length"], *again) == (part, part, whole)
+        assert one[name]["whole"] == two[name]["whole"]
+    assert sorted(one["subset"]["whole"]) == one["half"]
 
 
 @pytest.mark.full

@@ -1,14 +1,16 @@
-"""torch: optimizers, loaders that shuffle, BatchNorm and ``torch.save`` of many ranks."""
+"""torch: optimizers, loaders in a random order, BatchNorm and ``torch.save`` of many ranks."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import inspect
+import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fairlead import comm
@@ -23,7 +25,7 @@ _DOCS = "docs/tutorials/training.md"
 
 
 def patch(torch: Any) -> None:
-    """Makes optimizers, loaders that shuffle, BatchNorm and ``torch.save`` those of many ranks."""
+    """Makes optimizers, loaders in a random order, BatchNorm and ``torch.save`` those of many ranks."""
     # Models begin alike; the first step compares them.
     torch.manual_seed(0)
     import torch.utils.data as data
@@ -56,26 +58,104 @@ def _loader(
     if isinstance(dataset, data.IterableDataset):
         raise fail("auto-data-iterable-dataset")  # fmt: skip
     sampler, batches = given.get("sampler"), given.get("batch_sampler")
-    if batches is None and (
-        given.get("shuffle") if sampler is None else _shuffles(data, sampler, dataset)
-    ):
-        # Repeats a few samples where they do not come out even: every rank has as many batches.
-        sampler = data.DistributedSampler(dataset, comm.size(), comm.rank(), shuffle=True)
-        setattr(sampler, PART, True)
-        given["sampler"], given["shuffle"] = sampler, None
+    if type(batches) is data.BatchSampler and _is_random(data, batches.sampler):
+        batches = given["batch_sampler"] = copy.copy(batches)
+        batches.sampler = Part(batches.sampler)
+    elif batches is None and given.get("shuffle") and sampler is None:
+        given["sampler"], given["shuffle"] = Part(data.RandomSampler(dataset)), None
+    elif _is_random(data, sampler):
+        given["sampler"] = Part(sampler)
     original(*call.args, **call.kwargs)
     # Accelerate makes a loader anew, of the one that was shared out.
-    if getattr(sampler, PART, getattr(getattr(batches, "sampler", None), PART, False)):
+    if _part_of(loader) is not None:
         setattr(loader, PART, 0)
 
 
-def _shuffles(data: Any, sampler: Any, dataset: Any) -> bool:
-    """Whether it does what ``shuffle=True`` does, as the sampler of transformers' Trainer."""
-    return (
-        type(sampler) is data.RandomSampler
-        and not sampler.replacement
-        and sampler.num_samples == len(sampler.data_source) == len(dataset)
-    )
+def _is_random(data: Any, sampler: Any) -> bool:
+    """Whether it is one of torch's, which draw from a generator alone."""
+    return type(sampler) in (
+        data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler
+    )  # fmt: skip
+
+
+def _part_of(loader: Any) -> Part | None:
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    return sampler if isinstance(sampler, Part) else None
+
+
+class Part:
+    """This rank's part of what a random sampler draws: every N-th index of an order that all ranks draw alike.
+
+    Repeats a few indices where they do not come out even: every rank has as many batches.
+
+    Without gradients a script evaluates, on all that is drawn. The length is then that of all, also after the iteration,
+    by which scripts divide their sums.
+    """
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+        self._epoch, self._whole, self._asked = 0, False, False
+        self._begun = self._looked = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "sampler":  # while it is copied
+            raise AttributeError(name)
+        return getattr(self.sampler, name)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Other frameworks set their own."""
+
+    def begin(self, epoch: int) -> bool:
+        """The next iteration's epoch; whether it gives a part.
+
+        Raises:
+            FairleadError: the length of a part was asked for, of what is all now.
+        """
+        self._epoch, self._whole = epoch, _evaluates()
+        if self._whole and self._asked and not self._begun:
+            raise fail("auto-data-length", part=self._length(), whole=len(self.sampler))
+        self._begun = True
+        return not self._whole
+
+    def look(self) -> list[held.Part]:
+        """What it draws from, to be compared over ranks, at the first time."""
+        parts: list[held.Part] = []
+        for name in () if self._looked else ("indices", "weights"):
+            value = getattr(self.sampler, name, None)
+            parts += held.of_value(value, f"`{name}` of {type(self.sampler).__name__}")
+        self._looked = True
+        return parts
+
+    def __iter__(self) -> Iterator[Any]:
+        import torch
+
+        drawn = copy.copy(self.sampler)
+        drawn.generator = torch.Generator().manual_seed(self._epoch)
+        return iter(drawn) if self._whole else self._own(iter(drawn))
+
+    @staticmethod
+    def _own(drawn: Iterator[Any]) -> Iterator[Any]:
+        first: list[Any] = []
+        while several := list(itertools.islice(drawn, comm.size())):
+            first = first or several
+            yield list(itertools.islice(itertools.cycle([*several, *first]), comm.size()))[
+                comm.rank()
+            ]
+
+    def __len__(self) -> int:
+        if self._whole or _evaluates():
+            return len(self.sampler)
+        self._asked = True
+        return self._length()
+
+    def _length(self) -> int:
+        return -(-len(self.sampler) // comm.size())
+
+
+def _evaluates() -> bool:
+    import torch
+
+    return not torch.is_grad_enabled()
 
 
 def _join(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -110,29 +190,28 @@ class _Batches:
         self.epochs = 0
 
     def epoch(self, original: Callable[..., Any], loader: Any) -> Any:
-        epoch = getattr(loader, PART, None)
-        if epoch is not None:
-            self._look(loader.dataset)
-            sampler = (
-                loader.sampler if loader.batch_sampler is None else loader.batch_sampler.sampler
-            )
-            sampler.set_epoch(epoch)
+        epoch, sampler, is_part = getattr(loader, PART, None), _part_of(loader), False
+        if epoch is not None and sampler is not None:
+            self._look(loader.dataset, sampler)
+            is_part = sampler.begin(epoch)
             setattr(loader, PART, epoch + 1)
-            if not self._seeded:
+            if is_part and not self._seeded:
                 # dropout and the like: other masks on each rank
                 self._torch.manual_seed(comm.rank())
-            self._seeded = True
+                self._seeded = True
         batches = original(loader)
-        setattr(batches, PART, epoch is not None)
+        setattr(batches, PART, is_part)
         return batches
 
-    def _look(self, dataset: Any) -> None:
+    def _look(self, dataset: Any, sampler: Part) -> None:
         """Before a loader reads: what its dataset holds is compared in the next step, which all ranks make."""
         if threading.current_thread() is not threading.main_thread():
             return
         self.epochs += 1
+        parts = sampler.look()
         if held.is_new(dataset):
-            parts = held.of_dataset(dataset)
+            parts += held.of_dataset(dataset)
+        if parts:
             # Later the ranks' numbers are their own, and may have made other augmentations.
             self._unlike += [p._replace(values=None) for p in parts] if self._seeded else parts
 
@@ -159,7 +238,7 @@ class _Batches:
         self._without = 0 if since else self._without + 1
         if self._without == _STEPS_WITHOUT and comm.rank() == 0:
             say(
-                f"{_STEPS_WITHOUT} steps of optimizers since a DataLoader with shuffle=True gave its last batch: where they"
+                f"{_STEPS_WITHOUT} steps of optimizers since a DataLoader in a random order gave its last batch: where they"
                 f" are on other data than that, every rank trains on all of it ({_DOCS})"
             )
         self._taken = {True: set(), False: set()}
