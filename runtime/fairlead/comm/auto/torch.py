@@ -58,7 +58,11 @@ def _loader(
     if isinstance(dataset, data.IterableDataset):
         raise fail("auto-data-iterable-dataset")  # fmt: skip
     sampler, batches = given.get("sampler"), given.get("batch_sampler")
-    if type(batches) is data.BatchSampler and _is_random(data, batches.sampler):
+    if (
+        batches is not None
+        and type(batches) is data.BatchSampler
+        and _is_random(data, batches.sampler)
+    ):
         batches = given["batch_sampler"] = copy.copy(batches)
         batches.sampler = Part(batches.sampler)
     elif batches is None and given.get("shuffle") and sampler is None:
