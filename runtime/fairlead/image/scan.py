@@ -35,6 +35,8 @@ from fairlead.image.packages import Folders, os_release, walk
 T = TypeVar("T")
 _PYTHON = re.compile(r"python(3\.\d+)$")
 _DRIVERS = ("libcuda.so.1",)
+# Libraries that programs open, with names of their own: of Octave, MATLAB, Node.js and OCaml.
+_MODULES = (".oct", ".mex", ".mexa64", ".node", ".cmxs")
 
 
 def scan_tree(
@@ -226,7 +228,8 @@ def _candidates(
                     links["/" + str(path.relative_to(root))] = target_of(root, path)
                 if not stat.S_ISREG(status.st_mode) or status.st_size < 3:
                     continue
-                if not status.st_mode & 0o111 and ".so" not in name:
+                is_library = ".so" in name or name.endswith(_MODULES)
+                if not status.st_mode & 0o111 and not is_library:
                     continue
                 path = folder / name
                 with open_regular(path) as stream:

@@ -24,7 +24,11 @@ from fairlead.swap.model import Request
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PATHS = re.compile(r"(?<![\w./$}-])(?:/[\w.+-]+){2,}")
 _PYTHON_MODULE = re.compile(r"/(?:site|dist)-packages/|\.(?:cpython-\w+|abi3)[^/]*\.so$")
-_R_PACKAGE = re.compile(r"/R/(?:[^/]+/)*(?:site-)?library/")
+# Interpreters that load compiled code by packages alone, and what is in these; not Python, whose packages are by prefix.
+_PACKAGES = (
+    (re.compile(r"(R|Rscript)$"), re.compile(r"/R/(?:[^/]+/)*(?:site-)?library/")),
+    (re.compile(r"octave(-cli|-gui)?(-\d[\d.]*)?$"), re.compile(r"\.(oct|mex)$")),
+)
 # They say what an MPI consists of, and start none.
 _MPI_INFO = re.compile(r"/(?:ompi|oshmem)_info$")
 # Programs of every system that start no other, as far as their words show.
@@ -52,7 +56,7 @@ class Kind(enum.StrEnum):
 
     LINKED = "linked"  # by what it links, or it contains one
     PYTHON = "python"  # by modules that it imports
-    R = "r"  # by packages that it loads
+    PACKAGES = "packages"  # by those that it loads: R, Octave
     OPENS = "opens"  # by libraries that it opens
     STARTS = "starts"  # by programs that it starts
     STATIC = (
@@ -121,7 +125,7 @@ class Reach:
     @property
     def may_import(self) -> bool:
         """A Python may run, and import mpi4py."""
-        others = (Kind.LINKED, Kind.R, Kind.NONE, Kind.STATIC, Kind.MISSING)
+        others = (Kind.LINKED, Kind.PACKAGES, Kind.NONE, Kind.STATIC, Kind.MISSING)
         called = [p.kind not in others or MPI4PY_MODULE.match(p.path) for p in self.programs]
         return not called or any(called)
 
@@ -151,7 +155,7 @@ def reach(facts: ImageFacts, request: Request) -> Reach:
     paths = {path for program in programs for path in _loaded(facts, program, request)}
     own = tuple(e for n, e in request.outside.items() if n in {p.asked for p in programs})
     words: tuple[str, ...] = ()
-    if any(p.kind in (Kind.PYTHON, Kind.R, Kind.OPENS, Kind.STARTS) for p in programs):
+    if any(p.kind in (Kind.PYTHON, Kind.PACKAGES, Kind.OPENS, Kind.STARTS) for p in programs):
         words = tuple(
             _real(facts, path)[0] for w in request.command[1:] for path in _PATHS.findall(w)
         )
@@ -324,7 +328,7 @@ def _called(
         uses_mpi = (
             Kind.LINKED,
             Kind.PYTHON,
-            Kind.R,
+            Kind.PACKAGES,
             Kind.OPENS,
             Kind.STARTS,
         )  # `make install` is not a program
@@ -444,12 +448,18 @@ def _kind(facts: ImageFacts, chain: Sequence[str], asked_for: bool) -> Kind:
         return Kind.UNKNOWN  # its interpreter is not in the image
     if any(map(is_python, chain)):
         return Kind.PYTHON
-    if any(posixpath.basename(path) in ("R", "Rscript") for path in chain):
-        return Kind.R
+    if any(map(_of_packages, chain)):
+        return Kind.PACKAGES
     kinds = {"starts": Kind.STARTS, "opens": Kind.OPENS, "static": Kind.STATIC}
     if asked_for and "static" in what.split():
         return Kind.STATIC  # named as the one that uses MPI, and not as one that starts it
     return next((kind for flag, kind in kinds.items() if flag in what.split()), Kind.NONE)
+
+
+def _of_packages(path: str) -> re.Pattern[str] | None:
+    """Which files an interpreter can load, by its name; None for another program."""
+    name = posixpath.basename(path)
+    return next((inside for names, inside in _PACKAGES if names.match(name)), None)
 
 
 def _chains(
@@ -530,9 +540,9 @@ def _loaded(facts: ImageFacts, program: Program, request: Request) -> set[str]:
         return _closure(facts, [program.path])
     if program.kind is Kind.PYTHON:
         return _closure(facts, [program.path, *_modules(facts, program, request)])
-    if program.kind is Kind.R:
-        packages = [e.path for e in facts.consumers if _R_PACKAGE.search(e.path)]
-        return _closure(facts, packages)
+    if program.kind is Kind.PACKAGES:
+        inside = next(filter(None, map(_of_packages, program.chain)))
+        return _closure(facts, [e.path for e in facts.consumers if inside.search(e.path)])
     if program.kind is Kind.OPENS:
         opened = everything - starts
         if "python" not in facts.programs.get(program.path, "").split():

@@ -202,6 +202,24 @@ def test_scan_program_that_loads_a_tied_library_leads_to_the_mpi(view: Path) -> 
     assert set(facts.leads["/usr/lib/libmiddle.so.1"].values()) == {facts.mpis[0].path}
 
 
+@pytest.mark.parametrize(
+    "name", ["MPI_Init.oct", "solve.mex", "solve.mexa64", "mpi.node", "mpi.cmxs"]
+)
+def test_scan_library_under_the_name_of_another_programs_modules_is_read(
+    name: str, tmp_path: Path
+) -> None:
+    """Octave opens `MPI_Init.oct`: packages install it without x bits."""
+    mpi = compiled(tmp_path / "usr/lib/libmpi.so.40", OPENMPI)
+    made = compiled(tmp_path / "made.so", CALLS, str(mpi))
+    module = tmp_path / "usr/lib/octave" / name
+    module.parent.mkdir()
+    made.rename(module)
+    module.chmod(0o644)
+    facts = scan_tree(tmp_path)
+    assert [e.path for e in facts.consumers] == [f"/usr/lib/octave/{name}"]
+    assert asked_by(facts, facts.consumers[0]) == {"libmpi.so.40": AbiFamily.OPENMPI}
+
+
 def test_scan_renamed_soname_is_an_mpi_and_asked_for(tmp_path: Path) -> None:
     mpi = compiled(tmp_path / "usr/lib/libvendor.so.7", OPENMPI + WHOLE)
     compiled(tmp_path / "opt/app/x", MAIN + CALLS, str(mpi))

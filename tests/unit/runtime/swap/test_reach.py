@@ -638,7 +638,27 @@ def test_r_reaches_its_packages(tmp_path: Path) -> None:
     compiled(root / package, CALLS, str(root / "opt/openmpi/lib/libmpi.so.40"), "-Wl,-soname,")
     found = reach(scan_tree(root), Request(command=("Rscript", "x.R")))
     assert {e.path for e in found.files} == {f"/{package}"}
-    assert {p.kind for p in found.programs} == {Kind.R}
+    assert {p.kind for p in found.programs} == {Kind.PACKAGES}
+
+
+@pytest.mark.parametrize("name", ["octave", "octave-cli", "octave-cli-6.2.0"])
+def test_octave_reaches_its_modules_alone(name: str, tmp_path: Path) -> None:
+    """Of the two MPIs in an image the one that its module is linked to is planned."""
+    root = image_tree(tmp_path / "root")
+    compiled(root / f"usr/bin/{name}", OPENS)
+    module = "usr/lib/octave/packages/mpi-3.1.0/MPI_Init.oct"
+    compiled(
+        root / module,
+        CALLS + "int main(void) {}",
+        str(root / "opt/openmpi/lib/libmpi.so.40"),
+        "-shared",
+        "-fPIC",
+    )
+    facts, request = scan_tree(root), Request(command=(name, "x.m"))
+    found = reach(facts, request)
+    assert {e.path for e in found.files} == {f"/{module}"}
+    assert {p.kind for p in found.programs} == {Kind.PACKAGES}
+    assert image_family(facts, request) is AbiFamily.OPENMPI
 
 
 def test_library_behind_an_mpi_does_not_contain_one(tmp_path: Path) -> None:
