@@ -213,6 +213,8 @@ class ImageFacts:
         consumers: every ELF file that needs an MPI itself, or contains one.
         glibc_floor: highest ``GLIBC_`` that any file of the image needs.
         glibc_files: where the pieces of its glibc are, real paths by SONAME.
+        runtime: SONAMEs of all pieces of glibc and of compilers' run time in it, wherever they are. Empty in facts of older
+            versions.
         leads: of every file behind which is an MPI, what it needs on the way: real paths by NEEDED name.
         parts: of consumers and of the MPIs' own libraries without symbol versions: which of the latter each needs, as
             in ``leads``.
@@ -243,6 +245,7 @@ class ImageFacts:
     glibc_floor: str = ""
     files: int = 0
     glibc_files: Mapping[str, str] = field(default_factory=dict)
+    runtime: tuple[str, ...] = ()
     libgfortran: str = ""
     leads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     parts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

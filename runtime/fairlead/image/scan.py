@@ -19,6 +19,7 @@ from fairlead.elf import reader as elf_file
 from fairlead.elf.facts import Elf, ImageFacts, MpiLibrary
 from fairlead.elf.mpi_symbols import (
     GLIBC_PIECES,
+    RUNTIME_PIECES,
     contains_mpi,
     homemade,
     identify,
@@ -112,6 +113,11 @@ def scan_tree(
         glibc_floor=newest(floor),
         files=len(elves),
         glibc_files=glibc_files,
+        runtime=tuple(
+            sorted(
+                {name for name, _ in pieces} | RUNTIME_PIECES & {e.soname for e in elves.values()}
+            )
+        ),
         libgfortran=libgfortran,
         leads=leads,
         parts=objects.among({*own, *(e.path for e in consumers)} - paths, set(own)),

@@ -290,6 +290,9 @@ def glibc(plan: Plan, host: HostMpi) -> Iterator[Finding]:
     if plan.glibc and plan.glibc.pieces:
         fits = False
         yield from _other_glibc(plan, host, plan.glibc)
+    elif lacking := _lacking_pieces(plan, used):
+        fits = False
+        yield error("glibc-piece-missing", library=host.library, image=plan.image, lacking=lacking)
     for prefix, have, name, runtime in (
         ("GLIBC", facts.glibc, "glibc", None),
         ("GLIBCXX", facts.libstdcxx, "libstdc++", "libstdc++.so.6"),
@@ -315,6 +318,14 @@ def glibc(plan: Plan, host: HostMpi) -> Iterator[Finding]:
     if fits:
         need = needs(parts)[0] or "-"
         yield _ok("glibc", f"the host's libraries need glibc {need}, the image has {facts.glibc}")
+
+
+def _lacking_pieces(plan: Plan, parts: Iterable[Elf]) -> str:
+    """The pieces of glibc that files of the host need by name, and that the image, which has a glibc, is without."""
+    asked = {n for e in parts for n in e.needed if GLIBC_PIECES.match(n)}
+    # The loader runs already, wherever it is.
+    lacking = (n for n in asked.difference(plan.facts.runtime) if not n.startswith("ld-linux"))
+    return ", ".join(sorted(lacking)) if plan.facts.runtime and plan.facts.glibc else ""
 
 
 def _idle(plan: Plan, host: HostMpi) -> set[str]:

@@ -164,7 +164,7 @@ def _rpath(file: StagedFile, host: HostMpi, folders: Sequence[str]) -> str:
 
 
 def _newer_runtime(host: HostMpi, facts: ImageFacts) -> frozenset[str]:
-    """Of the compilers' run time, what the host has newer than the image; each with what goes with it."""
+    """Of the compilers' run time, what the host has newer than the image, with what goes with it, and what the image lacks."""
     newer: set[str] = set()
     for soname, prefix, have, along in (
         ("libstdc++.so.6", "GLIBCXX", facts.libstdcxx, "libgcc_s.so.1"),
@@ -173,7 +173,8 @@ def _newer_runtime(host: HostMpi, facts: ImageFacts) -> frozenset[str]:
         offered = [e.offers.get(prefix, "") for e in host.closure if e.soname == soname]
         if any(version_key(version) > version_key(have) for version in offered):
             newer |= {soname, along}
-    return frozenset(newer)
+    lacking = RUNTIME_PIECES.difference(facts.runtime) if facts.runtime else frozenset()
+    return frozenset(newer | lacking)
 
 
 def _aliases(host: HostMpi, facts: ImageFacts, staged: set[str]) -> tuple[tuple[str, str], ...]:

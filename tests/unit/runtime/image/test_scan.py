@@ -127,6 +127,14 @@ def test_scan_glibc_is_the_one_that_programs_are_started_with(tmp_path: Path) ->
     assert facts.glibc_files["libc.so.6"] == "/usr/lib/x86_64-linux-gnu/libc.so.6"
 
 
+def test_scan_knows_which_pieces_of_a_run_time_are_anywhere_in_the_tree(tmp_path: Path) -> None:
+    for place in ("usr/lib/libc.so.6", "opt/x/lib/libdl.so.2", "usr/lib/libgcc_s.so.1"):
+        compiled(tmp_path / place, "int x;")
+    facts = scan_tree(tmp_path)
+    assert facts.runtime == ("libc.so.6", "libdl.so.2", "libgcc_s.so.1")
+    assert set(facts.glibc_files) == {"libc.so.6"}
+
+
 def test_scan_tree_of_an_empty_folder_knows_nothing(tmp_path: Path) -> None:
     facts = scan_tree(tmp_path)
     assert (facts.glibc, facts.os, facts.files) == ("", "", 0)

@@ -69,6 +69,11 @@ def no_glibc() -> Plan:
     return planned(replace(image(), glibc="", os="Alpine Linux"))
 
 
+def part_of_glibc() -> Plan:
+    """An image with the files alone that its own programs need."""
+    return planned(replace(image(), runtime=("libc.so.6", "libm.so.6", "libstdc++.so.6")))
+
+
 def new_libstdcxx() -> Plan:
     closure = host().closure
     needy = replace(closure[0], needs={**closure[0].needs, "GLIBCXX": "3.4.99"})
@@ -114,6 +119,7 @@ def other_processor() -> Plan:
         (old_host, "symbols", ["MPI_Send", "MPI_Isend", "MPICH 5.0.2", "mpi4py"]),
         (new_glibc, "glibc", ["GLIBC_2.38", "GLIBC_2.36", "libmpich.so.12.4.1", "suite"]),
         (no_glibc, "glibc", ["does not have", "GLIBC_2.", "Alpine Linux", "--mpi container"]),
+        (part_of_glibc, "glibc", ["libdl.so.2, libpthread.so.0, librt.so.1", "libc6"]),
         (new_libstdcxx, "glibc", ["GLIBCXX_3.4.99", "GLIBCXX_3.4.30", "libstdc++"]),
         (static_program, "static", ["/opt/app/alone", "static library"]),
         (mpi_in_python, "python-prefix", ["/opt/python", "sys.prefix/lib"]),

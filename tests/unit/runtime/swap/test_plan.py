@@ -233,6 +233,16 @@ def with_the_standards_abi() -> ImageFacts:
     return replace(facts, mpis=both, consumers=(tool, program))
 
 
+def test_plan_run_time_of_the_compiler_comes_from_the_host_where_the_image_has_none() -> None:
+    facts = replace(image(), glibc="2.99", libstdcxx="3.4.99")
+    brought = []
+    for runtime in (("libstdc++.so.6",), ("libgcc_s.so.1", "libstdc++.so.6"), ()):
+        made = planned(replace(facts, runtime=runtime), host("debian-sid-mpich-5.0.2"))
+        assert made.staging
+        brought.append("lib/libgcc_s.so.1" in {f.target for f in made.staging.files})
+    assert brought == [True, False, False]
+
+
 def test_plan_image_with_two_interfaces_goes_by_what_its_programs_ask_for() -> None:
     facts = with_the_standards_abi()
     assert image_family(facts) is AbiFamily.MPI5
