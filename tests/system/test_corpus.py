@@ -34,6 +34,12 @@ def test_pair_is_as_recorded(row: Row, request: pytest.FixtureRequest) -> None:
     assert (seen.refused, bool(seen.wrong)) == (known.refused, bool(known.wrong)), seen
 
 
+def test_arrays_of_gfortrans_mpi_f08_work_on_intels_mpi() -> None:
+    """Intel's interface to Fortran has the same names, and another compiler's array descriptors."""
+    cell = run(Row("bookworm-mpich", "mpich", "f08", "impi-2021.18.1", "root"), None)
+    assert (cell.refused, cell.wrong) == ((), ""), cell
+
+
 def test_rows_that_run_often_are_known() -> None:
     assert {row.name for row in KNOWN} >= set(CELLS_OFTEN)
 

@@ -20,6 +20,7 @@ from fairlead.mpi.host import HostMpi
 from fairlead.rendezvous.choose import frameworks
 from fairlead.swap.carry import with_carried
 from fairlead.swap.family import in_reach, names_of, own_library, own_place, replaceable
+from fairlead.swap.fortran import suited
 from fairlead.swap.glibc import choose_glibc
 from fairlead.swap.layout import folders_behind, module_paths, search_folders, stage_layout
 from fairlead.swap.model import MOUNT, WITNESS, Bind, Inputs, Line, Plan
@@ -69,7 +70,14 @@ def _begun(inputs: Inputs) -> Draft:
             consumers = (*over.modules, *compiled)
     glibc = choose_glibc(host, facts, inputs.engine) if host else None
     own = own_library(facts, inputs.request)
-    return Draft(inputs, own, own_family, family, consumers, glibc)
+    lines: tuple[Line, ...] = ()
+    if host is not None:
+        fitting = suited(host, facts, consumers)
+        left = (e for e in host.companions if e not in fitting.companions)
+        why = "another compiler's: the image's own stays, whose array descriptors its programs use"
+        lines = tuple(Line("left out", e.name, why, e.path) for e in left)
+        inputs = replace(inputs, host=fitting)
+    return Draft(inputs, own, own_family, family, consumers, glibc, lines=lines)
 
 
 def _finished(draft: Draft, remedies: list[Remedy], phase: Phase) -> Draft:

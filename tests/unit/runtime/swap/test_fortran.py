@@ -9,10 +9,11 @@ import pytest
 from tests.support.compiled import CALLS, MAIN, MPICH, PLAIN, WHOLE, archive, compiled, image_tree
 from tests.support.recorded import HYDRA, ROOT_ENGINE, SITE, host, planned
 
-from fairlead.base.errors import FairleadError
+from fairlead.base.errors import FairleadError, Severity
 from fairlead.elf.facts import AbiFamily, ImageFacts
 from fairlead.elf.mpi_standard import FORTRAN_STARTS
 from fairlead.image.scan import scan_tree
+from fairlead.mpi.host import in_prefix
 from fairlead.proof.closure import File, Library, judged, libraries
 from fairlead.swap import checks
 from fairlead.swap.family import image_family, speaking
@@ -169,3 +170,45 @@ def test_fortrans_interface_inside_of_a_program_is_no_mpi(tmp_path: Path) -> Non
 def test_names_of_the_functions_that_start_mpi() -> None:
     assert {name.format("init", "INIT") for name in NAMES} <= FORTRAN_STARTS
     assert "MPI_Init" not in FORTRAN_STARTS
+
+
+ARRAYS = "void mpi_send_f08ts_(void *a) {}"
+
+
+def made_by(folder: Path, name: str, compiler: str, more: str = ARRAYS) -> str:
+    """An MPI with its interface to Fortran, which needs a compiler's run time."""
+    mpi = compiled(folder / f"{name}.so.12", MPICH + WHOLE)
+    needs = [str(compiled(folder / compiler, "int x;"))] if compiler else []
+    code = interface() + more
+    words = ("-Wl,--no-as-needed", str(mpi), *needs)
+    return str(compiled(folder / f"{name}fort.so.12", code, *words))
+
+
+@pytest.mark.parametrize(
+    ("calls", "image_has", "host_has", "own_stays"),
+    [
+        ("mpi_send_f08ts_", "libgfortran.so.5", "", True),  # Debian's program on Intel's MPI
+        ("mpi_send_f08ts_", "", "libgfortran.so.5", True),
+        ("mpi_send_f08ts_", "libgfortran.so.4", "libgfortran.so.5", True),
+        ("mpi_send_f08ts_", "libgfortran.so.5", "libgfortran.so.5", False),
+        ("mpi_comm_rank_", "libgfortran.so.5", "", False),
+    ],
+)
+def test_arrays_by_descriptor_are_given_to_a_library_of_their_own_compiler(
+    calls: str, image_has: str, host_has: str, own_stays: bool, tmp_path: Path
+) -> None:
+    root = tmp_path / "root"
+    own = made_by(root / "usr/lib", "libmpich", image_has)
+    code = f"void {calls}(void *); void mpi_init_(int *); int main(void) {{ mpi_init_(0); {calls}(0); return 0; }}"
+    compiled(root / "opt/app/f", code, own)
+    made_by(tmp_path / "mpi/lib", "libmpi", host_has)
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": ""}
+    mpi = in_prefix(tmp_path / "mpi", "for the test", environ)[0]
+    made = planned(scanned(root), mpi, apps=("/opt/app/f",))
+    assert made.staging
+    brought = {f.target for f in made.staging.files} | {link for link, _ in made.staging.aliases}
+    assert bool({"lib/libmpifort.so.12", "lib/libmpichfort.so.12"} & brought) is not own_stays
+    left = [line.what for line in made.lines if line.kind == "left out"]
+    assert ("libmpifort.so.12" in left) is own_stays
+    found = {f.severity for f in checks.check(made) if f.check == "symbols"}
+    assert found == {Severity.OK}
