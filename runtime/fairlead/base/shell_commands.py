@@ -6,6 +6,7 @@ a function, ``case``, a command in a variable, or a new search path nothing is s
 
 from __future__ import annotations
 
+import posixpath
 import re
 
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh"})
@@ -24,6 +25,8 @@ _BUILTIN = frozenset(
         "shift", "shopt", "test", "times", "true", "type", "typeset", "ulimit", "umask", "unset", "wait",
     }
 )  # fmt: skip
+# After which, by `&&`, the next is sure to run.
+_SURE = frozenset({":", "cd", "echo", "export", "set", "true", "ulimit", "umask", "unset"})
 _SETTING = frozenset({"declare", "export", "local", "read", "readonly", "typeset", "unset"})
 # What decides which file a name is, or what that loads.
 _SEARCHED = re.compile(
@@ -57,22 +60,29 @@ class _UnseenError(Exception):
     """Something is started that the text does not name."""
 
 
-def commands(text: str) -> tuple[tuple[str, ...], ...] | None:
+def commands(text: str, folder: str = "") -> tuple[tuple[str, ...], ...] | None:
     """The programs that a text starts, each with its words; None where not all can be seen.
 
-    What the shell does itself is left out. A word has ``$`` where a value is put in.
+    What the shell does itself is left out. A word has ``$`` where a value is put in. A program that is named by a relative
+    path is named by an absolute one where ``cd`` says in which folder.
 
     >>> commands("cd /data && OMP_NUM_THREADS=1 lmp -in in.melt >$LOG 2>&1 | tee log")
     (('lmp', '-in', 'in.melt'), ('tee', 'log'))
+    >>> commands("cd /opt/app && ./solver in.txt")
+    (('/opt/app/solver', 'in.txt'),)
     >>> commands("$PROGRAM") is None
     True
+
+    Args:
+        folder: where the text starts; empty if that is not known.
     """
-    reader = _Reader(text)
+    reader = _Reader(text, folder)
     try:
         reader.read()
     except (_UnseenError, RecursionError):
         return None
-    return tuple(reader.found) if len(reader.found) <= _MOST else None
+    found = reader.placed if reader.plain else reader.found
+    return tuple(found) if len(found) <= _MOST else None
 
 
 class _Reader:
@@ -80,10 +90,19 @@ class _Reader:
 
     Attributes:
         found: the commands so far.
+        placed: the same, with relative paths of programs as absolute ones, by the ``cd`` before.
+        plain: each ``cd`` was a step of the text itself, and of no loop, condition or subshell.
     """
 
-    def __init__(self, text: str):
+    def __init__(self, text: str, folder: str = ""):
         self.found: list[tuple[str, ...]] = []
+        self.placed: list[tuple[str, ...]] = []
+        self.plain = True
+        self._folder, self._inside = folder, False
+        self._before, self._last = (
+            "",
+            "",
+        )  # the operators before a command, and the command before these
         self._text, self._at, self._tests = text, 0, False
         self._documents: list[tuple[str, bool]] = []  # here-documents whose text is to come
 
@@ -113,10 +132,11 @@ class _Reader:
             if words or self._text.startswith("((", self._at):
                 raise _UnseenError  # a function, an array, arithmetic
             self._at += 1
-            self.read(closing=True)
+            self._subshell()
         elif char in "\n;|" or (char == "&" and not self._text.startswith("&>", self._at)):
             self._at += 1
             self._command(words)
+            self._before = char if words else self._before + char
             if char == "\n":
                 self._skip_documents()
             return []
@@ -127,6 +147,11 @@ class _Reader:
             if not (word.isdecimal() and self._next() in ("<", ">")):  # 2>&1
                 words.append(word)
         return words
+
+    def _subshell(self) -> None:
+        inside, self._inside = self._inside, True
+        self.read(closing=True)
+        self._inside = inside
 
     def _next(self) -> str:
         return self._text[self._at : self._at + 1]
@@ -197,7 +222,7 @@ class _Reader:
             self._at = found.end()
         elif self._text.startswith("$(", self._at) and not self._text.startswith("$((", self._at):
             self._at += 2
-            self.read(closing=True)
+            self._subshell()
         else:
             raise _UnseenError
         return "$"
@@ -208,6 +233,7 @@ class _Reader:
             first, *rest = words
             if first in _CLOSING:
                 return
+            self._inside |= first == "for" or first in _OPENING
             if first == "for":
                 if "do" in rest:
                     raise _UnseenError
@@ -234,5 +260,30 @@ class _Reader:
             raise _UnseenError
         if first in _SETTING and any(word.startswith("$") for word in words):
             raise _UnseenError  # which variables is not known
-        if first not in _BUILTIN:
+        if first in ("cd", "pushd", "popd"):
+            self._moved(words)
+        elif first not in _BUILTIN:
             self.found.append(tuple(words))
+            self.placed.append(tuple(self._placed(w, not i) for i, w in enumerate(words)))
+        self._last = first
+
+    def _moved(self, words: list[str]) -> None:
+        """Follows a ``cd`` that is sure to run before all that comes after it."""
+        follows = self._text[self._at - 1 : self._at + 1]
+        joined = self._before.strip("\n;")
+        sure = not joined or (joined == "&&" and self._last in _SURE)
+        alone = follows[:1] not in ("|", "&") or follows in ("||", "&&")
+        self.plain &= words[0] == "cd" and sure and alone and not self._inside
+        target = [word for word in words[1:] if word not in ("--", "-L", "-P")]
+        known = len(target) == 1 and not target[0].startswith(("~", "-")) and "$" not in target[0]
+        self._folder = self._joined(target[0]) if known else ""
+
+    def _placed(self, word: str, is_program: bool) -> str:
+        relative = "/" in word and not word.startswith(("/", "~")) and "$" not in word
+        named = is_program or word.startswith(("./", "../"))
+        return (self._joined(word) or word) if relative and named else word
+
+    def _joined(self, path: str) -> str:
+        """A path from the folder that the text is in; empty where that is not known."""
+        path = posixpath.normpath(posixpath.join(self._folder, path))
+        return path if path.startswith("/") else ""

@@ -281,6 +281,7 @@ def _plain(script: _Script, variables: dict[str, str]) -> str:
     # The script's directives pass time, account and partition to the scheduler.
     free = replace(shape, time_s=0, account="", partition="")
     request = planning.request(shape.ranks, script.command, variables, shape=free)
+    request = replace(request, workdir=script.flags.workdir)
     prepared = prepare(script.image, choices, request, progress=progress(script.flags.as_json))
     if prepared.refused:
         raise refuse(prepared)

@@ -96,7 +96,9 @@ def plan_launch(
     with recorder.span("plan") if recorder else nullcontext():
         request = planning.request(shape.ranks, command, variables, shape=shape)
         if command:  # a training has its own
-            request = replace(request, rendezvous=getattr(flags, "rendezvous", request.rendezvous))
+            rendezvous = getattr(flags, "rendezvous", request.rendezvous)
+            workdir = getattr(flags, "workdir", "")
+            request = replace(request, rendezvous=rendezvous, workdir=workdir)
         prepared = prepare(image, planning.choices, request, progress=bars)
     prepared = _with_output(prepared, flags)
     if not command and (lacking := tuple(needs_fairlead(prepared.image, "its ranks"))):

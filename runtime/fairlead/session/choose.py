@@ -75,8 +75,8 @@ def outside(request: Request, facts: ImageFacts, *, elsewhere: bool = False) -> 
     """
     found = {}
     for name in programs_of(request):
-        path = Path(name)
-        known = name.startswith("/") and (not facts.programs or in_image(facts, name))
+        path = Path(place := request.placed(name))
+        known = place.startswith("/") and (not facts.programs or in_image(facts, place))
         if "/" in name and not known and (elsewhere or path.is_file()):
             found[name] = Elf(str(path.absolute()), "")
             if not elsewhere:
@@ -102,7 +102,7 @@ def texts(request: Request, facts: ImageFacts) -> dict[str, str]:
 
 def _script(word: str, facts: ImageFacts, request: Request) -> str:
     """The text of a script that a container has at ``word`` from this machine; empty where it is none, or a long one."""
-    path = Path(word)
+    path = Path(word := request.placed(word))
     below = [b for b in request.binds if path.is_relative_to(b.target)]
     if bind := max(below, key=lambda b: len(b.target), default=None):
         path = Path(bind.source, path.relative_to(bind.target))

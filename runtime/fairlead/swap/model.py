@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,7 @@ class Request:
         image_library_path, image_preload: the same variables as the image sets them.
         image_env: every variable that the image sets, for engines that do not read the image's record.
         searched: PATH and PYTHONPATH, where the user sets them for the container.
+        workdir: folder in the container where the command starts, if the user names it.
         gpu: send messages from GPU to GPU (MPICH_GPU_SUPPORT_ENABLED=1).
         engine_args: the user's options for the engine.
         shell: names of the variables set in the user's shell that a profile may also set.
@@ -88,6 +90,7 @@ class Request:
     image_preload: str = ""
     image_env: Mapping[str, str] = field(default_factory=dict)
     searched: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = ""
     gpu: bool = False
     engine_args: tuple[str, ...] = ()
     shell: tuple[str, ...] = ()
@@ -107,6 +110,13 @@ class Request:
     nccl: str = "auto"
     nccl_env: Mapping[str, str] = field(default_factory=dict)
     carry: tuple[str, ...] = ()
+
+    def placed(self, word: str) -> str:
+        """A relative path in the command as an absolute one, if it is known where the command starts."""
+        relative = "/" in word and not word.startswith("/")
+        if not relative or not self.workdir.startswith("/"):
+            return word
+        return posixpath.normpath(posixpath.join(self.workdir, word))
 
 
 @dataclass(frozen=True)

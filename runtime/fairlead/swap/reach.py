@@ -145,6 +145,7 @@ def interpreted(facts: ImageFacts, request: Request) -> tuple[str, ...]:
 
 def reach(facts: ImageFacts, request: Request) -> Reach:
     """What the programs of a request can load; all of the image if it names none."""
+    request = _from_workdir(facts, request)
     programs = tuple(
         program for name in request.apps for program in _programs(facts, name, request)
     )
@@ -161,6 +162,16 @@ def reach(facts: ImageFacts, request: Request) -> Reach:
         )
         paths |= _closure(facts, [word for word in words if word in facts.leads])
     return Reach(programs, (*own, *(e for e in facts.consumers if e.path in paths)), words)
+
+
+def _from_workdir(facts: ImageFacts, request: Request) -> Request:
+    """The request with relative paths of the image's programs as absolute ones, where they are known to be."""
+
+    def placed(words: Sequence[str]) -> tuple[str, ...]:
+        pairs = ((word, request.placed(word)) for word in words)
+        return tuple(p if p != w and in_image(facts, p) else w for w, p in pairs)
+
+    return replace(request, apps=placed(request.apps), command=placed(request.command))
 
 
 def inside_of(facts: ImageFacts, request: Request) -> Elf | None:
@@ -343,7 +354,7 @@ def _text(
     if request.image_env.get("BASH_ENV"):
         return None, True  # it is read before any text
     if command[0] in request.texts:
-        return commands(request.texts[command[0]]), True
+        return commands(request.texts[command[0]], request.workdir), True
     chains = {path for program in programs for path in program.chain}
     names = {posixpath.basename(path) for program in programs for path in program.chain[-2:]}
     if scripts := [path for path in chains if facts.programs.get(path, "").startswith("#!")]:
@@ -352,9 +363,9 @@ def _text(
         return None, False
     given = shell_given(command)
     if given.text:
-        return commands(given.text), True
+        return commands(given.text, request.workdir), True
     if given.script in request.texts:
-        return commands(request.texts[given.script]), True
+        return commands(request.texts[given.script], request.workdir), True
     return facts.commands.get(_real(facts, given.script)[0]), True
 
 

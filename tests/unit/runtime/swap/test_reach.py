@@ -356,6 +356,38 @@ def test_program_of_this_machine_is_looked_at_only_if_the_image_has_none_there(
     assert set(there) == {"./a.out", "./run", "./gone", f"{tmp_path}/a.out"}
 
 
+@pytest.mark.parametrize(
+    ("command", "workdir"),
+    [
+        (("./o",), "/opt/app"),
+        (("app/o",), "/opt"),
+        (("../opt/app/o",), "/usr"),
+        (("nice", "./o"), "/opt/app"),
+        (("sh", "-c", "./o"), "/opt/app"),
+        (("sh", "-c", "cd app && exec ./o"), "/opt"),
+        (("sh", "-c", "cd /opt/app && ./o <in.txt"), ""),
+    ],
+)
+def test_program_by_a_relative_path_is_found_from_the_folder_where_it_is_started(
+    command: tuple[str, ...], workdir: str, tmp_path: Path
+) -> None:
+    root = image_tree(tmp_path / "root")
+    compiled(root / "usr/bin/nice", STARTS)
+    found = reach(scan_tree(root), Request(command=command, workdir=workdir))
+    assert [(p.path, p.kind) for p in found.programs] == [("/opt/app/o", Kind.LINKED)]
+
+
+def test_program_of_this_machine_is_looked_for_from_the_folder_of_the_command(
+    facts: ImageFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--workdir /opt/app -- ./o` is a program of the image, whatever is called so here."""
+    compiled(tmp_path / "o", PLAIN)
+    monkeypatch.chdir(tmp_path)
+    for workdir, known in (("", ["./o"]), ("/opt/app", []), ("/opt", []), (str(tmp_path), ["./o"])):
+        request = Request(command=("./o",), workdir=workdir)
+        assert list(outside(request, facts)) == known
+
+
 def only(facts: ImageFacts, *paths: str) -> ImageFacts:
     kept = tuple(e for e in facts.consumers if e.path in paths)
     return replace(facts, consumers=kept, mpis=())
