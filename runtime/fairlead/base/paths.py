@@ -67,14 +67,15 @@ def bundled(name: str) -> Path:
 def resolve_in(root: Path, path: Path) -> Path | None:
     """``path`` (below ``root``) with symlinks followed as a process whose root is ``root`` would.
 
-    None when a link dangles, loops, or leads out of the tree by way of a missing folder; and for a name that no file has.
+    None when a link dangles, loops, or leads out of the tree by way of a missing folder; for a name that no file has; and
+    for what is in a folder that may not be searched.
     """
     try:
         return _resolve(root, path)
     except ValueError:  # it holds a NUL
         return None
     except OSError as exc:
-        if exc.errno != errno.ENAMETOOLONG:
+        if exc.errno not in (errno.ENAMETOOLONG, errno.EACCES):
             raise
         return None
 

@@ -210,6 +210,24 @@ def test_scan_program_that_loads_a_tied_library_leads_to_the_mpi(view: Path) -> 
     assert set(facts.leads["/usr/lib/libmiddle.so.1"].values()) == {facts.mpis[0].path}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_scan_link_into_a_folder_that_may_not_be_read_leads_nowhere() -> None:
+    """A tree that root has unpacked has closed folders, and scripts that name files in them: /root/.profile."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        closed = Path(folder, "root")
+        closed.mkdir()
+        (closed / "libmpi.so.12").touch()
+        Path(folder, "libmpi.so.12").symlink_to("root/libmpi.so.12")
+        closed.chmod(0o700)
+        os.seteuid(20001)
+        try:
+            assert resolve_in(Path(folder), Path(folder, "libmpi.so.12")) is None
+            assert scan_tree(Path(folder)).files == 0
+        finally:
+            os.seteuid(0)
+
+
 @pytest.mark.parametrize(
     "name", ["MPI_Init.oct", "solve.mex", "solve.mexa64", "mpi.node", "mpi.cmxs"]
 )
