@@ -95,6 +95,38 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     slurm.waited(lambda: not any(path.exists() for path in new), 10, "a lock is left")
 
 
+def without_shell(folder: Path) -> Path:
+    """A squashfs of one program and what it loads: no shell, and no /etc/group."""
+    tree = folder / "tree"
+    for place in ("app", "lib64", "lib", "usr/bin", "proc", "sys", "dev", "tmp", "etc"):
+        (tree / place).mkdir(parents=True)
+    shutil.copy(hosts.compiled("allreduce"), tree / "app/allreduce")
+    mpi = hosts.old_mpich() / "lib/libmpi.so.12"
+    loaded = subprocess.run(["ldd", mpi], capture_output=True, text=True, check=True).stdout
+    glibc = {
+        f"/lib/x86_64-linux-gnu/lib{name}"
+        for name in ("c.so.6", "m.so.6", "dl.so.2", "pthread.so.0", "rt.so.1")
+    }
+    behind = {word for word in loaded.split() if word.startswith("/") and "/ld-" not in word}
+    for library in (mpi, *glibc | behind):
+        shutil.copy(library, tree / "lib")
+    shutil.copy("/lib64/ld-linux-x86-64.so.2", tree / "lib64")
+    (tree / "etc/ld.so.conf").write_text("/lib\n")
+    image = folder / "no-shell.squashfs"
+    subprocess.run(["gensquashfs", "--quiet", "--pack-dir", tree, image], check=True)
+    return image
+
+
+@of_each_engine
+def test_ranks_have_a_container_each_where_the_image_has_no_shell_to_hold_one(
+    engine: str, tmp_path: Path
+) -> None:
+    words = ("run", "-n", "2", "--json", *ENGINES[engine], without_shell(tmp_path))
+    done = hosts.fairlead(*words, "--", "/app/allreduce")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert answer(done)["proof"]["holds"]
+
+
 @of_each_engine
 def test_ranks_of_a_node_are_in_one_container_and_see_what_they_would_see_in_their_own(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -54,6 +54,7 @@ class Charliecloud(Driver):
     processes = ("ch-run", "fairlead-")
     takes = Takes.FOLDER
     makes_places = False
+    own_binds = ("/dev/", "/proc/", "/sys/", "/etc/passwd", "/etc/group")
     userns_per_rank = True
     reasons = _REASONS
     inside_variables = ("CH_RUNNING",)

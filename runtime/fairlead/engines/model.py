@@ -40,6 +40,7 @@ class Engine:
         binds_files: it can bind a single file of the host over one of the image.
         takes: the form in which it opens images.
         makes_places: it creates mount points that the image lacks.
+        own_binds: what it binds by itself, over places that it does not create; those of folders end in ``/``.
         folder: folder of the files that its options refer to by name.
         config: the configuration file with the settings below.
         store: folder with the images that it opens by name; empty if unknown, or if it opens paths.
@@ -59,6 +60,7 @@ class Engine:
     version: str = ""
     takes: Takes = Takes.FILE
     makes_places: bool = True
+    own_binds: tuple[str, ...] = ()
     folder: str = ""
     config: str = ""
     store: str = ""
@@ -143,7 +145,7 @@ class Driver:
         driven: fairlead can run with it; otherwise fairlead only recognises it.
         version_arguments: arguments that print its version.
         processes: regular expressions of its process names, to find what a dying launch leaves behind.
-        takes, binds_files, makes_places, userns_per_rank, options, reasons: as of :class:`Engine`, for an
+        takes, binds_files, makes_places, own_binds, userns_per_rank, options, reasons: as of :class:`Engine`, for an
             engine that behaves the same on every machine.
         userns_options: options that give each rank a separate user namespace.
         parting_options: options that isolate the ranks of a node from each other, with the reason.
@@ -170,6 +172,7 @@ class Driver:
     takes: Takes = Takes.FILE
     binds_files: bool = True
     makes_places: bool = True
+    own_binds: tuple[str, ...] = ()
     userns_per_rank: bool = False
     options: tuple[str, ...] = ()
     reasons: tuple[tuple[str, str], ...] = ()
@@ -197,6 +200,7 @@ class Driver:
         return Engine(
             self.kind, str(path), self.userns_per_rank, self.options, self.reasons,
             binds_files=self.binds_files, takes=self.takes, makes_places=self.makes_places,
+            own_binds=self.own_binds,
         )  # fmt: skip
 
     def ordinary(self, environ: Mapping[str, str] = os.environ) -> Engine | None:

@@ -398,13 +398,15 @@ def _places(
         for bind in binds
         if _inside(root, bind.target) is None
     ]
+    own_binds = (p for p in plan.engine.own_binds if _inside(root, p) is None)
+    missing += [(place.rstrip("/"), place.endswith("/")) for place in own_binds]
     if cache is None:
         if missing:
             raise _no_places(plan, root, missing)
         return
     # What a rank sees besides, where it has it.
-    own = [environ.get("HOME", ""), environ.get("TMPDIR", ""), os.getcwd(), "/var/tmp"]  # noqa: PTH109
-    missing += [(p, True) for p in own if p.startswith("/") and _inside(root, p) is None]
+    seen = [environ.get("HOME", ""), environ.get("TMPDIR", ""), os.getcwd(), "/var/tmp"]  # noqa: PTH109
+    missing += [(p, True) for p in seen if p.startswith("/") and _inside(root, p) is None]
     with locked(_lock_of(root, cache)) if missing else contextlib.nullcontext():
         for target, folder in missing:
             with os_error_as("unpack-no-mount-point", root=root, target=target):

@@ -25,7 +25,7 @@ from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Progress
 from fairlead.detect import capture, profile_capture
 from fairlead.detect.capture import Capture
-from fairlead.elf.facts import AbiFamily
+from fairlead.elf.facts import AbiFamily, ImageFacts
 from fairlead.elf.patchelf import find_patchelf
 from fairlead.engines import registry as engines
 from fairlead.engines.model import Engine
@@ -49,7 +49,7 @@ from fairlead.swap import checks
 from fairlead.swap.family import replaceable
 from fairlead.swap.model import Inputs, Plan, Request
 from fairlead.swap.plan import plan
-from fairlead.swap.reach import in_text, reach
+from fairlead.swap.reach import in_image, in_text, reach
 
 
 def prepare(
@@ -173,10 +173,16 @@ def _joined(situation: Situation, launcher: Launcher, nodes: int) -> Engine:
     if (
         not engine.userns_per_rank or alone or elsewhere
         or situation.choices.container_per_rank or registry.is_in_image(launcher)
+        or not _has_shell(situation.image.facts)
     ):  # fmt: skip
         return engine
     driver = engines.ENGINES.get(engine.kind)
     return replace(engine, joins=driver.can_join(engine, request.engine_args, situation.environ))
+
+
+def _has_shell(facts: ImageFacts) -> bool:
+    """Whether an image has what keeps a container open for ranks to join; those without a shell are for one program alone."""
+    return not facts.programs or in_image(facts, "/bin/sh")
 
 
 def _unpacks(situation: Situation) -> str:

@@ -15,6 +15,7 @@ from tests.support.recorded import planned
 
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.base.progress import Silent
+from fairlead.engines import charliecloud
 from fairlead.engines.model import Engine, Takes
 from fairlead.image.open import Image
 from fairlead.launch import unpack
@@ -158,6 +159,15 @@ def test_place_of_the_witness_is_a_file_also_before_it_is_compiled(tree: Path) -
     binds = (Bind(str(tree / "not-yet.so"), WITNESS), Bind(str(tree / "not-yet"), "/opt/staged"))
     unpack.ensure(plan, tree.parents[1], binds=binds, environ={})
     assert (tree / WITNESS[1:]).is_file() and (tree / "opt/staged").is_dir()
+
+
+def test_places_that_an_engine_binds_over_by_itself_are_made_where_an_image_lacks_them(
+    tree: Path,
+) -> None:
+    engine = replace(CH_RUN, own_binds=charliecloud.ENGINE.own_binds)
+    plan = replace(planned(), engine=engine, opened=str(tree))
+    unpack.ensure(plan, tree.parents[1], environ={})
+    assert (tree / "etc/group").is_file() and (tree / "proc").is_dir() and unpack.is_whole(tree)
 
 
 @pytest.mark.parametrize("change", CHANGES)
