@@ -108,7 +108,7 @@ def without_shell(folder: Path) -> Path:
         for name in ("c.so.6", "m.so.6", "dl.so.2", "pthread.so.0", "rt.so.1")
     }
     behind = {word for word in loaded.split() if word.startswith("/") and "/ld-" not in word}
-    for library in (mpi, *glibc | behind):
+    for library in (str(mpi), *glibc | behind):
         shutil.copy(library, tree / "lib")
     shutil.copy("/lib64/ld-linux-x86-64.so.2", tree / "lib64")
     (tree / "etc/ld.so.conf").write_text("/lib\n")
