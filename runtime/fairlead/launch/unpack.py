@@ -36,7 +36,7 @@ from fairlead.image.open import Image, file_format
 from fairlead.image.sif import copy_object, read_sif
 from fairlead.image.stored import size
 from fairlead.launch.shared_cache import file_system, is_shared
-from fairlead.swap.model import WITNESS, Bind, Plan
+from fairlead.swap.model import OUTPUT_MOUNT, RUN_MOUNT, WITNESS, Bind, Plan
 from fairlead.swap.staging import KEPT_S, set_aside
 
 _GROWS = 4  # a compressed file system unpacked; 3.4 for an image of Debian's with zstd
@@ -117,6 +117,18 @@ def ensure(
         _sweep_daily(root.parent)
     if not plan.engine.makes_places:
         _places(plan, root, (*plan.binds, *binds), environ, cache if ours else None)
+
+
+def without_places(plan: Plan) -> tuple[Finding, ...]:
+    """The places of binds that a folder of the user's own lacks, where the engine makes none."""
+    if plan.opened != plan.image or plan.engine.makes_places:
+        return ()
+    output = (Bind("/", OUTPUT_MOUNT),) if plan.request.output_dir else ()
+    try:
+        _places(plan, Path(plan.image), (*plan.binds, Bind("/", RUN_MOUNT), *output), {}, None)
+    except FairleadError as exc:
+        return exc.findings
+    return ()
 
 
 def changed(plan: Plan) -> str:

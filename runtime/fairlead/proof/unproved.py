@@ -88,7 +88,7 @@ class Unproved:
             programs = some(list(dict.fromkeys(b.program for b in self.bare)))
             return warning("unproved-bare", command=words, programs=programs)
         if self.sightings:
-            how = "it was called by address"
+            how = "it was not called, or called by its address (dlopen, ctypes, Julia)"
             if any(s.how == "session" for s in self.sightings):
                 how = "MPI_Session_init has no world"
             elif any(s.unseen == "static" for s in self.sightings):

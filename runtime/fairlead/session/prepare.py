@@ -210,6 +210,7 @@ def _findings(planned: Plan, situation: Situation, comm: CommChoice) -> Iterator
         yield from _objection(planned, situation.environ)
         folder = situation.image.format == "sandbox" or unpack.is_folder(planned)
         yield from _privileged(planned, folder)
+        yield from unpack.without_places(planned)
     yield from checks.check(planned)
     yield from comm.findings
     yield from _of_the_engine(planned, elsewhere=there is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,13 +14,13 @@ from typing import NamedTuple
 import pytest
 from tests.support.recorded import planned
 
-from fairlead.base.errors import ExitCode, FairleadError
+from fairlead.base.errors import ExitCode, FairleadError, Severity
 from fairlead.base.progress import Silent
 from fairlead.engines import charliecloud
 from fairlead.engines.model import Engine, Takes
 from fairlead.image.open import Image
 from fairlead.launch import unpack
-from fairlead.swap.model import WITNESS, Bind
+from fairlead.swap.model import RUN_MOUNT, WITNESS, Bind
 from fairlead.swap.staging import KEPT_S
 
 
@@ -168,6 +169,23 @@ def test_places_that_an_engine_binds_over_by_itself_are_made_where_an_image_lack
     plan = replace(planned(), engine=engine, opened=str(tree))
     unpack.ensure(plan, tree.parents[1], environ={})
     assert (tree / "etc/group").is_file() and (tree / "proc").is_dir() and unpack.is_whole(tree)
+
+
+def test_folder_of_the_users_own_without_places_is_refused_before_the_launch(tree: Path) -> None:
+    """The command that the remedy names makes all of them."""
+    plan = replace(
+        planned(),
+        image=str(tree),
+        opened=str(tree),
+        engine=replace(CH_RUN, own_binds=("/proc/", "/etc/group")),
+    )
+    (finding,) = unpack.without_places(plan)
+    assert (finding.check, finding.severity) == ("bind-place", Severity.ERROR)
+    subprocess.run(["sh", "-c", finding.remedy.partition(";")[0]], check=True)
+    assert unpack.without_places(plan) == ()
+    unpack.ensure(plan, tree.parents[1], binds=(Bind("/", RUN_MOUNT),), environ={})
+    assert not unpack.without_places(replace(plan, opened=f"{tree}.other"))
+    assert not unpack.without_places(replace(plan, engine=replace(CH_RUN, makes_places=True)))
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -166,6 +166,7 @@ def test_unproved_launch_claims_no_more_than_was_seen() -> None:
     assert not any("never called" in f"{f.what} {f.why}" for f in said)
     assert "rank 0, 3" in said[1].what and "MPI_Init" not in said[1].what
     assert "the planned MPI was mapped" in said[2].what
+    assert "it was not called, or called by its address" in said[2].why
     assert blind_ranks({"10", "2", "1"}, {"1"}) == ("2", "10")
 
 
