@@ -58,10 +58,14 @@ def crossing(facts: ImageFacts, programs: Sequence[str], target: AbiFamily) -> C
     if not modules or target is AbiFamily.UNKNOWN:
         return Crossing((), f"no mpi4py in it has a module for the {target} family")
     if bound := _bound(facts, target):
+        named = (
+            f"if the program loads none of these, name mpi4py's module: `--app {modules[0].path}`"
+        )
         return Crossing(
             modules,
             f"{some(bound)} {'is' if len(bound) == 1 else 'are'} compiled for the image's family, and "
             "a program that loads it would map two MPIs",
+            named if programs and all(map(is_python, programs)) else "",
         )
     if not programs:
         return Crossing(

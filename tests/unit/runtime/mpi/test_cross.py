@@ -58,6 +58,10 @@ def test_extension_of_the_images_family_keeps_python_from_crossing() -> None:
     assert not over.allowed and "mpi_lib.so" in over.why_not and "two MPIs" in over.why_not
     found = errors(PYTHON, facts=facts)
     assert "mpi_lib.so" in found["abi-family"]
+    app = f"--app {over.modules[0].path}"
+    assert app in found["abi-family"]
+    assert not errors(PYTHON, facts=facts, apps=(over.modules[0].path,))
+    assert "--app" not in errors(("mpi-ring",), facts=facts)["abi-family"]
 
 
 def test_extension_of_the_hosts_family_crosses_with_mpi4py() -> None:
