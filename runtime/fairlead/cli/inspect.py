@@ -61,7 +61,7 @@ def _text(image: Image, tree: str, packages: Mapping[str, Mapping[str, str]]) ->
         ("sha256", image.digest or "- (a folder)"),
         ("tree sha256", tree),
         ("facts", looked if image.looked else "its own statements, unverified"),
-        ("system", f"{facts.os}, {facts.arch}"),
+        ("system", f"{facts.os or 'unknown'}, {facts.arch}"),
         ("glibc", f"{facts.glibc}; its programs need up to {facts.glibc_floor or '-'}"),
         ("libstdc++", f"GLIBCXX_{facts.libstdcxx}" if facts.libstdcxx else "none"),
         ("Python", facts.python or "none"),

@@ -46,7 +46,7 @@ def plan_text(prepared: Prepared) -> str:
     """The plan in paragraphs: each line with its reason, and the fact behind it."""
     plan = prepared.plan
     parts = [
-        f"Image  {plan.image}\n       {plan.facts.os}, glibc {plan.facts.glibc}, Python {plan.facts.python or '-'}",
+        f"Image  {plan.image}\n       {plan.facts.os or 'unknown system'}, glibc {plan.facts.glibc}, Python {plan.facts.python or '-'}",
         f"Site   {plan.site.name} ({prepared.site_reason}): {plan.site.summary}",
     ]
     for kind, title in _TITLES.items():

@@ -184,8 +184,9 @@ def own_library(facts: ImageFacts, request: Request) -> MpiLibrary | None:
     family = image_family(facts, request)
     if inside_of(facts, request):
         return None
-    linked = mpis_behind(facts, reach(facts, request)) if family is AbiFamily.UNKNOWN else ()
-    return next(iter(linked), _own_mpi(facts, family))
+    behind = mpis_behind(facts, reach(facts, request))
+    linked = (mpi for mpi in behind if family in (mpi.family, AbiFamily.UNKNOWN))
+    return next(linked, _own_mpi(facts, family))
 
 
 def _no_family(image: str, facts: ImageFacts, engine: Engine) -> FairleadError:

@@ -32,7 +32,7 @@ from fairlead.launchers.registry import is_in_image
 from fairlead.mpi.cross_abi import is_python
 from fairlead.session.choose import outside, texts
 from fairlead.swap import checks
-from fairlead.swap.family import image_family
+from fairlead.swap.family import image_family, own_library
 from fairlead.swap.model import Bind, Inputs, Plan, Request
 from fairlead.swap.plan import plan
 from fairlead.swap.reach import Kind, interpreted, reach
@@ -354,6 +354,16 @@ def test_program_of_this_machine_is_looked_at_only_if_the_image_has_none_there(
     assert list(outside(Request(apps=names), old)) == ["./a.out", "./run"]
     there = outside(Request(apps=names), facts, elsewhere=True)
     assert set(there) == {"./a.out", "./run", "./gone", f"{tmp_path}/a.out"}
+
+
+def test_program_keeps_the_mpi_that_it_links_of_several_of_its_family(tmp_path: Path) -> None:
+    root = image_tree(tmp_path / "root")
+    other = compiled(root / "opt/a/lib/libmpi.so.12", MPICH)
+    compiled(root / "opt/app/other", MAIN + CALLS, str(other), "-Wl,-rpath,/opt/a/lib")
+    facts = scan_tree(root)
+    for name, path in (("c", "/usr/lib/libmpich.so.12"), ("other", "/opt/a/lib/libmpi.so.12")):
+        own = own_library(facts, Request(mpi="container", command=(f"/opt/app/{name}",)))
+        assert own and own.path == path
 
 
 @pytest.mark.parametrize(
