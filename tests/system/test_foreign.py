@@ -99,7 +99,11 @@ def test_library_into_which_debians_mpich_was_linked_is_refused_by_its_name(
     tree = tmp_path / "tree"
     for folder in (LIB, "etc", "bin"):
         (tree / folder).mkdir(parents=True)
-    for path in (both() / "lib/x86_64-linux-gnu/libc.so.6", mpich() / LIB / "libmpich.so.12"):
+    glibc = (
+        both() / "lib/x86_64-linux-gnu" / f"lib{n}"
+        for n in ("c.so.6", "m.so.6", "dl.so.2", "pthread.so.0", "rt.so.1")
+    )
+    for path in (*glibc, mpich() / LIB / "libmpich.so.12"):
         shutil.copy(path, tree / LIB / path.name)
     made.rename(tree / LIB / "libsolver.so.1")
     program = compiled(
