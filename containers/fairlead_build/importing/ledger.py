@@ -160,6 +160,8 @@ class Ledger:
     def add_env(self, name: str, value: str) -> str:
         if name in OWN_VARIABLES:
             return "fairlead sets it in every image, or it would hide the host's MPI"
+        if name == "HOME":
+            return "engines set it to the home of the user who runs the image"
         why = _refused(Variable, name, "it is not the name of a variable")
         why = why or _refused(OneLine, value, "its value is longer than a line")
         if not why:

@@ -187,6 +187,7 @@ CMD ["/bin/bash"]
         ("COPY --chown=me here /opt/x", "--chown=me"),
         ("ENV PATH=/x:$PATH", "ENV PATH=/x:$PATH"),
         ("ENV LD_LIBRARY_PATH=/x", "ENV LD_LIBRARY_PATH=/x"),
+        ("ENV HOME=/home/me", "ENV HOME=/home/me"),
         ("ENV A=$UNKNOWN", "ENV A=$UNKNOWN"),
         ("ENV A=${UNKNOWN:-x}", "ENV A=${UNKNOWN:-x}"),
         ("ARG A", "ARG A"),
