@@ -349,7 +349,8 @@ def _run_script(script: Path, words: tuple[str, ...], ranks: int | None, image: 
 
     context = click.get_current_context()
     asked = image if options.is_given(context, "image") else ""
-    image = script_image.choose(script, asked, wheels_of, names.images)
+    variables = options.variables(context.params["env"])
+    image = script_image.choose(script, asked, wheels_of, names.images, "PYTHONPATH" in variables)
     own = {"model", "arguments", "auto", "ranks", "image"}
     of_run = {parameter.name for parameter in run.params}
     for parameter in context.command.params:
@@ -361,7 +362,7 @@ def _run_script(script: Path, words: tuple[str, ...], ranks: int | None, image: 
     script = script.resolve()
     if not script.is_relative_to(Path.cwd()):  # that folder the container has anyhow
         words_of_run += ["--bind", str(script.parent)]
-    if "PYTHONHASHSEED" not in {*os.environ, *options.variables(context.params["env"])}:
+    if "PYTHONHASHSEED" not in {*os.environ, *variables}:
         # A list that a script makes of a set is to have one order on all ranks.
         words_of_run += ["--env", "PYTHONHASHSEED=0"]
     command = ["python3", "-m", "fairlead.comm.auto", str(script), *words]

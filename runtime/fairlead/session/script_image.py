@@ -108,6 +108,7 @@ def choose(
     asked: str,
     wheels_of: Callable[[str], Mapping[str, str] | None],
     built: Callable[[], Iterable[str]] = tuple,
+    elsewhere: bool = False,
 ) -> str:
     """The image for a script: the requested one, or the first built one that has what the script imports.
 
@@ -116,6 +117,7 @@ def choose(
         wheels_of: versions by name of an image's Python packages; None where it is not built, empty where it has
             no list of them.
         built: names of the images that were built here; one of them may be named, none is chosen.
+        elsewhere: modules also come from folders that the user names, so that none is known to be lacking.
     Raises:
         FairleadError: exit code 2; the requested image, or each that is built, lacks a framework.
     """
@@ -124,14 +126,14 @@ def choose(
         return asked or _USUAL[0]
     if asked:
         wheels = wheels_of(asked)
-        if wheels and (lacking := needed - _modules(wheels)):
+        if wheels and not elsewhere and (lacking := needed - _modules(wheels)):
             raise _lacks(script, asked, lacking, _fitting(needed, wheels_of, (*_USUAL, *built())))
         return asked
     if fitting := _fitting(needed, wheels_of):
         return fitting
     likely = min((_FRAMEWORKS[name] for name in needed & _FRAMEWORKS.keys()), key=_rarity)
     wheels = wheels_of(likely)
-    if wheels:
+    if wheels and not elsewhere:
         lacking = needed - _modules(wheels)
         raise _lacks(script, likely, lacking, _fitting(needed, wheels_of, built()))
     return likely  # whose launch says how to build it

@@ -127,3 +127,13 @@ def test_image_without_a_framework_is_refused_with_the_one_that_has_it(
         choose(script(tmp_path, text), asked, BUILT.get)
     assert caught.value.code is ExitCode.USAGE
     assert caught.value.findings[0].remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(("asked", "image"), [("pytorch", "pytorch"), ("", "pytorch")])
+def test_modules_from_folders_of_the_user_are_not_lacking(
+    tmp_path: Path, asked: str, image: str
+) -> None:
+    path = script(tmp_path, "import torchvision, torch")
+    with pytest.raises(FairleadError, match="does not contain torchvision"):
+        choose(path, asked, BUILT.get)
+    assert choose(path, asked, BUILT.get, elsewhere=True) == image
