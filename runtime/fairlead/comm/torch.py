@@ -103,7 +103,7 @@ def average_gradients(optimizer: Any) -> None:
     Raises:
         FairleadError: as :func:`DistributedOptimizer`, or the optimizer is none.
     """
-    _of(optimizer).average()
+    averaging_of(optimizer).average()
 
 
 def broadcast_parameters(parameters: Any, root: int = 0) -> None:
@@ -434,7 +434,12 @@ class Averaging:
         return averaging
 
 
-def _of(optimizer: Any) -> Averaging:
+def averaging_of(optimizer: Any) -> Averaging:
+    """The hooks around its ``step``.
+
+    Raises:
+        FairleadError: it has none.
+    """
     averaging: Averaging | None = getattr(optimizer, _MARK, None)
     if averaging is None:
         raise fail("comm-not-distributed", type=type(optimizer).__name__)
@@ -454,7 +459,7 @@ def _average_before_unscaling() -> None:
     @functools.wraps(original)
     def unscale_(self: Any, optimizer: Any) -> None:
         if self.is_enabled() and hasattr(optimizer, _MARK):
-            _of(optimizer).average(scaled=True)
+            averaging_of(optimizer).average(scaled=True)
         original(self, optimizer)
 
     setattr(unscale_, _MARK, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import runpy
 import sys
@@ -70,9 +71,38 @@ def _as_serial(rank: int) -> None:
     AfterImport({"random": seeds.of_random, "numpy.random": seeds.of_numpy}).install()
     for name in _OF_LAUNCH:
         os.environ.pop(name, None)
+    sys.stdin = _Input(sys.stdin)
     if rank:
         # A serial script's words, once.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+
+
+class _Input(io.TextIOBase):
+    """What rank 0 reads, on every rank: launchers give standard input to rank 0 alone. Collective."""
+
+    def __init__(self, own: Any):
+        self._own = own
+
+    def readable(self) -> bool:
+        return True
+
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]
+        return self._read("readline", size)
+
+    def read(self, size: int | None = -1, /) -> str:
+        return self._read("read", size)
+
+    def _read(self, how: str, size: int | None) -> str:
+        from fairlead.comm.frameworks.common import broadcast_object
+
+        ranks = comm.init()
+        text = getattr(self._own, how)(size) if ranks.rank == 0 and self._own else ""
+        whole: str = broadcast_object(ranks, text, 0)
+        return whole
+
+    def fileno(self) -> int:
+        """Raises: it has none, as a file could be read past it."""
+        raise io.UnsupportedOperation("fileno")
 
 
 def _end(script: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import gc
 import inspect
@@ -26,7 +27,7 @@ _DOCS = "docs/tutorials/training.md"
 
 def patch(torch: Any) -> None:
     """Makes optimizers, loaders in a random order, BatchNorm and ``torch.save`` those of many ranks."""
-    # Models begin alike; the first step compares them.
+    # Models begin alike; the first step of each optimizer compares them.
     torch.manual_seed(0)
     import torch.utils.data as data
 
@@ -43,6 +44,8 @@ def patch(torch: Any) -> None:
     # Tensor.backward and torch.func's gradients come here, too.
     before(torch.autograd, "backward", optimizers.backward)
     before(torch.autograd, "grad", optimizers.grad)
+    for name in ("clip_grad_norm", "clip_grad_norm_", "clip_grad_value_", "get_total_norm"):
+        _clips_averages(torch.nn.utils, name, optimizers.clip)
     if torch.distributed.is_available():
         before(torch.distributed, "init_process_group", _join)
     before(torch, "save", _save)
@@ -50,8 +53,20 @@ def patch(torch: Any) -> None:
     shared.at_end.append(modules.compare)
 
 
+def _clips_averages(utils: Any, name: str, clip: Callable[..., Any]) -> None:
+    """In each of the modules that have the function under its name."""
+    if hasattr(utils, name):
+        before(utils, name, clip)
+        setattr(utils.clip_grad, name, getattr(utils, name))
+
+
 def _loader(
-    data: Any, original: Callable[..., Any], loader: Any, dataset: Any, *args: Any, **kwargs: Any
+    data: Any,
+    original: Callable[..., Any],
+    loader: Any,
+    dataset: Any,
+    *args: Any,
+    **kwargs: Any,
 ) -> None:
     call = inspect.signature(original).bind(loader, dataset, *args, **kwargs)
     given = call.arguments
@@ -94,12 +109,18 @@ class Part:
 
     Without gradients a script evaluates, on all that is drawn. The length is then that of all, also after the iteration,
     by which scripts divide their sums.
+
+    Attributes:
+        whole: the last pass was, or the next is, an evaluation; None before the first.
+        asked: for its length, before any pass and while gradients were enabled.
     """
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
-        self._epoch, self._whole, self._asked = 0, False, False
-        self._begun = self._looked = False
+        self.whole: bool | None = None
+        self.asked = False
+        self._epoch, self._looked = 0, False
+        setattr(self, PART, True)
 
     def __getattr__(self, name: str) -> Any:
         if name == "sampler":  # while it is copied
@@ -107,19 +128,12 @@ class Part:
         return getattr(self.sampler, name)
 
     def set_epoch(self, epoch: int) -> None:
-        """Other frameworks set their own."""
+        self._epoch = epoch
 
-    def begin(self, epoch: int) -> bool:
-        """The next iteration's epoch; whether it gives a part.
-
-        Raises:
-            FairleadError: the length of a part was asked for, of what is all now.
-        """
-        self._epoch, self._whole = epoch, _evaluates()
-        if self._whole and self._asked and not self._begun:
-            raise fail("auto-data-length", part=self._length(), whole=len(self.sampler))
-        self._begun = True
-        return not self._whole
+    @property
+    def num_samples(self) -> int:
+        """Of a part."""
+        return -(-len(self.sampler) // comm.size())
 
     def look(self) -> list[held.Part]:
         """What it draws from, to be compared over ranks, at the first time."""
@@ -135,7 +149,7 @@ class Part:
 
         drawn = copy.copy(self.sampler)
         drawn.generator = torch.Generator().manual_seed(self._epoch)
-        return iter(drawn) if self._whole else self._own(iter(drawn))
+        return iter(drawn) if self.whole else self._own(iter(drawn))
 
     @staticmethod
     def _own(drawn: Iterator[Any]) -> Iterator[Any]:
@@ -147,13 +161,10 @@ class Part:
             ]
 
     def __len__(self) -> int:
-        if self._whole or _evaluates():
+        if self.whole or _evaluates():
             return len(self.sampler)
-        self._asked = True
-        return self._length()
-
-    def _length(self) -> int:
-        return -(-len(self.sampler) // comm.size())
+        self.asked |= self.whole is None
+        return self.num_samples
 
 
 def _evaluates() -> bool:
@@ -178,11 +189,35 @@ def _save(original: Callable[..., Any], obj: Any, f: Any, *args: Any, **kwargs: 
         original(obj, f, *args, **kwargs)
 
 
+def _words_of_parts(loader: Any, sampler: Any) -> str:
+    count, each = len(loader.dataset), loader.batch_size
+    batch = f"batches of {each} a rank, {each * comm.size()} in all" if each else "each its batches"
+    return (
+        f"{comm.size()} ranks train together: {batch}; the learning rate is not scaled. Of {count} samples a rank reads"
+        f" {sampler.num_samples} an epoch: a sum over them that the script divides by {count} is printed too small"
+    )
+
+
+@dataclasses.dataclass
+class _Pass:
+    """One iteration over a loader that was shared out."""
+
+    sampler: Any
+    epoch: int
+    whole: bool
+    steps: int  # of optimizers, when it began
+    first: bool = True  # no batch was taken of it
+
+    def begin(self) -> None:
+        self.sampler.set_epoch(self.epoch)
+        self.sampler.whole = self.whole
+
+
 class _Batches:
     """What loaders have given since the last step: a step on whole data only is refused.
 
-    With batches that are taken without gradients a script evaluates. They count only before the first step, as of a
-    script that takes all of its batches so.
+    A loader that a script goes through without gradients evaluates: it gives all samples, to every rank alike. Batches
+    that are taken so count only before the first step, as of a script that takes all of its batches so.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -190,22 +225,39 @@ class _Batches:
         self._seeded = False
         self._taken: dict[bool, set[bool]] = {True: set(), False: set()}
         self._without = 0
+        self._steps = 0
+        self._own_numbers = False  # of torch, on each rank, from a step to the end of a pass
+        self._said: set[str] = set()
         self._unlike: list[held.Part] = []  # what is to be compared over ranks
         self.epochs = 0
 
     def epoch(self, original: Callable[..., Any], loader: Any) -> Any:
-        epoch, sampler, is_part = getattr(loader, PART, None), _part_of(loader), False
-        if epoch is not None and sampler is not None:
-            self._look(loader.dataset, sampler)
-            is_part = sampler.begin(epoch)
-            setattr(loader, PART, epoch + 1)
-            if is_part and not self._seeded:
-                # dropout and the like: other masks on each rank
-                self._torch.manual_seed(comm.rank())
-                self._seeded = True
-        batches = original(loader)
-        setattr(batches, PART, is_part)
+        epoch, sampler = getattr(loader, PART, None), _part_of(loader)
+        if epoch is None or sampler is None:
+            return original(loader)
+        self._look(loader.dataset, sampler)
+        of_pass = _Pass(sampler, epoch, _evaluates(), self._steps)
+        if of_pass.whole:
+            if sampler.asked and sampler.whole is None:
+                self._say(_LENGTH)
+        else:
+            if not self._seeded:
+                self._say(_words_of_parts(loader, sampler))
+            self._seeded = True
+        setattr(loader, PART, epoch + 1)
+        of_pass.begin()
+        with self._torch.random.fork_rng(devices=[]):
+            # for its workers' augmentations
+            self._torch.manual_seed(epoch * comm.size() + comm.rank())
+            batches = original(loader)
+        setattr(batches, PART, of_pass)
         return batches
+
+    def _say(self, text: str) -> None:
+        """Once, by one rank."""
+        if text not in self._said and comm.rank() == 0:
+            say(text)
+        self._said.add(text)
 
     def _look(self, dataset: Any, sampler: Part) -> None:
         """Before a loader reads: what its dataset holds is compared in the next step, which all ranks make."""
@@ -220,9 +272,26 @@ class _Batches:
             self._unlike += [p._replace(values=None) for p in parts] if self._seeded else parts
 
     def taken(self, original: Callable[..., Any], batches: Any) -> Any:
-        batch = original(batches)
-        self._taken[self._torch.is_grad_enabled()].add(getattr(batches, PART, False))
+        of_pass = getattr(batches, PART, None)
+        if of_pass is not None and of_pass.first:
+            of_pass.begin()  # its sampler begins now, and may have begun another pass in between
+            of_pass.first = False
+        try:
+            batch = original(batches)
+        except StopIteration:
+            if of_pass is not None and not of_pass.whole:
+                self._end(of_pass)
+            raise
+        part = of_pass is not None and not of_pass.whole
+        self._taken[self._torch.is_grad_enabled()].add(part)
         return batch
+
+    def _end(self, of_pass: _Pass) -> None:
+        if of_pass.steps == self._steps:
+            self._say(_READ)
+        if self._own_numbers:  # models, splits and orders that the script makes now are alike
+            self._torch.manual_seed(self._steps)
+            self._own_numbers = False
 
     def step(self) -> None:
         """Of an optimizer.
@@ -236,6 +305,10 @@ class _Batches:
         if not since and "data" not in done:
             raise fail("auto-data-no-loader")
         done.add("data")
+        self._steps += 1
+        if not self._own_numbers:  # dropout and the like: other masks on each rank
+            self._torch.manual_seed(self._steps * comm.size() + comm.rank())
+            self._own_numbers = True
         if self._unlike:
             parts, self._unlike = self._unlike, []
             held.require_alike(parts, "optimizer.step")
@@ -254,7 +327,9 @@ class _Optimizers:
     def __init__(self, modules: _Modules, batches: _Batches) -> None:
         self._modules, self._batches = modules, batches
         self._any = False
-        self._every: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._every: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._made = 0
+        self._last: Any = None  # lives until the script ends, where its parameters are compared
         self._known = (0, 0)
         self._loose: list[weakref.ref[Any]] = []
         self._differentiated: dict[int, tuple[Any, Any]] = {}
@@ -265,9 +340,29 @@ class _Optimizers:
 
         self._any = True
         original(optimizer, *args, **kwargs)
-        self._every.add(optimizer)
+        self._every[self._made] = optimizer
+        self._made += 1
         optimizer.register_step_pre_hook(self._step)
         DistributedOptimizer(optimizer)
+
+    def _alive(self) -> list[Any]:
+        """In the order in which the script made them, which is the same on every rank."""
+        return [optimizer for _, optimizer in sorted(self._every.items(), key=lambda item: item[0])]
+
+    def clip(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Clips or measures the mean: each rank's own gradient would be cut by a factor of its own."""
+        from fairlead.comm.torch import averaging_of
+
+        call = inspect.signature(original).bind(*args, **kwargs)
+        name, tensors = next(iter(call.arguments.items()))
+        listed = [tensors] if hasattr(tensors, "detach") else list(tensors)
+        call.arguments[name] = listed
+        given = set(map(id, listed))
+        for averaging in map(averaging_of, self._alive()):
+            of = (each for p in averaging.parameters() for each in (p, p.grad))
+            if not averaging.averaged and any(id(each) in given for each in of):
+                averaging.average()
+        return original(*call.args, **call.kwargs)
 
     def _step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._batches.step()
@@ -275,12 +370,17 @@ class _Optimizers:
             self._rates[optimizer] = self._batches.epochs
             shared.require_equal_rates([float(group["lr"]) for group in optimizer.param_groups])
         self._modules.average_statistics()
+        self._last = optimizer
         done.add("gradients")
 
     def backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Refuses what no optimizer will apply: the script updates its parameters by hand."""
+        from fairlead.comm.torch import averaging_of
+
         self._require("Tensor.backward")
         result = original(*args, **kwargs)
+        for optimizer in list(self._every.values()):
+            averaging_of(optimizer).averaged = False  # what was added is the rank's own
         self._compare("Tensor.backward", lambda tensor: tensor.grad is not None)
         return result
 
@@ -317,7 +417,9 @@ class _Optimizers:
         self._differentiated |= found
 
     def _without_optimizer(self) -> list[weakref.ref[Any]]:
-        groups = [group["params"] for optimizer in self._every for group in optimizer.param_groups]
+        groups = [
+            group["params"] for optimizer in self._alive() for group in optimizer.param_groups
+        ]
         known = (self._modules.made_so_far, sum(map(len, groups)))
         if known != self._known:
             self._known = known
@@ -397,4 +499,13 @@ class _Modules:
         return [module for _, module in sorted(self._every.items(), key=lambda item: item[0])]
 
 
+_READ = (
+    "a DataLoader with shuffle=True gave all its batches without a step, while gradients were enabled: each rank read its"
+    f" own part. Under torch.no_grad(), or with shuffle=False, it gives all samples ({_DOCS})"
+)
+_LENGTH = (
+    "the len() of a DataLoader with shuffle=True counted the batches of a part, and then all samples were evaluated: what"
+    " the script divided by it is too large, this once. Under torch.no_grad(), or with shuffle=False, it counts all"
+    f" ({_DOCS})"
+)
 _BUFFERS = "call `fairlead.comm.torch.average_buffers(model)` after what changes buffers without a step of an optimizer"
