@@ -241,6 +241,28 @@ def test_keras_script_goes_on_with_the_model_that_it_has_saved(tmp_path: Path) -
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(("image", "backend"), [("tensorflow", "tensorflow"), ("pytorch", "torch")])
+def test_keras_model_of_parts_or_of_torchs_loaders_is_shared_out(
+    image: str, backend: str, tmp_path: Path
+) -> None:
+    hosts.image(image)
+    script = tmp_path / "train.py"
+    shutil.copy(hosts.PROGRAMS / "auto_parts.py", script)
+    words = ("-n", "2", "--image", image, "--env", f"KERAS_BACKEND={backend}", "--", tmp_path)
+    done = hosts.fairlead("train", "--auto", script, *words, limit_s=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    one, two = _seen(tmp_path)
+    assert one == two
+    if backend == "tensorflow":
+        assert one["loss"][-1] < one["loss"][0] and len(one["weights"]) == 4
+        return
+    # all samples, on each rank
+    loss, batches = one["evaluated"]
+    assert batches == 8 and one["history"]["val_loss"][-1] == pytest.approx(loss, rel=1e-5)
+    assert "counted the batches of a part" not in done.stderr
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("framework", ["lightning", "accelerate", "transformers"])
 def test_framework_that_forms_worlds_trains_as_one_process(framework: str, tmp_path: Path) -> None:
     image = hosts.image(str(hosts.ROOT / "examples/trainers"))

@@ -146,7 +146,7 @@ def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
         from fairlead.comm.tensorflow import refuse_strategy
 
         refuse_strategy(getattr(model, "distribute_strategy", None))
-    if not model.built:
+    if not model.built and (_has_call(model) or not model.weights):
         raise fail("comm-keras-built")
     if not optimizer.built:
         optimizer.build(model.trainable_variables)
@@ -155,6 +155,11 @@ def broadcast(model: Any, optimizer: Any = None, root: int = 0) -> None:
     _assign(variables, values)
     common.require_equal(ranks, _arrays(variables), _names(variables), "after the broadcast")
     averaging.ready = True
+
+
+def _has_call(model: Any) -> bool:
+    """Whether it can be called, and so built; the ``train_step`` of others calls their parts."""
+    return type(model).call is not keras.Model.call
 
 
 def average_state(model: Any) -> None:
@@ -253,7 +258,9 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
         """The first step of a model whose weights TensorFlow would make in the middle of it."""
         self.model.train_function = step
         spec = getattr(iterator, "element_spec", None)
-        if spec is not None:
+        if spec is not None and not _has_call(self.model):
+            self._trace(spec)
+        elif spec is not None:
             inputs, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
             symbols = keras.tree.map_structure(
                 lambda of: keras.KerasTensor(of.shape, of.dtype.name), inputs
@@ -261,6 +268,17 @@ class Broadcast(keras.callbacks.Callback):  # type: ignore[misc]
             self.model(symbols)
         broadcast(self.model, root=self.root)
         return step(iterator)
+
+    def _trace(self, spec: Any) -> None:
+        """Makes the weights of a model without ``call``: a step is traced, and not run."""
+        import tensorflow as tf
+
+        averaging = _outermost(self.model.optimizer)
+        averaging.traced = True
+        try:
+            tf.function(self.model.train_step).get_concrete_function(spec)
+        finally:
+            averaging.traced = False
 
     def _require_equal_steps(self) -> None:
         ranks = comm.init()
@@ -361,6 +379,7 @@ class _Averaging:
     def __init__(self, optimizer: Any, team: Comm | None = None):
         self.optimizer, self.team = optimizer, team
         self.ready = False
+        self.traced = False  # a step is traced for the weights that it makes
 
     def attach(self) -> None:
         setattr(self.optimizer, _MARK, self)
@@ -371,6 +390,8 @@ class _Averaging:
         del self.optimizer.apply
 
     def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+        if self.traced:
+            return
         ranks, optimizer = self.team or comm.init(), self.optimizer
         if ranks.size > 1:
             self._require_broadcast()

@@ -7,6 +7,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from fairlead import comm
@@ -39,6 +40,8 @@ def patch(keras: Any) -> None:
         ("save_weights", _save),
         ("export", _save),
         ("load_weights", _load_weights),
+        ("evaluate", _on_all),
+        ("predict", _on_all),
     ):
         before(owner(keras.Model, name), name, change)
     _patch_load_model(keras)
@@ -66,6 +69,13 @@ def _save(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -
         original(*call.args, **call.kwargs)
 
     files.save(given["filepath"], write, whole=again)
+
+
+def _on_all(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Without gradients, so that a DataLoader gives all samples."""
+    torch: Any = sys.modules.get("torch")
+    with torch.no_grad() if hasattr(torch, "no_grad") else nullcontext():
+        return original(model, *args, **kwargs)
 
 
 def _load_weights(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -164,12 +174,20 @@ def _share(keras: Any, given: dict[str, Any]) -> None:
         if steps is not None:  # an epoch stays once through the data
             given["steps_per_epoch"] = max(steps // size, 1)
     elif kind == "DataLoader":
-        if not getattr(x, PART, False):
-            raise fail("auto-data-unshuffled-loader")
+        _require_part(x, given["validation_data"])
     elif x is None or hasattr(x, "__next__") or inspect.isgeneratorfunction(x):
         raise fail("auto-data-unknown-kind", kind=kind)  # fmt: skip
     else:
         _share_arrays(keras, given, rank, size)
+
+
+def _require_part(loader: Any, held_out: Any) -> None:
+    """Refuses a DataLoader that is not shared out; one for validation gives all samples."""
+    if getattr(loader, PART, None) is None:
+        raise fail("auto-data-unshuffled-loader")
+    sampler: Any = getattr(held_out, "sampler", None)
+    if getattr(sampler, PART, False):
+        sampler.whole = True  # Keras counts its batches while gradients are enabled
 
 
 def _held(keras: Any, given: dict[str, Any]) -> list[held.Part]:
