@@ -53,6 +53,9 @@ __all__ = [
 
 _MARK = "_fairlead_averaging"
 _watched: list[Timeline] = []  # by the marks of a step's parts
+_stepped: list[
+    Averaging
+] = []  # the last: its model may belong to a function, and is compared when MPI ends
 
 
 def DistributedOptimizer(
@@ -331,6 +334,7 @@ class Averaging:
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.averaged = False
         self.versions = [p._version for p in self.parameters()]
+        _stepped[:] = [self]
         if (timeline := comm.init().timeline) is not None:
             timeline.close_step()
 

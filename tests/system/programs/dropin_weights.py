@@ -77,7 +77,7 @@ if WAY == "torch":
     import torch
 
     hvd.init()
-    kept = of_torch(hvd.rank())
+    of_torch(hvd.rank())
 elif WAY.startswith("plugin"):
     import ml_comm as mc
     import tensorflow as tf
@@ -104,7 +104,7 @@ else:
             hvd.rank(), hvd.DistributedOptimizer, lambda w: hvd.broadcast_global_variables(0)
         )
     else:
-        kept = of_tape(
+        of_tape(
             hvd.rank(),
             lambda tape, loss, w: hvd.DistributedGradientTape(tape).gradient(loss, [w])[0],
             lambda w: hvd.broadcast_variables([w], root_rank=0),

@@ -329,7 +329,6 @@ class _Optimizers:
         self._any = False
         self._every: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._made = 0
-        self._last: Any = None  # lives until the script ends, where its parameters are compared
         self._known = (0, 0)
         self._loose: list[weakref.ref[Any]] = []
         self._differentiated: dict[int, tuple[Any, Any]] = {}
@@ -370,7 +369,6 @@ class _Optimizers:
             self._rates[optimizer] = self._batches.epochs
             shared.require_equal_rates([float(group["lr"]) for group in optimizer.param_groups])
         self._modules.average_statistics()
-        self._last = optimizer
         done.add("gradients")
 
     def backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

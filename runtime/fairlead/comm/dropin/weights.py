@@ -22,6 +22,9 @@ from fairlead.comm.frameworks.watched import Watched
 _WATCHED, _FIRST = "fairlead_watched", "fairlead_compared_first"
 _MARK = "_fairlead_compares"
 _known: dict[tuple[int, ...], tuple[Watched, list[Any]]] = {}
+_last: list[
+    Any
+] = []  # of the last tape: they may belong to a function, and are compared when MPI ends
 
 
 def of_tape(sources: Sequence[Any], broadcast: str) -> Watched | None:
@@ -30,6 +33,7 @@ def of_tape(sources: Sequence[Any], broadcast: str) -> Watched | None:
     variables = [v for v in variables if isinstance(v, tf.Variable)]
     if not variables:
         return None
+    _last[:] = variables
     key = tuple(map(id, variables))
     watched, refs = _known.get(key, (None, []))
     if watched is None or any(ref() is None for ref in refs):
