@@ -99,10 +99,8 @@ class _Reader:
         self.placed: list[tuple[str, ...]] = []
         self.plain = True
         self._folder, self._inside = folder, False
-        self._before, self._last = (
-            "",
-            "",
-        )  # the operators before a command, and the command before these
+        # The operators before a command, and the command before these.
+        self._before = self._last = ""
         self._text, self._at, self._tests = text, 0, False
         self._documents: list[tuple[str, bool]] = []  # here-documents whose text is to come
 

@@ -13,7 +13,8 @@ from typing import Any
 from fairlead import comm
 from fairlead.base.errors import fail
 from fairlead.comm.auto import files, held, seeds, shared
-from fairlead.comm.auto.shared import PART, before, done, fitting, in_fit, own_loop, owner
+from fairlead.comm.auto.shared import before, done, fitting, in_fit, own_loop, owner
+from fairlead.comm.auto.torch import part_of
 
 # Callbacks of Keras that write files.
 _WRITERS = (
@@ -183,11 +184,10 @@ def _share(keras: Any, given: dict[str, Any]) -> None:
 
 def _require_part(loader: Any, held_out: Any) -> None:
     """Refuses a DataLoader that is not shared out; one for validation gives all samples."""
-    if getattr(loader, PART, None) is None:
+    if part_of(loader) is None:
         raise fail("auto-data-unshuffled-loader")
-    sampler: Any = getattr(held_out, "sampler", None)
-    if getattr(sampler, PART, False):
-        sampler.whole = True  # Keras counts its batches while gradients are enabled
+    if (part := part_of(held_out)) is not None:
+        part.whole = True  # Keras counts its batches while gradients are enabled
 
 
 def _held(keras: Any, given: dict[str, Any]) -> list[held.Part]:

@@ -11,7 +11,6 @@ from typing import Any
 from fairlead import comm
 from fairlead.base.errors import fail
 
-PART = "_fairlead_part"  # of a torch DataLoader: it gives this rank's part
 done: set[str] = set()  # what was shared out: "gradients", "data"
 at_end: list[Callable[[], None]] = []  # collective checks, when the script has come to its end
 _fits: list[None] = []

@@ -17,12 +17,13 @@ from typing import Any
 from fairlead import comm
 from fairlead.base.errors import fail
 from fairlead.comm.auto import files, held, shared
-from fairlead.comm.auto.shared import PART, before, done, in_fit, own_loop
+from fairlead.comm.auto.shared import before, done, in_fit, own_loop
 from fairlead.comm.frameworks.common import say
 
 _STEPS_WITHOUT = 100  # in a row; a batch may be kept for many
 _FEW = 64  # values of a parameter that are looked at
 _DOCS = "docs/tutorials/training.md"
+_PASS = "_fairlead_pass"  # of what iterates over a DataLoader
 
 
 def patch(torch: Any) -> None:
@@ -85,9 +86,6 @@ def _loader(
     elif _is_random(data, sampler):
         given["sampler"] = Part(sampler)
     original(*call.args, **call.kwargs)
-    # Accelerate makes a loader anew, of the one that was shared out.
-    if _part_of(loader) is not None:
-        setattr(loader, PART, 0)
 
 
 def _is_random(data: Any, sampler: Any) -> bool:
@@ -97,8 +95,10 @@ def _is_random(data: Any, sampler: Any) -> bool:
     )  # fmt: skip
 
 
-def _part_of(loader: Any) -> Part | None:
-    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+def part_of(loader: Any) -> Part | None:
+    """What shares out a DataLoader, also one that Accelerate makes anew of another; None for all else."""
+    batches, sampler = (getattr(loader, name, None) for name in ("batch_sampler", "sampler"))
+    sampler = getattr(batches, "sampler", sampler)
     return sampler if isinstance(sampler, Part) else None
 
 
@@ -111,24 +111,22 @@ class Part:
     by which scripts divide their sums.
 
     Attributes:
+        epoch: of the pass that begins.
+        passes: how many were asked for.
         whole: the last pass was, or the next is, an evaluation; None before the first.
         asked: for its length, before any pass and while gradients were enabled.
     """
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
+        self.epoch = self.passes = 0
         self.whole: bool | None = None
-        self.asked = False
-        self._epoch, self._looked = 0, False
-        setattr(self, PART, True)
+        self.asked = self._looked = False
 
     def __getattr__(self, name: str) -> Any:
         if name == "sampler":  # while it is copied
             raise AttributeError(name)
         return getattr(self.sampler, name)
-
-    def set_epoch(self, epoch: int) -> None:
-        self._epoch = epoch
 
     @property
     def num_samples(self) -> int:
@@ -148,17 +146,17 @@ class Part:
         import torch
 
         drawn = copy.copy(self.sampler)
-        drawn.generator = torch.Generator().manual_seed(self._epoch)
+        drawn.generator = torch.Generator().manual_seed(self.epoch)
         return iter(drawn) if self.whole else self._own(iter(drawn))
 
     @staticmethod
     def _own(drawn: Iterator[Any]) -> Iterator[Any]:
-        first: list[Any] = []
-        while several := list(itertools.islice(drawn, comm.size())):
+        first, rank, size = list[Any](), comm.rank(), comm.size()
+        while several := list(itertools.islice(drawn, size)):
             first = first or several
-            yield list(itertools.islice(itertools.cycle([*several, *first]), comm.size()))[
-                comm.rank()
-            ]
+            if len(several) < size:
+                several = list(itertools.islice(itertools.cycle([*several, *first]), size))
+            yield several[rank]
 
     def __len__(self) -> int:
         if self.whole or _evaluates():
@@ -202,15 +200,14 @@ def _words_of_parts(loader: Any, sampler: Any) -> str:
 class _Pass:
     """One iteration over a loader that was shared out."""
 
-    sampler: Any
+    sampler: Part
     epoch: int
     whole: bool
     steps: int  # of optimizers, when it began
     first: bool = True  # no batch was taken of it
 
     def begin(self) -> None:
-        self.sampler.set_epoch(self.epoch)
-        self.sampler.whole = self.whole
+        self.sampler.epoch, self.sampler.whole = self.epoch, self.whole
 
 
 class _Batches:
@@ -232,9 +229,10 @@ class _Batches:
         self.epochs = 0
 
     def epoch(self, original: Callable[..., Any], loader: Any) -> Any:
-        epoch, sampler = getattr(loader, PART, None), _part_of(loader)
-        if epoch is None or sampler is None:
+        sampler = part_of(loader)
+        if sampler is None:
             return original(loader)
+        epoch, sampler.passes = sampler.passes, sampler.passes + 1
         self._look(loader.dataset, sampler)
         of_pass = _Pass(sampler, epoch, _evaluates(), self._steps)
         if of_pass.whole:
@@ -244,13 +242,12 @@ class _Batches:
             if not self._seeded:
                 self._say(_words_of_parts(loader, sampler))
             self._seeded = True
-        setattr(loader, PART, epoch + 1)
         of_pass.begin()
         with self._torch.random.fork_rng(devices=[]):
             # for its workers' augmentations
             self._torch.manual_seed(epoch * comm.size() + comm.rank())
             batches = original(loader)
-        setattr(batches, PART, of_pass)
+        setattr(batches, _PASS, of_pass)
         return batches
 
     def _say(self, text: str) -> None:
@@ -272,7 +269,7 @@ class _Batches:
             self._unlike += [p._replace(values=None) for p in parts] if self._seeded else parts
 
     def taken(self, original: Callable[..., Any], batches: Any) -> Any:
-        of_pass = getattr(batches, PART, None)
+        of_pass = getattr(batches, _PASS, None)
         if of_pass is not None and of_pass.first:
             of_pass.begin()  # its sampler begins now, and may have begun another pass in between
             of_pass.first = False
