@@ -36,7 +36,7 @@ c.Spawner.start_timeout = 3600  # in the queue
 c.Spawner.http_timeout = 120
 c.Spawner.cmd = @CMD@
 c.@SPAWNER@.batchspawner_singleuser_cmd = @SINGLE@
-c.@SPAWNER@.batch_script = """\\
+@SETTINGS@c.@SPAWNER@.batch_script = """\\
 #!/bin/bash
 @LINES@export FAIRLEAD_NOTEBOOK_OPTIONS="-N {{nodes or 1}} --ranks-per-node {{ranks_per_node or 1}}"
 {{prologue}}
@@ -111,7 +111,9 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         text += _JOBS
         # What the user asks for comes after the site's options, and wins.
         sites = (f"{scheduler.sentinel}{line}" for line in facts.site.scheduler.directives)
-        lines = (*sites, *scheduler.spawner_lines)
+        lines = (*sites, *scheduler.server_lines(facts.site.launcher.kinds[0]))
+        settings = (f"c.@SPAWNER@.{k} = {v!r}\n" for k, v in scheduler.spawner_settings.items())
+        text = text.replace("@SETTINGS@", "".join(settings))
         values |= {"SPAWNER": scheduler.spawner, "LINES": "".join(f"{line}\n" for line in lines)}
     for key, value in values.items():
         text = text.replace(f"@{key}@", value)

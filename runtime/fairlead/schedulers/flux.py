@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from fairlead.base.process import Ran
 from fairlead.base.system import View
@@ -31,6 +32,31 @@ class Flux(Scheduler):
     interactive = "flux run -N 1 -n 1 {command}"
     interactive_program = "flux"
     reframe = "flux"
+    spawner = "BatchSpawnerRegexStates"
+    spawner_settings = MappingProxyType(
+        {
+            "batch_submit_cmd": "flux batch",
+            # flux-jobs(1); of the nodes `[a-c]` of a job the first one runs the script.
+            "batch_query_cmd": 'flux jobs -n -o "{% raw %}{state} {nodelist}{% endraw %}" {{job_id}}',
+            "batch_cancel_cmd": "flux cancel {{job_id}}",
+            "state_pending_re": r"^(DEPEND|PRIORITY|SCHED)\b",
+            "state_running_re": r"^RUN\b",
+            "state_exechost_re": r"^\w+ ([\w.-]+)(?:\[(\w+))?",
+            "state_exechost_exp": r"\1\2",
+        }
+    )
+    spawner_lines = (
+        "# flux: --job-name=jupyterhub",
+        "# flux: --output={{homedir}}/.jupyterhub.log",
+        "# flux: -N {{nodes or 1}} -n {{(nodes or 1)|int * (ranks_per_node or 1)|int}}",
+        # The form's H:MM:SS or MM:SS.
+        """{% set t = ("0:" ~ (runtime or "1:00:00")).split(":")[-3:] -%}""",
+        "# flux: -t {{t[0]|int * 3600 + t[1]|int * 60 + t[2]|int}}s",
+        "{% if account %}# flux: -B {{account}}",
+        "{% endif %}{% if partition %}# flux: -q {{partition}}",
+        "{% endif %}",
+        "cd {{homedir}}",
+    )
 
     def directives(self, job: Job) -> tuple[str, ...]:
         if job.array:

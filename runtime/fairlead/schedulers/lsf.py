@@ -12,6 +12,17 @@ from fairlead.base.timeboxed import words
 from fairlead.launchers.model import given
 from fairlead.schedulers.model import Allocation, Job, Scheduler, first_words, lacks
 
+_SERVER = (
+    # The form's H:MM:SS or MM:SS; LSF takes hours and minutes.
+    """{% set t = ("0:" ~ (runtime or "1:00:00")).split(":")[-3:] -%}""",
+    "{% set minutes = t[0]|int * 60 + t[1]|int + (t[2]|int > 0)|int -%}",
+    "#BSUB -W {{minutes // 60}}:{{'%02d' % (minutes % 60)}}",
+    "{% if account %}#BSUB -P {{account}}",
+    "{% endif %}{% if partition %}#BSUB -q {{partition}}",
+    "{% endif %}",
+    "cd {{homedir}}",
+)
+
 
 class Lsf(Scheduler):
     kind = "lsf"
@@ -29,6 +40,14 @@ class Lsf(Scheduler):
     interactive = "bsub -Is -nnodes 1 -W 10 jsrun -n 1 {command}"
     reframe = "lsf"
     requeue = ("brequeue",)
+    spawner = "LsfSpawner"
+    spawner_lines = (
+        "#BSUB -J jupyterhub",
+        "#BSUB -o {{homedir}}/.jupyterhub.log",
+        "#BSUB -n {{(nodes or 1)|int * (ranks_per_node or 1)|int}}",
+        '#BSUB -R "span[ptile={{ranks_per_node or 1}}]"',
+        *_SERVER,
+    )
 
     def directives(self, job: Job) -> tuple[str, ...]:
         shape = job.shape
@@ -43,6 +62,12 @@ class Lsf(Scheduler):
             ("-wa USR1 -wt {}", -(-job.warn_s // 60)),
         )
         return (*lines, *job.options)
+
+    def server_lines(self, launcher: str) -> tuple[str, ...]:
+        if launcher != "jsrun":
+            return self.spawner_lines
+        name, log, _, _, *rest = self.spawner_lines
+        return (name, log, "#BSUB -nnodes {{nodes or 1}}", *rest)
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """Source: bsub(1), "Environment variables": $LSB_DJOB_HOSTFILE has a line a slot, the launch node first under CSM."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.process import Ran
@@ -135,6 +136,7 @@ class Scheduler:
         outlives_nodes: the option by which a job goes on without a node that fails.
         cancel: the command that ends a job, before its identifier; empty where :meth:`queued` cannot name one.
         spawner: batchspawner's class for it; empty where fairlead exports no JupyterHub.
+        spawner_settings: settings of that class, by name, where batchspawner has no class for this scheduler alone.
         spawner_lines: lines of that class's job script, before the server's: Jinja, with ``nodes``, ``ranks_per_node``,
             ``runtime``, ``account``, ``partition`` of the form, and batchspawner's own.
     """
@@ -162,6 +164,7 @@ class Scheduler:
     outlives_nodes: str = ""
     cancel: tuple[str, ...] = ()
     spawner: str = ""
+    spawner_settings: Mapping[str, str] = MappingProxyType({})
     spawner_lines: tuple[str, ...] = ()
 
     def configured(self, view: View) -> str:
@@ -190,6 +193,10 @@ class Scheduler:
             FairleadError: exit code 2; the scheduler has no option for something that the job needs.
         """
         raise NotImplementedError
+
+    def server_lines(self, launcher: str) -> tuple[str, ...]:
+        """``spawner_lines`` for jobs whose ranks ``launcher``, a kind, starts."""
+        return self.spawner_lines
 
     def submit_line(self, path: str) -> str:
         """The command that submits the script at ``path``."""

@@ -799,15 +799,23 @@ def test_jupyterhubs_configuration_runs_and_takes_only_what_its_form_allows() ->
     assert json.loads(spec)["metadata"]["kernel_provisioner"]["provisioner_name"] == "fairlead"
 
 
-@pytest.mark.parametrize(("kind", "own"), [("slurm", "--chdir --export"), ("pbs", "-v")])
-def test_jupyterhubs_job_script_is_in_the_schedulers_grammar(kind: str, own: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "launcher", "own", "size"),
+    [
+        ("slurm", "srun", "--chdir --export", {"nodes": 2, "time": "0:30:00"}),
+        ("pbs", "mpiexec", "-v", {}),
+        ("lsf", "mpiexec", "none", {"n": 8, "W": "0:30"}),
+        ("lsf", "jsrun", "none", {"nnodes": 2, "W": "0:30"}),
+        ("flux", "flux", "none", {"nodes": 2, "nslots": 8, "time_limit": "1800s"}),
+    ],
+)
+def test_jupyterhubs_job_script_is_in_the_schedulers_grammar(
+    kind: str, launcher: str, own: str, size: dict[str, object]
+) -> None:
     """As batchspawner renders it, with what the form gives; ``own`` are options that no other script of fairlead has."""
     from batchspawner.batchspawner import format_template  # type: ignore[import-untyped]
 
-    site = replace(FACTS.site, scheduler=replace(FACTS.site.scheduler, kind=kind))
-    files, config = made("jupyterhub", replace(FACTS, site=site)), Config()
-    exec(files["fairlead_hub.py"].text, {"get_config": lambda: config})
-    spawner = config.JupyterHub.spawner_class.rpartition(".")[2]
+    config, spawner = _hub_of(kind, launcher)
     given = {
         "nodes": "2",
         "ranks_per_node": "4",
@@ -827,8 +835,46 @@ def test_jupyterhubs_job_script_is_in_the_schedulers_grammar(kind: str, own: str
         found = vars(grammars.directives(kind, "\n".join(kept)))
         assert ("a1" in found.values()) is ("long" in found.values()) is bool(answers)
         assert script.splitlines()[-1] == "server"
+        assert not answers or found.items() >= size.items()
+    for asked, minutes in (("75:00", "1:15"), ("1:59:01", "2:00")):
+        script = format_template(config[spawner].batch_script, runtime=asked, **ours)
+        assert kind != "lsf" or f"#BSUB -W {minutes}\n" in script
+
+
+def _hub_of(kind: str, launcher: str) -> tuple[Config, str]:
+    """The hub's configuration on a site of that scheduler and launcher, and its spawner's class."""
+    site = FACTS.site
+    scheduler, launchers = (
+        replace(site.scheduler, kind=kind),
+        replace(site.launcher, kinds=(launcher,)),
+    )
+    facts = replace(FACTS, site=replace(site, scheduler=scheduler, launcher=launchers))
+    files, config = made("jupyterhub", facts), Config()
+    exec(files["fairlead_hub.py"].text, {"get_config": lambda: config})
+    return config, config.JupyterHub.spawner_class.rpartition(".")[2]
+
+
+def test_jupyterhub_follows_a_job_of_flux() -> None:
+    """As batchspawner asks and reads; the answers are of flux-jobs(1)."""
+    from batchspawner import BatchSpawnerRegexStates  # type: ignore[import-untyped]
+    from batchspawner.batchspawner import format_template
+
+    config, spawner = _hub_of("flux", "flux")
+    job = BatchSpawnerRegexStates(config=config)
+    assert spawner == "BatchSpawnerRegexStates" and job.parse_job_id("f2oi7") == "f2oi7"
+    asked = format_template(job.batch_query_cmd, job_id="f2oi7")
+    assert asked == 'flux jobs -n -o "{state} {nodelist}" f2oi7'
+    assert format_template(job.batch_cancel_cmd, job_id="f2oi7") == "flux cancel f2oi7"
+    job.job_status = "SCHED "
+    assert job.state_ispending() and not job.state_isrunning()
+    for nodes, first in (("tioga12", "tioga12"), ("nid[001-003,7]", "nid001"), ("a.b-1", "a.b-1")):
+        job.job_status = f"RUN {nodes}"
+        assert job.state_isrunning() and not job.state_ispending()
+        assert job.state_gethost() == first
+    job.job_status = "INACTIVE nid[001-003]"
+    assert not job.state_isrunning() and not job.state_ispending()
 
 
 def test_jupyterhub_refuses_a_scheduler_whose_job_script_it_does_not_know() -> None:
-    site = replace(FACTS.site, scheduler=replace(FACTS.site.scheduler, kind="lsf"))
-    assert "lsf" in refusal("jupyterhub", replace(FACTS, site=site))
+    site = replace(FACTS.site, scheduler=replace(FACTS.site.scheduler, kind="cobalt"))
+    assert "cobalt" in refusal("jupyterhub", replace(FACTS, site=site))
