@@ -276,3 +276,33 @@ def test_a_training_goes_on_elsewhere_from_the_checkpoints_at_a_url(store, tmp_p
     assert broken.returncode not in (0, 2), broken.stdout + broken.stderr
     assert "SIGXCPU" in broken.stdout, broken.stdout
     assert "broken/ranks.log" in store.keys("lab", "broken/")
+
+
+@pytest.mark.full
+def test_a_validation_goes_to_a_url_with_its_page_and_numbers(store, tmp_path) -> None:
+    image = hosts.image("mpi-base")
+    words = (
+        "validate",
+        "--quick",
+        "--models",
+        "none",
+        "--image",
+        image,
+        "--despite-load",
+        "--json",
+    )
+    done = fairlead(
+        *words, "-o", tmp_path / "kept", "--stage-out", "s3://lab/validation", limit_s=500
+    )
+    assert done.returncode in (0, 125), done.stdout + done.stderr
+    (went,) = answer(done)["stage"]["out"]
+    assert went["target"] == "s3://lab/validation"
+    here = sorted(
+        p.relative_to(tmp_path / "kept") for p in (tmp_path / "kept").rglob("*") if p.is_file()
+    )
+    there = {key for key in store.keys("lab", "validation/") if not key.endswith("/")}
+    assert there == {"validation/data.json", *(f"validation/{path}" for path in here)}
+    back = fairlead("data", "sync", "s3://lab/validation", tmp_path / "back", limit_s=100)
+    assert back.returncode == 0, back.stdout + back.stderr
+    for path in here:
+        assert (tmp_path / "back" / path).read_bytes() == (tmp_path / "kept" / path).read_bytes()
