@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.object_stores import GUEST, OWNER, LoopbackStore, faulty, swift
+from tests.support.object_stores import GUEST, OWNER, LoopbackStore, faulty, installed, swift
 from tests.system import hosts
 from tests.system.hosts import answer, fairlead
 
@@ -63,6 +64,35 @@ def test_list_is_written_for_what_others_have_uploaded(store) -> None:
     written = data(store, "describe", "--write", "s3://lab/raw")
     assert written.returncode == 0, written.stderr
     assert data(store, "verify", "s3://lab/raw").returncode == 0
+
+
+@pytest.mark.full
+def test_aws_own_client_and_fairlead_read_what_the_other_wrote(store, tmp_path) -> None:
+    """The client uploads in parts and names checksums of its own choice."""
+    aws = installed("awscli", "awscli==1.46.3") / "bin/aws"
+
+    def client(*words: str | Path) -> None:
+        line = [aws, "s3", *words, "--recursive"]
+        subprocess.run(line, check=True, env=store.environ(), timeout=100, capture_output=True)
+
+    def content(top: Path) -> dict[str, bytes]:
+        return {str(f.relative_to(top)): f.read_bytes() for f in top.rglob("*") if f.is_file()}
+
+    (tmp_path / "set/deep").mkdir(parents=True)
+    (tmp_path / "set/large").write_bytes(os.urandom(20_000_000))
+    (tmp_path / "set/empty").touch()
+    (tmp_path / "set/deep/a b+c%20.txt").write_text("named as people name files")
+    client("cp", tmp_path / "set", "s3://lab/theirs")
+    came = data(store, "sync", "s3://lab/theirs", tmp_path / "ours", state=tmp_path)
+    assert came.returncode == 0, came.stderr
+    went = data(store, "sync", tmp_path / "set", "s3://lab/ours", state=tmp_path)
+    assert went.returncode == 0, went.stderr
+    client("cp", "s3://lab/ours", tmp_path / "theirs")
+    wanted = content(tmp_path / "set")
+    for side in ("ours", "theirs"):
+        got = content(tmp_path / side)
+        got.pop("data.json", None)
+        assert got == wanted
 
 
 def test_sync_brings_changes_of_both_sides_and_refuses_conflicts(store, folder, tmp_path) -> None:
