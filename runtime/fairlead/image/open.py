@@ -161,6 +161,8 @@ def open_image(
     path = find(name, environ, progress)
     if path.is_dir():
         if not any((path / folder).is_dir() for folder in ("bin", "usr/bin")):
+            if (path / "recipe.toml").is_file():
+                raise fail("image-format-recipe", path_name=path.name, path=path, name=name)
             raise fail("image-format-folder", path_name=path.name or path, path=path)
         facts = cache_dir(environ) / "facts"
         make = lambda: _read_folder(name, path, progress or Silent())  # noqa: E731

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.base.errors import ExitCode, FairleadError
-from fairlead.image.open import _sound, find
+from fairlead.image.open import _sound, find, open_image
 from fairlead_build.cache.store import Cache
 from fairlead_build.distribution.pull_store import PulledImage, write_pulled
 from fairlead_build.registry.reference import parse_reference
@@ -78,6 +78,14 @@ def test_find_pulled_reference_by_tag_and_by_digest(
     image.write_bytes(b"12345")  # somebody changed it: what the record tells of is gone
     with pytest.raises(FairleadError, match="has not been pulled"):
         find(str(reference), environ)
+
+
+def test_folder_of_a_recipe_is_answered_with_how_to_build_it(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text('[recipe]\nname = "mine"\n')
+    with pytest.raises(FairleadError) as caught:
+        open_image(str(tmp_path))
+    (finding,) = caught.value.findings
+    assert "a recipe" in finding.why and f"fairlead build {tmp_path}" in finding.remedy
 
 
 def test_find_image_that_shifter_keeps_by_folder_and_id(
