@@ -148,7 +148,18 @@ class Verbs(click.Group):
         except click.UsageError:
             from fairlead.base.suggest import suggest
 
-            raise click.UsageError(f"no verb `{args[0]}`. {suggest(args[0], VERBS)}", ctx) from None
+            hint = self._below(ctx, args[0]) or suggest(args[0], VERBS)
+            raise click.UsageError(f"no verb `{args[0]}`. {hint}", ctx) from None
+
+    def _below(self, ctx: click.Context, name: str) -> str:
+        """A hint at verbs that have a verb of this name, such as `site export`; empty if none has."""
+        groups = {verb: self.get_command(ctx, verb) for verb in VERBS}
+        found = [
+            f"`{verb} {name}`"
+            for verb, group in groups.items()
+            if isinstance(group, click.Group) and name in group.commands
+        ]
+        return f"Did you mean {' or '.join(found)}?" if found else ""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section, lines in SECTIONS.items():

@@ -6,6 +6,9 @@ Another package adds a model by an entry point of the group ``fairlead.models``,
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 from fairlead.base.errors import fail
 from fairlead.base.registry import NamedRegistry
 from fairlead.ml.data.kind import DataKind
@@ -39,6 +42,8 @@ def find(name: str) -> Task:
     """
     task = REGISTRY.find(name) if name else None
     if task is None:
+        if name and Path(name).is_file():
+            raise fail("train-model-script", name=name, words=shlex.quote(name))
         raise fail(
             "train-model-unknown" if name else "train-model-nothing",
             name=name,

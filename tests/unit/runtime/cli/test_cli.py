@@ -155,6 +155,19 @@ def test_unknown_verb_suggests_the_near_one() -> None:
     assert "next:  fairlead --help" in err
 
 
+def test_verb_of_a_group_without_its_group_is_named_with_it() -> None:
+    assert "no verb `export`. Did you mean `site export`?" in call("export")[2]
+    assert "Did you mean `recipe lock`?" in call("lock", "tensorflow")[2]
+    several = call("list")[2]
+    assert "`site list`" in several and " or `" in several
+
+
+def test_script_in_place_of_a_model_is_answered_with_auto(tmp_path: Path) -> None:
+    (tmp_path / "my train.py").touch()
+    code, _, err = call("train", str(tmp_path / "my train.py"))
+    assert code == 2 and f"fairlead train --auto '{tmp_path}/my train.py'" in err
+
+
 def test_unknown_option_is_bad_usage_as_text_and_as_json() -> None:
     code, _, err = call("run", "--rnaks", "2", "x", "--", "true")
     assert code == 2 and "--rnaks" in err and "fairlead run --help" in err
