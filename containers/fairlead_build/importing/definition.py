@@ -64,7 +64,9 @@ def read(text: str, ledger: Ledger, folder: Path) -> None:
     """Reads a definition into ``ledger``. Local files are those of ``folder``."""
     rows = split_lines(text)
     begins = [n for n, (_, line) in enumerate(rows) if re.match(r"(?i)bootstrap:", line)]
-    begins.append(len(rows))
+    # As Apptainer does: stages begin at the margin, and one stage may be indented.
+    indented = (n for n, (_, line) in enumerate(rows) if re.match(r"(?i)\s+bootstrap\s*:", line))
+    begins = [*(begins or list(indented)[:1]), len(rows)]
     _lose(ledger, rows[: begins[0]], "it stands before the first `Bootstrap:`", "write it below")
     stages = [_stage(rows[begin:end], ledger) for begin, end in pairwise(begins)]
     for stage in stages[:-1]:

@@ -471,6 +471,15 @@ def test_debootstrap_becomes_a_release(tmp_path: Path) -> None:
     assert recipe(result)["packages"]["apt"] == ["less"]
 
 
+def test_header_may_be_indented(tmp_path: Path) -> None:
+    """Apptainer 1.4.5 builds such a definition."""
+    (tmp_path / "x.def").write_text(
+        "# a client\n\n  Bootstrap: docker\n  From: debian:12\n\n%post\napt-get install -y gcc\n"
+    )
+    found = import_file(tmp_path / "x.def", tmp_path / "out", dry_run=True, allow_loss=True)
+    assert 'suite = "bookworm"' in found.recipe and '"gcc"' in found.recipe
+
+
 def test_name_of_the_last_stage_says_nothing_about_an_image(tmp_path: Path) -> None:
     assert not imported(tmp_path, DEF + "Stage: final\n", "x.def").losses
 
