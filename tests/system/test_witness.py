@@ -115,6 +115,70 @@ def test_program_that_a_rank_starts_is_its_own_affair() -> None:
     assert sorted(done.stdout.split()) == sorted(["size", "2", "size", "1"] * 2)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
+@pytest.mark.parametrize(
+    "words",
+    [("setpriv", "--reuid=65534", "--clear-groups"), ("su", "-s", "/bin/sh", "nobody", "-c")],
+)
+def test_ranks_that_change_their_user_are_proved(words: tuple[str, ...]) -> None:
+    program = ["python3", "-c", f"import os; {SIZE}; print('user', os.getuid())"]
+    command = [shlex.join(program)] if words[-1] == "-c" else program
+    done = fairlead("run", "-n", "2", "--json", hosts.image(), "--", *words, *command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ranks = answer(done)["proof"]["ranks"]
+    assert answer(done)["proof"]["holds"] and [r["netmod"] for r in ranks] == ["ucx", "ucx"]
+    assert done.stderr.count("user 65534") == 2
+
+
+FORK = """
+import multiprocessing, sys
+from mpi4py import rc
+rc.initialize = False
+from mpi4py import MPI
+def child():
+    MPI.Init(); print('size', MPI.COMM_WORLD.size); MPI.Finalize()
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start(); process.join(); sys.exit(process.exitcode)
+"""
+
+
+def test_fork_that_starts_mpi_is_the_rank() -> None:
+    done = fairlead("run", "-n", "2", "--json", hosts.image(), "--", "python3", "-c", FORK)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert answer(done)["proof"]["holds"] and done.stderr.count("size 2") == 2
+
+
+def test_forks_that_are_each_alone_are_an_error() -> None:
+    alone = "env -u PMI_FD -u PMI_RANK -u PMI_SIZE"
+    words = ("sh", "-c", f'{alone} python3 -c "$0"', FORK)
+    done = fairlead("run", "-n", "2", hosts.image(), "--", *words)
+    assert done.returncode == 122 and "every rank is alone" in done.stderr, done.stderr
+
+
+def test_child_alone_of_a_rank_that_starts_mpi_by_address_is_its_own_affair() -> None:
+    code = (
+        "import ctypes, os, subprocess, sys\n"
+        "mpi = ctypes.CDLL('libmpi.so.12'); mpi.MPI_Init(None, None)\n"
+        "alone = {k: v for k, v in os.environ.items() if not k.startswith(('PMI', 'HYD', 'MPI'))}\n"
+        f"subprocess.run([sys.executable, '-c', {SIZE!r}], env=alone, check=True)\n"
+        "mpi.MPI_Finalize()\n"
+    )
+    done = fairlead("run", "-n", "2", "--json", hosts.image(), "--", "python3", "-c", code)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert answer(done)["error"]["check"] == "unproved" and done.stderr.count("size 1") == 2
+
+
+@pytest.mark.parametrize(
+    "end", ["os._exit(0)", "os.execvp('sh', ['sh', '-c', 'sleep 0.$PMI_RANK'])"]
+)
+def test_ranks_that_end_past_their_exit_handlers_end_well(end: str) -> None:
+    """MPICH takes leave of its launcher in one; without it the launcher kills the ranks that are not through yet."""
+    code = f"import os, sys; {SIZE}; sys.stdout.flush(); MPI.Finalize(); {end}"
+    done = fairlead("run", "-n", "4", "--json", hosts.image(), "--", "python3", "-c", code)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert answer(done)["proof"]["holds"] and done.stderr.count("size 4") == 4
+
+
 def test_machine_without_a_compiler_proves_by_a_probe(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     for name in ("sh", "squashfuse", "fusermount", "fusermount3", "env"):

@@ -37,7 +37,15 @@ from fairlead.launch.node_container import NodeContainer
 from fairlead.launch.nodes import Lost, Nodes, host_of, key, unreachable
 from fairlead.launch.processes import INHERITED
 from fairlead.launch.processes import Streams as Streams
-from fairlead.launch.run_folder import BEGUN, RankExit, exits, signal_name, within_mpi
+from fairlead.launch.run_folder import (
+    BEGUN,
+    OTHERS,
+    RankExit,
+    adopt,
+    exits,
+    signal_name,
+    within_mpi,
+)
 from fairlead.launch.stopped import Stopped
 from fairlead.launch.warning_signals import WarningSignals
 from fairlead.launchers import registry as launchers
@@ -46,10 +54,11 @@ from fairlead.rendezvous.script import RANK, passed
 from fairlead.schedulers.registry import down, find_allocation
 from fairlead.swap.model import OUTPUT_MOUNT, RUN_MOUNT, Bind, Plan, Request
 
-# Hydra's proxy kills all ranks of its node when the connection of one ends that has not called MPI_Finalize, as of a program
-# that just ends. Without a shell the others have ended by then; this keeps the connection until their shells have, too.
+# Hydra's proxy kills all ranks of its node when the connection of one ends that has not taken leave: of a program that just
+# ends, and since MPICH 4.3 also of one that has called MPI_Finalize and ends by _exit. Without a shell the others have ended
+# by then; this keeps the connection until their shells have, too. The witness removes `started` at a good end.
 _LINGER = (
-    'if [ $c = 0 ] && [ "$PMI_FD" ] && [ -e "${f%/*}/started.$r" ] && [ ! -e "${f%/*}/left.$r" ]; then '
+    f'if [ $c = 0 ] && [ "$PMI_FD" ] && {{ [ -e "${{f%/*}}/started.$r" ] || [ -e "${{f%/*}}/{OTHERS}/started.$r" ]; }}; then '
     "sleep 1 </dev/null >/dev/null 2>&1 & fi; "
 )
 # Exit codes come through files: launchers mix them (hydra made 7 of a 3 and a 5). The signal is
@@ -497,6 +506,7 @@ def _unheard(line: CommandLine, folder: Path) -> int:
 
 def _result(folder: Path, own: int, done: bool, unheard: int) -> LaunchResult:
     """How the ranks of a run's folder ended, and a launcher that was (``done``) through with them."""
+    adopt(folder)
     ranks = exits(folder)
     failed = [r for r in ranks if r.code]
     code = failed[0].code if failed else (own or bool(unheard)) if done else 0
@@ -530,6 +540,7 @@ def _wait(
     while True:
         if processes.wait(process, _POLL_S):
             return True
+        adopt(folder)
         watch()
         now = time.monotonic()
         if now - looked > 0.2:

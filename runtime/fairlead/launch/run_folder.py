@@ -4,6 +4,9 @@
 :mod:`~fairlead.launch.node_check`, ``unwatched.HOST`` of :mod:`~fairlead.launch.nodes`, ``left.RANK`` and ``blames.RANK`` of
 :mod:`~fairlead.launch.leaving`, ``shm*.json`` of :mod:`~fairlead.launch.leftovers`, and those of the witness:
 ``started``, ``alive``, ``proof``, ``seen``, ``stopped`` and ``said``, read by :mod:`fairlead.proof.preload`.
+
+Ranks may have changed their user (gosu, setpriv, su), and reach the folder by its mount in their container: such a rank reports in
+``others``, into which everybody there can write. What comes from there is read with care (:func:`adopt`).
 """
 
 from __future__ import annotations
@@ -12,15 +15,24 @@ import os
 import re
 import shutil
 import signal
+import stat
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.base.errors import os_error_as
+from fairlead.base.paths import atomic_write
 from fairlead.launch import leftovers
 
 BEGUN = "begun"  # a file as old as the launch
+OTHERS = "others"  # the folder for ranks that are another user
+# What the witness writes, as KIND.ITS_NAME; those of which the first counts.
+_REPORTS = re.compile(
+    r"(?:aborted|alive|bare|blames|code|cut|left|maps|proof|said|seen|started|stopped)\.[\w.-]{1,200}(?<!\.partial)"
+)
+_ONCE = ("alive.", "blames.")
+_MOST_BYTES = 1 << 27  # of one: the proof of 65536 ranks
 _KEPT_S = 3600.0  # how long the records of a run that has ended stay, at least
 _NOTED_S = 30 * 86400.0  # those of a killed run whose shared memory nobody has removed
 
@@ -37,7 +49,8 @@ class RankExit:
 def new_run_folder(cache: Path) -> Path:
     """A fresh folder for one run's records, below the cache; those of runs long ended are cleared.
 
-    Nobody else may look into it: records have host names, and what MPIs print.
+    Nobody else may look into it: records have host names, and what MPIs print. Of root's, processes in the run's own
+    containers that are another user may reach files by their names; the folder of all runs keeps others out.
 
     Raises:
         FairleadError: exit code 123; it cannot be made.
@@ -49,6 +62,10 @@ def new_run_folder(cache: Path) -> Path:
         if runs.stat().st_uid == os.geteuid():
             runs.chmod(0o700)
         folder.mkdir(mode=0o700)
+        if runs.stat().st_uid == os.geteuid() == 0:  # nobody else can change the user
+            (folder / OTHERS).mkdir()
+            (folder / OTHERS).chmod(0o1733)
+            folder.chmod(0o711)
     for old in sorted(runs.iterdir())[:-20]:
         with suppress(FileNotFoundError):  # another launch may be clearing too
             # A killed run's note is for the next launch on its node.
@@ -56,6 +73,32 @@ def new_run_folder(cache: Path) -> Path:
             if time.time() - old.stat().st_mtime > kept_s:
                 shutil.rmtree(old, ignore_errors=True)
     return folder
+
+
+def adopt(folder: Path) -> None:
+    """Copies what ranks that are another user have reported next to the reports of all others."""
+    with suppress(OSError), os.scandir(folder / OTHERS) as found:
+        for entry in found:
+            if _REPORTS.fullmatch(entry.name):
+                with suppress(OSError):  # it has gone, or is nothing that can be read
+                    _adopt(entry, folder / entry.name)
+
+
+def _adopt(entry: os.DirEntry[str], place: Path) -> None:
+    status = entry.stat(follow_symlinks=False)
+    with suppress(FileNotFoundError):
+        if place.stat().st_mtime_ns >= status.st_mtime_ns or entry.name.startswith(_ONCE):
+            return
+    # Another user's program could have put a pipe or a link there.
+    number = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(number, "rb") as stream:
+        status = os.fstat(number)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
+            return
+        data = stream.read(_MOST_BYTES)
+    with atomic_write(place) as out:
+        out.write(data)
+    os.utime(place, ns=(status.st_mtime_ns, status.st_mtime_ns))  # who was first counts
 
 
 def exits(folder: Path) -> tuple[RankExit, ...]:

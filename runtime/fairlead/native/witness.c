@@ -12,6 +12,7 @@
  * FAIRLEAD_PROOF=RANKS|INODE|FOLDER|FILE states what to prove: the size of the world, the inode
  * (0: any) and path of the MPI, and the folder for the records (empty: a line on stderr instead).
  * Without the variable this library does nothing, nor with FAIRLEAD_ASIDE: a process that comes before a rank's.
+ * A process that has changed its user (gosu, setpriv, su) may not write there, and reports in FOLDER/others.
  *
  * FAIRLEAD_PROOF_LIBS=INODE/STEM|… names what belongs to that MPI: its own libraries, and those behind it. A file
  * of such a name that is another one breaks the proof; with a + behind STEM only if two of that name are mapped. Inode 0
@@ -37,6 +38,7 @@ typedef void *handle;
 extern char **environ;
 int open(const char *, int, ...), close(int), dup(int), dup2(int, int), getpid(void), getppid(void), unlink(const char *);
 int rename(const char *, const char *), gethostname(char *, size_t), setenv(const char *, const char *, int);
+int access(const char *, int);
 int unsetenv(const char *), snprintf(char *, size_t, const char *, ...), fflush(void *), usleep(unsigned);
 int memcmp(const void *, const void *, size_t), strcmp(const char *, const char *);
 int strncmp(const char *, const char *, size_t), atoi(const char *);
@@ -59,12 +61,15 @@ int dladdr(const void *, Found *) __attribute__((weak));
 
 enum { RECORD = 2048, RING = 65536, FAILED = 122, PATIENCE_S = 30, LIBRARIES = 128, NAMED = 4 };
 enum { EINTR = 4, EBADF = 9, EAGAIN = 11 };
+enum { F_OK = 0, W_OK = 2 };
 enum { O_RDONLY = 0, O_RDWR = 2, O_CREAT = 0100, O_EXCL = 0200, O_TRUNC = 01000, O_CLOEXEC = 02000000 };
 #if defined __aarch64__ || defined __powerpc64__
 enum { O_NONBLOCK = 04000, O_NOFOLLOW = 0100000 };
 #else
 enum { O_NONBLOCK = 04000, O_NOFOLLOW = 0400000 };
 #endif
+/* By who has launched, where a rank is another user. No other user gets to the folder: fairlead.launch.run_folder. */
+#define READABLE 0644
 #define NEXT ((void *)-1L)
 #define NOLOAD 5 /* RTLD_LAZY | RTLD_NOLOAD */
 #define EXPORT __attribute__((visibility("default")))
@@ -87,7 +92,7 @@ static void leave(int code)
 static struct {
     int ranks;
     unsigned long inode;
-    char folder[512], file[1024], me[64];
+    char run[500], folder[512], file[1024], me[64]; /* the run's folder, and where in it this process reports */
 } plan;
 
 static const char *variable_in(char *const env[], const char *name)
@@ -137,7 +142,8 @@ static int asked(void)
     plan.ranks = atoi(word);
     text = field(text, word, sizeof word);
     plan.inode = strtoul(word, 0, 10);
-    text = field(text, plan.folder, sizeof plan.folder);
+    text = field(text, plan.run, sizeof plan.run);
+    snprintf(plan.folder, sizeof plan.folder, "%s%s", plan.run, plan.run[0] && access(plan.run, W_OK) ? "/others" : "");
     snprintf(plan.file, sizeof plan.file, "%s", text);
     for (int i = 0; names[i] && !rank; i++)
         rank = variable(names[i]);
@@ -159,7 +165,7 @@ static int note(const char *what, const char *text, size_t size, int once)
         return 0;
     snprintf(path, sizeof path, "%s/%s.%s", plan.folder, what, plan.me);
     snprintf(partial, sizeof partial, "%s%s", path, once ? "" : ".partial");
-    fd = open(partial, O_RDWR | O_CREAT | O_CLOEXEC | (once ? O_EXCL : O_TRUNC), 0600);
+    fd = open(partial, O_RDWR | O_CREAT | O_CLOEXEC | (once ? O_EXCL : O_TRUNC), READABLE);
     if (fd < 0)
         return -1;
     while (size > 0) {
@@ -177,6 +183,7 @@ static int note(const char *what, const char *text, size_t size, int once)
 }
 
 static int arrived; /* for a proof, and by LD_PRELOAD, which this process may take out of its environment */
+static int born;    /* the process that loaded this library; another one is a fork of it without an exec */
 
 static int preloads(char *const env[])
 {
@@ -187,6 +194,7 @@ static int preloads(char *const env[])
 __attribute__((constructor)) static void arrive(void)
 {
     char line[160], host[80];
+    born = getpid();
     if (!asked())
         return;
     host_name(host, sizeof host);
@@ -501,12 +509,34 @@ static Look mapped(Record *to, unsigned long called)
     return look;
 }
 
-/* Whether an ancestor in the same container has an MPI: then this is not a rank but a child
- * of one, and may be a world of its own. */
+/* Whether a process of this rank has started MPI, by its notes of MPI_Init, MPI_Finalize and MPI_Session_init. */
+static int has_started(int pid)
+{
+    static const char *const kinds[] = {"started", "left", 0};
+    char path[700], line[160];
+    for (int i = 0; kinds[i]; i++) {
+        snprintf(path, sizeof path, "%s/%s.%s", plan.folder, kinds[i], plan.me);
+        Lines note = {.fd = open(path, O_RDONLY | O_CLOEXEC)};
+        const char *number = note.fd >= 0 && get_line(&note, line, sizeof line) ? strchr(line, ' ') : 0;
+        if (note.fd >= 0)
+            close(note.fd);
+        if (number && atoi(number) == pid)
+            return 1;
+    }
+    snprintf(path, sizeof path, "%s/seen.%d.%s", plan.folder, pid, plan.me);
+    return !access(path, F_OK);
+}
+
+enum { FIRST, PERHAPS, BELOW };
+static int perhaps_below; /* as it was when this process called MPI_Init */
+
+/* Whether an ancestor in the same container is a rank: then this is not one but a child of one, and may be a world of its
+ * own. One that maps an MPI and has not been seen to start it perhaps does so by its address; not the process that this one
+ * is a fork of, as Python's multiprocessing makes it, which had not started any then. */
 static int below_a_rank(void)
 {
     char path[64], line[1400];
-    int pid = getppid();
+    int pid = getppid(), forked = born && getpid() != born, found = FIRST;
     for (int depth = 0; depth < 32 && pid > 1; depth++) {
         int witness = 0, mpi = 0;
         snprintf(path, sizeof path, "/proc/%d/maps", pid);
@@ -518,8 +548,13 @@ static int below_a_rank(void)
         }
         if (from.fd >= 0)
             close(from.fd);
-        if (!witness || mpi)
-            return witness; /* without: outside the container, the launcher */
+        if (!witness)
+            return found; /* outside the container, the launcher */
+        if (mpi && plan.run[0] && has_started(pid))
+            return BELOW;
+        if (mpi && !forked)
+            found = PERHAPS;
+        forked &= pid != born;
         snprintf(path, sizeof path, "/proc/%d/stat", pid);
         from = (Lines){.fd = open(path, O_RDONLY | O_CLOEXEC)};
         pid = 0;
@@ -530,7 +565,7 @@ static int below_a_rank(void)
         if (from.fd >= 0)
             close(from.fd);
     }
-    return 0;
+    return found;
 }
 
 /* The open device nodes of the fabric: what the MPI uses, whether or not it reports it. */
@@ -611,17 +646,19 @@ static void surroundings(Record *to)
     }
 }
 
-/* UCX logs what it uses to a file of its own in the run's folder, into which nobody else can write; UCX ends a
+/* UCX logs what it uses to a file of its own in the run's folder, which UCX_LOG_FILE names with %h and %p; UCX ends a
  * program whose log it cannot open. Finds the first such file from descriptor `fd` on; -1 if there is none. */
 static int next_ucx_log(int fd, char *path, size_t room)
 {
-    char name[64], start[600];
-    snprintf(start, sizeof start, "%s/ucx.", plan.folder);
-    for (; plan.folder[0] && fd < 1024; fd++) {
+    char name[64];
+    const char *log = variable("UCX_LOG_FILE"), *end = log ? strchr(log, '%') : 0;
+    if (!end || !plan.run[0] || strncmp(log, plan.run, strlen(plan.run)))
+        return -1; /* the user's own */
+    for (; fd < 1024; fd++) {
         snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
         long n = readlink(name, path, room - 1);
         path[n > 0 ? n : 0] = 0;
-        if (!strncmp(path, start, strlen(start)))
+        if (!strncmp(path, log, end - log))
             return fd;
     }
     return -1;
@@ -647,8 +684,7 @@ static void hand_back_ucx(void)
 static void ucx_log(Record *to)
 {
     char line[700];
-    const char *asked_for = variable("UCX_LOG_FILE");
-    if (!asked_for || strncmp(asked_for, plan.folder, strlen(plan.folder)) || next_ucx_log(3, line, sizeof line) < 0)
+    if (next_ucx_log(3, line, sizeof line) < 0)
         return;
     Lines log = {.fd = open(line, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
     unlink(line); /* UCX goes on writing to the open file */
@@ -727,7 +763,7 @@ static void list_code(void)
     snprintf(path, sizeof path, "%s/code.%lx", plan.folder, sum);
     snprintf(partial, sizeof partial, "%s.%s.partial", path, plan.me);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 && (fd = open(partial, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600)) >= 0) {
+    if (fd < 0 && (fd = open(partial, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, READABLE)) >= 0) {
         maps = (Lines){.fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC)};
         while (maps.fd >= 0 && (file = next_code(&maps, line, sizeof line))) {
             size_t n = strlen(file);
@@ -743,7 +779,10 @@ static void list_code(void)
 }
 
 /* A rank that ends before MPI_Finalize leaves the others waiting, and not every launcher ends them: `started`
- * has text until MPI_Finalize, which first deletes the attributes of MPI_COMM_SELF; from then on, `left` has. */
+ * has text until MPI_Finalize, which first deletes the attributes of MPI_COMM_SELF; from then on, `left` has. At the exit
+ * `started` goes, by which MPICH takes leave of its launcher: _exit and an exec leave it. */
+static int finalized; /* the process that was */
+
 static int not_copied(handle from, int key, void *extra, void *value, void *to, int *copied)
 {
     (void)from, (void)key, (void)extra, (void)value, (void)to;
@@ -759,6 +798,7 @@ static int finalizes(handle self, int key, void *value, void *extra)
     snprintf(line, sizeof line, "%s %d\n", host, getpid());
     note("left", line, strlen(line), 0);
     note("started", "", 0, 0);
+    finalized = getpid();
     list_code();
     return 0;
 }
@@ -775,11 +815,8 @@ static void tell_when_finalized(const Mpi *mpi)
 static int proved_before(void)
 {
     char path[700];
-    snprintf(path, sizeof path, "%s/proved", plan.folder);
-    int fd = plan.folder[0] ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd >= 0)
-        close(fd);
-    return fd >= 0;
+    snprintf(path, sizeof path, "%s/proved", plan.run);
+    return plan.run[0] && !access(path, F_OK);
 }
 
 static const char *value_of(const char *record, const char *key, char *to, size_t room)
@@ -861,6 +898,12 @@ static int note_proof(const char *text, size_t size)
     return note(name, text, size, 0);
 }
 
+/* Whether a world is that of a program which a rank runs by itself. */
+static int is_childs_own(int size)
+{
+    return perhaps_below && size == 1 && plan.ranks > 1;
+}
+
 static void add_launched(Record *mine)
 {
     const char *launched = variable("FAIRLEAD_RANK");
@@ -887,6 +930,10 @@ static void prove(void *caller)
     }
     mpi.rank(mpi.world, &rank);
     mpi.size(mpi.world, &size);
+    if (is_childs_own(size)) {
+        note("started", "", 0, 0);
+        return;
+    }
     mpi.version(text, &length);
     for (char *c = text; *c; c++)
         if (*c == '\n' || *c == '\r') {
@@ -958,6 +1005,8 @@ static void report(void)
     static Record mine;
     char text[8300] = "", host[80];
     int length = 0, (*version)(char *, int *) = next("MPI_Get_library_version", world.called);
+    if (is_childs_own(world.size))
+        return;
     memset(&mine, 0, sizeof mine);
     if (version)
         version(text, &length);
@@ -1155,10 +1204,12 @@ static void begin(void)
         return;
     host_name(host, sizeof host);
     snprintf(line, sizeof line, "%s %d\n", host, getpid());
-    if (below_a_rank()) {
+    int place = below_a_rank();
+    if (place == BELOW || (place == PERHAPS && !plan.folder[0])) {
         over = 1; /* not checked */
         return;
     }
+    perhaps_below = place == PERHAPS;
     note("started", line, strlen(line), 0);
     if (variable("PMI_FD")) {
         int fd = dup(atoi(variable("PMI_FD")));
@@ -1173,7 +1224,7 @@ static void begin(void)
     if (!plan.folder[0])
         return;
     snprintf(path, sizeof path, "%s/said.%s", plan.folder, plan.me);
-    words.sink = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    words.sink = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, READABLE);
     if (words.sink < 0)
         return;
     for (int i = 0; i < ASKING; i++)
@@ -1286,8 +1337,17 @@ static Look depart(const char *how, int forked)
     return over || inside || !asked() ? (Look){0} : tell(sessions ? "session" : how, forked);
 }
 
+static void part(void)
+{
+    char path[700];
+    snprintf(path, sizeof path, "%s/started.%s", plan.folder, plan.me);
+    if (finalized == getpid() && !strcmp(plan.folder, plan.run)) /* of another user's a copy was made */
+        unlink(path);
+}
+
 __attribute__((destructor)) static void finish(void)
 {
+    part();
     if (!over && !inside && asked())
         list_code(); /* a rank without MPI */
     depart("end", 0);
@@ -1358,7 +1418,7 @@ EXPORT int execvp(const char *file, char *const argv[])
 static int session(int code)
 {
     static Record unread;
-    if (code || over || inside || !asked() || below_a_rank())
+    if (code || over || inside || !asked() || below_a_rank() == BELOW)
         return code;
     fflush(0); /* UCX's log, too */
     ucx_log(&unread);

@@ -17,7 +17,7 @@ from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, err
 from fairlead.launch.node_check import verified_hosts
 from fairlead.launch.nodes import unreachable
 from fairlead.launch.processes import runs_in_container
-from fairlead.launch.run_folder import exits, signal_name
+from fairlead.launch.run_folder import OTHERS, exits, signal_name
 from fairlead.proof.closure import Library, setting
 from fairlead.proof.observe import Observer, bare, reported
 from fairlead.proof.unproved import Unproved, blind_ranks
@@ -67,15 +67,17 @@ def asked(
     if folder is None:
         return settings, ()
     # UCX reads these when it is loaded, which can be before MPI_Init. The witness unlinks the file. It is in the run's
-    # folder, since names in /dev/shm are for everybody to take.
+    # folder, since names in /dev/shm are for everybody to take, and where a rank that is another user by then can write:
+    # UCX ends a program whose log it cannot open.
     if ucx:
-        settings |= {"UCX_LOG_LEVEL": "info", "UCX_LOG_FILE": f"{RUN_MOUNT}/ucx.%h.%p"}
+        into = f"{RUN_MOUNT}/{OTHERS}" if (folder / OTHERS).is_dir() else RUN_MOUNT
+        settings |= {"UCX_LOG_LEVEL": "info", "UCX_LOG_FILE": f"{into}/ucx.%h.%p"}
     return settings, (Bind(str(folder), RUN_MOUNT),)
 
 
 def clear(folder: Path) -> None:
     """Removes the logs of ranks that ended before MPI had started."""
-    for path in folder.glob("ucx.*"):
+    for path in (*folder.glob("ucx.*"), *folder.glob(f"{OTHERS}/ucx.*")):
         with suppress(OSError):
             path.unlink()
 

@@ -407,7 +407,37 @@ def test_new_run_folder_is_closed_to_others_whatever_the_umask(tmp_path: Path) -
         folder = run_folder.new_run_folder(tmp_path)
     finally:
         os.umask(before)
-    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "runs", folder)] == [0o700, 0o700]
+    assert (tmp_path / "runs").stat().st_mode & 0o777 == 0o700
+    own = 0o711 if os.geteuid() == 0 else 0o700  # a rank of root's may be another user
+    assert folder.stat().st_mode & 0o777 == own
+    assert (folder / run_folder.OTHERS).is_dir() == (os.geteuid() == 0)
+
+
+def test_reports_of_a_rank_that_is_another_user_are_taken_over_with_care(tmp_path: Path) -> None:
+    others, secret = tmp_path / run_folder.OTHERS, tmp_path / "secret"
+    others.mkdir()
+    secret.write_text("secret")
+    (tmp_path / "alive.1").write_text("n0 1")
+    for name in (
+        "alive.0",
+        "alive.1",
+        "started.0",
+        "proof.9.0",
+        "exit.0",
+        "node.sh",
+        "left.0.partial",
+    ):
+        (others / name).write_text("n0 9")
+    (others / "said.0").symlink_to(secret)
+    os.mkfifo(others / "seen.9.0")
+    os.utime(others / "started.0", ns=(5, 5))
+    run_folder.adopt(tmp_path)
+    found = {p.name: p.read_text() for p in tmp_path.iterdir() if p.is_file() and p != secret}
+    assert found == {"alive.0": "n0 9", "alive.1": "n0 1", "started.0": "n0 9", "proof.9.0": "n0 9"}
+    assert (tmp_path / "started.0").stat().st_mtime_ns == 5, "of several the first counts"
+    (others / "started.0").write_text("")
+    run_folder.adopt(tmp_path)
+    assert not (tmp_path / "started.0").read_text()
 
 
 def test_new_run_folder_clears_old_ones_only(tmp_path: Path) -> None:

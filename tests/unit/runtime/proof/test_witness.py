@@ -294,7 +294,10 @@ def test_asked_reports_ranks_inode_folder_and_file(tmp_path: Path) -> None:
     output, binds = asked(plan, 4, 77, tmp_path)
     assert output["FAIRLEAD_PROOF"] == f"4|77|/opt/fairlead/run|{plan.planned_file}"
     assert [(b.source, b.target) for b in binds] == [(str(tmp_path), "/opt/fairlead/run")]
-    assert output["UCX_LOG_FILE"] == "/opt/fairlead/run/ucx.%h.%p"  # what the witness looks for
+    assert output["UCX_LOG_FILE"] == "/opt/fairlead/run/ucx.%h.%p"
+    (tmp_path / "others").mkdir()  # for ranks that are another user
+    output, _ = asked(plan, 4, 77, tmp_path)
+    assert output["UCX_LOG_FILE"] == "/opt/fairlead/run/others/ucx.%h.%p"
     output, binds = asked(plan, 4, 77)
     assert output == {"FAIRLEAD_PROOF": f"4|77||{plan.planned_file}"} and not binds
 
