@@ -148,6 +148,12 @@ def test_fork_that_starts_mpi_is_the_rank() -> None:
     assert answer(done)["proof"]["holds"] and done.stderr.count("size 2") == 2
 
 
+def test_child_without_the_launchers_descriptor_is_named_where_its_parent_ends_well() -> None:
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SIZE!r}])"
+    done = fairlead("run", "-n", "2", hosts.image(), "--", "python3", "-c", code)
+    assert done.returncode == 0 and "rank 0, 1 had lost its launcher" in done.stderr, done.stderr
+
+
 def test_forks_that_are_each_alone_are_an_error() -> None:
     alone = "env -u PMI_FD -u PMI_RANK -u PMI_SIZE"
     words = ("sh", "-c", f'{alone} python3 -c "$0"', FORK)

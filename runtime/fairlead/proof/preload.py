@@ -197,7 +197,8 @@ class Startup:
         last = {(s.host, s.pid): s for s in sightings}  # what a process says itself comes last
         launched, alive = _names(self.folder, "exit"), _names(self.folder, "alive")
         blind, started = blind_ranks(launched, alive), tuple(bare(self.folder))
-        return Unproved(expected.plan, tuple(last.values()), blind, started, self._ranks)
+        cut = tuple(sorted(_names(self.folder, "cut")))
+        return Unproved(expected.plan, tuple(last.values()), blind, started, self._ranks, cut)
 
     def _look_again(self) -> None:
         """Looks at what runs after the proof, now and then: of a rank's later programs only the MPI counts.

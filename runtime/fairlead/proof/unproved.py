@@ -26,6 +26,7 @@ class Unproved:
         blind: the ranks that were launched, and in which no process has loaded the witness.
         bare: the programs that ranks have started without it.
         ranks: how many were asked for.
+        cut: those that had lost the launcher's descriptor when they called MPI_Init.
     """
 
     plan: Plan
@@ -33,6 +34,7 @@ class Unproved:
     blind: tuple[str, ...] = ()
     bare: tuple[Bare, ...] = ()
     ranks: int = 0
+    cut: tuple[str, ...] = ()
 
     def failed(self, proved: bool = False) -> Finding | None:
         """The error on a process with another MPI than the planned one; None when there was none.
@@ -79,6 +81,8 @@ class Unproved:
         words = " ".join(command)[:_COMMAND]
         if any(s.how == "unasked" for s in self.sightings):
             return warning("unproved-unasked", command=words, plan=self.plan)
+        if self.cut:
+            return warning("unproved-cut", command=words, ranks=", ".join(self.cut[:8]))
         without = [s for s in self.sightings if s.unseen in ("unloaded", "privileged")]
         if without:
             why, remedy = _reason(self.plan, without[0], without[0].rank in self.blind)
