@@ -41,8 +41,10 @@ from fairlead.swap.reach import (
     in_text,
     in_text_closure,
     interpreted,
+    off_path,
     programs_of,
     reach,
+    searched_path,
     started,
 )
 from fairlead.swap.remedies.gpu_transport import gpu_transport
@@ -128,6 +130,7 @@ def program(plan: Plan) -> Iterator[Finding]:
                 "program-missing",
                 name=named.asked,
                 image=plan.image,
+                path=searched_path(plan.request) or "PATH of the image",
                 near=f"; near: {some(near)}" if near else "",
             )
         elif named.kind is Kind.STATIC:
@@ -135,6 +138,23 @@ def program(plan: Plan) -> Iterator[Finding]:
         elif named.kind is Kind.NONE:
             what = f"{named.path} needs no MPI; nothing will be proved of it"
             yield _ok("program", what, f"named by {named.asked}")
+
+
+def on_path(plan: Plan) -> Iterator[Finding]:
+    """A program that is named without its folder must be in PATH; one of ``--app`` may be started by another way."""
+    request = plan.request
+    for name in dict.fromkeys((*request.command[:1], *request.apps)):
+        if places := off_path(plan.facts, request, name):
+            found = error(
+                "program-off-path",
+                name=name,
+                image=plan.image,
+                path=searched_path(request),
+                places=some(list(places)),
+                place=places[0],
+            )
+            started = name in request.command[:1]
+            yield found if started else replace(found, severity=Severity.WARNING)
 
 
 def families(plan: Plan) -> Iterator[Finding]:
@@ -511,6 +531,6 @@ def network(plan: Plan) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
-    architecture, program, families, gpu, abi_family, launcher_family, pmi, symbols, glibc, rpath, static,
+    architecture, program, on_path, families, gpu, abi_family, launcher_family, pmi, symbols, glibc, rpath, static,
     python_prefix, names, closure, namespaces, engine_settings, user_libraries, carried, network,
 )  # fmt: skip

@@ -194,6 +194,24 @@ def in_image(facts: ImageFacts, path: str) -> bool:
     return bool(_found(facts, path, Request()))
 
 
+def off_path(facts: ImageFacts, request: Request, name: str) -> tuple[str, ...]:
+    """Where the image has a program that no folder of its PATH has; empty where one has it, or that is not known."""
+    # What a bind or the engine shows there, only the container has.
+    shown = (*(bind.target for bind in request.binds), "/home", "/root", "/tmp", "/var/tmp")
+    folders = [folder for folder in searched_path(request).split(":") if folder]
+    if "/" in name or any(f[0] != "/" or any(_is_below(f, s) for s in shown) for f in folders):
+        return ()
+    near = (_real(facts, posixpath.normpath(f"{folder}/{name}"))[0] for folder in folders)
+    if not folders or any(place in facts.programs for place in near):
+        return ()
+    return tuple(sorted(place for place in facts.programs if place.endswith(f"/{name}")))
+
+
+def searched_path(request: Request) -> str:
+    """PATH of the container; empty where it is not known."""
+    return _variable(request, "PATH")
+
+
 def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[Elf, ...]:
     """Of the files in reach, those that a swap of ``family`` is about."""
     homes = [mpi.path.rpartition("/")[0] for mpi in facts.mpis]

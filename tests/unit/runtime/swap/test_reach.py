@@ -265,6 +265,24 @@ def test_missing_program_is_refused_with_its_near_name(facts: ImageFacts) -> Non
     assert errors(shown) == [] and "symbols ok" in shown
 
 
+def test_program_that_is_in_no_folder_of_path_is_refused_with_its_places(facts: ImageFacts) -> None:
+    own = {"image_env": {"PATH": "/usr/bin:/bin"}}
+    found = said(facts, command=("c",), **own)
+    assert errors(found) == ["program"]
+    assert "/usr/bin:/bin; the image has /opt/app/c" in found["program error"].why
+    assert found["program error"].remedy.endswith("/opt/app/c")
+    assert not errors(said(facts, apps=("c",), **own)), "something else may start it"
+    assert "program warning" in said(facts, apps=("c",), **own)
+    for request in (
+        {"image_env": {"PATH": "/usr/bin:/opt/app"}},
+        {"searched": {"PATH": "/opt/app"}, **own},
+        {"image_env": {"PATH": "/data/bin:/bin"}, "binds": (Bind("/d", "/data"),)},
+        {},
+    ):
+        assert not errors(said(facts, command=("c",), **request)), request
+    assert not errors(said(facts, command=("/opt/app/c",), **own))
+
+
 @pytest.mark.parametrize("name", ["plain", "lonely"])
 @pytest.mark.parametrize("family", ["mpich", "openmpi"])
 def test_program_without_mpi_is_of_no_wrong_family(
