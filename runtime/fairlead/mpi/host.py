@@ -303,8 +303,9 @@ def _identified(files: list[Path]) -> list[MpiLibrary]:
 def _identity(prefix: Path, files: list[Path], environ: Mapping[str, str], places: Places) -> str:
     parts = [f"10 {prefix} {environ.get('LD_LIBRARY_PATH', '')} {places}"]
     for path in [*files, *(prefix / "bin").glob("mpiexec*")]:
-        status = path.stat()
-        parts.append(f"{path} {status.st_ino} {status.st_size} {status.st_mtime_ns}")
+        with contextlib.suppress(OSError):  # a link that leads nowhere, or is closed to this user
+            status = path.stat()
+            parts.append(f"{path} {status.st_ino} {status.st_size} {status.st_mtime_ns}")
     return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()[:20]
 
 
@@ -448,7 +449,7 @@ def find_launcher(prefix: Path, family: AbiFamily, patience_s: float = 10.0) -> 
         names = ["mpiexec.openmpi", "mpiexec"]
     for name in names:
         program = prefix / "bin" / name
-        if program.is_file() and os.access(program, os.X_OK):
+        if os.access(program, os.X_OK) and program.is_file():
             launcher = identify(program, patience_s)
             if launcher.family in (family, AbiFamily.UNKNOWN) or family is AbiFamily.MPI5:
                 return launcher

@@ -67,6 +67,18 @@ def test_in_prefix_library_closure_and_launcher_are_found(prefix: Path, environ)
     assert found.launcher and found.launcher.title == "MPICH Hydra 5.6.7"
 
 
+@pytest.mark.parametrize("target", ["/no/such/mpiexec", "mpiexec"])
+def test_in_prefix_launcher_that_leads_nowhere_is_none(prefix: Path, environ, target: str) -> None:
+    (prefix / "bin/mpiexec").rename(prefix / "bin/real")
+    (prefix / "bin/mpiexec").symlink_to(target)
+    [found] = in_prefix(prefix, "test", environ)
+    assert found.launcher is None
+    (prefix / "bin/mpiexec").unlink()
+    (prefix / "bin/mpiexec").symlink_to("real")
+    [found] = in_prefix(prefix, "test", environ)
+    assert found.launcher and found.launcher.title == "MPICH Hydra 5.6.7"
+
+
 def test_in_prefix_dependency_gone_is_missing_and_seen_despite_the_cache(
     prefix: Path, environ
 ) -> None:
