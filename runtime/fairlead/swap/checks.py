@@ -24,7 +24,7 @@ from fairlead.elf.mpi_symbols import (
 from fairlead.elf.reader import version_key
 from fairlead.engines.registry import ENGINES
 from fairlead.launchers.pmi import connects, pmi_said
-from fairlead.launchers.registry import is_in_image
+from fairlead.launchers.registry import is_in_image, kind_of
 from fairlead.mpi.cross_abi import crossing, some
 from fairlead.mpi.host import HostMpi, needs
 from fairlead.nccl.checks.plugin import not_in_image
@@ -199,6 +199,16 @@ def pmi(plan: Plan) -> Iterator[Finding]:
         yield error("pmi-wrong", way=way, title=title, where=where)
     else:
         yield _ok("pmi", f"srun --mpi={way} connects MPIs of the {mapped} family", launcher.path)
+
+
+def descriptors(plan: Plan) -> Iterator[Finding]:
+    """BSD's csh closes what it inherits, the connection to Hydra too, and starts every program without it."""
+    if kind_of(plan.launcher) != "hydra":
+        return
+    programs = reach(plan.facts, plan.request).programs
+    found = {p.asked: path for p in programs for path in p.chain if path.endswith("/bsd-csh")}
+    for name, shell in found.items():
+        yield error("program-cuts-off", program=name, shell=shell, launcher=plan.launcher)
 
 
 def launcher_family(plan: Plan) -> Iterator[Finding]:
@@ -531,6 +541,6 @@ def network(plan: Plan) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
-    architecture, program, on_path, families, gpu, abi_family, launcher_family, pmi, symbols, glibc, rpath, static,
+    architecture, program, on_path, descriptors, families, gpu, abi_family, launcher_family, pmi, symbols, glibc, rpath, static,
     python_prefix, names, closure, namespaces, engine_settings, user_libraries, carried, network,
 )  # fmt: skip

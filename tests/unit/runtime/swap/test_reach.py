@@ -283,6 +283,22 @@ def test_program_that_is_in_no_folder_of_path_is_refused_with_its_places(facts: 
     assert not errors(said(facts, command=("/opt/app/c",), **own))
 
 
+def test_script_of_bsd_csh_is_refused_under_hydra_alone(facts: ImageFacts) -> None:
+    own = {
+        "/run.csh": "#!/bin/csh -f", "/usr/bin/csh": "-> /etc/alternatives/csh", "/usr/bin/tcsh": "starts",
+        "/etc/alternatives/csh": "-> /usr/bin/bsd-csh", "/usr/bin/bsd-csh": "starts", "/run.tcsh": "#!/bin/tcsh",
+        "/usr/bin/nice": "starts",
+    }  # fmt: skip
+    more = replace(facts, programs={**facts.programs, **own})
+    for command in (("/run.csh",), ("csh", "x"), ("nice", "csh", "x")):
+        found = said(more, command=command)
+        assert "rank-cut-off" in errors(found), command
+        assert "tcsh" in found["rank-cut-off error"].remedy
+    for command in (("/run.tcsh",), ("tcsh", "x")):
+        assert "rank-cut-off" not in errors(said(more, command=command))
+    assert "rank-cut-off" not in errors(said(more, "openmpi", command=("/run.csh",)))
+
+
 @pytest.mark.parametrize("name", ["plain", "lonely"])
 @pytest.mark.parametrize("family", ["mpich", "openmpi"])
 def test_program_without_mpi_is_of_no_wrong_family(
