@@ -13,13 +13,15 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fairlead.base.errors import fail, os_error_as
+from fairlead.base.errors import FairleadError, fail, os_error_as
 from fairlead.base.paths import bundled, cache_dir
 from fairlead.base.progress import Progress, Silent
 from fairlead.base.registry import entry_points
@@ -36,6 +38,7 @@ _RECORD_NAME = "image.json"  # the SIF's JSON object
 _SQUASHFS_MAGIC = b"hsqs"
 _TEXTS = ("recipe", "fairlead_version", "squashfs_sha256", "tree_sha256")
 _SUFFIXES = (".sif", ".sqsh", ".squashfs")
+_ENTRIES = 10_000  # of a folder in which a near name is looked for
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,8 @@ def find(
         FairleadError: exit code 2; there is neither such a file nor a built image of that name.
     """
     path = Path(name)
-    index = cache_dir(environ) / "images" / "by-name" / f"{name}.json"
+    by_name = cache_dir(environ) / "images" / "by-name"
+    index = by_name / f"{name}.json"
     # os.path, since pathlib's questions raise for a name that is too long.
     folder = os.path.isdir(name) and not os.path.isfile(index)  # noqa: PTH112, PTH113
     layout = folder and os.path.isfile(path / "oci-layout")  # noqa: PTH113
@@ -108,12 +112,9 @@ def find(
     if name and ("/" in name or name.endswith(_SUFFIXES) or folder):
         if there := _on_disk(name):
             return there
-        image, why = str(path.absolute()), "there is no such file or folder"
-        remedy = "fairlead recipe list"
         if "://" in name:
-            image, why = "IMAGE", "it begins with neither docker:// nor oras://"
-            remedy = "fairlead pull docker://HOST/REPOSITORY:TAG, then that as IMAGE"
-        raise fail("image-missing", name=name, image=image, why=why, remedy=remedy)
+            raise fail("image-missing-reference", name=name)
+        raise _missing(name, _built(by_name))
     remedy = f"fairlead build {name}"
     try:
         built = Path(json.loads(index.read_text("utf-8"))["path"])
@@ -121,11 +122,40 @@ def find(
             return built
         why = f"it was built, but {built} is gone"
     except (OSError, ValueError, KeyError):
-        known = sorted(p.stem for p in index.parent.glob("*.json")) if index.parent.is_dir() else []
+        known = _built(by_name)
         why = f"no recipe of that name was built here. {suggest(name, known)}"
         if not name or not os.path.isdir(bundled("recipes") / name.split(":")[0]):  # noqa: PTH112
             remedy = "fairlead recipe list"
     raise fail("image-unknown", name=name, why=why, remedy=remedy)
+
+
+def _built(by_name: Path) -> list[str]:
+    """The names of built images."""
+    return sorted(p.stem for p in by_name.glob("*.json")) if by_name.is_dir() else []
+
+
+def _missing(name: str, built: Iterable[str]) -> FairleadError:
+    """Why a path is no image, and which images have a name like it, in its folder or among those that were built."""
+    path = Path(name).absolute()
+    given: dict[str, Any] = {"name": name, "image": path}
+    known = {each: each for each in built}
+    with suppress(OSError):
+        if path.is_symlink():
+            return fail("image-missing-target", target=path.readlink(), **given)
+        if not path.parent.is_dir():
+            there = next(folder for folder in path.parents if folder.is_dir())
+            return fail("image-missing-folder", folder=path.parent, there=there, **given)
+        for entry in islice(path.parent.iterdir(), _ENTRIES):
+            if entry.name.endswith(_SUFFIXES) or entry.is_dir():
+                known[_stem(entry.name)] = os.path.join(os.path.dirname(name), entry.name)  # noqa: PTH118, PTH120
+    if near := get_close_matches(_stem(path.name), known, n=1, cutoff=0.66):
+        return fail("image-missing-near", near=known[near[0]], **given)
+    return fail("image-missing", folder=path.parent, **given)
+
+
+def _stem(name: str) -> str:
+    suffix = next((suffix for suffix in _SUFFIXES if name.endswith(suffix)), "")
+    return name.removesuffix(suffix)
 
 
 def _on_disk(name: str) -> Path | None:

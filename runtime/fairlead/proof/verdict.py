@@ -247,7 +247,7 @@ def _world(plan: Plan, proof: Proof) -> list[Finding]:
             f"the launcher is {plan.launcher.title}, the mapped MPI is {proof.ranks[0].version}: "
             "they do not use the same wire-up protocol"
         )
-        remedy = "remove --launcher, or name the mpiexec of the mapped MPI"
+        remedy = f"name the mpiexec of the mapped MPI: --launcher {plan.own_launcher}"
     elif plan.unknown_mpi:
         why = (
             f"the family of {plan.planned_title} is unknown: by {plan.launcher.title} its ranks did not find each other, "

@@ -223,7 +223,9 @@ def launcher_family(plan: Plan) -> Iterator[Finding]:
         yield warning("launcher-family-unknown", launcher=launcher)
     elif launcher.family is not mapped:
         title = plan.planned_title or mapped
-        yield error("launcher-family-mismatch", launcher=launcher, title=title, mapped=mapped)
+        yield error(
+            "launcher-family-mismatch", launcher=launcher, title=title, mapped=mapped, own=plan.own_launcher
+        )  # fmt: skip
     else:
         what = f"launcher and MPI are of the {mapped} family"
         yield _ok("launcher-family", what, launcher.title)

@@ -274,6 +274,12 @@ class Plan:
     apart: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def own_launcher(self) -> str:
+        """The ``mpiexec`` of the host's MPI, or a word for one, to be named in place of another."""
+        own = self.host.launcher if self.host else None
+        return own.path if own and own.path != self.launcher.path else "PATH"
+
+    @property
     def unknown_mpi(self) -> bool:
         """The image's own MPI runs, and is of no family that fairlead knows: nobody here knows its handles."""
         return self.host is None and self.family is AbiFamily.UNKNOWN

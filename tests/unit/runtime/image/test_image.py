@@ -52,6 +52,27 @@ def test_record_of_the_wrong_kind_is_reported(record: dict[str, object]) -> None
     assert [f.check for f in caught.value.findings] == ["image-record"]
 
 
+def test_find_path_without_an_image_names_what_is_near(tmp_path: Path) -> None:
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    by_name = tmp_path / "cache/fairlead/images/by-name"
+    by_name.mkdir(parents=True)
+    (by_name / "mpi-base.json").write_text("{}")
+    (tmp_path / "image.sif").touch()
+    (tmp_path / "image.txt").touch()
+    (tmp_path / "link.sif").symlink_to("gone.sif")
+    for name, word in (
+        ("imgae.sif", f"Did you mean `{tmp_path}/image.sif`?"),
+        ("xyz.sif", "no such file or folder;"),
+        ("mpi-bsae.sif", "Did you mean `mpi-base`?"),
+        ("link.sif", "a link to gone.sif"),
+        ("none/image.sif", f"there is no folder {tmp_path}/none"),
+    ):
+        with pytest.raises(FairleadError) as caught:
+            find(str(tmp_path / name), environ)
+        found = caught.value.findings[0]
+        assert word in f"{found.why};" and found.remedy != "fairlead recipe list", name
+
+
 def test_record_may_lack_anything() -> None:
     assert _sound({}, Path("x.sif")) == {}
 

@@ -92,8 +92,11 @@ def test_judge_image_file_under_the_bound_host_mpi_is_as_planned() -> None:
 
 
 def test_judge_alone_under_another_launcher_names_both() -> None:
-    found = words(proved(planned(launcher=OPENMPI), size=1))
+    plan = planned(launcher=OPENMPI)
+    found = words(proved(plan, size=1))
     assert "Open MPI 5.0.11" in found["world-size"] and "wire-up protocol" in found["world-size"]
+    assert plan.host and plan.host.launcher
+    assert f"MPI: --launcher {plan.host.launcher.path}" in found["world-size"]
 
 
 def test_judge_a_rank_that_is_missing_is_reported() -> None:
