@@ -33,7 +33,11 @@ _HINTS = {
 # What to do instead of a command, by the program's name.
 _INSTEAD = {program: hint for programs, hint in _HINTS.items() for program in programs.split()}
 # Commands that change nothing in an image, or nothing that is left in one of fairlead's.
-_IDLE = {"true", ":", "set", "ldconfig", "hash", "sync", "echo", "printf", "pwd", "env", "date"}
+_IDLE = {"true", ":", "set", "ldconfig", "hash", "sync", "echo", "printf", "pwd", "date"}
+_BEFORE = {
+    "sudo": {"-E", "-H", "-n", "-S", "--preserve-env", "--non-interactive", "--"},
+    "env": {"--"},
+}
 _QUIET_TARGETS = {"/dev/null", "1", "2"}
 _BUILD_VARIABLES = {"DEBIAN_FRONTEND", "PIP_NO_CACHE_DIR", "PIP_DISABLE_PIP_VERSION_CHECK"}
 _LEFT_OUT = ("/var/lib/apt/lists", "/var/cache", "/var/log", "/tmp", "/var/tmp", "/root/.cache")
@@ -97,13 +101,18 @@ class Interpreter:
     def _command(self, command: Command) -> None:
         if command.why:
             return self._lose(command.why, _NOT_TAKEN_APART)
-        words = command.words[len(list(assignments(command.words))) :]
+        words = _itself(command.words[len(list(assignments(command.words))) :])
         if not words:
             return  # variables of this script alone
         program = PurePosixPath(words[0].value or "").name
         if written := [target for target in command.written if target not in _QUIET_TARGETS]:
             return self._lose(f"it writes to `{written[0]}`", _INSTEAD.get(program, _SOURCE))
-        if program in _IDLE or (program == "rm" and all(_is_left_out(w.raw) for w in words[1:])):
+        alone = program == "env" and len(words) == 1  # without a command it only prints
+        if (
+            alone
+            or program in _IDLE
+            or (program == "rm" and all(_is_left_out(w.raw) for w in words[1:]))
+        ):
             return
         if program in ("python", "python3") and [w.value for w in words[1:3]] == ["-m", "pip"]:
             program, words = "pip", words[2:]
@@ -287,6 +296,21 @@ class Interpreter:
             self._lose("packages.pip has no options", instead, entry)
         elif entry:
             self._pip_name(entry)
+
+
+def _itself(words: Sequence[Token]) -> Sequence[Token]:
+    """A command without ``sudo`` and ``env`` before it; with them where their options decide more than who runs it."""
+    while words and (silent := _BEFORE.get(PurePosixPath(words[0].value or "").name)) is not None:
+        rest = words[1:]
+        while rest and rest[0].value in silent:
+            rest = rest[1:]
+        rest = rest[len(list(assignments(rest))) :]
+        if not rest:
+            return words[:1]
+        if rest[0].raw.startswith("-"):
+            break
+        words = rest
+    return words
 
 
 def resolved(folder: str, path: str) -> str:

@@ -155,9 +155,29 @@ CMD ["/bin/bash"]
 
 
 @pytest.mark.parametrize(
+    "before",
+    [
+        "sudo",
+        "sudo -E -H",
+        "env",
+        "sudo env",
+        "sudo DEBIAN_FRONTEND=noninteractive",
+        "/usr/bin/env A=1 sudo",
+    ],
+)
+def test_packages_behind_sudo_and_env_are_carried(before: str, tmp_path: Path) -> None:
+    text = f"FROM debian:bookworm\nRUN {before} {INSTALL} less && {before} rm -rf /var/lib/apt/lists/*\n"
+    result = imported(tmp_path, text)
+    assert not lost(result) and recipe(result)["packages"]["apt"] == ["less"]
+
+
+@pytest.mark.parametrize(
     ("line", "text"),
     [
         ("RUN make install", "make install"),
+        ("RUN env make install", "env make install"),
+        ("RUN sudo -u me make", "sudo -u me make"),
+        (f"RUN env -i {INSTALL} less", f"env -i {INSTALL} less"),
         ("RUN apt-get install -y less", "the packages that are only recommended by less"),
         (f"RUN {INSTALL} less=590-2", "less=590-2"),
         (f"RUN {INSTALL} -t backports less", f"{INSTALL} -t backports less"),
