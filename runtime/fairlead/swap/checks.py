@@ -41,6 +41,7 @@ from fairlead.swap.reach import (
     in_text,
     in_text_closure,
     interpreted,
+    lost_by_login,
     off_path,
     programs_of,
     reach,
@@ -199,6 +200,16 @@ def pmi(plan: Plan) -> Iterator[Finding]:
         yield error("pmi-wrong", way=way, title=title, where=where)
     else:
         yield _ok("pmi", f"srun --mpi={way} connects MPIs of the {mapped} family", launcher.path)
+
+
+def login(plan: Plan) -> Iterator[Finding]:
+    """A login shell of Debian's forgets the image's PATH: it finds no program there, or another one of that name."""
+    if lost := lost_by_login(plan.facts, plan.request):
+        name, place = next(iter(lost.items()))
+        yield warning(
+            "program-login-shell", shell=plan.request.command[0], names=", ".join(lost), name=name, place=place,
+            path=searched_path(plan.request),
+        )  # fmt: skip
 
 
 def descriptors(plan: Plan) -> Iterator[Finding]:
@@ -543,6 +554,6 @@ def network(plan: Plan) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Check, ...] = (
-    architecture, program, on_path, descriptors, families, gpu, abi_family, launcher_family, pmi, symbols, glibc, rpath, static,
+    architecture, program, on_path, login, descriptors, families, gpu, abi_family, launcher_family, pmi, symbols, glibc, rpath, static,
     python_prefix, names, closure, namespaces, engine_settings, user_libraries, carried, network,
 )  # fmt: skip

@@ -22,6 +22,8 @@ from fairlead.swap.model import Request
 
 # Where a name without a slash is looked for, if the image does not say; as Apptainer and Docker do.
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What Debian's /etc/profile sets, for root and for others.
+_LOGIN_PATH = f"{_PATH}:/usr/local/games:/usr/games"
 _PATHS = re.compile(r"(?<![\w./$}-])(?:/[\w.+-]+){2,}")
 _PYTHON_MODULE = re.compile(r"/(?:site|dist)-packages/|\.(?:cpython-\w+|abi3)[^/]*\.so$")
 # Interpreters that load compiled code by packages alone, and what is in these; not Python, whose packages are by prefix.
@@ -201,10 +203,45 @@ def off_path(facts: ImageFacts, request: Request, name: str) -> tuple[str, ...]:
     folders = [folder for folder in searched_path(request).split(":") if folder]
     if "/" in name or any(f[0] != "/" or any(_is_below(f, s) for s in shown) for f in folders):
         return ()
-    near = (_real(facts, posixpath.normpath(f"{folder}/{name}"))[0] for folder in folders)
-    if not folders or any(place in facts.programs for place in near):
+    if not folders or _first_in(facts, searched_path(request), name):
         return ()
     return tuple(sorted(place for place in facts.programs if place.endswith(f"/{name}")))
+
+
+def lost_by_login(facts: ImageFacts, request: Request) -> dict[str, str]:
+    """The programs that a login shell of Debian's is to start, and that its profile's PATH lacks, with their places."""
+    words = _without_login(request.command)
+    if not facts.os.startswith("Debian") or not words or words == request.command:
+        return {}
+    text, _ = _text(facts, words, request, _programs(facts, words[0], request))
+    lost = {}
+    for name in dict.fromkeys(command[0] for command in text or () if "/" not in command[0]):
+        place, other = (
+            _first_in(facts, path, name) for path in (searched_path(request), _LOGIN_PATH)
+        )
+        # A virtual environment's Python is a link, and not the same as where that leads.
+        folders = {_real(facts, posixpath.dirname(path))[0] for path in (place, other)}
+        if place and len(folders) > 1:
+            lost[name] = place
+    return lost
+
+
+def _first_in(facts: ImageFacts, path: str, name: str) -> str:
+    """The first program of a name in the folders of ``path``; empty without one."""
+    places = (posixpath.normpath(f"{folder}/{name}") for folder in path.split(":") if folder)
+    return next((place for place in places if _real(facts, place)[0] in facts.programs), "")
+
+
+def _without_login(command: Sequence[str]) -> tuple[str, ...]:
+    """The words of a shell without the option that makes it a login shell; no words for another program."""
+    if not command or posixpath.basename(command[0]) not in SHELLS:
+        return ()
+    kept, rest = [command[0]], list(command[1:])
+    while rest and rest[0][:1] in ("-", "+"):
+        option = rest.pop(0)
+        short = option.replace("l", "", 1) if re.fullmatch(r"-\w*l\w*", option) else option
+        kept += [short] if short not in ("-", "--login") else []
+    return (*kept, *rest)
 
 
 def searched_path(request: Request) -> str:

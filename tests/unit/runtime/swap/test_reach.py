@@ -283,6 +283,29 @@ def test_program_that_is_in_no_folder_of_path_is_refused_with_its_places(facts: 
     assert not errors(said(facts, command=("/opt/app/c",), **own))
 
 
+def test_login_shell_of_debian_loses_the_images_path(facts: ImageFacts) -> None:
+    debian = replace(facts, os="Debian GNU/Linux 12 (bookworm)")
+    own = {"image_env": {"PATH": "/opt/app:/venv/bin:/usr/bin"}}
+    for command in (
+        ("sh", "-lc", "c x"),
+        ("/bin/sh", "--login", "-c", "exec c x"),
+        ("sh", "-l", "-c", "c"),
+    ):
+        found = said(debian, command=command, **own)["program warning"]
+        assert "c is not found" in found.what and found.remedy.endswith("/opt/app/c"), command
+    assert "python3 is not found, or is another" in said(
+        debian, command=("sh", "-lc", "python3 x"), **own
+    )["program warning"].what  # fmt: skip
+    for command in (
+        ("sh", "-c", "c x"),
+        ("sh", "-lc", "/opt/app/c x"),
+        ("sh", "-lc", "sh x; cat y"),
+    ):
+        assert "program warning" not in said(debian, command=command, **own), command
+    assert "program warning" not in said(debian, command=("sh", "-lc", "c"))
+    assert "program warning" not in said(facts, command=("sh", "-lc", "c"), **own)
+
+
 def test_script_of_bsd_csh_is_refused_under_hydra_alone(facts: ImageFacts) -> None:
     own = {
         "/run.csh": "#!/bin/csh -f", "/usr/bin/csh": "-> /etc/alternatives/csh", "/usr/bin/tcsh": "starts",
