@@ -345,6 +345,14 @@ def why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
     """The most likely reason that another MPI was taken, and what to do about it."""
     if reason := kept_by_remedy(plan, seen):
         return reason
+    own = next((m.family for m in plan.facts.mpis if m.path == seen.mpi_path), AbiFamily.UNKNOWN)
+    family = own if own is not AbiFamily.UNKNOWN else _family_of(seen.version)
+    if plan.host and family not in (plan.family, AbiFamily.UNKNOWN):
+        return (
+            f"the program is compiled for an MPI of the {family} family, which one of the {plan.family} family cannot replace",
+            "name the program that calls MPI (--app PROGRAM), and the plan is made for its family; or keep the image's "
+            "MPI: --mpi container",
+        )
     if plan.staging and (lacking := plan.staging.lacking(plan.names)):
         return (
             f"the image needs {lacking[0]}, and the staged host MPI has no alias of that name",

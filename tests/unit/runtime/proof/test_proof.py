@@ -130,6 +130,13 @@ def test_judge_kept_mpi_names_rpath_prefix_or_alias() -> None:
     assert "has no alias of that name" in alias["planned-file"]
 
 
+def test_judge_program_of_another_family_is_named_as_such() -> None:
+    kept = {"mpi_path": "/usr/lib/libmpi.so.40", "version": "Open MPI v4.1.4, package: Debian"}
+    found = words(proved(planned(), **kept))
+    assert "compiled for an MPI of the openmpi family" in found["planned-file"]
+    assert "another library first" not in found["planned-file"]
+
+
 def test_judge_program_that_takes_another_mpi_is_reported() -> None:
     plan = planned(image("programs"), command=("/opt/app/allreduce",))
     assert mpi_program(plan) == "/opt/app/allreduce"
