@@ -36,7 +36,8 @@ _NCCL = ("NCCL_", "RCCL_", "OFI_NCCL_", "FI_")
 _PLACES = ("FI_PROVIDER_PATH",)  # a folder of this machine; the plan has that of the container
 # The plan sets these itself, and adds the user's to its own.
 MERGED = frozenset({"LD_LIBRARY_PATH", "LD_PRELOAD"})
-SEARCHED = ("PATH", "PYTHONPATH")  # where a container looks for programs and modules
+# Where a container looks for programs and modules; Apptainer puts the last two around PATH.
+SEARCHED = ("PATH", "PYTHONPATH", "PREPEND_PATH", "APPEND_PATH")
 
 
 def _mode(context: click.Context, option: click.Parameter, mode: str) -> str:

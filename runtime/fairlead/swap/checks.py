@@ -36,6 +36,7 @@ from fairlead.swap.link import Linked, link
 from fairlead.swap.model import MOUNT, Plan
 from fairlead.swap.network import case as nccl_case
 from fairlead.swap.reach import (
+    DEFAULT_PATH,
     Kind,
     by_family,
     in_text,
@@ -131,7 +132,7 @@ def program(plan: Plan) -> Iterator[Finding]:
                 "program-missing",
                 name=named.asked,
                 image=plan.image,
-                path=searched_path(plan.request) or "PATH of the image",
+                path=_path(plan) or "PATH of the image",
                 near=f"; near: {some(near)}" if near else "",
             )
         elif named.kind is Kind.STATIC:
@@ -143,14 +144,14 @@ def program(plan: Plan) -> Iterator[Finding]:
 
 def on_path(plan: Plan) -> Iterator[Finding]:
     """A program that is named without its folder must be in PATH; one of ``--app`` may be started by another way."""
-    request = plan.request
+    request, path = plan.request, _path(plan)
     for name in dict.fromkeys((*request.command[:1], *request.apps)):
-        if places := off_path(plan.facts, request, name):
+        if places := off_path(plan.facts, replace(request, binds=plan.binds), path, name):
             found = error(
                 "program-off-path",
                 name=name,
                 image=plan.image,
-                path=searched_path(request),
+                path=path,
                 places=some(list(places)),
                 place=places[0],
             )
@@ -200,6 +201,16 @@ def pmi(plan: Plan) -> Iterator[Finding]:
         yield error("pmi-wrong", way=way, title=title, where=where)
     else:
         yield _ok("pmi", f"srun --mpi={way} connects MPIs of the {mapped} family", launcher.path)
+
+
+def _path(plan: Plan) -> str:
+    """PATH of the container; empty where scripts of the image, which Apptainer reads, or options of the engine may decide it."""
+    if plan.request.engine_args:
+        return ""
+    scripts = any(path.startswith("/.singularity.d/") for path in plan.facts.programs)
+    around = not scripts and plan.engine.kind == "apptainer" and "PATH" not in plan.request.searched
+    default = {"PATH": DEFAULT_PATH, **plan.request.image_env} if around else plan.request.image_env
+    return searched_path(replace(plan.request, image_env=default))
 
 
 def login(plan: Plan) -> Iterator[Finding]:

@@ -58,7 +58,8 @@ class Request:
         library_path, preload: the user's LD_LIBRARY_PATH and LD_PRELOAD for the container.
         image_library_path, image_preload: the same variables as the image sets them.
         image_env: every variable that the image sets, for engines that do not read the image's record.
-        searched: PATH and PYTHONPATH, where the user sets them for the container.
+        searched: PATH, what Apptainer puts around it (PREPEND_PATH, APPEND_PATH) and PYTHONPATH, where the user sets them for the
+            container.
         workdir: folder in the container where the command starts, if the user names it.
         gpu: send messages from GPU to GPU (MPICH_GPU_SUPPORT_ENABLED=1).
         engine_args: the user's options for the engine.

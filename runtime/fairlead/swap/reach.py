@@ -21,9 +21,9 @@ from fairlead.mpi.cross_abi import MPI4PY_MODULE, is_python
 from fairlead.swap.model import Request
 
 # Where a name without a slash is looked for, if the image does not say; as Apptainer and Docker do.
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What Debian's /etc/profile sets, for root and for others.
-_LOGIN_PATH = f"{_PATH}:/usr/local/games:/usr/games"
+_LOGIN_PATH = f"{DEFAULT_PATH}:/usr/local/games:/usr/games"
 _PATHS = re.compile(r"(?<![\w./$}-])(?:/[\w.+-]+){2,}")
 _PYTHON_MODULE = re.compile(r"/(?:site|dist)-packages/|\.(?:cpython-\w+|abi3)[^/]*\.so$")
 # Interpreters that load compiled code by packages alone, and what is in these; not Python, whose packages are by prefix.
@@ -196,14 +196,15 @@ def in_image(facts: ImageFacts, path: str) -> bool:
     return bool(_found(facts, path, Request()))
 
 
-def off_path(facts: ImageFacts, request: Request, name: str) -> tuple[str, ...]:
-    """Where the image has a program that no folder of its PATH has; empty where one has it, or that is not known."""
+def off_path(facts: ImageFacts, request: Request, path: str, name: str) -> tuple[str, ...]:
+    """Where the image has a program that no folder of ``path`` has; empty where one has it, or that is not known."""
     # What a bind or the engine shows there, only the container has.
     shown = (*(bind.target for bind in request.binds), "/home", "/root", "/tmp", "/var/tmp")
-    folders = [folder for folder in searched_path(request).split(":") if folder]
-    if "/" in name or any(f[0] != "/" or any(_is_below(f, s) for s in shown) for f in folders):
+    folders = [folder for folder in path.split(":") if folder]
+    unseen = (f[0] != "/" or any(_is_below(f"{f}/{name}", s) for s in shown) for f in folders)
+    if "/" in name or any(unseen):
         return ()
-    if not folders or _first_in(facts, searched_path(request), name):
+    if not folders or _first_in(facts, path, name):
         return ()
     return tuple(sorted(place for place in facts.programs if place.endswith(f"/{name}")))
 
@@ -246,7 +247,9 @@ def _without_login(command: Sequence[str]) -> tuple[str, ...]:
 
 def searched_path(request: Request) -> str:
     """PATH of the container; empty where it is not known."""
-    return _variable(request, "PATH")
+    path = _variable(request, "PATH")
+    around = (request.searched.get("PREPEND_PATH"), path, request.searched.get("APPEND_PATH"))
+    return ":".join(filter(None, around)) if path else ""
 
 
 def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[Elf, ...]:
@@ -556,8 +559,8 @@ def _found(facts: ImageFacts, name: str, request: Request) -> list[list[str]]:
     elif "/" in name:
         return []
     else:
-        path = _variable(request, "PATH")
-        places = [f"{folder}/{name}" for folder in (path or _PATH).split(":") if folder]
+        path = searched_path(request)
+        places = [f"{folder}/{name}" for folder in (path or DEFAULT_PATH).split(":") if folder]
         # Engines read variables of the image from places that fairlead does not.
         places += sorted(p for p in facts.programs if p.endswith(f"/{name}"))
     found: dict[str, list[str]] = {}

@@ -44,7 +44,9 @@ FAST = "/venv/lib/python3.11/site-packages/fast.so"
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> ImageFacts:
     found = scan_tree(image_tree(tmp_path_factory.mktemp("tree") / "root"))
-    return replace(found, glibc="2.99", libstdcxx="3.4.99", arch="x64")
+    env = {"/.singularity.d/env/90-environment.sh": "#!/bin/sh"}  # which may set any PATH
+    programs = {**found.programs, **env}
+    return replace(found, glibc="2.99", libstdcxx="3.4.99", arch="x64", programs=programs)
 
 
 def said(facts: ImageFacts, family: str = "mpich", **request: object) -> dict[str, Finding]:
@@ -277,10 +279,21 @@ def test_program_that_is_in_no_folder_of_path_is_refused_with_its_places(facts: 
         {"image_env": {"PATH": "/usr/bin:/opt/app"}},
         {"searched": {"PATH": "/opt/app"}, **own},
         {"image_env": {"PATH": "/data/bin:/bin"}, "binds": (Bind("/d", "/data"),)},
+        {"binds": (Bind("/d/c", "/usr/bin/c"),), **own},
+        {"engine_args": ("--overlay", "x"), **own},
         {},
     ):
         assert not errors(said(facts, command=("c",), **request)), request
     assert not errors(said(facts, command=("/opt/app/c",), **own))
+    without = {
+        path: what for path, what in facts.programs.items() if "/.singularity.d/" not in path
+    }
+    bare = replace(facts, programs=without)
+    found = said(bare, command=("c",))
+    assert errors(found) == ["program"], "nothing adds to Apptainer's PATH"
+    assert "/usr/local/bin" in found["program error"].why
+    assert not errors(said(bare, command=("c",), searched={"APPEND_PATH": "/opt/app"}))
+    assert not errors(said(bare, command=("python3",)))
 
 
 def test_login_shell_of_debian_loses_the_images_path(facts: ImageFacts) -> None:
