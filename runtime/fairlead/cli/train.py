@@ -171,6 +171,37 @@ class _TrainCommand(click.Command):
             formatter.write_dl([(task.name, task.title) for task in registry.REGISTRY.every()])
         super().format_options(ctx, formatter)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The words that are left, as click has them; what is meant for a script is to follow ``--``."""
+        typed = [*args]
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as exc:
+            if not any(word.partition("=")[0] == "--auto" for word in typed):
+                raise
+            ours, own = _parted(self, typed)
+            line = shlex.join(["fairlead", "train", *ours, "--", *own])
+            raise fail("train-script-words", option=exc.option_name, line=line) from None
+
+
+def _parted(command: click.Command, words: list[str]) -> tuple[list[str], list[str]]:
+    """A command line's words, by whether the command knows them; what follows ``--`` it need not know."""
+    known = {
+        name: not (isinstance(option, click.Option) and option.is_flag)
+        for option in command.params
+        for name in (*option.opts, *option.secondary_opts)
+        if name.startswith("-")
+    }
+    ours, own, ahead = list[str](), list[str](), iter(words)
+    for word in ahead:
+        if word == "--":
+            break
+        name, assigned, _ = word.partition("=")
+        (ours if name in known else own).append(word)
+        if known.get(name) and not assigned:
+            ours += [value for value in [next(ahead, None)] if value is not None]
+    return ours, [*own, *ahead]
+
 
 @click.command(cls=_TrainCommand, epilog=EPILOG)
 @declared

@@ -12,6 +12,7 @@ import click
 import pytest
 from tests.support.recorded import planned
 
+from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.cli.run import run
 from fairlead.cli.train import _repeat, train
 from fairlead.launch.launch import CommandLine, LaunchResult
@@ -126,3 +127,23 @@ def test_failure_of_a_bundled_model_shows_the_log_of_the_rank(
         cast("Prepared", SimpleNamespace(plan=plan)), tmp_path / "log", lambda proof: None
     )
     assert "ImportError: no such module" in one(2, ["python3"], []).output
+
+
+@pytest.mark.parametrize(
+    ("typed", "right"),
+    [
+        ("--auto x.py --lr 0.1 -n 4", "--auto x.py -n 4 -- --lr 0.1"),
+        ("--auto=x.py --json -b -n 2 --wd=1 -- more", "--auto=x.py --json -n 2 -- -b --wd=1 more"),
+    ],
+)
+def test_option_of_a_script_is_said_to_follow_two_dashes(typed: str, right: str) -> None:
+    with pytest.raises(FairleadError) as raised:
+        train.make_context("train", shlex.split(typed))
+    (finding,) = raised.value.findings
+    assert finding.remedy == f"fairlead train {right}" and raised.value.code is ExitCode.USAGE
+    assert finding.why == "a script's own arguments follow `--`"
+
+
+def test_unknown_option_of_a_bundled_model_is_no_scripts() -> None:
+    with pytest.raises(click.NoSuchOption):
+        train.make_context("train", ["hepcnn", "--lr", "0.1"])
