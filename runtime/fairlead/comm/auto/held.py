@@ -177,7 +177,7 @@ def require_alike(parts: Sequence[Part], where: str) -> None:
 
     ranks = comm.init()
     words = [np.frombuffer(f"{part.name}\0{part.words}".encode(), np.uint8) for part in parts]
-    match = matching(ranks, words)
+    match = matching(ranks, words, f"training data in {where}")
     odd, others = match.first, ", ".join(map(str, match.ranks))
     if odd is None:
         odd, others = _first_odd(parts), "unlike the others"

@@ -49,7 +49,7 @@ def owner(kind: type, name: str) -> type:
 
 
 def ends_together() -> None:
-    """What different numbers of steps mean where each rank has decided alone that its training is over."""
+    """What different steps mean where each rank decides alone what it does next."""
     from fairlead.comm.frameworks import common
 
     common.by_own_loss = True
@@ -77,7 +77,7 @@ def require_equal_rates(rates: list[float]) -> None:
     from fairlead.comm.frameworks import common
 
     ranks = comm.init()
-    match = common.match(ranks, [np.array([rate]) for rate in rates])
+    match = common.match(ranks, [np.array([rate]) for rate in rates], "learning rates")
     if match.first is None:
         return
     table = np.zeros(ranks.size)

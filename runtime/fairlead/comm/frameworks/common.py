@@ -28,7 +28,9 @@ EVEN = (
 )
 
 
-by_own_loss = False  # a script that knows nothing of ranks: each has ended its training by itself
+by_own_loss = (
+    False  # a script that knows nothing of ranks: each decides by itself what it does next
+)
 
 
 def aggregate(
@@ -94,14 +96,25 @@ def meet(ranks: Comm) -> None:
         ranks.barrier()
 
 
-def match(ranks: Comm, arrays: Sequence[Array]) -> BufferMatch:
-    """:meth:`Comm.check_buffers_match` before a step, which another rank may not make.
+def match(ranks: Comm, arrays: Sequence[Array], what: str) -> BufferMatch:
+    """:meth:`Comm.check_buffers_match` of what all ranks compare now, unless one is elsewhere in its training.
 
+    Args:
+        what: is compared, and when; ranks that differ in it are at different points.
     Raises:
-        FairleadError: it does not.
+        FairleadError: one is.
     """
-    with _restated(lambda exc: _uneven(exc) or exc):
-        return ranks.check_buffers_match(arrays)
+    with _restated(lambda exc: (by_own_loss and _uneven(exc)) or exc):
+        label = np.frombuffer(what.encode(), np.uint8)
+        found = ranks.check_buffers_match([label, *arrays])
+    if found.first is None:
+        return found
+    if found.first == 0:
+        odd = ", ".join(map(str, found.ranks))
+        raise _not_together(
+            f"rank {odd}", f"rank {ranks.rank} compares {what}, another something else"
+        )
+    return replace(found, first=found.first - 1)
 
 
 def _uneven(exc: FairleadError) -> FairleadError | None:
@@ -110,10 +123,13 @@ def _uneven(exc: FairleadError) -> FairleadError | None:
     if finding.check != "comm-order":
         return None
     odd = re.match(r"rank \d+", finding.what)
-    where = odd[0] if odd else finding.where
+    return _not_together(odd[0] if odd else finding.where, finding.what)
+
+
+def _not_together(odd: str, what: str) -> FairleadError:
     if by_own_loss:
-        return fail("auto-ended", odd=where, finding_what=finding.what)
-    return fail("comm-steps-made", odd=where, finding_what=finding.what, even=EVEN)
+        return fail("auto-steps", odd=odd, finding_what=what)
+    return fail("comm-steps-made", odd=odd, finding_what=what, even=EVEN)
 
 
 def broadcast(ranks: Comm, arrays: Sequence[Array], names: Sequence[str], root: int) -> list[Array]:
@@ -148,14 +164,14 @@ def require_equal(
     Raises:
         FairleadError: they differ; the first that does is named with the ranks that hold it.
     """
-    match = ranks.check_buffers_match([plain(array) for array in arrays])
-    if match.first is not None:
+    found = match(ranks, [plain(array) for array in arrays], f"state {when}")
+    if found.first is not None:
         raise fail(
             "state-differs",
             when=when,
-            name=names[match.first] if match.first < len(names) else f"array {match.first}",
-            ranks=", ".join(map(str, match.ranks)),
-            digests="; ".join(f"rank {r}: {d[:12]}" for r, d in enumerate(match.digests[:8])),
+            name=names[found.first] if found.first < len(names) else f"array {found.first}",
+            ranks=", ".join(map(str, found.ranks)),
+            digests="; ".join(f"rank {r}: {d[:12]}" for r, d in enumerate(found.digests[:8])),
             remedy=remedy,
         )
 
