@@ -141,6 +141,29 @@ def test_what_torch_scripts_do_next_to_their_steps_is_as_in_one_process(tmp_path
         assert done.stderr.count(said) == 1, said
 
 
+@pytest.mark.full
+def test_what_torch_scripts_do_with_gradients_they_do_with_those_of_the_whole_batch(
+    tmp_path: Path,
+) -> None:
+    hosts.image("pytorch")
+    script = tmp_path / "train.py"
+    shutil.copy(hosts.PROGRAMS / "auto_same.py", script)
+    seen = {}
+    for ranks in (1, 2):
+        (folder := tmp_path / str(ranks)).mkdir()
+        words = ("-n", ranks, "--image", "pytorch", "--", folder, ranks)
+        done = hosts.fairlead("train", "--auto", script, *words, limit_s=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        seen[ranks] = _seen(folder)
+    (alone,), (one, two) = seen[1], seen[2]
+    assert one == two
+    for way, weights in alone["same"].items():
+        assert one["same"][way] == pytest.approx(weights, abs=1e-5), way
+    assert "gave all its batches without a step" not in done.stderr
+    assert done.stderr.count("hooks of a parameter get this rank's own gradient") == 1
+    assert done.stderr.count("the loss is a sum over the batch") == 1
+
+
 def _alike(folder: Path, way: str) -> subprocess.CompletedProcess[str]:
     """``programs/auto_alike.py`` on two ranks."""
     hosts.image("pytorch")
@@ -209,7 +232,10 @@ def test_what_a_script_has_not_seeded_is_the_same_on_all_ranks(way: str, tmp_pat
     ("way", "words"),
     [
         ("urandom", ("the ranks hold different training data: `indices` of Subset", "seed what")),
-        ("stops", ("a rank has ended its training while others still take steps", "early stopping")),
+        ("stops", ("the ranks no longer take the same steps", "early stopping")),
+        ("leaves", ("the ranks no longer take the same steps", "compares", "another something else")),
+        ("parts", ("the ranks hold different state at the end of the training", "parameter 0, rank 1")),
+        ("noise", ("the ranks hold different state before the second step", "in the same way")),
         ("plateau", ("the ranks have different learning rates", "group 0 of the optimizer: rank 0: ")),
     ],
 )  # fmt: skip

@@ -53,9 +53,9 @@ __all__ = [
 
 _MARK = "_fairlead_averaging"
 _watched: list[Timeline] = []  # by the marks of a step's parts
-_stepped: list[
-    Averaging
-] = []  # the last: its model may belong to a function, and is compared when MPI ends
+# Those that stepped since one of them began: their models may belong to a function that returns, and are compared when
+# the next one begins, or MPI ends.
+_stepped: list[Averaging] = []
 
 
 def DistributedOptimizer(
@@ -308,15 +308,20 @@ class Averaging:
     """The hooks around ``step`` of one optimizer.
 
     Attributes:
-        compared_at: the step before which the parameters are compared over ranks.
+        compared_at: the steps before which the parameters are compared over ranks.
+        by_backward: gradients are averaged at the end of each backward pass.
+        averaged: they hold their mean, for the next step.
     """
 
-    compared_at = 1
+    compared_at: Sequence[int] = (1,)
+    by_backward = False
 
     def __init__(self, optimizer: Any, names: Mapping[int, str]):
         self.optimizer, self.names = optimizer, names
-        self.averaged = False
-        self.steps = 0
+        self.averaged = self._begun = False
+        self.steps = self._compared = (
+            0  # those made; the one before which parameters were compared last
+        )
         self.versions: list[int] = []  # of the parameters after the last step
 
     def before_step(
@@ -333,8 +338,10 @@ class Averaging:
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.averaged = False
+        self.steps += 1
         self.versions = [p._version for p in self.parameters()]
-        _stepped[:] = [self]
+        if self not in _stepped:
+            _stepped.append(self)
         if (timeline := comm.init().timeline) is not None:
             timeline.close_step()
 
@@ -347,17 +354,13 @@ class Averaging:
         """
         parameters = self.parameters()
         names = self.called(parameters)
-        self.steps += 1
-        if self.steps == 1:
+        if not self._begun:
+            self._begun = True
+            self._compare_earlier()
             self.watch_end()
-        if self.steps == self.compared_at:
-            common.require_equal(
-                self.ranks(),
-                [held(p, name) for p, name in zip(parameters, names, strict=True)],
-                names,
-                f"before the {('first', 'second')[self.steps - 1]} step",
-                "call `fairlead.comm.torch.broadcast_parameters(model)` before training",
-            )
+        if self.steps + 1 in self.compared_at and self._compared <= self.steps:
+            self._compared = self.steps + 1
+            self._compare_before_step()
         watch(comm.init())
         common.step_averages(comm.init())
         gradients = self.means(
@@ -388,6 +391,39 @@ class Averaging:
     def called(self, parameters: Sequence[Any]) -> list[str]:
         return [self.names.get(id(p), f"parameter {i}") for i, p in enumerate(parameters)]
 
+    def _compare_before_step(self) -> None:
+        """Collective.
+
+        Raises:
+            FairleadError: the ranks hold other parameters.
+        """
+        first = self._compared == self.compared_at[0]
+        remedy = "call `fairlead.comm.torch.broadcast_parameters(model)` before training"
+        number = {1: "the first step", 2: "the second step"}.get(
+            self._compared, f"step {self._compared}"
+        )
+        named = self._held()
+        common.require_equal(
+            self.ranks(),
+            list(named.values()),
+            list(named),
+            f"before {number}",
+            remedy if first else common.UNEQUAL_AT_END,
+        )
+
+    def _held(self) -> dict[str, Array]:
+        """What the parameters hold, by name."""
+        parameters = self.parameters()
+        names = self.called(parameters)
+        return {name: held(p, name) for name, p in zip(names, parameters, strict=True)}
+
+    def _compare_earlier(self) -> None:
+        """Compares what other optimizers of the same ranks have left, and keeps them alive no longer. Collective."""
+        earlier = [each for each in _stepped if each.ranks() is self.ranks()]
+        _stepped[:] = [each for each in _stepped if each not in earlier]
+        for each in earlier:
+            each.compare_end()
+
     def watch_end(self) -> None:
         """Has the parameters compared before MPI ends, if the optimizer is alive then."""
         here = weakref.ref(self)
@@ -400,31 +436,44 @@ class Averaging:
         comm.init().before_end(end)
 
     def end(self) -> None:
+        """:meth:`compare_end`, and says that they are equal. Collective."""
+        if self.compare_end() and self.ranks().rank == 0:
+            count = len(self.parameters())
+            common.say(f"weights are bit-identical on {self.ranks().size} ranks ({count} arrays)")
+
+    def compare_end(self) -> bool:
         """Compares the parameters that the last step left. Collective.
 
+        Returns:
+            Whether they are equal. They need not be where the script has changed them since, which is said.
         Raises:
             FairleadError: the ranks hold others.
         """
-        ranks, parameters = self.ranks(), self.parameters()
+        ranks = self.ranks()
         if ranks.size == 1 or not self.versions:
-            return
+            return False
         # A script may give one rank other weights afterwards, such as the best ones, to evaluate them.
-        later = self.versions != [p._version for p in parameters]
+        later = self.versions != [p._version for p in self.parameters()]
         changed = [r for r, is_later in enumerate(common.of_each_rank(ranks, later)) if is_later]
-        if changed:
-            which = ", ".join(map(str, changed))
-            words = f"rank {which} changed them after the last step"
-            if ranks.rank == 0:
-                common.say(f"weights were not compared at the end: {words}")
-            return
-        names = self.called(parameters)
-        held_now = dict(zip(names, parameters, strict=True))
-        arrays = [held(parameter, name) for name, parameter in held_now.items()]
-        common.require_equal(
-            ranks, arrays, list(held_now), "at the end of the training", common.UNEQUAL_AT_END
-        )
+        named = self._held()
+        if not changed:
+            common.require_equal(
+                ranks,
+                list(named.values()),
+                list(named),
+                "at the end of the training",
+                common.UNEQUAL_AT_END,
+            )
+            return True
+        every = len(changed) == ranks.size
+        if every:
+            match = ranks.check_buffers_match([common.plain(array) for array in named.values()])
+            if match.first is None:
+                return True
         if ranks.rank == 0:
-            common.say(f"weights are bit-identical on {ranks.size} ranks ({len(names)} arrays)")
+            which, found = ", ".join(map(str, changed)), "differ" if every else "were not compared"
+            common.say(f"weights {found} at the end: rank {which} changed them after the last step")
+        return False
 
     def _averaging(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def averaging() -> Any:
@@ -462,8 +511,9 @@ def _average_before_unscaling() -> None:
 
     @functools.wraps(original)
     def unscale_(self: Any, optimizer: Any) -> None:
-        if self.is_enabled() and hasattr(optimizer, _MARK):
-            averaging_of(optimizer).average(scaled=True)
+        averaging = getattr(optimizer, _MARK, None) if self.is_enabled() else None
+        if averaging is not None and not (averaging.by_backward and averaging.averaged):
+            averaging.average(scaled=True)
         original(self, optimizer)
 
     setattr(unscale_, _MARK, True)

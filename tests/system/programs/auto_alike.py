@@ -45,6 +45,21 @@ class Augmented(Dataset):
         return a + 0.01 * self.rng.random() + 0.01 * torch.rand(1), b, number
 
 
+def by_parts():
+    """Of two models that are gone when it returns, each rank changes one in its own way, at last."""
+    first, second = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    one, two = (torch.optim.SGD(each.parameters(), 0.01) for each in (first, second))
+    for a, b, _ in DataLoader(train, batch_size=16, shuffle=True):
+        for each, chosen in ((first, one), (second, two)):
+            chosen.zero_grad()
+            torch.nn.functional.mse_loss(each(a), b).backward()
+            chosen.step()
+    first.weight.data.add_(1e-3 * os.urandom(1)[0] + 1e-6 * os.getpid())
+
+
+if way == "parts":
+    by_parts()
+    sys.exit()
 model = torch.nn.Sequential(torch.nn.Linear(1, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 data = Augmented() if way == "augmented" else train
@@ -54,12 +69,17 @@ for epoch in range(30 if way in ("stops", "plateau") else 3):
     total = 0.0
     if way == "augmented" and epoch == 1:  # made anew, of numbers that are this rank's own
         data = TensorDataset(x + 0.1 * torch.randn_like(x), x, torch.arange(count))
+    if way == "leaves" and epoch == 1 and 0 in seen:  # one rank
+        data = TensorDataset(x, 3 * x, torch.arange(count))
     for a, b, number in DataLoader(data, batch_size=16, shuffle=True):
         optimizer.zero_grad()
         loss = torch.nn.functional.mse_loss(model(a), b)
         loss.backward()
         optimizer.step()
         total += float(loss)
+        if way == "noise":
+            for p in model.parameters():
+                p.data.add_(0.01 * torch.randn_like(p))
         seen |= set(number.tolist())
     if way == "stops":
         best, bad = (total, 0) if total < best - 1e-4 else (best, bad + 1)

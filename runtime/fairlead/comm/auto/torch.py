@@ -21,7 +21,9 @@ from fairlead.comm.auto.shared import before, done, in_fit, own_loop
 from fairlead.comm.frameworks.common import say
 
 _STEPS_WITHOUT = 100  # in a row; a batch may be kept for many
-_FEW = 64  # values of a parameter that are looked at
+_COMPARED = (1, 2, 16, 256, 4096, 65536)  # steps before which weights are compared over ranks
+_FEW = 64  # values of a parameter, or nodes of a graph, that are looked at
+_SUM = 2  # of torch's losses: reduction="sum"
 _DOCS = "docs/tutorials/training.md"
 _PASS = "_fairlead_pass"  # of what iterates over a DataLoader
 
@@ -45,20 +47,14 @@ def patch(torch: Any) -> None:
     # Tensor.backward and torch.func's gradients come here, too.
     before(torch.autograd, "backward", optimizers.backward)
     before(torch.autograd, "grad", optimizers.grad)
-    for name in ("clip_grad_norm", "clip_grad_norm_", "clip_grad_value_", "get_total_norm"):
-        _clips_averages(torch.nn.utils, name, optimizers.clip)
+    before(torch.amp.GradScaler, "scale", optimizers.scale)
+    for name in ("register_hook", "register_post_accumulate_grad_hook"):
+        before(torch.Tensor, name, functools.partial(_hook, batches))
     if torch.distributed.is_available():
         before(torch.distributed, "init_process_group", _join)
     before(torch, "save", _save)
     before(torch, "load", files.load)
     shared.at_end.append(modules.compare)
-
-
-def _clips_averages(utils: Any, name: str, clip: Callable[..., Any]) -> None:
-    """In each of the modules that have the function under its name."""
-    if hasattr(utils, name):
-        before(utils, name, clip)
-        setattr(utils.clip_grad, name, getattr(utils, name))
 
 
 def _loader(
@@ -171,6 +167,37 @@ def _evaluates() -> bool:
     return not torch.is_grad_enabled()
 
 
+def _hook(
+    batches: _Batches, original: Callable[..., Any], tensor: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """What a parameter's hook is called with comes before the mean."""
+    if isinstance(tensor, batches.torch.nn.Parameter):
+        batches.say(_HOOK)
+    return original(tensor, *args, **kwargs)
+
+
+def _adds_up(loss: Any, rows: int) -> bool:
+    """Whether a loss, or a part of it, is a sum over the ``rows`` of a batch, which a mean over ranks makes smaller."""
+    ahead: list[Any] = [getattr(loss, "grad_fn", None)]
+    for node in itertools.islice(ahead, _FEW):
+        kind = type(node).__name__
+        if kind.startswith(("AddBackward", "SubBackward")):
+            ahead += [before_it for before_it, _ in node.next_functions]
+        if getattr(node, "_saved_reduction", 0) == _SUM:
+            return True
+        if kind == "SumBackward0" and node._saved_self_sym_sizes[:1] == (rows,):
+            return True
+    return False
+
+
+def _rows(batch: Any) -> int:
+    """How many samples a batch has; 0 where it is not known."""
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    first = batch[0] if isinstance(batch, (list, tuple)) and batch else batch
+    return int(first.shape[0]) if getattr(first, "shape", None) else 0
+
+
 def _join(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A script that takes its ranks from the environment is not a serial one."""
     given = inspect.signature(original).bind(*args, **kwargs).arguments
@@ -203,7 +230,7 @@ class _Pass:
     sampler: Part
     epoch: int
     whole: bool
-    steps: int  # of optimizers, when it began
+    used: int  # backward passes and steps, when it began
     first: bool = True  # no batch was taken of it
 
     def begin(self) -> None:
@@ -218,12 +245,12 @@ class _Batches:
     """
 
     def __init__(self, torch: Any) -> None:
-        self._torch = torch
+        self.torch = torch
         self._seeded = False
         self._taken: dict[bool, set[bool]] = {True: set(), False: set()}
-        self._without = 0
-        self._steps = 0
-        self._own_numbers = False  # of torch, on each rank, from a step to the end of a pass
+        self._without = self._steps = self._used = self._rows = 0
+        # Torch's numbers are each rank's own from a step to the end of a pass, but between backward and step.
+        self._own_numbers = self._for_step = False
         self._said: set[str] = set()
         self._unlike: list[held.Part] = []  # what is to be compared over ranks
         self.epochs = 0
@@ -234,23 +261,23 @@ class _Batches:
             return original(loader)
         epoch, sampler.passes = sampler.passes, sampler.passes + 1
         self._look(loader.dataset, sampler)
-        of_pass = _Pass(sampler, epoch, _evaluates(), self._steps)
+        of_pass = _Pass(sampler, epoch, _evaluates(), self._used)
         if of_pass.whole:
             if sampler.asked and sampler.whole is None:
-                self._say(_LENGTH)
+                self.say(_LENGTH)
         else:
             if not self._seeded:
-                self._say(_words_of_parts(loader, sampler))
+                self.say(_words_of_parts(loader, sampler))
             self._seeded = True
         of_pass.begin()
-        with self._torch.random.fork_rng(devices=[]):
+        with self.torch.random.fork_rng(devices=[]):
             # for its workers' augmentations
-            self._torch.manual_seed(epoch * comm.size() + comm.rank())
+            self.torch.manual_seed(epoch * comm.size() + comm.rank())
             batches = original(loader)
         setattr(batches, _PASS, of_pass)
         return batches
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
         """Once, by one rank."""
         if text not in self._said and comm.rank() == 0:
             say(text)
@@ -280,15 +307,28 @@ class _Batches:
                 self._end(of_pass)
             raise
         part = of_pass is not None and not of_pass.whole
-        self._taken[self._torch.is_grad_enabled()].add(part)
+        self._taken[self.torch.is_grad_enabled()].add(part)
+        self._rows = _rows(batch) if part else self._rows
         return batch
 
+    def check(self, loss: Any) -> None:
+        """Of a backward pass."""
+        self._used += 1
+        if _SUMS not in self._said and _adds_up(loss, self._rows):
+            self.say(_SUMS)
+
     def _end(self, of_pass: _Pass) -> None:
-        if of_pass.steps == self._steps:
-            self._say(_READ)
+        if of_pass.used == self._used:
+            self.say(_READ)
         if self._own_numbers:  # models, splits and orders that the script makes now are alike
-            self._torch.manual_seed(self._steps)
+            self.torch.manual_seed(self._steps)
             self._own_numbers = False
+
+    def alike(self) -> None:
+        """Until the next step, which every rank is to make alike, the ranks draw the same numbers."""
+        if self._own_numbers and not self._for_step:
+            self.torch.manual_seed(self._steps)
+            self._for_step = True
 
     def step(self) -> None:
         """Of an optimizer.
@@ -303,9 +343,11 @@ class _Batches:
             raise fail("auto-data-no-loader")
         done.add("data")
         self._steps += 1
-        if not self._own_numbers:  # dropout and the like: other masks on each rank
-            self._torch.manual_seed(self._steps * comm.size() + comm.rank())
-            self._own_numbers = True
+        self._used += 1
+        if self._for_step or not self._own_numbers:
+            # dropout and the like: other masks on each rank
+            self.torch.manual_seed(self._steps * comm.size() + comm.rank())
+            self._own_numbers, self._for_step = True, False
         if self._unlike:
             parts, self._unlike = self._unlike, []
             held.require_alike(parts, "optimizer.step")
@@ -318,12 +360,19 @@ class _Batches:
         self._taken = {True: set(), False: set()}
 
 
+def _gradients(optimizer: Any) -> list[Any]:
+    """Which gradients its parameters have; others after a backward pass that has added to them."""
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+    return [None if each is None else (id(each), each._version) for each in gradients]
+
+
 class _Optimizers:
     """Those that the script made, each of which averages; and parameters that none of them has."""
 
     def __init__(self, modules: _Modules, batches: _Batches) -> None:
         self._modules, self._batches = modules, batches
-        self._any = False
+        self._any = self._scaled = self._grown = False
+        self._passes = 0  # backward passes under way: one may begin others, to compute anew
         self._every: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._made = 0
         self._known = (0, 0)
@@ -332,33 +381,27 @@ class _Optimizers:
         self._rates: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def made(self, original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        from fairlead.comm.torch import DistributedOptimizer
+        from fairlead.comm.torch import DistributedOptimizer, averaging_of
 
-        self._any = True
+        self._any = self._grown = True
         original(optimizer, *args, **kwargs)
         self._every[self._made] = optimizer
         self._made += 1
         optimizer.register_step_pre_hook(self._step)
-        DistributedOptimizer(optimizer)
+        averaging = averaging_of(DistributedOptimizer(optimizer))
+        averaging.by_backward, averaging.compared_at = True, _COMPARED
 
     def _alive(self) -> list[Any]:
         """In the order in which the script made them, which is the same on every rank."""
+        if self._grown:
+            self._grown = False
+            gc.collect()  # each rank would drop those that stand in a circle at a time of its own
         return [optimizer for _, optimizer in sorted(self._every.items(), key=lambda item: item[0])]
 
-    def clip(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Clips or measures the mean: each rank's own gradient would be cut by a factor of its own."""
-        from fairlead.comm.torch import averaging_of
-
-        call = inspect.signature(original).bind(*args, **kwargs)
-        name, tensors = next(iter(call.arguments.items()))
-        listed = [tensors] if hasattr(tensors, "detach") else list(tensors)
-        call.arguments[name] = listed
-        given = set(map(id, listed))
-        for averaging in map(averaging_of, self._alive()):
-            of = (each for p in averaging.parameters() for each in (p, p.grad))
-            if not averaging.averaged and any(id(each) in given for each in of):
-                averaging.average()
-        return original(*call.args, **call.kwargs)
+    def scale(self, original: Callable[..., Any], scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        """Infinite gradients are to be expected from now on."""
+        self._scaled |= scaler.is_enabled()
+        return original(scaler, *args, **kwargs)
 
     def _step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._batches.step()
@@ -369,22 +412,44 @@ class _Optimizers:
         done.add("gradients")
 
     def backward(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Refuses what no optimizer will apply: the script updates its parameters by hand."""
-        from fairlead.comm.torch import averaging_of
+        """Averages the gradients that it adds to: what the script does with them before a step, it does with the mean.
 
+        The sum of the means of several passes is the mean of their sums. Refused is what no optimizer will apply: the
+        script updates its parameters by hand.
+        """
+        if self._passes:
+            return original(*args, **kwargs)
         self._require("Tensor.backward")
-        result = original(*args, **kwargs)
-        for optimizer in list(self._every.values()):
-            averaging_of(optimizer).averaged = False  # what was added is the rank's own
+        alive = self._alive()
+        before_it = [_gradients(optimizer) for optimizer in alive]
+        self._passes += 1
+        self._batches.check(args[0] if args else kwargs.get("tensors"))
+        try:
+            result = original(*args, **kwargs)
+        finally:
+            self._passes -= 1
+        for optimizer, gradients in zip(alive, before_it, strict=True):
+            self._average_new(optimizer, gradients)
         self._compare("Tensor.backward", lambda tensor: tensor.grad is not None)
         return result
+
+    def _average_new(self, optimizer: Any, gradients: list[Any]) -> None:
+        from fairlead.comm.torch import averaging_of
+
+        if _gradients(optimizer) != gradients:
+            averaging_of(optimizer).average(scaled=self._scaled)
+            self._batches.alike()  # noise on the mean
 
     def grad(
         self, original: Callable[..., Any], outputs: Any, inputs: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """As :meth:`backward`."""
+        """Refuses as :meth:`backward`."""
+        from fairlead.comm.torch import averaging_of
+
         self._require("torch.autograd.grad")
         result = original(outputs, inputs, *args, **kwargs)
+        for optimizer in list(self._every.values()):
+            averaging_of(optimizer).averaged = False  # the script may make it the gradient
         of = {id(each) for each in (inputs if isinstance(inputs, (list, tuple)) else (inputs,))}
         self._compare("torch.autograd.grad", lambda tensor: id(tensor) in of)
         return result
@@ -502,5 +567,10 @@ _LENGTH = (
     "the len() of a DataLoader with shuffle=True counted the batches of a part, and then all samples were evaluated: what"
     " the script divided by it is too large, this once. Under torch.no_grad(), or with shuffle=False, it counts all"
     f" ({_DOCS})"
+)
+_HOOK = f"hooks of a parameter get this rank's own gradient; `.grad` is the mean after backward ({_DOCS})"
+_SUMS = (
+    "the loss is a sum over the batch: its gradient's mean over ranks is that of one process divided by the number of ranks."
+    f" Take a mean instead, or multiply the loss ({_DOCS})"
 )
 _BUFFERS = "call `fairlead.comm.torch.average_buffers(model)` after what changes buffers without a step of an optimizer"

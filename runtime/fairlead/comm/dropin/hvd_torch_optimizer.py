@@ -88,7 +88,7 @@ def _named(optimizer: Any, named_parameters: Any) -> list[tuple[str, Any]]:
 class _Averaging(Averaging):
     """Gradients by Horovod's options."""
 
-    compared_at = 2
+    compared_at = (2,)  # scripts may broadcast after the first
 
     def __init__(
         self,
