@@ -164,6 +164,31 @@ def test_what_torch_scripts_do_with_gradients_they_do_with_those_of_the_whole_ba
     assert done.stderr.count("the loss is a sum over the batch") == 1
 
 
+@pytest.mark.full
+def test_what_torch_scripts_write_is_written_once_and_read_back_by_every_rank(
+    tmp_path: Path,
+) -> None:
+    hosts.image("pytorch")
+    script = tmp_path / "train.py"
+    shutil.copy(hosts.PROGRAMS / "auto_writes.py", script)
+    out = tmp_path / "out"
+    for _ in range(2):
+        words = ("-n", "2", "--image", "pytorch", "--", out)
+        done = hosts.fairlead("train", "--auto", script, *words, limit_s=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        names = sorted(path.name for path in out.iterdir())
+        assert [name for name in names if not name.startswith("of.")] == [
+            "history.jsonl", "kept.bin", "last.pt", "log.txt", "model.2.pt", "model.pkl", "model.pt", "parts", "steps.csv",
+            "there",
+        ]  # fmt: skip
+        assert sum(name.startswith("of.") for name in names) == 2
+        # 64 samples in batches of 8 on 2 ranks: 4 steps an epoch
+        assert len((out / "steps.csv").read_text().splitlines()) == 12
+        assert (out / "log.txt").read_text() == "epoch 0\nepoch 1\nepoch 2\n"
+        assert (out / "kept.bin").stat().st_size == 4000
+        assert [path.name for path in (out / "parts").iterdir()] == ["a.npz"]
+
+
 def _alike(folder: Path, way: str) -> subprocess.CompletedProcess[str]:
     """``programs/auto_alike.py`` on two ranks."""
     hosts.image("pytorch")

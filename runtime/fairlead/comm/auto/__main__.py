@@ -14,7 +14,7 @@ from typing import Any
 from fairlead import comm
 from fairlead.base.errors import fail
 from fairlead.comm import auto
-from fairlead.comm.auto import files, others, seeds, shared
+from fairlead.comm.auto import files, others, seeds, shared, written
 from fairlead.comm.auto.imports import AfterImport
 
 # What launchers set, and Accelerate, transformers and others would make a world of their own from.
@@ -52,29 +52,42 @@ def main(argv: Sequence[str] | None = None) -> None:
             **{name: _patch(name) for name in ("keras", "tensorflow", "torch")},
         }
     ).install()
-    if ranks.size > 1:
-        _as_serial(ranks.rank)
     sys.argv = words
     sys.path[0] = folder
-    try:
-        runpy.run_path(words[0], run_name="__main__")
-    except SystemExit as exc:
-        if exc.code not in (None, 0):
-            raise
-    if ranks.size > 1:
-        _end(words[0])
+    if ranks.size == 1:
+        _run(words[0])
+    else:
+        aside = written.Files(ranks.rank, folder)
+        _as_serial(ranks.rank, aside)
+        try:
+            _run(words[0])
+            _end(words[0])
+            aside.settle()
+        finally:
+            aside.end()
     comm.finalize()
 
 
-def _as_serial(rank: int) -> None:
+def _run(script: str) -> None:
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as exc:
+        if exc.code not in (None, 0):
+            raise
+
+
+def _as_serial(rank: int, aside: written.Files) -> None:
     """Lets the script see one process, with random numbers that are the same on all ranks."""
-    AfterImport({"random": seeds.of_random, "numpy.random": seeds.of_numpy}).install()
+    AfterImport(
+        {"random": seeds.of_random, "numpy.random": seeds.of_numpy, "h5py": aside.h5py}
+    ).install()
     for name in _OF_LAUNCH:
         os.environ.pop(name, None)
     sys.stdin = _Input(sys.stdin)
     if rank:
         # A serial script's words, once.
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    aside.install()
 
 
 class _Input(io.TextIOBase):

@@ -69,12 +69,17 @@ def wait_for(path: Any) -> None:
         return
     limit_s = float(os.environ.get("FAIRLEAD_COMM_TIMEOUT_S") or 0) or _LIMIT_S
     until = time.monotonic() + limit_s
-    while _folder() and _saves[where] > _noted(where)[0]:
-        if _noted(where)[1] >= _loads[where] or _noted(_END)[0]:
+    while folder() and _saves[where] > _noted(where)[0]:
+        if _noted(where)[1] >= _loads[where] or ended():
             return
         if time.monotonic() > until:
             raise fail("auto-not-saved", path=where, rank=comm.rank(), seconds=f"{limit_s:.0f}")
         time.sleep(0.01)
+
+
+def was_to_save(path: Any) -> bool:
+    """Whether this rank was to save there."""
+    return bool(_saves) and isinstance(path, (str, os.PathLike)) and _place(path) in _saves
 
 
 def end() -> None:
@@ -82,6 +87,11 @@ def end() -> None:
     if comm.rank() == 0:
         _saves[_END] = 1
         _note(_END)
+
+
+def ended() -> bool:
+    """Whether rank 0 has come to :func:`end`."""
+    return bool(_noted(_END)[0])
 
 
 def _write_whole(path: Any, where: str, write: Callable[[Any], object]) -> None:
@@ -109,31 +119,41 @@ def _place(path: Any) -> str:
     return place
 
 
-def _folder(environ: Mapping[str, str] = os.environ) -> str:
+def folder(environ: Mapping[str, str] = os.environ) -> str:
     """The run's folder, which all nodes see; empty without ``fairlead run``."""
     return environ.get(comm_waits.RUN_FOLDER, "")
 
 
-def _file(where: str) -> str:
+def note_of(where: str, kind: str = "saved") -> str:
+    """The file in which rank 0 notes what it has done with a path."""
     digest = hashlib.sha256(os.fsencode(where)).hexdigest()
-    return os.path.join(_folder(), f"saved.{digest[:32]}")  # noqa: PTH118
+    return os.path.join(folder(), f"{kind}.{digest[:32]}")  # noqa: PTH118
+
+
+def write_note(file: str, text: str) -> None:
+    """At once, for those that read it meanwhile."""
+    if not folder():
+        return
+    with suppress(OSError):
+        with open(f"{file}.new", "w", encoding="ascii") as out:
+            out.write(text)
+        os.replace(f"{file}.new", file)  # noqa: PTH105
+
+
+def read_note(file: str) -> str:
+    """What rank 0 has noted so far."""
+    try:
+        with open(file, encoding="ascii") as noted:
+            return noted.read()
+    except OSError:
+        return ""
 
 
 def _note(where: str) -> None:
-    if not _folder():
-        return
-    file = _file(where)
-    with suppress(OSError):
-        with open(f"{file}.new", "w", encoding="ascii") as out:
-            out.write(f"{_saves[where]} {_loads[where]}")
-        os.replace(f"{file}.new", file)  # noqa: PTH105
+    write_note(note_of(where), f"{_saves[where]} {_loads[where]}")
 
 
 def _noted(where: str) -> tuple[int, int]:
     """How often rank 0 has saved to a path, and loaded from it."""
-    try:
-        with open(_file(where), encoding="ascii") as noted:
-            saves, loads = map(int, noted.read().split())
-    except (OSError, ValueError):
-        return 0, 0
+    saves, loads = map(int, (read_note(note_of(where)) or "0 0").split())
     return saves, loads

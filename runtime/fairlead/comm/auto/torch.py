@@ -210,7 +210,7 @@ def _join(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def _save(original: Callable[..., Any], obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
     if isinstance(f, (str, os.PathLike)):
         files.save(f, lambda path: original(obj, path, *args, **kwargs))
-    elif comm.rank() == 0 or getattr(f, "name", None) is None:  # a buffer is each rank's own
+    else:
         original(obj, f, *args, **kwargs)
 
 

@@ -102,7 +102,7 @@ def test_load_waits_for_rank_0_and_goes_on(released_by: str, tmp_path: Path, as_
     where = files._place(path)
 
     def note(saves: int, loads: int, of: str = where) -> None:
-        Path(files._file(of)).write_text(f"{saves} {loads}")
+        Path(files.note_of(of)).write_text(f"{saves} {loads}")
 
     notes = {"save": (1, 0), "load": (0, 1), "end": (1, 0, "end")}
     waits(path, lambda: note(*notes[released_by]))
