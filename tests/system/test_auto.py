@@ -62,7 +62,7 @@ def test_tensorflow_before_keras_is_shared_out_and_updates_without_fit_are_refus
     assert one == two
     loss = one.pop("fit")[1]
     assert loss[-1] < loss[0] and one.pop("of inputs") == 4
-    ways = ("eager", "compiled", "by_hand", "updates", "on_batch", "graph", "own_step")
+    ways = ("eager", "compiled", "by_hand", "updates", "on_batch", "graph")
     assert list(one) == list(ways)
     for way, said in one.items():
         assert "nothing would be trained together" in said, way
@@ -311,6 +311,29 @@ def test_keras_model_of_parts_or_of_torchs_loaders_is_shared_out(
     loss, batches = one["evaluated"]
     assert batches == 8 and one["history"]["val_loss"][-1] == pytest.approx(loss, rel=1e-5)
     assert "counted the batches of a part" not in done.stderr
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("image", "backend"), [("tensorflow", "tensorflow"), ("pytorch", "torch")])
+def test_what_a_train_step_does_with_gradients_it_does_with_those_of_the_whole_batch(
+    image: str, backend: str, tmp_path: Path
+) -> None:
+    hosts.image(image)
+    script = tmp_path / "train.py"
+    shutil.copy(hosts.PROGRAMS / "auto_keras_same.py", script)
+    seen = {}
+    for ranks in (1, 2):
+        (folder := tmp_path / str(ranks)).mkdir()
+        words = ("-n", ranks, "--image", image, "--env", f"KERAS_BACKEND={backend}", "--", folder)
+        done = hosts.fairlead("train", "--auto", script, *words, ranks, limit_s=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+        seen[ranks] = _seen(folder)
+    (alone,), (one, two) = seen[1], seen[2]
+    assert one == two
+    for way, weights in alone.items():
+        assert one[way] == pytest.approx(weights, abs=1e-5), way
+    assert done.stderr.count("a loss is a sum over the batch") == 1
+    assert done.stderr.count("1 of 15 samples are left out of each epoch") == 1
 
 
 @pytest.mark.full

@@ -48,6 +48,7 @@ __all__ = [
 ]
 
 _MARK = "_fairlead_averaging"
+IS_MEAN = "_fairlead_mean"  # of a gradient that is one over all ranks
 _WHERE = "fairlead.comm.keras.DistributedOptimizer"
 _REMEDY = "`compile(jit_compile=False)`, or `Broadcast()` among the callbacks of fit"
 
@@ -395,11 +396,7 @@ class _Averaging:
         ranks, optimizer = self.team or comm.init(), self.optimizer
         if ranks.size > 1:
             self._require_broadcast()
-            known = optimizer._trainable_variables
-            variables = list(known if trainable_variables is None else trainable_variables)
-            # Infinities are to be expected where the loss is scaled, and lower the scale.
-            scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-            grads = _average(ranks, list(grads), variables, scaled)
+            grads = mean_gradients(optimizer, grads, trainable_variables, ranks)
         type(optimizer).apply(optimizer, grads, trainable_variables)
 
     def start(self, gradients: list[Any], variables: list[Any]) -> Started:
@@ -414,6 +411,22 @@ class _Averaging:
     def _require_broadcast(self) -> None:
         if not self.ready:
             raise fail("comm-not-broadcast-model")
+
+
+def mean_gradients(
+    optimizer: Any, grads: Any, trainable_variables: Any = None, ranks: Comm | None = None
+) -> list[Any]:
+    """What ``optimizer.apply`` is to be given in place of ``grads``. Collective, unless all are means."""
+    known = optimizer._trainable_variables if trainable_variables is None else trainable_variables
+    given = list(grads)
+    if all(each is None or getattr(each, IS_MEAN, False) for each in given):
+        return given
+    return _average(ranks or comm.init(), given, list(known), is_scaled(optimizer))
+
+
+def is_scaled(optimizer: Any) -> bool:
+    """Whether infinities are to be expected, for the loss is scaled: they lower the scale."""
+    return isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
 
 
 def _as_written(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -58,33 +58,8 @@ def graph(net):
         v1.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(x.numpy() @ weight))
 
 
-class TwoOptimizers(keras.Model):
-    """Its `train_step` applies one that `compile` never saw."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense, self.other = keras.layers.Dense(1), keras.optimizers.Adam()
-
-    def call(self, inputs):
-        return self.dense(inputs)
-
-    def train_step(self, data):
-        inputs, target = data
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((self(inputs) - target) ** 2)
-        weights = self.trainable_variables
-        self.other.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
-        return {"loss": loss}
-
-
-def own_step(net):
-    two = TwoOptimizers()
-    two.compile()
-    two.fit(x.numpy(), y.numpy(), verbose=0)
-
-
 seen = {}
-for way in (eager, compiled, by_hand, updates, on_batch, graph, own_step):
+for way in (eager, compiled, by_hand, updates, on_batch, graph):
     net = model()
     begun = net.get_weights()
     try:

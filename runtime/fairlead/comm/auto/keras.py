@@ -15,6 +15,7 @@ from fairlead.base.errors import fail
 from fairlead.comm.auto import files, held, seeds, shared
 from fairlead.comm.auto.shared import before, done, fitting, in_fit, own_loop, owner
 from fairlead.comm.auto.torch import part_of
+from fairlead.comm.frameworks import common
 
 # Callbacks of Keras that write files.
 _WRITERS = (
@@ -100,18 +101,26 @@ def _in_fit(model: Any, original: Callable[..., Any], *args: Any, **kwargs: Any)
     return original(*args, **kwargs)
 
 
-def _apply(original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-    from fairlead.comm.keras import averages
+def _apply(
+    original: Callable[..., Any],
+    optimizer: Any,
+    grads: Any,
+    trainable_variables: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """In a ``fit``, other optimizers than what ``compile`` was given average as well."""
+    from fairlead.comm.keras import averages, mean_gradients
 
-    if getattr(_averaged, "now", False):
-        return original(optimizer, *args, **kwargs)
-    if not averages(optimizer):
-        raise own_loop(f"{type(optimizer).__name__}.apply")
+    outermost = not getattr(_averaged, "now", False)
+    if outermost and not averages(optimizer):
+        if not in_fit():
+            raise own_loop(f"{type(optimizer).__name__}.apply")
+        grads = mean_gradients(optimizer, grads, trainable_variables)
     _averaged.now = True
     try:
-        return original(optimizer, *args, **kwargs)
+        return original(optimizer, grads, trainable_variables, **kwargs)
     finally:
-        _averaged.now = False
+        _averaged.now = not outermost
 
 
 def _fit(keras: Any, original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -133,8 +142,9 @@ def _fit(keras: Any, original: Callable[..., Any], model: Any, *args: Any, **kwa
         given["verbose"] = 0
     else:
         _say(given)
+        _say_of_sums(keras, model)
     done.update(("gradients", "data"))
-    with fitting():
+    with fitting(model):
         history = original(*call.args, **call.kwargs)
     if any(type(c).__name__ in _WRITERS for c in callbacks):
         shared.meet()
@@ -154,6 +164,22 @@ def _say(given: dict[str, Any]) -> None:
     )
 
 
+def _say_of_sums(keras: Any, model: Any) -> None:
+    losses = keras.tree.flatten(getattr(model, "loss", None))
+    if any(getattr(loss, "reduction", "") == "sum" for loss in losses):
+        common.say(
+            "a loss is a sum over the batch: its gradient's mean over ranks is that of one process divided by the number of"
+            " ranks (docs/tutorials/training.md)"
+        )
+
+
+def _say_of_rest(count: int, what: str) -> None:
+    """What is left out of each epoch, by one rank."""
+    if comm.rank() == 0 and count % comm.size():
+        left = f"{count % comm.size()} of {count} {what}"
+        common.say(f"{left} are left out of each epoch: every rank takes as many")
+
+
 def _share(keras: Any, given: dict[str, Any]) -> None:
     """Replaces the data of a ``fit`` by this rank's part."""
     rank, size, x = comm.rank(), comm.size(), given["x"]
@@ -162,6 +188,7 @@ def _share(keras: Any, given: dict[str, Any]) -> None:
     if isinstance(x, keras.utils.PyDataset):
         if len(x) < size:
             raise fail("auto-data-too-few-batches", kind=kind, x_count=len(x), size=size)
+        _say_of_rest(len(x), "batches")
         given["x"] = _part_of(keras, x, rank, size)
     elif hasattr(x, "cardinality") and hasattr(x, "shard"):  # tf.data.Dataset
         known = int(x.cardinality())
@@ -170,6 +197,7 @@ def _share(keras: Any, given: dict[str, Any]) -> None:
             raise fail("auto-data-dataset-unknown-length")
         if 0 <= known < size:
             raise fail("auto-data-dataset-too-short", known=known, size=size)
+        _say_of_rest(max(known, 0), "batches")
         part = x.shard(size, rank)
         given["x"] = part.take(known // size) if known >= 0 else part
         if steps is not None:  # an epoch stays once through the data
@@ -224,6 +252,7 @@ def _share_arrays(keras: Any, given: dict[str, Any], rank: int, size: int) -> No
         given["validation_data"], given["validation_split"] = tuple(held), 0.0
     if train < size:
         raise fail("auto-data-too-few-samples", train=train, size=size)
+    _say_of_rest(train, "samples")
     whole = train // size * size
     for name, tree in trees.items():
         given[name] = keras.tree.map_structure(lambda a: a[rank:whole:size], tree)

@@ -13,13 +13,13 @@ from fairlead.base.errors import fail
 
 done: set[str] = set()  # what was shared out: "gradients", "data"
 at_end: list[Callable[[], None]] = []  # collective checks, when the script has come to its end
-_fits: list[None] = []
+_fits: list[Any] = []
 
 
 @contextmanager
-def fitting() -> Iterator[None]:
-    """Around a ``fit`` whose data and gradients are shared out."""
-    _fits.append(None)
+def fitting(model: Any) -> Iterator[None]:
+    """Around a ``fit`` of a model whose data and gradients are shared out."""
+    _fits.append(model)
     try:
         yield
     finally:
@@ -28,6 +28,11 @@ def fitting() -> Iterator[None]:
 
 def in_fit() -> bool:
     return bool(_fits)
+
+
+def fitted() -> Any:
+    """The model of the ``fit`` that is under way."""
+    return _fits[-1]
 
 
 def before(owner: Any, name: str, change: Callable[..., Any]) -> None:

@@ -1,15 +1,16 @@
-"""TensorFlow without Keras' ``fit``: a loop that trains variables by itself is refused at its first gradient."""
+"""TensorFlow: within Keras' ``fit`` a tape gives the mean of gradients; a loop without it is refused at its first one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from fairlead.comm.auto.shared import before, in_fit, own_loop
+from fairlead import comm
+from fairlead.comm.auto.shared import before, fitted, in_fit, own_loop
 
 
 def patch(tf: Any) -> None:
-    """Refuses gradients with respect to trainable variables outside of a ``fit``."""
+    """Averages gradients with respect to trainable variables in a ``fit``, and refuses them elsewhere."""
 
     def gradient(
         original: Callable[..., Any],
@@ -20,7 +21,8 @@ def patch(tf: Any) -> None:
         **kwargs: Any,
     ) -> Any:
         _refuse(tf, sources, "GradientTape.gradient")
-        return original(tape, target, sources, *args, **kwargs)
+        result = original(tape, target, sources, *args, **kwargs)
+        return _means(tf, result, sources) if in_fit() else result
 
     def gradients(original: Callable[..., Any], ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
         _refuse(tf, xs, "tf.gradients")
@@ -32,11 +34,43 @@ def patch(tf: Any) -> None:
     before(tf.compat.v1.train.Optimizer, "apply_gradients", _apply)
 
 
+def _trained(source: Any) -> bool:
+    """Of a tensor, for example an input, gradients are taken for other ends than training."""
+    return bool(getattr(source, "trainable", False))
+
+
+def _means(tf: Any, result: Any, sources: Any) -> Any:
+    """Gradients of what is trained are averaged before a ``train_step`` clips or applies them.
+
+    Not those of a tape within another, which is to differentiate them; what applies them averages.
+    """
+    from tensorflow.python.eager import record
+
+    variables, gradients = tf.nest.flatten(sources), tf.nest.flatten(result)
+    places = [i for i, source in enumerate(variables) if _trained(source)]
+    if not places or record.could_possibly_record():
+        return result
+    from fairlead.comm.keras import IS_MEAN, is_scaled
+    from fairlead.comm.tensorflow import averaged
+
+    names = [getattr(variables[i], "path", variables[i].name) for i in places]
+    means = averaged(
+        comm.init(),
+        [gradients[i] for i in places],
+        names,
+        "GradientTape.gradient",
+        any_values=is_scaled(fitted().optimizer),
+        step=True,
+    )
+    for i, mean in zip(places, means, strict=True):
+        if mean is not None:
+            setattr(mean, IS_MEAN, True)
+            gradients[i] = mean
+    return tf.nest.pack_sequence_as(result, gradients)
+
+
 def _refuse(tf: Any, sources: Any, where: str) -> None:
-    # Of a tensor, for example an input, gradients are taken for other ends than training.
-    if not in_fit() and any(
-        getattr(source, "trainable", False) for source in tf.nest.flatten(sources)
-    ):
+    if not in_fit() and any(map(_trained, tf.nest.flatten(sources))):
         raise own_loop(where)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from fairlead import comm
 from fairlead.base.errors import fail
 from fairlead.comm.auto import files, held, shared
-from fairlead.comm.auto.shared import before, done, in_fit, own_loop
+from fairlead.comm.auto.shared import before, done, fitted, in_fit, own_loop
 from fairlead.comm.frameworks.common import say
 
 _STEPS_WITHOUT = 100  # in a row; a batch may be kept for many
@@ -65,6 +65,9 @@ def _loader(
     *args: Any,
     **kwargs: Any,
 ) -> None:
+    if in_fit():  # of Keras, for the part of its data that this rank has
+        original(loader, dataset, *args, **kwargs)
+        return
     call = inspect.signature(original).bind(loader, dataset, *args, **kwargs)
     given = call.arguments
     if isinstance(dataset, data.IterableDataset):
@@ -366,6 +369,30 @@ def _gradients(optimizer: Any) -> list[Any]:
     return [None if each is None else (id(each), each._version) for each in gradients]
 
 
+def _average_in_fit() -> None:
+    """Of a Keras model on torch: before its ``train_step`` clips or applies gradients."""
+    import keras
+
+    from fairlead.comm.keras import IS_MEAN, is_scaled
+    from fairlead.comm.torch import average_tensors
+
+    if keras.backend.backend() != "torch":
+        return
+    model = fitted()
+    variables = model.trainable_weights
+    parameters = [variable.value for variable in variables]
+    means = average_tensors(
+        [p.grad for p in parameters],
+        parameters,
+        [variable.path for variable in variables],
+        any_values=is_scaled(model.optimizer),
+    )
+    for parameter, mean in zip(parameters, means, strict=True):
+        parameter.grad = mean
+        if mean is not None:
+            setattr(mean, IS_MEAN, True)
+
+
 class _Optimizers:
     """Those that the script made, each of which averages; and parameters that none of them has."""
 
@@ -430,6 +457,8 @@ class _Optimizers:
             self._passes -= 1
         for optimizer, gradients in zip(alive, before_it, strict=True):
             self._average_new(optimizer, gradients)
+        if in_fit():
+            _average_in_fit()
         self._compare("Tensor.backward", lambda tensor: tensor.grad is not None)
         return result
 
