@@ -94,7 +94,7 @@ def test_torch_script_with_a_loader_is_shared_out_or_refused(tmp_path: Path) -> 
         assert "an IterableDataset cannot be split" in seen["stream"]
         assert seen["losses"][-1] < seen["losses"][0] and seen["whole"] == 8
     assert (tmp_path / "model.pt").stat().st_size > 0
-    assert done.stderr.count("100 steps of optimizers since a DataLoader in a random order") == 1
+    assert done.stderr.count("10 steps of optimizers since a DataLoader in a random order") == 1
     after = hosts.fairlead(
         "train",
         "--auto",
@@ -136,6 +136,7 @@ def test_what_torch_scripts_do_next_to_their_steps_is_as_in_one_process(tmp_path
     for said in (
         "batches of 4 a rank, 8 in all; the learning rate is not scaled. Of 8 samples a rank reads 4",
         "each rank read its own part",
+        "a step took batches of a DataLoader in order next to those of one in a random order",
         "counted the batches of a part, and then all samples were evaluated",
     ):
         assert done.stderr.count(said) == 1, said

@@ -50,6 +50,11 @@ for a, b in DataLoader(rows, 2, shuffle=True):  # clips after each of two backwa
         optimizer.zero_grad()
 seen["accumulated"] = [float(p) for p in accumulated.parameters()]
 
+for (a, b), (c, _) in zip(DataLoader(rows, 2, shuffle=True), DataLoader(rows, 2), strict=False):
+    optimizer.zero_grad()
+    (functional.mse_loss(accumulated(a), b) + accumulated(c).mean()).backward()
+    optimizer.step()
+
 held_out = DataLoader(rows, 2, shuffle=True)
 batches = len(held_out)
 with torch.no_grad():

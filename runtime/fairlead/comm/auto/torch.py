@@ -20,7 +20,7 @@ from fairlead.comm.auto import files, held, shared
 from fairlead.comm.auto.shared import before, done, fitted, in_fit, own_loop
 from fairlead.comm.frameworks.common import say
 
-_STEPS_WITHOUT = 100  # in a row; a batch may be kept for many
+_STEPS_WITHOUT = 10  # in a row; a batch may be kept for many
 _COMPARED = (1, 2, 16, 256, 4096, 65536)  # steps before which weights are compared over ranks
 _FEW = 64  # values of a parameter, or nodes of a graph, that are looked at
 _SUM = 2  # of torch's losses: reduction="sum"
@@ -342,6 +342,8 @@ class _Batches:
         since = self._taken[True] or (set() if "data" in done else self._taken[False])
         if since and True not in since:
             raise fail("auto-data-other-loader")
+        if since == {True, False}:
+            self.say(_BOTH)
         if not since and "data" not in done:
             raise fail("auto-data-no-loader")
         done.add("data")
@@ -355,11 +357,8 @@ class _Batches:
             parts, self._unlike = self._unlike, []
             held.require_alike(parts, "optimizer.step")
         self._without = 0 if since else self._without + 1
-        if self._without == _STEPS_WITHOUT and comm.rank() == 0:
-            say(
-                f"{_STEPS_WITHOUT} steps of optimizers since a DataLoader in a random order gave its last batch: where they"
-                f" are on other data than that, every rank trains on all of it ({_DOCS})"
-            )
+        if self._without == _STEPS_WITHOUT:
+            self.say(_WITHOUT)
         self._taken = {True: set(), False: set()}
 
 
@@ -596,6 +595,14 @@ _LENGTH = (
     "the len() of a DataLoader with shuffle=True counted the batches of a part, and then all samples were evaluated: what"
     " the script divided by it is too large, this once. Under torch.no_grad(), or with shuffle=False, it counts all"
     f" ({_DOCS})"
+)
+_WITHOUT = (
+    f"{_STEPS_WITHOUT} steps of optimizers since a DataLoader in a random order gave its last batch: where they are on other"
+    f" data than that, every rank trains on all of it ({_DOCS})"
+)
+_BOTH = (
+    "a step took batches of a DataLoader in order next to those of one in a random order: where they are trained on, every"
+    f" rank trains on all of them. Under torch.no_grad() they are not ({_DOCS})"
 )
 _HOOK = f"hooks of a parameter get this rank's own gradient; `.grad` is the mean after backward ({_DOCS})"
 _SUMS = (
