@@ -216,10 +216,9 @@ def _path(plan: Plan) -> str:
 def login(plan: Plan) -> Iterator[Finding]:
     """A login shell of Debian's forgets the image's PATH: it finds no program there, or another one of that name."""
     if lost := lost_by_login(plan.facts, plan.request):
-        name, place = next(iter(lost.items()))
         yield warning(
-            "program-login-shell", shell=plan.request.command[0], names=", ".join(lost), name=name, place=place,
-            path=searched_path(plan.request),
+            "program-login-shell", shell=plan.request.command[0], names=", ".join(lost),
+            place=next(iter(lost.values())), path=searched_path(plan.request),
         )  # fmt: skip
 
 
