@@ -72,7 +72,7 @@ def from_json(cls: type[T], data: Any) -> T:
     try:
         return typing.cast(T, _build(cls, data))
     except (TypeError, KeyError, ValueError) as exc:
-        raise ValueError(f"not a {getattr(cls, '__name__', cls)}: {exc}") from None
+        raise ValueError(f"not a {getattr(cls, '__name__', str(cls)).lstrip('_')}: {exc}") from None
 
 
 def _build(hint: Any, data: Any) -> Any:
