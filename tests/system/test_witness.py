@@ -185,6 +185,13 @@ def test_ranks_that_end_past_their_exit_handlers_end_well(end: str) -> None:
     assert answer(done)["proof"]["holds"] and done.stderr.count("size 4") == 4
 
 
+def test_second_program_of_a_rank_that_hydra_does_not_connect_is_named() -> None:
+    script = f'python3 -c "{SIZE}"; python3 -c "{SIZE}"'
+    done = fairlead("run", "-n", "2", hosts.image(), "--", "sh", "-c", script)
+    assert done.returncode not in (0, 122) and "proved on 2 ranks" in done.stderr
+    assert "in the MPI_Init of a second program" in done.stderr, done.stderr
+
+
 def test_machine_without_a_compiler_proves_by_a_probe(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     for name in ("sh", "squashfuse", "fusermount", "fusermount3", "env"):

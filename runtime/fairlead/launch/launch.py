@@ -162,6 +162,7 @@ class LaunchResult:
         terminated: it ended after a SIGTERM for this process, which its ranks have handled.
         unheard: ranks that have left no exit code, though the launcher says that all ended well.
         cut: the first rank that failed had lost the launcher's descriptor when it called MPI_Init.
+        again: it was in the MPI_Init of a second program.
     """
 
     code: int
@@ -177,6 +178,7 @@ class LaunchResult:
     terminated: bool = False
     unheard: int = 0
     cut: bool = False
+    again: bool = False
 
 
 def command_line(
@@ -522,6 +524,7 @@ def _result(folder: Path, own: int, done: bool, unheard: int) -> LaunchResult:
         failed_on=place_of(folder, first) if first else "",
         unheard=0 if failed else unheard,
         cut=bool(first) and (folder / f"cut.{first}").exists(),
+        again=bool(first) and (folder / f"again.{first}").exists(),
     )
 
 
@@ -699,6 +702,10 @@ def explain_exit(result: LaunchResult) -> Finding | None:
     said = signal_name(first.code)
     if result.cut:
         return error("rank-cut-off", rank=first.rank, why=why, host=result.failed_on)
+    if result.again:
+        return error(
+            "rank-again", rank=first.rank, signal_name=said, why=why, host=result.failed_on
+        )
     if result.culprit:
         return error(
             "rank-culprit",

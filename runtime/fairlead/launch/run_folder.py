@@ -29,7 +29,7 @@ BEGUN = "begun"  # a file as old as the launch
 OTHERS = "others"  # the folder for ranks that are another user
 # What the witness writes, as KIND.ITS_NAME; those of which the first counts.
 _REPORTS = re.compile(
-    r"(?:aborted|alive|bare|blames|code|cut|left|maps|proof|said|seen|started|stopped)\.[\w.-]{1,200}(?<!\.partial)"
+    r"(?:aborted|again|alive|bare|blames|code|cut|left|maps|proof|said|seen|started|stopped)\.[\w.-]{1,200}(?<!\.partial)"
 )
 _ONCE = ("alive.", "blames.")
 _MOST_BYTES = 1 << 27  # of one: the proof of 65536 ranks

@@ -182,6 +182,13 @@ static int note(const char *what, const char *text, size_t size, int once)
     return once ? 0 : rename(partial, path);
 }
 
+static void forget(const char *what)
+{
+    char path[700];
+    snprintf(path, sizeof path, "%s/%s.%s", plan.folder, what, plan.me);
+    unlink(path);
+}
+
 static int arrived; /* for a proof, and by LD_PRELOAD, which this process may take out of its environment */
 static int born;    /* the process that loaded this library; another one is a fork of it without an exec */
 
@@ -1196,6 +1203,8 @@ static const char *const asking[][2] = {{"MPIR_CVAR_DEBUG_SUMMARY", "1"},
                                         {"OMPI_MCA_ompi_display_comm", "mpi_init"}};
 enum { ASKING = sizeof asking / sizeof *asking };
 
+static int again; /* an earlier program of this rank has left MPI, and a launcher with a PMI_FD connects one */
+
 /* While MPI starts, its output goes to a file: it has the report that we asked for. */
 static void begin(void)
 {
@@ -1217,6 +1226,9 @@ static void begin(void)
             close(fd);
         else if (*__errno_location() == EBADF)
             note("cut", line, strlen(line), 0);
+        snprintf(path, sizeof path, "%s/left.%s", plan.folder, plan.me);
+        if ((again = plan.folder[0] && !access(path, F_OK)))
+            note("again", line, strlen(line), 0);
     }
     for (int i = 0; i < ASKING; i++)
         if (variable(asking[i][0]))
@@ -1241,6 +1253,8 @@ static void begin(void)
 
 static void end(int failed, void *caller)
 {
+    if (!failed && again)
+        forget("again");
     if (--inside || over)
         return;
     if (words.sink >= 0) {
@@ -1339,10 +1353,8 @@ static Look depart(const char *how, int forked)
 
 static void part(void)
 {
-    char path[700];
-    snprintf(path, sizeof path, "%s/started.%s", plan.folder, plan.me);
     if (finalized == getpid() && !strcmp(plan.folder, plan.run)) /* of another user's a copy was made */
-        unlink(path);
+        forget("started");
 }
 
 __attribute__((destructor)) static void finish(void)
