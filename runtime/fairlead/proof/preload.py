@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, error, fail, warning
+from fairlead.elf.facts import AbiFamily
 from fairlead.launch.node_check import verified_hosts
 from fairlead.launch.nodes import unreachable
 from fairlead.launch.processes import runs_in_container
@@ -285,6 +286,9 @@ class Startup:
             parts += [f"{host}: {why}" for host, why in unreachable(quiet[:8]).items()]
         if words := last_words(folder):
             parts.append(f"last words: {words}")
+        uid = _another_user(folder, inside - ended.keys())
+        if uid is not None and self._expected.plan.launcher.family is AbiFamily.OPENMPI:
+            return error("watchdog-user", limit_s=limit_s, uid=uid, parts="; ".join(parts))
         return error(
             "watchdog-start-up",
             limit_s=limit_s,
@@ -337,6 +341,14 @@ def _names(folder: Path, kind: str) -> set[str]:
 def _listed(names: set[str]) -> str:
     ordered = sorted(names, key=lambda name: (len(name), name))
     return ", ".join(ordered[:8]) + (f" and {len(ordered) - 8} more" if len(ordered) > 8 else "")
+
+
+def _another_user(folder: Path, names: set[str]) -> int | None:
+    """Whom one of these ranks has become that has changed its user; None where none has."""
+    for name in sorted(names):
+        with suppress(OSError):
+            return (folder / OTHERS / f"started.{name}").stat(follow_symlinks=False).st_uid
+    return None
 
 
 def _named_by(path: Path, word: int = 0) -> str:

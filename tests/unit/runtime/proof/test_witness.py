@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.recorded import HYDRA, ROOT_ENGINE, SITE, image, planned
+from tests.support.recorded import HYDRA, OPENMPI, ROOT_ENGINE, SITE, image, planned
 
 from fairlead.base.errors import ExitCode, FairleadError
 from fairlead.elf.facts import AbiFamily, Elf, MpiLibrary
@@ -276,6 +276,33 @@ def test_startup_without_progress_names_who_has_ended_and_the_last_words(
         "rank 0: in MPI_Init (on node7)",
         "last words: no such device",
     ]
+
+
+def test_startup_that_hangs_after_a_change_of_user_names_it_for_open_mpi(
+    start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "others").mkdir()
+    for name in (
+        "exit.0",
+        "exit.1",
+        "alive.0",
+        "alive.1",
+        "started.0",
+        "started.1",
+        "others/started.1",
+    ):
+        (tmp_path / name).write_text("node 1\n" if "exit" not in name else "")
+    for launcher, words in (
+        (OPENMPI, "ranks have changed their user"),
+        (HYDRA, "1 called MPI_Init"),
+    ):
+        startup, _, clock = start(planned(launcher=launcher), 5.0)
+        startup.look()
+        clock.now += 600
+        with pytest.raises(FairleadError) as caught:
+            startup.look()
+        found = caught.value.findings[0]
+        assert (words in found.what) is (launcher is OPENMPI)
 
 
 def test_startup_of_programs_that_work_before_init_may_take_long(
