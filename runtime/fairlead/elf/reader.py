@@ -58,6 +58,7 @@ _OPENS = (b"dlopen\0", b"dlmopen\0")
 _STARTS = (
     b"execl\0", b"execle\0", b"execlp\0", b"execv\0", b"execve\0", b"execvp\0", b"execvpe\0", b"execveat\0",
     b"posix_spawn\0", b"posix_spawnp\0", b"system\0", b"popen\0",
+    b"syscall.Exec\0", b"syscall.forkExec\0", b"unix.Exec\0",  # Go's, as gosu has them
 )  # fmt: skip
 _WEAK = 2  # STB_WEAK
 _LONGEST_NAME = 256

@@ -563,6 +563,8 @@ def started(facts: ImageFacts, tmp_path_factory: pytest.TempPathFactory) -> Imag
     root = tmp_path_factory.mktemp("started")
     compiled(root / "usr/bin/tini-static", STARTS, "-static")
     compiled(root / "usr/bin/gosu", PLAIN, "-static", "-s")
+    go = 'void go(void) __asm__("syscall.Exec"); void go(void) { } int main(void) { go(); return 0; }'
+    compiled(root / "usr/bin/go-exec", go, "-static")
     compiled(root / "usr/bin/nice", STARTS)
     compiled(root / "usr/bin/install", PLAIN)
     return replace(facts, programs={**facts.programs, **scan_tree(root).programs})
@@ -574,6 +576,7 @@ def started(facts: ImageFacts, tmp_path_factory: pytest.TempPathFactory) -> Imag
         ("/usr/bin/tini-static", "--"),
         ("tini-static", "-s", "-g"),
         ("gosu",),
+        ("go-exec",),
         ("nice", "-n", "5"),
         ("tini-static", "--", "nice", "-n5"),
         ("sh", "-c"),
