@@ -75,6 +75,9 @@ for epoch in range(30 if way in ("stops", "plateau") else 3):
         optimizer.zero_grad()
         loss = torch.nn.functional.mse_loss(model(a), b)
         loss.backward()
+        if way == "shaken":
+            for p in model.parameters():
+                p.grad.add_(0.01 * torch.randn_like(p.grad))
         optimizer.step()
         total += float(loss)
         if way == "noise":

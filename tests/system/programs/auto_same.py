@@ -67,11 +67,6 @@ def signs(model):
         p.grad = p.grad.sign()
 
 
-def noise(model):
-    for p in model.parameters():
-        noises.append(float(p.grad.add_(0.1 * torch.randn_like(p.grad)).sum()))
-
-
 def sharp():
     """Steps from where the gradient leads up to."""
     model = net()
@@ -116,6 +111,7 @@ def adversaries():
             made = a + maker(a)
             judge.zero_grad()
             judge(a).mean().backward()
+            drawn.append(float(torch.randn(1)))
             (-judge(made.detach()).mean()).backward()
             clamped(judge)
             judges.step()
@@ -171,7 +167,7 @@ def twice():
     return weights(model)
 
 
-noises = []
+drawn = []  # between two backward passes of a step: each rank its own
 seen = {
     "clamped": trained(clamped),
     "own norm": trained(own_norm),
@@ -184,11 +180,10 @@ seen = {
     "recomputed": recomputed(),
     "twice": twice(),
 }
-trained(noise)
 hooked = net()
 hooked[0].weight.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
 adding = torch.optim.SGD(hooked.parameters(), 0.001)
 for a, b in loader():
     functional.mse_loss(hooked(a), b, reduction="sum").backward()
     adding.step()
-(folder / f"seen.{os.getpid()}").write_text(json.dumps({"same": seen, "noises": noises}))
+(folder / f"seen.{os.getpid()}").write_text(json.dumps({"same": seen, "drawn": drawn}))

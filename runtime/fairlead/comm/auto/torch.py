@@ -21,8 +21,9 @@ from fairlead.comm.auto.shared import before, done, fitted, in_fit, own_loop
 from fairlead.comm.frameworks.common import say
 
 _STEPS_WITHOUT = 10  # in a row; a batch may be kept for many
-_COMPARED = (1, 2, 16, 256, 4096, 65536)  # steps before which weights are compared over ranks
+_COMPARED = (1, 2, 4, 16, 256, 65536)  # steps before which weights are compared over ranks
 _FEW = 64  # values of a parameter, or nodes of a graph, that are looked at
+_ALIKE = 1 << 40  # seeds of numbers that all ranks draw are above it
 _SUM = 2  # of torch's losses: reduction="sum"
 _DOCS = "docs/tutorials/training.md"
 _PASS = "_fairlead_pass"  # of what iterates over a DataLoader
@@ -43,6 +44,8 @@ def patch(torch: Any) -> None:
     before(data.dataloader._BaseDataLoaderIter, "__next__", batches.taken)
     before(torch.nn.Module, "__init__", modules.made)
     before(torch.nn.Module, "__setstate__", modules.made)  # a copy
+    before(torch.nn.Module, "register_parameter", batches.parameter)
+    before(torch, "manual_seed", batches.seeded)
     before(torch.optim.Optimizer, "__init__", optimizers.made)
     # Tensor.backward and torch.func's gradients come here, too.
     before(torch.autograd, "backward", optimizers.backward)
@@ -248,12 +251,12 @@ class _Batches:
     """
 
     def __init__(self, torch: Any) -> None:
-        self.torch = torch
+        self.torch, self._seed = torch, torch.manual_seed
         self._seeded = False
         self._taken: dict[bool, set[bool]] = {True: set(), False: set()}
         self._without = self._steps = self._used = self._rows = 0
-        # Torch's numbers are each rank's own from a step to the end of a pass, but between backward and step.
-        self._own_numbers = self._for_step = False
+        self._own_numbers = False  # of torch, on each rank, while it trains
+        self._again = 0  # how often they were alike again
         self._said: set[str] = set()
         self._unlike: list[held.Part] = []  # what is to be compared over ranks
         self.epochs = 0
@@ -275,7 +278,7 @@ class _Batches:
         of_pass.begin()
         with self.torch.random.fork_rng(devices=[]):
             # for its workers' augmentations
-            self.torch.manual_seed(epoch * comm.size() + comm.rank())
+            self._seed(epoch * comm.size() + comm.rank())
             batches = original(loader)
         setattr(batches, _PASS, of_pass)
         return batches
@@ -311,8 +314,32 @@ class _Batches:
             raise
         part = of_pass is not None and not of_pass.whole
         self._taken[self.torch.is_grad_enabled()].add(part)
-        self._rows = _rows(batch) if part else self._rows
+        if part:
+            self._rows = _rows(batch)
+            if self._steps:  # before the first one, its model may be to be made
+                self._draw_own()
         return batch
+
+    def parameter(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Of a module, which may draw its values next: alike on all ranks."""
+        self._draw_alike()
+        original(*args, **kwargs)
+
+    def seeded(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """By the script: what it draws next is as it says."""
+        self._own_numbers = False
+        return original(*args, **kwargs)
+
+    def _draw_own(self) -> None:
+        if not self._own_numbers:  # dropout and the like: other masks on each rank
+            self._seed(self._steps * comm.size() + comm.rank())
+            self._own_numbers = True
+
+    def _draw_alike(self) -> None:
+        if self._own_numbers:  # models, splits and orders that the script makes now are alike
+            self._again += 1
+            self._seed(_ALIKE + self._again)
+            self._own_numbers = False
 
     def check(self, loss: Any) -> None:
         """Of a backward pass."""
@@ -323,15 +350,7 @@ class _Batches:
     def _end(self, of_pass: _Pass) -> None:
         if of_pass.used == self._used:
             self.say(_READ)
-        if self._own_numbers:  # models, splits and orders that the script makes now are alike
-            self.torch.manual_seed(self._steps)
-            self._own_numbers = False
-
-    def alike(self) -> None:
-        """Until the next step, which every rank is to make alike, the ranks draw the same numbers."""
-        if self._own_numbers and not self._for_step:
-            self.torch.manual_seed(self._steps)
-            self._for_step = True
+        self._draw_alike()
 
     def step(self) -> None:
         """Of an optimizer.
@@ -349,10 +368,7 @@ class _Batches:
         done.add("data")
         self._steps += 1
         self._used += 1
-        if self._for_step or not self._own_numbers:
-            # dropout and the like: other masks on each rank
-            self.torch.manual_seed(self._steps * comm.size() + comm.rank())
-            self._own_numbers, self._for_step = True, False
+        self._draw_own()
         if self._unlike:
             parts, self._unlike = self._unlike, []
             held.require_alike(parts, "optimizer.step")
@@ -466,7 +482,6 @@ class _Optimizers:
 
         if _gradients(optimizer) != gradients:
             averaging_of(optimizer).average(scaled=self._scaled)
-            self._batches.alike()  # noise on the mean
 
     def grad(
         self, original: Callable[..., Any], outputs: Any, inputs: Any, *args: Any, **kwargs: Any
