@@ -85,6 +85,42 @@ def trained(model, *data):
     return [float(value) for weight in model.get_weights() for value in weight.flatten()]
 
 
+class Noisy(keras.Model):
+    """It draws numbers in three ways."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense, self.drop = keras.layers.Dense(1), keras.layers.Dropout(0.5)
+        self.drawn = [keras.Variable(0.0, trainable=False) for _ in range(3)]
+
+    def call(self, inputs, training=False):
+        return self.dense(self.drop(inputs, training=training))
+
+    def train_step(self, data):
+        result = super().train_step(data)
+        dropped = self.drop(keras.ops.ones(64), training=True) * keras.ops.arange(64.0)
+        numbers = (keras.random.uniform(()), drawn(), keras.ops.sum(dropped))
+        for kept, number in zip(self.drawn, numbers, strict=True):
+            kept.assign(number)
+        return result
+
+
+class Keeps(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        own.append([float(keras.ops.convert_to_numpy(kept)) for kept in self.model.drawn])
+
+
+def drawn():
+    if torch:
+        return importlib.import_module("torch").rand(())
+    return tf.random.uniform(())
+
+
+own = []
+model = Noisy()
+model.compile("sgd", "mse")
+model.fit(x, y, batch_size=2, verbose=0, callbacks=[Keeps()])
+again = [float(drawn()), float(keras.random.uniform(())), float(np.random.random())]
 seen = {}
 for kind in (Clipping, ByHand):
     model = net(kind=kind)
@@ -100,4 +136,4 @@ seen["plain"] = trained(model, x, y)
 model = net()
 model.compile(keras.optimizers.SGD(0.001), keras.losses.MeanSquaredError(reduction="sum"))
 trained(model, x[:15], y[:15])
-(folder / f"seen.{os.getpid()}").write_text(json.dumps(seen))
+(folder / f"seen.{os.getpid()}").write_text(json.dumps({"same": seen, "own": own, "again": again}))

@@ -47,9 +47,20 @@ def patch(keras: Any) -> None:
     ):
         before(owner(keras.Model, name), name, change)
     _patch_load_model(keras)
+    before(keras.random.SeedGenerator, "next", _draw)
     # Every update of Keras 3 comes through it, and a LossScaleOptimizer's before its inner one's.
     for kind in (keras.optimizers.Optimizer, keras.optimizers.LossScaleOptimizer):
         before(kind, "apply", _apply)
+
+
+def _draw(original: Callable[..., Any], generator: Any, *args: Any, **kwargs: Any) -> Any:
+    """In a ``fit``, of dropout and the like, each rank draws its own numbers; what they come from stays alike."""
+    seed = original(generator, *args, **kwargs)
+    if not in_fit() or not comm.rank():
+        return seed
+    backend = generator.backend
+    apart = backend.convert_to_tensor([comm.rank() * shared.APART, 0], dtype=generator.state.dtype)
+    return backend.numpy.add(seed, apart)
 
 
 def _patch_load_model(keras: Any) -> None:

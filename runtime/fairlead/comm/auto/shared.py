@@ -13,6 +13,9 @@ from fairlead.base.errors import fail
 
 done: set[str] = set()  # what was shared out: "gradients", "data"
 at_end: list[Callable[[], None]] = []  # collective checks, when the script has come to its end
+# Called with True before, and with False after a fit: whether each rank draws random numbers of its own.
+drawing: list[Callable[[bool], object]] = []
+APART = 1_000_003  # seeds of ranks
 _fits: list[Any] = []
 
 
@@ -20,10 +23,14 @@ _fits: list[Any] = []
 def fitting(model: Any) -> Iterator[None]:
     """Around a ``fit`` of a model whose data and gradients are shared out."""
     _fits.append(model)
+    for draw in drawing:
+        draw(True)
     try:
         yield
     finally:
         _fits.pop()
+        for draw in drawing:
+            draw(False)
 
 
 def in_fit() -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 from fairlead import comm
-from fairlead.comm.auto.shared import before, fitted, in_fit, own_loop
+from fairlead.comm.auto.shared import APART, before, drawing, fitted, in_fit, own_loop
 
 
 def patch(tf: Any) -> None:
@@ -32,6 +33,18 @@ def patch(tf: Any) -> None:
     for owner in (tf, tf.compat.v1):
         before(owner, "gradients", gradients)
     before(tf.compat.v1.train.Optimizer, "apply_gradients", _apply)
+    drawing.append(functools.partial(_draw, tf))
+
+
+def _draw(tf: Any, own: bool) -> None:
+    """Seeds what ``tf.random`` draws, in a ``train_step``, for example."""
+    from tensorflow.python.eager import context
+
+    seed = context.global_seed() or 0
+    rank = comm.rank() if own else -comm.rank()
+    if own and not rank:
+        return  # as in one process
+    tf.random.set_seed(seed + rank * APART + (not own))
 
 
 def _trained(source: Any) -> bool:

@@ -58,6 +58,7 @@ def patch(torch: Any) -> None:
     before(torch, "save", _save)
     before(torch, "load", files.load)
     shared.at_end.append(modules.compare)
+    shared.drawing.append(batches.draw)
 
 
 def _loader(
@@ -321,14 +322,19 @@ class _Batches:
         return batch
 
     def parameter(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
-        """Of a module, which may draw its values next: alike on all ranks."""
-        self._draw_alike()
+        """Of a module, which may draw its values next: alike on all ranks. A ``fit`` makes them so by itself."""
+        if not in_fit():
+            self._draw_alike()
         original(*args, **kwargs)
 
     def seeded(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """By the script: what it draws next is as it says."""
         self._own_numbers = False
         return original(*args, **kwargs)
+
+    def draw(self, own: bool) -> None:
+        """Of a Keras model on torch."""
+        self._draw_own() if own else self._draw_alike()
 
     def _draw_own(self) -> None:
         if not self._own_numbers:  # dropout and the like: other masks on each rank
