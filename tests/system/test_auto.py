@@ -353,6 +353,8 @@ def test_framework_that_forms_worlds_trains_as_one_process(framework: str, tmp_p
     assert one["world"] == two["world"] == 1 and one["weights"] == two["weights"]
     assert len(one["seen"]) == len(two["seen"]) == 128
     assert not {*one["seen"]} & {*two["seen"]}
+    assert len([*(tmp_path / "out").glob("*")]) == (3 if framework == "accelerate" else 1)
+    assert len([*tmp_path.glob("of.*")]) == (framework == "transformers")
 
 
 @pytest.mark.parametrize(

@@ -36,10 +36,13 @@ if framework == "lightning":
             return torch.optim.Adam(self.parameters(), 0.1)
 
     trainer = lightning.Trainer(
-        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False
+        max_epochs=2, accelerator="cpu", default_root_dir=folder / "out", logger=False
     )
-    trainer.fit(Module(), DataLoader(rows, batch_size=16, shuffle=True))
+    module = Module()
+    trainer.fit(module, DataLoader(rows, batch_size=16, shuffle=True))
     world = trainer.world_size
+    kept = torch.load(trainer.checkpoint_callback.best_model_path)["state_dict"]
+    assert all(kept[name].equal(value) for name, value in module.state_dict().items())
 elif framework == "accelerate":
     from accelerate import Accelerator
 
@@ -51,6 +54,8 @@ elif framework == "accelerate":
         optimizer.zero_grad()
         accelerator.backward(loss_of(*batch))
         optimizer.step()
+    accelerator.save_state(folder / "out")
+    accelerator.load_state(folder / "out")
     world = accelerator.num_processes
 else:
     from transformers import Trainer, TrainingArguments
@@ -64,12 +69,18 @@ else:
             return {"loss": loss_of(a, labels)}
 
     arguments = TrainingArguments(
-        str(folder / "out"), num_train_epochs=1, per_device_train_batch_size=16, use_cpu=True, report_to=[],
-        save_strategy="no", disable_tqdm=True,
+        str(folder / "out"), num_train_epochs=2, per_device_train_batch_size=16, use_cpu=True, report_to=[],
+        save_strategy="epoch", save_total_limit=1, disable_tqdm=True,
     )  # fmt: skip
     items = [{"a": a, "labels": b} for a, b in rows]
     Trainer(model=Whole(), args=arguments, train_dataset=items).train()
+    Trainer(model=Whole(), args=arguments, train_dataset=items).train(resume_from_checkpoint=True)
     world = arguments.world_size
+    from safetensors.torch import load_file, save_file
+
+    one = folder / f"of.{os.getpid()}.safetensors"  # by rank 0, for it is a model
+    save_file({"a": x}, one)
+    assert not one.exists() or load_file(one)["a"].equal(x)
 weights = [float(p.sum()) for p in model.parameters()]
-report = {"seen": sorted(seen), "world": world, "weights": weights}
+report = {"seen": sorted(seen[:128]), "world": world, "weights": weights}
 (folder / f"seen.{os.getpid()}").write_text(json.dumps(report))

@@ -79,7 +79,12 @@ def _run(script: str) -> None:
 def _as_serial(rank: int, aside: written.Files) -> None:
     """Lets the script see one process, with random numbers that are the same on all ranks."""
     AfterImport(
-        {"random": seeds.of_random, "numpy.random": seeds.of_numpy, "h5py": aside.h5py}
+        {
+            "random": seeds.of_random,
+            "numpy.random": seeds.of_numpy,
+            "h5py": aside.h5py,
+            "safetensors.torch": files.safetensors,
+        }
     ).install()
     for name in _OF_LAUNCH:
         os.environ.pop(name, None)

@@ -20,10 +20,11 @@ from typing import Any
 from fairlead import comm
 from fairlead.base import comm_waits
 from fairlead.base.errors import fail
+from fairlead.comm.auto.shared import before
 
 _LIMIT_S = 300.0  # without FAIRLEAD_COMM_TIMEOUT_S, as for messages between ranks
 _LOADS = 64  # paths of which loads are noted though nothing was saved there: a dataset may load each sample
-_WHOLE = (".h5", ".hdf5", ".keras", ".pt", ".pth", ".ckpt", ".bin", ".pkl", ".tar")
+_WHOLE = (".h5", ".hdf5", ".keras", ".pt", ".pth", ".ckpt", ".bin", ".pkl", ".safetensors", ".tar")
 _END = "end"
 _saves: Counter[str] = Counter()
 _loads: Counter[str] = Counter()
@@ -47,10 +48,26 @@ def save(path: Any, write: Callable[[Any], object], whole: bool = True) -> None:
 
 def load(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """A function whose first argument may be a path."""
-    path = args[0] if args else kwargs.get("f", kwargs.get("filepath"))
+    path = (
+        args[0]
+        if args
+        else next((kwargs[name] for name in ("f", "filepath", "filename") if name in kwargs), None)
+    )
     if isinstance(path, (str, os.PathLike)):
         wait_for(path)
     return original(*args, **kwargs)
+
+
+def safetensors(module: Any) -> None:
+    """``safetensors.torch`` writes and reads by itself."""
+
+    def saved(
+        original: Callable[..., Any], tensors: Any, filename: Any, *more: Any, **given: Any
+    ) -> None:
+        save(filename, lambda path: original(tensors, path, *more, **given))
+
+    before(module, "save_file", saved)
+    before(module, "load_file", load)
 
 
 def wait_for(path: Any) -> None:
