@@ -163,6 +163,9 @@ def test_what_torch_scripts_do_with_gradients_they_do_with_those_of_the_whole_ba
     assert "gave all its batches without a step" not in done.stderr
     assert done.stderr.count("hooks of a parameter get this rank's own gradient") == 1
     assert done.stderr.count("the loss is a sum over the batch") == 1
+    assert (
+        done.stderr.count("torch.autograd.grad gives each rank's own gradient of parameters") == 1
+    )
 
 
 @pytest.mark.full

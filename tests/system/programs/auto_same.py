@@ -3,6 +3,7 @@
 Argument 1 is the folder for what it saw, argument 2 how many they are: a step of all of them takes all samples.
 """
 
+import copy
 import json
 import os
 import sys
@@ -129,10 +130,41 @@ def meta():
     for _ in range(3):
         for a, b in loader():
             loss = functional.mse_loss(model(a), b)
-            own = torch.autograd.grad(loss, list(model.parameters()))
+            own = torch.autograd.grad(loss, model.parameters())
             for p, gradient in zip(model.parameters(), own, strict=True):
                 p.grad = gradient
             optimizer.step()
+    return weights(model)
+
+
+def copied():
+    """A model and its optimizer, copied amid a training."""
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(2):
+        for _ in range(2):
+            for a, b in loader():
+                optimizer.zero_grad()
+                functional.mse_loss(model(a), b).backward()
+                optimizer.step()
+        model, optimizer = copy.deepcopy((model, optimizer))
+    return weights(model)
+
+
+def compiled():
+    """The whole step."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.05)
+
+    @torch.compile(backend="eager")
+    def step(a, b):
+        optimizer.zero_grad()
+        functional.mse_loss(model(a), b).backward()
+        optimizer.step()
+
+    for _ in range(3):
+        for a, b in loader():
+            step(a, b)
     return weights(model)
 
 
@@ -179,6 +211,8 @@ seen = {
     "meta": meta(),
     "recomputed": recomputed(),
     "twice": twice(),
+    "copied": copied(),
+    "compiled": compiled(),
 }
 hooked = net()
 hooked[0].weight.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))

@@ -17,6 +17,7 @@ from typing import Any
 from fairlead import comm
 from fairlead.base.errors import fail
 from fairlead.comm.auto import files, held, shared
+from fairlead.comm.auto.imports import AfterImport
 from fairlead.comm.auto.shared import before, done, fitted, in_fit, own_loop
 from fairlead.comm.frameworks.common import say
 
@@ -47,6 +48,11 @@ def patch(torch: Any) -> None:
     before(torch.nn.Module, "register_parameter", batches.parameter)
     before(torch, "manual_seed", batches.seeded)
     before(torch.optim.Optimizer, "__init__", optimizers.made)
+    before(
+        torch.optim.Optimizer, "__setstate__", optimizers.made
+    )  # a copy, or a state that it loads
+    # What is patched is called, and not compiled, within a step that the script compiles.
+    AfterImport({"torch._dynamo.trace_rules": lambda rules: rules.add("fairlead")}).install()
     # Tensor.backward and torch.func's gradients come here, too.
     before(torch.autograd, "backward", optimizers.backward)
     before(torch.autograd, "grad", optimizers.grad)
@@ -431,8 +437,10 @@ class _Optimizers:
     def made(self, original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any) -> None:
         from fairlead.comm.torch import DistributedOptimizer, averaging_of
 
-        self._any = self._grown = True
         original(optimizer, *args, **kwargs)
+        if any(known is optimizer for known in self._every.values()):
+            return
+        self._any = self._grown = True
         self._every[self._made] = optimizer
         self._made += 1
         optimizer.register_step_pre_hook(self._step)
@@ -496,10 +504,15 @@ class _Optimizers:
         from fairlead.comm.torch import averaging_of
 
         self._require("torch.autograd.grad")
+        if not isinstance(inputs, (list, tuple)):
+            inputs = [inputs] if hasattr(inputs, "detach") else list(inputs)
         result = original(outputs, inputs, *args, **kwargs)
+        of = set(map(id, inputs))
         for optimizer in list(self._every.values()):
-            averaging_of(optimizer).averaged = False  # the script may make it the gradient
-        of = {id(each) for each in (inputs if isinstance(inputs, (list, tuple)) else (inputs,))}
+            averaging = averaging_of(optimizer)
+            averaging.averaged = False  # the script may make it the gradient
+            if any(id(each) in of for each in averaging.parameters()):
+                self._batches.say(_GRAD)
         self._compare("torch.autograd.grad", lambda tensor: id(tensor) in of)
         return result
 
@@ -626,6 +639,10 @@ _BOTH = (
     f" rank trains on all of them. Under torch.no_grad() they are not ({_DOCS})"
 )
 _HOOK = f"hooks of a parameter get this rank's own gradient; `.grad` is the mean after backward ({_DOCS})"
+_GRAD = (
+    "torch.autograd.grad gives each rank's own gradient of parameters; one that the script makes their `.grad` is averaged in the"
+    f" step ({_DOCS})"
+)
 _SUMS = (
     "the loss is a sum over the batch: its gradient's mean over ranks is that of one process divided by the number of ranks."
     f" Take a mean instead, or multiply the loss ({_DOCS})"
