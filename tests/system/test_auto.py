@@ -181,7 +181,11 @@ def test_what_torch_scripts_write_is_written_once_and_read_back_by_every_rank(
         done = hosts.fairlead("train", "--auto", script, *words, limit_s=300)
         assert done.returncode == 0, done.stdout + done.stderr
         names = sorted(path.name for path in out.iterdir())
-        assert [name for name in names if not name.startswith("of.")] == [
+        of_now = [path for path in out.iterdir() if path.name.startswith("20")]
+        assert [sorted(each.name for each in run.iterdir()) for run in of_now] == [
+            ["best.pt", "log.txt"]
+        ]
+        assert [name for name in names if not name.startswith(("of.", "20"))] == [
             "history.jsonl", "kept.bin", "last.pt", "log.txt", "model.2.pt", "model.pkl", "model.pt", "parts", "steps.csv",
             "there",
         ]  # fmt: skip

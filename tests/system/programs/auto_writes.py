@@ -1,6 +1,7 @@
 """A serial torch script that writes as scripts do. Argument 1 is the folder for what it writes; it may be there already."""
 
 import csv
+import datetime
 import json
 import logging
 import os
@@ -59,6 +60,12 @@ kept = np.memmap(out / "kept.bin", dtype="f4", mode="w+", shape=(1000,))
 kept[:] = 3
 kept.flush()
 assert float(np.memmap(out / "kept.bin", dtype="f4", mode="r").sum()) == 3000
+run = out / f"{datetime.datetime.now():%Y%m%d-%H%M%S.%f}"  # another on each rank
+os.makedirs(run)
+torch.save(model.state_dict(), run / "best.pt")
+model.load_state_dict(torch.load(run / "best.pt"))
+(run / "log.txt").write_text("once")
+assert (run / "log.txt").read_text() == "once"
 torch.save(model.state_dict(), out / "last.pt")
 with open(out / "last.pt", "rb") as f:
     torch.load(f)

@@ -26,6 +26,9 @@ _LIMIT_S = 300.0  # without FAIRLEAD_COMM_TIMEOUT_S, as for messages between ran
 _LOADS = 64  # paths of which loads are noted though nothing was saved there: a dataset may load each sample
 _WHOLE = (".h5", ".hdf5", ".keras", ".pt", ".pth", ".ckpt", ".bin", ".pkl", ".safetensors", ".tar")
 _END = "end"
+names: dict[
+    str, str
+] = {}  # folders that this rank names by its own clock, and what rank 0 calls them
 _saves: Counter[str] = Counter()
 _loads: Counter[str] = Counter()
 
@@ -36,7 +39,7 @@ def save(path: Any, write: Callable[[Any], object], whole: bool = True) -> None:
     Args:
         whole: it writes one file, which gets its name when it is finished.
     """
-    where = _place(path)
+    where = place(path)
     _saves[where] += 1
     if comm.rank() == 0:
         if whole:
@@ -76,7 +79,7 @@ def wait_for(path: Any) -> None:
     Raises:
         FairleadError: it has not in time.
     """
-    where = _place(path)
+    where = place(path)
     if not comm.init().here:
         return
     _loads[where] += 1
@@ -96,7 +99,7 @@ def wait_for(path: Any) -> None:
 
 def was_to_save(path: Any) -> bool:
     """Whether this rank was to save there."""
-    return bool(_saves) and isinstance(path, (str, os.PathLike)) and _place(path) in _saves
+    return bool(_saves) and isinstance(path, (str, os.PathLike)) and place(path) in _saves
 
 
 def end() -> None:
@@ -131,9 +134,18 @@ def _write_whole(path: Any, where: str, write: Callable[[Any], object]) -> None:
         shutil.rmtree(made_in, ignore_errors=True)
 
 
-def _place(path: Any) -> str:
-    place: str = os.path.realpath(os.fspath(path))
-    return place
+def place(path: Any) -> str:
+    """Where rank 0 has what a path names."""
+    there: str = os.path.realpath(os.fsdecode(path))
+    for mine, of_rank_0 in names.items():
+        if there == mine or there.startswith(mine + os.sep):
+            return of_rank_0 + there[len(mine) :]
+    return there
+
+
+def used(folder: str) -> bool:
+    """Whether this rank was to save there."""
+    return any(each.startswith(folder + os.sep) for each in _saves)
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> str:

@@ -27,6 +27,7 @@ from fairlead import comm
 from fairlead.comm.auto import files
 from fairlead.comm.auto.shared import before
 
+_DIGITS = 8  # of a time, at least
 _MADE_S = 30.0  # a folder that rank 0 has not come to until then is this rank's own
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev", "/proc", "/sys")
 _CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
@@ -47,6 +48,7 @@ class Files:
         bases = {os.path.realpath(each) for each in (folder, os.curdir)}
         self._bases = [b for b in bases if not any(_below(t, [b]) for t in self._temporary)]
         self._made: Counter[str] = Counter()
+        self._timed: dict[str, list[str]] = {}  # folders of rank 0 with the time in their names
         self._outcomes: dict[str, str] = {}  # of rank 0's attempts to make folders
         self._written: set[str] = set()  # by this rank, if it is rank 0
         self._of_rank_0: set[str] | None = None
@@ -66,7 +68,8 @@ class Files:
         for name in ("rename", "replace"):
             self._replace(os, name, self._rename)
         if self._rank:
-            self._replace(os, "stat", self._stat)
+            for name in ("stat", "listdir", "scandir"):
+                self._replace(os, name, self._stat)
             for name in ("chmod", "truncate", "utime"):
                 self._replace(os, name, self._mark)
             for name in ("link", "symlink"):
@@ -123,7 +126,7 @@ class Files:
         """The path that all ranks write, or "": it is this rank's own, or none."""
         if not isinstance(path, (str, bytes, os.PathLike)):
             return ""
-        place = os.path.realpath(os.fsdecode(path))
+        place = files.place(path)
         base = next((each for each in self._bases if _below(place, [each])), "")
         folders = place[len(base) :].split(os.sep)[:-1]
         hidden = any(each.startswith(".") for each in folders)
@@ -141,12 +144,14 @@ class Files:
             if writes and (place := self._place(path)):
                 self._written.add(place)
             return path
-        if not (writes or self._aside) or not (place := self._place(path)):
+        if not (writes or self._aside or files.names) or not (place := self._place(path)):
             return path
         if writes and place not in self._aside:
             self._aside[place] = self._new(place, keeps)
         aside = self._aside.get(place, "")
-        return aside if aside and (writes or os.path.exists(aside)) else path
+        if aside and (writes or os.path.exists(aside)):
+            return aside
+        return place if files.names else path
 
     def _new(self, place: str, keeps: str) -> str:
         """The name of a file of this rank's own, which is there if it has to have what ``place`` has."""
@@ -178,7 +183,9 @@ class Files:
         flags = flags if name is path else flags & ~os.O_EXCL
         return original(name, flags, *args, **kwargs)
 
-    def _stat(self, original: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
+    def _stat(
+        self, original: Callable[..., Any], path: Any = ".", *args: Any, **kwargs: Any
+    ) -> Any:
         return original(self.named(path, False), *args, **kwargs)
 
     def _mark(self, original: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> None:
@@ -267,15 +274,48 @@ class Files:
         finally:
             self._outcomes[place] = self._outcomes.get(place, "") + outcome
             files.write_note(files.note_of(place, "made"), self._outcomes[place])
+            if outcome == "+" and (pattern := _of_now(place)):
+                self._timed.setdefault(pattern, []).append(place)
+                files.write_note(files.note_of(pattern, "timed"), "\n".join(self._timed[pattern]))
 
     def _outcome(self, place: str) -> str:
         """What rank 0's attempt to make the folder came to, made as often; "" where there was none."""
-        until = time.monotonic() + _MADE_S
-        while len(known := files.read_note(files.note_of(place, "made"))) < self._made[place]:
-            if files.ended() or time.monotonic() > until:
+        until, note = time.monotonic() + _MADE_S, files.note_of(place, "made")
+        while True:
+            ended = files.ended()  # what it has noted by then is read after it
+            if len(known := files.read_note(note)) >= self._made[place]:
+                return known[self._made[place] - 1]
+            if self._of_other_time(place):
+                return "+"
+            if ended or time.monotonic() > until:
                 return ""
             time.sleep(0.01)
-        return known[self._made[place] - 1]
+
+    def _of_other_time(self, place: str) -> bool:
+        """Whether rank 0 has made this folder a moment before or after, which is in its name. It is then the same."""
+        pattern = _of_now(place)
+        of_rank_0 = files.read_note(files.note_of(pattern, "timed")).splitlines() if pattern else []
+        first = pattern not in self._timed and len(of_rank_0) == 1 and place not in of_rank_0
+        if not first or files.used(of_rank_0[0]) or of_rank_0[0] in self._seen():
+            return False
+        self._timed[pattern] = of_rank_0
+        files.names[place] = of_rank_0[0]
+        return True
+
+    def _seen(self) -> list[str]:
+        """Folders in which this rank has files aside."""
+        return [os.path.dirname(each) for each in self._aside]
+
+
+def _of_now(place: str) -> str:
+    """A name that holds today's date or the time in seconds, with # in place of digits; "" for others."""
+    name = os.path.basename(place)
+    digits = "".join(filter(str.isdigit, name))
+    now = time.time()
+    days = [time.strftime(form, time.localtime(now)) for form in ("%Y%m%d", "%d%m%Y", "%m%d")]
+    if len(digits) < _DIGITS or not any(each in digits for each in (*days, str(int(now))[:6])):
+        return ""
+    return os.path.join(os.path.dirname(place), "".join("#" if c.isdigit() else c for c in name))
 
 
 def _below(path: str, folders: Iterable[str]) -> bool:

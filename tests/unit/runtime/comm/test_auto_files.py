@@ -91,7 +91,7 @@ def test_only_rank_0_writes_and_others_wait_until_it_has(tmp_path: Path, as_rank
     files.save(path, writing("second"))
     as_rank(1)
     files.wait_for(path)
-    assert path.read_text() == "second" and files._noted(files._place(path)) == (2, 0)
+    assert path.read_text() == "second" and files._noted(files.place(path)) == (2, 0)
 
 
 @pytest.mark.parametrize("released_by", ["save", "load", "end"])
@@ -99,7 +99,7 @@ def test_load_waits_for_rank_0_and_goes_on(released_by: str, tmp_path: Path, as_
     path = tmp_path / "best.pt"
     as_rank(1)
     files.save(path, writing("never"))
-    where = files._place(path)
+    where = files.place(path)
 
     def note(saves: int, loads: int, of: str = where) -> None:
         Path(files.note_of(of)).write_text(f"{saves} {loads}")
@@ -111,7 +111,7 @@ def test_load_waits_for_rank_0_and_goes_on(released_by: str, tmp_path: Path, as_
 def test_loads_of_rank_0_and_its_end_are_noted(tmp_path: Path, as_rank: As) -> None:
     as_rank(0)
     files.wait_for(tmp_path / "earlier.pt")
-    assert files._noted(files._place(tmp_path / "earlier.pt")) == (0, 1)
+    assert files._noted(files.place(tmp_path / "earlier.pt")) == (0, 1)
     files.end()
     assert files._noted("end") == (1, 0)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -163,3 +164,21 @@ def test_worker_of_a_loader_reads_what_its_rank_has_and_writes_by_itself(
         os._exit(0)
     assert os.waitpid(process, 0)[1] == 0
     assert sorted(os.listdir(work)) == ["log.txt", "worker.txt"]
+
+
+@pytest.mark.parametrize("form", ["%Y%m%d-%H%M%S", "run_%Y-%m-%d_%H.%M.%S", "%s"])
+def test_folder_with_the_time_in_its_name_is_rank_0s(
+    form: str, work: Path, as_rank: As, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "names", {})
+    now = time.time()
+    one, other = (time.strftime(form, time.localtime(now + each)) for each in (0, 1))
+    written.Files(0, str(work))._mkdir(os.mkdir, one)
+    as_rank(1)
+    os.makedirs(other)
+    assert os.listdir(work) in (["log.txt", one], [one, "log.txt"])
+    Path(other, "mine.txt").write_text("mine")
+    assert Path(other, "mine.txt").read_text() == "mine"
+    subprocess.run(["touch", work / one / "best.txt"], check=True)
+    assert os.path.exists(os.path.join(other, "best.txt")) and os.listdir(other) == ["best.txt"]
+    assert files.place(os.path.join(other, "best.pt")) == str(work / one / "best.pt")
