@@ -88,9 +88,8 @@ def test_torch_script_with_a_loader_is_shared_out_or_refused(tmp_path: Path) -> 
         by_hand = {way: said for way, said in seen.items() if way.startswith("by hand")}
         assert len(by_hand) == 5
         assert all("nothing would be trained together" in said for said in by_hand.values()), seen
-        assert seen["again"] == "trained"
-        for other in ("sampler", "in order"):
-            assert "this model's training data cannot be split" in seen[other], other
+        assert seen["again"] == seen["in order"] == "trained"
+        assert "this model's training data cannot be split" in seen["sampler"]
         assert "an IterableDataset cannot be split" in seen["stream"]
         assert seen["losses"][-1] < seen["losses"][0] and seen["whole"] == 8
     assert (tmp_path / "model.pt").stat().st_size > 0
@@ -111,6 +110,35 @@ def test_torch_script_with_a_loader_is_shared_out_or_refused(tmp_path: Path) -> 
     assert after.returncode == 1, after.stdout + after.stderr
     assert "the ranks hold different state when the script ended" in after.stderr
     assert "running_mean of BatchNorm1d" in after.stderr
+
+
+@pytest.mark.full
+def test_loader_in_order_is_shared_out_from_the_step_that_shows_that_it_is_trained_on(
+    tmp_path: Path,
+) -> None:
+    hosts.image("pytorch")
+    script = tmp_path / "train.py"
+    shutil.copy(hosts.PROGRAMS / "auto_in_order.py", script)
+    done = hosts.fairlead("train", "--auto", script, "-n", "2", "--", tmp_path, limit_s=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    one, two = sorted(_seen(tmp_path), key=lambda seen: seen["train"][1])
+    # the first batch is both ranks', then each takes every second sample
+    assert one["train"] == [[0, 1, 2, 3], [4, 6, 8, 10], [12, 14], [0, 2, 4, 6], [8, 10, 12, 14]]
+    assert two["train"] == [[0, 1, 2, 3], [5, 7, 9, 11], [13, 15], [1, 3, 5, 7], [9, 11, 13, 15]]
+    for seen in (one, two):
+        assert (
+            seen["held out"] == seen["evaluated"] == [list(range(n, n + 4)) for n in (0, 4, 8, 12)]
+        )
+        assert seen["lengths"] == [4, 2] and seen["loaded"] == one["loaded"]
+        assert "SequentialSampler" in seen["classes"]
+    # as one process with those batches
+    w = 0.0
+    for batch in ([0, 1, 2, 3], range(4, 12), range(12, 16), range(8), range(8, 16)):
+        w -= 1e-3 * sum(2 * (w * x - 3 * x) * x for x in batch) / len(batch)
+    assert one["weight"] == two["weight"] == pytest.approx(w, rel=1e-6)
+    assert done.stderr.count("a DataLoader in order is trained on") == 1
+    assert done.stderr.count("batches of 4 a rank, 8 in all") == 1
+    assert "weights are bit-identical on 2 ranks" in done.stderr
 
 
 @pytest.mark.full

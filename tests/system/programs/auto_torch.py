@@ -146,8 +146,8 @@ with torch.no_grad():  # an evaluation on a part does not make the next loader's
         pass
 for title, batches in (
     ("sampler", DataLoader(rows, batch_size=8, sampler=Backwards())),
-    ("in order", DataLoader(rows, batch_size=8)),
     ("again", loader),
+    ("in order", DataLoader(rows, batch_size=8)),
 ):
     try:
         for x, y in batches:

@@ -94,6 +94,8 @@ def _loader(
         given["sampler"], given["shuffle"] = Part(data.RandomSampler(dataset)), None
     elif _is_random(data, sampler):
         given["sampler"] = Part(sampler)
+    elif batches is sampler is None and hasattr(dataset, "__len__"):
+        given["sampler"] = _in_order(data)(data.SequentialSampler(dataset))
     original(*call.args, **call.kwargs)
 
 
@@ -106,6 +108,11 @@ def _is_random(data: Any, sampler: Any) -> bool:
 
 def part_of(loader: Any) -> Part | None:
     """What shares out a DataLoader, also one that Accelerate makes anew of another; None for all else."""
+    sampler = _sampler_of(loader)
+    return sampler if sampler is not None and sampler.trained else None
+
+
+def _sampler_of(loader: Any) -> Part | None:
     batches, sampler = (getattr(loader, name, None) for name in ("batch_sampler", "sampler"))
     sampler = getattr(batches, "sampler", sampler)
     return sampler if isinstance(sampler, Part) else None
@@ -124,7 +131,10 @@ class Part:
         passes: how many were asked for.
         whole: the last pass was, or the next is, an evaluation; None before the first.
         asked: for its length, before any pass and while gradients were enabled.
+        trained: a step was made on its batches, or is to be expected.
     """
+
+    trained = True
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
@@ -151,12 +161,16 @@ class Part:
         self._looked = True
         return parts
 
-    def __iter__(self) -> Iterator[Any]:
+    def drawn(self) -> Iterator[Any]:
+        """An order of this epoch's, which all ranks draw alike."""
         import torch
 
         drawn = copy.copy(self.sampler)
         drawn.generator = torch.Generator().manual_seed(self.epoch)
-        return iter(drawn) if self.whole else self._own(iter(drawn))
+        return iter(drawn)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.drawn() if self.whole else self._own(self.drawn())
 
     @staticmethod
     def _own(drawn: Iterator[Any]) -> Iterator[Any]:
@@ -168,10 +182,38 @@ class Part:
             yield several[rank]
 
     def __len__(self) -> int:
-        if self.whole or _evaluates():
+        if self.whole or _evaluates() or not self.trained:
             return len(self.sampler)
         self.asked |= self.whole is None
         return self.num_samples
+
+
+class _InOrder(Part):
+    """The part of a loader in order, which most scripts evaluate on: it gives all samples until a step is made on them.
+
+    The batches until then are every rank's, and so is that step: one of one process. What follows is shared out, in this
+    pass too.
+    """
+
+    trained = False
+
+    def drawn(self) -> Iterator[Any]:
+        return iter(self.sampler)
+
+    def __iter__(self) -> Iterator[Any]:
+        drawn, evaluates = self.drawn(), self.whole
+        while evaluates or not self.trained:
+            try:
+                yield next(drawn)
+            except StopIteration:
+                return
+        yield from self._own(drawn)
+
+
+@functools.cache
+def _in_order(data: Any) -> type[_InOrder]:
+    """Libraries ask whether a loader is in order by the class of torch's."""
+    return type("InOrder", (_InOrder, data.SequentialSampler), {})
 
 
 def _evaluates() -> bool:
@@ -236,15 +278,20 @@ def _words_of_parts(loader: Any, sampler: Any) -> str:
     )
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class _Pass:
-    """One iteration over a loader that was shared out."""
+    """One iteration over a loader that is shared out, or may be."""
 
+    loader: Any
     sampler: Part
     epoch: int
     whole: bool
     used: int  # backward passes and steps, when it began
     first: bool = True  # no batch was taken of it
+
+    @property
+    def is_part(self) -> bool:
+        return not self.whole and self.sampler.trained
 
     def begin(self) -> None:
         self.sampler.epoch, self.sampler.whole = self.epoch, self.whole
@@ -261,6 +308,9 @@ class _Batches:
         self.torch, self._seed = torch, torch.manual_seed
         self._seeded = False
         self._taken: dict[bool, set[bool]] = {True: set(), False: set()}
+        self._whole: set[_Pass | None] = set()  # what else they came from, if it goes on
+        self._gave: set[Part] = set()  # since the last step
+        self._in_order: set[Part] = set()  # those of the first step that was on them
         self._without = self._steps = self._used = self._rows = 0
         self._own_numbers = False  # of torch, on each rank, while it trains
         self._again = 0  # how often they were alike again
@@ -269,19 +319,22 @@ class _Batches:
         self.epochs = 0
 
     def epoch(self, original: Callable[..., Any], loader: Any) -> Any:
-        sampler = part_of(loader)
+        sampler = _sampler_of(loader)
         if sampler is None:
             return original(loader)
         epoch, sampler.passes = sampler.passes, sampler.passes + 1
+        of_pass = _Pass(loader, sampler, epoch, _evaluates(), self._used)
+        if not sampler.trained:
+            of_pass.begin()
+            batches = original(loader)
+            setattr(batches, _PASS, of_pass)
+            return batches
         self._look(loader.dataset, sampler)
-        of_pass = _Pass(sampler, epoch, _evaluates(), self._used)
         if of_pass.whole:
             if sampler.asked and sampler.whole is None:
                 self.say(_LENGTH)
         else:
-            if not self._seeded:
-                self.say(_words_of_parts(loader, sampler))
-            self._seeded = True
+            self._begin_parts(loader, sampler)
         of_pass.begin()
         with self.torch.random.fork_rng(devices=[]):
             # for its workers' augmentations
@@ -289,6 +342,30 @@ class _Batches:
             batches = original(loader)
         setattr(batches, _PASS, of_pass)
         return batches
+
+    def _begin_parts(self, loader: Any, sampler: Part) -> None:
+        if not self._seeded:
+            self.say(_words_of_parts(loader, sampler))
+        self._seeded = True
+
+    def _train_in_order(self) -> bool:
+        """Shares out the loaders in order whose batches a step takes; False if some are of another kind."""
+        if not self._whole or None in self._whole:
+            return False
+        self.say(_IN_ORDER)
+        for of_pass in self._whole:
+            if of_pass is not None:
+                of_pass.sampler.trained = True
+                self._in_order.add(of_pass.sampler)
+                self._look(of_pass.loader.dataset, of_pass.sampler)
+                self._begin_parts(of_pass.loader, of_pass.sampler)
+        return True
+
+    def _only_looked_at(self) -> None:
+        """Loaders in order that the first step took a batch of, and the next one does not, were not trained on."""
+        for sampler in self._in_order - self._gave:
+            sampler.trained = False
+        self._in_order = set()
 
     def say(self, text: str) -> None:
         """Once, by one rank."""
@@ -316,10 +393,15 @@ class _Batches:
         try:
             batch = original(batches)
         except StopIteration:
-            if of_pass is not None and not of_pass.whole:
+            self._whole.discard(of_pass)
+            if of_pass is not None and of_pass.is_part:
                 self._end(of_pass)
             raise
-        part = of_pass is not None and not of_pass.whole
+        part = of_pass is not None and of_pass.is_part
+        if of_pass is not None:
+            self._gave.add(of_pass.sampler)
+        if not part and self.torch.is_grad_enabled():
+            self._whole.add(None if of_pass is None or of_pass.whole else of_pass)
         self._taken[self.torch.is_grad_enabled()].add(part)
         if part:
             self._rows = _rows(batch)
@@ -371,7 +453,9 @@ class _Batches:
             FairleadError: it is not on a part of the data.
         """
         since = self._taken[True] or (set() if "data" in done else self._taken[False])
-        if since and True not in since:
+        if since and self._in_order:
+            self._only_looked_at()
+        if since and True not in since and not self._train_in_order():
             raise fail("auto-data-other-loader")
         if since == {True, False}:
             self.say(_BOTH)
@@ -387,7 +471,7 @@ class _Batches:
         self._without = 0 if since else self._without + 1
         if self._without == _STEPS_WITHOUT:
             self.say(_WITHOUT)
-        self._taken = {True: set(), False: set()}
+        self._taken, self._whole, self._gave = {True: set(), False: set()}, set(), set()
 
 
 def _gradients(optimizer: Any) -> list[Any]:
@@ -622,8 +706,8 @@ class _Modules:
 
 
 _READ = (
-    "a DataLoader with shuffle=True gave all its batches without a step, while gradients were enabled: each rank read its"
-    f" own part. Under torch.no_grad(), or with shuffle=False, it gives all samples ({_DOCS})"
+    "a DataLoader that the ranks share gave all its batches without a step, while gradients were enabled: each rank read its"
+    f" own part. Under torch.no_grad() it gives all samples ({_DOCS})"
 )
 _LENGTH = (
     "the len() of a DataLoader with shuffle=True counted the batches of a part, and then all samples were evaluated: what"
@@ -637,6 +721,10 @@ _WITHOUT = (
 _BOTH = (
     "a step took batches of a DataLoader in order next to those of one in a random order: where they are trained on, every"
     f" rank trains on all of them. Under torch.no_grad() they are not ({_DOCS})"
+)
+_IN_ORDER = (
+    "a DataLoader in order is trained on: its batches until this first step are those of every rank, and the step is one of"
+    f" one process. Then each rank has its part; a len() of before counts all batches ({_DOCS})"
 )
 _HOOK = f"hooks of a parameter get this rank's own gradient; `.grad` is the mean after backward ({_DOCS})"
 _GRAD = (
