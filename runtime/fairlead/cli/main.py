@@ -17,7 +17,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -153,12 +153,12 @@ class Verbs(click.Group):
 
     def _below(self, ctx: click.Context, name: str) -> str:
         """A hint at verbs that have a verb of this name, such as `site export`; empty if none has."""
-        groups = {verb: self.get_command(ctx, verb) for verb in VERBS}
-        found = [
-            f"`{verb} {name}`"
-            for verb, group in groups.items()
-            if isinstance(group, click.Group) and name in group.commands
-        ]
+        found = []
+        for verb in VERBS:
+            with suppress(ImportError):  # it needs a package that is not installed
+                group = self.get_command(ctx, verb)
+                if isinstance(group, click.Group) and name in group.commands:
+                    found.append(f"`{verb} {name}`")
         return f"Did you mean {' or '.join(found)}?" if found else ""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -162,6 +162,16 @@ def test_verb_of_a_group_without_its_group_is_named_with_it() -> None:
     assert "`site list`" in several and " or `" in several
 
 
+def test_unknown_verb_is_answered_where_a_package_of_another_verb_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("fairlead_build")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "fairlead_build.cli.recipe", None)
+    assert "no verb `export`. Did you mean `site export`?" in call("export")[2]
+    assert "no verb `rnu`. Did you mean `run`?" in call("rnu")[2]
+
+
 def test_script_in_place_of_a_model_is_answered_with_auto(tmp_path: Path) -> None:
     (tmp_path / "my train.py").touch()
     code, _, err = call("train", str(tmp_path / "my train.py"))
