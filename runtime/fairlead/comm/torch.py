@@ -319,9 +319,8 @@ class Averaging:
     def __init__(self, optimizer: Any, names: Mapping[int, str]):
         self.optimizer, self.names = optimizer, names
         self.averaged = self._begun = False
-        self.steps = self._compared = (
-            0  # those made; the one before which parameters were compared last
-        )
+        self.steps = 0  # made
+        self._compared = 0  # the step before which parameters were compared last
         self.versions: list[int] = []  # of the parameters after the last step
 
     def before_step(

@@ -9,7 +9,7 @@ from fairlead.base.process import Ran
 from fairlead.base.system import View
 from fairlead.launchers.flux import allocation_words
 from fairlead.launchers.model import Shape, given
-from fairlead.schedulers.model import Allocation, Job, Scheduler, lacks
+from fairlead.schedulers.model import SPLIT_RUNTIME, Allocation, Job, Scheduler, lacks
 
 
 class Flux(Scheduler):
@@ -49,8 +49,7 @@ class Flux(Scheduler):
         "# flux: --job-name=jupyterhub",
         "# flux: --output={{homedir}}/.jupyterhub.log",
         "# flux: -N {{nodes or 1}} -n {{(nodes or 1)|int * (ranks_per_node or 1)|int}}",
-        # The form's H:MM:SS or MM:SS.
-        """{% set t = ("0:" ~ (runtime or "1:00:00")).split(":")[-3:] -%}""",
+        SPLIT_RUNTIME,
         "# flux: -t {{t[0]|int * 3600 + t[1]|int * 60 + t[2]|int}}s",
         "{% if account %}# flux: -B {{account}}",
         "{% endif %}{% if partition %}# flux: -q {{partition}}",

@@ -10,11 +10,23 @@ from fairlead.base.process import Ran
 from fairlead.base.system import View
 from fairlead.base.timeboxed import words
 from fairlead.launchers.model import given
-from fairlead.schedulers.model import Allocation, Job, Scheduler, first_words, lacks
+from fairlead.schedulers.model import (
+    SPLIT_RUNTIME,
+    Allocation,
+    Job,
+    Scheduler,
+    first_words,
+    lacks,
+)
 
+_SLOTS = (
+    "#BSUB -n {{(nodes or 1)|int * (ranks_per_node or 1)|int}}",
+    '#BSUB -R "span[ptile={{ranks_per_node or 1}}]"',
+)
 _SERVER = (
-    # The form's H:MM:SS or MM:SS; LSF takes hours and minutes.
-    """{% set t = ("0:" ~ (runtime or "1:00:00")).split(":")[-3:] -%}""",
+    "#BSUB -J jupyterhub",
+    "#BSUB -o {{homedir}}/.jupyterhub.log",
+    SPLIT_RUNTIME,
     "{% set minutes = t[0]|int * 60 + t[1]|int + (t[2]|int > 0)|int -%}",
     "#BSUB -W {{minutes // 60}}:{{'%02d' % (minutes % 60)}}",
     "{% if account %}#BSUB -P {{account}}",
@@ -41,13 +53,6 @@ class Lsf(Scheduler):
     reframe = "lsf"
     requeue = ("brequeue",)
     spawner = "LsfSpawner"
-    spawner_lines = (
-        "#BSUB -J jupyterhub",
-        "#BSUB -o {{homedir}}/.jupyterhub.log",
-        "#BSUB -n {{(nodes or 1)|int * (ranks_per_node or 1)|int}}",
-        '#BSUB -R "span[ptile={{ranks_per_node or 1}}]"',
-        *_SERVER,
-    )
 
     def directives(self, job: Job) -> tuple[str, ...]:
         shape = job.shape
@@ -64,10 +69,8 @@ class Lsf(Scheduler):
         return (*lines, *job.options)
 
     def server_lines(self, launcher: str) -> tuple[str, ...]:
-        if launcher != "jsrun":
-            return self.spawner_lines
-        name, log, _, _, *rest = self.spawner_lines
-        return (name, log, "#BSUB -nnodes {{nodes or 1}}", *rest)
+        size = ("#BSUB -nnodes {{nodes or 1}}",) if launcher == "jsrun" else _SLOTS
+        return (*size, *_SERVER)
 
     def allocation(self, environ: Mapping[str, str]) -> Allocation | None:
         """Source: bsub(1), "Environment variables": $LSB_DJOB_HOSTFILE has a line a slot, the launch node first under CSM."""

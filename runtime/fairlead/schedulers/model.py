@@ -17,6 +17,8 @@ from fairlead.base.system import View
 from fairlead.base.timeboxed import version
 from fairlead.launchers.model import Shape
 
+# For ``spawner_lines``: hours, minutes and seconds of the form's H:MM:SS or MM:SS, as ``t``.
+SPLIT_RUNTIME = """{% set t = ("0:" ~ (runtime or "1:00:00")).split(":")[-3:] -%}"""
 _NAME = re.compile(r"[\w.@+:/-]+")
 
 

@@ -26,9 +26,8 @@ _LIMIT_S = 300.0  # without FAIRLEAD_COMM_TIMEOUT_S, as for messages between ran
 _LOADS = 64  # paths of which loads are noted though nothing was saved there: a dataset may load each sample
 _WHOLE = (".h5", ".hdf5", ".keras", ".pt", ".pth", ".ckpt", ".bin", ".pkl", ".safetensors", ".tar")
 _END = "end"
-names: dict[
-    str, str
-] = {}  # folders that this rank names by its own clock, and what rank 0 calls them
+# Folders that this rank names by its own clock, and what rank 0 calls them.
+names: dict[str, str] = {}
 _saves: Counter[str] = Counter()
 _loads: Counter[str] = Counter()
 

@@ -324,24 +324,22 @@ class _Batches:
             return original(loader)
         epoch, sampler.passes = sampler.passes, sampler.passes + 1
         of_pass = _Pass(loader, sampler, epoch, _evaluates(), self._used)
-        if not sampler.trained:
-            of_pass.begin()
-            batches = original(loader)
-            setattr(batches, _PASS, of_pass)
-            return batches
-        self._look(loader.dataset, sampler)
-        if of_pass.whole:
-            if sampler.asked and sampler.whole is None:
+        if sampler.trained:
+            self._look(loader.dataset, sampler)
+            if not of_pass.whole:
+                self._begin_parts(loader, sampler)
+            elif sampler.asked and sampler.whole is None:
                 self.say(_LENGTH)
-        else:
-            self._begin_parts(loader, sampler)
         of_pass.begin()
-        with self.torch.random.fork_rng(devices=[]):
-            # for its workers' augmentations
-            self._seed(epoch * comm.size() + comm.rank())
-            batches = original(loader)
+        batches = self._with_own_workers(original, of_pass) if sampler.trained else original(loader)
         setattr(batches, _PASS, of_pass)
         return batches
+
+    def _with_own_workers(self, original: Callable[..., Any], of_pass: _Pass) -> Any:
+        """An iteration whose workers make other augmentations on each rank."""
+        with self.torch.random.fork_rng(devices=[]):
+            self._seed(of_pass.epoch * comm.size() + comm.rank())
+            return original(of_pass.loader)
 
     def _begin_parts(self, loader: Any, sampler: Part) -> None:
         if not self._seeded:

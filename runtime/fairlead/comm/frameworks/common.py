@@ -28,9 +28,8 @@ EVEN = (
 )
 
 
-by_own_loss = (
-    False  # a script that knows nothing of ranks: each decides by itself what it does next
-)
+# A script that knows nothing of ranks: each decides by itself what it does next.
+by_own_loss = False
 
 
 def aggregate(
