@@ -1,16 +1,26 @@
-"""What ranks print and show, in the cell: equal lines of several ranks once, progress bars in place."""
+"""What ranks print and show, in the cell: equal lines of several ranks once, progress bars in place.
+
+The order of a rank's lines and displays is that in which the rank has put them out.
+"""
 
 from __future__ import annotations
 
-import re
+import io
+import json
 import time
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Protocol
 
+from fairlead.notebook.terminal import Stream
+
 _FLUSH_S = 0.2  # in which equal lines of ranks come together
-_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+Key = (
+    tuple[int, ...] | tuple[int, str]
+)  # of a display: its ranks, or its rank and that rank's name for it
 
 
 def spans(ranks: Iterable[int]) -> str:
@@ -34,8 +44,10 @@ class Screen(Protocol):
     def write(self, name: str, text: str) -> None:
         """Text for stdout or stderr."""
 
-    def show(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
-        """One rich output."""
+    def show(
+        self, data: dict[str, Any], metadata: dict[str, Any], key: Key = (), new: bool = True
+    ) -> None:
+        """One rich output; one that is not new takes the place of the latest with that key."""
 
     def update(self, text: str) -> None:
         """The text of the cell's progress bars."""
@@ -51,12 +63,44 @@ class Captured:
         error: name and text of an exception, with the lines of its traceback.
     """
 
-    stdout: str = ""
-    stderr: str = ""
     displays: list[dict[str, Any]] = field(default_factory=list)
     result: dict[str, Any] | None = None
     error: tuple[str, str, list[str]] | None = None
     died: str = ""
+    _text: dict[str, io.StringIO] = field(
+        default_factory=lambda: defaultdict(io.StringIO), repr=False
+    )
+
+    def add(self, name: str, text: str) -> None:
+        """Takes what comes on stdout or stderr."""
+        self._text[name].write(text)
+
+    @property
+    def stdout(self) -> str:
+        return self._text["stdout"].getvalue()
+
+    @property
+    def stderr(self) -> str:
+        return self._text["stderr"].getvalue()
+
+
+@dataclass
+class _Entry:
+    """Lines or displays that are to be shown, equal ones of several ranks together.
+
+    Attributes:
+        name: of a stream, or empty for a display.
+        what: a line, or a display as JSON.
+        new: false for an update of a display.
+    """
+
+    name: str
+    what: str
+    ranks: list[int]
+    data: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    key: Key | None = None
+    new: bool = True
 
 
 class Output:
@@ -69,22 +113,30 @@ class Output:
     def __init__(self, ranks: Sequence[int], screen: Screen, quiet: bool = False):
         self.of = {rank: Captured() for rank in ranks}
         self._screen, self._quiet = screen, quiet
-        self._rest: dict[tuple[int, str], str] = defaultdict(str)
-        self._bars: dict[tuple[int, str], str] = {}
-        self._lines: dict[tuple[str, str], list[int]] = {}
-        self._shown: list[tuple[list[int], dict[str, Any], dict[str, Any]]] = []
-        self._flushed, self._bars_changed = time.monotonic(), False
+        self._streams: dict[tuple[int, str], Stream] = defaultdict(Stream)
+        self._entries: list[_Entry] = []
+        self._places: dict[tuple[str, str], list[int]] = defaultdict(list)  # among the entries
+        self._next: dict[int, int] = defaultdict(int)  # place behind a rank's latest entry
+        self._cleared: set[int] = set()  # ranks whose next display takes the place of their latest
+        self._drawn: set[Key] = set()
+        self._bars: list[str] = []
+        self._flushed = time.monotonic()
 
     def take(self, rank: int, kind: str, content: Any) -> None:
         """One message of a rank."""
         one = self.of[rank]
         if kind == "stream":
             name, text = content["name"], content["text"]
-            setattr(one, name, getattr(one, name) + text)
-            self._stream(rank, name, text)
-        elif kind == "display_data":
-            one.displays.append(content["data"])
-            self._display(rank, content["data"], content.get("metadata", {}))
+            one.add(name, text)
+            if not self._quiet:
+                for line in self._streams[rank, name].take(text):
+                    self._enter(rank, _Entry(name, line, [rank]))
+        elif kind in ("display_data", "update_display_data"):
+            if kind == "display_data":
+                one.displays.append(content["data"])
+            self._display(rank, kind == "display_data", content)
+        elif kind == "clear_output":
+            self._cleared.add(rank)
         elif kind == "execute_result":
             one.result = content["data"]
         elif kind == "error":
@@ -93,31 +145,40 @@ class Output:
             one.died = content
             self._screen.write("stderr", f"rank {rank} {content}\n")
 
-    def _stream(self, rank: int, name: str, text: str) -> None:
-        key = rank, name
-        *lines, rest = (self._rest[key] + text).split("\n")
-        for line in lines:
-            if key in self._bars or "\r" in line:  # the last state of a bar
-                self._bar(key, line)
-                continue
-            self._lines.setdefault((name, line), []).append(rank)
-        self._rest[key] = rest
-        if "\r" in rest:
-            self._bar(key, rest)
-            self._rest[key] = "\r" + self._bars.get(key, "")
+    def _display(self, rank: int, new: bool, content: Any) -> None:
+        if self._quiet:
+            return
+        self._end_lines(rank)
+        data, metadata = content["data"], content.get("metadata", {})
+        name = (content.get("transient") or {}).get("display_id")
+        what = json.dumps(data, sort_keys=True, default=str)
+        entry = _Entry("", what, [rank], data, metadata, (rank, str(name)) if name else None, new)
+        if not new:  # between two looks, the latest update counts
+            for place in range(len(self._entries) - 1, -1, -1):
+                if self._entries[place].key == entry.key:
+                    entry.new = self._entries[place].new
+                    self._entries[place] = entry
+                    return
+        self._enter(rank, entry)
 
-    def _bar(self, key: tuple[int, str], text: str) -> None:
-        state = [part for part in _ANSI.sub("", text).split("\r") if part.strip()]
-        if state:
-            self._bars[key] = state[-1]
-            self._bars_changed = True
+    def _enter(self, rank: int, entry: _Entry) -> None:
+        """Puts an entry behind the rank's latest; one that is equal, and comes after that, takes the rank in."""
+        places = self._places[entry.name, entry.what] if entry.key is None else []
+        at = bisect_left(places, self._next[rank])
+        if at < len(places):
+            place = places[at]
+            self._entries[place].ranks.append(rank)
+        else:
+            place = len(self._entries)
+            self._entries.append(entry)
+            places.append(place)
+        self._next[rank] = place + 1
 
-    def _display(self, rank: int, data: dict[str, Any], metadata: dict[str, Any]) -> None:
-        for ranks, other, _ in self._shown:
-            if other == data and rank not in ranks:
-                ranks.append(rank)
-                return
-        self._shown.append(([rank], data, metadata))
+    def _end_lines(self, rank: int) -> None:
+        for name in ("stdout", "stderr"):
+            if (rank, name) in self._streams:
+                for line in self._streams[rank, name].end():
+                    self._enter(rank, _Entry(name, line, [rank]))
 
     def flush(self, last: bool = False) -> None:
         """Shows what has come since, if a moment has passed."""
@@ -126,31 +187,39 @@ class Output:
             return
         self._flushed = now
         if last:
-            for (rank, name), rest in self._rest.items():
-                if rest and (rank, name) not in self._bars:
-                    self._lines.setdefault((name, rest), []).append(rank)
-            self._rest.clear()
-        if not self._quiet:
-            self._write()
-        self._lines, self._shown, self._bars_changed = {}, [], False
+            for rank in self.of:
+                self._end_lines(rank)
+        self._write()
+        self._entries = []
+        self._places.clear()
+        self._next.clear()
 
     def _write(self) -> None:
-        texts: dict[str, list[str]] = defaultdict(list)
-        for (name, line), ranks in self._lines.items():
-            # A rank may print a line several times.
-            for times in range(max(map(ranks.count, ranks))):
-                who = spans(r for r in set(ranks) if ranks.count(r) > times)
-                texts[name].append(f"[{who}] {line}\n")
-        for name, lines in texts.items():
-            self._screen.write(name, "".join(lines))
-        if self._bars_changed:
-            bars: dict[str, list[int]] = defaultdict(list)
-            for (rank, _), text in sorted(self._bars.items()):
+        for name, entries in groupby(self._entries, lambda entry: entry.name):
+            if name:
+                lines = (f"[{spans(entry.ranks)}] {entry.what}\n" for entry in entries)
+                self._screen.write(name, "".join(lines))
+                continue
+            for entry in entries:
+                self._show(entry)
+        bars: dict[str, list[int]] = defaultdict(list)
+        for (rank, _), stream in sorted(self._streams.items()):
+            for text in stream.bars():
                 bars[text].append(rank)
-            self._screen.update("\n".join(f"[{spans(r)}] {text}" for text, r in bars.items()))
-        for ranks, data, metadata in self._shown:
+        shown = [f"[{spans(ranks)}] {text}" for text, ranks in bars.items()]
+        if shown != self._bars:
+            self._bars = shown
+            self._screen.update("\n".join(shown))
+
+    def _show(self, entry: _Entry) -> None:
+        ranks, key = tuple(sorted(entry.ranks)), entry.key
+        if key is None and self._cleared.issuperset(ranks) and ranks in self._drawn:
+            key, entry.new = ranks, False
+        self._cleared.difference_update(ranks)
+        if entry.new or (key or ranks) not in self._drawn:
+            self._drawn.add(key or ranks)
             self._screen.write("stdout", f"[{spans(ranks)}]\n")
-            self._screen.show(data, metadata)
+        self._screen.show(entry.data, entry.metadata, key or ranks, entry.new)
 
     def results(self) -> None:
         """Shows the values of the last line, equal ones once."""

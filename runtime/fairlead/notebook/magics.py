@@ -17,7 +17,7 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class
 from IPython.display import DisplayHandle, display
 
 from fairlead.notebook import variables
-from fairlead.notebook.display import Captured, Output, spans
+from fairlead.notebook.display import Captured, Key, Output, spans
 from fairlead.notebook.journal import missed
 from fairlead.notebook.ranks import Ranks, RanksError, Running, deaths
 from fairlead.notebook.settings import SAVED, TRACE, order, read_json, write_private
@@ -60,12 +60,19 @@ class Cell:
 
     def __init__(self) -> None:
         self._bars: DisplayHandle | None = None
+        self._handles: dict[Key, DisplayHandle] = {}
 
     def write(self, name: str, text: str) -> None:
         getattr(sys, name).write(text)
 
-    def show(self, data: dict[str, Any], metadata: dict[str, Any]) -> None:
-        display(data, metadata=metadata, raw=True)
+    def show(
+        self, data: dict[str, Any], metadata: dict[str, Any], key: Key = (), new: bool = True
+    ) -> None:
+        if new or key not in self._handles:
+            self._handles[key] = DisplayHandle()
+            self._handles[key].display(data, metadata=metadata, raw=True)
+        else:
+            self._handles[key].update(data, metadata=metadata, raw=True)
 
     def update(self, text: str) -> None:
         shown = {"text/plain": text}
@@ -74,6 +81,8 @@ class Cell:
             self._bars.display(shown, raw=True)
         else:
             self._bars.update(shown, raw=True)
+        if not text:  # later bars come below what is printed until then
+            self._bars = None
 
 
 @magics_class
