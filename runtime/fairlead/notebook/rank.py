@@ -172,15 +172,14 @@ def _serve(settings: Settings, world: Path, rank: int, MPI: Any) -> None:
     class Engine(IPEngine):  # type: ignore[misc]
         def init_signal(self) -> None:
             super().init_signal()
-            _watch_signals(settings, world, rank, self, (own, frozenset(came)))
+            _watch_signals(settings, world, rank, self, (own, came))
 
     app = Engine.instance(config=config)
     app.user_ns = {
         "MPI": MPI, "comm": MPI.COMM_WORLD, "rank": rank, "size": MPI.COMM_WORLD.Get_size(),
     }  # fmt: skip
     own = frozenset(app.user_ns)
-    came = _restored(world, rank)
-    app.user_ns |= came
+    came = _restored(world, rank, app.user_ns)
     app.initialize([])
     app.start()
 
@@ -202,13 +201,12 @@ def _profile(settings: Settings, world: Path, rank: int) -> Path:
     return folder
 
 
-def _restored(world: Path, rank: int) -> dict[str, Any]:
-    """The variables that an earlier world has left for this rank."""
-    before = read_json(world / WORLD).get("restore")
-    names: dict[str, Any] = {}
+def _restored(world: Path, rank: int, names: dict[str, Any]) -> frozenset[str]:
+    """Loads the variables that an earlier world has left for this rank; their names."""
+    before, own = read_json(world / WORLD).get("restore"), frozenset(names)
     if before and (lost := variables.restore(Path(before, f"rank-{rank}.pickle"), names)):
         print(f"rank {rank}: {lost}", file=sys.stderr)
-    return names
+    return frozenset(names) - own
 
 
 def _watch_signals(

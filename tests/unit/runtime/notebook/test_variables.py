@@ -7,6 +7,7 @@ import math
 import stat
 import threading
 from pathlib import Path
+from typing import Any
 
 from fairlead.notebook import variables
 from fairlead.notebook.settings import write_private
@@ -38,3 +39,60 @@ def test_only_what_was_named_is_saved(tmp_path: Path) -> None:
 
 def test_nothing_to_restore_is_no_error(tmp_path: Path) -> None:
     assert variables.restore(tmp_path / "absent.pickle", {}) == ""
+
+
+def test_variables_that_share_an_object_share_it_when_they_come_back(tmp_path: Path) -> None:
+    """An optimizer with copies of its model's parameters would train nothing."""
+    weights, alone = [1.0, 2.0], [1.0, 2.0]
+    names = {
+        "model": {"weights": weights}, "alone": alone, "lock": [threading.Lock(), weights],
+        "optimizer": {"of": [weights]}, "again": alone,
+    }  # fmt: skip
+    variables.save(tmp_path, "rank-0", names)
+    assert list(json.loads((tmp_path / "rank-0.json").read_text())["lost"]) == ["lock"]
+    back: dict[str, Any] = {}
+    assert variables.restore(tmp_path / "rank-0.pickle", back) == ""
+    assert back["model"]["weights"] is back["optimizer"]["of"][0]
+    assert back["alone"] is back["again"] is not back["model"]["weights"]
+
+
+def test_functions_of_cells_go_on_to_use_the_variables(tmp_path: Path) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    cell = """
+rate, seen = 1, []
+def step():
+    seen.append(rate)
+    return [rate for _ in range(1)]
+class Model:
+    def step(self): return (lambda: rate)()
+model = Model()
+"""
+    exec(cell, names)
+    names["step"]()
+    variables.save(tmp_path, "rank-0", names)
+    back: dict[str, Any] = {"__name__": "__main__"}
+    assert variables.restore(tmp_path / "rank-0.pickle", back) == ""
+    back["rate"] = 2
+    assert back["step"]() == [2] and back["model"].step() == 2
+    assert back["seen"] == [1, 2] and isinstance(back["model"], back["Model"])
+    assert names["rate"] == 1 and names["seen"] == [1]
+
+
+def test_one_that_cannot_be_loaded_costs_those_that_share_with_it_and_no_other(
+    tmp_path: Path,
+) -> None:
+    cell = """
+class Gone:
+    def __init__(self): self.of = shared
+    def __reduce__(self): return broken, (1,), self.__dict__
+def broken(value): raise OSError("its file is gone")
+shared, other = [1], [2]
+gone = Gone()
+"""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(cell, names)
+    variables.save(tmp_path, "rank-0", names)
+    back: dict[str, Any] = {}
+    told = variables.restore(tmp_path / "rank-0.pickle", back)
+    assert "gone" in told and "its file is gone" in told
+    assert back["other"] == [2] and "gone" not in back
