@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _keep(settings: Settings, world: Path, pid: int, reads: int) -> int:
-    """Follows an engine, and the kernel's orders, until the launch ends; the exit code of an engine that ends well."""
+    """Follows an engine, and the kernel's orders, until the launch ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hello = {"rank": -1, "host": socket.gethostname(), "pid": pid, "world": world.name}
     died, kernel, tried, ends = "", None, 0.0, False
@@ -77,9 +77,7 @@ def _keep(settings: Settings, world: Path, pid: int, reads: int) -> int:
         if kernel in heard:
             kernel = _obeyed(kernel, pid if not died else 0)
         if not died and (ended := _ended(pid)) is not None:
-            died, code = ended
-            if not died:
-                return code
+            died = ended
             if kernel:
                 kernel = _say(kernel, {"died": died})
     return 128 + signal.SIGTERM
@@ -115,17 +113,17 @@ def _obeyed(kernel: Connection, pid: int) -> Connection | None:
     return kernel
 
 
-def _ended(pid: int) -> tuple[str, int] | None:
-    """How the engine has ended, in words that are empty for a good end, and its exit code; None while it runs."""
+def _ended(pid: int) -> str | None:
+    """How the engine has ended, in words; None while it runs. Until its launch ends, none is to end by itself."""
     done, status = os.waitpid(pid, os.WNOHANG)
     if not done:
         return None
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         with suppress(ValueError):
-            return f"killed by {signal.Signals(-code).name}", code
-        return f"killed by signal {-code}", code
-    return (f"ended with exit code {code}" if code else ""), code
+            return f"killed by {signal.Signals(-code).name}"
+        return f"killed by signal {-code}"
+    return f"ended with exit code {code}"
 
 
 def _engine(settings: Settings, world: Path, announce: int) -> NoReturn:

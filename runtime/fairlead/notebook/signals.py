@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 
 
@@ -34,7 +35,12 @@ def follow(actions: Mapping[int, Callable[[], None]]) -> None:
         while kept:
             for number in ours.recv(64):
                 if number in actions:
-                    actions[number]()
+                    try:
+                        actions[number]()
+                    except (
+                        Exception
+                    ):  # the disk is full, say: the next signal is obeyed all the same
+                        traceback.print_exc()
 
     threading.Thread(target=obey, name="signals", daemon=True).start()
 
