@@ -74,6 +74,13 @@ class LoopbackStore:
         body: bytes = _client(self).get_object(Bucket=bucket, Key=key)["Body"].read()
         return body
 
+    def delete(self, bucket: str, key: str) -> None:
+        _client(self).delete_object(Bucket=bucket, Key=key)
+
+    def policy(self, bucket: str) -> str:
+        text: str = _client(self).get_bucket_policy(Bucket=bucket)["Policy"]
+        return text
+
     def keys(self, bucket: str, prefix: str = "") -> list[str]:
         pages = (
             _client(self).get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)

@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.object_stores import GUEST, OWNER, LoopbackStore, faulty, installed, swift
+from tests.support.object_stores import (
+    GUEST,
+    OWNER,
+    LoopbackStore,
+    another,
+    faulty,
+    installed,
+    swift,
+)
 from tests.system import hosts
 from tests.system.hosts import answer, fairlead
 
@@ -173,6 +181,48 @@ def test_store_without_policies_says_so(store) -> None:
     done = data(store, "share", "s3://lab/shared", "--with", "someone", "--json")
     assert done.returncode == 2, done.stderr
     assert [f["check"] for f in answer(done)["findings"]] == ["object-unsupported"]
+
+
+@pytest.mark.full  # moto is installed
+def test_policies_of_prefixes_whose_names_are_alike_stay_apart(tmp_path) -> None:
+    """Those who may read `hep` by the policy do so until `hep` is revoked, whatever happens to its neighbours."""
+    with another("moto", tmp_path / "store") as other:
+        other.make_bucket("lab")
+
+        def share(place: str, *words: str) -> None:
+            done = data(other, "share", place, *words)
+            assert done.returncode == 0, done.stderr
+
+        def readers() -> dict[str, list[str]]:
+            import botocore.exceptions
+
+            try:
+                statements = json.loads(other.policy("lab"))["Statement"]
+            except botocore.exceptions.ClientError:
+                return {}
+            assert len({each["Sid"] for each in statements}) == len(statements)
+            return {
+                each["Resource"][0].removeprefix("arn:aws:s3:::lab/"): each["Principal"]["AWS"]
+                for each in statements
+                if each["Action"] == ["s3:GetObject"]
+            }
+
+        amy, bob = "arn:aws:iam::123456789012:user/amy", "arn:aws:iam::123456789012:user/bob"
+        places = ("hep", "hep2", "a/b", "a-b")
+        for place in places:
+            share(f"s3://lab/{place}", "--with", amy)
+        share("s3://lab", "--with", amy)
+        wanted = {"*": [amy], **{f"{place}/*": [amy] for place in places}}
+        assert readers() == wanted
+        share("s3://lab/hep/", "--with", bob)
+        assert readers() == {**wanted, "hep/*": [amy, bob]}
+        share("s3://lab", "--revoke")
+        share("s3://lab/hep", "--revoke")
+        share("s3://lab/a/b", "--revoke")
+        assert readers() == {"hep2/*": [amy], "a-b/*": [amy]}
+        share("s3://lab/hep2", "--revoke")
+        share("s3://lab/a-b", "--revoke")
+        assert readers() == {}
 
 
 def test_cache_is_shown_and_shrunk(store, tmp_path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -12,6 +13,7 @@ from fairlead.objects.model import MARK
 from fairlead.objects.stores.s3 import S3
 
 LONGEST_S = 7 * 86400  # what signatures of S3 allow
+_SID = "Fairlead"  # begins the names of its statements
 
 
 def links(place: Prefix, seconds: int) -> dict[str, str]:
@@ -29,7 +31,8 @@ def links(place: Prefix, seconds: int) -> dict[str, str]:
 
 
 def allow(place: Prefix, principals: tuple[str, ...]) -> None:
-    """Lets users and groups list and read a prefix, by a statement of the bucket's policy; others' statements stay.
+    """Lets users and groups list and read a prefix, by statements of the bucket's policy. Other statements stay, and so
+    do those whom an earlier call has let in.
 
     Raises:
         FairleadError: exit code 2; the store has no policies, or does not let this user write one.
@@ -37,22 +40,14 @@ def allow(place: Prefix, principals: tuple[str, ...]) -> None:
     store = _s3(place)
     policy = _policy(store)
     sid = _sid(place)
-    statements = [
-        each for each in policy["Statement"] if not str(each.get("Sid", "")).startswith(sid)
-    ]
-    bucket, prefix = store.url.bucket, store.url.key.strip("/")
-    who = {"AWS": list(principals)}
+    statements, own = _parted(policy, place)
+    before = (one for each in own for one in _listed(each.get("Principal", {}).get("AWS", ())))
+    principals = tuple(dict.fromkeys((*before, *principals)))
+    scopes, who = _scopes(place), {"AWS": list(principals)}
     statements += [
-        {
-            "Sid": f"{sid}Read", "Effect": "Allow", "Principal": who, "Action": ["s3:GetObject"],
-            "Resource": [f"arn:aws:s3:::{bucket}/{prefix}/*" if prefix else f"arn:aws:s3:::{bucket}/*"],
-        },
-        {
-            "Sid": f"{sid}List", "Effect": "Allow", "Principal": who, "Action": ["s3:ListBucket"],
-            "Resource": [f"arn:aws:s3:::{bucket}"],
-            "Condition": {"StringLike": {"s3:prefix": [f"{prefix}/*" if prefix else "*"]}},
-        },
-    ]  # fmt: skip
+        {"Sid": f"{sid}{kind}", "Effect": "Allow", "Principal": who, **scope}
+        for kind, scope in scopes.items()
+    ]
     store.set_policy(json.dumps({**policy, "Statement": statements}))
 
 
@@ -60,8 +55,8 @@ def forbid(place: Prefix) -> bool:
     """Takes back what :func:`allow` has given; whether there was something."""
     store = _s3(place)
     policy = _policy(store)
-    rest = [e for e in policy["Statement"] if not str(e.get("Sid", "")).startswith(_sid(place))]
-    if len(rest) == len(policy["Statement"]):
+    rest, own = _parted(policy, place)
+    if not own:
         return False
     if rest:
         store.set_policy(json.dumps({**policy, "Statement": rest}))
@@ -75,9 +70,47 @@ def _policy(store: S3) -> dict[str, Any]:
     return bounded_json.loads(text) if text else {"Version": "2012-10-17", "Statement": []}
 
 
+def _scopes(place: Prefix) -> dict[str, dict[str, Any]]:
+    """What statements of a prefix are about."""
+    bucket, prefix = place.store.url.bucket, place.store.url.key.strip("/")
+    below = f"{prefix}/*" if prefix else "*"
+    return {
+        "Read": {"Action": ["s3:GetObject"], "Resource": [f"arn:aws:s3:::{bucket}/{below}"]},
+        "List": {
+            "Action": ["s3:ListBucket"], "Resource": [f"arn:aws:s3:::{bucket}"],
+            "Condition": {"StringLike": {"s3:prefix": [below]}},
+        },
+    }  # fmt: skip
+
+
+def _parted(policy: dict[str, Any], place: Prefix) -> tuple[list[Any], list[Any]]:
+    """The statements of a policy that are not of this prefix, and those that are."""
+    scopes = [_plain(scope) for scope in _scopes(place).values()]
+    parts: tuple[list[Any], list[Any]] = ([], [])
+    for each in _listed(policy["Statement"]):
+        ours = str(each.get("Sid", "")).startswith(_SID)
+        about = {k: v for k, v in each.items() if k in ("Action", "Resource", "Condition")}
+        parts[ours and _plain(about) in scopes].append(each)
+    return parts
+
+
+def _plain(value: Any) -> Any:
+    """A part of a policy as stores may give it back: one value instead of a list of one."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def _listed(value: Any) -> list[Any]:
+    """What a policy may have as one value or as several."""
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
 def _sid(place: Prefix) -> str:
-    letters = "".join(c for c in place.store.url.key.title() if c.isalnum())
-    return f"Fairlead{letters}"
+    """A name for the statements of one prefix; letters and digits only, which two prefixes could share."""
+    key = place.store.url.key.strip("/")
+    letters = "".join(c for c in key.title() if c.isascii() and c.isalnum())
+    return f"{_SID}{letters[:64]}{hashlib.sha256(key.encode()).hexdigest()[:12]}"
 
 
 def _s3(place: Prefix) -> S3:
