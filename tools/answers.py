@@ -167,7 +167,7 @@ ANSWERS: dict[str, dict[str, Any] | tuple[dict[str, Any], ...]] = {
     "data-describe": {**_SET, "shards": [ListedFile]},
     "data-pack": {"out": str, "format": str, "files?": int, "shards?": int},
     "data-verify": {**_SET, "wrong": [str], "holds": bool},
-    "data-sync": {**_of(SyncPlan), "bytes": int, "dry_run": bool},
+    "data-sync": {**_of(SyncPlan), "bytes": int, "dry_run": bool, "left_out": [str]},
     "data-share": {
         "place": str, "links?": Mapping[str, str], "output?": str | None, "with?": [str], "revoked?": bool,
     },

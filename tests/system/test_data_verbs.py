@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -150,6 +152,117 @@ def test_interrupted_sync_leaves_no_half_set_and_goes_on(store, folder, tmp_path
         faults.fault = lambda method, path, number: ""
         assert data(through, "sync", folder, "s3://lab/half", state=tmp_path).returncode == 0
     assert len(store.keys("lab", "half/")) == 6
+
+
+def test_two_who_sync_at_once_do_not_mix(store, folder, tmp_path) -> None:
+    """The second is refused by name, and the mark stays until the first has ended."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "theirs").write_text("of somebody else")
+    with faulty(store) as (through, faults):
+        faults.fault = lambda method, path, number: (
+            "hold" if method == "PUT" and path.endswith("5.txt") else ""
+        )
+        words = [sys.executable, "-m", "fairlead", "data", "sync"]
+        environ = through.environ() | {
+            "XDG_STATE_HOME": str(tmp_path),
+            "FAIRLEAD_OBJECT_WAIT": "60",
+        }
+        first = subprocess.Popen([*words, folder, "s3://lab/both"], env=environ)
+        assert faults.held.wait(60)
+        second = data(through, "sync", "--json", other, "s3://lab/both", state=tmp_path)
+        again = data(through, "sync", "--json", folder, "s3://lab/both", state=tmp_path)
+        down = data(through, "sync", "--json", "s3://lab/both", tmp_path / "down", state=tmp_path)
+        for done, check in (
+            (second, "object-incomplete"),
+            (again, "data-sync"),
+            (down, "object-incomplete"),
+        ):
+            assert done.returncode == 2, done.stdout + done.stderr
+            (finding,) = answer(done)["findings"]
+            assert finding["check"] == check and finding["remedy"]
+        assert socket.gethostname() in answer(second)["findings"][0]["why"]
+        assert "both/.fairlead-incomplete" in store.keys("lab", "both/")
+        faults.fault = lambda method, path, number: ""
+        faults.released.set()
+        assert first.wait(100) == 0
+        assert data(through, "sync", other, "s3://lab/both", state=tmp_path).returncode == 0
+    assert len(store.keys("lab", "both/")) == 7
+
+
+@pytest.mark.parametrize("way", ["up", "down", "gone"])
+def test_change_of_somebody_else_during_a_sync_is_not_lost(way, store, folder, tmp_path) -> None:
+    url, name = f"s3://lab/during-{way}", "deep/3.txt"
+    key = f"during-{way}/{name}"
+
+    def sync(through: LoopbackStore) -> subprocess.CompletedProcess[str]:
+        return data(through, "sync", "--json", "--both", folder, url, state=tmp_path)
+
+    with faulty(store) as (through, faults):
+        assert sync(through).returncode == 0
+        if way == "up":
+            (folder / name).write_text("mine")
+        else:
+            store.put("lab", {key: b"theirs"})
+        did: list[str] = []
+
+        def change(method: str, path: str, number: int) -> str:
+            if way == "up" and method == "PUT" and path.endswith(".fairlead-incomplete"):
+                store.put("lab", {key: b"theirs"})
+            elif way == "down" and method == "GET" and "3.txt" in path:
+                (folder / name).write_text("mine, too")
+            elif way == "gone" and method == "GET" and "list-type" in path:
+                did.append(path)
+                if len(did) == 2:  # it is listed again before it is read
+                    store.delete("lab", key)
+            return ""
+
+        faults.fault = change
+        done = sync(through)
+    assert done.returncode in (1, 123), done.stdout + done.stderr
+    (finding,) = answer(done)["findings"]
+    assert finding["check"] == ("object-changed" if way == "gone" else "data-sync")
+    assert name in finding["where"] + finding["why"]
+    if way == "up":
+        assert store.get("lab", key) == b"theirs" and (folder / name).read_text() == "mine"
+    if way == "down":
+        assert (folder / name).read_text() == "mine, too"
+    assert not list(folder.glob(".fairlead-sync.*[0-9].partial"))
+
+
+def test_sync_with_another_store_of_the_same_url_removes_nothing(store, folder, tmp_path) -> None:
+    url = "s3://lab/same-url"
+    assert data(store, "sync", "--both", "--delete", folder, url, state=tmp_path).returncode == 0
+    with another("rclone", tmp_path / "store") as other:
+        other.make_bucket("lab")
+        done = data(other, "sync", "--both", "--delete", folder, url, state=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert len(other.keys("lab", "same-url/")) == 6
+    assert len(list((folder / "deep").iterdir())) == 6
+
+
+def test_files_of_any_name_are_synced_and_what_is_no_file_is_named(store, tmp_path) -> None:
+    top = tmp_path / "names"
+    top.mkdir()
+    for name in ("model.partial", "new\nline", " blank ", "-rf", "%41", "a+b&c", "\x1b[31m"):
+        (top / name).write_text(name)
+    (top / "folder").mkdir()
+    (top / "link").symlink_to("folder")
+    (top / "broken").symlink_to("nothing")
+    done = data(store, "sync", "--json", top, "s3://lab/names", state=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert answer(done)["left_out"] == ["broken", "link"] and len(answer(done)["there"]) == 7
+    back = data(store, "sync", "s3://lab/names", tmp_path / "back", state=tmp_path)
+    assert back.returncode == 0, back.stderr
+    for path in (tmp_path / "back").iterdir():
+        assert path.read_text() == path.name
+    single = data(store, "sync", "s3://lab/names/a+b&c", tmp_path / "one", state=tmp_path)
+    assert single.returncode == 0, single.stderr
+    assert [p.read_text() for p in (tmp_path / "one").iterdir()] == ["a+b&c"]
+    Path(os.fsdecode(bytes(top) + b"/\xff")).touch()
+    refused = data(store, "sync", "--json", top, "s3://lab/names", state=tmp_path)
+    assert refused.returncode == 121, refused.stderr
+    assert [f["check"] for f in answer(refused)["findings"]] == ["object-names"]
 
 
 def test_links_work_for_others_until_they_expire(store, tmp_path) -> None:

@@ -281,7 +281,10 @@ def sync_places(
     lines = [f"{title}: {name}" for title, names in named for name in names] if dry_run else []
     counts = ", ".join(f"{title}: {len(names)}" for title, names in named if names)
     lines += [f"{counts or 'nothing to do'}; the same: {len(what.same)}"]
-    values = {**vars(what), "bytes": done.moved, "dry_run": dry_run}
+    if done.left_out:
+        few = ", ".join(done.left_out[:_SHOWN])
+        lines += [f"left out, neither files nor folders: {len(done.left_out)}: {few}"]
+    values = {**vars(what), "bytes": done.moved, "dry_run": dry_run, "left_out": done.left_out}
     answer(as_json, "data-sync", values, "\n".join(lines))
 
 

@@ -7,7 +7,7 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -47,6 +47,10 @@ class Place(Protocol):
     def title(self) -> str:
         """Its path or URL."""
 
+    @property
+    def identity(self) -> str:
+        """What tells it from other places, also from one of the same URL at another endpoint."""
+
     def files(self) -> dict[str, FileThere]:
         """What is there, by name."""
 
@@ -75,21 +79,34 @@ class Folder:
     def title(self) -> str:
         return str(self.top)
 
+    @property
+    def identity(self) -> str:
+        return str(self.top)
+
     def path(self, name: str) -> Path:
         return self.top / name
 
     def files(self) -> dict[str, FileThere]:
         found = {}
         for above, folders, names in os.walk(self.top):
-            folders.sort()
+            folders[:] = sorted(name for name in folders if not _on_its_way(name))
             for name in names:
                 path = os.path.join(above, name)
-                if os.path.isfile(path) and not name.endswith(".partial"):
+                if os.path.isfile(path) and not _on_its_way(name):
                     info = os.stat(path)
                     below = os.path.relpath(path, self.top)
                     version = f"{info.st_size}-{info.st_mtime_ns}"
                     found[below] = FileThere(below, info.st_size, version)
         return found
+
+    def left_out(self) -> list[str]:
+        """What is no file and is not among the files: links to folders, links to nothing, sockets and the like."""
+        found = []
+        for above, folders, names in os.walk(self.top):
+            links = [name for name in folders if os.path.islink(os.path.join(above, name))]
+            odd = [name for name in names if not os.path.isfile(os.path.join(above, name))]
+            found += [os.path.relpath(os.path.join(above, name), self.top) for name in links + odd]
+        return sorted(found)
 
     def sha256(self, file: FileThere, count: OnBytes, stop: threading.Event) -> str:
         digest = hashlib.sha256(usedforsecurity=False)
@@ -110,6 +127,11 @@ class Folder:
         data_list.write_list(self.top, files.values())
 
 
+def _on_its_way(name: str) -> bool:
+    """Whether fairlead is writing a file or folder, which gets its name when it is whole."""
+    return name.startswith(".") and name.endswith(".partial")
+
+
 class Prefix:
     """A prefix of a store."""
 
@@ -119,6 +141,17 @@ class Prefix:
     @property
     def title(self) -> str:
         return hidden(str(self.store.url))
+
+    @property
+    def identity(self) -> str:
+        return f"{self.title} at {self.store.endpoint}"
+
+    def whole(self) -> Prefix:
+        """The prefix that names of its files are below: of a single object, the one that it is in."""
+        if not self._single:
+            return self
+        url = self.store.url
+        return Prefix(open_store(replace(url, key=url.key.rpartition("/")[0])))
 
     def objects(self) -> dict[str, Object]:
         found, self._single = workers.tried_again(self.store.list)

@@ -82,6 +82,7 @@ class Store(Protocol):
     """
 
     url: Url
+    endpoint: str  # where it is, as far as its URL does not say that
     in_parts: bool  # whether large objects travel in parts; else by put_file
 
     def list(self) -> tuple[tuple[Object, ...], bool]:

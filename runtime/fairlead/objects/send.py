@@ -37,6 +37,7 @@ class Source:
     Attributes:
         name: below the URL; empty for the URL itself; with a slash at its end for an empty folder.
         link: what it leads to, of a symbolic link.
+        replaces: the ETag of the object whose place it takes, empty for none; None for whatever is there.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Source:
     size: int
     mode: int = 0o644
     link: str = ""
+    replaces: str | None = None
 
 
 @dataclass(frozen=True)
@@ -82,25 +84,16 @@ def send(
     sources: Sequence[Source],
     budget: Budget | None = None,
     on_progress: OnProgress = lambda phase, count: None,
-    *,
-    listed: bool = True,
 ) -> Sent:
-    """Writes files to a store, those that are not there as they are.
+    """Writes a result to a store: all that is below the prefix, with a list of the files, unless they bring one. What is
+    there as it is does not travel.
 
-    Args:
-        listed: they are a result: all that is below the prefix, with a list, unless they bring one. Else they come to
-            what is there.
     Raises:
         FairleadError: the store fails or refuses.
         OSError: a file cannot be read.
     """
     if [source.name for source in sources] == [""]:
         return upload(store, sources, budget, on_progress)
-    if not listed:
-        workers.tried_again(lambda: store.put(MARK, b"", {}))
-        done = upload(store, sources, budget, on_progress)
-        workers.tried_again(lambda: store.delete(MARK))
-        return done
     left = begin_result(store)
     done = upload(store, sources, budget, on_progress)
     sizes = {source.name: source.size for source in sources}
@@ -115,7 +108,7 @@ def upload(
     budget: Budget | None = None,
     on_progress: OnProgress = lambda phase, count: None,
 ) -> Sent:
-    """Writes files to a store without marking the prefix, a list of files last.
+    """Writes files to a store without marking the prefix, a list of files last. What is there as it is does not travel.
 
     Raises:
         FairleadError: the store fails or refuses.
@@ -189,16 +182,21 @@ class _Sending:
             metadata[LINK] = source.link
         if not source.name.endswith("/"):
             self.files[source.name] = sha256
-        if self._is_there(source, metadata, stop):
+        found = workers.tried_again(lambda: self.store.stat(source.name), stop)
+        if _is_same(found, source, metadata):
             with self._lock:
                 self.skipped += 1
             return
+        if source.replaces is not None and (found[0].etag if found else "") != source.replaces:
+            place = hidden(str(self.store.url))
+            raise fail("object-sync-changed", place=place, count=1, few=source.name)
         if source.size <= PART or source.link:
             content = b"" if source.link or source.name.endswith("/") else _read(source, 0, PART)
             self.budget.spend(len(content))
             workers.tried_again(lambda: self.store.put(source.name, content, metadata), stop)
             self._count(len(content))
         elif not self.store.in_parts:
+            self.budget.spend(source.size)
             workers.tried_again(
                 lambda: self.store.put_file(source.name, source.path, metadata), stop
             )
@@ -210,11 +208,7 @@ class _Sending:
 
     def _is_there(self, source: Source, metadata: Mapping[str, str], stop: threading.Event) -> bool:
         found = workers.tried_again(lambda: self.store.stat(source.name), stop)
-        return (
-            found is not None
-            and found[0].size == (0 if source.link else source.size)
-            and all(found[1].get(key) == value for key, value in metadata.items())
-        )
+        return _is_same(found, source, metadata)
 
     def _large(self, source: Source, metadata: Mapping[str, str], stop: threading.Event) -> _Large:
         upload, there = workers.tried_again(lambda: self.store.begin(source.name, metadata), stop)
@@ -256,6 +250,17 @@ class _Sending:
             lambda count: self.on_progress("copying", count),
             lambda: self.moved,
         )
+
+
+def _is_same(
+    found: tuple[Object, Mapping[str, str]] | None, source: Source, metadata: Mapping[str, str]
+) -> bool:
+    """Whether an object is what a file would become."""
+    return (
+        found is not None
+        and found[0].size == (0 if source.link else source.size)
+        and all(found[1].get(key) == value for key, value in metadata.items())
+    )
 
 
 def _numbers(large: _Large) -> range:

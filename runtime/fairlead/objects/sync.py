@@ -23,10 +23,12 @@ from __future__ import annotations
 
 import enum
 import functools
+import getpass
 import hashlib
 import json
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +36,7 @@ from pathlib import Path
 
 from fairlead.base import bounded_json
 from fairlead.base.errors import fail
-from fairlead.base.paths import atomic_write, state_dir
+from fairlead.base.paths import atomic_write, locked, state_dir
 from fairlead.base.serde import from_json, to_json
 from fairlead.objects import workers
 from fairlead.objects.budget import Budget
@@ -42,8 +44,11 @@ from fairlead.objects.cache import Cache
 from fairlead.objects.dataset import FileThere, Folder, OnBytes, Place, Prefix, all_digests
 from fairlead.objects.fetch import fetch
 from fairlead.objects.model import MARK, Listing, Object
-from fairlead.objects.names import folders_and_files
-from fairlead.objects.send import Source, send
+from fairlead.objects.names import check_storable, folders_and_files
+from fairlead.objects.send import Source, upload
+from fairlead.objects.survey import small
+
+_PARTIAL = ".fairlead-sync"  # begins the names of what is on its way into a folder
 
 
 class Prefer(enum.StrEnum):
@@ -160,10 +165,12 @@ class Synced:
 
     Attributes:
         moved: bytes that travelled.
+        left_out: what of the source is no file.
     """
 
     plan: Plan
     moved: int
+    left_out: tuple[str, ...] = ()
 
 
 def sync(
@@ -182,20 +189,34 @@ def sync(
         OSError: of a folder.
     """
     state = _State(source, destination)
+    with locked(state.path.with_suffix(".lock"), functools.partial(_busy, state.path)):
+        how = _Copying(Budget(rate), on_bytes, state.writer)
+        return _sync(state, source, destination, rules, dry_run, how)
+
+
+def _busy(path: Path) -> None:
+    raise fail("object-sync-busy", state=path)
+
+
+def _sync(
+    state: _State, source: Place, destination: Place, rules: Rules, dry_run: bool, how: _Copying
+) -> Synced:
+    for place in (source, destination):
+        _check_mark(place, state.writer)
     ours, theirs = state.side("source", source), state.side("destination", destination)
     decided = plan(_shas(ours), _shas(theirs), state.last, rules)
     if decided.conflicts:
         few = ", ".join(decided.conflicts[:5])
         raise fail("object-conflict", count=len(decided.conflicts), few=few)
+    left_out = tuple(source.left_out()) if isinstance(source, Folder) else ()
     if dry_run:
-        return Synced(decided, 0)
-    budget = Budget(rate)
-    moved = copy(source, destination, decided.there, _shas(ours), budget, on_bytes)
-    moved += copy(destination, source, decided.back, _shas(theirs), budget, on_bytes)
-    _remove(destination, decided.gone_there)
-    _remove(source, decided.gone_here)
+        return Synced(decided, 0, left_out)
+    moved = _brought(source, destination, decided.there, ours, theirs, how)
+    moved += _brought(destination, source, decided.back, theirs, ours, how)
+    _remove(destination, decided.gone_there, theirs)
+    _remove(source, decided.gone_here, ours)
     state.keep(source, destination, ours, theirs, decided)
-    return Synced(decided, moved)
+    return Synced(decided, moved, left_out)
 
 
 def _shas(side: Mapping[str, Side]) -> dict[str, str]:
@@ -210,7 +231,10 @@ class _State:
     """
 
     def __init__(self, source: Place, destination: Place):
-        key = hashlib.sha256(f"{source.title}\0{destination.title}".encode()).hexdigest()[:32]
+        places = f"{source.identity}\0{destination.identity}"
+        key = hashlib.sha256(places.encode()).hexdigest()[:32]
+        # The same command goes on with what it has begun; it is another one for another user or host.
+        self.writer = f"sync {key} of {getpass.getuser()}@{socket.gethostname()}\n".encode()
         self.path = state_dir() / "sync" / f"{key}.json"
         self._known: dict[str, dict[str, Side]] = {}
         self.last: dict[str, str] = {}
@@ -285,6 +309,22 @@ def _now(place: Place, had: Mapping[str, Side], got: Mapping[str, Side]) -> dict
 # --- copies --------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Copying:
+    """How bytes travel.
+
+    Attributes:
+        writer: what the mark says that a prefix has meanwhile.
+    """
+
+    budget: Budget
+    on_bytes: OnBytes
+    writer: bytes = b""
+
+    def on_progress(self, phase: str, count: int) -> None:
+        self.on_bytes(count)
+
+
 def copy(
     source: Place,
     destination: Place,
@@ -293,59 +333,106 @@ def copy(
     budget: Budget,
     on_bytes: OnBytes,
 ) -> int:
-    """Copies files from one place to another; how many bytes travelled.
+    """Copies files from one place to another, whatever is there; how many bytes travelled.
 
     At a destination in a store, the prefix is marked as incomplete meanwhile. In a folder, each file gets its name when
     all have come.
     """
+    there = source.files()
+    sides = {name: Side(sha256s[name], there[name].version) for name in names}
+    return _brought(source, destination, names, sides, None, _Copying(budget, on_bytes))
+
+
+def _brought(
+    source: Place,
+    destination: Place,
+    names: Sequence[str],
+    sides: Mapping[str, Side],
+    replaced: Mapping[str, Side] | None,
+    how: _Copying,
+) -> int:
+    """Copies the versions of ``sides``; at the destination they take the place of those of ``replaced``, and of no others."""
     if not names:
         return 0
     if isinstance(destination, Folder):
         assert isinstance(source, Prefix), "the command line refuses two folders"
-        return _down(source, destination, names, sha256s, budget, on_bytes)
+        return _down(source, destination, names, sides, replaced, how)
     assert isinstance(destination, Prefix)
     if isinstance(source, Folder):
-        return _up(source.top, destination, names, budget, on_bytes)
+        return _up(source.top, destination, names, replaced, how)
     with tempfile.TemporaryDirectory(prefix="fairlead-sync-") as name:
         between = Folder(Path(name))
         assert isinstance(source, Prefix)
-        _down(source, between, names, sha256s, budget, on_bytes)
-        return _up(between.top, destination, names, budget, on_bytes)
+        _down(source, between, names, sides, None, how)
+        return _up(between.top, destination, names, replaced, how)
 
 
 def _up(
-    top: Path, destination: Prefix, names: Sequence[str], budget: Budget, on_bytes: OnBytes
+    top: Path,
+    destination: Prefix,
+    names: Sequence[str],
+    replaced: Mapping[str, Side] | None,
+    how: _Copying,
 ) -> int:
+    check_storable(destination.title, names)
+
     def source(name: str) -> Source:
         info = (top / name).stat()
-        return Source(name, str(top / name), info.st_size, info.st_mode)
+        was = replaced[name].version if replaced and name in replaced else ""
+        return Source(
+            name, str(top / name), info.st_size, info.st_mode, replaces=None if replaced is None else was
+        )  # fmt: skip
 
     sources = [source(name) for name in names]
-    done = send(
-        destination.store, sources, budget, lambda phase, count: on_bytes(count), listed=False
-    )
+    put = functools.partial(destination.store.put, MARK, how.writer, {})
+    workers.tried_again(put)
+    _check_mark(destination, how.writer)
+    done = upload(destination.store, sources, how.budget, how.on_progress)
+    workers.tried_again(functools.partial(destination.store.delete, MARK))
     return done.moved
+
+
+def _check_mark(place: Place, writer: bytes) -> None:
+    """Tests that nobody else writes to a prefix.
+
+    Raises:
+        FairleadError: exit code 2; its mark is that of another sync, or of a result.
+    """
+    if not isinstance(place, Prefix):
+        return
+    found = workers.tried_again(lambda: place.store.stat(MARK))
+    if found is None or not found[0].size:
+        return
+    theirs = small(place.store, found[0])
+    if theirs != writer:
+        who = theirs.decode("utf-8", "replace").strip()[:200]
+        raise fail("object-being-written", place=place.title, mark=MARK, who=who)
 
 
 def _down(
     source: Prefix,
     destination: Folder,
     names: Sequence[str],
-    sha256s: Mapping[str, str],
-    budget: Budget,
-    on_bytes: OnBytes,
+    sides: Mapping[str, Side],
+    replaced: Mapping[str, Side] | None,
+    how: _Copying,
 ) -> int:
     listed = source.objects()
-    objects = [Object(n, listed[n].size, listed[n].etag, sha256s[n]) for n in names]
+    objects = []
+    for name in names:
+        if name not in listed or listed[name].etag != sides[name].version:
+            said = "another version is there" if name in listed else "it was removed"
+            raise fail("object-changed", place=f"{source.title}/{name}", said=said)
+        objects.append(Object(name, listed[name].size, listed[name].etag, sides[name].sha256))
     listing = Listing(source.title, tuple(objects))
     folders_and_files(listing)
-    work = destination.top / f".fairlead-sync.{os.getpid()}.partial"
+    work = destination.top / f"{_PARTIAL}.{os.getpid()}.partial"
     # What a killed sync has brought is in here, and is not brought again.
-    cache = Cache(destination.top / ".fairlead-sync.cache.partial")
+    cache = Cache(destination.top / f"{_PARTIAL}.cache.partial")
     try:
-        done = fetch(
-            source.store, listing, str(work), cache, budget, lambda phase, count: on_bytes(count)
-        )
+        done = fetch(source.whole().store, listing, str(work), cache, how.budget, how.on_progress)
+        if replaced is not None:
+            _check_unchanged(destination, names, replaced)
         for name in names:
             target = destination.path(name)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -356,9 +443,24 @@ def _down(
     return done.moved
 
 
-def _remove(place: Place, names: Sequence[str]) -> None:
+def _check_unchanged(folder: Folder, names: Sequence[str], had: Mapping[str, Side]) -> None:
+    """Tests that files of a folder are as they were when it was looked at, so that nobody's change is lost."""
+    now = folder.files()
+    changed = [n for n in names if n in now and (n not in had or had[n].version != now[n].version)]
+    if changed:
+        few = ", ".join(changed[:5])
+        raise fail("object-sync-changed", place=folder.title, count=len(changed), few=few)
+
+
+def _remove(place: Place, names: Sequence[str], had: Mapping[str, Side]) -> None:
+    if isinstance(place, Folder):
+        _check_unchanged(place, names, had)
     for name in names:
         if isinstance(place, Prefix):
+            found = workers.tried_again(functools.partial(place.store.stat, name))
+            if found and found[0].etag != had[name].version:
+                few = f"{place.title}/{name}"
+                raise fail("object-sync-changed", place=place.title, count=1, few=few)
             workers.tried_again(functools.partial(place.store.delete, name))
         elif isinstance(place, Folder):
             place.path(name).unlink(missing_ok=True)

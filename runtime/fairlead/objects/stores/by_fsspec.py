@@ -21,6 +21,12 @@ from fairlead.objects.model import Body, Object, StoreKind, Upload
 from fairlead.objects.url import Url
 
 _ATTEMPTS = 3
+_WHERE = (
+    "account_url",
+    "account_name",
+    "_endpoint",
+    "host",
+)  # of a file system: Azure's, Google's, SFTP's
 _STATUS = ("status", "code", "status_code")  # of an exception: aiohttp's, gcsfs', Azure's
 _MOST_LIST = 64 << 20  # bytes of a list of files
 
@@ -47,6 +53,7 @@ class ByFsspec:
                 raise no_credentials(f"{type(exc).__name__}: {exc}", url) from None
             raise passing(f"{type(exc).__name__}: {exc}", url) from None
         self._top = str(kind._strip_protocol(str(url))).rstrip("/")
+        self.endpoint = next((str(v) for n in _WHERE if (v := getattr(self._files, n, ""))), "")
         # Those that are not asynchronous may have one connection, which threads must not share.
         one_by_one = not getattr(kind, "async_impl", False)
         self._turn: AbstractContextManager[Any] = threading.RLock() if one_by_one else nullcontext()

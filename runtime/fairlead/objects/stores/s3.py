@@ -37,6 +37,7 @@ class S3:
 
     def __init__(self, url: Url, client: Any = None):
         self.url, self._client = url, client or _client(url)
+        self.endpoint = str(self._client.meta.endpoint_url)
 
     def list(self) -> tuple[tuple[Object, ...], bool]:
         prefix = f"{self.url.key.rstrip('/')}/" if self.url.key.strip("/") else ""
