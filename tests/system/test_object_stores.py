@@ -488,6 +488,32 @@ def test_shared_cache_trusts_no_other_user(bucket, store, tmp_path, monkeypatch)
     assert third.files["b"] == first.files["b"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become two users")
+def test_file_of_another_user_that_is_damaged_and_cannot_be_removed_stops_nobody(
+    bucket, store, tmp_path, monkeypatch
+) -> None:
+    store.put(bucket, {"set/a": b"right" * 1000, "set/link": b"x"})
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    own.mkdir()
+    os.chown(own, 20001, 20001)
+    for path in tmp_path.parents:
+        path.chmod(path.stat().st_mode | 0o011)
+    tmp_path.chmod(0o755)
+    monkeypatch.setenv("FAIRLEAD_DATA_CACHE", str(shared))
+    first = fetched(f"s3://{bucket}/set", tmp_path / "one", shared, 1 << 30)
+    damaged = Cache(shared).path(first.files["a"])
+    damaged.chmod(0o644)
+    damaged.write_bytes(b"wrong" * 1000)
+    program = f"import os; os.setgid(20001); os.setuid(20001)\n{LOAD}"
+    words = [sys.executable, "-c", program, f"s3://{bucket}/set", own / "two", shared]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (own / "two/a").read_bytes() == b"right" * 1000
+    assert damaged.read_bytes() == b"wrong" * 1000
+
+
 def test_files_over_http_come_by_the_list(folder, tmp_path) -> None:
     entries = [
         data_list.ListedFile(n, None, len(c), hashlib.sha256(c).hexdigest())

@@ -98,15 +98,22 @@ class Cache:
     def has(self, sha256: str) -> bool:
         return bool(sha256) and self.path(sha256).is_file()
 
-    def add(self, partial: Path, sha256: str, key: str, executable: bool = False) -> None:
-        """Takes a whole file over, whose content was compared."""
+    def add(self, partial: Path, sha256: str, key: str, executable: bool = False) -> bool:
+        """Takes a whole file over, whose content was compared; whether it has.
+
+        In a folder where users can remove their own files only, another user's file of that name stays, whatever is in it.
+        """
         # Read by others where the folder is; the file itself is not to change.
         mode = 0o555 if executable else 0o444
         partial.chmod(mode & (self.top.stat().st_mode | 0o500))
-        partial.replace(self.path(sha256))
+        try:
+            partial.replace(self.path(sha256))
+        except PermissionError:
+            return False
         with contextlib.suppress(OSError):
             (self.top / "known" / key).write_text(sha256, "ascii")
         self.touch(sha256)
+        return True
 
     def touch(self, sha256: str) -> None:
         with contextlib.suppress(OSError):

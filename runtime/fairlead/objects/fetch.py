@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -277,22 +278,27 @@ class _Load:
         if not known:
             self.unverified.append(each.name)
         self._noted(each.name, file.metadata)
-        self.cache.add(file.path, sha256, file.key, bool(self.modes.get(each.name, 0) & 0o100))
+        executable = bool(self.modes.get(each.name, 0) & 0o100)
+        kept = self.cache.add(file.path, sha256, file.key, executable)
         Path(f"{file.path}.parts").unlink(missing_ok=True)
-        self._placed(each.name, sha256)
+        self._placed(each.name, sha256, None if kept else file.path)
         with self._lock:
             del self._files[file.path]
         file.close()
         return True
 
-    def _placed(self, name: str, sha256: str) -> None:
-        """Shows a file of the cache under its name."""
+    def _placed(self, name: str, sha256: str, own: Path | None) -> None:
+        """Shows a file of the cache under its name; or moves there what the cache could not take."""
         path = self._path(name)
         if name in self.links:
             if not _stays(name, self.links[name]):
                 few = f"{name!r}: a link that leads out"
                 raise fail("object-names", place=self.url, count=1, few=few, more="")
             os.symlink(self.links[name], path)
+            if own:
+                own.unlink()
+        elif own:
+            shutil.move(own, path)
         else:
             self.cache.place(sha256, path)
         self.files[name] = sha256
