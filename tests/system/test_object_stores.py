@@ -506,12 +506,28 @@ def test_file_of_another_user_that_is_damaged_and_cannot_be_removed_stops_nobody
     damaged = Cache(shared).path(first.files["a"])
     damaged.chmod(0o644)
     damaged.write_bytes(b"wrong" * 1000)
+    assert {
+        p.name for p in shared.iterdir() if p.is_dir() and not p.stat().st_mode & 0o1000
+    } == set()
     program = f"import os; os.setgid(20001); os.setuid(20001)\n{LOAD}"
     words = [sys.executable, "-c", program, f"s3://{bucket}/set", own / "two", shared]
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert (own / "two/a").read_bytes() == b"right" * 1000
     assert damaged.read_bytes() == b"wrong" * 1000
+    program = "import sys; from pathlib import Path; from fairlead.objects.cache import Cache; print(len(Cache(Path(sys.argv[1])).shrink(0)))"
+    words = [
+        "setpriv",
+        "--reuid=20001",
+        "--regid=20001",
+        "--clear-groups",
+        sys.executable,
+        "-c",
+        program,
+        shared,
+    ]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout == "0\n" and damaged.exists()
 
 
 def test_files_over_http_come_by_the_list(folder, tmp_path) -> None:

@@ -74,7 +74,7 @@ class Cache:
             self.top.mkdir(mode=0o700, parents=True)
         if VARIABLE not in os.environ and self.top.lstat().st_uid != os.geteuid():
             raise fail("object-cache-other", folder=self.top)
-        mode = self.top.stat().st_mode & 0o2777
+        mode = self.top.stat().st_mode & 0o3777  # sticky, too: users remove their own files only
         for name in ("objects", "known", "used", "partial"):
             folder = self.top / name
             if not folder.is_dir():
@@ -119,10 +119,12 @@ class Cache:
         with contextlib.suppress(OSError):
             (self.top / "used" / sha256).touch()
 
-    def drop(self, sha256: str) -> None:
+    def drop(self, sha256: str) -> bool:
+        """Removes a file; whether it was this user's to remove."""
         for name in ("objects", "used"):
             with contextlib.suppress(OSError):
                 (self.top / name / sha256).unlink()
+        return not self.path(sha256).exists()
 
     def place(self, sha256: str, target: str) -> None:
         """Shows a file that was compared under another name: the same file where the storage is, else a copy."""
@@ -180,9 +182,9 @@ class Cache:
             for one in kept:
                 if size <= most or (limit is None and not most and one.used > rested):
                     break
-                self.drop(one.sha256)
-                size -= one.bytes
-                gone.append(one)
+                if self.drop(one.sha256):
+                    size -= one.bytes
+                    gone.append(one)
             self._forget()
             for file in self.partials():
                 with contextlib.suppress(OSError):
