@@ -166,6 +166,8 @@ def _started(
                 own.end()
     if not flags.quiet:
         say(f"session {started.folder.name} is over: {(started.folder / ENDED).read_text('utf-8')}")
+    if started.saved and (not flags.quiet or "not saved" in started.saved):
+        say(started.saved)
     return ExitCode.DONE
 
 

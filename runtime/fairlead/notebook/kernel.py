@@ -18,6 +18,7 @@ from typing import Any
 
 from fairlead.base.process import raise_open_files
 from fairlead.notebook import signals, variables
+from fairlead.notebook.display import spans
 from fairlead.notebook.journal import Journal
 from fairlead.notebook.magics import RanksMagics
 from fairlead.notebook.ranks import Ranks
@@ -35,6 +36,7 @@ from fairlead.notebook.settings import (
 )
 
 _LOOK_S = 0.2
+_CLOCKS_S = 2.0  # by which clocks of a file system may be behind
 
 
 def main() -> None:
@@ -160,9 +162,16 @@ class _Watch:
     def save(self) -> None:
         """Has this kernel and ranks save what they are asked to save, and says so in a file."""
         with self._saving:
-            variables.save_named(self._folder, "kernel", self._app.shell.user_ns)
-            self._ranks.save_named()
-            write_private(self._folder / SAVED_AT, json.dumps({"at": time.time()}))
+            begun, text = time.time(), ""
+            try:
+                variables.save_named(self._folder, "kernel", self._app.shell.user_ns)
+                silent = self._ranks.save_named()
+                text = variables.saved(self._folder, begun - _CLOCKS_S)
+                if silent:
+                    text += f"; ranks {spans(silent)} have written nothing: see {self._folder}/world-*/ranks.log"
+            except OSError as exc:
+                text = f"not saved: {exc}"
+            write_private(self._folder / SAVED_AT, json.dumps({"at": time.time(), "text": text}))
 
 
 if __name__ == "__main__":

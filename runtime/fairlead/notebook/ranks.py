@@ -319,21 +319,26 @@ class Ranks:
             lost[one] = {"everything": f"it wrote nothing within {_SAVE_S:.0f} s"}
         return {"kept": kept, "lost": {n: names for n, names in lost.items() if names}}
 
-    def save_named(self) -> None:
-        """Has ranks save the variables that the session is asked to save."""
+    def save_named(self) -> list[int]:
+        """Has ranks save the variables that the session is asked to save; those that live and have written nothing."""
         asked = read_json(self.folder / variables.NAMES)
         if not asked.get("names"):
-            return
+            return []
         folder = Path(asked["folder"])
         living = [n for n, rank in self._ranks.items() if not rank.died]
         for one in living:
             (folder / f"rank-{one}.json").unlink(missing_ok=True)
         self.signal(signal.SIGUSR1, living)
         until = time.monotonic() + _SAVE_S
-        while time.monotonic() < until:
-            if all((folder / f"rank-{n}.json").exists() or self._ranks[n].died for n in living):
-                return
+        left = living
+        while left and time.monotonic() < until:
             time.sleep(0.02)
+            left = [
+                n
+                for n in left
+                if not (folder / f"rank-{n}.json").exists() and not self._ranks[n].died
+            ]
+        return left
 
     # Requests.
 

@@ -141,6 +141,7 @@ class Session:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._world = worlds.World(0, Path())
         self._kernel_run, self._kernel_starts = 0, [0.0]
+        self.saved = ""  # what was saved last, in words
         self.extra: list[Callable[[], None]] = []  # called at each look
 
     def __enter__(self) -> Session:
@@ -356,6 +357,7 @@ class Session:
             if kernel.poll() is not None:
                 return False
             time.sleep(_LOOK_S)
+        self.saved = str(read_json(self.folder / SAVED_AT).get("text", ""))
         return (self.folder / SAVED_AT).exists()
 
     def _end(self) -> None:

@@ -138,6 +138,29 @@ def save_named(session: Path, who: str, names: Mapping[str, Any]) -> None:
     _write(Path(asked.get("folder") or session / SAVED), who, *pack(names, wanted))
 
 
+def saved(session: Path, since: float) -> str:
+    """What was saved of the names that the session is asked to save, and what was not and why, in words.
+
+    Args:
+        since: seconds since 1970; what was written before counts for nothing.
+    """
+    asked = read_json(session / NAMES)
+    folder, names = Path(asked.get("folder") or session / SAVED), set(asked.get("names", ()))
+    if not names:
+        return ""
+    kept: set[str] = set()
+    lost: list[str] = []
+    for path in sorted(folder.glob("*.json")):
+        if path.stat().st_mtime >= since:
+            said = read_json(path)
+            kept |= set(said.get("kept", ()))
+            lost += [f"{name} of {path.stem}: {why}" for name, why in said.get("lost", {}).items()]
+            names -= said.get("lost", {}).keys()
+    lost += [f"{name}: nobody has it" for name in sorted(names - kept)]
+    text = f"saved to {folder}: {', '.join(sorted(kept)) or 'nothing'}"
+    return f"{text}; not saved: {'; '.join(lost)}" if lost else text
+
+
 def _write(folder: Path, who: str, packed: Pickles, lost: dict[str, str]) -> None:
     kept = sorted(name for names, _ in packed for name in names)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
