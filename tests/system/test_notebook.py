@@ -141,6 +141,39 @@ def test_interrupt_ends_python_code_and_a_collective_of_fairlead_comm(kernel: Ke
     assert kernel.run("%%ranks\nfc.init()\nfc.average(float(rank))").text == "Out[0-1]: 0.5\n"
 
 
+def test_coroutines_run_in_cells_and_are_interrupted(kernel: Kernel) -> None:
+    sleeps = "%%ranks\nimport asyncio\nawait asyncio.sleep({})\nrank"
+    assert kernel.run(sleeps.format(0.1)).text.splitlines() == ["Out[0]: 0", "Out[1]: 1"]
+    before = pids(kernel)
+    ran = kernel.run(sleeps.format(600), lambda: later(1, kernel.interrupt))
+    assert ran.error.startswith("RanksError: [0-1] ") and "new ranks" not in ran.text
+    assert pids(kernel) == before
+
+
+def test_rank_that_leaves_without_an_error_is_named(kernel: Kernel) -> None:
+    kernel.run(
+        "%%ranks\nshared = [rank]; model, optimizer = {'w': shared}, {'of': shared}; rate = 1"
+    )
+    kernel.run("%%ranks\ndef step(): return rate")
+    ran = kernel.run("%%ranks\nimport os\nif rank == 1: os._exit(0)")
+    assert "rank 1 ended with exit code 0" in ran.error
+    kernel.run("%ranks restart 1")
+    ran = kernel.run("%%ranks 0\nrate = 2\nmodel['w'] is optimizer['of'], step()")
+    assert ran.text == "Out[0]: (True, 2)\n"
+    assert kernel.run("%%ranks\ncomm.allreduce(1)").text == "Out[0-1]: 2\n"
+
+
+def test_output_is_in_order_also_around_bars_and_figures(kernel: Kernel) -> None:
+    code = "from tqdm import tqdm\nfrom IPython.display import HTML, display\nimport sys\n"
+    code += "for n in range(2):\n    print('----')\n    for _ in tqdm(range(2), file=sys.stdout): pass\n    print('loss', n)\n"
+    code += "handle = display(HTML('first'), display_id=True)\nprint('after')\nhandle.update(HTML('second'))"
+    ran = kernel.run(f"%%ranks 0\n{code}")
+    lines = [re.sub(r"100%.*", "bar", line) for line in ran.text.splitlines()]
+    wanted = ["----", "bar", "loss 0", "----", "bar", "loss 1"]
+    assert lines == [*(f"[0] {text}" for text in wanted), "[0]", "[0] after"]
+    assert [o["text/html"] for o in ran.outputs if "text/html" in o][-1] == "second"
+
+
 def test_interrupt_frees_ranks_that_wait_inside_mpi_and_they_keep_their_variables(
     kernel: Kernel,
 ) -> None:

@@ -7,12 +7,14 @@ in WORLD, the folder of a world.
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import os
 import signal
 import socket
 import sys
+import threading
 import time
 from contextlib import suppress
 from multiprocessing import AuthenticationError
@@ -155,6 +157,7 @@ def _serve(settings: Settings, world: Path, rank: int, MPI: Any) -> None:
     from traitlets.config import Config
 
     _without_debugger()
+    _with_coroutines()
     profile = _profile(settings, world, rank)
     config = Config()
     config.IPEngine.url_file = str(world / ENGINE)
@@ -189,6 +192,24 @@ def _without_debugger() -> None:
     with suppress(ImportError):  # before version 6
         importlib.import_module("ipykernel.debugger")
     del modules["debugpy"]
+
+
+class _NoThread:
+    """Stands for the thread that an engine's kernel does not have."""
+
+    parent_thread = threading.main_thread()
+
+    def __bool__(self) -> bool:
+        return False
+
+
+def _with_coroutines() -> None:
+    """Lets cells use ``await``: ipykernel 7 asks a thread that ipyparallel 9 does not give it, and then never answers."""
+    from ipyparallel.engine.kernel import IPythonParallelKernel
+
+    if "shell_channel_thread" in IPythonParallelKernel.class_traits():
+        IPythonParallelKernel.shell_channel_thread = _NoThread()
+        IPythonParallelKernel._supports_kernel_subshells = False
 
 
 def _profile(settings: Settings, world: Path, rank: int) -> Path:
@@ -240,7 +261,15 @@ def _watch_signals(
             signals.die(signal.SIGTERM)
 
     variables.prepare()
-    signals.follow({signal.SIGUSR1: save_named, signal.SIGUSR2: save_all, signal.SIGTERM: end})
+    # A loop that waits for a coroutine sleeps on after the handler of SIGINT has asked for its end.
+    loop = asyncio.get_event_loop()
+
+    def wake() -> None:
+        loop.call_soon_threadsafe(lambda: None)
+
+    signals.follow(
+        {signal.SIGUSR1: save_named, signal.SIGUSR2: save_all, signal.SIGTERM: end}, wake
+    )
 
 
 if __name__ == "__main__":

@@ -11,10 +11,15 @@ import traceback
 from collections.abc import Callable, Mapping
 
 
-def follow(actions: Mapping[int, Callable[[], None]]) -> None:
+def follow(
+    actions: Mapping[int, Callable[[], None]], on_any: Callable[[], None] = lambda: None
+) -> None:
     """Has a thread call an action whenever its signal arrives. In the main thread only.
 
     Python's handler in C writes the signal's number to a socket at once; the thread waits at the other end.
+
+    Args:
+        on_any: called for every signal, also those that have another handler.
     """
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
@@ -34,13 +39,12 @@ def follow(actions: Mapping[int, Callable[[], None]]) -> None:
         kept = theirs  # or it would be closed
         while kept:
             for number in ours.recv(64):
-                if number in actions:
-                    try:
+                try:
+                    on_any()
+                    if number in actions:
                         actions[number]()
-                    except (
-                        Exception
-                    ):  # the disk is full, say: the next signal is obeyed all the same
-                        traceback.print_exc()
+                except Exception:  # the disk is full, say: the next signal is obeyed all the same
+                    traceback.print_exc()
 
     threading.Thread(target=obey, name="signals", daemon=True).start()
 
