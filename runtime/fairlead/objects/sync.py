@@ -204,6 +204,8 @@ def _sync(
     for place in (source, destination):
         _check_mark(place, state.writer)
     ours, theirs = state.side("source", source), state.side("destination", destination)
+    if not ours and not state.last and not rules.both and isinstance(source, Prefix):
+        raise fail("data-place", place=source.title)  # a prefix that is not there is an empty one
     decided = plan(_shas(ours), _shas(theirs), state.last, rules)
     if decided.conflicts:
         few = ", ".join(decided.conflicts[:5])
