@@ -20,8 +20,10 @@ from pathlib import Path
 
 from fairlead.base.errors import fail
 from fairlead.base.process import PYTHON, end_group
+from fairlead.launch.node_history import short
 from fairlead.notebook.session import Session
 from fairlead.notebook.settings import LAB, read_json, write_private
+from fairlead.schedulers.registry import ordered
 
 _CONFIG, _LOG = "lab-config.json", "lab.log"
 _END_S = 10.0
@@ -77,7 +79,7 @@ class Lab:
     def tunnel(self) -> str:
         """The command line, for the user's own machine, that brings it there."""
         there = f"127.0.0.1:{self._port}" if self._port else str(self._socket)
-        return shlex.join(["ssh", "-N", "-L", f"{self._port or 8888}:{there}", _login()])
+        return shlex.join(["ssh", "-N", "-L", f"{self._port or 8888}:{there}", *way()])
 
     def start(self) -> None:
         """Starts it, or starts it again."""
@@ -151,10 +153,16 @@ def _free(port: int) -> int:
     raise fail("notebook-port", port=port, last=port + 99)
 
 
-def _login() -> str:
+def way(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The words by which ssh comes to this host: from a job's node, through the host that the job was submitted from."""
     import getpass
 
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    user, here = getpass.getuser(), socket.gethostname()
+    for scheduler in ordered():
+        gate = environ.get(scheduler.host, "") if scheduler.host else ""
+        if gate and environ.get(scheduler.job_variable) and short(gate) != short(here):
+            return ["-J", f"{user}@{gate}", f"{user}@{here}"]
+    return [f"{user}@{here}"]
 
 
 def _write_spec(folder: Path, title: str) -> None:

@@ -17,6 +17,7 @@ class GridEngine(Scheduler):
     config_files = ("/var/lib/gridengine/default/common/act_qmaster", "/etc/default/gridengine")
     version_command = ("qconf", "-help")
     job_variable = "JOB_ID"
+    host = "SGE_O_HOST"
     job_variable_is_own = False
     interactive = "qrsh {command}"
 

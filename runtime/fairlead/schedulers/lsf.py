@@ -45,6 +45,7 @@ class Lsf(Scheduler):
     version_command = ("bsub", "-V")
     version_after = "LSF"
     job_variable = "LSB_JOBID"
+    host = "LSB_SUB_HOST"
     sentinel = "#BSUB "
     submit = "bsub <"
     index = "LSB_JOBINDEX"

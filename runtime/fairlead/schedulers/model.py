@@ -128,6 +128,7 @@ class Scheduler:
         submit: the command line before the script's path.
         index: the variable that holds an array job's index; empty where there are no arrays.
         folder: the variable that holds the submission folder, where a job starts in another.
+        host: the variable that holds the host that a job was submitted from.
         launcher: the kind of launcher that starts ranks in its jobs where the profile names none.
         interactive: how to run a command on a compute node, for messages.
         interactive_program: runs one command in a new job and keeps its exit code, by :meth:`allocate`;
@@ -157,6 +158,7 @@ class Scheduler:
     submit: str = ""
     index: str = ""
     folder: str = ""
+    host: str = ""
     launcher: str = ""
     interactive: str = ""
     interactive_program: str = ""

@@ -25,6 +25,7 @@ class Pbs(Scheduler):
     )  # fmt: skip
     version_command = ("qstat", "--version")
     job_variable = "PBS_JOBID"
+    host = "PBS_O_HOST"
     sentinel = "#PBS "
     submit = "qsub"
     index = "PBS_ARRAY_INDEX"

@@ -25,6 +25,7 @@ class Slurm(Scheduler):
     config_files = ("{prefix}/etc/slurm.conf", "{prefix}/etc/slurm/slurm.conf")
     version_command = ("sinfo", "--version")
     job_variable = "SLURM_JOB_ID"
+    host = "SLURM_SUBMIT_HOST"
     sentinel = "#SBATCH "
     submit = "sbatch"
     index = "SLURM_ARRAY_TASK_ID"
