@@ -225,6 +225,13 @@ def raise_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
+def open_files() -> tuple[int, int]:
+    """How many files this process may have open: the soft limit and the hard one."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (sys.maxsize if one == resource.RLIM_INFINITY else one for one in limits)
+    return soft, hard
+
+
 def tied_to(parent: int, number: int = signal.SIGTERM) -> Callable[[], None]:
     """For a child to call: the kernel sends it a signal when its parent ends, also by SIGKILL.
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fairlead.base.errors import FairleadError, Finding, error, fail, os_error_as, warning
 from fairlead.base.paths import atomic_write
+from fairlead.base.process import open_files
 from fairlead.engines import rank_shell
 from fairlead.engines import registry as engines
 from fairlead.engines.model import Call, Words
@@ -49,6 +50,7 @@ from fairlead.launch.run_folder import (
 from fairlead.launch.stopped import Stopped
 from fairlead.launch.warning_signals import WarningSignals
 from fairlead.launchers import registry as launchers
+from fairlead.launchers.model import Launcher, Shape
 from fairlead.launchers.registry import LAUNCHERS
 from fairlead.rendezvous.script import RANK, passed
 from fairlead.schedulers.registry import down, find_allocation
@@ -71,11 +73,15 @@ _RECORD = (
     "${JSM_NAMESPACE_RANK:-${ALPS_APP_PE:-${SLURM_PROCID:-$$}}}}}}}}; "
     '[ -d "$1" ] || { echo "fairlead: $(uname -n) does not see $1: set XDG_CACHE_HOME to a folder that '
     'every node sees" >&2; kill -9 $$; }; '
+    "read -r h </proc/sys/kernel/hostname; read -r b </proc/sys/kernel/random/boot_id; "
+    '{ [ ! -e "$1/files.$h.$b" ] || { read -r n <"$1/files.$h.$b" && ulimit -S -n "$n"; }; } 2>/dev/null; '
     '{ [ ! -e "$1/node.sh" ] || /bin/sh "$1/node.sh" "$1"; } || exit 121; '
     'f=$1/exit.$r o=$2; shift 2; : >"$f"; export FAIRLEAD_RANK=$r; [ ! -e "${f%/*}/world.sh" ] || . "${f%/*}/world.sh"; RUN'
     + _LINGER
     + 'echo $c >"$f"; trap - TERM USR1 USR2; [ $c -gt 128 ] && [ $c -lt 160 ] && kill -$((c-128)) $$; exit $c'
 )
+# What a launcher has open before it starts ranks: Hydra's proxy 11 files, Open MPI's daemon 22; and what is left over.
+_OWN_FILES, _SPARE_FILES = 11, 256
 _SPAWN = "spawn.sh"  # by which ranks start programs in the container
 # A shell within a job step has them of that step; a launcher sets its own kind, and passes on others.
 # SLURM_PROCID is 0 in every batch script, so it comes last above.
@@ -105,6 +111,7 @@ class CommandLine:
         mounts: what other nodes mount before theirs.
         container: what ranks of a node join; None where each starts its own.
         hosts: the nodes that were named, if any.
+        open_files: what the launcher has open on the fullest node; 0 where that is not known.
         records: each rank leaves its exit code in the run's folder.
     """
 
@@ -119,6 +126,7 @@ class CommandLine:
     mounts: NodeMounts | None = None
     container: NodeContainer | None = None
     hosts: tuple[str, ...] = ()
+    open_files: int = 0
     records: bool = False
 
     def write_files(self) -> None:
@@ -163,6 +171,7 @@ class LaunchResult:
         unheard: ranks that have left no exit code, though the launcher says that all ended well.
         cut: the first rank that failed had lost the launcher's descriptor when it called MPI_Init.
         again: it was in the MPI_Init of a second program.
+        open_files: what the launcher needs, where the hard limit is lower and not all ranks were started.
     """
 
     code: int
@@ -179,6 +188,7 @@ class LaunchResult:
     unheard: int = 0
     cut: bool = False
     again: bool = False
+    open_files: int = 0
 
 
 def command_line(
@@ -239,8 +249,15 @@ def command_line(
         shape.ranks,
         bool(words.launcher),
         container=container,
+        open_files=_open_files(plan.launcher, shape),
         records=record is not None,
     )
+
+
+def _open_files(launcher: Launcher, shape: Shape) -> int:
+    kind = launchers.kind_of(launcher)
+    each = LAUNCHERS.get(kind).files_per_rank if kind in LAUNCHERS else 0
+    return each and each * (shape.each or shape.ranks) + _OWN_FILES
 
 
 def _spawning(plan: Plan, call: Call, record: Path) -> str:
@@ -426,7 +443,13 @@ def launch(
     whole, grace_s = False, GRACE_S
     leaving = Leaving(folder, on_finding, look=Ranks(folder.name, nodes).waiter)
     with os_error_as("launcher-cannot-executed", line=line):
-        started = processes.start(line.argv, line.environment(environ), folder.name, streams)
+        started = processes.start(
+            line.argv,
+            line.environment(environ),
+            folder.name,
+            streams,
+            open_files=_raised(line, folder),
+        )
 
     standing = _Standing(folder.name, nodes, limits.end_stopped, on_finding)
     signals = WarningSignals(folder.name, nodes, on_finding)
@@ -474,7 +497,19 @@ def launch(
         killed=killed,
         lost=_lost(line, folder, result.started, lost, environ) if result.code else (),
         terminated=signals.terminated,
+        open_files=line.open_files if _lacks_files(line, result) else 0,
     )
+
+
+def _raised(line: CommandLine, folder: Path) -> int:
+    """The soft limit of open files that a launcher of many ranks gets, which these lower again; 0 for the one it has."""
+    soft, hard = open_files()
+    wanted = min(line.open_files + _SPARE_FILES, hard)
+    if not line.open_files or wanted <= soft:
+        return 0
+    with os_error_as("run-folder-records", folder=folder):
+        (folder / f"files.{key()}").write_text(f"{soft}\n", "utf-8")
+    return wanted
 
 
 def _nodes(line: CommandLine, folder: Path, on_finding: Callable[[Finding], None]) -> Nodes | None:
@@ -623,6 +658,12 @@ class _AllEnded:
         return True  # closed
 
 
+def _lacks_files(line: CommandLine, result: LaunchResult) -> bool:
+    """Whether a launcher has failed that needs more open files than it may have."""
+    _, hard = open_files()
+    return bool(result.launcher_code) and result.started < line.ranks and line.open_files > hard
+
+
 def _lost(
     line: CommandLine,
     folder: Path,
@@ -679,16 +720,28 @@ def _explain_abort(result: LaunchResult) -> Finding:
     return error("launch", signal_name=signal_name(result.code))
 
 
+def _explain_start(result: LaunchResult) -> Finding | None:
+    """What kept ranks from starting or from being heard of, outside of them."""
+    if result.lost:
+        others = [f"{lost.host}: {lost.why}" for lost in result.lost[1:6]]
+        return error("host-lost", lost=result.lost[0], others="; ".join(["", *others]))
+    if result.open_files:
+        _, limit = open_files()
+        return error(
+            "launch-open-files", need=result.open_files, limit=limit, started=result.started
+        )
+    if result.unheard:
+        return error("aborted-unheard", unheard=result.unheard, started=result.started)
+    return None
+
+
 def explain_exit(result: LaunchResult) -> Finding | None:
     """What went wrong in a launch that ended badly; None when every rank ended with 0."""
     if result.code == 0:
         return None
+    if found := _explain_start(result):
+        return found
     failed = [r for r in result.ranks if r.code]
-    if result.lost:
-        others = [f"{lost.host}: {lost.why}" for lost in result.lost[1:6]]
-        return error("host-lost", lost=result.lost[0], others="; ".join(["", *others]))
-    if result.unheard:
-        return error("aborted-unheard", unheard=result.unheard, started=result.started)
     if not failed:
         return _explain_abort(result)
     first = failed[0]

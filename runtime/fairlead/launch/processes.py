@@ -15,6 +15,7 @@ import ctypes
 import functools
 import os
 import re
+import resource
 import select
 import signal
 import subprocess
@@ -77,18 +78,30 @@ def start(
     environ: Mapping[str, str],
     run_id: str,
     streams: Streams = INHERITED,
+    *,
+    open_files: int = 0,
 ) -> Started:
     """Starts ``argv`` in its own session, marked with ``run_id``.
 
     Until :func:`end`, every new child of this process counts as one of the run: there is one
     launch at a time.
 
+    Args:
+        open_files: its soft limit of these, at most the hard one; 0 for this process's own.
     Raises:
         OSError: the program cannot be executed.
     """
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     marked = {**environ, MARKER: run_id}
     before = frozenset(_children())
+    # `kill -9` of this process reaches no other session: the kernel ends the launcher then.
+    tie = tied_to(os.getpid())
+
+    def prepare() -> None:
+        tie()
+        if open_files:
+            _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, hard))
 
     process = subprocess.Popen(
         list(argv),
@@ -97,8 +110,7 @@ def start(
         stderr=streams.stderr,
         stdin=streams.stdin,
         start_new_session=True,
-        # `kill -9` of this process reaches no other session: the kernel ends the launcher then.
-        preexec_fn=tied_to(os.getpid()),
+        preexec_fn=prepare,
     )
     return Started(process, run_id, before)
 

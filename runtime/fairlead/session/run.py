@@ -86,7 +86,7 @@ def launch_proved(
     still_as_verified(prepared)
     _check_records(result, folder)
     known = not prepared.plan.unknown_mpi  # else a probe could not ask it either
-    if known and result.code and not (startup.proof or proof or result.lost):
+    if known and result.code and not (startup.proof or proof or result.lost or result.open_files):
         _look_for_cause(prepared, ranks, options)
     proof = startup.proof or proof
     formed = tuple(worlds.formed.values())
