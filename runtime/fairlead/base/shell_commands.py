@@ -37,6 +37,7 @@ _REDIRECTION = re.compile(r"&>>|&>|<<<|<<-|<<|<>|<&|>&|>>|>\||<|>")
 _ARITHMETIC = re.compile(r"\$\(\((?:[^()`$]|\$\w|\([^()`$]*\))*\)\)")
 _PARAMETER = re.compile(r"\$\{(?:[^{}`$]|\$\w)*\}|\$(?:[A-Za-z_]\w*|[0-9@*#?$!-])")
 _PROFILE = re.compile(r"-\w*[lis]|--")
+_LOGIN = re.compile(r"-\w*l\w*|--login")
 _OPTION = re.compile(r"-\w+")
 
 
@@ -46,14 +47,25 @@ def is_shells(first_line: str) -> bool:
     >>> is_shells("#!/usr/bin/env bash"), is_shells("#!/bin/bash -l"), is_shells("#!/usr/bin/python3")
     (True, False, False)
     """
+    words = _interpreter(first_line)
+    return bool(words) and not any(map(_PROFILE.match, words[1:]))
+
+
+def is_login_shells(first_line: str) -> bool:
+    """Whether a script's first line names a login shell.
+
+    >>> is_login_shells("#!/bin/bash -l"), is_login_shells("#!/usr/bin/env -S sh --login"), is_login_shells("#!/bin/sh -e")
+    (True, True, False)
+    """
+    return any(map(_LOGIN.fullmatch, _interpreter(first_line)[1:]))
+
+
+def _interpreter(first_line: str) -> list[str]:
+    """The shell that a script's first line names, and its options; empty for another program."""
     words = first_line.removeprefix("#!").split() if first_line.startswith("#!") else []
     if words and words[0].endswith("/env"):
-        words = words[1:]
-    return (
-        bool(words)
-        and words[0].rpartition("/")[2] in SHELLS
-        and not any(map(_PROFILE.match, words[1:]))
-    )
+        words = words[2:] if words[1:2] == ["-S"] else words[1:]
+    return words if words and words[0].rpartition("/")[2] in SHELLS else []
 
 
 class _UnseenError(Exception):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fairlead.base.paths import resolve_in
 from fairlead.base.regular import open_regular
-from fairlead.base.shell_commands import LONGEST, commands, is_shells
+from fairlead.base.shell_commands import LONGEST, commands, is_login_shells, is_shells
 from fairlead.elf.facts import Elf, MpiLibrary
 from fairlead.elf.loader import system_folders
 from fairlead.elf.mpi_symbols import GLIBC_PIECES
@@ -183,7 +183,8 @@ class Objects:
         """
         found = {}
         for path, first in scripts.items():
-            if not is_shells(first) or path.startswith(_NO_PROGRAMS):
+            shell = is_shells(first) or is_login_shells(first)
+            if not shell or path.startswith(_NO_PROGRAMS):
                 continue
             with open_regular(self._root / path.lstrip("/")) as stream:
                 text = stream.read(LONGEST)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fairlead.base.errors import fail
-from fairlead.base.shell_commands import LONGEST, SHELLS, is_shells
+from fairlead.base.shell_commands import LONGEST, SHELLS, is_login_shells, is_shells
 from fairlead.base.suggest import suggest
 from fairlead.detect import capture
 from fairlead.detect.capture import Capture
@@ -94,7 +94,8 @@ def texts(request: Request, facts: ImageFacts) -> dict[str, str]:
     for index, word in enumerate(request.command[:_WORDS]):
         if (not index or shell) and not word.startswith("-"):
             text = _script(word, facts, request)
-            if text and (shell or is_shells(text.partition("\n")[0])):
+            first = text.partition("\n")[0]
+            if text and (shell or is_shells(first) or is_login_shells(first)):
                 found[word] = text
         shell |= word.rpartition("/")[2] in SHELLS
     return found

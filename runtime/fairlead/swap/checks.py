@@ -43,6 +43,7 @@ from fairlead.swap.reach import (
     in_text_closure,
     interpreted,
     lost_by_login,
+    named_within,
     off_path,
     programs_of,
     reach,
@@ -215,10 +216,10 @@ def _path(plan: Plan) -> str:
 
 def login(plan: Plan) -> Iterator[Finding]:
     """A login shell of Debian's forgets the image's PATH: it finds no program there, or another one of that name."""
-    if lost := lost_by_login(plan.facts, plan.request):
+    for lost in lost_by_login(plan.facts, plan.request):
         yield warning(
-            "program-login-shell", shell=plan.request.command[0], names=", ".join(lost),
-            place=next(iter(lost.values())), path=searched_path(plan.request),
+            "program-login-shell", shell=lost.shell, names=", ".join(lost.places),
+            place=next(iter(lost.places.values())), path=searched_path(plan.request),
         )  # fmt: skip
 
 
@@ -226,10 +227,13 @@ def descriptors(plan: Plan) -> Iterator[Finding]:
     """BSD's csh closes what it inherits, the connection to Hydra too, and starts every program without it."""
     if kind_of(plan.launcher) != "hydra":
         return
-    programs = reach(plan.facts, plan.request).programs
-    found = {p.asked: path for p in programs for path in p.chain if path.endswith("/bsd-csh")}
-    for name, shell in found.items():
-        yield error("program-cuts-off", program=name, shell=shell, launcher=plan.launcher)
+    for named, alone in named_within(plan.facts, plan.request):
+        for shell in [path for path in named.chain if path.endswith("/bsd-csh")]:
+            found = error(
+                "program-cuts-off", program=named.asked, shell=shell, launcher=plan.launcher
+            )
+            # Of several programs of a text it is not known which use MPI.
+            yield found if alone else replace(found, severity=Severity.WARNING)
 
 
 def launcher_family(plan: Plan) -> Iterator[Finding]:

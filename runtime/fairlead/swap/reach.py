@@ -11,13 +11,14 @@ import enum
 import posixpath
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fairlead.base.shell_commands import SHELLS, commands
+from fairlead.base.shell_commands import SHELLS, commands, is_login_shells
 from fairlead.elf.facts import AbiFamily, Elf, ImageFacts, MpiLibrary
 from fairlead.elf.mpi_symbols import asked_by, contains_mpi, is_interface
 from fairlead.mpi.cross_abi import MPI4PY_MODULE, is_python
+from fairlead.swap import wrappers
 from fairlead.swap.model import Request
 
 # Where a name without a slash is looked for, if the image does not say; as Apptainer and Docker do.
@@ -209,22 +210,97 @@ def off_path(facts: ImageFacts, request: Request, path: str, name: str) -> tuple
     return tuple(sorted(place for place in facts.programs if place.endswith(f"/{name}")))
 
 
-def lost_by_login(facts: ImageFacts, request: Request) -> dict[str, str]:
-    """The programs that a login shell of Debian's is to start, and that its profile's PATH lacks, with their places."""
-    words = _without_login(request.command)
-    if not facts.os.startswith("Debian") or not words or words == request.command:
-        return {}
-    text, _ = _text(facts, words, request, _programs(facts, words[0], request))
-    lost = {}
-    for name in dict.fromkeys(command[0] for command in text or () if "/" not in command[0]):
-        place, other = (
-            _first_in(facts, path, name) for path in (searched_path(request), _LOGIN_PATH)
-        )
-        # A virtual environment's Python is a link, and not the same as where that leads.
-        folders = {_real(facts, posixpath.dirname(path))[0] for path in (place, other)}
-        if place and len(folders) > 1:
-            lost[name] = place
-    return lost
+@dataclass(frozen=True)
+class LostByLogin:
+    """What a login shell of Debian's does not find: its profile sets PATH anew.
+
+    Attributes:
+        shell: the program or script that is one.
+        places: of the programs that it is to start, by their names.
+    """
+
+    shell: str
+    places: Mapping[str, str]
+
+
+def lost_by_login(facts: ImageFacts, request: Request) -> tuple[LostByLogin, ...]:
+    """The login shells of a command, its scripts and their texts, where their PATH lacks what they are to start."""
+    if not facts.os.startswith("Debian") or not request.command:
+        return ()
+    found = []
+    for shell, text in _logins(facts, request.command, request):
+        lost = {}
+        for name in dict.fromkeys(command[0] for command in text if "/" not in command[0]):
+            place, other = (
+                _first_in(facts, path, name) for path in (searched_path(request), _LOGIN_PATH)
+            )
+            # A virtual environment's Python is a link, and not the same as where that leads.
+            folders = {_real(facts, posixpath.dirname(path))[0] for path in (place, other)}
+            if place and len(folders) > 1:
+                lost[name] = place
+        found += [LostByLogin(shell, lost)] if lost else []
+    return tuple(found)
+
+
+def _logins(
+    facts: ImageFacts, command: Sequence[str], request: Request, deepest: int = _DEEPEST
+) -> Iterator[tuple[str, Sequence[Sequence[str]]]]:
+    """The login shells that a command comes to, each with the commands of its text."""
+    programs = _programs(facts, command[0], request)
+    plain, asked = _without_login(command), wrappers.su(command)
+    first = next(iter(_scripts(facts, command[0], programs, request)), ("", "", None))
+    if asked and asked.login:
+        text, shell = commands(asked.text, request.workdir), command[0]
+    elif is_login_shells(first[1]):
+        text, shell = first[2], f"{command[0]} ({first[1]})"
+    else:
+        text, _ = _text(facts, plain or command, request, programs)
+        shell = command[0] if plain and plain != tuple(command) else ""
+    if shell:
+        yield shell, text or ()
+    inner = _started(command) if text is None else text
+    for words in inner if deepest else ():
+        yield from _logins(facts, words, request, deepest - 1)
+
+
+def _scripts(
+    facts: ImageFacts, name: str, programs: Sequence[Program], request: Request
+) -> Iterator[tuple[str, str, tuple[tuple[str, ...], ...] | None]]:
+    """The scripts that a program is: path, first line, and the commands, None where not all are seen."""
+    if text := request.texts.get(name):
+        yield name, text.partition("\n")[0], commands(text, request.workdir)
+        return
+    for path in {path for program in programs for path in program.chain}:
+        if (line := facts.programs.get(path, "")).startswith("#!"):
+            yield path, line, facts.commands.get(path)
+
+
+def named_within(facts: ImageFacts, request: Request) -> tuple[tuple[Program, bool], ...]:
+    """The programs of a command, of what it starts, and of the texts that it gives to shells, wherever they can be read.
+
+    Each with whether nothing else stands there that could be meant instead.
+    """
+    request = _from_workdir(facts, request)
+    commands_ = [request.command] if request.command else [(app,) for app in request.apps]
+    return tuple(
+        found for command in commands_ for found in _within(facts, command, request, _DEEPEST, True)
+    )
+
+
+def _within(
+    facts: ImageFacts, command: Sequence[str], request: Request, deepest: int, alone: bool
+) -> Iterator[tuple[Program, bool]]:
+    programs = _programs(facts, command[0], request)
+    yield from ((program, alone) for program in programs)
+    if not deepest:
+        return
+    text, _ = _text(facts, _without_login(command) or command, request, programs)
+    starts = any(program.kind is Kind.STARTS for program in programs)
+    inner = [words for words in text if not _is_tool(words)] if text else []
+    if not text and starts:
+        inner = list(_started(command))
+    for words in inner:
+        yield from _within(facts, words, request, deepest - 1, alone and len(inner) == 1)
 
 
 def _first_in(facts: ImageFacts, path: str, name: str) -> str:
@@ -390,10 +466,8 @@ def _called(
         return behind
     if is_shell or not starts:
         return programs
-    for index, word in enumerate(command[1:], 1):
-        if not word or word[0] in "-0123456789" or "=" in word:
-            continue  # an option, a number that it takes, a variable
-        behind = _called(facts, command[index:], request, deepest)
+    for words in _started(command):
+        behind = _called(facts, words, request, deepest)
         uses_mpi = (
             Kind.LINKED,
             Kind.PYTHON,
@@ -405,18 +479,36 @@ def _called(
     return programs
 
 
+def _started(command: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The command behind a program that starts another; none where its words do not show it."""
+    if asked := wrappers.su(command):
+        behind = () if asked.login else asked.command
+    elif wrappers.is_known(command):
+        behind = wrappers.behind(command)
+    else:
+        # An option, a number that it takes, a variable.
+        own = ("-", *"0123456789")
+        words = enumerate(command[1:], 1)
+        first = (i for i, w in words if w and not w.startswith(own) and "=" not in w)
+        behind = tuple(command[next(first, len(command)) :])
+    if behind:
+        yield behind
+
+
 def _text(
     facts: ImageFacts, command: Sequence[str], request: Request, programs: Sequence[Program]
 ) -> tuple[tuple[tuple[str, ...], ...] | None, bool]:
     """The commands in what a shell reads, None where not all are seen; and whether the program is a shell at all."""
     if request.image_env.get("BASH_ENV"):
         return None, True  # it is read before any text
-    if command[0] in request.texts:
-        return commands(request.texts[command[0]], request.workdir), True
-    chains = {path for program in programs for path in program.chain}
+    if scripts := list(_scripts(facts, command[0], programs, request)):
+        _, line, text = scripts[0]
+        return (text if len(scripts) == 1 and not is_login_shells(line) else None), True
+    if (asked := wrappers.su(command)) and not asked.command:
+        shell = posixpath.basename(asked.shell) or "sh"
+        readable = asked.text and not asked.login and shell in SHELLS
+        return (commands(asked.text, request.workdir) if readable else None), True
     names = {posixpath.basename(path) for program in programs for path in program.chain[-2:]}
-    if scripts := [path for path in chains if facts.programs.get(path, "").startswith("#!")]:
-        return (facts.commands.get(scripts[0]) if len(scripts) == 1 else None), True
     if not names & SHELLS:
         return None, False
     given = shell_given(command)

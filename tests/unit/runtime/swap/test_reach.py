@@ -316,7 +316,50 @@ def test_login_shell_of_debian_loses_the_images_path(facts: ImageFacts) -> None:
     ):
         assert "program warning" not in said(debian, command=command, **own), command
     assert "program warning" not in said(debian, command=("sh", "-lc", "c"))
+    more = {"/usr/bin/su": "starts", "/usr/bin/nice": "starts"}
+    login = replace(debian, programs={**debian.programs, **more})
+    for command in (
+        ("sh", "-c", "cd /data && sh -lc 'c x'"),
+        ("nice", "sh", "-lc", "c x"),
+        ("su", "-", "nobody", "-c", "c x"),
+        ("su", "-lc", "c x"),
+    ):
+        assert "program warning" in said(login, command=command, **own), command
+    assert "program warning" not in said(login, command=("su", "nobody", "-c", "c x"), **own)
     assert "program warning" not in said(facts, command=("sh", "-lc", "c"), **own)
+
+
+@pytest.mark.parametrize(
+    "first", ["#!/bin/bash -l", "#!/bin/sh -l", "#!/bin/sh --login", "#!/usr/bin/env -S bash -el"]
+)
+def test_script_of_a_login_shell_starts_anything_and_loses_the_images_path(
+    first: str, facts: ImageFacts, tmp_path: Path
+) -> None:
+    """In the image and of this machine; a shell that is given it reads no profile."""
+    root = image_tree(tmp_path / "root")
+    script = root / "opt/app/login.sh"
+    script.write_text(f"{first}\nset -e\nc x\n")
+    script.chmod(0o755)
+    image = replace(scan_tree(root), os="Debian GNU/Linux 12 (bookworm)")
+    path = {"PATH": "/opt/app:/usr/bin:/bin"}
+    own = tmp_path / "job.sh"
+    own.write_text(script.read_text())
+    here = Request(command=(str(own),))
+    for command, more in (
+        (("login.sh",), {}),
+        (("sh", "-c", "login.sh"), {}),
+        ((str(own),), {"texts": texts(here, image), "outside": outside(here, image)}),
+    ):
+        request = Request(command=command, image_env=path, **more)
+        files = {e.path for e in reach(image, request).files}
+        assert files >= {e.path for e in image.consumers}, command
+        found = said(image, command=command, image_env=path, **more)
+        assert first in found["program warning"].what, command
+        assert "c is not found" in found["program warning"].what
+    assert {
+        p.asked for p in reach(image, Request(command=("sh", "/opt/app/login.sh"))).programs
+    } == {"c"}
+    assert "program warning" not in said(image, command=("sh", "/opt/app/login.sh"), image_env=path)
 
 
 def test_script_of_bsd_csh_is_refused_under_hydra_alone(facts: ImageFacts) -> None:
@@ -326,12 +369,24 @@ def test_script_of_bsd_csh_is_refused_under_hydra_alone(facts: ImageFacts) -> No
         "/usr/bin/nice": "starts",
     }  # fmt: skip
     more = replace(facts, programs={**facts.programs, **own})
-    for command in (("/run.csh",), ("csh", "x"), ("nice", "csh", "x")):
+    for command in (
+        ("/run.csh",),
+        ("csh", "x"),
+        ("nice", "csh", "x"),
+        ("sh", "-c", "cd /data && exec csh x"),
+        ("sh", "-c", "nice /run.csh | tee log"),
+        ("sh", "-lc", "csh x"),
+        ("sh", "-c", "sh -c 'csh x'"),
+    ):
         found = said(more, command=command)
         assert "rank-cut-off" in errors(found), command
         assert "tcsh" in found["rank-cut-off error"].remedy
-    for command in (("/run.tcsh",), ("tcsh", "x")):
+    for command in (("/run.tcsh",), ("tcsh", "x"), ("sh", "-c", "tcsh x")):
         assert "rank-cut-off" not in errors(said(more, command=command))
+    found = said(more, command=("sh", "-c", "c x && csh post"))
+    assert not errors(found) and "rank-cut-off warning" in found, (
+        "which of them uses MPI is not known"
+    )
     assert "rank-cut-off" not in errors(said(more, "openmpi", command=("/run.csh",)))
 
 
@@ -565,7 +620,8 @@ def started(facts: ImageFacts, tmp_path_factory: pytest.TempPathFactory) -> Imag
     compiled(root / "usr/bin/gosu", PLAIN, "-static", "-s")
     go = 'void go(void) __asm__("syscall.Exec"); void go(void) { } int main(void) { go(); return 0; }'
     compiled(root / "usr/bin/go-exec", go, "-static")
-    compiled(root / "usr/bin/nice", STARTS)
+    for name in ("nice", "setpriv", "chroot", "timeout", "su", "runuser", "numactl"):
+        compiled(root / "usr/bin" / name, STARTS)
     compiled(root / "usr/bin/install", PLAIN)
     return replace(facts, programs={**facts.programs, **scan_tree(root).programs})
 
@@ -575,7 +631,18 @@ def started(facts: ImageFacts, tmp_path_factory: pytest.TempPathFactory) -> Imag
     [
         ("/usr/bin/tini-static", "--"),
         ("tini-static", "-s", "-g"),
-        ("gosu",),
+        ("gosu", "nobody"),
+        ("gosu", "65534:65534"),
+        ("setpriv", "--reuid", "nobody", "--regid=1", "--clear-groups", "--"),
+        ("chroot", "--userspec=nobody", "/"),
+        ("chroot", "--userspec", "nobody", "/"),
+        ("timeout", "-s", "KILL", "-k5", "1h"),
+        ("numactl", "-m", "all", "--cpunodebind", "all"),
+        ("runuser", "-u", "nobody", "--"),
+        ("runuser", "--user=nobody"),
+        ("su", "nobody", "-s", "/bin/sh", "-c"),
+        ("su", "-p", "--command"),
+        ("nice", "gosu", "nobody", "sh", "-c"),
         ("go-exec",),
         ("nice", "-n", "5"),
         ("tini-static", "--", "nice", "-n5"),
@@ -600,8 +667,16 @@ def test_program_behind_one_that_starts_it_is_looked_at_by_itself(
     "command",
     [
         ("tini-static",),
-        ("gosu", "nobody", "/opt/app/c"),
-        ("/usr/bin/gosu", "--", "install"),
+        ("gosu", "/opt/app/c"),
+        ("/usr/bin/gosu", "nobody", "install"),
+        ("gosu", "nobody", "/data/solver"),
+        ("chroot", "/other", "/opt/app/c"),
+        ("timeout", "/opt/app/c"),
+        ("su", "-", "nobody", "-c", "/opt/app/c"),
+        ("su", "-lc", "/opt/app/c"),
+        ("su", "nobody", "-s", "/bin/csh", "-c", "/opt/app/c"),
+        ("su", "nobody"),
+        ("runuser", "--login", "nobody", "-c", "/opt/app/c"),
         ("tini-static", "--", "/data/solver"),
         ("sh", "-c", "$1 && /opt/app/c"),
     ],

@@ -1,0 +1,161 @@
+"""Programs that start the one their words name, with words of their own before it: gosu, setpriv, chroot, timeout, su.
+
+A program that starts others may start anything, unless its form is known and the words can be read.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class _Form:
+    """``PROGRAM [OPTIONS] [OPERANDS] COMMAND …``.
+
+    Attributes:
+        operands: how many words of its own stand before the command.
+        short, long: its options that take a value, in the next word where it does not follow at once.
+        only: what the operands have to be, so that the command is what it looks like.
+    """
+
+    operands: int = 0
+    short: str = ""
+    long: frozenset[str] = frozenset()
+    only: str = ""
+
+
+def _long(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_USER_FIRST = _Form(operands=1)
+# Source: the manual pages of util-linux, coreutils, numactl(8) and gosu's README.
+_FORMS = {
+    "gosu": _USER_FIRST,
+    "su-exec": _USER_FIRST,
+    "setuidgid": _USER_FIRST,
+    "s6-setuidgid": _USER_FIRST,
+    "setpriv": _Form(
+        long=_long(
+            "ambient-caps inh-caps bounding-set ruid euid rgid egid reuid regid groups securebits pdeathsig"
+            " selinux-label apparmor-profile landlock-access landlock-rule seccomp-filter ptracer"
+        )
+    ),
+    "chroot": _Form(operands=1, long=_long("userspec groups"), only="/"),
+    "timeout": _Form(operands=1, short="ks", long=_long("kill-after signal")),
+    "nice": _Form(short="n", long=_long("adjustment")),
+    "ionice": _Form(short="cn", long=_long("class classdata")),
+    "chrt": _Form(
+        operands=1, short="TPD", long=_long("sched-runtime sched-period sched-deadline")
+    ),
+    "taskset": _Form(operands=1),
+    "numactl": _Form(
+        short="iwpPmNC",
+        long=_long("interleave weighted-interleave preferred preferred-many membind cpunodebind physcpubind"),
+    ),
+    "stdbuf": _Form(short="ioe", long=_long("input output error")),
+}  # fmt: skip
+_SU = ("su", "runuser")
+_SU_VALUES = {
+    "c": "command", "s": "shell", "g": "group", "G": "supp-group", "u": "user", "w": "whitelist-environment",
+}  # fmt: skip
+
+
+def is_known(command: Sequence[str]) -> bool:
+    """Whether :func:`behind` knows the form of a command's program."""
+    return posixpath.basename(command[0]) in _FORMS
+
+
+def behind(command: Sequence[str]) -> tuple[str, ...]:
+    """The command that a known wrapper starts; empty where its words do not show it.
+
+    >>> behind(("gosu", "nobody", "lmp", "-in", "x")), behind(("setpriv", "--reuid", "1", "--clear-groups", "lmp"))
+    (('lmp', '-in', 'x'), ('lmp',))
+    >>> behind(("chroot", "--userspec=1:1", "/", "lmp")), behind(("chroot", "/other", "lmp"))
+    (('lmp',), ())
+    """
+    form = _FORMS[posixpath.basename(command[0])]
+    words = list(command[1:])
+    while words and words[0].startswith("-") and words[0] != "-":
+        option = words.pop(0)
+        if option == "--":
+            break
+        if _takes_next(form, option) and words:
+            words.pop(0)
+    own, words = words[: form.operands], words[form.operands :]
+    if len(own) < form.operands or (form.only and any(word != form.only for word in own)):
+        return ()
+    return tuple(words)
+
+
+def _takes_next(form: _Form, option: str) -> bool:
+    """Whether the value of an option is the next word."""
+    if option.startswith("--"):
+        return option[2:] in form.long
+    return option[-1:] in form.short and not any(letter in form.short for letter in option[1:-1])
+
+
+@dataclass(frozen=True)
+class Su:
+    """What su or runuser runs.
+
+    Attributes:
+        command: of ``runuser -u USER COMMAND``.
+        text: of ``-c``, for the user's shell.
+        login: it sets PATH and all variables anew.
+        shell: of ``-s``.
+    """
+
+    command: tuple[str, ...] = ()
+    text: str = ""
+    login: bool = False
+    shell: str = ""
+
+
+def su(command: Sequence[str]) -> Su | None:
+    """What the words of su or runuser say; None for another program.
+
+    >>> su(("su", "-", "nobody", "-c", "lmp")), su(("runuser", "-u", "nobody", "--", "lmp", "-v"))
+    (Su(command=(), text='lmp', login=True, shell=''), Su(command=('lmp', '-v'), text='', login=False, shell=''))
+    """
+    name = posixpath.basename(command[0])
+    if name not in _SU:
+        return None
+    words, operands, given = list(command[1:]), list[str](), dict[str, str]()
+    login = False
+    while words:
+        word = words.pop(0)
+        if word == "--":
+            operands += words
+            break
+        if word == "-":
+            login = True
+        elif word.startswith("--"):
+            key, _, value = word[2:].partition("=")
+            login |= key == "login"
+            if key in _SU_VALUES.values() or key == "session-command":
+                given[key] = value or (words.pop(0) if words else "")
+        elif word.startswith("-"):
+            login |= _short(word[1:], words, given)
+        elif name == "runuser" and "user" in given:
+            operands = [word, *words]
+            break
+        else:
+            operands.append(word)
+    text = given.get("command") or given.get("session-command", "")
+    if "user" in given and not text:
+        return Su(tuple(operands), login=login)
+    return Su((), text, login, given.get("shell", ""))
+
+
+def _short(letters: str, words: list[str], given: dict[str, str]) -> bool:
+    """Takes short options in one word into ``given``; whether ``-l`` is among them."""
+    login = False
+    for at, letter in enumerate(letters):
+        login |= letter == "l"
+        if letter in _SU_VALUES:
+            given[_SU_VALUES[letter]] = letters[at + 1 :] or (words.pop(0) if words else "")
+            break
+    return login
