@@ -34,6 +34,31 @@ def test_every_value_of_every_axis_is_in_a_row() -> None:
     assert set(of) <= set(every())
 
 
+def test_what_foreign_images_come_as_was_run() -> None:
+    """An axis that shrinks makes the bars easier."""
+    images = [IMAGES[cell.row.image] for cell in CELLS]
+    assert {image.suite for image in images} >= {"bookworm", "trixie", "sid"}
+    assert {image.layout for image in images} >= {
+        "debian",
+        "spack",
+        "conda",
+        "nix",
+        "module",
+        "venv",
+    }
+    programs = {cell.row.program for cell in CELLS}
+    assert programs >= {"static", "static-pie", "static-stripped", "setuid", "setgid", "filecap"}
+    assert programs >= {"opened-path", "opened-name", "ctypes", "rpath", "runpath", "renamed"}
+    assert programs >= {"c", "cxx", "mpif", "f08", "rmpi", "petsc4py", "h5py", "mpi4py", "shmem"}
+    releases = {
+        (mpi, release)
+        for image in images
+        for mpi, release in zip(image.mpis, image.release.split("+"), strict=True)
+    }
+    assert releases >= {("openmpi", each) for each in "456"} | {("mpich", each) for each in "345"}
+    assert {cell.row.user for cell in CELLS} == {"root", "user"} and len(CELLS) >= 160
+
+
 # Known wrong predictions; find the cause of each and remove it here.
 OPEN = {
     # What a Python script imports is not known: petsc4py next to h5py does not suit these hosts.
