@@ -93,7 +93,7 @@ def test_torch_script_with_a_loader_is_shared_out_or_refused(tmp_path: Path) -> 
         assert "an IterableDataset cannot be split" in seen["stream"]
         assert seen["losses"][-1] < seen["losses"][0] and seen["whole"] == 8
     assert (tmp_path / "model.pt").stat().st_size > 0
-    assert done.stderr.count("10 steps of optimizers since a DataLoader in a random order") == 1
+    assert done.stderr.count("an optimizer steps on no new batch") == 1
     after = hosts.fairlead(
         "train",
         "--auto",
@@ -371,8 +371,41 @@ def test_what_a_train_step_does_with_gradients_it_does_with_those_of_the_whole_b
         assert one["same"][way] == pytest.approx(weights, abs=1e-5), way
     numbers = [number for rank in (one, two) for step in rank["own"] for number in step]
     assert len({*numbers}) == len(numbers) == 2 * 4 * 3
-    assert done.stderr.count("a loss is a sum over the batch") == 1
+    assert done.stderr.count("the loss is a sum over the batch") == 1
     assert done.stderr.count("1 of 15 samples are left out of each epoch") == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("image", "backend"), [("tensorflow", "tensorflow"), ("pytorch", "torch")])
+@pytest.mark.parametrize("way", ["sum", "loss", "part", "mean"])
+def test_sum_over_the_batch_in_a_train_step_is_reported(
+    way: str, image: str, backend: str, tmp_path: Path
+) -> None:
+    hosts.image(image)
+    script = tmp_path / "train.py"
+    shutil.copy(hosts.PROGRAMS / "auto_keras_sums.py", script)
+    words = ("-n", "2", "--image", image, "--env", f"KERAS_BACKEND={backend}", "--", way)
+    done = hosts.fairlead("train", "--auto", script, *words, limit_s=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr.count("the loss is a sum over the batch") == (way != "mean"), done.stderr
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [("after", 1), ("left", 1), ("kept", 0), ("taken", 0), ("rest", 0)],
+)
+def test_steps_on_batches_of_the_scripts_own_after_a_loader_are_reported(
+    way: str, said: int, tmp_path: Path
+) -> None:
+    hosts.image("pytorch")
+    script = tmp_path / "train.py"
+    shutil.copy(hosts.PROGRAMS / "auto_after.py", script)
+    done = hosts.fairlead(
+        "train", "--auto", script, "-n", "2", "--image", "pytorch", "--", way, limit_s=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr.count("an optimizer steps on no new batch") == said, done.stderr
 
 
 @pytest.mark.full

@@ -26,6 +26,7 @@ _WRITERS = (
     "SwapEMAWeights",
     "TensorBoard",
 )
+_BATCH = 32  # of a `fit` that is not given one
 _averaged = threading.local()
 
 
@@ -153,9 +154,10 @@ def _fit(keras: Any, original: Callable[..., Any], model: Any, *args: Any, **kwa
         given["verbose"] = 0
     else:
         _say(given)
-        _say_of_sums(keras, model)
+        _say_of_sums(keras, model)  # TensorFlow's eager steps show no sums
     done.update(("gradients", "data"))
-    with fitting(model):
+    rows = given["batch_size"] or getattr(given["x"], "batch_size", None) or _BATCH
+    with fitting(model, rows):
         history = original(*call.args, **call.kwargs)
     if any(type(c).__name__ in _WRITERS for c in callbacks):
         shared.meet()
@@ -178,10 +180,7 @@ def _say(given: dict[str, Any]) -> None:
 def _say_of_sums(keras: Any, model: Any) -> None:
     losses = keras.tree.flatten(getattr(model, "loss", None))
     if any(getattr(loss, "reduction", "") == "sum" for loss in losses):
-        common.say(
-            "a loss is a sum over the batch: its gradient's mean over ranks is that of one process divided by the number of"
-            " ranks (docs/tutorials/training.md)"
-        )
+        shared.say_once(shared.SUMS)
 
 
 def _say_of_rest(count: int, what: str) -> None:

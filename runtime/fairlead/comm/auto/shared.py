@@ -16,13 +16,27 @@ at_end: list[Callable[[], None]] = []  # collective checks, when the script has 
 # Called with True before, and with False after a fit: whether each rank draws random numbers of its own.
 drawing: list[Callable[[bool], object]] = []
 APART = 1_000_003  # seeds of ranks
-_fits: list[Any] = []
+SUMS = (
+    "the loss is a sum over the batch: its gradient's mean over ranks is that of one process divided by the number of ranks."
+    " Take a mean instead, or multiply the loss (docs/tutorials/training.md)"
+)
+_fits: list[tuple[Any, int]] = []
+_said_once: set[str] = set()
+
+
+def say_once(text: str) -> None:
+    """By one rank."""
+    from fairlead.comm.frameworks.common import say
+
+    if text not in _said_once and comm.rank() == 0:
+        say(text)
+    _said_once.add(text)
 
 
 @contextmanager
-def fitting(model: Any) -> Iterator[None]:
-    """Around a ``fit`` of a model whose data and gradients are shared out."""
-    _fits.append(model)
+def fitting(model: Any, rows: int = 0) -> Iterator[None]:
+    """Around a ``fit`` of a model whose data and gradients are shared out, in batches of ``rows``; 0 if that is not known."""
+    _fits.append((model, rows))
     for draw in drawing:
         draw(True)
     try:
@@ -39,7 +53,12 @@ def in_fit() -> bool:
 
 def fitted() -> Any:
     """The model of the ``fit`` that is under way."""
-    return _fits[-1]
+    return _fits[-1][0]
+
+
+def fitted_rows() -> int:
+    """The samples of its batches; 0 if that is not known."""
+    return _fits[-1][1]
 
 
 def before(owner: Any, name: str, change: Callable[..., Any]) -> None:

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 from fairlead import comm
-from fairlead.comm.auto.shared import APART, before, drawing, fitted, in_fit, own_loop
+from fairlead.comm.auto.shared import (
+    APART,
+    SUMS,
+    before,
+    drawing,
+    fitted,
+    fitted_rows,
+    in_fit,
+    own_loop,
+    say_once,
+)
+
+_FEW = 64  # parts of a loss that are looked at
 
 
 def patch(tf: Any) -> None:
@@ -23,7 +36,11 @@ def patch(tf: Any) -> None:
     ) -> Any:
         _refuse(tf, sources, "GradientTape.gradient")
         result = original(tape, target, sources, *args, **kwargs)
-        return _means(tf, result, sources) if in_fit() else result
+        if not in_fit():
+            return result
+        if any(_adds_up(tf, each, fitted_rows()) for each in tf.nest.flatten(target)):
+            say_once(SUMS)
+        return _means(tf, result, sources)
 
     def gradients(original: Callable[..., Any], ys: Any, xs: Any, *args: Any, **kwargs: Any) -> Any:
         _refuse(tf, xs, "tf.gradients")
@@ -50,6 +67,27 @@ def _draw(tf: Any, own: bool) -> None:
 def _trained(source: Any) -> bool:
     """Of a tensor, for example an input, gradients are taken for other ends than training."""
     return bool(getattr(source, "trainable", False))
+
+
+def _adds_up(tf: Any, loss: Any, rows: int) -> bool:
+    """Whether a loss of a step that is traced, or a part of it, is a sum over the batch, whose size may be left open."""
+    ahead = [loss]
+    for tensor in itertools.islice(ahead, _FEW):
+        op = getattr(tensor, "op", None) if tf.is_symbolic_tensor(tensor) else None
+        if op is None:
+            continue
+        if op.type in ("Add", "AddV2", "AddN", "Sub", "Identity", "Cast"):
+            ahead += op.inputs
+        elif op.type == "Sum":
+            shape, axes = op.inputs[0].shape, tf.get_static_value(op.inputs[1])
+            over = (
+                {int(axis) % shape.rank for axis in axes.reshape(-1)}
+                if shape.rank and axes is not None
+                else ()
+            )
+            if 0 in over and shape[0] in (None, rows):
+                return True
+    return False
 
 
 def _means(tf: Any, result: Any, sources: Any) -> Any:

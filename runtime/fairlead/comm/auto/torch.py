@@ -18,7 +18,16 @@ from fairlead import comm
 from fairlead.base.errors import fail
 from fairlead.comm.auto import files, held, shared
 from fairlead.comm.auto.imports import AfterImport
-from fairlead.comm.auto.shared import before, done, fitted, in_fit, own_loop
+from fairlead.comm.auto.shared import (
+    SUMS,
+    before,
+    done,
+    fitted,
+    fitted_rows,
+    in_fit,
+    own_loop,
+    say_once,
+)
 from fairlead.comm.frameworks.common import say
 
 _STEPS_WITHOUT = 10  # in a row; a batch may be kept for many
@@ -312,6 +321,8 @@ class _Batches:
         self._gave: set[Part] = set()  # since the last step
         self._in_order: set[Part] = set()  # those of the first step that was on them
         self._without = self._steps = self._used = self._rows = 0
+        self._open: weakref.WeakSet[Any] = weakref.WeakSet()  # iterations that may give more
+        self._stepped: set[int] = set()  # optimizers, since the last batch
         self._own_numbers = False  # of torch, on each rank, while it trains
         self._again = 0  # how often they were alike again
         self._said: set[str] = set()
@@ -333,6 +344,7 @@ class _Batches:
         of_pass.begin()
         batches = self._with_own_workers(original, of_pass) if sampler.trained else original(loader)
         setattr(batches, _PASS, of_pass)
+        self._open.add(batches)
         return batches
 
     def _with_own_workers(self, original: Callable[..., Any], of_pass: _Pass) -> Any:
@@ -391,6 +403,7 @@ class _Batches:
         try:
             batch = original(batches)
         except StopIteration:
+            self._open.discard(batches)
             self._whole.discard(of_pass)
             if of_pass is not None and of_pass.is_part:
                 self._end(of_pass)
@@ -436,15 +449,16 @@ class _Batches:
     def check(self, loss: Any) -> None:
         """Of a backward pass."""
         self._used += 1
-        if _SUMS not in self._said and _adds_up(loss, self._rows):
-            self.say(_SUMS)
+        if SUMS not in self._said and _adds_up(loss, fitted_rows() if in_fit() else self._rows):
+            self._said.add(SUMS)
+            say_once(SUMS)
 
     def _end(self, of_pass: _Pass) -> None:
         if of_pass.used == self._used:
             self.say(_READ)
         self._draw_alike()
 
-    def step(self) -> None:
+    def step(self, optimizer: Any) -> None:
         """Of an optimizer.
 
         Raises:
@@ -467,8 +481,11 @@ class _Batches:
             parts, self._unlike = self._unlike, []
             held.require_alike(parts, "optimizer.step")
         self._without = 0 if since else self._without + 1
-        if self._without == _STEPS_WITHOUT:
+        if since:
+            self._stepped = set()
+        elif self._without == _STEPS_WITHOUT or (not self._open and id(optimizer) in self._stepped):
             self.say(_WITHOUT)
+        self._stepped.add(id(optimizer))
         self._taken, self._whole, self._gave = {True: set(), False: set()}, set(), set()
 
 
@@ -542,7 +559,7 @@ class _Optimizers:
         return original(scaler, *args, **kwargs)
 
     def _step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        self._batches.step()
+        self._batches.step(optimizer)
         if self._rates.get(optimizer) != self._batches.epochs:
             self._rates[optimizer] = self._batches.epochs
             shared.require_equal_rates([float(group["lr"]) for group in optimizer.param_groups])
@@ -713,8 +730,8 @@ _LENGTH = (
     f" ({_DOCS})"
 )
 _WITHOUT = (
-    f"{_STEPS_WITHOUT} steps of optimizers since a DataLoader in a random order gave its last batch: where they are on other"
-    f" data than that, every rank trains on all of it ({_DOCS})"
+    "an optimizer steps on no new batch of a DataLoader in a random order, which has given its last one or waits: where it"
+    f" is on other data than these batches, every rank trains on all of it ({_DOCS})"
 )
 _BOTH = (
     "a step took batches of a DataLoader in order next to those of one in a random order: where they are trained on, every"
@@ -728,9 +745,5 @@ _HOOK = f"hooks of a parameter get this rank's own gradient; `.grad` is the mean
 _GRAD = (
     "torch.autograd.grad gives each rank's own gradient of parameters; one that the script makes their `.grad` is averaged in the"
     f" step ({_DOCS})"
-)
-_SUMS = (
-    "the loss is a sum over the batch: its gradient's mean over ranks is that of one process divided by the number of ranks."
-    f" Take a mean instead, or multiply the loss ({_DOCS})"
 )
 _BUFFERS = "call `fairlead.comm.torch.average_buffers(model)` after what changes buffers without a step of an optimizer"
