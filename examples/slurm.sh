@@ -3,7 +3,7 @@
 #SBATCH --nodes=2
 #SBATCH --ntasks=4
 #SBATCH --time=0:05:00
-# A job script of one's own. In place of `srun python3 hello_mpi.py`, `fairlead run` starts the ranks in an
+# A job script you write yourself. In place of `srun python3 hello_mpi.py`, `fairlead run` starts the ranks in an
 # image, by srun, on the nodes that Slurm gave. Send it from the top of the checkout:
 #
 #     $ sbatch --wait examples/slurm.sh

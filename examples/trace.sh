@@ -15,7 +15,7 @@ from fairlead import comm
 
 ranks = comm.init()
 for step in range(5):
-    with comm.span("simulate", step=step):  # a phase of one's own
+    with comm.span("simulate", step=step):  # your phase
         time.sleep(0.01 * (1 + ranks.rank))
     ranks.aggregate([np.ones(100_000)])
 comm.finalize()

@@ -4,7 +4,7 @@
 #
 #     $ sh examples/train_resume.sh
 #
-# So few samples teach little: exit code 1 says that the linear model was not beaten, which is no matter here.
+# So few samples teach little: exit code 1 says that the linear model was not beaten, which does not matter here.
 set -eu
 
 folder=$(mktemp -d)

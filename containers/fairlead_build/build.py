@@ -243,20 +243,22 @@ def _make(job: _Job) -> ImageEntry:
         workspace(scratch_parent(2 * size), "fairlead-") as scratch,
         workspace(cache.root / "work", "image-") as work,
     ):
-        found, bytecode = _contents(job, record, scratch)
+        contents, bytecode = _contents(job, record, scratch)
         loaded, lock, keys = job.loaded, job.lock, job.made_from
-        sbom = bill_of_materials(loaded, lock, keys.lock_sha256, keys.wheel_sha256, found.installed)
+        sbom = bill_of_materials(
+            loaded, lock, keys.lock_sha256, keys.wheel_sha256, contents.installed
+        )
         below = engine_tree.base_environment(job)
-        description = payload.describe(loaded, lock, found.facts, keys, sbom, below)
+        description = payload.describe(loaded, lock, contents.facts, keys, sbom, below)
         files = payload.layer(loaded, description, job.wheel, bytecode, sbom)
         files |= payload.core(loaded, lock, job.wheel)
         files |= payload.of_sources(sources.build_sources(job, job.own))
         squashfs = scratch / "image.squashfs"
         overlaid = payload.overlay(tree, record, files, squashfs, job)
         if whole := record.whole:
-            said = bounded_json.loads(as_json(description))
+            document = bounded_json.loads(as_json(description))
             digest = overlaid["squashfs_sha256"]
-            keep_contents(digest, job.cache.root / "facts", whole.facts, whole.installed, said)
+            keep_contents(digest, job.cache.root / "facts", whole.facts, whole.installed, document)
         return _wrap(job, squashfs, {**description, **overlaid}, work)
 
 
@@ -356,18 +358,20 @@ def _contents(job: _Job, record: TreeRecord, scratch: Path) -> tuple[Contents, d
     The facts are checked either way.
     """
     key, python = job.made_from.tree, job.loaded.recipe.python
-    tree, found, bytecode = job.cache.tree(key), record.contents, {}
+    tree, contents, bytecode = job.cache.tree(key), record.contents, {}
     with job.progress.stage("examine the tree") as stage:
-        if found is None:
-            seen = look(tree, 0)
-            found = Contents(seen.facts, seen.installed)
-            write_record(job.cache, key, replace(record, contents=found))
+        if contents is None:
+            inspected = look(tree, 0)
+            contents = Contents(inspected.facts, inspected.installed)
+            write_record(job.cache, key, replace(record, contents=contents))
         if job.wheel and python:
             bytecode = compile_wheel(job.wheel, python, tree, scratch)
-        stage.result(f"{found.facts.files} ELF files, {len(found.facts.consumers)} use an MPI")
-    if wrong := image_findings(found.facts, job.loaded):
+        stage.result(
+            f"{contents.facts.files} ELF files, {len(contents.facts.consumers)} use an MPI"
+        )
+    if wrong := image_findings(contents.facts, job.loaded):
         raise FairleadError(wrong)
-    return found, bytecode
+    return contents, bytecode
 
 
 def _output(job: _Job, entry: ImageEntry, form: Format, output: Path | None) -> Path:

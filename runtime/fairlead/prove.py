@@ -179,10 +179,10 @@ def nccl_sums(words: list[str]) -> int:
     except (known.Failed, OSError, ValueError) as exc:
         print(f"fairlead: NCCL's sums are not proved, rank {rank}: {exc}", file=sys.stderr)
         return _FAILED
-    return _sums_said(results, rank, "--json" in words, float(given["--at-least"]))
+    return _report_sums(results, rank, "--json" in words, float(given["--at-least"]))
 
 
-def _sums_said(results: Any, rank: int, as_json: bool, at_least: float) -> int:
+def _report_sums(results: Any, rank: int, as_json: bool, at_least: float) -> int:
     from fairlead.base import nccl_sums as known
 
     bad, rate = known.differences(results), known.bus_gb_s(results)
@@ -198,8 +198,8 @@ def _sums_said(results: Any, rank: int, as_json: bool, at_least: float) -> int:
 
 def _number(names: tuple[str, ...], otherwise: int) -> int:
     """The first variable that is set, as a number."""
-    found = (os.environ[name] for name in names if os.environ.get(name, "").isdecimal())
-    return int(next(found, otherwise))
+    values = (os.environ[name] for name in names if os.environ.get(name, "").isdecimal())
+    return int(next(values, otherwise))
 
 
 def _count(things: Any, name: str, plural: str = "s") -> str:
@@ -223,8 +223,11 @@ def _nccl_words(words: list[str]) -> dict[str, str] | None:
     return given if given["--nccl"] and (given["--interface"] or "0").isdecimal() else None
 
 
-def _nccl_wrong(record: Any, found: Any) -> list[str]:
-    return [f"{one.text}{f' ({one.cause.text})' if one.cause else ''}" for one in found]
+def _nccl_wrong(record: Any, problems: Any) -> list[str]:
+    return [
+        f"{problem.text}{f' ({problem.cause.text})' if problem.cause else ''}"
+        for problem in problems
+    ]
 
 
 def _texts(path: str) -> list[str]:
@@ -233,9 +236,9 @@ def _texts(path: str) -> list[str]:
     if os.path.isdir(path):
         paths = [os.path.join(path, name) for name in sorted(os.listdir(path))]
     texts = []
-    for one in paths:
-        if os.path.isfile(one) or one == path:
-            with open(one, encoding="utf-8", errors="replace") as stream:
+    for file in paths:
+        if os.path.isfile(file) or file == path:
+            with open(file, encoding="utf-8", errors="replace") as stream:
                 texts.append(stream.read(_MOST))
     return texts
 
@@ -278,9 +281,9 @@ def unplanned(accepts: set[str], as_json: bool, lone: bool, expected: str = "") 
     mine["unexpected"] = _unexpected(mine["mapped"], expected)
     mpi = _Mpi(library)
     sink = f"/proc/self/fd/{os.memfd_create('words')}"
-    said = mpi.start(sink)
+    text = mpi.start(sink)
     rank, size = mpi.rank_and_size()
-    mine.update(rank=rank, size=size, version=mpi.version(), transport=transports(said))
+    mine.update(rank=rank, size=size, version=mpi.version(), transport=transports(text))
     mine["ring_ok"] = mpi.ring(rank, size)
     mine["twice"] = _twice()
     everyone = mpi.gather(mine, rank, size)
@@ -308,44 +311,44 @@ def _first_found() -> list[str]:
 
 def _wrong(ranks: list[Any], accepts: set[str], expected: str = "") -> list[str]:
     """What does not hold, in words."""
-    found = []
+    wrong = []
     size, promised = ranks[0]["size"], ranks[0]["promised"]
     if promised and size != promised:
-        found.append(f"the launcher started {promised} ranks, and MPI sees {size}")
+        wrong.append(f"the launcher started {promised} ranks, and MPI sees {size}")
     if not promised and size == 1:
-        found.append(
+        wrong.append(
             "no variable of a launcher reached this rank, so the expected number of ranks is unknown (pass "
             "them into the container; or say --alone)"
         )
-    found += _wrong_files(ranks, expected)
+    wrong += _wrong_files(ranks, expected)
     if not all(rank["ring_ok"] for rank in ranks):
-        found.append("messages arrived damaged")
+        wrong.append("messages arrived damaged")
     used = {p for r in ranks for name in r["transport"]["providers"] for p in name.split(";")}
     if accepts and (foreign := sorted(used - accepts)):
-        found.append(f"messages go over {', '.join(foreign)}")
+        wrong.append(f"messages go over {', '.join(foreign)}")
     if accepts and size > 1 and not used:
-        found.append("the MPI does not say what carries messages")
-    return found
+        wrong.append("the MPI does not say what carries messages")
+    return wrong
 
 
 def _wrong_files(ranks: list[Any], expected: str) -> list[str]:
     """What does not hold of the mapped libraries."""
-    found = []
+    wrong = []
     for rank in ranks:
         if len(rank["mapped"]) != 1:
-            found.append(f"rank {rank['rank']} maps {len(rank['mapped'])} MPI libraries")
+            wrong.append(f"rank {rank['rank']} maps {len(rank['mapped'])} MPI libraries")
             break
     for rank in ranks:
         if rank["twice"]:
-            found.append(f"rank {rank['rank']} maps two {rank['twice'][0]}")
+            wrong.append(f"rank {rank['rank']} maps two {rank['twice'][0]}")
             break
     if len({(r["version"], *(m["path"] for m in r["mapped"])) for r in ranks}) > 1:
-        found.append("the ranks run on different MPIs")
+        wrong.append("the ranks run on different MPIs")
     others = [path for rank in ranks for path in rank["unexpected"]]
     if others:
         there = "is mapped" if os.path.exists(expected) else "is mapped, and that file is not there"
-        found.append(f"{expected} must be mapped, {others[0]} {there}")
-    return found
+        wrong.append(f"{expected} must be mapped, {others[0]} {there}")
+    return wrong
 
 
 def _tell(ranks: list[Any], wrong: list[str], expected: str) -> None:
@@ -393,9 +396,9 @@ def report(spec_path: str) -> int:
         return 1
     report["mapped"] = _mapped()
     mpi = _Mpi(library)
-    said = mpi.start(os.path.join(out, f"said.{me}"))
+    text = mpi.start(os.path.join(out, f"said.{me}"))
     rank, size = mpi.rank_and_size()
-    report.update(rank=rank, size=size, version=mpi.version(), transport=transports(said))
+    report.update(rank=rank, size=size, version=mpi.version(), transport=transports(text))
     report["ring_ok"] = mpi.ring(rank, size)
     _write(out, f"started.{me}", {"host": report["host"], "pid": report["pid"], "rank": rank})
     everyone = mpi.gather(report, rank, size)
@@ -434,17 +437,17 @@ def _write(folder: str, name: str, value: object) -> None:
 
 
 def _namespaces() -> dict[str, str]:
-    seen = {}
+    hosts = {}
     for name in ("user", "pid", "ipc", "net"):
         try:
-            seen[name] = os.readlink("/proc/self/ns/" + name)
+            hosts[name] = os.readlink("/proc/self/ns/" + name)
         except OSError:
-            seen[name] = "unknown"
+            hosts[name] = "unknown"
     try:
-        seen["shm"] = str(os.stat("/dev/shm").st_dev)
+        hosts["shm"] = str(os.stat("/dev/shm").st_dev)
     except OSError:
-        seen["shm"] = "none"
-    return seen
+        hosts["shm"] = "none"
+    return hosts
 
 
 def _app_mpi(app: str) -> dict[str, Any]:
@@ -456,16 +459,16 @@ def _app_mpi(app: str) -> dict[str, Any]:
         done = subprocess.run([app], env=environ, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired) as exc:
         return {"path": app, "error": str(exc)}
-    found, lost = [], []
+    libraries, lost = [], []
     for line in (done.stdout + done.stderr).splitlines():
         match = re.match(r"\s*(\S+) => (\S.*?)(?: \(0x[0-9a-f]+\))?$", line)
         if match and match.group(2) == "not found":
             lost.append(match.group(1))
         elif match and _is_mpi(match.group(2)):
-            found.append(_file(match.group(2)))
+            libraries.append(_file(match.group(2)))
         elif "version `" in line:
             lost.append(line.strip())
-    return {"path": app, "mpi": found, "not_found": lost}
+    return {"path": app, "mpi": libraries, "not_found": lost}
 
 
 def _is_mpi(path: str) -> bool:
@@ -509,29 +512,29 @@ def _unexpected(mapped: list[dict[str, Any]], expected: str) -> list[str]:
 
 def _twice() -> list[str]:
     """The libraries that belong to an MPI and of which several files are mapped."""
-    seen: dict[str, set[str]] = {}
+    paths: dict[str, set[str]] = {}
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as stream:
         for line in stream:
             words = line.split(None, 5)
             match = _PARTS.search(words[5].rstrip("\n")) if len(words) == 6 else None
             if match:
-                seen.setdefault(match.group(1), set()).add(words[4])
-    return sorted(name for name, inodes in seen.items() if len(inodes) > 1)
+                paths.setdefault(match.group(1), set()).add(words[4])
+    return sorted(name for name, inodes in paths.items() if len(inodes) > 1)
 
 
 def _mapped() -> list[dict[str, Any]]:
     """Every MPI library in this process, each real file once."""
-    seen = {}
+    mapped = {}
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as stream:
         for line in stream:
             words = line.split(None, 5)
             if len(words) == 6:
                 path = words[5].rstrip("\n")
                 if path.startswith("/") and _is_mpi(path):
-                    seen[(words[3], words[4])] = path
+                    mapped[(words[3], words[4])] = path
     return [
         {"path": path, "inode": int(inode), "device": device}
-        for (device, inode), path in seen.items()
+        for (device, inode), path in mapped.items()
     ]
 
 
@@ -649,34 +652,34 @@ def _captured(work: Callable[[], None], sink_path: str) -> str:
         return sink.read().decode(errors="replace")
 
 
-def transports(said: str) -> dict[str, Any]:
+def transports(text: str) -> dict[str, Any]:
     """The transports that the library names: ``{"netmod": "ucx", "providers": [...], ...}``."""
     netmod, providers = "", set[str]()
-    if "UCX netmod" in said or "ucp_context" in said:
+    if "UCX netmod" in text or "ucp_context" in text:
         netmod = "ucx"
-        for cell in re.findall(r"(?:self|intra-node|inter-node) cfg#\d+ (.*)", said):
+        for cell in re.findall(r"(?:self|intra-node|inter-node) cfg#\d+ (.*)", text):
             # `tag(rc_mlx5/mlx5_0:1 cma/memory)`: a transport, and the device that it uses.
             providers.update(re.findall(r"(\w+)/[^\s()]+", cell))
-    for match in re.findall(r"MPIDI_OFI\w*.*?provider: ([\w;]+)", said):
+    for match in re.findall(r"MPIDI_OFI\w*.*?provider: ([\w;]+)", text):
         netmod = netmod or "ofi"
         providers.add(match)
-    if match := re.search(r"libfabric provider: ([\w;-]+)", said):
+    if match := re.search(r"libfabric provider: ([\w;-]+)", text):
         netmod, providers = "ofi", {match.group(1)}
     # Cray MPICH, with MPICH_OFI_VERBOSE=1 (intro_mpi(3)).
-    if match := re.search(r"OFI netmod using ([\w;-]+) provider", said):
+    if match := re.search(r"OFI netmod using ([\w;-]+) provider", text):
         netmod, providers = "ofi", {match.group(1)}
-    if match := re.search(r"Connection summary: \((\w+)\)", said):
+    if match := re.search(r"Connection summary: \((\w+)\)", text):
         netmod = match.group(1)
-        named = set(re.findall(r"^ +o\w+-host: +all connections are (\w+)$", said, re.M))
-        named |= set(re.findall(r"^ +o\w+-host: .* some connections are (\w+)", said, re.M))
+        named = set(re.findall(r"^ +o\w+-host: +all connections are (\w+)$", text, re.M))
+        named |= set(re.findall(r"^ +o\w+-host: .* some connections are (\w+)", text, re.M))
         # Where UCX carries its messages, Open MPI names no more than that: UCX itself says what it uses.
         providers = (named - {"ucx"}) | providers if "ucx" in named and providers else named
-    if "Load tuning file" in said and "_shm" in said and not providers:
+    if "Load tuning file" in text and "_shm" in text and not providers:
         netmod, providers = "shm", {"shm"}
     return {
         "netmod": netmod,
         "providers": sorted(providers),
-        "said": "" if providers else said[:1500],
+        "said": "" if providers else text[:1500],
     }
 
 

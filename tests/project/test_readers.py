@@ -78,7 +78,7 @@ from fairlead_build.formats.wrapping import engine_files
 from fairlead_build.registry import auth
 from fairlead_build.registry.layout import read_layout
 from fairlead_build.registry.manifest import Manifest, read_document
-from fairlead_build.registry.problems import said
+from fairlead_build.registry.problems import server_message
 from fairlead_build.registry.reference import parse_reference
 from fairlead_build.registry.transport import read_challenges, token_of
 from fairlead_build.resolve.apt_sources import parse_deb822, parse_one_line
@@ -468,7 +468,7 @@ READERS = [
     Reader("image-record", _record, _inspected, refuses=(ValueError,)),
     Reader("image-configuration", _configuration, _converted, but="blobs"),
     Reader("manifest", _manifest, _raw(_document)),
-    Reader("registry-error", lambda _: _ERRORS, _raw(lambda raw: said(raw, ("secret",)))),
+    Reader("registry-error", lambda _: _ERRORS, _raw(lambda raw: server_message(raw, ("secret",)))),
     Reader(
         "challenge", lambda _: _BEARER, _raw(lambda raw: read_challenges(raw.decode("latin-1")))
     ),

@@ -64,6 +64,6 @@ def test_validation_counts_wrong_sums_of_the_ranks_gpus(
     options = Options(out, (2,), (), quick=True, gpus=True)
     context = Context(options, {Way.CONTAINER: run}, "mpiexec", Silent())
     sums.STEP.measure(context)
-    [found] = context.seen.findings
+    [found] = context.observations.findings
     log = (tmp_path / "ranks.log").read_text()
     assert found.severity is severity and words in found.what, f"{found.what} {found.where}\n{log}"

@@ -167,7 +167,7 @@ def test_validation_moves_messages_between_ranks_in_the_container(
     options.out.mkdir()
     context = Context(options, {Way.CONTAINER: run}, "mpiexec", Silent())
     network.STEP.measure(context)
-    (found,) = context.seen.findings
+    (found,) = context.observations.findings
     assert found.severity is Severity.INFO, (found, (tmp_path / "ranks.log").read_text())
     assert "Test from /opt/fairlead/nccl/lib/libnccl-net.so, interface v8" in found.what
     assert "0.21 GB moved" in found.what

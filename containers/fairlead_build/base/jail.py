@@ -188,7 +188,7 @@ def _unshare(flags: int, maps: Mapping[str, str]) -> None:
         OSError: the kernel, or newuidmap(1), does not allow it.
     """
     here, there = os.pipe()
-    answer, said = os.pipe()
+    answer, writer_fd = os.pipe()
     helper = os.fork()
     if helper == 0:
         os.close(there)
@@ -196,11 +196,11 @@ def _unshare(flags: int, maps: Mapping[str, str]) -> None:
             if os.read(here, 1):
                 _write_maps(os.getppid(), maps)
         except BaseException as exc:
-            os.write(said, (str(exc) or type(exc).__name__).encode())
+            os.write(writer_fd, (str(exc) or type(exc).__name__).encode())
         finally:
             os._exit(0)
     os.close(here)
-    os.close(said)
+    os.close(writer_fd)
     try:
         _check(_libc.unshare(flags), "unshare")
         os.write(there, b"x")
@@ -304,11 +304,11 @@ def within(jail: Jail, work: Callable[[], str | None]) -> str:
             os._exit(code)
     os.close(writer)
     with os.fdopen(reader, encoding="utf-8", errors="surrogateescape") as pipe:
-        said = pipe.read()
+        text = pipe.read()
     _, status = os.waitpid(process, 0)
     if status:
         sys.exit(1)
-    return said
+    return text
 
 
 def confine(jail: Jail) -> None:

@@ -179,7 +179,7 @@ def piped(
     Raises:
         FairleadError: the tool failed, or the block could not read what came.
     """
-    with complaints() as said, child(argv, env=env, stderr=said) as process:
+    with complaints() as errors, child(argv, env=env, stderr=errors) as process:
         assert process.stdout is not None
         enlarge(process.stdout)
         unreadable = ""
@@ -189,7 +189,7 @@ def piped(
             unreadable = str(exc)
             process.stdout.read()
         if (code := process.wait()) or unreadable:
-            raise tool_failed(argv, code, last_of(said) or unreadable, doing, remedy)
+            raise tool_failed(argv, code, last_of(errors) or unreadable, doing, remedy)
 
 
 def complaints() -> IO[bytes]:
@@ -197,10 +197,10 @@ def complaints() -> IO[bytes]:
     return tempfile.TemporaryFile()
 
 
-def last_of(said: IO[bytes]) -> str:
+def last_of(errors: IO[bytes]) -> str:
     """The end of what a tool wrote."""
-    said.seek(max(0, said.seek(0, os.SEEK_END) - _MOST_SAID_BYTES))
-    return said.read().decode("utf-8", "replace")
+    errors.seek(max(0, errors.seek(0, os.SEEK_END) - _MOST_SAID_BYTES))
+    return errors.read().decode("utf-8", "replace")
 
 
 def tool_failed(

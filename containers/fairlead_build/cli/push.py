@@ -53,9 +53,9 @@ def push(
     cache, shown = Cache.default(), progress(as_json)
     cache.make()
     layers = parse_reference(reference).scheme == "docker"
-    found = find_source(image, layers, cache)
-    client = reach(reference, found, insecure=insecure, dry_run=dry_run)
-    with source_of(found, cache, shown) as source:
+    origin = find_source(image, layers, cache)
+    client = reach(reference, origin, insecure=insecure, dry_run=dry_run)
+    with source_of(origin, cache, shown) as source:
         result = give(client, source, cache, shown, dry_run=dry_run)
     sif = {"reference": result.sif_reference, "digest": result.sif_digest}
     document = _document(

@@ -120,10 +120,10 @@ def _archived(name: str, sure: bool, cache: Cache, progress: Progress) -> Path |
     """
     from fairlead_build.registry.archive import find_archive, lay_out_archive
 
-    found = find_archive(name, sure=sure)
-    if found is None:
+    archive = find_archive(name, sure=sure)
+    if archive is None:
         return None
-    file, tag = found
+    file, tag = archive
     status = file.stat()
     identity = (
         file.resolve(),

@@ -56,7 +56,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Found:
+class Origin:
     """An image on this machine that can be pushed, before anything is made of it.
 
     Attributes:
@@ -70,7 +70,7 @@ class Found:
     entry: ImageEntry | None
 
 
-def find_source(image: str, layers: bool, cache: Cache) -> Found:
+def find_source(image: str, layers: bool, cache: Cache) -> Origin:
     """What IMAGE is.
 
     Args:
@@ -79,24 +79,24 @@ def find_source(image: str, layers: bool, cache: Cache) -> Found:
         FairleadError: there is no such image, or it cannot be pushed.
     """
     if is_layout(Path(image)):
-        return Found(image, Path(image), True, None)
+        return Origin(image, Path(image), True, None)
     entry = read_entry(cache, image)
     path = Path(entry.path) if entry else find(image)
     if path.is_dir() or not is_sif(path):
         raise fail("push-format-cannot-pushed", image=image, path=path)
     if layers and read_sif(path).document("image.json") is None:
         raise fail("push-format-no-layers", image=image, path=path)
-    return Found(image, path, layers, entry)
+    return Origin(image, path, layers, entry)
 
 
-def reach(text: str, found: Found, *, insecure: bool = False, dry_run: bool = False) -> Client:
+def reach(text: str, source: Origin, *, insecure: bool = False, dry_run: bool = False) -> Client:
     """The registry of the reference ``text``, once it has answered; layers take minutes to make.
 
     Raises:
         FairleadError: the image cannot go there, the registry cannot be reached, or it forbids to push.
     """
     reference = parse_reference(text)
-    _check(reference, found)
+    _check(reference, source)
     client = Client(reference, insecure=insecure)
     if dry_run:
         client.has_manifest(reference.tag)
@@ -106,21 +106,21 @@ def reach(text: str, found: Found, *, insecure: bool = False, dry_run: bool = Fa
 
 
 @contextmanager
-def source_of(found: Found, cache: Cache, progress: Progress) -> Iterator[Source]:
+def source_of(source: Origin, cache: Cache, progress: Progress) -> Iterator[Source]:
     """What there is to push of an image: its layers are made if they are wanted.
 
     Raises:
         FairleadError: there is no room, or the image is damaged.
     """
-    path, entry = found.path, found.entry
+    path, entry = source.path, source.entry
     if is_layout(path):
         yield Source(path, None)
         return
-    if not found.layers:
+    if not source.layers:
         yield Source(None, path)
         return
     if entry:
-        again = f"is building `{found.image}` too"
+        again = f"is building `{source.image}` too"
         with holding(cache, f"recipe-{entry.recipe}", progress, again):
             layout = store.make(oci.FORMAT, entry, cache, progress)
         yield Source(layout, path)
@@ -251,13 +251,13 @@ def push(
     )
 
 
-def _check(reference: Reference, found: Found) -> None:
-    why, sif = "", not is_layout(found.path)
+def _check(reference: Reference, source: Origin) -> None:
+    why, sif = "", not is_layout(source.path)
     if reference.digest:
         why = "a digest is made by what is pushed, and cannot be chosen"
     elif reference.scheme == "oras" and not sif:
         why = "oras:// takes a SIF, and this image has none"
-    elif sif and found.layers and len(reference.tag + SIF_TAG) > _LONGEST_TAG:
+    elif sif and source.layers and len(reference.tag + SIF_TAG) > _LONGEST_TAG:
         why = f"the SIF's tag, {SIF_TAG} behind this one, would be longer than {_LONGEST_TAG}"
     if why:
         raise fail("reference-nothing-pushed", reference=reference, why=why)

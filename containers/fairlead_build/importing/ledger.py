@@ -151,7 +151,7 @@ class Ledger:
         if requirement.url:
             return "a lock names an index, never a URL"
         if requirement.specifier and any("+" in s.version for s in requirement.specifier):
-            return "PyPI has no version with a `+`, and which index has it is not said"
+            return "PyPI has no version with a `+`, and the line names no index that has it"
         before = [r for r in self.pip if project(r) == project(text)]
         self.pip = [*(r for r in self.pip if r not in before), text]
         self.places[text] = where

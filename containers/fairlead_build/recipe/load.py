@@ -195,7 +195,7 @@ def load_recipe(given: str | Path, architecture: Architecture | None = None) -> 
         raise FairleadError(list(dict.fromkeys(wrong)), ExitCode.USAGE)
     recipe = Recipe.model_validate(merged.data)
     files = _Files(merged)
-    laid = (files.one(("files", t), t, source) for t, source in sorted(recipe.files.items()))
+    laid = (files.file(("files", t), t, source) for t, source in sorted(recipe.files.items()))
     placed = tuple(filter(None, laid))
     every = [
         _source(files, n, source, recipe.ships_fairlead) for n, source in enumerate(recipe.source)
@@ -223,7 +223,7 @@ def _source(files: _Files, number: int, source: Source, shipped: bool) -> Recipe
         )
         return RecipeSource(source, (), needed)
     loc = ("source", number, "patches")
-    patches = (files.one(loc, Path(name).name, name) for name in source.patches)
+    patches = (files.file(loc, Path(name).name, name) for name in source.patches)
     tree = files.tree(("source", number, "path"), source.path) if source.path is not None else ()
     return RecipeSource(source, tuple(filter(None, patches)), tuple(tree))
 
@@ -235,7 +235,7 @@ class _Files:
         self.merged = merged
         self.wrong: list[Finding] = []
 
-    def one(self, loc: tuple[str | int, ...], target: str, source: str) -> RecipeFile | None:
+    def file(self, loc: tuple[str | int, ...], target: str, source: str) -> RecipeFile | None:
         """The file called ``source`` in the folder of the recipe that names it at ``loc``."""
         path = self._path(loc, source)
         if path is None:

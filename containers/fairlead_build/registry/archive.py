@@ -101,21 +101,21 @@ def lay_out_archive(file: Path, tag: str, folder: Path, progress: Progress) -> N
 class _Members(Mapping[str, Path]):
     """The extracted members of an archive, by name; links lead to what they name."""
 
-    def __init__(self, file: Path, found: Mapping[str, Path | str]) -> None:
-        self._file, self._found = file, found
+    def __init__(self, file: Path, members: Mapping[str, Path | str]) -> None:
+        self._file, self._members = file, members
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
+        return iter(self._members)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._members)
 
     def __getitem__(self, name: str) -> Path:
         for _ in range(_MOST_LINKS):
-            found = self._found[name]
-            if isinstance(found, Path):
-                return found
-            name = found
+            place = self._members[name]
+            if isinstance(place, Path):
+                return place
+            name = place
         raise KeyError(name)
 
     def path(self, name: str) -> Path:
@@ -141,7 +141,7 @@ class _Members(Mapping[str, Path]):
 def _extracted(file: Path, folder: Path, stage: Stage) -> dict[str, Path | str]:
     """The wanted members: where each one's content is, or the name that a link leads to."""
     folder.mkdir()
-    found: dict[str, Path | str] = {}
+    members: dict[str, Path | str] = {}
     with _sound(file), file.open("rb") as stream:
         if stream.read(len(_ZSTD)) == _ZSTD:
             raise fail("image-archive-zstd", path=file)
@@ -155,18 +155,18 @@ def _extracted(file: Path, folder: Path, stage: Stage) -> dict[str, Path | str]:
                     continue
                 if info.issym():
                     place = posixpath.dirname(name)
-                    found[name] = posixpath.normpath(posixpath.join(place, info.linkname))
+                    members[name] = posixpath.normpath(posixpath.join(place, info.linkname))
                 elif info.islnk():
-                    found[name] = posixpath.normpath(info.linkname)
+                    members[name] = posixpath.normpath(info.linkname)
                 elif info.isreg():
                     need_space(folder, info.size, f"reading {file.name}", "XDG_CACHE_HOME")
                     content = archive.extractfile(info)
                     assert content is not None
-                    found[name] = target = folder / str(number)
+                    members[name] = target = folder / str(number)
                     with target.open("wb") as out:
                         while chunk := content.read(CHUNK):
                             out.write(chunk)
-    return found
+    return members
 
 
 class _Counted:

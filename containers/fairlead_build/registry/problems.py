@@ -23,7 +23,7 @@ def plain(text: str, secrets: tuple[str, ...] = ()) -> str:
     return line if len(line) <= _LONGEST else line[:_LONGEST] + "…"
 
 
-def said(body: bytes, secrets: tuple[str, ...]) -> str:
+def server_message(body: bytes, secrets: tuple[str, ...]) -> str:
     """The registry's message in an error's body; empty when there is none.
 
     Source: OCI distribution specification 1.1, "Error codes".

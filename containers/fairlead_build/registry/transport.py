@@ -30,7 +30,13 @@ from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, fail
 from fairlead_build.base.pace import Paced, pieces
 from fairlead_build.registry.auth import Credential, find_credential
-from fairlead_build.registry.problems import no_connection, plain, refused, said, speaks_no_tls
+from fairlead_build.registry.problems import (
+    no_connection,
+    plain,
+    refused,
+    server_message,
+    speaks_no_tls,
+)
 from fairlead_build.registry.reference import Reference
 
 TIMEOUT_S = (10.0, 60.0)  # to connect; between two pieces of an answer
@@ -196,7 +202,7 @@ class Transport:
             body = read_most(answer, _MOST_WORDS, self.where)
         except requests.exceptions.ChunkedEncodingError:
             body = b""  # the status says enough
-        words = said(body, self.secrets)
+        words = server_message(body, self.secrets)
         if answer.status_code == 400 and b"HTTP request to an HTTPS server" in body:
             words = "it speaks HTTPS; leave out --insecure"
         return self._refused(answer.status_code, doing, words)

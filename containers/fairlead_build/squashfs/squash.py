@@ -87,9 +87,9 @@ def squashing(
     ]  # fmt: skip
     env = clean_environment({"SOURCE_DATE_EPOCH": str(how.epoch)})
     with (
-        complaints() as said,
+        complaints() as stderr,
         child(
-            argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said
+            argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=stderr
         ) as writer,
     ):
         assert writer.stdin is not None
@@ -103,7 +103,7 @@ def squashing(
             broken = True
         code = writer.wait()
         if code or broken:
-            errors = last_of(said)
+            errors = last_of(stderr)
             # The writer says no more than "I/O error" when the disk is full, and then makes room.
             if min(pipe.least, shutil.disk_usage(target.parent).free) < NEARLY_FULL:
                 raise no_space("write the squashfs", target.parent)

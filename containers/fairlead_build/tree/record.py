@@ -69,9 +69,9 @@ def read_record(cache: Cache, key: str) -> TreeRecord | None:
         entries = {path: Entry(*fields) for path, fields in data["entries"].items()}
         if not cache.tree(key).is_file():
             return None
-        found = {name: data[name] for name in ("facts", "installed")}
-        current = data["scanner"] == _scanner() and all(found.values())
-        contents = from_json(Contents, found) if current else None
+        recorded = {name: data[name] for name in ("facts", "installed")}
+        current = data["scanner"] == _scanner() and all(recorded.values())
+        contents = from_json(Contents, recorded) if current else None
         return TreeRecord(data["sha256"], entries, contents)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -33,7 +33,7 @@ def bill_of_materials(
 
 
 def _components(lock: Lock, wheel_sha256: str, installed: Installed) -> Iterator[dict[str, Any]]:
-    found = {_key(package): package for package in installed.packages}
+    packages = {_key(package): package for package in installed.packages}
     listed = set()
     for deb in lock.deb:
         package = Package("deb", deb.name, deb.version, deb.architecture)
@@ -43,7 +43,7 @@ def _components(lock: Lock, wheel_sha256: str, installed: Installed) -> Iterator
     for item in [*wheels, *lock.source]:
         package = Package("wheel", item.name, item.version)
         listed.add(_key(package))
-        licence = found.get(_key(package), package)
+        licence = packages.get(_key(package), package)
         package = replace(package, licence=licence.licence, spdx=licence.spdx)
         properties, purl = {"index": item.index, "file": item.file}, ""
         if isinstance(item, SourceArchive):

@@ -87,11 +87,11 @@ def build_tree(job: TreeJob, key: str, over: Files | None = None) -> TreeRecord:
         made = work / "tree.squashfs"
         with squashing(made, compression_of(lock), job.again, cache) as sink, Recorder(sink) as tee:
             _assemble(job, below, built, shown, scratch, tee)
-        found, whole = (_found(scratch / name) for name in (_FOUND, _FOUND_WHOLE))
-        return replace(publish_tree(made, cache, key, tee.tree, found), whole=whole)
+        contents, whole = (_read_contents(scratch / name) for name in (_FOUND, _FOUND_WHOLE))
+        return replace(publish_tree(made, cache, key, tee.tree, contents), whole=whole)
 
 
-def _found(path: Path) -> Contents | None:
+def _read_contents(path: Path) -> Contents | None:
     return from_json(Contents, json.loads(path.read_text("utf-8"))) if path.exists() else None
 
 

@@ -40,10 +40,10 @@ def compile_wheel(wheel: bytes, python: Python, squashfs: Path, folder: Path) ->
         archive.comment = python.site.encode()  # where it is laid: tracebacks name that folder
     python3 = f"{python.prefix}/bin/python3"
     with supervised(__name__, squashfs, mount, python3, stdin=subprocess.PIPE) as process:
-        answer, said = process.communicate(buffer.getvalue())
+        answer, errors = process.communicate(buffer.getvalue())
         if code := process.returncode:
             phases = Phases(Silent(), folder)
-            for line in said.decode("utf-8", "replace").splitlines():
+            for line in errors.decode("utf-8", "replace").splitlines():
                 phases.feed(line)
             doing = "look into the image's tree"
             raise phases.failed([__name__], code, doing, "fairlead doctor")
@@ -77,9 +77,12 @@ def _compiled(squashfs: str, mount: Path, python: str) -> bytes:
         with spawn(
             jail, argv, clean_environment(), stdin=pipe, stdout=pipe, stderr=pipe
         ) as compiler:
-            made, said = compiler.communicate(sys.stdin.buffer.read())
+            made, errors = compiler.communicate(sys.stdin.buffer.read())
         if compiler.returncode:
-            doing, text = "compile fairlead for the image's Python", said.decode("utf-8", "replace")
+            doing, text = (
+                "compile fairlead for the image's Python",
+                errors.decode("utf-8", "replace"),
+            )
             raise tool_failed(argv, compiler.returncode, text, doing, "fairlead doctor")
         return made
 

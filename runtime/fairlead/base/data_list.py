@@ -30,7 +30,7 @@ class ListedFile:
 
     Attributes:
         name: its path from the list's folder.
-        rows: samples in it; None where they were not counted, since it is no file of a data set.
+        rows: samples in it; None where they were not counted, since it is not a file of a data set.
         bytes: its size.
         sha256: of its content.
     """

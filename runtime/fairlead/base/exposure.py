@@ -54,7 +54,7 @@ def way(path: Path) -> list[Path]:
         OSError: one cannot be looked at, or links lead round in a circle.
     """
     at, links = Path("/"), 0
-    found = [at]
+    folders = [at]
     ahead = list(reversed((Path.cwd() / path).parts[1:]))
     while ahead:
         name = ahead.pop()
@@ -75,8 +75,8 @@ def way(path: Path) -> list[Path]:
             target = entry.readlink()
             at = Path("/") if target.is_absolute() else at
             ahead += reversed([part for part in target.parts if part != "/"])
-        found.append(entry)
-    return list(dict.fromkeys(found))
+        folders.append(entry)
+    return list(dict.fromkeys(folders))
 
 
 def exposed(path: Path, top: Path) -> Iterator[tuple[Path, str]]:

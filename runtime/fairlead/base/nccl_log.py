@@ -176,8 +176,8 @@ def parse(text: str) -> tuple[Record, ...]:
     for line in text.splitlines():
         header = _LINE.search(line)
         if header is None:
-            found = _VERSION.search(line)
-            version = found.group(1) if found else version
+            match = _VERSION.search(line)
+            version = match.group(1) if match else version
             continue
         key = header.group("host"), int(header.group("pid"))
         reader = readers.setdefault(key, _Reader(*key))
@@ -210,26 +210,26 @@ class _Reader:
         self._causes += _causes(text)
 
     def _several(self, text: str) -> Iterator[tuple[str, Any]]:
-        if found := _COMM.search(text):
+        if match := _COMM.search(text):
             # Those that it splits later have other numbers.
-            if int(found.group(2)) >= self._facts.get("ranks", 0):
-                self._facts.update(rank=int(found.group(1)), ranks=int(found.group(2)))
-            if found.group(3):
-                self._facts["nodes"] = max(int(found.group(3)), self._facts.get("nodes", 0))
+            if int(match.group(2)) >= self._facts.get("ranks", 0):
+                self._facts.update(rank=int(match.group(1)), ranks=int(match.group(2)))
+            if match.group(3):
+                self._facts["nodes"] = max(int(match.group(3)), self._facts.get("nodes", 0))
             if text.endswith("Init COMPLETE"):
                 yield "complete", True
-        elif found := _LOADED.search(text):
-            yield "name", found.group(1)
-            yield "interface", int(found.group(2))
-        elif found := _PROVIDER.search(text):
-            yield "provider", found.group(1)
-            yield "nics", int(found.group(2))
-        elif found := _DMABUF.search(text):
-            yield "dmabuf", found.group(1) == "true"
-        elif found := _NIC_GDR.search(text):
-            self._nics[found.group(1), found.group(3)] = found.group(2) == "Enabled"
-        elif found := _DEVICES.search(text):
-            self._devices.update(dict.fromkeys(re.findall(r"\[\d+\](\S+)", found.group(1))))
+        elif match := _LOADED.search(text):
+            yield "name", match.group(1)
+            yield "interface", int(match.group(2))
+        elif match := _PROVIDER.search(text):
+            yield "provider", match.group(1)
+            yield "nics", int(match.group(2))
+        elif match := _DMABUF.search(text):
+            yield "dmabuf", match.group(1) == "true"
+        elif match := _NIC_GDR.search(text):
+            self._nics[match.group(1), match.group(3)] = match.group(2) == "Enabled"
+        elif match := _DEVICES.search(text):
+            self._devices.update(dict.fromkeys(re.findall(r"\[\d+\](\S+)", match.group(1))))
 
     def record(self) -> Record:
         facts = self._facts
@@ -252,16 +252,16 @@ class _Reader:
 
 def _simple(text: str) -> Iterator[tuple[str, Any]]:
     for name, pattern in _FACTS.items():
-        if found := pattern.search(text):
-            yield name, found.group(1)
-    if found := _VERSION.search(text):
-        yield "version", found.group(1)
+        if match := pattern.search(text):
+            yield name, match.group(1)
+    if match := _VERSION.search(text):
+        yield "version", match.group(1)
 
 
 def _causes(text: str) -> Iterator[Cause]:
     for pattern in _LOADER:
-        if found := pattern.search(text):
-            groups = found.groupdict()
+        if match := pattern.search(text):
+            groups = match.groupdict()
             file = groups.get("when") or groups.get("file") or ""
             if (
                 "tuner" not in file and "profiler" not in file
@@ -269,7 +269,7 @@ def _causes(text: str) -> Iterator[Cause]:
                 yield _loader_cause(file, groups["why"].strip(" ."))
             return
     for pattern in _NOT_FOUND:
-        if found := pattern.search(text):
+        if match := pattern.search(text):
             yield Cause("not-found", text)
             return
     for kind, pattern in _CAUSES:
@@ -293,12 +293,12 @@ def _loader_cause(file: str, why: str) -> Cause:
 
 def _ordered(record: Record, causes: list[Cause]) -> Iterable[Cause]:
     """The causes, each once, the most telling first; with what follows from the record as a whole."""
-    found = dict.fromkeys(causes)
-    kinds = {cause.kind for cause in found}
+    unique = dict.fromkeys(causes)
+    kinds = {cause.kind for cause in unique}
     if "cxi" in record.provider and "open-failed" in kinds:
         # The provider is there and its endpoint is not allowed: the job has no service for a VNI.
-        found = dict.fromkeys(
-            replace(c, kind="vni") if c.kind == "open-failed" else c for c in found
+        unique = dict.fromkeys(
+            replace(c, kind="vni") if c.kind == "open-failed" else c for c in unique
         )
     if (
         record.name
@@ -307,10 +307,10 @@ def _ordered(record: Record, causes: list[Cause]) -> Iterable[Cause]:
         and not kinds & set(KINDS[:6])
     ):
         text = f"the plugin {record.name} was loaded, and {record.network} is in use: it did not initialise, or found no device"
-        found[Cause("init-failed", text)] = None
-    return sorted(found, key=lambda cause: KINDS.index(cause.kind))
+        unique[Cause("init-failed", text)] = None
+    return sorted(unique, key=lambda cause: KINDS.index(cause.kind))
 
 
-def same(one: str, other: str) -> bool:
+def same(left: str, other: str) -> bool:
     """Whether two names are one network's: NCCL ignores case."""
-    return one.casefold() == other.casefold()
+    return left.casefold() == other.casefold()

@@ -170,10 +170,10 @@ def libraries(given: str = "", path: Sequence[str] = tuple(sys.path)) -> list[st
     if given:
         return [given]
     wheels = [
-        str(found)
+        str(library)
         for folder in path
         for wheel in _WHEELS
-        for found in sorted(Path(folder).glob(wheel))
+        for library in sorted(Path(folder).glob(wheel))
     ]
     return [*wheels, *_LIBRARIES]
 
@@ -193,11 +193,11 @@ def _repeated(factor: int, numbers: int) -> bytes:
     return (block * (numbers // _PERIOD + 1))[: 4 * numbers]
 
 
-def wrong(found: bytes, expected: bytes) -> int:
+def wrong(actual: bytes, expected: bytes) -> int:
     """How many numbers differ."""
-    if found == expected:
+    if actual == expected:
         return 0
-    return sum(a != b for a, b in zip(array("I", found), array("I", expected), strict=True))
+    return sum(a != b for a, b in zip(array("I", actual), array("I", expected), strict=True))
 
 
 def sizes(most: int) -> Iterator[int]:
@@ -253,10 +253,10 @@ class Meeting:
     def results(self) -> list[dict[str, Any]]:
         """Of all ranks, for rank 0, which clears the files away."""
         paths = [f"{self._path}.{rank}" for rank in range(self._ranks)]
-        found = [bounded_json.loads(self._awaited(path)) for path in paths]
+        results = [bounded_json.loads(self._awaited(path)) for path in paths]
         for path in (*paths, self._path):
             Path(path).unlink()
-        return found
+        return results
 
     def _leave(self, path: str, data: bytes) -> None:
         made = Path(f"{path}.new")

@@ -79,19 +79,19 @@ def mapped(maps: str) -> Mapped:
         words = line.split(None, 5)
         if len(words) == 6:
             path = words[5].replace(" (deleted)", "")
-            for pattern, found in ((LIBRARY, libraries), (PLUGIN, plugins)):
+            for pattern, paths in ((LIBRARY, libraries), (PLUGIN, plugins)):
                 if pattern.search(path):
-                    found[path, int(words[4])] = None
+                    paths[path, int(words[4])] = None
     return Mapped(tuple(libraries), tuple(plugins))
 
 
 def differences(record: Record, expected: Expected) -> tuple[Difference, ...]:
-    """What a log says that is not as planned, the most telling first. What it does not say is no difference."""
-    found = [*_network(record, expected)]
-    if record.network and not found:
-        found += [*_plugin(record, expected), *_provider(record, expected)]
-        found += _nics_gdr(record, expected)
-    return (*found, *_edges(record, expected))
+    """What a log says that is not as planned, the most telling first. What it does not say is not a difference."""
+    problems = [*_network(record, expected)]
+    if record.network and not problems:
+        problems += [*_plugin(record, expected), *_provider(record, expected)]
+        problems += _nics_gdr(record, expected)
+    return (*problems, *_edges(record, expected))
 
 
 def file_differences(maps: Mapped, expected: Expected) -> tuple[Difference, ...]:
@@ -153,7 +153,7 @@ def _plugin(record: Record, expected: Expected) -> Iterator[Difference]:
 
 def _mapped_plugins(maps: Mapped, expected: Expected) -> Iterator[Difference]:
     file = expected.file
-    if file and maps.plugins and not any(_is_planned(*one, expected) for one in maps.plugins):
+    if file and maps.plugins and not any(_is_planned(*plugin, expected) for plugin in maps.plugins):
         yield Difference("plugin", f"{maps.plugins[0][0]} is mapped, {file} was planned")
 
 

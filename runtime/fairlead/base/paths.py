@@ -147,10 +147,10 @@ def _sweep(path: Path) -> None:
             with suppress(OSError):
                 fd = os.open(item.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
                 try:
-                    found = os.fstat(fd)
-                    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+                    status = os.fstat(fd)
+                    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
                         continue
-                    if time.time() - found.st_mtime < _RESTED_S:
+                    if time.time() - status.st_mtime < _RESTED_S:
                         continue
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     Path(item.path).unlink()

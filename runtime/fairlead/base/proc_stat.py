@@ -25,7 +25,7 @@ def fields(folder: str | os.PathLike[str] = "/proc/self") -> list[str]:
 def began(pid: int) -> str:
     """When a process began, in the kernel's ticks: with its number, that names it; empty for one that is gone, or a zombie."""
     try:
-        found = fields(f"/proc/{int(pid)}")
+        values = fields(f"/proc/{int(pid)}")
     except OSError:
         return ""
-    return "" if found[STATE] in "ZX" else found[BEGAN]
+    return "" if values[STATE] in "ZX" else values[BEGAN]

@@ -31,7 +31,7 @@ class Ran:
     stderr: str = ""
 
     @property
-    def said(self) -> str:
+    def tail(self) -> str:
         """The last lines of its output; those of standard error are preferred."""
         return "\n".join((self.stderr.strip() or self.stdout.strip()).splitlines()[-6:])
 
@@ -213,8 +213,8 @@ def run_checked(
 def checked(ran: Ran, what: str, remedy: str) -> str:
     """The standard output of a successful program; raises as :func:`run_checked` does."""
     if ran.returncode:
-        argv, said = " ".join(ran.argv), ran.said
-        raise fail("command-failed", what=what, ran=ran, argv=argv, said=said, remedy=remedy)
+        argv, output = " ".join(ran.argv), ran.tail
+        raise fail("command-failed", what=what, ran=ran, argv=argv, output=output, remedy=remedy)
     return ran.stdout
 
 
@@ -228,7 +228,7 @@ def raise_open_files() -> None:
 def open_files() -> tuple[int, int]:
     """How many files this process may have open: the soft limit and the hard one."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft, hard = (sys.maxsize if one == resource.RLIM_INFINITY else one for one in limits)
+    soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
     return soft, hard
 
 

@@ -165,7 +165,7 @@ def _installed(search_path: tuple[str, ...]) -> Any:
 
 
 def entry_points(group: str) -> tuple[Any, ...]:
-    """The entry points of a group, for what is no registry."""
+    """The entry points of a group, for what is not a registry."""
     return _entry_points(group, tuple(sys.path))
 
 

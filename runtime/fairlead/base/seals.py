@@ -88,12 +88,12 @@ def holds(file: Path, sha256: str = "") -> bool:
     return True
 
 
-def note(file: Path, found: Seal | None = None) -> None:
+def note(file: Path, current: Seal | None = None) -> None:
     """Notes what ``file`` holds, for :func:`holds`.
 
     Raises:
         OSError: it cannot be read, or the note not written.
     """
-    found = found or seal(file)
+    current = current or seal(file)
     with atomic_write(note_of(file), "w") as out:
-        json.dump({"sha256": found.sha256, "state": found.state}, out)
+        json.dump({"sha256": current.sha256, "state": current.state}, out)

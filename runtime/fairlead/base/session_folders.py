@@ -30,7 +30,7 @@ def renewed(top: Path, name: str) -> Path:
     """An empty folder of a session, without what an earlier one has left.
 
     Raises:
-        ValueError: it is no name.
+        ValueError: it is not a valid name.
         OSError: it cannot be made.
     """
     if not is_name(name):

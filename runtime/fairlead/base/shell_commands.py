@@ -93,21 +93,21 @@ def commands(text: str, folder: str = "") -> tuple[tuple[str, ...], ...] | None:
         reader.read()
     except (_UnseenError, RecursionError):
         return None
-    found = reader.placed if reader.plain else reader.found
-    return tuple(found) if len(found) <= _MOST else None
+    words = reader.placed if reader.plain else reader.commands
+    return tuple(words) if len(words) <= _MOST else None
 
 
 class _Reader:
     """Reads one text, once.
 
     Attributes:
-        found: the commands so far.
+        commands: the commands so far.
         placed: the same, with relative paths of programs as absolute ones, by the ``cd`` before.
         plain: each ``cd`` was a step of the text itself, and of no loop, condition or subshell.
     """
 
     def __init__(self, text: str, folder: str = ""):
-        self.found: list[tuple[str, ...]] = []
+        self.commands: list[tuple[str, ...]] = []
         self.placed: list[tuple[str, ...]] = []
         self.plain = True
         self._folder, self._inside = folder, False
@@ -150,8 +150,8 @@ class _Reader:
             if char == "\n":
                 self._skip_documents()
             return []
-        elif found := _REDIRECTION.match(self._text, self._at):
-            self._redirected(found[0])
+        elif match := _REDIRECTION.match(self._text, self._at):
+            self._redirected(match[0])
         else:
             word = self._word()
             if not (word.isdecimal() and self._next() in ("<", ">")):  # 2>&1
@@ -226,10 +226,10 @@ class _Reader:
         if char != "$":
             self._at += 1
             return char
-        if found := _ARITHMETIC.match(self._text, self._at) or _PARAMETER.match(
+        if match := _ARITHMETIC.match(self._text, self._at) or _PARAMETER.match(
             self._text, self._at
         ):
-            self._at = found.end()
+            self._at = match.end()
         elif self._text.startswith("$(", self._at) and not self._text.startswith("$((", self._at):
             self._at += 2
             self._subshell()
@@ -273,7 +273,7 @@ class _Reader:
         if first in ("cd", "pushd", "popd"):
             self._moved(words)
         elif first not in _BUILTIN:
-            self.found.append(tuple(words))
+            self.commands.append(tuple(words))
             self.placed.append(tuple(self._placed(w, not i) for i, w in enumerate(words)))
         self._last = first
 

@@ -131,8 +131,8 @@ class Machine:
 
     def matching(self, pattern: str) -> tuple[str, ...]:
         try:
-            found = self.root.glob(pattern.lstrip("/"))
-            return tuple(sorted(self._shown(str(path)) for path in found))
+            paths = self.root.glob(pattern.lstrip("/"))
+            return tuple(sorted(self._shown(str(path)) for path in paths))
         except (OSError, ValueError, NotImplementedError):
             return ()
 

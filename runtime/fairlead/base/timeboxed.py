@@ -73,8 +73,8 @@ def version(text: str, before: str = "") -> str:
     >>> version("apptainer version 1.3.6-1.el8", "version")
     '1.3.6-1.el8'
     """
-    found = re.search(rf"{before}\D{{0,20}}?(\d+\.\d+[\w.+~-]*)", text)
-    return found[1].rstrip(".") if found else ""
+    match = re.search(rf"{before}\D{{0,20}}?(\d+\.\d+[\w.+~-]*)", text)
+    return match[1].rstrip(".") if match else ""
 
 
 def failed(ran: Ran) -> str:
@@ -86,8 +86,8 @@ def failed(ran: Ran) -> str:
         return (
             f"`{shown}`: {ran.stderr.strip().splitlines()[-1] if ran.stderr.strip() else 'no end'}"
         )
-    said = ran.said.splitlines()
-    return f"`{shown}` ended with code {ran.returncode}" + (f": {said[-1][:120]}" if said else "")
+    lines = ran.tail.splitlines()
+    return f"`{shown}` ended with code {ran.returncode}" + (f": {lines[-1][:120]}" if lines else "")
 
 
 def settings(text: str, wanted: Sequence[str], separator: str = "=") -> dict[str, str]:

@@ -218,8 +218,8 @@ class AlchemistSession:
         library = library.name if isinstance(library, LibraryHandle) else library
         values = _values(in_args)
         signature = next(
-            f for one in self.session.libraries() if one["name"] == library
-            for f in one["functions"] if f["name"] == name
+            f for entry in self.session.libraries() if entry["name"] == library
+            for f in entry["functions"] if f["name"] == name
         )  # fmt: skip
         matrices = [v for v in values.values() if isinstance(v, (Matrix, MatrixHandle))]
         inputs = {

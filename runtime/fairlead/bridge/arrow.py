@@ -60,20 +60,20 @@ def common_dtype(kinds: Sequence[pa.DataType]) -> str:
     Raises:
         WireError: one is not numeric.
     """
-    found = set()
+    dtypes = set()
     for number, kind in enumerate(kinds):
         if not (
             pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
         ):
             raise WireError("bridge-column-type", column=number, kind=str(kind))
-        found.add(kind)
-    if all(pa.types.is_float32(kind) or pa.types.is_float16(kind) for kind in found):
+        dtypes.add(kind)
+    if all(pa.types.is_float32(kind) or pa.types.is_float16(kind) for kind in dtypes):
         return "float32"
-    if any(pa.types.is_floating(kind) for kind in found):
+    if any(pa.types.is_floating(kind) for kind in dtypes):
         return "float64"
-    if any(pa.types.is_uint64(kind) for kind in found):
+    if any(pa.types.is_uint64(kind) for kind in dtypes):
         return "float64"
-    narrow = all(kind.bit_width < 32 or pa.types.is_int32(kind) for kind in found)
+    narrow = all(kind.bit_width < 32 or pa.types.is_int32(kind) for kind in dtypes)
     return "int32" if narrow else "int64"
 
 
@@ -186,10 +186,10 @@ def sparse_rows(
     indices[~here] = np.tile(np.arange(form.cols), int((~is_sparse).sum()))
     values = np.ascontiguousarray(values, form.dtype)
     if not form.allow_nan and values.dtype.kind == "f":
-        found = np.flatnonzero(np.isnan(values))
-        if found.size:
-            row = int(np.searchsorted(indptr, found[0], "right")) - 1
-            raise WireError("bridge-nan", row=begin + row, column=int(indices[found[0]]))
+        rows = np.flatnonzero(np.isnan(values))
+        if rows.size:
+            row = int(np.searchsorted(indptr, rows[0], "right")) - 1
+            raise WireError("bridge-nan", row=begin + row, column=int(indices[rows[0]]))
     return indptr, indices, values
 
 
@@ -216,9 +216,9 @@ def without_nan(values: np.ndarray, form: Form, begin: int = 0) -> None:
     with np.errstate(invalid="ignore", over="ignore"):
         if np.isfinite(values.sum(dtype=values.dtype)):
             return  # a sum that is a number has no NaN in it; of any other, each number is looked at
-    found = np.argwhere(np.isnan(values))
-    if found.size:
-        where = found[0]
+    positions = np.argwhere(np.isnan(values))
+    if positions.size:
+        where = positions[0]
         row = begin + int(where[0]) if values.ndim == 2 else begin
         raise WireError("bridge-nan", row=row, column=int(where[-1]) if values.ndim == 2 else "")
 
@@ -434,10 +434,12 @@ def pieces(connection: Connection, form: Form, limit_s: float) -> Iterator[Piece
         connection.grant(memoryview(value).nbytes)
 
 
-def check_end(connection: Connection, said: dict[str, Any], rows: int, size: int) -> None:
+def check_end(connection: Connection, claimed: dict[str, Any], rows: int, size: int) -> None:
     """
     Raises:
         WireError: the sender's end disagrees with what came.
     """
-    if (said.get("rows"), said.get("bytes")) != (rows, size):
-        raise WireError("bridge-count", who=connection.who, rows=rows, announced=said.get("rows"))
+    if (claimed.get("rows"), claimed.get("bytes")) != (rows, size):
+        raise WireError(
+            "bridge-count", who=connection.who, rows=rows, announced=claimed.get("rows")
+        )

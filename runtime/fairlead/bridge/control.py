@@ -153,17 +153,17 @@ class Control:
     def _hear_rank(self, connection: Connection, first: dict[str, Any]) -> None:
         rank = int(first["rank"])
         while True:
-            _, said = connection.receive(None)
-            if fetched := said.get("fetched"):
+            _, answer = connection.receive(None)
+            if fetched := answer.get("fetched"):
                 self._fetched(Fetched(rank=rank, **fetched))
                 continue
             with self._state:
-                task = self._tasks.get(said["task"])
+                task = self._tasks.get(answer["task"])
                 if task:
-                    task.answers[rank] = said
+                    task.answers[rank] = answer
                     task.waiting.discard(rank)
                     self._state.notify_all()
-            if "error" in said and task:
+            if "error" in answer and task:
                 self._abort(task)
 
     def _abort(self, task: Task) -> None:
@@ -406,12 +406,12 @@ class Control:
             replace(matrix.form, cols=int(asked.get("cols") or matrix.form.cols))
         )
         parts = sorted((int(p), int(a), int(rows), int(at)) for p, a, rows, at in asked["parts"])
-        seen = [part for part, *_ in parts]
-        if len(set(seen)) != len(seen):
-            twice = next(p for p, q in itertools.pairwise(seen) if p == q)
+        numbers = [part for part, *_ in parts]
+        if len(set(numbers)) != len(numbers):
+            twice = next(p for p, q in itertools.pairwise(numbers) if p == q)
             raise fail("bridge-partition-twice", partition=twice)
         if expected := asked.get("partitions"):
-            missing = sorted(set(range(int(expected))) - set(seen))
+            missing = sorted(set(range(int(expected))) - set(numbers))
             if missing:
                 raise fail(
                     "bridge-partition-missing",
@@ -442,8 +442,8 @@ class Control:
         begun = time.monotonic()
         if is_url(path):
             parse(path)  # what it refuses is not to be shown
-            found = self._on(client.ranks[0], client, f"list {path}", do="locate", path=path)
-            order |= {name: found[name] for name in ("listing", "dataset")}
+            located = self._on(client.ranks[0], client, f"list {path}", do="locate", path=path)
+            order |= {name: located[name] for name in ("listing", "dataset")}
         answers = self._together(
             client, f"read {path}", {rank: dict(order) for rank in client.ranks}
         )
@@ -611,7 +611,7 @@ class Control:
             each = [answers[rank]["outputs"][name] for rank in ranks]
             form = Form(first["cols"], first["dtype"], first["sparse"], allow_nan=True)
             matrix = Matrix(f"{number}.{name}", form, ranks, client.name, ndim=first["ndim"])
-            matrix.counts = tuple(one["rows"] for one in each)
+            matrix.counts = tuple(answer["rows"] for answer in each)
             matrix.sealed = True
             with self._state:
                 self._matrices[matrix.id] = matrix
@@ -648,11 +648,11 @@ class Control:
             self._operations.append(operation)
             stream.write(line + "\n")
 
-    def _fetched(self, one: Fetched) -> None:
-        matrix = self._matrices[one.matrix]
+    def _fetched(self, fetched: Fetched) -> None:
+        matrix = self._matrices[fetched.matrix]
         ranks = {rank for rank, rows in zip(matrix.ranks, matrix.counts, strict=True) if rows}
         with self._state:
-            for done in list(self._fetches.add(one, ranks)):
+            for done in list(self._fetches.add(fetched, ranks)):
                 self._noted_fetch(done)
 
     def _noted_fetch(self, done: Operation) -> None:
@@ -670,7 +670,11 @@ class Control:
             own = {m.id for m in self._matrices.values() if m.owner == client.name}
             for done in list(self._fetches.rest(own)):
                 self._noted_fetch(done)
-            chosen = [asdict(one) for one in self._operations if one.client == client.name]
+            chosen = [
+                asdict(operation)
+                for operation in self._operations
+                if operation.client == client.name
+            ]
         return {"operations": chosen, "cores": self._cores()}
 
     def _cores(self) -> int:
@@ -685,10 +689,10 @@ class Control:
                 for c in self._clients.values() if c is not client
             ]  # fmt: skip
             busy = {n: t.title for n, t in self._tasks.items()}
-            operations = [asdict(one) for one in self._operations]
-        for one in stats.values():
-            del one["arriving"]
-            one["busy"] = busy.get(one["busy"], "") if one["busy"] else ""
+            operations = [asdict(operation) for operation in self._operations]
+        for entry in stats.values():
+            del entry["arriving"]
+            entry["busy"] = busy.get(entry["busy"], "") if entry["busy"] else ""
         return {
             "ranks": list(stats.values()), "clients": clients, "up_s": time.time() - self._started,
             "matrices": [m.to_json() for m in self._matrices.values() if not m.freed],

@@ -37,13 +37,13 @@ class Door:
     def _accept(self, sock: socket.socket) -> None:
         while True:
             try:
-                one, _ = sock.accept()
+                peer, _ = sock.accept()
             except OSError:  # closed
                 return
             if not self._unknown.acquire(blocking=False):
-                one.close()
+                peer.close()
                 continue
-            threading.Thread(target=self._serve, args=(one,), name="served", daemon=True).start()
+            threading.Thread(target=self._serve, args=(peer,), name="served", daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
         connection = None

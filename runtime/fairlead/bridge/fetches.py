@@ -36,17 +36,17 @@ class Fetches:
     now: Callable[[], float] = time.monotonic
     _open: dict[tuple[str, str], dict[int, tuple[Fetched, float]]] = field(default_factory=dict)
 
-    def add(self, one: Fetched, ranks: set[int]) -> Iterator[Operation]:
+    def add(self, fetched: Fetched, ranks: set[int]) -> Iterator[Operation]:
         """Takes a stream; the operations that are over by that.
 
         Args:
             ranks: that have rows of the matrix.
         """
-        key = (one.matrix, one.by)
-        if one.rank in self._open.get(key, {}):  # it is fetched once more
+        key = (fetched.matrix, fetched.by)
+        if fetched.rank in self._open.get(key, {}):  # it is fetched once more
             yield self._joined(key)
         streams = self._open.setdefault(key, {})
-        streams[one.rank] = (one, self.now())
+        streams[fetched.rank] = (fetched, self.now())
         if ranks <= set(streams):
             yield self._joined(key)
 
@@ -57,10 +57,10 @@ class Fetches:
 
     def _joined(self, key: tuple[str, str]) -> Operation:
         streams = self._open.pop(key).values()
-        seconds = [one.seconds for one, _ in streams]
-        wall = max(end for _, end in streams) - min(end - one.seconds for one, end in streams)
-        slowest = max((one for one, _ in streams), key=lambda one: one.seconds)
+        seconds = [stream.seconds for stream, _ in streams]
+        wall = max(end for _, end in streams) - min(end - stream.seconds for stream, end in streams)
+        slowest = max((stream for stream, _ in streams), key=lambda stream: stream.seconds)
         return Operation(
-            "fetch", key[1], "", (key[0],), bytes=sum(one.bytes for one, _ in streams),
+            "fetch", key[1], "", (key[0],), bytes=sum(stream.bytes for stream, _ in streams),
             phases={"fetch": (sum(seconds) / len(seconds), max(seconds))}, wall_s=wall, rank=slowest.rank,
         )  # fmt: skip

@@ -69,10 +69,10 @@ class Input:
         top = Path(self.path)
         if not top.is_dir():
             return [top]
-        found = sorted(path for path in top.rglob("*.parquet") if remote.is_table(path.name))
-        if not found:
+        tables = sorted(path for path in top.rglob("*.parquet") if remote.is_table(path.name))
+        if not tables:
             raise fail("bridge-file", path=self.path, reason="no .parquet file is in it")
-        return list(found)
+        return list(tables)
 
     def _ranged(self) -> list[Ranged]:
         """The objects of its listing, as files."""
@@ -114,8 +114,8 @@ def read(
     if source.listing is None and not Path(source.path.partition(":")[0]).exists():
         raise fail("bridge-no-file", path=source.path.partition(":")[0])
     with source.explained():
-        if (found := source.hdf5()) is not None:
-            return _hdf5(*found, comm, budget, allow_nan)
+        if (file := source.hdf5()) is not None:
+            return _hdf5(*file, comm, budget, allow_nan)
         return _parquet(source, columns, comm, budget, allow_nan)
 
 

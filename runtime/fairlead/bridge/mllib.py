@@ -48,8 +48,8 @@ class PCA:
             made = session.linalg.pca(matrix, k=self._k)
             components = np.asarray(made.components.to_numpy())
             ratio = np.asarray(made.explained_variance_ratio.to_numpy())
-            for one in (matrix, *made):
-                one.free()
+            for handle in (matrix, *made):
+                handle.free()
         return PCAModel(components, ratio, self._input, self._output)
 
 
@@ -97,8 +97,8 @@ class KMeans:
             made = session.linalg.kmeans(matrix, k=self._k, **self._settings)
             centres = np.asarray(made.centers.to_numpy())
             cost = float(made.inertia)
-            for one in (matrix, *made):
-                one.free()
+            for handle in (matrix, *made):
+                handle.free()
         return KMeansModel(centres, cost, self._features, self._prediction)
 
 

@@ -49,12 +49,12 @@ def located(path: str) -> tuple[Listing, str]:
         except FairleadError as exc:
             if exc.findings[0].check != "object-missing":
                 raise
-    found = survey(_opened(url))
+    listing = survey(_opened(url))
     if not dataset and not url.endswith(HDF5):
-        return _tables(found), ""
-    if not found.single:
+        return _tables(listing), ""
+    if not listing.single:
         raise fail("bridge-format", path=hidden(url), kind="HDF5", reason="it is a prefix")
-    return found, dataset
+    return listing, dataset
 
 
 def _tables(listing: Listing) -> Listing:

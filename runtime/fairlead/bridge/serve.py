@@ -150,9 +150,9 @@ class Server:
         finally:
             over.set()
         if why := launching.explain_exit(launched.result):
-            said = _read(self.folder / ENDED)
-            if said:
-                raise fail("bridge-over", reason=said, code=ExitCode.FAILED)
+            ending = _read(self.folder / ENDED)
+            if ending:
+                raise fail("bridge-over", reason=ending, code=ExitCode.FAILED)
             raise FairleadError(why, ExitCode.FAILED)
         return launched
 

@@ -20,7 +20,7 @@ VARIABLE = "FAIRLEAD_BRIDGE"  # a session's name or folder
 
 
 @dataclass(frozen=True)
-class Found:
+class ServerState:
     """A session as its folder shows it.
 
     Attributes:
@@ -57,7 +57,7 @@ def top(environ: Mapping[str, str] = os.environ) -> Path:
     return state_dir(environ) / "bridge"
 
 
-def every(environ: Mapping[str, str] = os.environ) -> list[Found]:
+def every(environ: Mapping[str, str] = os.environ) -> list[ServerState]:
     """All sessions, the latest first."""
     folder = top(environ)
     folders = [f for f in folder.iterdir() if (f / SERVER).exists()] if folder.is_dir() else []
@@ -65,7 +65,7 @@ def every(environ: Mapping[str, str] = os.environ) -> list[Found]:
     return [read(f) for f in folders]
 
 
-def read(folder: Path) -> Found:
+def read(folder: Path) -> ServerState:
     """
     Raises:
         FairleadError: there is none, it belongs to somebody else, or others can read it.
@@ -86,7 +86,7 @@ def read(folder: Path) -> Found:
             "bridge-session-file", folder=folder, reason=getattr(exc, "strerror", exc)
         ) from None
     made = tuple(Endpoint(**{**e, "address": tuple(e["address"])}) for e in endpoints)
-    return Found(folder, server, made, ended)
+    return ServerState(folder, server, made, ended)
 
 
 def _gone(server: Mapping[str, Any]) -> str:
@@ -102,7 +102,7 @@ def _gone(server: Mapping[str, Any]) -> str:
     return f"its `fairlead bridge serve` was killed (process {server['pid']} on {server['host']})"
 
 
-def find(wanted: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> Found:
+def find(wanted: str | Path | None = None, environ: Mapping[str, str] = os.environ) -> ServerState:
     """A session that is there.
 
     Args:
@@ -118,9 +118,9 @@ def find(wanted: str | Path | None = None, environ: Mapping[str, str] = os.envir
             names = ", ".join(f.name for f in every(environ) if not f.ended)
             raise fail("bridge-no-session", name=wanted, folder=folder, names=names or "none")
         return read(folder)
-    live = [found for found in every(environ) if not found.ended]
+    live = [session for session in every(environ) if not session.ended]
     if not live:
         raise fail("bridge-no-sessions", folder=top(environ))
     if len(live) > 1:
-        raise fail("bridge-several", names=", ".join(found.name for found in live))
+        raise fail("bridge-several", names=", ".join(session.name for session in live))
     return live[0]

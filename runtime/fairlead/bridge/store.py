@@ -163,18 +163,18 @@ class Store:
             self._done.add(matrix)
         chosen = []
         for partition, attempt, rows in wanted:
-            one = arriving.pop((partition, attempt), None)
-            if one is None or not one.whole or one.rows != rows:
-                came = one.rows if one else 0
+            attempt_data = arriving.pop((partition, attempt), None)
+            if attempt_data is None or not attempt_data.whole or attempt_data.rows != rows:
+                came = attempt_data.rows if attempt_data else 0
                 raise fail(
                     "bridge-partition", partition=partition, attempt=attempt, rows=rows, came=came
                 )
-            chosen.append(one)
+            chosen.append(attempt_data)
         for other in arriving.values():
             self._discard(other)
-        pieces = [piece for one in chosen for piece in one.pieces]
-        for one in chosen:
-            one.pieces.clear()
+        pieces = [piece for attempt_data in chosen for piece in attempt_data.pieces]
+        for attempt_data in chosen:
+            attempt_data.pieces.clear()
         taken = sum(piece.bytes for piece in pieces)
         index = _joined_index(pieces)
         local = self._sparse(pieces, form) if form.sparse else self._dense(pieces, form)
@@ -241,8 +241,8 @@ class Store:
         with self._lock:
             self._done.add(matrix)
             held = self._held.pop(matrix, None)
-            for one in self._arriving.pop(matrix, {}).values():
-                self._discard(one)
+            for attempt_data in self._arriving.pop(matrix, {}).values():
+                self._discard(attempt_data)
         if held:
             self.budget.give(held.bytes)
         return before - self.budget.used

@@ -161,7 +161,7 @@ class Timings:
     @property
     def paid(self) -> list[Paid]:
         """For each run of a function that MLlib has, whether sending its matrices paid."""
-        runs = [one for one in self.operations if one.kind == "run"]
+        runs = [operation for operation in self.operations if operation.kind == "run"]
         return [paid for run in runs if (paid := self._paid(run)) is not None]
 
     def _paid(self, run: Operation) -> Paid | None:
@@ -173,46 +173,46 @@ class Timings:
             return None
         transfers = self._transfers(run.inputs)
         fetches = [
-            one
-            for one in self.operations
-            if one.kind == "fetch" and set(one.inputs) & set(run.outputs)
+            operation
+            for operation in self.operations
+            if operation.kind == "fetch" and set(operation.inputs) & set(run.outputs)
         ]
-        size = sum(one.bytes for one in transfers if one.kind != "layout")
-        times = [sum(one.wall_s for one in part) for part in (transfers, [run], fetches)]
+        size = sum(transfer.bytes for transfer in transfers if transfer.kind != "layout")
+        times = [
+            sum(operation.wall_s for operation in part) for part in (transfers, [run], fetches)
+        ]
         return Paid(run.what, size, times[0], times[1], times[2], seconds, source)
 
     def _transfers(self, matrices: Sequence[str]) -> list[Operation]:
         """What brought these matrices where they are."""
-        made = {number: one for one in self.operations for number in one.outputs}
-        found, wanted = [], list(matrices)
+        made = {number: operation for operation in self.operations for number in operation.outputs}
+        transfers, wanted = [], list(matrices)
         while wanted:
-            one = made.pop(wanted.pop(), None)
-            if one and one.kind in _TRANSFERS:
-                found.append(one)
-                wanted += one.inputs
-        return found
+            operation = made.pop(wanted.pop(), None)
+            if operation and operation.kind in _TRANSFERS:
+                transfers.append(operation)
+                wanted += operation.inputs
+        return transfers
 
     def __str__(self) -> str:
-        lines = [_line(one) for one in self.operations]
+        lines = [_line(operation) for operation in self.operations]
         paid = self.paid
-        lines += [str(one) for one in paid]
-        sources = {f"{one.called}: {one.source}" for one in paid if one.source}
+        lines += [str(result) for result in paid]
+        sources = {f"{result.called}: {result.source}" for result in paid if result.source}
         lines += [f"estimate of {source}" for source in sorted(sources)]
         return "\n".join(lines) or "nothing was sent or computed"
 
 
-def _line(one: Operation) -> str:
-    size = f", {one.rows:,} × {one.cols:,}" if one.rows or one.cols else ""
-    amount = f", {one.bytes / 1e6:,.1f} MB" if one.bytes else ""
+def _line(operation: Operation) -> str:
+    size = f", {operation.rows:,} × {operation.cols:,}" if operation.rows or operation.cols else ""
+    amount = f", {operation.bytes / 1e6:,.1f} MB" if operation.bytes else ""
     parts = [
-        f"{name} {one.phases[name][0]:.2f}/{one.phases[name][1]:.2f}"
+        f"{name} {operation.phases[name][0]:.2f}/{operation.phases[name][1]:.2f}"
         for name in PHASES
-        if name in one.phases
+        if name in operation.phases
     ]
-    slow = f", slowest rank {one.rank}" if one.rank >= 0 else ""
-    return (
-        f"{one.title}{size}{amount}: {one.wall_s:.2f} s; {', '.join(parts)} (mean/slowest s{slow})"
-    )
+    slow = f", slowest rank {operation.rank}" if operation.rank >= 0 else ""
+    return f"{operation.title}{size}{amount}: {operation.wall_s:.2f} s; {', '.join(parts)} (mean/slowest s{slow})"
 
 
 def done_in(session: Path) -> Timings:

@@ -109,19 +109,19 @@ class Worker:
     def _listen(self, orders: Connection) -> None:
         try:
             while True:
-                _, said = orders.receive(None)
-                if said["do"] == "abort":
+                _, order = orders.receive(None)
+                if order["do"] == "abort":
                     with self._lock:  # it may come before its task has begun here
-                        self._left.add(said["task"])
-                        if self._current == said["task"]:
+                        self._left.add(order["task"])
+                        if self._current == order["task"]:
                             self._aborted.set()
-                elif said["do"] == "stats":
-                    self._answer(said["task"], stats=self._stats())
-                elif said["do"] == "end":
+                elif order["do"] == "stats":
+                    self._answer(order["task"], stats=self._stats())
+                elif order["do"] == "end":
                     self._tasks.put(None)
                     return
                 else:
-                    self._tasks.put(said)
+                    self._tasks.put(order)
         except WireError as exc:
             self._log(f"the control of rank 0 is gone: {exc}")
             os._exit(1)

@@ -141,12 +141,12 @@ def _served(server: Server, ready: Ready, flags: ServeFlags, report: RunReport |
     """Serves clients until the session is stopped."""
 
     def show_ready() -> None:
-        found = sessions.read(server.folder)
+        session = sessions.read(server.folder)
         if flags.as_json:
-            print_json("bridge-serve", _session_json(found))
+            print_json("bridge-serve", _session_json(session))
         elif not flags.quiet:
             say(
-                f"session {found.name}: {len(found.endpoints)} ranks are ready; connect() in Python, Ctrl-C ends it"
+                f"session {session.name}: {len(session.endpoints)} ranks are ready; connect() in Python, Ctrl-C ends it"
             )
 
     def show_start(line: CommandLine, folder: Path) -> None:
@@ -192,7 +192,7 @@ def _show_proof(proof: Proof, quiet: bool, report: RunReport | None) -> None:
 def _in_background(flags: ServeFlags) -> int:
     """Starts the same command on its own, and waits until its session is ready."""
     words = [word for word in sys.argv[1:] if word != "--background"]
-    before = {found.name: found.server.get("pid") for found in sessions.every()}
+    before = {session.name: session.server.get("pid") for session in sessions.every()}
     top = sessions.top()
     top.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = top / f"serve-{os.getpid()}.log"
@@ -203,15 +203,15 @@ def _in_background(flags: ServeFlags) -> int:
         )  # fmt: skip
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
-        for found in sessions.every():
+        for session in sessions.every():
             if (
-                found.server.get("pid") != before.get(found.name)
-                and found.endpoints
-                and not found.ended
+                session.server.get("pid") != before.get(session.name)
+                and session.endpoints
+                and not session.ended
             ):
-                log = log.rename(found.folder / "log")
-                text = f"session {found.name}: {len(found.endpoints)} ranks are ready; its log is {log}"
-                answer(flags.as_json, "bridge-serve", _session_json(found), text)
+                log = log.rename(session.folder / "log")
+                text = f"session {session.name}: {len(session.endpoints)} ranks are ready; its log is {log}"
+                answer(flags.as_json, "bridge-serve", _session_json(session), text)
                 return ExitCode.DONE
         if process.poll() is not None:
             sys.stderr.write(log.read_text("utf-8", errors="replace"))
@@ -222,8 +222,8 @@ def _in_background(flags: ServeFlags) -> int:
     raise fail("bridge-not-ready", seconds=_START_S, log=log)
 
 
-def _session_json(found: sessions.Found) -> dict[str, Any]:
-    return {**found.server, "folder": str(found.folder), "ranks": len(found.endpoints)}
+def _session_json(session: sessions.ServerState) -> dict[str, Any]:
+    return {**session.server, "folder": str(session.folder), "ranks": len(session.endpoints)}
 
 
 @bridge.command("status")
@@ -239,12 +239,14 @@ def status(
     fairlead bridge status
     fairlead bridge status analytics --json
     """
-    found = [sessions.find(session)] if session else sessions.every()
+    sessions_shown = [sessions.find(session)] if session else sessions.every()
     shown = []
-    for one in found:
-        if one.ended and not every and not session:
+    for session_shown in sessions_shown:
+        if session_shown.ended and not every and not session:
             continue
-        shown.append({**_session_json(one), "ended": one.ended, **_live(one)})
+        shown.append(
+            {**_session_json(session_shown), "ended": session_shown.ended, **_live(session_shown)}
+        )
     if as_json:
         print_json("bridge-status", {"sessions": shown})
         return
@@ -254,14 +256,14 @@ def status(
         click.echo(_status_text(one_shown))
 
 
-def _live(found: sessions.Found) -> dict[str, Any]:
+def _live(session: sessions.ServerState) -> dict[str, Any]:
     """What a session says of itself."""
-    if found.ended or not found.endpoints:
-        return {"state": "over" if found.ended else "starting"}
+    if session.ended or not session.endpoints:
+        return {"state": "over" if session.ended else "starting"}
     from fairlead.bridge.client.session import connect
 
     try:
-        with connect(found.folder, wait_s=5.0) as client:
+        with connect(session.folder, wait_s=5.0) as client:
             answered = client.status()
     except FairleadError as exc:
         return {"state": "silent", "why": exc.findings[0].what}
@@ -332,10 +334,10 @@ def libraries(
     if as_json:
         print_json("bridge-libraries", {"libraries": shown})
         return
-    for one in shown:
-        lacks = f" (needs {', '.join(one['lacks'])})" if one["lacks"] else ""
-        click.echo(f"{one['name']}: {one['title']}{lacks}")
-        for function in one["functions"]:
+    for described in shown:
+        lacks = f" (needs {', '.join(described['lacks'])})" if described["lacks"] else ""
+        click.echo(f"{described['name']}: {described['title']}{lacks}")
+        for function in described["functions"]:
             click.echo(f"  {function['signature']}\n      {function['doc']}")
 
 
@@ -352,10 +354,10 @@ def stop(
     """
     from fairlead.bridge.client.session import connect
 
-    found = sessions.find(session)
-    connect(found.folder, wait_s=5.0).stop()
+    running = sessions.find(session)
+    connect(running.folder, wait_s=5.0).stop()
     deadline = time.monotonic() + 30
-    while not sessions.read(found.folder).ended and time.monotonic() < deadline:
+    while not sessions.read(running.folder).ended and time.monotonic() < deadline:
         time.sleep(0.1)
-    text = f"session {found.name} was stopped"
-    answer(as_json, "bridge-stop", _session_json(found), text)
+    text = f"session {running.name} was stopped"
+    answer(as_json, "bridge-stop", _session_json(running), text)

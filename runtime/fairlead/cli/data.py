@@ -71,38 +71,40 @@ def list_sets(
     fairlead data list s3://lab
     fairlead data list /project/data
     """
-    sets = [one for one in dataset.sets_in(place_of(place)) if one.digest.startswith(digest)]
+    sets = [item for item in dataset.sets_in(place_of(place)) if item.digest.startswith(digest)]
     rows = [
         (
-            one.place,
-            str(one.files),
-            human_bytes(one.bytes),
-            "" if one.rows is None else str(one.rows),
-            one.digest[:12] or "no list",
-            _state(one),
+            item.place,
+            str(item.files),
+            human_bytes(item.bytes),
+            "" if item.rows is None else str(item.rows),
+            item.digest[:12] or "no list",
+            _state(item),
         )
-        for one in sets
+        for item in sets
     ]
     text = table(rows, ("PLACE", "FILES", "SIZE", "SAMPLES", "DIGEST", ""))
-    answer(as_json, "data-list", {"sets": [_json(one) for one in sets]}, text or "nothing is there")
+    answer(
+        as_json, "data-list", {"sets": [_json(item) for item in sets]}, text or "nothing is there"
+    )
     return ExitCode.DONE if sets else ExitCode.FAILED
 
 
-def _state(one: Described) -> str:
-    if one.incomplete:
+def _state(described: Described) -> str:
+    if described.incomplete:
         return "incomplete"
-    return f"{len(one.missing)} missing" if one.missing else ""
+    return f"{len(described.missing)} missing" if described.missing else ""
 
 
-def _json(one: Described) -> dict[str, Any]:
-    return {name: value for name, value in vars(one).items() if name != "shards"}
+def _json(described: Described) -> dict[str, Any]:
+    return {name: value for name, value in vars(described).items() if name != "shards"}
 
 
 @data.command(short_help="Show shards, samples and digest of a data set.")
 @declared
 def describe(
     place: str = argument(metavar="PLACE"),
-    write: bool = option("--write", "Read all files, and write data.json anew."),
+    write: bool = option("--write", "Read all files, and rewrite data.json."),
     as_json: bool = JSON,
 ) -> int:
     """Show what is in a data set, by its data.json: shards, samples, sizes and digests.
@@ -116,17 +118,17 @@ def describe(
     where = place_of(place)
     if write:
         with _moving("read", as_json) as moving:
-            one = dataset.list_anew(where, _rows(where), moving)
+            described = dataset.list_anew(where, _rows(where), moving)
     else:
-        one = dataset.described(where)
+        described = dataset.described(where)
     lines = [
-        f"place    {one.place}",
-        f"files    {one.files}, {human_bytes(one.bytes)}",
-        f"samples  {'not counted' if one.rows is None else one.rows}",
-        f"digest   {one.digest or 'no data.json: fairlead data describe --write'}",
+        f"place    {described.place}",
+        f"files    {described.files}, {human_bytes(described.bytes)}",
+        f"samples  {'not counted' if described.rows is None else described.rows}",
+        f"digest   {described.digest or 'no data.json: fairlead data describe --write'}",
     ]
-    lines += [f"state    {state}"] if (state := _state(one)) else []
-    if one.shards:
+    lines += [f"state    {state}"] if (state := _state(described)) else []
+    if described.shards:
         rows = [
             (
                 file.name,
@@ -134,16 +136,18 @@ def describe(
                 human_bytes(file.bytes),
                 file.sha256[:12],
             )
-            for file in one.shards[:_SHOWN]
+            for file in described.shards[:_SHOWN]
         ]
         lines += ["", table(rows, ("FILE", "SAMPLES", "SIZE", "SHA256"))]
-        more = len(one.shards) - _SHOWN
+        more = len(described.shards) - _SHOWN
         lines += [f"and {more} more"] if more > 0 else []
-    lines += [f"missing, or of another size: {name}" for name in one.missing[:_SHOWN]]
-    if one.digest:
-        lines += [f"not listed: {name}" for name in one.unlisted[:_SHOWN]]
-    answer(as_json, "data-describe", {**_json(one), "shards": one.shards}, "\n".join(lines))
-    return ExitCode.FAILED if one.missing or one.incomplete else ExitCode.DONE
+    lines += [f"missing, or of another size: {name}" for name in described.missing[:_SHOWN]]
+    if described.digest:
+        lines += [f"not listed: {name}" for name in described.unlisted[:_SHOWN]]
+    answer(
+        as_json, "data-describe", {**_json(described), "shards": described.shards}, "\n".join(lines)
+    )
+    return ExitCode.FAILED if described.missing or described.incomplete else ExitCode.DONE
 
 
 def _rows(place: Place) -> dict[str, int]:
@@ -213,15 +217,18 @@ def verify_set(place: str = argument(metavar="PLACE"), as_json: bool = JSON) -> 
     """
     with _moving("read", as_json) as moving:
         result = dataset.verified(place_of(place), moving)
-    one = result.described
+    described = result.described
     lines = [f"differs: {name}" for name in result.wrong]
-    lines += [f"missing, or of another size: {name}" for name in one.missing]
-    lines += [f"not listed: {name}" for name in one.unlisted]
-    lines += ["incomplete: it is being written, or that was interrupted"] if one.incomplete else []
-    text = (
-        "\n".join(lines) or f"{one.files} files, {human_bytes(one.bytes)}: as listed, {one.digest}"
+    lines += [f"missing, or of another size: {name}" for name in described.missing]
+    lines += [f"not listed: {name}" for name in described.unlisted]
+    lines += (
+        ["incomplete: it is being written, or that was interrupted"] if described.incomplete else []
     )
-    values = {**_json(one), "wrong": result.wrong, "holds": result.holds}
+    text = (
+        "\n".join(lines)
+        or f"{described.files} files, {human_bytes(described.bytes)}: as listed, {described.digest}"
+    )
+    values = {**_json(described), "wrong": result.wrong, "holds": result.holds}
     answer(as_json, "data-verify", values, text)
     return ExitCode.DONE if result.holds else ExitCode.FAILED
 
@@ -264,12 +271,12 @@ def sync_places(
     fairlead data sync s3://lab/photos /scratch/photos
     fairlead data sync --both --delete notes s3://lab/notes
     """
-    one, other = _side(source, make=rules.both), _side(destination, make=True)
-    if isinstance(one, Folder) and isinstance(other, Folder):
+    left, other = _side(source, make=rules.both), _side(destination, make=True)
+    if isinstance(left, Folder) and isinstance(other, Folder):
         raise fail("data-sync-folders", place=f"{source} {destination}")
     with _moving("sync", as_json) as moving:
         done = sync.sync(
-            one, other, rules.given, dry_run=dry_run, rate=rules.bandwidth, on_bytes=moving
+            left, other, rules.given, dry_run=dry_run, rate=rules.bandwidth, on_bytes=moving
         )
     what = done.plan
     named = [
@@ -383,13 +390,13 @@ def node_cache(
         cache.kept(),
         sum(p.stat().st_size for p in cache.partials() if p.is_file()),
     )
-    rows = [(one.sha256[:16], human_bytes(one.bytes)) for one in reversed(kept)][:_SHOWN]
+    rows = [(entry.sha256[:16], human_bytes(entry.bytes)) for entry in reversed(kept)][:_SHOWN]
     lines = [table(rows, ("SHA256", "SIZE"))] if rows else []
-    size = human_bytes(sum(one.bytes for one in kept))
+    size = human_bytes(sum(entry.bytes for entry in kept))
     lines += [f"{cache.top}: {len(kept)} files, {size}"]
     lines += [f"interrupted downloads: {human_bytes(partial)}"] if partial else []
     lines += (
-        [f"removed: {len(gone)} files, {human_bytes(sum(one.bytes for one in gone))}"]
+        [f"removed: {len(gone)} files, {human_bytes(sum(entry.bytes for entry in gone))}"]
         if gone
         else []
     )

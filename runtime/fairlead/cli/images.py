@@ -50,12 +50,15 @@ def list_images(as_json: bool = JSON) -> None:
         (i.kind, human_bytes(i.bytes), _day(i.made), _day(i.used), _formats(i), i.title)
         for i in every
     ]
-    for one in laid_out:
-        of = [i.title for i in every if _is_of(one, i)]
-        title, form = next(iter(of), one.image or str(one.path)), one.path.suffix[1:] or "folder"
-        rows.append(("unpacked", human_bytes(one.bytes), _day(one.made), _day(one.used), form, title))  # fmt: skip
+    for folder in laid_out:
+        of = [i.title for i in every if _is_of(folder, i)]
+        title, form = (
+            next(iter(of), folder.image or str(folder.path)),
+            folder.path.suffix[1:] or "folder",
+        )
+        rows.append(("unpacked", human_bytes(folder.bytes), _day(folder.made), _day(folder.used), form, title))  # fmt: skip
     text = table(rows, ("KIND", "SIZE", "MADE", "READ", "FORMATS", "IMAGE"))
-    amount = sum(i.bytes for i in every) + sum(one.bytes for one in laid_out)
+    amount = sum(i.bytes for i in every) + sum(folder.bytes for folder in laid_out)
     answer(
         as_json,
         "images",
@@ -85,7 +88,9 @@ def remove(
     cache = cache_dir()
     chosen = list(dict.fromkeys(stored.named(cache, name) for name in names))
     laid_out = list(unpack.unpacked(cache))
-    unpacked = [one.path for one in laid_out if any(_is_of(one, image) for image in chosen)]
+    unpacked = [
+        folder.path for folder in laid_out if any(_is_of(folder, image) for image in chosen)
+    ]
     for path in unpacked:
         if pids := stored.users([path]):
             raise fail("unpacked-in-use", path=path, pids=", ".join(map(str, pids)))
@@ -118,9 +123,9 @@ def prune(
     _remove("images-prune", cache, chosen, unpacked, dry_run, as_json)
 
 
-def _is_of(one: Unpacked, image: Stored) -> bool:
+def _is_of(unpacked: Unpacked, image: Stored) -> bool:
     """Whether it was made of that image: by its digest, or where no record has that, by its path."""
-    return one.digest == image.digest or one.image in map(str, image.files)
+    return unpacked.digest == image.digest or unpacked.image in map(str, image.files)
 
 
 def _remove(

@@ -114,12 +114,12 @@ def _extra_of(package: str) -> str:
         declared = requires("fairlead") or []
     except PackageNotFoundError:  # a copy that was not installed
         return ""
-    found = set()
+    extras = set()
     for requirement in declared:
         name = re.match(r"[\w.-]+", requirement)
         if name and re.sub(r"[-_.]+", "-", name[0]).lower() == package.lower().replace("_", "-"):
-            found |= set(re.findall(r"extra == ['\"]([\w-]+)['\"]", requirement))
-    return next((extra for extra in _EXTRAS if extra in found), "")
+            extras |= set(re.findall(r"extra == ['\"]([\w-]+)['\"]", requirement))
+    return next((extra for extra in _EXTRAS if extra in extras), "")
 
 
 class Verbs(click.Group):
@@ -153,13 +153,13 @@ class Verbs(click.Group):
 
     def _below(self, ctx: click.Context, name: str) -> str:
         """A hint at verbs that have a verb of this name, such as `site export`; empty if none has."""
-        found = []
+        names = []
         for verb in VERBS:
             with suppress(ImportError):  # it needs a package that is not installed
                 group = self.get_command(ctx, verb)
                 if isinstance(group, click.Group) and name in group.commands:
-                    found.append(f"`{verb} {name}`")
-        return f"Did you mean {' or '.join(found)}?" if found else ""
+                    names.append(f"`{verb} {name}`")
+        return f"Did you mean {' or '.join(names)}?" if names else ""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section, lines in SECTIONS.items():

@@ -22,7 +22,7 @@ def failing(
     prepared: Prepared,
     allocation: Allocation | None,
     progress: Progress,
-    show: Callable[[Finding], None] = lambda found: print_findings([found]),
+    show: Callable[[Finding], None] = lambda finding: print_findings([finding]),
 ) -> dict[str, str]:
     """The nodes that cannot run ranks, or whose processor, disk or link is slower than the others', each with the reason.
 
@@ -44,7 +44,7 @@ def failing(
     wheels = {name.lower() for name in prepared.image.packages.get("wheel", {})}
     if lacking := [name for name in _NEEDED if name not in wheels]:
         raise fail("check-nodes-image", image=prepared.image, lacking=" and ".join(lacking))
-    found: dict[str, str] = {}
+    failures: dict[str, str] = {}
     folder = Path(tempfile.mkdtemp(prefix="check-nodes-", dir=cache_dir()))
     # A link counts as slow at four times the usual time: with half of it a job is still better off.
     settings = stragglers.Settings(
@@ -53,9 +53,9 @@ def failing(
     )  # fmt: skip
     with progress.stage(f"check {len(hosts)} nodes") as stage:
         while True:
-            left = tuple(host for host in hosts if host not in found)
-            if len(left) < 2 or len(found) > _MOST_BROKEN:
-                raise fail("check-nodes-broken", gone="; ".join(map(": ".join, found.items())))
+            left = tuple(host for host in hosts if host not in failures)
+            if len(left) < 2 or len(failures) > _MOST_BROKEN:
+                raise fail("check-nodes-broken", gone="; ".join(map(": ".join, failures.items())))
             try:
                 run = runner(_on(prepared, left), folder / "ranks.log", lambda proof: None)
                 document = run_program(stragglers.__name__, settings, run, len(left))
@@ -64,17 +64,17 @@ def failing(
                 host = next((f.host for f in exc.findings if f.host in left), "")
                 if not host:
                     raise
-                found[host] = exc.findings[0].what
+                failures[host] = exc.findings[0].what
         for straggler in stragglers.outcomes(document)["all"].culprits:
             # Of a pair, either may be at fault: without one of them it carries nothing.
             host = straggler.names[-1 if straggler.kind is Kind.PAIR else 0]
-            found.setdefault(
+            failures.setdefault(
                 host, f"{straggler.times_slower:.1f} times slower: {straggler.evidence}"
             )
-        stage.result(f"{len(hosts) - len(found)} of {len(hosts)} as they should be")
-    for host, why in found.items():
+        stage.result(f"{len(hosts) - len(failures)} of {len(hosts)} as they should be")
+    for host, why in failures.items():
         show(warning("check-nodes", host=host, why=why))
-    return found
+    return failures
 
 
 def _on(prepared: Prepared, hosts: tuple[str, ...]) -> Prepared:

@@ -250,14 +250,18 @@ def _folder(name: str) -> Path:
 
 
 def _listed(flags: NotebookFlags) -> int:
-    found = [_described(folder) for folder in session.every()]
+    sessions = [_described(folder) for folder in session.every()]
     lines = [
-        f"{one['name']}: {one['image']}, {one['ranks']} ranks, "
-        + (f"over: {one['ended']}" if one["ended"] else f"on {one['host']}  {one['url']}".rstrip())
-        for one in found
+        f"{described['name']}: {described['image']}, {described['ranks']} ranks, "
+        + (
+            f"over: {described['ended']}"
+            if described["ended"]
+            else f"on {described['host']}  {described['url']}".rstrip()
+        )
+        for described in sessions
     ]
     text = "\n".join(lines) or "no session; `fairlead notebook -n 2 analytics` starts one"
-    answer(flags.as_json, "notebook-list", {"sessions": found}, text)
+    answer(flags.as_json, "notebook-list", {"sessions": sessions}, text)
     return ExitCode.DONE
 
 

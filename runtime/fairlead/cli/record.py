@@ -33,7 +33,7 @@ from fairlead.record.model import Data, Outcome, Ranks, RunRecord, ranges
 from fairlead.session.model import Launched, LaunchOptions
 from fairlead.session.restarts import Attempts, Launches
 
-# Parameters that a repetition gives anew, or that change only what is shown and where.
+# Parameters that a repetition sets itself, or that change only what is shown and where.
 LEFT_OUT = (
     "record", "inputs", "results", "record_key",
     "as_json", "label", "output", "output_dir", "quiet", "timeline_file", "verbose",
@@ -165,8 +165,8 @@ class Recording:
         """
         ended, seconds = time.strftime(_UTC, time.gmtime()), time.monotonic() - self._clock
         folder = Path(self._before.parameters.folder)
-        found = digests(self._results, folder, "read the results", self._progress)
-        results = tuple(replace(data, before=self._results[data.name]) for data in found)
+        digested = digests(self._results, folder, "read the results", self._progress)
+        results = tuple(replace(data, before=self._results[data.name]) for data in digested)
         absent = [result.path for result in results if result.kind == "absent"]
         if absent and not exit_code:
             print_findings([warning("record-result-absent", paths=", ".join(absent))])
@@ -186,12 +186,12 @@ class Recording:
 
     def _ranks(self) -> Ranks:
         folder = self._proved_in or self._run
-        found = ranks_of(self._plan, self._count, self._proof, folder, cache_dir())
+        ranks = ranks_of(self._plan, self._count, self._proof, folder, cache_dir())
         if not self._launched:
-            return found
+            return ranks
         worlds = tuple(world.title for world in self._launched.worlds)
         nccl = self._launched.nccl.line if self._launched.nccl else ""
-        return replace(found, worlds=worlds, nccl=nccl)
+        return replace(ranks, worlds=worlds, nccl=nccl)
 
 
 class _Followed:

@@ -41,24 +41,24 @@ def image_of(kept: Kept, path: Path, quiet: bool = False) -> str:
     Raises:
         FairleadError: exit code 2; there is none with that content.
     """
-    image, found = kept.image, ""
+    image, digest = kept.image, ""
     for name in (image.path, image.name):
         try:
-            found = open_image(name).digest
+            digest = open_image(name).digest
         except FairleadError:
             continue
-        if found == image.sha256:
+        if digest == image.sha256:
             return name
     if kept.recipe and image.recipe:
         if not quiet:
             say(f"the image of the trial is not here: building it from its recipe, {image.recipe}")
         built = rebuilt(kept.recipe, image.recipe, progress(quiet))
         if built is not None:
-            found = open_image(str(built)).digest
-            if found == image.sha256:
+            digest = open_image(str(built)).digest
+            if digest == image.sha256:
                 return str(built)
     raise fail(
-        "tune-repeat-image", path=path, found=found or "absent", kept=image.sha256, recipe=image.recipe or "RECIPE",
+        "tune-repeat-image", path=path, found=digest or "absent", kept=image.sha256, recipe=image.recipe or "RECIPE",
         version=kept.trial.fairlead, own=__version__,
     )  # fmt: skip
 

@@ -95,8 +95,8 @@ def replay(recorded: Path = argument(type=FOLDER, metavar="RECORD"), *, flags: R
     line = _line(opened.record, flags)
     changed = tuple(_changed(opened.record, folder, flags.image))
     if flags.dry_run:
-        found = compare.ordered([*changed, *_planned(opened.record, line, folder)])
-        return _answer(opened, found, flags, None)
+        differences = compare.ordered([*changed, *_planned(opened.record, line, folder)])
+        return _answer(opened, differences, flags, None)
     decisive = [d for d in changed if d.kind in (Kind.SCRIPT, Kind.INPUT)]
     if decisive and not flags.force:
         raise fail("replay-sources", folder=folder, lines="\n".join(compare.lines(decisive)))
@@ -141,22 +141,22 @@ def _given(word: str) -> str:
 def _image(record: RunRecord) -> str:
     """The recorded image: the file, or what has one of its names, with the same content."""
     image = record.before.image
-    found = []
+    differences = []
     for name in dict.fromkeys(filter(None, (image.path, image.name, image.recipe))):
         try:
             opened = open_image(name)
         except FairleadError as exc:
-            found.append(f"{name}: {exc.findings[0].what}")
+            differences.append(f"{name}: {exc.findings[0].what}")
             continue
         digest = opened.digest or tree_of(opened)
         if digest == (image.sha256 or image.tree_sha256):
             return name
-        found.append(f"{name}: sha256 {digest[:16]}…")
+        differences.append(f"{name}: sha256 {digest[:16]}…")
     get = f"fairlead build {image.recipe}" if image.recipe else f"fairlead pull {image.name}"
     if image.lock_sha256:
         get += f", whose lock must have sha256 {image.lock_sha256[:16]}…"
     digest = image.sha256 or image.tree_sha256
-    raise fail("replay-image", image=image, digest=digest, found="\n".join(found), get=get)
+    raise fail("replay-image", image=image, digest=digest, found="\n".join(differences), get=get)
 
 
 def _changed(record: RunRecord, folder: Path, image: str) -> Iterator[Difference]:
@@ -242,18 +242,18 @@ def _run(words: Sequence[str], folder: Path, *, to_stderr: bool) -> int:
 
 
 def _answer(
-    opened: Opened, found: Sequence[Difference], flags: ReplayFlags, again: RunRecord | None
+    opened: Opened, differences: Sequence[Difference], flags: ReplayFlags, again: RunRecord | None
 ) -> int:
     """Shows what differs; the exit code."""
-    outcomes = [difference for difference in found if difference.kind in compare.OUTCOMES]
-    sources = [difference for difference in found if difference.kind in compare.SOURCES]
+    outcomes = [difference for difference in differences if difference.kind in compare.OUTCOMES]
+    sources = [difference for difference in differences if difference.kind in compare.SOURCES]
     record = opened.record
     document = {
         "record": opened.path,
         "signed_by": opened.key or None,
         "dry_run": flags.dry_run,
         "same": not outcomes if again else None,
-        "differences": found,
+        "differences": differences,
         "results": [data.name for data in record.results],
         "seconds": {
             "recorded": record.outcome.seconds,
@@ -264,7 +264,7 @@ def _answer(
         flags.as_json,
         "replay",
         document,
-        "\n".join([_verdict(record, again, outcomes), *compare.lines(found)]),
+        "\n".join([_verdict(record, again, outcomes), *compare.lines(differences)]),
     )
     if again is None:
         return ExitCode.PREFLIGHT_REFUSED if sources else ExitCode.DONE

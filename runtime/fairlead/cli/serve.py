@@ -212,15 +212,15 @@ def revoke(
     answer(as_json, "serve-revoke", {"name": name, "dry_run": dry_run}, text)
 
 
-def _show(found: offers.Offers, as_json: bool) -> None:
+def _show(offered: offers.Offers, as_json: bool) -> None:
     rows = []
-    for name, offer in found.run.items():
+    for name, offer in offered.run.items():
         choices = "; ".join(f"{key}: {p.allowed}" for key, p in offer.parameters.items())
         rows.append((name, offer.title, choices))
     payload = {
         "runs": [
             {"name": name, "title": offer.title, "command": offer.command, "parameters": list(offer.parameters)}
-            for name, offer in found.run.items()
+            for name, offer in offered.run.items()
         ]
     }  # fmt: skip
     answer(as_json, "serve-check", payload, table(rows, ("RUN", "TITLE", "PARAMETERS")))

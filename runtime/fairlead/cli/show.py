@@ -80,16 +80,16 @@ def proof_text(proof: Proof) -> str:
     rows = []
     many = len(proof.ranks) > _MANY
 
-    def seen(p: RankProof) -> tuple[str, ...]:
+    def observed(p: RankProof) -> tuple[str, ...]:
         return (str(p.size), p.host, p.mpi_path, str(p.mpi_inode), p.version, p.transport)
 
     def same(p: RankProof) -> tuple[object, ...]:
-        return seen(p) if many else (p.rank, p.host)
+        return observed(p) if many else (p.rank, p.host)
 
     for _, group in itertools.groupby(proof.ranks, same):
         first, *others = group
         label = f"{first.rank}-{others[-1].rank}" if others else str(first.rank)
-        rows.append((label, *seen(first)))
+        rows.append((label, *observed(first)))
     return table(rows, ("rank", "of", "host", "MPI mapped", "inode", "it says", "transport"))
 
 
@@ -117,7 +117,9 @@ def swap_line(plan: Plan) -> str:
     swaps = (line.what for line in plan.lines if line.kind in ("replace", "keep"))
     swap = next(swaps, plan.planned_title)
     if plan.carried_staging:
-        swap += f"; {', '.join(one.library.title for one in plan.carried)} of the host below it"
+        swap += (
+            f"; {', '.join(carried.library.title for carried in plan.carried)} of the host below it"
+        )
     if plan.nccl is None:
         return swap
     return f"{swap}; {plan.nccl.host.plugin.title} of the host for {plan.nccl.library.title}"

@@ -97,8 +97,8 @@ def _lines(facts: Iterable[tuple[str, str, str]]) -> Iterator[str]:
     """What and value in columns; where it was seen behind it, or below where that would be too wide."""
     home = str(Path.home())
     last = ""
-    for what, value, seen in facts:
-        where = re.sub(rf"(?<![\w/]){re.escape(home)}(?=/)", "~", plain(seen))
+    for what, value, evidence in facts:
+        where = re.sub(rf"(?<![\w/]){re.escape(home)}(?=/)", "~", plain(evidence))
         head = f"{'' if what == last else what:<15} "
         last = what
         if len(head) + len(value) + len(where) + 4 <= _WIDE:
@@ -213,11 +213,11 @@ def check_site(
     click.echo(f"{click.style(site.name, bold=True)} against {where}\n")
     shown = []
     for value in compared:
-        seen = value.seen
+        evidence = value.seen
         if value.moved_to:
-            seen += f"; now {', '.join(value.moved_to)}"
+            evidence += f"; now {', '.join(value.moved_to)}"
         known = value.origin.status.value if value.origin else ""
-        shown.append((value.state.value, value.key, value.wanted, known, seen))
+        shown.append((value.state.value, value.key, value.wanted, known, evidence))
     click.echo(table(shown, ("state", "key", "the profile says", "known", "seen here")))
     counts = Counter(c.state for c in compared)
     words = {

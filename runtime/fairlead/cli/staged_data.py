@@ -138,7 +138,7 @@ class TrainStorage(DataStorage):
 
 def code_of(code: int, results: Results) -> int:
     """The exit code of a command whose own is ``code``, and whose results may have stayed behind."""
-    behind = any(found.severity is Severity.ERROR for found in results.findings)
+    behind = any(finding.severity is Severity.ERROR for finding in results.findings)
     return code or (ExitCode.LAUNCH_FAILED if behind else ExitCode.DONE)
 
 

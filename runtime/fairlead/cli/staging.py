@@ -343,9 +343,9 @@ def step_words(
     nodes = len(shape.hosts) or shape.nodes
     if shape.hosts or (allocation and nodes and allocation.nodes == nodes):
         # No choice of nodes is left to the launcher: one process on each will do.
-        one = replace(shape, ranks=nodes, nodes=nodes, per_node=1, cores=0)
+        one_each = replace(shape, ranks=nodes, nodes=nodes, per_node=1, cores=0)
         with contextlib.suppress(FairleadError):  # a launcher that has no word for that
-            return launchers.words(plan.launcher, one, ()).argv
+            return launchers.words(plan.launcher, one_each, ()).argv
     return launchers.words(plan.launcher, shape, ()).argv
 
 

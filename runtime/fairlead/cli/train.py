@@ -283,8 +283,8 @@ def train(
     code = code_of(ExitCode.FAILED if errors else ExitCode.DONE, results)
     if record:
         digest = result.all.weights[0].final
-        said = [*errors, *results.findings]
-        say(f"record: {record.write(code, said, weights=digest)}")
+        findings = [*errors, *results.findings]
+        say(f"record: {record.write(code, findings, weights=digest)}")
     return code
 
 
@@ -321,7 +321,7 @@ def _trained(
     unpack.ensure(prepared.plan, cache_dir(), bars)
     slow = node_trial.failing(prepared, ready.allocation, bars) if recovery.check_nodes else {}
     restarts = recovery.policy(flags.requeue)
-    attempts = Attempts(prepared, restarts, lambda found: print_findings([found]), slow)
+    attempts = Attempts(prepared, restarts, lambda finding: print_findings([finding]), slow)
     proofs: list[Proof] = []
     variables = options.variables(flags.env)
     launcher = runner(

@@ -277,10 +277,10 @@ def validate(
             begun,
             time.monotonic() - clock,
         )
-        result = assess(scope, context.seen, around)
-        written = _write(result, context.seen.runs, output, flags)
+        result = assess(scope, context.observations, around)
+        written = _write(result, context.observations.runs, output, flags)
     _show(result, written, results, flags.as_json)
-    return code_of(_exit_code(result, written, context.seen), results)
+    return code_of(_exit_code(result, written, context.observations), results)
 
 
 def _check_native(python: Path, prepared: Prepared) -> None:

@@ -172,8 +172,8 @@ def left_out(plan: Plan, command: tuple[str, ...], ranks: int, mode: str) -> lis
     """
     kind = plan.launcher.kind
     rank_in = LAUNCHERS.get(kind).rank_in if kind in LAUNCHERS else ("", "")
-    found = dead_ends.bare(mode, command, ranks, rank_in, python=bool(plan.facts.python))
-    return [found] if found else []
+    dead_end = dead_ends.bare(mode, command, ranks, rank_in, python=bool(plan.facts.python))
+    return [dead_end] if dead_end else []
 
 
 def _recorder(flags: LaunchFlags, quiet: bool, missing: str) -> Recorder:

@@ -134,7 +134,7 @@ class Delayed:
                 for as long as it holds them.
             say: called on rank 0 with a sentence on what the delay does, and when it ends.
         Raises:
-            FairleadError: the momentum is above 0.95 and ``tested`` was not said: there the largest
+            FairleadError: the momentum is above 0.95 and ``tested`` was not set: there the largest
                 stable rate is below 1/78 of the synchronous one.
         """
         if momentum > MOST_MOMENTUM and not tested:
@@ -249,7 +249,7 @@ class Delayed:
     def _announce(self) -> None:
         ratio = _ratio(self._momentum)
         what = (
-            "the learning rate stays as it is: it was said to be tested"
+            "the learning rate stays as it is: it was marked as tested"
             if self._tested
             else f"the learning rate is to be multiplied by {ratio:.3g} meanwhile (Delayed.scale)"
         )

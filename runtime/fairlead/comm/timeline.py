@@ -242,8 +242,8 @@ class Timeline:
             self._open()
         except OSError:  # no room, or the folder is gone: what is there stays
             return
-        for said in self._head:
-            self._put(said)
+        for line in self._head:
+            self._put(line)
         if self._dropped:
             self._put({"dropped": self._dropped})
 

@@ -470,8 +470,13 @@ class Averaging:
             if match.first is None:
                 return True
         if ranks.rank == 0:
-            which, found = ", ".join(map(str, changed)), "differ" if every else "were not compared"
-            common.say(f"weights {found} at the end: rank {which} changed them after the last step")
+            which, outcome = (
+                ", ".join(map(str, changed)),
+                "differ" if every else "were not compared",
+            )
+            common.say(
+                f"weights {outcome} at the end: rank {which} changed them after the last step"
+            )
         return False
 
     def _averaging(self, closure: Callable[[], Any]) -> Callable[[], Any]:

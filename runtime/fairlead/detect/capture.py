@@ -106,10 +106,10 @@ def take(
     )
 
 
-def _of_no_user(found: HostNccl) -> HostNccl:
+def _of_no_user(nccl: HostNccl) -> HostNccl:
     """Without what a user's file and shell say: another's may be planned for."""
-    networks = tuple(replace(network, named="") for network in found.networks)
-    return replace(found, networks=networks, user_conf={})
+    networks = tuple(replace(network, named="") for network in nccl.networks)
+    return replace(nccl, networks=networks, user_conf={})
 
 
 def write(capture: Capture, path: Path) -> None:

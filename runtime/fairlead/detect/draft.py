@@ -101,8 +101,8 @@ def _values(facts: SiteFacts, base: Site | None) -> Iterator[Value]:
     yield from _launcher(facts)
     engines = {e.kind: e for e in facts.engines if e.kind in engine_kinds()}
     if engines:
-        seen = "; ".join(f"{e.kind} {e.version}: {e.seen}" for e in engines.values())
-        yield Value("engine", "kinds", list(engines), seen)
+        evidence = "; ".join(f"{e.kind} {e.version}: {e.seen}" for e in engines.values())
+        yield Value("engine", "kinds", list(engines), evidence)
     yield from _fabric(facts, base)
     yield from _mpi(facts)
     yield from _devices(facts)
@@ -148,12 +148,12 @@ def _clues(facts: SiteFacts) -> Iterator[Value]:
     else:
         host = facts.node.split(".")[0]
         pattern = re.sub(r"\d+", "[0-9]*", host) if facts.schedulers else host
-        seen, guess = f"host name {facts.node}", pattern != host
+        evidence, guess = f"host name {facts.node}", pattern != host
         if guess:
-            seen += "; which other names are of this machine is not known, correct the pattern"
+            evidence += "; which other names are of this machine is not known, correct the pattern"
         # Numbers and little else would be many machines.
         if not guess or len(pattern.replace("[0-9]*", "")) > 2:
-            yield Value("detect", "hostnames", [pattern, f"{pattern}.*"], seen, guess=guess)
+            yield Value("detect", "hostnames", [pattern, f"{pattern}.*"], evidence, guess=guess)
 
 
 def _launcher(facts: SiteFacts) -> Iterator[Value]:
@@ -168,8 +168,8 @@ def _launcher(facts: SiteFacts) -> Iterator[Value]:
         yield Value("launcher", "kinds", list(kinds), "; ".join(kinds.values()))
     flavours = {p.flavour: p for p in facts.pmi if p.flavour in get_args(Pmi)}
     if flavours:
-        seen = "; ".join(f"{p.flavour}: {p.detail}, {p.seen}" for p in flavours.values())
-        yield Value("launcher", "pmi", list(flavours), seen)
+        evidence = "; ".join(f"{p.flavour}: {p.detail}, {p.seen}" for p in flavours.values())
+        yield Value("launcher", "pmi", list(flavours), evidence)
 
 
 # Transports that a proof may find on a kind of network, in addition to shared memory within a node.
@@ -188,21 +188,21 @@ _BEYOND = {
 def _fabric(facts: SiteFacts, base: Site | None) -> Iterator[Value]:
     fast = facts.fast_fabrics
     if fast:
-        kind, seen = fast[0].profile_kind, "; ".join(f.seen for f in fast[:4])
-        yield Value("fabric", "kind", kind, seen)
+        kind, evidence = fast[0].profile_kind, "; ".join(f.seen for f in fast[:4])
+        yield Value("fabric", "kind", kind, evidence)
     elif facts.schedulers:
         # A login node may lack it, so that nothing was learnt; a profile must accept something all the same.
         kind = base.fabric.kind if base else "ethernet"
-        seen = "no fabric device on this node: look from a compute node, and correct this"
+        evidence = "no fabric device on this node: look from a compute node, and correct this"
         if kind in ("none", "ethernet"):
-            yield Value("fabric", "kind", kind, seen, guess=True)
+            yield Value("fabric", "kind", kind, evidence, guess=True)
         if base and base.accepts:
             return
     else:
-        kind, seen = "none", "no scheduler and no fabric device"
-        yield Value("fabric", "kind", kind, seen)
+        kind, evidence = "none", "no scheduler and no fabric device"
+        yield Value("fabric", "kind", kind, evidence)
     if not (base and base.accepts and base.fabric.kind == kind):
-        why = f"what MPIs call the transports of {kind}; {seen}"
+        why = f"what MPIs call the transports of {kind}; {evidence}"
         yield Value("fabric", "accepts", [*_WITHIN, *_BEYOND[kind]], why, guess=True)
     interfaces = dict.fromkeys(
         m[0] for f in fast if (m := re.search(r"\b(hsn|ib)\d", f"{f.device} {f.state}"))
@@ -240,8 +240,8 @@ def _devices(facts: SiteFacts) -> Iterator[Value]:
     devices = [(_NODES[f.kind], f.seen) for f in facts.fast_fabrics]
     devices += [(facts.xpmem, facts.xpmem)] if facts.xpmem else []
     if devices:
-        seen = ", ".join(seen for _, seen in devices[:5])
-        yield Value("devices", "paths", list(dict(devices)), seen)
+        evidence = ", ".join(name for _, name in devices[:5])
+        yield Value("devices", "paths", list(dict(devices)), evidence)
 
 
 def _safe(text: str) -> str:

@@ -105,14 +105,14 @@ def compare(site: Site, facts: SiteFacts, world: View | None = None) -> tuple[Co
             verdict = rule.check(here, wanted)
             if verdict is None:
                 continue
-            state, shown, seen, moved_to = verdict
+            state, shown, evidence, moved_to = verdict
             # A family lists what some of its machines have; what a site lists itself must be there.
             some = origin.profile != site.name or site.is_family
             if rule.optional and some and state is State.DIFFERS and not moved_to:
                 state = State.UNSEEN
-                seen = f"not here; {origin.profile} lists what some of its machines have"
+                evidence = f"not here; {origin.profile} lists what some of its machines have"
             severity = _severity(site, state, origin.status)
-            compared.append(Compared(key, state, shown, seen, severity, origin, moved_to))
+            compared.append(Compared(key, state, shown, evidence, severity, origin, moved_to))
     return tuple(compared)
 
 
@@ -134,22 +134,22 @@ def _scheduler(here: Here, wanted: str) -> _Verdict:
 
 
 def _launchers(here: Here, kinds: tuple[str, ...]) -> _Verdict:
-    seen = {x.kind: x.seen for x in here.facts.launchers}
+    evidence = {x.kind: x.seen for x in here.facts.launchers}
     for mpi in here.facts.mpis:
         if mpi.launcher:
-            seen.setdefault("mpiexec", mpi.launcher)
+            evidence.setdefault("mpiexec", mpi.launcher)
     wanted = ", ".join(kinds)
-    if present := [seen[k] for k in kinds if k in seen]:
+    if present := [evidence[k] for k in kinds if k in evidence]:
         return _holds(wanted, "; ".join(present))
     if here.facts.compute:
-        return _differs(wanted, ", ".join(seen) or "no launcher on PATH")
+        return _differs(wanted, ", ".join(evidence) or "no launcher on PATH")
     return _unseen(wanted, "not on PATH here; a job may have it")
 
 
 def _pmi(here: Here, flavour: str) -> _Verdict:
-    seen = {p.flavour: p.seen for p in here.facts.pmi}
-    if flavour in seen:
-        return _holds(flavour, seen[flavour])
+    evidence = {p.flavour: p.seen for p in here.facts.pmi}
+    if flavour in evidence:
+        return _holds(flavour, evidence[flavour])
     listed = any(p.seen.startswith("`srun --mpi=list`") for p in here.facts.pmi)
     if listed and flavour in ("pmi2", "pmix"):
         return _differs(flavour, "`srun --mpi=list` does not name it")
@@ -157,13 +157,13 @@ def _pmi(here: Here, flavour: str) -> _Verdict:
 
 
 def _engines(here: Here, kinds: tuple[str, ...]) -> _Verdict:
-    seen = {e.kind: f"{e.title}, {e.seen}" for e in here.facts.engines}
+    evidence = {e.kind: f"{e.title}, {e.seen}" for e in here.facts.engines}
     wanted, modules = ", ".join(kinds), here.site.engine.modules
-    if present := [seen[k] for k in kinds if k in seen]:
+    if present := [evidence[k] for k in kinds if k in evidence]:
         return _holds(wanted, "; ".join(present))
     if modules:
         return _unseen(wanted, f"not on PATH; first: module load {' '.join(modules)}")
-    return _differs(wanted, f"there is {', '.join(seen)}" if seen else "no engine on PATH")
+    return _differs(wanted, f"there is {', '.join(evidence)}" if evidence else "no engine on PATH")
 
 
 def _fabric(here: Here, wanted: str) -> _Verdict:
@@ -352,11 +352,11 @@ def _numbers(path: str) -> list[int]:
 
 
 def _gpu_vendor(here: Here, wanted: str) -> _Verdict:
-    seen = {g.vendor: g.seen for g in here.facts.gpus}
-    if wanted in seen:
-        return _holds(wanted, seen[wanted])
-    if seen:
-        return _differs(wanted, "; ".join(seen.values()))
+    evidence = {g.vendor: g.seen for g in here.facts.gpus}
+    if wanted in evidence:
+        return _holds(wanted, evidence[wanted])
+    if evidence:
+        return _differs(wanted, "; ".join(evidence.values()))
     if wanted == "none":
         return _holds(wanted, "no GPU")
     if here.facts.compute:
@@ -384,11 +384,11 @@ def _storage(here: Here, wanted: str, shared: bool = False) -> _Verdict | None:
     return _paths(here, wanted) if shared else _on_compute_nodes(here, wanted)
 
 
-def _other_node(here: Here, wanted: str, seen: str) -> _Verdict:
+def _other_node(here: Here, wanted: str, evidence: str) -> _Verdict:
     """What this node has, if the profile describes one kind of node and the site may have several."""
     if len(here.site.scheduler.nodes) > 1:
-        return _unseen(wanted, f"{seen} on this node; the site has several kinds of node")
-    return _differs(wanted, seen)
+        return _unseen(wanted, f"{evidence} on this node; the site has several kinds of node")
+    return _differs(wanted, evidence)
 
 
 def _processor(here: Here, targets: tuple[str, ...]) -> _Verdict:
@@ -419,10 +419,10 @@ def _memory(here: Here, gib: float) -> _Verdict:
     fact, wanted = here.facts.processor, f"{gib:g} GiB"
     if fact is None or not fact.memory_bytes or not here.facts.compute:
         return _unseen(wanted, _OTHER_NODES)
-    seen = fact.memory_bytes / 2**30
-    if 0.85 * gib <= seen <= 1.1 * gib:
-        return _holds(wanted, f"{seen:.1f} GiB, without what the kernel keeps")
-    return _other_node(here, wanted, f"{seen:.1f} GiB")
+    actual = fact.memory_bytes / 2**30
+    if 0.85 * gib <= actual <= 1.1 * gib:
+        return _holds(wanted, f"{actual:.1f} GiB, without what the kernel keeps")
+    return _other_node(here, wanted, f"{actual:.1f} GiB")
 
 
 class _Rule(NamedTuple):

@@ -25,10 +25,10 @@ def nccl_host(site: Site, environ: Mapping[str, str] = os.environ, named: str = 
     return with_gpus(discover(rules_of(site), view, environ, named=named), view)
 
 
-def with_gpus(found: HostNccl, view: View) -> HostNccl:
+def with_gpus(nccl: HostNccl, view: View) -> HostNccl:
     """What there is for NCCL, with the GPUs that it is for."""
     cards = gpu.probe(view)["gpus"]
     if not cards:
-        return found
+        return nccl
     card = cards[0]
-    return replace(found, gpu=card.vendor, gpu_model=card.model, driver=card.driver)
+    return replace(nccl, gpu=card.vendor, gpu_model=card.model, driver=card.driver)

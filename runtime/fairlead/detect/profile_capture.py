@@ -110,7 +110,7 @@ def assumptions(site: Site) -> Iterator[Finding]:
     known = [f"{key}: {text} ({site.known_by(key)})" for key, text in texts.items() if text]
     why = "\n".join(known)
     if unknown := ", ".join(key for key, text in texts.items() if not text):
-        why += f"\nnot said, and assumed to fit: {unknown}"
+        why += f"\nnot stated, and assumed to fit: {unknown}"
     yield warning("profile-only", site_name=site.name, why=why)
 
 

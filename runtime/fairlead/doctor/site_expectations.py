@@ -56,7 +56,7 @@ DEVICES = {
 
 def fast_devices(world: View) -> dict[str, str]:
     """A device of each fast network; InfiniBand and EFA have the same device nodes."""
-    devices = {kind: found[0] for kind in DEVICES if (found := world.matching(DEVICES[kind]))}
+    devices = {kind: paths[0] for kind in DEVICES if (paths := world.matching(DEVICES[kind]))}
     if "infiniband" in devices:
         kinds = {card.profile_kind for card in fabrics.cards(world)}
         if "efa" in kinds:

@@ -15,10 +15,10 @@ _DEEPEST = 8  # includes within includes
 
 def settings(world: World) -> Mapping[str, str]:
     """Values by their names in lower case, as slurm.conf(5) knows them; ``slurm_conf`` is the file's path."""
-    said = world.run(("scontrol", "show", "config"))
-    found = {key.lower(): value for key, value in _LINE.findall(said.stdout)}
-    if found.get("slurm_conf"):
-        return found
+    answer = world.run(("scontrol", "show", "config"))
+    values = {key.lower(): value for key, value in _LINE.findall(answer.stdout)}
+    if values.get("slurm_conf"):
+        return values
     named = world.environ.get("SLURM_CONF")
     for file in (named,) if named else USUAL:
         text = world.read(file)

@@ -166,13 +166,13 @@ class World(MpiMachine):
 
     def image_glibcs(self) -> Mapping[str, str]:
         """The C library's version of each image that the catalogue has a lock for."""
-        found = {}
+        versions = {}
         for lock in sorted(bundled("recipes").glob("*/lock*.toml")):
             variant = lock.name.removeprefix("lock.").removesuffix("toml").rstrip(".")
             version = _LIBC.search(lock.read_text("utf-8"))
             if version:
-                found[lock.parent.name + (f":{variant}" if variant else "")] = version[1]
-        return found
+                versions[lock.parent.name + (f":{variant}" if variant else "")] = version[1]
+        return versions
 
     def clock_state(self) -> ClockState:
         """How good this machine's clock is; nothing is asked of the network."""
@@ -192,12 +192,12 @@ class World(MpiMachine):
             with tempfile.TemporaryFile(dir=folder) as file:
                 file.write(b"x")
                 file.flush()
-                seen = os.fstat(file.fileno()).st_mtime
+                mtime = os.fstat(file.fileno()).st_mtime
             after = time.time()
         except OSError:
             return None
         # The kernel stamps files by a clock that may stand still for 10 ms.
-        return 0.0 if before - 0.02 <= seen <= after + 0.02 else seen - (before + after) / 2
+        return 0.0 if before - 0.02 <= mtime <= after + 0.02 else mtime - (before + after) / 2
 
     def try_cma(self) -> Ran:
         """One process reading another's memory: JSON, see ``cma_probe.py``."""
@@ -234,8 +234,8 @@ class World(MpiMachine):
 
     def engine(self) -> str | None:
         """The container engine's program."""
-        found = find_apptainer(self.environ)
-        return str(found) if found else None
+        program = find_apptainer(self.environ)
+        return str(program) if program else None
 
     def engine_here(self) -> Engine | None:
         """The engine as it behaves here."""
@@ -277,7 +277,7 @@ class World(MpiMachine):
 
     def other_engines(self) -> Mapping[str, Ran]:
         """The same by each other engine that is here and opens folders, by its kind."""
-        found = {}
+        runs = {}
         for kind in engines.kinds():
             engine = engines.ENGINES.get(kind).detect(self.environ) if kind != "apptainer" else None
             if engine and engine.takes is Takes.FOLDER:
@@ -291,8 +291,8 @@ class World(MpiMachine):
                         (root / name).symlink_to(f"usr/{name}")
                     done = self._start(engine, root, ("/usr/bin/true",))
                 # Its own words only: the shell around them is fairlead's.
-                found[kind] = replace(done, argv=(engine.path,))
-        return found
+                runs[kind] = replace(done, argv=(engine.path,))
+        return runs
 
 
 def _make_image(image: Path, compression: str) -> Ran:

@@ -96,13 +96,13 @@ def expanded(entries: Iterable[str], origin: str) -> tuple[str, ...]:
 
     The last two are constants of a loader and of a processor: all of their usual values.
     """
-    found = []
+    paths = []
     for entry in entries:
         for lib, platform in product(_LIB, _PLATFORM):
             values = {"ORIGIN": origin, "LIB": lib, "PLATFORM": platform}
             path = _TOKEN.sub(lambda token: values[token[1] or token[2]], entry)  # noqa: B023
-            found.append(posixpath.normpath(path))
-    return tuple(dict.fromkeys(found))
+            paths.append(posixpath.normpath(path))
+    return tuple(dict.fromkeys(paths))
 
 
 @dataclass(frozen=True)

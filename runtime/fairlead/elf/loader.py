@@ -45,15 +45,15 @@ class Loader:
 
         The C library's own pieces are left out.
         """
-        seen: dict[str, Elf] = {}
+        visited: dict[str, Elf] = {}
         missing: list[tuple[str, str]] = []
         queue = list(roots)
         while queue:
             path = queue.pop(0)
-            if str(path) in seen:
+            if str(path) in visited:
                 continue
             facts = elf_file.read(path, str(path))
-            seen[str(path)] = facts
+            visited[str(path)] = facts
             for name in facts.needed:
                 if GLIBC_PIECES.match(name):
                     continue
@@ -62,7 +62,7 @@ class Loader:
                     missing.append((name, facts.path))
                 else:
                     queue.append(real)
-        return list(seen.values()), missing
+        return list(visited.values()), missing
 
     def find(self, name: str, by: Elf) -> Path | None:
         """The real file that ``by`` gets when it needs ``name``; None when there is none."""
@@ -98,12 +98,12 @@ class Loader:
 def system_folders(root: Path = Path("/")) -> list[Path]:
     """What ``/etc/ld.so.conf`` names, then the loader's built-in folders."""
     folders: list[Path] = []
-    pending, seen = [root / "etc/ld.so.conf"], set[Path]()
-    while pending and len(seen) < _MOST_CONFS:
+    pending, visited = [root / "etc/ld.so.conf"], set[Path]()
+    while pending and len(visited) < _MOST_CONFS:
         conf = resolve_in(root, pending.pop(0))
-        if conf is None or conf in seen:
+        if conf is None or conf in visited:
             continue
-        seen.add(conf)
+        visited.add(conf)
         for line in _text(conf).splitlines():
             words = line.split("#")[0].split()
             if len(words) == 2 and words[0] == "include":

@@ -88,14 +88,14 @@ def homemade(elves: Mapping[str, Elf], behind: Callable[[str], Iterable[Elf]]) -
         elves: the files of a tree by path.
         behind: the libraries behind a path, in the order in which the loader looks for symbols.
     """
-    found = set()
+    paths = set()
     for elf in elves.values():
         if starts := (_STARTS | FORTRAN_STARTS).intersection(elf.mpi_imports):
             libraries = list(behind(elf.path))
             first = next((e for e in libraries if starts.intersection(e.mpi_exports)), None)
             if first and not _has_known(elf, libraries):
-                found |= _implementing([first, *behind(first.path)]) or _implementing(libraries)
-    return found
+                paths |= _implementing([first, *behind(first.path)]) or _implementing(libraries)
+    return paths
 
 
 def _has_known(elf: Elf, libraries: Sequence[Elf]) -> bool:
@@ -180,8 +180,8 @@ def asked_by(facts: ImageFacts, elf: Elf) -> dict[str, AbiFamily]:
     Where the image has no such file, the name decides.
     """
     families = {mpi.path: mpi.family for mpi in facts.mpis}
-    found = {n: families.get(p) for n, p in facts.leads.get(elf.path, {}).items()}
-    asked = {name: found.get(name) or family_of_soname(name) for name in elf.needed}
+    families_of = {n: families.get(p) for n, p in facts.leads.get(elf.path, {}).items()}
+    asked = {name: families_of.get(name) or family_of_soname(name) for name in elf.needed}
     return {name: family for name, family in asked.items() if family is not AbiFamily.UNKNOWN}
 
 
@@ -235,8 +235,8 @@ def identify(
 def _pmi(path: Path, parts: Iterable[Elf]) -> str:
     """How the ranks of an unknown MPI find each other; empty where neither it nor what it needs says so."""
     needed = (_PMI_LIBRARY.match(name) for part in parts for name in part.needed)
-    if found := next(filter(None, needed), None):
-        return found[1]
+    if soname := next(filter(None, needed), None):
+        return soname[1]
     with open_regular(path, follow=True) as stream:
         data = stream.read(_MOST_SEARCHED_BYTES)
     return next((pmi for pmi, sign in _PMI if re.search(sign, data)), "")
@@ -258,12 +258,12 @@ def _vendor(path: Path, exports: set[str]) -> tuple[str, str]:
     with open_regular(path, follow=True) as stream:
         data = stream.read(_MOST_SEARCHED_BYTES)
     if "I_MPI_Check_image_status" in exports or b"Intel(R) MPI Library" in data:
-        found = re.search(_INTEL_VERSION, data) or re.search(_INTEL_LOOSE, data)
-        return "Intel MPI", found[1].decode() if found else ""
+        match = re.search(_INTEL_VERSION, data) or re.search(_INTEL_LOOSE, data)
+        return "Intel MPI", match[1].decode() if match else ""
     for vendor, sign, pattern in _VENDORS:
         if re.search(sign, data):
-            found = re.search(pattern, data)
-            return vendor, found[1].decode() if found else ""
+            match = re.search(pattern, data)
+            return vendor, match[1].decode() if match else ""
     return "unknown", ""
 
 

@@ -76,15 +76,15 @@ def library(path: Path, elf: Elf) -> NcclLibrary | None:
     """
     if not is_library(elf):
         return None
-    found = reader.texts(path, _VERSION)
+    versions = reader.texts(path, _VERSION)
     # Newer ones also say `NCCL version 2.30.7 compiled with CUDA 12.9`, and what they say to others is not a version.
     maker, version, runtime = next(
-        (g for g in found if g[2]), found[0] if found else (b"", b"", b"")
+        (g for g in versions if g[2]), versions[0] if versions else (b"", b"", b"")
     )
     kind = {b"N": "nccl", b"R": "rccl"}.get(maker) or SONAMES.get(elf.soname, "")
-    if not kind or not (found or elf.soname in SONAMES):
+    if not kind or not (versions or elf.soname in SONAMES):
         return None  # of the functions it has stubs
-    if kind == "rccl" and found and not runtime:
+    if kind == "rccl" and versions and not runtime:
         runtime = next((groups[0] for groups in reader.texts(path, _ROCM)), b"")
     prefix = {"nccl": "cuda", "rccl": "rocm"}[kind]
     built = f"{prefix}{runtime.decode()}" if runtime else ""
@@ -153,12 +153,12 @@ def _interfaces(elf: Elf) -> dict[str, tuple[int, ...]]:
 
 def _by_kind(symbols: Iterable[str]) -> dict[str, tuple[int, ...]]:
     """The versions of each kind of interface among some symbols."""
-    found: dict[str, set[int]] = {}
+    versions: dict[str, set[int]] = {}
     for symbol in symbols:
         match = _INTERFACE.fullmatch(symbol)
         if match and match[1] in _KINDS:
-            found.setdefault(_KINDS[match[1]], set()).add(int(match[2]))
-    return {kind: tuple(sorted(found[kind])) for kind in _KINDS.values() if kind in found}
+            versions.setdefault(_KINDS[match[1]], set()).add(int(match[2]))
+    return {kind: tuple(sorted(versions[kind])) for kind in _KINDS.values() if kind in versions}
 
 
 def _runtime(names: tuple[str, ...]) -> str:

@@ -211,8 +211,8 @@ def texts(path: Path, pattern: bytes) -> list[tuple[bytes, ...]]:
     """
     with _opened(path) as elf, _constants(elf) as (data, parts):
         looked = re.compile(pattern, re.DOTALL)
-        found = (m for begin, end in parts for m in looked.finditer(data, begin, end))
-        return [match.groups() for match in found]
+        matches = (m for begin, end in parts for m in looked.finditer(data, begin, end))
+        return [match.groups() for match in matches]
 
 
 def first_pointed_text(path: Path, symbol: str) -> str:

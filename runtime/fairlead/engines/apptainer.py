@@ -115,7 +115,7 @@ class Apptainer(Driver):
 
     def words(self, engine: Engine, call: Call) -> Words:
         """``apptainer exec``. Variables go by the environment, since ``--env A=1,b`` splits at commas."""
-        # Quiet: a line of INFO a rank about optional helpers is no news, warnings still come through.
+        # Quiet: a line of INFO a rank about optional helpers is noise; warnings still come through.
         words = [engine.path, "--quiet", "exec", *engine.options]
         for source, target, read_only in call.binds:
             words += ["--bind", f"{_bind(source)}:{_bind(target)}" + (":ro" if read_only else "")]
@@ -314,13 +314,13 @@ def _version(path: str) -> tuple[int, ...]:
         text = subprocess.run(
             [path, "--version"], capture_output=True, text=True, check=False, timeout=10
         ).stdout
-    found = re.match(r"apptainer version (\d+)\.(\d+)", text)
-    return tuple(map(int, found.groups())) if found else ()
+    match = re.match(r"apptainer version (\d+)\.(\d+)", text)
+    return tuple(map(int, match.groups())) if match else ()
 
 
 def _capabilities() -> int:
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)", _status(), re.MULTILINE)
-    return int(found[1], 16) if found else 0
+    match = re.search(r"^CapEff:\s*([0-9a-f]+)", _status(), re.MULTILINE)
+    return int(match[1], 16) if match else 0
 
 
 def _status() -> str:
@@ -341,8 +341,8 @@ def _environment(
     """
     old = Path(engine.path).resolve().name == "singularity"
     prefix = "SINGULARITYENV_" if old else "APPTAINERENV_"
-    found = {prefix + name: value for name, value in {**values, **literal}.items()}
+    variables = {prefix + name: value for name, value in {**values, **literal}.items()}
     # Apptainer runs `export A="value"`; the user's own APPTAINERENV_ variables may rely on it.
     if any(set(value) & set('$`"\\') for value in literal.values()):
-        found["SINGULARITY_NO_EVAL" if old else "APPTAINER_NO_EVAL"] = "1"
-    return found
+        variables["SINGULARITY_NO_EVAL" if old else "APPTAINER_NO_EVAL"] = "1"
+    return variables

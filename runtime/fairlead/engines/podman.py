@@ -228,7 +228,7 @@ class Podman(Driver):
 
     def configuration(self, view: View, real: str) -> Config | None:
         home = view.environ.get("XDG_CONFIG_HOME") or f"{view.environ.get('HOME', '')}/.config"
-        found: dict[str, str] = {}
+        merged: dict[str, str] = {}
         used: list[str] = []
         # A user's own file hides storage.conf of the system; of containers.conf all that there are count.
         storage = first(
@@ -253,8 +253,8 @@ class Podman(Driver):
             values = {k: clear(v) for k, v in settings(text, keys).items() if v}
             if values or path == storage:
                 used.append(path)
-            found |= values
-        return Config(", ".join(used), found) if used else None
+            merged |= values
+        return Config(", ".join(used), merged) if used else None
 
 
 ENGINE = Podman()

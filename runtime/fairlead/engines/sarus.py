@@ -44,16 +44,16 @@ class Sarus(Driver):
     bind_limit = (r"[,=]", "`,` and `=` separate the parts of --mount")
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
-        found = super().detect(environ)
-        if found is None:
+        program = super().detect(environ)
+        if program is None:
             return None
         view = Machine(environ)
-        config = self.configuration(view, view.real(found.path))
+        config = self.configuration(view, view.real(program.path))
         if config is None:
-            return found
+            return program
         base = config.settings.get("localRepositoryBaseDir", "")
         store = f"{base}/{view.user}/.sarus" if base else ""
-        return replace(found, config=config.path, store=store)
+        return replace(program, config=config.path, store=store)
 
     def opens(self, engine: Engine, image: str, extra: Sequence[str] = ()) -> str:
         """``images/SERVER/NAMESPACE/NAME/TAG.squashfs`` in the user's repository, or in the central one."""

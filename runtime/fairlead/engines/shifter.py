@@ -59,13 +59,13 @@ class Shifter(Driver):
     bind_limit = (r"[\s:;,]", "blanks, `:`, `;` and `,` end a path in --volume")
 
     def detect(self, environ: Mapping[str, str] = os.environ) -> Engine | None:
-        found = super().detect(environ)
-        if found is None:
+        program = super().detect(environ)
+        if program is None:
             return None
         view = Machine(environ)
-        config = self.config_file(view, view.real(found.path))
+        config = self.config_file(view, view.real(program.path))
         store = settings(view.read(config) or "", ("imagePath",)).get("imagePath", "")
-        return replace(found, config=config, store=store)
+        return replace(program, config=config, store=store)
 
     def config_file(self, view: View, real: str) -> str:
         """Its udiRoot.conf: the one that the user names, whose path is compiled in, or the only one of the usual.

@@ -117,15 +117,15 @@ def _check_binds(binds: Iterable[str]) -> None:
 
 
 def _variables(facts: Facts, made: Staged) -> dict[str, str]:
-    found = {f"APPTAINERENV_{name}": value for name, value in sorted(made.variables.items())}
+    variables = {f"APPTAINERENV_{name}": value for name, value in sorted(made.variables.items())}
     options = facts.engine.options if facts.engine and facts.engine.kind == "apptainer" else ()
     words = iter(options)
     for word in words:
         if word == "--drop-caps":
-            found["APPTAINER_DROP_CAPS"] = next(words, "")
+            variables["APPTAINER_DROP_CAPS"] = next(words, "")
         elif word in _OPTIONS:
-            found[_OPTIONS[word]] = "1"
-    return found
+            variables[_OPTIONS[word]] = "1"
+    return variables
 
 
 EXPORT = Target("APPTAINER_BINDPATH and APPTAINERENV_… for `apptainer exec`", files, nccl)

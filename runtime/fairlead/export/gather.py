@@ -139,18 +139,18 @@ def _host(
     if wanted.mpi == "container":
         raise fail("usage-export-needs-host-mpi")
     if wanted.mpi == "host":
-        found = there.mpis if there else hostmpi.discover(environ, site=site)
+        mpis = there.mpis if there else hostmpi.discover(environ, site=site)
     elif there:
-        found = capture.mpi_below(there, Path(wanted.mpi))
+        mpis = capture.mpi_below(there, Path(wanted.mpi))
     else:
-        found = hostmpi.from_prefix(Path(wanted.mpi), environ, site=site)
+        mpis = hostmpi.from_prefix(Path(wanted.mpi), environ, site=site)
     if image and image_family(image.facts) is not AbiFamily.UNKNOWN:
         launched = site.launcher.kinds[0] != "mpiexec"
-        chosen = choose_host(image.facts, found, Request(), launched)[0]
+        chosen = choose_host(image.facts, mpis, Request(), launched)[0]
         # What no user would choose is refused by the checks, which say why.
-        return chosen or (found[0] if wanted.mpi != "host" else None)
-    with_launcher = [mpi for mpi in found if mpi.launcher]
-    return next(iter(with_launcher or found), None)
+        return chosen or (mpis[0] if wanted.mpi != "host" else None)
+    with_launcher = [mpi for mpi in mpis if mpi.launcher]
+    return next(iter(with_launcher or mpis), None)
 
 
 def _programs(image: Image | None) -> tuple[str, ...]:

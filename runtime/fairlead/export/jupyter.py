@@ -25,9 +25,12 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
         why = "it has no Python for a kernel"
         raise unfit(f"the image {image.name}", image.path, why, "Jupyter")
     # What was seen in the image counts, as well as its record, which may be older than what was added since.
-    seen = image.installed.versions()
+    versions = image.installed.versions()
     known = {
-        name for packages in (image.packages, seen) for kind in packages.values() for name in kind
+        name
+        for packages in (image.packages, versions)
+        for kind in packages.values()
+        for name in kind
     }
     if not known & {"ipykernel", "python3-ipykernel"}:
         raise fail("export-kernel" if known else "export-kernel-unknown", image=image)

@@ -79,7 +79,7 @@ def files(facts: Facts) -> tuple[ExportFile, ...]:
     kind = facts.site.scheduler.kind
     scheduler = SCHEDULERS.get(kind) if kind != "none" else None
     if scheduler and not scheduler.spawner:
-        known = ", ".join(one.title for one in SCHEDULERS if one.spawner)
+        known = ", ".join(candidate.title for candidate in SCHEDULERS if candidate.spawner)
         why = f"the job scripts of servers are known for {known}"
         raise unfit(f"the scheduler {kind}", kind, why, "batchspawner")
     own = re.sub(r"\.(sif|squashfs|sqsh|sandbox)$", "", PurePosixPath(image.name).name)

@@ -126,8 +126,8 @@ def _complete(network: HostNetwork) -> None:
 
 def _check(case: Case) -> None:
     """Raises what a launch with the image would be refused for."""
-    found = [finding for check in CHECKS for finding in check.look(case)]
-    errors = [finding for finding in found if finding.severity is Severity.ERROR]
+    findings = [finding for check in CHECKS for finding in check.look(case)]
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
     if errors:
         raise FairleadError(errors, ExitCode.PREFLIGHT_REFUSED)
 

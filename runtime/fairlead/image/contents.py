@@ -55,13 +55,13 @@ def contents_of(
         FairleadError: the squashfs is damaged.
     """
 
-    def seen() -> Contents:
+    def inspect() -> Contents:
         with (progress or Silent()).stage(f"looking into {path.name}") as stage:
-            found = look(path, offset, environ)
-            stage.result(f"{found.facts.files} ELF files")
-        return Contents(found.facts, found.installed, _without_facts(found.record))
+            inspected = look(path, offset, environ)
+            stage.result(f"{inspected.facts.files} ELF files")
+        return Contents(inspected.facts, inspected.installed, _without_facts(inspected.record))
 
-    return cached(Contents, _contents(digest, folder), seen)
+    return cached(Contents, _contents(digest, folder), inspect)
 
 
 def known_contents(digest: str, folder: Path) -> bool:

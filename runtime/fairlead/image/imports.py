@@ -27,8 +27,8 @@ def own_libraries(
     behind = {
         elf.path for path in ends for elf in objects.behind(path) if elf.name not in RUNTIME_PIECES
     }
-    found = {path: _symbols(root, path, budget) for path in sorted({*ends, *behind})}
-    return {path: known for path, known in found.items() if not known.versioned or path in ends}
+    symbols = {path: _symbols(root, path, budget) for path in sorted({*ends, *behind})}
+    return {path: known for path, known in symbols.items() if not known.versioned or path in ends}
 
 
 def with_imports(

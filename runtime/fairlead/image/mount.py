@@ -46,7 +46,7 @@ class CannotLook(FairleadError):
 
 
 @dataclass(frozen=True)
-class Seen:
+class Inspection:
     """What is in an image.
 
     Attributes:
@@ -64,7 +64,7 @@ class Seen:
 
 def look(
     path: Path, offset: int, environ: Mapping[str, str] = os.environ, *, whole: bool = False
-) -> Seen:
+) -> Inspection:
     """What is in the squashfs that begins at ``offset`` of ``path``.
 
     Args:
@@ -99,10 +99,10 @@ def look(
     answer = json.loads(done.stdout)
     if "finding" in answer:
         raise FairleadError(Finding(Severity.ERROR, **answer["finding"]))
-    return from_json(Seen, answer)
+    return from_json(Inspection, answer)
 
 
-def look_into(root: Path, *, whole: bool = False, budget: Budget | None = None) -> Seen:
+def look_into(root: Path, *, whole: bool = False, budget: Budget | None = None) -> Inspection:
     """As :func:`look`, of a folder.
 
     Raises:
@@ -111,7 +111,7 @@ def look_into(root: Path, *, whole: bool = False, budget: Budget | None = None) 
     """
     budget = budget or Budget(root)
     folders = list(walk(root, budget))
-    return Seen(
+    return Inspection(
         facts=scan_tree(root, budget, folders),
         installed=installed(root, budget, folders),
         record=record_in(root, budget),
@@ -149,15 +149,17 @@ def _answer(program: str, path: Path, offset: str, mount: Path, whole: bool) -> 
     try:
         if not mounts(process, mount):
             process.kill()
-            said = process.communicate()[0].decode("utf-8", "replace").strip()
-            raise _unseen(path, said or "squashfuse_ll did not mount it")
+            text = process.communicate()[0].decode("utf-8", "replace").strip()
+            raise _unseen(path, text or "squashfuse_ll did not mount it")
         try:
             next(mount.iterdir(), None)
         except OSError as exc:
             why = f"it can be mounted, but its top folder cannot be read ({exc.strerror}): its content is damaged"
             raise _unseen(path, why) from None
-        seen: dict[str, Any] = to_json(look_into(mount, whole=whole, budget=Budget(mount, path)))
-        return seen
+        inspected: dict[str, Any] = to_json(
+            look_into(mount, whole=whole, budget=Budget(mount, path))
+        )
+        return inspected
     except (OSError, ValueError) as exc:
         raise _unseen(path, str(exc)) from None
     finally:

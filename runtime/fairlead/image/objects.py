@@ -58,9 +58,9 @@ class Objects:
         """
         return {
             path: {
-                name: found
+                name: library
                 for name in elf.needed
-                if not GLIBC_PIECES.match(name) and (found := self._find(name, elf))
+                if not GLIBC_PIECES.match(name) and (library := self._find(name, elf))
             }
             for path, elf in self._files.items()
         }
@@ -92,21 +92,21 @@ class Objects:
 
     def among(self, users: Collection[str], wanted: Collection[str]) -> dict[str, dict[str, str]]:
         """Of :attr:`needs`, what leads from ``users`` to ``wanted`` at once."""
-        found = {
+        objects = {
             path: {name: real for name, real in self.needs[path].items() if real in wanted}
             for path in sorted(users)
         }
-        return {path: needed for path, needed in found.items() if needed}
+        return {path: needed for path, needed in objects.items() if needed}
 
     def behind(self, path: str) -> list[Elf]:
         """All libraries behind a file, without itself, breadth first."""
-        seen, pending = {path: None}, [path]
-        for one in pending:  # grows
-            for real in self.needs[one].values():
-                if real not in seen:
-                    seen[real] = None
+        reached, pending = {path: None}, [path]
+        for current in pending:  # grows
+            for real in self.needs[current].values():
+                if real not in reached:
+                    reached[real] = None
                     pending.append(real)
-        return [self._files[real] for real in list(seen)[1:]]
+        return [self._files[real] for real in list(reached)[1:]]
 
     def tied(self, elf: Elf, mpis: Collection[str]) -> tuple[str, ...]:
         """Those of ``mpis`` that a DT_RPATH of ``elf`` finds for itself, or for a library that it loads.
@@ -120,8 +120,8 @@ class Objects:
             asked |= {n for e in self.behind(elf.path) if not e.runpath for n in e.needed}
         if elf.opens:
             asked |= {name for names in folders for name in names}
-        found = {names[name] for name in asked for names in folders if name in names}
-        return tuple(sorted(found.intersection(mpis)))
+        tied = {names[name] for name in asked for names in folders if name in names}
+        return tuple(sorted(tied.intersection(mpis)))
 
     def programs(
         self, scripts: Mapping[str, str], links: Mapping[str, str], mpis: Collection[str]
@@ -133,16 +133,16 @@ class Objects:
             links: symlinks, also to folders.
             mpis: links to these are kept too, for commands that name one.
         """
-        found = {path: self._kind(elf) for path, elf in self._files.items() if elf.can_start}
-        found |= scripts
-        folders = {real.rpartition("/")[0] for real in found}
+        programs = {path: self._kind(elf) for path, elf in self._files.items() if elf.can_start}
+        programs |= scripts
+        folders = {real.rpartition("/")[0] for real in programs}
         above = {str(p) for f in folders for p in (Path(f), *Path(f).parents)}
         for link, real in links.items():
             if link.startswith(_NO_PROGRAMS):
                 continue
-            if real in found or real in above or real in mpis:
-                found[link] = f"-> {real}"
-        return dict(sorted(found.items()))
+            if real in programs or real in above or real in mpis:
+                programs[link] = f"-> {real}"
+        return dict(sorted(programs.items()))
 
     def named(
         self, scripts: Iterable[str], programs: Collection[str], mpis: Iterable[MpiLibrary]
@@ -157,7 +157,7 @@ class Objects:
                 called.setdefault(name, set()).add(mpi.path)
         wanted = {*programs, *(path for paths in called.values() for path in paths)}
         openers = (path for path, elf in self._files.items() if elf.can_start and elf.opens)
-        found = {}
+        named = {}
         for path, most in (
             *((p, LONGEST) for p in scripts),
             *((p, _MOST_OF_PROGRAM) for p in openers if called),
@@ -172,8 +172,8 @@ class Objects:
             by_path = {self._resolved(word) for word in words if "/" in word}
             by_name = (called[word] for word in words if word in called)
             if there := by_path.intersection(wanted).union(*by_name) - {path}:
-                found[path] = tuple(sorted(there))
-        return found
+                named[path] = tuple(sorted(there))
+        return named
 
     def commands(self, scripts: Mapping[str, str]) -> dict[str, tuple[tuple[str, ...], ...]]:
         """Of each shell script, the commands that it starts, where its text names them all.
@@ -181,7 +181,7 @@ class Objects:
         Args:
             scripts: first lines by path.
         """
-        found = {}
+        by_path = {}
         for path, first in scripts.items():
             shell = is_shells(first) or is_login_shells(first)
             if not shell or path.startswith(_NO_PROGRAMS):
@@ -191,8 +191,8 @@ class Objects:
             if len(text) == LONGEST:
                 continue
             if there := commands(text.decode("utf-8", "replace")):
-                found[path] = there
-        return found
+                by_path[path] = there
+        return by_path
 
     def _kind(self, elf: Elf) -> str:
         parts = (elf, *self.behind(elf.path))

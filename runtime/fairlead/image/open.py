@@ -72,12 +72,12 @@ class Image:
         A look also finds what other packages contain.
         """
         recorded: Mapping[str, Mapping[str, str]] = self.record.get("packages", {})
-        seen = self.installed.versions() if self.installed.packages else {}
+        versions = self.installed.versions() if self.installed.packages else {}
         # The record of a folder may be older than the folder.
         holds = self.format != "sandbox" and all(
-            recorded[kind].items() <= seen.get(kind, {}).items() for kind in recorded
+            recorded[kind].items() <= versions.get(kind, {}).items() for kind in recorded
         )
-        first = recorded if recorded and (holds or not self.looked) else seen or recorded
+        first = recorded if recorded and (holds or not self.looked) else versions or recorded
         return {"deb": {}, "wheel": {}, **first}
 
     @property
@@ -135,7 +135,7 @@ def _built(by_name: Path) -> list[str]:
 
 
 def _missing(name: str, built: Iterable[str]) -> FairleadError:
-    """Why a path is no image, and which images have a name like it, in its folder or among those that were built."""
+    """Why a path is not an image, and which images have a name like it, in its folder or among those that were built."""
     path = Path(name).absolute()
     given: dict[str, Any] = {"name": name, "image": path}
     known = {each: each for each in built}
@@ -240,11 +240,13 @@ def file_format(path: Path) -> str:
 
 def _read_folder(name: str, path: Path, progress: Progress) -> Image:
     with progress.stage(f"looking into {path.name}") as stage, reading(path):
-        seen = look_into(path)
-        stage.result(f"{seen.facts.files} ELF files")
+        inspected = look_into(path)
+        stage.result(f"{inspected.facts.files} ELF files")
     # Unlike that of a file, nothing shows whether the record still holds.
-    record = _sound({k: v for k, v in seen.record.items() if k != "facts"}, path)
-    return Image(name, str(path), "sandbox", 0, "", True, seen.facts, record, seen.installed)
+    record = _sound({k: v for k, v in inspected.record.items() if k != "facts"}, path)
+    return Image(
+        name, str(path), "sandbox", 0, "", True, inspected.facts, record, inspected.installed
+    )
 
 
 def _read(

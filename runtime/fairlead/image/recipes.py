@@ -18,8 +18,8 @@ def recipe_files(record: Mapping[str, Any]) -> dict[str, str]:
     Args:
         record: the image's own.
     """
-    found = _builder("files")
-    files: dict[str, str] = found(record) if found and record.get("recipe") else {}
+    builder_files = _builder("files")
+    files: dict[str, str] = builder_files(record) if builder_files and record.get("recipe") else {}
     return files
 
 
@@ -31,8 +31,8 @@ def rebuilt(files: Mapping[str, str], name: str, progress: Progress | None = Non
     Raises:
         FairleadError: it cannot be built.
     """
-    found = _builder("build")
-    path: Path | None = found(files, name, progress or Silent()) if found else None
+    builder = _builder("build")
+    path: Path | None = builder(files, name, progress or Silent()) if builder else None
     return path
 
 

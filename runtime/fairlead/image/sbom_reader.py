@@ -15,7 +15,7 @@ from fairlead.base.errors import fail
 from fairlead.base.paths import cache_dir
 from fairlead.base.progress import Progress, Silent
 from fairlead.image.contents import keep_tree, known_tree
-from fairlead.image.mount import MATERIALS, Seen, look, look_into
+from fairlead.image.mount import MATERIALS, Inspection, look, look_into
 from fairlead.image.open import Image
 from fairlead.image.sbom import component, document
 from fairlead.image.sif import read_sif
@@ -39,7 +39,7 @@ def tree_of(
     tree = known_tree(image.digest, facts)
     if not tree:
         with progress.stage(f"reading {Path(image.path).name}"):
-            tree = _seen(image, environ, whole=True).tree_sha256
+            tree = _inspected(image, environ, whole=True).tree_sha256
         keep_tree(image.digest, tree, facts)
     return tree
 
@@ -50,28 +50,28 @@ def materials_of(image: Image, environ: Mapping[str, str] = os.environ) -> str:
     Raises:
         FairleadError: the image cannot be read, or its bill of materials does not match its record.
     """
-    seen = _seen(image, environ)
+    inspected = _inspected(image, environ)
     recorded = image.record.get("sbom")
     expected = str(recorded.get("sha256", "")) if isinstance(recorded, dict) else ""
-    if not seen.materials:
-        found = seen.installed
+    if not inspected.materials:
+        installed = inspected.installed
         return document(
             Path(image.path).name,
             version="",
             summary=f"Packages found in {image.facts.os or 'the image'}",
-            components=[component(package, found) for package in found.packages],
-            identity=image.digest or json.dumps(found.versions(), sort_keys=True),
+            components=[component(package, installed) for package in installed.packages],
+            identity=image.digest or json.dumps(installed.versions(), sort_keys=True),
             epoch=None,
         ).decode()
-    digest = hashlib.sha256(seen.materials.encode()).hexdigest()
+    digest = hashlib.sha256(inspected.materials.encode()).hexdigest()
     if expected and digest != expected:
         raise fail(
             "sbom-changed", image=image, materials=MATERIALS, found=digest, expected=expected
         )
-    return seen.materials
+    return inspected.materials
 
 
-def _seen(image: Image, environ: Mapping[str, str], whole: bool = False) -> Seen:
+def _inspected(image: Image, environ: Mapping[str, str], whole: bool = False) -> Inspection:
     path = Path(image.path)
     if image.format == "sandbox":
         return look_into(path, whole=whole)

@@ -66,12 +66,14 @@ def scan_tree(
     libstdcxx = libgfortran = ""
     folders = list(walk(root, budget)) if folders is None else folders
     candidates = _candidates(root, folders, links)
-    for inside, found in _contents(root, candidates, {} if contents is None else contents, budget):
-        if isinstance(found, str):
-            if found:
-                scripts[inside] = found
+    for inside, content in _contents(
+        root, candidates, {} if contents is None else contents, budget
+    ):
+        if isinstance(content, str):
+            if content:
+                scripts[inside] = content
             continue
-        elf = elves[inside] = replace(found, path=inside)
+        elf = elves[inside] = replace(content, path=inside)
         floor.append(elf.needs.get("GLIBC", ""))
         if GLIBC_PIECES.match(elf.soname):
             pieces.append((elf.soname, inside))
@@ -126,8 +128,8 @@ def scan_tree(
         set_ids={path: objects.unfound(path) for path in started if _sets_ids(root, path)},
         commands=objects.commands(scripts),
         named=objects.named(scripts, {elf.path for elf in consumers if elf.can_start}, mpis),
-        nccl=tuple(_found(root, elves, nccl_symbols.library, budget)),
-        net_plugins=tuple(_found(root, elves, nccl_symbols.plugin, budget)),
+        nccl=tuple(_identified(root, elves, nccl_symbols.library, budget)),
+        net_plugins=tuple(_identified(root, elves, nccl_symbols.plugin, budget)),
         nccl_conf=_nccl_conf(root, budget),
         nccl_mapped={
             path: next((real for name, real in needed.items() if nccl_symbols.is_request(name)), "")
@@ -143,7 +145,7 @@ def scan_tree(
     )
 
 
-def _found(
+def _identified(
     root: Path,
     elves: Mapping[str, Elf],
     identify: Callable[[Path, Elf], T | None],
@@ -184,11 +186,11 @@ def _contents(
     known: dict[tuple[int, int], Elf | str] = {}  # hard links cost nothing
     for path, inode in candidates:
         inside = "/" + str(path.relative_to(root))
-        found = contents.get(inside) or known.get(inode)
-        if found is None:
-            found = _content(path, budget)
-        contents[inside] = known[inode] = found
-        yield inside, found
+        content = contents.get(inside) or known.get(inode)
+        if content is None:
+            content = _content(path, budget)
+        contents[inside] = known[inode] = content
+        yield inside, content
 
 
 def _content(path: Path, budget: Budget) -> Elf | str:

@@ -76,7 +76,7 @@ class Statement:
 
 
 @dataclass(frozen=True)
-class Seen:
+class FileState:
     """Which file was read: any write to it or replacement of it changes one of these."""
 
     path: str
@@ -95,7 +95,7 @@ class Verified:
     key: str
     key_file: str
     statement: Statement
-    seen: tuple[Seen, ...]
+    files: tuple[FileState, ...]
 
 
 def signature_file(image: Path) -> Path:
@@ -162,10 +162,10 @@ def verify(
         raise fail("signature-untrusted", image=image, file=file, statement=statement, keys=shown)
     if not key.verifies(signature, statement.message):
         raise fail("signature-bad", image=image, file=file, key=key)
-    current, seen = _read(image, progress or Silent())
+    current, files = _read(image, progress or Silent())
     if lost := _difference(statement, current):
         raise fail("signature-mismatch", image=image, lost=lost)
-    return Verified(str(image), key.id, key.path, statement, seen)
+    return Verified(str(image), key.id, key.path, statement, files)
 
 
 def unchanged(verified: Verified) -> None:
@@ -174,9 +174,9 @@ def unchanged(verified: Verified) -> None:
     Raises:
         FairleadError: one was written to, replaced or removed since.
     """
-    for before in verified.seen:
+    for before in verified.files:
         try:
-            now = _seen(before.path, os.stat(before.path))  # noqa: PTH116
+            now = _state_of(before.path, os.stat(before.path))  # noqa: PTH116
         except OSError as exc:
             raise changed(verified, f"{before.path}: {exc.strerror}") from None
         if now != before:
@@ -254,7 +254,7 @@ def _content(image: Path, file: Path) -> bytes:
     return raw if len(raw) <= _MOST_BYTES else b""  # no signature is that long: a damaged one
 
 
-def _read(image: Path, progress: Progress) -> tuple[Statement, tuple[Seen, ...]]:
+def _read(image: Path, progress: Progress) -> tuple[Statement, tuple[FileState, ...]]:
     """The statement of ``image`` without key and time, and which files were read; reads every byte of it."""
     sif: Sif | None = None
     if image.is_dir():
@@ -268,12 +268,12 @@ def _read(image: Path, progress: Progress) -> tuple[Statement, tuple[Seen, ...]]
     record = (sif.document("image.json") or {}) if sif else {}
     inner = (sif.squashfs.offset, sif.squashfs.size) if sif else (0, 0)
     whole = sum(path.stat().st_size for path in parts.values())
-    files, seen, squashfs = [], [], ""
+    files, entries, squashfs = [], [], ""
     with progress.stage(f"reading {image.name}", whole, "B") as stage:
         for name, path in sorted(parts.items()):
             digest, squashfs_digest, identity = _hash(path, inner, stage.advance)
             files.append(SignedFile(name, identity.size, digest))
-            seen.append(identity)
+            entries.append(identity)
             if name == "image":
                 squashfs = squashfs_digest if sif else digest
             elif name.startswith("blobs/") and not name.endswith(f"/{digest}"):
@@ -282,7 +282,7 @@ def _read(image: Path, progress: Progress) -> tuple[Statement, tuple[Seen, ...]]
     if recorded != squashfs:
         raise fail("image-digest-squashfs", image=image, recorded=recorded[:64])
     tree = str(record.get("tree_sha256", ""))
-    return Statement(kind, tuple(files), squashfs, tree, "", ""), tuple(seen)
+    return Statement(kind, tuple(files), squashfs, tree, "", ""), tuple(entries)
 
 
 def _meta(image: Path) -> Path:
@@ -308,27 +308,27 @@ def _layout(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def _hash(
     path: Path, inner: tuple[int, int], advance: Callable[[float], None]
-) -> tuple[str, str, Seen]:
+) -> tuple[str, str, FileState]:
     """sha256 of a file and of the part of it at ``inner`` (offset, size), and which file it was."""
     whole, part = hashlib.sha256(), hashlib.sha256()
     begin, end = inner[0], inner[0] + inner[1]
     at = 0
     with reading(path), path.open("rb") as stream:
-        before = _seen(str(path), os.fstat(stream.fileno()))
+        before = _state_of(str(path), os.fstat(stream.fileno()))
         while block := stream.read(4 << 20):
             whole.update(block)
             part.update(block[max(begin - at, 0) : max(end - at, 0)])
             at += len(block)
             advance(len(block))
-        after = _seen(str(path), os.fstat(stream.fileno()))
+        after = _state_of(str(path), os.fstat(stream.fileno()))
     if before != after or at != before.size:
         raise fail("signature-changed-during-read", path=path)
     return whole.hexdigest(), part.hexdigest(), after
 
 
-def _seen(path: str, status: os.stat_result) -> Seen:
+def _state_of(path: str, status: os.stat_result) -> FileState:
     number = status.st_dev, status.st_ino
-    return Seen(path, *number, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return FileState(path, *number, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _difference(statement: Statement, current: Statement) -> str:

@@ -61,24 +61,24 @@ def stored(cache: Path) -> tuple[Stored, ...]:
         alone = key and trees.count(key) == 1
         return sorted((cache / "trees").glob(f"{key}.*")) if alone else []
 
-    found: list[Stored] = []
+    images: list[Stored] = []
     for record, data in built:
         key, digest = str(data.get("key", "")), str(data.get("squashfs_sha256", ""))
         tree = tree_of(str(data.get("tree", "")))
-        found += _image(
+        images += _image(
             (record.stem,), "built", cache / f"images/{key}.sif", (record,), tree, digest
         )
-    there = {image.path for image in found}
+    there = {image.path for image in images}
     for _, data in built:
         if before := _before(data):
             path = cache / f"images/{before['key']}.sif"
             if path not in there:
                 there.add(path)
-                found += _image((), "previous", path, (), tree_of(str(before["tree"])))
+                images += _image((), "previous", path, (), tree_of(str(before["tree"])))
     for path in sorted((cache / "images").glob("*.sif")):
         if path not in there:
-            found += _image((), "previous", path, (), [])
-    return (*found, *_pulled(cache))
+            images += _image((), "previous", path, (), [])
+    return (*images, *_pulled(cache))
 
 
 def _pulled(cache: Path) -> Iterator[Stored]:
@@ -157,13 +157,13 @@ def users(paths: Iterable[Path], proc: Path = Path("/proc")) -> tuple[int, ...]:
     Not this one and those that started it, which may name it too.
     """
     wanted, ours = {str(path) for path in paths}, set(_ancestors(proc))
-    found = []
+    pids = []
     for process in proc.glob("[0-9]*"):
         if int(process.name) in ours:
             continue
         if any(path in text for text in _names(process) for path in wanted):
-            found.append(int(process.name))
-    return tuple(sorted(found))
+            pids.append(int(process.name))
+    return tuple(sorted(pids))
 
 
 def _names(process: Path) -> Iterator[str]:

@@ -59,9 +59,9 @@ def words(
         own = _sites(site, asked)
         own += [scheduler.outlives_nodes] if asked.outlives and scheduler.outlives_nodes else []
         return scheduler.allocate(program, shape, own, argv, quiet)
-    said = list(asked.of_scheduler) or [f"{shape.nodes} nodes"]
+    wishes = list(asked.of_scheduler) or [f"{shape.nodes} nodes"]
     if scheduler is None:
-        raise fail("allocation-no-scheduler", said=" and ".join(said), site=site)
+        raise fail("allocation-no-scheduler", options=" and ".join(wishes), site=site)
     if scheduler.interactive_program:
         raise fail("allocation-interactive-not-on-path", scheduler=scheduler, site=site)
     raise fail("allocation-interactive-loses-exit-code", scheduler=scheduler, site=site)

@@ -235,8 +235,8 @@ def command_line(
     inner = words.argv if words.launcher else _without(plan, words.argv)
     if record is not None:
         # Where the engine is a part of the launcher, this shell is in the container.
-        seen = (RUN_MOUNT, output and OUTPUT_MOUNT) if words.launcher else (str(record), output)
-        inner = recorded(inner, *seen, plan.launcher.kind, plan.request)
+        folders = (RUN_MOUNT, output and OUTPUT_MOUNT) if words.launcher else (str(record), output)
+        inner = recorded(inner, *folders, plan.launcher.kind, plan.request)
     shape = plan.request.shape.of(ranks)
     whole = launchers.words(plan.launcher, shape, (*words.launcher, *inner))
     environ = {**words.environ, **whole.environ}
@@ -262,7 +262,7 @@ def _open_files(launcher: Launcher, shape: Shape) -> int:
 
 def _spawning(plan: Plan, call: Call, record: Path) -> str:
     """The script by which a launcher starts a program that a rank spawns, on any node: in the node's container, if there is
-    one, or one of its own. It is no rank of the world that is proved.
+    one, or one of its own. It is not a rank of the world that is proved.
 
     The launcher hands on the ranks' variables, so only what differs stands in it. It goes with the launch.
     """
@@ -298,8 +298,8 @@ def _within(plan: Plan, call: Call, ranks: int, *, records: bool) -> CommandLine
     """The line that starts the image's own launcher in one container, and the ranks by it."""
     shape, inner, output = plan.request.shape.of(ranks), call.command, plan.request.output_dir
     if records:
-        seen = OUTPUT_MOUNT if output else ""
-        inner = recorded(inner, RUN_MOUNT, seen, plan.launcher.kind, plan.request)
+        mount_point = OUTPUT_MOUNT if output else ""
+        inner = recorded(inner, RUN_MOUNT, mount_point, plan.launcher.kind, plan.request)
         binds = (*call.binds, *([(output, OUTPUT_MOUNT, False)] if output else []))
         call = replace(call, binds=binds)
     whole = launchers.words(plan.launcher, shape, inner)
@@ -364,7 +364,7 @@ def terminal_line(
     words = engines.ENGINES.get(plan.engine.kind).words(plan.engine, call)
     if words.launcher:
         raise fail("engine-launcher-shell", plan=plan)
-    # Within a job step it would have the step's, and it is no rank of that.
+    # Within a job step it would have the step's, and it is not a rank of that.
     steps = sorted(n for n in os.environ if n.startswith(_OF_A_STEP))
     unset = (*plan.unset, *plan.withheld, *steps)
     return CommandLine(words.argv, words.environ, unset, files=words.files)
@@ -594,10 +594,10 @@ def _wait(
             ]
             died_at = (died_at or now) if dead else None
             if died_at and now - died_at > limits.after_death_s:
-                said = signal_name(dead[0].code)
+                reason = signal_name(dead[0].code)
                 host = place_of(folder, dead[0].rank)
                 raise fail(
-                    "rank-died", rank=dead[0].rank, signal_name=said, limits=limits, host=host
+                    "rank-died", rank=dead[0].rank, signal_name=reason, limits=limits, host=host
                 )
         if now - signed > _SIGN_OF_LIFE_S:
             signed = now
@@ -618,14 +618,14 @@ class _Standing:
         self._reported = False
 
     def look(self) -> None:
-        found = dict(self._nodes.stopped) if self._nodes else {}
+        stopped = dict(self._nodes.stopped) if self._nodes else {}
         rank = self._here.look() if not self._reported else None
         if rank is not None:
-            found[os.uname().nodename] = rank
-        if not found or self._reported:
+            stopped[os.uname().nodename] = rank
+        if not stopped or self._reported:
             return
         self._reported = True
-        host, rank = next(iter(found.items()))
+        host, rank = next(iter(stopped.items()))
         words = f"rank {rank}" if rank else "a rank"
         if self._ends:
             raise fail("rank-stopped", rank=words, host=host)
@@ -692,8 +692,8 @@ def _lost(
 def killed(result: LaunchResult, hosts: Mapping[int, str]) -> Finding | None:
     """The rank that failed first, if a signal ended it, with its host; else None."""
     first = next((r for r in result.ranks if r.code), None)
-    found = explain_exit(result) if first and first.code > 128 else None
-    return replace(found, where=on_host(found.where, hosts)) if found else None
+    finding = explain_exit(result) if first and first.code > 128 else None
+    return replace(finding, where=on_host(finding.where, hosts)) if finding else None
 
 
 def on_host(where: str, hosts: Mapping[int, str]) -> str:
@@ -739,8 +739,8 @@ def explain_exit(result: LaunchResult) -> Finding | None:
     """What went wrong in a launch that ended badly; None when every rank ended with 0."""
     if result.code == 0:
         return None
-    if found := _explain_start(result):
-        return found
+    if finding := _explain_start(result):
+        return finding
     failed = [r for r in result.ranks if r.code]
     if not failed:
         return _explain_abort(result)
@@ -752,22 +752,22 @@ def explain_exit(result: LaunchResult) -> Finding | None:
     if result.started == 1:
         why = "it was the only rank"
     remedy = _REMEDIES.get(first.code, "read its own output above for the reason")
-    said = signal_name(first.code)
+    reason = signal_name(first.code)
     if result.cut:
         return error("rank-cut-off", rank=first.rank, why=why, host=result.failed_on)
     if result.again:
         return error(
-            "rank-again", rank=first.rank, signal_name=said, why=why, host=result.failed_on
+            "rank-again", rank=first.rank, signal_name=reason, why=why, host=result.failed_on
         )
     if result.culprit:
         return error(
             "rank-culprit",
             culprit=result.culprit,
             rank=first.rank,
-            signal_name=said,
+            signal_name=reason,
             why=why,
             remedy=remedy,
         )
     return error(
-        "rank-failed", rank=first.rank, signal_name=said, why=why, remedy=remedy, host=result.failed_on
+        "rank-failed", rank=first.rank, signal_name=reason, why=why, remedy=remedy, host=result.failed_on
     )  # fmt: skip

@@ -66,18 +66,18 @@ def left(folder: Path, codes: Mapping[str, int]) -> dict[str, str]:
     Args:
         codes: exit codes of the ranks that have ended.
     """
-    found = {}
+    left_behind = {}
     for path in folder.glob("left.*"):
         if path.suffix != ".partial":
             rank = path.name.partition(".")[2]
             where = (
                 "is in MPI_Finalize" if rank not in codes else f"ended with exit code {codes[rank]}"
             )
-            found[rank] = where
+            left_behind[rank] = where
     for rank, code in codes.items():
-        if not code and rank not in found and _note(folder, "started", rank):
-            found[rank] = "ended with exit code 0 and without MPI_Finalize"
-    return found
+        if not code and rank not in left_behind and _note(folder, "started", rank):
+            left_behind[rank] = "ended with exit code 0 and without MPI_Finalize"
+    return left_behind
 
 
 def host_of(folder: Path, rank: str) -> str:
@@ -306,14 +306,14 @@ class _Elsewhere:
         self._asked = time.monotonic()
 
     def moved(self) -> bool:
-        at, said = self._nodes.answers.get((self._host, self._number), (self._asked, {}))
+        at, answers = self._nodes.answers.get((self._host, self._number), (self._asked, {}))
         silent_s = time.monotonic() - at
-        if why := said.get("unseen"):
+        if why := answers.get("unseen"):
             raise Unseen(f"on {self._host}: {why}")
-        if not said and silent_s > _ANSWER_S:
+        if not answers and silent_s > _ANSWER_S:
             raise Unseen(f"the agent on {self._host} does not answer")
-        self.function = str(said.get("function", ""))
-        return bool(said) and (bool(said.get("moved")) or silent_s > _FRESH_S)
+        self.function = str(answers.get("function", ""))
+        return bool(answers) and (bool(answers.get("moved")) or silent_s > _FRESH_S)
 
     def close(self) -> None:
         self._nodes.answers.pop((self._host, self._number), None)
@@ -371,19 +371,19 @@ class Processes:
             Unseen: it is on another machine, or may not be traced.
         """
         host, _, number = note.strip().partition(" ")
-        found = [pid for pid in self._pids() if _is(pid, number, rank)]
-        if len(found) != 1:
+        pids = [pid for pid in self._pids() if _is(pid, number, rank)]
+        if len(pids) != 1:
             raise Unseen(f"it runs on {host}, out of sight from here")
         try:
-            call = stacks.waits_in(found[0])
-            return _Waiting(found[0], call) if call else None
+            call = stacks.waits_in(pids[0])
+            return _Waiting(pids[0], call) if call else None
         except stacks.Unreadable as exc:
             raise Unseen(str(exc)) from exc
         except (FileNotFoundError, ProcessLookupError):
             return None  # it has ended
         except OSError as exc:
             raise Unseen(
-                f"the kernel does not let process {found[0]} be observed: {exc.strerror}"
+                f"the kernel does not let process {pids[0]} be observed: {exc.strerror}"
             ) from exc
 
 

@@ -121,7 +121,7 @@ class Agent:
 
     def _shells(self) -> list[int]:
         """The ranks' shells among the children of the launcher's daemon, which may have other runs' too."""
-        found = []
+        shells = []
         run = os.fsencode(self._run)
         children = ""
         with contextlib.suppress(OSError):
@@ -129,8 +129,8 @@ class Agent:
         for pid in children.split() if self._same() else ():
             with contextlib.suppress(OSError):  # it has just ended
                 if run in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
-                    found.append(int(pid))
-        return found
+                    shells.append(int(pid))
+        return shells
 
     def _ranks_after(self, seconds: float) -> bool:
         until = time.monotonic() + seconds

@@ -199,10 +199,10 @@ def opened(
 
 def identity(path: str) -> str:
     """Which file or folder it is, as the script says it: kernel, device, inode, size, modification, change."""
-    seen = os.stat(path)  # noqa: PTH116
-    times = " ".join(_utc(ns) for ns in (seen.st_mtime_ns, seen.st_ctime_ns))
+    status = os.stat(path)  # noqa: PTH116
+    times = " ".join(_utc(ns) for ns in (status.st_mtime_ns, status.st_ctime_ns))
     boot = BOOT.read_text("utf-8").strip()
-    return f"{boot} {seen.st_dev} {seen.st_ino} {seen.st_size} {times}"
+    return f"{boot} {status.st_dev} {status.st_ino} {status.st_size} {times}"
 
 
 def _utc(ns: int) -> str:
@@ -267,7 +267,7 @@ class NodeCheck:
 
     def __init__(self, folder: Path, image: Opened | None):
         self._folder, self._image = folder, image
-        self._seen: set[str] = set()
+        self._reported: set[str] = set()
 
     def look(self) -> None:
         """Reads what nodes have answered since the last look.
@@ -277,7 +277,7 @@ class NodeCheck:
                 memory, or cannot mount or start its container (123); its ranks do not start.
         """
         for path in self._folder.glob("node.*.*"):
-            if path.name in self._seen or path.suffix == ".partial":
+            if path.name in self._reported or path.suffix == ".partial":
                 continue
             state, _, rest = path.read_text("utf-8", "replace").strip().partition(" ")
             host, image = host_of(path), self._image
@@ -292,7 +292,7 @@ class NodeCheck:
             if state != "ok" and image:
                 here, there = _shown(image.expected), _shown(rest)
                 raise fail("image-on-node-differs", host=host, image=image, here=here, there=there)
-            self._seen.add(path.name)
+            self._reported.add(path.name)
 
 
 def verified_hosts(folder: Path) -> set[str] | None:

@@ -34,9 +34,9 @@ class Failure:
     job: str = ""
 
 
-def note(cache: Path, found: Finding, job: str = "") -> None:
+def note(cache: Path, finding: Finding, job: str = "") -> None:
     """Adds the failure of a finding that names a node. A cache that cannot be written loses it: the run's own error says the same."""
-    failure = Failure(round(time.time(), 1), found.host, found.check, found.what[:300], job)
+    failure = Failure(round(time.time(), 1), finding.host, finding.check, finding.what[:300], job)
     line = json.dumps(asdict(failure)) + "\n"
     with suppress(OSError):
         path = cache / FILE
@@ -59,13 +59,13 @@ def failures(cache: Path) -> tuple[Failure, ...]:
 
 def read(text: str) -> tuple[Failure, ...]:
     """The failures in the file's text; lines that are not records are left out."""
-    found = []
+    entries = []
     for line in text.splitlines():
         with suppress(ValueError, TypeError, KeyError, RecursionError):
-            said = bounded_json.loads(line)
-            words = (str(said[name]) for name in ("host", "check", "what", "job"))
-            found.append(Failure(float(said["time"]), *words))
-    return tuple(found)
+            entry = bounded_json.loads(line)
+            words = (str(entry[name]) for name in ("host", "check", "what", "job"))
+            entries.append(Failure(float(entry["time"]), *words))
+    return tuple(entries)
 
 
 def short(host: str) -> str:

@@ -70,7 +70,7 @@ class Link:
 
     def received(self) -> list[dict[str, Any]]:
         """What has come since the last call."""
-        found, self.unread = self.unread, []
+        messages, self.unread = self.unread, []
         while self.ended is None:
             try:
                 data = self.socket.recv(_MOST_BYTES)
@@ -90,8 +90,8 @@ class Link:
                 with contextlib.suppress(ValueError, RecursionError):
                     message = bounded_json.loads(line)
                     if isinstance(message, dict):
-                        found.append(message)
-        return found
+                        messages.append(message)
+        return messages
 
     def send(self, **message: object) -> None:
         """A message is small, and the other end reads: what does not fit at once is a connection that is broken."""
@@ -134,7 +134,7 @@ class Nodes:
         self._strangers: list[tuple[float, Link]] = []
         self._nodes: dict[str, _Node] = {}
         self._warned: set[str] = set()
-        self._said: list[dict[str, object]] = []
+        self._broadcast: list[dict[str, object]] = []
         self.answers: dict[tuple[str, int], tuple[float, dict[str, Any]]] = {}
         self.stopped: dict[str, str] = {}
         self._begun, self._called = time.monotonic(), False
@@ -192,12 +192,12 @@ class Nodes:
             if all(node.link.ended is not None for node in silent):
                 break
             time.sleep(0.02)
-        found = []
+        findings = []
         for node in (self._nodes[name] for name in sorted(waiting)):
             if node.link.ended:
-                found.append(Lost(node.host, node.link.ended))
+                findings.append(Lost(node.host, node.link.ended))
             elif node.link.ended is None and not node.answered and not node.left:
-                found.append(Lost(node.host, f"it has not answered for {_ANSWER_S:g} s"))
+                findings.append(Lost(node.host, f"it has not answered for {_ANSWER_S:g} s"))
         # Whose agent has ended without a word may be killed, or be dead as well.
         hushed = [
             n.host
@@ -207,27 +207,27 @@ class Nodes:
         # They may have died before it called.
         uncalled = [host_of(path) for path in self._uncalled()]
         gone = unreachable([*hushed, *uncalled], unresolved=False)
-        found += [
+        findings += [
             Lost(host, gone.get(host, "all that the run had there was killed at once"))
             for host in hushed
             if host in gone or agents_outlive_ranks
         ]
-        found += [Lost(host, gone[host]) for host in uncalled if host in gone]
-        return tuple(found)
+        findings += [Lost(host, gone[host]) for host in uncalled if host in gone]
+        return tuple(findings)
 
     def ask(self, host: str, **question: object) -> int | None:
         """Asks the agent of a host; the number of the question, None where there is no one agent of that name."""
-        found = [n for n in self._nodes.values() if n.host == host and n.link.ended is None]
-        if len(found) != 1:
+        nodes = [n for n in self._nodes.values() if n.host == host and n.link.ended is None]
+        if len(nodes) != 1:
             return None
         self._asked += 1
-        found[0].link.send(**question, number=self._asked)
+        nodes[0].link.send(**question, number=self._asked)
         return self._asked
 
     def ask_all(self, **question: object) -> list[tuple[str, int]]:
         """Asks every agent, also those that call later; the keys in ``answers`` of those that have called."""
         there = [node for node in self._nodes.values() if node.link.ended is None]
-        self._said.append(question)
+        self._broadcast.append(question)
         asked = []
         for node in there:
             self._asked += 1
@@ -257,9 +257,9 @@ class Nodes:
     def _uncalled(self) -> list[Path]:
         """The records of nodes that ranks have come up on, and whose agent has not called."""
         known = {*self._nodes, key()}
-        found = sorted(self._folder.glob("node.*.*"))
+        paths = sorted(self._folder.glob("node.*.*"))
         return [
-            p for p in found if p.name.partition(".")[2] not in known and p.suffix != ".partial"
+            p for p in paths if p.name.partition(".")[2] not in known and p.suffix != ".partial"
         ]
 
     def _hear(self) -> list[_Node]:
@@ -306,21 +306,21 @@ class Nodes:
         if not secrets.compare_digest(token.encode(), self._token.encode()) or name in self._nodes:
             return link.close()
         link.send(token=self._token)
-        for earlier in self._said:
+        for earlier in self._broadcast:
             link.send(**earlier)
         node = self._nodes[name] = _Node(name, link)
         if (version := message.get("version")) != __version__:
-            found = warning("node-version", host=node.host, there=version, here=__version__)
-            self._warn(f"version {node.host}", found)
+            finding = warning("node-version", host=node.host, there=version, here=__version__)
+            self._warn(f"version {node.host}", finding)
         return None
 
     def _unwatched(self, host: str, why: str) -> None:
         self._warn(f"unwatched {host}", warning("node-unwatched", host=host, why=why))
 
-    def _warn(self, key: str, found: Finding) -> None:
+    def _warn(self, key: str, finding: Finding) -> None:
         if key not in self._warned:
             self._warned.add(key)
-            self._on_finding(found)
+            self._on_finding(finding)
 
 
 def key() -> str:
@@ -335,12 +335,12 @@ def host_of(record: Path) -> str:
 
 def ranks_of(folder: Path, host: str) -> str:
     """The ranks that have reported from a host, in words."""
-    found = set()
+    ranks = set()
     for kind in ("alive", "started", "left"):
         for path in folder.glob(f"{kind}.*"):
             if path.suffix != ".partial" and _first_line(path).split(" ")[0] == host:
-                found.add(path.name.partition(".")[2])
-    ordered = sorted(found, key=lambda rank: (len(rank), rank))
+                ranks.add(path.name.partition(".")[2])
+    ordered = sorted(ranks, key=lambda rank: (len(rank), rank))
     more = f" and {len(ordered) - 8} more" if len(ordered) > 8 else ""
     return f"rank {', '.join(ordered[:8])}{more}" if ordered else "its ranks"
 
@@ -367,13 +367,13 @@ def unreachable(
     Args:
         unresolved: also those whose name has no address, which a scheduler may know by another.
     """
-    found, tries = {}, []
+    reasons, tries = {}, []
     for host in list(dict.fromkeys(hosts))[:64]:
         try:
             address = socket.getaddrinfo(host, 22, type=socket.SOCK_STREAM)[0]
         except OSError as exc:
             if unresolved:
-                found[host] = f"its name has no address: {exc.strerror}"
+                reasons[host] = f"its name has no address: {exc.strerror}"
             continue
         link = socket.socket(*address[:3])
         link.setblocking(False)
@@ -385,14 +385,14 @@ def unreachable(
             host, link, code = item
             code = code if code in _GONE else link.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code in _GONE:
-                found[host] = os.strerror(code)
+                reasons[host] = os.strerror(code)
             if code or _connected(link):
                 tries.remove(item)
                 link.close()
         time.sleep(0.02)
     for _, link, _ in tries:
         link.close()
-    return found
+    return reasons
 
 
 def _connected(link: socket.socket) -> bool:
@@ -405,8 +405,8 @@ def _connected(link: socket.socket) -> bool:
 
 def _addresses() -> list[str]:
     """By which other nodes may reach this host: its name, then those of its interfaces."""
-    found = [socket.gethostname()]
+    addresses = [socket.gethostname()]
     for _, name in socket.if_nameindex():
         with contextlib.suppress(OSError):
-            found.append(interfaces.ipv4(name))
-    return [address for address in dict.fromkeys(found) if not address.startswith("127.")]
+            addresses.append(interfaces.ipv4(name))
+    return [address for address in dict.fromkeys(addresses) if not address.startswith("127.")]

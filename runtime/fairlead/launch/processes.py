@@ -166,10 +166,10 @@ def _guards_among(living: Sequence[_Process]) -> set[int]:
     return _with_descendants({p.pid for p in living if p.name == _GUARD}, living)
 
 
-def _with_descendants(found: set[int], living: Sequence[_Process]) -> set[int]:
-    while more := {p.pid for p in living if p.parent in found} - found:
-        found |= more
-    return found
+def _with_descendants(pids: set[int], living: Sequence[_Process]) -> set[int]:
+    while more := {p.pid for p in living if p.parent in pids} - pids:
+        pids |= more
+    return pids
 
 
 def wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
@@ -197,8 +197,8 @@ def survivors(started: Started) -> list[int]:
     the marker, and the descendants of all these."""
     me = os.getpid()
     living = [p for p in _living(started.run_id) if p.pid != me]
-    found = {p.pid for p in living if p.marked or (p.parent == me and p.pid not in started.before)}
-    return sorted(_with_descendants(found, living))
+    pids = {p.pid for p in living if p.marked or (p.parent == me and p.pid not in started.before)}
+    return sorted(_with_descendants(pids, living))
 
 
 def of_run(run_id: str, more: Collection[int] = ()) -> list[int]:
@@ -206,8 +206,8 @@ def of_run(run_id: str, more: Collection[int] = ()) -> list[int]:
     descendants: those of another user namespace may show no environment."""
     me = os.getpid()
     living = [p for p in _living(run_id) if p.pid != me]
-    found = {p.pid for p in living if p.marked or p.parent == me or p.pid in more}
-    return sorted(_with_descendants(found, living))
+    pids = {p.pid for p in living if p.marked or p.parent == me or p.pid in more}
+    return sorted(_with_descendants(pids, living))
 
 
 def signal_ranks(pids: Collection[int], number: int) -> int:
@@ -221,7 +221,7 @@ def signal_ranks(pids: Collection[int], number: int) -> int:
     """
     machine = os.stat("/")  # noqa: PTH116
     living = list(_living(""))
-    found = set()
+    handling = set()
     for process in living:
         if process.pid not in pids or _engine_names().match(process.name):
             continue
@@ -229,14 +229,14 @@ def signal_ranks(pids: Collection[int], number: int) -> int:
             root = os.stat(f"/proc/{process.pid}/root/")  # noqa: PTH116
             outside = (root.st_dev, root.st_ino) == (machine.st_dev, machine.st_ino)
             if not outside and _catches(process.pid, number):  # else the launcher, or an engine
-                found.add(process.pid)
+                handling.add(process.pid)
     parents = {process.pid: process.parent for process in living}
     sent = 0
-    for pid in found:
+    for pid in handling:
         above = parents[pid]
-        while above in parents and above not in found:
+        while above in parents and above not in handling:
             above = parents[above]
-        if above not in found:
+        if above not in handling:
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
                 sent += 1

@@ -55,8 +55,12 @@ class Asked:
     @property
     def of_scheduler(self) -> tuple[str, ...]:
         """The options given that only a scheduler can answer."""
-        said = (("--time", self.time), ("--account", self.account), ("--partition", self.partition))
-        return tuple(option for option, value in said if value)
+        options = (
+            ("--time", self.time),
+            ("--account", self.account),
+            ("--partition", self.partition),
+        )
+        return tuple(option for option, value in options if value)
 
 
 def shape(asked: Asked, allocation: Allocation | None = None) -> Shape:
@@ -140,8 +144,8 @@ def nodes_of(made: Shape, allocation: Allocation | None, environ: Mapping[str, s
 def _misfits(asked: Asked, made: Shape, allocation: Allocation) -> list[Finding]:
     wrong = []
     if asked.of_scheduler:
-        said = " and ".join(asked.of_scheduler)
-        wrong.append(error("shape-job-in-job", of_scheduler=said, allocation=allocation))
+        options = " and ".join(asked.of_scheduler)
+        wrong.append(error("shape-job-in-job", of_scheduler=options, allocation=allocation))
     if allocation.nodes and made.nodes > allocation.nodes:
         wrong.append(error("shape-too-many-nodes", made=made, allocation=allocation))
     outside = [h for h in made.hosts if allocation.hosts and h not in allocation.hosts]
@@ -180,13 +184,13 @@ def seconds(text: str) -> int:
     """
     if match := re.fullmatch(r"(?:(\d+)-)?(\d+):([0-5]?\d):([0-5]?\d)", text):
         days, hours, minutes, rest = (int(part or 0) for part in match.groups())
-        found = ((days * 24 + hours) * 60 + minutes) * 60 + rest
+        total = ((days * 24 + hours) * 60 + minutes) * 60 + rest
     elif match := re.fullmatch(r"(\d+)([smhd])", text):
-        found = int(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
+        total = int(match[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[match[2]]
     elif text.isdigit():
         raise ValueError("a bare number is minutes to Slurm and seconds to PBS")
     else:
         raise ValueError("not a valid duration")
-    if not found:
+    if not total:
         raise ValueError("no time at all")
-    return found
+    return total

@@ -148,7 +148,7 @@ class Requeue:
             self.done = True
             self._on_finding(info("job-requeued", job=self._job, words=shlex.join(words)))
         else:
-            why = ran.said or f"exit code {ran.returncode}"
+            why = ran.tail or f"exit code {ran.returncode}"
             self._on_finding(
                 warning("job-not-requeued", job=self._job, words=shlex.join(words), why=why)
             )

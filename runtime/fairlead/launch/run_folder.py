@@ -77,8 +77,8 @@ def new_run_folder(cache: Path) -> Path:
 
 def adopt(folder: Path) -> None:
     """Copies what ranks that are another user have reported next to the reports of all others."""
-    with suppress(OSError), os.scandir(folder / OTHERS) as found:
-        for entry in found:
+    with suppress(OSError), os.scandir(folder / OTHERS) as entries:
+        for entry in entries:
             if _REPORTS.fullmatch(entry.name):
                 with suppress(OSError):  # it has gone, or is nothing that can be read
                     _adopt(entry, folder / entry.name)
@@ -103,14 +103,14 @@ def _adopt(entry: os.DirEntry[str], place: Path) -> None:
 
 def exits(folder: Path) -> tuple[RankExit, ...]:
     """The ranks that have ended so far, the first to end first."""
-    found = []
+    records = []
     for path in folder.glob("exit.*"):
         with suppress(OSError):  # a file server that is slow for a moment ends no job
             text = path.read_text("utf-8").strip()
             if re.fullmatch(r"\d+", text):
                 order = path.stat().st_mtime_ns
-                found.append(RankExit(path.name.partition(".")[2], int(text), order))
-    return tuple(sorted(found, key=lambda r: (r.order, r.rank)))
+                records.append(RankExit(path.name.partition(".")[2], int(text), order))
+    return tuple(sorted(records, key=lambda r: (r.order, r.rank)))
 
 
 def seconds_of(folder: Path, ended: RankExit) -> float | None:

@@ -62,8 +62,8 @@ def _inode(path: Path) -> int:
 
 def _mapped() -> frozenset[str]:
     """Every path of shared memory that a process of this machine has mapped, as far as we may see."""
-    found: set[str] = set()
+    names: set[str] = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
-            found.update(re.findall(r"/dev/shm/\S+", maps.read_text(errors="replace")))
-    return frozenset(found)
+            names.update(re.findall(r"/dev/shm/\S+", maps.read_text(errors="replace")))
+    return frozenset(names)

@@ -100,11 +100,11 @@ def functions(pid: int) -> list[str]:
     """
     if platform.machine() != "x86_64":
         raise Unreadable(f"stacks of {platform.machine()} are not read")
-    found: list[str] = []
+    names: list[str] = []
     with _Process(pid) as process, suppress(Unreadable, struct.error, LookupError, ValueError):
         for depth, frame in enumerate(process.frames()):
-            found.append(frame.module.function(frame.pc - bool(depth)) or hex(frame.pc))
-    return found
+            names.append(frame.module.function(frame.pc - bool(depth)) or hex(frame.pc))
+    return names
 
 
 class Returns:
@@ -223,8 +223,8 @@ class _Traced:
         """
         kinds = os.WEXITED | os.WSTOPPED
         try:
-            seen = os.waitid(os.P_PID, self._pid, kinds | os.WNOHANG | os.WNOWAIT | _WALL)
-            if seen and seen.si_code not in (os.CLD_TRAPPED, os.CLD_STOPPED):
+            status = os.waitid(os.P_PID, self._pid, kinds | os.WNOHANG | os.WNOWAIT | _WALL)
+            if status and status.si_code not in (os.CLD_TRAPPED, os.CLD_STOPPED):
                 raise ProcessLookupError
             stop = os.waitid(os.P_PID, self._pid, os.WSTOPPED | os.WNOHANG | _WALL)
         except ChildProcessError:
@@ -243,9 +243,9 @@ class _Traced:
 
     def registers(self) -> list[int]:
         """As ``struct user_regs_struct`` has them."""
-        found = (ctypes.c_ulonglong * 27)()
-        self._call(_GETREGS, 0, ctypes.addressof(found))
-        return [int(value) for value in found]
+        values = (ctypes.c_ulonglong * 27)()
+        self._call(_GETREGS, 0, ctypes.addressof(values))
+        return [int(value) for value in values]
 
     def poke(self, register: int, value: int) -> None:
         """Sets a debug register."""
@@ -257,19 +257,19 @@ class _Traced:
 
 
 def _outermost_call(frames: list[_Frame]) -> Call | None:
-    found = None
+    outermost = None
     for at, frame in enumerate(frames[:-1]):
         name = frame.module.function(frame.pc - bool(at))
         if name and _WAITS.fullmatch(name):
-            found = at
-    if found is None:
+            outermost = at
+    if outermost is None:
         return None
     # The program's code within the call (a reduction of its own) is at work.
-    outside = {f.module.base for f in frames[found + 1 :] if not f.module.of_libc}
-    if any(frame.module.base in outside for frame in frames[:found]):
+    outside = {f.module.base for f in frames[outermost + 1 :] if not f.module.of_libc}
+    if any(frame.module.base in outside for frame in frames[:outermost]):
         return None
-    name = frames[found].module.function(frames[found].pc - bool(found))
-    return Call(_plain(name), frames[found + 1].pc)
+    name = frames[outermost].module.function(frames[outermost].pc - bool(outermost))
+    return Call(_plain(name), frames[outermost + 1].pc)
 
 
 def _plain(name: str) -> str:
@@ -322,9 +322,9 @@ class _Bytes:
 
     def text(self) -> bytes:
         end = self.data.index(0, self.at)
-        found = self.data[self.at : end]
+        raw = self.data[self.at : end]
         self.at = end + 1
-        return found
+        return raw
 
 
 @dataclass
@@ -398,7 +398,7 @@ class _Process:
 
     def _mapped(self) -> list[tuple[int, int, _Module]]:
         bases: dict[str, _Module] = {}
-        found = []
+        mappings = []
         for line in Path(f"/proc/{self._pid}/maps").read_text(errors="replace").splitlines():
             span, modes, offset, device, inode, *name = line.split(None, 5)
             low, high = (int(text, 16) for text in span.split("-"))
@@ -406,8 +406,8 @@ class _Process:
             if int(offset, 16) == 0 and key not in bases and name:
                 bases[key] = _Module(low, name[0], self.read)
             if "x" in modes and key in bases:
-                found.append((low, high, bases[key]))
-        return found
+                mappings.append((low, high, bases[key]))
+        return mappings
 
     def _module(self, pc: int) -> _Module:
         for low, high, module in self._modules:
@@ -488,16 +488,16 @@ class _Module:
             raise _unknown()
         (at,) = struct.unpack_from("<Q", head, 32)
         size, count = struct.unpack_from("<HH", head, 54)
-        found: dict[int, tuple[int, int]] = {}
+        segments: dict[int, tuple[int, int]] = {}
         first = None
         table = self._read(self.base + at, size * count)
         for i in range(count):
             kind, _, _, address, _, _, length = struct.unpack_from("<IIQQQQQ", table, i * size)
             if kind == 1 and first is None:
                 first = address & ~0xFFF
-            found.setdefault(kind, (address, length))
+            segments.setdefault(kind, (address, length))
         bias = self.base - (first or 0)
-        return {kind: (address + bias, length) for kind, (address, length) in found.items()}
+        return {kind: (address + bias, length) for kind, (address, length) in segments.items()}
 
     # --- functions --------------------------------------------------------------------------------
 
@@ -536,14 +536,14 @@ class _Module:
             return []
         count = self._count(hashes)
         names = self._read(texts, size)
-        found = []
+        exported = []
         table = self._read(symbols, count * 24)
         for name, info, _, section, value, extent in struct.iter_unpack("<IBBHQQ", table):
             if info & 15 == 2 and section and extent and name < size:
                 text = names[name : names.index(0, name)].decode(errors="replace")
-                found.append((value, extent, text))
+                exported.append((value, extent, text))
         start = self.base if self._shared() else 0
-        return sorted((value + start, extent, text) for value, extent, text in found)
+        return sorted((value + start, extent, text) for value, extent, text in exported)
 
     def _count(self, at: int) -> int:
         """The number of symbols, which known by the last chain of their hash table only."""

@@ -274,19 +274,21 @@ def _unpack(squashfs: Path, root: Path, stage: Stage, image: Path) -> None:
         tree.mkdir()
         # The files belong to the user who unpacks it; engines bring the machine's own /dev.
         into = (tar, "-x", "-p", "-v", "--no-same-owner", "--anchored", "--exclude=dev/*")
-        with (work / "said").open("w+b") as said:
+        with (work / "said").open("w+b") as errors:
             with (
-                subprocess.Popen([reader, squashfs], stdout=subprocess.PIPE, stderr=said) as source,
                 subprocess.Popen(
-                    [*into, "-C", tree], stdin=source.stdout, stdout=subprocess.PIPE, stderr=said
+                    [reader, squashfs], stdout=subprocess.PIPE, stderr=errors
+                ) as source,
+                subprocess.Popen(
+                    [*into, "-C", tree], stdin=source.stdout, stdout=subprocess.PIPE, stderr=errors
                 ) as made,
             ):
                 assert source.stdout is not None and made.stdout is not None
                 source.stdout.close()
                 for _ in made.stdout:  # a line a file
                     stage.advance(1)
-            said.seek(0)
-            message = said.read()[-400:].decode("utf-8", "replace").strip()
+            errors.seek(0)
+            message = errors.read()[-400:].decode("utf-8", "replace").strip()
         if source.returncode or made.returncode:
             raise fail("unpack-tar-failed", root=root, made=made, message=message)
         tree.chmod(0o755)
@@ -417,8 +419,8 @@ def _places(
             raise _no_places(plan, root, missing)
         return
     # What a rank sees besides, where it has it.
-    seen = [environ.get("HOME", ""), environ.get("TMPDIR", ""), os.getcwd(), "/var/tmp"]  # noqa: PTH109
-    missing += [(p, True) for p in seen if p.startswith("/") and _inside(root, p) is None]
+    candidates = [environ.get("HOME", ""), environ.get("TMPDIR", ""), os.getcwd(), "/var/tmp"]  # noqa: PTH109
+    missing += [(p, True) for p in candidates if p.startswith("/") and _inside(root, p) is None]
     with locked(_lock_of(root, cache)) if missing else contextlib.nullcontext():
         for target, folder in missing:
             with os_error_as("unpack-no-mount-point", root=root, target=target):

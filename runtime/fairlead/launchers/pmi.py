@@ -40,10 +40,10 @@ def connects(pmi: str, speaks: AbiFamily) -> AbiFamily:
     return AbiFamily.UNKNOWN
 
 
-def pmi_said(words: Sequence[str]) -> str:
+def pmi_named(words: Sequence[str]) -> str:
     """What the user's own words for srun say of PMI, the last of them; empty when nothing.
 
-    >>> pmi_said(("--mpi=pmi2", "-v", "--mpi", "none"))
+    >>> pmi_named(("--mpi=pmi2", "-v", "--mpi", "none"))
     'none'
     """
     value = ""

@@ -125,6 +125,6 @@ def pmix_configured(text: str) -> tuple[str, ...]:
     >>> pmix_configured("SlurmdSpoolDir          = /var/spool/slurm/%n\nPMIxCliTmpDirBase = (null)")
     ('/var/spool/slurm',)
     """
-    found = re.findall(r"^(?:SlurmdSpoolDir|PMIxCliTmpDirBase)\s*= (/\S*)$", text, re.MULTILINE)
-    whole = [re.sub(r"/[^/]*%.*", "", folder) or "/" for folder in found]
+    folders = re.findall(r"^(?:SlurmdSpoolDir|PMIxCliTmpDirBase)\s*= (/\S*)$", text, re.MULTILINE)
+    whole = [re.sub(r"/[^/]*%.*", "", folder) or "/" for folder in folders]
     return tuple(dict.fromkeys(folder for folder in whole if folder != "/"))

@@ -70,7 +70,7 @@ def crossing(facts: ImageFacts, programs: Sequence[str], target: AbiFamily) -> C
     if not programs:
         return Crossing(
             modules,
-            "only Python programs that reach MPI through mpi4py can cross, and it was not said what runs",
+            "only Python programs that reach MPI through mpi4py can cross, and the program to run was not named",
             "name the program: `-- python3 …`, or --app python3",
         )
     others = [name for name in programs if not is_python(name)]

@@ -140,7 +140,7 @@ def discover(
     Raises:
         FairleadError: exit code 2; ``$FAIRLEAD_MPI`` names no MPI. Using another would be a surprise.
     """
-    found: dict[str, HostMpi] = {}
+    mpis: dict[str, HostMpi] = {}
     if named := environ.get("FAIRLEAD_MPI"):
         from_prefix(Path(named), environ, "FAIRLEAD_MPI", site)
     places = places_of(site, environ, root)
@@ -148,8 +148,8 @@ def discover(
         strange = site is not None and site.strange and reason == _by_profile(site)
         patience = 0.0 if strange and _of_another_user(prefix) else patience_s
         for mpi in in_prefix(prefix, reason, environ, places, patience):
-            found.setdefault(mpi.library.path, mpi)
-    return tuple(found.values())
+            mpis.setdefault(mpi.library.path, mpi)
+    return tuple(mpis.values())
 
 
 def from_prefix(
@@ -165,17 +165,15 @@ def from_prefix(
     Raises:
         FairleadError: exit code 2; the prefix contains no MPI.
     """
-    found = in_prefix(
-        prefix.absolute(), f"named by {by} {prefix}", environ, places_of(site, environ)
-    )
-    if not found:
+    mpi = in_prefix(prefix.absolute(), f"named by {by} {prefix}", environ, places_of(site, environ))
+    if not mpi:
         raise fail(
             "host-mpi-no-library-below",
             prefix=prefix,
             by=by,
             remedy="" if by == "--mpi" else f"unset {by}, or ",
         )
-    return found
+    return mpi
 
 
 def in_prefix(
@@ -219,17 +217,17 @@ class _Cached:
 
 def _files_of(mpis: tuple[HostMpi, ...]) -> dict[str, str]:
     """Identities of the files that the facts were read from; an update may replace a file or retarget a link."""
-    found = {}
+    stamps = {}
     for mpi in mpis:
         elves = (*mpi.parts, *mpi.glibc, *mpi.gpu_transport, *mpi.optional)
         paths = [e.path for e in elves] + [path for p in mpi.plugins for path in p.files]
         for path in (*paths, *([mpi.launcher.path] if mpi.launcher else [])):
             status = Path(path).stat()
-            found[path] = f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
+            stamps[path] = f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
         # Detects a new module, or a new library that precedes another.
         folders = {p.folder for p in mpi.plugins} | {str(Path(e.path).parent) for e in mpi.parts}
-        found |= {folder: str(Path(folder).stat().st_mtime_ns) for folder in folders}
-    return found
+        stamps |= {folder: str(Path(folder).stat().st_mtime_ns) for folder in folders}
+    return stamps
 
 
 def _by_profile(site: Site) -> str:
@@ -238,9 +236,9 @@ def _by_profile(site: Site) -> str:
 
 def _of_another_user(prefix: Path) -> bool:
     """Whether somebody else than root and this user has put a program there, or could."""
-    found = [prefix, prefix / "bin", *(prefix / "bin").glob("mpiexec*")]
+    paths = [prefix, prefix / "bin", *(prefix / "bin").glob("mpiexec*")]
     try:
-        return any(open_to_others(path) for path in found if path.exists())
+        return any(open_to_others(path) for path in paths if path.exists())
     except OSError:
         return True
 
@@ -275,14 +273,14 @@ def _library_files(prefix: Path) -> list[Path]:
     """Files that may be an MPI, judged by name only, which is cheap."""
     names = ["lib", "lib64", "lib/release", "lib-abi-mpich"]
     names += [f"lib/{p.name}" for p in sorted((prefix / "lib").glob("*-linux-gnu*")) if p.is_dir()]
-    found: dict[Path, None] = {}
+    paths: dict[Path, None] = {}
     for name in [*names, "."]:
         for path in sorted((prefix / name).glob("libmp*.so*")):
             if re.match(r"lib(mpi|mpich)(_\w+)?\.so", path.name) and "ilp64" not in path.name:
                 real = path.resolve()
                 if real.is_file():
-                    found[real] = None
-    return list(found)
+                    paths[real] = None
+    return list(paths)
 
 
 def _identified(files: list[Path]) -> list[MpiLibrary]:
@@ -352,21 +350,21 @@ def _describe(
 
 def _symbols(own: list[Elf], closure: list[Elf]) -> dict[str, tuple[str, ...]]:
     """See :class:`HostMpi`."""
-    found = {}
+    symbols = {}
     for elf in (*own, *closure):
-        if elf.name not in RUNTIME_PIECES and elf.path not in found:
+        if elf.name not in RUNTIME_PIECES and elf.path not in symbols:
             known = elf_file.symbols(Path(elf.path))
             if elf in own or not known.versioned:
-                found[elf.path] = tuple(sorted(known.defined))
-    return found
+                symbols[elf.path] = tuple(sorted(known.defined))
+    return symbols
 
 
 def _gpu_transport(folder: Path, places: Places) -> Iterator[Elf]:
     """``libmpi_gtl_cuda`` or ``libmpi_gtl_hsa`` from the profile's path, the MPI's folder, or Cray's
     ``gtl/lib`` above it."""
     usual = [folder, *(above / "gtl/lib" for above in list(folder.parents)[:5])]
-    found = [path for place in usual for path in sorted(place.glob("libmpi_gtl_*.so*"))]
-    for real in dict.fromkeys(path.resolve() for path in (*places.gpu, *found)):
+    paths = [path for place in usual for path in sorted(place.glob("libmpi_gtl_*.so*"))]
+    for real in dict.fromkeys(path.resolve() for path in (*places.gpu, *paths)):
         if real.is_file():
             with contextlib.suppress(NotElf, OSError):
                 yield elf_file.read(real, str(real))
@@ -385,15 +383,15 @@ def _glibc(by: Elf, loader: Loader) -> tuple[Elf, ...]:
     libc = loader.find("libc.so.6", by)
     if libc is None:
         return ()
-    found = {}
+    versions = {}
     # A system library folder has thousands of other files.
     for path in sorted(p for p in libc.parent.iterdir() if GLIBC_PIECES.match(p.name)):
         real = loader.real(path)
         if real is not None and real.is_file():
             with contextlib.suppress(NotElf, OSError):  # a linker script of the development package
                 elf = elf_file.read(real, str(real))
-                found[elf.soname or path.name] = elf
-    return tuple(found[name] for name in sorted(found))
+                versions[elf.soname or path.name] = elf
+    return tuple(versions[name] for name in sorted(versions))
 
 
 def _opened(
@@ -406,16 +404,16 @@ def _opened(
     plugins: dict[str, Plugins] = {}
     known = {elf.path: elf for elf in closure}
     behind: dict[str, Elf] = {}
-    found = {p.folder: p for p in modules_of([*closure, library.elf])}
-    while found:
-        plugins.update(found)
-        modules = [Path(path) for p in found.values() for path in p.files]
+    by_folder = {p.folder: p for p in modules_of([*closure, library.elf])}
+    while by_folder:
+        plugins.update(by_folder)
+        modules = [Path(path) for p in by_folder.values() for path in p.files]
         more, _ = loader.closure(modules)
         inside = {str(path) for path in modules} | {str(path.resolve()) for path in modules}
         new = [e for e in more if e.path not in inside and e.path not in known]
         known |= {e.path: e for e in new}
         behind |= {e.path: e for e in new}
-        found = {p.folder: p for p in modules_of(new) if p.folder not in plugins}
+        by_folder = {p.folder: p for p in modules_of(new) if p.folder not in plugins}
     return tuple(plugins.values()), tuple(behind.values())
 
 

@@ -89,13 +89,13 @@ def _files(library: Library, patterns: Sequence[str]) -> list[Path]:
     Raises:
         FileNotFoundError: one names nothing.
     """
-    folder, found = _folder(library), list[Path]()
+    folder, paths = _folder(library), list[Path]()
     for pattern in patterns:
         own = sorted(folder.glob(pattern))
         if not own:
             raise FileNotFoundError(2, os.strerror(2), str(folder / pattern))
-        found += own
-    return found
+        paths += own
+    return paths
 
 
 def _flags(library: Library) -> tuple[str, ...]:

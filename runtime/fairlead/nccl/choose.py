@@ -37,10 +37,10 @@ def mapped(facts: ImageFacts) -> NcclLibrary | None:
     """
     if not facts.nccl:
         return None
-    found = Counter(facts.nccl_mapped.values())
+    counts = Counter(facts.nccl_mapped.values())
 
     def rank(library: NcclLibrary) -> tuple[int, bool, str]:
-        return -found[library.path], "/site-packages/" not in library.path, library.path
+        return -counts[library.path], "/site-packages/" not in library.path, library.path
 
     return min(facts.nccl, key=rank)
 
@@ -91,9 +91,9 @@ def _obstacles(library: NcclLibrary, network: HostNetwork) -> Iterator[str]:
         yield f"{network.missing[0][0]}, which it needs, is not on this host"
 
 
-def same_runtime(one: str, other: str) -> bool:
+def same_runtime(left: str, other: str) -> bool:
     """Whether two run times, ``cuda12`` and ``cuda12.4``, have one binary interface; an unknown one fits any."""
-    return not one or not other or one.partition(".")[0] == other.partition(".")[0]
+    return not left or not other or left.partition(".")[0] == other.partition(".")[0]
 
 
 def _fits_variant(path: str, runtime: str) -> bool:

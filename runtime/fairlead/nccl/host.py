@@ -105,27 +105,27 @@ def discover(
         more=tuple(matches(_COMMON_LIBRARIES, environ, root)),
         first=tuple(matches(rules.libraries, environ, root)),
     )
-    found: dict[str, HostNetwork] = {}
+    networks: dict[str, HostNetwork] = {}
     damaged: dict[str, str] = {}
     by_shell = environ.get(PLUGIN, "")
     for path, why in _candidates(rules, environ, root, named):
-        if str(path) in found or str(path) in damaged or len(found) >= _MOST_PLUGINS:
+        if str(path) in networks or str(path) in damaged or len(networks) >= _MOST_PLUGINS:
             continue
         try:
             plugin = nccl_symbols.read_plugin(path)
             if plugin and plugin.interfaces.get("net"):
-                found[str(path)] = replace(
+                networks[str(path)] = replace(
                     _described(plugin, loader, why),
                     names=_names(path),
                     named=by_shell if _is_named(path, by_shell) else "",
                 )
         except (NotElf, OSError) as exc:
             damaged[str(path)] = str(exc).removeprefix(f"{path} ")
-    if named and not found:
+    if named and not networks:
         why = next(iter(damaged.values()), "it exports no ncclNetPlugin_vN")
         raise fail("nccl-named", named=named, why=why)
     return HostNccl(
-        networks=tuple(found.values()),
+        networks=tuple(networks.values()),
         damaged=tuple(damaged.items()),
         gone=tuple(p for p in rules.folders if not matches((p,), environ, root)),
         devices=tuple(path for pattern in _DEVICES for path in view.matching(pattern)),
@@ -159,14 +159,14 @@ def _candidates(
 
 def _drivers(root: Path) -> Iterator[Elf]:
     """The first of each name and processor, as the loader's cache has them."""
-    seen = set[tuple[str, str]]()
+    visited = set[tuple[str, str]]()
     folders = system_folders(root)
     for name in dict.fromkeys(chain.from_iterable(DRIVERS.values())):
         for folder in folders:
             with suppress(NotElf, OSError):
                 elf = reader.read((folder / name).resolve(strict=True))
-                if (name, elf.machine) not in seen:
-                    seen.add((name, elf.machine))
+                if (name, elf.machine) not in visited:
+                    visited.add((name, elf.machine))
                     yield elf
 
 
@@ -229,8 +229,8 @@ def _tuner(plugin: NetPlugin, loader: Loader) -> tuple[NetPlugin | None, list[El
 
 def _one_build(plugin: NetPlugin, tuner: NetPlugin) -> bool:
     """Whether they are for one processor and, as far as they say, of one release."""
-    one = not (plugin.release and tuner.release) or plugin.release == tuner.release
-    return one and plugin.elf.machine == tuner.elf.machine
+    same_build = not (plugin.release and tuner.release) or plugin.release == tuner.release
+    return same_build and plugin.elf.machine == tuner.elf.machine
 
 
 def providers(closure: Sequence[Elf], modules: Sequence[Plugins]) -> tuple[str, ...]:
@@ -257,12 +257,12 @@ def providers_in(libfabric: Path) -> tuple[str, ...]:
         NotElf, OSError: it cannot be read.
     """
     every = b"|".join(b"(%s)" % pattern for pattern in _PROVIDERS.values())
-    seen: dict[str, set[bytes]] = {name: set() for name in _PROVIDERS}
+    markers: dict[str, set[bytes]] = {name: set() for name in _PROVIDERS}
     for groups in reader.texts(libfabric, rb"\0(?=(?:%s)\0)" % every):
         for name, function in zip(_PROVIDERS, groups, strict=True):
             if function:
-                seen[name].add(function)
-    return tuple(name for name, functions in seen.items() if len(functions) >= _ENOUGH)
+                markers[name].add(function)
+    return tuple(name for name, functions in markers.items() if len(functions) >= _ENOUGH)
 
 
 def _user_conf(view: View, environ: Mapping[str, str]) -> dict[str, str]:

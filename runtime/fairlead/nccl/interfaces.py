@@ -76,16 +76,16 @@ def net_versions(library: NcclLibrary) -> tuple[int, ...]:
     """
     if asked := library.asks.get("net"):
         return asked
-    found = row(library.version)
-    return _every(found.net) if found else ()
+    interface = row(library.version)
+    return _every(interface.net) if interface else ()
 
 
 def tuner_versions(library: NcclLibrary) -> tuple[int, ...]:
     """The versions of the tuner interface that a library knows, ascending; empty if it has none, or unknown."""
     if asked := library.asks.get("tuner"):
         return asked
-    found = row(library.version)
-    return _every(found.tuner) if found and found.tuner and not library.asks else ()
+    interface = row(library.version)
+    return _every(interface.tuner) if interface and interface.tuner and not library.asks else ()
 
 
 def _every(versions: Range) -> tuple[int, ...]:

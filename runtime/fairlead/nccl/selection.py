@@ -72,6 +72,6 @@ def names_of_network(plugin: NetPlugin) -> tuple[str, ...]:
     return (OLD_NAME, *(name for name in NEW_NAMES if name != OLD_NAME))
 
 
-def is_same_network(one: str, other: str) -> bool:
+def is_same_network(left: str, other: str) -> bool:
     """Whether two names mean the same network to NCCL, which ignores case."""
-    return one.lower() == other.lower()
+    return left.lower() == other.lower()

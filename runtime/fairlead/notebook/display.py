@@ -124,25 +124,25 @@ class Output:
 
     def take(self, rank: int, kind: str, content: Any) -> None:
         """One message of a rank."""
-        one = self.of[rank]
+        rank_output = self.of[rank]
         if kind == "stream":
             name, text = content["name"], content["text"]
-            one.add(name, text)
+            rank_output.add(name, text)
             if not self._quiet:
                 for line in self._streams[rank, name].take(text):
                     self._enter(rank, _Entry(name, line, [rank]))
         elif kind in ("display_data", "update_display_data"):
             if kind == "display_data":
-                one.displays.append(content["data"])
+                rank_output.displays.append(content["data"])
             self._display(rank, kind == "display_data", content)
         elif kind == "clear_output":
             self._cleared.add(rank)
         elif kind == "execute_result":
-            one.result = content["data"]
+            rank_output.result = content["data"]
         elif kind == "error":
-            one.error = (content["ename"], content["evalue"], list(content["traceback"]))
+            rank_output.error = (content["ename"], content["evalue"], list(content["traceback"]))
         elif kind == "died":
-            one.died = content
+            rank_output.died = content
             self._screen.write("stderr", f"rank {rank} {content}\n")
 
     def _display(self, rank: int, new: bool, content: Any) -> None:
@@ -224,14 +224,14 @@ class Output:
     def results(self) -> None:
         """Shows the values of the last line, equal ones once."""
         groups: list[tuple[list[int], dict[str, Any]]] = []
-        for rank, one in self.of.items():
-            if one.result is None:
+        for rank, rank_output in self.of.items():
+            if rank_output.result is None:
                 continue
-            same = next((ranks for ranks, data in groups if data == one.result), None)
+            same = next((ranks for ranks, data in groups if data == rank_output.result), None)
             if same is not None:
                 same.append(rank)
             else:
-                groups.append(([rank], one.result))
+                groups.append(([rank], rank_output.result))
         for ranks, data in groups:
             head = f"Out[{spans(ranks)}]:"
             if set(data) <= {"text/plain"}:
@@ -244,14 +244,14 @@ class Output:
     def errors(self) -> str:
         """Shows one traceback of each kind of error; all of them in one line, empty without any."""
         groups: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for rank, one in self.of.items():
-            if one.error:
-                groups[one.error[:2]].append(rank)
-        said = []
+        for rank, rank_output in self.of.items():
+            if rank_output.error:
+                groups[rank_output.error[:2]].append(rank)
+        errors = []
         for (name, text), ranks in groups.items():
             error = self.of[ranks[0]].error
             assert error
             head = f"[{spans(ranks)}] {name}"
             self._screen.write("stderr", "\n".join([head, *error[2]]) + "\n")
-            said.append(f"[{spans(ranks)}] {name}: {text}".rstrip(": "))
-        return "; ".join(said)
+            errors.append(f"[{spans(ranks)}] {name}: {text}".rstrip(": "))
+        return "; ".join(errors)

@@ -146,7 +146,9 @@ class RanksMagics(Magics):  # type: ignore[misc]
         if not quiet:
             output.results()
         failed = output.errors()
-        if gone := {n: one.died for n, one in output.of.items() if one.died}:
+        if gone := {
+            n: rank_output.died for n, rank_output in output.of.items() if rank_output.died
+        }:
             raise RanksError(deaths(gone))
         if failed:
             raise RanksError(failed)
@@ -227,9 +229,9 @@ class RanksMagics(Magics):  # type: ignore[misc]
     def _table(self) -> None:
         known = self._ranks.table()
         rows = [f"{'rank':>5} {'process':>8} {'host':<16} state"]
-        for one in known:
-            state = one.died or one.busy or ("idle" if one.pid else "starting")
-            rows.append(f"{one.rank:>5} {one.pid or '':>8} {one.host:<16} {state}")
+        for row in known:
+            state = row.died or row.busy or ("idle" if row.pid else "starting")
+            rows.append(f"{row.rank:>5} {row.pid or '':>8} {row.host:<16} {state}")
         if proof := self._ranks.proof:
             rows.append(proof)
         print("\n".join(rows))

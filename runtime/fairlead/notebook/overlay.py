@@ -41,10 +41,10 @@ def lacking(image: Image) -> tuple[str, ...]:
         for names in kind.values()
         for name in names
     }
-    found = [pip for pip, deb in {**NEEDED, **OF_RANKS}.items() if not {pip, deb} & installed]
+    missing = [pip for pip, deb in {**NEEDED, **OF_RANKS}.items() if not {pip, deb} & installed]
     if not {"fairlead"} & installed and not image.record.get("wheel_sha256"):
-        found.append("fairlead")
-    return tuple(found)
+        missing.append("fairlead")
+    return tuple(missing)
 
 
 def overlay(

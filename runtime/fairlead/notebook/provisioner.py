@@ -96,9 +96,13 @@ class SessionProvisioner(KernelProvisionerBase):  # type: ignore[misc]
         if not known:
             raise RuntimeError(f"the session {self.folder} is over")
         self._run, self._left = int(read_json(self._path / RUN)["run"]), False
-        found = {**known, "key": known["key"].encode(), "ip": self._linked(str(known["ip"]))}
-        self.connection_info = found
-        return found
+        connection_info = {
+            **known,
+            "key": known["key"].encode(),
+            "ip": self._linked(str(known["ip"])),
+        }
+        self.connection_info = connection_info
+        return connection_info
 
     def _linked(self, sockets: str) -> str:
         """Links to the kernel's sockets: Jupyter removes those of a kernel that it lets go of."""

@@ -120,13 +120,13 @@ class Ranks:
         def follow() -> None:
             known: list[Connection] = []
             while True:
-                for one in wait([wakes, *known]):
-                    if one == wakes:
+                for ready in wait([wakes, *known]):
+                    if ready == wakes:
                         os.read(wakes, 4096)
                         while not fresh.empty():
                             known.append(fresh.get())
-                    elif not self._heard(one):  # type: ignore[arg-type]
-                        known.remove(one)  # type: ignore[arg-type]
+                    elif not self._heard(ready):  # type: ignore[arg-type]
+                        known.remove(ready)  # type: ignore[arg-type]
 
         threading.Thread(target=follow, name="keepers-follow", daemon=True).start()
         while True:
@@ -138,17 +138,17 @@ class Ranks:
         """Takes a keeper's message; False when it has gone."""
         with self._lock:
             try:
-                said = bounded_json.loads(keeper.recv_bytes())
+                message = bounded_json.loads(keeper.recv_bytes())
             except (OSError, EOFError, ValueError):
                 return self._lost(keeper)
-            if "rank" in said:
-                world, number = int(said["world"].removeprefix("world-")), int(said["rank"])
+            if "rank" in message:
+                world, number = int(message["world"].removeprefix("world-")), int(message["rank"])
                 known = self._worlds.setdefault(world, {})
-                known[number] = Rank(number, said["host"], said["pid"], keeper=keeper)
+                known[number] = Rank(number, message["host"], message["pid"], keeper=keeper)
                 self._arrived.notify_all()
-            if said.get("died"):
+            if message.get("died"):
                 for rank in self._kept_by(keeper):
-                    self._died(rank, said["died"])
+                    self._died(rank, message["died"])
         return True
 
     def _kept_by(self, keeper: Connection) -> list[Rank]:
@@ -172,8 +172,8 @@ class Ranks:
     def signal(self, number: int, ranks: Iterable[int]) -> None:
         """Sends a signal to engines."""
         with self._lock:
-            for one in ranks:
-                keeper = self._ranks[one].keeper if one in self._ranks else None
+            for rank in ranks:
+                keeper = self._ranks[rank].keeper if rank in self._ranks else None
                 if keeper:
                     with suppress(OSError):
                         keeper.send_bytes(json.dumps({"signal": int(number)}).encode())
@@ -301,22 +301,22 @@ class Ranks:
     def write_variables(self, ranks: Sequence[int]) -> dict[str, Any]:
         """Has ranks write their variables, also those that are inside a call of MPI."""
         folder = self.settings.world(self.world) / VARIABLES
-        for one in ranks:
-            (folder / f"rank-{one}.json").unlink(missing_ok=True)
+        for rank in ranks:
+            (folder / f"rank-{rank}.json").unlink(missing_ok=True)
         self.signal(signal.SIGUSR2, ranks)
         until, kept, lost = time.monotonic() + _SAVE_S, {}, {}
         left = set(ranks)
         while left and time.monotonic() < until:
-            for one in list(left):
-                if answer := read_json(folder / f"rank-{one}.json"):
-                    left.discard(one)
-                    kept[one], lost[one] = answer["kept"], answer["lost"]
-                elif self._ranks[one].died:
-                    left.discard(one)
+            for rank in list(left):
+                if answer := read_json(folder / f"rank-{rank}.json"):
+                    left.discard(rank)
+                    kept[rank], lost[rank] = answer["kept"], answer["lost"]
+                elif self._ranks[rank].died:
+                    left.discard(rank)
             if left:
                 time.sleep(0.02)
-        for one in left:
-            lost[one] = {"everything": f"it wrote nothing within {_SAVE_S:.0f} s"}
+        for rank in left:
+            lost[rank] = {"everything": f"it wrote nothing within {_SAVE_S:.0f} s"}
         return {"kept": kept, "lost": {n: names for n, names in lost.items() if names}}
 
     def save_named(self) -> list[int]:
@@ -326,8 +326,8 @@ class Ranks:
             return []
         folder = Path(asked["folder"])
         living = [n for n, rank in self._ranks.items() if not rank.died]
-        for one in living:
-            (folder / f"rank-{one}.json").unlink(missing_ok=True)
+        for number in living:
+            (folder / f"rank-{number}.json").unlink(missing_ok=True)
         self.signal(signal.SIGUSR1, living)
         until = time.monotonic() + _SAVE_S
         left = living

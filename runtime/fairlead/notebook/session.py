@@ -116,15 +116,15 @@ def find(name: str, environ: Mapping[str, str] = os.environ) -> Path:
 def every(environ: Mapping[str, str] = os.environ) -> list[Path]:
     """The folders of all sessions, the latest first; one whose process was killed is marked as ended."""
     folder = top(environ)
-    found = [f for f in folder.iterdir() if (f / SERVER).exists()] if folder.is_dir() else []
-    for one in found:
-        server = read_json(one / SERVER)
-        if not (one / ENDED).exists() and server.get("host") == socket.gethostname():
+    folders = [f for f in folder.iterdir() if (f / SERVER).exists()] if folder.is_dir() else []
+    for session_folder in folders:
+        server = read_json(session_folder / SERVER)
+        if not (session_folder / ENDED).exists() and server.get("host") == socket.gethostname():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(int(server["pid"]), 0)
                 continue
-            write_private(one / ENDED, "its `fairlead notebook` was killed")
-    return sorted(found, key=lambda f: (f / SERVER).stat().st_mtime, reverse=True)
+            write_private(session_folder / ENDED, "its `fairlead notebook` was killed")
+    return sorted(folders, key=lambda f: (f / SERVER).stat().st_mtime, reverse=True)
 
 
 class Session:

@@ -87,10 +87,10 @@ def write_private(path: Path, data: str | bytes) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object; an empty one where there is no such file."""
     try:
-        found: dict[str, Any] = bounded_json.loads(path.read_text("utf-8"))
+        document: dict[str, Any] = bounded_json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return found
+    return document
 
 
 def order(folder: Path, **wanted: Any) -> None:

@@ -55,7 +55,7 @@ def pack(names: Mapping[str, Any], wanted: Iterable[str]) -> tuple[Pickles, dict
             lost[name] = f"{type(exc).__name__}: {exc}"[:200]
             continue
         parts[name] = {name}
-        first = {holders.setdefault(id(one), (one, name))[1] for one in held}
+        first = {holders.setdefault(id(item), (item, name))[1] for item in held}
         part = {name}.union(*(parts[other] for other in first))
         parts |= dict.fromkeys(part, part)
     together = {tuple(sorted(part)) for part in parts.values()}
@@ -74,8 +74,8 @@ def _pickled(names: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[bytes
     home: dict[str, Any] = {}
 
     class Pickler(_pickler()):  # type: ignore[misc]
-        def persistent_id(self, one: object) -> str | None:
-            return _NAMESPACE if one is home else None
+        def persistent_id(self, value: object) -> str | None:
+            return _NAMESPACE if value is home else None
 
     stream = io.BytesIO()
     pickler = Pickler(stream, protocol=pickle.HIGHEST_PROTOCOL)
@@ -85,7 +85,7 @@ def _pickled(names: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[bytes
     pickler.dump(own)
     memo = pickler.memo.copy().values()
     return stream.getvalue(), [
-        one for _, one in memo if one is not own and not isinstance(one, _CONSTANT)
+        part for _, part in memo if part is not own and not isinstance(part, _CONSTANT)
     ]
 
 
@@ -152,10 +152,12 @@ def saved(session: Path, since: float) -> str:
     lost: list[str] = []
     for path in sorted(folder.glob("*.json")):
         if path.stat().st_mtime >= since:
-            said = read_json(path)
-            kept |= set(said.get("kept", ()))
-            lost += [f"{name} of {path.stem}: {why}" for name, why in said.get("lost", {}).items()]
-            names -= said.get("lost", {}).keys()
+            report = read_json(path)
+            kept |= set(report.get("kept", ()))
+            lost += [
+                f"{name} of {path.stem}: {why}" for name, why in report.get("lost", {}).items()
+            ]
+            names -= report.get("lost", {}).keys()
     lost += [f"{name}: nobody has it" for name in sorted(names - kept)]
     text = f"saved to {folder}: {', '.join(sorted(kept)) or 'nothing'}"
     return f"{text}; not saved: {'; '.join(lost)}" if lost else text

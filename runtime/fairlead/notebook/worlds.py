@@ -95,12 +95,12 @@ class World:
         )
         write_private(self.folder / PROOF, json.dumps({"line": line}))
 
-    def _over(self, found: Sequence[Finding], code: int) -> None:
-        text = "; ".join(". ".join(filter(None, (f.what, f.where, f.why))) for f in found)
+    def _over(self, findings: Sequence[Finding], code: int) -> None:
+        text = "; ".join(". ".join(filter(None, (f.what, f.where, f.why))) for f in findings)
         shown = {
             "text": text or "all ranks have ended",
             "code": code,
-            "findings": [f.to_json() for f in found],
+            "findings": [f.to_json() for f in findings],
         }
         write_private(self.folder / OUTCOME, json.dumps(shown))
 
@@ -137,10 +137,10 @@ def failure(outcome: Mapping[str, Any], folder: Path) -> FairleadError:
     """The error of a first launch that has failed."""
     code = int(outcome.get("code") or ExitCode.FAILED)
     known = ExitCode(code) if code in {*ExitCode} else ExitCode.FAILED
-    if found := [
+    if findings := [
         Finding(**{**f, "severity": Severity(f["severity"])}) for f in outcome.get("findings", ())
     ]:
-        return FairleadError(found, known)
+        return FairleadError(findings, known)
     log = folder / LOG
     tail = log.read_text("utf-8", errors="replace")[-2000:].strip() if log.exists() else ""
     why = str(outcome.get("text") or "the process that launched them was killed")

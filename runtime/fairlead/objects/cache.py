@@ -156,14 +156,14 @@ class Cache:
 
     def kept(self) -> list[Kept]:
         """Its files, the least recently used first."""
-        found = []
+        entries = []
         with contextlib.suppress(OSError):
             for file in (self.top / "objects").iterdir():
                 with contextlib.suppress(OSError):
                     used = self.top / "used" / file.name
                     when = (used if used.exists() else file).stat().st_mtime
-                    found.append(Kept(file.name, file.stat().st_size, when))
-        return sorted(found, key=lambda one: (one.used, one.sha256))
+                    entries.append(Kept(file.name, file.stat().st_size, when))
+        return sorted(entries, key=lambda entry: (entry.used, entry.sha256))
 
     def shrink(self, limit: int | None = None) -> list[Kept]:
         """Removes the least recently used files beyond the limit, and interrupted downloads that have rested.
@@ -178,13 +178,13 @@ class Cache:
         rested = time.time() - _RESTED_S
         with self._alone():
             kept = self.kept()
-            size = sum(one.bytes for one in kept)
-            for one in kept:
-                if size <= most or (limit is None and not most and one.used > rested):
+            size = sum(entry.bytes for entry in kept)
+            for entry in kept:
+                if size <= most or (limit is None and not most and entry.used > rested):
                     break
-                if self.drop(one.sha256):
-                    size -= one.bytes
-                    gone.append(one)
+                if self.drop(entry.sha256):
+                    size -= entry.bytes
+                    gone.append(entry)
             self._forget()
             for file in self.partials():
                 with contextlib.suppress(OSError):

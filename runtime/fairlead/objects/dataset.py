@@ -87,7 +87,7 @@ class Folder:
         return self.top / name
 
     def files(self) -> dict[str, FileThere]:
-        found = {}
+        paths = {}
         for above, folders, names in os.walk(self.top):
             folders[:] = sorted(name for name in folders if not _on_its_way(name))
             for name in names:
@@ -96,17 +96,17 @@ class Folder:
                     info = os.stat(path)
                     below = os.path.relpath(path, self.top)
                     version = f"{info.st_size}-{info.st_mtime_ns}"
-                    found[below] = FileThere(below, info.st_size, version)
-        return found
+                    paths[below] = FileThere(below, info.st_size, version)
+        return paths
 
     def left_out(self) -> list[str]:
         """What is no file and is not among the files: links to folders, links to nothing, sockets and the like."""
-        found = []
+        paths = []
         for above, folders, names in os.walk(self.top):
             links = [name for name in folders if os.path.islink(os.path.join(above, name))]
             odd = [name for name in names if not os.path.isfile(os.path.join(above, name))]
-            found += [os.path.relpath(os.path.join(above, name), self.top) for name in links + odd]
-        return sorted(found)
+            paths += [os.path.relpath(os.path.join(above, name), self.top) for name in links + odd]
+        return sorted(paths)
 
     def sha256(self, file: FileThere, count: OnBytes, stop: threading.Event) -> str:
         digest = hashlib.sha256(usedforsecurity=False)
@@ -154,10 +154,10 @@ class Prefix:
         return Prefix(open_store(replace(url, key=url.key.rpartition("/")[0])))
 
     def objects(self) -> dict[str, Object]:
-        found, self._single = workers.tried_again(self.store.list)
+        objects, self._single = workers.tried_again(self.store.list)
         if self._single:
-            return {each.name or self.store.url.name: each for each in found}
-        return {each.name: each for each in found}
+            return {each.name or self.store.url.name: each for each in objects}
+        return {each.name: each for each in objects}
 
     def files(self) -> dict[str, FileThere]:
         return {
@@ -192,8 +192,8 @@ class Prefix:
             return list(body.chunks)
 
     def claimed(self, file: FileThere) -> str:
-        found = workers.tried_again(lambda: self.store.stat(self._object(file).name))
-        return found[1].get(SHA256, "") if found and found[0].etag == file.version else ""
+        status = workers.tried_again(lambda: self.store.stat(self._object(file).name))
+        return status[1].get(SHA256, "") if status and status[0].etag == file.version else ""
 
     def small(self, file: FileThere) -> bytes:
         return small(self.store, self._object(file))
@@ -342,8 +342,8 @@ class Verified:
 
     @property
     def holds(self) -> bool:
-        one = self.described
-        return not (self.wrong or one.missing or one.unlisted or one.incomplete)
+        data_set = self.described
+        return not (self.wrong or data_set.missing or data_set.unlisted or data_set.incomplete)
 
 
 def verified(place: Place, on_bytes: OnBytes = lambda count: None) -> Verified:

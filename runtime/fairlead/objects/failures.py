@@ -61,12 +61,12 @@ def of_code(code: str, text: str, where: Url, name: str = "", date: str = "") ->
         date: the ``Date`` of its answer.
     """
     place = hidden(str(where.below(name) if name else where))
-    said = f"{code}: {' '.join(text.split())[:_LONG]}".rstrip(": ")
+    reason = f"{code}: {' '.join(text.split())[:_LONG]}".rstrip(": ")
     fields: dict[str, Any] = {
         "place": place,
         "bucket": where.bucket,
         "scheme": where.scheme,
-        "said": said,
+        "reason": reason,
         **settings_of(where),
     }
     if code in _PASSING:
@@ -80,14 +80,14 @@ def of_code(code: str, text: str, where: Url, name: str = "", date: str = "") ->
 def passing(why: object, where: Url, name: str = "") -> Passing:
     """A connection that failed, or an answer that is not whole."""
     place = hidden(str(where.below(name) if name else where))
-    said = " ".join(hidden(str(why)).split())[:_LONG]
-    found = fail("object-failing", place=place, said=said, **settings_of(where)).findings
-    return Passing(found, ExitCode.LAUNCH_FAILED)
+    reason = " ".join(hidden(str(why)).split())[:_LONG]
+    findings = fail("object-failing", place=place, reason=reason, **settings_of(where)).findings
+    return Passing(findings, ExitCode.LAUNCH_FAILED)
 
 
 def no_credentials(why: str, where: Url) -> FairleadError:
     """There are none where the store's own tools look."""
-    return fail("object-credential-none", place=where, said=why, **settings_of(where))
+    return fail("object-credential-none", place=where, reason=why, **settings_of(where))
 
 
 def _difference(date: str) -> str:

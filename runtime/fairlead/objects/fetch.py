@@ -262,11 +262,11 @@ class _Load:
         each = file.each
         if not file.metadata and not each.sha256:
             # All pieces had come before: what the writer noted comes with the object's head.
-            found = workers.tried_again(lambda: self.store.stat(each.name))
-            if found is None or found[0].etag != each.etag:
+            status = workers.tried_again(lambda: self.store.stat(each.name))
+            if status is None or status[0].etag != each.etag:
                 place = f"{self.url}/{each.name}".rstrip("/")
-                raise fail("object-changed", place=place, said="another version is there")
-            file.metadata = found[1]
+                raise fail("object-changed", place=place, reason="another version is there")
+            file.metadata = status[1]
         expected = each.sha256 or file.metadata.get(SHA256, "")
         part = 0 if expected else self.store.part_bytes(each)
         sha256, parts = _digests(file.path, part)

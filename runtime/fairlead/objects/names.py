@@ -39,7 +39,7 @@ def folders_and_files(listing: Listing) -> tuple[tuple[str, ...], tuple[Object, 
 
 
 def _why_not(name: str) -> str:
-    """Why a name is no path below a folder; empty if it is one."""
+    """Why a name is not a path below a folder; empty if it is one."""
     parts = name.split("/")
     if "" in parts:
         return "a slash at its start or end, or two in a row"

@@ -184,10 +184,10 @@ def pack_squashfs(folder: Path, out: Path, on_bytes: OnBytes = lambda count: Non
                 pass  # its own words say why
             finally:
                 process.stdin.close()
-            said = process.stderr.read().decode("utf-8", "replace")
+            errors = process.stderr.read().decode("utf-8", "replace")
             code = process.wait()
         if code:
-            why = re.sub(r"\s+", " ", said)[-300:] or f"exit code {code}"
+            why = re.sub(r"\s+", " ", errors)[-300:] or f"exit code {code}"
             raise fail("data-pack-failed", tool="tar2sqfs", out=out, why=why)
         with partial.open("rb") as stream:
             os.fsync(stream.fileno())

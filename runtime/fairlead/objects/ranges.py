@@ -26,8 +26,8 @@ def whole(store: Store, each: Object, start: int, end: int) -> Iterator[Body]:
     """
     with store.read(each, start, end) as body:
         if body.size != each.size:
-            place, said = hidden(str(store.url.below(each.name))), f"it has {body.size} bytes now"
-            raise fail("object-changed", place=place, said=said)
+            place, reason = hidden(str(store.url.below(each.name))), f"it has {body.size} bytes now"
+            raise fail("object-changed", place=place, reason=reason)
         yield replace(body, chunks=_counted(body.chunks, end - start, store, each))
 
 

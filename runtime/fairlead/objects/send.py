@@ -182,12 +182,12 @@ class _Sending:
             metadata[LINK] = source.link
         if not source.name.endswith("/"):
             self.files[source.name] = sha256
-        found = workers.tried_again(lambda: self.store.stat(source.name), stop)
-        if _is_same(found, source, metadata):
+        stored = workers.tried_again(lambda: self.store.stat(source.name), stop)
+        if _is_same(stored, source, metadata):
             with self._lock:
                 self.skipped += 1
             return
-        if source.replaces is not None and (found[0].etag if found else "") != source.replaces:
+        if source.replaces is not None and (stored[0].etag if stored else "") != source.replaces:
             place = hidden(str(self.store.url))
             raise fail("object-sync-changed", place=place, count=1, few=source.name)
         if source.size <= PART or source.link:
@@ -207,8 +207,8 @@ class _Sending:
                 self.large.append(large)
 
     def _is_there(self, source: Source, metadata: Mapping[str, str], stop: threading.Event) -> bool:
-        found = workers.tried_again(lambda: self.store.stat(source.name), stop)
-        return _is_same(found, source, metadata)
+        status = workers.tried_again(lambda: self.store.stat(source.name), stop)
+        return _is_same(status, source, metadata)
 
     def _large(self, source: Source, metadata: Mapping[str, str], stop: threading.Event) -> _Large:
         upload, there = workers.tried_again(lambda: self.store.begin(source.name, metadata), stop)
@@ -253,13 +253,13 @@ class _Sending:
 
 
 def _is_same(
-    found: tuple[Object, Mapping[str, str]] | None, source: Source, metadata: Mapping[str, str]
+    stored: tuple[Object, Mapping[str, str]] | None, source: Source, metadata: Mapping[str, str]
 ) -> bool:
     """Whether an object is what a file would become."""
     return (
-        found is not None
-        and found[0].size == (0 if source.link else source.size)
-        and all(found[1].get(key) == value for key, value in metadata.items())
+        stored is not None
+        and stored[0].size == (0 if source.link else source.size)
+        and all(stored[1].get(key) == value for key, value in metadata.items())
     )
 
 

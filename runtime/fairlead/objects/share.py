@@ -41,7 +41,9 @@ def allow(place: Prefix, principals: tuple[str, ...]) -> None:
     policy = _policy(store)
     sid = _sid(place)
     statements, own = _parted(policy, place)
-    before = (one for each in own for one in _listed(each.get("Principal", {}).get("AWS", ())))
+    before = (
+        principal for each in own for principal in _listed(each.get("Principal", {}).get("AWS", ()))
+    )
     principals = tuple(dict.fromkeys((*before, *principals)))
     scopes, who = _scopes(place), {"AWS": list(principals)}
     statements += [
@@ -115,5 +117,5 @@ def _sid(place: Prefix) -> str:
 
 def _s3(place: Prefix) -> S3:
     if not isinstance(place.store, S3):
-        raise fail("object-unsupported", place=place.title, said="policies need S3")
+        raise fail("object-unsupported", place=place.title, reason="policies need S3")
     return place.store

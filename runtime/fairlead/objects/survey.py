@@ -27,7 +27,7 @@ def survey(store: Store) -> Listing:
     objects, single = workers.tried_again(store.list)
     place = hidden(str(store.url))
     if not objects:
-        raise fail("object-missing", place=place, said="nothing is there")
+        raise fail("object-missing", place=place, reason="nothing is there")
     by_name = {each.name: each for each in objects}
     if MARK in by_name:
         raise fail("object-incomplete", place=place, mark=MARK)
@@ -65,7 +65,7 @@ def small(store: Store, each: Object) -> bytes:
     """
     if each.size > _MOST_LIST:
         place = store.url.below(each.name)
-        raise fail("object-failed", place=place, said="it is too large")
+        raise fail("object-failed", place=place, reason="it is too large")
 
     def once() -> bytes:
         with store.read(each, 0, each.size) as body:

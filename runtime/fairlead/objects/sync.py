@@ -116,10 +116,10 @@ def plan(
         name: [] for name in ("there", "back", "gone_there", "gone_here", "conflicts", "same")
     }
     for name in sorted(source.keys() | destination.keys()):
-        one, other, before = source.get(name), destination.get(name), last.get(name)
-        action = _action(one, other, before, rules)
+        left, other, before = source.get(name), destination.get(name), last.get(name)
+        action = _action(left, other, before, rules)
         if action == "conflicts" and rules.prefer is Prefer.SOURCE:
-            action = "there" if one else "gone_there" if rules.delete else "back"
+            action = "there" if left else "gone_there" if rules.delete else "back"
         elif action == "conflicts" and rules.prefer is Prefer.DESTINATION:
             kept = "gone_here" if rules.delete else "there"
             action = "same" if not rules.both else "back" if other else kept
@@ -127,24 +127,24 @@ def plan(
     return Plan(**{name: tuple(names) for name, names in todo.items()})
 
 
-def _action(one: str | None, other: str | None, before: str | None, rules: Rules) -> str:
-    if one == other:
+def _action(left: str | None, other: str | None, before: str | None, rules: Rules) -> str:
+    if left == other:
         return "same"
-    if one is None:
+    if left is None:
         return _only_there(other, before, rules)
     if other is None:
-        return _only_here(one, before, rules)
+        return _only_here(left, before, rules)
     if other == before:
         return "there"
-    if one == before and rules.both:
+    if left == before and rules.both:
         return "back"
     return "conflicts"
 
 
-def _only_here(one: str, before: str | None, rules: Rules) -> str:
+def _only_here(present: str, before: str | None, rules: Rules) -> str:
     if before is None or not rules.both:
         return "there"
-    if one != before:
+    if present != before:
         return "conflicts"
     return "gone_here" if rules.delete else "there"
 
@@ -222,7 +222,7 @@ def _sync(
 
 
 def _shas(side: Mapping[str, Side]) -> dict[str, str]:
-    return {name: one.sha256 for name, one in side.items()}
+    return {name: file.sha256 for name, file in side.items()}
 
 
 class _State:
@@ -402,10 +402,10 @@ def _check_mark(place: Place, writer: bytes) -> None:
     """
     if not isinstance(place, Prefix):
         return
-    found = workers.tried_again(lambda: place.store.stat(MARK))
-    if found is None or not found[0].size:
+    mark = workers.tried_again(lambda: place.store.stat(MARK))
+    if mark is None or not mark[0].size:
         return
-    theirs = small(place.store, found[0])
+    theirs = small(place.store, mark[0])
     if theirs != writer:
         who = theirs.decode("utf-8", "replace").strip()[:200]
         raise fail("object-being-written", place=place.title, mark=MARK, who=who)
@@ -423,8 +423,8 @@ def _down(
     objects = []
     for name in names:
         if name not in listed or listed[name].etag != sides[name].version:
-            said = "another version is there" if name in listed else "it was removed"
-            raise fail("object-changed", place=f"{source.title}/{name}", said=said)
+            reason = "another version is there" if name in listed else "it was removed"
+            raise fail("object-changed", place=f"{source.title}/{name}", reason=reason)
         objects.append(Object(name, listed[name].size, listed[name].etag, sides[name].sha256))
     listing = Listing(source.title, tuple(objects))
     folders_and_files(listing)
@@ -459,8 +459,8 @@ def _remove(place: Place, names: Sequence[str], had: Mapping[str, Side]) -> None
         _check_unchanged(place, names, had)
     for name in names:
         if isinstance(place, Prefix):
-            found = workers.tried_again(functools.partial(place.store.stat, name))
-            if found and found[0].etag != had[name].version:
+            status = workers.tried_again(functools.partial(place.store.stat, name))
+            if status and status[0].etag != had[name].version:
                 few = f"{place.title}/{name}"
                 raise fail("object-sync-changed", place=place.title, count=1, few=few)
             workers.tried_again(functools.partial(place.store.delete, name))

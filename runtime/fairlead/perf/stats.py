@@ -141,7 +141,7 @@ def _medians(values: Floats, source: np.random.Generator) -> Floats:
     return middle
 
 
-def rank_sum(one: Sequence[float], other: Sequence[float]) -> float:
+def rank_sum(left: Sequence[float], other: Sequence[float]) -> float:
     """p of the two-sided Mann-Whitney test that both are from one distribution; ties count half.
 
     Up to 60 values the null distribution is counted out over all ways in which these very values, ties
@@ -150,7 +150,7 @@ def rank_sum(one: Sequence[float], other: Sequence[float]) -> float:
     Raises:
         ValueError: a side is empty, or a value is not finite.
     """
-    a, b = _sorted(one), _sorted(other)
+    a, b = _sorted(left), _sorted(other)
     # Ranks from 1; equal values share the mean of theirs.
     _, inverse, counts = np.unique(np.concatenate([a, b]), return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
@@ -184,9 +184,9 @@ def _normal_p(ranks: Floats, size: int, observed: float) -> float:
     return math.erfc(away / math.sqrt(2))
 
 
-def smallest_p(one: int, other: int) -> float:
+def smallest_p(left: int, other: int) -> float:
     """The smallest p that :func:`rank_sum` can give for so many values: all of one side beyond all of the other."""
-    return min(1.0, 2 / math.comb(one + other, one))
+    return min(1.0, 2 / math.comb(left + other, left))
 
 
 def repeats_needed(lines: int) -> int:

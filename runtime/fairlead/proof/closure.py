@@ -86,7 +86,7 @@ def libraries(plan: Plan, cache: Path) -> tuple[Library, ...]:
         return (*kept, *brought, *(Library(s, 0, True) for s in _IMAGES_OWN if s not in there))
     folder = cache / "stage" / plan.staging.key
     of_host = {elf.path: elf for elf in plan.host.parts}
-    found = list(kept)
+    mapped = list(kept)
     for item in plan.staging.files:
         elf = of_host.get(item.source)
         if not elf or GLIBC_PIECES.match(elf.name) or elf.name in RUNTIME_PIECES:
@@ -94,10 +94,10 @@ def libraries(plan: Plan, cache: Path) -> tuple[Library, ...]:
         staged, own = folder / item.target, bool(_OWN.match(elf.name))
         if own or not _has_versions(staged):
             stem = _stem(item.target)
-            found.append(
+            mapped.append(
                 Library(_HASH.sub("", stem) if own else stem, staged.stat().st_ino, not own)
             )
-    return tuple(found)
+    return tuple(mapped)
 
 
 def _carried(plan: Plan, cache: Path) -> Iterator[Library]:
@@ -152,7 +152,7 @@ def judged(files: Sequence[File], plan: Plan, inode: int, known: Sequence[Librar
     mpis = [file for file in files if is_mpi(file.path) and _stem(file.path) not in interfaces]
     planned = tuple(file for file in mpis if is_planned(file, plan, inode, known))
     foreign = tuple(file for file in mpis if file not in planned)
-    odd, seen = [], dict[str, int]()
+    odd, counts = [], dict[str, int]()
     for file in files if mpis else ():
         stem = _stem(file.path)
         # Python packages bring libraries under names with a hash: only an MPI's own may not come that way.
@@ -160,7 +160,7 @@ def judged(files: Sequence[File], plan: Plan, inode: int, known: Sequence[Librar
         if not named or file in mpis:
             continue
         other = all(lib.inode != file.inode for lib in named)
-        first = seen.setdefault(named[0].stem, file.inode)
+        first = counts.setdefault(named[0].stem, file.inode)
         if first != file.inode or (other and any(lib.inode and not lib.loose for lib in named)):
             odd.append(file)
     return Mapped(planned, foreign, tuple(odd))

@@ -98,12 +98,12 @@ def settings(given: Mapping[str, str]) -> dict[str, str]:
         given: NCCL_DEBUG, NCCL_DEBUG_SUBSYS and NCCL_DEBUG_FILE as ranks would have them otherwise. A file of the
             user's keeps its name, and gets at least the lines that are needed.
     """
-    found = dict(SETTINGS)
+    values = dict(SETTINGS)
     if given.get("NCCL_DEBUG", "").upper() == "TRACE":
-        found["NCCL_DEBUG"] = "TRACE"
-    found["NCCL_DEBUG_SUBSYS"] = _subsystems(given.get("NCCL_DEBUG_SUBSYS", ""))
-    found[_OWN] = given.get(_OWN) or f"{RUN_MOUNT}/{_FILE}"
-    return found
+        values["NCCL_DEBUG"] = "TRACE"
+    values["NCCL_DEBUG_SUBSYS"] = _subsystems(given.get("NCCL_DEBUG_SUBSYS", ""))
+    values[_OWN] = given.get(_OWN) or f"{RUN_MOUNT}/{_FILE}"
+    return values
 
 
 def _subsystems(given: str) -> str:
@@ -196,10 +196,11 @@ class NcclWatch:
         self._first = float("-inf")
         self._look()
         silent = [record for record in self.records if not record.network]
-        found = [(r.host, one) for r in silent for one in ended(r, self._expected)]
-        if found:
+        problems = [(r.host, difference) for r in silent for difference in ended(r, self._expected)]
+        if problems:
             raise FairleadError(
-                [finding(one, host) for host, one in _distinct(found)], ExitCode.PROOF_FAILED
+                [finding(difference, host) for host, difference in _distinct(problems)],
+                ExitCode.PROOF_FAILED,
             )
         if silent:
             on_finding(_undecided(silent))
@@ -213,22 +214,23 @@ class NcclWatch:
 
     def _look(self) -> None:
         pids = processes.of_run(self._folder.name)
-        found = list(self._differing(pids))
+        problems = list(self._differing(pids))
         decided = [record for record in self._records.values() if record.network]
-        if decided and not found:
-            found += [("", one) for one in self._files(pids)]
-        if found:
+        if decided and not problems:
+            problems += [("", difference) for difference in self._files(pids)]
+        if problems:
             raise FairleadError(
-                [finding(one, host) for host, one in _distinct(found)], ExitCode.PROOF_FAILED
+                [finding(difference, host) for host, difference in _distinct(problems)],
+                ExitCode.PROOF_FAILED,
             )
         self._tell([record for record in decided if record.complete])
 
     def _differing(self, pids: list[int]) -> Iterator[tuple[str, Difference]]:
         """What is not as planned in the first log of which that is true: the others need not be read."""
         for record in self._read(self._paths(pids)):
-            found = differences(record, self._expected)
-            yield from ((record.host, one) for one in found)
-            if found:
+            problems = differences(record, self._expected)
+            yield from ((record.host, difference) for difference in problems)
+            if problems:
                 return
 
     def _tell(self, stand: list[Record]) -> None:
@@ -245,15 +247,15 @@ class NcclWatch:
         if not self._own:
             yield from self._folder.glob(_FILE.replace("%h", "*").replace("%p", "*"))
             return
-        pattern = re.sub(r"%(.)", lambda found: "%" if found[1] == "%" else "*", self._own)
-        seen = set()
+        pattern = re.sub(r"%(.)", lambda match: "%" if match[1] == "%" else "*", self._own)
+        visited = set()
         for pid in pids:
             with suppress(OSError, ValueError):
                 root = Path("/proc", str(pid), "root" if self._own.startswith("/") else "cwd")
                 for path in root.glob(pattern.lstrip("/")):
                     status = path.stat()
-                    if (key := (status.st_dev, status.st_ino)) not in seen:
-                        seen.add(key)
+                    if (key := (status.st_dev, status.st_ino)) not in visited:
+                        visited.add(key)
                         yield path
 
     def _read(self, paths: Iterable[Path]) -> Iterator[Record]:
@@ -277,10 +279,10 @@ class NcclWatch:
             if pid in self._mapped:
                 continue
             with suppress(OSError):
-                found = mapped(Path("/proc", str(pid), "maps").read_text("utf-8", "replace"))
-                if found.libraries and (found.plugins or not self._expected.file):
+                files = mapped(Path("/proc", str(pid), "maps").read_text("utf-8", "replace"))
+                if files.libraries and (files.plugins or not self._expected.file):
                     self._mapped.add(pid)
-                yield from file_differences(found, self._expected)
+                yield from file_differences(files, self._expected)
 
     def _unknown(self) -> Finding:
         if self._own:
@@ -293,26 +295,33 @@ def _undecided(ended: list[Record]) -> Finding:
     causes = [cause.text for record in ended if not record.network for cause in record.causes[:1]]
     warnings = [text for record in ended for text in record.warnings[-1:]]
     opening = [record.asked for record in ended if record.asked and not record.name]
-    loading = [f"the last that they wrote is that NCCL opens the plugin {one}" for one in opening]
+    loading = [
+        f"the last that they wrote is that NCCL opens the plugin {plugin}" for plugin in opening
+    ]
     why = next(iter((*causes, *warnings, *loading)), "they ended before they had a communicator")
     return warning("nccl-proof-undecided", count=len(ended), why=why)
 
 
-def _distinct(found: list[tuple[str, Difference]]) -> Iterator[tuple[str, Difference]]:
+def _distinct(problems: list[tuple[str, Difference]]) -> Iterator[tuple[str, Difference]]:
     """One of each kind: ranks mostly differ from the plan alike."""
     kinds = set()
-    for host, one in found:
-        if one.kind not in kinds:
-            kinds.add(one.kind)
-            yield host, one
+    for host, difference in problems:
+        if difference.kind not in kinds:
+            kinds.add(difference.kind)
+            yield host, difference
 
 
-def finding(one: Difference, host: str = "") -> Finding:
+def finding(difference: Difference, host: str = "") -> Finding:
     """The finding of a difference, with the reason that NCCL's log gives and what to do about it."""
-    message = _DIFFERENCES.get(one.kind, "nccl-proof-unsaid")
-    if one.cause:
-        message = _REASONS[one.cause.kind]
-    return error(message, text=one.text, why=one.cause.text if one.cause else "", host=host)
+    message = _DIFFERENCES.get(difference.kind, "nccl-proof-unsaid")
+    if difference.cause:
+        message = _REASONS[difference.cause.kind]
+    return error(
+        message,
+        text=difference.text,
+        why=difference.cause.text if difference.cause else "",
+        host=host,
+    )
 
 
 def notice(folder: Path, given: Mapping[str, str]) -> Finding | None:

@@ -95,7 +95,7 @@ class Observer:
         self._left = _READ
         for pid in processes.of_run(self.run_id):
             with suppress(OSError, ValueError):  # it has ended, or may not be looked at
-                key, sighting = self._one(pid)
+                key, sighting = self._observed(pid)
                 if sighting:
                     self.sightings[key] = sighting
                     wrong += [key] if sighting.wrong else []
@@ -104,7 +104,7 @@ class Observer:
         often = max(_COST * spent, min(_MOST_S, (now - self._begun) / 10))
         self._next = now + (max(_LATER_COST * spent, _LATER_S) if proved else often)
 
-    def _one(self, pid: int) -> tuple[tuple[int, str], Sighting | None]:
+    def _observed(self, pid: int) -> tuple[tuple[int, str], Sighting | None]:
         """A process, by pid and time of its start, and the MPI in it, if any."""
         proc = Path("/proc", str(pid))
         key = pid, proc_stat.fields(proc)[proc_stat.BEGAN]
@@ -175,12 +175,12 @@ def _environ(proc: Path) -> dict[str, str]:
 
 def mapped_files(maps: str) -> tuple[File, ...]:
     """The files in the text of a ``/proc/PID/maps``, each once."""
-    found: dict[File, None] = {}
+    files: dict[File, None] = {}
     for line in maps.splitlines():
         words = line.split(None, 5)
         if len(words) == 6 and words[5].startswith("/"):
-            found[File(words[5].removesuffix(" (deleted)"), int(words[4]))] = None
-    return tuple(found)
+            files[File(words[5].removesuffix(" (deleted)"), int(words[4]))] = None
+    return tuple(files)
 
 
 def reported(folder: Path, plan: Plan, inode: int, known: Sequence[Library]) -> Iterable[Sighting]:
@@ -192,21 +192,21 @@ def reported(folder: Path, plan: Plan, inode: int, known: Sequence[Library]) -> 
         for line in path.read_text(errors="replace").splitlines():
             key, _, value = line.partition("=")
             values.setdefault(key, []).append(value)
-        one = {key: found[0] for key, found in values.items()}
+        report = {key: versions[0] for key, versions in values.items()}
         # At an exec and an _exit it cannot be asked, and a tool that a job begins with may only map an MPI.
-        begun = one.get("begun", one.get("later", "1"))
+        begun = report.get("begun", report.get("later", "1"))
         mpis = _files(values.get("mpi", ()))  # the witness has decided that they are
         planned = tuple(mpi for mpi in mpis if is_planned(mpi, plan, inode, known))
         foreign = tuple(mpi for mpi in mpis if mpi not in planned)
         yield Sighting(
-            rank=one.get("rank", ""),
-            host=one.get("host", ""),
-            pid=int(one["pid"]) if one.get("pid", "").isdecimal() else 0,
-            how=one.get("how", "end"),
+            rank=report.get("rank", ""),
+            host=report.get("host", ""),
+            pid=int(report["pid"]) if report.get("pid", "").isdecimal() else 0,
+            how=report.get("how", "end"),
             mapped=Mapped(planned, foreign, _files(values.get("other", ()))),
-            library_path=one.get("library_path", ""),
-            version=" ".join(one.get("version", "").split()),
-            ran=begun == "1" or one.get("how") in ("init", "session", "unasked"),
+            library_path=report.get("library_path", ""),
+            version=" ".join(report.get("version", "").split()),
+            ran=begun == "1" or report.get("how") in ("init", "session", "unasked"),
         )
 
 
@@ -230,8 +230,8 @@ def bare(folder: Path) -> Iterable[Bare]:
         if path.suffix == ".partial":
             continue
         lines = path.read_text(errors="replace").splitlines()
-        one = dict(line.split("=", 1) for line in lines if "=" in line)
-        yield Bare(one.get("rank", ""), one.get("program", "?"), one.get("ranked") != "0")
+        report = dict(line.split("=", 1) for line in lines if "=" in line)
+        yield Bare(report.get("rank", ""), report.get("program", "?"), report.get("ranked") != "0")
 
 
 def _files(lines: Iterable[str]) -> tuple[File, ...]:

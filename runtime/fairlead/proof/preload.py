@@ -132,7 +132,7 @@ class Startup:
         self._limit_s, self._on_proof = limit_s + expected.ranks / 100, on_proof
         self._clock = clock
         self._begun = self._moved = clock()
-        self._seen: tuple[int, int, int] = (0, 0, 0)
+        self._counts: tuple[int, int, int] = (0, 0, 0)
         self._first: float | None = None
         self._again = 0.0
         self._observer = Observer(
@@ -240,10 +240,10 @@ class Startup:
     def _watch(self) -> None:
         started = {kind: _names(self.folder, kind) for kind in ("exit", "alive", "started")}
         launched, alive, inside = started["exit"], started["alive"], started["started"]
-        seen = (len(launched), len(alive), len(inside))
+        counts = (len(launched), len(alive), len(inside))
         now = self._clock()
-        if seen != self._seen:
-            self._seen, self._moved = seen, now
+        if counts != self._counts:
+            self._counts, self._moved = counts, now
         # What a program does between its start and MPI_Init is its own affair, and may take long.
         limit = self._limit_s
         if now - self._moved <= limit:
@@ -308,8 +308,8 @@ def _images(expected: Expected, ranks: tuple[RankProof, ...]) -> Iterator[Findin
         if len(hosts) > 1:
             severity = Severity.ERROR if expected.signed else Severity.WARNING
             shown = ", ".join(unknown[:8])
-            found = warning("image-on-nodes-unknown", plan=expected.plan, hosts=shown)
-            yield replace(found, severity=severity)
+            finding = warning("image-on-nodes-unknown", plan=expected.plan, hosts=shown)
+            yield replace(finding, severity=severity)
     elif unknown:
         yield error("image-on-node-unverified", plan=expected.plan, hosts=", ".join(unknown[:8]))
 
@@ -331,11 +331,11 @@ def reports(folder: Path, kind: str) -> list[Path]:
 
 
 def _names(folder: Path, kind: str) -> set[str]:
-    found = reports(folder, kind)
+    paths = reports(folder, kind)
     if kind == "started":  # without text: it is through with MPI, or has none that can be asked
         with suppress(OSError):
-            found = [path for path in found if path.stat().st_size]
-    return {path.name.partition(".")[2] for path in found}
+            paths = [path for path in paths if path.stat().st_size]
+    return {path.name.partition(".")[2] for path in paths}
 
 
 def _listed(names: set[str]) -> str:
@@ -365,8 +365,8 @@ def _hosts(folder: Path, names: set[str]) -> str:
         or _named_by(folder / f"here.{name}", 1).rpartition(".")[0]
         for name in names
     }
-    found = sorted(filter(None, named))
-    return f" (on {', '.join(found[:8])})" if found else ""
+    hosts = sorted(filter(None, named))
+    return f" (on {', '.join(hosts[:8])})" if hosts else ""
 
 
 def _quiet_nodes(folder: Path, nodes: tuple[str, ...]) -> list[str]:
@@ -382,26 +382,26 @@ def last_words(folder: Path) -> str:
     lines = []
     for path in sorted(folder.glob("said.*")):
         # A line of `=` ends many an account.
-        said = [
+        printed = [
             line for line in path.read_text("utf-8", "replace").splitlines() if line.strip(" =")
         ]
-        lines += said[-1:]
+        lines += printed[-1:]
     return "; ".join(dict.fromkeys(lines))[-_SAID:]
 
 
 def read_records(path: Path, folder: Path) -> list[RankProof]:
     """The ranks of one world, as the witness wrote them down."""
-    found = []
+    records = []
     data = path.read_bytes()
     if not data or len(data) % _RECORD:
         raise fail("run-folder-proof", path=path, data_count=len(data))
     for part in data.split(b"\0"):
         if part.strip():
             try:
-                found.append(_rank(part.decode("utf-8", "replace"), folder, path))
+                records.append(_rank(part.decode("utf-8", "replace"), folder, path))
             except (ValueError, LookupError):
                 raise fail("run-folder-proof-damaged", path=path) from None
-    return found
+    return records
 
 
 def _rank(text: str, folder: Path, path: Path) -> RankProof:
@@ -410,7 +410,7 @@ def _rank(text: str, folder: Path, path: Path) -> RankProof:
         key, _, value = line.partition("=")
         values.setdefault(key, []).append(value)
 
-    def one(key: str) -> str:
+    def value_of(key: str) -> str:
         return values.get(key, [""])[0]
 
     mapped = [value.split(" ", 2) for value in values.get("mpi", ())]
@@ -418,8 +418,8 @@ def _rank(text: str, folder: Path, path: Path) -> RankProof:
     mapped = [*called, *(m for m in mapped if m[:2] not in [c[:2] for c in called])]
     number = int(values["rank"][0])
     # proof.PID.ME: a name of the process as in its other reports, which is the rank's number as a rule.
-    said = folder / f"said.{one('launched') or (number or path.name.split('.', 2)[-1])}"
-    words = said.read_text("utf-8", "replace") if said.is_file() else ""
+    log = folder / f"said.{value_of('launched') or (number or path.name.split('.', 2)[-1])}"
+    words = log.read_text("utf-8", "replace") if log.is_file() else ""
     ucx = "\n".join(f"ucp_context {line}" for line in values.get("ucx", ()))
     carried = transports(f"{words}\n{ucx}")
     devices = tuple(sorted(values.get("device", ())))
@@ -430,23 +430,23 @@ def _rank(text: str, folder: Path, path: Path) -> RankProof:
     first = mapped[0] if mapped else ["", "0", ""]
     return RankProof(
         rank=number,
-        size=int(one("size")),
-        host=one("host"),
+        size=int(value_of("size")),
+        host=value_of("host"),
         mpi_path=first[2],
         mpi_inode=int(first[1]),
         mpi_count=len(mapped),
-        version=" ".join(one("version").split()),
+        version=" ".join(value_of("version").split()),
         netmod=carried["netmod"],
         providers=tuple(carried["providers"]),
-        ring_ok=one("ring") == "1" if "ring" in values else None,
-        namespaces={name: one(name) for name in ("user", "pid", "ipc", "net", "shm")},
-        library_path=one("library_path"),
+        ring_ok=value_of("ring") == "1" if "ring" in values else None,
+        namespaces={name: value_of(name) for name in ("user", "pid", "ipc", "net", "shm")},
+        library_path=value_of("library_path"),
         devices=devices,
         others=tuple(value.split(" ", 2)[-1] for value in values.get("other", ())),
-        boot=one("boot"),
-        processors=one("processors"),
-        online=len(numbers(one("online"))),
-        launched=one("launched"),
+        boot=value_of("boot"),
+        processors=value_of("processors"),
+        online=len(numbers(value_of("online"))),
+        launched=value_of("launched"),
     )
 
 

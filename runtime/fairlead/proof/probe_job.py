@@ -91,7 +91,7 @@ def probe(
         raise FairleadError(finding, code)
     inode = planned_inode(plan, cache)
     shutil.rmtree(folder, ignore_errors=True)
-    proofs = [_rank_proof(seen) for seen in ranks_seen]
+    proofs = [_rank_proof(observed) for observed in ranks_seen]
     return judged(plan, ranks, inode, proofs, time.monotonic() - begun)
 
 

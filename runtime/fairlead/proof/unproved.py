@@ -64,9 +64,9 @@ class Unproved:
 
     def _alone(self) -> Finding | None:
         """The error on programs with an MPI that every rank has started without any variable of the launcher."""
-        seen = any(s.unseen == "unloaded" and not s.rank for s in self.sightings)
+        unloaded = any(s.unseen == "unloaded" and not s.rank for s in self.sightings)
         without = [b for b in self.bare if not b.ranked]
-        alone = [b for b in without if seen or _uses_mpi(self.plan, b.program)]
+        alone = [b for b in without if unloaded or _uses_mpi(self.plan, b.program)]
         if self.ranks < 2 or len({b.rank for b in alone}) < self.ranks:
             return None
         return error(
@@ -126,22 +126,22 @@ class Unproved:
 
 def _uses_mpi(plan: Plan, program: str) -> bool:
     """Whether a program of the image, by its name or path, needs an MPI by its links."""
-    found = reach(plan.facts, replace(plan.request, apps=(program,), command=())).programs
-    return bool(found) and all(p.kind is Kind.LINKED for p in found)
+    programs = reach(plan.facts, replace(plan.request, apps=(program,), command=())).programs
+    return bool(programs) and all(p.kind is Kind.LINKED for p in programs)
 
 
 def _dynamic(plan: Plan) -> str:
     """The command's program where the loader does preload for it, as far as its file says; else empty."""
     facts = plan.facts
     first = plan.request.command[:1]
-    found = reach(facts, replace(plan.request, apps=first, command=())).programs if first else ()
+    programs = reach(facts, replace(plan.request, apps=first, command=())).programs if first else ()
     ids = {*facts.set_ids, *facts.capable}
-    kinds = {facts.programs.get(p.path, "static") for p in found}
+    kinds = {facts.programs.get(p.path, "static") for p in programs}
     if not facts.glibc or any(
         "static" in kind.split() or kind[:2] in ("#!", "->") for kind in kinds
     ):
         return ""
-    return "" if not found or ids.intersection(p.path for p in found) else found[0].path
+    return "" if not programs or ids.intersection(p.path for p in programs) else programs[0].path
 
 
 def title_of(plan: Plan, path: str) -> str:
@@ -154,43 +154,43 @@ def blind_ranks(launched: Collection[str], alive: Collection[str]) -> tuple[str,
     return tuple(sorted(set(launched) - set(alive), key=lambda name: (len(name), name)))
 
 
-def _reason(plan: Plan, seen: Sighting, blind: bool = False) -> tuple[str, str]:
+def _reason(plan: Plan, sighting: Sighting, blind: bool = False) -> tuple[str, str]:
     """Why the MPI's MPI_Init was not seen, and what to do about it.
 
     Args:
         blind: no process of the rank has loaded the witness, not even its first.
     """
     name = PurePosixPath(plan.planned_file).name
-    if seen.unseen == "static":
+    if sighting.unseen == "static":
         return (
-            f"{seen.wrong[0].path} contains an MPI: one was linked statically into it, which nothing can replace",
+            f"{sighting.wrong[0].path} contains an MPI: one was linked statically into it, which nothing can replace",
             "link it with the shared libmpi of the same MPI",
         )
-    if seen.unseen == "privileged":
+    if sighting.unseen == "privileged":
         return (
-            f"{seen.program} is setuid, setgid or has file capabilities: the loader ignores LD_LIBRARY_PATH and "
+            f"{sighting.program} is setuid, setgid or has file capabilities: the loader ignores LD_LIBRARY_PATH and "
             "LD_PRELOAD for it",
-            f"remove them in the image: `chmod ug-s {seen.program}`, `setcap -r {seen.program}`",
+            f"remove them in the image: `chmod ug-s {sighting.program}`, `setcap -r {sighting.program}`",
         )
-    if seen.unseen == "unloaded" and blind and _dynamic(plan):
+    if sighting.unseen == "unloaded" and blind and _dynamic(plan):
         return (
-            f"LD_PRELOAD did not reach {seen.program}, nor the first program of its rank: a start-up script of the image "
+            f"LD_PRELOAD did not reach {sighting.program}, nor the first program of its rank: a start-up script of the image "
             "(/.singularity.d/env, its entry point) has removed it",
             "keep LD_PRELOAD in these scripts",
         )
-    if seen.unseen == "unloaded":
+    if sighting.unseen == "unloaded":
         return (
-            f"LD_PRELOAD did not reach {seen.program}: it was started with a cleaned environment (`env -i`, "
+            f"LD_PRELOAD did not reach {sighting.program}: it was started with a cleaned environment (`env -i`, "
             "`unset LD_PRELOAD`, sudo, a login shell), or has a C library of its own",
             "start it with the environment that the rank has",
         )
     saw = RankProof(
-        rank=0, size=0, host=seen.host, mpi_path=seen.wrong[0].path, mpi_inode=seen.wrong[0].inode, mpi_count=1,
-        version="", netmod="", providers=(), ring_ok=False, namespaces={}, library_path=seen.library_path,
+        rank=0, size=0, host=sighting.host, mpi_path=sighting.wrong[0].path, mpi_inode=sighting.wrong[0].inode, mpi_count=1,
+        version="", netmod="", providers=(), ring_ok=False, namespaces={}, library_path=sighting.library_path,
     )  # fmt: skip
-    if seen.how in ("session", "init"):  # called by its name: the loader has chosen the library
+    if sighting.how in ("session", "init"):  # called by its name: the loader has chosen the library
         why, remedy = why_kept(plan, saw)
-        by = "it is started by MPI_Session_init; " if seen.how == "session" else ""
+        by = "it is started by MPI_Session_init; " if sighting.how == "session" else ""
         return f"{by}{why}", remedy
     if reason := kept_by_remedy(plan, saw):
         return reason

@@ -14,7 +14,7 @@ from pathlib import PurePath
 
 from fairlead.base.errors import Finding, Severity, error, warning
 from fairlead.elf.facts import AbiFamily
-from fairlead.launchers.pmi import pmi_said
+from fairlead.launchers.pmi import pmi_named
 from fairlead.swap.model import CARRIED_MOUNT, MOUNT, Plan
 from fairlead.swap.remedies.registry import ordered
 
@@ -181,7 +181,7 @@ def _places(plan: Plan, proof: Proof) -> list[Finding]:
     return misplaced(plan, proof.asked, len(nodes), most, places(nodes))
 
 
-def misplaced(plan: Plan, asked: int, nodes: int, most: int, seen: str) -> list[Finding]:
+def misplaced(plan: Plan, asked: int, nodes: int, most: int, evidence: str) -> list[Finding]:
     """What is wrong with where the ranks are, if anything.
 
     More nodes than requested may be names only: an engine can give each container its own.
@@ -194,24 +194,24 @@ def misplaced(plan: Plan, asked: int, nodes: int, most: int, seen: str) -> list[
     """
     shape, own = plan.request.shape.of(asked), plan.request.shape.extra
     fields = {
-        "launcher_path": plan.launcher.path, "seen": seen, "extra": own and f"--launcher-arg={' '.join(own)}"
+        "launcher_path": plan.launcher.path, "seen": evidence, "extra": own and f"--launcher-arg={' '.join(own)}"
     }  # fmt: skip
     if nodes < shape.filled:
-        found = error("placement", found=nodes, asked=shape.filled, **fields)
+        finding = error("placement", found=nodes, asked=shape.filled, **fields)
     elif nodes == shape.filled and most > shape.each:
-        found = error("placement-uneven", most=most, each=shape.each, **fields)
+        finding = error("placement-uneven", most=most, each=shape.each, **fields)
     else:
         return []
     # The user's own arguments come last on the line: what they ask for is a warning.
-    return [replace(found, severity=Severity.WARNING) if own else found]
+    return [replace(finding, severity=Severity.WARNING) if own else finding]
 
 
 def by_node(ranks: Iterable[RankProof]) -> dict[tuple[str, str], list[RankProof]]:
     """The ranks on each node."""
-    found: dict[tuple[str, str], list[RankProof]] = {}
+    proofs: dict[tuple[str, str], list[RankProof]] = {}
     for rank in ranks:
-        found.setdefault(rank.node, []).append(rank)
-    return found
+        proofs.setdefault(rank.node, []).append(rank)
+    return proofs
 
 
 def places(nodes: Mapping[tuple[str, str], Sequence[RankProof]]) -> str:
@@ -236,11 +236,11 @@ def _world(plan: Plan, proof: Proof) -> list[Finding]:
     if len(world_of(proof.ranks, proof.asked)) == len(proof.ranks):
         return []
     alone = all(p.size == 1 for p in proof.ranks) and proof.asked > 1
-    seen = f"{len(proof.ranks)} processes reported a world of {', '.join(str(p.size) for p in proof.ranks[:8])}"
+    sizes = f"{len(proof.ranks)} processes reported a world of {', '.join(str(p.size) for p in proof.ranks[:8])}"
     mapped = _family_of(proof.ranks[0].version)
     if nested(proof.ranks):
         return [
-            error("world-size-nested", launcher_path=plan.launcher.path, seen=seen, proof=proof)
+            error("world-size-nested", launcher_path=plan.launcher.path, seen=sizes, proof=proof)
         ]
     if mapped is not AbiFamily.UNKNOWN and plan.launcher.family not in (mapped, AbiFamily.UNKNOWN):
         why = (
@@ -258,7 +258,7 @@ def _world(plan: Plan, proof: Proof) -> list[Finding]:
             "under Slurm a PMI: --launcher-arg=--mpi=pmix"
         )
     elif plan.launcher.kind == "srun":
-        way = pmi_said(plan.request.shape.extra) or plan.launcher.pmi or "Slurm's default"
+        way = pmi_named(plan.request.shape.extra) or plan.launcher.pmi or "Slurm's default"
         why = f"by srun's PMI ({way}) the mapped MPI did not find the other ranks"
         remedy = (
             "remove --launcher-arg=--mpi; `srun --mpi=list` lists the choices; or start them with the "
@@ -274,7 +274,7 @@ def _world(plan: Plan, proof: Proof) -> list[Finding]:
             "world-size-alone" if alone else "world-size-partial",
             asked=proof.asked,
             launcher_path=plan.launcher.path,
-            seen=seen,
+            seen=sizes,
             why=why,
             remedy=remedy,
         )
@@ -323,30 +323,30 @@ def _closure(plan: Plan, proof: Proof) -> list[Finding]:
 def _other_library(plan: Plan, proof: Proof, rank: RankProof) -> Finding:
     """A library below the MPI that is not the carried one, or not of the planned MPI."""
     stem = PurePath(rank.others[0]).name.partition(".so")[0].partition("-")[0]
-    for one in plan.carried if plan.carried_staging else ():
-        if any(soname.partition(".so")[0] == stem for soname in one.library.sonames):
-            planned = f"{CARRIED_MOUNT}/lib/{one.library.sonames[0]}"
-            return error("carried-kept", rank=rank, title=one.library.title, planned=planned)
+    for carried in plan.carried if plan.carried_staging else ():
+        if any(soname.partition(".so")[0] == stem for soname in carried.library.sonames):
+            planned = f"{CARRIED_MOUNT}/lib/{carried.library.sonames[0]}"
+            return error("carried-kept", rank=rank, title=carried.library.title, planned=planned)
     return error("closure-mapped", rank=rank, proof=proof)
 
 
-def kept_by_remedy(plan: Plan, seen: RankProof) -> tuple[str, str] | None:
+def kept_by_remedy(plan: Plan, rank: RankProof) -> tuple[str, str] | None:
     """Why another MPI was taken and what to do, if a variable or a remedy's own failure explains it."""
     for name, value in plan.request.mpi4py:
-        if PurePath(value).parent == PurePath(seen.mpi_path).parent:
+        if PurePath(value).parent == PurePath(rank.mpi_path).parent:
             return f"{name} tells mpi4py to open {value}", f"unset {name}"
     for remedy in ordered():
-        if reason := remedy.explain_failure(plan, seen):
+        if reason := remedy.explain_failure(plan, rank):
             return reason
     return None
 
 
-def why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
+def why_kept(plan: Plan, rank: RankProof) -> tuple[str, str]:
     """The most likely reason that another MPI was taken, and what to do about it."""
-    if reason := kept_by_remedy(plan, seen):
+    if reason := kept_by_remedy(plan, rank):
         return reason
-    own = next((m.family for m in plan.facts.mpis if m.path == seen.mpi_path), AbiFamily.UNKNOWN)
-    family = own if own is not AbiFamily.UNKNOWN else _family_of(seen.version)
+    own = next((m.family for m in plan.facts.mpis if m.path == rank.mpi_path), AbiFamily.UNKNOWN)
+    family = own if own is not AbiFamily.UNKNOWN else _family_of(rank.version)
     if plan.host and family not in (plan.family, AbiFamily.UNKNOWN):
         return (
             f"the program is compiled for an MPI of the {family} family, which one of the {plan.family} family cannot replace",
@@ -358,13 +358,13 @@ def why_kept(plan: Plan, seen: RankProof) -> tuple[str, str]:
             f"the image needs {lacking[0]}, and the staged host MPI has no alias of that name",
             f"add an alias {lacking[0]} next to the staged library; `fairlead explain` shows the aliases",
         )
-    if plan.staging and MOUNT not in seen.library_path:
+    if plan.staging and MOUNT not in rank.library_path:
         return (
-            f"LD_LIBRARY_PATH there is {seen.library_path or 'empty'}: the image's start-up scripts "
+            f"LD_LIBRARY_PATH there is {rank.library_path or 'empty'}: the image's start-up scripts "
             "changed it, or lack the file at which Apptainer adds the caller's variables",
             "look into /.singularity.d/env of the image: it needs a 99-base.sh and must not set LD_LIBRARY_PATH",
         )
-    first = seen.library_path.split(":")[0]
+    first = rank.library_path.split(":")[0]
     if plan.staging and not first.startswith(MOUNT):
         return (
             f"LD_LIBRARY_PATH there begins with {first}, ahead of {MOUNT}: a script that starts the program puts it "
@@ -438,13 +438,13 @@ def _bound(proof: Proof) -> list[Finding]:
 @cache
 def numbers(text: str) -> frozenset[int]:
     """``0-2,8`` as 0, 1, 2 and 8; empty for anything else."""
-    found: set[int] = set()
+    values: set[int] = set()
     for part in text.split(",") if text else ():
         first, _, last = part.partition("-")
         if not (first.isdecimal() and (last or first).isdecimal()):
             return frozenset()
-        found.update(range(int(first), min(int(last or first), 1 << 16) + 1))
-    return frozenset(found)
+        values.update(range(int(first), min(int(last or first), 1 << 16) + 1))
+    return frozenset(values)
 
 
 def mpi_program(plan: Plan) -> str:

@@ -153,8 +153,12 @@ class Wire:
             return (_failure(self.plugin, self.cause),)
         if expected is None:
             return ()
-        found = ((s.host, one) for s in self.sides for one in differences(s.record, expected))
-        return tuple(finding(one, host) for host, one in found)
+        problems = (
+            (s.host, difference)
+            for s in self.sides
+            for difference in differences(s.record, expected)
+        )
+        return tuple(finding(difference, host) for host, difference in problems)
 
     def to_json(self) -> dict[str, Any]:
         """For records and ``--json``."""
@@ -232,10 +236,10 @@ class _Started:
 
     def __init__(self, drive: Drive, start: Sequence[str], environ: Mapping[str, str]) -> None:
         self._drive, self._killed = drive, False
-        self._said = Path(drive.folder, f"said.{drive.rank}")
-        with self._said.open("wb") as said:
+        self._log = Path(drive.folder, f"said.{drive.rank}")
+        with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*start, *drive.words], stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=dict(environ),
+                [*start, *drive.words], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=dict(environ),
                 start_new_session=True,
             )  # fmt: skip
 
@@ -250,7 +254,7 @@ class _Started:
     def result(self) -> Side:
         events, words = (
             path.read_bytes()[:_MOST].decode("utf-8", "replace") if path.is_file() else ""
-            for path in (Path(self._drive.events), self._said)
+            for path in (Path(self._drive.events), self._log)
         )
         return side_of(Ended(events, words[:_WORDS], self.process.returncode, self._killed))
 

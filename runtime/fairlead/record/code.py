@@ -77,8 +77,8 @@ def _commit(own: Path, common: Path) -> str:
 def _packed(common: Path, name: str) -> str:
     with suppress(OSError), (common / "packed-refs").open("rb") as lines:
         for line in lines:
-            commit, _, found = line.strip().partition(b" ")
-            if found == os.fsencode(name):
+            commit, _, ref = line.strip().partition(b" ")
+            if ref == os.fsencode(name):
                 return commit.decode("ascii", "replace")
     return ""
 

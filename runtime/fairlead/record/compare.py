@@ -55,20 +55,20 @@ class Difference:
 def differences(recorded: RunRecord, again: RunRecord) -> tuple[Difference, ...]:
     """All that differs, the most important first."""
     a, b = recorded, again
-    found = [
+    results = [
         *data(Kind.RESULT, a.results, b.results),
         *_values(Kind.EXIT_CODE, "", a.outcome.exit_code, b.outcome.exit_code),
         *sources(a.before, b.before),
         *machine(a.before, b.before),
         *_ranks(a.ranks, b.ranks),
     ]
-    return ordered(found)
+    return ordered(results)
 
 
-def ordered(found: Sequence[Difference]) -> tuple[Difference, ...]:
+def ordered(changes: Sequence[Difference]) -> tuple[Difference, ...]:
     """The most important first."""
     kinds = list(Kind)
-    return tuple(sorted(found, key=lambda d: kinds.index(d.kind)))
+    return tuple(sorted(changes, key=lambda d: kinds.index(d.kind)))
 
 
 def sources(a: Before, b: Before) -> Iterator[Difference]:
@@ -93,16 +93,16 @@ def code(a: Code | None, b: Code | None) -> Iterator[Difference]:
 def data(kind: Kind, a: Sequence[Data], b: Sequence[Data]) -> Iterator[Difference]:
     """Which files have another content."""
     now = {d.name: d for d in b}
-    for one in a:
-        other = now.pop(one.name, None)
-        if not other or other.sha256 != one.sha256:
-            yield Difference(kind, one.name, _of(one), _of(other))
+    for entry in a:
+        other = now.pop(entry.name, None)
+        if not other or other.sha256 != entry.sha256:
+            yield Difference(kind, entry.name, _of(entry), _of(other))
     for other in now.values():
         yield Difference(kind, other.name, "", _of(other))
 
 
-def _of(one: Data | None) -> str:
-    return f"sha256 {one.sha256[:16]}…, {one.bytes} bytes" if one and one.sha256 else ""
+def _of(entry: Data | None) -> str:
+    return f"sha256 {entry.sha256[:16]}…, {entry.bytes} bytes" if entry and entry.sha256 else ""
 
 
 def planned(
@@ -167,9 +167,9 @@ def _ranks(a: Ranks, b: Ranks) -> Iterator[Difference]:
     yield from _values(Kind.TRANSPORT, "NCCL", a.nccl, b.nccl)
     before, now = ({library.path: library for library in ranks.libraries} for ranks in (a, b))
     for path in sorted({*before, *now}):
-        one, other = before.get(path), now.get(path)
-        if one != other:
-            yield Difference(Kind.LIBRARY, path, _title(one), _title(other))
+        left, other = before.get(path), now.get(path)
+        if left != other:
+            yield Difference(Kind.LIBRARY, path, _title(left), _title(other))
 
 
 def _of_groups(ranks: Ranks, name: str) -> str:
@@ -190,10 +190,10 @@ def _values(kind: Kind, name: str, a: object, b: object) -> Iterator[Difference]
         yield Difference(kind, name or str(kind), *("" if v is None else str(v) for v in (a, b)))
 
 
-def lines(found: Sequence[Difference]) -> Iterator[str]:
+def lines(changes: Sequence[Difference]) -> Iterator[str]:
     """The differences for people, those of a kind together."""
     for kind in Kind:
-        own = [difference for difference in found if difference.kind is kind]
+        own = [difference for difference in changes if difference.kind is kind]
         for difference in own[:_MOST]:
             yield f"{kind}: {difference.line}" if difference.name != kind else difference.line
         if len(own) > _MOST:

@@ -195,7 +195,7 @@ def _time(utc: str) -> str:
 def _action(record: RunRecord) -> Entity:
     before, outcome = record.before, record.outcome
     groups = record.ranks.groups
-    seen = "; ".join(
+    summary = "; ".join(
         f"ranks {group.ranks}: {group.version}, {group.transport}" for group in groups[:8]
     )
     action: Entity = {
@@ -203,7 +203,7 @@ def _action(record: RunRecord) -> Entity:
         "@type": "CreateAction",
         "name": shlex.join(before.parameters.words),
         "description": f"{record.ranks.count} ranks on {', '.join([*record.ranks.hosts][:16]) or before.host.name}"
-        + (f"; {seen}" if seen else ""),
+        + (f"; {summary}" if summary else ""),
         "startTime": _time(outcome.began),
         "endTime": _time(outcome.ended),
         "instrument": {"@id": _id_of(before.script) if before.script else "#program"},

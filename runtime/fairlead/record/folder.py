@@ -190,9 +190,9 @@ def _checked(folder: Path) -> bytes:
         if name not in _SIGNED_FILES:
             why = f"it names {name[:80]}, which is not a file of a record"
             raise fail("record-damaged", folder=folder, file=STATEMENT, why=why)
-        found = hashlib.sha256(_content(folder, name)).hexdigest()
-        if found != sha256:
-            why = f"its sha256 is {found[:16]}…, the statement has {sha256[:16]}…"
+        actual = hashlib.sha256(_content(folder, name)).hexdigest()
+        if actual != sha256:
+            why = f"its sha256 is {actual[:16]}…, the statement has {sha256[:16]}…"
             raise fail("record-damaged", folder=folder, file=name, why=why)
     return text
 

@@ -88,7 +88,7 @@ def before(
         raise fail("record-input-absent", name=absent.name, path=absent.path)
     attached, sbom_sha256 = _attached(prepared.image, environ)
     options, command = secrets.words(asked.options), secrets.words(asked.command)
-    found = Before(
+    state = Before(
         image=_image(prepared, sbom_sha256, environ, progress),
         parameters=Parameters(options, secrets.text(asked.image), command, str(folder), asked.verb),
         script=script,
@@ -99,7 +99,7 @@ def before(
         mpi=Mpi(plan.mode, plan.planned_title, plan.planned_file),
         fairlead=__version__,
     )
-    return found, attached
+    return state, attached
 
 
 def script_of(command: Sequence[str], folder: Path, results: Sequence[str] = ()) -> Data | None:
@@ -227,7 +227,7 @@ def ranks_of(
         count=count,
         proved=proof.holds if proof else None,
         hosts={host: ranges(numbers) for host, numbers in sorted(hosts.items())},
-        groups=tuple(RankGroup(ranges(numbers), *seen) for seen, numbers in groups.items()),
+        groups=tuple(RankGroup(ranges(numbers), *observed) for observed, numbers in groups.items()),
         libraries=tuple(map(name, sorted(most))),
         others=tuple(
             OtherLibraries(ranges(ranks), tuple(sorted(files - most)), tuple(sorted(most - files)))
@@ -249,13 +249,15 @@ def _mapped(folder: Path) -> tuple[dict[frozenset[str], list[int]], list[int]]:
             _, key = stream.read(64).split()
             if key.isalnum():
                 by_hash[key].append(int(rank))
-    found: dict[frozenset[str], list[int]] = defaultdict(list)
+    ranks_by_files: dict[frozenset[str], list[int]] = defaultdict(list)
     keys = sorted(by_hash, key=lambda key: (-len(by_hash[key]), min(by_hash[key])))
     for key in keys[:_MOST_LISTS]:
         with suppress(OSError):
             lines = (folder / f"code.{key}").read_text("utf-8", "replace").splitlines()
-            found[frozenset(line.removesuffix(" (deleted)") for line in lines)] += by_hash[key]
-    return found, [rank for key in keys[_MOST_LISTS:] for rank in by_hash[key]]
+            ranks_by_files[frozenset(line.removesuffix(" (deleted)") for line in lines)] += by_hash[
+                key
+            ]
+    return ranks_by_files, [rank for key in keys[_MOST_LISTS:] for rank in by_hash[key]]
 
 
 def _namer(plan: Plan, cache: Path) -> Callable[[str], Library]:

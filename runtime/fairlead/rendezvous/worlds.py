@@ -166,8 +166,8 @@ class Worlds:
         }
         cost = min(_LATEST_S, _COST * (time.thread_time() - spent))
         self._next = time.monotonic() + max(_EVERY_S, cost)
-        if found := self._wrong(last):
-            raise FairleadError(found, ExitCode.PROOF_FAILED)
+        if finding := self._wrong(last):
+            raise FairleadError(finding, ExitCode.PROOF_FAILED)
         for reports in self._alone.values():
             if len(reports) == self._ranks:
                 self._warn(next(iter(reports.values())), last)
@@ -211,15 +211,15 @@ class Worlds:
             )
 
     def _new(self) -> list[Report]:
-        found = []
+        reports = []
         for kind in _KINDS:
             for path in self._folder.glob(f"{kind}.*"):
                 with suppress(OSError, ValueError, TypeError, KeyError):
                     changed = path.stat().st_mtime_ns
                     if self._read.get(path.name) != changed:
-                        found.append(_report(kind, path))
+                        reports.append(_report(kind, path))
                         self._read[path.name] = changed
-        return sorted(found, key=lambda r: (_KINDS.index(r.kind), len(r.launched), r.launched))
+        return sorted(reports, key=lambda r: (_KINDS.index(r.kind), len(r.launched), r.launched))
 
     def _take(self, report: Report) -> None:
         if report.kind == "parted":
@@ -258,23 +258,23 @@ class Worlds:
 
     def _wrong(self, last: bool) -> Finding | None:
         """What is wrong with what the processes report now."""
-        seen: dict[tuple[str, int, int, int | None], Report] = {}
+        by_place: dict[tuple[str, int, int, int | None], Report] = {}
         for report in self._now.values():
             number = (report.framework, report.round, report.restart, report.rank)
             if report.rank is None or report.size == 1:
                 continue  # a world of its own
             # In one rank, the next program takes the number of the one before.
-            other = seen.setdefault(number, report)
+            other = by_place.setdefault(number, report)
             if other.launched != report.launched:
                 return _double(report, other, self._ranks)
         firsts: dict[tuple[str, int, int], Report] = {}
         # Those that have met are right.
         for report in sorted(self._now.values(), key=lambda r: r.kind != "joined"):
             first = firsts.setdefault((report.framework, report.round, report.restart), report)
-            if report.kind == "joining" and (found := _doubtful(report, first)):
+            if report.kind == "joining" and (finding := _doubtful(report, first)):
                 since = self._since.setdefault((*report.key, report.round), time.monotonic())
                 if last or time.monotonic() - since > _MEET_S:
-                    return found
+                    return finding
         if self.formed:
             return None
         for reports in self._small.values():
@@ -293,14 +293,16 @@ class Worlds:
 
 
 def _double(report: Report, other: Report, ranks: int) -> Finding:
-    where, beside = report.where, other.where
+    where, other_where = report.where, other.where
     if report.agent and other.agent and report.launched != other.launched:
-        return error("world-of-each-torchrun", where=where, other=beside, ranks=ranks)
-    return error("world-double", where=where, other=beside, title=report.title, rank=report.rank)
+        return error("world-of-each-torchrun", where=where, other=other_where, ranks=ranks)
+    return error(
+        "world-double", where=where, other=other_where, title=report.title, rank=report.rank
+    )
 
 
 def _doubtful(report: Report, first: Report) -> Finding | None:
-    """Why a process may wait for others in vain."""
+    """Why a process may wait for others that never come."""
     if report.why:
         return error(
             "world-address",
@@ -354,19 +356,19 @@ def lay(folder: Path, text: str) -> None:
 
 def _report(kind: str, path: Path) -> Report:
     """Raises ValueError, KeyError or TypeError for what no hook has written."""
-    said = bounded_json.loads(path.read_bytes())
+    document = bounded_json.loads(path.read_bytes())
 
     def number(name: str) -> int | None:
-        value = said.get(name)
+        value = document.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def count(name: str) -> int:
         return number(name) or 0
 
     def word(name: str) -> str:
-        return str(said.get(name) or "")[:300]
+        return str(document.get(name) or "")[:300]
 
     return Report(
-        kind, str(said["framework"]), str(said["launched"]), int(said["pid"]), word("host"), count("round"),
-        count("restart"), said.get("agent") is True, number("rank"), number("size"), word("address"), word("why"), word("by"),
+        kind, str(document["framework"]), str(document["launched"]), int(document["pid"]), word("host"), count("round"),
+        count("restart"), document.get("agent") is True, number("rank"), number("size"), word("address"), word("why"), word("by"),
     )  # fmt: skip

@@ -186,8 +186,8 @@ class Scheduler:
         prefixes = dict.fromkeys(path.rpartition("/")[0].rpartition("/")[0] for path in paths)
         for pattern in self.config_files:
             for prefix in prefixes if "{prefix}" in pattern else ("",):
-                if found := view.matching(pattern.format(prefix=prefix)):
-                    return found[0]
+                if matches := view.matching(pattern.format(prefix=prefix)):
+                    return matches[0]
         return ""
 
     def directives(self, job: Job) -> tuple[str, ...]:

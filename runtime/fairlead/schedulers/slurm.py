@@ -173,10 +173,10 @@ def _noted(node: str, job: str) -> str:
     log = Path("/proc/self/fd/2")
     with suppress(OSError):
         if log.is_file():
-            said = (
+            note = (
                 f"error[node-lost]: {node} is lost, and with it the script of job {job}: requeued"
             )
-            return f"echo {shlex.quote(said)} >>{shlex.quote(str(log.readlink()))}; "
+            return f"echo {shlex.quote(note)} >>{shlex.quote(str(log.readlink()))}; "
     return ""
 
 

@@ -239,8 +239,8 @@ def runs(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> list[RunView]:
     """The client's runs, the latest first."""
-    found = (run for run in service.runs.of(token.name) if state in (None, run.state))
-    return [_view(run) for run in itertools.islice(found, limit)]
+    selected = (run for run in service.runs.of(token.name) if state in (None, run.state))
+    return [_view(run) for run in itertools.islice(selected, limit)]
 
 
 @api.get("/runs/{id}")
@@ -386,8 +386,10 @@ async def _invalid(request: Request, exc: Exception) -> JSONResponse:
     """What FastAPI finds wrong with a request, as findings."""
     assert isinstance(exc, RequestValidationError)
     findings = [
-        error("serve-request", place=".".join(map(str, one["loc"]))[:200], why=one["msg"]).to_json()
-        for one in exc.errors()
+        error(
+            "serve-request", place=".".join(map(str, problem["loc"]))[:200], why=problem["msg"]
+        ).to_json()
+        for problem in exc.errors()
     ]
     body = {"schema": "fairlead/error", "version": 1, "findings": findings}
     return JSONResponse(body, 422)
@@ -416,12 +418,12 @@ def _part(path: Path, start: int) -> bytes:
 def _results(work: Path, patterns: tuple[str, ...]) -> Iterator[Path]:
     """Regular files below ``work`` by these patterns; a link may lead to any file of the owner's, and is none."""
     root = work.resolve()
-    seen: set[Path] = set()
+    listed: set[Path] = set()
     for pattern in patterns:
         for path in sorted(work.glob(pattern)):
             inside = path.resolve() == root / path.relative_to(work)
-            if inside and path.is_file() and path not in seen and len(seen) < _MOST_FILES:
-                seen.add(path)
+            if inside and path.is_file() and path not in listed and len(listed) < _MOST_FILES:
+                listed.add(path)
                 yield path
 
 

@@ -68,7 +68,7 @@ class Parameter(Strict):
         if isinstance(value, bool):
             return False
         if self.choices is not None:
-            return any(type(value) is type(one) and value == one for one in self.choices)
+            return any(type(value) is type(choice) and value == choice for choice in self.choices)
         if self.pattern is not None:
             # A text that begins like an option would be one.
             return (
@@ -118,7 +118,7 @@ class Offer(Strict):
 
     def words(self, values: Mapping[str, Value]) -> list[str]:
         """The command's words, with these values."""
-        return [_FIELD.sub(lambda found: str(values[found[1]]), word) for word in self.command]
+        return [_FIELD.sub(lambda match: str(values[match[1]]), word) for word in self.command]
 
 
 class Offers(Strict):

@@ -58,7 +58,7 @@ def new(folder: Path, name: str, submits: bool, days: float) -> tuple[Token, str
     token = Token(name, _digest(text), submits, now, now + days * 86400 if days else 0.0)
     with locked(folder / f".{FILE}.lock"):
         tokens = read(folder)
-        if any(one.name == name for one in tokens):
+        if any(existing.name == name for existing in tokens):
             raise fail("serve-token-exists", name=name)
         _write(folder, [*tokens, token])
     return token, text
@@ -72,7 +72,7 @@ def remove(folder: Path, name: str) -> None:
     """
     with locked(folder / f".{FILE}.lock"):
         tokens = read(folder)
-        left = [one for one in tokens if one.name != name]
+        left = [token for token in tokens if token.name != name]
         if len(left) == len(tokens):
             raise fail("serve-token-none", name=name, names=", ".join(t.name for t in tokens))
         _write(folder, left)

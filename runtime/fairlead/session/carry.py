@@ -27,17 +27,17 @@ def carried(situation: Situation) -> tuple[HostLibrary, ...]:
     """
     if _elsewhere(situation):
         return ()
-    found = []
+    libraries = []
     for name in wanted(situation):
         library = LIBRARIES.get(name)
         arch = situation.image.facts.arch
-        one = find(name, library, arch, situation.site, situation.environ)
-        if one is None:
+        library_found = find(name, library, arch, situation.site, situation.environ)
+        if library_found is None:
             folders = ", ".join((*situation.site.nccl.libraries, *library.folders))
             files = ", ".join(library.sonames)
             raise fail("carried-none", library=library, files=files, folders=folders, arch=arch)
-        found.append(one)
-    return tuple(found)
+        libraries.append(library_found)
+    return tuple(libraries)
 
 
 def findings(situation: Situation) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ from fairlead.image.open import Image
 from fairlead.launchers.identify import identify
 from fairlead.launchers.image import own_launcher
 from fairlead.launchers.model import Launcher
-from fairlead.launchers.pmi import pmi_said
+from fairlead.launchers.pmi import pmi_named
 from fairlead.launchers.registry import LAUNCHERS, MPIEXEC, kind_of, kinds
 from fairlead.mpi.host import HostMpi, discover, from_prefix
 from fairlead.session.model import Choices
@@ -73,16 +73,16 @@ def outside(request: Request, facts: ImageFacts, *, elsewhere: bool = False) -> 
     Args:
         elsewhere: the plan is for another machine.
     """
-    found = {}
+    paths = {}
     for name in programs_of(request):
         path = Path(place := request.placed(name))
         known = place.startswith("/") and (not facts.programs or in_image(facts, place))
         if "/" in name and not known and (elsewhere or path.is_file()):
-            found[name] = Elf(str(path.absolute()), "")
+            paths[name] = Elf(str(path.absolute()), "")
             if not elsewhere:
                 with contextlib.suppress(elf_file.NotElf, OSError):
-                    found[name] = elf_file.read(path, str(path.absolute()))
-    return found
+                    paths[name] = elf_file.read(path, str(path.absolute()))
+    return paths
 
 
 def texts(request: Request, facts: ImageFacts) -> dict[str, str]:
@@ -90,15 +90,15 @@ def texts(request: Request, facts: ImageFacts) -> dict[str, str]:
 
     A path below a bound folder is one of that folder.
     """
-    found, shell = dict[str, str](), False
+    by_word, shell = dict[str, str](), False
     for index, word in enumerate(request.command[:_WORDS]):
         if (not index or shell) and not word.startswith("-"):
             text = _script(word, facts, request)
             first = text.partition("\n")[0]
             if text and (shell or is_shells(first) or is_login_shells(first)):
-                found[word] = text
+                by_word[word] = text
         shell |= word.rpartition("/")[2] in SHELLS
-    return found
+    return by_word
 
 
 def _script(word: str, facts: ImageFacts, request: Request) -> str:
@@ -109,7 +109,7 @@ def _script(word: str, facts: ImageFacts, request: Request) -> str:
         path = Path(bind.source, path.relative_to(bind.target))
     elif word.startswith("/") and (not facts.programs or in_image(facts, word)):
         return ""
-    with contextlib.suppress(OSError, ValueError):  # it cannot be read, or is no text
+    with contextlib.suppress(OSError, ValueError):  # it cannot be read, or is not text
         if path.is_file() and path.stat().st_size < LONGEST:
             return path.read_text(encoding="utf-8")
     return ""
@@ -153,7 +153,7 @@ def launcher_for(situation: Situation, host: HostMpi | None) -> Launcher:
         return captured[choices.launcher]
     mapped = host.library if host and situation.request.mpi == "host" else None
     speaks = speaking(situation.image.facts, situation.request, mapped)
-    pmi = pmi_said(situation.request.shape.extra)
+    pmi = pmi_named(situation.request.shape.extra)
     options = tuple(site.launcher.options.get(MPIEXEC, ()))
     own = host.launcher if host else None
     if own and choices.launcher == kind_of(own):
@@ -207,8 +207,8 @@ def here(site: Site, environ: Mapping[str, str] = os.environ) -> tuple[str, str]
 
 
 def _program(kind: str, environ: Mapping[str, str]) -> str | None:
-    found = (shutil.which(p, path=environ.get("PATH", "")) for p in LAUNCHERS.get(kind).programs)
-    return next(filter(None, found), None)
+    programs = (shutil.which(p, path=environ.get("PATH", "")) for p in LAUNCHERS.get(kind).programs)
+    return next(filter(None, programs), None)
 
 
 def of_kind(

@@ -115,19 +115,19 @@ def _nodes(request: Request, choices: Choices, environ: Mapping[str, str]) -> in
     return nodes_of(request.shape, allocation, environ)
 
 
-def _with_gradients(found: Situation) -> tuple[Situation, CommChoice]:
+def _with_gradients(situation: Situation) -> tuple[Situation, CommChoice]:
     """What carries gradients, and what follows for the engine and the request."""
-    site, request, environ = found.site, found.request, found.environ
+    site, request, environ = situation.site, situation.request, situation.environ
     facts = gradients.facts_of(
-        found.image, site, found.paths, found.engine, request, environ,
-        elsewhere=found.capture is not None,
+        situation.image, site, situation.paths, situation.engine, request, environ,
+        elsewhere=situation.capture is not None,
     )  # fmt: skip
-    comm = gradients.choose(replace(facts, unseen=found.by_profile))
+    comm = gradients.choose(replace(facts, unseen=situation.by_profile))
     shows_gpus = request.gpu or comm.on_gpus
-    engine = with_options(found.engine, site, gpu=shows_gpus, own=request.engine_args)
+    engine = with_options(situation.engine, site, gpu=shows_gpus, own=request.engine_args)
     set_by_shell = {*site.environment.set, *site.gpu.set}.intersection(environ)
     request = replace(request, shell=tuple(sorted(set_by_shell)))
-    return replace(found, engine=engine, request=request), comm
+    return replace(situation, engine=engine, request=request), comm
 
 
 def _plan(situation: Situation, nodes: int, on_gpus: bool) -> Plan:
@@ -135,7 +135,7 @@ def _plan(situation: Situation, nodes: int, on_gpus: bool) -> Plan:
     host, notes = host_mpi(situation)
     request = replace(situation.request, family=host.library.family if host else None)
     situation = replace(situation, request=request)
-    # What cannot be planned at all is reported before a launcher is looked for in vain.
+    # What cannot be planned at all is reported before a launcher is looked for.
     node = situation.capture.node if situation.capture else ""
     replaceable(image.path, image.facts, host, situation.engine, request, notes, node)
     cache = cache_dir(environ)
@@ -322,10 +322,10 @@ def _capture(choices: Choices, elsewhere: bool) -> Capture | None:
     """The capture that ``--site`` names, if it names one."""
     if choices.site is None or not capture.is_capture(choices.site):
         return None
-    found = capture.read(Path(choices.site))
+    recorded = capture.read(Path(choices.site))
     if not elsewhere:
-        raise fail("site-capture-cannot-launch", found=found, site=shlex.quote(choices.site))
-    return found
+        raise fail("site-capture-cannot-launch", found=recorded, site=shlex.quote(choices.site))
+    return recorded
 
 
 def _versions(image: Image, command: Sequence[str]) -> Iterator[Finding]:
@@ -361,9 +361,9 @@ def _other_launcher(site: Site, launcher: Launcher) -> Iterator[Finding]:
 
 def _objection(plan: Plan, environ: Mapping[str, str]) -> Iterator[Finding]:
     """The launcher would refuse this user."""
-    found = registry.objection(plan.launcher, plan.request.shape, os.geteuid(), environ)
-    if found:
-        yield found
+    objection = registry.objection(plan.launcher, plan.request.shape, os.geteuid(), environ)
+    if objection:
+        yield objection
 
 
 def _privileged(plan: Plan, folder: bool) -> Iterator[Finding]:
@@ -380,8 +380,8 @@ def _privileged(plan: Plan, folder: bool) -> Iterator[Finding]:
     )
     plain = folder or not engine.userns_per_rank or no_overlay in plan.request.engine_args
     capable = facts.capable if no_overlay and not plain else ()
-    found = reach(facts, plan.request)
-    for path in sorted({*(p.path for p in found.programs), *in_text(facts, found)}):
+    reached = reach(facts, plan.request)
+    for path in sorted({*(p.path for p in reached.programs), *in_text(facts, reached)}):
         if path in set_ids and family is AbiFamily.OPENMPI:
             yield error("program-set-id", path=path)
         if name := set_ids.get(path):

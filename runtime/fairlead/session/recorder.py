@@ -108,11 +108,11 @@ class Recorder:
             {"host": os.uname().nodename, "reads": clock_name(), "wall_ns": time.time_ns() - now}
         )
 
-    def put(self, said: dict[str, Any]) -> None:
+    def put(self, event: dict[str, Any]) -> None:
         """Adds a line; without space, the file stays as it is."""
         with self._lock, suppress(OSError):
             if self._out >= 0:
-                os.write(self._out, (json.dumps(said) + "\n").encode())
+                os.write(self._out, (json.dumps(event) + "\n").encode())
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:

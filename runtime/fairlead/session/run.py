@@ -113,10 +113,10 @@ def _placed(plan: Plan, ranks: int, options: LaunchOptions) -> Callable[[World],
 
     def on_world(world: World) -> None:
         options.on_world(world)
-        for found in misplaced(plan, ranks, len(world.hosts), 0, ", ".join(world.hosts[:8])):
-            if found.severity is Severity.ERROR:
-                raise FairleadError(found, ExitCode.PROOF_FAILED)
-            options.on_finding(found)
+        for finding in misplaced(plan, ranks, len(world.hosts), 0, ", ".join(world.hosts[:8])):
+            if finding.severity is Severity.ERROR:
+                raise FairleadError(finding, ExitCode.PROOF_FAILED)
+            options.on_finding(finding)
 
     return on_world
 
@@ -139,8 +139,8 @@ def _networked(
         return options, None
     given = {name: _in_container(prepared, options, name) for name in nccl.VARIABLES}
     given = {n: v or options.environ.get(n, "") for n, v in given.items()}
-    if found := nccl.notice(folder, given):
-        options.on_finding(found)
+    if finding := nccl.notice(folder, given):
+        options.on_finding(finding)
     own = given["NCCL_DEBUG_FILE"]
     watch = nccl.NcclWatch(options.nccl, ranks, folder, own, options.on_nccl)
     return replace(options, env={**options.env, **nccl.settings(given)}), watch

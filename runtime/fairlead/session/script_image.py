@@ -43,13 +43,13 @@ def imported(script: Path) -> frozenset[str]:
     An import in a ``try`` that catches its failure, or for type checkers only, counts for nothing. What cannot be
     parsed imports nothing: its rank says why.
     """
-    found: set[str] = set()
-    pending, seen = [script], set[Path]()
-    while pending and len(seen) < _MOST_FILES:
+    modules: set[str] = set()
+    pending, visited = [script], set[Path]()
+    while pending and len(visited) < _MOST_FILES:
         file = pending.pop()
-        if file in seen:
+        if file in visited:
             continue
-        seen.add(file)
+        visited.add(file)
         try:
             tree = ast.parse(file.read_bytes())
             names = list(_names(tree))
@@ -59,9 +59,9 @@ def imported(script: Path) -> frozenset[str]:
             own = list(_files(script.parent, file, level, name))
             pending += own
             if not own and not level:
-                found.add(name.partition(".")[0])
-    found |= {_ABOVE[name] for name in found & _ABOVE.keys()}
-    return frozenset(found & (_FRAMEWORKS.keys() | _ABOVE.keys()))
+                modules.add(name.partition(".")[0])
+    modules |= {_ABOVE[name] for name in modules & _ABOVE.keys()}
+    return frozenset(modules & (_FRAMEWORKS.keys() | _ABOVE.keys()))
 
 
 def _names(tree: ast.AST) -> Iterator[tuple[int, str]]:

@@ -48,12 +48,12 @@ def fast(world: View) -> dict[str, FabricFact]:
     """The first device of each fast kind that programs can reach, by the kind as profiles name it, in order of FAST."""
     devices = [*_slingshot(world), *_aries(world), *cards(world)]
     verbs = bool(world.matching(_VERBS))
-    found = {
+    by_kind = {
         f.profile_kind: f
         for f in reversed(devices)
         if verbs or f.profile_kind not in ("infiniband", "efa")
     }
-    return {kind: found[kind] for kind in FAST if kind in found}
+    return {kind: by_kind[kind] for kind in FAST if kind in by_kind}
 
 
 def _slingshot(world: View) -> Iterator[FabricFact]:

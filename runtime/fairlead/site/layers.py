@@ -62,11 +62,11 @@ def _read_chain(path: Path, environ: Mapping[str, str], documents: list[Document
         FairleadError: one cannot be read, or what it extends does not exist.
     """
     known = files(environ)
-    seen: list[Path] = []
+    visited: list[Path] = []
     while True:
         named = path.stem if path in known.get(path.stem, ()) else shlex.quote(str(path))
         document = read(path, f"fairlead site show {named}")
-        seen.append(path)
+        visited.append(path)
         documents.append(document)
         about = document.data.get("site")
         base = about.get("extends") if isinstance(about, dict) else None
@@ -74,18 +74,18 @@ def _read_chain(path: Path, environ: Mapping[str, str], documents: list[Document
             return
         own = known.get(base, ())
         # Its own name, or one that has already had a turn: what is below that.
-        used = [own.index(p) for p in seen if p in own]
+        used = [own.index(p) for p in visited if p in own]
         below = own[: min(used)] if used else own
         if base == path.stem and path not in own:
             below = own
         if not below:
-            raise FairleadError(document.finding(_no_base(base, known, seen)), ExitCode.USAGE)
+            raise FairleadError(document.finding(_no_base(base, known, visited)), ExitCode.USAGE)
         path = below[-1]
 
 
-def _no_base(base: str, known: Mapping[str, tuple[Path, ...]], seen: list[Path]) -> Mistake:
+def _no_base(base: str, known: Mapping[str, tuple[Path, ...]], visited: list[Path]) -> Mistake:
     if base in known:
-        names = " -> ".join(p.stem for p in seen)
+        names = " -> ".join(p.stem for p in visited)
         return mistake_at(("site", "extends"), "site-extends-cycle", base=base, names=names)
     return mistake_at(
         ("site", "extends"), "site-extends-unknown", base=base, suggestion=suggest(base, known)

@@ -107,7 +107,7 @@ class Account:
     named: int = 0
     expired: str = ""
 
-    def said(self, what: Says) -> tuple[str, ...]:
+    def evidence_of(self, what: Says) -> tuple[str, ...]:
         """What was found for the clues that say ``what``."""
         return tuple(clue.seen for clue in self.clues if clue.says == what)
 
@@ -174,13 +174,15 @@ def detect(
     """
     every = all_sites(environ)
     if every.wrong:
-        raise FairleadError([f for found in every.wrong.values() for f in found], ExitCode.USAGE)
+        raise FairleadError(
+            [f for findings in every.wrong.values() for f in findings], ExitCode.USAGE
+        )
     view = world or Machine(environ)
-    found = at_once({"": lambda: match(view, every.sites)}, limit_s).get("")
-    if isinstance(found, BaseException):
-        raise found
+    matched = at_once({"": lambda: match(view, every.sites)}, limit_s).get("")
+    if isinstance(matched, BaseException):
+        raise matched
     why = f"no verdict within {limit_s:g} s; `df` shows which hangs"
-    return found or Detected(None, notes=(f"a file system does not answer: {why}",))
+    return matched or Detected(None, notes=(f"a file system does not answer: {why}",))
 
 
 def why_not(
@@ -192,7 +194,7 @@ def why_not(
         return ()
     own = [c.what for c in held.clues if c.kind in _WEIGHTS]
     unnamed = (f"nothing names it: {'; '.join(own)}",) if own and not held.named else ()
-    return (*held.said(Says.AGAINST), *unnamed)
+    return (*held.evidence_of(Says.AGAINST), *unnamed)
 
 
 def foreign_network(
@@ -216,13 +218,13 @@ def match(world: View, sites: Mapping[str, Site], today: datetime.date | None = 
     names = {a.site.name for a in chosen}
     left_out = {n: _why_not(a, by) for n, a in accounts.items() if a.site.name not in names}
     if len(chosen) != 1:
-        tied = tuple(f"{a.site.name}: {'; '.join(a.said(Says.FOR))}" for a in chosen)
+        tied = tuple(f"{a.site.name}: {'; '.join(a.evidence_of(Says.FOR))}" for a in chosen)
         possible = tuple(n for n, a in accounts.items() if a.site.is_family and a.complete)
         return Detected(
             None, notes=tied, ties=tuple(sorted(names)), against=left_out, candidates=possible
         )
     [fitting] = chosen
-    reasons = fitting.said(Says.FOR) or _unsupported(world)
+    reasons = fitting.evidence_of(Says.FOR) or _unsupported(world)
     notes = tuple(_notes(fitting))
     guess = by is By.SILENCE or fitting.guessed
     return Detected(fitting.site.name, by, reasons, notes, against=left_out, guess=guess)
@@ -231,9 +233,11 @@ def match(world: View, sites: Mapping[str, Site], today: datetime.date | None = 
 def _unsupported(world: View) -> tuple[str, ...]:
     """Reasons for a profile that no clue supports."""
     programs = dict.fromkeys(name for s in ordered() for name in s.programs[:2])
-    seen = [f"`{name}` is on PATH" for name in programs if world.which(name)]
-    seen += [] if in_use(world) else ["no scheduler is configured here" if seen else "no scheduler"]
-    return (*seen, "no fabric device that a profile knows")
+    evidence = [f"`{name}` is on PATH" for name in programs if world.which(name)]
+    evidence += (
+        [] if in_use(world) else ["no scheduler is configured here" if evidence else "no scheduler"]
+    )
+    return (*evidence, "no fabric device that a profile knows")
 
 
 def _outweighed(account: Account) -> bool:
@@ -252,10 +256,10 @@ def _families(world: View, accounts: Iterable[Account]) -> tuple[list[Account], 
         if (a.site.is_family or (a.site.detect.present_paths and not a.site.detect.named))
         and a.complete
     ]
-    if seen := [a for a in fitting if a.supported]:
+    if answers := [a for a in fitting if a.supported]:
         # A family is less specific than the families that extend it.
-        below = {name for a in seen for name in a.site.lineage[1:]}
-        special = [a for a in seen if a.site.name not in below]
+        below = {name for a in answers for name in a.site.lineage[1:]}
+        special = [a for a in answers if a.site.name not in below]
         most = max(len(a.site.detect.present_paths) for a in special)
         best = [a for a in special if len(a.site.detect.present_paths) == most]
         return best, By.FAMILY
@@ -276,7 +280,7 @@ def _has_fabric(account: Account) -> bool:
 def _why_not(account: Account, by: By) -> tuple[str, ...]:
     """Why a profile was excluded."""
     site = account.site
-    reasons = [*account.said(Says.AGAINST)]
+    reasons = [*account.evidence_of(Says.AGAINST)]
     if account.expired:
         reasons.append(account.expired)
     if not site.is_family and not account.named:
@@ -292,7 +296,7 @@ def _notes(account: Account) -> Iterator[str]:
     name = account.site.name
     if account.expired:
         yield f"{name}: {account.expired}"
-    for what in account.said(Says.AGAINST):
+    for what in account.evidence_of(Says.AGAINST):
         yield f"{name} is named by its own clue, and yet {what}"
 
 
@@ -326,33 +330,35 @@ def _network(site: Site, fast: Mapping[str, FabricFact]) -> Iterator[Clue]:
         yield clue(Says.NOTHING, "no fabric device")
         return
     first, device = next(iter(fast.items()))
-    seen = f"{device.device} is {first} ({device.seen})"
+    evidence = f"{device.device} is {first} ({device.seen})"
     if kind == first:
-        yield clue(Says.FOR, seen)
+        yield clue(Says.FOR, evidence)
     elif kind in fast:
-        yield clue(Says.NOTHING, f"{fast[kind].device} is {kind}, and {seen}")
+        yield clue(Says.NOTHING, f"{fast[kind].device} is {kind}, and {evidence}")
     else:
-        yield clue(Says.AGAINST, f"{seen}, and the profile says {kind}")
+        yield clue(Says.AGAINST, f"{evidence}, and the profile says {kind}")
 
 
 def _own(clues: Clues, world: View) -> Iterator[Clue]:
     for name, wanted in clues.environ.items():
         value = world.environ.get(name)
         fits = value is not None and fnmatch.fnmatchcase(value, wanted)
-        seen = f"${name} = {value}" if value is not None else f"${name} is not set"
-        yield Clue(ClueKind.ENVIRON, f"{name} = {wanted}", _if(fits), seen)
+        evidence = f"${name} = {value}" if value is not None else f"${name} is not set"
+        yield Clue(ClueKind.ENVIRON, f"{name} = {wanted}", _if(fits), evidence)
     if clues.clusters:
         called = cluster_names(world)
         hits = [f"cluster {n}, {where}" for n, where in called.items() if n in clues.clusters]
-        seen = ", ".join(f"{n} ({where})" for n, where in called.items()) or "no name of a cluster"
+        evidence = (
+            ", ".join(f"{n} ({where})" for n, where in called.items()) or "no name of a cluster"
+        )
         wanted = ", ".join(clues.clusters)
-        yield Clue(ClueKind.CLUSTERS, wanted, _if(bool(hits)), hits[0] if hits else seen)
+        yield Clue(ClueKind.CLUSTERS, wanted, _if(bool(hits)), hits[0] if hits else evidence)
     if clues.hostnames:
         host = world.hostname
         hit = next((p for p in clues.hostnames if fnmatch.fnmatchcase(host, p)), "")
         wanted = ", ".join(clues.hostnames)
-        seen = f"host name {host}" + (f" is as {hit}" if hit and hit != host else "")
-        yield Clue(ClueKind.HOSTNAMES, wanted, _if(bool(hit)), seen)
+        evidence = f"host name {host}" + (f" is as {hit}" if hit and hit != host else "")
+        yield Clue(ClueKind.HOSTNAMES, wanted, _if(bool(hit)), evidence)
 
 
 def _if(matches: bool) -> Says:
@@ -367,8 +373,8 @@ def _family(clues: Clues, world: View, *, stood_in: bool) -> Iterator[Clue]:
 
     def path(kind: ClueKind, pattern: str, there: Says, gone: Says) -> Clue:
         paths = world.matching(expanded(pattern, world.environ))
-        seen = f"{paths[0]} exists" if paths else f"there is no {pattern}"
-        return Clue(kind, pattern, there if paths else gone, seen)
+        evidence = f"{paths[0]} exists" if paths else f"there is no {pattern}"
+        return Clue(kind, pattern, there if paths else gone, evidence)
 
     for pattern in clues.present_paths:
         gone = Says.NOTHING if stood_in else Says.AGAINST

@@ -325,8 +325,8 @@ class Site:
     @property
     def known(self) -> dict[Status, int]:
         """The number of values by status, inherited values included."""
-        found = [o.status for key, o in self.origins.items() if key.count(".") == 1]
-        return {status: found.count(status) for status in Status}
+        statuses = [o.status for key, o in self.origins.items() if key.count(".") == 1]
+        return {status: statuses.count(status) for status in Status}
 
     def known_by(self, key: str) -> str:
         """How well a value is known, and its source, as ``documented: …``; for messages and ``explain``."""

@@ -79,15 +79,15 @@ NOTHING = Here()
 def look(site: Site, environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Here:
     """Looks; a file system that is away counts as nothing there."""
 
-    def seen(patterns: Iterable[str]) -> tuple[str, ...]:
+    def existing(patterns: Iterable[str]) -> tuple[str, ...]:
         return tuple(f"/{p.relative_to(root)}" for p in matches(patterns, environ, root))
 
     return Here(
-        binds=seen(site.binds),
-        devices=seen(site.devices),
+        binds=existing(site.binds),
+        devices=existing(site.devices),
         absent=tuple(p for p in site.binds if not matches((p,), environ, root)),
-        plugin=seen(site.comm.plugin),
-        nccl_folders=seen(site.nccl.folders),
-        nccl_libraries=seen(site.nccl.libraries),
-        nccl_files=seen(site.nccl.files),
+        plugin=existing(site.comm.plugin),
+        nccl_folders=existing(site.nccl.folders),
+        nccl_libraries=existing(site.nccl.libraries),
+        nccl_files=existing(site.nccl.files),
     )

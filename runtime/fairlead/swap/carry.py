@@ -34,9 +34,9 @@ def with_carried(draft: Draft) -> Draft:
     staging, lines = _layout(carried, isolate=inputs.isolate)
     folder = str(inputs.cache / "stage" / staging.key)
     env = {"LD_LIBRARY_PATH": ":".join((*_searched(inputs.isolate), *_before(draft)))}
-    for one in carried:
-        if one.library.variable:
-            env[one.library.variable] = _modules_folder(one)
+    for library in carried:
+        if library.library.variable:
+            env[library.library.variable] = _modules_folder(library)
     why = "searched first: the image's MPI gets the host's library under the name that it asks for"
     modules = "the host's modules, not the image's: mixed ones crash"
     lines = (
@@ -52,11 +52,11 @@ def with_carried(draft: Draft) -> Draft:
     return replace(draft, carried_staging=staging).plus(Changes((made,), env, lines))
 
 
-def _brought(one: HostLibrary) -> Line:
-    what = f"{one.library.title} of the host -> the image's own MPI"
-    paths = ", ".join(elf.path for elf in one.files)
-    why = f"one binary interface, SONAME {one.library.sonames[0]}; the MPI stays the image's"
-    return Line("carry", what, why, f"{paths}; found: {one.found_by}")
+def _brought(library: HostLibrary) -> Line:
+    what = f"{library.library.title} of the host -> the image's own MPI"
+    paths = ", ".join(elf.path for elf in library.files)
+    why = f"one binary interface, SONAME {library.library.sonames[0]}; the MPI stays the image's"
+    return Line("carry", what, why, f"{paths}; found: {library.found_by}")
 
 
 def _before(draft: Draft) -> list[str]:
@@ -68,29 +68,31 @@ def _searched(isolate: bool) -> tuple[str, ...]:
     return (f"{CARRIED_MOUNT}/lib", *(() if isolate else (f"{CARRIED_MOUNT}/dep",)))
 
 
-def _modules_folder(one: HostLibrary) -> str:
-    folders = [PurePosixPath(plugins.folder).name for plugins in one.modules]
+def _modules_folder(library: HostLibrary) -> str:
+    folders = [PurePosixPath(plugins.folder).name for plugins in library.modules]
     return f"{CARRIED_MOUNT}/dep/{folders[0] if folders else 'no-modules'}"
 
 
 def _layout(carried: tuple[HostLibrary, ...], *, isolate: bool) -> tuple[Staging, tuple[Line, ...]]:
     files: list[StagedFile] = []
     lines: list[Line] = []
-    for one in carried:
-        for elf in one.files:
+    for library in carried:
+        for elf in library.files:
             files.append(StagedFile(elf.path, f"lib/{elf.soname}"))
-            lines.append(Line("stage", elf.soname, f"{one.library.title} of the host", elf.path))
-        for elf in one.closure:
+            lines.append(
+                Line("stage", elf.soname, f"{library.library.title} of the host", elf.path)
+            )
+        for elf in library.closure:
             if GLIBC_PIECES.match(elf.name):
                 continue
             if elf.name in RUNTIME_PIECES:
                 lines.append(Line("left out", elf.name, "the process has the image's", elf.path))
                 continue
             files.append(StagedFile(elf.path, f"dep/{elf.name}"))
-            why = f"needed by {one.library.title}"
+            why = f"needed by {library.library.title}"
             lines.append(Line("stage", f"dep/{elf.name}", why, elf.path))
-        for plugins in one.modules:
-            folder = PurePosixPath(_modules_folder(one)).name
+        for plugins in library.modules:
+            folder = PurePosixPath(_modules_folder(library)).name
             files += [
                 StagedFile(path, f"dep/{folder}/{PurePosixPath(path).name}")
                 for path in plugins.files
@@ -106,13 +108,13 @@ def _layout(carried: tuple[HostLibrary, ...], *, isolate: bool) -> tuple[Staging
 
 
 def _key(carried: tuple[HostLibrary, ...], files: tuple[StagedFile, ...]) -> str:
-    ids = {elf.path: elf.build_id or str(elf.needs) for one in carried for elf in one.parts}
+    ids = {elf.path: elf.build_id or str(elf.needs) for library in carried for elf in library.parts}
     text = [
         str(_STAGE_FORMAT),
         *(f"{f.source} {f.target} {f.rpath} {ids.get(f.source, '')}" for f in files),
     ]
     digest = hashlib.sha256("\n".join(text).encode()).hexdigest()[:12]
-    return f"{'-'.join(one.name for one in carried)}-{digest}"
+    return f"{'-'.join(library.name for library in carried)}-{digest}"
 
 
 def check(plan: Plan) -> Iterator[Finding]:
@@ -120,26 +122,26 @@ def check(plan: Plan) -> Iterator[Finding]:
     if plan.carried_staging is None:
         return
     own = own_library(plan.facts, plan.request)
-    for one in plan.carried:
-        for name, by in one.missing:
-            yield error("carried-closure", one=one, name=name, by=by)
-        version, who = needs(tuple(e for e in one.parts if _is_brought(e)))
+    for library in plan.carried:
+        for name, by in library.missing:
+            yield error("carried-closure", one=library, name=name, by=by)
+        version, who = needs(tuple(e for e in library.parts if _is_brought(e)))
         if version_key(version) > version_key(plan.facts.glibc):
             given = {"version": version, "have": plan.facts.glibc or "none", "os": plan.facts.os}
-            yield error("carried-glibc", one=one, who=who, **given)
+            yield error("carried-glibc", one=library, who=who, **given)
         if own:
-            yield from _of_mpi(one, own.elf)
+            yield from _of_mpi(library, own.elf)
 
 
 def _is_brought(elf: Elf) -> bool:
     return not GLIBC_PIECES.match(elf.name) and elf.name not in RUNTIME_PIECES
 
 
-def _of_mpi(one: HostLibrary, mpi: Elf) -> Iterator[Finding]:
-    asks = one.library.sonames[0] in mpi.needed
-    wanted = mpi.needs.get(one.library.versions, "") if asks else ""
-    offered = one.files[0].offers.get(one.library.versions, "")
-    if one.library.versions and version_key(wanted) > version_key(offered):
-        yield error("carried-old", one=one, mpi=mpi, wanted=wanted, offered=offered or "none")
+def _of_mpi(library: HostLibrary, mpi: Elf) -> Iterator[Finding]:
+    asks = library.library.sonames[0] in mpi.needed
+    wanted = mpi.needs.get(library.library.versions, "") if asks else ""
+    offered = library.files[0].offers.get(library.library.versions, "")
+    if library.library.versions and version_key(wanted) > version_key(offered):
+        yield error("carried-old", one=library, mpi=mpi, wanted=wanted, offered=offered or "none")
     if asks and mpi.rpath_folders:
-        yield warning("carried-rpath", one=one, mpi=mpi, rpath=":".join(mpi.rpath_folders))
+        yield warning("carried-rpath", one=library, mpi=mpi, rpath=":".join(mpi.rpath_folders))

@@ -23,7 +23,7 @@ from fairlead.elf.mpi_symbols import (
 )
 from fairlead.elf.reader import version_key
 from fairlead.engines.registry import ENGINES
-from fairlead.launchers.pmi import connects, pmi_said
+from fairlead.launchers.pmi import connects, pmi_named
 from fairlead.launchers.registry import is_in_image, kind_of
 from fairlead.mpi.cross_abi import crossing, some
 from fairlead.mpi.host import HostMpi, needs
@@ -114,9 +114,9 @@ def _unknown_mpi(plan: Plan) -> Finding:
 
 def _is_foreign(plan: Plan, family: AbiFamily) -> bool:
     """No program that may run is of a family. Of several ones `families` speaks, of programs without MPI `program`."""
-    found = reach(plan.facts, plan.request)
-    settled = found.programs and all(p.kind in _SETTLED for p in found.programs)
-    several = not found.programs and family in by_family(plan.facts, found)
+    reached = reach(plan.facts, plan.request)
+    settled = reached.programs and all(p.kind in _SETTLED for p in reached.programs)
+    several = not reached.programs and family in by_family(plan.facts, reached)
     return not (settled or several)
 
 
@@ -148,7 +148,7 @@ def on_path(plan: Plan) -> Iterator[Finding]:
     request, path = plan.request, _path(plan)
     for name in dict.fromkeys((*request.command[:1], *request.apps)):
         if places := off_path(plan.facts, replace(request, binds=plan.binds), path, name):
-            found = error(
+            finding = error(
                 "program-off-path",
                 name=name,
                 image=plan.image,
@@ -157,22 +157,22 @@ def on_path(plan: Plan) -> Iterator[Finding]:
                 place=places[0],
             )
             started = name in request.command[:1]
-            yield found if started else replace(found, severity=Severity.WARNING)
+            yield finding if started else replace(finding, severity=Severity.WARNING)
 
 
 def families(plan: Plan) -> Iterator[Finding]:
     """One MPI is swapped: what is compiled for another family keeps the image's."""
-    found = reach(plan.facts, plan.request)
-    users = by_family(plan.facts, found)
+    reached = reach(plan.facts, plan.request)
+    users = by_family(plan.facts, reached)
     if len(users) < 2:
         return
     given = {"image": plan.image, "mapped": plan.family, "users": _users(users)}
-    names = tuple(dict.fromkeys(p.asked for p in found.programs))
+    names = tuple(dict.fromkeys(p.asked for p in reached.programs))
     alone = {n: reach(plan.facts, replace(plan.request, apps=(n,))) for n in names}
     mixed = [n for n, of in alone.items() if of.exact and len(by_family(plan.facts, of)) > 1]
     for name in mixed:
         yield error("families-in-one", program=name, **given)
-    if not mixed and (found.exact or not names):
+    if not mixed and (reached.exact or not names):
         yield error("families", app=next(iter(users.values()))[0].path, **given)
     elif not mixed:
         others = {f: files for f, files in users.items() if f is not plan.family}
@@ -191,7 +191,7 @@ def pmi(plan: Plan) -> Iterator[Finding]:
     if launcher.kind != "srun" or plan.request.ranks < 2 or mapped is AbiFamily.UNKNOWN:
         return
     title = plan.planned_title or mapped
-    way = pmi_said((*launcher.options, *extra)) or launcher.pmi
+    way = pmi_named((*launcher.options, *extra)) or launcher.pmi
     if not way and plan.site.launcher.pmi[:1] == ("cray",) and mapped is AbiFamily.MPICH:
         yield _ok("pmi", "Slurm's default is Cray's own here; the proof will show", launcher.path)
     elif not way:
@@ -229,11 +229,11 @@ def descriptors(plan: Plan) -> Iterator[Finding]:
         return
     for named, alone in named_within(plan.facts, plan.request):
         for shell in [path for path in named.chain if path.endswith("/bsd-csh")]:
-            found = error(
+            shells = error(
                 "program-cuts-off", program=named.asked, shell=shell, launcher=plan.launcher
             )
             # Of several programs of a text it is not known which use MPI.
-            yield found if alone else replace(found, severity=Severity.WARNING)
+            yield shells if alone else replace(shells, severity=Severity.WARNING)
 
 
 def launcher_family(plan: Plan) -> Iterator[Finding]:
@@ -275,8 +275,8 @@ def symbols(plan: Plan, host: HostMpi) -> Iterator[Finding]:
     files = (elf for elf in plan.consumers if elf.path in linked.files)
     calling = (replace(elf, mpi_imports=called(elf, own)) for elf in files)
     looked_at = [elf for elf in calling if elf.mpi_imports]
-    found = [*_not_defined(library, looked_at, offered), *_not_linked(library, linked)]
-    if found and (sure := in_text_closure(plan.facts, reach(plan.facts, plan.request))):
+    findings = [*_not_defined(library, looked_at, offered), *_not_linked(library, linked)]
+    if findings and (sure := in_text_closure(plan.facts, reach(plan.facts, plan.request))):
         # Of what a script or the command names it is known what will run; the rest only may.
         named = replace(plan, consumers=tuple(e for e in plan.consumers if e.path in sure))
         known = [elf for elf in looked_at if elf.path in sure]
@@ -284,9 +284,9 @@ def symbols(plan: Plan, host: HostMpi) -> Iterator[Finding]:
             *_not_defined(library, known, offered),
             *_not_linked(library, link(named, host)),
         ]
-        found = [f if f in certain else replace(f, severity=Severity.WARNING) for f in found]
-    complete = not found
-    yield from found
+        findings = [f if f in certain else replace(f, severity=Severity.WARNING) for f in findings]
+    complete = not findings
+    yield from findings
     count = len({s for e in looked_at for s in e.mpi_imports})
     if not count and not linked.needs:
         yield from _unseen(plan)
@@ -328,9 +328,9 @@ def _not_linked(library: MpiLibrary, linked: Linked) -> Iterator[Finding]:
 
 def _unseen(plan: Plan) -> Iterator[Finding]:
     """No file was looked at, which says nothing, unless it is known that there is none."""
-    found = reach(plan.facts, plan.request)
-    if not any(map(contains_mpi, found.files)) and (
-        not found.programs or any(p.kind not in _SETTLED for p in found.programs)
+    reached = reach(plan.facts, plan.request)
+    if not any(map(contains_mpi, reached.files)) and (
+        not reached.programs or any(p.kind not in _SETTLED for p in reached.programs)
     ):
         names = ", ".join(programs_of(plan.request)) or plan.image
         yield warning("symbols-unknown", names=names)
@@ -439,11 +439,11 @@ def rpath(plan: Plan, host: HostMpi) -> Iterator[Finding]:
 
 def static(plan: Plan) -> Iterator[Finding]:
     """The MPI inside a program can neither be replaced nor, without a library, be watched."""
-    found = reach(plan.facts, plan.request)
-    certain = {elf.path for elf in found.files} if found.exact else set()
-    certain |= found.certain
-    certain |= started(plan.facts, found)
-    contain = [elf for elf in found.files if contains_mpi(elf)]
+    reached = reach(plan.facts, plan.request)
+    certain = {elf.path for elf in reached.files} if reached.exact else set()
+    certain |= reached.certain
+    certain |= started(plan.facts, reached)
+    contain = [elf for elf in reached.files if contains_mpi(elf)]
     for elf in contain:
         if elf.path in certain:
             yield warning("static-own", elf=elf) if plan.host is None else error("static", elf=elf)
@@ -558,9 +558,9 @@ def network(plan: Plan) -> Iterator[Finding]:
         if plan.nccl_ask.want not in ("auto", "image"):
             yield not_in_image(plan.nccl_ask.want, plan.image)
         return
-    found = [finding for one in NCCL_CHECKS for finding in one.look(case)]
-    yield from found
-    if case.plan and not any(f.severity is Severity.ERROR for f in found):
+    findings = [finding for nccl_check in NCCL_CHECKS for finding in nccl_check.look(case)]
+    yield from findings
+    if case.plan and not any(f.severity is Severity.ERROR for f in findings):
         plugin, library = case.plan.host.plugin, case.library
         what = f"{plugin.title} of the host serves {library.title} of the image"
         how = f"net interface v{case.plan.interface}, " if case.plan.interface else ""

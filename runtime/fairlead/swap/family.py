@@ -38,7 +38,7 @@ def choose_host(
     Args:
         started: the site's launcher starts ranks of any MPI, so none needs its own.
     """
-    wanted, found = image_family(facts, request), in_reach(facts, request)
+    wanted, reached = image_family(facts, request), in_reach(facts, request)
     if not any(_starts(h, started) and h.library.family is wanted for h in hosts):
         may = reach(facts, request)
         others = possible(facts, may)
@@ -49,7 +49,7 @@ def choose_host(
     left: list[Line] = []
     for host in hosts:
         family = host.library.family
-        over = crossing(found, interpreted(facts, request), family)
+        over = crossing(reached, interpreted(facts, request), family)
         if family is not wanted and (near or not over.allowed):
             why = f"its family is {family}, the image's is {wanted}"
             if not near and over.modules:
@@ -82,11 +82,11 @@ def image_family(facts: ImageFacts, request: Request = NOTHING_NAMED) -> AbiFami
     most files in reach need wins; programs that come with an MPI do not count. Of a program that opens libraries or
     starts others, any of those in reach may be meant: that of ``request.family``.
     """
-    found = reach(facts, request)
-    if certain := _certain(facts, found):
+    reached = reach(facts, request)
+    if certain := _certain(facts, reached):
         return certain
-    families = by_family(facts, found)
-    if request.family in possible(facts, found):
+    families = by_family(facts, reached)
+    if request.family in possible(facts, reached):
         return request.family
     families = families or by_family(facts, Reach((), facts.consumers))
     wanted = {family: len(files) for family, files in families.items()}
@@ -99,38 +99,42 @@ def image_family(facts: ImageFacts, request: Request = NOTHING_NAMED) -> AbiFami
     return AbiFamily.UNKNOWN
 
 
-def _certain(facts: ImageFacts, found: Reach) -> AbiFamily | None:
+def _certain(facts: ImageFacts, reached: Reach) -> AbiFamily | None:
     """The family that named programs ask for by their links, or that what a text names asks for."""
-    if (behind := mpis_behind(facts, found)) and all(m.family is AbiFamily.UNKNOWN for m in behind):
+    if (behind := mpis_behind(facts, reached)) and all(
+        m.family is AbiFamily.UNKNOWN for m in behind
+    ):
         return AbiFamily.UNKNOWN
-    if any(program.perhaps for program in found.programs):
-        several = by_family(facts, found)
+    if any(program.perhaps for program in reached.programs):
+        several = by_family(facts, reached)
         return next(iter(several)) if len(several) == 1 else None
-    for program in found.programs:
-        for elf in (e for e in found.files if program.path == e.path and program.path):
+    for program in reached.programs:
+        for elf in (e for e in reached.files if program.path == e.path and program.path):
             if asked := list(asked_by(facts, elf).values()):
                 return asked[0]
             if elf.holds:
                 return AbiFamily(elf.holds)
-    if found.exact and (inside := [e.holds for e in found.files if contains_mpi(e) and e.holds]):
+    if reached.exact and (
+        inside := [e.holds for e in reached.files if contains_mpi(e) and e.holds]
+    ):
         return AbiFamily(inside[0])
-    if found.exact and not by_family(facts, found):  # Fortran may link an MPI's interface alone
-        return next((f for elf in found.files for f in asked_by(facts, elf).values()), None)
-    named = in_text(facts, found)
+    if reached.exact and not by_family(facts, reached):  # Fortran may link an MPI's interface alone
+        return next((f for elf in reached.files for f in asked_by(facts, elf).values()), None)
+    named = in_text(facts, reached)
     asked = [f for e in facts.consumers if e.path in named for f in families_of(facts, e)]
     families = {*asked, *(mpi.family for mpi in facts.mpis if mpi.path in named)}
     return families.pop() if len(families) == 1 else None
 
 
-def possible(facts: ImageFacts, found: Reach) -> frozenset[AbiFamily]:
+def possible(facts: ImageFacts, reached: Reach) -> frozenset[AbiFamily]:
     """The families of which programs that open libraries or start others may use one; empty where that is certain.
 
     What opens libraries may open any MPI of the image, by its name.
     """
-    if not found.open_ended or _certain(facts, found):
+    if not reached.open_ended or _certain(facts, reached):
         return frozenset()
-    opened = any(program.kind is Kind.OPENS for program in found.programs)
-    return frozenset(by_family(facts, found)).union(m.family for m in facts.mpis if opened)
+    opened = any(program.kind is Kind.OPENS for program in reached.programs)
+    return frozenset(by_family(facts, reached)).union(m.family for m in facts.mpis if opened)
 
 
 def replaceable(
@@ -156,10 +160,10 @@ def replaceable(
     if family is AbiFamily.UNKNOWN and not kept:
         raise _no_family(image, facts, engine)
     if request.mpi == "host" and host is None:
-        seen = "\n".join(f"{n.what}: {n.why}" for n in notes)
+        reasons = "\n".join(f"{n.what}: {n.why}" for n in notes)
         if machine:
-            raise fail("host-mpi-none-on-machine", machine=machine, family=family, seen=seen)
-        raise fail("host-mpi-none-here", family=family, seen=seen)
+            raise fail("host-mpi-none-on-machine", machine=machine, family=family, seen=reasons)
+        raise fail("host-mpi-none-here", family=family, seen=reasons)
     return family
 
 
@@ -171,8 +175,10 @@ def own_place(facts: ImageFacts, request: Request) -> tuple[str, str]:
         return inside.path, f"the MPI inside {inside.path}"
     if own := own_library(facts, request):
         return own.path, own.title
-    found = reach(facts, request)
-    static = (p.path for p in found.programs if "static" in facts.programs.get(p.path, "").split())
+    reached = reach(facts, request)
+    static = (
+        p.path for p in reached.programs if "static" in facts.programs.get(p.path, "").split()
+    )
     if path := next(static, ""):
         return path, f"what {path} contains"
     return "", ""

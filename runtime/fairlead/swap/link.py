@@ -118,13 +118,13 @@ def _lacks(
     facts: ImageFacts, host: HostMpi, kept: dict[str, str], replaced: set[str]
 ) -> tuple[Lack, ...]:
     offered = {name for names in host.symbols.values() for name in names}
-    found = []
+    lacks = []
     for elf in facts.consumers:
         for at_once, wanted in ((True, elf.imports), (False, elf.calls)):
             for library, names in wanted.items() if elf.path in kept else ():
                 lacking = tuple(sorted(set(names) - offered)) if library in replaced else ()
-                found += [Lack(elf, lacking, at_once, library)] if lacking else []
-    return tuple(found)
+                lacks += [Lack(elf, lacking, at_once, library)] if lacking else []
+    return tuple(lacks)
 
 
 def _bare(facts: ImageFacts, host: HostMpi, kept: Collection[str]) -> tuple[Bare, ...]:
@@ -133,12 +133,12 @@ def _bare(facts: ImageFacts, host: HostMpi, kept: Collection[str]) -> tuple[Bare
     for path, needed in facts.leads.items():
         for real in needed.values() if _framework(path) else ():
             users.setdefault(real, set()).add(_framework(path))
-    found = []
+    bare = []
     for elf in facts.consumers:
         if elf.path in kept and is_interface(elf):
             lacking = tuple(sorted(users.get(elf.path, set()) - offered))
-            found += [Bare(elf, lacking)] if lacking else []
-    return tuple(found)
+            bare += [Bare(elf, lacking)] if lacking else []
+    return tuple(bare)
 
 
 def _apart(plan: Plan, host: HostMpi, kept: Collection[str]) -> tuple[str, ...]:
@@ -162,8 +162,8 @@ def _inner(mpi: Elf) -> frozenset[str]:
 
 def _framework(path: str) -> str:
     """``spml`` of ``mca_spml_ucx.so``; empty for what is not a component of Open MPI."""
-    found = _COMPONENT.match(PurePosixPath(path).name)
-    return found[1] if found else ""
+    match = _COMPONENT.match(PurePosixPath(path).name)
+    return match[1] if match else ""
 
 
 def _twice(facts: ImageFacts, host: HostMpi, kept: dict[str, str]) -> tuple[Twice, ...]:
@@ -171,12 +171,12 @@ def _twice(facts: ImageFacts, host: HostMpi, kept: dict[str, str]) -> tuple[Twic
     own = {real: name for needed in facts.parts.values() for name, real in needed.items()}
     mapped = {host.library.path, *(e.path for e in host.closure)}
     theirs = {_stem(e.name): e for e in host.parts if e.path in mapped and e.path in host.symbols}
-    found = []
+    findings = []
     for path in sorted(kept):
         other = theirs.get(_stem(own[path])) if path in own else None
         if other is not None and other.name != own[path]:
-            found.append(Twice(path, other.path, kept[path]))
-    return tuple(found)
+            findings.append(Twice(path, other.path, kept[path]))
+    return tuple(findings)
 
 
 def _stem(name: str) -> str:

@@ -108,7 +108,9 @@ def _of_mpi(plan: Plan) -> dict[str, Elf]:
     """The libraries that are staged for MPI, by name."""
     host = plan.host
     of_host = (*host.parts, *host.optional) if host else ()
-    below = (elf for one in plan.carried for elf in one.parts) if plan.carried_staging else ()
+    below = (
+        (elf for library in plan.carried for elf in library.parts) if plan.carried_staging else ()
+    )
     parts = {elf.path: elf for elf in (*of_host, *below)}
     folders = (plan.staging, plan.carried_staging)
     staged = (f for s in folders if s for f in s.files if f.source in parts)
@@ -253,23 +255,23 @@ def _searched(draft: Draft, host: HostNetwork) -> tuple[str, ...]:
 def _of_image(facts: ImageFacts, host: HostNetwork) -> tuple[str, ...]:
     """The image's folders with the run time of its GPUs, which need not be on a search path: torch maps it by an own path."""
     wanted = (*host.plugin.elf.needed, *(f"{name}." for name in host.plugin.opens))
-    found = (
+    elfs = (
         path
         for soname, path in facts.gpu_libraries.items()
         if soname in host.plugin.opens or soname.startswith(wanted)
     )
-    return tuple(dict.fromkeys(str(PurePosixPath(path).parent) for path in found))
+    return tuple(dict.fromkeys(str(PurePosixPath(path).parent) for path in elfs))
 
 
 def _opened_names(host: HostNetwork) -> list[tuple[str, str]]:
     """Links for names that the plugin opens and the host has with a version: ``libgdrapi.so``."""
     there = {elf.name for elf in host.closure}
-    found = []
+    names = []
     for name in host.plugin.opens:
         real = next((other for other in sorted(there) if other.startswith(f"{name}.")), "")
         if real and name not in there and not _UNVERSIONED.fullmatch(name):
-            found.append((f"dep/{name}", real))
-    return found
+            names.append((f"dep/{name}", real))
+    return names
 
 
 def _stubs(decision: Decision, host: HostNetwork, facts: ImageFacts) -> Iterator[Stub]:

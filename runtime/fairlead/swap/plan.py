@@ -59,8 +59,8 @@ def _begun(inputs: Inputs) -> Draft:
     )
     family, consumers = own_family, relevant(facts, inputs.request, own_family)
     if host is not None and host.library.family is not own_family:
-        found = in_reach(facts, inputs.request)
-        over = crossing(found, interpreted(facts, inputs.request), host.library.family)
+        reached = in_reach(facts, inputs.request)
+        over = crossing(reached, interpreted(facts, inputs.request), host.library.family)
         if over.allowed:
             family = host.library.family
             crossing_too = (

@@ -140,9 +140,9 @@ def programs_of(request: Request) -> tuple[str, ...]:
 
 def interpreted(facts: ImageFacts, request: Request) -> tuple[str, ...]:
     """:func:`programs_of`, with its Python in place of a script such as torchrun."""
-    found = reach(facts, request).programs
-    if found and all(program.kind is Kind.PYTHON for program in found):
-        return tuple(dict.fromkeys(program.path for program in found))
+    programs = reach(facts, request).programs
+    if programs and all(program.kind is Kind.PYTHON for program in programs):
+        return tuple(dict.fromkeys(program.path for program in programs))
     return programs_of(request)
 
 
@@ -179,22 +179,22 @@ def _from_workdir(facts: ImageFacts, request: Request) -> Request:
 
 def inside_of(facts: ImageFacts, request: Request) -> Elf | None:
     """The file with an MPI inside that the named programs run on; None where they need an MPI's library too."""
-    found = reach(facts, request)
-    contain = [elf for elf in found.files if contains_mpi(elf)]
-    asked = any(asked_by(facts, elf) for elf in found.files)
-    return contain[0] if found.exact and contain and not asked else None
+    reached = reach(facts, request)
+    contain = [elf for elf in reached.files if contains_mpi(elf)]
+    asked = any(asked_by(facts, elf) for elf in reached.files)
+    return contain[0] if reached.exact and contain and not asked else None
 
 
-def mpis_behind(facts: ImageFacts, found: Reach) -> tuple[MpiLibrary, ...]:
+def mpis_behind(facts: ImageFacts, reached: Reach) -> tuple[MpiLibrary, ...]:
     """The image's MPIs that named programs are linked to."""
-    linked = [p.path for p in found.programs if p.kind is Kind.LINKED]
+    linked = [p.path for p in reached.programs if p.kind is Kind.LINKED]
     behind = _closure(facts, linked)
     return tuple(mpi for mpi in facts.mpis if mpi.path in behind)
 
 
 def in_image(facts: ImageFacts, path: str) -> bool:
     """Whether an image has a program at an absolute path, perhaps behind symlinks."""
-    return bool(_found(facts, path, Request()))
+    return bool(_paths_of(facts, path, Request()))
 
 
 def off_path(facts: ImageFacts, request: Request, path: str, name: str) -> tuple[str, ...]:
@@ -227,7 +227,7 @@ def lost_by_login(facts: ImageFacts, request: Request) -> tuple[LostByLogin, ...
     """The login shells of a command, its scripts and their texts, where their PATH lacks what they are to start."""
     if not facts.os.startswith("Debian") or not request.command:
         return ()
-    found = []
+    shells = []
     for shell, text in _logins(facts, request.command, request):
         lost = {}
         for name in dict.fromkeys(command[0] for command in text if "/" not in command[0]):
@@ -238,8 +238,8 @@ def lost_by_login(facts: ImageFacts, request: Request) -> tuple[LostByLogin, ...
             folders = {_real(facts, posixpath.dirname(path))[0] for path in (place, other)}
             if place and len(folders) > 1:
                 lost[name] = place
-        found += [LostByLogin(shell, lost)] if lost else []
-    return tuple(found)
+        shells += [LostByLogin(shell, lost)] if lost else []
+    return tuple(shells)
 
 
 def _logins(
@@ -283,7 +283,9 @@ def named_within(facts: ImageFacts, request: Request) -> tuple[tuple[Program, bo
     request = _from_workdir(facts, request)
     commands_ = [request.command] if request.command else [(app,) for app in request.apps]
     return tuple(
-        found for command in commands_ for found in _within(facts, command, request, _DEEPEST, True)
+        program
+        for command in commands_
+        for program in _within(facts, command, request, _DEEPEST, True)
     )
 
 
@@ -331,18 +333,20 @@ def searched_path(request: Request) -> str:
 def relevant(facts: ImageFacts, request: Request, family: AbiFamily) -> tuple[Elf, ...]:
     """Of the files in reach, those that a swap of ``family`` is about."""
     homes = [mpi.path.rpartition("/")[0] for mpi in facts.mpis]
-    found = reach(facts, request)
-    used, asked = _used(facts, found, homes)
+    reached = reach(facts, request)
+    used, asked = _used(facts, reached, homes)
     kept = []
-    for elf in found.files:
+    for elf in reached.files:
         if _is_interface(elf, homes) and elf.path not in used and elf.soname not in asked:
             continue  # an interface to another language that nothing in reach uses
-        if is_plugin(elf, homes) or (_MPI_INFO.search(elf.path) and elf.path not in _named(found)):
+        if is_plugin(elf, homes) or (
+            _MPI_INFO.search(elf.path) and elf.path not in _named(reached)
+        ):
             continue  # the image's MPI alone would open it, or it is a part of that
         families = families_of(facts, elf)
         if families and family not in families:
             continue  # `families` reports it; of mpi4py's modules the one of the mapped family is taken
-        if contains_mpi(elf) and not found.exact and elf.path not in found.certain:
+        if contains_mpi(elf) and not reached.exact and elf.path not in reached.certain:
             continue  # `static` reports it
         kept.append(elf)
     return tuple(kept)
@@ -353,13 +357,13 @@ def _is_interface(elf: Elf, homes: Collection[str]) -> bool:
     return elf.path.rpartition("/")[0] in homes and is_interface(elf)
 
 
-def _used(facts: ImageFacts, found: Reach, homes: Collection[str]) -> tuple[set[str], set[str]]:
+def _used(facts: ImageFacts, reached: Reach, homes: Collection[str]) -> tuple[set[str], set[str]]:
     """What files in reach load, and the names that they ask for; parts of an MPI ask for nothing."""
     own = (_is_interface, is_plugin)
-    named = _named(found)
+    named = _named(reached)
     users = [
         elf
-        for elf in found.files
+        for elf in reached.files
         if not any(part(elf, homes) for part in own)
         and (elf.path in named or not _MPI_INFO.search(elf.path))
     ]
@@ -367,7 +371,7 @@ def _used(facts: ImageFacts, found: Reach, homes: Collection[str]) -> tuple[set[
     return closed, {name for elf in users for name in elf.needed}
 
 
-def by_family(facts: ImageFacts, found: Reach) -> dict[AbiFamily, list[Elf]]:
+def by_family(facts: ImageFacts, reached: Reach) -> dict[AbiFamily, list[Elf]]:
     """The families that files in reach are compiled for, and those files; mpi4py's wheel, which has all, is left out.
 
     Nor do the parts of an MPI count: its interfaces to other languages, and the programs that come with it.
@@ -376,9 +380,9 @@ def by_family(facts: ImageFacts, found: Reach) -> dict[AbiFamily, list[Elf]]:
     tools = {posixpath.join(posixpath.dirname(home), "bin") for home in homes}
     families: dict[AbiFamily, list[Elf]] = {}
     siblings = _siblings(facts)
-    for elf in found.files:
+    for elf in reached.files:
         folder = elf.path.rpartition("/")[0]
-        named = elf.path in _named(found)
+        named = elf.path in _named(reached)
         tool = folder in tools or _MPI_INFO.search(elf.path)
         if is_interface(elf) or (tool and not named) or elf.path in siblings:
             continue
@@ -405,47 +409,47 @@ def is_plugin(elf: Elf, homes: Iterable[str]) -> bool:
     return inside and name.startswith(("mca_", "ompi_")) and name.endswith(".so")
 
 
-def started(facts: ImageFacts, found: Reach) -> set[str]:
+def started(facts: ImageFacts, reached: Reach) -> set[str]:
     """The programs with an MPI that named scripts start: those in their text, where each contains one.
 
     Of several kinds it is not known which the script starts.
     """
     contain = {elf.path for elf in facts.consumers if contains_mpi(elf)}
-    if contain.issuperset(perhaps := {p.path for p in found.programs if p.perhaps}) and perhaps:
+    if contain.issuperset(perhaps := {p.path for p in reached.programs if p.perhaps}) and perhaps:
         return perhaps
-    return {path for named in _texts(facts, found) if contain.issuperset(named) for path in named}
+    return {path for named in _texts(facts, reached) if contain.issuperset(named) for path in named}
 
 
-def in_text(facts: ImageFacts, found: Reach) -> set[str]:
+def in_text(facts: ImageFacts, reached: Reach) -> set[str]:
     """The programs with an MPI, and the MPIs, that the text of named scripts and programs has, or the command itself."""
-    return {path for named in _texts(facts, found) for path in named} | set(found.words)
+    return {path for named in _texts(facts, reached) for path in named} | set(reached.words)
 
 
-def in_text_closure(facts: ImageFacts, found: Reach) -> set[str]:
+def in_text_closure(facts: ImageFacts, reached: Reach) -> set[str]:
     """The files that are loaded by what :func:`in_text` has; empty where no text names anything, or all files in reach are."""
-    named = set() if found.exact else in_text(facts, found) & _known(facts)
-    return _closure(facts, {*named, *_named(found)}) if named else set()
+    named = set() if reached.exact else in_text(facts, reached) & _known(facts)
+    return _closure(facts, {*named, *_named(reached)}) if named else set()
 
 
 def _known(facts: ImageFacts) -> set[str]:
     return {e.path for e in facts.consumers} | {mpi.path for mpi in facts.mpis}
 
 
-def _texts(facts: ImageFacts, found: Reach) -> Iterator[Sequence[str]]:
-    chains = (path for p in found.programs for path in p.chain)
-    return (facts.named.get(path, ()) for path in (*chains, *found.words))
+def _texts(facts: ImageFacts, reached: Reach) -> Iterator[Sequence[str]]:
+    chains = (path for p in reached.programs for path in p.chain)
+    return (facts.named.get(path, ()) for path in (*chains, *reached.words))
 
 
-def _named(found: Reach) -> set[str]:
-    return {program.path for program in found.programs}
+def _named(reached: Reach) -> set[str]:
+    return {program.path for program in reached.programs}
 
 
 def _siblings(facts: ImageFacts) -> set[str]:
     """mpi4py's modules where it has one for each family, and takes the one whose MPI is there."""
     folders: dict[str, list[str]] = {}
     for elf in facts.consumers:
-        if found := MPI4PY_MODULE.match(elf.path):
-            folders.setdefault(found[1], []).append(elf.path)
+        if match := MPI4PY_MODULE.match(elf.path):
+            folders.setdefault(match[1], []).append(elf.path)
     return {path for paths in folders.values() if len(paths) > 1 for path in paths}
 
 
@@ -549,11 +553,11 @@ def shell_given(command: Sequence[str]) -> Given:
 
 
 def _all(
-    facts: ImageFacts, found: Sequence[Sequence[str]], request: Request, deepest: int
+    facts: ImageFacts, lines: Sequence[Sequence[str]], request: Request, deepest: int
 ) -> list[Program]:
     """The programs of a text's commands, without those that need no MPI; empty if one of them can start anything."""
     programs: dict[str, list[Program]] = {}
-    for words in found:
+    for words in lines:
         if _is_tool(words) and not any(
             program.kind is Kind.LINKED for program in _programs(facts, words[0], request)
         ):
@@ -588,8 +592,10 @@ def _programs(facts: ImageFacts, name: str, request: Request) -> list[Program]:
     if not facts.programs:
         path = _by_name(facts, name) or (name if name in request.apps else "")
         return [Program(name, path, Kind.UNKNOWN)]
-    found = [c for links in _found(facts, name, request) for c in _chains(facts, links, request)]
-    if not found:
+    chains = [
+        c for links in _paths_of(facts, name, request) for c in _chains(facts, links, request)
+    ]
+    if not chains:
         folders = [bind.target for bind in request.binds]
         elsewhere = name.startswith(".") or (
             any(_is_below(name, f) for f in folders) if name.startswith("/") else bool(folders)
@@ -597,7 +603,7 @@ def _programs(facts: ImageFacts, name: str, request: Request) -> list[Program]:
         return [Program(name, "", Kind.UNKNOWN if elsewhere else Kind.MISSING)]
     return [
         Program(name, chain[-1], _kind(facts, chain, bool(request.apps)), tuple(chain))
-        for chain in found
+        for chain in chains
     ]
 
 
@@ -631,9 +637,9 @@ def _chains(
     words = what.removeprefix("#!").split() if what.startswith("#!") else []
     if words and words[0].endswith("/env"):
         words = [w for w in _split(words[1:]) if not w.startswith("-") and "=" not in w]
-    behind = _found(facts, words[0], request) if words and deepest else []
-    found = [_chains(facts, [*chain, *links], request, deepest - 1) for links in behind]
-    return [longer for chains in found for longer in chains] or [chain]
+    behind = _paths_of(facts, words[0], request) if words and deepest else []
+    longer_chains = [_chains(facts, [*chain, *links], request, deepest - 1) for links in behind]
+    return [longer for chains in longer_chains for longer in chains] or [chain]
 
 
 def _split(words: Sequence[str]) -> list[str]:
@@ -644,7 +650,7 @@ def _split(words: Sequence[str]) -> list[str]:
         return list(words)
 
 
-def _found(facts: ImageFacts, name: str, request: Request) -> list[list[str]]:
+def _paths_of(facts: ImageFacts, name: str, request: Request) -> list[list[str]]:
     """The programs that a name can mean, each after the symlinks that lead to it."""
     if name.startswith("/"):
         places = [name]
@@ -655,16 +661,16 @@ def _found(facts: ImageFacts, name: str, request: Request) -> list[list[str]]:
         places = [f"{folder}/{name}" for folder in (path or DEFAULT_PATH).split(":") if folder]
         # Engines read variables of the image from places that fairlead does not.
         places += sorted(p for p in facts.programs if p.endswith(f"/{name}"))
-    found: dict[str, list[str]] = {}
+    paths: dict[str, list[str]] = {}
     if name in facts.leads:
         return [[name]]  # a library or a module, to ask about it alone
     for place in places:
         real, links = _real(facts, posixpath.normpath(place))
         if real in facts.programs:
-            found.setdefault(place if links else real, [*links, real])
+            paths.setdefault(place if links else real, [*links, real])
             if "/" in name or path:
                 break
-    return list(found.values())
+    return list(paths.values())
 
 
 def _real(facts: ImageFacts, path: str) -> tuple[str, list[str]]:
@@ -723,12 +729,12 @@ def _first(facts: ImageFacts, elf: Elf) -> list[str]:
 
 
 def _closure(facts: ImageFacts, paths: Iterable[str]) -> set[str]:
-    seen, pending = set(paths), list(paths)
+    visited, pending = set(paths), list(paths)
     while pending:
-        new = set(facts.leads.get(pending.pop(), {}).values()) - seen
-        seen |= new
+        new = set(facts.leads.get(pending.pop(), {}).values()) - visited
+        visited |= new
         pending += new
-    return seen
+    return visited
 
 
 def _modules(facts: ImageFacts, program: Program, request: Request) -> list[str]:
@@ -746,9 +752,9 @@ def _modules(facts: ImageFacts, program: Program, request: Request) -> list[str]
     modules = {e.path for e in facts.consumers if not e.can_start}
     modules |= set(facts.leads)
     inside = tuple(f"{prefix}/lib" for prefix in prefixes)
-    found = (path for path in modules if re.search(r"/python3|-packages/", path))
+    paths = (path for path in modules if re.search(r"/python3|-packages/", path))
     more = (p for p in modules if any(_is_below(p, folder) for folder in python_path))
-    return sorted({*more, *(path for path in found if python_path or path.startswith(inside))})
+    return sorted({*more, *(path for path in paths if python_path or path.startswith(inside))})
 
 
 def _variable(request: Request, name: str) -> str:

@@ -44,16 +44,16 @@ def why_not(plan: Plan, name: str) -> tuple[Line, ...]:
     return (Line("left out", wanted, why),)
 
 
-def _is(found: str, wanted: str, stem: str) -> bool:
+def _is(name: str, wanted: str, stem: str) -> bool:
     """Whether ``wanted`` names a file: exactly, or without its version."""
-    return found == wanted or (wanted in (stem, f"{stem}.so") and found.startswith(f"{stem}.so"))
+    return name == wanted or (wanted in (stem, f"{stem}.so") and name.startswith(f"{stem}.so"))
 
 
 def _of_carried(plan: Plan, wanted: str, stem: str) -> Iterator[Line]:
     """What is staged below the image's own MPI."""
     for file in plan.carried_staging.files if plan.carried_staging else ():
-        found = PurePosixPath(file.target).name
-        if _is(found, wanted, stem) or PurePosixPath(file.source).name == wanted:
+        name = PurePosixPath(file.target).name
+        if _is(name, wanted, stem) or PurePosixPath(file.source).name == wanted:
             why = "it is carried below the image's own MPI, or needed by what is"
             yield Line("staged", f"{CARRIED_MOUNT}/{file.target}", why, file.source)
 
@@ -64,8 +64,8 @@ def _of_network(plan: Plan, wanted: str, stem: str) -> Iterator[Line]:
         return
     title = plan.nccl.host.plugin.title
     for file in plan.nccl_staging.files:
-        found = PurePosixPath(file.target).name
-        if _is(found, wanted, stem) or PurePosixPath(file.source).name == wanted:
+        name = PurePosixPath(file.target).name
+        if _is(name, wanted, stem) or PurePosixPath(file.source).name == wanted:
             own = file.source == plan.nccl.host.plugin.path
             why = "it is NCCL's network plugin" if own else f"needed by {title}, NCCL's plugin"
             yield Line("staged", f"{NCCL_MOUNT}/{file.target}", why, file.source)
@@ -80,9 +80,9 @@ def _staged(plan: Plan, wanted: str, stem: str) -> Iterator[Line]:
         return
     needed_by = _needed_by(plan.host.parts)
     for file in plan.staging.files:
-        found = PurePosixPath(file.target).name
-        if _is(found, wanted, stem) or PurePosixPath(file.source).name == wanted:
-            who = needed_by.get(found, ())
+        name = PurePosixPath(file.target).name
+        if _is(name, wanted, stem) or PurePosixPath(file.source).name == wanted:
+            who = needed_by.get(name, ())
             why = f"needed by {', '.join(who)}" if who else "it is the host's MPI, or opened by it"
             yield Line("staged", f"{MOUNT}/{file.target}", why, file.source)
     for link, target in plan.staging.aliases:
@@ -116,7 +116,7 @@ def _of_image(plan: Plan, wanted: str, stem: str) -> Iterator[Line]:
         return
     for mpi in plan.facts.mpis:
         names = {mpi.soname, PurePosixPath(mpi.path).name, *mpi.names}
-        if any(_is(found, wanted, stem) for found in names):
+        if any(_is(name, wanted, stem) for name in names):
             same = mpi.family is (plan.host.library.family if plan.host else None)
             why = "it stays in the image, unused: the host's takes its names"
             if not same:

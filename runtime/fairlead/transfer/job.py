@@ -248,7 +248,7 @@ def _in(
                 here = node.stage_in(wish.folder, wish.ins, options, moving)
                 begun, lock, done = True, here.lock, [here.report]
             stage.moved_in += [item for report in done for item in report.items]
-            stage.findings += [found for report in done for found in report.findings]
+            stage.findings += [finding for report in done for finding in report.findings]
             stage.nodes = sum(report.acted for report in done)
             if wish.ins:
                 say(stage.moved_in)
@@ -449,7 +449,7 @@ def in_short(moved: Sequence[Moved]) -> str:
     """What was copied, and how fast, in one line; of several nodes, the slowest counts."""
     if not moved:
         return "nothing"
-    nodes = {one.node: [m for m in moved if m.node == one.node] for one in moved}
+    nodes = {movement.node: [m for m in moved if m.node == movement.node] for movement in moved}
     first = next(iter(nodes.values()))
     files, size = sum(m.files for m in first), sum(m.bytes for m in first)
     text = f"{human_bytes(size)} in {files} file{'s' if files != 1 else ''}"

@@ -221,8 +221,8 @@ def _await(place: str, process: subprocess.Popen[bytes], item: MountItem) -> Non
     while not is_mounted(Path(place)):
         if process.poll() is not None or time.monotonic() > deadline:
             log = Path(place).with_name("log").read_text("utf-8", "replace").split("\n")
-            said = next((line for line in reversed(log) if line.strip()), "it did not say why")
-            raise fail("mount-failed", source=item.source, said=said[-300:])
+            reason = next((line for line in reversed(log) if line.strip()), "it did not say why")
+            raise fail("mount-failed", source=item.source, reason=reason[-300:])
         time.sleep(_POLL_S)
 
 
@@ -294,16 +294,16 @@ def hold(folder: str, items: Mapping[MountItem, str]) -> None:
         with open(reading, encoding="utf-8") as answer:
             if (text := answer.read()) != "mounted":
                 source = ", ".join(item.source for item in items)
-                raise fail("mount-not-held", source=source, said=text or "it has ended")
+                raise fail("mount-not-held", source=source, reason=text or "it has ended")
         return
     try:
         os.close(reading)
         _detached(writing)
         _held(mounts, functools.partial(os.write, writing, b"mounted"), writing)
     except Exception as exc:
-        found = exc.findings[0] if isinstance(exc, FairleadError) else None
+        finding = exc.findings[0] if isinstance(exc, FairleadError) else None
         with contextlib.suppress(OSError):
-            os.write(writing, (f"{found.where}: {found.why}" if found else str(exc)).encode())
+            os.write(writing, (f"{finding.where}: {finding.why}" if finding else str(exc)).encode())
     finally:
         os._exit(0)
 
@@ -383,8 +383,8 @@ def _identity(source: str) -> str:
 def _ours(folder: str) -> bool:
     """Whether a folder is this user's: others may have made one of any name in the same storage."""
     with contextlib.suppress(OSError):
-        found = os.lstat(folder)
-        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        status = os.lstat(folder)
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
     return False
 
 
@@ -410,8 +410,8 @@ def _lives(process: str) -> bool:
 
 def _places(folder: str) -> list[str]:
     """What is mounted in a run's folder."""
-    found = [f"{folder}/{name}/data" for name in os.listdir(folder) if name.isdecimal()]
-    return [place for place in found if is_mounted(Path(place))]
+    folders = [f"{folder}/{name}/data" for name in os.listdir(folder) if name.isdecimal()]
+    return [place for place in folders if is_mounted(Path(place))]
 
 
 def _removed(folder: str) -> None:

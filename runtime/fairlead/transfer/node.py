@@ -75,7 +75,7 @@ def stage_in(
     """
     root, me = os.path.dirname(where), os.uname().nodename
     folder.check_usable(root)
-    found = [_left_by_killed(*left) for left in folder.clear_stale(root)]
+    findings = [_left_by_killed(*left) for left in folder.clear_stale(root)]
     notes: list[Finding] = []
     outs = {item.name: item.target for item in options.outs}
     try:
@@ -96,7 +96,7 @@ def stage_in(
         if isinstance(exc, OSError):
             raise _as_error(exc, root) from None
         raise
-    return Begun(NodeReport(me, acted=True, items=moved, findings=(*found, *notes)), lock)
+    return Begun(NodeReport(me, acted=True, items=moved, findings=(*findings, *notes)), lock)
 
 
 def _left_by_killed(where: str, results: Mapping[str, str]) -> Finding:
@@ -180,10 +180,10 @@ class _Filling:
         """
         source, how = self.sources[item], self.options
         if isinstance(source, Listing):
-            copied, count, said = remote.bring(
+            copied, count, problem = remote.bring(
                 source, partial, root, how.remote, how.keep, on_progress
             )
-            self.notes += said
+            self.notes += problem
             moved = Moved(
                 os.uname().nodename, item.name, source.url, target, len(copied.files), source.bytes, count,
                 copied.copy_s, copied.verify_s, copied.digest, bool(source.bytes) and not count,
@@ -293,7 +293,7 @@ def stage_out(
         words = ("out", where, "--item", item.name, target)
         back.copy(_Result(item, place, target, words, f"{MOUNT}/{item.name}", where))
     code = ExitCode.LAUNCH_FAILED if back.kept else 0
-    returned = {one.name for one in back.moved}
+    returned = {file.name for file in back.moved}
     for name in folder.kept_results(where):  # by a run before this call
         if name not in returned and os.path.lexists(f"{where}/data/{name}"):
             back.kept.setdefault(name, f"{where}/data/{name}")
@@ -377,8 +377,8 @@ class _Back:
             self.findings.append(_kept(exc, result))
 
     def report(self, node: str, code: int) -> NodeReport:
-        moved, found = tuple(self.moved), tuple(self.findings)
-        return NodeReport(node, True, moved, found, code, self.kept, tuple(self.missing))
+        moved, findings = tuple(self.moved), tuple(self.findings)
+        return NodeReport(node, True, moved, findings, code, self.kept, tuple(self.missing))
 
 
 def _acts(where: str, owner: Owner, me: str) -> bool:
@@ -401,19 +401,19 @@ class Interrupted(KeyboardInterrupt):
 def _back(result: _Result, findings: list[Finding], on_progress: OnProgress) -> Moved:
     """Copies one item to a path, under another name until it is complete; adds warnings."""
     item, target = result.item, result.target
-    found = tree.scan(result.place, Links.KEEP, seen_as=result.seen_as, leave_special=True)
+    scanned = tree.scan(result.place, Links.KEEP, seen_as=result.seen_as, leave_special=True)
     above = os.path.dirname(target)
     os.makedirs(above, exist_ok=True)
-    free_space.check(above, [found])
+    free_space.check(above, [scanned])
     token = os.urandom(4).hex()
     partial = f"{above}/.{os.path.basename(target)}.{token}.partial"
-    on_progress("size", found.bytes)
-    notes = _incomplete(item, found)
+    on_progress("size", scanned.bytes)
+    notes = _incomplete(item, scanned)
     if result.stage:
         folder.will_make(result.stage, partial)
     try:
-        copied = copying.copy(found, partial, on_progress)
-        copying.unchanged(found, Links.KEEP, result.seen_as)
+        copied = copying.copy(scanned, partial, on_progress)
+        copying.unchanged(scanned, Links.KEEP, result.seen_as)
         try:
             _rename(partial, target)
         except FileExistsError:
@@ -430,18 +430,18 @@ def _back(result: _Result, findings: list[Finding], on_progress: OnProgress) -> 
             copying.remove(partial)
         raise
     findings += notes
-    return _moved(item.name, result.place, target, found, copied)
+    return _moved(item.name, result.place, target, scanned, copied)
 
 
 def _sent(how: Remote, result: _Result, findings: list[Finding], on_progress: OnProgress) -> Moved:
     """Writes one item to a URL; adds warnings."""
     item = result.item
-    found = tree.scan(result.place, Links.KEEP, seen_as=result.seen_as, leave_special=True)
-    on_progress("size", found.bytes)
-    moved = remote.back(item.name, found, result.target, how, on_progress)
-    copying.unchanged(found, Links.KEEP, result.seen_as)
-    outward = tuple((path, "a link that leads out") for path in found.outward)
-    findings += _incomplete(item, replace(found, left_out=found.left_out + outward, outward=()))
+    scanned = tree.scan(result.place, Links.KEEP, seen_as=result.seen_as, leave_special=True)
+    on_progress("size", scanned.bytes)
+    moved = remote.back(item.name, scanned, result.target, how, on_progress)
+    copying.unchanged(scanned, Links.KEEP, result.seen_as)
+    outward = tuple((path, "a link that leads out") for path in scanned.outward)
+    findings += _incomplete(item, replace(scanned, left_out=scanned.left_out + outward, outward=()))
     return moved
 
 

@@ -42,11 +42,11 @@ def scan(top: str, links: Links, *, seen_as: str = "", leave_special: bool = Fal
     real = os.path.realpath(top)
     walk = _Walk((seen_as,) if seen_as else (os.path.abspath(top), real), links)
     try:
-        found = os.stat(real)
-        if stat.S_ISDIR(found.st_mode):
-            walk.folders(real, found)
+        status = os.stat(real)
+        if stat.S_ISDIR(status.st_mode):
+            walk.folders(real, status)
         else:
-            walk.file_or_special("", real, found)
+            walk.file_or_special("", real, status)
     except FileNotFoundError as exc:
         where = exc.filename or top
         if where == real:
@@ -74,8 +74,8 @@ def differences(first: Tree, second: Tree, *, copied: bool = False) -> list[str]
     aside: dict[str, Any] = {"data": 0}
     if copied:
         aside |= {"source": "", "mtime_ns": 0, "stamp": (0, 0, 0)}
-    one, two = ({e.path: replace(e, **aside) for e in tree.entries} for tree in (first, second))
-    return sorted(path for path in one.keys() | two.keys() if one.get(path) != two.get(path))
+    left, two = ({e.path: replace(e, **aside) for e in tree.entries} for tree in (first, second))
+    return sorted(path for path in left.keys() | two.keys() if left.get(path) != two.get(path))
 
 
 class _Walk:
@@ -88,11 +88,11 @@ class _Walk:
         self.special: list[tuple[str, str]] = []
         self.unreadable: list[str] = []
 
-    def folders(self, top: str, found: os.stat_result) -> None:
+    def folders(self, top: str, status: os.stat_result) -> None:
         # (path below the copy's top, source, root of the tree that its links are judged in, path below
         # that, folders above): a stack, since trees may be deeper than Python calls.
-        start = ("", top, top, "", frozenset({(found.st_dev, found.st_ino)}))
-        self.entries.append(_entry("", Kind.FOLDER, top, found))
+        start = ("", top, top, "", frozenset({(status.st_dev, status.st_ino)}))
+        self.entries.append(_entry("", Kind.FOLDER, top, status))
         todo = [start]
         while todo:
             path, source, root, within, above = todo.pop()
@@ -127,7 +127,7 @@ class _Walk:
                 todo.append((below, here, tree, inner, above | {key}))
 
     def _link(
-        self, path: str, here: str, found: os.stat_result, root: str, within: str
+        self, path: str, here: str, status: os.stat_result, root: str, within: str
     ) -> tuple[str, os.stat_result] | None:
         """Keeps or refuses a link; else what it leads to, for that to be copied."""
         target = os.readlink(here)
@@ -149,23 +149,23 @@ class _Walk:
             return None
         if not stays:
             self.outward.append(path)
-        self.entries.append(replace(_entry(path, Kind.LINK, here, found), target=target))
+        self.entries.append(replace(_entry(path, Kind.LINK, here, status), target=target))
         return None
 
-    def file_or_special(self, path: str, source: str, found: os.stat_result) -> None:
-        if not stat.S_ISREG(found.st_mode):
-            what = _SPECIAL.get(stat.S_IFMT(found.st_mode), "not a file, folder or link")
+    def file_or_special(self, path: str, source: str, status: os.stat_result) -> None:
+        if not stat.S_ISREG(status.st_mode):
+            what = _SPECIAL.get(stat.S_IFMT(status.st_mode), "not a file, folder or link")
             self.special.append((path or source, what))
             return
         if not os.access(source, os.R_OK):
             self.unreadable.append(path or source)
             return
-        data = found.st_size
-        if found.st_blocks * 512 < data:  # it has holes
+        data = status.st_size
+        if status.st_blocks * 512 < data:  # it has holes
             with open(source, "rb", buffering=0) as file:
                 data = sum(stop - begin for begin, stop in extents(file.fileno(), 0, data))
-        entry = _entry(path, Kind.FILE, source, found)
-        self.entries.append(replace(entry, size=found.st_size, data=data))
+        entry = _entry(path, Kind.FILE, source, status)
+        self.entries.append(replace(entry, size=status.st_size, data=data))
 
     def problems(self, leave_special: bool) -> Iterator[Finding]:
         if self.refused:
@@ -180,10 +180,10 @@ class _Walk:
             yield error("stage-source-unreadable", **_listed(self.unreadable, "path", "paths"))
 
 
-def _entry(path: str, kind: Kind, source: str, found: os.stat_result) -> Entry:
-    mode = 0 if kind is Kind.LINK else found.st_mode & _MODE
-    stamp = (found.st_dev, found.st_ino, found.st_ctime_ns)
-    return Entry(path, kind, source, mode, found.st_mtime_ns, stamp=stamp)
+def _entry(path: str, kind: Kind, source: str, status: os.stat_result) -> Entry:
+    mode = 0 if kind is Kind.LINK else status.st_mode & _MODE
+    stamp = (status.st_dev, status.st_ino, status.st_ctime_ns)
+    return Entry(path, kind, source, mode, status.st_mtime_ns, stamp=stamp)
 
 
 def _linked(entries: list[Entry]) -> tuple[Entry, ...]:
@@ -248,8 +248,8 @@ def extents(handle: int, start: int, end: int) -> Iterator[tuple[int, int]]:
         here = stop
 
 
-def _listed(items: list[str], one: str, many: str) -> dict[str, str]:
-    count = f"1 {one}" if len(items) == 1 else f"{len(items)} {many}"
+def _listed(items: list[str], singular: str, many: str) -> dict[str, str]:
+    count = f"1 {singular}" if len(items) == 1 else f"{len(items)} {many}"
     return {"count": count, "few": _few(items)}
 
 

@@ -47,7 +47,7 @@ def search(
     for name, value in options.items():
         flag = f"--{name.replace('_', '-')}"
         every = value if isinstance(value, list | tuple) else [value]
-        words += [flag] if value is True else [w for one in every for w in (flag, str(one))]
+        words += [flag] if value is True else [w for item in every for w in (flag, str(item))]
     own = ["--", *arguments] if arguments else []
     line = [*PYTHON, "-m", "fairlead", "tune", str(script), *words, *own]
     done = subprocess.run(line, stdout=subprocess.PIPE, text=True, check=False)

@@ -125,10 +125,10 @@ class Artifacts:
     def _send(self, number: int) -> None:
         self._due.add(number)
         name = f"{_TRIALS}/{number:05}"
-        found = tree.scan(str(self._folder / name), Links.KEEP, leave_special=True)
+        scanned = tree.scan(str(self._folder / name), Links.KEEP, leave_special=True)
         sources = [
             replace(source, name=f"{name}/{source.name}")
-            for source in sources_of(found)
+            for source in sources_of(scanned)
             if source.name != LOCK and not source.name.endswith("/")
         ]
         check_storable(self._url, [source.name for source in sources])

@@ -65,8 +65,8 @@ def offspring(
     pool = _pool(whole, None if draw.random() < 0.1 else deme, how)
     if number < how.population or not pool:
         return {}, None
-    one, two = (min(draw.choices(range(len(pool)), k=2)) for _ in range(2))  # tournaments of two
-    first, second = pool[one].chosen, pool[two].chosen
+    left, two = (min(draw.choices(range(len(pool)), k=2)) for _ in range(2))  # tournaments of two
+    first, second = pool[left].chosen, pool[two].chosen
     child = {
         n: second[n] if n in second and draw.random() < how.crossover else v
         for n, v in first.items()
@@ -80,7 +80,7 @@ def offspring(
             break
         name = draw.choice(sorted(child))
         child[name] = mutated(space.parameters[name.partition("[")[0]], child[name], draw)
-    return child, pool[one].number
+    return child, pool[left].number
 
 
 def _pool(whole: Sequence[Member], deme: int | None, how: Evolution) -> list[Member]:

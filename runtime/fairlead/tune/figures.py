@@ -39,7 +39,7 @@ class Reports:
             return []
         whole = text[: text.rfind(b"\n") + 1]
         self._at += len(whole)
-        found = []
+        reports = []
         for line in whole.splitlines():
             try:
                 entry = bounded_json.loads(line)
@@ -47,8 +47,8 @@ class Reports:
             except (ValueError, LookupError, TypeError, AttributeError):
                 continue
             self.last |= values
-            found.append((step, values))
-        return found
+            reports.append((step, values))
+        return reports
 
 
 def values_of(
@@ -88,10 +88,10 @@ def _printed(path: Path, pattern: re.Pattern[str]) -> float | None:
             text = stream.read().decode(errors="replace")
     except OSError:
         return None
-    found = None
+    last = None
     for match in pattern.finditer(text):
-        found = match
-    return None if found is None else _number(found[1])
+        last = match
+    return None if last is None else _number(last[1])
 
 
 def _written(path: Path, key: str | None) -> float | None:

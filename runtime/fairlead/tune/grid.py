@@ -46,17 +46,17 @@ def points(space: Space) -> list[dict[str, Any]]:
     Raises:
         FairleadError: a parameter is continuous, or there are too many points.
     """
-    found: list[dict[str, Any]] = []
+    combinations: list[dict[str, Any]] = []
     indices: list[int] = []
     while True:
         way = _Way(indices, space)
         space.ask(way)
-        found.append(way.chosen)
-        if len(found) > _MOST:
+        combinations.append(way.chosen)
+        if len(combinations) > _MOST:
             raise fail("tune-grid-large", most=_MOST)
         indices = [*indices, *[0] * (len(way.counts) - len(indices))][: len(way.counts)]
         while indices and indices[-1] + 1 == way.counts[len(indices) - 1]:
             indices.pop()
         if not indices:
-            return found
+            return combinations
         indices[-1] += 1

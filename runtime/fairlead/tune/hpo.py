@@ -84,17 +84,17 @@ class _Optimizer:
     def optimize(self, params: Params) -> None:
         """Searches until all trials have ended."""
         evaluator = self._evaluator
-        found = search(
+        result = search(
             evaluator.script, self._space(params), output=evaluator.run_path, arguments=evaluator.arguments,
             **evaluator.options, **self._how(params),
         )["result"]  # fmt: skip
-        trials = found["trials"]
+        trials = result["trials"]
         if self._log:
             lines = (
                 f"{t['number']}\t{t['values'].get('value')}\t{t['parameters']}\n" for t in trials
             )
             Path(self._log).write_text("".join(lines), encoding="utf-8")
-        for number in found["best"]:
+        for number in result["best"]:
             best = trials[number]
             self.best_fom = best["values"]["value"]
             chosen = best["parameters"]

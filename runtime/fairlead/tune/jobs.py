@@ -67,7 +67,7 @@ class Jobs:
         line = self.scheduler.submit_line(str(folder / SCRIPT))
         done = run(("sh", "-c", line), environ=self.environ, timeout_s=_SUBMIT_S)
         if done.returncode:
-            raise fail("tune-submit", line=line, reason=done.said or f"exit code {done.returncode}")
+            raise fail("tune-submit", line=line, reason=done.tail or f"exit code {done.returncode}")
         self._jobs[order.number] = _Waiting(name, folder)
 
     def left(self, folder: Path) -> bool:

@@ -344,12 +344,12 @@ def _launched(
         return Outcome(int(exc.code) or 1, why, first.check, proof=_words(proofs), host=first.host)
     except OSError as exc:
         return Outcome(1, f"{exc.strerror}: {exc.filename}", "system", proof=_words(proofs))
-    found = launching.explain_exit(done.result)
-    if found is None and done.unproved and not done.worlds:
+    finding = launching.explain_exit(done.result)
+    if finding is None and done.unproved and not done.worlds:
         doubt = done.unproved.doubt(order.command)
         if doubt and doubt.severity is Severity.ERROR:  # another MPI than the planned one
             return Outcome(int(done.result.code) or 122, doubt.what, doubt.check)
-    why, check, host = (found.what, found.check, found.host) if found else ("", "", "")
+    why, check, host = (finding.what, finding.check, finding.host) if finding else ("", "", "")
     return Outcome(done.result.code, why, check, proof=_words(proofs), host=host)
 
 

@@ -115,13 +115,13 @@ class Model:
         course = self._courses.get(folder)
         if course is None:
             return []
-        found = []
+        reports = []
         for event in course.tail.read():
             if event["event"] == "start":
                 course.begin, course.steps = event["begin"], event["steps"]
             elif event["event"] == "step":
-                found += self._step(course, event)
-        return found
+                reports += self._step(course, event)
+        return reports
 
     def _step(self, course: _Course, event: dict[str, Any]) -> list[tuple[int, dict[str, float]]]:
         course.losses.append(float(event["loss"]))

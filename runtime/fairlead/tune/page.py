@@ -131,15 +131,15 @@ def _axis(values: Sequence[float], title: str) -> Axis:
 
 def _front(result: TuneResult, whole: Sequence[Trial]) -> Figure:
     """Two objectives against each other."""
-    one, two = list(result.objectives)[:2]
-    points = tuple((t.values[one], t.values[two]) for t in whole)
-    front = tuple(sorted((t.values[one], t.values[two]) for t in whole if t.number in result.best))
-    series = (Series("a trial", points, "b", line=False), Series("Pareto front", front, "a"))
-    words = (
-        f"{one} and {two} of {len(points)} trials; {len(front)} are not worse in both than another"
+    first, two = list(result.objectives)[:2]
+    points = tuple((t.values[first], t.values[two]) for t in whole)
+    front = tuple(
+        sorted((t.values[first], t.values[two]) for t in whole if t.number in result.best)
     )
+    series = (Series("a trial", points, "b", line=False), Series("Pareto front", front, "a"))
+    words = f"{first} and {two} of {len(points)} trials; {len(front)} are not worse in both than another"
     svg = chart(
-        _axis([p[0] for p in points], one), _axis([p[1] for p in points], two), series, words
+        _axis([p[0] for p in points], first), _axis([p[1] for p in points], two), series, words
     )
     return Figure("Pareto front", words, svg, (("b", "a trial"), ("a", "Pareto front")))
 

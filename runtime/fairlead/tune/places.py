@@ -83,11 +83,11 @@ class _Elastic(Places):
 
     def look(self, host: str = "") -> list[str]:
         left = [h for h in self._hosts if h not in self.gone]
-        found = {h for h in left if host and short(h) == short(host)}
-        found |= set(down(self._allocation, self._environ, left)) & set(left)
-        found |= set(unreachable(left, unresolved=False)) if host else set()
-        self.gone |= dict.fromkeys(sorted(found), time.monotonic())
-        return sorted(found)
+        lost = {h for h in left if host and short(h) == short(host)}
+        lost |= set(down(self._allocation, self._environ, left)) & set(left)
+        lost |= set(unreachable(left, unresolved=False)) if host else set()
+        self.gone |= dict.fromkeys(sorted(lost), time.monotonic())
+        return sorted(lost)
 
     @property
     def over(self) -> str:

@@ -17,8 +17,8 @@ SEED = "FAIRLEAD_TUNE_SEED"  # a trial's own seed
 def parameters() -> dict[str, Any]:
     """The parameters of this trial by name; empty where no search runs."""
     file = os.environ.get(PARAMETERS)
-    found: dict[str, Any] = json.loads(Path(file).read_text("utf-8")) if file else {}
-    return found
+    values: dict[str, Any] = json.loads(Path(file).read_text("utf-8")) if file else {}
+    return values
 
 
 def folder() -> Path | None:

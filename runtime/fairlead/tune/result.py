@@ -125,11 +125,11 @@ def _numbers(trial: Trial, target: Target) -> dict[str, int]:
 
 def ancestors(trials: Sequence[Trial], trial: Trial) -> list[Trial]:
     """The trials from whose checkpoints a trial has come, the first one first."""
-    found: list[Trial] = []
+    line: list[Trial] = []
     while trial.source is not None:
         trial = trials[trial.source]
-        found.insert(0, trial)
-    return found
+        line.insert(0, trial)
+    return line
 
 
 def _key(name: str) -> str:

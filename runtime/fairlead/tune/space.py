@@ -269,19 +269,19 @@ def _of_condition(
 
 def _reached(name: str, tables: dict[str, Any]) -> set[str]:
     """A parameter and all that it depends on."""
-    found, pending = set(), [name]
+    reached, pending = set(), [name]
     while pending:
         at = pending.pop()
         table = tables.get(at)
-        if at in found or not isinstance(table, dict):
+        if at in reached or not isinstance(table, dict):
             continue
-        found.add(at)
+        reached.add(at)
         when, length = table.get("when"), table.get("length")
         pending += [
             *(when if isinstance(when, dict) else ()),
             *([length] if isinstance(length, str) else ()),
         ]
-    return found
+    return reached
 
 
 def _of_objective(at: Loc, table: dict[str, Any]) -> Iterator[Mistake]:

@@ -353,14 +353,14 @@ class Study:
             return {}
         evaluator = optuna.importance.PedAnovaImportanceEvaluator()
         try:
-            found = optuna.importance.get_param_importances(self._study, evaluator=evaluator)
+            importances = optuna.importance.get_param_importances(self._study, evaluator=evaluator)
         except (
             ValueError,
             RuntimeError,
             ImportError,
         ):  # no parameter that all trials have, or all values are the same
             return {}
-        return {name: float(share) for name, share in found.items() if math.isfinite(share)}
+        return {name: float(share) for name, share in importances.items() if math.isfinite(share)}
 
 
 def has_flock(path: Path) -> bool:
@@ -414,8 +414,8 @@ def _known(frozen: Any, objectives: Sequence[str]) -> Trial:
     )
 
 
-def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    pairs = list(zip(one, other, strict=True))
+def _dominates(left: Sequence[float], other: Sequence[float]) -> bool:
+    pairs = list(zip(left, other, strict=True))
     return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
 
 

@@ -321,12 +321,12 @@ class Tuner:
             last = _last_line(running.folder / OUTPUT)
             return None, "; ".join(filter(None, (outcome.why or f"exit code {outcome.code}", last)))
         objectives = self._study.space.wanted
-        found = values_of(running.folder, objectives, running.reports.last)
-        if absent := [name for name, value in found.items() if value is None]:
+        measured = values_of(running.folder, objectives, running.reports.last)
+        if absent := [name for name, value in measured.items() if value is None]:
             return None, f"no value of {', '.join(absent)} came: {_how(self._study, absent[0])}"
-        values = tuple(value for value in found.values() if value is not None)
-        if wrong := [n for n, v in found.items() if v is not None and not math.isfinite(v)]:
-            return None, f"{wrong[0]} is {found[wrong[0]]}"
+        values = tuple(value for value in measured.values() if value is not None)
+        if wrong := [n for n, v in measured.items() if v is not None and not math.isfinite(v)]:
+            return None, f"{wrong[0]} is {measured[wrong[0]]}"
         return values, ""
 
 

@@ -38,8 +38,8 @@ def compiled(source: bytes, path: str) -> bytes:
 
 
 def sources(folders: list[str]) -> list[Path]:
-    found = {path for folder in folders for path in Path(folder).rglob("*.py")}
-    return sorted(path for path in found if path.is_file() and not path.is_symlink())
+    paths = {path for folder in folders for path in Path(folder).rglob("*.py")}
+    return sorted(path for path in paths if path.is_file() and not path.is_symlink())
 
 
 def compile_shard(number: int, folders: list[str]) -> None:

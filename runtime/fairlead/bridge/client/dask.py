@@ -54,9 +54,10 @@ def send_dask(session: Session, data: Any, options: SendOptions) -> Matrix:
         form, name=options.name, names=names, index=str(index or ""), bytes=size
     )
     sending = session.sending(number, form, index)
-    one = dask.delayed(_send_chunk, pure=False)
+    send_chunk = dask.delayed(_send_chunk, pure=False)
     tasks = [
-        one(chunk, part, len(chunks), sending, options.index) for part, chunk in enumerate(chunks)
+        send_chunk(chunk, part, len(chunks), sending, options.index)
+        for part, chunk in enumerate(chunks)
     ]
     from fairlead.bridge.client.send import freed_quietly, transferred
 

@@ -42,7 +42,7 @@ class SendOptions:
         name: of the matrix, by which :meth:`Session.matrices` finds it again.
         dtype: ``float32``, ``float64``, ``int32`` or ``int64``; by default what the data has.
         allow_nan: NaN is otherwise refused.
-        partitions: in how many streams; by default what the data has, or one for each rank. Spark deals rows anew for
+        partitions: in how many streams; by default what the data has, or one for each rank. Spark redistributes rows for
             it, in another order; under Spark Connect it saves the query that counts partitions.
     """
 
@@ -253,20 +253,20 @@ def _send_here(session: Session, source: Source, options: SendOptions) -> Matrix
         def show(rows: int, size: int) -> None:
             stage.advance(size)
 
-        def one(part: int) -> Sent:
+        def send_part(part: int) -> Sent:
             low, high = bounds[part], bounds[part + 1]
             return sending.send_again(part, parts, lambda: source.chunks(low, high), show)
 
-        sent = _in_parallel(session, number, one, parts)
+        sent = _in_parallel(session, number, send_part, parts)
     matrix = session.seal(number, sent, parts)
     return transferred(matrix, source.kind, sent, time.perf_counter() - begun)
 
 
 def _in_parallel(
-    session: Session, number: str, one: Callable[[int], Sent], parts: int
+    session: Session, number: str, send_part: Callable[[int], Sent], parts: int
 ) -> list[Sent]:
     with ThreadPoolExecutor(min(parts, _STREAMS)) as pool:
-        waiting = [pool.submit(one, part) for part in range(parts)]
+        waiting = [pool.submit(send_part, part) for part in range(parts)]
         try:
             return [future.result() for future in waiting]
         except BaseException:

@@ -51,26 +51,26 @@ def connect(
         BridgeError: there is no session, it does not answer, or has not as many workers.
     """
     try:
-        found = _started(sessions.find(session), wait_s)
-        return Session(found, name, workers, at_least, progress)
+        server = _started(sessions.find(session), wait_s)
+        return Session(server, name, workers, at_least, progress)
     except (FairleadError, WireError) as exc:
         raise _as_bridge(exc) from None
 
 
-def _started(found: sessions.Found, wait_s: float) -> sessions.Found:
+def _started(server: sessions.ServerState, wait_s: float) -> sessions.ServerState:
     deadline = time.monotonic() + wait_s
-    while not found.endpoints:
-        if found.ended:
+    while not server.endpoints:
+        if server.ended:
             break
         if time.monotonic() > deadline:
             raise fail(
-                "bridge-not-started", name=found.name, seconds=wait_s, log=found.folder / "log"
+                "bridge-not-started", name=server.name, seconds=wait_s, log=server.folder / "log"
             )
         time.sleep(0.1)
-        found = sessions.read(found.folder)
-    if found.ended:
-        raise fail("bridge-ended", name=found.name, reason=found.ended)
-    return found
+        server = sessions.read(server.folder)
+    if server.ended:
+        raise fail("bridge-ended", name=server.name, reason=server.ended)
+    return server
 
 
 def _as_bridge(exc: BaseException) -> BridgeError:
@@ -88,23 +88,23 @@ class Session:
 
     def __init__(
         self,
-        found: sessions.Found,
+        server: sessions.ServerState,
         name: str,
         workers: int | None,
         at_least: int | None,
         progress: Progress | None,
     ):
-        self._found, self.secret = found, found.secret
+        self._found, self.secret = server, server.secret
         self.progress = progress or progress_here(sys.stderr)
         self._lock = threading.Lock()
         self._control = dial(
-            found.endpoints[0], self.secret, role="client", name=name, workers=workers, at_least=at_least,
+            server.endpoints[0], self.secret, role="client", name=name, workers=workers, at_least=at_least,
             pid=os.getpid(),
         )  # fmt: skip
         _, hello = self._control.receive(_READY_S)
         self.name: str = hello["name"]
         self.ranks: tuple[int, ...] = tuple(hello["ranks"])
-        self._endpoints = {e.rank: e for e in found.endpoints}
+        self._endpoints = {e.rank: e for e in server.endpoints}
         self._libraries: list[dict[str, Any]] | None = None
         self._closed = False
 

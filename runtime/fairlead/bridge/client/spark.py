@@ -68,7 +68,7 @@ def send_spark(session: Session, frame: Any, options: SendOptions) -> Matrix:
             partitions = options.partitions or _partitions(chosen)
             task = _sender(sending, options.index, partitions)
             sent = _checked(chosen.mapInArrow(task, _ANSWER).collect())
-            if not form.cols and not any(one.rows for one in sent):
+            if not form.cols and not any(part.rows for part in sent):
                 raise fail("bridge-empty", column=names[0])
         matrix = session.seal(number, sent, partitions)
     except BaseException:
@@ -118,8 +118,8 @@ def _partitions(frame: Any) -> int:
     from pyspark.sql.functions import spark_partition_id
 
     # Empty partitions have no row to be counted by.
-    found = frame.select(spark_partition_id().alias("p")).groupBy().max("p").first()
-    return int(found[0]) + 1 if found and found[0] is not None else 0
+    row = frame.select(spark_partition_id().alias("p")).groupBy().max("p").first()
+    return int(row[0]) + 1 if row and row[0] is not None else 0
 
 
 def _checked(rows: list[Any]) -> list[Sent]:
@@ -156,10 +156,10 @@ def _dtype(kinds: list[str], names: list[str]) -> str:
     for name, kind in zip(names, kinds, strict=False):
         if kind not in known:
             raise WireError("bridge-column-type", column=name, kind=kind)
-    found = {known[kind] for kind in kinds}
-    if len(found) == 1:
-        return found.pop()
-    return "int64" if found <= {"int32", "int64"} else "float64"
+    dtypes = {known[kind] for kind in kinds}
+    if len(dtypes) == 1:
+        return dtypes.pop()
+    return "int64" if dtypes <= {"int32", "int64"} else "float64"
 
 
 def _arrow_type(chosen: Any, column: str) -> Any:

@@ -254,7 +254,7 @@ def ridge(
     Returns:
         x: (columns, columns of b).
         history: the relative residual after each step, of the column of b with the largest.
-        residual: computed anew from x.
+        residual: recomputed from x.
         converged: whether ``tol`` was reached.
     """
     from fairlead.bridge.linalg import solvers

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 def _lacks() -> list[str]:
-    from fairlead.bridge.linalg.blacs import found
+    from fairlead.bridge.linalg.blacs import is_available
 
-    return [] if found() else ["libscalapack"]
+    return [] if is_available() else ["libscalapack"]
 
 
 _LETTERS = {8: "d", 4: "s"}  # of double and single, in the names of routines
@@ -48,13 +48,13 @@ def matmul(
     from fairlead.bridge.layout import BlockRows
     from fairlead.bridge.linalg.blacs import blacs, call
 
-    left, right = (_given("scalapack.matmul", one, block) for one in (a, b))
+    left, right = (_given("scalapack.matmul", operand, block) for operand in (a, b))
     dtype = np.result_type(left.dtype, right.dtype)
     (rows, inner), (height, columns) = _turned(a, transpose_a), _turned(b, transpose_b)
     if inner != height:
         _unfit("scalapack.matmul", a, b, inner, height)
     letters = [b"T" if turned else b"N" for turned in (transpose_a, transpose_b)]
-    one, zero = np.ones(1, dtype), np.zeros(1, dtype)
+    unit, zero = np.ones(1, dtype), np.zeros(1, dtype)
     with blacs(a.comm, block) as grid:
         first, second = left.on(grid, dtype), right.on(grid, dtype)
         product = grid.empty(rows, columns, dtype)
@@ -65,7 +65,7 @@ def matmul(
             rows,
             columns,
             inner,
-            one,
+            unit,
             *first.words,
             *second.words,
             zero,
@@ -175,7 +175,7 @@ def solve(
     """
     from fairlead.bridge.linalg.blacs import blacs, call
 
-    left, right = (_given("scalapack.solve", one, block) for one in (a, b))
+    left, right = (_given("scalapack.solve", operand, block) for operand in (a, b))
     letter = left.letter
     _square("scalapack.solve", a)
     order, count = a.shape[0], b.shape[1]

@@ -39,14 +39,14 @@ def svd(a: Block, *, k: int, tol: float = 1e-10, iterations: int = 1000) -> dict
     solver.setTolerances(tol, iterations)
     solver.setWhichSingularTriplets(slepc.SVD.Which.LARGEST)
     solver.solve()
-    found = min(k, solver.getConverged())
+    converged = min(k, solver.getConverged())
     right, left = matrix.createVecs()
     u, s = np.zeros((a.local.shape[0], k)), np.zeros(k)
     v = np.zeros((right.getLocalSize(), k))
-    for number in range(found):
+    for number in range(converged):
         s[number] = solver.getSingularTriplet(number, left, right)
         u[:, number], v[:, number] = left.getArray(), right.getArray()
-    errors = [solver.computeError(n, slepc.SVD.ErrorType.RELATIVE) for n in range(found)]
+    errors = [solver.computeError(n, slepc.SVD.ErrorType.RELATIVE) for n in range(converged)]
     v = a.comm.stacked(v)
     largest = np.abs(v).argmax(axis=0)
     signs = np.where(v[largest, range(k)] < 0, -1.0, 1.0)
@@ -56,7 +56,7 @@ def svd(a: Block, *, k: int, tol: float = 1e-10, iterations: int = 1000) -> dict
         "s": Whole(s.astype(kind)),
         "v": Whole((v * signs).astype(kind)),
         "residual": float(max(errors, default=0.0)),
-        "converged": found == k,
+        "converged": converged == k,
     }
 
 
@@ -95,19 +95,19 @@ def eigs(
     solver.setTolerances(tol, iterations)
     solver.setWhichEigenpairs(wanted[which])
     solver.solve()
-    found = min(k, solver.getConverged())
+    converged = min(k, solver.getConverged())
     vector = matrix.createVecLeft()
     values, vectors = np.zeros(k), np.zeros((a.local.shape[0], k))
-    for number in range(found):
+    for number in range(converged):
         values[number] = solver.getEigenpair(number, vector).real
         vectors[:, number] = vector.getArray()
-    errors = [solver.computeError(n, slepc.EPS.ErrorType.RELATIVE) for n in range(found)]
+    errors = [solver.computeError(n, slepc.EPS.ErrorType.RELATIVE) for n in range(converged)]
     kind = _kind(a)
     return {
         "values": Whole(values.astype(kind)),
         "vectors": Rows(vectors.astype(kind)),
         "residual": float(max(errors, default=0.0)),
-        "converged": found == k,
+        "converged": converged == k,
     }
 
 

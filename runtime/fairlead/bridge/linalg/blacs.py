@@ -22,7 +22,7 @@ LIBRARIES = ("libscalapack-mpich.so.2.2", "libscalapack-openmpi.so.2.2", "libsca
 _MOST_VALUES = 2**31 - 1  # of a rank: it counts them in 32 bits
 
 
-def found() -> bool:
+def is_available() -> bool:
     """Whether ScaLAPACK is here, on whatever MPI."""
     for name in LIBRARIES:
         with suppress(OSError):

@@ -51,19 +51,19 @@ def tsqr(local: Any, comm: Collectives) -> tuple[Any, Any]:
     return q @ mine, comm.broadcast(np.ascontiguousarray(r), 0)
 
 
-def triangle(matrix: Matrix, beside: Any, comm: Collectives) -> Any:
+def triangle(matrix: Matrix, right: Any, comm: Collectives) -> Any:
     """R of ``[A B]``, without Q and without a copy of A: (min(rows, columns), columns) on every rank.
 
     Args:
         matrix: A.
-        beside: this rank's rows of B.
+        right: this rank's rows of B.
     """
-    width = matrix.shape[1] + beside.shape[1]
+    width = matrix.shape[1] + right.shape[1]
     r: Any = np.zeros((0, width), matrix.dtype)
     local, step = matrix.local, max(4 * width, PANEL_BYTES // (width * matrix.dtype.itemsize))
     for begin in range(0, len(local), step):
         comm.check()
-        rows = np.hstack([local[begin : begin + step], beside[begin : begin + step]])
+        rows = np.hstack([local[begin : begin + step], right[begin : begin + step]])
         r = _triangle_of(np.asfortranarray(np.vstack([r, rows])))
     heights, _, r, _ = _up(r, comm)
     r = r if comm.rank == 0 else np.empty((heights[0], width), r.dtype)

@@ -158,10 +158,10 @@ def of_pipeline(dataset: Any) -> list[Part]:
         for number in range(_ROWS):
             if not ahead:
                 break
-            one = ahead.pop()
-            for i, tensor in enumerate(getattr(one, "_tensors", ())):
-                parts += of_value(tensor, f"array {i} of {type(one).__name__} {number}")
-            ahead += one._inputs()
+            stage = ahead.pop()
+            for i, tensor in enumerate(getattr(stage, "_tensors", ())):
+                parts += of_value(tensor, f"array {i} of {type(stage).__name__} {number}")
+            ahead += stage._inputs()
     except Exception:  # of another release
         return []
     return parts

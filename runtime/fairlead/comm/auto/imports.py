@@ -39,7 +39,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
             return None
         self._asking.name = name  # the other finders are asked through the list that this one is in
         try:
-            spec = _found(name, path, target)
+            spec = _spec_of(name, path, target)
         finally:
             self._asking.name = ""
         if spec is not None and spec.loader is not None:
@@ -47,7 +47,7 @@ class AfterImport(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _found(name: str, path: Any, target: Any) -> importlib.machinery.ModuleSpec | None:
+def _spec_of(name: str, path: Any, target: Any) -> importlib.machinery.ModuleSpec | None:
     for finder in sys.meta_path:
         look = getattr(finder, "find_spec", None)
         spec: importlib.machinery.ModuleSpec | None = look(name, path, target) if look else None

@@ -116,7 +116,7 @@ def _is_random(data: Any, sampler: Any) -> bool:
 
 
 def part_of(loader: Any) -> Part | None:
-    """What shares out a DataLoader, also one that Accelerate makes anew of another; None for all else."""
+    """What shares out a DataLoader, also one that Accelerate makes from another; None for all else."""
     sampler = _sampler_of(loader)
     return sampler if sampler is not None and sampler.trained else None
 
@@ -325,7 +325,7 @@ class _Batches:
         self._stepped: set[int] = set()  # optimizers, since the last batch
         self._own_numbers = False  # of torch, on each rank, while it trains
         self._again = 0  # how often they were alike again
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._unlike: list[held.Part] = []  # what is to be compared over ranks
         self.epochs = 0
 
@@ -379,9 +379,9 @@ class _Batches:
 
     def say(self, text: str) -> None:
         """Once, by one rank."""
-        if text not in self._said and comm.rank() == 0:
+        if text not in self._warned and comm.rank() == 0:
             say(text)
-        self._said.add(text)
+        self._warned.add(text)
 
     def _look(self, dataset: Any, sampler: Part) -> None:
         """Before a loader reads: what its dataset holds is compared in the next step, which all ranks make."""
@@ -449,8 +449,8 @@ class _Batches:
     def check(self, loss: Any) -> None:
         """Of a backward pass."""
         self._used += 1
-        if SUMS not in self._said and _adds_up(loss, fitted_rows() if in_fit() else self._rows):
-            self._said.add(SUMS)
+        if SUMS not in self._warned and _adds_up(loss, fitted_rows() if in_fit() else self._rows):
+            self._warned.add(SUMS)
             say_once(SUMS)
 
     def _end(self, of_pass: _Pass) -> None:
@@ -525,7 +525,7 @@ class _Optimizers:
     def __init__(self, modules: _Modules, batches: _Batches) -> None:
         self._modules, self._batches = modules, batches
         self._any = self._scaled = self._grown = False
-        self._passes = 0  # backward passes under way: one may begin others, to compute anew
+        self._passes = 0  # backward passes under way: one may begin others, to recompute
         self._every: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._made = 0
         self._known = (0, 0)
@@ -626,7 +626,7 @@ class _Optimizers:
         """
         if in_fit():
             return
-        found = {}
+        differing = {}
         for each in self._without_optimizer():
             tensor = each()
             if tensor is not None and tensor.requires_grad and has_gradient(tensor):
@@ -634,8 +634,8 @@ class _Optimizers:
                 known, before_it = self._differentiated.get(id(tensor), (None, None))
                 if known is each and not before_it.equal(few):
                     raise own_loop(f"{where}, of parameters that no optimizer has")
-                found[id(tensor)] = each, few
-        self._differentiated |= found
+                differing[id(tensor)] = each, few
+        self._differentiated |= differing
 
     def _without_optimizer(self) -> list[weakref.ref[Any]]:
         groups = [

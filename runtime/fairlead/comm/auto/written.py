@@ -296,13 +296,13 @@ class Files:
         pattern = _of_now(place)
         of_rank_0 = files.read_note(files.note_of(pattern, "timed")).splitlines() if pattern else []
         first = pattern not in self._timed and len(of_rank_0) == 1 and place not in of_rank_0
-        if not first or files.used(of_rank_0[0]) or of_rank_0[0] in self._seen():
+        if not first or files.used(of_rank_0[0]) or of_rank_0[0] in self._folders_aside():
             return False
         self._timed[pattern] = of_rank_0
         files.names[place] = of_rank_0[0]
         return True
 
-    def _seen(self) -> list[str]:
+    def _folders_aside(self) -> list[str]:
         """Folders in which this rank has files aside."""
         return [os.path.dirname(each) for each in self._aside]
 

@@ -119,12 +119,12 @@ class _Passes:
             self.counter.assign(0)
             return [mean / self._count for mean in reduced] if self._mean else reduced
 
-        found = tf.cond(
+        passes = tf.cond(
             tf.equal(self.counter, self._count),
             last,
             lambda: [self._sums[i].read_value() for i in held],
         )
-        of = dict(zip(held, found, strict=True))
+        of = dict(zip(held, passes, strict=True))
         return [of.get(i) for i in range(len(gradients))]
 
     def applied(self, optimizer: Any, apply: Callable[[], Any]) -> Any:

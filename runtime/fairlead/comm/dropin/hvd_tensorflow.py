@@ -156,8 +156,8 @@ def broadcast_object_fn(
 
 def _when_run(read: Callable[[], int], name: str | None) -> Any:
     """A scalar that is read when the operation runs, not when a graph is made."""
-    found = tensorflow.numpy_function(lambda: np.int32(read()), [], tensorflow.int32, name=name)
-    return tensorflow.ensure_shape(found, [])
+    value = tensorflow.numpy_function(lambda: np.int32(read()), [], tensorflow.int32, name=name)
+    return tensorflow.ensure_shape(value, [])
 
 
 def rank_op(name: str | None = None) -> Any:
@@ -272,7 +272,7 @@ class DistributedGradientTape:
             compression=compression,
             scale_local=scale_local_gradients,
         )
-        self._seen: set[tuple[int, ...]] = set()
+        self._traced: set[tuple[int, ...]] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
@@ -294,8 +294,8 @@ class DistributedGradientTape:
         flat = tensorflow.nest.flatten(sources)
         # A persistent tape may be asked again within the step.
         key = tuple(map(id, flat))
-        first = key not in self._seen
-        self._seen.add(key)
+        first = key not in self._traced
+        self._traced.add(key)
         means = self._gradients.means(tensorflow.nest.flatten(gradients), flat, step=first)
         return tensorflow.nest.pack_sequence_as(gradients, means)
 

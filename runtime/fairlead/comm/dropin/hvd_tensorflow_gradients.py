@@ -101,9 +101,9 @@ class Gradients:
         reduced = common.present(
             partial(means_of, reduce, self._compression), [gradients[i] for i in shared]
         )
-        found = dict(zip(shared, reduced, strict=True))
+        means = dict(zip(shared, reduced, strict=True))
         return [
-            found[i] if i in found else self._divided(gradient)
+            means[i] if i in means else self._divided(gradient)
             for i, gradient in enumerate(gradients)
         ]
 

@@ -76,7 +76,7 @@ def _ask(
     kind: str,
     tensors: Sequence[Any],
     into: Sequence[Any] | None,
-    one: bool,
+    single: bool,
     more: dict[str, Any],
     **request: Any,
 ) -> int:
@@ -95,7 +95,7 @@ def _ask(
         if into is not None:
             with torch.no_grad():
                 made = [to.copy_(new) for to, new in zip(into, made, strict=True)]
-        return made[0] if one else made
+        return made[0] if single else made
 
     handle = hvd._set_of(more).ask(kind, arrays, **request)
     number = next(_numbers)
@@ -118,11 +118,11 @@ def _tensor(array: Array, dtype: Any) -> Any:
 _REDUCE = ("average", "name", "op", "prescale_factor", "postscale_factor", "process_set")
 
 
-def _reduce(tensors: Sequence[Any], into: Any, one: bool, *args: Any, **named: Any) -> int:
+def _reduce(tensors: Sequence[Any], into: Any, single: bool, *args: Any, **named: Any) -> int:
     given = dict(zip(_REDUCE, args, strict=False)) | named
     how, name = hvd.reduction(**given), given.get("name")
     return _ask(
-        requests.ALLREDUCE, tensors, into, one, given, how=how, name=name, zeros=how.with_zeros
+        requests.ALLREDUCE, tensors, into, single, given, how=how, name=name, zeros=how.with_zeros
     )
 
 

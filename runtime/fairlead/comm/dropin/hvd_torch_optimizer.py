@@ -120,7 +120,7 @@ class _Averaging(Averaging):
                 mean.to_sparse() if i in sparse and mean is not None else mean
                 for i, mean in enumerate(means)
             ]
-        found = {
+        handles = {
             i: sparse_allreduce_async(
                 torch.zeros_like(like[i]).to_sparse() if gradients[i] is None else gradients[i],
                 name=names[i],
@@ -129,13 +129,13 @@ class _Averaging(Averaging):
             )
             for i in sparse
         }
-        dense = [i for i in range(len(gradients)) if i not in found]
+        dense = [i for i in range(len(gradients)) if i not in handles]
         reduced = self._dense(
             [gradients[i] for i in dense], [like[i] for i in dense], [names[i] for i in dense],
             any_values,
         )  # fmt: skip
         others = dict(zip(dense, reduced, strict=True))
-        return [found[i]() if i in found else others[i] for i in range(len(gradients))]
+        return [handles[i]() if i in handles else others[i] for i in range(len(gradients))]
 
     def _sparse_on_any_rank(self, gradients: Sequence[Any]) -> list[int]:
         """Which gradients are sparse, as found in the first step: a rank may have none of what another one has."""

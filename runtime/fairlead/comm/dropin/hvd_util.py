@@ -121,9 +121,9 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
 
 def _version(text: str) -> tuple[list[int], bool]:
     """Its numbers, and whether it is released: a release comes after what led to it."""
-    found = re.match(r"\d+(?:\.\d+)*", text)
-    numbers = [int(number) for number in found[0].split(".")] if found else []
+    match = re.match(r"\d+(?:\.\d+)*", text)
+    numbers = [int(number) for number in match[0].split(".")] if match else []
     led_to = re.match(
-        r"[-_.]?(?:a|b|c|rc|alpha|beta|pre|preview|dev)", text[len(found[0]) if found else 0 :]
+        r"[-_.]?(?:a|b|c|rc|alpha|beta|pre|preview|dev)", text[len(match[0]) if match else 0 :]
     )
     return [*numbers, 0, 0][:_NUMBERS], led_to is None

@@ -163,11 +163,11 @@ def allgather(members: Callable[[], Members], name: str | None = None) -> Operat
     def places(rows: Sequence[int]) -> list[tuple[slice, int]]:
         """Where this rank's rows of each array are among all, and how many there are."""
         (table,) = members().run(requests.ALLGATHER, [np.array([rows], np.int64)]).arrays
-        me, found = members().rank(), []
+        me, places_of_rank = members().rank(), []
         for each in table.T.tolist():
             ends = list(accumulate(each))
-            found.append((slice(ends[me] - each[me], ends[me]), ends[-1]))
-        return found
+            places_of_rank.append((slice(ends[me] - each[me], ends[me]), ends[-1]))
+        return places_of_rank
 
     def cut(arrays: list[Array], rows: Sequence[int]) -> list[Array]:
         means = _means(members(), arrays)
@@ -240,16 +240,16 @@ def alltoall_of(
     def move(arrays: list[Array], rows: Sequence[int]) -> list[Array]:
         array, splits = arrays
         moved[:] = [Alltoall(members, checked(array, splits), name)]
-        found = moved[0].operation.move([array], rows[:1])
-        return [*found, np.array(moved[0].received, splits.dtype)]
+        moved_array = moved[0].operation.move([array], rows[:1])
+        return [*moved_array, np.array(moved[0].received, splits.dtype)]
 
     def move_back(arrays: list[Array], rows: Sequence[int]) -> list[Array]:
-        found = moved[0].operation.gradient().move(arrays[:1], rows[:1])
-        return [*found, np.zeros(members().size(), arrays[1].dtype)]
+        gradient = moved[0].operation.gradient().move(arrays[:1], rows[:1])
+        return [*gradient, np.zeros(members().size(), arrays[1].dtype)]
 
     def move_again(arrays: list[Array], rows: Sequence[int]) -> list[Array]:
-        found = moved[0].operation.move(arrays[:1], rows[:1])
-        return [*found, np.zeros(members().size(), arrays[1].dtype)]
+        moved_array = moved[0].operation.move(arrays[:1], rows[:1])
+        return [*moved_array, np.zeros(members().size(), arrays[1].dtype)]
 
     back = Operation(move_back, lambda: again, same_shape=False)
     again = Operation(move_again, lambda: back, same_shape=False)
@@ -316,8 +316,8 @@ def adasum(group: Single, array: Array) -> Array:
         theirs = group.swapped(mine, group.rank ^ distance)
         low, high = (mine, theirs) if not group.rank & distance else (theirs, mine)
         a, b = (np.ravel(each).astype(np.float64) for each in (low, high))
-        shared, one, other = float(a @ b), float(a @ a), float(b @ b)
-        summed = (1 - shared / (2 * one) if one else 1) * low
+        shared, left, other = float(a @ b), float(a @ a), float(b @ b)
+        summed = (1 - shared / (2 * left) if left else 1) * low
         summed = summed + (1 - shared / (2 * other) if other else 1) * high
         mine, distance = np.asarray(summed, mine.dtype), 2 * distance
     return narrowed(mine, array.dtype)

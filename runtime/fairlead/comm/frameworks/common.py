@@ -105,15 +105,15 @@ def match(ranks: Comm, arrays: Sequence[Array], what: str) -> BufferMatch:
     """
     with _restated(lambda exc: (by_own_loss and _uneven(exc)) or exc):
         label = np.frombuffer(what.encode(), np.uint8)
-        found = ranks.check_buffers_match([label, *arrays])
-    if found.first is None:
-        return found
-    if found.first == 0:
-        odd = ", ".join(map(str, found.ranks))
+        differing = ranks.check_buffers_match([label, *arrays])
+    if differing.first is None:
+        return differing
+    if differing.first == 0:
+        odd = ", ".join(map(str, differing.ranks))
         raise _not_together(
             f"rank {odd}", f"rank {ranks.rank} compares {what}, another something else"
         )
-    return replace(found, first=found.first - 1)
+    return replace(differing, first=differing.first - 1)
 
 
 def _uneven(exc: FairleadError) -> FairleadError | None:
@@ -163,14 +163,16 @@ def require_equal(
     Raises:
         FairleadError: they differ; the first that does is named with the ranks that hold it.
     """
-    found = match(ranks, [plain(array) for array in arrays], f"state {when}")
-    if found.first is not None:
+    differing = match(ranks, [plain(array) for array in arrays], f"state {when}")
+    if differing.first is not None:
         raise fail(
             "state-differs",
             when=when,
-            name=names[found.first] if found.first < len(names) else f"array {found.first}",
-            ranks=", ".join(map(str, found.ranks)),
-            digests="; ".join(f"rank {r}: {d[:12]}" for r, d in enumerate(found.digests[:8])),
+            name=names[differing.first]
+            if differing.first < len(names)
+            else f"array {differing.first}",
+            ranks=", ".join(map(str, differing.ranks)),
+            digests="; ".join(f"rank {r}: {d[:12]}" for r, d in enumerate(differing.digests[:8])),
             remedy=remedy,
         )
 

@@ -101,7 +101,7 @@ class Op:
         self._calls: list[tuple[str, ...]] = []
         self._numbers: dict[tuple[str, ...], int] = {}
         self._last: dict[int, FairleadError] = {}
-        self._words = _WORDS(self._said)
+        self._words = _WORDS(self._write_words)
         self._bind = ctypes.CDLL(path).fairlead_tensorflow_bind
         self._bind.argtypes = (*(ctypes.c_void_p,) * 4, ctypes.c_int)
         self._functions = [
@@ -141,8 +141,8 @@ class Op:
         except tf.errors.OpError:
             # Here and now, not in a graph: the error itself, not only its words.
             ranks.raise_interrupt()
-            if found := self._last.pop(call, None):
-                raise found from None
+            if means := self._last.pop(call, None):
+                raise means from None
             raise
 
     def _number(self, names: tuple[str, ...]) -> int:
@@ -151,7 +151,7 @@ class Op:
             self._calls.append(names)
         return self._numbers[names]
 
-    def _said(self, code: int, message: bytes, call: int, text: int, room: int) -> int:
+    def _write_words(self, code: int, message: bytes, call: int, text: int, room: int) -> int:
         """Writes the words of an error for the operation, which knows no names; returns their length."""
         words = failed("comm.aggregate", code, message.decode(errors="replace"))
         exc = self._last[call] = common.of_a_step(words, self._calls[call])

@@ -19,7 +19,7 @@ from fairlead.comm.overlap import Overlap
 if TYPE_CHECKING:
     from fairlead.comm.core import Array, Comm
 
-# DDP lays its buckets out anew once, at the start of its second step.
+# DDP rebuilds its buckets once, at the start of its second step.
 _FINAL_FROM = 3
 _LEAST = 1 << 16  # bytes; smaller buckets go by one copy as fast
 _PUNCH, _KEEP_SIZE = 2, 1  # FALLOC_FL_PUNCH_HOLE, FALLOC_FL_KEEP_SIZE

@@ -10,10 +10,10 @@ from fairlead.nccl.model import HostNetwork
 
 
 def probe(world: MpiMachine) -> dict[str, Any]:
-    found = world.net_plugins()
+    plugins = world.net_plugins()
     gdrcopy = "/dev/gdrdrv" if world.access("/dev/gdrdrv", 0) else ""
-    unknown = tuple(Unknown(f"which plugin {path} is", why) for path, why in found.damaged)
-    return {"plugins": tuple(map(fact, found.networks)), "gdrcopy": gdrcopy, "unknown": unknown}
+    unknown = tuple(Unknown(f"which plugin {path} is", why) for path, why in plugins.damaged)
+    return {"plugins": tuple(map(fact, plugins.networks)), "gdrcopy": gdrcopy, "unknown": unknown}
 
 
 def fact(network: HostNetwork) -> NetPluginFact:

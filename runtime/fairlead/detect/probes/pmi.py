@@ -49,10 +49,10 @@ def _of_slurm(world: View, plugins: tuple[str, ...]) -> Iterator[PmiFact]:
             continue
         names = [n for n in plugins if n == prefix or n.startswith(f"{prefix}_v")]
         if names:
-            detail, seen = ", ".join(names), "`srun --mpi=list`"
+            detail, evidence = ", ".join(names), "`srun --mpi=list`"
             if default in names:
-                detail, seen = f"{detail}, the default", f"{seen}, {conf}"
-            yield PmiFact(flavour, detail, seen)
+                detail, evidence = f"{detail}, the default", f"{evidence}, {conf}"
+            yield PmiFact(flavour, detail, evidence)
 
 
 def _of_cray(world: View) -> Iterator[PmiFact]:

@@ -62,8 +62,8 @@ def _target(machine: str, text: str) -> str:
         )
     elif machine in ("ppc64le", "ppc64"):
         # archspec's own check asks which machine it runs on itself.
-        found = re.search(r"POWER(\d+)", text)
-        name = f"power{found[1]}{machine[5:]}" if found else machine
+        match = re.search(r"POWER(\d+)", text)
+        name = f"power{match[1]}{machine[5:]}" if match else machine
         return name if name in TARGETS else machine
     else:
         return ""

@@ -60,8 +60,8 @@ def _type(path: str, mounts: list[tuple[str, str]]) -> str:
 
 
 def _free(world: View, path: str) -> int | None:
-    found = at_once({"": lambda: world.free_bytes(path)}, 0.5).get("")
-    return found if isinstance(found, int) else None
+    free = at_once({"": lambda: world.free_bytes(path)}, 0.5).get("")
+    return free if isinstance(free, int) else None
 
 
 def _plain(world: View, mounts: list[tuple[str, str]]) -> Iterator[StorageFact]:
@@ -71,8 +71,8 @@ def _plain(world: View, mounts: list[tuple[str, str]]) -> Iterator[StorageFact]:
     temporary = world.environ.get("TMPDIR") or "/tmp"
     kind = _type(temporary, mounts)
     free = None if kind in SHARED else _free(world, temporary)
-    seen = "$TMPDIR" if world.environ.get("TMPDIR") else "/tmp"
-    yield StorageFact("temporary", temporary, kind, free, seen)
+    evidence = "$TMPDIR" if world.environ.get("TMPDIR") else "/tmp"
+    yield StorageFact("temporary", temporary, kind, free, evidence)
 
 
 def _by_variable(

@@ -23,11 +23,13 @@ def probe(world: View) -> dict[str, Any]:
         if text := world.read(path):
             name, where = _value(text, "PRETTY_NAME") or _value(text, "NAME"), path
             break
-    said = words(answers(world, {"": ("getconf", "GNU_LIBC_VERSION")})[""])
-    glibc = re.search(r"glibc (\d+\.\d+)", said)
+    words_of_getconf = words(answers(world, {"": ("getconf", "GNU_LIBC_VERSION")})[""])
+    glibc = re.search(r"glibc (\d+\.\d+)", words_of_getconf)
     inside, mark = _inside(world)
-    seen = ", ".join(filter(None, [where, "uname", "getconf" if glibc else "", mark]))
-    return {"system": SystemFact(name, release, machine, glibc[1] if glibc else "", inside, seen)}
+    evidence = ", ".join(filter(None, [where, "uname", "getconf" if glibc else "", mark]))
+    return {
+        "system": SystemFact(name, release, machine, glibc[1] if glibc else "", inside, evidence)
+    }
 
 
 def _value(text: str, key: str) -> str:
@@ -54,8 +56,8 @@ def _inside(world: View) -> tuple[str, str]:
             if world.access(path, 0) and (mounts is None or folders & set(_MOUNTED)):
                 return f"container: {driver.kind}", path
     groups = world.read("/proc/1/cgroup") or ""
-    if found := re.search(r"/(docker|kubepods|lxc|libpod)\b", groups):
-        return f"container: {found[1]}", "/proc/1/cgroup"
+    if match := re.search(r"/(docker|kubepods|lxc|libpod)\b", groups):
+        return f"container: {match[1]}", "/proc/1/cgroup"
     # cpuid's bit for it, as the kernel shows it.
     if re.search(r"^flags\s*:.* hypervisor\b", world.read("/proc/cpuinfo") or "", re.MULTILINE):
         return "virtual machine", "/proc/cpuinfo: hypervisor"

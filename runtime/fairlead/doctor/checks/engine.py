@@ -20,7 +20,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
         if kind in able:
             yield well(f"{kind} also runs on this machine", ran.argv[0])
         else:
-            yield ill("engine-other-cannot-run-image", kind=kind, ran=ran, said=ran.said)
+            yield ill("engine-other-cannot-run-image", kind=kind, ran=ran, output=ran.tail)
 
 
 def _apptainer(world: World, able: list[str]) -> Iterator[Diagnosis]:
@@ -42,7 +42,7 @@ def _apptainer(world: World, able: list[str]) -> Iterator[Diagnosis]:
     probe = world.probe_engine()
     if probe.returncode:
         words = " ".join(probe.argv)
-        yield ill("engine-cannot-run-image", words=words, probe=probe, said=probe.said)
+        yield ill("engine-cannot-run-image", words=words, probe=probe, output=probe.tail)
     else:
         yield well(version.stdout.strip(), program)
 

@@ -53,9 +53,9 @@ _RULES = (
 
 def examine(world: World) -> Iterator[Diagnosis]:
     program = world.engine()
-    found = [*_apptainer(world, program), *_podman(world), *_charliecloud(world)]
-    if found:
-        yield from found
+    diagnoses = [*_apptainer(world, program), *_podman(world), *_charliecloud(world)]
+    if diagnoses:
+        yield from diagnoses
     elif program:
         where = configuration(world, program)
         yield well("the engines' configuration has no problems", where)

@@ -15,14 +15,14 @@ def examine(world: World) -> Iterator[Diagnosis]:
     cache, config = cache_dir(world.environ), config_dir(world.environ)
     places = [(cache / part, cache, f"the cache's folder `{part}`") for part in ("native", "stage")]
     places += [(config / "keys", config, "the trusted keys"), (SYSTEM_KEYS, SYSTEM_KEYS, "the system's keys")]  # fmt: skip
-    seen: dict[str, Diagnosis] = {}
+    diagnoses: dict[str, Diagnosis] = {}
     for folder, top, title in places:
         for part, why in world.exposed(str(folder), str(top)):
             quoted = shlex.quote(part)
-            seen.setdefault(
+            diagnoses.setdefault(
                 part, ill("exposed-folders", part=part, why=why, title=title, quoted_part=quoted)
             )
-    yield from seen.values() or [
+    yield from diagnoses.values() or [
         well("nobody else can write to the cache and the keys", str(cache))
     ]
 

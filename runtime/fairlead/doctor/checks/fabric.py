@@ -74,9 +74,9 @@ def knows(mpi: HostMpi, kind: str) -> bool:
 def _profile_forces(site: Site) -> Iterator[Diagnosis]:
     """A site may have its reasons; users who measure there must know."""
     for key, values in variables(site).items():
-        for found in _forced(values, f"the profile `{site.name}`"):
-            says_so = says(site, key, found.finding.where)
-            yield ill("fabric-profile-note", found=found.finding, says=says_so, site=site)
+        for diagnosis in _forced(values, f"the profile `{site.name}`"):
+            says_so = says(site, key, diagnosis.finding.where)
+            yield ill("fabric-profile-note", found=diagnosis.finding, says=says_so, site=site)
 
 
 def _profile_accepts(site: Site) -> Iterator[Diagnosis]:

@@ -49,8 +49,8 @@ def _asked_for(world: World, pool: int, mounts: list[str]) -> Iterator[Diagnosis
 
 
 def _pool(world: World) -> int:
-    found = re.search(r"^HugePages_Total:\s*(\d+)", world.read("/proc/meminfo") or "", re.MULTILINE)
-    return int(found[1]) if found else 0
+    match = re.search(r"^HugePages_Total:\s*(\d+)", world.read("/proc/meminfo") or "", re.MULTILINE)
+    return int(match[1]) if match else 0
 
 
 def _mounted(world: World, folder: str) -> bool:

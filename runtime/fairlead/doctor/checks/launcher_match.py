@@ -43,13 +43,13 @@ def examine(world: World) -> Iterator[Diagnosis]:
 
 def loaded(world: World) -> dict[str, AbiFamily]:
     """The MPIs that the user's modules have chosen, by the evidence."""
-    found: dict[str, AbiFamily] = {}
+    families: dict[str, AbiFamily] = {}
     for module in world.environ.get("LOADEDMODULES", "").split(":"):
         name = module.partition("/")[0].lower()
-        found |= {f"module {module}": f for f, names in _MODULES.items() if name in names}
+        families |= {f"module {module}": f for f, names in _MODULES.items() if name in names}
     for family, variables in _VARIABLES.items():
-        found |= {name: family for name in variables if world.environ.get(name)}
-    return found
+        families |= {name: family for name in variables if world.environ.get(name)}
+    return families
 
 
 def _identified(world: World, program: str) -> Launcher:

@@ -18,12 +18,12 @@ _NEED_IT = ("infiniband", "omni-path", "slingshot", "efa")
 
 def examine(world: World) -> Iterator[Diagnosis]:
     soft, hard = world.limit("MEMLOCK")
-    found = {kind: path for kind, path in fast_devices(world).items() if kind in _NEED_IT}
+    devices = {kind: path for kind, path in fast_devices(world).items() if kind in _NEED_IT}
     site = world.profile().site
     if _enough(soft):
         yield well(f"{_words(soft)} of memory can be locked", "RLIMIT_MEMLOCK of this shell")
-    elif found:
-        kind, device = next(iter(found.items()))
+    elif devices:
+        kind, device = next(iter(devices.items()))
         limited: dict[str, Any] = {
             "words": _words(soft),
             "fabrics": FABRICS[kind],
@@ -44,7 +44,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
         )
     else:
         yield well(f"{_words(soft)} can be locked; no device of this machine needs more")
-    yield from _service(world, bool(found))
+    yield from _service(world, bool(devices))
 
 
 def _service(world: World, needed: bool) -> Iterator[Diagnosis]:

@@ -117,9 +117,9 @@ def examine(world: World) -> Iterator[Diagnosis]:
                 problems.append(
                     ill("mpi-variables-set-by-profile", found=broken.finding, where=where)
                 )
-    seen = sorted(n for n in world.environ if n.startswith(_PATTERNS))
-    what = f"{len(seen)} variables of MPIs are set, none of them harms" if seen else ""
-    fine = well(what or "no variable of this shell controls MPI", ", ".join(seen))
+    names = sorted(n for n in world.environ if n.startswith(_PATTERNS))
+    what = f"{len(names)} variables of MPIs are set, none of them harms" if names else ""
+    fine = well(what or "no variable of this shell controls MPI", ", ".join(names))
     yield from problems or [fine]
 
 

@@ -54,12 +54,12 @@ def _none(
     """No plugin, where a profile names one or GPUs need one for the fabric."""
     if site and there.gone:
         key, folders = "nccl.folders", ", ".join(there.gone)
-        said = says(site, key, folders)
+        stated = says(site, key, folders)
         if in_job(world.environ):
             how = severity(site, key)
-            yield ill("nccl-folders-gone", folders=folders, says=said, site=site, severity=how)
+            yield ill("nccl-folders-gone", folders=folders, says=stated, site=site, severity=how)
         else:
-            yield note("nccl-folders-login", folders=folders, says=said)
+            yield note("nccl-folders-login", folders=folders, says=stated)
         return
     needing = next((kind for kind in fabrics if kind in NEED_A_PLUGIN), "")
     if needing and there.gpu:

@@ -43,7 +43,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
     ran = world.run(("srun", "--mpi=list"))
     types = pmi_listed(f"{ran.stdout}\n{ran.stderr}") if ran.returncode == 0 else ()
     if not types:
-        yield ill("pmi-unknown", ran=ran, said=ran.said)
+        yield ill("pmi-unknown", ran=ran, output=ran.tail)
         return
     libraries = _libraries(world)
     problems = [*_against_profile(world, types), *_against_mpis(world, types, libraries)]
@@ -98,11 +98,11 @@ def _against_mpis(
 
 def _of_families(mpis: tuple[HostMpi, ...]) -> list[HostMpi]:
     """The preferred one of each family."""
-    found: dict[AbiFamily, HostMpi] = {}
+    by_family: dict[AbiFamily, HostMpi] = {}
     for mpi in mpis:
         if mpi.library.family in (AbiFamily.MPICH, AbiFamily.OPENMPI):
-            found.setdefault(mpi.library.family, mpi)
-    return list(found.values())
+            by_family.setdefault(mpi.library.family, mpi)
+    return list(by_family.values())
 
 
 def _intel_knows(world: World, libraries: tuple[str, ...]) -> bool:
@@ -112,10 +112,10 @@ def _intel_knows(world: World, libraries: tuple[str, ...]) -> bool:
 
 def _libraries(world: World) -> tuple[str, ...]:
     names = ("libpmi2.so.0", "libpmi.so.0", "libpmix.so.2")
-    found = [
+    libraries = [
         path for folder in _FOLDERS for name in names for path in world.matching(f"{folder}/{name}")
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(libraries))
 
 
 CHECK = Check("pmi", "how srun connects ranks", examine, Topic.NETWORK, order=10)

@@ -38,7 +38,7 @@ def places(world: World) -> list[Place]:
     environ = world.environ
     home = environ.get("HOME") or "/"
     temporary = environ.get("TMPDIR") or "/tmp"
-    found = [
+    folders = [
         Place("fairlead's cache", str(cache_dir(environ)), "XDG_CACHE_HOME", essential=True),
         Place("the folder for temporary files", temporary, "TMPDIR", essential=True),
     ]
@@ -49,12 +49,12 @@ def places(world: World) -> list[Place]:
     for name, (title, usual) in engine.items():
         for prefix in ("APPTAINER_", "SINGULARITY_"):
             if value := environ.get(prefix + name):
-                found.append(Place(title, value, prefix + name))
+                folders.append(Place(title, value, prefix + name))
                 break
         else:
             if usual and world.access(usual, os.F_OK):
-                found.append(Place(title, usual, f"APPTAINER_{name}"))
-    return found
+                folders.append(Place(title, usual, f"APPTAINER_{name}"))
+    return folders
 
 
 def examine(world: World) -> Iterator[Diagnosis]:
@@ -111,19 +111,21 @@ def _quota(world: World, every: list[Place]) -> list[Diagnosis]:
     mounts: dict[str, Place] = {}
     for place in every:
         mounts.setdefault(world.file_system(place.folder).mount, place)
-    found: list[Diagnosis] = []
+    diagnoses: list[Diagnosis] = []
     if world.which("quota"):
         for line in world.run(("quota", "-w", "-v")).stdout.splitlines():
             words = line.split()
             mount = _mount_point(world, words[0]) if words else ""
             if mount in mounts:
-                found += _full(words[1:], mounts[mount], f"quota: {words[0]}")
+                diagnoses += _full(words[1:], mounts[mount], f"quota: {words[0]}")
     if world.which("lfs"):
         for mount, place in mounts.items():
             if world.file_system(place.folder).kind == "lustre":
-                said = world.run(("lfs", "quota", "-q", "-u", world.user, mount)).stdout.split()
-                found += _full(said[1:], place, f"lfs quota {mount}")
-    return found
+                words_of_lfs = world.run(
+                    ("lfs", "quota", "-q", "-u", world.user, mount)
+                ).stdout.split()
+                diagnoses += _full(words_of_lfs[1:], place, f"lfs quota {mount}")
+    return diagnoses
 
 
 def _mount_point(world: World, device: str) -> str:

@@ -36,11 +36,11 @@ def examine(world: World) -> Iterator[Diagnosis]:
     if program is None:
         yield well("no Apptainer to check")
         return
-    found = starters(world, program)
-    if not found:
+    programs = starters(world, program)
+    if not programs:
         yield well("Apptainer is not setuid: it uses user namespaces", program)
         return
-    starter = found[0]
+    starter = programs[0]
     quoted = shlex.quote(starter)
     owner, mode = world.owner_mode(starter) or (-1, 0)
     if owner != 0 or not mode & SETUID:

@@ -62,10 +62,10 @@ def examine(world: World) -> Iterator[Diagnosis]:
     here, there = (_values(ran.stdout) for ran in (outside, inside))
     apart = [kind for kind in _KINDS if here.get(kind) != there.get(kind)]
     for kind in apart:
-        one, other = here.get(kind), there.get(kind)
+        local, other = here.get(kind), there.get(kind)
         shared = _KINDS[kind]
         yield ill(
-            "sharing-separate", shared=shared, here=one, there=other, severity=shared.severity
+            "sharing-separate", shared=shared, here=local, there=other, severity=shared.severity
         )
     if not apart:
         yield well("a container sees the node's /dev/shm, /tmp, process ids and IPC")

@@ -26,7 +26,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
             ran = attempt(compression)
             if ran.returncode:
                 failed[compression].append(
-                    f"{name}: {ran.said or f'it ended with {ran.returncode}'}"
+                    f"{name}: {ran.tail or f'it ended with {ran.returncode}'}"
                 )
     kernel = _kernel(world)
     if not openers:

@@ -36,7 +36,7 @@ def examine(world: World) -> Iterator[Diagnosis]:
             )
             return
     words = " ".join(ran.argv)
-    yield ill("user-namespaces-denied", user=world.user, words=words, ran=ran, said=ran.said)
+    yield ill("user-namespaces-denied", user=world.user, words=words, ran=ran, output=ran.tail)
 
 
 CHECK = Check(

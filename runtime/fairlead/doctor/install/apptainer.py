@@ -179,11 +179,11 @@ def _wanted(apt: _PrivateApt, tree: Path) -> Iterator[list[str]]:
     libraries never meet in one process.
     """
     level = ["apptainer"]
-    seen = set(level)
+    visited = set(level)
     yield level
     while missing := _missing(tree):
         level = [name for package in level for name in apt.libraries(package)]
-        level = [name for name in dict.fromkeys(level) if name not in seen]
+        level = [name for name in dict.fromkeys(level) if name not in visited]
         if not level:
             raise fail(
                 "engine-libraries-missing",
@@ -192,7 +192,7 @@ def _wanted(apt: _PrivateApt, tree: Path) -> Iterator[list[str]]:
                 missing=", ".join(sorted(missing)),
                 other_way=OTHER_WAY,
             )
-        seen.update(level)
+        visited.update(level)
         yield level
 
 
@@ -207,9 +207,9 @@ def _missing(tree: Path) -> set[str]:
             continue
         done.add(path)
         for name in reader.read(path).needed:
-            found = next((lib / name for lib in _lib_dirs(tree) if (lib / name).exists()), None)
-            if found:
-                todo.append(found.resolve())
+            library = next((lib / name for lib in _lib_dirs(tree) if (lib / name).exists()), None)
+            if library:
+                todo.append(library.resolve())
             else:
                 lacking.add(name)
     return lacking
@@ -222,7 +222,7 @@ def _lib_dirs(tree: Path) -> list[Path]:
 
 def _programs(tree: Path) -> list[tuple[Path, Elf]]:
     """Apptainer's programs: ELF files that name an interpreter. libc.so.6 names one too."""
-    found = []
+    programs = []
     for path in sorted(p for p in tree.rglob("*") if p.is_file() and not p.is_symlink()):
         if os.access(path, os.X_OK) and ".so" not in path.name:
             try:
@@ -230,8 +230,8 @@ def _programs(tree: Path) -> list[tuple[Path, Elf]]:
             except reader.NotElf:
                 continue
             if facts.interpreter:
-                found.append((path, facts))
-    return found
+                programs.append((path, facts))
+    return programs
 
 
 def _arrange(tree: Path) -> None:

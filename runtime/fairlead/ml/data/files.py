@@ -155,8 +155,8 @@ class HDF5File(_File):
         """
         with hdf5.opened(self.path, self.form.title) as file:
             both = self._datasets(file)
-            for name, found in zip(self._names, both, strict=True):
-                if why := hdf5.absent(found):
+            for name, dataset in zip(self._names, both, strict=True):
+                if why := hdf5.absent(dataset):
                     raise self._damaged(f"`{name}` {why}")
             return 1 if self.form.single else len(both[0])
 
@@ -220,10 +220,10 @@ class HDF5File(_File):
         """Raises DamagedFile where a chunk of these rows was perhaps erased: the file's digest decides, where it is
         listed. Without a list, zeros of targets are left: they may be a class.
         """
-        for name, found in zip(self._names, both, strict=True):
+        for name, dataset in zip(self._names, both, strict=True):
             if name == self.form.target and not self.sha256:
                 continue
-            row = hdf5.zeroed(found) if self.form.single else hdf5.zeroed(found, start, stop)
+            row = hdf5.zeroed(dataset) if self.form.single else hdf5.zeroed(dataset, start, stop)
             if row is None:
                 continue
             if not self.sha256 or _digest(self.path, *_state(self.path)) != self.sha256:
@@ -243,10 +243,10 @@ class HDF5File(_File):
         with hdf5.opened(self.path, self.form.title) as file:
             inputs, targets = self._datasets(file)
             classes = np.dtype(layout.target_dtype).kind == "i"
-            for name, found in zip(
+            for name, dataset in zip(
                 self._names, (inputs, *(() if classes else (targets,))), strict=False
             ):
-                if (row := hdf5.zeroed(found)) is not None:
+                if (row := hdf5.zeroed(dataset)) is not None:
                     raise self._erased(name, row)
 
     def _read(

@@ -63,14 +63,14 @@ def dataset(file: Any, name: str, path: Path, external: bool = False) -> Any:
     """
     import h5py
 
-    found = _object(file, name, path, external)
-    own = external or not isinstance(found, h5py.Dataset)
-    if not own and (found.external or found.is_virtual):
-        raise ExternalFile(path, f"`{name}` is in {_elsewhere(found)}")
-    return found
+    item = _object(file, name, path, external)
+    own = external or not isinstance(item, h5py.Dataset)
+    if not own and (item.external or item.is_virtual):
+        raise ExternalFile(path, f"`{name}` is in {_elsewhere(item)}")
+    return item
 
 
-def zeroed(found: Any, start: int = 0, stop: int | None = None) -> int | None:
+def zeroed(array: Any, start: int = 0, stop: int | None = None) -> int | None:
     """The first row of a chunk that consists of zeros together with its checksum, as an erased one does; or None.
 
     Args:
@@ -79,32 +79,32 @@ def zeroed(found: Any, start: int = 0, stop: int | None = None) -> int | None:
     Fletcher-32 of zeros is zero, so HDF5 takes a chunk for whole that a file system has lost. Behind shuffle, and
     where a compression was left out for a chunk, it reads as zeros; deflated zeros do not consist of zeros.
     """
-    plan = found.id.get_create_plist()
+    plan = array.id.get_create_plist()
     filters = [int(plan.get_filter(i)[0]) for i in range(plan.get_nfilters())]
     if _fletcher32() not in filters:
         return None
     rows, *more = (
-        range(0, size, step) for size, step in zip(found.shape, found.chunks, strict=True)
+        range(0, size, step) for size, step in zip(array.shape, array.chunks, strict=True)
     )
     last = len(rows) if stop is None else -(-stop // rows.step)
-    with Path(found.file.filename).open("rb") as stream:
+    with Path(array.file.filename).open("rb") as stream:
         for place in itertools.product(rows[start // rows.step : last], *more):
-            if _begins_with_zeros(found, place, stream.fileno()) and _is_zeros(found, place):
+            if _begins_with_zeros(array, place, stream.fileno()) and _is_zeros(array, place):
                 return int(place[0])
     return None
 
 
-def _is_zeros(found: Any, place: tuple[int, ...]) -> bool:
+def _is_zeros(array: Any, place: tuple[int, ...]) -> bool:
     """Whether a chunk as it is stored consists of zeros; decoded rows would cost another pass of the checksum."""
-    return not np.frombuffer(found.id.read_direct_chunk(place)[1], np.uint8).any()
+    return not np.frombuffer(array.id.read_direct_chunk(place)[1], np.uint8).any()
 
 
-def _begins_with_zeros(found: Any, place: tuple[int, ...], fd: int) -> bool:
+def _begins_with_zeros(array: Any, place: tuple[int, ...], fd: int) -> bool:
     """Whether a chunk may consist of zeros, by its first bytes: most chunks are not read for that."""
     # Whether chunks are counted from behind a user block depends on HDF5's release.
-    if found.file.userblock_size:
+    if array.file.userblock_size:
         return True
-    chunk = found.id.get_chunk_info_by_coord(place)
+    chunk = array.id.get_chunk_info_by_coord(place)
     return not any(os.pread(fd, min(chunk.size, 256), chunk.byte_offset))
 
 
@@ -132,42 +132,42 @@ def _object(group: Any, name: str, path: Path, external: bool, links: int = 0) -
     return group
 
 
-def _elsewhere(found: Any) -> str:
-    files = [name for name, _, _ in found.external or ()]
-    if found.is_virtual:
-        files += [source.file_name for source in found.virtual_sources()]
+def _elsewhere(array: Any) -> str:
+    files = [name for name, _, _ in array.external or ()]
+    if array.is_virtual:
+        files += [source.file_name for source in array.virtual_sources()]
     return ", ".join(dict.fromkeys(files)) or "files that it does not name"
 
 
-def absent(found: Any, depth: int = 0) -> str:
+def absent(array: Any, depth: int = 0) -> str:
     """Why some values of a dataset would be read as zeros, or not at all; "" if they are all there.
 
     Args:
         depth: of virtual datasets that lead here.
     """
-    if found.is_virtual:
-        return _unmapped(found, depth)
-    if found.external:
-        return _short(found)
-    if not found.size:
+    if array.is_virtual:
+        return _unmapped(array, depth)
+    if array.external:
+        return _short(array)
+    if not array.size:
         return ""
-    plan = found.id.get_create_plist()
+    plan = array.id.get_create_plist()
     for number in range(plan.get_nfilters()):
         code, _, _, title = plan.get_filter(number)
         if not _has_filter(code):
             called = title.decode(errors="replace") or "unnamed"
             return f"is encoded by filter {code} ({called}), which this h5py lacks"
-    if found.chunks:
+    if array.chunks:
         wanted = 1
-        for length, chunk in zip(found.shape, found.chunks, strict=True):
+        for length, chunk in zip(array.shape, array.chunks, strict=True):
             wanted *= -(-length // chunk)
-        there = found.id.get_num_chunks()
+        there = array.id.get_num_chunks()
         return (
             f"has {there} of {wanted} chunks: the others were never written"
             if there < wanted
             else ""
         )
-    return "" if found.id.get_storage_size() else "was never written"
+    return "" if array.id.get_storage_size() else "was never written"
 
 
 def _has_filter(code: int) -> bool:
@@ -176,10 +176,10 @@ def _has_filter(code: int) -> bool:
     return bool(h5py.h5z.filter_avail(code))
 
 
-def _short(found: Any) -> str:
+def _short(array: Any) -> str:
     """Why external files have too few bytes: HDF5 reads zeros after their end."""
-    left = found.size * found.dtype.itemsize
-    for name, offset, size in found.external:
+    left = array.size * array.dtype.itemsize
+    for name, offset, size in array.external:
         try:
             there = max(Path(name).stat().st_size - offset, 0)
         except OSError as exc:
@@ -191,21 +191,21 @@ def _short(found: Any) -> str:
     return f"lacks {left} bytes in its external files" if left else ""
 
 
-def _unmapped(found: Any, depth: int) -> str:
+def _unmapped(array: Any, depth: int) -> str:
     """Why a virtual dataset has no value somewhere: HDF5 reads zeros there."""
     if depth > _SOURCES:
         return f"is a virtual dataset of more than {_SOURCES} others"
     mapped = 0
-    for source in found.virtual_sources():
-        if why := _source_absent(found, source, depth):
+    for source in array.virtual_sources():
+        if why := _source_absent(array, source, depth):
             return f"is in `{source.dset_name}` of {source.file_name}: {why}"
         mapped += source.vspace.get_select_npoints()
-    missing = found.size - mapped
+    missing = array.size - mapped
     return f"is a virtual dataset without a source for {missing} values" if missing > 0 else ""
 
 
-def _source_absent(found: Any, source: Any, depth: int) -> str:
-    own = Path(found.file.filename)
+def _source_absent(array: Any, source: Any, depth: int) -> str:
+    own = Path(array.file.filename)
     places = (
         [own]
         if source.file_name == "."

@@ -293,7 +293,7 @@ def list_folder(folder: Path, external: bool = False) -> int:
     Raises:
         FairleadError: there are none, or one is damaged.
     """
-    found: list[ListedFile] = []
+    entries: list[ListedFile] = []
     for split in _FOLDERS:
         try:
             paths = find_shards(folder, split)
@@ -304,11 +304,11 @@ def list_folder(folder: Path, external: bool = False) -> int:
         _, layout, _ = _first(paths, external)
         for path in paths:
             rows = files.opened(path, external=external).verify(layout, known=True)
-            found.append(listed(folder, path, rows))
-    if not found:
+            entries.append(listed(folder, path, rows))
+    if not entries:
         find_shards(folder, "train")
-    write_list(folder, found)
-    return len(found)
+    write_list(folder, entries)
+    return len(entries)
 
 
 def main() -> None:

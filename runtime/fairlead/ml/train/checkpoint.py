@@ -168,19 +168,19 @@ def start_of(
         if there := kept(folder):
             raise fail("checkpoint-there", there=there[-1], folder=shlex.quote(str(folder)))
         return None
-    found = newest(folder, report)
-    if found is None:
+    checkpoint = newest(folder, report)
+    if checkpoint is None:
         return None
     differ = [
-        f"{k}: {found.identity.get(k)!r} there, {asked!r} asked for"
+        f"{k}: {checkpoint.identity.get(k)!r} there, {asked!r} asked for"
         for k, asked in identity.items()
-        if found.identity.get(k) != asked
+        if checkpoint.identity.get(k) != asked
     ]
     if differ:
         raise fail(
-            "checkpoint-other", path_of=path_of(folder, found.step), differ="; ".join(differ)
+            "checkpoint-other", path_of=path_of(folder, checkpoint.step), differ="; ".join(differ)
         )
-    return found
+    return checkpoint
 
 
 class Writer:

@@ -26,7 +26,7 @@ def _options() -> Any:
 @contextmanager
 def _unoptimized() -> Iterator[None]:
     """Functions of the block run as they were traced: Grappler takes half as long as the tracing of an update, which
-    is thousands of small operations and no layer, and gains nothing. TensorFlow rewrites a function anew for other options, so they are
+    is thousands of small operations and no layer, and gains nothing. TensorFlow retraces a function for other options, so they are
     the same at every call."""
     eager = context.context()
     before, eager.function_call_options = eager.function_call_options, _options()

@@ -190,10 +190,10 @@ def _inherit(config: WorkerConfig, ranks: Comm, network: Steps) -> int:
 
     def take() -> int:
         unreadable: list[str] = []
-        found = newest(source, unreadable.append)
-        if found is None:
+        checkpoint = newest(source, unreadable.append)
+        if checkpoint is None:
             raise fail("inherit-nothing", source=source, reason="; ".join(unreadable) or "is empty")
-        return network.inherit(found.named, config.part > 0)
+        return network.inherit(checkpoint.named, config.part > 0)
 
     return from_root(ranks, take)
 
@@ -347,9 +347,9 @@ def _evaluate(rows: Rows, ranks: Comm, network: Steps, log: EventLog) -> Evaluat
     scores: dict[str, float] = {}
     curve: tuple[tuple[float, float], ...] = ()
     if parts:
-        found, wanted = (np.concatenate(each) for each in zip(*parts, strict=True))
-        scores = {k: float(value) for k, value in network.task.scores(wanted, found).items()}
-        curve = roc(wanted, found[:, 1] - found[:, 0]) if "auc" in scores else ()
+        predicted, wanted = (np.concatenate(each) for each in zip(*parts, strict=True))
+        scores = {k: float(value) for k, value in network.task.scores(wanted, predicted).items()}
+        curve = roc(wanted, predicted[:, 1] - predicted[:, 0]) if "auc" in scores else ()
     return Evaluation(rows.total, scores, loss, curve, time.perf_counter() - begun)
 
 

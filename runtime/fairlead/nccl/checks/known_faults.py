@@ -37,7 +37,7 @@ class KnownFaults(Check):
 
 
 def _crashes(case: Case) -> bool:
-    """Whether NCCL ends its process, should the plugin find no network, which is no error on a single node.
+    """Whether NCCL ends its process, should the plugin find no network, which is not an error on a single node.
 
     2.28 calls a function that a plugin with an interface before v11 is only given once it has begun.
     """
@@ -55,9 +55,9 @@ def _unregistered(case: Case, host: HostNetwork) -> Elf | None:
 
 def _libfabric_before(version: tuple[int, int], host: HostNetwork) -> Elf | None:
     """The libfabric behind the plugin, if it has no FABRIC_N as new as that."""
-    found = next((elf for elf in host.closure if elf.name.startswith("libfabric.so")), None)
-    old = found and version_key(found.offers.get("FABRIC", "")) < version
-    return found if old else None
+    libfabric = next((elf for elf in host.closure if elf.name.startswith("libfabric.so")), None)
+    old = libfabric and version_key(libfabric.offers.get("FABRIC", "")) < version
+    return libfabric if old else None
 
 
 CHECK = KnownFaults()

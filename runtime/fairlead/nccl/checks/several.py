@@ -17,12 +17,16 @@ class Several(Check):
         more = others(case.facts)
         if not more:
             return
-        shown = "; ".join(f"{one.path} ({one.title})" for one in more)
+        shown = "; ".join(f"{library.path} ({library.title})" for library in more)
         mapped = {path for path in case.facts.nccl_mapped.values() if path}
         users = [path for path, real in case.facts.nccl_mapped.items() if real != case.library.path]
         why = f"files need another: {users[0]}" if len(mapped) > 1 and users else "the first counts"
         plugin = case.host.plugin if case.host else None
-        unserved = [one for one in more if plugin and net_versions(one) and not common(one, plugin)]
+        unserved = [
+            library
+            for library in more
+            if plugin and net_versions(library) and not common(library, plugin)
+        ]
         if unserved:
             why += f"; the plugin does not serve {unserved[0].title}"
         yield warning("nccl-several", library=case.library, others=shown, why=why)

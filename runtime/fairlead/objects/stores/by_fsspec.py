@@ -47,7 +47,7 @@ class ByFsspec:
             settings = {**kind._get_kwargs_from_urls(str(url)), **_settings(url.scheme)}
             self._files: Any = kind(**settings)
         except ImportError as exc:  # fsspec's own text names the package for a scheme
-            raise fail("object-package", url=url, said=exc) from None
+            raise fail("object-package", url=url, reason=exc) from None
         except Exception as exc:  # some connect here
             if "credential" in str(exc):
                 raise no_credentials(f"{type(exc).__name__}: {exc}", url) from None
@@ -66,19 +66,19 @@ class ByFsspec:
         if self._is_http:
             return self._listed_by_web()
         top = self._path("").rstrip("/")
-        with self._failures(), suppress(FileNotFoundError):  # of a prefix that is no object
+        with self._failures(), suppress(FileNotFoundError):  # of a prefix that is not an object
             self._info(top)
         with self._failures():
             try:
-                found = self._files.find(top, detail=True)
+                entries = self._files.find(top, detail=True)
             except FileNotFoundError:
                 self._check_bucket(top)
                 raise
-        if not found:
+        if not entries:
             self._check_bucket(top)
-        if list(found) == [top]:
-            return (self._object("", found[top]),), True
-        names = sorted((path[len(top) + 1 :], info) for path, info in found.items())
+        if list(entries) == [top]:
+            return (self._object("", entries[top]),), True
+        names = sorted((path[len(top) + 1 :], info) for path, info in entries.items())
         return tuple(self._object(name, info) for name, info in names), False
 
     def _check_bucket(self, path: str) -> None:
@@ -99,14 +99,14 @@ class ByFsspec:
         if known is None:
             raise fail("object-web-folder", place=self.url)
         if known[0].size > _MOST_LIST:
-            raise fail("object-failed", place=self.url, said="its data.json is too large")
+            raise fail("object-failed", place=self.url, reason="its data.json is too large")
         with self.read(known[0], 0, known[0].size) as body:
             text = b"".join(body.chunks)
         objects = [known[0]]
         for file in data_list.parsed(text, str(self.url.below(data_list.NAME))).values():
-            if (found := self.stat(file.name)) is None:
+            if (status := self.stat(file.name)) is None:
                 raise of_code("404", "data.json lists it", self.url, file.name)
-            objects.append(found[0])
+            objects.append(status[0])
         return tuple(sorted(objects, key=lambda each: each.name)), False
 
     def stat(self, name: str) -> tuple[Object, Mapping[str, str]] | None:

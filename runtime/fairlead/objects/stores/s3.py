@@ -41,19 +41,19 @@ class S3:
 
     def list(self) -> tuple[tuple[Object, ...], bool]:
         prefix = f"{self.url.key.rstrip('/')}/" if self.url.key.strip("/") else ""
-        found: list[Object] = []
+        objects: list[Object] = []
         token: dict[str, str] = {}
         while True:
             with self._failures():
                 page = self._client.list_objects_v2(Bucket=self.url.bucket, Prefix=prefix, **token)
             for each in page.get("Contents", ()):
                 if name := each["Key"].removeprefix(prefix):
-                    found.append(Object(name, each["Size"], _etag(each)))
+                    objects.append(Object(name, each["Size"], _etag(each)))
             if not page.get("IsTruncated"):
                 break
             token = {"ContinuationToken": page["NextContinuationToken"]}
-        if found or not prefix or self.url.key.endswith("/"):
-            return tuple(found), False
+        if objects or not prefix or self.url.key.endswith("/"):
+            return tuple(objects), False
         own = self.stat("")
         return ((own[0],), True) if own else ((), False)
 
@@ -129,7 +129,7 @@ class S3:
     def begin(self, name: str, metadata: Mapping[str, str]) -> tuple[Upload, Mapping[int, str]]:
         place = {"Bucket": self.url.bucket, "Key": self._key(name)}
         with contextlib.suppress(FairleadError), self._failures(name):
-            # Not every store lists uploads; without a list, this one starts anew.
+            # Not every store lists uploads; without a list, this one starts over.
             answer = self._client.list_multipart_uploads(
                 Bucket=place["Bucket"], Prefix=place["Key"]
             )
@@ -187,10 +187,10 @@ class S3:
 
     def access(self) -> tuple[str, str, tuple[str, str, str]]:
         """Endpoint, region and credentials (key, secret, token), for a program that is started."""
-        found = self._client._request_signer._credentials
-        if found is None:
+        credentials = self._client._request_signer._credentials
+        if credentials is None:
             raise no_credentials("NoCredentials", self.url)
-        frozen = found.get_frozen_credentials()
+        frozen = credentials.get_frozen_credentials()
         values = (frozen.access_key, frozen.secret_key, frozen.token or "")
         return self._client.meta.endpoint_url, self._client.meta.region_name, values
 
@@ -246,12 +246,12 @@ class S3:
         try:
             yield
         except of_botocore.ClientError as exc:
-            said, meta = exc.response.get("Error", {}), exc.response.get("ResponseMetadata", {})
-            code = str(said.get("Code", ""))
+            error, meta = exc.response.get("Error", {}), exc.response.get("ResponseMetadata", {})
+            code = str(error.get("Code", ""))
             status = str(meta.get("HTTPStatusCode", ""))
             date = header(meta.get("HTTPHeaders", {}), "date")
             code = status if not code or code == "Unknown" else code
-            raise of_code(code, str(said.get("Message", "")), self.url, name, date) from None
+            raise of_code(code, str(error.get("Message", "")), self.url, name, date) from None
         except (of_botocore.ConnectionError, of_botocore.HTTPClientError) as exc:
             raise passing(exc, self.url, name) from None
         except of_botocore.IncompleteReadError as exc:
@@ -263,12 +263,12 @@ class S3:
 def _of_chain(exc: Exception, url: Url) -> FairleadError:
     """What is wrong before anything is sent: no credentials, an expired login, a profile that is not there."""
     kind = type(exc).__name__
-    said = f"{kind}: {' '.join(str(exc).split())[:200]}"
+    reason = f"{kind}: {' '.join(str(exc).split())[:200]}"
     if "Token" in kind or "SSO" in kind:
-        return of_code("ExpiredToken", said, url)
+        return of_code("ExpiredToken", reason, url)
     if "Credential" in kind or "Profile" in kind:
-        return no_credentials(said, url)
-    return fail("object-failed", place=url, said=said)
+        return no_credentials(reason, url)
+    return fail("object-failed", place=url, reason=reason)
 
 
 def _client(url: Url) -> Any:
@@ -277,7 +277,7 @@ def _client(url: Url) -> Any:
         from botocore import exceptions as of_botocore
         from botocore.config import Config
     except ModuleNotFoundError as exc:
-        raise fail("object-package", url=url, said=exc) from None
+        raise fail("object-package", url=url, reason=exc) from None
     try:
         session = botocore.session.Session(profile=url.profile or None)
         settings: dict[str, Any] = {

@@ -362,13 +362,13 @@ def linear(
     return Axis(title, low, high, ticks, log=False, words=words)
 
 
-def strip(samples: Sequence[float], seen: Summary, normal: tuple[float, float] | None) -> str:
+def strip(samples: Sequence[float], summary: Summary, normal: tuple[float, float] | None) -> str:
     """Every repeat as a dot, outliers hollow, far ones at the edge; the interval of the median, and what is normal behind it."""
-    far = set(seen.outliers)
+    far = set(summary.outliers)
     near = [v for i, v in enumerate(samples) if i not in far]
-    interval = [end for end in (seen.low, seen.high) if end is not None]
+    interval = [end for end in (summary.low, summary.high) if end is not None]
     # Outliers that would squeeze the rest are drawn at the edge.
-    shown = [*near, *interval, seen.median]
+    shown = [*near, *interval, summary.median]
     low, high = min(shown), max(shown)
     if normal:  # of a bound, only the near end is of interest
         low, high = min(low, max(normal[0], low / 1.3)), max(high, min(normal[1], high * 1.3))
@@ -387,10 +387,10 @@ def strip(samples: Sequence[float], seen: Summary, normal: tuple[float, float] |
     out.append(f'<path class="s" d="{"".join(f"M{at(v):.1f} 9h0" for v in near[:60])}"/>')
     hollow = "".join(
         f"M{at(samples[i]) - 2.6:.1f} 9a2.6 2.6 0 1 0 5.2 0a2.6 2.6 0 1 0-5.2 0"
-        for i in seen.outliers
+        for i in summary.outliers
     )
     out.append(f'<path class="o" d="{hollow}"/>' if hollow else "")
-    out.append(f'<path class="m" d="M{at(seen.median):.1f} 3v12"/></svg>')
+    out.append(f'<path class="m" d="M{at(summary.median):.1f} 3v12"/></svg>')
     return "".join(out)
 
 

@@ -209,7 +209,7 @@ def compose(
 def bridge_use(done: Timings) -> BridgeUse:
     """The same for a report."""
     paid = done.paid
-    sources = sorted({f"{one.called}: {one.source}" for one in paid if one.source})
+    sources = sorted({f"{payment.called}: {payment.source}" for payment in paid if payment.source})
     return BridgeUse(done.cores, done.operations, tuple(map(str, paid)), tuple(sources))
 
 

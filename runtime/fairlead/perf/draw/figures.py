@@ -84,11 +84,11 @@ def scaling(model: str, rows: Mapping[Way, Sequence[Measurement]]) -> tuple[Figu
         return ()
     speeds, shares, starts = [], [], []
     for way in sorted(rows, key=lambda w: w is not Way.NATIVE):
-        seen = [(m.ranks, stats.summarize(m.samples)) for m in rows[way]]
-        starts.append(seen[0][1].median / seen[0][0])
-        speeds.append(_series(way, seen, lambda ranks, speed: speed))
+        summaries = [(m.ranks, stats.summarize(m.samples)) for m in rows[way]]
+        starts.append(summaries[0][1].median / summaries[0][0])
+        speeds.append(_series(way, summaries, lambda ranks, speed: speed))
         # Each way's efficiency is compared with its own start; of speeds there is one ideal line.
-        shares.append(_series(way, seen, partial(_share, starts[-1])))
+        shares.append(_series(way, summaries, partial(_share, starts[-1])))
     ends = {line.name: line.points[-1] for line in shares}
     most, share = ends.get(name_of(Way.CONTAINER)) or ends.get(name_of(Way.NATIVE)) or (0, 0)
     reached = f": {share:.0f} % of ideal on {counts[-1]} ranks" if most == counts[-1] else ""
@@ -117,16 +117,16 @@ def scaling(model: str, rows: Mapping[Way, Sequence[Measurement]]) -> tuple[Figu
     )
 
 
-def _share(one: float, ranks: int, speed: float) -> float:
-    return 100 * speed / (one * ranks)
+def _share(one_rank: float, ranks: int, speed: float) -> float:
+    return 100 * speed / (one_rank * ranks)
 
 
 def _series(
-    way: Way, seen: Sequence[tuple[int, stats.Summary]], of: Callable[[int, float], float]
+    way: Way, summaries: Sequence[tuple[int, stats.Summary]], of: Callable[[int, float], float]
 ) -> Series:
     """The medians at each x and their intervals, as ``of`` draws a value at an x."""
-    points = tuple((float(x), of(x, s.median)) for x, s in seen)
-    ends = ((x, of(x, s.low), of(x, s.high)) for x, s in seen if s.low and s.high)
+    points = tuple((float(x), of(x, s.median)) for x, s in summaries)
+    ends = ((x, of(x, s.low), of(x, s.high)) for x, s in summaries if s.low and s.high)
     band = tuple((float(x), min(a, b), max(a, b)) for x, a, b in ends)
     return Series(name_of(way), points, _STYLE[way], band)
 
@@ -181,8 +181,8 @@ def _bandwidth(validation: Validation, measured: Sequence[Measurement]) -> Figur
     references: dict[Measurement, Expected] = {}
     limits: dict[int, float] = {}
     for way, rows in _by_way(measured):
-        seen = [(_bytes(m), stats.summarize(m.samples)) for m in rows]
-        series.append(_series(way, seen, lambda size, seconds: size / seconds))
+        summaries = [(_bytes(m), stats.summarize(m.samples)) for m in rows]
+        series.append(_series(way, summaries, lambda size, seconds: size / seconds))
         for m in rows:
             usual, known = verdicts[m].expected, limit(m, validation.bounds)
             if usual and usual.basis is Basis.REFERENCE:

@@ -98,7 +98,7 @@ def render(report: Report) -> str:
         "run",
         operations=done[-_ROWS_SHOWN:],
         operations_hidden=len(done[:-_ROWS_SHOWN]),
-        phases=[name for name in PHASES if any(name in one.phases for one in done)],
+        phases=[name for name in PHASES if any(name in step.phases for step in done)],
         report=report,
         verdict=judge(report),
         figures=figures(training) if training else (),

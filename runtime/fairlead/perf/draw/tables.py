@@ -162,15 +162,15 @@ def _row(m: Measurement, v: Verdict, titled: bool, draw: bool) -> dict[str, str]
     """A line; what its table's title has ``titled`` is not said again."""
     median, interval, strip, note = "–", "", "", ""
     if m.samples:
-        seen = stats.summarize(m.samples)
-        median = amount(seen.median, m.unit)
-        if seen.low is not None and seen.high is not None:
-            interval = between(seen.low, seen.high, m.unit)
+        summary = stats.summarize(m.samples)
+        median = amount(summary.median, m.unit)
+        if summary.low is not None and summary.high is not None:
+            interval = between(summary.low, summary.high, m.unit)
         normal = (v.expected.low, v.expected.high) if v.expected else None
         if draw:
-            strip = charts.strip(m.samples, seen, normal)
-        far = f", {count(len(seen.outliers), 'outlier')}" if seen.outliers else ""
-        note = f"{count(seen.n, 'repeat')}{far}"
+            strip = charts.strip(m.samples, summary, normal)
+        far = f", {count(len(summary.outliers), 'outlier')}" if summary.outliers else ""
+        note = f"{count(summary.n, 'repeat')}{far}"
     return {
         "where": within(m, titled),
         "way": name_of(m.way),
@@ -211,13 +211,13 @@ def as_csv(validation: Validation) -> str:
     rows = csv.writer(out, lineterminator="\n")
     rows.writerow(COLUMNS)
     for m, v in zip(validation.measurements, validation.verdicts, strict=True):
-        seen = stats.summarize(m.samples) if m.samples else None
+        summary = stats.summarize(m.samples) if m.samples else None
         e = v.expected
         rows.writerow(
             [
                 m.key, m.what.value, m.way.value, m.subject, m.ranks, m.nodes, m.bytes, m.launcher, m.unit,
-                len(m.samples), seen and seen.median, seen and seen.low, seen and seen.high,
-                seen and len(seen.outliers), m.crowded, m.wrong, v.state.value, v.times,
+                len(m.samples), summary and summary.median, summary and summary.low, summary and summary.high,
+                summary and len(summary.outliers), m.crowded, m.wrong, v.state.value, v.times,
                 e and e.basis.value, e and e.value, e and e.low, e and e.high, e and e.source,
                 v.because, v.remedy,
             ]

@@ -229,10 +229,10 @@ def _efficiency(
     return models
 
 
-def _speed(m: Measurement, one: Measurement) -> tuple[str, str]:
+def _speed(m: Measurement, one_rank: Measurement) -> tuple[str, str]:
     """The speed, and its share of what ``one`` promises."""
-    fast, base = stats.summarize(m.samples).median, stats.summarize(one.samples).median
-    share = percent(fast / base / (m.ranks / one.ranks))
+    fast, base = stats.summarize(m.samples).median, stats.summarize(one_rank.samples).median
+    share = percent(fast / base / (m.ranks / one_rank.ranks))
     return amount(fast, m.unit).partition(" ")[0], share
 
 
@@ -251,11 +251,11 @@ def _ranks(validation: Validation) -> list[tuple[str, str, RankSaw]]:
     if proof is None:
         return []
 
-    def seen(p: RankSaw) -> RankSaw:
+    def observed(p: RankSaw) -> RankSaw:
         return replace(p, rank=0, host="")
 
     rows = []
-    for _, same in itertools.groupby(proof.ranks, seen):
+    for _, same in itertools.groupby(proof.ranks, observed):
         ranks = list(same)
         first, last = ranks[0], ranks[-1]
         name = str(first.rank) if first is last else f"{first.rank}–{last.rank}"

@@ -53,14 +53,14 @@ class Circumstances:
     seconds: float
 
 
-def assess(options: Options, seen: Observations, around: Circumstances) -> Validation:
+def assess(options: Options, observations: Observations, around: Circumstances) -> Validation:
     """All that was measured, with a verdict for each line.
 
     Raises:
         FairleadError: exit code 2; the site's references cannot be read.
     """
     plan, site = around.plan, around.plan.site
-    known = replace(bounds.of_site(site), memory=seen.memory, disk=seen.disk)
+    known = replace(bounds.of_site(site), memory=observations.memory, disk=observations.disk)
     broken = next((proof for proof in around.proofs if not proof.holds), None)
     shown = broken or max(around.proofs, key=lambda proof: len(proof.ranks), default=None)
     inside = "image" if plan.host is None else "container"
@@ -68,20 +68,23 @@ def assess(options: Options, seen: Observations, around: Circumstances) -> Valid
         cores=options.cores,
         transports={inside: shown.ranks[0].transport} if shown and shown.ranks else {},
         accepted=site.accepts,
-        mpis={**seen.mpis, **({inside: plan.planned_title} if shown and not broken else {})},
+        mpis={
+            **observations.mpis,
+            **({inside: plan.planned_title} if shown and not broken else {}),
+        },
         planned_mpi=plan.planned_title if plan.host is not None else "",
-        shares=seen.shares,
-        culprits=tuple(sorted(seen.culprits, key=lambda c: -c.times)),
-        clocks=seen.clocks,
-        findings=(*around.doctor, *seen.findings),
-        failed=seen.failed,
-        load=load_of(seen.busy),
+        shares=observations.shares,
+        culprits=tuple(sorted(observations.culprits, key=lambda c: -c.times)),
+        clocks=observations.clocks,
+        findings=(*around.doctor, *observations.findings),
+        failed=observations.failed,
+        load=load_of(observations.busy),
         despite_load=around.despite_load,
     )
-    measurements = tuple(seen.measurements)
+    measurements = tuple(observations.measurements)
     kept = references.load(site.name).by_key
     verdicts = verdict.judge(measurements, kept, known, evidence)
-    if link := link_between_two(measurements, verdicts, evidence, seen.hosts):
+    if link := link_between_two(measurements, verdicts, evidence, observations.hosts):
         evidence = replace(evidence, culprits=(link,))
         verdicts = verdict.judge(measurements, kept, known, evidence)
     return Validation(
@@ -89,15 +92,17 @@ def assess(options: Options, seen: Observations, around: Circumstances) -> Valid
         around.begun.isoformat(timespec="seconds"),
         around.seconds,
         shlex.join(["fairlead", *sys.argv[1:]]),
-        Machine(site.name, seen.hosts, options.cores, dict(around.facts)),
+        Machine(site.name, observations.hosts, options.cores, dict(around.facts)),
         measurements,
         verdicts,
         evidence,
         known,
-        seen.steps,
-        seen.steps_of,
+        observations.steps,
+        observations.steps_of,
         proof_record(shown) if shown else None,
-        faults.ranked((*seen.findings, *faults.native_mpi(seen.mpis)), seen.stopped),
+        faults.ranked(
+            (*observations.findings, *faults.native_mpi(observations.mpis)), observations.stopped
+        ),
     )
 
 

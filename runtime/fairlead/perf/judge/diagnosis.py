@@ -15,7 +15,7 @@ from fairlead.perf.records.validation import Clock, Culprit, Evidence, Measureme
 
 _MESSAGES = frozenset({What.PINGPONG, What.ALLREDUCE, What.BROADCAST})
 _STORED = frozenset({What.CHECKPOINT, What.INPUT})
-_INPUT_BOUND = 0.15  # of a step; less is no explanation for a slowness that was noticed
+_INPUT_BOUND = 0.15  # of a step; less does not explain a slowness that was noticed
 _MESSAGES_BOUND = 0.25
 UNEXPLAINED = "no known cause explains it"
 _SLOWER, _BELOW = 1.1, 0.9  # of its like: times that arithmetic takes, and the clock
@@ -65,14 +65,14 @@ def reason(m: Measurement, evidence: Evidence) -> Reason:
 
 def transport(m: Measurement, evidence: Evidence) -> Reason | None:
     """Messages between nodes went another way than the site's."""
-    seen = evidence.transports.get(m.way.value, "")
-    if m.nodes < 2 or not _has_messages(m) or not seen or not evidence.accepted:
+    transports = evidence.transports.get(m.way.value, "")
+    if m.nodes < 2 or not _has_messages(m) or not transports or not evidence.accepted:
         return None
-    words = seen.lower().replace(":", " ").replace(",", " ").split()
+    words = transports.lower().replace(":", " ").replace(",", " ").split()
     if any(name.lower() in words for name in evidence.accepted):
         return None
     return Reason(
-        f"messages went over {seen}; this site's fabric is {' or '.join(evidence.accepted)}",
+        f"messages went over {transports}; this site's fabric is {' or '.join(evidence.accepted)}",
         "fairlead doctor fabric; fairlead explain IMAGE",
     )
 
@@ -95,14 +95,14 @@ def other_mpi(m: Measurement, evidence: Evidence) -> Reason | None:
 def culprit(m: Measurement, evidence: Evidence) -> Reason | None:
     """A node, link or rank that takes part was found slower than its like; all wait for it."""
 
-    def takes_part(one: Culprit) -> bool:
-        if one.storage or m.what in _STORED:
-            return one.storage and m.what in _STORED and m.nodes >= one.from_nodes
+    def takes_part(suspect: Culprit) -> bool:
+        if suspect.storage or m.what in _STORED:
+            return suspect.storage and m.what in _STORED and m.nodes >= suspect.from_nodes
         if m.what is What.PINGPONG and m.nodes > 1:
-            return bool(one.hosts) and set(one.hosts) <= set(m.hosts)
-        return m.ranks > 1 and m.nodes >= one.from_nodes
+            return bool(suspect.hosts) and set(suspect.hosts) <= set(m.hosts)
+        return m.ranks > 1 and m.nodes >= suspect.from_nodes
 
-    concerned = [one for one in evidence.culprits if takes_part(one)]
+    concerned = [suspect for suspect in evidence.culprits if takes_part(suspect)]
     if not concerned:
         return None
     worst = max(concerned, key=lambda c: c.times)
@@ -165,7 +165,7 @@ def waits(m: Measurement, evidence: Evidence) -> Reason | None:
 def throttled(m: Measurement, evidence: Evidence) -> Reason | None:
     """A processor that takes part was held back: its own counter says so, or its clock *and* its arithmetic.
 
-    A low clock alone is no evidence: that of all cores is below that of one, and some save power between samples.
+    A low clock alone is not evidence: that of all cores is below that of one, and some save power between samples.
     """
     if m.what is What.CHECKPOINT:  # the storage's
         return None
@@ -181,7 +181,7 @@ def throttled(m: Measurement, evidence: Evidence) -> Reason | None:
 
 
 def held_back(clock: Clock) -> list[str]:
-    """What shows that a processor ran slower than it should, in words; empty where that is no evidence."""
+    """What shows that a processor ran slower than it should, in words; empty where that is not evidence."""
     heat, speed, arithmetic = [], [], []
     if times := clock.throttled:
         heat = [f"it was slowed down for heat {times} time{'s' * (times > 1)}"]

@@ -64,7 +64,7 @@ def judge(
     for m in measurements:
         bases = [b for b in measurements if _scales(b, m)]
         base = min(bases, key=lambda b: b.ranks, default=None)
-        made.append(_one(m, twins, base, references, known, evidence))
+        made.append(_judged(m, twins, base, references, known, evidence))
     return tuple(made)
 
 
@@ -75,7 +75,7 @@ def worst(verdicts: Sequence[Verdict]) -> State:
     return next((s for s in order if s in states), State.UNKNOWN)
 
 
-def _one(
+def _judged(
     m: Measurement,
     twins: Mapping[Measurement, Measurement],
     base: Measurement | None,
@@ -94,7 +94,7 @@ def _one(
     if len(m.samples) < stats.FEWEST:
         repeats = f"{len(m.samples)} repeat{'s' if len(m.samples) != 1 else ''}"
         return _unknown(m, f"{repeats}; at least {stats.FEWEST} are needed", _AGAIN)
-    # An engine takes its time to start whatever the machine: that is no slowness.
+    # An engine takes its time to start whatever the machine: that is not slowness.
     comparable = m.way is Way.CONTAINER and m.what is not What.START
     twin = twins.get(without_way(m)) if comparable else None
     native = _by_native(twin) if twin else None

@@ -22,7 +22,7 @@ THRESHOLD = 4.0  # disks vary more than processors do
 SIZE = 8 << 20
 _MOST_BYTES = 4 << 30  # of all hosts together: the folder may be shared
 _PIECE = 1 << 20
-# A difference that a page cache or a busy queue makes is no slow disk.
+# A difference that a page cache or a busy queue makes does not mean a slow disk.
 _LEAST_S = 0.05
 
 
@@ -91,23 +91,25 @@ def find_disk(every: Sequence[DiskTimes], threshold: float = THRESHOLD) -> Outco
     unsure: list[str] = []
     looked = 0
     usual_s: float | None = None
-    for folder in dict.fromkeys(one.folder for one in every):
-        there = [one for one in every if one.folder == folder]
-        well = [one for one in there if not one.failed]
+    for folder in dict.fromkeys(times.folder for times in every):
+        there = [times for times in every if times.folder == folder]
+        well = [times for times in there if not times.failed]
         if len(well) < 2:
-            unsure += [f"{folder}: {why}" for why in {one.failed for one in there if one.failed}]
+            unsure += [
+                f"{folder}: {why}" for why in {times.failed for times in there if times.failed}
+            ]
             continue
         looked = max(looked, len(well))
         usual = {
-            kind: median_low(median(one.seconds[kind]) for one in well)
+            kind: median_low(median(times.seconds[kind]) for times in well)
             for kind in ("write", "read")
         }
         usual_s = max(usual_s or 0.0, usual["write"])
-        for one in there:
-            if one.failed:
-                unsure.append(f"{one.host} cannot write {folder}: {one.failed}")
-            elif slow := [kind for kind in usual if _slow(one, kind, usual[kind], threshold)]:
-                culprits.append(_culprit(one, slow, usual))
+        for times in there:
+            if times.failed:
+                unsure.append(f"{times.host} cannot write {folder}: {times.failed}")
+            elif slow := [kind for kind in usual if _slow(times, kind, usual[kind], threshold)]:
+                culprits.append(_culprit(times, slow, usual))
     if not looked:
         why = "; ".join(unsure) or "there is one host"
         return Outcome(Answer.UNKNOWN, (), f"{why}: nothing to compare it with", 1)
@@ -117,25 +119,25 @@ def find_disk(every: Sequence[DiskTimes], threshold: float = THRESHOLD) -> Outco
 
 def unwritable(every: Sequence[DiskTimes]) -> list[DiskTimes]:
     """Hosts that cannot write a folder which others can."""
-    written = {one.folder for one in every if not one.failed}
-    return [one for one in every if one.failed and one.folder in written]
+    written = {times.folder for times in every if not times.failed}
+    return [times for times in every if times.failed and times.folder in written]
 
 
-def _slow(one: DiskTimes, kind: str, usual: float, threshold: float) -> bool:
-    quickest = min(one.seconds[kind])
+def _slow(times: DiskTimes, kind: str, usual: float, threshold: float) -> bool:
+    quickest = min(times.seconds[kind])
     return quickest >= threshold * usual and quickest - usual >= _LEAST_S
 
 
-def _culprit(one: DiskTimes, slow: Sequence[str], usual: Mapping[str, float]) -> Straggler:
-    times = max(median(one.seconds[kind]) / usual[kind] for kind in slow)
+def _culprit(disk: DiskTimes, slow: Sequence[str], usual: Mapping[str, float]) -> Straggler:
+    times = max(median(disk.seconds[kind]) / usual[kind] for kind in slow)
     done = {"write": "writing", "read": "reading"}
     numbers = "; ".join(
-        f"{done[kind]} a file in {one.folder} took {min(one.seconds[kind]):.3f} to"
-        f" {max(one.seconds[kind]):.3f} s, {usual[kind]:.3f} s is usual"
+        f"{done[kind]} a file in {disk.folder} took {min(disk.seconds[kind]):.3f} to"
+        f" {max(disk.seconds[kind]):.3f} s, {usual[kind]:.3f} s is usual"
         for kind in slow
     )
     remedy = (
-        f"see what else writes there and how the disk is: `iostat -x 1`, `dmesg`, `smartctl -a` on {one.host}, and of"
-        f" a shared file system its client's paths; until then, leave {one.host} out of the job"
+        f"see what else writes there and how the disk is: `iostat -x 1`, `dmesg`, `smartctl -a` on {disk.host}, and of"
+        f" a shared file system its client's paths; until then, leave {disk.host} out of the job"
     )
-    return Straggler(Kind.DISK, (one.host,), times, numbers, remedy, (one.rank,))
+    return Straggler(Kind.DISK, (disk.host,), times, numbers, remedy, (disk.rank,))

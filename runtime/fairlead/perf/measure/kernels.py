@@ -97,7 +97,7 @@ def find_compute(every: Sequence[KernelTimes], threshold: float = THRESHOLD) -> 
     clear = f"no rank of {len(every)} takes {threshold:g} times as long as usual"
     ranks = Counter(rank.host for rank in every)
     culprits = _by_host(culprits, {host: len(words) for host, words in wavering.items()}, ranks)
-    named = {one.names[0] for one in culprits if len(one.ranks) > 1}
+    named = {suspect.names[0] for suspect in culprits if len(suspect.ranks) > 1}
     unsure = [words for words in unsure if not any(words in wavering[host] for host in named)]
     return conclude(culprits, unsure, clear, 1, max(usual.values()))
 
@@ -111,26 +111,26 @@ def _by_host(
         wavering: how many ranks of a host are slow at times.
         ranks: how many ranks a host has.
     """
-    found: list[Straggler] = []
-    for host in dict.fromkeys(one.names[0] for one in culprits):
-        own, count = [one for one in culprits if one.names == (host,)], ranks[host]
+    stragglers: list[Straggler] = []
+    for host in dict.fromkeys(suspect.names[0] for suspect in culprits):
+        own, count = [suspect for suspect in culprits if suspect.names == (host,)], ranks[host]
         at_times = wavering.get(host, 0)
         if count == 1 or len(ranks) == 1 or len(own) + at_times < count or 2 * len(own) < count:
-            found += own
+            stragglers += own
             continue
-        worst = max(own, key=lambda one: one.times_slower)
+        worst = max(own, key=lambda suspect: suspect.times_slower)
         who = f"{len(own)} of {count} ranks of {host} are slow and the others at times"
         if not at_times:
             who = f"all {count} ranks of {host} are slow"
-        found.append(
+        stragglers.append(
             replace(
                 worst,
-                times_slower=median(one.times_slower for one in own),
+                times_slower=median(suspect.times_slower for suspect in own),
                 evidence=f"{who}, the worst {worst.evidence}",
-                ranks=tuple(rank for one in own for rank in one.ranks),
+                ranks=tuple(rank for suspect in own for rank in suspect.ranks),
             )
         )
-    return found
+    return stragglers
 
 
 def _culprit(

@@ -131,17 +131,17 @@ def clocks(every: Sequence[KernelTimes], hosts: Sequence[str]) -> tuple[Clock, .
         every: what ranks' kernels took, with their clocks.
         hosts: of the job, in its order: a smaller launch takes part of them, from the first.
     """
-    seen = [_rank(one) for one in every]
-    times = [one.times for one in seen if one.times]
-    rates = [one.seen_mhz for one in seen if one.seen_mhz]
+    ranks = [_rank(report) for report in every]
+    times = [rank.times for rank in ranks if rank.times]
+    rates = [rank.seen_mhz for rank in ranks if rank.seen_mhz]
     usual_s, usual_mhz = (median(times) if times else None), (median(rates) if rates else None)
     by_host = []
     for number, host in enumerate(hosts):
-        mine = [one for one in seen if one.host == host]
-        if not any(one.seen_mhz or one.throttled is not None for one in mine):
+        mine = [rank for rank in ranks if rank.host == host]
+        if not any(rank.seen_mhz or rank.throttled is not None for rank in mine):
             continue
-        slowest = max(mine, key=lambda one: one.times or 0.0)
-        counted = [one.throttled for one in mine if one.throttled is not None]
+        slowest = max(mine, key=lambda rank: rank.times or 0.0)
+        counted = [rank.throttled for rank in mine if rank.throttled is not None]
         by_host.append(
             replace(
                 slowest,
@@ -154,14 +154,14 @@ def clocks(every: Sequence[KernelTimes], hosts: Sequence[str]) -> tuple[Clock, .
     return tuple(by_host)
 
 
-def _rank(one: KernelTimes) -> Clock:
+def _rank(kernel: KernelTimes) -> Clock:
     """A rank's own; ``times`` are seconds still."""
-    arithmetic = one.samples.get("arithmetic", ())
-    every = [s for samples in one.samples.values() for s in samples]
+    arithmetic = kernel.samples.get("arithmetic", ())
+    every = [s for samples in kernel.samples.values() for s in samples]
     rates = [s.mhz for s in arithmetic if s.mhz is not None]
     counted = [s.hot for s in every if s.hot is not None]
     return Clock(
-        one.host,
+        kernel.host,
         median(rates) if rates else None,
         next((s.nominal_mhz for s in every if s.nominal_mhz is not None), None),
         times=median(s.wall_s for s in arithmetic) if arithmetic else None,

@@ -128,7 +128,7 @@ class Context:
     ways: Mapping[Way, Runner]
     launcher: str
     progress: Progress
-    seen: Observations = field(default_factory=Observations)
+    observations: Observations = field(default_factory=Observations)
 
     @property
     def container(self) -> Runner:
@@ -137,7 +137,7 @@ class Context:
 
     def crowded(self, ranks: int) -> bool:
         """Whether that many ranks share cores, as far as their hosts are known."""
-        return self.options.crowded(ranks, self.seen.nodes(ranks))
+        return self.options.crowded(ranks, self.observations.nodes(ranks))
 
     @property
     def roomiest(self) -> int:
@@ -174,31 +174,31 @@ class Context:
             findings = self._keep(title, failed, lines)
             stage.failed(findings[0].what)
         if failed.code is ExitCode.PROOF_FAILED:
-            self.seen.stopped = tuple(findings)
+            self.observations.stopped = tuple(findings)
             raise failed
 
     def look(self) -> None:
         """Looks for other work on this node; only while no rank of ours runs."""
         if (others := processors.others()) is not None:
-            self.seen.busy.append(others)
+            self.observations.busy.append(others)
 
     def _keep(
         self, title: str, failed: FairleadError, lines: Sequence[Measurement]
     ) -> list[Finding]:
-        seen = self.seen
+        observations = self.observations
         # A rank that died before MPI started has not reported its host; earlier launches know it.
-        hosts = dict(enumerate(seen.placed))
+        hosts = dict(enumerate(observations.placed))
         findings = [
             replace(f, where=f"{title}: {launching.on_host(f.where, hosts)}")
             for f in failed.findings
         ]
-        seen.findings += findings
-        seen.codes.append(failed.code)
-        there = {m.key for m in seen.measurements}
+        observations.findings += findings
+        observations.codes.append(failed.code)
+        there = {m.key for m in observations.measurements}
         for line in lines:
             if line.key not in there:
-                seen.measurements.append(line)
-                seen.failed[line.key] = findings[0]
+                observations.measurements.append(line)
+                observations.failed[line.key] = findings[0]
         return findings
 
     def each_way(

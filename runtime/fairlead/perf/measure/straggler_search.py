@@ -212,7 +212,7 @@ def disjoint(groups: Iterable[Across]) -> list[list[Across]]:
     rounds: list[tuple[set[int], list[Across]]] = []
     for group in groups:
         own = {*group.left, *group.right}
-        free = (one for one in rounds if not one[0] & own)
+        free = (pair for pair in rounds if not pair[0] & own)
         if (place := next(free, None)) is None:
             rounds.append(place := (set(), []))
         busy, row = place

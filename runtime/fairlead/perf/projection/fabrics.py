@@ -73,8 +73,8 @@ def _line_rate(gbit: float, where: str = "") -> Known:
 
 
 NETWORKS = {
-    one.name: one
-    for one in (
+    fabric.name: fabric
+    for fabric in (
         Network("aries", Known(8.8e9, 1.15, _ARIES[0]), Known(2.2e-6, 1.8, _ARIES[1])),
         Network("slingshot-10", _line_rate(100, " a card (sitecfg/archer2.toml)"), None),
         Network("slingshot-11", Known(24.0e9, 1.15, _SLINGSHOT_11[0]), Known(2.3e-6, 1.6, _SLINGSHOT_11[1])),

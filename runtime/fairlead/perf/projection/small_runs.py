@@ -25,9 +25,9 @@ _LEAST_S, _MOST_S = 1e-9, 1e9
 _EXAMPLE = "docs/explanation/projection.md has an example"
 # Trainable parameters of bundled networks whose name says all; of others, as of reduced ones, --bytes is asked for.
 PARAMETERS = {
-    one.name: one.trainable
-    for one in (hepcnn.NETWORK, hepcnn.network_224(), cosmoflow.sc18_network())
-    if one.trainable
+    network.name: network.trainable
+    for network in (hepcnn.NETWORK, hepcnn.network_224(), cosmoflow.sc18_network())
+    if network.trainable
 } | {"hepcnn": hepcnn.TRAINABLE}  # what `fairlead train hepcnn` trains
 
 

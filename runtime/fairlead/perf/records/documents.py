@@ -113,8 +113,8 @@ def _mistakes(hint: Any, data: Any, at: str) -> Iterator[str]:
         if data not in known:
             yield f"{_where(at)}: unknown value {data!r}. {suggest(str(data), known)}"
     elif not (_is_number(data) if kind is float else type(data) is kind):
-        found = str(data) if type(data) in (int, float) else _WORDS[type(data)]
-        yield f"{_where(at)}: expected {_WORDS[kind]}, not {found}"
+        actual = str(data) if type(data) in (int, float) else _WORDS[type(data)]
+        yield f"{_where(at)}: expected {_WORDS[kind]}, not {actual}"
     elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
         yield from _of_class(hint, data, at)
     else:

@@ -85,7 +85,7 @@ def _resolve(name: str, known: tuple[str, ...]) -> str:
             name=name,
             why=f"{len(known)} {'is' if len(known) == 1 else 'are'} kept",
         )
-    begun = [one for one in known if name and one.startswith(name)]
+    begun = [candidate for candidate in known if name and candidate.startswith(name)]
     if name in known or len(begun) == 1:
         return name if name in known else begun[0]
     why = f"several begin so: {', '.join(begun[:5])}" if begun else suggest(name, known[-8:])

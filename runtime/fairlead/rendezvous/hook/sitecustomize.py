@@ -91,12 +91,12 @@ def unreachable(address, port, first):
     import socket
 
     try:
-        found = socket.getaddrinfo(address, port or 1, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(address, port or 1, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as exc:
         return "it does not resolve in the container: %s" % exc
     if not first or not port:
         return ""
-    family, kind, proto, _, where = found[0]
+    family, kind, proto, _, where = addresses[0]
     with socket.socket(family, kind, proto) as probe:
         try:
             probe.bind((where[0], 0) + tuple(where[2:]))
@@ -371,10 +371,10 @@ def jax_cluster(module):
         @classmethod
         def get_local_process_id(cls):
             # A number of a device, of those that this process sees; None: all of them.
-            seen = os.environ.get(
+            local = os.environ.get(
                 "CUDA_VISIBLE_DEVICES", os.environ.get("ROCR_VISIBLE_DEVICES", "")
             )
-            if "," not in seen or "LOCAL_RANK" not in os.environ:
+            if "," not in local or "LOCAL_RANK" not in os.environ:
                 return None
             return int(os.environ["LOCAL_RANK"])
 

@@ -85,7 +85,7 @@ def test_assumptions_name_each_value_with_who_says_so_and_what_no_source_says() 
     [finding] = profile_capture.assumptions(replace(SITE, mpi=replace(SITE.mpi, glibc="")))
     assert finding.severity is Severity.WARNING and finding.check == "profile-only"
     assert "mpi.level: 3.1 (documented: the maker's manual)" in finding.why
-    assert "not said, and assumed to fit: mpi.glibc" in finding.why
+    assert "not stated, and assumed to fit: mpi.glibc" in finding.why
 
 
 @pytest.mark.parametrize(

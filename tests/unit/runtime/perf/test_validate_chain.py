@@ -74,7 +74,7 @@ def seen_of(options: Options, ranks: int) -> Observations:
         run_dir=options.out, data_dir=options.out, batch=16, warmup=WARMUP, measure_steps=25
     )
     training.train(asked, ranks, context, Way.CONTAINER, play)
-    return context.seen
+    return context.observations
 
 
 def test_training_becomes_a_rate_a_step_and_shares_of_it(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_step_that_fails_is_reported_and_ends_nothing_but_a_proof_that_does_not_
 
     context = Context(Options(Path(), (1,), ()), {}, "hydra", Silent())
     context.attempt("a step", lambda: failing(ExitCode.FAILED))
-    (finding,) = context.seen.findings
+    (finding,) = context.observations.findings
     assert finding.what == "it broke" and finding.where == "a step: here"
     with pytest.raises(FairleadError):
         context.attempt("a step", lambda: failing(ExitCode.PROOF_FAILED))

@@ -170,7 +170,7 @@ class Sweep:
                     rows.append(_row(point, [p for p in parts if p]))
         if self._control.rank != 0:
             return None
-        named = [one for row in rows for one in row.pop("named")]
+        named = [wrong for row in rows for wrong in row.pop("named")]
         return {
             "schema": SCHEMA,
             "version": SCHEMA_VERSION,
@@ -182,7 +182,7 @@ class Sweep:
             "rows": rows,
             "skipped": skipped,
             "wrong": sum(row["wrong"] for row in rows),
-            "wrong_answers": [asdict(one) for one in named[:_NAMED]],
+            "wrong_answers": [asdict(wrong) for wrong in named[:_NAMED]],
         }
 
     def _point(self, point: Point, share: float) -> Part | None:
@@ -233,7 +233,7 @@ class Sweep:
         few = calls_of(self._settings.sample_s / 4, cost(-2, 1), point.bytes)
         calls = calls_of(self._settings.sample_s, cost(-1, few), point.bytes)
         seconds = [sample(0, calls)]
-        # Fewer than these say nothing. Where they come in time, a link that is slow is no reason to stop before.
+        # Fewer than these say nothing. Where they come in time, a slow link is not a reason to stop before.
         least = self._settings.least if calls * seconds[0] * per_call < _SHORT_S else 1
         for repeat in range(1, self._settings.repeats):
             if not team.bcast(time.monotonic() < late or repeat < least):
@@ -278,7 +278,7 @@ def _row(point: Point, parts: Sequence[Part]) -> dict[str, Any]:
         "calls": parts[0].calls,
         "seconds": [max(each) for each in zip(*(p.seconds for p in timed), strict=True)],
         "wrong": sum(p.wrong_count for p in parts),
-        "named": [one for p in parts for one in p.wrong],
+        "named": [wrong for p in parts for wrong in p.wrong],
     }
 
 

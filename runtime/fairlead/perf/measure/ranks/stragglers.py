@@ -92,16 +92,16 @@ def together(outcomes: Mapping[str, Outcome]) -> Outcome:
         {c.names for c in every if c.kind is kind} for kind in (Kind.COMPUTE, Kind.LINK)
     )
     kept: dict[tuple[Any, ...], Straggler] = {}
-    for one in every:
-        if one.kind is Kind.LINK and one.names in processors:
+    for report in every:
+        if report.kind is Kind.LINK and report.names in processors:
             continue
-        if one.kind is Kind.COMPUTE and one.names in links:
-            one = replace(
-                one, evidence=f"{one.evidence}; its link is slow as well, perhaps for that"
+        if report.kind is Kind.COMPUTE and report.names in links:
+            report = replace(
+                report, evidence=f"{report.evidence}; its link is slow as well, perhaps for that"
             )
-        key = (one.kind, one.names, one.ranks)
-        if key not in kept or one.times_slower > kept[key].times_slower:
-            kept[key] = one
+        key = (report.kind, report.names, report.ranks)
+        if key not in kept or report.times_slower > kept[key].times_slower:
+            kept[key] = report
     unsure = [f"{name}: {words}" for name, o in outcomes.items() for words in o.unsure]
     unsure += [
         f"{name}: {o.reason}"
@@ -275,7 +275,7 @@ class Conductor:
         leaders = self._leaders()
         shared = [([rank for rank in ranks if rank in leaders], 1) for ranks, _ in self.machines]
         size = disks.size_for(len(leaders))
-        found: list[DiskTimes] = []
+        times: list[DiskTimes] = []
         for folder in self._settings.folders:
             answers: dict[int, list[tuple[dict[str, float], str]]] = {r: [] for r in leaders}
             for _ in range(self._settings.repeats):
@@ -284,8 +284,8 @@ class Conductor:
                         dict.fromkeys(turn, ("disk", folder, size))
                     ).items():
                         answers[rank].append(answer)
-            found += [self._disk(folder, rank, each) for rank, each in answers.items()]
-        return found
+            times += [self._disk(folder, rank, each) for rank, each in answers.items()]
+        return times
 
     def _disk(
         self, folder: str, rank: int, answers: Sequence[tuple[dict[str, float], str]]

@@ -51,7 +51,9 @@ def main(words: Sequence[str]) -> None:
         failed = f"rank {world.rank}: {exc}"
     every = world.gather(failed)
     if every is not None:
-        write_document(settings.out, {"ranks": results, "failed": [one for one in every if one]})
+        write_document(
+            settings.out, {"ranks": results, "failed": [failure for failure in every if failure]}
+        )
 
 
 if __name__ == "__main__":

@@ -66,9 +66,9 @@ def main(words: Sequence[str]) -> None:
 
 def ended(drive: Drive) -> dict[str, Any]:
     """Runs one of the two processes; what is left of it."""
-    said = Path(drive.folder, f"said.{drive.rank}")
+    log = Path(drive.folder, f"said.{drive.rank}")
     killed = False
-    with said.open("wb") as stream:
+    with log.open("wb") as stream:
         process = subprocess.Popen(
             drive.words, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
         )
@@ -81,7 +81,7 @@ def ended(drive: Drive) -> dict[str, Any]:
     events = ""
     with contextlib.suppress(OSError):
         events = Path(drive.events).read_text("utf-8", "replace")
-    words = said.read_text("utf-8", "replace")[:_WORDS]
+    words = log.read_text("utf-8", "replace")[:_WORDS]
     return {"events": events, "words": words, "code": process.returncode, "killed": killed}
 
 

@@ -28,7 +28,7 @@ def planned(options: Options, ways: int) -> Options:
 
 
 def measure(context: Context) -> None:
-    """Runs every step, into ``context.seen``: one that fails is reported, and the next one runs.
+    """Runs every step, into ``context.observations``: one that fails is reported, and the next one runs.
 
     A proof that does not hold ends the validation.
     """

@@ -14,20 +14,22 @@ from fairlead.perf.records.validation import Bound, Measurement, Way, What
 
 
 def _measure(context: Context, way: Way, run: Runner) -> None:
-    options, seen = context.options, context.seen
+    options, observations = context.options, context.observations
     folder = options.out / "checkpoints"
     folder.mkdir(exist_ok=True)
     line = _line(options, way)
     size = line.bytes or 0
     settings = hardware.Settings(options.out / "hardware.json", folder, size, options.repeats)
     rates = run_program(hardware.__name__, settings, run, min(options.most, options.cores))
-    if seen.memory is None:
+    if observations.memory is None:
         median = statistics.median(rates["memory"])
-        seen.memory = Bound(median, "all ranks copying at once, median")
-    if seen.disk is None and rates["disk"]:
-        seen.disk = Bound(statistics.median(rates["disk"]), "one file written and synced, median")
+        observations.memory = Bound(median, "all ranks copying at once, median")
+    if observations.disk is None and rates["disk"]:
+        observations.disk = Bound(
+            statistics.median(rates["disk"]), "one file written and synced, median"
+        )
     if rates["checkpoint"]:
-        seen.measurements.append(replace(line, samples=tuple(rates["checkpoint"])))
+        observations.measurements.append(replace(line, samples=tuple(rates["checkpoint"])))
     if rates["failed"]:
         raise fail("validate-checkpoint", folder=folder, failed=rates["failed"], size=size >> 20)
 

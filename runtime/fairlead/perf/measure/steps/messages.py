@@ -15,7 +15,7 @@ _MORE = 2  # samples beyond what is needed: they take milliseconds, and an outli
 
 
 def _measure(context: Context, way: Way, run: Runner) -> None:
-    options, seen = context.options, context.seen
+    options, observations = context.options, context.observations
     counts = [n for n in _counts(options) if n > 1]
     for ranks in counts:
         brief = options.quick or context.crowded(ranks)
@@ -28,14 +28,14 @@ def _measure(context: Context, way: Way, run: Runner) -> None:
             limit_s=12 if options.quick else 45,
         )
         document = run_program(messages.__name__, settings, run, ranks)
-        seen.crowded = seen.crowded or document["crowded"]
-        seen.measurements += [
+        observations.crowded = observations.crowded or document["crowded"]
+        observations.measurements += [
             m
             for m in messages.measurements(document, way, context.launcher)
             if m.what is not What.PINGPONG or ranks == counts[-1]
         ]
         if document["wrong_answers"]:
-            seen.findings.append(
+            observations.findings.append(
                 error(
                     "validate-wrong",
                     wrong=document["wrong"],

@@ -38,11 +38,11 @@ def _move(context: Context) -> None:
     done = Wire(planned.file, traffic, sides)
     # On one node the plugin need not find a network, where the plan lets NCCL do without.
     lax = "Socket" in planned.networks
-    context.seen.findings += [
+    context.observations.findings += [
         replace(f, severity=Severity.WARNING) if lax else f for f in done.findings(planned)
     ]
     if done.holds:
-        context.seen.findings.append(info("validate-nccl-wire", line=done.line))
+        context.observations.findings.append(info("validate-nccl-wire", line=done.line))
 
 
 def _titles(options: Options) -> list[str]:

@@ -20,21 +20,21 @@ _PHASES = 4  # of a start: launcher and engine, interpreter, MPI_Init, a framewo
 
 def _measure(context: Context, way: Way, run: Runner) -> None:
     """Of the most ranks that have a core each: ranks that share cores wait for their turn."""
-    options, seen = context.options, context.seen
+    options, observations = context.options, context.observations
     # A start of ranks that share cores only reports their hosts, and counts for no line.
     roomy = not options.crowded(options.most)
     first = _start(context, options.most, run, framework=roomy)
-    seen.mpis[way.value] = first["mpi"]
-    seen.placed = tuple(first["hosts"])
-    if not any(f.check == "validate-clock" for f in seen.findings):
-        seen.findings += clock_findings(first["clocks"])
+    observations.mpis[way.value] = first["mpi"]
+    observations.placed = tuple(first["hosts"])
+    if not any(f.check == "validate-clock" for f in observations.findings):
+        observations.findings += clock_findings(first["clocks"])
     ranks = context.roomiest
     starts = [first] if ranks == options.most and roomy else []
     starts += [_start(context, ranks, run) for _ in range(options.repeats - len(starts))]
-    nodes = seen.nodes(ranks)
+    nodes = observations.nodes(ranks)
     for phase in starts[0]["phases"]:
         seconds = tuple(start["phases"][phase] for start in starts)
-        seen.measurements.append(
+        observations.measurements.append(
             Measurement(
                 What.START, way, seconds, ranks, nodes, subject=phase,
                 crowded=options.crowded(ranks, nodes), launcher=context.launcher,

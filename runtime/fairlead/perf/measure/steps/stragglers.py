@@ -26,25 +26,25 @@ _NAMES = {
 
 
 def _search(context: Context) -> None:
-    options, seen = context.options, context.seen
+    options, observations = context.options, context.observations
     folders = tuple(dict.fromkeys((str(options.out), options.node_local)))
     settings = stragglers.Settings(options.out / "pairs.json", folders=folders)
-    if seen.crowded or context.crowded(options.most):
+    if observations.crowded or context.crowded(options.most):
         settings = replace(settings, link_threshold=_CROWDED_THRESHOLD)
     if options.quick:
         settings = replace(settings, repeats=3, limit_s=20)
     document = run_program(stragglers.__name__, settings, context.container, options.most)
     times = [from_json(KernelTimes, rank) for rank in document["samples"]]
-    seen.clocks = processors.clocks(times, seen.hosts)
+    observations.clocks = processors.clocks(times, observations.hosts)
     stored = [from_json(DiskTimes, host) for host in document["disks"]]
-    seen.findings += [
-        warning("validate-disk", host=one.host, folder=one.folder, reason=one.failed)
-        for one in unwritable(stored)
+    observations.findings += [
+        warning("validate-disk", host=disk.host, folder=disk.folder, reason=disk.failed)
+        for disk in unwritable(stored)
     ]
     for straggler in stragglers.outcomes(document)["all"].culprits:
-        culprit = _culprit(straggler, seen.hosts)
-        seen.culprits.append(culprit)
-        seen.findings.append(
+        culprit = _culprit(straggler, observations.hosts)
+        observations.culprits.append(culprit)
+        observations.findings.append(
             warning(
                 "validate-slow" if culprit.against == "the other way" else "validate-slow-peers",
                 culprit_name=culprit.name,

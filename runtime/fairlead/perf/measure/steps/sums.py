@@ -31,18 +31,18 @@ def _add_up(context: Context) -> None:
     document = run_program(ranks.__name__, settings, context.container, options.most)
     if document["failed"]:
         why = "; ".join(document["failed"][:2])
-        context.seen.findings.append(warning("validate-nccl-sums-not-made", why=why))
+        context.observations.findings.append(warning("validate-nccl-sums-not-made", why=why))
         return
     results = document["ranks"]
     if bad := nccl_sums.differences(results):
         where = results[0]["host"]
         more = "; ".join(bad[:4])
-        context.seen.findings.append(
+        context.observations.findings.append(
             error("validate-nccl-sums-wrong", line=nccl_sums.line(results), where=where, more=more)
         )
         return
-    context.seen.findings.append(info("validate-nccl-sums", line=nccl_sums.line(results)))
-    context.seen.findings += against_profile(results, options.performance)
+    context.observations.findings.append(info("validate-nccl-sums", line=nccl_sums.line(results)))
+    context.observations.findings += against_profile(results, options.performance)
 
 
 def against_profile(

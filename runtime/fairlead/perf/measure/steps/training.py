@@ -31,7 +31,7 @@ def _measure(context: Context) -> None:
         if data := prepared.data_dir:
             context.each_way(f"{task.title}: input", partial(_input, task, data), _input_line(task))
             for ranks in context.options.ranks:
-                nodes = context.seen.nodes(ranks)
+                nodes = context.observations.nodes(ranks)
                 context.each_way(
                     f"{task.title} on {ranks} rank{'s' if ranks > 1 else ''}",
                     partial(train, prepared, ranks),
@@ -70,7 +70,7 @@ def _prepare(context: Context, task: Task) -> TrainOptions:
 
 
 def _input(task: Task, data: Path, context: Context, way: Way, run: Runner) -> None:
-    options, seen = context.options, context.seen
+    options, observations = context.options, context.observations
     out, events = options.out / "input.json", options.out / "input.jsonl"
     for old in (out, events):
         old.unlink(missing_ok=True)
@@ -81,9 +81,11 @@ def _input(task: Task, data: Path, context: Context, way: Way, run: Runner) -> N
     words += [*windows, *more, "--json", "--out", str(out), "--events-file", str(events)]
     launch(run, 1, words, [data, options.out], events)
     speed = json.loads(out.read_text("utf-8"))
-    seen.measurements.append(replace(_input_line(task)(way), samples=tuple(speed["windows"])))
+    observations.measurements.append(
+        replace(_input_line(task)(way), samples=tuple(speed["windows"]))
+    )
     if skipped := speed["skipped"]:
-        seen.findings.append(
+        observations.findings.append(
             warning(
                 "train-skipped-in-validation",
                 skipped_count=len(skipped),
@@ -110,7 +112,7 @@ def _train_line(context: Context, model: str, ranks: int, nodes: int, way: Way) 
 
 def train(prepared: TrainOptions, ranks: int, context: Context, way: Way, run: Runner) -> None:
     """Trains for a few steps, and keeps speed, shares of a step, and the step times of the largest launch."""
-    options, seen = context.options, context.seen
+    options, observations = context.options, context.observations
     each = prepared.batch or 1
     if options.strong:  # the recipe's samples a step, whatever the number of ranks
         each = max(each // ranks, 1)
@@ -129,12 +131,12 @@ def train(prepared: TrainOptions, ranks: int, context: Context, way: Way, run: R
     hosts = len({w.host for w in result.weights})
     rates = tuple(each * ranks / seconds for seconds in whole)
     line = replace(_train_line(context, model, ranks, hosts, way), samples=rates)
-    seen.measurements.append(line)
-    seen.shares[line.key] = _shares(steps)
+    observations.measurements.append(line)
+    observations.shares[line.key] = _shares(steps)
     if way is not Way.NATIVE:
-        seen.runs.setdefault(model, []).append(_small_run(result, hosts, steps))
+        observations.runs.setdefault(model, []).append(_small_run(result, hosts, steps))
     if shown:
-        seen.steps, seen.steps_of = steps, line.key
+        observations.steps, observations.steps_of = steps, line.key
 
 
 def _shares(steps: Sequence[StepTimes]) -> Shares:
