@@ -25,6 +25,7 @@ from fairlead.session.gradients import asked_for
 from fairlead.session.model import Choices
 from fairlead.session.restarts import Restarts
 from fairlead.swap.model import Bind, Request
+from fairlead.swap.shell_folders import folders
 from fairlead.swap.shell_mpi import places
 from fairlead.swap.shell_python import sort
 
@@ -230,6 +231,7 @@ class Planning:
             gpu=everything.get(_GPU) == "1",
             shell_python=python.removed,
             shell_mpi=places(environ),
+            folders=folders(environ, environ.get("PWD", "")),
             python_env=tuple(p for p in python.passed if p[0] not in variables),
             mpi4py=tuple(mpi4py),
             shape=shape,

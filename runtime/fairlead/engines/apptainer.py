@@ -263,7 +263,16 @@ def describe(
             for folder, key in mounts
             if (value := last_value(values, key)) in ("no", "minimal")
         ),
+        shows=_shows(values),
     )
+
+
+def _shows(values: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """What its configuration binds at the same place; all of the machine where that cannot be read."""
+    if not values or last_value(values, "mount hostfs") == "yes":
+        return ("/",)
+    bound = (entry.split(":") for entry in values.get("bind path", ()))
+    return tuple(source for source, *target in bound if target[:1] in ([], [source]))
 
 
 def _configuration(

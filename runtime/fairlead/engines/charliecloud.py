@@ -55,6 +55,7 @@ class Charliecloud(Driver):
     takes = Takes.FOLDER
     makes_places = False
     own_binds = ("/dev/", "/proc/", "/sys/", "/etc/passwd", "/etc/group")
+    shows = ()
     userns_per_rank = True
     reasons = _REASONS
     inside_variables = ("CH_RUNNING",)

@@ -49,6 +49,8 @@ class Engine:
         forbids_folders: the setting that forbids images that are folders.
         hides: folders that ranks of a node share but its containers do not see, each with its setting.
         joins: ranks of a node join one container in place of starting one each.
+        shows: folders of the machine that its containers show by themselves, beyond home, working and temporary folders; ``/``
+            where that is not known.
     """
 
     kind: str
@@ -68,6 +70,7 @@ class Engine:
     forbids_folders: str = ""
     hides: tuple[tuple[str, str], ...] = ()
     joins: bool = False
+    shows: tuple[str, ...] = ("/",)
 
     @property
     def parts_ranks(self) -> bool:
@@ -145,7 +148,7 @@ class Driver:
         driven: fairlead can run with it; otherwise fairlead only recognises it.
         version_arguments: arguments that print its version.
         processes: regular expressions of its process names, to find what a dying launch leaves behind.
-        takes, binds_files, makes_places, own_binds, userns_per_rank, options, reasons: as of :class:`Engine`, for an
+        takes, binds_files, makes_places, own_binds, shows, userns_per_rank, options, reasons: as of :class:`Engine`, for an
             engine that behaves the same on every machine.
         userns_options: options that give each rank a separate user namespace.
         parting_options: options that isolate the ranks of a node from each other, with the reason.
@@ -173,6 +176,7 @@ class Driver:
     binds_files: bool = True
     makes_places: bool = True
     own_binds: tuple[str, ...] = ()
+    shows: tuple[str, ...] = ("/",)
     userns_per_rank: bool = False
     options: tuple[str, ...] = ()
     reasons: tuple[tuple[str, str], ...] = ()
@@ -200,7 +204,7 @@ class Driver:
         return Engine(
             self.kind, str(path), self.userns_per_rank, self.options, self.reasons,
             binds_files=self.binds_files, takes=self.takes, makes_places=self.makes_places,
-            own_binds=self.own_binds,
+            own_binds=self.own_binds, shows=self.shows,
         )  # fmt: skip
 
     def ordinary(self, environ: Mapping[str, str] = os.environ) -> Engine | None:

@@ -186,6 +186,7 @@ class Podman(Driver):
     title = "Podman"
     programs = ("podman",)
     processes = ("podman", "conmon", "runc", "crun", "fairlead-")
+    shows = ()
     parting_options = MappingProxyType(
         {
             **dict.fromkeys(("--ipc=private", "--ipc=none", "--ipc=shareable"), _PRIVATE),

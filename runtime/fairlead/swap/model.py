@@ -67,6 +67,7 @@ class Request:
         shell_python: variables in the user's shell that would lead the image's Python astray, e.g. ``PYTHONPATH``.
         python_env: those that the container gets, with their values.
         shell_mpi: variables in the user's shell in which an MPI of this machine names its own files: ``OPAL_PREFIX``.
+        folders: variables in the user's shell that name folders which no container shows by itself: ``XDG_CACHE_HOME``.
         mpi4py: variables that make mpi4py open a given library, with that library.
         shape: where the ranks run.
         outside: facts of the named programs that are files of this machine, by the name given.
@@ -98,6 +99,7 @@ class Request:
     shell_python: tuple[str, ...] = ()
     python_env: tuple[tuple[str, str], ...] = ()
     shell_mpi: tuple[str, ...] = ()
+    folders: Mapping[str, str] = field(default_factory=dict)
     mpi4py: tuple[tuple[str, str], ...] = ()
     shape: Shape = field(default_factory=Shape)
     outside: Mapping[str, Elf] = field(default_factory=dict)

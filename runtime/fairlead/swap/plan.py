@@ -18,6 +18,7 @@ from fairlead.launchers.registry import is_in_image
 from fairlead.mpi.cross_abi import crossing
 from fairlead.mpi.host import HostMpi
 from fairlead.rendezvous.choose import frameworks
+from fairlead.swap import shell_folders
 from fairlead.swap.carry import with_carried
 from fairlead.swap.family import in_reach, names_of, own_library, own_place, replaceable
 from fairlead.swap.fortran import suited
@@ -193,6 +194,8 @@ def _described(draft: Draft) -> Draft:
     ]
     why = f"set in this shell: {WHY}; --env sets it there"
     lines += [Line("unset", name, why) for name in inputs.request.shell_mpi]
+    why = f"set in this shell: {shell_folders.WHY}; --bind shows it, --env sets it there"
+    lines += [Line("unset", name, why) for name in _hidden(draft)]
     engine = inputs.engine
     if inputs.opened and inputs.opened != inputs.image:
         form = "a folder: the image"
@@ -211,6 +214,11 @@ def _described(draft: Draft) -> Draft:
     what = f"{launcher.path}  ({launcher.title})"
     lines.append(Line("launch", what, _why_launcher(launcher, draft.family)))
     return draft.plus(Changes(lines=(*lines, *inputs.notes)))
+
+
+def _hidden(draft: Draft) -> tuple[str, ...]:
+    request = draft.inputs.request
+    return shell_folders.hidden(request, draft.inputs.engine, (*draft.binds, *request.binds))
 
 
 def _planned(draft: Draft) -> Plan:
@@ -237,7 +245,7 @@ def _planned(draft: Draft) -> Plan:
         wrapper=draft.wrapper,
         witness=inputs.witness,
         unset=inputs.request.shell_python,
-        withheld=withheld(inputs),
+        withheld=(*withheld(inputs), *_hidden(draft)),
         devices=tuple(dict.fromkeys((*inputs.paths.devices, *own_devices(draft)))),
         opened=inputs.opened or inputs.image,
         lines=draft.lines,
