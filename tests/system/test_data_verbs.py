@@ -361,7 +361,7 @@ def test_cache_is_shown_and_shrunk(store, tmp_path) -> None:
         (("describe", "s3://lab/nothing"), "data-place"),
         (("describe", "/no/such/folder"), "data-place"),
         (("sync", "/tmp", "/tmp"), "data-sync"),
-        (("sync", "s3://lab/nothing", "/tmp/fairlead-nothing"), "data-place"),
+        (("sync", "s3://lab/nothing", "s3://lab/elsewhere"), "data-place"),
         (("share", "/tmp"), "object-url"),
         (("share", "s3://lab/nothing"), "data-place"),
     ],
