@@ -480,6 +480,28 @@ def test_unix_socket_takes_the_place_of_a_port(state: Path) -> None:
         assert f"8888:{path}" in started.printed()
 
 
+@pytest.mark.parametrize("case", ["no-page", "ends"])
+def test_lab_that_cannot_be_served_is_reported_and_the_kernel_goes_on(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """By a damaged installation, whose page is missing; by a user's configuration, with which it ends at once."""
+    line = (
+        "raise SystemExit(3)" if case == "ends" else f"c.LabApp.templates_dir = {str(tmp_path)!r}"
+    )
+    (tmp_path / "jupyter_config.py").write_text(f"{line}\n")
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    with notebooks.notebook(case, state=state) as started:
+        waited(lambda: "its connection file" in started.printed(), "nothing is reported")
+        printed = started.printed()
+        assert "JupyterLab cannot be reached" in printed and "lab?token=" not in printed, printed
+        reason = "with code 3" if case == "ends" else "HTTP 500"
+        assert reason in printed, printed
+        kernel = started.kernel()
+        assert kernel.run("%%ranks\nrank").error == ""
+        kernel.close()
+        assert not read_json(started.folder / LAB)
+
+
 @pytest.mark.full
 def test_torch_trains_data_parallel_from_a_cell(state: Path) -> None:
     train = """%%ranks

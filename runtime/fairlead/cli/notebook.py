@@ -14,7 +14,7 @@ from fairlead.base.errors import ExitCode
 from fairlead.cli import options
 from fairlead.cli.declare import JSON, argument, declared, option
 from fairlead.cli.run import announce
-from fairlead.cli.screen import answer, hand_over, print_json, say
+from fairlead.cli.screen import answer, hand_over, print_findings, print_json, say
 from fairlead.cli.within import plan_launch
 from fairlead.launch.request import seconds
 from fairlead.notebook import journal, lab, session
@@ -193,10 +193,11 @@ def _served(started: Session, own: Lab | None, flags: NotebookFlags) -> None:
         nonlocal shown
         if own is None:
             return
-        own.look()
-        if not shown and own.listens():
+        if finding := own.look():
+            print_findings([finding])
+        if not shown and (own.is_ready or finding):
             shown = True
-            _show(started, own, flags)
+            _show(started, own if own.is_ready else None, flags)
 
     def ready() -> None:
         if own:

@@ -6,6 +6,7 @@ command line; a server that dies is started again with the same token at the sam
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import secrets
@@ -18,7 +19,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from fairlead.base.errors import fail
+from fairlead.base.errors import Finding, fail, warning
 from fairlead.base.process import PYTHON, end_group
 from fairlead.launch.node_history import short
 from fairlead.notebook.session import Session
@@ -28,6 +29,10 @@ from fairlead.schedulers.registry import ordered
 _CONFIG, _LOG = "lab-config.json", "lab.log"
 _END_S = 10.0
 _LEAST_S = 2.0  # between two starts
+_TOO_OFTEN, _RECENT_S = 4, 60.0  # starts within this time
+_START_S = 300.0  # on a file system that is slow, its thousands of files take minutes
+_ANSWER_S = 2.0
+_TAIL = 1000  # characters of its log
 SPEC = "fairlead"
 
 
@@ -42,7 +47,8 @@ class Lab:
     def __init__(self, session: Session, *, image: bool, port: int, title: str):
         self._session, self._image, self._port = session, image, port
         self._process: subprocess.Popen[bytes] | None = None
-        self._token, self._started = secrets.token_hex(24), 0.0
+        self._token, self._starts = secrets.token_hex(24), list[float]()
+        self.is_ready = False  # its page has been seen
         self._socket = session.folder / "lab.sock"
         if port:
             self._port = _free(port)
@@ -83,7 +89,7 @@ class Lab:
 
     def start(self) -> None:
         """Starts it, or starts it again."""
-        self._started = time.monotonic()
+        self._starts.append(time.monotonic())
         folder = self._session.folder
         words = ("-m", "fairlead.notebook.server", f"--config={folder / _CONFIG}")
         settings = [str(folder / "jupyter"), *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]
@@ -109,30 +115,56 @@ class Lab:
         }
         write_private(folder / LAB, json.dumps(shown))
 
-    def look(self) -> None:
-        """Starts it again when it has died; its kernel lives on."""
-        if (
-            self._process
-            and self._process.poll() is not None
-            and time.monotonic() - self._started > _LEAST_S
-        ):
+    def look(self) -> Finding | None:
+        """Starts it again when it has died; its kernel lives on. Gives up, with a warning, what cannot be served."""
+        if self._process is None:
+            return None
+        now = time.monotonic()
+        code = self._process.poll()
+        if code is not None and now - self._starts[-1] > _LEAST_S:
+            recent = [start for start in self._starts if now - start < _RECENT_S]
+            if len(recent) >= _TOO_OFTEN:
+                return self._given_up(f"it ends again and again, with code {code}")
             self.start()
+        if self.is_ready:
+            return None
+        status = self._status()
+        self.is_ready = 0 < status < 400
+        if status >= 400:
+            return self._given_up(f"its page is answered with HTTP {status}")
+        if now - self._starts[0] > _START_S:
+            return self._given_up(f"its page has not come within {_START_S:.0f} s")
+        return None
 
-    def listens(self) -> bool:
-        """Whether it can be reached."""
-        kind, where = (
+    def _status(self) -> int:
+        """What the server answers when it is asked for its page, by HTTP; 0 while it does not answer."""
+        kind, address = (
             (socket.AF_INET, ("127.0.0.1", self._port))
             if self._port
             else (socket.AF_UNIX, str(self._socket))
         )
-        with socket.socket(kind, socket.SOCK_STREAM) as probe:
-            return probe.connect_ex(where) == 0
+        with suppress(OSError, http.client.HTTPException), socket.socket(kind) as connected:
+            connected.settimeout(_ANSWER_S)
+            connected.connect(address)
+            connection = http.client.HTTPConnection("localhost")
+            connection.sock = connected
+            connection.request("GET", "/lab", headers={"Authorization": f"token {self._token}"})
+            return connection.getresponse().status
+        return 0
+
+    def _given_up(self, reason: str) -> Finding:
+        self.end()
+        self.is_ready = False
+        log = self._session.folder / _LOG
+        tail = log.read_text("utf-8", errors="replace")[-_TAIL:].strip() if log.exists() else ""
+        return warning("notebook-lab", log=log, reason=reason, tail=tail)
 
     def end(self) -> None:
         """Ends it."""
         if self._process is None:
             return
         end_group(self._process, _END_S)
+        self._process = None
         for name in (LAB, _CONFIG):
             (self._session.folder / name).unlink(missing_ok=True)
 
