@@ -384,11 +384,12 @@ def _listens(port: int) -> None:
             time.sleep(0.05)
 
 
-def measure_browser(cells_run: int = 60, cuts: int = 20, ranks: int = 2) -> Result:
-    """Seconds from a key in a browser to the output on its page; what it costs when the tunnel between them is killed.
+def measure_browser(cells_run: int = 60, cuts: int = 20, kills: int = 10, ranks: int = 2) -> Result:
+    """Seconds from a key in a browser to the output on its page; what it costs when the tunnel or the browser is killed.
 
     Args:
         cuts: how often the tunnel is killed while a cell runs, to be up again after half a second.
+        kills: how often the browser is killed while a cell runs, to be started again at once.
     """
     with _session(ranks, lab="own") as folder, page() as tab:
         while not read_json(folder / LAB):
@@ -412,7 +413,8 @@ def measure_browser(cells_run: int = 60, cuts: int = 20, ranks: int = 2) -> Resu
         known = read_json(folder / LAB)
         _listens(int(known["port"]))
         with Tunnel(int(known["port"])) as tunnel:
-            lab = _Lab(tab, tunnel.port, str(known["url"]).partition("token=")[2])
+            token = str(known["url"]).partition("token=")[2]
+            lab = _Lab(tab, tunnel.port, token)
             took, again = [], []
             for _ in range(cells_run + 3):
                 lab.press()
@@ -429,8 +431,25 @@ def measure_browser(cells_run: int = 60, cuts: int = 20, ranks: int = 2) -> Resu
                     lab.press()
                 again.append(time.perf_counter() - begun)
             runs = lab.shown()
+            lab.press()
+            os.kill(tab.pid, signal.SIGKILL)
+            opened, later = [], runs
+            for _ in range(kills):
+                begun = time.perf_counter()
+                with page() as new:
+                    lab = _Lab(new, tunnel.port, token)
+                    lab.press()
+                    if not lab.seen():
+                        raise RuntimeError("a cell in a new browser is not answered")
+                    opened.append(time.perf_counter() - begun)
+                    later = lab.shown()
+                    lab.press()
+                    os.kill(new.pid, signal.SIGKILL)
         kept = json.dumps(cells(folder))
-    lost = sum(f"cell: {n}." not in kept for n in range(1, runs + 1))
+    lost, lost_later = (
+        sum(f"cell: {n}." not in kept for n in span)
+        for span in (range(1, runs + 1), range(runs + 1, later + 1))
+    )
     took = took[3:]  # the first ones wait for ranks
     rows = [
         absolute(f"a cell in JupyterLab, {ranks} ranks, key to output: median", took, BAR_S),
@@ -441,6 +460,10 @@ def measure_browser(cells_run: int = 60, cuts: int = 20, ranks: int = 2) -> Resu
         ),
         absolute("a killed tunnel: until a cell is answered on the page again", again, None),
         absolute(f"{cuts} killed tunnels: lines of output lost", [float(lost)], 0.0, unit=""),
+        absolute("a killed browser: until a cell is answered in a new one", opened, None),
+        absolute(
+            f"{kills} killed browsers: lines of output lost", [float(lost_later)], 0.0, unit=""
+        ),
     ]
     return Result(
         f"{NAME}-browser", "Chromium in front of a session's JupyterLab", "nothing", tuple(rows)

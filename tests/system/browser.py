@@ -30,6 +30,7 @@ class Page:
     """One tab.
 
     Attributes:
+        pid: of the browser.
         requests: URLs that were asked for, the page's own first.
         complaints: what the console and the browser's log said, and exceptions.
         kind: what of it is shown, for tests of several.
@@ -37,8 +38,8 @@ class Page:
 
     kind = ""
 
-    def __init__(self, to: int, back: int) -> None:
-        self._to, self._back = to, os.fdopen(back, "rb")
+    def __init__(self, pid: int, to: int, back: int) -> None:
+        self.pid, self._to, self._back = pid, to, os.fdopen(back, "rb")
         self._number, self._session = 0, ""
         self._buffer = b""
         self.requests: list[str] = []
@@ -150,7 +151,7 @@ def page() -> Iterator[Page]:
         for fd in (reads, writes, commands[0], answers[1]):
             os.close(fd)
         try:
-            yield Page(commands[1], answers[0])
+            yield Page(pid, commands[1], answers[0])
         finally:
             os.close(commands[1])  # at the end of its commands it ends
             os.kill(pid, signal.SIGTERM)
