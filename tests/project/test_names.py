@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tools import rooms
 
-# What a program has found, was told or has seen is a match, a path, an answer: the name says which.
+# A result of a search is a match, a path or an answer, and has that for a name.
 _SAYS_NOTHING = frozenset({"found", "told", "said", "seen", "one"})
 
 

@@ -391,9 +391,9 @@ def test_idle_session_saves_what_it_was_told_and_ends(state: Path) -> None:
         assert "w" in kernel.run(f"%ranks save w epoch lock absent --to {state}/kept").text
         kernel.close()
         assert "no cell has run for 4 s" in started.ended()
-        told = started.printed()
-        assert f"saved to {state}/kept: epoch, w; not saved: lock of kernel: TypeError" in told
-        assert "absent: nobody has it" in told
+        printed = started.printed()
+        assert f"saved to {state}/kept: epoch, w; not saved: lock of kernel: TypeError" in printed
+        assert "absent: nobody has it" in printed
     with notebooks.notebook("next", "--lab", "none", state=state) as started:
         kernel = started.kernel()
         kernel.run(f"%ranks load {state}/kept")

@@ -73,8 +73,8 @@ _RECORD = (
     "${JSM_NAMESPACE_RANK:-${ALPS_APP_PE:-${SLURM_PROCID:-$$}}}}}}}}; "
     '[ -d "$1" ] || { echo "fairlead: $(uname -n) does not see $1: set XDG_CACHE_HOME to a folder that '
     'every node sees" >&2; kill -9 $$; }; '
-    "read -r h </proc/sys/kernel/hostname; read -r b </proc/sys/kernel/random/boot_id; "
-    '{ [ ! -e "$1/files.$h.$b" ] || { read -r n <"$1/files.$h.$b" && ulimit -S -n "$n"; }; } 2>/dev/null; '
+    '[ ! -e "$1/files" ] || { read -r k n <"$1/files"; read -r h </proc/sys/kernel/hostname; '
+    'read -r b </proc/sys/kernel/random/boot_id; [ "$k" != "$h.$b" ] || ulimit -S -n "$n"; } 2>/dev/null; '
     '{ [ ! -e "$1/node.sh" ] || /bin/sh "$1/node.sh" "$1"; } || exit 121; '
     'f=$1/exit.$r o=$2; shift 2; : >"$f"; export FAIRLEAD_RANK=$r; [ ! -e "${f%/*}/world.sh" ] || . "${f%/*}/world.sh"; RUN'
     + _LINGER
@@ -508,7 +508,7 @@ def _raised(line: CommandLine, folder: Path) -> int:
     if not line.open_files or wanted <= soft:
         return 0
     with os_error_as("run-folder-records", folder=folder):
-        (folder / f"files.{key()}").write_text(f"{soft}\n", "utf-8")
+        (folder / "files").write_text(f"{key()} {soft}\n", "utf-8")
     return wanted
 
 

@@ -23,7 +23,7 @@ from fairlead.base.errors import Finding, fail, warning
 from fairlead.base.process import PYTHON, end_group
 from fairlead.launch.node_history import short
 from fairlead.notebook.session import Session
-from fairlead.notebook.settings import LAB, read_json, write_private
+from fairlead.notebook.settings import LAB, log_tail, read_json, write_private
 from fairlead.schedulers.registry import ordered
 
 _CONFIG, _LOG = "lab-config.json", "lab.log"
@@ -32,7 +32,6 @@ _LEAST_S = 2.0  # between two starts
 _TOO_OFTEN, _RECENT_S = 4, 60.0  # starts within this time
 _START_S = 300.0  # on a file system that is slow, its thousands of files take minutes
 _ANSWER_S = 2.0
-_TAIL = 1000  # characters of its log
 SPEC = "fairlead"
 
 
@@ -156,8 +155,7 @@ class Lab:
         self.end()
         self.is_ready = False
         log = self._session.folder / _LOG
-        tail = log.read_text("utf-8", errors="replace")[-_TAIL:].strip() if log.exists() else ""
-        return warning("notebook-lab", log=log, reason=reason, tail=tail)
+        return warning("notebook-lab", log=log, reason=reason, tail=log_tail(log))
 
     def end(self) -> None:
         """Ends it."""

@@ -44,6 +44,7 @@ from fairlead.notebook.settings import (
     TRACE,
     WORLD,
     Settings,
+    log_tail,
     read_json,
     write_private,
     write_settings,
@@ -339,8 +340,8 @@ class Session:
             return
         recent = [t for t in self._kernel_starts if time.monotonic() - t < 60]
         if len(recent) >= _TOO_OFTEN:
-            tail = (self.folder / "kernel.log").read_text("utf-8", errors="replace")[-2000:]
-            raise fail("notebook-kernel", log=self.folder / "kernel.log", tail=tail.strip())
+            log = self.folder / "kernel.log"
+            raise fail("notebook-kernel", log=log, tail=log_tail(log))
         for left in self._sockets.glob("kernel-*"):
             left.unlink(missing_ok=True)
         self._start_kernel()

@@ -93,6 +93,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return document
 
 
+def log_tail(path: Path) -> str:
+    """The end of a log, for a message; empty where there is no log."""
+    return path.read_text("utf-8", errors="replace")[-2000:].strip() if path.exists() else ""
+
+
 def order(folder: Path, **wanted: Any) -> None:
     """Leaves an order for the session in ``folder``."""
     name = os.urandom(8).hex()

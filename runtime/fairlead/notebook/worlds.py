@@ -16,7 +16,7 @@ from typing import Any
 from fairlead.base.errors import ExitCode, FairleadError, Finding, Severity, fail
 from fairlead.base.process import tied_to
 from fairlead.launch import launch as launching
-from fairlead.notebook.settings import LET_GO, OUTCOME, PROOF, write_private
+from fairlead.notebook.settings import LET_GO, OUTCOME, PROOF, log_tail, write_private
 from fairlead.proof.verdict import Proof
 from fairlead.session.model import LaunchOptions, Prepared
 from fairlead.session.run import launch_proved
@@ -142,7 +142,7 @@ def failure(outcome: Mapping[str, Any], folder: Path) -> FairleadError:
     ]:
         return FairleadError(findings, known)
     log = folder / LOG
-    tail = log.read_text("utf-8", errors="replace")[-2000:].strip() if log.exists() else ""
+    tail = log_tail(log)
     why = str(outcome.get("text") or "the process that launched them was killed")
     return fail("notebook-ranks", why=why, log=log, tail=tail or "nothing", code=ExitCode.FAILED)
 

@@ -95,9 +95,13 @@ class Folder:
                 if os.path.isfile(path) and not _on_its_way(name):
                     info = os.stat(path)
                     below = os.path.relpath(path, self.top)
-                    version = f"{info.st_size}-{info.st_mtime_ns}"
-                    paths[below] = FileThere(below, info.st_size, version)
+                    paths[below] = FileThere(below, info.st_size, _version(info))
         return paths
+
+    def version(self, name: str) -> str:
+        """That of a file as :meth:`files` has it; empty where there is no file."""
+        path = self.path(name)
+        return _version(path.stat()) if path.is_file() else ""
 
     def left_out(self) -> list[str]:
         """What is no file and is not among the files: links to folders, links to nothing, sockets and the like."""
@@ -125,6 +129,10 @@ class Folder:
     def write_list(self, text: str) -> None:
         files = data_list.parsed(text.encode(), self.title)
         data_list.write_list(self.top, files.values())
+
+
+def _version(info: os.stat_result) -> str:
+    return f"{info.st_size}-{info.st_mtime_ns}"
 
 
 def _on_its_way(name: str) -> bool:

@@ -447,8 +447,11 @@ def _down(
 
 def _check_unchanged(folder: Folder, names: Sequence[str], had: Mapping[str, Side]) -> None:
     """Tests that files of a folder are as they were when it was looked at, so that nobody's change is lost."""
-    now = folder.files()
-    changed = [n for n in names if n in now and (n not in had or had[n].version != now[n].version)]
+    changed = [
+        name
+        for name in names
+        if (now := folder.version(name)) and (name not in had or had[name].version != now)
+    ]
     if changed:
         few = ", ".join(changed[:5])
         raise fail("object-sync-changed", place=folder.title, count=len(changed), few=few)

@@ -21,16 +21,16 @@ SUMS = (
     " Take a mean instead, or multiply the loss (docs/tutorials/training.md)"
 )
 _fits: list[tuple[Any, int]] = []
-_said_once: set[str] = set()
+warned: set[str] = set()  # what :func:`say_once` has said
 
 
 def say_once(text: str) -> None:
     """By one rank."""
     from fairlead.comm.frameworks.common import say
 
-    if text not in _said_once and comm.rank() == 0:
+    if text not in warned and comm.rank() == 0:
         say(text)
-    _said_once.add(text)
+    warned.add(text)
 
 
 @contextmanager

@@ -27,8 +27,8 @@ from fairlead.comm.auto.shared import (
     in_fit,
     own_loop,
     say_once,
+    warned,
 )
-from fairlead.comm.frameworks.common import say
 
 _STEPS_WITHOUT = 10  # in a row; a batch may be kept for many
 _COMPARED = (1, 2, 4, 16, 256, 65536)  # steps before which weights are compared over ranks
@@ -236,7 +236,7 @@ def _hook(
 ) -> Any:
     """What a parameter's hook is called with comes before the mean."""
     if isinstance(tensor, batches.torch.nn.Parameter):
-        batches.say(_HOOK)
+        say_once(_HOOK)
     return original(tensor, *args, **kwargs)
 
 
@@ -325,7 +325,6 @@ class _Batches:
         self._stepped: set[int] = set()  # optimizers, since the last batch
         self._own_numbers = False  # of torch, on each rank, while it trains
         self._again = 0  # how often they were alike again
-        self._warned: set[str] = set()
         self._unlike: list[held.Part] = []  # what is to be compared over ranks
         self.epochs = 0
 
@@ -340,7 +339,7 @@ class _Batches:
             if not of_pass.whole:
                 self._begin_parts(loader, sampler)
             elif sampler.asked and sampler.whole is None:
-                self.say(_LENGTH)
+                say_once(_LENGTH)
         of_pass.begin()
         batches = self._with_own_workers(original, of_pass) if sampler.trained else original(loader)
         setattr(batches, _PASS, of_pass)
@@ -355,14 +354,14 @@ class _Batches:
 
     def _begin_parts(self, loader: Any, sampler: Part) -> None:
         if not self._seeded:
-            self.say(_words_of_parts(loader, sampler))
+            say_once(_words_of_parts(loader, sampler))
         self._seeded = True
 
     def _train_in_order(self) -> bool:
         """Shares out the loaders in order whose batches a step takes; False if some are of another kind."""
         if not self._whole or None in self._whole:
             return False
-        self.say(_IN_ORDER)
+        say_once(_IN_ORDER)
         for of_pass in self._whole:
             if of_pass is not None:
                 of_pass.sampler.trained = True
@@ -376,12 +375,6 @@ class _Batches:
         for sampler in self._in_order - self._gave:
             sampler.trained = False
         self._in_order = set()
-
-    def say(self, text: str) -> None:
-        """Once, by one rank."""
-        if text not in self._warned and comm.rank() == 0:
-            say(text)
-        self._warned.add(text)
 
     def _look(self, dataset: Any, sampler: Part) -> None:
         """Before a loader reads: what its dataset holds is compared in the next step, which all ranks make."""
@@ -449,13 +442,12 @@ class _Batches:
     def check(self, loss: Any) -> None:
         """Of a backward pass."""
         self._used += 1
-        if SUMS not in self._warned and _adds_up(loss, fitted_rows() if in_fit() else self._rows):
-            self._warned.add(SUMS)
+        if SUMS not in warned and _adds_up(loss, fitted_rows() if in_fit() else self._rows):
             say_once(SUMS)
 
     def _end(self, of_pass: _Pass) -> None:
         if of_pass.used == self._used:
-            self.say(_READ)
+            say_once(_READ)
         self._draw_alike()
 
     def step(self, optimizer: Any) -> None:
@@ -470,7 +462,7 @@ class _Batches:
         if since and True not in since and not self._train_in_order():
             raise fail("auto-data-other-loader")
         if since == {True, False}:
-            self.say(_BOTH)
+            say_once(_BOTH)
         if not since and "data" not in done:
             raise fail("auto-data-no-loader")
         done.add("data")
@@ -484,7 +476,7 @@ class _Batches:
         if since:
             self._stepped = set()
         elif self._without == _STEPS_WITHOUT or (not self._open and id(optimizer) in self._stepped):
-            self.say(_WITHOUT)
+            say_once(_WITHOUT)
         self._stepped.add(id(optimizer))
         self._taken, self._whole, self._gave = {True: set(), False: set()}, set(), set()
 
@@ -611,7 +603,7 @@ class _Optimizers:
             averaging = averaging_of(optimizer)
             averaging.averaged = False  # the script may make it the gradient
             if any(id(each) in of for each in averaging.parameters()):
-                self._batches.say(_GRAD)
+                say_once(_GRAD)
         self._compare("torch.autograd.grad", lambda tensor: id(tensor) in of)
         return result
 

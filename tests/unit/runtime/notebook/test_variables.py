@@ -16,8 +16,8 @@ from fairlead.notebook.settings import write_private
 def test_what_can_be_pickled_comes_back_and_the_rest_is_named(tmp_path: Path) -> None:
     names = {"x": [1, 2], "m": math, "lock": threading.Lock(), "_private": 1, "In": [], "given": 0}
     variables.save(tmp_path, "rank-0", names, hidden={"given"})
-    told = json.loads((tmp_path / "rank-0.json").read_text())
-    assert told["kept"] == ["m", "x"] and list(told["lost"]) == ["lock"]
+    reason = json.loads((tmp_path / "rank-0.json").read_text())
+    assert reason["kept"] == ["m", "x"] and list(reason["lost"]) == ["lock"]
     back: dict[str, object] = {}
     assert variables.restore(tmp_path / "rank-0.pickle", back) == ""
     assert back == {"x": [1, 2], "m": math}
@@ -93,6 +93,6 @@ gone = Gone()
     exec(cell, names)
     variables.save(tmp_path, "rank-0", names)
     back: dict[str, Any] = {}
-    told = variables.restore(tmp_path / "rank-0.pickle", back)
-    assert "gone" in told and "its file is gone" in told
+    reason = variables.restore(tmp_path / "rank-0.pickle", back)
+    assert "gone" in reason and "its file is gone" in reason
     assert back["other"] == [2] and "gone" not in back
