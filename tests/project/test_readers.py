@@ -1,5 +1,5 @@
 """Every reader of files and answers that others write: damaged and made-up ones give a result, or an error with all its
-parts, and nothing is written meanwhile. ``READERS`` has a line for each.
+parts, and nothing is written meanwhile. ``READERS`` has a line for each; test_reading_functions.py finds those that miss.
 
 Inputs that once ended otherwise are kept in ``tests/recorded/readers/NAME/`` and are read each time. `make test` tries
 some tens for each reader; `make test-full` an hour of them, or the seconds in ``FAIRLEAD_FUZZ_S``.
@@ -7,7 +7,7 @@ some tens for each reader; `make test-full` an hour of them, or the seconds in `
 
 from __future__ import annotations
 
-import ast
+import base64
 import contextlib
 import copy
 import hashlib
@@ -15,18 +15,23 @@ import io
 import json
 import os
 import random
+import subprocess
+import sys
 import tarfile
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any
 
 import h5py
 import numpy as np
 import pytest
+import requests
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.project.test_hostile_files import _WORDS, ROOT, damaged, judged
@@ -38,27 +43,36 @@ from tests.unit.runtime.detect.test_capture import taken
 
 from fairlead.base import bounded_json, nccl_log, nccl_verdict
 from fairlead.base import data_list as listing
+from fairlead.base.errors import FairleadError
 from fairlead.base.serde import to_json
 from fairlead.base.system import Machine
 from fairlead.cli.inspect import _text as inspected_text
 from fairlead.detect import capture
+from fairlead.doctor import podman
+from fairlead.doctor.world import World
 from fairlead.elf.facts import ImageFacts
 from fairlead.elf.loader import system_folders
-from fairlead.elf.reader import NotElf, symbols
+from fairlead.elf.reader import NotElf, first_pointed_text, symbols
 from fairlead.engines import registry
 from fairlead.image import keys
 from fairlead.image.budget import Budget
+from fairlead.image.mount import RECORD, _damage, record_in
 from fairlead.image.open import Image, _sound
 from fairlead.image.packages import frameworks, installed
 from fairlead.image.sbom import component, document
 from fairlead.image.scan import scan_tree
 from fairlead.image.tree_digest import tree_sha256
+from fairlead.ml.data import tfrecord
 from fairlead.ml.data.example import encode
 from fairlead.ml.data.manifest import read_manifest
 from fairlead.ml.data.shards import Rows
 from fairlead.ml.data.tfrecord import Compression, Writer
 from fairlead.ml.train import checkpoint
 from fairlead.native.wire import Settings as WireSettings
+from fairlead.objects import failures, share
+from fairlead.objects.dataset import Prefix
+from fairlead.objects.stores.s3 import S3
+from fairlead.objects.url import parse as parse_url
 from fairlead.perf.draw.tables import as_csv
 from fairlead.perf.draw.validation_page import render
 from fairlead.perf.judge import references
@@ -72,19 +86,28 @@ from fairlead.proof.wire import Ended, Wire, side_of
 from fairlead.record import folder as record_folder
 from fairlead.record import model as run_model
 from fairlead.record.crate import CRATE
-from fairlead.record.statement import STATEMENT, statement
+from fairlead.record.statement import ENVELOPE, STATEMENT, envelope, statement
+from fairlead.trace import parts as trace_parts
+from fairlead.tune import artifacts, figures
+from fairlead_build.distribution.pull import _check_platform
+from fairlead_build.engines.store import _layers_of
 from fairlead_build.formats.convert import _invocation, read_configuration
 from fairlead_build.formats.wrapping import engine_files
+from fairlead_build.recipe.lock import AptIndex
 from fairlead_build.registry import auth
 from fairlead_build.registry.layout import read_layout
-from fairlead_build.registry.manifest import Manifest, read_document
+from fairlead_build.registry.manifest import Descriptor, Manifest, read_document
 from fairlead_build.registry.problems import server_message
 from fairlead_build.registry.reference import parse_reference
-from fairlead_build.registry.transport import read_challenges, token_of
+from fairlead_build.registry.transport import _asked_wait, read_challenges, token_of
+from fairlead_build.resolve.apt_solve import _epoch
 from fairlead_build.resolve.apt_sources import parse_deb822, parse_one_line
 from fairlead_build.resolve.sources import _from_html, _from_json
+from fairlead_build.squashfs import overlay
 from fairlead_build.squashfs.oci_layers import LayerFile, read_files, read_layers, write_tar
-from fairlead_build.squashfs.tree_stream import read_tree, tar_members
+from fairlead_build.squashfs.tree_stream import _layers, read_tree, tar_members
+from fairlead_build.tree import unarchive
+from fairlead_build.tree.wheel_staging import _unpacked
 
 RECORDED = ROOT / "tests/recorded/readers"
 HOUR_S = 3600.0
@@ -381,6 +404,204 @@ def _streamed(folder: Path) -> None:
         tree_sha256(read_tree(tar_members(stream), budget=Budget(Path(), folder)))
 
 
+def _archive(folder: Path) -> bytes:
+    """A source's archive."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, kind, target in (("a-1/é" * 40, tarfile.REGTYPE, ""), ("a-1/l", tarfile.SYMTYPE, "x"), ("a-1/h", tarfile.LNKTYPE, "a-1/x")):  # fmt: skip
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, target
+            archive.addfile(info)
+    return buffer.getvalue()
+
+
+def _zip(folder: Path) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a-1/x", "text")
+        archive.writestr("a-1/", "")
+    return buffer.getvalue()
+
+
+def _unarchived(read: Callable[[IO[bytes], int], None]) -> Callable[[Path], object]:
+    """Unpacks as the jail does, which names the reason of any failure."""
+
+    def run(folder: Path) -> None:
+        with tempfile.TemporaryDirectory() as above, (folder / "file.json").open("rb") as stream:
+            inner = Path(above, "inner")
+            inner.mkdir()
+            with contextlib.chdir(inner), contextlib.suppress(Exception):
+                read(stream, 1 << 20)
+            assert [*Path(above).iterdir()] == [inner]
+
+    return run
+
+
+def _squashfs(folder: Path) -> bytes:
+    """A small tree, by the system's own mksquashfs."""
+    (folder / "tree/usr").mkdir(parents=True)
+    (folder / "tree/usr/a").write_text("a" * 200)
+    (folder / "tree/usr/l").symlink_to("a")
+    command = ["mksquashfs", "tree", "made", "-noappend", "-no-xattrs", "-quiet", "-no-progress"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return (folder / "made").read_bytes()
+
+
+def _based(folder: Path) -> None:
+    with contextlib.suppress(overlay.NotLaid):
+        overlay._read(folder / "file.json", None)
+
+
+_DIGEST = f"sha256:{'a' * 64}"
+_LAYOUT = {
+    "index.json": {"schemaVersion": 2, "manifests": [{"digest": _DIGEST, "size": 300}]},
+    f"blobs/sha256/{'a' * 64}": {
+        "schemaVersion": 2,
+        "annotations": {"org.fairlead.tree.sha256": "b" * 64},
+        "layers": [{"digest": _DIGEST, "size": 10}],
+    },
+}
+
+
+def _layout_with(changed: str) -> Callable[[Path], object]:
+    """Reads the layers of a layout of which one file is the input."""
+
+    def read(folder: Path) -> None:
+        for name, value in _LAYOUT.items():
+            place = folder / "layout" / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            whole = name != changed
+            place.write_bytes(_text(value) if whole else (folder / "file.json").read_bytes())
+        _layers(folder / "layout")
+
+    return read
+
+
+_BLOB = Descriptor("application/vnd.oci.image.config.v1+json", _DIGEST, 1)
+_OF_BLOB = Manifest(b"", _BLOB.digest, "", _BLOB, (), {})
+
+
+def _listed_layers(folder: Path) -> None:
+    blob = folder / "blobs/sha256" / _BLOB.hex
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    blob.write_bytes((folder / "file.json").read_bytes())
+    _layers_of(folder, _OF_BLOB)
+
+
+def _platform(raw: bytes) -> None:
+    client = SimpleNamespace(small_blob=lambda _: raw, reference="docker://registry.example/app:1")
+    _check_platform(client, _OF_BLOB, "amd64")
+
+
+def _waited(raw: bytes) -> None:
+    answer = requests.Response()
+    answer.headers["Retry-After"] = raw.decode("latin-1")
+    assert _asked_wait(answer) >= 0
+
+
+def _shared(raw: bytes) -> None:
+    """A policy that the store has for a bucket: somebody is let in, and left out again."""
+    policy = {"Policy": raw.decode("utf-8", "replace")}
+    client = SimpleNamespace(
+        meta=SimpleNamespace(endpoint_url=""),
+        get_bucket_policy=lambda **_: policy,
+        put_bucket_policy=lambda Bucket, Policy: json.loads(Policy),
+        delete_bucket_policy=lambda **_: None,
+    )
+    place = Prefix(S3(parse_url("s3://lab/hep"), client))
+    share.allow(place, ("guest",))
+    share.forbid(place)
+
+
+_POLICY = b"""{"Version": "2012-10-17", "Statement": [
+{"Sid": "FairleadRead", "Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::lab/hep/*"}]}"""
+
+
+def _enveloped(folder: Path) -> bytes:
+    return envelope(b"{}", keys.open_private(kept_key(), lambda: PASSPHRASE))
+
+
+def _signed_record(folder: Path) -> None:
+    made, record = folder / "record", run_records.run_record()
+    made.mkdir(exist_ok=True)
+    files = {record_folder.RUN: _run_record(folder), CRATE: b"{}"}
+    text = statement(record, files)
+    raw = (folder / "file.json").read_bytes()
+    raw = raw.replace(b'"payload": "e30="', b'"payload": "' + base64.b64encode(text) + b'"')
+    for name, content in {**files, STATEMENT: text, ENVELOPE: raw}.items():
+        (made / name).write_bytes(content)
+    with contextlib.suppress(FairleadError):
+        record_folder.read(made, {"a": keys.read_public(Path(f"{kept_key()}.pub"))})
+
+
+def _traced(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        [*trace_parts.parts(folder)]
+    with contextlib.suppress(OSError):
+        trace_parts.host_part(folder)
+
+
+def _ring(folder: Path) -> bytes:
+    """What a rank's core has recorded, of one event."""
+    head = trace_parts._HEAD.pack(
+        b"FLTRACE1",
+        trace_parts._HEAD.size + 0,
+        trace_parts._EVENT.size,
+        0,
+        1,
+        7,
+        4,
+        1,
+        0,
+        0,
+        0,
+        b"n1",
+        b"mono",
+    )
+    names = b"main".ljust(trace_parts._NAME, b"\0") * trace_parts._NAMES
+    size = trace_parts._HEAD.size + len(names)
+    head = head[:8] + size.to_bytes(4, sys.byteorder) + head[12:]
+    event = trace_parts._EVENT.pack(1, 10, 12, 20, 1, 8, 0, 0, 1, 0, 1, 2, 3, 4)
+    return head + names + event
+
+
+_STEPS = b"""{"rank": 0, "size": 1, "host": "n1", "reads": "mono", "wall_ns": 1, "begun": 2}
+{"clock": [1, 2, 3]}
+{"forward_ns": 4}
+{"step": 1, "parts": ["read", "forward and backward"], "borders": [1, 2, 3]}
+{"thread": "main", "name": "x", "kind": "call", "begin": 1, "end": 2}
+"""
+_HOST = b"""{"host": "n1", "reads": "mono", "wall_ns": 1}
+{"number": 0}
+{"thread": "main", "name": "x", "kind": "phase", "begin": 1, "end": 2}
+"""
+
+
+_DATE = b"Sun, 06 Nov 1994 08:49:37 GMT"
+_RELEASE_FILE = b"Origin: Debian\nSuite: stable\nDate: Sat, 10 Feb 2024 11:07:25 UTC\n"
+
+
+def _released(folder: Path) -> None:
+    index = AptIndex("debian", "bookworm", ("main",))
+    assert isinstance(_epoch(index, folder / "a_dists_x_main_binary-amd64_Packages"), int)
+
+
+def _plugin(folder: Path) -> bytes:
+    code = 'const struct { const char *name; } ncclNet_v8 = { "Some" };'
+    return compiled(folder / "libnccl-net.so", code, "-shared").read_bytes()
+
+
+def _podman(folder: Path) -> None:
+    world = World({"CONTAINERS_CONF": str(folder / "file.json"), "HOME": str(folder)})
+    podman.setting(world, "engine", "runtime")
+
+
+def _reports(folder: Path) -> None:
+    """What a trial's own program has written: its reports, and a file with the value."""
+    figures.Reports(folder / "file.json").read()
+    figures._written(folder / "file.json", "a.b")
+
+
 def _apt(raw: bytes) -> None:
     text = raw.decode("utf-8", "replace")
     for source in (*parse_one_line(text), *parse_deb822(text)):
@@ -520,6 +741,49 @@ READERS = [
     Reader("data-list", _list, _checked_list, put=listing.NAME),
     Reader("run-record", _run_record, _verified_record, but="record"),
     Reader("token", lambda _: _TOKEN, _raw(token_of), refuses=(ValueError,)),
+    Reader("source-tar", _archive, _unarchived(unarchive.untar), but=""),
+    Reader("source-zip", _zip, _unarchived(unarchive.unzip), but=""),
+    Reader("wheel", _zip, lambda folder: _unpacked(folder / "file.json")),
+    Reader("squashfs-base", _squashfs, _based),
+    Reader("squashfs-head", _squashfs, lambda folder: _damage(folder / "file.json", 0)),
+    Reader("tree-record", _record, record_in, put=RECORD),
+    *(
+        Reader(f"layout-{kind}", lambda _, v=value: _text(v), _layout_with(name), but="layout")
+        for kind, (name, value) in zip(("index", "manifest"), _LAYOUT.items(), strict=True)
+    ),
+    Reader("layout-layers", _configuration, _listed_layers, but="blobs"),
+    Reader("image-platform", _configuration, _raw(_platform)),
+    Reader("retry-after", lambda _: _DATE, _raw(_waited)),
+    Reader(
+        "store-date", lambda _: _DATE, _raw(lambda raw: failures._difference(raw.decode("latin-1")))
+    ),
+    Reader("store-policy", lambda _: _POLICY, _raw(_shared)),
+    Reader("artifacts-identity", lambda _: b'{"search": "ab"}', _raw(artifacts.identity)),
+    Reader("release-file", lambda _: _RELEASE_FILE, _released, put="a_dists_x_InRelease"),
+    Reader("record-envelope", _enveloped, _signed_record, but="record"),
+    Reader(
+        "record-before",
+        _run_record,
+        lambda folder: record_folder._is_replaceable(folder / "record"),
+        put=f"record/{record_folder.RUN}",
+    ),
+    Reader("trace-ring", _ring, _traced, put="rank-000000.ring"),
+    Reader("trace-steps", lambda _: _STEPS, _traced, put="rank-000000.jsonl"),
+    Reader("trace-host", lambda _: _HOST, _traced, put="host.jsonl"),
+    Reader("podman-settings", lambda _: b'[engine]\nruntime = "crun"\n', _podman),
+    Reader("trial-reports", lambda _: b'{"step": 1, "values": {"loss": 0.5}}\n', _reports),
+    Reader(
+        "plugin-name",
+        _plugin,
+        lambda folder: first_pointed_text(folder / "file.json", "ncclNet_v8"),
+        refuses=(NotElf,),
+    ),
+    Reader(
+        "data-tfrecord-count",
+        _records(Compression.GZIP),
+        lambda folder: tfrecord.count(folder / "file.json"),
+        refuses=(OSError, ValueError),
+    ),
     Reader("engine-settings", lambda _: _SARUS, _raw(_of_engines)),
 ]
 
@@ -645,84 +909,3 @@ def test_an_hour_of_damaged_inputs_is_read_or_refused(
             raise
         tried += 1
     record_property("inputs", tried)
-
-
-# --- which functions may read -----------------------------------------------------------------------
-
-# Files that this run, or this user's earlier one, wrote for itself; names in them may be any bytes, as \\udcff.
-_OWN_JSON = {
-    "containers/fairlead_build/check.py": "the second build's answer",
-    "containers/fairlead_build/resolve/pip_runner.py": "the request; pip's Python need not have fairlead",
-    "containers/fairlead_build/tools/tool_tree.py": "our own tree",
-    "containers/fairlead_build/tree/debian_in_sandbox.py": "the request",
-    "containers/fairlead_build/tree/in_sandbox.py": "the request",
-    "containers/fairlead_build/tree/inside/install.py": "the request; fairlead is not in the tree",
-    "containers/fairlead_build/tree/payload.py": "what was written just before",
-    "containers/fairlead_build/tree/record.py": "the cache",
-    "containers/fairlead_build/tree/source_in_sandbox.py": "the request",
-    "containers/fairlead_build/tree/tree.py": "a child's answer",
-    "runtime/fairlead/base/bounded_json.py": "the reader itself",
-    "runtime/fairlead/base/serde.py": "the cache",
-    "runtime/fairlead/bridge/__main__.py": "this session",
-    "runtime/fairlead/bridge/client/spark.py": "this session's executors",
-    "runtime/fairlead/bridge/sessions.py": "this user's sessions",
-    "runtime/fairlead/bridge/timings.py": "this user's sessions",
-    "runtime/fairlead/bridge/wire.py": "a side that has proved its token",
-    "runtime/fairlead/bridge/worker.py": "this session",
-    "runtime/fairlead/cli/screen.py": "a schema of the wheel",
-    "runtime/fairlead/doctor/checks/cma.py": "a child's answer",
-    "runtime/fairlead/image/mount.py": "a child's answer",
-    "runtime/fairlead/image/open.py": "the cache",
-    "runtime/fairlead/image/stored.py": "the cache",
-    "runtime/fairlead/ml/train/events.py": "this run's ranks; a loss may be NaN",
-    "runtime/fairlead/ml/train/host.py": "this run's ranks",
-    "runtime/fairlead/ml/train/worker.py": "the host of this run",
-    "runtime/fairlead/tune/reporting.py": "this trial's tuner",
-    "runtime/fairlead/mpi/host.py": "the cache",
-    "runtime/fairlead/notebook/journal.py": "this session; an output may be NaN",
-    "runtime/fairlead/perf/measure/native.py": "a child's answer",
-    "runtime/fairlead/perf/measure/program.py": "this run's ranks",
-    "runtime/fairlead/perf/measure/steps/training.py": "this run's ranks",
-    "runtime/fairlead/proof/probe_job.py": "this run's ranks",
-    "runtime/fairlead/prove.py": "this run's ranks, which import the standard library only",
-    "runtime/fairlead/transfer/folder.py": "this run",
-    "runtime/fairlead/transfer/job.py": "this run's nodes",
-}
-_TEXT_MODES = {"r", "w", "a", "x", "r+", "w+", "a+"}
-
-
-def _calls() -> list[tuple[str, ast.Call]]:
-    return [
-        (path.relative_to(ROOT).as_posix(), node)
-        for folder in ("runtime/fairlead", "containers/fairlead_build")
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Call)
-    ]
-
-
-def test_json_of_others_is_read_within_bounds() -> None:
-    found = {p for p, call in _calls() if ast.unparse(call.func) in ("json.loads", "json.load")}
-    assert found - set(_OWN_JSON) == set(), "use fairlead.base.bounded_json"
-    assert set(_OWN_JSON) - found == set()
-
-
-def test_text_does_not_depend_on_the_locale() -> None:
-    """Without an encoding, Python takes the locale's: under ISO-8859-1 or C another user's file, or our own, is not read."""
-    wrong = []
-    for path, call in _calls():
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
-        if {"encoding", "errors"} & {word.arg for word in call.keywords}:
-            continue
-        bare = name == "read_text" and not call.args
-        bare |= name == "write_text" and isinstance(call.func, ast.Attribute) and len(call.args) < 2
-        if name == "open":
-            owner = ast.unparse(call.func).removesuffix("open").rstrip(".")
-            at = 0 if owner else 1
-            given_mode = call.args[at] if call.args[at:] else None
-            mode = given_mode.value if isinstance(given_mode, ast.Constant) else None
-            if owner not in ("os", "tarfile", "gzip", "Image", "archive", "file", "phases"):
-                bare = mode in _TEXT_MODES or given_mode is None
-        if bare:
-            wrong.append(f"{path}:{call.lineno}: {ast.unparse(call)[:80]}")
-    assert wrong == []

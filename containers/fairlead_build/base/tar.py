@@ -12,6 +12,23 @@ from fairlead_build.base.digest import Advance, unseen
 CHUNK = 1 << 20
 BLOCK = tarfile.BLOCKSIZE
 END = bytes(2 * BLOCK)
+MOST_HEADER = 16 << 20
+_EXTENSIONS = (
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+)
+
+
+class Bounded(tarfile.TarInfo):
+    """For ``tarfile.open(tarinfo=…)`` of archives of others: ``tarfile`` reads the content of an extended header whole,
+    and a few compressed bytes may stand for gigabytes of it.
+    """
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo | None:
+        if self.type in _EXTENSIONS and self.size > MOST_HEADER:
+            raise tarfile.ReadError(f"a header claims {self.size} bytes")
+        made: tarfile.TarInfo | None = super()._proc_member(archive)  # type: ignore[misc]
+        return made
 
 
 def header(info: tarfile.TarInfo, form: Literal[0, 1, 2] = tarfile.GNU_FORMAT) -> bytes:

@@ -23,7 +23,7 @@ from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.progress import Progress, Stage
 from fairlead_build.base.digest import sha256_of
-from fairlead_build.base.tar import CHUNK
+from fairlead_build.base.tar import CHUNK, Bounded
 from fairlead_build.cache.store import need_space
 from fairlead_build.registry.manifest import MOST_BYTES, OCI_INDEX, OCI_MANIFEST, Descriptor
 from fairlead_build.registry.problems import plain
@@ -146,7 +146,7 @@ def _extracted(file: Path, folder: Path, stage: Stage) -> dict[str, Path | str]:
         if stream.read(len(_ZSTD)) == _ZSTD:
             raise fail("image-archive-zstd", path=file)
         stream.seek(0)
-        with tarfile.open(fileobj=_Counted(stream, stage), mode="r|*") as archive:  # type: ignore[call-overload]
+        with tarfile.open(fileobj=_Counted(stream, stage), mode="r|*", tarinfo=Bounded) as archive:  # type: ignore[call-overload]
             for number, info in enumerate(archive):
                 if number == _MOST_MEMBERS:
                     raise _damaged(file, f"it has more than {_MOST_MEMBERS} members")

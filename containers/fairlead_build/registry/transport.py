@@ -17,7 +17,6 @@ import ssl
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlencode, urljoin, urlsplit
@@ -28,6 +27,7 @@ import requests
 import fairlead
 from fairlead.base import bounded_json
 from fairlead.base.errors import FairleadError, fail
+from fairlead.base.text import seconds_of_date
 from fairlead_build.base.pace import Paced, pieces
 from fairlead_build.registry.auth import Credential, find_credential
 from fairlead_build.registry.problems import (
@@ -404,8 +404,8 @@ def _asked_wait(answer: requests.Response) -> float:
     try:
         if text.isdigit():
             return float(text[:9])
-        return max(parsedate_to_datetime(text).timestamp() - time.time(), 0.0)
-    except (ValueError, TypeError):
+        return max(seconds_of_date(text) - time.time(), 0.0)
+    except ValueError:
         return 0.0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import email.utils
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from fairlead.base.errors import FairleadError, fail
 from fairlead.base.suggest import suggest
+from fairlead.base.text import plain, seconds_of_date
 from fairlead_build.base import pace
 from fairlead_build.base.proc import clean_environment, run, tool
 from fairlead_build.cache.store import Cache, scratch_parent, workspace
@@ -178,8 +178,16 @@ def _read_indexes(root: AptRoot, indexes: Sequence[AptIndex]) -> None:
         listing = run(argv, env=root.environment, doing="read apt's index", remedy=_AGAIN)
         root.add(index, listing.decode("utf-8", "replace"))
         if index == indexes[0] and not root.epoch:
-            date = _release_fields(path).get("Date", "")
-            root.epoch = int(email.utils.parsedate_to_datetime(date).timestamp())
+            root.epoch = _epoch(index, path)
+
+
+def _epoch(index: AptIndex, packages: Path) -> int:
+    """When the archive was made, in seconds since 1970."""
+    date = _release_fields(packages).get("Date", "")
+    try:
+        return int(seconds_of_date(date))
+    except ValueError:
+        raise fail("apt-release-date", index=index, date=plain(date)[:60]) from None
 
 
 def newest(index: AptIndex, architecture: str, names: Sequence[str], remedy: str) -> list[Deb]:

@@ -27,6 +27,7 @@ from fairlead.base.errors import fail
 from fairlead.image.budget import Budget
 from fairlead.image.sif import copy_object, is_sif, read_sif
 from fairlead.image.tree_digest import Entry, Tree, belongs, scan_folder, tree_sha256
+from fairlead_build.base import tar
 from fairlead_build.base.digest import Advance, unseen
 from fairlead_build.base.proc import clean_environment, piped
 from fairlead_build.cache.store import scratch_parent, workspace
@@ -38,9 +39,6 @@ _KINDS = {
     tarfile.DIRTYPE: "folder", tarfile.SYMTYPE: "link", tarfile.FIFOTYPE: "pipe",
     tarfile.CHRTYPE: "char", tarfile.BLKTYPE: "block",
 }  # fmt: skip
-
-# No reader of content may ask for more at once either.
-_MOST_HEADER = 16 << 20
 
 
 class _Source(Protocol):
@@ -93,7 +91,7 @@ class _Forward(io.RawIOBase):
         return self._before + self._used
 
     def read(self, size: int = -1) -> bytes:
-        if size > _MOST_HEADER:
+        if size > tar.MOST_HEADER:  # no reader of content may ask for more at once either
             # A header may claim any length, and tarfile would read it whole.
             raise tarfile.ReadError(f"a header claims {size} bytes")
         parts, left = [], size

@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from fairlead_build.base.jail import Jail, within
+from fairlead_build.base.tar import Bounded
 
 # More than this much larger than its archive is a bomb, not a source.
 _RATIO, _FREE_BYTES = 200, 256 << 20
@@ -60,7 +61,7 @@ def unpack(archive: Path, name: str, jail: Jail, inner: str) -> None:
 
 def untar(stream: IO[bytes], room: int) -> None:
     """Unpacks a tar, compressed or not, into the present folder; at most ``room`` bytes."""
-    with tarfile.open(fileobj=stream, mode="r:*") as archive:
+    with tarfile.open(fileobj=stream, mode="r:*", tarinfo=Bounded) as archive:
         for member in archive:
             name = _inside(member.name)
             if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):

@@ -130,6 +130,9 @@ def stage_wheels(
 
 
 def _unpacked(wheel: Path) -> int:
-    """Bytes of the files in a wheel."""
-    with zipfile.ZipFile(wheel) as archive:
-        return sum(info.file_size for info in archive.infolist())
+    """Bytes of the files in a wheel; its own for what is no zip, which pip refuses by name."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            return sum(info.file_size for info in archive.infolist())
+    except zipfile.BadZipFile:
+        return wheel.stat().st_size

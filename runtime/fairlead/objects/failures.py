@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
-import email.utils
 import os
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from fairlead.base.errors import ExitCode, FairleadError, fail
+from fairlead.base.text import seconds_of_date
 from fairlead.objects.url import Url, hidden
 
 _CODES = {
@@ -92,10 +92,9 @@ def no_credentials(why: str, where: Url) -> FairleadError:
 
 def _difference(date: str) -> str:
     try:
-        theirs = email.utils.parsedate_to_datetime(date)
-    except (TypeError, ValueError):
+        seconds = time.time() - seconds_of_date(date)
+    except ValueError:
         return "by more than the store allows"
-    seconds = (datetime.datetime.now(datetime.UTC) - theirs).total_seconds()
     side = "ahead of" if seconds > 0 else "behind"
     return f"{abs(seconds):.0f} s {side} the store's"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fairlead.base import bounded_json
 from fairlead.base.errors import fail
+from fairlead.base.text import plain
 from fairlead.objects.dataset import Prefix
 from fairlead.objects.model import MARK
 from fairlead.objects.stores.s3 import S3
@@ -41,9 +42,7 @@ def allow(place: Prefix, principals: tuple[str, ...]) -> None:
     policy = _policy(store)
     sid = _sid(place)
     statements, own = _parted(policy, place)
-    before = (
-        principal for each in own for principal in _listed(each.get("Principal", {}).get("AWS", ()))
-    )
+    before = (str(principal) for each in own for principal in _principals(each))
     principals = tuple(dict.fromkeys((*before, *principals)))
     scopes, who = _scopes(place), {"AWS": list(principals)}
     statements += [
@@ -69,7 +68,14 @@ def forbid(place: Prefix) -> bool:
 
 def _policy(store: S3) -> dict[str, Any]:
     text = store.policy()
-    return bounded_json.loads(text) if text else {"Version": "2012-10-17", "Statement": []}
+    try:
+        policy = bounded_json.loads(text) if text else {"Version": "2012-10-17", "Statement": []}
+        policy["Statement"] = statements = _listed(policy["Statement"])
+        if not all(isinstance(each, dict) for each in statements):
+            raise ValueError("a statement of it is not an object")
+    except (ValueError, LookupError, TypeError) as exc:
+        raise fail("object-policy-odd", url=store.url, reason=plain(str(exc))[:80]) from None
+    return dict(policy)
 
 
 def _scopes(place: Prefix) -> dict[str, dict[str, Any]]:
@@ -89,11 +95,17 @@ def _parted(policy: dict[str, Any], place: Prefix) -> tuple[list[Any], list[Any]
     """The statements of a policy that are not of this prefix, and those that are."""
     scopes = [_plain(scope) for scope in _scopes(place).values()]
     parts: tuple[list[Any], list[Any]] = ([], [])
-    for each in _listed(policy["Statement"]):
+    for each in policy["Statement"]:
         ours = str(each.get("Sid", "")).startswith(_SID)
         about = {k: v for k, v in each.items() if k in ("Action", "Resource", "Condition")}
         parts[ours and _plain(about) in scopes].append(each)
     return parts
+
+
+def _principals(statement: dict[str, Any]) -> list[Any]:
+    """Whom a statement is about; a store may write everybody as ``*`` alone."""
+    whom = statement.get("Principal", ())
+    return _listed(whom.get("AWS", ()) if isinstance(whom, dict) else whom)
 
 
 def _plain(value: Any) -> Any:

@@ -7,8 +7,10 @@ writes ``host.jsonl``.
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -115,14 +117,25 @@ class HostPart:
 
 def parts(folder: Path) -> Iterator[Part]:
     """The parts that the ranks of one launch recorded.
+
     Raises:
-        OSError: a file cannot be read.
+        OSError: a file cannot be read, or is damaged.
     """
     forward: dict[int, int] = {}
     for path in sorted(folder.glob("rank-*")):  # a rank's newer file before its older one
-        part = _ring(path.read_bytes()) if path.suffix == ".ring" else _lines(path, forward)
+        with _sound(path):
+            part = _ring(path.read_bytes()) if path.suffix == ".ring" else _lines(path, forward)
         if part is not None:
             yield part
+
+
+@contextmanager
+def _sound(path: Path) -> Iterator[None]:
+    """Reports what parts that no rank or host has written make their readers raise."""
+    try:
+        yield
+    except (struct.error, ValueError, LookupError, TypeError, AttributeError) as exc:
+        raise OSError(errno.EBADMSG, f"it is damaged ({exc})", str(path)) from None
 
 
 def _text(raw: bytes) -> str:
@@ -238,11 +251,16 @@ def host_part(folder: Path) -> HostPart | None:
     """The part of the host that launched a run; None if no verb of fairlead launched it.
 
     Raises:
-        OSError: the file cannot be read.
+        OSError: the file cannot be read, or is damaged.
     """
     path = folder / TIMELINE_HOST
     if not path.is_file():
         return None
+    with _sound(path):
+        return _host_part(path)
+
+
+def _host_part(path: Path) -> HostPart | None:
     head: dict[str, Any] | None = None
     spans: list[Span] = []
     launches: dict[int, dict[str, Any]] = {}

@@ -39,6 +39,14 @@ _LOCK = "artifacts.lock"
 _TRIALS = "trials"
 
 
+def identity(content: bytes) -> object:
+    """Which search the files belong to; None if the content names none."""
+    try:
+        return bounded_json.loads(content)
+    except ValueError:
+        return None
+
+
 class Artifacts:
     """A folder and its URL.
 
@@ -70,11 +78,11 @@ class Artifacts:
                 check_target(self._store)
                 self._begin_there()
                 return
-            theirs = bounded_json.loads(Prefix(self._store).small(files[_ID]))
+            theirs = identity(Prefix(self._store).small(files[_ID]))
             mine = self._mine()
             if mine is None and not (self._folder / JOURNAL).exists():
                 mine = theirs
-            if mine != theirs:
+            if not theirs or mine != theirs:
                 raise fail("tune-artifacts-other", folder=self._folder, url=self._url)
             journal = self._folder / JOURNAL
             if journal.exists() and JOURNAL in files:
@@ -89,7 +97,7 @@ class Artifacts:
 
     def _mine(self) -> object:
         path = self._folder / _ID
-        return bounded_json.loads(path.read_bytes()) if path.exists() else None
+        return identity(path.read_bytes()) if path.exists() else None
 
     def _begin_there(self) -> None:
         if self._mine() is None:
