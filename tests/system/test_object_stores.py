@@ -122,10 +122,8 @@ def test_folder_comes_back_bit_for_bit_with_its_list(bucket, folder, tmp_path, s
     assert ran.stdout.split()[0] == there.digest
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["rclone", pytest.param("moto", marks=pytest.mark.full), pytest.param("s3rver", marks=pytest.mark.full)],
-)  # fmt: skip
+@pytest.mark.full  # rclone takes a second of a processor for each request
+@pytest.mark.parametrize("kind", ["rclone", "moto", "s3rver"])
 def test_servers_of_others_take_a_folder_and_give_it_back(
     kind: str, folder: Path, tmp_path: Path, monkeypatch
 ) -> None:

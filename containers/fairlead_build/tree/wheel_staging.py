@@ -134,5 +134,5 @@ def _unpacked(wheel: Path) -> int:
     try:
         with zipfile.ZipFile(wheel) as archive:
             return sum(info.file_size for info in archive.infolist())
-    except zipfile.BadZipFile:
+    except (zipfile.BadZipFile, NotImplementedError):  # a version that Python does not read
         return wheel.stat().st_size

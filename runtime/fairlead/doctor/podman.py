@@ -16,7 +16,7 @@ def _values(
     for file in filter(None, files):
         try:
             part = tomllib.loads(world.read(file) or "").get(table)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # Podman itself says so
         if isinstance(part, dict) and key in part:
             yield part[key], file
