@@ -36,5 +36,8 @@ def test_cache_that_the_container_does_not_show_is_not_named_to_ranks(
     assert (done.returncode, done.stdout) == (0, "none\n" * 2), done.stderr
     shown = fairlead(*run, "--bind", aside, hosts.image(), "--", *SAY, env=env)
     assert (shown.returncode, shown.stdout) == (0, f"{aside}\n" * 2), shown.stderr
+    # A batch job's: what is not there when a program asks for a temporary file is an error.
+    made = fairlead(*run, hosts.image(), "--", "mktemp", env=env | {"TMPDIR": str(aside)})
+    assert made.returncode == 0 and made.stdout.count("tmp.") == 2, made.stderr
     own = fairlead(*run, "--env", "XDG_CACHE_HOME=/tmp/mine", hosts.image(), "--", *SAY, env=env)
     assert (own.returncode, own.stdout) == (0, "/tmp/mine\n" * 2), own.stderr

@@ -56,6 +56,7 @@ class Charliecloud(Driver):
     makes_places = False
     own_binds = ("/dev/", "/proc/", "/sys/", "/etc/passwd", "/etc/group")
     shows = ()
+    reads = ("TMPDIR",)
     userns_per_rank = True
     reasons = _REASONS
     inside_variables = ("CH_RUNNING",)

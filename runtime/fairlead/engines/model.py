@@ -51,6 +51,7 @@ class Engine:
         joins: ranks of a node join one container in place of starting one each.
         shows: folders of the machine that its containers show by themselves, beyond home, working and temporary folders; ``/``
             where that is not known.
+        reads: variables of the shell that name folders which it uses itself, or shows: they stay.
     """
 
     kind: str
@@ -71,6 +72,7 @@ class Engine:
     hides: tuple[tuple[str, str], ...] = ()
     joins: bool = False
     shows: tuple[str, ...] = ("/",)
+    reads: tuple[str, ...] = ()
 
     @property
     def parts_ranks(self) -> bool:
@@ -148,7 +150,7 @@ class Driver:
         driven: fairlead can run with it; otherwise fairlead only recognises it.
         version_arguments: arguments that print its version.
         processes: regular expressions of its process names, to find what a dying launch leaves behind.
-        takes, binds_files, makes_places, own_binds, shows, userns_per_rank, options, reasons: as of :class:`Engine`, for an
+        takes, binds_files, makes_places, own_binds, shows, reads, userns_per_rank, options, reasons: as of :class:`Engine`, for an
             engine that behaves the same on every machine.
         userns_options: options that give each rank a separate user namespace.
         parting_options: options that isolate the ranks of a node from each other, with the reason.
@@ -177,6 +179,7 @@ class Driver:
     makes_places: bool = True
     own_binds: tuple[str, ...] = ()
     shows: tuple[str, ...] = ("/",)
+    reads: tuple[str, ...] = ()
     userns_per_rank: bool = False
     options: tuple[str, ...] = ()
     reasons: tuple[tuple[str, str], ...] = ()
@@ -204,7 +207,7 @@ class Driver:
         return Engine(
             self.kind, str(path), self.userns_per_rank, self.options, self.reasons,
             binds_files=self.binds_files, takes=self.takes, makes_places=self.makes_places,
-            own_binds=self.own_binds, shows=self.shows,
+            own_binds=self.own_binds, shows=self.shows, reads=self.reads,
         )  # fmt: skip
 
     def ordinary(self, environ: Mapping[str, str] = os.environ) -> Engine | None:

@@ -187,6 +187,7 @@ class Podman(Driver):
     programs = ("podman",)
     processes = ("podman", "conmon", "runc", "crun", "fairlead-")
     shows = ()
+    reads = ("TMPDIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME")
     parting_options = MappingProxyType(
         {
             **dict.fromkeys(("--ipc=private", "--ipc=none", "--ipc=shareable"), _PRIVATE),

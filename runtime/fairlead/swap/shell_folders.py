@@ -1,8 +1,8 @@
 """Variables of the shell that name a user's folders: ranks do without those whose folder their container does not show.
 
 Apptainer hands the shell's variables on. ``XDG_CACHE_HOME``, by which fairlead's own cache goes to a folder that all nodes
-see, would lead programs in the container to a folder that is not there: they fail, or write into the container. Without it
-they take ``~/.cache``. What is not known to be hidden is left alone.
+see, or a batch job's ``TMPDIR`` would lead programs in the container to a folder that is not there: they fail, or write
+into the container. Without it they take ``~/.cache`` and ``/tmp``. What is not known to be hidden is left alone.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import PurePosixPath
 from fairlead.engines.model import Engine
 from fairlead.swap.model import Bind, Request
 
-# Of the XDG Base Directory Specification, those that programs write to and no engine reads.
-NAMES = ("XDG_CACHE_HOME", "XDG_STATE_HOME")
+# Those of POSIX and of the XDG Base Directory Specification that programs write to.
+NAMES = ("TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 WHY = "its folder is not shown in the container"
 _SHOWN = ("/tmp", "/var/tmp")
 _BINDS = ("APPTAINER_BIND", "APPTAINER_BINDPATH", "SINGULARITY_BIND", "SINGULARITY_BINDPATH")
@@ -38,7 +38,8 @@ def hidden(request: Request, engine: Engine, binds: Iterable[Bind]) -> tuple[str
     if request.engine_args:
         return ()
     shown = [*engine.shows, *(bind.target for bind in binds if bind.source == bind.target)]
-    return tuple(name for name, value in request.folders.items() if not _is_shown(value, shown))
+    named = ((n, value) for n, value in request.folders.items() if n not in engine.reads)
+    return tuple(name for name, value in named if not _is_shown(value, shown))
 
 
 def _is_shown(path: str, shown: Iterable[str]) -> bool:

@@ -10,6 +10,9 @@ import pytest
 from tests.support.recorded import CACHE, HYDRA, ROOT_ENGINE, SITE, host, image
 
 from fairlead.engines.apptainer import describe
+from fairlead.engines.charliecloud import ENGINE as CHARLIECLOUD
+from fairlead.engines.model import Driver
+from fairlead.engines.podman import ENGINE as PODMAN
 from fairlead.launch.launch import command_line
 from fairlead.swap import shell_folders
 from fairlead.swap.model import Bind, Inputs, Plan, Request
@@ -18,7 +21,8 @@ from fairlead.swap.plan import plan
 SHELL = {
     "HOME": "/home/me",
     "XDG_CACHE_HOME": "/scratch/me/cache",
-    "XDG_CONFIG_HOME": "/scratch/me",
+    "XDG_RUNTIME_DIR": "/run/user/1",
+    "TMPDIR": "/local/job.7",
 }
 
 
@@ -36,7 +40,8 @@ def test_examples_in_the_docstring_are_right() -> None:
 
 def test_folder_that_the_container_does_not_show_is_not_named_to_ranks() -> None:
     made = planned()
-    assert "XDG_CACHE_HOME" in made.withheld and "XDG_CONFIG_HOME" not in made.withheld
+    assert {"XDG_CACHE_HOME", "TMPDIR"} <= {*made.withheld}
+    assert "XDG_RUNTIME_DIR" not in made.withheld
     line = command_line(made, ("true",), 2)
     assert "XDG_CACHE_HOME" in line.argv and "XDG_CACHE_HOME" not in line.unset
     (why,) = [part.why for part in made.lines if part.what == "XDG_CACHE_HOME"]
@@ -59,6 +64,15 @@ def test_folder_that_the_container_does_not_show_is_not_named_to_ranks() -> None
 )
 def test_folder_that_may_be_shown_is_left_alone(more: dict[str, object]) -> None:
     assert "XDG_CACHE_HOME" not in planned(**more).withheld
+
+
+@pytest.mark.parametrize("driver", [CHARLIECLOUD, PODMAN], ids=lambda driver: driver.kind)
+def test_engine_keeps_what_it_reads_itself(driver: Driver) -> None:
+    shell = {**SHELL, "XDG_STATE_HOME": "/scratch/me", "XDG_DATA_HOME": "/scratch/me"}
+    asked = Request(ranks=1, folders=shell_folders.folders(shell, "/data"))
+    engine = replace(ROOT_ENGINE, shows=driver.shows, reads=driver.reads)
+    kept = {*asked.folders} - {*shell_folders.hidden(asked, engine, ())}
+    assert kept == {*driver.reads} & {*shell} and "TMPDIR" in kept
 
 
 def test_bind_at_another_place_shows_nothing() -> None:
