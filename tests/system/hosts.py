@@ -15,6 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -209,10 +210,17 @@ def image(recipe: str = "mpi-base") -> Path:
     kept = KEPT / "images" / f"{stem}-{entry.squashfs_sha256[:16]}.sif"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
-        for stale in kept.parent.glob(f"{stem}-{'?' * 16}.sif"):
-            stale.unlink(missing_ok=True)
+        _remove_stale(kept.parent, f"{stem}-{'?' * 16}.sif")
         same_file(entry.path, kept)
     return kept
+
+
+def _remove_stale(folder: Path, pattern: str) -> None:
+    """Removes images of a day ago; what is newer may be in use by the tests of another checkout."""
+    for path in folder.glob(pattern):
+        with suppress(OSError):
+            if time.time() - path.stat().st_ctime > 86400:
+                path.unlink()
 
 
 def preloaded(name: str, folder: Path) -> Path:
@@ -235,8 +243,7 @@ def squashfs_with(
     made = KEPT / "images" / f"{name}-{key}.squashfs"
     with locked(KEPT / ".lock"):
         if not made.exists():
-            for stale in made.parent.glob(f"{name}-{'?' * 16}.squashfs"):
-                stale.unlink()
+            _remove_stale(made.parent, f"{name}-{'?' * 16}.squashfs")
             beside = made.with_suffix(".partial")
             with tempfile.TemporaryDirectory(dir=scratch_parent(400 << 20)) as work:
                 tree = unpacked(Path(work, "tree"), files, without, recipe)
