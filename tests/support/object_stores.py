@@ -146,7 +146,7 @@ def another(kind: str, storage: Path) -> Iterator[LoopbackStore]:
         program = installed("moto", "moto[server,s3]==5.2.5") / "bin/moto_server"
         words = ["-H", where[0], "-p", where[1]]
     else:
-        program = _from_npm("s3rver@3.7.1") / "node_modules/.bin/s3rver"
+        program = from_npm("s3rver@3.7.1") / "node_modules/.bin/s3rver"
         words = ["-a", where[0], "-p", where[1], "-d", storage]
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory() as name:
@@ -166,7 +166,7 @@ def cloud(scheme: str) -> Iterator[dict[str, str]]:
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory() as name:
         if scheme == "abfs":
-            program = _from_npm("azurite@3.35.0") / "node_modules/.bin/azurite-blob"
+            program = from_npm("azurite@3.35.0") / "node_modules/.bin/azurite-blob"
             words = ["--silent", "--skipApiVersionCheck", "--location", name, "--blobHost", where[0], "--blobPort", where[1]]  # fmt: skip
             # The account that every Azurite has. Source: its README.
             account = "devstoreaccount1"
@@ -243,10 +243,11 @@ def _packages(name: str, *wanted: str) -> Path:
     return _kept(name, lambda folder: _quietly(*pip, folder, *wanted))
 
 
-def _from_npm(wanted: str) -> Path:
+def from_npm(wanted: str) -> Path:
     """A folder with a package of npm."""
     npm = ("npm", "install", "--silent", "--prefix")
-    return _kept(f"npm-{wanted.replace('@', '-')}", lambda folder: _quietly(*npm, folder, wanted))
+    name = wanted.strip("@").replace("@", "-").replace("/", "-")
+    return _kept(f"npm-{name}", lambda folder: _quietly(*npm, folder, wanted))
 
 
 def _kept(name: str, install: Callable[[Path], None]) -> Path:

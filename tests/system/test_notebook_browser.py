@@ -1,20 +1,20 @@
-"""A notebook in a real browser: opened, run on ranks, closed in the middle of a cell, and opened again."""
+"""A notebook in a real browser: opened, run on ranks, closed in the middle of a cell, and opened again; and by the library
+of an editor."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from tests.system import browser, notebooks
+from tests.support.object_stores import from_npm
+from tests.system import browser, hosts, notebooks
 from tests.system.browser import Page
 from tests.system.notebooks import waited
 
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.skipif(browser.found() is None, reason="no Chromium"),
-]
+pytestmark = pytest.mark.full
 _TEXT = "document.querySelector('.jp-NotebookPanel') ? document.querySelector('.jp-NotebookPanel').innerText : ''"
 
 
@@ -70,6 +70,7 @@ def _typed(tab: Page, number: int) -> None:
         )  # fmt: skip
 
 
+@pytest.mark.skipif(browser.found() is None, reason="no Chromium")
 def test_cells_of_a_notebook_in_a_browser_run_on_ranks_and_outlive_it(tmp_path: Path) -> None:
     sums = "%%ranks\nprint('sum', comm.allreduce(rank + 1))"
     slow = "%%ranks\nimport time\nfor i in range(6): time.sleep(0.5); print('slow', i)"
@@ -90,3 +91,32 @@ def test_cells_of_a_notebook_in_a_browser_run_on_ranks_and_outlive_it(tmp_path: 
             _run(tab, 2)
             waited(lambda: "] slow 5" in tab.evaluate(_TEXT), "what was printed meanwhile is lost")
             tab.picture(tmp_path / "again.png")
+
+
+def test_library_of_vs_code_runs_interrupts_and_comes_back(tmp_path: Path) -> None:
+    """VS Code itself has no release in a package index; it talks to servers by this library of JupyterLab's."""
+    with notebooks.notebook("editor", "--port", "18951", state=tmp_path) as session:
+        waited(lambda: "JupyterLab" in session.printed(), "no JupyterLab")
+        url = next(w for w in session.printed().split() if w.startswith("http://127"))
+        base, _, token = url.partition("/lab?token=")
+        request = {
+            "url": base,
+            "token": token,
+            "modules": str(from_npm("@jupyterlab/services@7.6.6")),
+            "cells": [
+                {"code": "%%ranks\ncomm.allreduce(rank + 1)"},
+                {"code": "%%ranks\nprint('begun'); comm.recv() if rank else __import__('time').sleep(600)", "interrupt": "begun"},
+                {"code": "%%ranks\nrank"},
+            ],
+            "again": "%ranks",
+        }  # fmt: skip
+        done = subprocess.run(
+            ["node", str(hosts.PROGRAMS / "jupyter_services.js")],
+            input=json.dumps(request), capture_output=True, text=True, timeout=180, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        answer = json.loads(done.stdout.splitlines()[-1])
+        first, interrupted, after = answer["outcomes"]
+        assert (first["text"], after["text"]) == ("Out[0-1]: 3\n", "Out[0]: 0\nOut[1]: 1\n")
+        assert interrupted["error"] and "KeyboardInterrupt" in interrupted["text"]
+        assert answer["language"] == "python" and "2 ranks: MPICH" in answer["again"]["text"]
