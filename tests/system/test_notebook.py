@@ -32,9 +32,27 @@ def state(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("state")
 
 
+# A laptop whose owner wants to be paid.
+_SITE = """
+[site]
+name = "mine"
+summary = "x"
+extends = "laptop"
+[sources.us]
+text = "us"
+status = "run"
+[scheduler]
+source = "us"
+charge_unit = "EUR"
+charge = {default = 1.5}
+"""
+
+
 @pytest.fixture(scope="module")
 def session(state: Path) -> Iterator[Notebook]:
-    with notebooks.notebook("main", "--timeline", "--port", "18888", state=state) as started:
+    (state / "mine.toml").write_text(_SITE)
+    words = ("--timeline", "--port", "18888", "--site", state / "mine.toml")
+    with notebooks.notebook("main", *words, state=state) as started:
         yield started
 
 
@@ -57,7 +75,7 @@ def pids(kernel: Kernel) -> list[int]:
 
 def test_session_says_where_it_is_and_that_its_ranks_are_proved(session: Notebook) -> None:
     lab = r"http://127\.0\.0\.1:(\d+)/lab\?token=\w+"
-    parts = (r"proved: 2 ranks: .*MPICH", lab, r"ssh -N -L \d+:127\.0\.0\.1:\d+ ")
+    parts = (r"proved: 2 ranks: .*MPICH", lab, r"ssh -N -L \d+:127\.0\.0\.1:\d+ ", "it costs 1.5 EUR an hour")
     waited(lambda: all(re.search(part, session.printed()) for part in parts), session.printed())
     printed = session.printed()
     url = re.search(lab, printed)
