@@ -66,12 +66,21 @@ _OWN_JSON = {
 _TEXT_MODES = {"r", "w", "a", "x", "r+", "w+", "a+"}
 
 
+@cache
+def _modules() -> dict[str, ast.Module]:
+    return {
+        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8"))
+        for folder in FOLDERS
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    }
+
+
+@cache
 def _calls() -> list[tuple[str, ast.Call]]:
     return [
-        (path.relative_to(ROOT).as_posix(), node)
-        for folder in ("runtime/fairlead", "containers/fairlead_build")
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        (path, node)
+        for path, module in _modules().items()
+        for node in ast.walk(module)
         if isinstance(node, ast.Call)
     ]
 
@@ -200,7 +209,7 @@ def _parses(call: ast.Call) -> bool:
     return name in _PARSERS or struct
 
 
-def _functions(path: Path) -> Iterator[str]:
+def _functions(module: ast.Module) -> Iterator[str]:
     """The functions of a module that parse data, by ``co_qualname``."""
 
     def walk(node: ast.AST, names: tuple[str, ...]) -> Iterator[str]:
@@ -214,7 +223,7 @@ def _functions(path: Path) -> Iterator[str]:
                     yield ".".join(names).removesuffix(".<locals>")
                 yield from walk(child, names)
 
-    return walk(ast.parse(path.read_text("utf-8")), ())
+    return walk(module, ())
 
 
 @cache
@@ -247,10 +256,7 @@ def _reached() -> set[str]:
 
 def test_every_function_that_parses_what_others_write_is_fed_damaged_inputs() -> None:
     parsing = {
-        f"{path.relative_to(ROOT).as_posix()}:{name}"
-        for folder in FOLDERS
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        for name in _functions(path)
+        f"{path}:{name}" for path, module in _modules().items() for name in _functions(module)
     }
     excused = {f for f in parsing if f in OWN or f.partition(":")[0] in OWN or f in ELSEWHERE}
     assert parsing - _reached() - excused == set(), "add a reader to tests/project/test_readers.py"

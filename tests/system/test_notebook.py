@@ -75,7 +75,12 @@ def pids(kernel: Kernel) -> list[int]:
 
 def test_session_says_where_it_is_and_that_its_ranks_are_proved(session: Notebook) -> None:
     lab = r"http://127\.0\.0\.1:(\d+)/lab\?token=\w+"
-    parts = (r"proved: 2 ranks: .*MPICH", lab, r"ssh -N -L \d+:127\.0\.0\.1:\d+ ", "it costs 1.5 EUR an hour")
+    parts = (
+        r"proved: 2 ranks: .*MPICH",
+        lab,
+        r"ssh -N -L \d+:127\.0\.0\.1:\d+ ",
+        "it costs 1.5 EUR an hour",
+    )
     waited(lambda: all(re.search(part, session.printed()) for part in parts), session.printed())
     printed = session.printed()
     url = re.search(lab, printed)
