@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -359,6 +360,34 @@ def test_example_job_script_says_what_it_promises(cluster: Cluster, tmp_path: Pa
     waited(cluster.empty, 60, "the job goes on")
     assert "proved on 2 ranks, 2 nodes" in log.read_text()
     assert "allreduce over 2 ranks: 3, as expected" in log.read_text()
+
+
+@pytest.mark.full
+def test_image_in_each_nodes_own_memory_runs_proved_and_another_one_on_a_node_is_named(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """As docs/howto/schedulers.md shows it; every node has a /dev/shm of its own."""
+    name = f"fairlead-{os.getpid()}.sif"
+    place = Path("/dev/shm", name)
+    run = [sys.executable, "-m", "fairlead", "run", "-N", "2", "-n", "2", "--json", place]
+    line = shlex.join(map(str, [*run, "--", "python3", "-c", SAY]))
+    spoil = f"sh -c 'printf x | dd of={place} bs=1 seek=1000000 conv=notrunc status=none'"
+    script = tmp_path / "job.sh"
+    script.write_text(
+        f"#!/bin/sh\nsbcast {hosts.image()} {place}\n{line} >{tmp_path}/whole 2>{tmp_path}/err\n"
+        f"srun -N 1 -n 1 -w n2 {spoil}\n{line} >{tmp_path}/spoiled\n"
+        f"srun -N 2 -n 2 rm {place}\n"
+    )
+    cluster.said("sbatch", "-N", "2", "-n", "2", "-w", "n1,n2", f"--output={tmp_path}/log", script)
+    waited(cluster.empty, 180, "the job goes on")
+    assert not place.exists()
+    whole = json.loads((tmp_path / "whole").read_text() or "{}")
+    assert [r["host"] for r in whole["proof"]["ranks"]] == ["n1", "n2"], (
+        tmp_path / "err"
+    ).read_text()
+    spoiled = json.loads((tmp_path / "spoiled").read_text())
+    text = json.dumps(spoiled)
+    assert "proof" not in spoiled and "n2" in text and name in text, text
 
 
 @pytest.mark.full
