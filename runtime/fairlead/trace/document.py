@@ -13,6 +13,7 @@ The result opens in Perfetto and in chrome://tracing. It is compressed if its na
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import shutil
@@ -115,6 +116,8 @@ def recorded(file: str | os.PathLike[str]) -> traceevents.Group | None:
 
 def unwritable(file: Path, exc: OSError) -> FairleadError:
     """The error of a timeline that cannot be read or written."""
+    if exc.errno == errno.EBADMSG:
+        return fail("comm-timeline-damaged", part=exc.filename, reason=exc.strerror, file=file)
     return fail("comm-timeline-unmerged", file=file, reason=exc)
 
 

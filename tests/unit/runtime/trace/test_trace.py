@@ -317,3 +317,17 @@ def test_parts_of_a_killed_verb_are_put_together_by_hand(file: Path) -> None:
     done = subprocess.run(again, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "run.json: 4 events of 1 rank\n"), done.stderr
     assert of(traces.read(file), row="launches")[0]["dur"] == 200_000
+
+
+@pytest.mark.parametrize("damage", [b"FLTRACE1" + b"\xff" * 300, b"FLTRACE1" + bytes(400)])
+def test_damaged_part_is_named_and_the_rest_is_merged_without_it(file: Path, damage: bytes) -> None:
+    lines(document.parts_of(file) / "rank-000000.jsonl", rank(0, 2), did("start", 200, 300))
+    part = document.parts_of(file) / "rank-000001.ring"
+    part.write_bytes(damage)
+    with pytest.raises(FairleadError) as caught:
+        document.merge(file)
+    (finding,) = caught.value.findings
+    assert finding.where == str(part) and f"rm {part}" in finding.remedy
+    part.unlink()
+    merged = document.merge(file)
+    assert merged is not None and merged.ranks == 1
