@@ -129,6 +129,42 @@ def swift(
 
 
 @contextmanager
+def radosgw() -> Iterator[LoopbackStore]:
+    """Starts Ceph's gateway, of Debian sid and without a cluster; it enforces policies for OWNER and GUEST, whose names it
+    has as ``owner`` and ``guest``.
+    """
+    from tests.system.corpus import trees  # its packages are as large as an image
+
+    tree = trees.debian("sid", "radosgw", system=False)
+    libraries = ":".join(f"{tree / trees.LIB}{below}" for below in ("", "/ceph"))
+    port = free_port()
+    with tempfile.TemporaryDirectory(prefix="fairlead-radosgw-") as name:
+        top = Path(name)
+        settings = {
+            "rgw backend store": "dbstore", "rgw config store": "dbstore", "dbstore db dir": top,
+            "dbstore config uri": f"file:{top}/config.db", "rgw data": top, "run dir": top,
+            "log file": top / "radosgw.log", "admin socket": "",
+            "rgw frontends": f"beast endpoint=127.0.0.1:{port}",
+        }  # fmt: skip
+        lines = ["[global]", *(f"{key} = {value}" for key, value in settings.items())]
+        (top / "ceph.conf").write_text("\n".join(lines) + "\n")
+
+        def line(program: str, *words: str) -> list[str]:
+            start = (tree / "lib64/ld-linux-x86-64.so.2", "--library-path", libraries)
+            own = (tree / "usr/bin" / program, "-c", top / "ceph.conf", "--no-mon-config")
+            return [*map(str, (*start, *own)), *words]
+
+        for user in (OWNER, GUEST):
+            uid = user[0].partition(":")[2]
+            keys = (f"--access-key={user[0]}", f"--secret-key={user[1]}")
+            words = ("user", "create", f"--uid={uid}", f"--display-name={uid}", *keys)
+            _quietly(*line("radosgw-admin", *words))
+        url = f"http://127.0.0.1:{port}"
+        with _serving([*_BOUND, *line("radosgw", "-n", "client.rgw", "-f")], top / "out", url):
+            yield LoopbackStore(url, *OWNER, top)
+
+
+@contextmanager
 def another(kind: str, storage: Path) -> Iterator[LoopbackStore]:
     """Starts an S3 server that others have written: ``rclone``, ``moto`` or ``s3rver``."""
     port = free_port()

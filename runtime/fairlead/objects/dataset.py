@@ -395,6 +395,22 @@ def all_digests(
     return digests
 
 
+def claims(place: Place, files: Sequence[FileThere]) -> dict[str, str]:
+    """The sha256 that writers have noted of their files, by name: several are asked for at once.
+
+    Raises:
+        FairleadError: the store fails.
+    """
+    noted: dict[str, str] = {}
+
+    def ask(file: FileThere, stop: object) -> None:
+        if sha256 := place.claimed(file):
+            noted[file.name] = sha256
+
+    workers.each(files, ask, lambda count: None, lambda: 0)
+    return noted
+
+
 def list_anew(
     place: Place, rows: Mapping[str, int] | None = None, on_bytes: OnBytes = lambda count: None
 ) -> Described:
@@ -402,6 +418,9 @@ def list_anew(
 
     Args:
         rows: samples of files, where they are known.
+
+    Raises:
+        FairleadError: nothing is there; content differs from the sha256 that its writer has noted; the store fails.
     """
     files = {
         name: file for name, file in place.files().items() if name not in (data_list.NAME, MARK)
@@ -409,6 +428,10 @@ def list_anew(
     if not files:
         raise fail("data-place", place=place.title)
     digests = all_digests(place, list(files.values()), on_bytes)
+    noted = claims(place, list(files.values()))
+    if wrong := sorted(name for name, sha256 in noted.items() if sha256 != digests[name]):
+        few = ", ".join(wrong[:5])
+        raise fail("data-list-other", count=len(wrong), place=place.title, few=few)
     entries = [
         ListedFile(name, (rows or {}).get(name), file.bytes, digests[name])
         for name, file in files.items()

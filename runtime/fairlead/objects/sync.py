@@ -41,7 +41,7 @@ from fairlead.base.serde import from_json, to_json
 from fairlead.objects import workers
 from fairlead.objects.budget import Budget
 from fairlead.objects.cache import Cache
-from fairlead.objects.dataset import FileThere, Folder, OnBytes, Place, Prefix, all_digests
+from fairlead.objects.dataset import FileThere, Folder, OnBytes, Place, Prefix, all_digests, claims
 from fairlead.objects.fetch import fetch
 from fairlead.objects.model import MARK, Listing, Object
 from fairlead.objects.names import check_storable, folders_and_files
@@ -258,20 +258,10 @@ class _State:
                 side[name] = known[name]
             else:
                 unread.append(file)
-        claims: dict[str, str] = {}
-        if isinstance(place, Prefix):
-
-            def claim(file: FileThere, stop: object) -> None:
-                claims[file.name] = place.claimed(file)
-
-            workers.each(unread, claim, lambda count: None, lambda: 0)
+        digests = claims(place, unread)
+        digests |= all_digests(place, [file for file in unread if file.name not in digests])
         for file in unread:
-            if claims.get(file.name):
-                side[file.name] = Side(claims[file.name], file.version)
-        digests = all_digests(place, [file for file in unread if file.name not in side])
-        for file in unread:
-            if file.name in digests:
-                side[file.name] = Side(digests[file.name], file.version)
+            side[file.name] = Side(digests[file.name], file.version)
         return side
 
     def keep(

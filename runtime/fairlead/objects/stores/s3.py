@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.base.errors import FairleadError, fail
-from fairlead.objects.failures import header, no_credentials, of_code, passing, wait_s
+from fairlead.objects.failures import Passing, header, no_credentials, of_code, passing, wait_s
 from fairlead.objects.model import Body, Object, StoreKind, Upload
 from fairlead.objects.url import Url
 
@@ -226,9 +226,20 @@ class S3:
             raise
 
     def set_policy(self, text: str) -> None:
-        """Replaces the bucket's policy."""
-        with self._failures():
-            self._client.put_bucket_policy(Bucket=self.url.bucket, Policy=text)
+        """Replaces the bucket's policy.
+
+        Raises:
+            FairleadError: exit code 2; the store does not know a principal, or this user may not write policies.
+        """
+        try:
+            with self._failures():
+                self._client.put_bucket_policy(Bucket=self.url.bucket, Policy=text)
+        except Passing:
+            raise
+        except FairleadError as exc:
+            if exc.findings[0].check != "object-failed":
+                raise
+            raise fail("object-policy", place=self.url, reason=exc.findings[0].why) from None
 
     def remove_policy(self) -> None:
         """Removes the bucket's policy."""
@@ -251,7 +262,7 @@ class S3:
             status = str(meta.get("HTTPStatusCode", ""))
             date = header(meta.get("HTTPHeaders", {}), "date")
             code = status if not code or code == "Unknown" else code
-            raise of_code(code, str(error.get("Message", "")), self.url, name, date) from None
+            raise of_code(code, str(error.get("Message") or ""), self.url, name, date) from None
         except (of_botocore.ConnectionError, of_botocore.HTTPClientError) as exc:
             raise passing(exc, self.url, name) from None
         except of_botocore.IncompleteReadError as exc:
